@@ -1,6 +1,8 @@
-//! `tqkv-lab`: experiments around the cache, which no user of it needs. One file per command in `command/`; beside it figures of codecs
-//! ([`stats`]), comparisons of files and runs ([`compare`]) and the page of plots ([`report`]). Arguments, errors and output are those
-//! of `tqkv`.
+//! `tqkv-lab`: experiments around the cache, which no user of the cache needs.
+//!
+//! Each command has a file in `command/`. The other modules compute figures of codecs ([`stats`]),
+//! comparisons of files and runs ([`compare`]) and the page of plots ([`report`]). Arguments, errors and
+//! output come from `tqkv`.
 #![forbid(unsafe_code)]
 
 mod command;
@@ -16,13 +18,14 @@ use tqkv_cli::error::CliError;
 use tqkv_cli::output::Output;
 use tqkv_cli::program::{self, CommonArgs, Program};
 
-/// Experiments with compressed key/value caches: plots, distortion, retrieval, comparisons, variants of models.
+/// Experiments with compressed key/value caches: plots, distortion, retrieval, comparisons, and variants of
+/// models.
 #[derive(Debug, Parser)]
 #[command(name = "tqkv-lab", version, max_term_width = 100)]
 struct Lab {
     #[command(flatten)]
     common: CommonArgs,
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     command: Command,
 }

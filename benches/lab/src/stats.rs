@@ -1,8 +1,8 @@
-//! How well a codec or a format of the reference keeps vectors and their dot products, over given or random data.
+//! Errors of vectors and their dot products under a codec or a reference format, on given or random data.
 //!
-//! Every figure is that of the stored bytes: encode, decode, compare. Work is divided into chunks of
-//! fixed size whose sums are added in order, so the figures do not depend on the number of threads.
-//! Not a measure of what a model loses: that is `tqkv eval`.
+//! Every figure comes from the stored bytes: encode, decode, compare. The work is divided into chunks of
+//! fixed size, and their sums are added in order. The figures are therefore independent of the number of
+//! threads. They do not measure the loss of a model; `tqkv eval` does.
 
 pub(crate) mod delta;
 
@@ -20,25 +20,26 @@ use tqkv_reference::{Choice, Coder, ReferenceError, RotationKind, theory};
 /// Rows per unit of work, and per stream of random numbers.
 const CHUNK: usize = 256;
 
-/// Layers whose matrices take turns where a format has one rotation a layer, at head dim 128: estimators are unbiased on
-/// average over sketches. Larger head dims, whose matrices take longer to make, have fewer.
+/// Number of layers whose matrices take turns in a format with one rotation per layer, at head dim 128.
+/// Estimators are unbiased on average over sketches. Larger head dims use fewer layers, because their
+/// matrices take longer to make.
 const LAYERS: usize = 64;
-/// Rows from which channels are learned, of formats that have them.
+/// Number of rows from which formats with learned channels learn them.
 const LEARNED: usize = 4096;
 
-/// What is measured.
+/// The codec or format to measure.
 pub(crate) enum Subject {
-    /// A codec, on an instruction set.
+    /// A codec on an instruction set.
     Own(Level, Box<AnyCodec>),
-    /// A format of the reference: one coder a layer, each for [`CHUNK`] rows in turn.
+    /// A reference format: one coder per layer; each takes [`CHUNK`] rows in turn.
     Reference(Vec<Coder>),
 }
 
 impl Subject {
-    /// What `choice` is for `vectors`, from which channels are learned.
+    /// Makes the subject of `choice` for `vectors`, from which channels are learned.
     ///
     /// # Errors
-    /// A head dim that there are no blocks of, a rotation that there is not, vectors that cannot be read.
+    /// A head dim without blocks, a rotation that the format lacks, or vectors that cannot be read.
     pub(crate) fn new(
         choice: Choice,
         (level, options, rotation): (Level, Options, Option<RotationKind>),
@@ -94,7 +95,7 @@ impl Subject {
         }
     }
 
-    /// Encodes the rows of `x`, of which the first is row `first` of all, and decodes them again.
+    /// Encodes and decodes the rows of `x`; its first row has index `first` in the whole array.
     fn through(&self, first: usize, x: &[f32], decoded: &mut [f32]) -> Result<(), StatsError> {
         let (dim, bytes) = (self.dim(), self.block_bytes());
         let encode = |row, source| StatsError::Encode { row, source };
@@ -120,7 +121,7 @@ impl Subject {
         }
     }
 
-    /// What the mathematics says of the errors.
+    /// The errors that the theory predicts.
     fn theory(&self) -> Theory {
         let dim = self.dim();
         match self {
@@ -145,101 +146,104 @@ impl Subject {
     }
 }
 
-/// Errors of random directions by the mathematics, relative as [`CodecStats::relative_mse`] is; none where it says nothing.
+/// Predicted errors of random directions, in units of [`CodecStats::relative_mse`]; `None` without a
+/// prediction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Theory {
-    /// What scalar codes have under the norm (`raw`) by the fastest search, and what formats of the reference have.
+    /// Expected error of scalar codes under the norm (`raw`) with the fastest search, and of reference
+    /// formats.
     pub(crate) expected: Option<f64>,
-    /// No code of that many bits has less.
+    /// Lower bound of Shannon for any code of this many bits.
     pub(crate) shannon: Option<f64>,
-    /// The paper's bound: Theorem 2 for formats with an estimator, of the squared dot error, else Theorem 1.
+    /// The bound in the paper: Theorem 2 (squared dot error) for formats with an estimator, otherwise Theorem
+    /// 1.
     pub(crate) bound: Option<f64>,
 }
 
-/// What one codec does to one set of vectors.
+/// The figures of one codec on one set of vectors.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct CodecStats {
     /// Name of the codec.
     pub(crate) codec: &'static str,
-    /// Name of the scale mode asked for.
+    /// Name of the requested scale mode.
     pub(crate) scale_mode: &'static str,
     /// Bytes of one block.
     pub(crate) bytes_per_vector: usize,
-    /// The same per coordinate, in bits.
+    /// Bits per coordinate of a block.
     pub(crate) bits_per_value: f64,
-    /// Mean of |x - x^|^2 / |x|^2 over the vectors that are not zero.
+    /// Mean of |x - x^|^2 / |x|^2 over the nonzero vectors.
     pub(crate) relative_mse: f64,
-    /// Mean cosine between x and x^, over the same vectors.
+    /// Mean cosine between x and x^ over the same vectors.
     pub(crate) mean_cosine: f64,
-    /// Regression of <q, x^> on <q, x> through the origin: 1 is unbiased.
+    /// Slope of the regression of <q, x^> on <q, x> through the origin: 1 is unbiased.
     pub(crate) dot_slope: f64,
-    /// Vectors that are zero, which have neither a relative error nor a direction and are left out.
+    /// Number of zero vectors. They have no relative error and no direction, so they are left out.
     #[serde(skip)]
     pub(crate) zero_vectors: u64,
-    /// Root mean square of <q, x^> - <q, x>, divided by that of <q, x>.
+    /// Root mean square of <q, x^> - <q, x>, divided by the root mean square of <q, x>.
     pub(crate) dot_error: f64,
-    /// Beside `relative_mse`, or the square of `dot_error`.
+    /// Compares with `relative_mse`, or with the square of `dot_error`.
     pub(crate) theory: Theory,
 }
 
-/// Why there are no figures.
+/// A reason why there are no figures.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum StatsError {
     /// A vector that cannot be read.
     #[error(transparent)]
     Vectors(ArrayError),
-    /// A codec that has no blocks of the head dim.
+    /// A codec without blocks of the head dim.
     #[error("codec {codec} at head dim {dim}: {source}")]
     Shape {
         /// Name of the codec.
         codec: &'static str,
         /// The head dim.
         dim: usize,
-        /// What the codec says.
+        /// The error of the codec.
         source: ShapeError,
     },
-    /// A format of the reference that has none.
+    /// A reference format without blocks of the head dim.
     #[error(transparent)]
     Reference(#[from] ReferenceError),
     /// A query that cannot be read.
     #[error("queries: {0}")]
     Queries(ArrayError),
-    /// Vectors of which none has a direction.
-    #[error("every vector is zero, accepted is one at least that is not")]
+    /// All vectors are zero, so none has a direction.
+    #[error("every vector is zero: expected at least one other")]
     AllZero,
-    /// Queries against which no vector can be measured.
-    #[error("every dot product with the queries is zero, accepted are queries that are not all zero")]
+    /// All dot products with the queries are zero.
+    #[error("every dot product with the queries is zero: expected queries that are not all zero")]
     NoProducts,
     /// A row that the codec refuses.
     #[error("row {row} (counted from 0) cannot be encoded: {source}")]
     Encode {
         /// Index of the row.
         row: usize,
-        /// What the codec says.
+        /// The error of the codec.
         source: EncodeError,
     },
-    /// A block just written that the codec refuses.
+    /// The codec refuses a block that it has just written.
     #[error("row {row} (counted from 0) cannot be decoded: {source}")]
     Decode {
         /// Index of the row.
         row: usize,
-        /// What the codec says.
+        /// The error of the codec.
         source: DecodeError,
     },
-    /// Vectors and queries, or vectors and codec, of different lengths.
+    /// Queries or codec and vectors differ in length.
     #[error("{what} have {found} coordinates, the vectors have {expected}")]
     Dim {
-        /// What does not fit.
+        /// The array or codec that does not fit.
         what: &'static str,
-        /// Its coordinates.
+        /// Its number of coordinates.
         found: usize,
-        /// Those of the vectors.
+        /// The number of coordinates of the vectors.
         expected: usize,
     },
 }
 
-/// Sums over some rows; all that the figures are made of.
+/// Sums over some rows, from which all figures are computed.
 #[derive(Clone, Copy, Default)]
 struct Sums {
     rows: f64,
@@ -291,11 +295,10 @@ impl Sums {
     }
 }
 
-/// Measures `subject` on `vectors` against `queries`, both [.., dim]; calls `progress` with the number
-/// of rows done since its last call, from any thread.
+/// Measures `subject` on `vectors` against `queries`, both `[.., dim]`. Any thread calls `progress` with the
+/// number of rows done since its last call.
 ///
-/// Cost: rows * (encode +
-/// decode + queries * 2 dim) on all threads of the current rayon pool.
+/// Cost: rows * (encode + decode + queries * 2 dim) on all threads of the current rayon pool.
 ///
 /// # Errors
 /// Rows that hold NaN or infinity, rows that the codec refuses, lengths that differ, nothing to measure.
@@ -325,7 +328,7 @@ pub(crate) fn measure(
             sums
         })
         .collect();
-    // In the order of the rows: the same sums, and the same first error, with any number of threads.
+    // In row order, so that the sums and the first error are the same with any number of threads.
     let mut sums = Sums::default();
     for part in parts {
         sums = sums.add(part?);
@@ -372,7 +375,7 @@ fn measure_rows(
             *e = d - x;
         }
         for query in queries.chunks_exact(dim) {
-            // The error's own dot: the difference of two nearly equal dots would drown in rounding.
+            // Measure the dot of the difference: subtracting two nearly equal dots would lose it to rounding.
             sums.query(dot(query, x), dot(query, &difference));
         }
     }
@@ -393,11 +396,11 @@ pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
     sums.iter().sum::<f32>() + tail
 }
 
-/// `rows` random directions: unit vectors of `dim` coordinates, uniform on the sphere, the same for
-/// the same seed with any number of threads.
+/// Makes `rows` random unit vectors of `dim` coordinates, uniform on the sphere. They depend on the seed, not
+/// on the number of threads.
 ///
 /// # Errors
-/// [`ArrayError::Length`] where `dim` is 0.
+/// [`ArrayError::Length`] if `dim` is 0.
 pub(crate) fn random_directions(rows: usize, dim: usize, seed: u64) -> Result<Vectors, ArrayError> {
     let mut values = vec![0f32; rows * dim];
     values.par_chunks_mut((CHUNK * dim).max(1)).enumerate().for_each(|(chunk, values)| {

@@ -1,12 +1,12 @@
-//! Too many threads asked for, and none to be had.
-// A binary of its own: it asks the machine for more threads than there are, which would starve other tests.
+//! The program asks for more threads than the system can start.
+// A separate binary, because the threads would starve other tests.
 
 #[path = "../../../host/cli/tests/it/support.rs"]
 mod support;
 
 use support::tqkv_with;
 
-/// What the tests run.
+/// The program under test.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_tqkv-lab");
 
 const STATS: [&str; 6] = ["stats", "--random", "600", "--codec", "s4", "--json"];

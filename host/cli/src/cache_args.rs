@@ -1,11 +1,11 @@
-//! Arguments of the commands that run a model over a compressed cache, and what they make: a model,
-//! and caches for it.
+//! Arguments of the commands that run a model over a compressed cache. They open the model and make its
+//! caches.
 //!
-//! `eval`, `generate` and `demo` are thin: they call the library with one cache factory per setting. The reference of
-//! every comparison is `f16,f16` under the same window options, always the first row; the others are the pairs of `--kv`, then
-//! the policies of `--policy`. The defaults of `--hot` and
-//! `--sinks` are [`CacheSpec::DEFAULT_HOT`] and [`CacheSpec::DEFAULT_SINKS`], the one place where they stand, `plan`
-//! included. `tqkv` without a command is `demo`, whose defaults are read from its own argument definitions.
+//! `eval`, `generate` and `demo` are thin: they call the library with one cache factory per setting. The
+//! first row of every comparison is the reference, `f16,f16` under the same window options. The pairs of
+//! `--kv` follow, then the policies of `--policy`. `--hot` and `--sinks` default to
+//! [`CacheSpec::DEFAULT_HOT`] and [`CacheSpec::DEFAULT_SINKS`], also in `plan`. `tqkv` without a command is
+//! `demo`, with the defaults of its own argument definitions.
 
 use std::path::PathBuf;
 
@@ -24,33 +24,33 @@ use crate::error::CliError;
 use crate::output::Waiting;
 use crate::policy::{self, LifeArgs, Policy, PolicyArg};
 
-/// Whether keys are stored less their mean.
+/// When the mean of the keys is subtracted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CentreArg {
     /// Always.
     On,
     /// Never.
     Off,
-    /// Where the mean holds a stated share of the energy.
+    /// If the mean holds enough of the energy of the keys.
     Auto,
 }
 
-/// Numbers in which single queries meet encoded tokens.
+/// Number format in which single queries meet encoded tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ArithmeticArg {
-    /// Signed bytes, exact integer sums: fast, the same on every machine.
+    /// Signed bytes with exact integer sums: fast, and equal on every machine.
     Int8,
-    /// Exact levels, f32 sums.
+    /// Exact levels with f32 sums.
     F32,
 }
 
-/// How the cache compresses.
+/// Options of the cache.
 #[derive(Debug, Args)]
 pub struct CacheArgs {
     #[command(flatten)]
     kv: KvArgs,
-    /// A row with a policy of its own: codecs, and what differs from the options; may be repeated (--help lists its words):
-    /// --policy "n4 hot=32 tier=256:n3 tier=512:n2" --policy "t2 last:i8 sinks=8 effort=best"
+    /// A row with its own policy: codecs, then settings that differ from the options. May be repeated.
+    /// Example: --policy "n4 hot=32 tier=256:n3 tier=512:n2". `--help` lists the settings.
     #[arg(long, value_name = "POLICY", long_help = policy::help())]
     policy: Vec<PolicyArg>,
     #[command(flatten)]
@@ -59,32 +59,32 @@ pub struct CacheArgs {
     encode: EncodeArgs,
     #[command(flatten)]
     reference: ReferenceArgs,
-    /// Subtract the keys' mean before encoding; attention adds its dot back.
+    /// Subtract the mean of the keys before encoding; attention adds its dot product back.
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = CentreArg::Auto)]
     centre: CentreArg,
-    /// Numbers in which queries meet encoded tokens; those of the chunk that they come in are decoded.
+    /// Number format in which queries meet encoded tokens. A query meets the tokens of its own chunk decoded.
     #[arg(long, value_name = "NUMBERS", value_enum, default_value_t = ArithmeticArg::Int8)]
     arithmetic: ArithmeticArg,
 }
 
 impl CacheArgs {
-    /// The pairs and policies asked for, in order; the pairs of `default` where there are none.
+    /// The given pairs and policies, in order; the pairs of `default` if there are none.
     pub fn policies(&self, default: &[KvCodecs]) -> Vec<Policy> {
         self.life.policies(&self.kv, &self.policy, default)
     }
 
-    /// The pairs of `--kv`, where there are any; `what` takes such that caches store.
+    /// The pairs of `--kv`, if any. A pair that no cache stores is an error, which names `what`.
     pub(crate) fn pairs(&self, what: &str) -> Result<Option<Vec<KvCodecs>>, CliError> {
         self.kv.own(what)
     }
 
-    /// Refuses formats that no cache stores, for `what` needs one.
+    /// Refuses formats that no cache stores, because `what` needs a cache.
     pub fn check_stored(what: &str, policies: &[Policy]) -> Result<(), CliError> {
         let found = policies.iter().find(|policy| policy.is_reference());
         found.map_or(Ok(()), |policy| Err(CliError::not_stored(what, policy.name.kv)))
     }
 
-    /// f16, then what was asked for, by default every preset.
+    /// The row of f16, then the given rows; every preset if none is given.
     pub(crate) fn policies_beside_f16(&self) -> Vec<Policy> {
         let presets: Vec<KvCodecs> = PRESETS.iter().map(|preset| preset.codecs.into()).collect();
         let mut policies = vec![self.life.plain(F16)];
@@ -96,7 +96,7 @@ impl CacheArgs {
         policies
     }
 
-    /// Refuses what cannot be made of `base` before any work is done for it.
+    /// Refuses policies that do not fit `base`, before any work is done.
     pub fn check(&self, place: &Place, base: &CacheSpec, policies: &[Policy]) -> Result<(), CliError> {
         let refused = |policy: &Policy, error| CliError::bad_input(format_args!("{}: {error}", policy.name));
         self.reference.check(policies.iter().flat_map(|policy| [policy.name.kv.k, policy.name.kv.v]))?;
@@ -118,27 +118,28 @@ impl CacheArgs {
         Ok(())
     }
 
-    /// Refuses sequences of `context` tokens, as `option` asked for, of which a policy would compress nothing: every figure
-    /// would be f16's own.
+    /// Refuses a `context` so short that a policy would compress nothing: every figure would equal that of
+    /// f16. `option` names the option that set `context`.
     pub fn check_compresses(policies: &[Policy], option: &str, context: usize) -> Result<(), CliError> {
-        // Formats of the reference keep nothing as it is.
+        // Reference formats have no uncompressed window.
         let windowed = |policy: &&Policy| !policy.is_reference() && policy.name.kv != F16.into();
         for policy in policies.iter().filter(windowed) {
             let WindowArgs { hot, sinks } = policy.window;
-            // Tokens leave the hot window in fours.
+            // Tokens leave the hot window four at a time.
             let least = hot.saturating_add(sinks).saturating_add(4);
             if context < least {
                 return Err(CliError::bad_input(format_args!(
-                    "nothing would be compressed: of {context} tokens the first {sinks} and the newest {hot} stay f16; \
-                     accepted are {option} {least} and more, or smaller --hot and --sinks"
+                    "nothing would be compressed: of {context} tokens the first {sinks} and the newest {hot} stay f16: \
+                     expected {option} {least} or more, or smaller --hot and --sinks"
                 )));
             }
         }
         Ok(())
     }
 
-    /// Bytes of f16 caches on the CPU that got `prompt` tokens at once and then one by one up to as many as `tokens` says for
-    /// each. Where they are `shared`, all are forks of one that held the prompt.
+    /// Returns the bytes of f16 caches on the CPU, one per entry of `tokens`. Each cache takes `prompt`
+    /// tokens at once, then single tokens up to its entry. If `shared`, all are forks of one cache that holds
+    /// the prompt.
     pub(crate) fn f16_bytes(
         &self,
         config: &Config,
@@ -146,7 +147,7 @@ impl CacheArgs {
         tokens: &[usize],
         shared: bool,
     ) -> Result<usize, CacheError> {
-        // All KV heads of all layers of a kind are alike, so one tells.
+        // All KV heads of all layers of one kind are equal, so one head is measured per kind.
         let mut layers: Vec<(LayerKind, usize)> = Vec::new();
         for layer in 0..config.num_layers {
             let kind = config.cache_spec().kind(layer);
@@ -167,7 +168,7 @@ impl CacheArgs {
         bytes.sum()
     }
 
-    /// An empty cache in `place` for a model of this shape.
+    /// Makes an empty cache in `place` for a model of this shape.
     pub(crate) fn cache(
         &self,
         place: &Place,
@@ -183,7 +184,8 @@ impl CacheArgs {
             Place::Cuda { device, or_cpu } => {
                 let spec = self.gpu_spec(config, policy);
                 let slides = || {
-                    // A sequence that fits the windows could be on the GPU, but how long it will be is not known here.
+                    // A sequence that fits the windows could be on the GPU, but its final length is not known
+                    // here.
                     let why = "layers of the model slide, and a cache on the GPU has no windows";
                     (*or_cpu && !config.kinds.is_empty()).then(|| why.to_owned())
                 };
@@ -212,7 +214,7 @@ impl CacheArgs {
             .sequences(1, context)
     }
 
-    /// An empty cache of the attention of `base` whose tokens go through blocks of the reference.
+    /// Makes an empty cache with the attention of `base` whose tokens pass through reference blocks.
     fn decoded_cache(
         &self,
         place: &Place,
@@ -234,12 +236,12 @@ impl CacheArgs {
         DecodedCache::new(base, [k, v], self.encode.options(), self.reference.rotation())
     }
 
-    /// An empty cache in main memory for a model of this shape.
+    /// Makes an empty cache in main memory for a model of this shape.
     pub(crate) fn cpu_cache(&self, config: &Config, policy: &Policy) -> Result<KvCache, CacheError> {
         KvCache::new(self.spec(config.cache_spec(), policy))
     }
 
-    /// A cache in main memory of the shape and the kinds of layers of `base`.
+    /// The spec of a cache in main memory with the shape and the layer kinds of `base`.
     pub fn spec(&self, base: CacheSpec, policy: &Policy) -> CacheSpec {
         let centring = match self.centre {
             CentreArg::On => Centring::On,
@@ -250,15 +252,15 @@ impl CacheArgs {
             ArithmeticArg::Int8 => Arithmetic::Int8,
             ArithmeticArg::F32 => Arithmetic::F32,
         };
-        // What the policy says has the last word.
+        // The policy overrides the options.
         policy.apply(base.options(self.encode.options()).centring(centring).arithmetic(arithmetic))
     }
 }
 
-/// Bytes of caches of one layer and KV head, as [`CacheArgs::f16_bytes`].
+/// Bytes of the caches of one layer and KV head; see [`CacheArgs::f16_bytes`].
 fn layer_bytes(spec: &CacheSpec, prompt: usize, tokens: &[usize], shared: bool) -> Result<usize, CacheError> {
     let KvShape { head_dim, value_dim, .. } = spec.shape;
-    // Latent vectors are keys and values.
+    // A latent vector holds both key and value.
     let value_dim = if spec.position_dim > 0 { 0 } else { value_dim };
     let zeros = |dim: usize, tokens: usize| vec![0.0; dim * tokens];
     let budget = Budget::unlimited();
@@ -281,31 +283,36 @@ fn layer_bytes(spec: &CacheSpec, prompt: usize, tokens: &[usize], shared: bool) 
     Ok(budget.used())
 }
 
-/// Which model.
+/// The model.
 #[derive(Debug, Args)]
 pub struct ModelArgs {
-    /// A .gguf file, or a folder with config.json, .safetensors and tokenizer.json, with one .gguf file, or of a hub's cache
-    /// [default: the shipped model].
+    /// The model: a .gguf file, or a folder [default: the shipped model].
+    ///
+    /// A folder holds config.json, .safetensors and tokenizer.json, or one .gguf file, or is a folder of a
+    /// hub's cache.
     #[arg(long, value_name = "PATH")]
     model: Option<PathBuf>,
-    /// Read the weights layer by layer whenever they are needed, the next while one is computed: for a model that is larger
-    /// than the memory there is. Embedding and head stay in memory.
+    /// Read the weights from disk layer by layer, for a model that is larger than memory.
+    ///
+    /// The next layer is read while one is computed. The embedding and the output head stay in memory.
     #[arg(long, requires = "model")]
     stream_weights: bool,
-    /// Begin texts without the model's BOS. Some models predict badly without it; figures of earlier versions had none.
+    /// Begin texts without the model's BOS token.
+    ///
+    /// Some models predict badly without it. Figures of earlier versions had none.
     #[arg(long)]
     no_bos: bool,
 }
 
 impl ModelArgs {
-    /// Loads the model; an error names it and what it lacks.
+    /// Loads the model. An error names the model and the missing part.
     pub fn load(&self) -> Result<Model, CliError> {
         let _waiting = Waiting::new("loading the model");
         let loaded = match &self.model {
             None => Model::shipped(),
             Some(path) if !path.exists() => {
                 return Err(CliError::bad_input(format_args!(
-                    "{}: no such file or folder; accepted is {}",
+                    "{}: no such file or folder: expected {}",
                     path.display(),
                     tqkv_model::ACCEPTED
                 )));

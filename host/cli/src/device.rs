@@ -1,4 +1,4 @@
-//! `--device`: where caches are kept.
+//! `--device`: the place of the caches.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,14 +6,14 @@ use std::str::FromStr;
 use crate::error::CliError;
 use crate::output::note;
 
-/// The choice on the command line.
+/// The value of `--device`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceArg {
-    /// In main memory.
+    /// Main memory.
     Cpu,
-    /// On the NVIDIA GPU of this number, or not at all.
+    /// The NVIDIA GPU of this number; an error if it is not usable.
     Cuda(usize),
-    /// On an NVIDIA GPU where there is one that can, otherwise in main memory; stderr says so.
+    /// An NVIDIA GPU if one is usable, otherwise main memory with a note on stderr.
     Auto,
 }
 
@@ -27,9 +27,7 @@ impl FromStr for DeviceArg {
             "cuda" => Ok(Self::Cuda(0)),
             _ => {
                 let number = text.strip_prefix("cuda:").and_then(|number| number.parse().ok());
-                number
-                    .map(Self::Cuda)
-                    .ok_or("accepted are cpu, cuda, cuda:N (the GPU number N, from 0) and auto")
+                number.map(Self::Cuda).ok_or("expected cpu, cuda, cuda:N (GPU number N, from 0) or auto")
             }
         }
     }
@@ -46,16 +44,19 @@ impl fmt::Display for DeviceArg {
     }
 }
 
-/// Where the caches of a command are.
+/// The place of the caches of a command.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DeviceArgs {
-    /// Where the cache is: cpu; cuda or cuda:N, the first NVIDIA GPU or number N; or auto, a GPU where there is one that can, otherwise main
-    /// memory. On a GPU every token is encoded at once and attention is in f32: --hot, --sinks, --centre and --arithmetic do nothing there.
+    /// Place of the cache: cpu, cuda (the first NVIDIA GPU), cuda:N (GPU N, from 0), or auto (a GPU if
+    /// usable, else cpu).
+    ///
+    /// A GPU encodes every token at once and computes attention in f32, so --hot, --sinks, --centre and
+    /// --arithmetic have no effect there.
     #[arg(long, value_name = "WHERE", default_value_t = DeviceArg::Cpu)]
     device: DeviceArg,
 }
 
-/// What the choice comes to on this machine.
+/// The chosen place on this machine.
 #[derive(Debug)]
 pub enum Place {
     /// Main memory.
@@ -65,13 +66,13 @@ pub enum Place {
     Cuda {
         /// The GPU.
         device: tqkv_gpu::Device,
-        /// Whether a cache that the GPU cannot hold may go to main memory.
+        /// True if a cache that the GPU cannot hold may go to main memory.
         or_cpu: bool,
     },
 }
 
 impl DeviceArgs {
-    /// Looks for the GPU, if one is asked for.
+    /// Opens the GPU, if one is asked for.
     pub(crate) fn open(&self) -> Result<Place, CliError> {
         match self.device {
             DeviceArg::Cpu => Ok(Place::Cpu),

@@ -1,4 +1,4 @@
-//! The door to `tqkv-lab`: commands and options that are of that program.
+//! Forwards commands and options of `tqkv-lab` to that program.
 
 use std::env;
 use std::ffi::OsString;
@@ -9,22 +9,22 @@ use crate::error::CliError;
 use crate::program::CommonArgs;
 
 /// Below the help of `tqkv`.
-pub(crate) const HELP: &str = "Experiments are commands of tqkv-lab, a program of its own: report, stats, needle, compare, codebook, \
-sweep, and eval on variants of a model. `cargo install --path benches/lab` builds it; `tqkv report` runs it where it is.";
+pub(crate) const HELP: &str = "Experiments are commands of another program, tqkv-lab: report, stats, needle, compare, codebook, \
+sweep, and eval on variants of a model. `cargo install --path benches/lab` installs it; then `tqkv report` runs it too.";
 
-/// Where the other program is to be had.
+/// How to build `tqkv-lab`.
 const BUILD: &str = "`cargo install --path benches/lab --locked` in a checkout builds it";
 
-/// What a command of `tqkv-lab` is to do.
+/// The arguments of a command of `tqkv-lab`.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true, disable_version_flag = true)]
 pub(crate) struct Args {
-    /// Its arguments.
+    /// Arguments of the command.
     #[arg(value_name = "ARG", trailing_var_arg = true, allow_hyphen_values = true)]
     words: Vec<OsString>,
 }
 
-/// Runs `tqkv-lab NAME` in the place of this process, where there is such a program.
+/// Replaces this process with `tqkv-lab NAME`, if that program is found.
 pub(crate) fn run(name: &str, args: &Args, common: CommonArgs) -> Result<(), CliError> {
     let Some(lab) = find() else {
         return Err(CliError::bad_input(format_args!(
@@ -42,7 +42,7 @@ pub(crate) fn run(name: &str, args: &Args, common: CommonArgs) -> Result<(), Cli
     Err(replace(command, &lab))
 }
 
-/// `tqkv-lab` beside this program, or else on `PATH`.
+/// Finds `tqkv-lab` beside this program, or on `PATH`.
 fn find() -> Option<PathBuf> {
     let name = format!("tqkv-lab{}", env::consts::EXE_SUFFIX);
     let beside = env::current_exe().ok().and_then(|own| Some(own.parent()?.to_owned()));
@@ -51,14 +51,14 @@ fn find() -> Option<PathBuf> {
     folders.map(|folder| folder.join(&name)).find(|program| program.is_file())
 }
 
-/// Becomes `command`; the result says why not.
+/// Replaces this process with `command`. It returns only on failure, with the reason.
 #[cfg(unix)]
 fn replace(mut command: process::Command, lab: &std::path::Path) -> CliError {
     use std::os::unix::process::CommandExt as _;
     CliError::io(lab, &command.exec())
 }
 
-/// Runs `command` and ends as it does; the result says why it cannot.
+/// Runs `command` and exits with its exit code. It returns only on failure, with the reason.
 #[cfg(not(unix))]
 fn replace(mut command: process::Command, lab: &std::path::Path) -> CliError {
     match command.status() {

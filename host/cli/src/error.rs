@@ -1,4 +1,5 @@
-//! Errors of the command line: one line on stderr, 2 for bad input, 1 for a failure, 3 for want of a GPU to check.
+//! Errors of the command line: one line on stderr. The exit code is 2 for bad input, 1 for a failure, and 3
+//! if there is no GPU to check.
 
 use std::error::Error as _;
 use std::fmt;
@@ -16,7 +17,7 @@ use tqkv_core::{CodecId, ShapeError};
 use tqkv_model::ModelError;
 use tqkv_storage::StorageError;
 
-/// A message and the exit code that goes with it.
+/// A message with its exit code.
 #[derive(Debug)]
 pub struct CliError {
     message: String,
@@ -26,45 +27,45 @@ pub struct CliError {
 }
 
 const BAD_INPUT: u8 = 2;
-/// As `cargo xtask gpu-check` says it too.
+/// The same exit code as in `cargo xtask gpu-check`.
 #[cfg(feature = "cuda")]
 const LACKING: u8 = 3;
-/// What a shell says of a program that SIGINT ended.
+/// The exit code that a shell reports for a program that SIGINT ended.
 const INTERRUPTED: u8 = 130;
-/// The exit code that a shell gives a program that SIGPIPE ended.
+/// The exit code that a shell reports for a program that SIGPIPE ended.
 const CLOSED_PIPE: u8 = 141;
 const FAILURE: u8 = 1;
 
 impl CliError {
-    /// The caller gave something that cannot be used.
+    /// The caller's input is not usable.
     pub fn bad_input(message: impl fmt::Display) -> Self {
         Self::new(message, BAD_INPUT)
     }
 
-    /// Something failed that other input would not mend.
+    /// A failure that no other input would avoid.
     pub fn failure(message: impl fmt::Display) -> Self {
         Self::new(message, FAILURE)
     }
 
-    /// The machine has not what the command is about.
+    /// The machine lacks what the command needs.
     #[cfg(feature = "cuda")]
     pub(crate) fn lacking(message: impl fmt::Display) -> Self {
         Self::new(message, LACKING)
     }
 
-    /// Ctrl-C ended the command early, which has said all that there is to say.
+    /// Ctrl-C ended the command early. Its output is complete, so there is no message.
     pub(crate) fn interrupted() -> Self {
         Self { is_silent: true, ..Self::new("", INTERRUPTED) }
     }
 
     fn new(message: impl fmt::Display, code: u8) -> Self {
-        // Some libraries' messages span lines.
+        // Some libraries write messages of several lines.
         let message = message.to_string();
         let lines: Vec<_> = message.split_whitespace().collect();
         Self { message: lines.join(" "), code, is_silent: false, is_closed_pipe: false }
     }
 
-    /// Something wrong with the file at `path`.
+    /// An error in the file at `path`.
     pub fn file(path: &Path, error: &FileError) -> Self {
         match error {
             FileError::Io(error) => Self::io(path, error),
@@ -72,7 +73,7 @@ impl CliError {
         }
     }
 
-    /// Something wrong with the array that `spec` names.
+    /// An error in the array that `spec` names.
     pub fn array(spec: &str, error: &ArrayError) -> Self {
         match error {
             ArrayError::Io(error) => Self::io(Path::new(spec), error),
@@ -80,7 +81,7 @@ impl CliError {
         }
     }
 
-    /// Something wrong with the storage file at `path`.
+    /// An error in the storage file at `path`.
     pub fn storage(path: &Path, error: &StorageError) -> Self {
         match error {
             StorageError::Io(error) => Self::io(path, error),
@@ -88,12 +89,12 @@ impl CliError {
         }
     }
 
-    /// Something wrong with the model at `path` (`None`: with the shipped one), or with what it was to do.
+    /// An error in the model at `path` (`None`: the shipped model), or in its use.
     pub fn model(path: Option<&Path>, error: &ModelError) -> Self {
         match (error, path) {
             (ModelError::Io { path, source }, _) => Self::io(path, source),
             (ModelError::NoModel { .. }, _) => Self::bad_input(error),
-            // Of a file the error has the name.
+            // For a single file the error itself names the path.
             (error, Some(folder)) if folder.join("config.json").exists() => {
                 Self::bad_input(format_args!("{}: {error}", folder.display()))
             }
@@ -101,19 +102,19 @@ impl CliError {
         }
     }
 
-    /// A codec that has no blocks of the head dim.
+    /// A codec without blocks of this head dim.
     pub fn shape(codec: CodecId, dim: usize, error: ShapeError) -> Self {
         Self::bad_input(format_args!("codec {} at head dim {dim}: {error}", codec.name()))
     }
 
-    /// Formats that no cache stores, asked of `what`.
+    /// `what` needs a cache, and no cache stores the pair.
     pub fn not_stored(what: &str, kv: Kv) -> Self {
         Self::bad_input(format_args!(
             "{what}: no cache stores {kv}; formats of the reference are for stats, eval and generate"
         ))
     }
 
-    /// The system failed on `path`: bad input where another path would do, a failure otherwise.
+    /// An I/O error on `path`: bad input if another path could help, otherwise a failure.
     pub fn io(path: &Path, error: &io::Error) -> Self {
         use io::ErrorKind as Kind;
         let code = match error.kind() {
@@ -131,7 +132,7 @@ impl CliError {
         Self::new(format_args!("{}: {error}", path.display()), code)
     }
 
-    /// A command line that clap refuses: its message without the usage text, on one line.
+    /// An error of clap: its message on one line, without the usage text.
     pub(crate) fn usage(error: &clap::Error) -> Self {
         let text = error.to_string();
         let text = text.strip_prefix("error: ").unwrap_or(&text);
@@ -143,7 +144,7 @@ impl CliError {
             _ => None,
         };
         if let Some(owner) = owner {
-            // Without what clap takes for a similar name.
+            // Cut off clap's guess of a similar name.
             let message = message.split("\n\n").next().unwrap_or(message);
             return Self::bad_input(format_args!("{message}; {owner} has it"));
         }
@@ -154,12 +155,12 @@ impl CliError {
         ExitCode::from(self.code)
     }
 
-    /// True if the reader of stdout went away.
+    /// Returns true if the reader of stdout is gone.
     pub(crate) fn is_closed_pipe(&self) -> bool {
         self.is_closed_pipe
     }
 
-    /// Whether nobody is to read the message.
+    /// Returns true if the error has no message for the user.
     pub(crate) fn is_silent(&self) -> bool {
         self.is_silent
     }
@@ -171,17 +172,17 @@ impl fmt::Display for CliError {
     }
 }
 
-/// Writing to stdout.
+/// An error on stdout.
 impl From<io::Error> for CliError {
     fn from(error: io::Error) -> Self {
-        // A reader that went away (`tqkv .. | head`) is not worth a message.
+        // A reader that closes the pipe (`tqkv .. | head`) needs no message.
         let closed = error.kind() == io::ErrorKind::BrokenPipe;
         let code = if closed { CLOSED_PIPE } else { FAILURE };
         Self { is_silent: closed, is_closed_pipe: closed, ..Self::new(format_args!("stdout: {error}"), code) }
     }
 }
 
-/// The fault of a number in plain words, where clap has a programmer's.
+/// The error of a number in plain words, in place of clap's technical text.
 fn refused_number(error: &clap::Error) -> Option<String> {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),
@@ -191,18 +192,18 @@ fn refused_number(error: &clap::Error) -> Option<String> {
     let cause = error.source()?;
     let why = match cause.downcast_ref::<ParseIntError>().map(ParseIntError::kind) {
         Some(IntErrorKind::PosOverflow) => "too large".to_owned(),
-        Some(_) if value.starts_with('-') => "negative, accepted are whole numbers that are not".to_owned(),
-        Some(_) => "not a whole number, which it must be".to_owned(),
-        None => accepted_range(&cause.to_string())?,
+        Some(_) if value.starts_with('-') => "negative: expected a whole number without a sign".to_owned(),
+        Some(_) => "not a whole number".to_owned(),
+        None => expected_range(&cause.to_string())?,
     };
     Some(format!("{option}: '{value}' is {why}"))
 }
 
-/// `-5 is not in 1..18446744073709551615` for people.
-fn accepted_range(clap: &str) -> Option<String> {
+/// Rewrites `-5 is not in 1..18446744073709551615` for people.
+fn expected_range(clap: &str) -> Option<String> {
     let (_, range) = clap.split_once(" is not in ")?;
     let (from, to) = range.split_once("..")?;
     let to = to.trim_start_matches('=');
-    let to = if to == u64::MAX.to_string() { "and more".to_owned() } else { format!("to {to}") };
-    Some(format!("out of range, accepted are {from} {to}"))
+    let to = if to == u64::MAX.to_string() { "or more".to_owned() } else { format!("to {to}") };
+    Some(format!("out of range: expected {from} {to}"))
 }

@@ -1,8 +1,10 @@
-//! How the command line is laid out: options under headings, and numbers below 0 taken as values, so that an option can refuse them.
+//! Layout of the help: options under headings. Negative numbers parse as values, so that each option can
+//! refuse them with its own error.
 
 use clap::{Arg, Command};
 
-/// Headings in their order, and the options below each by their ids. All others stand above them, under "Options".
+/// Headings in their order, with the ids of their options. All other options stand above them, under
+/// "Options".
 const HEADINGS: [(&str, &[&str]); 5] = [
     ("Model", &["model", "stream_weights"]),
     ("Sampling", &["temperature", "sample_seed"]),
@@ -14,10 +16,10 @@ const HEADINGS: [(&str, &[&str]); 5] = [
     ),
 ];
 
-/// Commands that are about encoding: how they encode is no laboratory there.
+/// Commands without the heading "Laboratory", because encoding is their subject.
 const PLAIN: [&str; 1] = ["encode"];
 
-/// The command and those below it, laid out.
+/// Lays out the command and its subcommands.
 pub(crate) fn laid_out(command: Command) -> Command {
     let command = command.mut_subcommands(laid_out);
     let is_plain = PLAIN.contains(&command.get_name());
@@ -27,7 +29,7 @@ pub(crate) fn laid_out(command: Command) -> Command {
         let named = |(heading, _): &(&str, &[&str])| arg.get_help_heading() == Some(heading);
         HEADINGS.iter().position(below).or_else(|| HEADINGS.iter().position(named))
     };
-    // Headings appear in the order of the options, which stand where their structs do.
+    // Headings appear in the order of the options, and options in the order of their structs.
     let mut args: Vec<Arg> = command.get_arguments().cloned().collect();
     args.sort_by_key(|arg| place(arg).map_or(0, |heading| heading + 1));
     let args = args.into_iter().map(|arg| {

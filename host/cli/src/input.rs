@@ -1,7 +1,7 @@
-//! Inputs by name: a file, or `-` for standard input.
+//! Named inputs: a file, or `-` for standard input.
 //!
-//! What is read whole is bounded, so that a device without an end is an error. Arrays are mapped, or read as far as
-//! their header says: [`crate::array`].
+//! Inputs that are read whole have a size limit, so that an endless device is an error. Arrays are mapped, or
+//! read up to the length in their header: [`crate::array`].
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -9,15 +9,15 @@ use std::path::Path;
 
 use crate::error::CliError;
 
-/// Longest text that is read whole: more than any model's context by far.
+/// Size limit in bytes of a text; far more than the context of any model.
 const MOST: u64 = 256 << 20;
 
-/// Whether `path` stands for standard input.
+/// Returns true if `path` stands for standard input.
 pub(crate) fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// The bytes of `path` one after the other.
+/// Opens `path` for reading.
 pub(crate) fn open(path: &Path) -> Result<Box<dyn Read>, CliError> {
     if is_stdin(path) {
         return Ok(Box::new(io::stdin().lock()));
@@ -26,13 +26,13 @@ pub(crate) fn open(path: &Path) -> Result<Box<dyn Read>, CliError> {
     Ok(Box::new(file))
 }
 
-/// All bytes of a text.
+/// Reads all bytes of a text.
 pub fn read(path: &Path) -> Result<Vec<u8>, CliError> {
     let mut bytes = Vec::new();
     open(path)?.take(MOST + 1).read_to_end(&mut bytes).map_err(|e| CliError::io(path, &e))?;
     if bytes.len() as u64 > MOST {
         let path = path.display();
-        return Err(CliError::bad_input(format_args!("{path}: too long, accepted are {MOST} bytes")));
+        return Err(CliError::bad_input(format_args!("{path}: too long: expected at most {MOST} bytes")));
     }
     Ok(bytes)
 }

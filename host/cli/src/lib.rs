@@ -1,8 +1,9 @@
-//! The program `tqkv` as a library: what `tqkv-lab` shares with it.
+//! The program `tqkv` as a library, for the code that `tqkv-lab` shares with it.
 //!
-//! No stable interface: names change with the program. Caches and files are the library's (`tqkv`), models those of `tqkv-model`.
-//! One file per command in [`command`]; beside it what commands share: arguments, errors, output, sizes of caches ([`plan`]), names of
-//! codec pairs ([`preset`]) and arrays on disk ([`array`]). [`program`] runs a program of such commands.
+//! The interface is not stable: names change with the program. Caches and files come from the library
+//! (`tqkv`), models from `tqkv-model`. Each command has a file in [`command`]. The other modules are shared
+//! by the commands: arguments, errors, output, sizes of caches ([`plan`]), names of codec pairs ([`preset`])
+//! and arrays on disk ([`array`]). [`program`] runs a program of such commands.
 #![forbid(unsafe_code)]
 #![allow(
     missing_docs,
@@ -37,14 +38,14 @@ use error::CliError;
 use output::Output;
 use program::{CommonArgs, Program};
 
-/// Compress the key/value cache of a transformer, and measure what that costs and saves. Without a command,
-/// demo runs.
+/// Compress the key/value cache of a transformer, and measure the cost and the saving. `tqkv` without a
+/// command runs `demo`.
 #[derive(Debug, Parser)]
 #[command(name = "tqkv", version, max_term_width = 100, arg_required_else_help = false, after_help = door::HELP)]
 pub struct Tqkv {
     #[command(flatten)]
     common: CommonArgs,
-    /// What to do; without one, demo.
+    /// The command to run [default: demo].
     #[command(subcommand)]
     command: Option<Command>,
 }

@@ -1,6 +1,6 @@
-//! What the command took of the machine's memory.
+//! Memory use of the command.
 
-/// The most bytes that were resident at once, where the system says: Linux does.
+/// Peak resident bytes; `None` on systems other than Linux.
 pub(crate) fn peak_resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
@@ -8,7 +8,7 @@ pub(crate) fn peak_resident_bytes() -> Option<u64> {
     kilobytes.checked_mul(1024)
 }
 
-/// The same for people, as a line of its own.
+/// The peak as a line of text.
 pub(crate) fn peak_line() -> String {
     let line = |bytes| format!("\npeak memory {}", crate::output::bytes(bytes));
     peak_resident_bytes().map_or_else(String::new, line)

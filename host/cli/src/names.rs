@@ -1,4 +1,4 @@
-//! Names of codecs as people type them: those of the library, and beside them the formats of `tqkv_reference`.
+//! Names of codecs on the command line: the codecs of the library and the formats of `tqkv_reference`.
 
 use std::str::FromStr;
 
@@ -9,27 +9,27 @@ use tqkv_reference::Choice;
 
 use crate::preset::{Kv, KvCodecs};
 
-/// Codecs that an error names; `tqkv codecs --all` lists every one.
+/// Codecs that an error lists; `tqkv codecs --all` lists every one.
 pub(crate) use tqkv::unstable::cache::COMMON_CODECS as COMMON;
 
-/// A codec that caches and files store.
+/// Reads a codec that caches and files store.
 pub(crate) fn codec(text: &str) -> Result<CodecId, String> {
     choice(text)?.core().ok_or_else(|| no_codec_but_a_reference(text))
 }
 
-/// A codec, or a format of the reference.
+/// Reads a codec or a reference format.
 pub fn choice(text: &str) -> Result<Choice, String> {
     let unknown =
         || format!("'{text}' is not a codec: expected {} or another; {ALL_LISTED}", COMMON.join(", "));
     Choice::from_name(&folded(text)).ok_or_else(unknown)
 }
 
-/// A preset, one codec for both, or `K,V`, of codecs that caches store.
+/// Reads a preset, one codec for both, or `K,V`. Caches store all of them.
 pub(crate) fn pair(text: &str) -> Result<KvCodecs, String> {
     kv(text)?.own().ok_or_else(|| no_codec_but_a_reference(text))
 }
 
-/// The same, where formats of the reference are accepted as well.
+/// Reads the same; reference formats are accepted as well.
 pub(crate) fn kv(text: &str) -> Result<Kv, String> {
     let policy = Policy::new([("kv", text)]).map_err(refusal);
     let own = policy.map(|policy| policy.apply(CacheSpec::new(1, 1, 1, 64)));
@@ -51,13 +51,13 @@ impl FromStr for KvCodecs {
 impl FromStr for Kv {
     type Err = String;
 
-    /// Reads a preset's name, another program's for a pair, `K,V`, or one codec for both.
+    /// Reads a preset, another program's name for a pair, `K,V`, or one codec for both.
     fn from_str(text: &str) -> Result<Self, String> {
         kv(text)
     }
 }
 
-/// What the library refuses, without the word before it that says what it is of.
+/// The reason in an error of the library, without the prefix that names the spec.
 pub(crate) fn refusal(error: CacheError) -> String {
     match error {
         CacheError::BadSpec(why) => why,
@@ -67,7 +67,7 @@ pub(crate) fn refusal(error: CacheError) -> String {
 
 const ALL_LISTED: &str = "tqkv codecs --all lists them";
 
-/// A name as the tables have it.
+/// The name in the spelling of the tables.
 fn folded(text: &str) -> String {
     text.trim().to_ascii_lowercase()
 }

@@ -1,4 +1,4 @@
-//! Where results go: a table for people or one JSON object for programs, and progress on a terminal.
+//! The output of a command: a table for people or one JSON object for programs, and progress on a terminal.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,9 +16,9 @@ use crate::error::CliError;
 #[derive(Debug)]
 pub struct Output {
     json: bool,
-    /// What was printed, where it is kept.
+    /// The printed text, if it is kept instead of written.
     kept: Option<String>,
-    /// True if stdout is for something else.
+    /// True if stdout carries the file that the command makes.
     on_stderr: bool,
 }
 
@@ -27,27 +27,27 @@ impl Output {
         Self { json, kept: None, on_stderr: false }
     }
 
-    /// One that keeps the JSON object of a command for another command.
+    /// Makes an output that keeps the JSON object, so that another command can read it.
     pub fn keeping() -> Self {
         Self { json: true, kept: Some(String::new()), on_stderr: false }
     }
 
-    /// What was printed to one that keeps it.
+    /// Returns the kept text.
     pub fn kept(self) -> String {
         self.kept.unwrap_or_default()
     }
 
-    /// From here on text goes to stderr, as stdout is for what the command makes.
+    /// Sends text to stderr from now on, because stdout carries the file that the command makes.
     pub(crate) fn report_on_stderr(&mut self) {
         self.on_stderr = true;
     }
 
-    /// Whether stdout is to hold one JSON object.
+    /// Returns true if the output is one JSON object.
     pub(crate) fn is_json(&self) -> bool {
         self.json
     }
 
-    /// Writes a piece of text at once.
+    /// Writes a piece of text and flushes it.
     pub(crate) fn write_text(&mut self, text: &str) -> io::Result<()> {
         if let Some(kept) = &mut self.kept {
             kept.push_str(text);
@@ -61,7 +61,7 @@ impl Output {
         stdout.flush()
     }
 
-    /// Prints `value` as the one JSON object, or else the text that `human` makes of it.
+    /// Prints `value` as one JSON object, or the text that `human` makes of it.
     pub fn print<T: Serialize>(
         &mut self,
         value: &T,
@@ -75,14 +75,14 @@ impl Output {
 
     /// A progress bar over `len` steps; invisible unless stderr is a terminal.
     pub fn progress(&self, len: u64, what: &'static str) -> ProgressBar {
-        // `stderr()` hides itself where stderr is not a terminal.
+        // `stderr()` hides the bar unless stderr is a terminal.
         let bar = ProgressBar::with_draw_target(Some(len), ProgressDrawTarget::stderr());
         let style = ProgressStyle::with_template("{msg} {wide_bar} {human_pos}/{human_len} {eta}");
         bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())).with_message(what)
     }
 }
 
-/// Says that a thing goes on whose end nobody knows; invisible unless stderr is a terminal, and gone when dropped.
+/// A spinner for work of unknown length. Invisible unless stderr is a terminal; dropping it clears the line.
 pub struct Waiting(ProgressBar);
 
 impl Waiting {
@@ -108,8 +108,8 @@ impl Drop for Waiting {
     }
 }
 
-/// A table with the first column to the left and the others to the right. What is wider than the terminal goes on
-/// below, the first column repeated.
+/// A table; the first column is aligned left, the others right. If it is wider than the terminal, the other
+/// columns continue below with the first column repeated.
 pub fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let rows: Vec<_> = rows.into_iter().collect();
     let widths: Vec<_> = head
@@ -134,7 +134,7 @@ pub fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Stri
     parts.collect::<Vec<_>>().join("\n\n")
 }
 
-/// One line of a table: cells and the widths of their columns.
+/// One line of a table, from cells and the widths of their columns.
 pub(crate) fn table_line(cells: &[(&str, usize)]) -> String {
     let mut line = String::new();
     for (i, &(cell, wide)) in cells.iter().enumerate() {
@@ -151,7 +151,7 @@ fn width(cell: &str) -> usize {
     cell.chars().count()
 }
 
-/// The columns after the first in runs that fit beside it; one at least a run.
+/// Splits the columns after the first into runs that fit beside it, with at least one column per run.
 fn fold(widths: &[usize], within: usize) -> Vec<Range<usize>> {
     let first = widths.first().copied().unwrap_or(0);
     let mut runs: Vec<Range<usize>> = Vec::new();
@@ -169,38 +169,38 @@ fn fold(widths: &[usize], within: usize) -> Vec<Range<usize>> {
     if runs.is_empty() { std::iter::once(1..1).collect() } else { runs }
 }
 
-/// Columns of the terminal; elsewhere `COLUMNS`, or else no bound.
+/// Width of the terminal in columns; otherwise `COLUMNS`, otherwise no limit.
 fn terminal_width() -> usize {
     let terminal = terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0));
     let asked = || std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).filter(|&n| n > 0);
     terminal.or_else(asked).unwrap_or(usize::MAX)
 }
 
-/// What [`note`] begins with.
+/// The prefix of every [`note`].
 static PROGRAM: OnceLock<&str> = OnceLock::new();
 
-/// From here on notes are those of the program `name`.
+/// Sets the program name that notes begin with.
 pub(crate) fn name_program(name: &'static str) {
-    // A process is one program: the first name stays.
+    // A process runs one program, so the first name stays.
     let _ = PROGRAM.set(name);
 }
 
-/// Says something on stderr beside the result; whether anybody reads it does not matter.
+/// Writes a line to stderr beside the result. A failed write is ignored.
 pub(crate) fn note(text: impl fmt::Display) {
     let _ = writeln!(io::stderr(), "{}: {text}", PROGRAM.get().unwrap_or(&"tqkv"));
 }
 
-/// A number of bytes for a cell of a table: `17,179,869,184 (16.0 GiB)`.
+/// Bytes for a cell of a table: `17,179,869,184 (16.0 GiB)`.
 pub fn sized(bytes: u64) -> String {
     format!("{}{}", grouped(bytes), binary(bytes))
 }
 
-/// A number of bytes for a sentence: `17,179,869,184 bytes (16.0 GiB)`.
+/// Bytes for a sentence: `17,179,869,184 bytes (16.0 GiB)`.
 pub(crate) fn bytes(bytes: u64) -> String {
     format!("{} bytes{}", grouped(bytes), binary(bytes))
 }
 
-/// The same in MiB or GiB, where it is one at least.
+/// Bytes in MiB or GiB, if there is at least one.
 fn binary(bytes: u64) -> String {
     let units = [(30, "GiB"), (20, "MiB")];
     let Some((power, unit)) = units.into_iter().find(|(power, _)| bytes >> power > 0) else {

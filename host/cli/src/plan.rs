@@ -1,7 +1,7 @@
-//! How many bytes a token of cache takes, and how many tokens a memory budget holds.
+//! Bytes per token of a cache, and the number of tokens that fit a memory budget.
 //!
-//! A page's bytes are those that the library allocates; what a running cache holds beside full pages is in its own
-//! statistics. Shapes come from a model's `config.json` ([`config`]) or the command line.
+//! The bytes of a page are those that the library allocates. A running cache reports the rest of its memory
+//! in its own statistics. Shapes come from a model's `config.json` ([`config`]) or from the command line.
 
 mod config;
 mod foreign;
@@ -28,29 +28,29 @@ pub struct CacheShape {
     pub num_layers: usize,
     /// KV heads per layer.
     pub num_kv_heads: usize,
-    /// Coordinates of a key, or of a latent vector and its positional part.
+    /// Coordinates of a key, or of a latent vector with its positional part.
     pub head_dim: usize,
     /// Coordinates of a value, or of a latent vector.
     pub value_dim: usize,
-    /// Coordinates of a latent vector's positional part, which stay f16; the codec of K keeps the others. 0 where keys and values
-    /// are vectors of their own.
+    /// Coordinates of a latent vector's positional part, which stay f16; the codec of K stores the others. 0
+    /// for separate keys and values.
     pub position_dim: usize,
     /// The layers that forget old tokens.
     pub windowed: Option<Windowed>,
-    /// Longest sequence that the model is made for.
+    /// Longest sequence of the model.
     pub context: Option<u64>,
 }
 
 /// Layers with a sliding window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Windowed {
-    /// How many of all layers.
+    /// Number of such layers.
     pub layers: usize,
-    /// Tokens that each sees.
+    /// Tokens that each of them sees.
     pub tokens: u64,
 }
 
-/// Tokens that are kept as f16 whatever the codecs.
+/// Tokens that stay f16 under every codec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uncompressed {
     /// First tokens of the sequence.
@@ -59,14 +59,14 @@ pub struct Uncompressed {
     pub hot: u64,
 }
 
-/// What tokens are kept as, by their age.
+/// The storage of tokens by age.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Life {
-    /// Codecs of tokens that leave the window of newest ones.
+    /// Codecs of tokens that leave the window of the newest tokens.
     pub codecs: KvCodecs,
     /// Tokens that are not encoded.
     pub kept: Uncompressed,
-    /// Tokens after which pages have other codecs, counted from the newest, from the fewest to the most.
+    /// Age in tokens from which pages have other codecs, and those codecs; in ascending order.
     pub tiers: Vec<(u64, KvCodecs)>,
 }
 
@@ -77,17 +77,17 @@ impl Life {
     }
 }
 
-/// Why there is no plan.
+/// A reason why there is no plan.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
     /// Not JSON, or a field of the wrong type.
     #[error("not a model's config.json: {0}")]
     Json(#[from] serde_json::Error),
-    /// A field that is needed and absent, or zero.
+    /// A required field is absent or zero.
     #[error("config.json has no usable {0}")]
     Missing(&'static str),
-    /// Layers of which is not known what they keep.
+    /// A layer of unknown kind.
     #[error(transparent)]
     Layers(#[from] ModelError),
     /// The codecs have no blocks of the head dim.
@@ -100,35 +100,35 @@ pub enum PlanError {
         /// The pair asked for.
         codecs: KvCodecs,
     },
-    /// A format that has no block of the head dim.
+    /// The format has no block of the head dim.
     #[error("format {format} has no blocks of head dim {head_dim}")]
     NoBlock {
-        /// Its name.
+        /// Name of the format.
         format: &'static str,
         /// Coordinates per head vector.
         head_dim: usize,
     },
     /// A codec that [`tqkv_core::fixed`] does not have.
     #[error(
-        "codec {} has no integer form, accepted are {}",
+        "codec {} has no integer form: expected one of {}",
         .0.name(),
         INTEGER_CODECS.map(CodecId::name).join(", ")
     )]
     NotInteger(CodecId),
-    /// More bytes than 64 bits count.
+    /// A number of bytes that does not fit 64 bits.
     #[error("the cache of this shape is beyond 2^64 bytes")]
     TooLarge,
-    /// Blocks of a codec that is not one of these that cannot be read.
+    /// A format of another program that cannot be parsed.
     #[error(
-        "'{0}' is not a format, accepted are a name and its bytes a head vector, of keys and of values: tq3=52 or turbo4=72,68"
+        "'{0}' is not valid: expected a name and its bytes per head vector: tq3=52, or turbo4=72,68 for keys and values"
     )]
     Foreign(String),
-    /// A bandwidth that cannot be read.
-    #[error("'{0}' is not a bandwidth, accepted are a size and a second: 2TB/s, 17GB/s, 80GiB/s")]
+    /// A bandwidth that cannot be parsed.
+    #[error("'{0}' is not valid: expected bytes per second with a unit, such as 2TB/s, 17GB/s or 80GiB/s")]
     Bandwidth(String),
-    /// A size that cannot be read.
+    /// A size that cannot be parsed.
     #[error(
-        "'{0}' is not a size, accepted are a number and a unit: B, KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (of 1024)"
+        "'{0}' is not valid: expected a number and a unit: B, KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (of 1024)"
     )]
     Size(String),
 }
@@ -140,18 +140,18 @@ impl CacheShape {
         Self { num_layers, num_kv_heads, head_dim, value_dim, position_dim: 0, windowed: None, context: None }
     }
 
-    /// Latent vectors, and what of them stays f16.
+    /// Latent vectors with a positional part that stays f16.
     pub(crate) fn latent(num_layers: usize, latent_dim: usize, position_dim: usize) -> Self {
         let head_dim = latent_dim.saturating_add(position_dim);
         Self { value_dim: latent_dim, position_dim, ..Self::new(num_layers, 1, head_dim) }
     }
 
-    /// True if keys and values are one latent vector.
+    /// Returns true if key and value are one latent vector.
     pub(crate) fn is_latent(&self) -> bool {
         self.position_dim > 0
     }
 
-    /// A cache of one layer and KV head.
+    /// The spec of a cache of one layer and one KV head.
     pub(crate) fn spec(&self) -> CacheSpec {
         let shape = KvShape::new(1, 1, 1, self.head_dim).with_value_dim(self.value_dim);
         let mut spec = CacheSpec::from(shape);
@@ -159,12 +159,12 @@ impl CacheShape {
         spec
     }
 
-    /// Coordinates that a token has in a KV head of a layer.
+    /// Coordinates of a token in one KV head of one layer.
     pub(crate) fn values_per_head(&self) -> usize {
         if self.is_latent() { self.head_dim } else { self.head_dim + self.value_dim }
     }
 
-    /// Bytes that a token adds in full pages of all layers and KV heads, while no window is full.
+    /// Bytes per token in full pages of all layers and KV heads, while no window is full.
     ///
     /// # Errors
     /// [`PlanError::UnsupportedHeadDim`], [`PlanError::TooLarge`].
@@ -172,10 +172,10 @@ impl CacheShape {
         self.grown(codecs, self.num_layers)
     }
 
-    /// The same once the windows are full, where there are some.
+    /// Bytes per token once the windows are full; `None` without windows.
     ///
     /// # Errors
-    /// As [`Self::bytes_per_token`].
+    /// Same as [`Self::bytes_per_token`].
     pub(crate) fn bytes_past_window(&self, codecs: KvCodecs) -> Result<Option<u64>, PlanError> {
         self.windowed.map(|windowed| self.grown(codecs, self.num_layers - windowed.layers)).transpose()
     }
@@ -184,7 +184,7 @@ impl CacheShape {
         self.in_layers(self.page_bytes(codecs)?, layers)
     }
 
-    /// Bytes of a token in so many layers of pages of `page` bytes a KV head.
+    /// Bytes of a token in `layers` layers, with pages of `page` bytes per KV head.
     fn in_layers(&self, page: usize, layers: usize) -> Result<u64, PlanError> {
         let bytes = (page as u128 * self.num_kv_heads as u128).checked_mul(layers as u128);
         let bytes = bytes.ok_or(PlanError::TooLarge)?.div_ceil(PAGE_TOKENS as u128);
@@ -198,28 +198,29 @@ impl CacheShape {
         Ok(key + other)
     }
 
-    /// The error of the side whose dim a codec does not have.
+    /// The error of the side (key or value) whose dim its codec does not have.
     fn unsupported(&self, codecs: KvCodecs) -> PlanError {
         let coded = if self.is_latent() { self.value_dim } else { self.head_dim };
         let keys = codecs.k.block_bytes(coded).is_none();
         PlanError::UnsupportedHeadDim { head_dim: if keys { coded } else { self.value_dim }, codecs }
     }
 
-    /// Bytes of `tokens` tokens of all layers and KV heads, at most: each tier may have a page more. Headers of pages count.
+    /// Upper bound of the bytes of `tokens` tokens in all layers and KV heads; each tier may have one page
+    /// more. Page headers are included.
     ///
     /// # Errors
-    /// As [`Self::bytes_per_token`].
+    /// Same as [`Self::bytes_per_token`].
     pub fn bytes(&self, life: &Life, tokens: u64) -> Result<u64, PlanError> {
         let bytes = self.bytes_times_page(life)?(tokens).div_ceil(PAGE_TOKENS as u128);
         u64::try_from(bytes).map_err(|_| PlanError::TooLarge)
     }
 
-    /// The bytes of a number of tokens, times the tokens of a page, so that nothing is rounded.
+    /// Bytes of a number of tokens, multiplied by the tokens per page so that nothing is rounded.
     fn bytes_times_page(&self, life: &Life) -> Result<impl Fn(u64) -> u128, PlanError> {
         self.bytes_per_token(life.codecs)?;
         let mut page = self.page_bytes(life.codecs)?;
         let warm_page = (page + 2 * CacheSpec::PAGE_HEADER_BYTES) as u128;
-        // What a page saves where it goes to a tier.
+        // The bytes that a page saves when it moves to a tier.
         let mut savings = Vec::with_capacity(life.tiers.len());
         for &(after, codecs) in &life.tiers {
             let before = std::mem::replace(&mut page, self.page_bytes(codecs)?);
@@ -228,7 +229,7 @@ impl CacheShape {
         Ok(self.growth(warm_page, savings, life.kept))
     }
 
-    /// The same of pages of `warm_page` bytes, which save some when they go to tiers.
+    /// The same for pages of `warm_page` bytes, which shrink as they move to tiers.
     fn growth(
         &self,
         warm_page: u128,
@@ -240,7 +241,7 @@ impl CacheShape {
             let uncompressed = sinks.saturating_add(kept.hot);
             let raw = tokens.min(uncompressed);
             let warm = u128::from(raw) * raw_page + u128::from(tokens - raw) * warm_page;
-            // Pages go on whole, once their newest token is old enough.
+            // A page moves as a whole, once its newest token is old enough.
             let waiting = sinks.saturating_add(PAGE_TOKENS as u64 - 1);
             let saved = savings.iter().map(|(after, saving)| {
                 let cold = tokens.saturating_sub(waiting.saturating_add(*after)).min(tokens - raw);
@@ -250,7 +251,7 @@ impl CacheShape {
         };
         let (windowed, held) = match self.windowed {
             None => (0, 0),
-            // Pages are evicted whole, and one more is kept for rollbacks.
+            // Pages are evicted whole, and one more stays for rollbacks.
             Some(w) => (w.layers, w.tokens.saturating_add(2 * PAGE_TOKENS as u64 - 1)),
         };
         let (layers, kv_heads) = (self.num_layers, self.num_kv_heads as u128);
@@ -262,16 +263,16 @@ impl CacheShape {
         }
     }
 
-    /// Longest context whose cache fits `memory` bytes; at most the model's own, and `u64::MAX` where windows bound every
-    /// layer and the model says nothing.
+    /// Longest context whose cache fits `memory` bytes; at most the context of the model. `u64::MAX` if
+    /// windows bound every layer and the model states no context.
     ///
     /// # Errors
-    /// As [`Self::bytes_per_token`].
+    /// Same as [`Self::bytes_per_token`].
     pub fn max_tokens(&self, life: &Life, memory: u64) -> Result<u64, PlanError> {
         Ok(self.longest(memory, self.bytes_times_page(life)?))
     }
 
-    /// The most tokens of which `bytes`, times the tokens of a page, are within `memory`.
+    /// Largest number of tokens whose `bytes`, scaled by the tokens per page, fit `memory`.
     fn longest(&self, memory: u64, bytes: impl Fn(u64) -> u128) -> u64 {
         let fits = |tokens: u64| bytes(tokens) <= u128::from(memory) * PAGE_TOKENS as u128;
         // Beyond any memory, and far from overflow.
@@ -289,7 +290,7 @@ impl CacheShape {
 }
 
 impl CacheShape {
-    /// Bytes of one slot in all layers and KV heads of ring caches, which keep blocks back to back.
+    /// Bytes of one slot in all layers and KV heads of ring caches, which store blocks without gaps.
     ///
     /// # Errors
     /// [`PlanError::UnsupportedHeadDim`], [`PlanError::TooLarge`].
@@ -306,11 +307,11 @@ impl CacheShape {
             .ok_or(PlanError::TooLarge)
     }
 
-    /// Tokens that ring caches in `ram` bytes hold, one [`tqkv_core::fixed::RingCache`] a layer and KV
-    /// head; their codecs and indices are not counted. No token is f16 there.
+    /// Number of tokens that ring caches in `ram` bytes hold, with one [`tqkv_core::fixed::RingCache`] per
+    /// layer and KV head. Their codecs and indices are not counted. No token is f16 there.
     ///
     /// # Errors
-    /// [`PlanError::NotInteger`], and as [`Self::ring_bytes_per_token`].
+    /// [`PlanError::NotInteger`], and the errors of [`Self::ring_bytes_per_token`].
     pub(crate) fn ring_tokens(&self, codecs: KvCodecs, ram: u64) -> Result<u64, PlanError> {
         for codec in [codecs.k, codecs.v] {
             if !INTEGER_CODECS.contains(&codec) {

@@ -1,7 +1,7 @@
-//! What a row of a comparison is: codecs, and the life of a token under them.
+//! A row of a comparison: codecs, and the rules for tokens as they age.
 //!
-//! The options of the command line hold for every row. A `--policy` is a row of its own: a text of the library
-//! ([`tqkv::cache::Policy`]), which says what is different.
+//! The options of the command line hold for every row. Each `--policy` adds a row of its own. Its text is
+//! parsed by the library ([`tqkv::cache::Policy`]) and overrides the options.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,48 +17,54 @@ use crate::names;
 use crate::plan::{Life, Uncompressed};
 use crate::preset::{F16, Kv, KvCodecs, PRESETS};
 
-/// What tokens become with age in every row, but where its policy says otherwise.
+/// How tokens change with age in every row, unless the row's policy says otherwise.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct AgeArgs {
     #[command(flatten)]
     pub(crate) window: WindowArgs,
-    /// Codecs of tokens older than AFTER, counted from the newest; may be repeated for ever older ones. Pages of 128 tokens
-    /// go as wholes. Codes that are nested drop bits: --kv n4 --tier 256:n3 --tier 512:n2. f16,f16 has no tiers.
+    /// Codecs of tokens older than AFTER, counted from the newest. May be repeated with larger AFTER. Example
+    /// of nested codecs, which drop bits: --kv n4 --tier 256:n3 --tier 512:n2.
+    ///
+    /// Pages of 128 tokens move as a whole. f16,f16 has no tiers.
     #[arg(long, value_name = "AFTER:K,V", value_parser = tier)]
     tier: Vec<Words>,
 }
 
-/// The life of a token in every row, but where its policy says otherwise.
+/// The storage of a token over its life in every row, unless the row's policy says otherwise.
 #[derive(Clone, Debug, Args)]
 pub struct LifeArgs {
     #[command(flatten)]
     ages: AgeArgs,
-    /// Keep tokens older than AFTER, as they are, in a file without a name in FOLDER: --spill 4096:/tmp
+    /// Move tokens older than AFTER, unchanged, to an unnamed file in FOLDER. Example: --spill 4096:/tmp.
     #[arg(long, value_name = "AFTER:FOLDER", value_parser = spill)]
     spill: Option<Words>,
-    /// Codecs of some layers: boundary:1:i8,s4 those of the first and the last one, tail:2:i8,i8 those of the last two,
-    /// gradient:i8,i8/s4,s4/s3,s3 by equal parts from the first to the last. f16,f16 has none. Measured: a gradient loses
-    /// more than one width (s4/s3/s2: KL .021, s3 for all: .016 at fewer bytes).
+    /// Codecs of some layers: boundary:1:i8,s4 (the first and the last layer), tail:2:i8,i8 (the last two),
+    /// or gradient:i8,i8/s4,s4/s3,s3 (equal parts, first to last).
+    ///
+    /// f16,f16 has none. Measured: a gradient loses more than one width (s4/s3/s2: KL .021, s3 for all: .016
+    /// at fewer bytes).
     #[arg(long, value_name = "RULE", value_parser = layer_kv)]
     layer_kv: Option<Words>,
-    /// Skip encoded values whose weight is below this share of the largest, in runs of 32 tokens, where queries come one
-    /// at a time (generate, eval --step 1): --sparse-values 1e-4. Measured: it saves no time at 4k to 128k tokens (MEASURED.md, M13), and two
-    /// pages are no longer summed at once.
+    /// Skip encoded values whose weight is below this share of the largest, in runs of 32 tokens. Example:
+    /// --sparse-values 1e-4.
+    ///
+    /// It applies to single queries (generate, eval --step 1). Measured: it saves no time at 4k to 128k
+    /// tokens (MEASURED.md, M13). Two pages are no longer summed at once.
     #[arg(long, value_name = "SHARE", value_parser = sparse_values)]
     sparse_values: Option<Words>,
 }
 
-/// What a row is called.
+/// The name of a row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Name {
     pub kv: Kv,
-    /// As `--policy` was written.
+    /// The text of `--policy`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
 }
 
 impl Name {
-    /// In a table: the policy, or the pair and the preset's name where it is one.
+    /// The label in a table: the policy, or the pair with the name of its preset if it has one.
     pub fn label(&self) -> String {
         match (&self.policy, PRESETS.iter().find(|preset| Some(preset.codecs.into()) == self.kv.own())) {
             (Some(policy), _) => policy.clone(),
@@ -69,7 +75,7 @@ impl Name {
 }
 
 impl Name {
-    /// Bytes as a table has them: of formats of the reference no cache holds them.
+    /// A cell with bytes; marked as simulated for a reference format, because no cache holds them.
     pub(crate) fn bytes(&self, bytes: String) -> String {
         if self.kv.own().is_some() { bytes } else { format!("{bytes} simulated") }
     }
@@ -90,27 +96,27 @@ impl fmt::Display for Name {
     }
 }
 
-/// A setting of a cache.
+/// The settings of a cache.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
     pub name: Name,
-    /// As the options and the text together have it.
+    /// The final window, from the options and the text.
     pub(crate) window: WindowArgs,
-    /// What the options say of all rows.
+    /// The settings from the options of all rows.
     options: Words,
-    /// What the text of this row says.
+    /// The settings from the text of this row.
     written: Words,
 }
 
 impl From<AgeArgs> for LifeArgs {
-    /// All layers alike, and no file.
+    /// The same codecs in all layers, and no spill file.
     fn from(ages: AgeArgs) -> Self {
         Self { ages, spill: None, layer_kv: None, sparse_values: None }
     }
 }
 
 impl LifeArgs {
-    /// The rows of the pairs and policies asked for, in order; of the pairs of `default` where there are none.
+    /// The rows of the given pairs and policies, in order; the pairs of `default` if there are none.
     pub(crate) fn policies(&self, kv: &KvArgs, written: &[PolicyArg], default: &[KvCodecs]) -> Vec<Policy> {
         let pairs = match kv.given() {
             None if written.is_empty() => default.iter().map(|&pair| pair.into()).collect(),
@@ -126,23 +132,23 @@ impl LifeArgs {
         Policy::new(kv.into(), self.ages.window, self.words(), Words::default())
     }
 
-    /// The row of f16, whose tokens stay f16 whatever is asked for.
+    /// The row of f16. Its tokens stay f16 under every option.
     pub(crate) fn plain(&self, kv: KvCodecs) -> Policy {
         Policy::new(Kv::from(kv).into(), self.ages.window, Words::default(), Words::default())
     }
 
-    /// The policy as written, and for the rest `window`, without the options of a command line.
+    /// The row of `policy` over `window`, without the options of a command line.
     pub fn written_alone(window: WindowArgs, policy: &PolicyArg) -> Policy {
         Self::from(AgeArgs { window, tier: Vec::new() }).written(policy)
     }
 
-    /// The row that `--policy` says.
+    /// The row of a `--policy` over the options.
     fn written(&self, policy: &PolicyArg) -> Policy {
         let name = Name { kv: policy.kv.into(), policy: Some(policy.text.clone()) };
         Policy::new(name, self.ages.window, self.words(), policy.words.clone())
     }
 
-    /// The options.
+    /// The options as a policy text.
     fn words(&self) -> Words {
         let others = [&self.spill, &self.layer_kv, &self.sparse_values];
         self.ages.tier.iter().chain(others.into_iter().flatten()).cloned().collect()
@@ -156,26 +162,26 @@ impl Policy {
         Self { window: WindowArgs { hot, sinks }, ..policy }
     }
 
-    /// The row as a cache of any shape has it.
+    /// The settings of the row, applied to a placeholder shape.
     fn settings(&self) -> CacheSpec {
         self.apply(CacheSpec::new(1, 1, 1, 64))
     }
 }
 
 impl Policy {
-    /// Whether no cache stores the codecs.
+    /// Returns true if no cache stores the codecs.
     pub fn is_reference(&self) -> bool {
         self.name.kv.own().is_none()
     }
 
-    /// `spec` with all that the row says. Formats of the reference become f16, in which they might be held decoded.
+    /// Applies the row to `spec`. A reference format becomes f16, in which its tokens are held decoded.
     pub fn apply(&self, spec: CacheSpec) -> CacheSpec {
         let KvCodecs { k, v } = self.name.kv.own().unwrap_or(F16);
         let spec = spec.codecs(k, v).sinks(self.window.sinks).hot(self.window.hot);
         self.written.apply(self.options.apply(spec))
     }
 
-    /// What memory is planned by; an error where not only age decides.
+    /// The tiers by age, from which memory is planned. An error if storage depends on more than age.
     pub fn life(&self) -> Result<Life, String> {
         let tier = |(after, cold): &(usize, Cold)| match *cold {
             Cold::Demote { key, value } => Some((*after as u64, KvCodecs { k: key, v: value })),
@@ -196,18 +202,19 @@ impl Policy {
         Ok(Life { codecs, kept, tiers })
     }
 
-    /// Whether the pair alone says how every token behind the window is kept.
+    /// Returns true if the pair alone decides how every token behind the window is stored.
     pub(crate) fn is_uniform(&self) -> bool {
         let settings = self.settings();
         settings.cold.is_empty() && settings.layers == LayerPolicy::Uniform
     }
 
-    /// Why no cache on a GPU is like this.
+    /// The reason why a cache on a GPU cannot have these settings.
     #[cfg(any(test, feature = "cuda"))]
     pub(crate) fn refused_by_gpu(&self) -> Option<String> {
         let settings = self.settings();
         let CacheSpec { key, value, hot, sinks, centring, arithmetic, options, .. } = settings;
-        // These it has, or does without harm: nothing stays f16 there, and sums are in one way.
+        // A GPU accepts these settings or ignores them safely: no token stays f16 there, and sums have one
+        // form.
         let plain = CacheSpec::new(1, 1, 1, 64).codecs(key, value).hot(hot).sinks(sinks);
         let plain = plain.centring(centring).arithmetic(arithmetic).options(options);
         (settings != plain).then(|| {
@@ -223,7 +230,7 @@ impl Policy {
 /// The row of a `--policy`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PolicyArg {
-    /// As written, with single spaces.
+    /// The text with single spaces.
     text: String,
     kv: KvCodecs,
     words: Words,
@@ -240,7 +247,7 @@ impl FromStr for PolicyArg {
     }
 }
 
-/// The words of `--policy`, one a line.
+/// The help of `--policy`, one line per setting.
 pub(crate) fn help() -> String {
     let options = OPTIONS.iter().filter(|option| option.part == Part::Policy);
     let lines = options.map(|option| format!("{}={}: {}", option.name, option.value, option.help));
@@ -252,7 +259,7 @@ pub(crate) fn help() -> String {
     rows.map(str::to_owned).into_iter().chain(lines).collect::<Vec<_>>().join("\n")
 }
 
-/// The value of an option of the command line that is one of a policy.
+/// Reads the value of a command line option that is also a setting of a policy.
 fn option(name: &str, value: &str) -> Result<Words, String> {
     Words::new([(name, value)]).map_err(names::refusal)
 }
@@ -326,7 +333,8 @@ mod tests {
         assert!(life.plain(F16).is_uniform() && !bare.is_uniform());
     }
 
-    /// The command is one of the interfaces of the same text: each option makes the spec that the library makes.
+    /// The command is one of the interfaces to the same text. Each option makes the same spec as in the
+    /// library.
     #[test]
     fn every_option_of_a_policy_is_one_of_the_command() {
         for option in OPTIONS.iter().filter(|option| option.part == Part::Policy) {
@@ -362,8 +370,8 @@ mod tests {
         assert_eq!(life.written(&"s4 hot=0".parse().unwrap()).refused_by_gpu(), None);
     }
 
-    /// What is planned for a policy is what a cache of it holds, in layers that see all and in such that slide, where both are
-    /// so long that little is held beside full pages.
+    /// The plan of a policy equals the bytes of its cache, in full layers and in sliding ones. Both are so
+    /// long that almost all bytes lie in full pages.
     #[test]
     fn tiers_take_what_a_cache_allocates_for_them() {
         const TOKENS: usize = 40_000;

@@ -1,7 +1,7 @@
-//! Which codecs keep keys and values.
+//! Pairs of codecs for keys and values.
 //!
-//! A pair of [`CodecId`] is what caches store. A pair of [`Choice`] may be formats of `tqkv_reference` as well, which
-//! `eval` and `generate` run through blocks and back. It also has the names that other programs give to pairs.
+//! Caches store a pair of [`CodecId`]. A pair of [`Choice`] may also hold formats of `tqkv_reference`, which
+//! `eval` and `generate` simulate through their blocks. Names of pairs in other programs are accepted too.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ pub use tqkv::cache::PRESETS;
 use tqkv_core::CodecId;
 use tqkv_reference::Choice;
 
-/// The codec of the keys and that of the values.
+/// The codec of the keys and the codec of the values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KvCodecs<T = CodecId> {
     /// Codec of the keys.
@@ -20,7 +20,7 @@ pub struct KvCodecs<T = CodecId> {
     pub v: T,
 }
 
-/// A pair of which either may be a format of the reference.
+/// A pair in which either side may be a reference format.
 pub type Kv = KvCodecs<Choice>;
 
 impl From<KvPair> for KvCodecs {
@@ -36,20 +36,20 @@ impl From<KvCodecs> for Kv {
 }
 
 impl Kv {
-    /// The pair, where caches store both.
+    /// The pair as stored codecs; `None` if either side is a reference format.
     pub fn own(self) -> Option<KvCodecs> {
         Some(KvCodecs { k: self.k.core()?, v: self.v.core()? })
     }
 }
 
-/// The uncompressed pair, with which others are compared.
+/// The uncompressed pair, the reference of comparisons.
 pub(crate) const F16: KvCodecs = KvCodecs { k: CodecId::F16, v: CodecId::F16 };
 
-/// Names that other programs give to pairs.
+/// Names of pairs in other programs.
 const ALIASES: [(&str, [&str; 2]); 2] = [
     // Three bits and the sign of a residual.
     ("experimental-max", ["p4", "p4"]),
-    // Keys of three bits and the sign of a residual, values of three bits.
+    // Keys: three bits and the sign of a residual. Values: three bits.
     ("tq_k4v3", ["turbo4k", "turbo3v"]),
 ];
 
@@ -72,7 +72,7 @@ impl Serialize for Kv {
 }
 
 impl Kv {
-    /// The pair of a name that another program gives it, of `K,V`, or of one format for both; `None` of an unknown one.
+    /// Reads another program's name for a pair, `K,V`, or one format for both. `None` if the name is unknown.
     pub(crate) fn of_reference(text: &str) -> Option<Self> {
         let alias = ALIASES.iter().find(|(name, _)| *name == text).map(|(_, pair)| *pair);
         let [k, v] = alias.unwrap_or_else(|| text.split_once(',').unwrap_or((text, text)).into());

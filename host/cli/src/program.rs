@@ -1,4 +1,4 @@
-//! A program of commands: reads the command line, runs what it asks for, and ends with an exit code.
+//! A program of commands: parses the command line, runs the command and returns the exit code.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -14,10 +14,11 @@ use crate::{help, signals, threads};
 #[derive(Clone, Copy, Debug, clap::Args)]
 #[group(skip)]
 pub struct CommonArgs {
-    /// Print one JSON object on stdout and nothing else.
+    /// Print one JSON object on stdout instead of text.
     #[arg(long, global = true, display_order = 900)]
     pub json: bool,
-    /// Threads to work with [default: RAYON_NUM_THREADS, or else one a processor]. Texts and figures do not depend on it.
+    /// Number of threads [default: RAYON_NUM_THREADS, or one per processor]. Texts and figures do not depend
+    /// on it.
     #[arg(long, global = true, display_order = 901, value_name = "N",
         value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     pub threads: Option<usize>,
@@ -25,24 +26,24 @@ pub struct CommonArgs {
 
 /// The commands of a program.
 pub trait Program: Parser + Sync {
-    /// As a shell calls it.
+    /// Name of the program in a shell.
     const NAME: &'static str;
 
     fn common(&self) -> CommonArgs;
 
-    /// Runs the command that was asked for.
+    /// Runs the parsed command.
     ///
     /// # Errors
-    /// What the command says.
+    /// The errors of that command.
     fn run(&self, out: &mut Output) -> Result<(), CliError>;
 }
 
-/// All commands and options, for texts about them.
+/// The command line with all commands and options, for help texts.
 pub fn command_line<P: Program>() -> clap::Command {
     help::laid_out(P::command())
 }
 
-/// What `words` ask for, the program's name first.
+/// Parses `words`, which begin with the program's name.
 fn parse_line<P: Program>(
     words: impl IntoIterator<Item = impl Into<OsString> + Clone>,
 ) -> Result<P, clap::Error> {
@@ -51,21 +52,21 @@ fn parse_line<P: Program>(
     P::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 
-/// What a line without the program's name asks for.
+/// Parses a command line without the program's name.
 ///
 /// # Errors
-/// A line that the program refuses.
+/// A command line that is not valid.
 pub fn parse<P: Program>(words: &[&str]) -> Result<P, CliError> {
     parse_line(std::iter::once(&P::NAME).chain(words)).map_err(|e| CliError::usage(&e))
 }
 
-/// Runs the program on the process's own command line.
+/// Runs the program on the command line of the process.
 pub fn main<P: Program>() -> ExitCode {
     output::name_program(P::NAME);
     let program = match parse_line::<P>(std::env::args_os()) {
         Ok(program) => program,
         Err(error) if error.use_stderr() => return report(&CliError::usage(&error)),
-        // `--help` and `--version`.
+        // The texts of `--help` and `--version`.
         Err(error) => {
             return match error.print() {
                 Ok(()) => ExitCode::SUCCESS,

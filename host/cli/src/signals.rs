@@ -1,55 +1,56 @@
-//! Ctrl-C and SIGTERM: what was being written is removed, then the signal does what it does to any program. A command that can end
-//! by itself with what it has is asked to by the first Ctrl-C; the second ends it.
+//! Ctrl-C and SIGTERM: the unfinished output is removed, then the signal takes its default effect. A command
+//! that can stop early with a partial result does so at the first Ctrl-C; the second one ends it.
 //!
-//! On other systems than Unix a file that was being written stays as `.tqkv-*.part`, and Ctrl-C ends every command at once.
+//! On systems other than Unix, an unfinished file stays as `.tqkv-*.part`, and Ctrl-C ends every command at
+//! once.
 
 use crate::error::CliError;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether the command looks at [`interrupted`].
+/// True if the command polls [`interrupted`].
 static LOOKS: AtomicBool = AtomicBool::new(false);
-/// Whether Ctrl-C was pressed since.
+/// True if Ctrl-C was pressed since then.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// From here on the command looks at [`interrupted`] from time to time.
+/// From now on the command polls [`interrupted`].
 pub(crate) fn end_by_yourself() {
     LOOKS.store(true, Ordering::Relaxed);
 }
 
-/// From here on Ctrl-C ends the command at once, as it does where nothing is looked at.
+/// From now on Ctrl-C ends the command at once, which is the default.
 pub(crate) fn end_at_once() {
     LOOKS.store(false, Ordering::Relaxed);
 }
 
-/// Whether to end with what there is.
+/// Returns true if the command should stop with a partial result.
 pub(crate) fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 
-/// Whether to go on.
+/// Returns whether a loop continues.
 pub(crate) fn unless_interrupted() -> ControlFlow<()> {
     if interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }
 
-/// What the command ends with once it has said all.
+/// The result of the command after its report: an error if Ctrl-C stopped it.
 pub(crate) fn ended() -> Result<(), CliError> {
     if interrupted() { Err(CliError::interrupted()) } else { Ok(()) }
 }
 
-/// Ends the process as a closed pipe ends any program, which shells show as 141.
+/// Ends the process by SIGPIPE, like any program with a closed pipe; shells show 141.
 #[cfg(unix)]
 pub(crate) fn end_as_by_closed_pipe() {
-    // Where the signal cannot be raised, the exit code that follows says the same.
+    // If the signal cannot be raised, the exit code that follows has the same meaning.
     let _ = signal_hook::low_level::emulate_default_handler(signal_hook::consts::SIGPIPE);
 }
 
-/// Nothing: the exit code says it.
+/// Does nothing: the exit code has the same meaning.
 #[cfg(not(unix))]
 pub(crate) fn end_as_by_closed_pipe() {}
 
-/// Watches for the signals on a thread of its own; without a thread to spare they end the command as they would
-/// anyway.
+/// Watches for the signals on a separate thread. If no thread can start, the signals keep their default
+/// effect.
 #[cfg(unix)]
 pub(crate) fn watch() {
     use signal_hook::consts::{SIGINT, SIGTERM};
@@ -59,7 +60,7 @@ pub(crate) fn watch() {
 
     let (ready, watched) = mpsc::channel::<()>();
     let watch = move || {
-        // The handlers are set by the thread that answers them, never without it.
+        // The thread that handles the signals installs the handlers, so they never exist without it.
         let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else { return };
         drop(ready);
         let asks = |signal| {
@@ -67,16 +68,17 @@ pub(crate) fn watch() {
         };
         if let Some(signal) = signals.forever().find(|signal| !asks(*signal)) {
             let _removed = tqkv::unstable::file::remove_unfinished();
-            // The shell sees which signal it was. A signal that cannot be raised again ends the process all the same.
+            // The shell sees which signal it was. If the signal cannot be raised again, the process ends
+            // anyway.
             let _ = emulate_default_handler(signal);
             std::process::exit(128 + signal);
         }
     };
     let _ = std::thread::Builder::new().name("signals".into()).stack_size(64 << 10).spawn(watch);
-    // No file is begun before: the end of the channel is all that comes, with a thread or without one.
+    // Wait before any file is begun. The channel closes in every case, with a thread or without.
     let _ = watched.recv();
 }
 
-/// Nothing: the system ends the command.
+/// Does nothing: the system ends the command.
 #[cfg(not(unix))]
 pub(crate) fn watch() {}

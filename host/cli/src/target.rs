@@ -1,4 +1,5 @@
-//! The file that a command writes: never its own input, and another file's place only when told to. `-` is standard output.
+//! The output file of a command. It is never the input, and replaces an existing file only with `--force`.
+//! `-` is standard output.
 
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -11,22 +12,22 @@ use crate::error::CliError;
 use crate::input::is_stdin;
 use crate::output::Output;
 
-/// Whether `path` stands for standard output.
+/// Returns true if `path` stands for standard output.
 pub(crate) fn is_stdout(path: &Path) -> bool {
     is_stdin(path)
 }
 
-/// The output of a command. It appears whole, when committed, or not at all.
+/// The output of a command. It appears whole at the commit, or not at all.
 #[derive(Debug)]
 pub enum Target {
     /// A file.
     File(AtomicFile),
-    /// A file that is copied to standard output, which cannot be sought in.
+    /// A temporary file that is copied to standard output at the commit, because standard output cannot seek.
     Stdout(File),
 }
 
 impl Target {
-    /// Puts it where it belongs; the result is its length in bytes.
+    /// Puts the output in its place. Returns its length in bytes.
     pub fn commit(self) -> io::Result<u64> {
         match self {
             Self::File(mut file) => {
@@ -70,40 +71,40 @@ impl Seek for Target {
     }
 }
 
-/// Leaves standard output to what is written to one of `paths`: the command's report goes to standard error then.
+/// Sends the report of the command to standard error if one of `paths` is standard output.
 pub fn yield_stdout(paths: &[&Path], out: &mut Output) {
     if paths.iter().any(|path| is_stdout(path)) {
         out.report_on_stderr();
     }
 }
 
-/// Whether an existing output may be replaced.
+/// Permission to replace an existing output.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct TargetArgs {
-    /// Replace the output if it exists; it keeps its permissions. The input itself is never replaced.
+    /// Replace an existing output; it keeps its permissions. The input itself is never replaced.
     #[arg(long)]
     force: bool,
 }
 
 impl TargetArgs {
-    /// Starts the file that will be `output`, made of `input`; a new one is its owner's alone.
+    /// Starts the file `output`, made from `input`. Only its owner can read a new file.
     pub(crate) fn create(self, output: &Path, input: &Path) -> Result<Target, CliError> {
         self.create_beside(output, &[input])
     }
 
-    /// The same, made of several files.
+    /// Starts the file `output`, made from several files.
     pub(crate) fn create_beside(self, output: &Path, inputs: &[&Path]) -> Result<Target, CliError> {
         refuse_input(output, inputs)?;
         self.start(output, AtomicFile::create)
     }
 
-    /// Starts the file that will be `output`, made of a model, for others to read.
+    /// Starts the file `output`, made from a model. Others may read it.
     pub(crate) fn create_of_model(self, output: &Path, model: &Path) -> Result<Target, CliError> {
         refuse_input(output, &[model])?;
         self.create_new(output)
     }
 
-    /// Starts the file that will be `output`, made of nothing that is a file, for others to read.
+    /// Starts the file `output`, made without an input file. Others may read it.
     pub fn create_new(self, output: &Path) -> Result<Target, CliError> {
         self.start(output, AtomicFile::create_shared)
     }
@@ -130,15 +131,16 @@ fn refuse_input(output: &Path, inputs: &[&Path]) -> Result<(), CliError> {
     if inputs.iter().any(|input| is_same(input, output)) {
         let output = output.display();
         return Err(CliError::bad_input(format_args!(
-            "{output}: is the input itself, accepted is another file"
+            "{output}: is the input itself: expected another file"
         )));
     }
     Ok(())
 }
 
-/// True if two names are of one file, links included. Only files are opened, because opening a pipe waits for its other end.
+/// Returns true if both names lead to one file, links included. It opens regular files only, because opening
+/// a pipe waits for its other end.
 fn is_same(input: &Path, output: &Path) -> bool {
     let is_file = |path: &Path| fs::metadata(path).is_ok_and(|meta| meta.is_file());
-    // A file that cannot be compared is not there.
+    // A file that cannot be compared does not exist.
     is_file(input) && is_file(output) && is_same_file(input, output).unwrap_or(false)
 }

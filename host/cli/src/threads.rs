@@ -1,17 +1,18 @@
-//! The threads of a command: as many as `--threads`, `RAYON_NUM_THREADS` or the machine say, or as can be had.
+//! The thread pool of a command. `--threads`, `RAYON_NUM_THREADS` or the machine give its size; it is smaller
+//! if the system refuses threads.
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::error::CliError;
 use crate::output::note;
 
-/// More than any machine's processors give nothing; each takes a stack.
+/// Upper limit. Threads beyond the processors of any machine do not help, and each needs a stack.
 const MOST: usize = 256;
 
-/// That of a main thread, as whole commands run on one of these.
+/// Stack size of a main thread, because whole commands run on one of these threads.
 const STACK: usize = 8 << 20;
 
-/// Runs `work` with threads to divide it among, `asked` where that is a number; stderr says where they are fewer than asked for.
+/// Runs `work` in a pool of `asked` threads, if given. stderr reports a pool smaller than asked for.
 pub(crate) fn with_threads<T: Send>(
     asked: Option<usize>,
     work: impl FnOnce() -> Result<T, CliError> + Send,
@@ -25,13 +26,13 @@ pub(crate) fn with_threads<T: Send>(
     pool.install(work)
 }
 
-/// As rayon reads it: a number above 0, or else one a processor.
+/// The number in the variable that rayon reads, if above 0; otherwise one per processor.
 fn wanted() -> usize {
     let asked = std::env::var("RAYON_NUM_THREADS").ok().and_then(|n| n.parse().ok()).filter(|&n| n > 0);
     asked.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
-/// The largest pool of up to `wanted` threads, halved until the system has that many.
+/// The largest pool of up to `wanted` threads; halved until the system grants it.
 fn pool(wanted: usize) -> Result<ThreadPool, CliError> {
     let mut threads = wanted.min(MOST);
     loop {
@@ -39,7 +40,7 @@ fn pool(wanted: usize) -> Result<ThreadPool, CliError> {
         match made {
             Ok(pool) => return Ok(pool),
             Err(_) if threads > 1 => threads /= 2,
-            // Not even one: the thread that asks does everything.
+            // No thread at all: the calling thread does the work.
             Err(_) => break,
         }
     }

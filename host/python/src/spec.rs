@@ -1,4 +1,4 @@
-//! What Python says of a cache, as a `CacheSpec`: texts of the library.
+//! Turns the arguments of a Python cache into a `CacheSpec`, through the texts of the library.
 
 use crate::errors::Failure;
 use tqkv::cache::CacheSpec;

@@ -1,4 +1,4 @@
-//! `tqkv-lab codebook`: the levels of the scalar codecs, as they are solved for and as they are used.
+//! `tqkv-lab codebook`: the levels of the scalar codecs, exact and as stored bytes.
 
 use serde::Serialize;
 use tqkv_cli::error::CliError;
@@ -8,21 +8,21 @@ use tqkv_core::{CodecId, HEAD_DIMS};
 
 /// Print the centroids and boundaries of a scalar codebook.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: the 16 levels of s4 at head dim 128, then the nested ones of n4
+#[command(after_help = "Example: the 16 levels of s4 at head dim 128, then the nested levels of n4
   tqkv-lab codebook --dim 128 --bits 4
   tqkv-lab codebook --dim 128 --bits 4 --nested --json
 
-Values are coordinates of a rotated unit vector, whose standard deviation is 1/sqrt(D); code i stands \
-for level i and begins at boundary i-1. Centroids are the exact solution; the codec's levels are bytes \
-times a unit, with boundaries of their own.")]
+Values are coordinates of a rotated unit vector, with standard deviation 1/sqrt(D). Code i means level i and \
+begins at boundary i-1. Centroids are the exact solution. The levels of the codec are bytes times a unit, with their own \
+boundaries.")]
 pub(crate) struct Args {
-    /// Head dim, for whose exact distribution the codebook is optimal.
+    /// Head dim. The codebook is optimal for its exact distribution.
     #[arg(long, value_name = "D", default_value_t = 128)]
     dim: usize,
     /// Bits per coordinate.
     #[arg(long, value_name = "B")]
     bits: usize,
-    /// The codebook of n1..n4, whose codes lose their low bit to become those of one bit less.
+    /// Print the codebook of n1..n4. Its codes become codes of one bit less when they drop their low bit.
     #[arg(long)]
     nested: bool,
 }
@@ -34,13 +34,13 @@ struct Report {
     /// The exact solution.
     centroids: Vec<f64>,
     boundaries: Vec<f64>,
-    /// E|x-x^|^2 / |x|^2 of it on random directions under the plain norm.
+    /// E|x-x^|^2 / |x|^2 of the exact solution on random directions under the plain norm.
     relative_mse: f64,
-    /// What the codec uses: levels are `bytes` times `unit`.
+    /// The levels in the codec: `bytes` times `unit`.
     bytes: Vec<i8>,
     unit: f64,
     byte_boundaries: Vec<f64>,
-    /// As `relative_mse`, of the bytes.
+    /// The same error for `bytes`.
     byte_relative_mse: f64,
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let (exact, book) = found.ok_or_else(|| {
         let dims = HEAD_DIMS.map(|dim| dim.to_string()).join(", ");
         CliError::bad_input(format_args!(
-            "no codebook of {} bits at head dim {}, accepted are 1 to {widest} bits and head dims {dims}",
+            "no codebook of {} bits at head dim {}: expected 1 to {widest} bits and head dims {dims}",
             args.bits, args.dim
         ))
     })?;

@@ -1,4 +1,4 @@
-//! `tqkv-lab compare`: two files of codes, two caches, or two runs of a model, beside each other.
+//! `tqkv-lab compare`: compares two files of codes, two caches, or two runs of a model.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -16,26 +16,30 @@ use crate::compare::{self, Figures, LayerFigures, Run, RunArgs, Setting};
 /// Compare two .tqk files, two snapshots of a cache, or two runs of a model: codes, directions, errors.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: files, then runs at two widths, on two instruction sets, and against a run kept
+    after_help = "Example: two files, then runs at two widths, on two instruction sets, and against a saved run
   tqkv-lab compare keys-a.tqk keys-b.tqk
   tqkv-lab compare f16 s4
   tqkv-lab compare s4@portable s4@avx2 --context 512
   tqkv-lab compare \"s4 hot=0 sinks=0\" s4 --save run.tqs && tqkv-lab compare run.tqs s4
 
-Columns, of keys and of values: codes is the share of coordinates with the same code, where both are encoded in the same codec with \
-the same seed (keys that are centred are codes less their mean); cosine the mean of the vectors, error the squared distance over \
-the squared norm of A. Of runs, hidden is the cosine of the hidden states after the layer. Two runs of equal settings agree to the bit \
-on every instruction set."
+Columns, for keys and for values:
+  codes        share of coordinates with the same code, if both sides have the same
+               codec and seed; centred keys are compared without their mean
+  cosine       mean cosine of the vectors
+  error        squared distance over the squared norm of A
+  hidden       for runs: mean cosine of the hidden states after the layer
+
+Two runs with equal settings agree to the bit on every instruction set."
 )]
 pub(crate) struct Args {
-    /// A .tqk file, a snapshot (`KvCache::save`), or a run: a preset, K,V codecs or a policy as of eval --policy, @LEVEL
-    /// behind it where the instruction set is not the machine's fastest.
+    /// A .tqk file, a snapshot (`KvCache::save`), or a run: a preset, K,V codecs or a policy (eval --policy).
+    /// Append @LEVEL to a run to choose its instruction set [default: the machine's fastest].
     #[arg(value_name = "A")]
     a: String,
-    /// What it is compared with; a snapshot may be compared with a run.
+    /// Same forms as A. A snapshot may be compared with a run.
     #[arg(value_name = "B")]
     b: String,
-    /// Keep the cache of run A as a snapshot, in the place of a file that is there.
+    /// Save the cache of run A as a snapshot; an existing file is replaced.
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
     #[command(flatten)]
@@ -46,10 +50,10 @@ pub(crate) struct Args {
 struct Report<'a> {
     a: &'a str,
     b: &'a str,
-    /// Of files.
+    /// Only for files.
     #[serde(skip_serializing_if = "Option::is_none")]
     vectors: Option<Figures>,
-    /// Of caches and runs.
+    /// Only for caches and runs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     layers: Vec<LayerFigures>,
     /// Tokens of caches and runs.
@@ -57,7 +61,7 @@ struct Report<'a> {
     tokens: Option<usize>,
 }
 
-/// What a name stands for.
+/// One side of the comparison.
 enum Side {
     Codes,
     Snapshot(KvCache),
@@ -106,7 +110,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         }
         (None, Some(_)) | (Some(_), None) => {
             return Err(CliError::bad_input(format_args!(
-                "{} and {}: vectors of a .tqk file have no layers; accepted are two .tqk files, or two of snapshots and runs",
+                "{} and {}: vectors of a .tqk file have no layers: expected two .tqk files, or two snapshots or runs",
                 args.a, args.b
             )));
         }
@@ -173,7 +177,7 @@ fn human(report: &Report<'_>) -> String {
     format!("{} and {}, {tokens} tokens\n{}", report.a, report.b, table(&head, rows))
 }
 
-/// A share, or that there is none.
+/// A share as percent, or `-` if there is none.
 fn percent(share: Option<f64>) -> String {
     share.map_or_else(|| "-".to_owned(), |share| format!("{:.2} %", 100.0 * share))
 }

@@ -1,4 +1,4 @@
-//! `tqkv-lab eval`: the evaluation of `tqkv eval`, on variants of a model and on stored prefixes too.
+//! `tqkv-lab eval`: the evaluation of `tqkv eval`, also on variants of a model and on stored prefixes.
 
 use tqkv_cli::command::eval;
 use tqkv_cli::error::CliError;
@@ -7,21 +7,19 @@ use tqkv_model::{Model, ModelError};
 
 use super::stored::StorageArgs;
 
-/// Measure what compressed caches do to a model's predictions, on variants of the model too.
+/// Measure how compressed caches change the predictions of a model or of a variant of it.
 ///
-/// Everything of `tqkv eval`, whose help explains the columns.
+/// All options of `tqkv eval` work here; its help explains the columns.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
-#[command(
-    after_help = "Example: keys with a large constant, as some models have, with their mean subtracted and without
+#[command(after_help = "Example: keys with a large constant, as in some models, with centring and without
   tqkv-lab eval --biased-keys 30 --kv s4
   tqkv-lab eval --biased-keys 30 --centre off --kv s4
 Example: keys with a few large channels
   tqkv-lab eval --outlier-variant --kv t4 --kv q4_0
-Example: prefixes of 768 tokens stored and read back, in a basis learned from the same kind of text
+Example: store prefixes of 768 tokens and read them back, in a basis from the same kind of text
   tqkv basis --text manual.txt manual.tqb
-  tqkv-lab eval --text other.txt --storage 1.1 --storage 2.1 --basis manual.tqb"
-)]
+  tqkv-lab eval --text other.txt --storage 1.1 --storage 2.1 --basis manual.tqb")]
 pub(crate) struct Args {
     #[command(flatten)]
     eval: eval::Args,
@@ -31,15 +29,15 @@ pub(crate) struct Args {
     variant: VariantArgs,
 }
 
-/// Which variant of the model.
+/// The variant of the model.
 #[derive(Debug, clap::Args)]
 struct VariantArgs {
-    /// Scale some key channels up and the same query channels down, which leaves the model's function
-    /// as it is and its keys with outliers.
+    /// Give the keys outliers: scale some key channels up and the same query channels down. The function of
+    /// the model stays the same.
     #[arg(long, help_heading = "Laboratory", conflicts_with = "stream_weights")]
     outlier_variant: bool,
-    /// Add a constant of FACTOR times the mean key norm to every key of the first and last layer, which
-    /// leaves the model's function as it is and its keys with a bias, as some large models have.
+    /// Give the keys a bias, as in some large models: add FACTOR times the mean key norm, in the first and
+    /// last layer. The function of the model stays the same. Example: --biased-keys 30.
     #[arg(long, value_name = "FACTOR", help_heading = "Laboratory", conflicts_with = "stream_weights")]
     biased_keys: Option<f32>,
 }

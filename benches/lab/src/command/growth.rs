@@ -1,4 +1,4 @@
-//! How attention grows with the cache: the plot of `tqkv-lab sweep`.
+//! The plot of `tqkv-lab sweep`: time of attention against the length of the cache.
 
 use std::io::Write;
 use std::path::Path;
@@ -9,7 +9,7 @@ use tqkv_cli::error::CliError;
 use tqkv_cli::target::Target;
 use tqkv_core::CodecId;
 
-/// Tokens of the caches: of one layer and one KV head.
+/// Lengths in tokens of the caches, which have one layer and one KV head.
 pub(super) const LENGTHS: [usize; 11] = {
     let (mut lengths, mut i) = ([1024; 11], 0);
     while i < lengths.len() {
@@ -19,17 +19,17 @@ pub(super) const LENGTHS: [usize; 11] = {
     lengths
 };
 
-/// Width and height in pixels, which scale.
+/// Width and height of the plot in pixels; it scales.
 const SIZE: (u32, u32) = (960, 540);
 
 /// A line of the plot.
 struct Curve {
     name: String,
-    /// Tokens, and nanoseconds a token.
+    /// Tokens, and nanoseconds per token.
     points: Vec<(f64, f64)>,
 }
 
-/// Writes nanoseconds a token against tokens, with the time in which plain reading takes the bytes of f16.
+/// Plots nanoseconds per token against tokens, beside the time to read the bytes of f16.
 pub(super) fn plot(report: &Report, path: &Path, mut file: Target) -> Result<(), CliError> {
     let mut svg = String::new();
     draw(&mut svg, &curves(report)).map_err(|error| CliError::failure(format_args!("the plot: {error}")))?;
@@ -96,7 +96,7 @@ fn draw(svg: &mut String, curves: &[Curve]) -> Result<(), String> {
     area.present().map_err(text)
 }
 
-/// The error without what it borrows.
+/// The error as text, without its borrows.
 fn text(error: impl core::fmt::Display) -> String {
     error.to_string()
 }

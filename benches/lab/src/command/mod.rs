@@ -1,4 +1,4 @@
-//! The commands: a file each, and their list.
+//! The commands, each in its own file, and their list.
 
 mod codebook;
 mod compare;
@@ -19,7 +19,7 @@ use tqkv_cli::error::CliError;
 use tqkv_cli::output::Output;
 use tqkv_cli::program::Program;
 
-/// One command, with its arguments.
+/// One command with its arguments.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Report(report::Args),

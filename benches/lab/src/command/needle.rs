@@ -1,4 +1,4 @@
-//! `tqkv-lab needle`: whether a query finds its one token in a long cache, and what that costs.
+//! `tqkv-lab needle`: tests if a query finds its one token in a long cache, and measures the cost.
 
 use std::time::Instant;
 
@@ -19,7 +19,7 @@ use tqkv_core::KvShape;
 use super::needle_data::{CHUNK, Haystack};
 use crate::stats::dot;
 
-/// Hide needles in a long random cache and ask for them: retrieval, bytes and time of one layer.
+/// Hide needles in a long random cache and query for them: retrieval, bytes and time of one layer.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: one head at two lengths, then a layer of an 8B-class model
   tqkv-lab needle --tokens 131072,1048576 --kv f16 --kv s4 --kv s2
@@ -27,61 +27,61 @@ use crate::stats::dot;
   tqkv-lab needle --kv n4 --policy \"n4 tier=16384:n2\"
   tqkv-lab needle --strength 14 --kv f16 --kv t2 --kv s2
 
-Keys are normal around a common offset of twice their spread, values normal, and queries are of the \
-length at which the logits of the tokens spread by 1. A needle is a token whose key was moved along \
-its query, so that its logit is --strength above the mean of the others. n others weigh as much as \
-one logit of ln n + 1/2 above that mean, so the default of ln n + 5.5 leaves the needle .993 of the \
-weight in exact attention at every length: what is lost then is the cache's doing. Lower strengths \
-show who loses first.
+Keys are normal around a common offset of twice their spread; values are normal. The norm of queries gives the logits \
+of the tokens a spread of 1. A needle is a token whose key is moved along its query, so that its logit is --strength above the mean \
+of the others. n other tokens weigh as much as one logit of ln n + 1/2 above that mean. The default of ln n + 5.5 thus gives \
+the needle .993 of the weight in exact attention at every length, so any further loss comes from the cache. Lower strengths show \
+which codec loses first.
 
 Columns:
-  retrieval      queries answered with the right needle: its value is nearest by cosine, above .9 (which
-                 no 1-bit codec of values gives back)
-  top logit      queries of whose logits the needle's is the largest
+  retrieval      share of queries that return the right needle: its value is nearest
+                 by cosine, above .9 (no 1-bit codec of values reaches that)
+  top logit      share of queries whose largest logit is the needle's
   cosine         mean cosine of the answer and the needle's value
-  weight         mean weight of the needle by the cache's logits; exact: by those of the tokens as
-                 they were
-  bytes held     of the cache as allocated; planned: what `tqkv plan` says of so many tokens, of which none
-                 are in a file and all layers have the same codecs
-  ms, GB/s       median time of a query of all heads, and the planned bytes over it (else those held)
+  weight         mean weight of the needle by the logits of the cache; exact: by
+                 the logits of the uncompressed tokens
+  bytes held     allocated bytes of the cache; planned: bytes by `tqkv plan`, if no
+                 token is in a file and all layers have the same codecs
+  ms, GB/s       median time of a query of all heads; planned bytes over that time,
+                 or held bytes without a plan
 
-Needles lie evenly over the tokens. Query heads that share a KV head ask for different needles.")]
+Needles are spread evenly over the tokens. Query heads that share a KV head search for different needles.")]
 pub(crate) struct Args {
-    /// Lengths of the cache.
+    /// Lengths of the cache in tokens.
     #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "131072",
         value_parser = RangedU64ValueParser::<usize>::new().range(1..=1 << 32))]
     tokens: Vec<usize>,
-    /// Needles, and queries that ask for them.
+    /// Number of needles, and of queries that search for them.
     #[arg(long, value_name = "N", default_value_t = 16,
         value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
     needles: usize,
-    /// Logit of a needle above the mean of the others, whose spread is 1 [default: ln of the tokens, and
-    /// 5.5].
+    /// Logit of a needle above the mean of the other tokens, in units of their standard deviation [default:
+    /// ln of the tokens, and 5.5].
     #[arg(long, value_name = "LOGIT", value_parser = strength)]
     strength: Option<f32>,
     /// Coordinates per head vector.
     #[arg(long, value_name = "D", default_value_t = 128)]
     head_dim: usize,
-    /// KV heads of the layer.
+    /// Number of KV heads of the layer.
     #[arg(long, value_name = "N", default_value_t = 1,
         value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
     kv_heads: usize,
-    /// Query heads, a multiple of the KV heads [default: as many].
+    /// Number of query heads, a multiple of the KV heads [default: the same number].
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
     heads: Option<usize>,
-    /// Seed of the tokens and queries (--seed is that of the rotation).
+    /// Seed of the tokens and queries (--seed is the seed of the rotation).
     #[arg(long, value_name = "N", default_value_t = 1)]
     data_seed: u64,
     #[command(flatten)]
     cache: CacheArgs,
 }
 
-/// Cosine of an answer and a needle's value above which the needle was found.
+/// A needle is found if the cosine of the answer and its value is above this.
 const FOUND: f32 = 0.9;
 
 fn strength(text: &str) -> Result<f32, String> {
     let number = text.parse::<f32>().ok().filter(|x| (0.0..=1000.0).contains(x));
-    number.ok_or_else(|| "accepted are 0 to 1000".to_owned())
+    number.ok_or_else(|| "expected 0 to 1000".to_owned())
 }
 
 #[derive(Serialize)]
@@ -99,14 +99,14 @@ struct Row {
     #[serde(flatten)]
     name: Name,
     strength: f32,
-    /// Shares of the queries.
+    /// Share of the queries that find their needle.
     retrieval: f64,
     top_logit: f64,
     cosine: f64,
     weight: f64,
     exact_weight: f64,
     resident_bytes: usize,
-    /// Null with a file, or codecs by layer.
+    /// Null with a spill file or with codecs by layer.
     planned_bytes: Option<u64>,
     ms_per_query: f64,
     gb_per_s: f64,
@@ -120,7 +120,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     for &tokens in &args.tokens {
         if args.needles > tokens {
             return Err(CliError::bad_input(format_args!(
-                "{} needles do not fit {tokens} tokens; accepted are --needles 1 to {tokens}",
+                "{} needles do not fit {tokens} tokens: expected --needles 1 to {tokens}",
                 args.needles
             )));
         }
@@ -142,7 +142,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     out.print(&report, human)
 }
 
-/// Fills a cache of `tokens` tokens and asks it for every needle.
+/// Fills a cache of `tokens` tokens and queries it for every needle.
 fn measure(
     args: &Args,
     shape: KvShape,
@@ -201,7 +201,7 @@ fn measure(
     })
 }
 
-/// What the queries of one setting came to.
+/// Results of the queries under one setting.
 #[derive(Default)]
 struct Tally {
     found: usize,
@@ -218,7 +218,7 @@ impl Tally {
     }
 }
 
-/// 0 where one of the two is zero.
+/// Returns 0 if either vector is zero.
 fn cosine(a: &[f32], b: &[f32]) -> f32 {
     dot(a, b) / (dot(a, a) * dot(b, b)).sqrt().max(f32::MIN_POSITIVE)
 }

@@ -1,4 +1,5 @@
-//! The tokens of `tqkv-lab needle`, made a chunk at a time so that no length of them is in memory uncompressed.
+//! The tokens of `tqkv-lab needle`, made chunk by chunk, so that the sequence is never in memory
+//! uncompressed.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -8,25 +9,26 @@ use tqkv_core::KvShape;
 
 use crate::stats::dot;
 
-/// Tokens made at once.
+/// Tokens per chunk.
 pub(crate) const CHUNK: usize = 1024;
 
-/// Length of the keys' common offset over that of the keys around it.
+/// Norm of the common offset of the keys over the norm of the keys around it.
 const OFFSET: f32 = 2.0;
 
-/// One layer's tokens, of which some are needles, and the queries that ask for these.
+/// The tokens of one layer with some needles among them, and the queries for these needles.
 pub(crate) struct Haystack {
     shape: KvShape,
     tokens: usize,
     strength: f32,
     /// `[num_kv_heads, head_dim]`
     offset: Vec<f32>,
-    /// `[needles, num_kv_heads, head_dim]`; their length is the root of `head_dim`, as long as keys are without offset.
+    /// `[needles, num_kv_heads, head_dim]`. The norm is the root of `head_dim`, the norm of keys without the
+    /// offset.
     asks: Vec<f32>,
     /// `[needles, num_kv_heads, head_dim]`
     answers: Vec<f32>,
     random: ChaCha8Rng,
-    /// Of the newest chunk.
+    /// Keys of the newest chunk.
     keys: Vec<f32>,
     values: Vec<f32>,
     /// Sum over all tokens so far of exp(logit - logit of the needle), one per needle and KV head.
@@ -59,13 +61,13 @@ impl Haystack {
         }
     }
 
-    /// Where a needle is: in the middle of its share of the tokens.
+    /// The position of a needle: the middle of its share of the tokens.
     pub(crate) fn position(&self, needle: usize) -> usize {
         let needles = self.weight.len() / self.shape.num_kv_heads;
         ((2 * needle as u128 + 1) * self.tokens as u128 / (2 * needles as u128)) as usize
     }
 
-    /// Keys and values of the tokens from `first` on, at most [`CHUNK`]; to be asked for in order.
+    /// Makes keys and values of the tokens from `first` on, at most [`CHUNK`]. Calls must be in order.
     pub(crate) fn chunk(&mut self, first: usize) -> (&[f32], &[f32]) {
         let dim = self.shape.head_dim;
         let per_token = self.offset.len();
@@ -82,7 +84,7 @@ impl Haystack {
             self.values[at..at + per_token].copy_from_slice(&self.answers[of_needle.clone()]);
             let keys = self.keys[at..at + per_token].chunks_exact_mut(dim);
             for (key, ask) in keys.zip(self.asks[of_needle].chunks_exact(dim)) {
-                // Its own part along the query gives way, so that the logit is the strength and nothing else.
+                // The key loses its own part along the query, so that the logit equals the strength exactly.
                 let root = (dim as f32).sqrt();
                 let move_by = (self.strength * root - dot(key, ask)) / dim as f32;
                 key.iter_mut().zip(ask).for_each(|(k, a)| *k += move_by * a);
@@ -95,7 +97,8 @@ impl Haystack {
         (&self.keys, &self.values)
     }
 
-    /// Adds what the tokens of the chunk weigh for each query; the offset, the same for all, is left out.
+    /// Adds the weights of the chunk's tokens for each query. The offset is the same for all, so it is left
+    /// out.
     fn weigh(&mut self) {
         let (dim, heads) = (self.shape.head_dim, self.shape.num_kv_heads);
         let scale = 1.0 / (dim as f32).sqrt();
@@ -107,12 +110,12 @@ impl Haystack {
         });
     }
 
-    /// Mean weight of the needles in exact attention, once all tokens were made.
+    /// Mean weight of the needles in exact attention, after all tokens are made.
     pub(crate) fn exact_weight(&self) -> f64 {
         self.weight.iter().map(|sum| 1.0 / sum).sum::<f64>() / self.weight.len() as f64
     }
 
-    /// Which needle a query head asks for; those of a group ask for different ones.
+    /// The needle that a query head searches for. Heads of a group search for different needles.
     pub(crate) fn needle_of(&self, turn: usize, head: usize) -> usize {
         (turn + head % self.shape.group()) % (self.weight.len() / self.shape.num_kv_heads)
     }
@@ -125,13 +128,13 @@ impl Haystack {
         (0..self.shape.num_heads).flat_map(ask).copied().collect()
     }
 
-    /// The value that a needle's query should bring.
+    /// The value that the query of a needle should return.
     pub(crate) fn value(&self, needle: usize, kv_head: usize) -> &[f32] {
         vector(&self.answers, self.shape, needle, kv_head)
     }
 }
 
-/// One of `[needles, num_kv_heads, head_dim]`.
+/// One vector of `[needles, num_kv_heads, head_dim]`.
 fn vector(all: &[f32], shape: KvShape, needle: usize, kv_head: usize) -> &[f32] {
     &all[(needle * shape.num_kv_heads + kv_head) * shape.head_dim..][..shape.head_dim]
 }
@@ -144,7 +147,7 @@ fn normals(random: &mut ChaCha8Rng, n: usize) -> Vec<f32> {
 mod tests {
     use super::*;
 
-    /// In f64, over all tokens at once.
+    /// Computed in f64, over all tokens at once.
     #[test]
     fn needles_have_the_logit_that_was_asked_for_and_the_weight_that_follows() {
         let shape = KvShape::new(1, 4, 2, 64);

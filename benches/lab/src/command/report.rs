@@ -1,4 +1,4 @@
-//! `tqkv-lab report`: one page that shows what a compressed cache does on this machine.
+//! `tqkv-lab report`: writes one page that shows what a compressed cache does on this machine.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -12,24 +12,24 @@ use tqkv_cli::target::{TargetArgs, yield_stdout};
 
 use crate::report::{Page, SECTIONS, Source, Wanted, render};
 
-/// Measure this machine, and write what a compressed cache saves and costs as one page to read.
+/// Measure this machine, and write one HTML page on what a compressed cache saves and costs.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: the shipped model, then another
+#[command(after_help = "Example: the shipped model, then another model
   tqkv-lab report report.html
   tqkv-lab report --model DIR report.html
 
-The page is one file without scripts that loads nothing: it can be mailed, printed and read on a phone. It takes about a minute \
-on the shipped model; under every plot stands the command that prints its data.")]
+The page is one file without scripts, and it loads no other file. It can be mailed, printed and read on a phone. The report takes \
+about a minute for the shipped model. Below every plot is the command that prints its data.")]
 pub(crate) struct Args {
-    /// A .gguf file or a folder, as of eval [default: the shipped model].
+    /// Model, as in eval: a .gguf file or a folder [default: the shipped model].
     #[arg(long, value_name = "PATH")]
     model: Option<PathBuf>,
-    /// Measure less, in a tenth of the time: rough figures.
+    /// Measure less, in a tenth of the time; the figures are rough.
     #[arg(long)]
     quick: bool,
     #[command(flatten)]
     target: TargetArgs,
-    /// The page to write.
+    /// Page to write.
     #[arg(value_name = "OUT.html")]
     output: PathBuf,
 }
@@ -44,7 +44,7 @@ struct Report {
 
 pub(crate) fn run<P: Program>(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let clock = Instant::now();
-    // Refused before anything is measured.
+    // The output is checked before the measurement.
     let mut file = args.target.create_new(&args.output)?;
     let model = args.model.as_deref().map(text).transpose()?;
     let source = Source::new::<P>(model, args.quick);
@@ -82,10 +82,12 @@ pub(crate) fn run<P: Program>(args: &Args, out: &mut Output) -> Result<(), CliEr
 /// A path as an argument of another command.
 fn text(path: &Path) -> Result<String, CliError> {
     let text = path.to_str().map(str::to_owned);
-    text.ok_or_else(|| CliError::bad_input(format_args!("{}: accepted are paths in UTF-8", path.display())))
+    text.ok_or_else(|| {
+        CliError::bad_input(format_args!("{}: not valid: expected a path in UTF-8", path.display()))
+    })
 }
 
-/// Says on a terminal what comes next.
+/// Shows the name of the next section on a terminal.
 fn tell(done: usize, name: &str) {
     if io::stderr().is_terminal() {
         eprintln!("{done} of {}: {name}", SECTIONS.len());

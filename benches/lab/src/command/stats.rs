@@ -1,4 +1,4 @@
-//! `tqkv-lab stats`: what each codec does to vectors and their dot products.
+//! `tqkv-lab stats`: errors of vectors and their dot products under each codec.
 
 use std::path::PathBuf;
 
@@ -19,24 +19,35 @@ use crate::stats::{self, CodecStats, StatsError, Subject};
 #[command(after_help = "Example: the classic 1 to 4 bit figures, then a model's own keys and queries
   tqkv-lab stats --random 100000 --codec s1,s2,s3,s4 --scale-mode raw
   tqkv-lab stats --codec s4 --codec i8 keys.safetensors:layers.0.k --queries q.npy
-Example: would differences between the layers of a model take fewer bits than the layers
+Example: would differences between the layers of a model take fewer bits than the layers?
   tqkv-lab stats --delta
-Example: the paper's codes for dot products beside as many bytes of scalar codes, bounds in the last columns
+Example: the paper's codes for dot products beside scalar codes of the same size
   tqkv-lab stats --codec p3,tq3,p4,tq4 --random 200000
 
-Columns: relative MSE is the mean of |x-x^|^2/|x|^2 as stored, cosine that between x and x^. Slope is \
-the regression of <q,x^> on <q,x> (1 is unbiased) and dot error its root mean square error relative to \
-<q,x>, over random unit queries unless --queries is given.
+Columns:
+  relative MSE       mean of |x-x^|^2 / |x|^2, from the stored bytes
+  cosine             mean cosine between x and x^
+  slope              regression of <q,x^> on <q,x>; 1 is unbiased
+  dot error          root mean square error of <q,x^> relative to <q,x>, over
+                     random unit queries or those of --queries
 
-Columns of --delta, of layers in pairs: correlation is Pearson's (keys and values less the mean of each channel), difference \
-energy that of a layer less the one before over the layer's own (2 is two layers that know nothing of each other), bits saved \
-what the best multiple of the layer before saves for each number of Gaussian ones, entropy that in steps of a quarter of the \
-deviation, given last the same where the number of the layer before is known.
+Columns of theory, for random directions:
+  expected           relative MSE of reference formats, and of scalar codes (raw,
+                     without a search for the scale)
+  shannon            lower bound of every code with these bits
+  bound              bound in the paper: Theorem 2 on the dot error for p2 and its
+                     variants, otherwise Theorem 1
 
-Theory, for random directions: expected is the relative MSE that formats of the reference and scalar codes (raw, without a \
-search for the scale) should have, shannon what no code of these bits goes below, bound that of the paper, Theorem 2 for p2 and \
-its like, then of the dot error, else Theorem 1. Formats of the reference (p2 and what follows in the \
-list) have a rotation for each layer: each 256 vectors are another one's, 64 in turn.")]
+Reference formats (p2 and the following ones in the list) have a rotation per layer: 64 layers take turns, each for 256 vectors.
+
+Columns of --delta, over pairs of consecutive layers:
+  correlation        Pearson's; keys and values without the mean of each channel
+  difference energy  energy of a layer minus the previous one, over the energy of
+                     the layer; 2 means that the layers are independent
+  bits saved         bits per number that the best multiple of the previous layer
+                     saves, for Gaussian numbers
+  entropy            bits per number, in steps of a quarter of the deviation
+  given last         the same if the number in the previous layer is known")]
 pub(crate) struct Args {
     /// Codecs to measure; may be repeated [default: all that have the head dim].
     #[arg(long = "codec", value_name = "CODEC", value_parser = names::choice, value_delimiter = ',')]
@@ -45,37 +56,37 @@ pub(crate) struct Args {
     encode: EncodeArgs,
     #[command(flatten)]
     reference: ReferenceArgs,
-    /// Array of shape [.., D]: a .npy of f32, f16 or f64 (rounded to f32), - for one on standard input, or
-    /// file.safetensors:name (also bf16).
+    /// Array of shape [.., D]: a .npy file of f32, f16 or f64 (rounded to f32), - for a .npy on standard
+    /// input, or file.safetensors:name (also bf16).
     #[arg(value_name = "IN")]
     input: Option<String>,
-    /// Measure this many random directions instead of an array.
+    /// Number of random directions to measure in place of an array.
     #[arg(long, value_name = "N", default_value_t = 20_000, conflicts_with = "input",
         value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     random: u32,
-    /// Their head dim.
+    /// Head dim of the random directions.
     #[arg(long, value_name = "D", default_value_t = 128, conflicts_with = "input")]
     dim: usize,
-    /// Seed of the random directions and queries (--seed is that of the rotation).
+    /// Seed of the random directions and queries (--seed is the seed of the rotation).
     #[arg(long, value_name = "N", default_value_t = 1)]
     data_seed: u64,
-    /// Queries of shape [.., D] [default: 32 random unit vectors].
+    /// Array of queries of shape [.., D] [default: 32 random unit vectors].
     #[arg(long, value_name = "ARRAY")]
     queries: Option<String>,
-    /// Measure instead what each layer says about the next, of keys, values and weights of the shipped model, or of the
-    /// one at MODEL: whether differences between layers would take fewer bits.
+    /// Measure how well each layer predicts the next one, for the keys, values and weights of MODEL [default:
+    /// the shipped model]. The result shows if differences between layers would take fewer bits.
     #[arg(long, value_name = "MODEL", conflicts_with_all = ["codecs", "input", "random", "dim", "queries"])]
     delta: Option<Option<PathBuf>>,
 }
 
-/// Random queries: every vector meets each, so 20,000 vectors give 640,000 dot products.
+/// Number of random queries. Every vector meets each one, so 20,000 vectors give 640,000 dot products.
 const RANDOM_QUERIES: usize = 32;
 
 #[derive(Serialize)]
 struct Report {
     dim: usize,
     count: usize,
-    /// Of them zero; left out of all figures.
+    /// Number of zero vectors, which are left out of all figures.
     zero_vectors: u64,
     codecs: Vec<CodecStats>,
 }
@@ -85,11 +96,11 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         return stats_delta::run(model.as_deref(), out);
     }
     if args.input.is_none() && !HEAD_DIMS.contains(&args.dim) {
-        let accepted: Vec<_> = HEAD_DIMS.iter().map(ToString::to_string).collect();
+        let expected: Vec<_> = HEAD_DIMS.iter().map(ToString::to_string).collect();
         return Err(CliError::bad_input(format_args!(
-            "--dim {}: accepted are the head dims {}",
+            "--dim {} is not valid: expected one of {}",
             args.dim,
-            accepted.join(", ")
+            expected.join(", ")
         )));
     }
     let level = args::machine_level()?;
@@ -110,7 +121,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let subjects = subjects.collect::<Result<Vec<_>, _>>().map_err(bad)?;
     let queries = match &args.queries {
         Some(spec) => Vectors::open(spec).map_err(|e| CliError::array(spec, &e))?,
-        // Another seed than the data's, so that no query is one of the vectors.
+        // A different seed than the data, so that no query is one of the vectors.
         None => stats::random_directions(RANDOM_QUERIES, vectors.dim(), !args.data_seed)
             .map_err(|e| CliError::array(name, &e))?,
     };
@@ -130,7 +141,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     out.print(&report, human)
 }
 
-/// The codecs asked for; without any, all that have the head dim, and f16 where none has, to say so.
+/// The given codecs. By default all that have the head dim; f16 if none has, so that its error is reported.
 fn choices(args: &Args, dim: usize) -> Vec<Choice> {
     if !args.codecs.is_empty() {
         return args.codecs.clone();
@@ -176,7 +187,7 @@ fn human(report: &Report) -> String {
     format!("{count} vectors of {} coordinates{zeros}\n{}", report.dim, table(&head, rows))
 }
 
-/// Whether the paper's bound is that of the dot error.
+/// Returns true if the bound of the paper is for the dot error.
 fn is_of_dots(stats: &CodecStats) -> bool {
     Choice::from_name(stats.codec)
         .is_some_and(|choice| matches!(choice, Choice::Reference(row) if row.has_estimator()))
@@ -186,12 +197,12 @@ fn known(x: Option<f64>) -> String {
     x.map_or("-".to_owned(), significant)
 }
 
-/// Four significant digits, plain down to a thousandth.
+/// Five decimals; four significant digits in exponent notation below a thousandth.
 fn significant(x: f64) -> String {
     if x.abs() >= 1e-3 { format!("{x:.5}") } else { format!("{x:.3e}") }
 }
 
-/// Something wrong while measuring the vectors named `spec` against the array `queries`.
+/// An error while measuring the vectors named `spec` against the array `queries`.
 fn refused(spec: &str, queries: Option<&str>, error: &StatsError) -> CliError {
     match (error, queries) {
         (StatsError::Vectors(error), _) => CliError::array(spec, error),

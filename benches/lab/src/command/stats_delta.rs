@@ -1,4 +1,4 @@
-//! `tqkv-lab stats --delta`: whether differences between layers would take fewer bits than the layers themselves.
+//! `tqkv-lab stats --delta`: tests if differences between layers would take fewer bits than the layers.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use tqkv_model::{Model, ModelError, shipped};
 
 use crate::stats::delta::{DeltaFigures, Kinds, centre};
 
-/// Tokens of the held-out text that a model is run on, where its context has them.
+/// Number of tokens of the held-out text to run, if the model's context has room for them.
 const TOKENS: usize = 1024;
 
 #[derive(Serialize)]
@@ -19,7 +19,7 @@ struct Report {
     delta: Vec<DeltaFigures>,
 }
 
-/// Measures the shipped model, or the one at `path`.
+/// Measures the shipped model, or the model at `path`.
 pub(super) fn run(path: Option<&Path>, out: &mut Output) -> Result<(), CliError> {
     let _waiting = Waiting::new("measuring layers against each other");
     let bad = |error: ModelError| CliError::model(path, &error);
@@ -28,12 +28,12 @@ pub(super) fn run(path: Option<&Path>, out: &mut Output) -> Result<(), CliError>
         model.first_tokens(shipped::HELDOUT_TEXT, TOKENS.min(model.config().context)).map_err(bad)?;
     let delta = figures(&model, &tokens).map_err(bad)?;
     if delta.is_empty() {
-        return Err(CliError::bad_input("the model has no two layers of a size, accepted are two and more"));
+        return Err(CliError::bad_input("the model has no two layers of equal size: expected two or more"));
     }
     out.print(&Report { model: model.name().to_owned(), tokens: tokens.len(), delta }, human)
 }
 
-/// Keys and values of the tokens, less the mean of each channel, and the weights.
+/// Figures of keys and values, without the mean of each channel, and of the weights.
 pub(crate) fn figures(model: &Model, tokens: &[u32]) -> Result<Vec<DeltaFigures>, ModelError> {
     let mut cache = model.config().dense_cache()?;
     model.hidden(tokens, 0, &mut cache, &mut |_, _, _| {})?;

@@ -1,4 +1,4 @@
-//! `tqkv-lab eval --storage`: what a model makes of a prefix that was stored and read back.
+//! `tqkv-lab eval --storage`: measures a model on a prefix that was stored and read back.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,23 +15,23 @@ use tqkv_model::eval::EvalResult;
 use tqkv_model::stored::{Store, StoredSpec, evaluate_stored};
 use tqkv_storage::{Basis, Budget, StorageCodec};
 
-/// What is stored, and how.
+/// The stored part, and its form.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StorageArgs {
-    /// Store the first part of each window at so many bits a value, read it back and measure what follows, beside the codecs of --kv
-    /// in the same way; may be repeated. Caches and their options are of no effect.
+    /// Store the first part of each window at this many bits per value, read it back and score the rest. May
+    /// be repeated. The codecs of --kv are measured in the same way; options of caches have no effect.
     #[arg(long, value_name = "BITS", value_parser = budget,
         conflicts_with_all = ["step", "layers", "attention_error", "policy", "tier", "spill", "layer_kv", "sparse_values", "device"])]
     storage: Vec<Budget>,
-    /// The basis that `tqkv basis` wrote [default: none, a width for each channel].
+    /// Basis from `tqkv basis` [default: none; each channel has its own width].
     #[arg(long, value_name = "FILE", requires = "storage")]
     basis: Option<PathBuf>,
-    /// Tokens of each window that are stored [default: three quarters].
+    /// Number of tokens to store of each window [default: three quarters].
     #[arg(long, value_name = "TOKENS", requires = "storage")]
     prefix: Option<usize>,
 }
 
-/// What stands beside the tier where `--kv` names nothing else.
+/// Codecs to compare with, if `--kv` names none.
 const BESIDE: [CodecId; 5] = [CodecId::I8, CodecId::T4, CodecId::T3, CodecId::T2, CodecId::T1];
 
 #[derive(Serialize)]
@@ -87,8 +87,8 @@ impl StorageArgs {
             let learned = model.learned_windows(text, &spec, basis).map_err(refused)?;
             if learned > 0 {
                 return Err(CliError::bad_input(format_args!(
-                    "{}: it was learned from {learned} of these {windows} windows, so figures on them say nothing of other text; \
-                     accepted is --text of which it has seen nothing",
+                    "{}: it was learned from {learned} of these {windows} windows, so figures on them do not hold for other text: \
+                     expected --text that it was not learned from",
                     path.display()
                 )));
             }
@@ -121,7 +121,7 @@ impl StorageArgs {
     }
 }
 
-/// `values` is how many a token has.
+/// `values` is the number of values per token.
 fn row(result: &EvalResult, values: usize) -> Row {
     Row {
         store: result.name.clone(),

@@ -1,4 +1,4 @@
-//! `tqkv-lab sweep`: how attention grows with the cache, as a plot.
+//! `tqkv-lab sweep`: plots the time of attention against the length of the cache.
 
 use std::path::PathBuf;
 
@@ -11,24 +11,24 @@ use tqkv_core::Effort;
 
 use super::growth;
 
-/// Measure attention over caches of 1,024 to 1,048,576 tokens, and plot it; needs 2 GB and more of memory.
+/// Measure attention over caches of 1,024 to 1,048,576 tokens and plot it; needs at least 2 GB of memory.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:
   tqkv-lab sweep --codec s4,t4 --query-heads 4 growth.svg
 
-Times are measured as `tqkv bench --op attend` measures them.")]
+The measurement is the same as in `tqkv bench --op attend`.")]
 pub(crate) struct Args {
     #[command(flatten)]
     kernels: KernelArgs,
     #[command(flatten)]
     target: TargetArgs,
-    /// The plot to write.
+    /// Plot to write.
     #[arg(value_name = "OUT.svg")]
     output: PathBuf,
 }
 
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
-    // Refused before anything is measured.
+    // The output is checked before the measurement.
     let file = args.target.create_new(&args.output)?;
     let lengths = growth::LENGTHS.map(Data::Tokens);
     let measured = args.kernels.measure((&[Op::Attend], &lengths, &[Effort::Default]), out)?;

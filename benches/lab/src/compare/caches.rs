@@ -1,4 +1,4 @@
-//! Two caches of the same tokens, layer by layer.
+//! Comparison of two caches of the same tokens, layer by layer.
 
 use serde::Serialize;
 use tqkv::cache::{KvCache, LayerKind};
@@ -8,21 +8,21 @@ use tqkv_core::AnyCodec;
 
 use super::{Alike, Figures};
 
-/// A layer of two caches.
+/// Figures of one layer in two caches.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct LayerFigures {
-    /// Its index.
+    /// Index of the layer.
     pub(crate) layer: usize,
-    /// Of its keys; of latent vectors, which are keys and values.
+    /// Keys; with latent attention, the latent vectors, which are keys and values.
     pub(crate) keys: Figures,
-    /// Of its values; null of latent vectors.
+    /// Values; null with latent attention.
     pub(crate) values: Option<Figures>,
-    /// Mean cosine of the hidden states after it, of two runs.
+    /// Mean cosine of the hidden states after the layer, if both sides are runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) hidden_cosine: Option<f64>,
 }
 
-/// What a KV head keeps of one kind.
+/// The vectors of one kind in a KV head.
 #[derive(Clone, Copy)]
 enum Kind {
     Keys,
@@ -45,25 +45,24 @@ impl Kind {
     }
 }
 
-/// Compares what both hold of the same tokens, encoded or not; codes only of tokens that both hold in the same codec.
+/// Compares the vectors of tokens that both caches hold, encoded or not. Codes are compared only for tokens
+/// that both hold in the same codec.
 ///
 /// # Errors
-/// The first thing in which the shapes differ, or a page that cannot be read back.
+/// The first difference in the shapes, or a page that cannot be read back.
 pub(crate) fn caches(a: &KvCache, b: &KvCache) -> Result<Vec<LayerFigures>, String> {
     let (left, right) = (a.spec(), b.spec());
     let (of_a, of_b) = (left.shape, right.shape);
     for (what, a, b) in [
         ("layers", of_a.num_layers, of_b.num_layers),
         ("KV heads", of_a.num_kv_heads, of_b.num_kv_heads),
-        ("coordinates a key", of_a.head_dim, of_b.head_dim),
-        ("coordinates a value", of_a.value_dim, of_b.value_dim),
+        ("coordinates per key", of_a.head_dim, of_b.head_dim),
+        ("coordinates per value", of_a.value_dim, of_b.value_dim),
         ("positional coordinates", left.position_dim, right.position_dim),
         ("tokens", a.len(), b.len()),
     ] {
         if a != b {
-            return Err(format!(
-                "the one has {a} {what}, the other {b}; accepted are caches of the same tokens"
-            ));
+            return Err(format!("A has {a} {what}, B has {b}: expected caches of the same tokens"));
         }
     }
     if a.is_empty() {
@@ -98,9 +97,9 @@ fn side(kind: Kind, caches: [&KvCache; 2], layer: usize) -> Result<Figures, Cach
     Ok(alike.figures())
 }
 
-/// The first token from which on all are held.
+/// The first token from which all later tokens are held.
 fn first_held(kind: Kind, cache: &KvCache, at: (usize, usize)) -> Result<usize, CacheError> {
-    // Evicted tokens follow the sinks, so one behind them tells.
+    // Evicted tokens follow the sinks, so the token after the sinks decides.
     match kind.rows(cache, at, [0, cache.len().min(cache.spec().sinks + 1)]) {
         Ok(_) => Ok(0),
         Err(CacheError::NoTokens { first_live, .. }) => Ok(first_live),
@@ -108,7 +107,7 @@ fn first_held(kind: Kind, cache: &KvCache, at: (usize, usize)) -> Result<usize, 
     }
 }
 
-/// Compares the blocks of tokens that both have in the same codec.
+/// Compares the blocks of tokens that both hold in the same codec.
 fn codes(alike: &mut Alike, cache: &KvCache, a: &[Encoded], b: &[Encoded]) {
     for run in a {
         let Ok(codec) = AnyCodec::new(run.codec, run.dim, cache.spec().options) else { continue };

@@ -1,4 +1,4 @@
-//! Two `.tqk` files.
+//! Comparison of two `.tqk` files.
 
 use std::path::Path;
 
@@ -10,10 +10,10 @@ use tqkv_core::AnyCodec;
 
 use super::{Alike, Figures};
 
-/// Vectors decoded at once.
+/// Vectors per decoded batch.
 const BATCH: u64 = 1024;
 
-/// One of the two.
+/// One of the two files.
 struct File<'a> {
     path: &'a Path,
     view: TqkView<Bytes>,
@@ -50,10 +50,11 @@ impl<'a> File<'a> {
     }
 }
 
-/// Compares vector by vector; `progress` has the vectors done since its last call, from any thread.
+/// Compares the files vector by vector. Any thread calls `progress` with the number of vectors done since its
+/// last call.
 ///
 /// # Errors
-/// Files that cannot be read, of vectors of different lengths or numbers, or without any.
+/// A file that cannot be read, or files that differ in the length or number of vectors or have none.
 pub(crate) fn files(
     level: Level,
     [a, b]: [&Path; 2],
@@ -63,7 +64,7 @@ pub(crate) fn files(
     let (left, right) = (a.view.header(), b.view.header());
     let unlike = |what: &str, left: u64, right: u64| {
         CliError::bad_input(format_args!(
-            "{} has {left} {what}, {} {right}; accepted are files of the same vectors",
+            "{} has {left} {what}, {} has {right}: expected files of the same vectors",
             a.path.display(),
             b.path.display()
         ))

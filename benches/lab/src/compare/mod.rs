@@ -1,6 +1,7 @@
-//! How alike two stored forms of the same vectors are: their codes, their directions, their distance.
+//! Similarity of two stored forms of the same vectors: codes, directions, distance.
 //!
-//! Not how good either is: that takes the vectors themselves (`tqkv-lab stats`), or a model (`tqkv eval`).
+//! It does not tell how good either form is. Use the vectors themselves (`tqkv-lab stats`) or a model (`tqkv
+//! eval`) for that.
 
 mod caches;
 mod files;
@@ -14,18 +15,18 @@ use half::f16;
 use serde::Serialize;
 use tqkv_core::AnyCodec;
 
-/// What two forms of the same vectors have in common.
+/// Similarity of two forms of the same vectors.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Figures {
     /// Vectors compared.
     pub(crate) vectors: u64,
-    /// Squared distance over the squared norm of the first, of all together.
+    /// Squared distance over the squared norm of the first form, summed over all vectors.
     pub(crate) relative_error: f64,
     /// Mean cosine.
     pub(crate) mean_cosine: f64,
-    /// Share of coordinates with the same code, null where the codes do not mean the same.
+    /// Share of coordinates with the same code; null if the codes have different meanings.
     pub(crate) code_agreement: Option<f64>,
-    /// Share of blocks that are equal to the last byte, scales included; null as above.
+    /// Share of blocks with equal bytes, scales included; null in the same case.
     pub(crate) equal_blocks: Option<f64>,
 }
 
@@ -43,7 +44,7 @@ pub(crate) struct Alike {
 }
 
 impl Alike {
-    /// Takes up rows of `dim` coordinates.
+    /// Adds rows of `dim` coordinates.
     pub(crate) fn rows(&mut self, dim: usize, a: &[f32], b: &[f32]) {
         for (a, b) in a.chunks_exact(dim).zip(b.chunks_exact(dim)) {
             let (mut aa, mut bb, mut ab) = (0f64, 0f64, 0f64);
@@ -56,13 +57,13 @@ impl Alike {
             }
             self.norm += aa;
             self.vectors += 1;
-            // Two zero vectors are alike.
+            // Two zero vectors are equal.
             self.cosine +=
                 if aa == bb && aa == 0.0 { 1.0 } else { ab / (aa * bb).sqrt().max(f64::MIN_POSITIVE) };
         }
     }
 
-    /// Takes up blocks of one codec. Codes are the same where, with the same scale, they decode to the same.
+    /// Adds blocks of one codec. Codes are the same if they decode to the same vector at the same scale.
     pub(crate) fn blocks(&mut self, codec: &AnyCodec, a: &[u8], b: &[u8]) {
         let (bytes, dim) = (codec.block_bytes(), codec.dim());
         let (mut left, mut right) = (vec![0.0; dim], vec![0.0; dim]);
@@ -80,7 +81,7 @@ impl Alike {
         }
     }
 
-    /// Adds sums over other pairs.
+    /// Adds the sums of other pairs.
     pub(crate) fn add(&mut self, other: &Self) {
         self.vectors += other.vectors;
         self.cosine += other.cosine;
@@ -104,7 +105,7 @@ impl Alike {
     }
 }
 
-/// The block with a scale of 1, where it has one for all its codes.
+/// The block with its scale set to 1, if it has one scale for all its codes.
 fn unscaled(codec: &AnyCodec, block: &[u8]) -> Vec<u8> {
     let mut block = block.to_vec();
     if codec.id().layout().has_one_scale() {
@@ -132,7 +133,7 @@ mod tests {
             let mut alike = Alike::default();
             alike.blocks(&codec, &one, &one);
             assert_eq!(alike.figures().code_agreement, Some(1.0), "{}", id.name());
-            // Another scale alone: all codes are the same, no block is.
+            // Only the scale differs: all codes are equal, and no block is.
             if id.layout().has_one_scale() {
                 let mut louder = one.clone();
                 louder[1] ^= 4;

@@ -1,4 +1,4 @@
-//! A run of a model over a text, for comparison with another.
+//! A run of a model over a text, to compare with another run.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use tqkv_cli::input;
 use tqkv_cli::policy::{LifeArgs, PolicyArg};
 use tqkv_model::{Model, shipped};
 
-/// What a run is of.
+/// The model and the text of a run.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
@@ -19,7 +19,7 @@ pub(crate) struct RunArgs {
     /// Text of a run, - for standard input [default: the shipped held-out text].
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
-    /// Tokens of a run, from the start of the text.
+    /// Number of tokens of a run, from the start of the text.
     #[arg(long, value_name = "TOKENS", default_value_t = 1024)]
     context: usize,
     #[command(flatten)]
@@ -28,7 +28,7 @@ pub(crate) struct RunArgs {
     encode: EncodeArgs,
 }
 
-/// How a run is made: a policy, and an instruction set where it is not the machine's.
+/// Setting of a run: a policy, and an instruction set if it is not the machine's default.
 pub(crate) struct Setting {
     what: String,
     policy: PolicyArg,
@@ -36,12 +36,12 @@ pub(crate) struct Setting {
 }
 
 impl Setting {
-    /// Reads `POLICY` or `POLICY@LEVEL`, which is the name of no file.
+    /// Reads `POLICY` or `POLICY@LEVEL`. The name of a file is refused.
     pub(crate) fn parse(what: &str) -> Result<Self, CliError> {
-        // No codec has a point or a stroke in its name.
+        // Codec names have no dot and no slash.
         if what.split_whitespace().next().is_some_and(|first| first.contains(['.', '/', '\\'])) {
             return Err(CliError::bad_input(format_args!(
-                "{what}: no such file; accepted are a .tqk file, a snapshot, or a run such as s4 or \"t4 hot=0\""
+                "{what}: no such file: expected a .tqk file, a snapshot, or a run such as s4 or \"t4 hot=0\""
             )));
         }
         let bad =
@@ -54,7 +54,7 @@ impl Setting {
     }
 }
 
-/// A cache as the model left it, and the hidden states of each layer.
+/// The cache after a run, and the hidden states of each layer.
 pub(crate) struct Run {
     /// The cache.
     pub(crate) cache: KvCache,
@@ -80,7 +80,7 @@ impl RunArgs {
         let tokens = model.first_tokens(&text, self.context).map_err(|e| CliError::model(None, &e))?;
         if self.context == 0 || tokens.len() < self.context {
             return Err(CliError::bad_input(format_args!(
-                "{} tokens of a text of {}; accepted are 1 and more that it has",
+                "--context {} does not fit the text ({} tokens read): expected 1 up to the length of the text",
                 self.context,
                 tokens.len()
             )));
@@ -111,7 +111,7 @@ impl Runner<'_> {
 }
 
 impl Run {
-    /// Mean cosine of the hidden states after a layer with those of another run of the same model and text.
+    /// Mean cosine between the hidden states after a layer in two runs of the same model and text.
     pub(crate) fn hidden_cosine(&self, other: &Self, layer: usize) -> f64 {
         let mut alike = super::Alike::default();
         alike.rows(self.width, &self.hidden[layer], &other.hidden[layer]);

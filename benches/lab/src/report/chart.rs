@@ -10,16 +10,16 @@ use tqkv_cli::error::CliError;
 use super::svg::{Area, GRID, INK, NARROW, Size, WIDE, colour, draw, text};
 use super::{Figure, Key};
 
-/// How numbers are spread, and written.
+/// The scale of an axis, and the format of its numbers.
 #[derive(Clone, Copy)]
 pub(super) struct Axis {
     pub(super) name: &'static str,
-    /// Whether equal steps are equal factors.
+    /// True if the scale is logarithmic.
     pub(super) log: bool,
     pub(super) label: fn(&f64) -> String,
 }
 
-/// How a series is drawn.
+/// The look of a series.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Look {
     Line,
@@ -34,7 +34,7 @@ pub(super) struct Series {
     pub(super) name: String,
     pub(super) look: Look,
     pub(super) points: Vec<(f64, f64)>,
-    /// Names of points, where there is room.
+    /// Names of points, drawn if there is room.
     pub(super) labels: Vec<String>,
     /// Number of the colour.
     pub(super) colour: usize,
@@ -42,7 +42,7 @@ pub(super) struct Series {
 
 /// A plot.
 pub(super) struct Chart<'a> {
-    /// What is to be seen.
+    /// Description of the plot.
     pub(super) label: String,
     pub(super) x: Axis,
     pub(super) y: Axis,
@@ -50,7 +50,7 @@ pub(super) struct Chart<'a> {
 }
 
 impl Chart<'_> {
-    /// Draws it in both widths.
+    /// Draws the plot in both widths.
     pub(super) fn figure(&self) -> Result<Figure, CliError> {
         let key = |series: &Series| Key {
             colour: series.colour,
@@ -72,7 +72,7 @@ impl Chart<'_> {
         }
     }
 
-    /// From the least to the largest number, with some room.
+    /// Range from the smallest to the largest number, with a margin.
     fn range(&self, of: fn(&(f64, f64)) -> f64, log: bool) -> Range<f64> {
         let values = self.series.iter().flat_map(|series| &series.points).map(of);
         let values = values.filter(|value| value.is_finite() && (!log || *value > 0.0));
@@ -135,7 +135,7 @@ impl Chart<'_> {
                 Look::Points => {}
             }
             if matches!(series.look, Look::Points | Look::Both) {
-                // Shapes as well as colours tell series apart.
+                // Series differ in shape as well as in colour.
                 let marks = points.iter().map(|&point| match series.colour % 3 {
                     0 => Circle::new(point, 4, ink.filled()).into_dyn(),
                     1 => TriangleMarker::new(point, 6, ink.filled()).into_dyn(),
@@ -175,7 +175,7 @@ impl Box2 {
         Self { left: x - 4, top: y - 4, right: x + 4, bottom: y + 4 }
     }
 
-    /// A place for a name near a point that touches nothing that is there.
+    /// A free place for a name near a point; it overlaps nothing in `taken`.
     fn beside((x, y): (i32, i32), name: &str, size: Size, taken: &[Self]) -> Option<Self> {
         let (height, letters) = (size.letters as i32, name.chars().count() as i32);
         let width = letters * height * 11 / 20;

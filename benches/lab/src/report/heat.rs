@@ -1,4 +1,4 @@
-//! Cells whose depth of colour is a number, bars of a vector, and strips of a whole.
+//! Heat maps, bars of a vector, and strips of the parts of a whole.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -7,18 +7,18 @@ use tqkv_cli::error::CliError;
 use super::svg::{Area, GRID, INK, NARROW, Size, WIDE, colour, draw, text};
 use super::{Figure, Key};
 
-/// Numbers above 0 in rows and columns; deeper is more, by factors.
+/// Positive numbers in rows and columns, on a logarithmic scale. A deeper colour is a larger number.
 pub(super) struct Heat<'a> {
     pub(super) label: String,
     pub(super) rows: &'a [String],
     pub(super) columns: &'a [String],
-    /// By row.
+    /// The numbers, row by row.
     pub(super) cells: &'a [Vec<f64>],
     pub(super) write: fn(f64) -> String,
 }
 
 impl Heat<'_> {
-    /// Draws it in both widths.
+    /// Draws the map in both widths.
     pub(super) fn figure(&self) -> Result<Figure, CliError> {
         let height = |size: Size| size.letters * (3 + 3 * self.rows.len() as u32);
         let sizes = [WIDE, NARROW].map(|size| Size { height: height(size), ..size });
@@ -57,15 +57,15 @@ impl Heat<'_> {
     }
 }
 
-/// A vector as bars, several below each other on the same scale.
+/// Vectors as bars, one below the other on the same scale.
 pub(super) struct Bars<'a> {
     pub(super) label: String,
-    /// Title, colour and coordinates.
+    /// Title, colour and coordinates of each vector.
     pub(super) vectors: &'a [(String, usize, Vec<f64>)],
 }
 
 impl Bars<'_> {
-    /// Draws them in both widths.
+    /// Draws the bars in both widths.
     pub(super) fn figure(&self) -> Result<Figure, CliError> {
         let [wide, narrow] = [WIDE, NARROW].map(|size| draw(size, &|area, size| self.paint(area, size)));
         Ok(Figure { label: self.label.clone(), wide: wide?, narrow: narrow?, legend: Vec::new() })
@@ -102,17 +102,17 @@ impl Bars<'_> {
     }
 }
 
-/// Wholes divided into parts, a strip each.
+/// Wholes divided into parts, one strip per whole.
 pub(super) struct Strips<'a> {
     pub(super) label: String,
     /// Names and colours of the parts.
     pub(super) parts: &'a [(String, usize)],
-    /// Name of a strip, shares of its parts in their order, and what is written behind it.
+    /// Name of each strip, the shares of its parts in order, and the text behind it.
     pub(super) strips: &'a [(String, Vec<f64>, String)],
 }
 
 impl Strips<'_> {
-    /// Draws them in both widths.
+    /// Draws the strips in both widths.
     pub(super) fn figure(&self) -> Result<Figure, CliError> {
         let height = |size: Size| size.letters * (1 + 3 * self.strips.len() as u32);
         let sizes = [WIDE, NARROW].map(|size| Size { height: height(size), ..size });
@@ -138,7 +138,7 @@ impl Strips<'_> {
             let mut from = left as f64;
             for (share, (_, number)) in shares.iter().zip(self.parts) {
                 let to = from + share * (right - left) as f64;
-                // Four tokens of thousands are still a line.
+                // Four tokens of thousands still get a visible line.
                 let end = if *share > 0.0 { (to as i32).max(from as i32 + 2) } else { to as i32 };
                 let cell = [(from as i32, top), (end, bottom)];
                 area.draw(&Rectangle::new(cell, colour(*number).filled())).map_err(text)?;

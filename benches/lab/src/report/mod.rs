@@ -1,14 +1,14 @@
 //! One page that shows what a compressed cache does: plots, tables, texts, and the commands that make them.
 //!
-//! | file | what |
+//! | file | content |
 //! | --- | --- |
-//! | [`source`] | runs commands of this program and has their JSON |
+//! | [`source`] | runs commands of this program and reads their JSON |
 //! | `chart.rs`, `heat.rs`, `svg.rs` | drawings, made with `plotters`, in the colours of the page |
 //! | `page.rs`, `style.css` | the page: no script, nothing from elsewhere |
-//! | `sections` | a file a section |
+//! | `sections` | one file per section |
 //!
-//! Codecs, presets and layers are whatever the commands list. When not to use it: for a figure that is to be exact, run the
-//! command that stands below its plot, with more windows.
+//! Codecs, presets and layers are those that the commands list. For an exact figure, do not use the page: run
+//! the command below the plot with more windows.
 
 mod chart;
 mod heat;
@@ -21,7 +21,7 @@ pub(crate) use page::{Page, render};
 pub(crate) use sections::{SECTIONS, Wanted};
 pub(crate) use source::{Row, Source};
 
-/// What stands under a heading.
+/// The content below a heading.
 #[derive(Debug, Default)]
 pub(crate) struct Section {
     title: &'static str,
@@ -29,23 +29,23 @@ pub(crate) struct Section {
     lead: Vec<String>,
     figures: Vec<Figure>,
     tables: Vec<Table>,
-    /// Text in the place of a drawing, as HTML.
+    /// Text in place of a drawing, as HTML.
     html: String,
-    /// The commands that print the same data.
+    /// Commands that print the same data.
     commands: Vec<String>,
 }
 
-/// A drawing in two widths, and what its colours mean.
+/// A drawing in two widths, with the legend of its colours.
 #[derive(Debug)]
 struct Figure {
-    /// What is to be seen, for those who do not see it.
+    /// Description of the drawing for readers who cannot see it.
     label: String,
     wide: String,
     narrow: String,
     legend: Vec<Key>,
 }
 
-/// What a colour stands for.
+/// A legend entry: a colour and its meaning.
 #[derive(Debug)]
 struct Key {
     colour: usize,
@@ -59,7 +59,7 @@ struct Table {
     title: String,
     head: Vec<String>,
     rows: Vec<Vec<String>>,
-    /// Whether it is to be seen without being asked for.
+    /// True if the table is shown open.
     open: bool,
 }
 

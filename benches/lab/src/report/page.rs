@@ -4,17 +4,17 @@ use std::fmt::Write as _;
 
 use super::{Figure, Key, Section, Table};
 
-/// What stands above and below the sections.
+/// The content above and below the sections.
 pub(crate) struct Page {
-    /// The model's name.
+    /// Name of the model.
     pub(crate) model: String,
-    /// Processor, and what else the figures depend on.
+    /// Processor, and other conditions of the figures.
     pub(crate) machine: String,
-    /// How long it took.
+    /// Duration of the report, in seconds.
     pub(crate) seconds: f64,
 }
 
-/// The page as HTML.
+/// Renders the page as HTML.
 pub(crate) fn render(page: &Page, sections: &[Section]) -> String {
     let mut html = String::with_capacity(1 << 20);
     let style = include_str!("style.css");
@@ -115,7 +115,7 @@ fn anchor(title: &str) -> String {
     words.collect::<Vec<_>>().join("-").to_lowercase()
 }
 
-/// Text as HTML shows it.
+/// Escapes text for HTML.
 pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -1,4 +1,4 @@
-//! Data of a report: what commands of `tqkv` and `tqkv-lab` print with `--json`.
+//! Data of a report: the output of `tqkv` and `tqkv-lab` commands with `--json`.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use tqkv_model::Model;
 /// Runs the words behind the name of a program.
 type Run = fn(&[&str], &mut Output) -> Result<(), CliError>;
 
-/// Runs commands: with which model, and how thoroughly.
+/// Runs commands on one model, fully or quickly.
 pub(crate) struct Source {
     /// Names of the programs, and how each runs.
     programs: [(&'static str, Run); 2],
@@ -20,9 +20,9 @@ pub(crate) struct Source {
     quick: bool,
 }
 
-/// What a command printed.
+/// The output of a command.
 pub(crate) struct Answer {
-    /// The command as one would type it.
+    /// The command in the form that a user types.
     pub(crate) command: String,
     json: Value,
 }
@@ -39,28 +39,29 @@ impl Source {
         Self { programs, model, quick }
     }
 
-    /// The first of two where there is time.
+    /// Returns `quick` in a quick report, otherwise `full`.
     pub(crate) fn full_or_quick<T>(&self, full: T, quick: T) -> T {
         if self.quick { quick } else { full }
     }
 
-    /// The coordinates that codecs must have for a cache of the model.
+    /// The dims of key and value that codecs must have for a cache of the model.
     pub(crate) fn dims(&self) -> Result<[usize; 2], CliError> {
         let path = self.model.as_deref().map(Path::new);
         let model =
             path.map_or_else(Model::shipped, Model::load).map_err(|error| CliError::model(path, &error))?;
         let shape = model.config().kv_shape();
-        // Of a latent vector the part without positions is encoded.
+        // Only the part of a latent vector without positions is encoded.
         let key = if model.config().latent.is_some() { shape.value_dim } else { shape.head_dim };
         Ok([key, shape.value_dim])
     }
 
-    /// How much text models predict.
+    /// Number of windows of text that models predict.
     pub(crate) fn windows(&self) -> &'static str {
         self.full_or_quick("--windows 4", "--windows 1 --context 256")
     }
 
-    /// Runs a command that has no model, or is to have the shipped one: a program's name and words, with spaces between.
+    /// Runs a command without a model, or with the shipped one. `line` is the program and its words, with
+    /// spaces between.
     pub(crate) fn run(&self, line: &str) -> Result<Answer, CliError> {
         self.answer(line.split_whitespace().collect())
     }
@@ -79,7 +80,7 @@ impl Source {
         };
         run(&words[1..], &mut out)?;
         let json = serde_json::from_str(&out.kept()).map_err(CliError::failure)?;
-        // Only a path may have spaces in it.
+        // Only a path may contain spaces.
         let quoted = |word: &str| if word.contains(' ') { format!("'{word}'") } else { word.to_owned() };
         let words: Vec<_> = words.into_iter().map(quoted).collect();
         Ok(Answer { command: words.join(" "), json })
@@ -108,17 +109,17 @@ impl<'a> Row<'a> {
         Self(json)
     }
 
-    /// A number; NaN where there is none, which no plot draws.
+    /// The number `name`; NaN if it is absent, which no plot draws.
     pub(crate) fn number(self, name: &str) -> f64 {
         self.0[name].as_f64().unwrap_or(f64::NAN)
     }
 
-    /// A count.
+    /// The count `name`.
     pub(crate) fn count(self, name: &str) -> u64 {
         self.0[name].as_u64().unwrap_or_default()
     }
 
-    /// A text; empty where there is none.
+    /// The text `name`; empty if it is absent.
     pub(crate) fn text(self, name: &str) -> &'a str {
         self.0[name].as_str().unwrap_or_default()
     }
@@ -128,7 +129,7 @@ impl<'a> Row<'a> {
         Self(&self.0[name])
     }
 
-    /// The objects of the list `name`; none where it is absent.
+    /// The objects of the list `name`; none if it is absent.
     pub(crate) fn rows(self, name: &str) -> Vec<Self> {
         self.0[name].as_array().into_iter().flatten().map(Self).collect()
     }

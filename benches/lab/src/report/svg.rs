@@ -1,16 +1,17 @@
-//! Drawings in the colours of the page: what is drawn in a colour that stands for a role becomes a variable of the style sheet.
+//! Drawings in the colours of the page. Some fixed colours stand for roles; each becomes a variable of the
+//! style sheet.
 
 use plotters::prelude::*;
 use tqkv_cli::error::CliError;
 
-/// Text and axes.
+/// Colour of text and axes.
 pub(super) const INK: RGBColor = RGBColor(1, 1, 1);
-/// Lines that help to read.
+/// Colour of grid lines.
 pub(super) const GRID: RGBColor = RGBColor(2, 2, 2);
-/// Colours of series; more of them begin anew.
+/// Number of colours for series; more series repeat them.
 const COLOURS: usize = 8;
 
-/// A canvas: pixels, and the height of letters.
+/// Size of a canvas in pixels, and the height of its letters.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Size {
     pub(super) width: u32,
@@ -18,12 +19,12 @@ pub(super) struct Size {
     pub(super) letters: u32,
 }
 
-/// For screens and paper.
+/// Size for screens and paper.
 pub(super) const WIDE: Size = Size { width: 860, height: 420, letters: 14 };
-/// For phones, where a wide drawing would have letters too small to read.
+/// Size for phones, where letters of a wide drawing would be too small.
 pub(super) const NARROW: Size = Size { width: 390, height: 360, letters: 12 };
 
-/// The colour that stands for series `i`.
+/// Colour of series `i`.
 pub(super) fn colour(i: usize) -> RGBColor {
     RGBColor(1, 0, (i % COLOURS) as u8)
 }
@@ -31,7 +32,7 @@ pub(super) fn colour(i: usize) -> RGBColor {
 /// An area of a drawing.
 pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 
-/// Draws on an empty canvas; the result is an `svg` element that scales, without a name of its own.
+/// Draws on an empty canvas. Returns an `svg` element that scales and has no label.
 pub(super) fn draw(
     size: Size,
     paint: &dyn Fn(&Area<'_>, Size) -> Result<(), String>,
@@ -45,13 +46,13 @@ pub(super) fn draw(
     Ok(themed(&svg))
 }
 
-/// An error without what it borrows.
+/// The error as text, without its borrows.
 pub(super) fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
 fn themed(svg: &str) -> String {
-    // Its size is that of the page's column.
+    // The page's column sets the size.
     let start = svg.find("viewBox").unwrap_or(0);
     let mut svg = format!("<svg aria-hidden=\"true\" {}", &svg[start..]);
     for (colour, role) in [(INK, "ink".to_owned()), (GRID, "grid".to_owned())]

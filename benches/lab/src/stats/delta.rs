@@ -1,37 +1,39 @@
-//! What a layer says about the next one: whether differences between layers would take fewer bits than the layers.
+//! How well a layer predicts the next one: tests if differences between layers would take fewer bits than the
+//! layers.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// Levels of the histograms, of one standard deviation's quarter each; values beyond are in the outermost.
+/// Number of histogram levels, each a quarter of a standard deviation. Values beyond fall into the outermost.
 const LEVELS: usize = 32;
 const STEP: f64 = 0.25;
 
-/// What is known of the next layer's numbers.
+/// Figures on how well a layer predicts the next one.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct DeltaFigures {
     /// Keys, values, or a projection.
     pub(crate) what: String,
-    /// Pairs of layers that follow each other.
+    /// Number of pairs of consecutive layers.
     pub(crate) pairs: usize,
-    /// Numbers of a layer.
+    /// Numbers per layer.
     pub(crate) numbers: usize,
     /// Pearson's correlation; mean over the pairs.
     pub(crate) correlation: f64,
-    /// The one that is farthest from 0.
+    /// The correlation farthest from 0.
     pub(crate) strongest: f64,
-    /// Energy of the differences over that of the numbers: below 1 a difference is smaller.
+    /// Energy of the differences over the energy of the numbers: below 1, a difference is smaller.
     pub(crate) difference_energy: f64,
-    /// Bits a number that the best multiple of the layer before saves at equal error, of Gaussian numbers.
+    /// Bits per number that the best multiple of the previous layer saves at equal error, for Gaussian
+    /// numbers.
     pub(crate) bits_saved: f64,
-    /// Bits a number, in steps of a quarter of the standard deviation.
+    /// Entropy in bits per number, in steps of a quarter of the standard deviation.
     pub(crate) entropy: f64,
-    /// The same where the number of the layer before is known.
+    /// The same entropy if the number in the previous layer is known.
     pub(crate) entropy_given_last: f64,
 }
 
-/// Layers of one kind in order; each is compared with the one before it.
+/// Layers of one kind in order. Each is compared with the previous one.
 #[derive(Default)]
 pub(crate) struct Layers {
     last: Vec<f32>,
@@ -47,7 +49,7 @@ struct Pair {
 }
 
 impl Layers {
-    /// Takes up the next layer; of another size than the last, it is compared with nothing.
+    /// Adds the next layer. A layer whose size differs from the last one is compared with nothing.
     pub(crate) fn push(&mut self, layer: &[f32]) {
         if self.last.len() == layer.len() && !layer.is_empty() {
             self.numbers = layer.len();
@@ -75,7 +77,7 @@ impl Layers {
     }
 }
 
-/// Kinds of numbers by name, in the order in which they first came.
+/// Kinds of numbers by name, in the order of their first appearance.
 #[derive(Default)]
 pub(crate) struct Kinds {
     order: Vec<String>,
@@ -83,7 +85,7 @@ pub(crate) struct Kinds {
 }
 
 impl Kinds {
-    /// Takes up a layer of a kind.
+    /// Adds a layer of a kind.
     pub(crate) fn push(&mut self, kind: &str, layer: &[f32]) {
         if !self.layers.contains_key(kind) {
             self.order.push(kind.to_owned());
@@ -91,13 +93,13 @@ impl Kinds {
         self.layers.entry(kind.to_owned()).or_default().push(layer);
     }
 
-    /// Of every kind that has two layers of a size.
+    /// The figures of every kind that has two consecutive layers of equal size.
     pub(crate) fn figures(&self) -> Vec<DeltaFigures> {
         self.order.iter().filter_map(|kind| self.layers[kind].figures(kind.clone())).collect()
     }
 }
 
-/// Takes the mean of each of `dim` channels off.
+/// Subtracts the mean of each of `dim` channels.
 pub(crate) fn centre(rows: &mut [f32], dim: usize) {
     let count = (rows.len() / dim).max(1) as f64;
     for channel in 0..dim {
@@ -146,7 +148,7 @@ impl Moments {
     }
 }
 
-/// Bits of `next`, and of it where `last` is known.
+/// Entropy of `next` in bits, alone and with `last` known.
 fn entropies(last: &[f32], next: &[f32], x: (f64, f64), y: (f64, f64)) -> (f64, f64) {
     let level = |value: f32, (mean, deviation): (f64, f64)| {
         let steps = (f64::from(value) - mean) / (STEP * deviation.max(f64::MIN_POSITIVE));
@@ -176,7 +178,7 @@ mod tests {
     use super::*;
     use crate::stats::random_directions;
 
-    /// A layer that is `share` the one before and for the rest its own.
+    /// A layer that is a `share` of the previous one, and otherwise its own.
     fn figures(share: f32) -> DeltaFigures {
         let row = |seed| {
             let vectors = random_directions(800, 128, seed).unwrap();

@@ -45,10 +45,7 @@ fn compare_says_which_file_is_missing() {
         [["compare", "a.tqk", "nosuch.tqk"], ["compare", "no/such", "s4"], ["compare", "s4", "nosuch.tqk"]]
     {
         let message = error(at, &args, 2);
-        assert!(
-            message.contains("no such file; accepted are a .tqk file, a snapshot, or a run"),
-            "{message}"
-        );
+        assert!(message.contains("no such file: expected a .tqk file, a snapshot, or a run"), "{message}");
     }
     assert!(
         error(at, &["compare", "a.tqk", "s9"], 2).contains("'s9' is no file and no run: kv=s9 is not valid")

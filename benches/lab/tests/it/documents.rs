@@ -1,4 +1,4 @@
-//! The documents name commands and options that `tqkv` and `tqkv-lab` have, and ways to install them that work.
+//! Commands and options in the documents exist in `tqkv` and `tqkv-lab`, and the ways to install them work.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,7 +28,7 @@ fn is_command(code: &str) -> bool {
     code.starts_with("tqkv ") || code.starts_with("tqkv-lab ")
 }
 
-/// The help of a command that is one of the program's own.
+/// The help of one of the program's own commands.
 fn help_of(program: &str, name: &str) -> Option<String> {
     if program == "tqkv-lab" {
         let output = lab(&root(), &[name, "--help"]);
@@ -91,7 +91,7 @@ fn every_command_in_a_document_exists_with_its_options() {
     assert!(seen > 30, "only {seen} commands found");
 }
 
-/// Nothing is published yet: what a registry would be asked for is not there.
+/// Nothing is published yet, so no document installs from a registry.
 #[test]
 fn no_document_sends_readers_to_a_registry() {
     let mut paths: Vec<_> = documents();

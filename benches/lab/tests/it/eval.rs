@@ -1,5 +1,5 @@
-//! `tqkv-lab eval`: variants of the shipped model, and prefixes that are stored in a basis learned from one part of the held-out text
-//! and judged on another.
+//! `tqkv-lab eval`: variants of the shipped model, and stored prefixes. The basis is learned from one part of
+//! the held-out text and measured on another.
 
 use std::fs;
 
@@ -23,7 +23,7 @@ fn number(value: &Value, name: &str) -> f64 {
     value[name].as_f64().unwrap_or_else(|| panic!("{name} in {value}"))
 }
 
-/// Beside the hidden states of each layer, what the cache says of its KV heads.
+/// The figures of each layer's KV heads stand beside its hidden states.
 #[test]
 fn eval_shows_what_encoding_does_to_each_layer() {
     let folder = tempfile::tempdir().unwrap();
@@ -46,7 +46,7 @@ fn eval_shows_what_encoding_does_to_each_layer() {
             assert!(number(s2, error) > 2.0 * number(s4, error), "{report}");
         }
         assert!((0.005..0.02).contains(&number(s4, "value_error")), "{report}");
-        // Keys of the first and the last layer have a constant, which is taken off.
+        // Keys of the first and the last layer have a constant, which centring subtracts.
         let biased = layer == 0 || layer == 3;
         assert_eq!(number(s4, "centred_energy") < 0.1, biased, "{report}");
         assert_eq!(number(f16, "means"), 0.0, "{report}");
@@ -60,7 +60,7 @@ fn eval_shows_what_encoding_does_to_each_layer() {
     assert_eq!((layer(0), layer(3)), (("0", &*value_error(0), 6), ("3", &*value_error(3), 6)), "{text}");
 }
 
-/// What the constant in the keys costs, and that centring takes it off.
+/// The constant in the keys costs accuracy, and centring removes that cost.
 #[test]
 fn biased_keys_are_as_good_as_any_once_centred() {
     let folder = tempfile::tempdir().unwrap();
@@ -135,7 +135,7 @@ fn a_learned_basis_stores_nearer_than_codes_alone_in_fewer_bits() {
     assert!(kl[3] < 0.7 * without, "without a basis: {without}, {kl:?}");
 }
 
-/// A basis is judged on text that it has not seen: not by default, and not where the windows are cut in another way.
+/// A basis is measured on text that it was not learned from: by default, and with windows cut in another way.
 #[test]
 fn an_evaluation_on_the_text_that_was_learned_is_refused() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Figures of MEASURED.md that any machine gives again: each is measured anew, and must be what is printed there.
+//! The figures of MEASURED.md that every machine reproduces. Each is measured again, and must equal the
+//! printed one.
 //!
 //! A few rows by default, all with `TQKV_EXHAUSTIVE=1`.
 
@@ -27,7 +28,7 @@ fn number(row: &Value, name: &str) -> f64 {
     row[name].as_f64().unwrap_or_else(|| panic!("{name} in {row}"))
 }
 
-/// The rows below a line of a document that begins with `head`, as far as they are not empty.
+/// The rows of a document below the line that begins with `head`, up to an empty line.
 fn rows(text: &str, head: &str) -> Vec<String> {
     let mut lines = text.lines().skip_while(|line| !line.trim().starts_with(head));
     assert!(lines.next().is_some(), "no line begins with {head}");
@@ -40,7 +41,7 @@ fn cells(row: &str) -> Vec<String> {
     row.trim().trim_matches('|').split('|').map(|cell| cell.trim().trim_matches('*').to_owned()).collect()
 }
 
-/// True if a figure is as printed, but for one in its last digit.
+/// Returns true if a figure equals the printed one, up to one in the last digit.
 fn assert_printed(what: &str, printed: &str, value: f64) {
     let text = printed.trim_end_matches('%').trim().replace(',', "");
     let wanted: f64 = text.parse().unwrap_or_else(|_| panic!("{what}: {printed} is no number"));
@@ -49,7 +50,7 @@ fn assert_printed(what: &str, printed: &str, value: f64) {
     assert!((value - wanted).abs() < 1.5 * last, "{what}: printed is {printed}, measured {value}");
 }
 
-/// Those that are measured in this run.
+/// The rows that this run measures.
 fn chosen(rows: Vec<String>, few: &[&str]) -> Vec<String> {
     let is_chosen = |row: &String| {
         is_exhaustive() || few.iter().any(|few| row.trim_start().trim_start_matches("| ").starts_with(few))
@@ -78,7 +79,7 @@ fn errors_of_trellis_codes_are_what_stats_measures() {
 fn errors_of_sketches_are_what_stats_measures() {
     let section =
         document("MEASURED.md").split("\n## ").find(|text| text.starts_with("M21 ")).unwrap().to_owned();
-    // Rows of several formats have figures of several.
+    // A row of several formats has several figures per cell.
     let single =
         rows(&section, "| codec | bytes | error").into_iter().filter(|row| !cells(row)[0].contains('/'));
     let few: &[&str] = if is_exhaustive() { &[] } else { return };
@@ -87,7 +88,7 @@ fn errors_of_sketches_are_what_stats_measures() {
         let measured =
             &run(&format!("stats --random 200000 --scale-mode raw --codec {}", cells[0]))["codecs"][0];
         let theory = &measured["theory"];
-        // The bound is that of the squared error of dot products.
+        // The bound is for the squared error of dot products.
         let figures = [
             number(measured, "bytes_per_vector"),
             number(measured, "relative_mse"),
@@ -104,8 +105,8 @@ fn errors_of_sketches_are_what_stats_measures() {
     }
 }
 
-/// What README and the report say of QJL: at the same bits the scalar code, at its unbiased scale, has dot products as unbiased and
-/// less error in both.
+/// README and the report compare QJL with the scalar code of the same bits at its unbiased scale. The scalar
+/// code is as unbiased, and its errors of vectors and dot products are smaller.
 #[test]
 fn an_unbiased_scale_gives_what_a_bit_of_qjl_buys() {
     let codecs = run("stats --random 4000 --codec s4,p4,s3,p3,s2,p2")["codecs"].clone();

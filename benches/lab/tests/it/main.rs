@@ -1,4 +1,4 @@
-//! The `tqkv-lab` command: what it measures, draws and refuses; and what documents say of it and of `tqkv`.
+//! The `tqkv-lab` command: measurements, drawings and errors; and the documents on it and on `tqkv`.
 
 #[path = "../../../../host/cli/tests/it/arrays.rs"]
 mod arrays;
@@ -18,5 +18,5 @@ mod stats;
 mod support;
 mod tools;
 
-/// What the tests run.
+/// The program under test.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_tqkv-lab");

@@ -1,4 +1,4 @@
-//! `tqkv-lab needle`: what is found at a length that tests can afford, the fields, and what is refused.
+//! `tqkv-lab needle`: retrieval at a length that tests can afford, the fields, and the errors.
 
 use serde_json::Value;
 
@@ -48,10 +48,10 @@ fn needles_are_found_in_the_bytes_that_plan_says() {
         assert_eq!(names(row), FIELDS);
         assert_eq!((number(row, "retrieval"), number(row, "top_logit")), (1.0, 1.0), "{row}");
         assert!(number(row, "exact_weight") > 0.99 && number(row, "cosine") > 0.9, "{row}");
-        // At 2 bits, logits of needles are off by a few tenths.
+        // At 2 bits, logits of needles have errors of a few tenths.
         assert!((number(row, "weight") - number(row, "exact_weight")).abs() < 0.02, "{row}");
         assert!(number(row, "ms_per_query") > 0.0 && number(row, "gb_per_s") > 0.0, "{row}");
-        // Beside full pages, a cache has the last page of each head and lists.
+        // Beside full pages, a cache holds the last page of each head and lists.
         let ratio = number(row, "resident_bytes") / number(row, "planned_bytes");
         assert!((0.98..1.2).contains(&ratio), "{row}");
     }
@@ -97,18 +97,18 @@ fn the_table_says_the_same() {
 fn bad_input_is_one_line_with_code_2() {
     let folder = tempfile::tempdir().unwrap();
     for (args, expected) in [
-        (&["--tokens", "0"][..], "accepted are 1 to 4294967296"),
+        (&["--tokens", "0"][..], "expected 1 to 4294967296"),
         (&["--tokens", "some"], "'some' is not a whole number"),
         (&["--tokens", "128", "--needles", "129"], "129 needles do not fit 128 tokens"),
-        (&["--tokens", "4096", "--needles", "0"], "accepted are 1 to 1024"),
+        (&["--tokens", "4096", "--needles", "0"], "expected 1 to 1024"),
         (&["--tokens", "4096", "--heads", "3", "--kv-heads", "2"], "3 query heads do not divide among 2"),
         (&["--tokens", "4096", "--head-dim", "100", "--kv", "s4"], "head_dim 100"),
         (&["--tokens", "4096", "--head-dim", "0", "--kv", "s4"], "head_dim 0"),
-        (&["--tokens", "4096", "--strength", "nan"], "accepted are 0 to 1000"),
+        (&["--tokens", "4096", "--strength", "nan"], "expected 0 to 1000"),
         (&["--tokens", "4096", "--kv", "turbo9"], "safe-lowbit"),
         (&["--tokens", "1024", "--kv", "tq3"], "needle: no cache stores tq3,tq3"),
         (&["--policy", "t4 tier=64:t3"], "t4 tier=64:t3: cache spec: t4 pages"),
-        (&["--tokens", "64", "--kv", "s4"], "accepted are --tokens 72 and more"),
+        (&["--tokens", "64", "--kv", "s4"], "expected --tokens 72 or more"),
     ] {
         let message = error(folder.path(), &[&["needle"], args].concat(), 2);
         assert!(message.starts_with("tqkv-lab: ") && message.contains(expected), "{args:?}: {message}");

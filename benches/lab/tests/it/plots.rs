@@ -1,4 +1,4 @@
-//! `tqkv-lab sweep` and `codebook`, and files that plots do not replace.
+//! `tqkv-lab sweep` and `codebook`, and existing files that plots do not replace.
 
 use std::fs;
 
@@ -20,7 +20,7 @@ fn a_sweep_measures_every_length_and_draws_it() {
     for name in ["s2, 1 head, D = 32", "f16, 1 head, D = 32", "reading f16, D = 32", "1024k"] {
         assert!(svg.contains(name), "{name}");
     }
-    // What is there is not replaced unless told to.
+    // An existing file is replaced only with permission.
     let again = lab(folder.path(), &command);
     assert_eq!(again.status.code(), Some(2), "{again:?}");
     assert_eq!(fs::read_to_string(folder.path().join("growth.svg")).unwrap(), svg);
@@ -41,7 +41,7 @@ fn codebook_prints_coordinates_of_unit_vectors() {
     assert!((book["relative_mse"].as_f64().unwrap() - 0.11600).abs() < 1e-5);
 }
 
-/// A pipe waits for its other end, which nobody has here.
+/// A pipe waits for its other end, which nobody opens here.
 #[test]
 #[cfg(unix)]
 fn an_output_that_is_a_pipe_is_refused_at_once() {

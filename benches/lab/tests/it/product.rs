@@ -1,4 +1,5 @@
-//! Commands of `tqkv`, whose program tests of this package cannot run: its library runs them in this process.
+//! Runs commands of `tqkv` through its library in this process, because tests of this package cannot run that
+//! program.
 
 use serde_json::Value;
 use tqkv_cli::Tqkv;

@@ -87,5 +87,5 @@ fn completions_and_manual_pages_are_those_of_this_program() {
     assert!(page.contains(".TH tqkv-lab") && page.contains("needle"), "{page}");
     let folder = tempfile::tempdir().unwrap();
     assert_eq!(json(folder.path(), &["man", "stats"])["name"], "tqkv-lab-stats");
-    assert!(error(folder.path(), &["man", "encode"], 2).contains("accepted are report, eval"));
+    assert!(error(folder.path(), &["man", "encode"], 2).contains("expected report, eval"));
 }

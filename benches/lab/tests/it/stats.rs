@@ -1,4 +1,4 @@
-//! `tqkv-lab stats`: fields, known figures, arrays that are refused.
+//! `tqkv-lab stats`: fields, known figures, and arrays that are refused.
 
 use crate::arrays::{DIM, files, folder, npy, raw, values};
 use crate::product::product;
@@ -161,7 +161,7 @@ fn bad_input_is_one_line_with_code_2_and_leaves_no_file() {
         (vec!["codebook", "--dim", "128", "--bits", "6"], "1 to 5 bits"),
         (vec!["codebook", "--dim", "128", "--bits", "5", "--nested"], "1 to 4 bits"),
         (vec!["codebook", "--dim", "100", "--bits", "2"], "head dims 16, 32"),
-        (vec!["stats", "--dim", "100"], "--dim 100: accepted are the head dims 16, "),
+        (vec!["stats", "--dim", "100"], "--dim 100 is not valid: expected one of 16, "),
         (vec!["stats", "--codec", "s9"], "tqkv codecs --all lists them"),
     ] {
         let message = error(at, &args, 2);
@@ -170,7 +170,7 @@ fn bad_input_is_one_line_with_code_2_and_leaves_no_file() {
     }
 }
 
-/// Every codec of the list is accepted, and has the bytes that the list says.
+/// Every codec of the list is accepted, and has the bytes in the list.
 #[test]
 fn every_codec_of_the_list_is_measured() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! `tqkv-lab compare`, `stats --delta` and `report`: what they say of the shipped model, and that each section stands alone.
+//! `tqkv-lab compare`, `stats --delta` and `report` on the shipped model. Each section of the report stands
+//! alone.
 
 use std::fs;
 
@@ -31,7 +32,8 @@ fn runs_and_snapshots_are_compared_layer_by_layer() {
         }
         assert!(number(layer, "hidden_cosine") > 1.0 - 1e-9, "{layer}");
     }
-    // The first layer's keys are the same, so their error is that of the codec; other codecs have no common code.
+    // The keys of the first layer are equal, so their error is the error of the codec. Other codecs have no
+    // common code.
     let narrow = compare("f16", "s2");
     let first = &narrow["layers"][0];
     assert!((0.05..0.2).contains(&number(&first["values"], "relative_error")), "{first}");
@@ -83,14 +85,14 @@ fn layers_of_the_shipped_model_say_little_of_each_other() {
     assert!(text.contains("difference energy"), "{text}");
 }
 
-/// One page that needs nothing else, with all sections and their commands.
+/// One page that needs no other file, with all sections and their commands.
 #[test]
 fn a_report_is_one_page_that_stands_alone() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
     let output = lab(at, &["report", "--quick", "page.html", "--json"]);
     let stderr = String::from_utf8(output.stderr).unwrap();
-    // A machine that does something else meanwhile times badly, and the report says so.
+    // A machine that runs another program meanwhile measures unreliable times, and the report has a note.
     assert!(
         output.status.success() && stderr.lines().all(|line| line.contains("too noisy to count")),
         "{stderr}"
@@ -116,14 +118,14 @@ fn a_report_is_one_page_that_stands_alone() {
     ] {
         assert!(page.contains(section), "{section}");
     }
-    // Every section says what makes its data, and every drawing is there in two widths.
+    // Every section names the commands of its data, and every drawing has two widths.
     assert_eq!(page.matches("<section ").count(), page.matches("</section>").count());
     for section in page.split("<section ").skip(1) {
         assert!(section.contains("<code>tqkv ") || section.contains("<code>tqkv-lab "), "{section}");
     }
     assert_eq!(page.matches("class=\"wide\"").count(), page.matches("class=\"narrow\"").count());
     assert!(page.matches("class=\"wide\"").count() >= 9);
-    // Every codec is a row: of the list, not of this page.
+    // Every codec of the list has a row.
     for codec in tqkv_core::CodecId::ALL {
         assert!(page.contains(&format!("<td>{}</td>", codec.name())), "{}", codec.name());
     }
@@ -131,7 +133,7 @@ fn a_report_is_one_page_that_stands_alone() {
     for word in ["<script", "http:", "https:", "src=", "@import", "NaN", "/tmp"] {
         assert!(!outside.contains(word), "{word}");
     }
-    // The claim about QJL is made of a table at the scale of which it speaks.
+    // The claim about QJL refers to a table at the scale that the claim names.
     let sketches = page.split("<section ").skip(1).find(|text| text.contains("A bit of QJL")).unwrap();
     assert!(sketches.contains("--scale-mode unbiased") && !sketches.contains("mmse"), "{sketches}");
     assert!(page.contains("1 window of 256 tokens of held-out text"));

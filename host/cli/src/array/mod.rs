@@ -1,7 +1,7 @@
-//! Arrays of vectors: reading `.npy` files and tensors of a `.safetensors` file, writing `.npy`.
+//! Arrays of vectors: reads `.npy` files and tensors of a `.safetensors` file, and writes `.npy`.
 //!
-//! An input stays in its file (memory-mapped) and is converted to f32 row by row, so its size is not
-//! bounded by memory. Not for model weights, whose shapes are many: the model runner reads those itself.
+//! An input stays in its file (memory-mapped) and is converted to f32 row by row, so memory does not limit
+//! its size. Model weights have other shapes; the model runner reads those itself.
 
 mod error;
 mod layout;
@@ -20,7 +20,7 @@ use tqkv::file::Bytes;
 
 use crate::input;
 
-/// Vectors of as many coordinates as the last of `shape`.
+/// Vectors with the coordinates of the last dimension of `shape`.
 #[derive(Debug)]
 pub struct Vectors {
     shape: Vec<usize>,
@@ -36,15 +36,15 @@ enum Source {
 }
 
 impl Vectors {
-    /// Opens `file.npy` or, given as `file.safetensors:name`, one tensor of a safetensors file; `-` is a `.npy`
-    /// file on standard input, which is read into memory.
+    /// Opens `file.npy`, or one tensor of a safetensors file, given as `file.safetensors:name`. `-` is a
+    /// `.npy` file on standard input, which is read into memory.
     ///
-    /// Leading dimensions are flattened: shape `[.., D]` gives rows of D coordinates. Values are not
-    /// read before [`Self::read_row`] asks for them.
+    /// Leading dimensions are flattened: shape `[.., D]` gives rows of D coordinates. [`Self::read_row`]
+    /// reads the values, not this function.
     ///
     /// # Errors
-    /// Anything but f64, f32 or f16 (in safetensors also bf16), C order, two or more dimensions, and as
-    /// many bytes as the shape says.
+    /// Refuses an element type other than f64, f32 or f16 (in safetensors also bf16), and Fortran order. The
+    /// shape needs two or more dimensions, and the number of bytes must fit it.
     pub fn open(spec: &str) -> Result<Self, ArrayError> {
         if input::is_stdin(Path::new(spec)) {
             return Self::read(io::stdin().lock());
@@ -57,18 +57,18 @@ impl Vectors {
         Self::from_bytes(bytes, tensor)
     }
 
-    /// Reads a `.npy` file that comes piece by piece into memory.
+    /// Reads a `.npy` file from a stream into memory.
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// Same as [`Self::open`].
     pub(crate) fn read(input: impl Read) -> Result<Self, ArrayError> {
         Self::from_bytes(Bytes::Owned(npy::read(input)?), None)
     }
 
-    /// From the bytes of a `.npy` file, or those of a safetensors file and the name of one of its tensors.
+    /// Takes the bytes of a `.npy` file, or of a safetensors file with the name of one tensor.
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// Same as [`Self::open`].
     pub(crate) fn from_bytes(bytes: Bytes, tensor: Option<&str>) -> Result<Self, ArrayError> {
         let layout = match tensor {
             Some(name) => tensor::layout(bytes.as_ref(), name)?,
@@ -80,7 +80,7 @@ impl Vectors {
     /// Takes rows of `dim` coordinates from memory.
     ///
     /// # Errors
-    /// [`ArrayError::Length`] where `values` is no whole number of rows.
+    /// [`ArrayError::Length`] if `values` is not a whole number of rows.
     pub fn from_vec(values: Vec<f32>, dim: usize) -> Result<Self, ArrayError> {
         let rows = values.len().checked_div(dim).unwrap_or(0);
         if rows * dim != values.len() || dim == 0 {
@@ -114,7 +114,7 @@ impl Vectors {
         })
     }
 
-    /// Of the array, two numbers or more.
+    /// The shape of the array, with two or more dimensions.
     pub(crate) fn shape(&self) -> &[usize] {
         &self.shape
     }
@@ -124,7 +124,7 @@ impl Vectors {
         self.rows
     }
 
-    /// Whether the elements are f64, which are rounded to f32.
+    /// Returns true if the elements are f64, which are rounded to f32.
     pub(crate) fn is_rounded(&self) -> bool {
         matches!(self.source, Source::File { dtype: Dtype::F64, .. })
     }
@@ -137,7 +137,7 @@ impl Vectors {
     /// Converts row `row` into `out`, `[dim]`.
     ///
     /// # Errors
-    /// [`ArrayError::NonFinite`] with the row's number where it holds NaN or infinity.
+    /// [`ArrayError::NonFinite`] with the number of the row if it holds NaN or infinity.
     ///
     /// # Panics
     /// If `row >= rows()` or `out.len() != dim()`.
@@ -158,10 +158,10 @@ impl Vectors {
         Err(ArrayError::NonFinite { row })
     }
 
-    /// Mean of all rows, `[dim]`, summed in f64 in the order of the rows; zeros where there are none.
+    /// Mean of all rows, `[dim]`, summed in f64 in row order; zeros without rows.
     ///
     /// # Errors
-    /// As [`Self::read_row`].
+    /// Same as [`Self::read_row`].
     pub(crate) fn mean(&self) -> Result<Vec<f32>, ArrayError> {
         let mut sum = vec![0f64; self.dim];
         let mut row = vec![0f32; self.dim];
@@ -176,7 +176,7 @@ impl Vectors {
     }
 }
 
-/// The file, and the tensor in it, that `spec` names.
+/// Splits `spec` into the file and the tensor in it.
 pub(crate) fn split(spec: &str) -> (&str, Option<&str>) {
     let marker = ".safetensors:";
     match spec.find(marker) {

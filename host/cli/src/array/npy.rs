@@ -1,7 +1,7 @@
 //! The `.npy` container: strict reading of versions 1 to 3, writing of version 1.
 //!
-//! Written here because the format is a fixed prefix and a three-key dictionary, while the crate that
-//! also reads f16 brings a grammar engine and a C stub along.
+//! The format is a fixed prefix and a dictionary of three keys, so it is parsed here. The crate that also
+//! reads f16 depends on a grammar engine and a C stub.
 
 use std::io::{BufWriter, Read, Write};
 
@@ -11,14 +11,14 @@ use crate::target::Target;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
-/// Where the elements of the `.npy` file `bytes` lie.
+/// Finds the elements in the bytes of a `.npy` file.
 pub(super) fn layout(bytes: &[u8]) -> Result<Layout, ArrayError> {
     let rest = bytes.strip_prefix(MAGIC).ok_or(ArrayError::UnknownFormat)?;
     let (len, body) = match *rest {
         [1, _, a, b, ref body @ ..] => (usize::from(u16::from_le_bytes([a, b])), body),
         [2 | 3, _, a, b, c, d, ref body @ ..] => (u32::from_le_bytes([a, b, c, d]) as usize, body),
         [1..=3, ..] | [] => return Err(ArrayError::NpyHeader("truncated")),
-        _ => return Err(ArrayError::NpyHeader("unknown version, accepted are 1 to 3")),
+        _ => return Err(ArrayError::NpyHeader("unknown version: expected 1 to 3")),
     };
     let Some((text, elements)) = body.split_at_checked(len) else {
         return Err(ArrayError::NpyHeader("truncated"));
@@ -27,15 +27,15 @@ pub(super) fn layout(bytes: &[u8]) -> Result<Layout, ArrayError> {
     Ok(Layout { dtype, shape, offset: bytes.len() - elements.len(), len: elements.len() })
 }
 
-/// Reads a `.npy` file as far as its header says, and one byte more where there is one.
+/// Reads a `.npy` file up to the length in its header, and one byte more if there is one.
 pub(super) fn read(mut input: impl Read) -> Result<Vec<u8>, ArrayError> {
     let mut bytes = Vec::new();
-    // Magic, version and the longest length; then the header; then the elements.
+    // Magic, version and the longest length field; then the header; then the elements.
     append(&mut input, MAGIC.len() + 6, &mut bytes)?;
     let header = match *bytes.strip_prefix(MAGIC).ok_or(ArrayError::UnknownFormat)? {
         [1, _, a, b, ..] => MAGIC.len() + 4 + usize::from(u16::from_le_bytes([a, b])),
         [2 | 3, _, a, b, c, d] => MAGIC.len() + 6 + u32::from_le_bytes([a, b, c, d]) as usize,
-        // Refused by `layout`, which says why.
+        // `layout` refuses this with the reason.
         _ => bytes.len(),
     };
     append(&mut input, header.saturating_sub(bytes.len()), &mut bytes)?;
@@ -44,7 +44,7 @@ pub(super) fn read(mut input: impl Read) -> Result<Vec<u8>, ArrayError> {
     Ok(bytes)
 }
 
-/// Appends up to `len` bytes; memory grows with what arrives.
+/// Appends up to `len` bytes. Memory grows with the data that arrives.
 fn append(input: &mut impl Read, len: usize, bytes: &mut Vec<u8>) -> Result<(), ArrayError> {
     input.take(len as u64).read_to_end(bytes)?;
     Ok(())
@@ -133,7 +133,7 @@ impl Dictionary<'_> {
             "<f4" => Ok(Dtype::F32),
             "<f2" => Ok(Dtype::F16),
             ">f8" | ">f4" | ">f2" => Err(ArrayError::BigEndian(found)),
-            _ => Err(ArrayError::Dtype { found, accepted: "f64, f32 and f16 ('<f8', '<f4', '<f2')" }),
+            _ => Err(ArrayError::Dtype { found, accepted: "f64, f32 or f16 ('<f8', '<f4', '<f2')" }),
         }
     }
 
@@ -169,7 +169,7 @@ impl Dictionary<'_> {
     }
 }
 
-/// Writes an f32 `.npy` file of shape [.., dim]; it appears whole, when committed, or not at all.
+/// Writes an f32 `.npy` file of shape `[.., dim]`. It appears whole at the commit, or not at all.
 #[derive(Debug)]
 pub(crate) struct NpyWriter {
     out: BufWriter<Target>,
@@ -181,7 +181,7 @@ impl NpyWriter {
     /// Starts at the beginning of `file`.
     ///
     /// # Errors
-    /// Those of writing.
+    /// Errors of writing.
     pub(crate) fn new(file: Target, leading: &[u64], dim: usize) -> Result<Self, ArrayError> {
         let mut out = BufWriter::new(file);
         out.write_all(&header(leading, dim))?;
@@ -189,10 +189,10 @@ impl NpyWriter {
         Ok(Self { out, announced, pushed: 0 })
     }
 
-    /// Appends values, row after row.
+    /// Appends values in row order.
     ///
     /// # Errors
-    /// Those of writing.
+    /// Errors of writing.
     pub(crate) fn push(&mut self, values: &[f32]) -> Result<(), ArrayError> {
         for value in values {
             self.out.write_all(&value.to_le_bytes())?;
@@ -204,7 +204,8 @@ impl NpyWriter {
     /// Syncs the file and renames it into place.
     ///
     /// # Errors
-    /// [`ArrayError::Count`] where values are missing or too many, those of writing; nothing stays then.
+    /// [`ArrayError::Count`] if values are missing or too many, and errors of writing. No file stays behind
+    /// then.
     pub(crate) fn commit(self) -> Result<(), ArrayError> {
         if self.pushed != self.announced {
             return Err(ArrayError::Count { expected: self.announced, found: self.pushed });
@@ -224,7 +225,7 @@ fn header(leading: &[u64], dim: usize) -> Vec<u8> {
     text.push('\n');
     let mut bytes = MAGIC.to_vec();
     bytes.extend([1, 0]);
-    // A few numbers of at most 20 digits: far below 64 KiB.
+    // The text has a few numbers of at most 20 digits: far below 64 KiB.
     bytes.extend((text.len() as u16).to_le_bytes());
     bytes.extend(text.as_bytes());
     bytes
@@ -264,7 +265,7 @@ mod tests {
     #[test]
     fn what_is_not_accepted_is_named() {
         for (from, to, word) in [
-            ("<f2", "<i8", "accepted are f64, f32 and f16"),
+            ("<f2", "<i8", "expected f64, f32 or f16"),
             ("<f2", ">f4", "'>f4' is big-endian"),
             ("'<f2'", "[('a', '<f4')]", "structured"),
             ("False", "True", "C order"),

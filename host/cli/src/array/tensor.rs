@@ -6,10 +6,10 @@ use safetensors::{Dtype as StDtype, SafeTensors};
 use super::ArrayError;
 use super::layout::{Dtype, Layout};
 
-/// Names listed in an error; the rest is counted.
+/// Number of names in an error; the rest is only counted.
 const LISTED: usize = 12;
 
-/// Where tensor `name` lies in the file `bytes`.
+/// Finds tensor `name` in the bytes of a safetensors file.
 pub(super) fn layout(bytes: &[u8], name: &str) -> Result<Layout, ArrayError> {
     let (header, metadata) = metadata(bytes)?;
     let info = metadata.info(name).ok_or_else(|| no_tensor(name, &metadata))?;
@@ -19,26 +19,23 @@ pub(super) fn layout(bytes: &[u8], name: &str) -> Result<Layout, ArrayError> {
         StDtype::F16 => Dtype::F16,
         StDtype::BF16 => Dtype::Bf16,
         ref other => {
-            return Err(ArrayError::Dtype {
-                found: format!("{other:?}"),
-                accepted: "F64, F32, F16 and BF16",
-            });
+            return Err(ArrayError::Dtype { found: format!("{other:?}"), accepted: "F64, F32, F16 or BF16" });
         }
     };
     let (start, end) = info.data_offsets;
     Ok(Layout { dtype, shape: info.shape.clone(), offset: header + start, len: end - start })
 }
 
-/// The error for a file given without a tensor's name, which lists the names.
+/// The error for a file without a tensor name. It lists the names.
 pub(super) fn name_needed(bytes: &[u8]) -> Result<ArrayError, ArrayError> {
     let (_, metadata) = metadata(bytes)?;
     Ok(no_tensor("", &metadata))
 }
 
-/// Length of everything before the elements, and the table of tensors, both checked against the bytes.
+/// Length of the bytes before the elements, and the table of tensors. Both are checked against the bytes.
 fn metadata(bytes: &[u8]) -> Result<(usize, Metadata), ArrayError> {
     let damaged = |e: safetensors::SafeTensorError| ArrayError::Safetensors(e.to_string());
-    // `deserialize` checks that the elements fill the file exactly, `read_metadata` alone need not.
+    // `deserialize` checks that the elements fill the file exactly; `read_metadata` alone may not.
     SafeTensors::deserialize(bytes).map_err(damaged)?;
     let (header, metadata) = SafeTensors::read_metadata(bytes).map_err(damaged)?;
     Ok((header + 8, metadata))
@@ -79,7 +76,7 @@ mod tests {
     fn unknown_names_and_types_say_what_is_accepted() {
         let bytes = file(&[1, 4], StDtype::F32, &[0; 16]);
         let error = layout(&bytes, "v").unwrap_err().to_string();
-        assert!(error.contains("'v'") && error.contains("accepted are k"), "{error}");
+        assert!(error.contains("'v'") && error.contains("expected one of k"), "{error}");
         let bytes = file(&[1, 4], StDtype::I32, &[0; 16]);
         let error = layout(&bytes, "k").unwrap_err().to_string();
         assert!(error.contains("I32") && error.contains("BF16"), "{error}");

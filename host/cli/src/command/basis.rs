@@ -11,42 +11,44 @@ use crate::error::CliError;
 use crate::input;
 use crate::output::{self, Output, grouped};
 
-/// Learn a basis in which a model's keys and values are stored at about one bit a value.
+/// Learn a basis in which the keys and values of a model take about one bit per value.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: from a text of the kind that will be stored, then what it is worth on another
+    after_help = "Example: learn from a text of the kind that will be stored, then measure on another text
   tqkv basis --text manual.txt manual.tqb
   tqkv-lab eval --text other.txt --storage 1.1 --storage 2.1 --basis manual.tqb
 
-A few thousand tokens do. A text of several kinds serves all of them: --text may be repeated. The file holds second moments of
-keys and values, and hashes of some runs of 32 tokens, by which eval refuses text that was learned from: what it says of the text is little, \
-but not nothing."
+A few thousand tokens are enough. One basis can serve several kinds of text: repeat --text. The file holds second \
+moments of keys and values, and hashes of some runs of 32 tokens. With the hashes, eval refuses text that the basis was learned \
+from. The file reveals little about the text, but more than nothing."
 )]
 pub(crate) struct Args {
     #[command(flatten)]
     model: ModelArgs,
-    /// Text to learn from, - for standard input; may be repeated [default: the second half of the shipped held-out text, which
-    /// eval does not read by default].
+    /// Text to learn from, - for standard input; may be repeated [default: the second half of the shipped
+    /// held-out text, unused by a default eval].
     #[arg(long, value_name = "FILE")]
     text: Vec<PathBuf>,
-    /// Tokens per window; each is a text of its own.
+    /// Tokens per window; every window is a text of its own.
     #[arg(long, value_name = "TOKENS", default_value_t = 1024)]
     context: usize,
-    /// Windows of each text, from its start [default: 4, or as many as the text has].
+    /// Number of windows of each text, from its start [default: 4, or all if the text has fewer].
     #[arg(long, value_name = "N")]
     windows: Option<usize>,
-    /// One basis for keys and one for values, half as large: what layers of more than 1024 values a token have anyway.
+    /// Learn separate bases for keys and values, of half the size. Layers with more than 1024 values per
+    /// token always have them.
     #[arg(long)]
     apart: bool,
-    /// One basis for so many consecutive layers: fewer bits, for so many times the file and the time of encoding and decoding.
+    /// Learn one basis per N consecutive layers: fewer bits, but N times the file size and the time to encode
+    /// and decode.
     #[arg(long, value_name = "N", conflicts_with = "apart")]
     layers: Option<u16>,
-    /// Where to write it.
+    /// File to write.
     #[arg(value_name = "OUT")]
     out: PathBuf,
 }
 
-/// Windows of a text where none are asked for.
+/// Number of windows by default.
 const WINDOWS: usize = 4;
 
 #[derive(Serialize)]

@@ -1,4 +1,4 @@
-//! `tqkv bench`: the kernels of this machine against the f16 and `q4_0` kernels of the same run.
+//! `tqkv bench`: the kernels on this machine, beside the f16 and `q4_0` kernels in the same run.
 
 use std::time::Duration;
 
@@ -13,69 +13,70 @@ use crate::error::CliError;
 use crate::names;
 use crate::output::{Output, table};
 
-/// Measure the kernels: time per token, and ratios to f16 and q4_0 measured in the same run.
+/// Measure the kernels: time per token, and the ratio to f16 and q4_0 in the same run.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: scores from memory on one thread, at two levels
   tqkv bench --op scores --codec s4,s3,s2 --data dram
   tqkv bench --op scores --level avx2 --json
 
-Samples of all cases alternate; the time is the least, in thread CPU time for one thread. Ratios are of \
-least times of this run: never compare times of two runs. Options may be repeated, every combination is \
+Samples of all cases alternate. The time is the smallest; with one thread it is CPU time. Ratios compare the smallest \
+times of one run: never compare times of two runs. Options may be repeated, and every combination is \
 measured. TQKV_LEVEL sets the default level.")]
 pub(crate) struct Args {
-    /// scores, accumulate, attend, encode, decode.
+    /// Operations to measure: scores, accumulate, attend, encode or decode.
     #[arg(long = "op", value_name = "OP", value_parser = op, value_delimiter = ',',
         default_value = "scores,accumulate,attend")]
     ops: Vec<Op>,
     #[command(flatten)]
     kernels: KernelArgs,
-    /// l1 or l2 (in that cache), dram (beyond all caches), or a number of tokens.
+    /// Place of the data: l1 or l2 (in that cache), dram (beyond all caches), or a number of tokens.
     #[arg(long = "data", value_name = "WHERE", value_parser = data, value_delimiter = ',', default_value = "dram")]
     data: Vec<Data>,
-    /// How hard encode searches for a scale: fast, default or best.
+    /// Search effort of encode: fast, default or best.
     #[arg(long = "effort", value_name = "EFFORT", value_delimiter = ',', default_value = "default",
         value_parser = args::effort)]
     efforts: Vec<Effort>,
 }
 
-/// Which kernels are measured, and for how long.
+/// The kernels to measure, and the time for it.
 #[derive(Debug, clap::Args)]
 pub struct KernelArgs {
     /// Codecs to measure.
     #[arg(long = "codec", value_name = "CODEC", value_parser = names::codec, value_delimiter = ',',
         default_value = "s4,s3,s2")]
     codecs: Vec<CodecId>,
-    /// Head dims.
+    /// Head dims to measure.
     #[arg(long = "dim", value_name = "D", value_delimiter = ',', default_value = "128")]
     dims: Vec<usize>,
-    /// portable, avx2, avxvnni, avx512, neon, neondot [default: the fastest of this machine].
+    /// Instruction sets: portable, avx2, avxvnni, avx512, neon or neondot [default: the fastest of this
+    /// machine].
     #[arg(long = "level", value_name = "LEVEL", value_parser = level, value_delimiter = ',')]
     levels: Vec<Level>,
-    /// Threads, each with its own data; more than one is timed by the clock on the wall [default: 1].
-    // Of the type and name of the option that all commands have.
+    /// Number of threads, each with its own data [default: 1]. Two or more are timed in wall-clock time.
+    // The type and name equal those of the common option.
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=256))]
     threads: Option<usize>,
-    /// Query heads that share a key (1 to 8).
+    /// Query heads that share a key, 1 to 8.
     #[arg(long = "query-heads", value_name = "N", value_delimiter = ',', default_value = "1",
         value_parser = clap::value_parser!(u8).range(1..=8))]
     query_heads: Vec<u8>,
-    /// How long to measure in all.
+    /// Total time to measure, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
 }
 
-/// Most tokens of a cache.
+/// Limit of the tokens of a cache.
 pub(crate) const MOST_TOKENS: usize = 1 << 20;
 
 fn op(name: &str) -> Result<Op, String> {
-    let accepted = Op::ALL.map(Op::name).join(", ");
-    Op::ALL.into_iter().find(|op| op.name() == name).ok_or_else(|| format!("accepted are {accepted}"))
+    let expected = Op::ALL.map(Op::name).join(", ");
+    Op::ALL.into_iter().find(|op| op.name() == name).ok_or_else(|| format!("expected {expected}"))
 }
 
 fn data(name: &str) -> Result<Data, String> {
     let tokens = || name.parse().ok().filter(|tokens| (1..=MOST_TOKENS).contains(tokens)).map(Data::Tokens);
     let named = Data::ALL.into_iter().find(|data| data.name() == name);
-    named.or_else(tokens).ok_or_else(|| format!("accepted are l1, l2, dram, 1 to {MOST_TOKENS}"))
+    named.or_else(tokens).ok_or_else(|| format!("expected l1, l2, dram or 1 to {MOST_TOKENS}"))
 }
 
 fn level(name: &str) -> Result<Level, tqkv_simd::LevelError> {
@@ -97,12 +98,12 @@ struct Row {
     dim: usize,
     level: &'static str,
     data: &'static str,
-    /// Of a sweep only.
+    /// Only in a sweep.
     #[serde(skip_serializing_if = "Option::is_none")]
     tokens: Option<usize>,
     threads: usize,
     query_heads: usize,
-    /// Of encode only.
+    /// Only for encode.
     #[serde(skip_serializing_if = "Option::is_none")]
     effort: Option<&'static str>,
     ns_min: f64,
@@ -142,17 +143,17 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     print(&measured, out)
 }
 
-/// What was measured, and the instruction set of this machine.
+/// The measurements, and the instruction set of this machine.
 pub struct Measured {
     pub report: tqkv_benches::Report,
     detected: Level,
 }
 
 impl KernelArgs {
-    /// Measures every combination of operations, places of data and efforts (of encode alone) with the options.
+    /// Measures every combination of operations, places of data, efforts (encode only) and options.
     ///
     /// # Errors
-    /// An instruction set that the machine lacks, and combinations that there are no kernels for.
+    /// An instruction set that the machine lacks, or a combination without a kernel.
     pub fn measure(
         &self,
         which: (&[Op], &[Data], &[Effort]),
@@ -203,10 +204,10 @@ impl KernelArgs {
     }
 }
 
-/// Prints what was measured.
+/// Prints the measurements.
 ///
 /// # Errors
-/// Standard output that takes nothing.
+/// A failed write to stdout.
 pub fn print(measured: &Measured, out: &mut Output) -> Result<(), CliError> {
     let Measured { report, detected } = measured;
     let report = Report {

@@ -1,4 +1,4 @@
-//! `tqkv codecs`: what `--kv` and `--codec` accept, a line each.
+//! `tqkv codecs`: the codecs that `--kv` and `--codec` accept, one per line.
 
 use serde::Serialize;
 use tqkv_core::HEAD_DIMS;
@@ -7,20 +7,21 @@ use crate::error::CliError;
 use crate::names::{self, COMMON};
 use crate::output::Output;
 
-/// List presets and codecs: bits, bytes, and what each is for.
+/// List presets and codecs: bits, bytes, and the use of each.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: what to choose from, then everything, at another head dim
+#[command(after_help = "Example: the usual choices, then all codecs at another head dim
   tqkv codecs
   tqkv codecs --all --dim 64
 
-Bits are those of a value, scale included. Bytes are those of one head vector, for a preset those of a key and a value. \
-Yardsticks are in no cache and no file: eval, generate and stats simulate them. Their errors are those of random directions \
-(tqkv-lab stats), relative and squared, and of dot products with unit vectors.")]
+Bits are per value, scale included. Bytes are per head vector; a preset shows the bytes of a key and a value. \
+No cache or file stores yardsticks: eval, generate and stats simulate them. Their errors are measured on random directions \
+(tqkv-lab stats): relative squared errors, and errors of dot products with unit vectors.")]
 pub(crate) struct Args {
-    /// Head dim.
+    /// Head dim for which bytes are computed.
     #[arg(long, value_name = "D", default_value_t = 128)]
     dim: usize,
-    /// List the codecs of the laboratory too, and the yardsticks: what the literature and other programs store.
+    /// Also list the laboratory's codecs, and the yardsticks: formats of the literature and of other
+    /// programs.
     #[arg(long)]
     all: bool,
 }
@@ -35,13 +36,13 @@ const PRESETS_FOR: [(&str, &str); 6] = [
     ("tiny", "the longest; keep a hot window"),
 ];
 
-/// Names that other programs give to pairs of yardsticks, and what is true of them.
+/// Names of pairs of yardsticks in other programs, with their results.
 const PAIRS_FOR: [(&str, &str); 2] = [
     ("experimental-max", "larger than balanced, and 13 times its KL"),
     ("tq_k4v3", "keys with QJL, values without"),
 ];
 
-/// The use of each codec: those of [`COMMON`], then the laboratory.
+/// The use of each codec: first those of [`COMMON`], then those of the laboratory.
 const CODECS_FOR: [(&str, &str); 28] = [
     ("f16", "not compressed: what others are compared with"),
     ("i8", "8 bits: no visible loss"),
@@ -73,7 +74,7 @@ const CODECS_FOR: [(&str, &str); 28] = [
     ("f8", "8-bit floats (e4m3), for comparison"),
 ];
 
-/// Each yardstick, and its figures: relative squared errors of 100,000 random directions, D = 128, and dot
+/// Each yardstick with its figures: relative squared errors of 100,000 random directions at D = 128, and dot
 /// errors (MEASURED.md, M21).
 const YARDSTICKS_FOR: [(&str, &str); 21] = [
     ("p2", "1 bit and one of QJL: dot error .75, of s2 .36"),
@@ -104,7 +105,7 @@ struct Report {
     dim: usize,
     presets: Vec<Row>,
     codecs: Vec<Row>,
-    /// Simulated only; empty without `--all`.
+    /// Only simulated; empty without `--all`.
     yardsticks: Vec<Row>,
 }
 
@@ -114,7 +115,7 @@ struct Row {
     /// Codecs of a preset.
     #[serde(skip_serializing_if = "Option::is_none")]
     kv: Option<String>,
-    /// Bits per value, scales included; null where there are no blocks of the head dim.
+    /// Bits per value, scales included; null if there are no blocks of the head dim.
     bits: Option<f64>,
     bytes: Option<usize>,
     r#for: &'static str,
@@ -123,10 +124,7 @@ struct Row {
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     if !tqkv_core::is_supported_head_dim(args.dim) {
         let dims = HEAD_DIMS.map(|dim| dim.to_string()).join(", ");
-        return Err(CliError::bad_input(format_args!(
-            "no codec has head dim {}, accepted are {dims}",
-            args.dim
-        )));
+        return Err(CliError::bad_input(format_args!("no codec has head dim {}: expected {dims}", args.dim)));
     }
     let shown = if args.all { CODECS_FOR.len() } else { COMMON.len() };
     let pairs = |of: &[(&'static str, &'static str)]| -> Result<Vec<Row>, CliError> {

@@ -1,4 +1,4 @@
-//! The command `completions`: a script that completes commands and options.
+//! The command `completions`: a shell script that completes commands and options.
 
 use clap_complete::Shell;
 use serde::Serialize;
@@ -7,13 +7,13 @@ use crate::error::CliError;
 use crate::output::Output;
 use crate::program::{Program, command_line};
 
-/// Print the completions of a shell.
+/// Print a completion script for a shell.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:
   tqkv completions bash > ~/.local/share/bash-completion/completions/tqkv
   tqkv completions fish > ~/.config/fish/completions/tqkv.fish")]
 pub struct Args {
-    /// Which shell.
+    /// Shell that reads the script.
     #[arg(value_enum)]
     shell: Shell,
 }

@@ -1,4 +1,4 @@
-//! `tqkv decode`: a `.tqk` file to a `.npy` array.
+//! `tqkv decode`: converts a `.tqk` file to a `.npy` array.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,8 @@ use crate::input;
 use crate::output::{Output, grouped};
 use crate::target::{TargetArgs, yield_stdout};
 
-/// Decode a .tqk file into an f32 .npy array of shape [count, D], or one of `tqkv encode --storage` into two.
+/// Decode a .tqk file into an f32 .npy array of shape [count, D], or a .tqc file (tqkv encode --storage) into
+/// two.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:
   tqkv decode keys.tqk keys.npy
@@ -23,16 +24,16 @@ Example: keys and values, [layers, tokens, KV heads, D] each
 pub(crate) struct Args {
     #[command(flatten)]
     target: TargetArgs,
-    /// The basis that a file of the storage tier was encoded in.
+    /// Basis of the .tqc file (tqkv basis).
     #[arg(long, value_name = "FILE", requires = "values")]
     basis: Option<PathBuf>,
-    /// The array to write values to; keys go to OUT.npy. Both are held in memory.
+    /// Array to write the values to; the keys go to OUT.npy. Both arrays are held in memory.
     #[arg(long, value_name = "OUT.npy", requires = "basis")]
     values: Option<PathBuf>,
-    /// The file to read, - for standard input.
+    /// File to read, - for standard input.
     #[arg(value_name = "IN")]
     input: PathBuf,
-    /// The array to write, - for standard output.
+    /// Array to write, - for standard output.
     #[arg(value_name = "OUT.npy")]
     output: PathBuf,
 }
@@ -46,7 +47,7 @@ struct Decoded {
     count: u64,
 }
 
-/// Blocks decoded between two writes.
+/// Number of blocks between two writes.
 const BATCH: usize = 256;
 
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {

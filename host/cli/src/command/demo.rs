@@ -16,26 +16,29 @@ use crate::device::Place;
 use crate::error::CliError;
 use crate::output::{Output, table};
 
-/// Columns of the table for people.
+/// Columns of the text table.
 pub const HEAD: [&str; 9] =
     ["K,V", "perplexity", "KL to f16", "top-1", "bytes/token", "ratio", "ms at 32k", "spread", "speed-up"];
 
-/// Show what a compressed cache costs and saves, on a real model, in under a minute.
+/// Show on a real model what a compressed cache costs and saves, in under a minute.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:
   tqkv demo
   tqkv demo --prompt \"A trait object\" --tokens 64 --kv s3 --kv s2
 
-Perplexity is exp of the mean surprise at the text's next token (less is better), KL to f16 how far the \
-predictions are from those with an f16 cache (0 is equal), top-1 how often the likeliest token is the \
-same; ratio is f16's bytes per token over the setting's. `tqkv eval --help` says more. `ms at 32k` is the \
-attention of one token over one layer (32 heads, 8 KV heads, head dim 128) of 32,768 random tokens: the least time of forty rounds in \
-which the settings take turns. Spread is the median over the least, and the speed-up f16's time over the setting's. A time whose spread \
-is above 1.5 is left out.")]
+Columns (`tqkv eval --help` explains more):
+  perplexity   exp of the mean surprise at the next token; lower is better
+  KL to f16    distance of the predictions from those under f16; 0 is equal
+  top-1        how often the likeliest token is the same as under f16
+  ratio        bytes per token of f16 over those of the setting
+  ms at 32k    attention of one token over 32,768 random tokens in one layer
+               (32 heads, 8 KV heads, head dim 128): smallest time of 40 rounds
+  spread       median time over the smallest; above 1.5 the time is left out
+  speed-up     time of f16 over the time of the setting")]
 pub(crate) struct Args {
     #[command(flatten)]
     model: ModelArgs,
-    /// Text to go on from [default: the first paragraph of the held-out text].
+    /// Text to continue [default: the first paragraph of the held-out text].
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
     /// Tokens to generate per setting.
@@ -43,10 +46,10 @@ pub(crate) struct Args {
     tokens: usize,
     #[command(flatten)]
     sampling: SamplingArgs,
-    /// Tokens per window of the perplexity.
+    /// Tokens per window of the perplexity measurement.
     #[arg(long, value_name = "TOKENS", default_value_t = 1024)]
     context: usize,
-    /// Windows of the perplexity.
+    /// Number of windows of the perplexity measurement.
     #[arg(long, value_name = "N", default_value_t = 4)]
     windows: usize,
     #[command(flatten)]
@@ -54,7 +57,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// What `tqkv demo` runs without an option.
+    /// The arguments of `tqkv demo` without options.
     pub(crate) fn defaults() -> Result<Self, CliError> {
         let command = Self::augment_args(clap::Command::new("demo"));
         let matches = command.try_get_matches_from(["demo"]);
@@ -77,11 +80,12 @@ struct Row {
     quality: eval::Row,
     /// Bytes per token of f16 over those of the setting.
     ratio: f64,
-    /// Attention of one token over one layer of 32,768 random ones; null where the spread is too wide.
+    /// Time of attention for one token over one layer of 32,768 random tokens; null if the spread is too
+    /// wide.
     long_step_ms: Option<f64>,
-    /// The median of its times over the least.
+    /// Median of these times over the smallest.
     long_step_spread: f64,
-    /// f16's time for that over the setting's.
+    /// This time for f16 over the time for the setting.
     long_speedup: Option<f64>,
     #[serde(flatten)]
     made: Made,
@@ -120,7 +124,7 @@ fn first_paragraph() -> String {
     text[..end].to_owned()
 }
 
-/// The continuation of the prompt under each setting.
+/// Continues the prompt under each setting.
 fn generate_all(args: &Args, model: &Model, prompt: &str, out: &mut Output) -> Result<Vec<Made>, CliError> {
     let policies = args.cache.policies_beside_f16();
     CacheArgs::check_stored("demo", &policies)?;
@@ -138,7 +142,7 @@ fn generate_all(args: &Args, model: &Model, prompt: &str, out: &mut Output) -> R
     made
 }
 
-/// The time of a step over a long cache under each setting.
+/// Times a step over a long cache under each setting.
 fn time_long_steps(args: &Args, out: &mut Output) -> Result<Vec<Timing>, CliError> {
     let bar = out.progress(demo_speed::rounds(), "timing attention over 32k tokens");
     let steps = demo_speed::time(&args.cache.policies_beside_f16(), &mut || bar.inc(1));
@@ -146,7 +150,7 @@ fn time_long_steps(args: &Args, out: &mut Output) -> Result<Vec<Timing>, CliErro
     steps.map_err(CliError::bad_input)
 }
 
-/// Printed in the place of a time that means nothing.
+/// The text in place of a time with too wide a spread.
 pub fn withheld() -> String {
     "-".to_owned()
 }

@@ -1,4 +1,4 @@
-//! How long one attention step over a long cache takes: the speed columns of `tqkv demo`.
+//! Time of one attention step over a long cache, for the speed columns of `tqkv demo`.
 
 use std::time::Instant;
 
@@ -12,43 +12,44 @@ use tqkv_core::{Effort, Options};
 
 /// Tokens of the synthetic cache.
 pub(crate) const TOKENS: usize = 32 << 10;
-/// Of a layer of a model of about 8 billion parameters.
+/// Heads of a layer in a model of about 8 billion parameters.
 const NUM_HEADS: usize = 32;
 const NUM_KV_HEADS: usize = 8;
 const HEAD_DIM: usize = 128;
 
-/// Tokens appended at once.
+/// Tokens per append.
 const CHUNK: usize = 512;
-/// Rounds timed; in each every cache has a step.
+/// Timed rounds, with one step of each cache per round.
 const ROUNDS: usize = 40;
 
-/// How often the least time the median may be, as of `tqkv bench`: beyond it something else ran on the machine.
+/// Limit of the median over the smallest time, the same as in `tqkv bench`. Beyond it, another program ran on
+/// the machine.
 pub const WIDEST_SPREAD: f64 = 1.5;
 
 /// Times of a step under one setting.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timing {
-    /// The least, in milliseconds.
+    /// Smallest time, in milliseconds.
     min: f64,
-    /// The median over the least.
+    /// Median over the smallest time.
     pub(crate) spread: f64,
 }
 
 impl Timing {
-    /// Takes times in seconds, at least one.
+    /// Takes one or more times in seconds.
     fn of(mut seconds: Vec<f64>) -> Self {
         seconds.sort_by(f64::total_cmp);
         Self { min: 1e3 * seconds[0], spread: seconds[seconds.len() / 2] / seconds[0] }
     }
 
-    /// Milliseconds of the fastest step; `None` where the times are too far apart to mean anything.
+    /// The smallest time in milliseconds; `None` if the times differ too much to mean anything.
     pub(crate) fn milliseconds(&self) -> Option<f64> {
         (self.spread <= WIDEST_SPREAD).then_some(self.min)
     }
 }
 
-/// Times attention of one token over one layer's cache of [`TOKENS`] random tokens, on all threads. The settings take turns, so
-/// that what else runs on the machine slows all of them alike.
+/// Times attention of one token over one layer with [`TOKENS`] random tokens, on all threads. The settings
+/// take turns, so that other programs on the machine slow all of them alike.
 pub(crate) fn time(policies: &[Policy], on_round: &mut dyn FnMut()) -> Result<Vec<Timing>, CacheError> {
     let mut random = ChaCha8Rng::seed_from_u64(1);
     let mut normals = |n: usize| -> Vec<f32> { (0..n).map(|_| StandardNormal.sample(&mut random)).collect() };
@@ -67,9 +68,9 @@ pub(crate) fn time(policies: &[Policy], on_round: &mut dyn FnMut()) -> Result<Ve
     Ok(times.into_iter().map(Timing::of).collect())
 }
 
-/// A cache of as many tokens, the same ones again and again.
+/// A cache of [`TOKENS`] tokens, which repeats the given ones.
 fn filled(policy: &Policy, k: &[f32], v: &[f32]) -> Result<KvCache, CacheError> {
-    // How well the codes were searched for does not change how fast they are read.
+    // Search effort changes the codes but not the speed of reading them.
     let options = Options::DEFAULT.effort(Effort::Fast);
     let spec = policy.apply(CacheSpec::new(1, NUM_HEADS, NUM_KV_HEADS, HEAD_DIM)).options(options);
     let mut cache = KvCache::new(spec)?;
@@ -77,7 +78,7 @@ fn filled(policy: &Policy, k: &[f32], v: &[f32]) -> Result<KvCache, CacheError> 
     Ok(cache)
 }
 
-/// How many rounds [`time`] tells of.
+/// Number of rounds that [`time`] reports.
 pub(crate) const fn rounds() -> u64 {
     ROUNDS as u64
 }

@@ -1,14 +1,15 @@
-//! What `tqkv demo` says below its table: the texts, each marked where it leaves the first, and what to do next.
+//! The text below the table of `tqkv demo`: the continuations, each marked where it leaves the first, and the
+//! next steps.
 
 use crate::policy::Name;
 
-/// Share of positions whose likeliest token stays, from which on a setting is worth a recommendation.
+/// Lowest top-1 agreement at which a setting is recommended.
 const KEPT: f64 = 0.99;
 
-/// Stands before the first word that differs from the first text's.
+/// Marks the first word that differs from the first text.
 const MARK: char = '»';
 
-/// The first text, and of the others what differs.
+/// The first text, and the differing part of each other text.
 pub(super) fn texts<'a>(mut rows: impl Iterator<Item = (&'a Name, &'a str)>) -> String {
     let Some((first_name, first)) = rows.next() else { return String::new() };
     let first = first.trim_end();
@@ -26,7 +27,7 @@ pub(super) fn texts<'a>(mut rows: impl Iterator<Item = (&'a Name, &'a str)>) -> 
     text
 }
 
-/// Where the word begins in which `other` leaves `first`; `None` where they are equal.
+/// Start of the word at which `other` leaves `first`; `None` if they are equal.
 fn departure(first: &str, other: &str) -> Option<usize> {
     if first == other {
         return None;
@@ -42,13 +43,13 @@ fn departure(first: &str, other: &str) -> Option<usize> {
 /// Cost and saving of a setting.
 pub(super) struct Outcome<'a> {
     pub(super) name: &'a Name,
-    /// Tokens in the memory that f16 takes for one.
+    /// Number of tokens in the memory of one f16 token.
     pub(super) ratio: f64,
     pub(super) kl: f64,
     pub(super) top1: f64,
 }
 
-/// The setting that holds most at little loss, and the commands that come next.
+/// The setting that holds the most tokens at little loss, and commands to try next.
 pub(super) fn closing<'a>(outcomes: impl Iterator<Item = Outcome<'a>>) -> String {
     let kept = outcomes.filter(|outcome| outcome.top1 >= KEPT && outcome.ratio > 1.0);
     let best = kept.max_by(|a, b| a.ratio.total_cmp(&b.ratio));

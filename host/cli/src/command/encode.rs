@@ -1,4 +1,4 @@
-//! `tqkv encode`: an array to a `.tqk` file.
+//! `tqkv encode`: converts an array to a `.tqk` file.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ use crate::names;
 use crate::output::{Output, grouped};
 use crate::target::{TargetArgs, yield_stdout};
 
-/// Encode an array of vectors into a .tqk file, or keys and values at a budget of bits into a .tqc file.
+/// Encode an array of vectors into a .tqk file, or keys and values at a bit budget into a .tqc file.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: 300 keys of head dim 128 at 4 bits, 66 bytes each
   tqkv encode --codec s4 keys.npy keys.tqk
@@ -26,23 +26,23 @@ Example: keys and values of a prefix at about one bit a value, in a basis of the
   tqkv basis --model model.gguf --text manual.txt model.tqb
   tqkv encode --storage 1.1 --basis model.tqb --values v.npy k.npy prefix.tqc")]
 pub(crate) struct Args {
-    /// Codec of the blocks.
+    /// Codec of the blocks, such as s4.
     #[arg(long, value_parser = names::codec, required_unless_present = "budget", conflicts_with = "budget")]
     codec: Option<CodecId>,
     #[command(flatten)]
     storage: StorageArgs,
     #[command(flatten)]
     encode: EncodeArgs,
-    /// Subtract the mean of all vectors first; the file keeps it and decoding adds it back.
+    /// Subtract the mean of all vectors first. The file stores the mean, and decoding adds it back.
     #[arg(long)]
     centre: bool,
     #[command(flatten)]
     target: TargetArgs,
-    /// Array of shape [.., D]: a .npy of f32, f16 or f64 (rounded to f32), - for one on standard input, or
-    /// file.safetensors:name (also bf16).
+    /// Array of shape [.., D]: a .npy file of f32, f16 or f64 (rounded to f32), - for a .npy on standard
+    /// input, or file.safetensors:name (also bf16).
     #[arg(value_name = "IN")]
     input: String,
-    /// The file to write, - for standard output: .tqk, with --storage .tqc.
+    /// File to write, - for standard output: .tqk, or .tqc with --storage.
     #[arg(value_name = "OUT")]
     output: PathBuf,
 }
@@ -57,13 +57,13 @@ struct Encoded<'a> {
     dim: usize,
     count: u64,
     centred: bool,
-    /// Whether the array is f64, whose numbers were rounded to f32.
+    /// True if the array is f64, rounded to f32.
     rounded: bool,
     bytes_per_vector: usize,
     file_bytes: u64,
 }
 
-/// Rows encoded between two writes.
+/// Number of rows between two writes.
 const BATCH: usize = 4096;
 
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
@@ -124,10 +124,10 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     })
 }
 
-/// Rows that a thread encodes at a time.
+/// Rows per task of a thread.
 const ROWS: usize = 16;
 
-/// Encodes rows `start..` into `blocks`, on all threads; of several bad rows the first is reported.
+/// Encodes rows `start..` into `blocks` on all threads. If several rows are bad, the first one is reported.
 fn encode_batch(
     args: &Args,
     (level, codec): (Level, &AnyCodec),
@@ -153,7 +153,7 @@ fn encode_batch(
                     x.iter_mut().zip(mean.unwrap_or_default()).for_each(|(x, m)| *x -= m);
                     good += 1;
                 }
-                // The rows before a bad one may be worse, and come first.
+                // The rows before a bad one may hold an earlier error.
                 tqkv_simd::codec::encode(level, codec, &x[..good * dim], &mut blocks[..good * bytes])
                     .map_err(|failed| {
                         let (input, row, error) = (&args.input, first + failed.index, failed.error);

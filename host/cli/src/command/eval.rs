@@ -20,69 +20,74 @@ use crate::memory;
 use crate::output::{Output, grouped, table, table_line};
 use crate::preset::{F16, KvCodecs};
 
-/// Measure what compressed caches do to a model's predictions.
+/// Measure how compressed caches change the predictions of a model.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: the presets, then every token quantised, then another model and text
+#[command(after_help = "Example: the presets, every token encoded, attention on codes, another model
   tqkv eval
   tqkv eval --windows 48 --kv s4 --kv s3 --kv s2 --hot 0 --sinks 0
   tqkv eval --step 1 --arithmetic f32 --kv balanced
   tqkv eval --model DIR --text book.txt --context 4096 --kv i8,s3
-Example: codes that narrow with age against one width for all, and what that does to attention alone
+Example: codes that narrow with age beside one width for all, with the attention error
   tqkv eval --kv s4 --policy \"n4 tier=256:n3 tier=512:n2\" --policy \"t2 hot=128\" --attention-error
-Example: the paper's code for dot products beside as many bytes of a scalar code
+Example: the paper's code for dot products beside a scalar code of the same size
   tqkv eval --kv p3 --kv tq3
 
 Columns:
-  perplexity   exp of the mean surprise at the next token; less is better
-  nll delta    the mean surprise less that under f16, in nats per token
-  KL to f16    how far the predictions are from those under f16; 0 is equal
-  KL 99 %      what one position of a hundred exceeds; KL 99.9 % what one of a thousand does
+  perplexity   exp of the mean surprise at the next token; lower is better
+  nll delta    mean surprise minus that under f16, in nats per token
+  KL to f16    distance of the predictions from those under f16; 0 is equal
+  KL 99 %      one position of a hundred exceeds it (99.9 %: one of a thousand)
   top-1        how often the likeliest token is the same as under f16
-  bytes/token  memory of the cache at the end of a window, all included; simulated where no cache stores the format: f32 is
-               held, and the bytes are those of its blocks
-  bits         the same in bits for each value of a key or a value, uncompressed ones included
-  attention    squared error of the attention outputs over their squared norm, beside an f16 cache with the
-               same queries, keys and values; mean over the layers
+  bytes/token  memory of the whole cache at the end of a window; for a yardstick
+               the bytes of its blocks, because the cache holds f32
+  bits         the same in bits per value, uncompressed values included
+  attention    squared error of the attention outputs over their squared norm,
+               against an f16 cache with the same input; mean over the layers
 
-Columns of --layers, a table for each setting; means over the windows, and over the KV heads but for bytes:
-  cosine       of the hidden state after the layer with that under f16
-  key error    squared error of keys as they are first encoded over their squared norm; of one token a page
-               of 128, and 0 until a page is full
-  value error  the same of values
-  energy left  of the keys once their mean is taken off; 1 where they are not centred
+Columns of --layers, one table per setting; means over windows and KV heads, but bytes are sums over the heads:
+  cosine       between the hidden states after the layer and those under f16
+  key error    squared error of keys at their first encoding over their squared
+               norm, from one token per page of 128; 0 until a page is full
+  value error  the same for values
+  energy left  energy of the keys after their mean is subtracted; 1 without
+               centring
   bytes        memory of the layer at the end of a window
-Rows of --attention, a table for each setting: of each layer, the least of its query heads and their mean. Every 64 tokens the \
-newest token's queries are scored against all tokens before it, exactly and from the codes.
-  cosine       between the two vectors of scores (before the softmax)
+
+Columns of --attention, one table per setting; each row shows means over the query heads, then the least. Every 64 tokens, \
+the queries of the newest token are scored against all earlier tokens, exactly and from the codes.
+  cosine       between the two vectors of scores, before the softmax
   top-1        how often the token with the largest score is the same
   top-5        how often that token is among the five largest from the codes
 
---json has them for each head, with the number of means that its keys have had.
+--json lists every head, with the number of means that its keys have had.
 
-A setting's row appears as soon as it is measured.")]
+The row of a setting appears as soon as it is measured.")]
 pub struct Args {
     #[command(flatten)]
     model: ModelArgs,
     /// Text to predict, - for standard input [default: the shipped held-out text].
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
-    /// Tokens per window; each begins with an empty cache.
+    /// Tokens per window; every window begins with an empty cache.
     #[arg(long, value_name = "TOKENS", default_value_t = 1024)]
     context: usize,
-    /// Windows to score, from the start of the text [default: 12, or as many as the text has].
+    /// Number of windows to score, from the start of the text [default: 12, or all if the text has fewer].
     #[arg(long, value_name = "N")]
     windows: Option<usize>,
-    /// Tokens fed at once [default: the whole window]; 1 attends as generation does, on codes.
+    /// Tokens per step [default: the whole window]. 1 attends on codes, as generation does.
     #[arg(long, value_name = "TOKENS", value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     step: Option<usize>,
-    /// Show what every layer is like under each setting as well: hidden states, errors of keys and values, bytes.
+    /// Add a table per setting with the figures of each layer: hidden states, errors of keys and values,
+    /// bytes.
     #[arg(long)]
     layers: bool,
-    /// Compare the outputs of attention with those of an f16 cache that is fed the same as well.
+    /// Add the error of the attention outputs against an f16 cache with the same input.
     #[arg(long)]
     attention_error: bool,
-    /// Compare attention scores with those of exact keys as well, head by head, on the model's own queries and keys. All
-    /// tokens count that a query sees: --hot 0 --sinks 0 leaves encoded ones alone.
+    /// Add a table per setting with the attention scores of each layer, on codes against exact keys.
+    ///
+    /// Queries and keys are those of the model. All tokens that a query sees count; --hot 0 --sinks 0 leaves
+    /// only encoded ones.
     #[arg(long)]
     attention: bool,
     #[command(flatten)]
@@ -96,7 +101,7 @@ struct Report {
     model: String,
     context: usize,
     windows: usize,
-    /// Of all settings together, the model's loading apart.
+    /// Time of all settings together, without loading the model.
     seconds: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     peak_resident_bytes: Option<u64>,
@@ -116,21 +121,21 @@ pub(crate) struct Row {
     pub(crate) top1_agreement: f64,
     pub(crate) cache_bytes_per_token: f64,
     bits_per_value: f64,
-    /// Where asked for.
+    /// With --attention-error.
     #[serde(skip_serializing_if = "Option::is_none")]
     attention_error: Option<f64>,
-    /// One per layer, where asked for.
+    /// With --layers, one per layer.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     layer_cosine: Vec<f64>,
-    /// One per KV head, where asked for; means over the windows.
+    /// With --layers, one per KV head; means over the windows.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     heads: Vec<HeadFigures>,
-    /// One per query head, where asked for.
+    /// With --attention, one per query head.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) scores: Vec<ScoreFigures>,
 }
 
-/// A model and a text to measure it on.
+/// A model and the text to measure it on.
 pub struct Subject {
     pub model: Model,
     pub text: Vec<u8>,
@@ -141,10 +146,10 @@ pub struct Subject {
 }
 
 impl Args {
-    /// Opens what the evaluation is of; `change` makes another model of the one that is loaded.
+    /// Opens the model and the text of the evaluation. `change` turns the loaded model into another one.
     ///
     /// # Errors
-    /// A device, a text or a model that is not there.
+    /// A missing device, text or model.
     pub fn subject(
         &self,
         change: impl FnOnce(Model) -> Result<Model, CliError>,
@@ -160,7 +165,7 @@ impl Args {
         Ok(Subject { model, text, context, windows, place })
     }
 
-    /// The pairs of `--kv`, where there are any; `what` takes only pairs that caches store.
+    /// The pairs of `--kv`, if any. `what` needs pairs that caches store.
     ///
     /// # Errors
     /// Formats that no cache stores.
@@ -173,10 +178,10 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     evaluate_subject(args, &args.subject(Ok)?, out)
 }
 
-/// Measures the caches that `args` ask for on `subject`, and prints what they cost.
+/// Measures the caches of `args` on `subject`, and prints their cost.
 ///
 /// # Errors
-/// Caches that cannot be made for the model, and a text that is too short.
+/// A cache that does not fit the model, or a text that is too short.
 pub fn evaluate_subject(args: &Args, subject: &Subject, out: &mut Output) -> Result<(), CliError> {
     let Subject { model, text, place, .. } = subject;
     let (context, windows) = (subject.context, subject.windows);
@@ -224,15 +229,15 @@ pub fn evaluate_subject(args: &Args, subject: &Subject, out: &mut Output) -> Res
     Ok(())
 }
 
-/// Windows where none are asked for.
+/// Number of windows by default.
 const WINDOWS: usize = 12;
 
-/// As many windows as the text has, and at least one: an evaluation says why it is not there.
+/// Number of windows in the text, at least one: the evaluation reports a text that is too short.
 fn some_windows(model: &Model, text: &[u8], context: usize) -> usize {
     model.count_windows(text, context).unwrap_or(0).clamp(1, WINDOWS)
 }
 
-/// Evaluates f16 and the settings asked for, f16 first; `on_row` has each as soon as it is measured.
+/// Evaluates f16 and then the given settings. `on_row` takes each row as soon as it is measured.
 pub(crate) fn measure(
     model: &Model,
     place: &Place,
@@ -248,7 +253,7 @@ pub(crate) fn measure(
     }
     cache.check(place, &model.config().cache_spec(), &policies)?;
     let setting = |policy: &Policy| {
-        // The reference is the CPU's on every device.
+        // The reference is on the CPU for every device.
         let place = if policy.name.kv == F16.into() { &Place::Cpu } else { place };
         let (name, policy) = (policy.name.to_string(), policy.clone());
         let new_cache = move || -> Result<Box<dyn AttentionCache>, CacheError> {
@@ -280,7 +285,7 @@ pub(crate) fn measure(
     Ok(rows)
 }
 
-/// `values` is how many a token has.
+/// `values` is the number of values per token.
 fn row(name: Name, result: EvalResult, values: usize) -> Row {
     Row {
         name,
@@ -329,14 +334,14 @@ fn cells(row: &Row) -> Vec<String> {
     cells.into_iter().chain(row.attention_error.map(|error| format!("{error:.6}"))).collect()
 }
 
-/// A line of the table. Its columns are as wide before the first row is known as after the last.
+/// A line of the table. The widths are fixed, because rows are printed before later rows are known.
 fn line((first, bytes): (usize, usize), cells: &[String]) -> String {
     let widths = [first, 10, 9, 9, 7, 9, 8, bytes, 5, 9];
     let cells: Vec<_> = cells.iter().map(String::as_str).zip(widths).collect();
     table_line(&cells)
 }
 
-/// A setting's layers. Of a cache that does not keep count, only the hidden states are known.
+/// The table of a setting's layers. A cache without statistics shows only the hidden states.
 fn layers(row: &Row) -> String {
     let head = ["layer", "cosine", "key error", "value error", "energy left", "bytes"];
     let head = if row.heads.is_empty() { &head[..2] } else { &head };

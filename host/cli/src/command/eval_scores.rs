@@ -4,7 +4,7 @@ use tqkv_model::eval::ScoreFigures;
 
 use crate::output::table;
 
-/// The layers, and all of them in the last row.
+/// A row per layer, then a row for all of them.
 pub(super) fn table_of(scores: &[ScoreFigures]) -> String {
     let head = ["layer", "heads", "cosine", "least", "top-1", "least", "top-5", "least"];
     let layers = scores.chunk_by(|a, b| a.layer == b.layer);

@@ -1,4 +1,4 @@
-//! `tqkv export`: a model as a flat file for microcontrollers.
+//! `tqkv export`: writes a model as a flat file for microcontrollers.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -14,30 +14,30 @@ use crate::output::{Output, bytes, grouped, table};
 use crate::plan::parse_size;
 use crate::target::TargetArgs;
 
-/// Quantise a model into one flat file that a microcontroller runs in place, in integers.
+/// Quantise a model into one flat file that a microcontroller runs in place, with integers only.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: a Llama-like model with 8-bit weights, and with 4-bit ones; then what fits a chip
+    after_help = "Example: a Llama-like model with 8-bit weights, then with 4-bit weights; then the fit on a chip
   tqkv export --target mcu DIR model.tqlm
   tqkv export --target mcu --bits 4 --ram 256KiB model.gguf model.tqlm
   tqkv plan --ram 520KiB --model model.tqlm
 
-The file is read by the crate tqkv-lm, which needs no heap and no floats. Its logits are the same on every machine."
+The crate tqkv-lm runs the file. It needs no heap and no floats. Its logits are the same on every machine."
 )]
 pub(crate) struct Args {
-    /// What the file is for.
+    /// Device that runs the file.
     #[arg(long, value_enum)]
     target: Target,
-    /// The model: a .gguf file, or a folder with config.json and .safetensors; of the Llama kind.
+    /// Model of the Llama family: a .gguf file, or a folder with config.json and .safetensors.
     model: PathBuf,
     #[command(flatten)]
     to: TargetArgs,
-    /// The file to write.
+    /// File to write.
     out: PathBuf,
-    /// Bits of a weight.
+    /// Bits per weight.
     #[arg(long, value_enum, default_value_t = Bits::Eight)]
     bits: Bits,
-    /// RAM for caches and what the model works in.
+    /// RAM for the caches and the working memory of the model, with its unit.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "520KiB")]
     ram: u64,
 }
@@ -50,10 +50,10 @@ enum Target {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Bits {
-    /// One scale a row.
+    /// One scale per row.
     #[value(name = "8")]
     Eight,
-    /// One scale a row and 32 columns.
+    /// One scale per row and 32 columns.
     #[value(name = "4")]
     Four,
 }
@@ -62,9 +62,9 @@ enum Bits {
 struct Report {
     output: String,
     bits: u8,
-    /// Of the file: what it takes of flash.
+    /// Bytes of the file, which lies in flash.
     flash_bytes: usize,
-    /// What the model works in, without slots.
+    /// Working memory of the model, without slots.
     work_bytes: u64,
     ram: u64,
     rows: Vec<Row>,
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         Bits::Four => WeightBits::Four,
     };
     let refused = |error| CliError::model(Some(&args.model), &error);
-    // Refused before anything is quantised.
+    // The output is checked before the model is quantised.
     let mut to = args.to.create_of_model(&args.out, &args.model)?;
     let file = Model::load(&args.model).and_then(|model| model.to_flat(bits)).map_err(refused)?;
     let io = |error| CliError::io(&args.out, &error);

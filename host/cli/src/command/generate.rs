@@ -1,4 +1,4 @@
-//! `tqkv generate`: text from a model under compressed caches.
+//! `tqkv generate`: generates text with a model under compressed caches.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -20,7 +20,7 @@ use crate::memory;
 use crate::output::{Output, Waiting, sized, table};
 use crate::signals;
 
-/// Generate text with a compressed cache, and say how fast and how large it was.
+/// Generate text with a compressed cache, and report its speed and size.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: the shipped model, three caches side by side, another model, a pipe
   tqkv generate --prompt \"The borrow checker\"
@@ -31,31 +31,36 @@ use crate::signals;
   tqkv generate --prompt \"fn main() {\" --sequences 4 --temperature 0.8
   tqkv generate --prompt \"fn main() {\" --kv n4 --tier 256:n3 --tier 512:n2
 
-Without --kv the preset balanced is used. With one setting the text appears as it is made. Until a \
-prompt and its continuation outgrow --hot and --sinks, nothing in the cache is compressed. Ctrl-C ends the text where it is, with \
-its report; a second one ends the command.")]
+The default of --kv is the preset balanced. With one setting, the text appears as it is made. While the \
+prompt and its continuation fit --hot and --sinks, nothing in the cache is compressed. Ctrl-C stops the text and prints \
+the report; a second Ctrl-C ends the command.")]
 pub(crate) struct Args {
     #[command(flatten)]
     model: ModelArgs,
-    /// Text to go on from.
+    /// Text to continue.
     #[arg(long, value_name = "TEXT", required_unless_present = "prompt_file")]
     prompt: Option<String>,
-    /// File with the text to go on from, as it is with its last line end; - for standard input.
+    /// File with the text to continue, - for standard input. A line end at the end of the file is part of the
+    /// text.
     #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
     prompt_file: Option<PathBuf>,
-    /// Ask the model instead of going on from the prompt: it is wrapped as the model's chat template has it, and the text ends
-    /// with the model's turn. The template is that of the model's files; without one this is refused.
+    /// Ask the model a question instead of continuing the text.
+    ///
+    /// The prompt is wrapped by the chat template in the model's files; without a template the command fails.
+    /// The text ends with the turn of the model.
     #[arg(long)]
     chat: bool,
-    /// What the model is told before the question of --chat.
+    /// Instruction to the model before the question of --chat.
     #[arg(long, value_name = "TEXT", requires = "chat")]
     system: Option<String>,
-    /// Tokens to generate.
+    /// Number of tokens to generate.
     #[arg(long, value_name = "N", default_value_t = 128)]
     tokens: usize,
-    /// Continuations of the prompt, made together with one pass of the model a step, the i-th with the
-    /// sample seed plus i; greedy ones are all alike. The prompt is run once, and on the CPU its cache is forked: pages
-    /// are shared. Speed and bytes are of all of them.
+    /// Number of continuations of the prompt. The i-th one uses the sample seed plus i; at temperature 0 all
+    /// are equal.
+    ///
+    /// All continuations share each pass of the model. The prompt runs once, and on the CPU its cache is
+    /// forked, so pages are shared. Speed and bytes are totals.
     #[arg(long, value_name = "N", default_value_t = 1,
         value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
     sequences: usize,
@@ -70,10 +75,10 @@ pub(crate) struct Args {
 /// How the next token is chosen.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SamplingArgs {
-    /// 0 always takes the likeliest token; above, tokens are drawn from the softmax at this temperature.
+    /// Temperature of the softmax from which tokens are drawn. 0 always takes the likeliest token.
     #[arg(long, value_name = "T", default_value_t = 0.0)]
     temperature: f32,
-    /// Seed of the draws (--seed is that of the rotation).
+    /// Seed of the draws (--seed is the seed of the rotation).
     #[arg(long, value_name = "N", default_value_t = GenerateSpec::default().seed)]
     sample_seed: u64,
 }
@@ -85,7 +90,7 @@ impl SamplingArgs {
 }
 
 impl Args {
-    /// The prompt, wherever it is.
+    /// The prompt, from the option or the file.
     fn prompt(&self) -> Result<String, CliError> {
         let Some(path) = &self.prompt_file else {
             return Ok(self.prompt.clone().unwrap_or_default());
@@ -112,32 +117,32 @@ struct Row {
     made: Made,
 }
 
-/// What one setting wrote, and its cost.
+/// The text of one setting, and its cost.
 #[derive(Serialize)]
 pub(crate) struct Made {
     pub(crate) text: String,
-    /// Tokens generated.
+    /// Number of generated tokens.
     tokens: usize,
     prompt_tokens: usize,
-    /// Time of the prompt.
+    /// Time of the prompt, in seconds.
     prefill_seconds: f64,
-    /// Tokens of the prompt a second.
+    /// Prompt tokens per second.
     prefill_tokens_per_second: f64,
-    /// Time of a generated token; 0 where there was none after the prompt.
+    /// Time per generated token; 0 without tokens after the prompt.
     ms_per_token: f64,
-    /// Generated tokens a second, the prompt's time apart.
+    /// Generated tokens per second, without the time of the prompt.
     pub(crate) tokens_per_second: f64,
-    /// Bytes of the cache at the end, and what f16 takes for the same tokens in main memory.
+    /// Bytes of the cache at the end, and the bytes of f16 in main memory for the same tokens.
     cache_bytes: usize,
     f16_bytes: usize,
-    /// Why it ended.
+    /// The reason for the end of the text.
     stop: &'static str,
     /// Tokens in the cache at the end.
     #[serde(skip)]
     cache_tokens: usize,
 }
 
-/// Why a text ended, as reports have it.
+/// The reason for the end of a text, as reports name it.
 pub(crate) fn stop_name(stop: StopReason) -> &'static str {
     match stop {
         StopReason::Length => "length",
@@ -198,7 +203,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     signals::ended()
 }
 
-/// One setting, its text printed as it is made.
+/// Runs one setting and prints its text as it is made.
 fn stream(
     model: &Model,
     place: &Place,
@@ -280,7 +285,7 @@ fn summary(rows: &[Row]) -> String {
     format!("{}{}", table(&head, cells), memory::peak_line())
 }
 
-/// A setting's text under its name.
+/// The text of a setting under its name.
 fn titled(name: &Name, text: &str) -> String {
     format!("\n\n[{name}]\n{}", text.trim_end())
 }

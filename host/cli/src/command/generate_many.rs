@@ -1,4 +1,4 @@
-//! `tqkv generate --sequences N`: several continuations of one prompt, made together.
+//! `tqkv generate --sequences N`: several continuations of one prompt in one batch.
 
 use serde::Serialize;
 use tqkv::attention::AttentionCache;
@@ -31,20 +31,20 @@ struct Row {
     name: Name,
     /// In the order of their seeds.
     texts: Vec<String>,
-    /// Tokens generated, of all sequences.
+    /// Generated tokens of all sequences.
     tokens: usize,
     prompt_tokens: usize,
-    /// Time of the prompt, until every sequence had it.
+    /// Time until every sequence has the prompt.
     prefill_seconds: f64,
-    /// Tokens of the prompt a second, as one prompt whether or not it was run for each.
+    /// Prompt tokens per second. The prompt counts once, even if it ran for each sequence.
     prefill_tokens_per_second: f64,
-    /// Time of a step, which makes a token of every sequence; 0 where there was none after the prompt.
+    /// Time of a step, which makes one token per sequence; 0 without steps after the prompt.
     ms_per_step: f64,
-    /// Of all sequences a second, the prompt's time apart.
+    /// Tokens per second of all sequences together, without the time of the prompt.
     tokens_per_second: f64,
-    /// Bytes of all caches at the end, what they share once, and what f16 takes for the same tokens.
+    /// Bytes of all caches at the end, shared ones counted once, and the bytes of f16 for the same tokens.
     cache_bytes: usize,
-    /// What they would be if they shared nothing.
+    /// Bytes of the caches if they shared nothing.
     unshared_bytes: usize,
     f16_bytes: usize,
     /// Tokens of the longest sequence at the end.
@@ -105,7 +105,7 @@ fn row(
     shared: bool,
 ) -> Result<Row, ModelError> {
     let tokens_per_second = made.decode_tokens_per_second();
-    // The first token of each comes out of the prompt.
+    // The prompt already gives the first token of each sequence.
     let longest = made.sequences.iter().map(|sequence| sequence.tokens.len()).max();
     let steps = longest.unwrap_or(0).saturating_sub(1);
     let lengths: Vec<_> = made.sequences.iter().map(|sequence| sequence.cache_tokens).collect();

@@ -1,4 +1,4 @@
-//! What `generate` says of caches in which nothing is compressed yet: why, and what the ratio becomes.
+//! A note of `generate` on caches that compress nothing yet: the reason, and the ratio at a longer context.
 
 use tqkv::cache::{CacheSpec, LayerKind, LayerPolicy, PAGE_TOKENS};
 use tqkv::error::CacheError;
@@ -10,11 +10,11 @@ use crate::output::grouped;
 use crate::policy::Policy;
 use crate::preset::{F16, KvCodecs};
 
-/// Codecs of tokens older than a number of others.
+/// An age in tokens, and the codecs of older tokens.
 type Tier = (u64, KvCodecs);
 
-/// A line for people about the policies whose longest sequence, of so many tokens, still lies in the window; empty where there
-/// are none.
+/// A note on the policies whose longest sequence still lies in the window. The number in each entry is the
+/// length of that sequence. Empty if there is none.
 pub(super) fn note<'a>(
     (config, place, cache): (&Config, &Place, &CacheArgs),
     rows: impl Iterator<Item = (&'a Policy, usize)>,
@@ -24,7 +24,7 @@ pub(super) fn note<'a>(
     }
     let waiting = rows.filter(|(policy, tokens)| {
         let is_compressed = !policy.is_reference() && policy.name.kv != F16.into();
-        // Tokens leave the window in fours.
+        // Tokens leave the window four at a time.
         is_compressed && *tokens < policy.window.hot.saturating_add(policy.window.sinks).saturating_add(4)
     });
     let (mut ratios, mut most) = (Vec::new(), None);
@@ -46,12 +46,13 @@ pub(super) fn note<'a>(
     format!("\nnothing is compressed yet: all {most} tokens lie in the window of --sinks and --hot{later}")
 }
 
-/// The tiers of a policy, from the newest tokens to the oldest; `None` where some tokens are in a file, or layers differ as well.
+/// The tiers of a policy from the newest tokens to the oldest. `None` if some tokens are in a file, or if
+/// layers differ in their codecs.
 fn tiers(policy: &Policy, spec: &CacheSpec) -> Option<Vec<Tier>> {
     if spec.cold.is_empty() { Some(Vec::new()) } else { policy.life().ok().map(|life| life.tiers) }
 }
 
-/// Bytes of a cache of f16 over those of one of `spec`, with `tokens` tokens in full pages.
+/// Bytes of an f16 cache over the bytes of a `spec` cache, with `tokens` tokens in full pages.
 fn f16_ratio(spec: &CacheSpec, tiers: &[Tier], tokens: usize) -> Result<f64, CacheError> {
     let (mut f16, mut coded) = (0.0, 0.0);
     for layer in 0..spec.shape.num_layers {
@@ -66,7 +67,7 @@ fn f16_ratio(spec: &CacheSpec, tiers: &[Tier], tokens: usize) -> Result<f64, Cac
     Ok(f16 / coded)
 }
 
-/// Bytes of a KV head of a layer that holds so many tokens, by their ages.
+/// Bytes of one KV head of a layer that holds `held` tokens, by their ages.
 fn layer_bytes(spec: &CacheSpec, tiers: &[Tier], layer: usize, held: usize) -> Result<f64, CacheError> {
     let mut from = held.min(spec.sinks.saturating_add(spec.hot));
     let mut bytes = from as f64 * token_bytes(spec, layer, Some(F16))?;
@@ -79,7 +80,7 @@ fn layer_bytes(spec: &CacheSpec, tiers: &[Tier], layer: usize, held: usize) -> R
     Ok(bytes + (held - from) as f64 * token_bytes(spec, layer, codecs)?)
 }
 
-/// Bytes of a token of a KV head in a full page, in the layer's codecs unless others are given.
+/// Bytes of a token of one KV head in a full page, in the given codecs or else those of the layer.
 fn token_bytes(spec: &CacheSpec, layer: usize, codecs: Option<KvCodecs>) -> Result<f64, CacheError> {
     let [key, value] = match codecs {
         None => spec.page_bytes(layer)?,

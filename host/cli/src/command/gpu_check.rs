@@ -1,17 +1,16 @@
-//! `tqkv gpu-check`: whether the GPU of this machine computes what the CPU does, and how fast.
+//! `tqkv gpu-check`: compares the GPU of this machine with the CPU, and measures its speed.
 
 use crate::error::CliError;
 use crate::output::Output;
 
-/// Check the kernels on this machine's GPU and measure them beside f16 and the bandwidth of its memory.
+/// Check the kernels on the GPU of this machine, and measure them beside f16 and its memory bandwidth.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: all, as JSON, an object a line
+#[command(after_help = "Example: all checks as JSON, one object per line
   tqkv gpu-check --json > check.jsonl
-
-One sequence of 32,768 tokens, 8 KV heads of 4 query heads, head dim 128
+Example: one sequence of 32,768 tokens, 8 KV heads with 4 query heads each, head dim 128
   tqkv gpu-check --speed --shape 1x32768x8x4x128 --codec s4,s2
 
-A line is printed as soon as it is measured. Times are of the GPU's own events. Exit code 3: no GPU that can; \
+Each line appears as soon as it is measured. Times come from the GPU's own events. Exit code 3: no usable GPU; \
 1: codes or attention are wrong.")]
 pub(crate) struct Args {
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `tqkv inspect`: what a `.tqk` file says about itself, and whether its bytes are whole.
+//! `tqkv inspect`: shows the header of a `.tqk` file and checks its bytes.
 
 use std::path::PathBuf;
 
@@ -12,11 +12,11 @@ use crate::output::{Output, grouped, table};
 
 /// Show the header of a .tqk file and check every CRC.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: exit code 0 says that every byte is as it was written
+#[command(after_help = "Example: exit code 0 means that every byte is as it was written
   tqkv inspect keys.tqk
   tqkv inspect --json keys.tqk")]
 pub(crate) struct Args {
-    /// The file to read, - for standard input.
+    /// File to read, - for standard input.
     #[arg(value_name = "IN.tqk")]
     input: PathBuf,
 }
@@ -37,7 +37,8 @@ struct Inspected {
     header_bytes: usize,
     chunks: u64,
     mean: Option<Vec<f32>>,
-    /// `ok`, or `damaged`: the header is always whole here, a file whose header is not has no fields.
+    /// `ok` or `damaged`. The header is always whole here, because a file with a damaged header has no
+    /// fields.
     crc: &'static str,
     damaged_chunks: Vec<u64>,
 }

@@ -7,13 +7,13 @@ use crate::error::CliError;
 use crate::output::Output;
 use crate::program::{Program, command_line};
 
-/// Print the manual page, or that of one command.
+/// Print the manual page of the program or of one command.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:
   tqkv man | man -l -
   tqkv man eval > tqkv-eval.1")]
 pub struct Args {
-    /// A command [default: all of them].
+    /// Command of the page [default: a page of all commands].
     #[arg(value_name = "COMMAND")]
     about: Option<String>,
 }
@@ -21,13 +21,13 @@ pub struct Args {
 #[derive(Serialize)]
 struct Page {
     name: String,
-    /// In the macros of man.
+    /// The page in the macros of man.
     page: String,
 }
 
 pub fn run<P: Program>(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let mut command = command_line::<P>();
-    // Gives the commands their full names and the options that all share.
+    // Sets the full names of the commands and the common options.
     command.build();
     let (name, command) = match &args.about {
         None => (P::NAME.to_owned(), command),
@@ -38,7 +38,7 @@ pub fn run<P: Program>(args: &Args, out: &mut Output) -> Result<(), CliError> {
                 .map(|c| c.get_name().to_owned())
                 .collect();
             let found = command.find_subcommand(about).cloned().ok_or_else(|| {
-                CliError::bad_input(format_args!("no command '{about}', accepted are {}", names.join(", ")))
+                CliError::bad_input(format_args!("no command '{about}': expected {}", names.join(", ")))
             })?;
             {
                 let name = format!("{}-{about}", P::NAME);

@@ -1,4 +1,4 @@
-//! The commands: a file each, and their list.
+//! The commands, each in its own file, and their list.
 
 mod basis;
 pub mod bench;
@@ -33,7 +33,7 @@ use crate::error::CliError;
 use crate::output::Output;
 use crate::program::{CommonArgs, Program};
 
-/// One command, with its arguments.
+/// One command with its arguments.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Demo(demo::Args),
@@ -53,25 +53,25 @@ pub(crate) enum Command {
     GpuCheck(gpu_check::Args),
     Completions(completions::Args),
     Man(man::Args),
-    /// One page of plots and tables: a command of tqkv-lab.
+    /// Write one page of plots and tables (a command of tqkv-lab).
     #[command(hide = true)]
     Report(door::Args),
-    /// Errors of codecs on vectors: a command of tqkv-lab.
+    /// Measure the errors of codecs on vectors (a command of tqkv-lab).
     #[command(hide = true)]
     Stats(door::Args),
-    /// One token among a million: a command of tqkv-lab.
+    /// Search for one token among a million (a command of tqkv-lab).
     #[command(hide = true)]
     Needle(door::Args),
-    /// Two files, snapshots or runs beside each other: a command of tqkv-lab.
+    /// Compare two files, snapshots or runs (a command of tqkv-lab).
     #[command(hide = true)]
     Compare(door::Args),
-    /// The levels of a scalar code: a command of tqkv-lab.
+    /// Print the levels of a scalar code (a command of tqkv-lab).
     #[command(hide = true)]
     Codebook(door::Args),
 }
 
 impl Command {
-    /// What runs without a command.
+    /// The command that runs if none is given.
     pub(crate) fn demo() -> Result<Self, CliError> {
         demo::Args::defaults().map(Self::Demo)
     }

@@ -1,5 +1,5 @@
-//! `tqkv plan`: bytes per token and longest context of a model, per pair of codecs; tokens per KiB of a
-//! microcontroller.
+//! `tqkv plan`: bytes per token and longest context of a model, per pair of codecs; for a microcontroller,
+//! tokens per KiB.
 
 use std::path::PathBuf;
 
@@ -21,97 +21,113 @@ use super::plan_table::{Report, Row, Step, Weights, human};
 /// Compute the bytes per token of a model's cache, and the longest context for a memory budget.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("whose").args(["layers", "ram"]).multiple(true))]
-#[command(after_help = "Example: a 70B-class model from its config.json and from its shape, a GGUF file
+#[command(after_help = "Example: a 70B-class model from its config.json, a GGUF file, a shape
   tqkv plan --model Llama-3.3-70B/config.json --memory 34GB --kv balanced
   tqkv plan --model model.gguf --memory 2GB
   tqkv plan --layers 80 --kv-heads 8 --head-dim 128 --memory 34GiB
-Example: codes that narrow with age; bytes/token is what a token adds to a long context
+Example: codes that narrow with age; bytes/token is the growth of a long context per token
   tqkv plan --model Llama-3.3-70B --memory 34GB --kv n4 --tier 4096:n3 --tier 32768:n2
   tqkv plan --model Llama-3.3-70B --memory 34GB --policy \"n4 hot=128 tier=4096:n2\" --kv n4
-Example: what a model takes that is larger than memory
+Example: memory of a model that is larger than memory, with streamed weights
   tqkv plan --model Llama-3.3-70B --weights --memory 8GB
   tqkv plan --model Llama-3.3-70B/config.json --weight-bits 4.5 --memory 8GB
-Example: what of a decode step is reading, at 32k tokens on a GPU of 2 TB/s with 16 GB of weights
+Example: read time of a decode step at 32k tokens, on a GPU with 2 TB/s and 16 GB of weights
   tqkv plan --layers 32 --kv-heads 32 --head-dim 128 --tokens 32768 --bandwidth 2TB/s --weight-bytes 16GB
-Example: beside formats of other programs, by name or by their bytes per head vector
+Example: rows for formats of other programs, by name or by bytes per head vector
   tqkv plan --layers 80 --kv-heads 8 --head-dim 128 --memory 34GB --kv t3 --kv tq3 --other mine=72,68
 Example: a microcontroller, one KV head of 64 coordinates
   tqkv plan --ram 64KiB --head-dim 64
-Example: a language model on it, from its flat file
+Example: a language model on the microcontroller, from its flat file
   tqkv plan --ram 520KiB --firmware-model model.tqlm
 
-Columns: bytes/token is what a token adds while no window is full, f16 and f32 are the bytes of those over it. With --tokens, cache \
-is all that so many tokens hold, read ms the time in which --bandwidth gives it, and step ms that with the weights: a step of \
-generation reads both once, and is no faster than that. Layers with a state of fixed size, which hybrids have, are not counted.")]
+Columns:
+  bytes/token      bytes that a token adds while no window is full
+  f16 ratio        bytes of f16 over bytes/token; f32 ratio the same of f32
+  past window      bytes that a token adds once the windows are full
+  longest context  tokens that fit --memory
+  cache            bytes of the cache with --tokens
+  read ms          time to read that cache once at --bandwidth
+  step ms          time to read cache and weights once, the least that a step of
+                   generation takes
+
+Layers with a state of fixed size, which hybrids have, are not counted.")]
 pub(crate) struct Args {
-    /// The model: a .gguf file, a folder with config.json, a config.json alone, or - for one on standard input. Sliding
-    /// windows, layers without attention, latent attention and the longest context are taken from it.
+    /// Model: a .gguf file, a folder with config.json, a config.json, or - for a config.json on standard
+    /// input.
+    ///
+    /// The file gives sliding windows, layers without attention, latent attention and the longest context.
     #[arg(long, visible_alias = "config", value_name = "PATH",
         required_unless_present_any = ["layers", "kv_heads", "head_dim", "ram"])]
     model: Option<PathBuf>,
-    /// Decoder layers, in place of a config.json.
+    /// Number of decoder layers, if there is no --model.
     #[arg(long, value_name = "N", requires_all = ["kv_heads", "head_dim"], conflicts_with = "model", value_parser = size())]
     layers: Option<u32>,
-    /// KV heads per layer.
+    /// Number of KV heads per layer.
     #[arg(long, value_name = "N", requires_all = ["whose", "head_dim"], value_parser = size())]
     kv_heads: Option<u32>,
     /// Coordinates per head vector.
     #[arg(long, value_name = "D", requires = "whose", value_parser = size())]
     head_dim: Option<u32>,
-    /// Memory of a microcontroller for the cache: tokens per KiB of the integer codecs. One layer and one KV
-    /// head unless told otherwise.
+    /// RAM of a microcontroller for the cache, with its unit: shows tokens per KiB for the integer codecs.
+    /// The default shape is one layer and one KV head.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with_all = ["memory", "hot", "sinks", "tier", "policy"])]
     ram: Option<u64>,
-    /// The flat file of a model for microcontrollers (tqkv export): what it works in is taken off the RAM.
+    /// Flat file of a model for microcontrollers (tqkv export). Its working memory is subtracted from --ram.
     #[arg(long, value_name = "FILE", requires = "ram", conflicts_with_all = ["model", "layers", "kv_heads", "head_dim"])]
     firmware_model: Option<PathBuf>,
     /// Memory for the cache, with its unit: 34GB is 34*10^9 bytes, 34GiB is 34*2^30.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<u64>,
-    /// Say what the weights of --model take as well, in memory and streamed layer by layer
-    /// (generate --stream-weights); activations of a prompt come on top, 1024 tokens at a time.
+    /// Show the memory of the weights of --model as well, whole and streamed by layer.
+    ///
+    /// See generate --stream-weights. Activations of the prompt take extra memory, for 1024 tokens at a time.
     #[arg(long, requires = "model")]
     weights: bool,
-    /// The same without weights on disk: so many bits per weight, counted from the config of --model.
+    /// Bits per weight for the same figures without weights on disk, counted from the config of --model.
     #[arg(long, value_name = "BITS", requires = "model", conflicts_with = "weights", value_parser = weight_bits)]
     weight_bits: Option<f64>,
-    /// Tokens in the cache: say what they take.
+    /// Number of tokens in the cache: shows their memory.
     #[arg(long, value_name = "N", conflicts_with = "ram", value_parser = clap::value_parser!(u64).range(1..))]
     tokens: Option<u64>,
-    /// Bytes a second that the memory gives, of a GPU or a CPU: say how long reading takes in a step of generation.
+    /// Memory bandwidth of the GPU or CPU, such as 2TB/s: shows the time to read memory in a step of
+    /// generation.
     #[arg(long, value_name = "SIZE/s", value_parser = parse_bandwidth, requires = "tokens")]
     bandwidth: Option<u64>,
-    /// Bytes of the weights that a step reads, in place of those of --weights (of a mixture of experts, its active ones).
+    /// Bytes of weights that a step reads, in place of --weights. For a mixture of experts, count the active
+    /// ones.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "bandwidth")]
     weight_bytes: Option<u64>,
-    /// A row for a format of another program: a name, and its bytes a head vector (of keys and of values where they
-    /// differ). All its tokens count as encoded. May be repeated.
+    /// A row for another program's format: a name, and its bytes per head vector. May be repeated. Examples:
+    /// tq3=52, or turbo4=72,68 for keys and values.
+    ///
+    /// All its tokens count as encoded.
     #[arg(long, value_name = "NAME=BYTES", conflicts_with = "ram")]
     other: Vec<Foreign>,
-    /// A row for tokens stored at so many bits a value (encode --storage), and the bytes of their basis; may be repeated.
+    /// A row for tokens of the storage tier (encode --storage), in bits per value, with the bytes of their
+    /// basis. May be repeated.
     #[arg(long, value_name = "BITS", value_parser = budget, conflicts_with = "ram")]
     storage: Vec<Budget>,
     #[command(flatten)]
     kv: KvArgs,
-    /// A row with a policy of its own: codecs, and what differs from the options; may be repeated (--help lists its words):
-    /// --policy "n4 hot=32 tier=256:n3 tier=512:n2"
+    /// A row with its own policy: codecs, then settings that differ from the options. May be repeated.
+    /// Example: --policy "n4 hot=32 tier=256:n3 tier=512:n2". `--help` lists the settings.
     #[arg(long, value_name = "POLICY", long_help = policy::help())]
     policy: Vec<PolicyArg>,
     #[command(flatten)]
     ages: AgeArgs,
 }
 
-/// A number of layers, heads or coordinates.
+/// Parses a number of layers, heads or coordinates.
 fn size() -> RangedU64ValueParser<u32> {
     RangedU64ValueParser::new().range(1..)
 }
 
 fn weight_bits(text: &str) -> Result<f64, String> {
     let bits = text.parse::<f64>().ok().filter(|bits| (0.1..=64.0).contains(bits));
-    bits.ok_or_else(|| "accepted are 0.1 to 64".to_owned())
+    bits.ok_or_else(|| "expected 0.1 to 64".to_owned())
 }
 
-/// Rows without `--kv`.
+/// The rows without `--kv`.
 const DEFAULT: [CodecId; 8] =
     [CodecId::F16, CodecId::I8, CodecId::T4, CodecId::S4, CodecId::T3, CodecId::S3, CodecId::T2, CodecId::S2];
 
@@ -156,7 +172,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     out.print(&report, human)
 }
 
-/// What rows have in common.
+/// The inputs that all rows share.
 struct Planner<'a> {
     shape: CacheShape,
     args: &'a Args,
@@ -186,7 +202,7 @@ impl Planner<'_> {
         };
         let row = planned(life.oldest()).map_err(|error: PlanError| CliError::bad_input(error))?;
         if !life.tiers.is_empty() {
-            // A cache says best which codecs can become which.
+            // The cache itself checks which codecs can follow each other.
             KvCache::new(policy.apply(shape.spec()))
                 .map_err(|error| CliError::bad_input(format_args!("{}: {error}", policy.name)))?;
         }
@@ -236,7 +252,7 @@ fn shape(args: &Args, source: Option<&PlanSource>) -> Result<CacheShape, CliErro
     if let Some(source) = source {
         return source.shape();
     }
-    // The command line lets neither layers nor KV heads be absent without `--ram`.
+    // The command line requires layers and KV heads unless `--ram` is given.
     let Some(head_dim) = args.head_dim else {
         return Err(CliError::bad_input("--ram needs the shape of the vectors: --head-dim, or a --model"));
     };

@@ -1,4 +1,4 @@
-//! `tqkv plan --ram`: tokens per KiB of a microcontroller.
+//! `tqkv plan --ram`: tokens per KiB on a microcontroller.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ struct RamReport {
     kv_heads: usize,
     head_dim: usize,
     ram: u64,
-    /// Of it, what the model works in; its file is in flash.
+    /// Part of `ram` that the model works in; its file is in flash.
     #[serde(skip_serializing_if = "Option::is_none")]
     work_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -36,13 +36,13 @@ struct RamRow {
     tokens: u64,
 }
 
-/// Prints what ring caches in `ram` bytes hold.
+/// Prints the number of tokens that ring caches in `ram` bytes hold.
 pub(super) fn run(kv: &KvArgs, shape: CacheShape, ram: u64, out: &mut Output) -> Result<(), CliError> {
     let pairs = kv.own("plan")?;
     out.print(&report(pairs, shape, ram).map_err(CliError::bad_input)?, human)
 }
 
-/// The same beside a language model, from its flat file.
+/// The same beside a language model, given by its flat file.
 pub(super) fn run_model(kv: &KvArgs, path: &Path, ram: u64, out: &mut Output) -> Result<(), CliError> {
     let file = input::read(path)?;
     let model = flat::read(&file)
@@ -105,7 +105,7 @@ fn human(report: &RamReport) -> String {
     )
 }
 
-/// Signs and scale mode of two codecs, and three words, on a 32-bit processor.
+/// Signs and scale mode of two codecs and three words, on a 32-bit processor.
 fn ring_overhead(head_dim: usize) -> u64 {
     (2 * (head_dim as u64 + 1)).next_multiple_of(4) + 3 * 4
 }

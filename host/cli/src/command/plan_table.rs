@@ -1,4 +1,4 @@
-//! What `tqkv plan` says, and its table.
+//! The report of `tqkv plan`, and its table.
 
 use crate::output::{bytes, grouped, sized, table};
 use serde::Serialize;
@@ -9,18 +9,18 @@ pub(super) struct Report {
     pub(super) kv_heads: usize,
     pub(super) head_dim: usize,
     pub(super) value_dim: usize,
-    /// Whether a token is one latent vector a layer, which the codec of K keeps.
+    /// True if a token is one latent vector per layer, stored in the codec of K.
     pub(super) latent: bool,
-    /// Layers with a sliding window, and its tokens.
+    /// Number of layers with a sliding window, and the tokens of the window.
     pub(super) windowed_layers: usize,
     pub(super) window: Option<u64>,
-    /// Longest sequence that the model is made for, null where it is not said.
+    /// Longest sequence of the model; null if the model states none.
     pub(super) model_context: Option<u64>,
     pub(super) memory: Option<u64>,
-    /// Where asked for.
+    /// With `--weights` or `--weight-bits`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) weights: Option<Weights>,
-    /// Tokens, bandwidth and weights of a step, where asked for.
+    /// Tokens, bandwidth and weights of a step, if given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tokens: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -29,36 +29,36 @@ pub(super) struct Report {
     pub(super) weight_bytes: Option<u64>,
     pub(super) hot: usize,
     pub(super) sinks: usize,
-    /// Of the basis of stored tokens, once for all of them.
+    /// Bytes of the basis, needed once for all stored tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) basis_bytes: Option<u64>,
     pub(super) rows: Vec<Row>,
 }
 
-/// Bytes of the weights as they are stored.
+/// Bytes of the weights in their stored form.
 #[derive(Serialize)]
 pub(super) struct Weights {
     pub(super) all: u64,
-    /// Embedding, head and what else belongs to no layer.
+    /// Embedding, output head and all other weights outside the layers.
     pub(super) beside_layers: u64,
     pub(super) largest_layer: u64,
-    /// In memory at once where layers are streamed.
+    /// Bytes in memory at once if layers are streamed.
     pub(super) streamed: u64,
 }
 
 #[derive(Serialize)]
 pub(super) struct Row {
-    /// Null in the row of a format of another program, which has a name instead.
+    /// Null in the row of another program's format, which has a name instead.
     pub(super) codec_k: Option<&'static str>,
     pub(super) codec_v: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) other: Option<String>,
-    /// The `--policy`, or what would be one where tiers are those of the options.
+    /// The text of `--policy`, or its equivalent if the options set tiers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) policy: Option<String>,
-    /// What a token adds, to the oldest tier where there are tiers.
+    /// Bytes that a token adds, in the oldest tier if there are tiers.
     pub(super) bytes_per_token: u64,
-    /// The same where windows are full, null without windows.
+    /// The same once windows are full; null without windows.
     pub(super) bytes_per_token_past_window: Option<u64>,
     pub(super) f16_ratio: f64,
     pub(super) f32_ratio: f64,
@@ -68,7 +68,7 @@ pub(super) struct Row {
     pub(super) step: Step,
 }
 
-/// What the tokens asked for take, in memory and of a step's time.
+/// Memory and step time for the tokens of `--tokens`.
 #[derive(Default, Serialize)]
 pub(super) struct Step {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -79,7 +79,7 @@ pub(super) struct Step {
     pub(super) step_ms: Option<f64>,
 }
 
-/// The report for people.
+/// The text report.
 pub(super) fn human(report: &Report) -> String {
     let mut text = shape(report);
     if let Some(weights) = &report.weights {

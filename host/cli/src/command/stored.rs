@@ -1,4 +1,5 @@
-//! `tqkv encode --storage` and `tqkv decode --basis`: arrays of keys and values to a file of the storage tier, and back.
+//! `tqkv encode --storage` and `tqkv decode --basis`: convert arrays of keys and values to a file of the
+//! storage tier, and back.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -14,20 +15,21 @@ use crate::input;
 use crate::output::{Output, grouped};
 use crate::target::{TargetArgs, yield_stdout};
 
-/// Keys and values together, instead of vectors one by one.
+/// Options to store keys and values together, instead of single vectors.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StorageArgs {
-    /// Bits a value, 0.5 to 5: IN holds keys after RoPE and --values values, [layers, tokens, KV heads, D] each.
+    /// Bits per value, 0.5 to 5. IN holds keys after RoPE and --values the values, both of shape [layers,
+    /// tokens, KV heads, D].
     #[arg(long = "storage", value_name = "BITS", value_parser = budget, requires_all = ["basis", "values"],
         conflicts_with_all = ["EncodeArgs", "centre"])]
     budget: Option<Budget>,
-    /// The basis that `tqkv basis` wrote: it knows the model's shape and RoPE.
+    /// Basis of the model from `tqkv basis`, which also states its shape and RoPE.
     #[arg(long, value_name = "FILE", requires = "budget")]
     basis: Option<PathBuf>,
-    /// Array of the values, as IN.
+    /// Array of the values, in the forms of IN.
     #[arg(long, value_name = "IN", requires = "budget")]
     values: Option<String>,
-    /// Position of the first token; those before the fifth stay as they are.
+    /// Position of the first token. The first four tokens of a text stay uncompressed.
     #[arg(long, value_name = "N", default_value_t = 0, requires = "budget", value_parser = clap::value_parser!(u64).range(..=1 << 52))]
     position: u64,
 }
@@ -43,7 +45,7 @@ struct Stored {
     bits_per_value: f64,
 }
 
-/// Encodes the arrays; nothing where the storage tier is not asked for.
+/// Encodes the arrays; does nothing without `--storage`.
 pub(crate) fn encode(
     args: &StorageArgs,
     (keys, target): (&str, TargetArgs),
@@ -137,7 +139,7 @@ pub(crate) fn decode(
         let keys = keys.display();
         return Err(CliError::bad_input(format_args!("{keys}: keys and values need a file each")));
     }
-    // Both are begun before one is finished: either may be refused.
+    // Both outputs are checked before either is written.
     let inputs = [input_path, path];
     let files = [target.create_beside(keys, &inputs)?, target.create_beside(values, &inputs)?];
     let arrays = [(keys, k, shape.head_dim()), (values, v, shape.value_dim())];
@@ -168,14 +170,14 @@ fn load(path: &Path) -> Result<(Arc<Basis>, StorageCodec), CliError> {
     if basis.shape().value_dim() == 0 {
         let path = path.display();
         return Err(CliError::bad_input(format_args!(
-            "{path}: is of latent vectors; accepted is a basis of keys and values"
+            "{path}: a basis of latent vectors: expected a basis of keys and values"
         )));
     }
     let codec = StorageCodec::new(basis.shape().clone(), Some(basis.clone())).map_err(bad)?;
     Ok((basis, codec))
 }
 
-/// The tokens of both arrays, which must have the shape of the basis.
+/// Returns the number of tokens in both arrays; an error if a shape differs from the basis.
 fn check(shape: &Shape, keys: (&str, &Vectors), values: (&str, &Vectors)) -> Result<usize, CliError> {
     let tokens = keys.1.shape().get(1).copied().unwrap_or_default();
     for ((name, array), dim) in [(keys, shape.head_dim()), (values, shape.value_dim())] {
@@ -206,7 +208,7 @@ fn part(
     Ok(out)
 }
 
-/// Appends the tokens of each layer to its own.
+/// Appends the tokens of each layer to its own vector.
 fn spread(from: &[f32], layers: &mut [Vec<f32>]) {
     let own = from.len() / layers.len();
     for (i, layer) in layers.iter_mut().enumerate() {

@@ -1,4 +1,4 @@
-//! `tqkv weights`: a model's weights as codes.
+//! `tqkv weights`: encodes the weights of a model.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -31,51 +31,51 @@ enum Weights {
     Compress(CompressArgs),
 }
 
-/// Code a model's matrices in groups along their rows, without calibration, into a folder that --model takes.
+/// Encode a model's matrices in groups along their rows, without calibration, into a folder for --model.
 ///
 /// Products are computed on the codes: the weights are never expanded in memory.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: 4 bits, 3 bits beside the perplexity of before and after, a model of a GGUF file
+    after_help = "Example: 4 bits, 3 bits with the perplexity before and after, a GGUF file with another codec
   tqkv weights compress llama llama-t4 --bits 4
   tqkv weights compress llama llama-t3 --bits 3 --report --text book.txt
   tqkv weights compress model.gguf model-s4 --codec s4 --group 128 --embedding s5
   tqkv generate --model llama-t3 --prompt \"Once upon a time\" --kv balanced
 
-A group is rotated and has one scale of 16 bits: 4 bits in groups of 64 are 4.25 bits a weight, 4.125 in groups of 128. \
-Norms, biases and routers stay as they are."
+A group is rotated and has one scale of 16 bits: 4 bits in groups of 64 take 4.25 bits per weight, in groups of 128 \
+4.125. Norms, biases and routers stay as they are."
 )]
 struct CompressArgs {
-    /// The model: a .gguf file, or a folder with config.json and .safetensors.
+    /// Model: a .gguf file, or a folder with config.json and .safetensors.
     model: PathBuf,
-    /// The folder to make.
+    /// Folder to create.
     out: PathBuf,
-    /// Bits of a weight: the trellis codec of that width.
+    /// Bits per weight: the trellis codec of that width.
     #[arg(long, value_name = "BITS", default_value = "4",
         value_parser = PossibleValuesParser::new(["2", "3", "4"]).map(|bits| of_bits(&bits)))]
     bits: CodecId,
-    /// Another codec: any that `tqkv codecs --all` lists.
+    /// Codec of the weights in place of --bits: any that `tqkv codecs --all` lists.
     #[arg(long, value_name = "CODEC", value_parser = names::codec, conflicts_with = "bits")]
     codec: Option<CodecId>,
-    /// Codec of the embedding and the head.
+    /// Codec of the embedding and the output head.
     #[arg(long, value_name = "CODEC", value_parser = names::codec, default_value = "i8")]
     embedding: CodecId,
-    /// Weights that share a scale; the width of every matrix is a multiple of it.
+    /// Weights that share a scale. The width of every matrix must be a multiple of it.
     #[arg(long, value_name = "WEIGHTS", default_value = "64",
         value_parser = PossibleValuesParser::new(["64", "128", "256"]).map(|group| group.parse::<usize>().unwrap_or(64)))]
     group: usize,
     #[command(flatten)]
     encode: EncodeArgs,
-    /// Measure the perplexity of both models as well.
+    /// Measure the perplexity of the original and the compressed model.
     #[arg(long)]
     report: bool,
-    /// Text to measure with [default: the shipped held-out text].
+    /// Text to measure on [default: the shipped held-out text].
     #[arg(long, value_name = "FILE", requires = "report")]
     text: Option<PathBuf>,
     /// Tokens per window.
     #[arg(long, value_name = "TOKENS", default_value_t = 1024, requires = "report")]
     context: usize,
-    /// Windows to measure.
+    /// Number of windows to measure.
     #[arg(long, value_name = "N", default_value_t = 4, requires = "report")]
     windows: usize,
 }
@@ -117,12 +117,10 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         group: args.group,
         options: args.encode.options(),
     };
-    // Before anything is measured or made, so that what is wrong is said at once.
+    // Checked before the work, so that an error appears at once.
     if args.out.exists() {
         let out = args.out.display();
-        return Err(CliError::bad_input(format_args!(
-            "{out}: exists; accepted is a folder that is not there yet"
-        )));
+        return Err(CliError::bad_input(format_args!("{out}: exists: expected the name of a new folder")));
     }
     let text = match &args.text {
         Some(path) => input::read(path)?,
@@ -186,7 +184,7 @@ fn human(report: &Report) -> String {
     table(&[&report.output, &title], rows)
 }
 
-/// Of the exact cache.
+/// Perplexity with the exact cache.
 fn perplexity(args: &CompressArgs, model: &Path, text: &[u8], out: &Output) -> Result<f64, CliError> {
     let bad = |error| CliError::model(Some(model), &error);
     let model = Model::load(model).map_err(bad)?;

@@ -11,16 +11,17 @@ struct Config {
     num_attention_heads: Option<usize>,
     num_key_value_heads: Option<usize>,
     head_dim: Option<usize>,
-    /// Coordinates of a value, where they are not those of a key.
+    /// Coordinates of a value, if different from a key.
     v_head_dim: Option<usize>,
     hidden_size: Option<usize>,
     max_position_embeddings: Option<u64>,
-    /// Multi-head latent attention: one vector of this many and `qk_rope_head_dim` values a token.
+    /// Multi-head latent attention: the width of the latent vector, without its `qk_rope_head_dim` positional
+    /// values.
     kv_lora_rank: Option<usize>,
     qk_rope_head_dim: Option<usize>,
-    /// Last layers, which use the keys and values of earlier ones.
+    /// Number of last layers that use the keys and values of earlier layers.
     num_kv_shared_layers: Option<usize>,
-    /// Multimodal models keep the language model's shape one level down.
+    /// Multimodal models nest the language model's shape here.
     text_config: Option<Box<Config>>,
     #[serde(flatten)]
     layers: LayerFields,
@@ -29,9 +30,10 @@ struct Config {
 impl CacheShape {
     /// Reads the shape from the text of a `config.json`.
     ///
-    /// `num_key_value_heads` defaults to `num_attention_heads`, `head_dim` to `hidden_size / num_attention_heads`,
-    /// `v_head_dim` to that, and a `text_config` stands for the whole. With `kv_lora_rank` a token is one latent vector a
-    /// layer, of which `qk_rope_head_dim` coordinates stay f16. What layers keep is read by [`LayerFields::kinds`].
+    /// Defaults: `num_key_value_heads` is `num_attention_heads`, `head_dim` is `hidden_size /
+    /// num_attention_heads`, and `v_head_dim` is `head_dim`. A `text_config` replaces the whole. With
+    /// `kv_lora_rank`, a token is one latent vector per layer, of which `qk_rope_head_dim` coordinates stay
+    /// f16. [`LayerFields::kinds`] reads the kind of each layer.
     ///
     /// # Errors
     /// [`PlanError::Json`], [`PlanError::Missing`], [`PlanError::Layers`].
@@ -62,7 +64,7 @@ fn used(value: Option<usize>, name: &'static str) -> Result<usize, PlanError> {
 }
 
 impl Config {
-    /// KV heads, and coordinates of a key.
+    /// Number of KV heads, and coordinates of a key.
     fn vectors(&self) -> Result<(usize, usize), PlanError> {
         let heads = used(self.num_attention_heads, "num_attention_heads");
         let kv_heads = match self.num_key_value_heads {
@@ -80,7 +82,7 @@ impl Config {
         Ok((kv_heads?, used(head_dim, "head_dim")?))
     }
 
-    /// Layers with a cache, and those of them with a window.
+    /// Number of layers with a cache, and those with a window.
     fn layers(&self) -> Result<(usize, Option<Windowed>), PlanError> {
         let mut kinds = self.layers.kinds()?;
         let own = kinds.len().saturating_sub(self.num_kv_shared_layers.unwrap_or(0));
@@ -136,7 +138,7 @@ mod tests {
         assert_eq!(shape, expected);
         let f16 = "f16".parse().unwrap();
         assert_eq!(shape.bytes_per_token(f16).unwrap(), 61 * 576 * 2);
-        // 64 of its coordinates say where a token is, and stay f16.
+        // 64 coordinates encode the position, and stay f16.
         assert_eq!(shape.bytes_per_token("s4".parse().unwrap()).unwrap(), 61 * (512 / 2 + 2 + 2 * 64));
     }
 
@@ -147,7 +149,7 @@ mod tests {
         let shape = CacheShape::from_config(json).unwrap();
         assert_eq!(shape, CacheShape { value_dim: 128, ..CacheShape::new(48, 4, 192) });
         assert_eq!(shape.bytes_per_token("f16".parse().unwrap()).unwrap(), 48 * 4 * 2 * (192 + 128));
-        // A latent holds both, whatever the dims that it is unfolded to.
+        // A latent vector holds key and value, independent of the dims that it expands to.
         let json = r#"{"num_hidden_layers": 8, "num_attention_heads": 32, "kv_lora_rank": 512, "qk_rope_head_dim": 64,
             "head_dim": 72, "v_head_dim": 128, "linear_attn_config": {"full_attn_layers": [4, 8]}}"#;
         let shape = CacheShape::from_config(json).unwrap();

@@ -1,6 +1,6 @@
-//! Formats that are not codecs here: a name, and the bytes of a head vector.
+//! Formats that are not codecs here: a name, and the bytes per head vector.
 //!
-//! For tables beside those of other programs. All their tokens are counted as encoded, as those programs do.
+//! They are rows of a table beside other programs. All their tokens count as encoded, as in those programs.
 
 use std::str::FromStr;
 
@@ -9,22 +9,22 @@ use tqkv::cache::PAGE_TOKENS;
 use super::{CacheShape, PlanError, Uncompressed};
 use crate::preset::Kv;
 
-/// Blocks of a codec of another program.
+/// Block sizes of another program's codec.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Foreign {
-    /// What the row is called.
+    /// Name of the row.
     pub(crate) name: String,
     /// Bytes of a key, and of a value.
     bytes: [usize; 2],
 }
 
-/// More than any format takes for a vector of any head dim.
+/// Upper bound of the bytes of a vector, larger than any format needs at any head dim.
 const MOST_BYTES: usize = 1 << 20;
 
 impl FromStr for Foreign {
     type Err = PlanError;
 
-    /// Reads `NAME=BYTES` or `NAME=BYTES OF A KEY,BYTES OF A VALUE`.
+    /// Reads `NAME=BYTES` or `NAME=KEY BYTES,VALUE BYTES`.
     fn from_str(text: &str) -> Result<Self, PlanError> {
         let wrong = || PlanError::Foreign(text.to_string());
         let (name, bytes) = text.split_once('=').ok_or_else(wrong)?;
@@ -39,7 +39,7 @@ impl FromStr for Foreign {
 }
 
 impl Foreign {
-    /// A pair of which `tqkv_reference` has a format.
+    /// Makes the row of a pair that has a format of `tqkv_reference`.
     ///
     /// # Errors
     /// [`PlanError::NoBlock`].
@@ -56,7 +56,7 @@ impl Foreign {
         PAGE_TOKENS * if shape.is_latent() { key } else { key + value }
     }
 
-    /// Bytes that a token adds, and those where windows are full.
+    /// Bytes per token, before the windows are full and after.
     ///
     /// # Errors
     /// [`PlanError::TooLarge`].
@@ -79,7 +79,7 @@ impl Foreign {
         u64::try_from(bytes).map_err(|_| PlanError::TooLarge)
     }
 
-    /// Longest context in `memory`, as [`CacheShape::max_tokens`].
+    /// Longest context in `memory`; see [`CacheShape::max_tokens`].
     pub(crate) fn max_tokens(&self, shape: &CacheShape, memory: u64) -> u64 {
         shape.longest(memory, self.growth(shape))
     }

@@ -2,8 +2,8 @@
 
 use super::PlanError;
 
-/// Reads `34GB` (10^9 bytes each), `34GiB` (2^30 bytes each), `1.5 MiB`, `4096 B`; never without a unit,
-/// as 34 bytes are seldom meant.
+/// Reads `34GB` (units of 10^9 bytes), `34GiB` (units of 2^30 bytes), `1.5 MiB` or `4096 B`. The unit is
+/// required, because a plain 34 rarely means bytes.
 ///
 /// # Errors
 /// [`PlanError::Size`].
@@ -36,11 +36,11 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, PlanError> {
     let whole = digits(whole).and_then(|n| n.checked_mul(unit)).ok_or_else(wrong)?;
     let part = u128::from(digits(fraction).ok_or_else(wrong)?) * u128::from(unit)
         / 10_u128.pow(fraction.len() as u32);
-    // Below one unit, which is at most 2^40.
+    // Less than one unit, which is at most 2^40.
     whole.checked_add(part as u64).ok_or_else(wrong)
 }
 
-/// Reads `2TB/s`: bytes that memory gives in a second.
+/// Reads `2TB/s`, a memory bandwidth in bytes per second.
 ///
 /// # Errors
 /// [`PlanError::Bandwidth`].

@@ -1,4 +1,4 @@
-//! The model that a plan is for: its config, and where its weights are.
+//! The model of a plan: its config, and the place of its weights.
 
 use std::path::{Path, PathBuf};
 
@@ -8,11 +8,11 @@ use super::CacheShape;
 use crate::error::CliError;
 use crate::input;
 
-/// The config of a model, and the place it came from.
+/// The config of a model, and the path that it came from.
 pub(crate) struct PlanSource {
     path: PathBuf,
     json: Vec<u8>,
-    /// Whether `path` is a `config.json` alone.
+    /// True if `path` is a single `config.json`.
     is_config: bool,
 }
 
@@ -32,19 +32,19 @@ impl PlanSource {
         CacheShape::from_config(&String::from_utf8_lossy(&self.json)).map_err(|error| self.bad(error))
     }
 
-    /// Bytes of the model's own weights as they are stored.
+    /// Bytes of the model's own weights in their stored form.
     pub(crate) fn weights(&self) -> Result<WeightBytes, CliError> {
         let folder = if self.is_config { self.folder()? } else { &self.path };
         WeightBytes::of(folder).map_err(|error| CliError::model(Some(folder), &error))
     }
 
-    /// Bytes of weights of so many bits each.
+    /// Bytes of the weights at `bits` bits per weight.
     pub(crate) fn weights_of(&self, bits: f64) -> Result<WeightBytes, CliError> {
         let config = Config::from_json(&self.json).map_err(|error| self.bad(error))?;
         Ok(WeightBytes::of_config(&config, bits))
     }
 
-    /// The folder whose model the config is.
+    /// The folder of the model.
     fn folder(&self) -> Result<&Path, CliError> {
         let name = self.path.file_name();
         let folder = self.path.parent().filter(|_| name.is_some_and(|name| name == "config.json"));
@@ -53,7 +53,7 @@ impl PlanSource {
                 self.bad("weights are counted beside a file called config.json; --weight-bits needs none")
             );
         };
-        // The parent of a bare name is an empty path.
+        // The parent of a bare file name is an empty path.
         let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
         let other = match tqkv_model::config_json(folder) {
             Ok(json) if json == self.json => return Ok(folder),

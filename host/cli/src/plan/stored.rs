@@ -9,14 +9,14 @@ use crate::error::CliError;
 /// Chunks of a model's tokens.
 pub(crate) struct StorageTier {
     codec: StorageCodec,
-    /// Of the basis that a model of this shape has by default, once for all that is stored.
+    /// Bytes of the default basis for a model of this shape, needed once for all stored tokens.
     pub(crate) basis_bytes: u64,
 }
 
 impl StorageTier {
     /// Refuses head dims that chunks do not have.
     pub(crate) fn new(shape: &CacheShape) -> Result<Self, CliError> {
-        // How positions turn keys changes no size.
+        // The form of RoPE has no effect on sizes.
         let value_dim = if shape.is_latent() { 0 } else { shape.value_dim };
         let shape = Shape::new(shape.num_layers, shape.num_kv_heads, shape.head_dim, value_dim, Rope::none())
             .map_err(CliError::bad_input)?;
@@ -24,7 +24,7 @@ impl StorageTier {
         Ok(Self { codec: StorageCodec::new(shape, None).map_err(CliError::bad_input)?, basis_bytes })
     }
 
-    /// Of a token behind the first four, in a full chunk; rounded up.
+    /// Bytes of a token after the first four, in a full chunk; rounded up.
     pub(crate) fn bytes_per_token(&self, bits: Budget) -> Result<u64, CliError> {
         let span = Span::of(self.codec.shape(), MAX_TOKENS as u64, MAX_TOKENS);
         let bytes = self.codec.encoded_bytes::<f16>(bits, &span).map_err(CliError::bad_input)?;

@@ -1,4 +1,4 @@
-//! The plans of known shapes, and what they must equal.
+//! Plans of known shapes, against measured and published sizes.
 
 use super::*;
 
@@ -26,14 +26,14 @@ fn the_longest_context_counts_window_and_sinks_as_f16() {
     let shape = CacheShape::from_config(SEVENTY_B).unwrap();
     let kept = Uncompressed { sinks: 4, hot: 128 };
     let (memory, raw) = (34_000_000_000_u64, 327_680);
-    // Pages have headers, and tokens in f16 before them have none.
+    // Pages have headers. The f16 tokens before them have none.
     let headers = (80 * 8 * 2 * CacheSpec::PAGE_HEADER_BYTES / PAGE_TOKENS) as u64;
     for (kv, coded) in [("s4", 84_480), ("f16", raw)] {
         let tokens = shape.max_tokens(&life(kv, kept), memory).unwrap();
         let bytes = |tokens: u64| 132 * raw + (tokens - 132) * (coded + headers);
         assert!(bytes(tokens) <= memory && bytes(tokens + 1) > memory, "{kv}: {tokens}");
     }
-    // A budget below the window holds only part of it.
+    // A budget smaller than the window holds only part of the window.
     assert_eq!(shape.max_tokens(&life("s2", kept), 10 * raw + 1).unwrap(), 10);
     assert_eq!(shape.max_tokens(&life("s2", kept), raw - 1).unwrap(), 0);
 }
@@ -104,7 +104,7 @@ fn windows_bound_their_layers_and_the_context_bounds_all() {
     assert_eq!(bounded.max_tokens(&life("s4", kept), memory).unwrap(), u64::MAX);
 }
 
-/// What a cache holds more of when it is 1024 tokens longer, in whole pages.
+/// The planned bytes of 1024 tokens equal the growth of a cache by 1024 tokens in whole pages.
 #[test]
 fn a_token_takes_what_a_cache_allocates_for_it() {
     use tqkv::cache::{Centring, KvCache};
@@ -126,7 +126,7 @@ fn a_token_takes_what_a_cache_allocates_for_it() {
     }
 }
 
-/// A cache of 34 and of 22 GB in a community's tables, where a GB is 1000 MiB and no token is f16.
+/// Caches of 34 and of 22 GB in a community's tables. A GB there is 1000 MiB, and no token is f16.
 #[test]
 fn longest_contexts_are_those_of_the_published_table() {
     let shape = CacheShape::from_config(SEVENTY_B).unwrap();
@@ -143,7 +143,7 @@ fn longest_contexts_are_those_of_the_published_table() {
         assert_eq!(found, thousands, "{format:?}");
     }
     let none = Uncompressed { sinks: 0, hot: 0 };
-    // Published bytes are those of blocks. A cache has page headers too.
+    // The published bytes count blocks only. A cache has page headers too.
     let headers = 1.0 + CacheSpec::PAGE_HEADER_BYTES as f64 / (256 * PAGE_TOKENS) as f64;
     let f16 = shape.max_tokens(&life("f16", none), memory[0]).unwrap() as f64 * headers;
     let blocks = "f16=256".parse::<Foreign>().unwrap().max_tokens(&shape, memory[0]);
@@ -151,7 +151,7 @@ fn longest_contexts_are_those_of_the_published_table() {
     assert_eq!(shape.bytes_per_token(codecs("q8_0")).unwrap(), 174_080, "with its scales");
 }
 
-/// Tables of f16 and f32 caches that others published: GB of 2^30 bytes, but for the last, of 10^9.
+/// Published tables of f16 and f32 caches. A GB there is 2^30 bytes, in the last table 10^9.
 #[test]
 fn caches_of_known_models_are_those_of_the_published_tables() {
     let full = CacheShape::new;
@@ -192,7 +192,7 @@ fn formats_of_others_are_a_name_and_bytes() {
     }
 }
 
-/// Bytes that a cache of a kind holds after so many tokens of zeros.
+/// Bytes that a cache of this spec holds after `tokens` tokens of zeros.
 fn held(spec: CacheSpec, tokens: usize) -> u64 {
     use tqkv::cache::KvCache;
     let (key, value) = (spec.shape.head_dim, if spec.position_dim > 0 { 0 } else { spec.shape.value_dim });
@@ -203,7 +203,7 @@ fn held(spec: CacheSpec, tokens: usize) -> u64 {
     cache.stats().allocated_bytes as u64
 }
 
-/// Every kind of layer, codec and head dim: those in use by default, all with `TQKV_EXHAUSTIVE=1`.
+/// Every kind of layer, codec and head dim: the common ones by default, all with `TQKV_EXHAUSTIVE=1`.
 #[test]
 fn plans_are_within_three_percent_of_what_caches_hold() {
     use tqkv::cache::{Centring, LayerKind};

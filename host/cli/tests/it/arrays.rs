@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-/// Coordinates of a row.
+/// Coordinates per row.
 pub(crate) const DIM: usize = 32;
 
-/// A `.npy` file made by hand, as numpy writes it.
+/// A `.npy` file built by hand in numpy's format.
 pub(crate) fn npy(path: &Path, descr: &str, shape: &str, elements: &[u8]) {
     let mut text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
     while (10 + text.len() + 1) % 64 != 0 {
@@ -24,7 +24,7 @@ pub(crate) fn npy(path: &Path, descr: &str, shape: &str, elements: &[u8]) {
     fs::write(path, bytes).unwrap();
 }
 
-/// Rows of numbers between -1 and 1, the same every time.
+/// Rows of numbers between -1 and 1, equal in every run.
 pub(crate) fn values(rows: usize) -> Vec<f32> {
     let mut state = 1u32;
     let mut next = || {
@@ -34,7 +34,7 @@ pub(crate) fn values(rows: usize) -> Vec<f32> {
     (0..rows * DIM).map(|_| next()).collect()
 }
 
-/// Numbers as the file holds them.
+/// Numbers as little-endian bytes.
 pub(crate) fn raw(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_le_bytes()).collect()
 }
@@ -46,14 +46,14 @@ pub(crate) fn folder() -> TempDir {
     folder
 }
 
-/// What lies in a folder.
+/// The names in a folder.
 pub(crate) fn files(folder: &Path) -> Vec<PathBuf> {
     let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
     files.sort();
     files
 }
 
-/// Elements of a `.npy` file that tqkv wrote.
+/// The elements of a `.npy` file that tqkv wrote.
 pub(crate) fn elements(path: &Path) -> Vec<f32> {
     let bytes = fs::read(path).unwrap();
     let start = 10 + usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));

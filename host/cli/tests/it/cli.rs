@@ -124,10 +124,10 @@ fn bad_input_is_one_line_with_code_2_and_leaves_no_file() {
         (vec!["encode", "--codec", "s4", "--effort", "raw", "in.npy", "x.tqk"], "fast, default, best"),
         (encode("missing.npy", "x.tqk"), "missing.npy"),
         (encode(".", "x.tqk"), ".: "),
-        (encode("good.tqk", "x.tqk"), "accepted are .npy"),
+        (encode("good.tqk", "x.tqk"), "expected a .npy"),
         (encode("i8.npy", "x.tqk"), "<i8"),
         (encode("big.npy", "x.tqk"), "'>f8' is big-endian"),
-        (encode("good.tqk", "good.tqk"), "accepted are .npy"),
+        (encode("good.tqk", "good.tqk"), "expected a .npy"),
         (encode("short.npy", "x.tqk"), "needs 256 bytes of elements, found 255"),
         (encode("flat.npy", "x.tqk"), "two or more dimensions"),
         (encode("d100.npy", "x.tqk"), "head dim 100"),
@@ -313,7 +313,7 @@ fn plan_knows_microcontrollers() {
 fn bench_measures_each_combination_once() {
     let options = ["--codec", "s4,t2", "--data", "l1", "--query-heads", "1,4", "--threads", "2"];
     let command = [&["bench", "--op", "scores", "--seconds", "1", "--json"], &options[..]].concat();
-    // On a busy machine it says on stderr that figures do not count.
+    // On a busy machine, stderr has a note that the figures are not reliable.
     let output = tqkv(folder().path(), &command);
     assert!(output.status.success(), "{output:?}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -395,7 +395,7 @@ fn plan_knows_units_windows_latents_and_the_model_context() {
     assert!(piped.status.success(), "{piped:?}");
 }
 
-/// Tiers by the options and by a policy are the same plan, and a longer one than that of the pair alone.
+/// Tiers by option and by policy give the same plan. It holds more tokens than the pair alone.
 #[test]
 fn plan_counts_tiers() {
     let folder = tempfile::tempdir().unwrap();

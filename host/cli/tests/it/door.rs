@@ -1,4 +1,5 @@
-//! Commands and options of `tqkv-lab`, asked of `tqkv`: run where that program is, named where it is not.
+//! Commands and options of `tqkv-lab`, given to `tqkv`. It runs that program if it is installed, and names it
+//! otherwise.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +8,7 @@ use std::process::{Command, Output};
 use crate::PROGRAM;
 use crate::support::{error, tqkv};
 
-/// The program alone in a folder: whatever lies beside the one under test is not there.
+/// A copy of the program alone in a folder, so that the files beside the original are out of reach.
 fn alone(folder: &Path) -> PathBuf {
     let own = folder.join(format!("tqkv{}", std::env::consts::EXE_SUFFIX));
     if fs::hard_link(PROGRAM, &own).is_err() {

@@ -26,7 +26,7 @@ fn number(row: &Value, name: &str) -> f64 {
     row[name].as_f64().unwrap_or_else(|| panic!("{name} in {row}"))
 }
 
-/// The rows below a line of a document that begins with `head`, as far as they are not empty.
+/// The rows of a document below the line that begins with `head`, up to an empty line.
 fn rows(text: &str, head: &str) -> Vec<String> {
     let mut lines = text.lines().skip_while(|line| !line.trim().starts_with(head));
     assert!(lines.next().is_some(), "no line begins with {head}");
@@ -39,7 +39,7 @@ fn cells(row: &str) -> Vec<String> {
     row.trim().trim_matches('|').split('|').map(|cell| cell.trim().trim_matches('*').to_owned()).collect()
 }
 
-/// True if a figure is as printed, but for one in its last digit.
+/// Returns true if a figure equals the printed one, up to one in the last digit.
 fn assert_printed(what: &str, printed: &str, value: f64) {
     let text = printed.trim_end_matches('%').trim().replace(',', "");
     let wanted: f64 = text.parse().unwrap_or_else(|_| panic!("{what}: {printed} is no number"));
@@ -48,7 +48,7 @@ fn assert_printed(what: &str, printed: &str, value: f64) {
     assert!((value - wanted).abs() < 1.5 * last, "{what}: printed is {printed}, measured {value}");
 }
 
-/// Those that are measured in this run.
+/// The rows that this run measures.
 fn chosen(rows: Vec<String>, few: &[&str]) -> Vec<String> {
     let is_chosen = |row: &String| {
         is_exhaustive() || few.iter().any(|few| row.trim_start().trim_start_matches("| ").starts_with(few))
@@ -64,7 +64,7 @@ fn assert_quality(head: &str, few: &[&str], options: &str, fields: &[&str]) {
         let words: Vec<_> = row.split_whitespace().collect();
         let kv = words[0];
         let figures = words[1..].iter().copied().filter(|word| *word != "%");
-        // Behind the pair may be the name of a preset.
+        // The name of a preset may follow the pair.
         let figures: Vec<_> = figures.skip_while(|word| word.parse::<f64>().is_err()).collect();
         let report = run(&format!("eval {options} --kv {kv}"));
         let results = report["results"].as_array().unwrap();
@@ -95,7 +95,7 @@ fn the_tables_of_quality_are_what_eval_measures() {
     }
 }
 
-/// A row of M11 as `--policy` has it: "t4, t2 at 128, hot 16" and the like.
+/// A row of M11 in the form of `--policy`: "t4, t2 at 128, hot 16" and similar.
 fn policy(row: &str) -> String {
     let mut words = row.split(", ");
     let codec = words.next().unwrap_or_default().to_owned();

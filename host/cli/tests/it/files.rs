@@ -1,5 +1,5 @@
-//! Which files the command writes and reads: never its own input, no other's place without a word, nothing half
-//! done, and no input without an end.
+//! Files that the command writes and reads. It never overwrites its own input, or another file without
+//! permission. It leaves no partial file, and refuses endless input.
 
 use std::fs;
 use std::path::Path;
@@ -68,11 +68,11 @@ fn what_is_replaced_keeps_its_permissions_and_links_keep_leading() {
     json(at, &encode(&["--force", "in.npy", "link"]));
     assert_eq!(mode("private"), 0o600);
     assert!(at.join("link").is_symlink() && fs::read(at.join("private")).unwrap().len() > 900);
-    // A new file is its owner's alone: keys and values are the text that they were made of.
+    // Only its owner can read a new file: keys and values reveal the text that they come from.
     json(at, &encode(&["in.npy", "new"]));
     json(at, &["decode", "new", "new.npy"]);
     assert_eq!([mode("new"), mode("new.npy")], [0o600; 2]);
-    // A model is not: what the umask leaves of it, as this process's own files are.
+    // A model file is not secret: it has the mode that the umask gives to any file of this process.
     fs::write(at.join("own"), b"").unwrap();
     json(at, &["export", "--target", "mcu", &shipped(), "model.tqlm"]);
     assert_eq!(mode("model.tqlm"), mode("own"));
@@ -122,7 +122,7 @@ fn standard_input_is_read_as_far_as_its_header_says() {
         (&array[..array.len() - 1], "needs 6400 bytes of elements, found 6399"),
         (&[&array[..], b"x"].concat(), "found 6401"),
         (&array[..9], "truncated"),
-        (b"PK", "accepted are .npy"),
+        (b"PK", "expected a .npy"),
     ] {
         let output = piped(&encode(&["-", "z.tqk"]), input);
         let message = String::from_utf8(output.stderr).unwrap();
@@ -147,12 +147,12 @@ fn a_device_without_an_end_is_refused_at_once() {
     }
 }
 
-/// The model that is shipped.
+/// The shipped model.
 fn shipped() -> String {
     concat!(env!("CARGO_MANIFEST_DIR"), "/../model/shipped").to_owned()
 }
 
-/// A pipe waits for its other end, which nobody has here.
+/// A pipe waits for its other end, which nobody opens here.
 #[test]
 #[cfg(unix)]
 fn an_output_that_is_a_pipe_is_refused_at_once() {
@@ -215,7 +215,7 @@ fn signals_remove_what_was_begun_and_end_the_command() {
     let before = files(at);
     let model = shipped();
     let encode = ["encode", "--force", "--codec", "t4", "--effort", "best", "long.npy", "x.tqk"];
-    // Asked by Ctrl-C, this one ends by itself.
+    // This command ends by itself at Ctrl-C.
     let weights = ["weights", "compress", &model, "coded", "--effort", "best"];
     for (args, name, number) in [(&encode[..], "INT", 2), (&encode, "TERM", 15), (&weights, "TERM", 15)] {
         let mut child = Command::new(env!("CARGO_BIN_EXE_tqkv"))
@@ -238,7 +238,8 @@ fn signals_remove_what_was_begun_and_end_the_command() {
     }
 }
 
-/// `-` is standard output where a file would be written, as it is standard input where one is read; the report goes to stderr then.
+/// `-` is standard output for an output file, and standard input for an input file. The report goes to stderr
+/// then.
 #[test]
 fn standard_output_takes_what_a_file_would() {
     let folder = folder();

@@ -1,7 +1,8 @@
-//! Kills commands of the program at any moment. Each of their files is there whole, as it was before, or not at all; the next run
-//! removes what a killed one has left.
+//! Kills commands of the program at random moments. Each output is complete, unchanged or absent afterwards.
+//! The next run removes the leftovers of a killed one.
 //!
-//! Some kills of each command, `TQKV_KILLS=n` so many; 1,000 of each with `TQKV_EXHAUSTIVE=1`.
+//! `TQKV_KILLS=n` sets the number of kills per command. The default is small; with `TQKV_EXHAUSTIVE=1` it is
+//! 1,000.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +12,7 @@ use std::time::Instant;
 
 use crate::PROGRAM;
 
-/// The contents of a path: a file's bytes, or those of all files of a folder.
+/// The contents of a path: the bytes of a file, or of all files in a folder.
 fn contents(path: &Path) -> Option<BTreeMap<String, Vec<u8>>> {
     if path.is_file() {
         return Some([(String::new(), fs::read(path).unwrap())].into());
@@ -30,13 +31,13 @@ fn parts(folder: &Path) -> usize {
     names.filter(|name| name.to_string_lossy().starts_with(".tqkv-")).count()
 }
 
-/// Counts of the files that were found after the kills.
+/// Counts of the files that the kills left.
 #[derive(Debug, Default)]
 struct Found {
     none: usize,
     old: usize,
     new: usize,
-    /// Kills that left a temporary.
+    /// Number of kills that left a temporary file.
     left: usize,
 }
 
@@ -46,7 +47,7 @@ fn spawn(at: &Path, args: &[&str]) -> std::process::Child {
     command.spawn().unwrap()
 }
 
-/// Kills a command at random moments and looks at `outputs`; `replaces` says that it takes the place of files that are there.
+/// Kills a command at random moments and checks `outputs`. `replaces` means that it replaces existing files.
 fn kill(at: &Path, args: &[&str], outputs: &[&str], replaces: bool, times: usize) -> Found {
     let paths: Vec<_> = outputs.iter().map(|output| at.join(output)).collect();
     paths.iter().for_each(|path| remove(path));
@@ -67,10 +68,10 @@ fn kill(at: &Path, args: &[&str], outputs: &[&str], replaces: bool, times: usize
         }
         let before: Vec<_> = paths.iter().map(|path| contents(path)).collect();
         let mut child = spawn(at, args);
-        // One in two near the end, where files are put in their place.
+        // Every second kill comes near the end, where files are renamed into place.
         let share = if i % 4 < 2 { number() } else { 0.7 + 0.5 * number() };
         std::thread::sleep(time.mul_f64(share));
-        // It may have ended.
+        // The command may have ended.
         let _ = child.kill();
         child.wait().unwrap();
         for ((path, before), new) in paths.iter().zip(&before).zip(&new) {
@@ -94,13 +95,13 @@ fn kill(at: &Path, args: &[&str], outputs: &[&str], replaces: bool, times: usize
     found
 }
 
-/// Numbers from 0 to 1, the same for the same arguments.
+/// Numbers from 0 to 1, equal for equal arguments.
 fn random(args: &[&str]) -> impl FnMut() -> f64 {
     let mut random = fastrand::Rng::with_seed(args.concat().bytes().map(u64::from).sum());
     move || random.f64()
 }
 
-/// Kills a command as often as the environment says, and looks at `outputs` each time.
+/// Kills a command as often as the environment asks, and checks `outputs` each time.
 pub(crate) fn kill_often(at: &Path, args: &[&str], outputs: &[&str], replaces: bool) {
     let number = |name: &str| std::env::var(name).ok().and_then(|number| number.parse::<usize>().ok());
     let times = number("TQKV_KILLS").unwrap_or(if number("TQKV_EXHAUSTIVE") == Some(1) { 1000 } else { 8 });

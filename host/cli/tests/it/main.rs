@@ -1,4 +1,4 @@
-//! The `tqkv` command: what it prints, writes, reads and refuses.
+//! The `tqkv` command: its output, its files, its input and its errors.
 
 mod arrays;
 mod cli;
@@ -18,5 +18,5 @@ mod storage;
 mod support;
 mod usage;
 
-/// What the tests run.
+/// The program under test.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_tqkv");

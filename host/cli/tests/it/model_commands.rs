@@ -1,4 +1,4 @@
-//! `tqkv demo`, `generate` and `eval`: field names, agreement of the outputs with each other, errors.
+//! `tqkv demo`, `generate` and `eval`: field names, consistent outputs, errors.
 
 use std::fs;
 use std::path::Path;
@@ -32,7 +32,7 @@ fn eval_and_generate_run_formats_of_the_reference() {
     let results = rows(&report);
     let kv: Vec<_> = results.iter().map(|row| row["kv"].as_str().unwrap()).collect();
     assert_eq!(kv, ["f16,f16", "p3,p3", "tq3,tq3", "turbo4k,turbo3v"]);
-    // Four layers of one KV head of head dim 128 have the bytes of blocks, and nothing beside them.
+    // Four layers of one KV head of head dim 128 take the bytes of their blocks and nothing else.
     for (row, slot) in results[1..].iter().zip([52.0 + 52.0, 52.0 + 52.0, 72.0 + 52.0]) {
         assert!((number(row, "cache_bytes_per_token") - 4.0 * slot).abs() < 1e-9, "{report}");
     }
@@ -90,7 +90,7 @@ fn eval_prints_f16_first_and_narrower_caches_predict_worse() {
     assert!((number(&results[3], "nll_delta") - delta).abs() < 1e-12);
 }
 
-/// Policies are rows of their own, called what they were written as; options reach every row but f16.
+/// Each policy is a row with its text as the name. Options reach every row except f16.
 #[test]
 fn eval_compares_policies() {
     let folder = tempfile::tempdir().unwrap();
@@ -116,7 +116,7 @@ fn eval_compares_policies() {
     let options = ["--kv", "n4", "--tier", "256:n2", "--tier", "128:n3"];
     let by_options = json(at, &[&base[..], &options].concat());
     assert_eq!(rows(&by_options)[1]["kl_to_f16"], results[3]["kl_to_f16"]);
-    // Token by token: whole windows are cut where pages go cold, and short pieces meet codes in int8.
+    // Token by token: a whole window is cut where pages turn cold, and short pieces meet codes in int8.
     let stepwise = |extra: &[&str]| {
         let report = json(at, &[&base[..], &["--kv", "n4", "--step", "1"], extra].concat());
         rows(&report)[1].clone()
@@ -127,8 +127,8 @@ fn eval_compares_policies() {
     assert_eq!(fs::read_dir(at).unwrap().count(), 0, "the file has no name");
 }
 
-/// Token by token, as in generation: codes, scales, integer logits and sums are equal on every level, so
-/// whole predictions are.
+/// Token by token, as in generation: codes, scales, integer logits and sums are equal on every instruction
+/// set. The predictions are therefore equal too.
 #[test]
 fn generation_predicts_alike_on_every_level() {
     let folder = tempfile::tempdir().unwrap();
@@ -138,7 +138,7 @@ fn generation_predicts_alike_on_every_level() {
         let output = tqkv_with(folder.path(), &[&args[..], &kv[..]].concat(), ("TQKV_LEVEL", level));
         assert!(output.status.success(), "{level}: {output:?}");
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-        // The first row is f16, whose pages promise no bits.
+        // The first row is f16, whose pages do not guarantee equal bits.
         let rows = rows(&report)[1..].iter();
         rows.map(|row| (number(row, "perplexity"), number(row, "cache_bytes_per_token"))).collect::<Vec<_>>()
     };
@@ -167,20 +167,20 @@ fn eval_options_reach_the_cache() {
     ] {
         assert_ne!(kl(extra), plain, "{extra:?}");
     }
-    // A hot window as long as the context leaves nothing to compress, and nothing to say.
+    // A hot window as long as the context leaves nothing to compress, so there is no note.
     let message = error(at, &[&base[..], &["--hot", "256"]].concat(), 2);
     assert!(
         message.contains("nothing would be compressed") && message.contains("--context 264"),
         "{message}"
     );
-    assert!(error(at, &["eval", "--context", "64"], 2).contains("accepted are --context 72 and more"));
+    assert!(error(at, &["eval", "--context", "64"], 2).contains("expected --context 72 or more"));
     let report = json(at, &[&base[..], &["--layers"]].concat());
     let cosines: Vec<f64> =
         rows(&report)[1]["layer_cosine"].as_array().unwrap().iter().map(|c| c.as_f64().unwrap()).collect();
     assert!(cosines.len() == 4 && cosines.iter().all(|c| (0.8..1.0).contains(c)), "{cosines:?}");
 }
 
-/// Names in a report; where the system says how much memory was taken, it has that as well.
+/// Names in a report. It also has the memory use on systems that report it.
 fn parts(report: &Value) -> Vec<&str> {
     let memory = "peak_resident_bytes";
     assert_eq!(report[memory].as_u64().is_some_and(|bytes| bytes > 0), cfg!(target_os = "linux"), "{report}");
@@ -349,7 +349,7 @@ fn sequences_are_those_of_their_seeds() {
     assert_eq!(text.lines().nth(1).unwrap().split_whitespace().last(), Some("1.00"), "{text}");
 }
 
-/// A row is on stdout while the next is being measured: stopped then, eval has shown what it knows.
+/// A row is on stdout while the next one is measured. A stopped eval has therefore printed its finished rows.
 #[test]
 #[cfg(unix)]
 fn eval_prints_its_rows_as_they_come() {
@@ -379,7 +379,7 @@ fn f16_is_as_large_as_itself() {
     }
 }
 
-/// f16 pages that go cold are f16 no longer: the ratio is that of the bytes, whatever the row is called.
+/// f16 pages in a cold tier are no longer f16: the ratio counts the real bytes under any name of the row.
 #[test]
 fn f16_that_goes_cold_is_smaller_than_f16() {
     let folder = tempfile::tempdir().unwrap();
@@ -403,8 +403,8 @@ fn f16_that_goes_cold_is_smaller_than_f16() {
     }
 }
 
-/// A model whose layers slide is run with its windows: its caches stop growing, and their figures are against f16 under
-/// the same windows.
+/// A model with sliding layers runs with its windows: its caches stop growing. Its figures compare with f16
+/// under the same windows.
 #[test]
 fn sliding_models_are_run_past_their_window() {
     let folder = tempfile::tempdir().unwrap();
@@ -456,7 +456,7 @@ fn demo_measures_and_generates() {
     let (f16, s3) = (&rows(&report)[0], &rows(&report)[1]);
     let ratio = number(f16, "cache_bytes_per_token") / number(s3, "cache_bytes_per_token");
     assert!((number(s3, "ratio") - ratio).abs() < 1e-12 && ratio > 1.0);
-    // A time is there where its spread is narrow, and a speed-up where both times are.
+    // A time is present if its spread is narrow, and a speed-up if both times are.
     for row in [f16, s3] {
         assert_eq!(row["long_step_ms"].is_null(), number(row, "long_step_spread") > 1.5, "{row}");
         assert_eq!(
@@ -511,14 +511,14 @@ fn bad_input_is_one_line_with_code_2() {
         (vec!["generate", "--prompt", &long], "context is 1024"),
         (generate(&["--tokens", "2000"]), "context is 1024"),
         (generate(&["--temperature=-1"]), "0 (greedy) or a positive number"),
-        (generate(&["--sequences", "0"]), "accepted are 1 to 1024"),
-        (generate(&["--threads", "0"]), "accepted are 1 and more"),
+        (generate(&["--sequences", "0"]), "expected 1 to 1024"),
+        (generate(&["--threads", "0"]), "expected 1 or more"),
         (generate(&["--kv", "turbo9"]), "safe-lowbit"),
         (generate(&["--cache-type-k", "q5_1"]), "expected f16"),
         (generate(&["--cache-type-k", "s4", "--kv", "s4"]), "cannot be used with"),
         (
             generate(&["--model", "missing"]),
-            "missing: no such file or folder; accepted is a .gguf file, or a folder with config.json",
+            "missing: no such file or folder: expected a .gguf file, or a folder with config.json",
         ),
         (generate(&["--model", "empty"]), "config.json"),
         (generate(&["--model", "deeper"]), "deeper: tensor model.layers.4."),
@@ -530,7 +530,7 @@ fn bad_input_is_one_line_with_code_2() {
         (vec!["eval", "--windows", "201"], "enough for 200"),
         (vec!["eval", "--context", "2048"], "context is 1024"),
         (vec!["eval", "--context", "1"], "nothing would be compressed"),
-        (vec!["eval", "--context", "64"], "accepted are --context 72 and more"),
+        (vec!["eval", "--context", "64"], "expected --context 72 or more"),
         (vec!["eval", "--centre", "maybe"], "on, off, auto"),
         (vec!["eval", "--tier", "256"], "tier=AFTER:K,V, such as tier=256:s2,s2"),
         (
@@ -561,7 +561,7 @@ fn a_gpu_that_is_not_there_is_one_line_and_auto_goes_on_without() {
     let note = String::from_utf8(auto.stderr).unwrap();
     assert!(auto.status.success(), "{note}");
     if note.is_empty() {
-        // This machine has a GPU: it must take the cache as well when told to.
+        // This machine has a GPU, so the cache must work on it too.
         let cuda = tqkv(at, &[&base[..], &["--device", "cuda"]].concat());
         assert!(cuda.status.success() && cuda.stderr.is_empty());
         return;
@@ -573,13 +573,12 @@ fn a_gpu_that_is_not_there_is_one_line_and_auto_goes_on_without() {
     assert!(line.starts_with("tqkv: --device cuda: ") && line.contains(why), "{line}");
     for command in [&base[..], &["eval", "--windows", "1"]] {
         assert!(
-            error(at, &[command, &["--device", "tpu"]].concat(), 2)
-                .contains("accepted are cpu, cuda, cuda:N")
+            error(at, &[command, &["--device", "tpu"]].concat(), 2).contains("expected cpu, cuda, cuda:N")
         );
     }
 }
 
-/// A model is coded, takes the place of the one that it was made of, and runs from its file layer by layer.
+/// Encodes a model, replaces its source with the result, and runs it from the file layer by layer.
 #[test]
 fn weights_are_compressed_and_streamed() {
     let folder = tempfile::tempdir().unwrap();
@@ -619,7 +618,7 @@ fn weights_are_compressed_and_streamed() {
         let error = error(at, args, code);
         assert!(error.contains(said), "{error}");
     };
-    refused(&["weights", "compress", model, "four"], 2, "exists; accepted");
+    refused(&["weights", "compress", model, "four"], 2, "exists: expected");
     refused(&["weights", "compress", "four", "five", "--bits", "3"], 2, "coded as i8 already");
     refused(&["weights", "compress", model, "five", "--codec", "s9"], 2, "s9");
     assert!(!at.join("five").exists());

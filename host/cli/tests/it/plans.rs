@@ -1,4 +1,4 @@
-//! `tqkv plan` from what people have: GGUF files, folders, configs without weights, names of formats.
+//! `tqkv plan` from GGUF files, folders, configs without weights, and names of formats.
 
 use std::fs;
 use std::path::Path;
@@ -55,7 +55,7 @@ fn a_gguf_file_is_a_model_to_plan_for() {
     assert_eq!((&plan["model_context"], &plan["weights"]["all"]), (&8192.into(), &(4 * 64 * 300).into()));
     let in_folder = json(at, &[&args[..], &["."]].concat());
     assert_eq!(plan, in_folder, "a folder with one such file");
-    // A broken download leaves a file like this.
+    // A broken download leaves such a file.
     let whole = gguf(5);
     fs::write(at.join("cut.gguf"), &whole[..whole.len() - 1000]).unwrap();
     let said = error(at, &["plan", "--model", "cut.gguf"], 2);
@@ -63,7 +63,7 @@ fn a_gguf_file_is_a_model_to_plan_for() {
     assert!(error(at, &["plan", "--model", "none.gguf"], 2).contains("none.gguf"));
 }
 
-/// The weights that are counted are those of the config, and not what else lies beside it.
+/// The counted weights are those of the config, without other files beside them.
 #[test]
 fn weights_beside_a_config_are_its_own() {
     let folder = tempfile::tempdir().unwrap();
@@ -88,7 +88,7 @@ fn weights_beside_a_config_are_its_own() {
     fs::write(at.join("config.json"), wider).unwrap();
     let said = error(at, &plan(&["config.json", "--weights"]), 2);
     assert!(said.contains("embed_tokens"), "{said}");
-    // Without weights, by their number.
+    // Without weights, from their number.
     fs::write(at.join("elsewhere.json"), &config).unwrap();
     let counted = json(at, &plan(&["elsewhere.json", "--weight-bits", "4.5"]));
     let number = |report: &serde_json::Value| report["weights"]["all"].as_f64().unwrap();
@@ -99,7 +99,7 @@ fn weights_beside_a_config_are_its_own() {
     assert!(error(at, &plan(&["elsewhere.json", "--weight-bits", "0"]), 2).contains("0.1 to 64"));
 }
 
-/// A format of the reference is planned by its name, as `--other` plans it by its bytes.
+/// A reference format has the same plan by name as by bytes in `--other`.
 #[test]
 fn formats_are_planned_by_name() {
     let folder = tempfile::tempdir().unwrap();
@@ -114,7 +114,7 @@ fn formats_are_planned_by_name() {
     assert_eq!(named["rows"][1], bytes["rows"][2]);
 }
 
-/// A latent's positional part stays f16: DeepSeek-V3 holds 258 + 128 bytes per token and layer at s4.
+/// The positional part of a latent stays f16: DeepSeek-V3 takes 258 + 128 bytes per token and layer at s4.
 #[test]
 fn latents_are_planned_as_they_are_held() {
     let folder = tempfile::tempdir().unwrap();

@@ -22,7 +22,7 @@ fn completions_and_manual_pages_name_every_command() {
     let page = text(&["man"]);
     assert!(page.starts_with(".ie") && page.contains(".TH tqkv") && page.contains("generate"), "{page}");
     assert!(text(&["man", "encode"]).contains("centre"));
-    assert!(error(at, &["man", "decod"], 2).contains("accepted are demo, generate"));
+    assert!(error(at, &["man", "decod"], 2).contains("expected demo, generate"));
     assert_eq!(json(at, &["man", "encode"])["name"], "tqkv-encode");
 }
 

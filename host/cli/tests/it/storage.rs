@@ -1,4 +1,4 @@
-//! `tqkv basis` and what is stored in one: arrays of keys and values.
+//! `tqkv basis`, and arrays of keys and values that are stored in a basis.
 
 use std::fs;
 
@@ -46,7 +46,7 @@ fn arrays_become_chunks_and_come_back() {
     let config = Model::shipped().unwrap().config().kv_shape();
     let shape = [config.num_layers, 300, config.num_kv_heads, config.head_dim];
     let wave = |i: usize| (i as f32 * 0.37).sin() * (1.0 + (i % 13) as f32);
-    // A basis expects keys about as large as the model's: noise is the same for all that it holds.
+    // The codes have the same noise for all vectors, so keys must be about as large as those of the model.
     fs::write(at.join("k.npy"), npy(shape, |i| wave(i) / 10.0)).unwrap();
     fs::write(at.join("v.npy"), npy(shape, |i| wave(i + 5))).unwrap();
     let encode = ["encode", "--storage", "5", "--basis", "m.tqb", "--values"];
@@ -81,7 +81,7 @@ fn arrays_become_chunks_and_come_back() {
         assert!(said(&encode, &["v.npy", "k.npy", own, "--force"]).contains("is the input itself"), "{own}");
     }
     assert!(said(&decode, &["y.npy", "kv.tqc", "y.npy"]).contains("need a file each"));
-    // The values' file is there: nor are keys written.
+    // The file of the values exists, so the keys are not written either.
     assert!(said(&decode, &["v2.npy", "kv.tqc", "y.npy"]).contains("v2.npy: exists"));
     let whole = fs::read(at.join("kv.tqc")).unwrap();
     fs::write(at.join("cut.tqc"), &whole[..whole.len() - 9]).unwrap();
@@ -98,7 +98,7 @@ fn plan_counts_stored_tokens_and_their_basis() {
     let at = folder.path();
     let shape = ["plan", "--layers", "30", "--kv-heads", "3", "--head-dim", "64", "--memory", "1GB"];
     let report = json(at, &[&shape[..], &["--kv", "f16", "--storage", "1", "--storage", "2.1"]].concat());
-    // One matrix of 384 columns a layer, with its scales, means and factors.
+    // One matrix of 384 columns per layer, with its scales, means and factors.
     assert_eq!(report["basis_bytes"], 30 * (384 * 386 + 2 * 192 + 8));
     let rows: Vec<_> = report["rows"].as_array().unwrap().iter().skip(1).collect();
     for (row, bits) in rows.iter().zip([1.0, 2.1]) {

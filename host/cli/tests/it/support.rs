@@ -1,4 +1,4 @@
-//! Running the program of the tests.
+//! Runs the program under test.
 
 use std::io::Write;
 use std::path::Path;
@@ -31,12 +31,12 @@ pub(crate) fn piped(folder: &Path, args: &[&str], input: &[u8]) -> Output {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    // A command that refuses the first bytes does not take the others.
+    // A command that refuses the first bytes does not read the rest.
     let _ = child.stdin.take().unwrap().write_all(input);
     child.wait_with_output().unwrap()
 }
 
-/// Runs a command that must succeed in silence; returns its JSON.
+/// Runs a command that must succeed without a note; returns its JSON.
 #[allow(dead_code, reason = "not every test crate needs it")]
 pub(crate) fn json(folder: &Path, args: &[&str]) -> Value {
     let output = tqkv(folder, &[args, &["--json"]].concat());

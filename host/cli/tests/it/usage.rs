@@ -1,4 +1,4 @@
-//! The words of the command: refusals, lists, help, notes, and how it ends when nobody reads on.
+//! Texts of the command: errors, lists, help and notes, and its end when the reader of stdout is gone.
 
 use serde_json::Value;
 
@@ -17,15 +17,15 @@ fn numbers_that_an_option_does_not_take_are_refused_as_such() {
     let folder = tempfile::tempdir().unwrap();
     let generate = ["generate", "--prompt", "a"];
     for (args, expected) in [
-        (["--tokens", "-5"], "--tokens <N>: '-5' is negative, accepted are whole numbers that are not"),
+        (["--tokens", "-5"], "--tokens <N>: '-5' is negative: expected a whole number without a sign"),
         (["--hot", "-1"], "--hot <TOKENS>: '-1' is negative"),
         (["--sequences", "-2"], "--sequences <N>: '-2' is negative"),
         (["--threads", "-2"], "--threads <N>: '-2' is negative"),
         (["--tokens", "x"], "--tokens <N>: 'x' is not a whole number"),
         (["--tokens", "1.5"], "--tokens <N>: '1.5' is not a whole number"),
         (["--tokens", "99999999999999999999"], "'99999999999999999999' is too large"),
-        (["--threads", "0"], "--threads <N>: '0' is out of range, accepted are 1 and more"),
-        (["--sequences", "2000"], "--sequences <N>: '2000' is out of range, accepted are 1 to 1024"),
+        (["--threads", "0"], "--threads <N>: '0' is out of range: expected 1 or more"),
+        (["--sequences", "2000"], "--sequences <N>: '2000' is out of range: expected 1 to 1024"),
         (["--temperature", "-1"], "-1"),
         (["--sparse-values", "-1"], "0 to 1, 1 not included"),
     ] {
@@ -87,14 +87,14 @@ fn codecs_lists_presets_then_ten_codecs_and_the_laboratory_on_request() {
         report[list].as_array().unwrap().iter().map(|row| row["name"].as_str().unwrap().to_owned()).collect()
     };
     assert_eq!((names("presets").len(), names("codecs").len(), names("yardsticks").len()), (6, 10, 0));
-    // Two widths of 2 bits have no blocks of head dim 16.
+    // A block of q4_0 has 32 values, so there is none at head dim 16.
     let narrow = json(folder.path(), &["codecs", "--all", "--dim", "16"]);
     let q4_0 = narrow["codecs"].as_array().unwrap().iter().find(|row| row["name"] == "q4_0").unwrap();
     assert_eq!((&q4_0["bytes"], &q4_0["bits"]), (&Value::Null, &Value::Null));
-    assert!(error(folder.path(), &["codecs", "--dim", "100"], 2).contains("accepted are 16, 32"));
+    assert!(error(folder.path(), &["codecs", "--dim", "100"], 2).contains("expected 16, 32"));
 }
 
-/// Measured and said where one would choose it.
+/// Measured results stand where a user chooses the option.
 #[test]
 fn what_measuring_speaks_against_says_so_in_its_help() {
     let all = text(&["codecs", "--all"]);
@@ -162,7 +162,7 @@ fn generate_says_when_nothing_is_compressed_yet() {
     }
 }
 
-/// The ratio that the note promises is the one that a cache of that length has.
+/// The ratio in the note equals the ratio of a cache of that length.
 #[test]
 fn the_promised_ratio_is_what_plan_says() {
     let short = text(&["generate", "--prompt", "The borrow", "--tokens", "8"]);
@@ -218,14 +218,15 @@ fn bytes_have_binary_units_beside_them() {
     }
 }
 
-/// As any program that a closed pipe ends: by SIGPIPE, which shells show as 141, without a word.
+/// The command ends like any program with a closed pipe: by SIGPIPE, which shells show as 141, and without a
+/// message.
 #[test]
 #[cfg(unix)]
 fn a_reader_that_goes_away_ends_the_command_quietly() {
     use std::os::unix::process::ExitStatusExt;
     use std::process::Command;
     for args in [&["codecs", "--all"][..], &["--help"], &["man", "generate"], &["codecs", "--json"]] {
-        // Nobody reads, from before the first word.
+        // The reader is gone before the first word.
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let output = Command::new(env!("CARGO_BIN_EXE_tqkv")).args(args).stdout(writer).output().unwrap();

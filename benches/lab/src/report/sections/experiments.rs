@@ -1,4 +1,4 @@
-//! Experiments that others reported, done again.
+//! Experiments of other projects, repeated.
 
 use tqkv_cli::error::CliError;
 
@@ -7,21 +7,22 @@ use super::super::source::{Answer, Row};
 use super::quality::by_family;
 use super::{Section, Table, Wanted, delta, digits, pair, percent};
 
-/// A code of b bits and one of b - 1 bits with a bit of QJL: the same bytes but for the second's norm.
+/// A code of b bits, and one of b - 1 bits with a bit of QJL. Both have the same bytes except the norm of the
+/// second.
 const QJL: [(&str, &str); 3] = [("s4", "p4"), ("s3", "p3"), ("s2", "p2")];
 
 pub(super) fn sections(wanted: &Wanted<'_>) -> Result<Vec<Section>, CliError> {
     Ok(vec![qjl(wanted), cliff(wanted)?, eight_bits(wanted)?, delta::section(wanted)?])
 }
 
-/// A codec's figures on random vectors, and on the model.
+/// The figures of a codec on random vectors, and on the model.
 fn both<'a>(wanted: &'a Wanted<'_>, rates: &'a Answer, codec: &str) -> Option<(Row<'a>, Row<'a>)> {
     let rate = rates.rows("codecs").into_iter().find(|row| row.text("codec") == codec)?;
     let kl = wanted.codecs.rows("results").into_iter().find(|row| pair(row.text("kv")) == codec)?;
     Some((rate, kl))
 }
 
-/// Rows of codecs that there are, on random vectors as `rates` has them.
+/// Rows of the known codecs among `codecs`, with the figures in `rates`.
 fn rows<'a>(wanted: &Wanted<'_>, rates: &Answer, codecs: impl Iterator<Item = &'a str>) -> Vec<Vec<String>> {
     let row = |codec: &str| {
         let (rate, kl) = both(wanted, rates, codec)?;

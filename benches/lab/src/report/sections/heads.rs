@@ -1,4 +1,4 @@
-//! Where the error is: by layer and KV head, and by query head.
+//! The place of the error: by layer and KV head, and by query head.
 
 use tqkv_cli::error::CliError;
 
@@ -67,14 +67,14 @@ pub(super) fn sections(wanted: &Wanted<'_>) -> Result<Vec<Section>, CliError> {
     }])
 }
 
-/// Names of the heads of the first layer there is.
+/// Names of the heads in the first layer of `heads`.
 fn names(what: &str, heads: &[Row<'_>], field: &str) -> Vec<String> {
     let first = heads.first().map_or(0, |head| head.count("layer"));
     let heads = heads.iter().filter(|head| head.count("layer") == first);
     heads.map(|head| format!("{what} {}", head.count(field))).collect()
 }
 
-/// A row for each layer.
+/// One row per layer.
 fn by_layer(heads: &[Row<'_>], cells: impl Fn(&[Row<'_>]) -> Vec<f64>) -> Vec<(String, Vec<f64>)> {
     let layers = heads.chunk_by(|a, b| a.count("layer") == b.count("layer"));
     layers.map(|heads| (format!("layer {}", heads[0].count("layer")), cells(heads))).collect()

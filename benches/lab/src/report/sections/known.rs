@@ -1,6 +1,6 @@
-//! Shapes of models that people know: what of their published `config.json` a cache depends on.
+//! Shapes of well-known models: the fields of their published `config.json` that a cache depends on.
 
-/// A name, and the fields.
+/// Name and fields of each model.
 pub(super) const KNOWN: [(&str, &str); 9] = [
     (
         "Llama 2 7B",

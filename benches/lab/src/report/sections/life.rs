@@ -1,4 +1,4 @@
-//! The life of a token: sinks, hot window, warm and cold pages, as a cache really holds them.
+//! The life of a token: sinks, hot window, warm and cold pages, as measured in a cache.
 
 use tqkv::cache::{CacheSpec, KvCache};
 use tqkv::error::CacheError;
@@ -12,12 +12,12 @@ use super::super::heat::Strips;
 use super::{Section, Table, Wanted};
 use crate::stats::random_directions;
 
-/// Lengths at which the cache is looked at.
+/// Lengths at which the cache is inspected.
 const LENGTHS: [usize; 7] = [32, 128, 256, 512, 1024, 2048, 4096];
 const DIM: usize = 128;
-/// Codes that lose a bit with age, twice.
+/// Codes that lose one bit with age, twice.
 const POLICY: &str = "n4 tier=256:n3 tier=1024:n2";
-/// What parts of a sequence are called.
+/// Names of the parts of a sequence.
 const PARTS: [(&str, usize); 5] = [
     ("sinks, f16 for ever", 3),
     ("cold, 2 bits", 0),
@@ -26,7 +26,7 @@ const PARTS: [(&str, usize); 5] = [
     ("hot, f16", 1),
 ];
 
-/// Tokens in each part, and bytes of the cache.
+/// Number of tokens in each part, and bytes of the cache.
 struct Look {
     tokens: usize,
     parts: [usize; 5],
@@ -75,7 +75,7 @@ pub(super) fn sections(_: &Wanted<'_>) -> Result<Vec<Section>, CliError> {
     }])
 }
 
-/// Fills a cache and looks at it on the way.
+/// Fills a cache and inspects it at each length.
 fn looks() -> Result<Vec<Look>, CacheError> {
     let policy = POLICY.parse::<PolicyArg>().map_err(CacheError::BadSpec)?;
     let window = WindowArgs { hot: CacheSpec::DEFAULT_HOT, sinks: CacheSpec::DEFAULT_SINKS };

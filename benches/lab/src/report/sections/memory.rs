@@ -1,4 +1,4 @@
-//! Memory against context for models that people know, and the longest context of a budget.
+//! Memory against context for well-known models, and the longest context for a budget.
 
 use tqkv_cli::error::CliError;
 use tqkv_cli::output::grouped;
@@ -9,9 +9,9 @@ use super::super::chart::{Axis, Chart, Look, Series};
 use super::known::KNOWN;
 use super::{Section, Table, Wanted};
 
-/// Models of the plot: full attention twice, sliding windows, latents.
+/// Models of the plot: two with full attention, one with sliding windows, one with latents.
 const DRAWN: [&str; 4] = ["Llama 3.1 8B", "Llama 3.1 70B", "Gemma 3 27B (sliding)", "DeepSeek V3 (latent)"];
-/// The memory of a large consumer's GPU.
+/// Memory of a large consumer GPU.
 const MEMORY: u64 = 24 << 30;
 const GIB: f64 = (1u64 << 30) as f64;
 
@@ -37,7 +37,7 @@ fn contexts() -> Result<Result<Section, CliError>, PlanError> {
     let (mut series, mut rows) = (Vec::new(), Vec::new());
     for (name, config) in KNOWN {
         let shape = CacheShape::from_config(config)?;
-        // The plot and the budget go beyond what the model is made for.
+        // The plot and the budget extend beyond the context of the model.
         let unbounded = CacheShape { context: None, ..shape };
         if let Some(colour) = DRAWN.iter().position(|drawn| *drawn == name) {
             for (life, look, cache) in [(&lives[0], Look::Line, "f16"), (&lives[2], Look::Dashed, "compact")]
@@ -113,7 +113,7 @@ fn contexts() -> Result<Result<Section, CliError>, PlanError> {
     }))
 }
 
-/// The table of a 70B-class model that a community published, beside the codecs of here.
+/// The published table of a 70B-class model from a community, beside the codecs of this project.
 fn seventy_b(wanted: &Wanted<'_>) -> Result<Section, CliError> {
     let codecs = ["f16", "q8_0", "s3", "s4", "t3", "t4"].map(|name| format!(" --kv {name}")).concat();
     let others = "--other q8_0-without-scales=128 --other tq3=52 --other tq4=68";

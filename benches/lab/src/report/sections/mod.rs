@@ -20,10 +20,10 @@ use super::{Section, Table};
 pub(crate) use wanted::Wanted;
 use wanted::{FAMILIES, digits, family, pair, percent};
 
-/// Makes a section, or several.
+/// Makes one or more sections.
 type Make = fn(&Wanted<'_>) -> Result<Vec<Section>, CliError>;
 
-/// All of them by name, for a line of progress.
+/// All sections by name, for progress.
 pub(crate) const SECTIONS: [(&str, Make); 10] = [
     ("what it saves", overview::sections),
     ("error against bits", rate::sections),

@@ -1,4 +1,4 @@
-//! A key with outliers before and after the rotation, and what that does to 4-bit codes.
+//! A key with outliers before and after the rotation, and the effect on 4-bit codes.
 
 use tqkv_cli::error::CliError;
 use tqkv_core::{AnyCodec, CodecId, Options};
@@ -7,9 +7,9 @@ use tqkv_model::{Model, ModelError, OUTLIER_FACTOR, SpecialTokens, shipped};
 use super::super::heat::Bars;
 use super::{Section, Table, Wanted, digits, pair, percent};
 
-/// Tokens before the one whose key is drawn.
+/// Tokens before the token whose key is drawn.
 const TOKENS: usize = 64;
-/// Plain codes, then rotated ones at about as many bytes.
+/// Plain codes, then rotated ones of about the same size.
 const CODECS: [&str; 5] = ["q4_0", "u4", "q4_0r", "s4", "t4"];
 
 pub(super) fn sections(wanted: &Wanted<'_>) -> Result<Vec<Section>, CliError> {
@@ -18,7 +18,7 @@ pub(super) fn sections(wanted: &Wanted<'_>) -> Result<Vec<Section>, CliError> {
     let codec = codec.map_err(|error| CliError::shape(CodecId::S4, key.len(), error))?;
     let mut rotated = vec![0.0; key.len()];
     codec.rotate_query(&key, &mut rotated);
-    // Without what the rotation scales by, so that both have the same norm.
+    // Remove the scale of the rotation, so that both have the same norm.
     let norm = |x: &[f32]| x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
     let unit =
         |x: &[f32]| x.iter().map(|v| f64::from(*v) / norm(x) * (x.len() as f64).sqrt()).collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! What presets save and cost, and what each writes.
+//! Savings and costs of presets, and the text of each.
 
 use tqkv_cli::command::demo::{HEAD, withheld};
 use tqkv_cli::error::CliError;
@@ -49,7 +49,7 @@ fn saves(demo: Row<'_>, rows: &[Row<'_>], command: &str) -> Section {
     }
 }
 
-/// The fewest bytes that hardly cost anything, in large figures.
+/// Large figures of the smallest setting that costs almost nothing.
 fn cards(demo: Row<'_>, rows: &[Row<'_>]) -> String {
     let Some(f16) = rows.first() else { return String::new() };
     let cheap = rows.iter().skip(1).filter(|row| row.number("kl_to_f16") < 1e-3);
@@ -68,18 +68,18 @@ fn cards(demo: Row<'_>, rows: &[Row<'_>]) -> String {
     format!("<ul class=\"cards\">\n{}</ul>\n", cards.concat())
 }
 
-/// A time, or nothing where it was not to be had.
+/// A time, or an empty text if there is none.
 fn time(value: f64) -> String {
     if value.is_nan() { withheld() } else { format!("{value:.2}") }
 }
 
-/// How much text the predictions are of.
+/// The amount of text behind the predictions.
 fn windows(demo: Row<'_>) -> String {
     let (windows, context) = (demo.count("windows"), demo.count("context"));
     format!("{windows} {} of {context} tokens", if windows == 1 { "window" } else { "windows" })
 }
 
-/// The card of the time of attention.
+/// The card of the attention time.
 fn speed(row: Row<'_>) -> (String, String) {
     let times = row.number("long_speedup");
     if times.is_nan() {
@@ -131,18 +131,18 @@ fn texts(prompt: &str, rows: &[Row<'_>], command: &str) -> Section {
     }
 }
 
-/// The text as HTML, its first word that is not that of `exact` marked.
+/// The text as HTML, with a mark on the first word that differs from `exact`.
 fn marked(exact: &str, text: &str) -> String {
     let same = exact.bytes().zip(text.bytes()).take_while(|(a, b)| a == b).count();
     if same == text.len() {
         return escape(text);
     }
     let is_space = |at: &usize| text.as_bytes()[*at].is_ascii_whitespace();
-    // A white space that differs belongs to the word behind it.
+    // A different white space belongs to the word after it.
     let first = (same..text.len()).find(|at| !is_space(at)).unwrap_or(same);
     let start = if first > same { first } else { (0..same).rev().find(is_space).map_or(0, |at| at + 1) };
     let end = (first..text.len()).find(is_space).unwrap_or(text.len());
-    // Within other than ASCII a cut may be inside a character.
+    // In text beyond ASCII, a cut may fall inside a character.
     match (text.get(..start), text.get(start..end), text.get(end..)) {
         (Some(before), Some(word), Some(after)) => {
             format!("{}<mark>{}</mark>{}", escape(before), escape(word), escape(after))
@@ -163,7 +163,7 @@ mod tests {
             json!({ "kv": kv, "ratio": ratio, "kl_to_f16": if ratio > 1.0 { 1e-4 } else { 0.0 }, "perplexity": 2.0,
                 "top1_agreement": 1.0, "long_speedup": speedup, "long_step_spread": 1.2 })
         };
-        // The fastest setting is not the one that the other cards are of.
+        // The fastest setting differs from the setting of the other cards.
         let demo = json!({ "windows": 1, "context": 256,
             "results": [row("f16,f16", 1.0, Some(1.0)), row("s4,s4", 3.0, Some(2.0)), row("i8,i8", 2.0, Some(9.9))] });
         let page = |demo: &serde_json::Value| cards(Row::new(demo), &Row::new(demo).rows("results"));

@@ -1,4 +1,4 @@
-//! Figures that others published, beside those of this machine.
+//! Published figures of other projects, beside the figures of this machine.
 
 use tqkv_cli::error::CliError;
 

@@ -1,4 +1,4 @@
-//! Perplexity and divergence of every codec against the bytes of a token.
+//! Perplexity and divergence of every codec against bytes per token.
 
 use tqkv_cli::error::CliError;
 use tqkv_cli::output::grouped;
@@ -8,7 +8,7 @@ use super::super::source::Row;
 use super::rate::power;
 use super::{FAMILIES, Section, Table, Wanted, digits, family, pair, percent};
 
-/// Codecs by family, at two figures of theirs.
+/// Codecs by family, at two of their figures.
 pub(super) fn by_family(rows: &[Row<'_>], look: Look, point: impl Fn(Row<'_>) -> (f64, f64)) -> Vec<Series> {
     let mut all: Vec<_> = (0..FAMILIES)
         .map(|colour| Series { name: String::new(), look, points: Vec::new(), labels: Vec::new(), colour })

@@ -5,7 +5,7 @@ use tqkv_cli::error::CliError;
 use super::super::chart::{Axis, Chart, Look, Series};
 use super::{FAMILIES, Section, Table, Wanted, digits, family};
 
-/// Most bits a value of the plot: beyond are yardsticks whose error is none that matters.
+/// Limit of the plot in bits per value. Yardsticks beyond it have a negligible error.
 const MOST_BITS: f64 = 9.0;
 
 pub(super) fn sections(wanted: &Wanted<'_>) -> Result<Vec<Section>, CliError> {
@@ -81,7 +81,7 @@ pub(super) fn sections(wanted: &Wanted<'_>) -> Result<Vec<Section>, CliError> {
     }])
 }
 
-/// Powers of ten as they are spoken.
+/// Powers of ten in the usual notation.
 pub(super) fn power(value: f64) -> String {
     let exponent = value.log10();
     if (exponent - exponent.round()).abs() < 1e-6 && exponent < -2.5 {

@@ -1,4 +1,4 @@
-//! Attention against the length of the cache, beside the time that memory alone takes.
+//! Attention against the length of the cache, beside the time to read the memory.
 
 use tqkv_cli::command::demo::withheld;
 use tqkv_cli::command::demo_speed::WIDEST_SPREAD;
@@ -9,7 +9,7 @@ use super::super::chart::{Axis, Chart, Look, Series};
 use super::super::source::Row;
 use super::{Section, Table, Wanted};
 
-/// Codecs of the plot; f16 comes with each of them.
+/// Codecs of the plot. Each brings f16 with it.
 const CODECS: &str = "s4,t4,s3,t2";
 
 pub(super) fn sections(wanted: &Wanted<'_>) -> Result<Vec<Section>, CliError> {
@@ -45,7 +45,7 @@ pub(super) fn sections(wanted: &Wanted<'_>) -> Result<Vec<Section>, CliError> {
             }),
         }
     }
-    // Of keys and of values 128 coordinates of two bytes.
+    // Key and value have 128 coordinates of two bytes each.
     let limit = 512.0 / answer.all().number("read_gb_per_s");
     let reading = f16.points.iter().map(|point| (point.0, limit)).collect();
     series.insert(0, f16);

@@ -45,7 +45,7 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// A share with a sign, as percent.
+/// A share as percent.
 pub(super) fn percent(share: f64) -> String {
     format!("{:.2} %", 100.0 * share)
 }
@@ -55,7 +55,7 @@ pub(super) fn digits(value: f64) -> String {
     if value == 0.0 || value.abs() >= 1e-3 { format!("{value:.4}") } else { format!("{value:.2e}") }
 }
 
-/// One codec name for both, or the pair.
+/// One codec name if both sides are equal, otherwise the pair.
 pub(super) fn pair(kv: &str) -> &str {
     match kv.split_once(',') {
         Some((k, v)) if k == v => k,
@@ -63,7 +63,7 @@ pub(super) fn pair(kv: &str) -> &str {
     }
 }
 
-/// The family of a codec: scalar, nested, trellis, or another layout; with its number, which is its colour.
+/// Family of a codec (scalar, nested, trellis, or another layout). Its number selects the colour.
 pub(super) fn family(codec: &str) -> (usize, &'static str) {
     let digits = codec.get(1..2).is_some_and(|c| c.chars().all(|c| c.is_ascii_digit()));
     match codec.chars().next() {
