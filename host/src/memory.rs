@@ -15,17 +15,17 @@ fn refused<T>(values: usize) -> CacheError {
 }
 
 /// Fails if a test asks for it, unless a list with room for `_free` values needs no memory for `_more`.
-fn check_faults<T>(_free: usize, _more: usize) -> Result<(), CacheError> {
+fn check_faults(_free: usize, _more: usize, _refused: impl FnOnce() -> CacheError) -> Result<(), CacheError> {
     #[cfg(test)]
     if _free < _more {
-        FAULTS.with(|faults| faults.check()).map_err(|_| refused::<T>(_more))?;
+        FAULTS.with(|faults| faults.check()).map_err(|_| _refused())?;
     }
     Ok(())
 }
 
 /// Makes an empty list with room for `len` values.
 pub(crate) fn list<T>(len: usize) -> Result<Vec<T>, CacheError> {
-    check_faults::<T>(0, len)?;
+    check_faults(0, len, || refused::<T>(len))?;
     let mut list = Vec::new();
     list.try_reserve_exact(len).map_err(|_| refused::<T>(len))?;
     Ok(list)
@@ -47,13 +47,13 @@ pub(crate) fn collected<T>(len: usize, values: impl Iterator<Item = T>) -> Resul
 
 /// Makes room for `more` values behind those there are.
 pub(crate) fn reserve<T>(list: &mut Vec<T>, more: usize) -> Result<(), CacheError> {
-    check_faults::<T>(list.capacity() - list.len(), more)?;
+    check_faults(list.capacity() - list.len(), more, || refused::<T>(more))?;
     list.try_reserve(more).map_err(|_| refused::<T>(list.len().saturating_add(more)))
 }
 
 /// Makes room for just `more` values behind those there are.
 pub(crate) fn reserve_exact<T>(list: &mut Vec<T>, more: usize) -> Result<(), CacheError> {
-    check_faults::<T>(list.capacity() - list.len(), more)?;
+    check_faults(list.capacity() - list.len(), more, || refused::<T>(more))?;
     list.try_reserve_exact(more).map_err(|_| refused::<T>(list.len().saturating_add(more)))
 }
 
