@@ -98,6 +98,8 @@ mod tests {
         assert_eq!((options.hot, options.sinks, options.effort), (0, 8, Effort::Fast));
         let codecs = |options: &Options| [0, 1, 2, 3].map(|layer| options.codecs(layer, 4));
         assert_eq!(codecs(&options), [(T4, T2), (T4, T2), (T4, T2), (I8, I8)]);
+        let last = read("TQKV_KV", "t4,t2 last:i8").unwrap();
+        assert_eq!(codecs(&last), codecs(&options));
         let other = options.with("layer-kv=boundary:1:t4,i8").unwrap();
         assert_eq!((codecs(&other), other.hot), ([(T4, I8), (T4, T2), (T4, T2), (T4, I8)], 0));
         let other = other.with("s4 layer-kv=gradient:i8/s4").unwrap();
@@ -107,15 +109,16 @@ mod tests {
     #[test]
     fn what_is_unknown_is_refused_in_one_line_with_what_is_accepted() {
         for (name, value, part) in [
-            ("TQKV_KV", "t4,q9", "'t4,q9': accepted are eight-bit"),
-            ("TQKV_KV", "", "t4"),
-            ("TQKV_KV", "s4 hot=many", "hot=many: not a number of tokens from 0 to"),
-            ("TQKV_KV", "s4 sinks=-1", "from 0 to"),
-            ("TQKV_KV", "s4 effort=most", "fast, default and best"),
-            ("TQKV_KV", "s4 tier=256:t2", "hot=TOKENS, sinks=TOKENS"),
-            ("TQKV_KV", "s4 layer-kv=middle:1:t4", "gradient:K,V/K,V/.."),
-            ("TQKV_KV", "s4 layer-kv=tail:one:t4", "'one' is no number of layers"),
-            ("TQKV_KV", "s4 layer-kv=gradient:", "eight-bit"),
+            ("TQKV_KV", "t4,q9", "'q9' is not a codec"),
+            ("TQKV_KV", "t4,u4", "u4 is not valid in llama.cpp: expected one of"),
+            ("TQKV_KV", "", "expected codecs"),
+            ("TQKV_KV", "s4 hot=many", "hot=many is not valid: expected hot=TOKENS"),
+            ("TQKV_KV", "s4 hot=9999999", "at most 1048576 exact tokens"),
+            ("TQKV_KV", "s4 sinks=-1", "expected sinks=TOKENS"),
+            ("TQKV_KV", "s4 effort=most", "effort=most is not valid"),
+            ("TQKV_KV", "s4 tier=256:t2", "expected codecs, hot=, sinks=, effort= and layer-kv="),
+            ("TQKV_KV", "s4 layer-kv=middle:1:t4", "gradient"),
+            ("TQKV_KV", "s4 layer-kv=gradient:u4/s4", "u4 is not valid in llama.cpp"),
             ("TQKV_LOG", "yes", "0 and 1"),
         ] {
             let error = read(name, value).unwrap_err();
