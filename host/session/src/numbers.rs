@@ -60,16 +60,16 @@ impl Numbers {
         self.row().2
     }
 
-    /// Bytes of so many values; `None` where they are no whole number of blocks.
+    /// Bytes of so many values; `None` where they are no whole number of blocks, or too many.
     pub fn bytes(self, values: u64) -> Option<u64> {
         let (.., block, bytes) = self.row();
-        values.is_multiple_of(block).then(|| values / block * bytes)
+        values.is_multiple_of(block).then(|| (values / block).checked_mul(bytes)).flatten()
     }
 
-    /// Values in so many bytes; `None` where they are no whole number of blocks.
+    /// Values in so many bytes; `None` where they are no whole number of blocks, or too many.
     pub fn values(self, row_bytes: u64) -> Option<u64> {
         let (.., block, bytes) = self.row();
-        row_bytes.is_multiple_of(bytes).then(|| row_bytes / bytes * block)
+        row_bytes.is_multiple_of(bytes).then(|| (row_bytes / bytes).checked_mul(block)).flatten()
     }
 
     /// Whether rows of it can be coded.
