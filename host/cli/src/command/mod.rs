@@ -29,6 +29,7 @@ mod plan;
 mod plan_ram;
 mod plan_table;
 mod report;
+mod session;
 mod stats;
 mod stats_delta;
 mod stored;
@@ -57,6 +58,7 @@ pub(crate) enum Command {
     Plan(plan::Args),
     Report(report::Args),
     Weights(weights::Args),
+    Session(session::Args),
     Export(export::Args),
     Bench(bench::Args),
     #[cfg(feature = "cuda")]
@@ -89,6 +91,7 @@ impl Command {
             Self::Plan(args) => plan::run(args, out),
             Self::Report(args) => report::run(args, out),
             Self::Weights(args) => weights::run(args, out),
+            Self::Session(args) => session::run(args, out),
             Self::Export(args) => export::run(args, out),
             Self::Bench(args) => bench::run(args, out),
             #[cfg(feature = "cuda")]

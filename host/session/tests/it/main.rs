@@ -7,3 +7,4 @@ mod golden;
 mod layouts;
 mod memory;
 mod packs;
+mod stock;
