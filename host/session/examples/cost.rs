@@ -70,7 +70,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
             None if name == "exact" => Mode::Exact,
             None => return Err(format!("no codec {name}").into()),
         };
-        let (packed, back) = (folder.join("cost.tqs"), folder.join("cost.state"));
+        let (packed, back) = (folder.join("cost.tqs"), folder.join(format!("cost-{name}.state")));
         let start = Instant::now();
         let mut out = BufWriter::new(File::create(&packed)?);
         let sizes = pack(&mut File::open(&state)?, &mut out, mode, level)?;
@@ -91,7 +91,6 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
             rayon::current_num_threads(),
             peak().unwrap_or(0),
         );
-        std::fs::remove_file(back)?;
     }
     Ok(())
 }

@@ -63,7 +63,9 @@ impl Segment {
             }
             Self::Rows(tile) => {
                 entry[0] = 1;
-                entry[1] = u8::from(tile.is_transposed) | u8::from(tile.is_values) << 1;
+                let flags = [tile.is_transposed, tile.is_values, tile.is_centred];
+                entry[1] =
+                    flags.into_iter().enumerate().fold(0, |bits, (i, flag)| bits | u8::from(flag) << i);
                 entry[2] = tile.codec.code();
                 entry[4..8].copy_from_slice(&tile.numbers.ggml().to_le_bytes());
                 entry[8..12].copy_from_slice(&tile.head_dim.to_le_bytes());
@@ -91,8 +93,9 @@ impl Segment {
                 let codec = codec.ok_or_else(|| bad(format!("unknown codec {}", entry[2])))?;
                 let numbers = numbers.ok_or_else(|| bad(format!("unknown type {}", word(4))))?;
                 let (head_dim, heads, cells) = (word(8), word(12), word(16));
-                let [is_transposed, is_values] = [entry[1] & 1 == 1, entry[1] & 2 == 2];
-                let tile = Tile { codec, numbers, head_dim, heads, cells, is_transposed, is_values };
+                let [is_transposed, is_values, is_centred] = [1, 2, 4].map(|bit| entry[1] & bit > 0);
+                let tile =
+                    Tile { codec, numbers, head_dim, heads, cells, is_transposed, is_values, is_centred };
                 tile.check().map_err(bad)?;
                 Self::Rows(tile)
             }

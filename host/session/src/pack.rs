@@ -152,9 +152,10 @@ fn tile(rows: &Rows, codecs: &Codecs) -> Result<Option<Tile>, SessionError> {
         cells: rows.cells,
         is_transposed: rows.is_transposed,
         is_values: rows.side == Side::Values,
+        is_centred: false,
     };
     match tile.check() {
-        Ok(()) => Ok(Some(tile).filter(Tile::saves)),
+        Ok(()) => Ok(Some(tile.centred()).filter(Tile::saves)),
         Err(why) if given.is_some() && rows.numbers.is_coded() => Err(SessionError::Codec(why)),
         Err(_) => Ok(None),
     }
@@ -194,10 +195,13 @@ fn pack_rows<R: Read + Seek, W: Write>(
     (at, tile, early): (u64, &Tile, &[u32]),
     level: Level,
 ) -> Result<u64, SessionError> {
-    let coder = tile.coder(level)?;
+    let mut coder = tile.coder(level)?;
     let (mut written, row_bytes) = (0, tile.row_bytes());
     for slab in Slab::all(tile) {
         let rows = read_slab(state, at, tile, slab)?;
+        if tile.is_centred && slab.first == 0 {
+            written += write_chunk(out, &coder.learn_mean(&rows))?;
+        }
         let chunks: Vec<_> = rows
             .par_chunks(CELLS * row_bytes)
             .enumerate()

@@ -1,7 +1,10 @@
 //! Rows of keys or values as chunks of 64 cells.
 //!
-//! A chunk is a mask of the cells that stay as they are, the rows of these cells, and the blocks of all others, head by head.
+//! Keys are centred: RoPE leaves their slow coordinates far from 0, and a codec's error grows with a vector's length. A chunk of
+//! means comes first then. Each other chunk is a mask of the cells that stay as they are, the rows of these cells, and the blocks of
+//! all others, head by head.
 
+use half::f16;
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::{Level, codec};
 
@@ -11,6 +14,8 @@ use crate::numbers::{Cast, Numbers};
 /// Cells of a chunk; the last of a matrix may have fewer.
 pub(crate) const CELLS: usize = 64;
 const MASK: usize = 8;
+/// Fewer cells are not centred: the mean takes the room of some four cells.
+const LEAST_CENTRED: u32 = 64;
 /// Bytes of the rows of 64 cells at most.
 const MOST_BYTES: u64 = 1 << 26;
 
@@ -24,6 +29,8 @@ pub(crate) struct Tile {
     pub(crate) cells: u32,
     pub(crate) is_transposed: bool,
     pub(crate) is_values: bool,
+    /// The mean of the rows is taken off before, and put back after.
+    pub(crate) is_centred: bool,
 }
 
 impl Tile {
@@ -71,6 +78,12 @@ impl Tile {
         self.parts().map(drop)
     }
 
+    /// The tile with keys centred, where that is worth its bytes.
+    pub(crate) fn centred(self) -> Self {
+        let is_centred = !self.is_values && self.codec.is_rotated() && self.cells >= LEAST_CENTRED;
+        Self { is_centred, ..self }
+    }
+
     fn parts(&self) -> Result<(Cast, AnyCodec), String> {
         let dim = self.head_dim as usize;
         let cast = Cast::new(self.numbers, dim);
@@ -81,7 +94,7 @@ impl Tile {
 
     pub(crate) fn coder(&self, level: Level) -> Result<Coder, SessionError> {
         let (cast, codec) = self.parts().map_err(SessionError::Codec)?;
-        Ok(Coder { tile: *self, level, cast, codec })
+        Ok(Coder { tile: *self, level, cast, codec, mean: vec![0.0; self.width()] })
     }
 }
 
@@ -91,9 +104,37 @@ pub(crate) struct Coder {
     level: Level,
     cast: Cast,
     codec: AnyCodec,
+    mean: Vec<f32>,
 }
 
 impl Coder {
+    /// Takes the mean of these rows, and gives it as a chunk: f16 numbers. Rows that are not finite do not count.
+    pub(crate) fn learn_mean(&mut self, rows: &[u8]) -> Vec<u8> {
+        let width = self.tile.width();
+        let (mut sums, mut count, mut values) = (vec![0.0f64; width], 0u32, vec![0.0; width]);
+        for row in rows.chunks(self.tile.row_bytes()) {
+            self.cast.to_f32(self.level, row, &mut values);
+            if values.iter().all(|x| x.is_finite()) {
+                sums.iter_mut().zip(&values).for_each(|(sum, x)| *sum += f64::from(*x));
+                count += 1;
+            }
+        }
+        let most = f64::from(f16::MAX);
+        let mean = sums.iter().map(|sum| f16::from_f64((sum / f64::from(count.max(1))).clamp(-most, most)));
+        let chunk: Vec<u8> = mean.flat_map(f16::to_le_bytes).collect();
+        self.mean = numbers(&chunk);
+        chunk
+    }
+
+    /// Reads the chunk of a mean.
+    pub(crate) fn read_mean(&mut self, chunk: &[u8]) -> Result<(), SessionError> {
+        self.mean = numbers(chunk);
+        if self.mean.len() == self.tile.width() && self.mean.iter().all(|x| x.is_finite()) {
+            return Ok(());
+        }
+        Err(SessionError::pack("coded rows: a mean is too short or not finite"))
+    }
+
     /// The chunk of up to 64 rows. A row that cannot be encoded stays as it is, as those of the mask do.
     pub(crate) fn encode(&self, rows: &[u8], mut mask: u64) -> Vec<u8> {
         let (row_bytes, width) = (self.tile.row_bytes(), self.tile.width());
@@ -101,6 +142,7 @@ impl Coder {
         for (i, (row, values)) in rows.chunks(row_bytes).zip(values.chunks_mut(width)).enumerate() {
             if mask >> i & 1 == 0 {
                 self.cast.to_f32(self.level, row, values);
+                values.iter_mut().zip(&self.mean).for_each(|(x, mean)| *x -= mean);
                 mask |= u64::from(values.iter().any(|x| !x.is_finite())) << i;
             }
         }
@@ -149,6 +191,9 @@ impl Coder {
         codec::decode(self.level, &self.codec, blocks, &mut values).map_err(|failed| {
             SessionError::pack(format!("coded rows: block {}: {}", failed.index, failed.error))
         })?;
+        for row in values.chunks_mut(width) {
+            row.iter_mut().zip(&self.mean).for_each(|(x, mean)| *x += mean);
+        }
         let (mut exact_rows, mut values) = (exact_rows.chunks(row_bytes), values.chunks(width));
         let mut rows = vec![0; cells * row_bytes];
         for (i, row) in rows.chunks_mut(row_bytes).enumerate() {
@@ -163,4 +208,8 @@ impl Coder {
         }
         Ok(rows)
     }
+}
+
+fn numbers(chunk: &[u8]) -> Vec<f32> {
+    chunk.as_chunks().0.iter().map(|raw| f16::from_le_bytes(*raw).to_f32()).collect()
 }

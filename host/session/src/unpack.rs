@@ -95,6 +95,9 @@ pub fn inspect<R: Read>(pack: &mut R) -> Result<Summary, SessionError> {
                 }
             }
             Segment::Rows(tile) => {
+                if tile.is_centred {
+                    read_chunk(&mut pack, 2 * tile.width(), "coded rows")?;
+                }
                 for _ in 0..tile.cells.div_ceil(CELLS as u32) {
                     read_chunk(&mut pack, tile.most_bytes(), "coded rows")?;
                 }
@@ -152,7 +155,10 @@ fn unpack_rows(
     tile: &Tile,
     level: Level,
 ) -> Result<(), SessionError> {
-    let coder = tile.coder(level)?;
+    let mut coder = tile.coder(level)?;
+    if tile.is_centred {
+        coder.read_mean(&read_chunk(pack, 2 * tile.width(), "coded rows")?)?;
+    }
     for slab in Slab::all(tile) {
         let mut chunks = Vec::new();
         for first in (0..slab.cells).step_by(CELLS) {

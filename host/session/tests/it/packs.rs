@@ -104,6 +104,26 @@ fn every_codec_packs() {
     assert!(sizes.iter().any(|(bytes, _)| *bytes < sizes[0].0 / 4), "{sizes:?}");
 }
 
+/// Keys with a mean far from 0 lose as little as keys without one.
+#[test]
+fn keys_are_centred() {
+    let mut errors = Vec::new();
+    for shift in [0.0f32, 5.0] {
+        let mut state = State::sequence_file(3);
+        state.cache(&Written { layers: 1, ..Written::default() });
+        let rows = layout(&state.bytes).caches[0].rows[0].clone();
+        let range = rows.at as usize..(rows.at + rows.bytes()) as usize;
+        for raw in state.bytes[range].as_chunks_mut().0 {
+            *raw = f16::from_f32(f16::from_le_bytes(*raw).to_f32() + shift).to_le_bytes();
+        }
+        let back = unpack(&pack(&state.bytes, codecs("t3")).unwrap().0).unwrap();
+        let (a, b) = (values(&state.bytes, &rows), values(&back, &rows));
+        let pairs = a.iter().flatten().zip(b.iter().flatten());
+        errors.push(pairs.map(|(a, b)| (a - b).powi(2)).sum::<f32>().sqrt());
+    }
+    assert!(errors[1] < 1.1 * errors[0], "{errors:?}");
+}
+
 #[test]
 fn rows_that_no_codec_takes_stay_as_they_are() {
     let mut state = State::sequence_file(3);
