@@ -59,7 +59,11 @@ fn every_command_in_a_document_exists_with_its_options() {
             }
             seen += 1;
             let options = help.entry(name.to_owned()).or_insert_with(|| {
-                let nested = (name == "weights").then_some("compress");
+                let nested = match name {
+                    "weights" => Some("compress"),
+                    "session" => words.clone().next(),
+                    _ => None,
+                };
                 let args: Vec<_> = [Some(name), nested, Some("--help")].into_iter().flatten().collect();
                 let output = tqkv(folder.path(), &args);
                 assert!(output.status.success(), "{path}: {command}");

@@ -10,6 +10,7 @@ mod kills;
 mod model_commands;
 mod needle;
 mod plans;
+mod session;
 mod shell;
 mod storage;
 mod support;
