@@ -1,7 +1,7 @@
 //! Time and memory of packing a state: a file that llama.cpp wrote, or a synthetic one of a model of 8B.
 //!
-//! `cargo run --release -p tqkv-session --example cost -- FOLDER TOKENS|STATE [CODEC ..]`. Without codecs: exact, s4, t4 and t2.
-//! `RAYON_NUM_THREADS` says how many threads work.
+//! `cargo run --release -p tqkv-session --example cost -- FOLDER TOKENS|STATE [CODEC ..]`. Without codecs:
+//! exact, s4, t4 and t2. `RAYON_NUM_THREADS` says how many threads work.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Result, Write};
@@ -17,7 +17,7 @@ const LAYERS: u32 = 32;
 /// 8 KV heads of 128.
 const WIDTH: usize = 1024;
 
-/// Writes the state of a sequence of so many tokens.
+/// Writes the state of a sequence of `tokens` tokens.
 fn synthetic(path: &Path, tokens: u32) -> Result<()> {
     let mut out = BufWriter::new(File::create(path)?);
     let mut put = |words: &[u32]| words.iter().try_for_each(|word| out.write_all(&word.to_le_bytes()));

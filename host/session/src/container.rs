@@ -18,7 +18,7 @@ const ENTRY: usize = 24;
 /// Most entries of a map: a state of 1024 layers in 256 streams has fewer.
 const MOST_ENTRIES: u32 = 1 << 21;
 
-/// Whether unpacking gives the bytes that were packed.
+/// How close an unpacked state is to the packed one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     /// The same bytes; a checksum over all of them says so.

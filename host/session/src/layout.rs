@@ -1,9 +1,9 @@
 //! The layout of a state: where its caches and their rows are.
 //!
-//! llama.cpp writes four kinds of states around the same memory. The memory is one or two KV caches (a second for layers with
-//! windows, or for an indexer), then, for hybrid models, recurrent state. A model decides about some fields that no header names:
-//! whether cells have an extension (M-RoPE) and whether values are there (MLA has none). The reader tries these, and accepts a
-//! reading only where all layers agree.
+//! llama.cpp writes four kinds of states around the same memory. The memory is one or two KV caches (a second
+//! for layers with windows, or for an indexer), then, for hybrid models, recurrent state. A model decides
+//! about some fields that no header names: whether cells have an extension (M-RoPE) and whether values are
+//! there (MLA has none). The reader tries these, and accepts a reading only where all layers agree.
 
 use std::io::{Read, Seek};
 
@@ -48,7 +48,7 @@ impl Origin {
     }
 }
 
-/// What a state holds, and where.
+/// The parts of a state, and where they are.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Layout {
     /// Which call wrote it.
@@ -192,8 +192,8 @@ fn first_that_reads<R: Read + Seek>(
     Err(worst.unwrap_or(Miss::Foreign { at: start, why: "no cache".into() }))
 }
 
-/// A cache with values, or one of MLA without them. The second is accepted where the first field of the values is none, or
-/// where the state ends or another cache begins behind the keys.
+/// A cache with values, or one of MLA without them. The second is accepted where the first field of the
+/// values is none, or where the state ends or another cache begins behind the keys.
 fn with_or_without_values<R: Read + Seek>(
     source: &mut Source<'_, R>,
     variant: Variant,

@@ -60,19 +60,19 @@ impl Numbers {
         self.row().2
     }
 
-    /// Bytes of so many values; `None` where they are no whole number of blocks, or too many.
+    /// Bytes of `values` numbers; `None` where they are no whole number of blocks, or too many.
     pub fn bytes(self, values: u64) -> Option<u64> {
         let (.., block, bytes) = self.row();
         values.is_multiple_of(block).then(|| (values / block).checked_mul(bytes)).flatten()
     }
 
-    /// Values in so many bytes; `None` where they are no whole number of blocks, or too many.
+    /// Numbers in `row_bytes` bytes; `None` where they are no whole number of blocks, or too many.
     pub fn values(self, row_bytes: u64) -> Option<u64> {
         let (.., block, bytes) = self.row();
         row_bytes.is_multiple_of(bytes).then(|| (row_bytes / bytes).checked_mul(block)).flatten()
     }
 
-    /// Whether rows of it can be coded.
+    /// True if rows of it can be coded.
     pub fn is_coded(self) -> bool {
         matches!(self, F32 | F16 | Bf16 | Q8_0 | Q4_0)
     }

@@ -60,8 +60,9 @@ pub struct Sizes {
 /// Packs a state. Memory is bounded: rows are read in slabs of 8 MiB.
 ///
 /// # Errors
-/// [`SessionError::State`]: no state of llama.cpp, a damaged one, or, where rows are to be coded, one without a cache that is
-/// understood. [`SessionError::Codec`]: the head dim or the codec does not fit the rows. Errors of reading and writing.
+/// [`SessionError::State`]: no state of llama.cpp, a damaged one, or, where rows are to be coded, one without
+/// a cache that is understood. [`SessionError::Codec`]: the head dim or the codec does not fit the rows.
+/// Errors of reading and writing.
 pub fn pack<R: Read + Seek, W: Write>(
     state: &mut R,
     out: &mut W,
@@ -125,7 +126,8 @@ fn segments(layout: &Layout, mode: Mode) -> Result<Vec<Segment>, SessionError> {
     Ok(segments)
 }
 
-/// How rows are coded; `None` where they stay as they are, because their type is not coded or blocks would be no smaller.
+/// How rows are coded; `None` where they stay as they are, because their type is not coded or blocks would be
+/// no smaller.
 fn tile(rows: &Rows, codecs: &Codecs) -> Result<Option<Tile>, SessionError> {
     let (codec, given) = match rows.side {
         Side::Keys => (codecs.key, codecs.key_dim),
@@ -161,7 +163,8 @@ fn tile(rows: &Rows, codecs: &Codecs) -> Result<Option<Tile>, SessionError> {
     }
 }
 
-/// The head dim of rows whose model is unknown: 128 or 64 where they divide the rows, or else the largest that does.
+/// The head dim of rows whose model is unknown: 128 or 64 where they divide the rows, or else the largest
+/// that does.
 fn found_head_dim(width: usize) -> Option<usize> {
     let divides = |dim: &usize| is_supported_head_dim(*dim) && width.is_multiple_of(*dim);
     [128, 64].into_iter().chain((16..=512).rev().step_by(16)).find(divides)

@@ -16,7 +16,7 @@ pub(crate) fn compress(piece: Vec<u8>, planes: u8) -> Result<Vec<u8>, SessionErr
     Ok(if compressed.len() < piece.len() { compressed } else { piece })
 }
 
-/// The piece of so many bytes that `chunk` holds.
+/// The piece of `bytes` bytes that `chunk` holds.
 pub(crate) fn expand(chunk: Vec<u8>, bytes: usize, planes: u8) -> Result<Vec<u8>, SessionError> {
     if chunk.len() == bytes {
         return Ok(chunk);

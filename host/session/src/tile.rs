@@ -1,8 +1,8 @@
 //! Rows of keys or values as chunks of 64 cells.
 //!
-//! Keys are centred: RoPE leaves their slow coordinates far from 0, and a codec's error grows with a vector's length. A chunk of
-//! means comes first then. Each other chunk is a mask of the cells that stay as they are, the rows of these cells, and the blocks of
-//! all others, head by head.
+//! Keys are centred: RoPE leaves their slow coordinates far from 0, and a codec's error grows with a vector's
+//! length. A chunk of means comes first then. Each other chunk begins with a mask of the cells that stay as
+//! they are. Then follow the rows of these cells, and the blocks of all others, head by head.
 
 use half::f16;
 use tqkv_core::{AnyCodec, CodecId, Options};
@@ -56,12 +56,12 @@ impl Tile {
         MASK + CELLS * self.row_bytes().max(self.coded_bytes())
     }
 
-    /// Whether blocks are smaller than rows.
+    /// True if blocks are smaller than rows.
     pub(crate) fn saves(&self) -> bool {
         self.coded_bytes() < self.row_bytes()
     }
 
-    /// Whether rows of this shape can be coded.
+    /// An error where rows of this shape cannot be coded.
     pub(crate) fn check(&self) -> Result<(), String> {
         let Self { head_dim, heads, cells, .. } = *self;
         if heads == 0 || cells == 0 {
@@ -108,7 +108,8 @@ pub(crate) struct Coder {
 }
 
 impl Coder {
-    /// Takes the mean of these rows, and gives it as a chunk: f16 numbers. Rows that are not finite do not count.
+    /// Takes the mean of these rows, and gives it as a chunk: f16 numbers. Rows that are not finite do not
+    /// count.
     pub(crate) fn learn_mean(&mut self, rows: &[u8]) -> Vec<u8> {
         let width = self.tile.width();
         let (mut sums, mut count, mut values) = (vec![0.0f64; width], 0u32, vec![0.0; width]);
@@ -173,7 +174,7 @@ impl Coder {
         }
     }
 
-    /// The rows of a chunk of so many cells.
+    /// The rows of a chunk of `cells` cells.
     pub(crate) fn decode(&self, chunk: &[u8], cells: usize) -> Result<Vec<u8>, SessionError> {
         let bad = |why: &str| SessionError::pack(format!("coded rows: {why}"));
         let Some((mask, rest)) = chunk.split_first_chunk::<MASK>() else {

@@ -23,7 +23,7 @@ pub struct Group {
     pub codec: tqkv_core::CodecId,
     /// Type of the numbers in the state.
     pub numbers: Numbers,
-    /// Whether these are values.
+    /// True for values, false for keys.
     pub is_values: bool,
     /// Head dim.
     pub head_dim: u32,
@@ -33,10 +33,10 @@ pub struct Group {
     pub matrices: u32,
 }
 
-/// What a pack holds.
+/// The parts of a pack.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Summary {
-    /// Whether the bytes of the state come back.
+    /// How close the unpacked state is.
     pub class: Class,
     /// Sizes.
     pub sizes: Sizes,
@@ -44,12 +44,12 @@ pub struct Summary {
     pub groups: Vec<Group>,
 }
 
-/// Unpacks a state: the same bytes on every machine. `state` is empty and at its start. Memory is bounded, as for
-/// [`crate::pack`].
+/// Unpacks a state: the same bytes on every machine. `state` is empty and at its start. Memory is bounded, as
+/// for [`crate::pack`].
 ///
 /// # Errors
-/// [`SessionError::Pack`]: no pack, another version, or a damaged or cut one. Errors of reading and writing. What was written
-/// until then is no state.
+/// [`SessionError::Pack`]: no pack, another version, or a damaged or cut one. Errors of reading and writing.
+/// Bytes that were written until then are no state.
 pub fn unpack<R: Read, W: Write + Seek>(
     pack: &mut R,
     state: &mut W,
@@ -80,7 +80,7 @@ pub fn unpack<R: Read, W: Write + Seek>(
 /// Reads a pack and checks its checksums, without decoding.
 ///
 /// # Errors
-/// As [`unpack`].
+/// Those of [`unpack`].
 pub fn inspect<R: Read>(pack: &mut R) -> Result<Summary, SessionError> {
     let mut pack = Counted { from: pack, bytes: 0 };
     let map = Map::read(&mut pack)?;

@@ -47,13 +47,15 @@ The engine loads the unpacked state with the model and the cache types that it w
 struct PackArgs {
     #[command(flatten)]
     target: TargetArgs,
-    /// Codecs: a preset (balanced), one codec for keys and values (t4), or two as K,V (t4,t2). `tqkv codecs` lists them.
+    /// Codecs: a preset (balanced), one codec for keys and values (t4), or two as K,V (t4,t2). `tqkv codecs`
+    /// lists them.
     #[arg(long, value_name = "PRESET|K,V", value_parser = names::pair, default_value = "t4")]
     kv: KvCodecs,
     /// Keep everything without loss: unpack gives the same bytes.
     #[arg(long, conflicts_with_all = ["kv", "head_dim", "model"])]
     exact: bool,
-    /// Coordinates of a key and of a value [default: 128 where that divides a row, else 64, else the largest that does].
+    /// Coordinates of a key and of a value [default: 128 where that divides a row, else 64, else the largest
+    /// that does].
     #[arg(long, value_name = "D", conflicts_with = "model")]
     head_dim: Option<usize>,
     /// Read the head dims from a model: a .gguf file, a folder with config.json, or a config.json.

@@ -200,7 +200,7 @@ impl State {
         self.values(kind, width * cells);
     }
 
-    /// What a hybrid model writes behind its caches: one cell of recurrent state.
+    /// One cell of recurrent state, which a hybrid model writes behind its caches.
     pub(crate) fn recurrent(&mut self) {
         [1, 149, 0, 0, 2].into_iter().for_each(|field| self.u32(field));
         for _ in 0..4 {

@@ -1,4 +1,4 @@
-//! What is found in states of each layout.
+//! Caches are found in states of each layout.
 
 use crate::common::*;
 use std::io::Cursor;

@@ -7,4 +7,5 @@ mod golden;
 mod layouts;
 mod memory;
 mod packs;
+mod seeds;
 mod stock;

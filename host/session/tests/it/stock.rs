@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tqkv_session::{Layout, Mode, inspect};
 
-/// What a variable names; says what is not tested where it is not set.
+/// The path in a variable. Without it, a line says that nothing is tested.
 fn variable(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os(name).map(PathBuf::from);
     if path.is_none() {
