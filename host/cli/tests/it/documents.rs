@@ -58,12 +58,12 @@ fn every_command_in_a_document_exists_with_its_options() {
                 continue;
             }
             seen += 1;
-            let options = help.entry(name.to_owned()).or_insert_with(|| {
-                let nested = match name {
-                    "weights" => Some("compress"),
-                    "session" => words.clone().next(),
-                    _ => None,
-                };
+            let nested = match name {
+                "weights" => Some("compress"),
+                "session" => words.clone().next(),
+                _ => None,
+            };
+            let options = help.entry((name.to_owned(), nested.map(str::to_owned))).or_insert_with(|| {
                 let args: Vec<_> = [Some(name), nested, Some("--help")].into_iter().flatten().collect();
                 let output = tqkv(folder.path(), &args);
                 assert!(output.status.success(), "{path}: {command}");
