@@ -1,8 +1,8 @@
 //! Saved states of llama.cpp at a quarter of their bytes and less.
 //!
-//! llama.cpp saves the KV cache of a sequence as it is: 128 KB per token for a model of 8B. [`pack`] finds
+//! llama.cpp saves the KV cache of a sequence as it is: 128 KB per token for a model of 8B. [`pack()`] finds
 //! the rows of keys and values in such a state, codes them head by head, and keeps all other bytes as they
-//! are. [`unpack`] gives a state that the same engine loads.
+//! are. [`unpack()`] gives a state that the same engine loads.
 //!
 //! ```text
 //! state --Layout::read--> caches, layers, rows
@@ -13,8 +13,8 @@
 //! | part | file |
 //! | --- | --- |
 //! | what a state holds, and where | [`Layout`], [`Cache`], [`Rows`] |
-//! | state to pack | [`pack`], [`Mode`], [`Codecs`] |
-//! | pack to state, checks | [`unpack`], [`inspect`] |
+//! | state to pack | [`pack()`], [`Mode`], [`Codecs`] |
+//! | pack to state, checks | [`unpack()`], [`inspect`] |
 //!
 //! Both directions hold some 8 MiB of rows at a time. Not for a live cache, and not for caches of other
 //! engines: LMCache has a serde in `tqkv`'s Python package.

@@ -45,7 +45,10 @@ pub struct Summary {
 }
 
 /// Unpacks a state: the same bytes on every machine. `state` is empty and at its start. Memory is bounded, as
-/// for [`crate::pack`].
+/// for [`crate::pack()`].
+///
+/// Transposed rows are written at several places, so a pack that lies about their number makes a long sparse
+/// file before it is refused. [`inspect`] first is safe for packs of strangers in memory.
 ///
 /// # Errors
 /// [`SessionError::Pack`]: no pack, another version, or a damaged or cut one. Errors of reading and writing.
@@ -80,7 +83,7 @@ pub fn unpack<R: Read, W: Write + Seek>(
 /// Reads a pack and checks its checksums, without decoding.
 ///
 /// # Errors
-/// Those of [`unpack`].
+/// Those of [`unpack()`].
 pub fn inspect<R: Read>(pack: &mut R) -> Result<Summary, SessionError> {
     let mut pack = Counted { from: pack, bytes: 0 };
     let map = Map::read(&mut pack)?;

@@ -29,7 +29,8 @@ pub(crate) struct Args {
 enum Session {
     Pack(PackArgs),
     Unpack(UnpackArgs),
-    Inspect(InspectArgs),
+    #[command(name = "inspect")]
+    Look(LookArgs),
 }
 
 /// Code the keys and values of a saved state; all other bytes are kept without loss.
@@ -89,7 +90,7 @@ struct UnpackArgs {
 #[command(after_help = "Example:
   tqkv session inspect slots/chat.bin
   tqkv session inspect chat.tqs")]
-struct InspectArgs {
+struct LookArgs {
     /// The state or the pack.
     #[arg(value_name = "FILE")]
     input: PathBuf,
@@ -99,7 +100,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     match &args.command {
         Session::Pack(args) => pack(args, out),
         Session::Unpack(args) => unpack(args, out),
-        Session::Inspect(args) => inspect(args, out),
+        Session::Look(args) => inspect(args, out),
     }
 }
 
@@ -192,7 +193,7 @@ fn refused(path: &Path, error: &SessionError) -> CliError {
     }
 }
 
-fn inspect(args: &InspectArgs, out: &mut Output) -> Result<(), CliError> {
+fn inspect(args: &LookArgs, out: &mut Output) -> Result<(), CliError> {
     let mut file = open(&args.input)?;
     let mut first = Vec::new();
     let io = |error: std::io::Error| CliError::io(&args.input, &error);
