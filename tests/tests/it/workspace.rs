@@ -40,6 +40,7 @@ fn dependency_arrows_point_one_way() {
         ("tqkv-capi", vec!["tqkv", "tqkv-core", "tqkv-gpu", "tqkv-simd"]),
         ("tqkv-capi-lm", vec!["tqkv-core", "tqkv-lm", "tqkv-simd"]),
         ("tqkv-storage", vec!["tqkv", "tqkv-core", "tqkv-simd"]),
+        ("tqkv-session", vec!["tqkv-core", "tqkv-simd"]),
         ("tqkv-reference", vec!["tqkv", "tqkv-core"]),
         ("tqkv-model", vec!["tqkv", "tqkv-core", "tqkv-lm", "tqkv-simd", "tqkv-storage"]),
         (
@@ -52,6 +53,7 @@ fn dependency_arrows_point_one_way() {
                 "tqkv-gpu-check",
                 "tqkv-model",
                 "tqkv-reference",
+                "tqkv-session",
                 "tqkv-simd",
                 "tqkv-storage",
             ],

@@ -23,6 +23,7 @@ pub mod man;
 mod plan;
 mod plan_ram;
 mod plan_table;
+mod session;
 mod stored;
 mod weights;
 
@@ -46,6 +47,7 @@ pub(crate) enum Command {
     Codecs(codecs::Args),
     Plan(plan::Args),
     Weights(weights::Args),
+    Session(session::Args),
     Export(export::Args),
     Llama(llama::Args),
     Bench(bench::Args),
@@ -89,6 +91,7 @@ impl Command {
             Self::Codecs(args) => codecs::run(args, out),
             Self::Plan(args) => plan::run(args, out),
             Self::Weights(args) => weights::run(args, out),
+            Self::Session(args) => session::run(args, out),
             Self::Export(args) => export::run(args, out),
             Self::Llama(args) => llama::run(args, out),
             Self::Bench(args) => bench::run(args, out),

@@ -5,7 +5,7 @@ use super::attend::{Asked, Seen, Task, Track, add_mask, cap, changes_any, shows_
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use std::ops::Range;
-use tqkv::matmul::{Mat, MatMut, Store, product};
+use tqkv::unstable::matmul::{Mat, MatMut, Store, product};
 use tqkv_simd::page::{MAX_HEADS, rescale, row_scores, row_sums, soften, widen_rows};
 
 /// Rows that are attended to at once.

@@ -1,0 +1,78 @@
+//! `tqkv session`: a state of one layer through files.
+
+use std::fs;
+
+use crate::support::{error, json, tqkv};
+
+/// 66 tokens, one KV head of 64, and recurrent state.
+const STATE: &[u8] = include_bytes!("../../../session/tests/golden/coded.state");
+
+#[test]
+fn a_state_is_packed_unpacked_and_inspected() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    fs::write(at.join("chat.bin"), STATE).unwrap();
+    let found = json(at, &["session", "inspect", "chat.bin"]);
+    assert_eq!(found["written_by"], "llama_state_seq_save_file");
+    assert_eq!((&found["prompt_tokens"], &found["caches"][0]["cells"]), (&3.into(), &66.into()));
+    assert_eq!(found["caches"][0]["rows"][1]["side"], "values");
+
+    let packed = json(at, &["session", "pack", "--kv", "t4,t2", "--head-dim", "64", "chat.bin", "chat.tqs"]);
+    let length = |name: &str| fs::metadata(at.join(name)).unwrap().len();
+    assert_eq!(packed["pack_bytes"], length("chat.tqs"));
+    assert_eq!(packed["state_bytes"], STATE.len());
+    let found = json(at, &["session", "inspect", "chat.tqs"]);
+    assert_eq!((&found["class"], &found["crc"]), (&"coded".into(), &"ok".into()));
+    assert_eq!((&found["rows"][0]["codec"], &found["rows"][1]["codec"]), (&"t4".into(), &"t2".into()));
+    json(at, &["session", "unpack", "chat.tqs", "back.bin"]);
+    assert_eq!(length("back.bin"), STATE.len() as u64);
+    assert_ne!(fs::read(at.join("back.bin")).unwrap(), STATE);
+
+    json(at, &["session", "pack", "--exact", "chat.bin", "exact.tqs"]);
+    json(at, &["session", "unpack", "exact.tqs", "back.bin", "--force"]);
+    assert_eq!(fs::read(at.join("back.bin")).unwrap(), STATE);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        for name in ["chat.tqs", "back.bin"] {
+            assert_eq!(fs::metadata(at.join(name)).unwrap().permissions().mode() & 0o777, 0o600);
+        }
+    }
+    for file in ["chat.bin", "chat.tqs"] {
+        let shown = tqkv(at, &["session", "inspect", file]);
+        let text = String::from_utf8(shown.stdout).unwrap();
+        assert!(shown.status.success() && text.contains("keys"), "{text}");
+    }
+}
+
+#[test]
+fn a_session_that_is_refused_leaves_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    fs::write(at.join("cut.bin"), &STATE[..STATE.len() / 2]).unwrap();
+    fs::write(at.join("text.bin"), "no state at all").unwrap();
+    fs::write(at.join("good.bin"), STATE).unwrap();
+    json(at, &["session", "pack", "good.bin", "good.tqs"]);
+    let pack = fs::read(at.join("good.tqs")).unwrap();
+    fs::write(at.join("cut.tqs"), &pack[..pack.len() - 1]).unwrap();
+    for (words, said) in [
+        (&["pack", "cut.bin", "out"][..], "cut.bin: state, byte"),
+        (&["pack", "text.bin", "out"], "not a state of llama.cpp"),
+        (&["pack", "none.bin", "out"], "none.bin"),
+        (&["pack", "-", "out"], "accepted is a file"),
+        (&["pack", "--head-dim", "60", "good.bin", "out"], "no whole number of heads of 60"),
+        (&["pack", "--exact", "--kv", "t2", "good.bin", "out"], "--exact"),
+        (&["pack", "good.bin", "good.bin", "--force"], "is the input itself"),
+        (&["pack", "good.bin", "good.tqs"], "--force replaces it"),
+        (&["unpack", "cut.tqs", "out"], "cut.tqs: pack: cut within"),
+        (&["unpack", "good.bin", "out"], "not a packed session"),
+        (&["inspect", "cut.tqs"], "cut within"),
+        (&["inspect", "text.bin"], "not a state"),
+    ] {
+        let said_it = error(at, &[&["session"], words].concat(), 2);
+        assert!(said_it.contains(said), "{words:?}: {said_it}");
+        let names = fs::read_dir(at).unwrap().count();
+        assert_eq!(names, 5, "{words:?}");
+    }
+    assert_eq!(fs::read(at.join("good.tqs")).unwrap(), pack);
+}

@@ -1,0 +1,224 @@
+//! One KV cache within a state.
+
+use std::io::{Read, Seek};
+use std::sync::Arc;
+
+use crate::numbers::Numbers;
+use crate::source::{Miss, Source};
+
+/// Tokens at the start of a sequence whose rows stay as they are: attention sinks.
+pub const EXACT_TOKENS: i32 = 4;
+
+/// Most sequences of a context (`LLAMA_MAX_SEQ`).
+const MOST_STREAMS: u32 = 256;
+const MOST_LAYERS: u32 = 1024;
+/// Longest row of one cell; the largest models have 16 KB.
+const LONGEST_ROW: u64 = 1 << 20;
+/// Bytes of the extension of a cell: two coordinates and a token.
+const EXTENSION: u64 = 12;
+
+/// Fields that depend on the model and the version.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Variant {
+    /// Each cell has one sequence.
+    pub(crate) is_sequence: bool,
+    /// Each cell has an extension.
+    pub(crate) has_extension: bool,
+    /// The widths of a rotation follow the number of layers.
+    pub(crate) has_rotation: bool,
+}
+
+/// Which rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// Keys.
+    Keys,
+    /// Values.
+    Values,
+}
+
+/// The keys or the values of one layer: a matrix of cells.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rows {
+    /// Offset in the state.
+    pub at: u64,
+    /// Keys or values.
+    pub side: Side,
+    /// Index of the layer among those with a cache.
+    pub layer: u32,
+    /// Type of the numbers.
+    pub numbers: Numbers,
+    /// Values per cell, all KV heads together.
+    pub width: u32,
+    /// Cells.
+    pub cells: u32,
+    /// `[width, cells]` instead of `[cells, width]`: values without flash attention.
+    pub is_transposed: bool,
+    /// Cells of the first tokens, ascending.
+    pub(crate) early: Arc<[u32]>,
+}
+
+impl Rows {
+    /// Bytes of one cell.
+    pub fn row_bytes(&self) -> u64 {
+        self.numbers.bytes(u64::from(self.width)).unwrap_or(0)
+    }
+
+    /// Bytes of all cells.
+    pub fn bytes(&self) -> u64 {
+        u64::from(self.cells) * self.row_bytes()
+    }
+}
+
+/// A KV cache of a state.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cache {
+    /// Cells in all streams.
+    pub cells: u64,
+    /// Keys and values in the order of the state.
+    pub rows: Vec<Rows>,
+}
+
+/// Reads one cache. Up to the type of the first keys another thing may stand here; behind that, every fault
+/// is damage. With `has_values`, a field that cannot be the type of the first values is [`Miss::NoValues`].
+pub(crate) fn read_cache<R: Read + Seek>(
+    source: &mut Source<'_, R>,
+    variant: Variant,
+    has_values: bool,
+) -> Result<Cache, Miss> {
+    let at = source.at();
+    let streams = source.u32("the number of streams")?;
+    if !(1..=MOST_STREAMS).contains(&streams) {
+        let why = format!("no KV cache: {streams} streams; accepted are 1 to {MOST_STREAMS}");
+        return Err(Miss::Foreign { at, why });
+    }
+    let mut cache = Cache { cells: 0, rows: Vec::new() };
+    for _ in 0..streams {
+        let cells = source.u32("the number of cells")?;
+        if cells == 0 {
+            continue;
+        }
+        let early = read_cells(source, variant, cells)?;
+        cache.cells += u64::from(cells);
+        read_stream(source, variant, has_values, (cells, &early), &mut cache.rows)?;
+    }
+    Ok(cache)
+}
+
+/// The positions and sequences of cells: those of the first tokens.
+fn read_cells<R: Read + Seek>(
+    source: &mut Source<'_, R>,
+    variant: Variant,
+    cells: u32,
+) -> Result<Arc<[u32]>, Miss> {
+    let mut early = Vec::new();
+    for cell in 0..cells {
+        let at = source.at();
+        let foreign = |why: String| Miss::Foreign { at, why: format!("no KV cache: cell {cell} has {why}") };
+        let position = source.u32("a position")?.cast_signed();
+        let sequences = source.u32("a number of sequences")?;
+        if position < 0 {
+            return Err(foreign(format!("position {position}; accepted are 0 and more")));
+        }
+        let most = if variant.is_sequence { 1 } else { MOST_STREAMS };
+        if !(1..=most).contains(&sequences) {
+            return Err(foreign(format!("{sequences} sequences; accepted are 1 to {most}")));
+        }
+        if variant.has_extension {
+            source.skip(EXTENSION, "the extension of a cell")?;
+        }
+        for _ in 0..sequences {
+            let sequence = source.u32("a sequence")?;
+            if sequence >= MOST_STREAMS {
+                return Err(foreign(format!("sequence {sequence}; accepted are 0 to {}", MOST_STREAMS - 1)));
+            }
+        }
+        if position < EXACT_TOKENS {
+            early.push(cell);
+        }
+    }
+    Ok(early.into())
+}
+
+fn read_stream<R: Read + Seek>(
+    source: &mut Source<'_, R>,
+    variant: Variant,
+    has_values: bool,
+    (cells, early): (u32, &Arc<[u32]>),
+    rows: &mut Vec<Rows>,
+) -> Result<(), Miss> {
+    let at = source.at();
+    let (transposed, layers) = (source.u32("the transposition")?, source.u32("the number of layers")?);
+    if transposed > 1 || !(1..=MOST_LAYERS).contains(&layers) {
+        let why = format!("no KV cache: transposition {transposed} and {layers} layers");
+        return Err(Miss::Foreign { at, why });
+    }
+    if variant.has_rotation {
+        source.skip(8, "the rotation")?;
+    }
+    let sides = [(Side::Keys, false), (Side::Values, transposed == 1)];
+    for (side, is_transposed) in sides.into_iter().take(if has_values { 2 } else { 1 }) {
+        let mut first = None;
+        for layer in 0..layers {
+            let (numbers, width) = match read_type(source, (side, layer), is_transposed) {
+                // Only the first of a side can be something else.
+                Err(Miss::Foreign { at, why }) if layer > 0 => return Err(Miss::Damaged { at, why }),
+                Err(Miss::Foreign { at, why }) if side == Side::Values => {
+                    return Err(Miss::NoValues { at, why });
+                }
+                other => other?,
+            };
+            if *first.get_or_insert(numbers) != numbers {
+                let why = format!("layer {layer} has {} where the first has another type", numbers.name());
+                return Err(Miss::Damaged { at: source.at(), why });
+            }
+            let early = Arc::clone(early);
+            let own = Rows { at: source.at(), side, layer, numbers, width, cells, is_transposed, early };
+            source.skip(own.bytes(), &format!("layer {layer}, {}", side.name()))?;
+            rows.push(own);
+        }
+    }
+    Ok(())
+}
+
+impl Side {
+    /// "keys" or "values".
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Keys => "keys",
+            Self::Values => "values",
+        }
+    }
+}
+
+/// The type of a layer's rows, and their values per cell.
+fn read_type<R: Read + Seek>(
+    source: &mut Source<'_, R>,
+    (side, layer): (Side, u32),
+    is_transposed: bool,
+) -> Result<(Numbers, u32), Miss> {
+    let at = source.at();
+    let name = format!("layer {layer}, {}", side.name());
+    let number = source.u32(&format!("{name}: the type"))?;
+    let Some(numbers) = Numbers::from_ggml(number) else {
+        return Err(Miss::Foreign { at, why: format!("{name}: type {number} is none of a KV cache") });
+    };
+    let foreign = |why: String| Miss::Foreign { at: at + 4, why: format!("{name}: {why}") };
+    let (row_bytes, width) = if is_transposed {
+        let (element, width) = (source.u32("the element's size")?, source.u32("the width")?);
+        if numbers.bytes(1) != Some(u64::from(element)) {
+            return Err(foreign(format!("{element} bytes per number of {}", numbers.name())));
+        }
+        (u64::from(element) * u64::from(width), u64::from(width))
+    } else {
+        let row = source.u64(&format!("{name}: the row's size"))?;
+        let Some(width) = numbers.values(row) else {
+            return Err(foreign(format!("rows of {row} bytes are no whole number of {}", numbers.name())));
+        };
+        (row, width)
+    };
+    match u32::try_from(width) {
+        Ok(width) if (1..=LONGEST_ROW).contains(&row_bytes) => Ok((numbers, width)),
+        _ => Err(foreign(format!("rows of {row_bytes} bytes; accepted are 1 to {LONGEST_ROW}"))),
+    }
+}

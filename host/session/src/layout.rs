@@ -1,0 +1,215 @@
+//! The layout of a state: where its caches and their rows are.
+//!
+//! llama.cpp writes four kinds of states around the same memory. The memory is one or two KV caches (a second
+//! for layers with windows, or for an indexer), then, for hybrid models, recurrent state. A model decides
+//! about some fields that no header names: whether cells have an extension (M-RoPE) and whether values are
+//! there (MLA has none). The reader tries these, and accepts a reading only where all layers agree.
+
+use std::io::{Read, Seek};
+
+use crate::cache::{Cache, Variant, read_cache};
+use crate::error::SessionError;
+use crate::source::{Miss, Source};
+
+/// First bytes of what `llama_state_seq_save_file` and a slot of `llama-server` write.
+const SEQUENCE_FILE: u32 = 0x6767_7371;
+/// First bytes of what `llama_state_save_file` writes.
+const SESSION_FILE: u32 = 0x6767_736e;
+/// First bytes of what `llama_state_seq_get_data` writes.
+const SEQUENCE_DATA: u32 = 0xaf14_3cd8;
+/// Versions of both files without fields of a rotation, and with them.
+const SEQUENCE_VERSIONS: [u32; 2] = [3, 4];
+const SESSION_VERSIONS: [u32; 2] = [10, 11];
+/// Longest name of an architecture.
+const LONGEST_NAME: u32 = 64;
+
+/// Which call of llama.cpp wrote a state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// `llama_state_seq_save_file`, which slots of `llama-server` use too.
+    SequenceFile,
+    /// `llama_state_seq_get_data`.
+    SequenceData,
+    /// `llama_state_save_file`.
+    SessionFile,
+    /// `llama_state_get_data`.
+    ContextData,
+}
+
+impl Origin {
+    /// The call's name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SequenceFile => "llama_state_seq_save_file",
+            Self::SequenceData => "llama_state_seq_get_data",
+            Self::SessionFile => "llama_state_save_file",
+            Self::ContextData => "llama_state_get_data",
+        }
+    }
+}
+
+/// The parts of a state, and where they are.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Layout {
+    /// Which call wrote it.
+    pub origin: Origin,
+    /// Version of a file; buffers have none.
+    pub version: Option<u32>,
+    /// Tokens of the prompt in the header.
+    pub tokens: u32,
+    /// The KV caches that were found.
+    pub caches: Vec<Cache>,
+    /// Bytes behind the last cache: recurrent state, or something unknown.
+    pub unread_bytes: u64,
+    /// Bytes of the state.
+    pub bytes: u64,
+    /// Why the first bytes of the memory are no KV cache, where they are none.
+    pub(crate) foreign: Option<(u64, String)>,
+}
+
+impl Layout {
+    /// Reads the headers of a state and skips its rows. Holds a few bytes per cell at most.
+    ///
+    /// # Errors
+    /// [`SessionError::State`]: no state of llama.cpp, an unknown version, or one that is damaged or cut.
+    pub fn read<R: Read + Seek>(state: &mut R) -> Result<Self, SessionError> {
+        let mut source = Source::new(state)?;
+        let (origin, version) = header(&mut source)?;
+        let has_tokens = matches!(origin, Origin::SequenceFile | Origin::SessionFile);
+        let tokens = if has_tokens { source.u32("the number of tokens")? } else { 0 };
+        source.skip(4 * u64::from(tokens), "the list of tokens")?;
+        if origin == Origin::SessionFile {
+            name(&mut source)?;
+        }
+        let is_sequence = matches!(origin, Origin::SequenceFile | Origin::SequenceData);
+        let rotations: &[bool] = match version {
+            Some(version) if [SEQUENCE_VERSIONS[0], SESSION_VERSIONS[0]].contains(&version) => &[false],
+            Some(_) => &[true],
+            None => &[false, true],
+        };
+        let mut variants: Vec<Variant> = Vec::new();
+        for has_extension in [false, true] {
+            for &has_rotation in rotations {
+                variants.push(Variant { is_sequence, has_extension, has_rotation });
+            }
+        }
+        let (caches, foreign) = memory(&mut source, variants)?;
+        let (bytes, unread_bytes) = (source.len(), source.left());
+        Ok(Self { origin, version, tokens, caches, unread_bytes, bytes, foreign })
+    }
+}
+
+fn header<R: Read + Seek>(source: &mut Source<'_, R>) -> Result<(Origin, Option<u32>), SessionError> {
+    let first = source.u32("the first field")?;
+    let (origin, versions) = match first {
+        SEQUENCE_FILE => (Origin::SequenceFile, SEQUENCE_VERSIONS),
+        SESSION_FILE => (Origin::SessionFile, SESSION_VERSIONS),
+        SEQUENCE_DATA => {
+            source.u32("the sequence")?;
+            return Ok((Origin::SequenceData, None));
+        }
+        _ => {
+            source.go_to(0)?;
+            name(source)?;
+            return Ok((Origin::ContextData, None));
+        }
+    };
+    let version = source.u32("the version")?;
+    if versions.contains(&version) {
+        return Ok((origin, Some(version)));
+    }
+    let [low, high] = versions;
+    let why = format!("version {version} of {}; accepted are {low} and {high}", origin.name());
+    Err(SessionError::state(4, why))
+}
+
+/// Skips the name of the model's architecture.
+fn name<R: Read + Seek>(source: &mut Source<'_, R>) -> Result<(), SessionError> {
+    let at = source.at();
+    let foreign = || SessionError::state(at, "not a state of llama.cpp: no known magic and no architecture");
+    let length = source.u32("the architecture")?;
+    if !(2..=LONGEST_NAME).contains(&length) {
+        return Err(foreign());
+    }
+    for _ in 0..length {
+        let [letter] = source.bytes("the architecture")?;
+        if !(letter.is_ascii_alphanumeric() || b"-_.".contains(&letter)) {
+            return Err(foreign());
+        }
+    }
+    Ok(())
+}
+
+type Found = (Vec<Cache>, Option<(u64, String)>);
+
+/// All caches at this place, one after the other. Leaves the source behind the last.
+fn memory<R: Read + Seek>(
+    source: &mut Source<'_, R>,
+    mut variants: Vec<Variant>,
+) -> Result<Found, SessionError> {
+    let mut caches = Vec::new();
+    while source.left() > 0 || caches.is_empty() {
+        let start = source.at();
+        match first_that_reads(source, &variants) {
+            Ok((cache, variant)) => {
+                variants = vec![variant];
+                caches.push(cache);
+            }
+            Err(Miss::Foreign { at, why }) => {
+                source.go_to(start)?;
+                let foreign = caches.is_empty().then_some((at, why));
+                return Ok((caches, foreign));
+            }
+            Err(miss) => return Err(miss.into()),
+        }
+    }
+    Ok((caches, None))
+}
+
+/// Tries each variant at this place. Where none reads, the one that came furthest says why.
+fn first_that_reads<R: Read + Seek>(
+    source: &mut Source<'_, R>,
+    variants: &[Variant],
+) -> Result<(Cache, Variant), Miss> {
+    let start = source.at();
+    let mut worst: Option<Miss> = None;
+    for variant in variants {
+        source.go_to(start)?;
+        match with_or_without_values(source, *variant) {
+            Ok(cache) => return Ok((cache, *variant)),
+            Err(miss @ Miss::Io(_)) => return Err(miss),
+            Err(miss) => {
+                let is_damage = |miss: &Miss| !matches!(miss, Miss::Foreign { .. });
+                let is_worse = worst
+                    .as_ref()
+                    .is_none_or(|old| (is_damage(&miss), miss.at()) > (is_damage(old), old.at()));
+                if is_worse {
+                    worst = Some(miss);
+                }
+            }
+        }
+    }
+    Err(worst.unwrap_or(Miss::Foreign { at: start, why: "no cache".into() }))
+}
+
+/// A cache with values, or one of MLA without them. The second is accepted where the first field of the
+/// values is none, or where the state ends or another cache begins behind the keys.
+fn with_or_without_values<R: Read + Seek>(
+    source: &mut Source<'_, R>,
+    variant: Variant,
+) -> Result<Cache, Miss> {
+    let start = source.at();
+    let with = match read_cache(source, variant, true) {
+        Err(miss @ (Miss::Damaged { .. } | Miss::NoValues { .. })) => miss,
+        done => return done,
+    };
+    source.go_to(start)?;
+    let Ok(without) = read_cache(source, variant, false) else { return Err(with) };
+    let end = source.at();
+    let is_followed = source.left() == 0 || read_cache(source, variant, true).is_ok() || {
+        source.go_to(end)?;
+        read_cache(source, variant, false).is_ok()
+    };
+    source.go_to(end)?;
+    if matches!(with, Miss::NoValues { .. }) || is_followed { Ok(without) } else { Err(with) }
+}

@@ -1,0 +1,46 @@
+//! Saved states of llama.cpp at a quarter of their bytes and less.
+//!
+//! llama.cpp saves the KV cache of a sequence as it is: 128 KB per token for a model of 8B. [`pack()`] finds
+//! the rows of keys and values in such a state, codes them head by head, and keeps all other bytes as they
+//! are. [`unpack()`] gives a state that the same engine loads.
+//!
+//! ```text
+//! state --Layout::read--> caches, layers, rows
+//!       --pack----------> map | zstd of what stays | blocks of rows, 64 cells per chunk    (SPEC.md)
+//!       <--unpack-------
+//! ```
+//!
+//! | part | file |
+//! | --- | --- |
+//! | what a state holds, and where | [`Layout`], [`Cache`], [`Rows`] |
+//! | state to pack | [`pack()`], [`Mode`], [`Codecs`] |
+//! | pack to state, checks | [`unpack()`], [`inspect`] |
+//!
+//! Both directions hold some 8 MiB of rows at a time. Not for a live cache, and not for caches of other
+//! engines: LMCache has a serde in `tqkv`'s Python package.
+#![forbid(unsafe_code)]
+
+mod cache;
+mod container;
+mod error;
+mod layout;
+mod numbers;
+mod pack;
+mod plain;
+mod slab;
+mod source;
+mod tile;
+mod unpack;
+
+pub use cache::{Cache, EXACT_TOKENS, Rows, Side};
+pub use container::{Class, MAGIC, VERSION};
+pub use error::SessionError;
+pub use layout::{Layout, Origin};
+pub use numbers::Numbers;
+pub use pack::{Codecs, Mode, Sizes, pack};
+pub use unpack::{Group, Summary, inspect, unpack};
+
+/// The example of the README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
