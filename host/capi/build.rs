@@ -1,4 +1,5 @@
-//! Gives the shared library its name at run time, so that programs find the version that they were linked with.
+//! Gives the shared library its name at run time, so that programs find the version that they were linked
+//! with.
 
 /// Systems whose shared libraries carry such a name, and whose linkers take it like this.
 const ELF: [&str; 5] = ["linux", "android", "freebsd", "netbsd", "openbsd"];

@@ -27,8 +27,9 @@ impl CudaCache {
         Self::with_kinds(device, spec, &[])
     }
 
-    /// The same for a model whose layers see what `kinds` says. Every query sees every token here, so a sequence may only be as
-    /// long as the narrowest window, within which that makes no difference; what would be longer is refused.
+    /// The same for a model whose layers see what `kinds` says. Every query sees every token here, so a
+    /// sequence may only be as long as the narrowest window, within which that makes no difference; what
+    /// would be longer is refused.
     ///
     /// # Errors
     /// As [`CudaCache::new`].

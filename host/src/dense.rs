@@ -1,7 +1,7 @@
 //! The exact f32 cache that serves as yardstick.
 //!
-//! [`DenseCache`] keeps every key and value as f32 and computes plain attention: use it as the oracle in tests and as
-//! the f32 row of a comparison, not to save memory; for that there is [`crate::cache::KvCache`].
+//! [`DenseCache`] keeps every key and value as f32 and computes plain attention: use it as the oracle in
+//! tests and as the f32 row of a comparison, not to save memory; for that there is [`crate::cache::KvCache`].
 
 use crate::attention::AttentionCache;
 use crate::cache::{CacheSpec, LayerKind};
@@ -23,8 +23,8 @@ struct Head {
 
 /// The exact cache: plain f32 keys and values, attention by two matrix products and a softmax.
 ///
-/// 4 * (head_dim + value_dim) * num_kv_heads * num_layers bytes a token; the cost of a chunk is quadratic in the context as for
-/// any exact attention.
+/// 4 * (head_dim + value_dim) * num_kv_heads * num_layers bytes a token; the cost of a chunk is quadratic in
+/// the context as for any exact attention.
 #[derive(Debug, Clone)]
 pub struct DenseCache {
     shape: KvShape,
@@ -51,8 +51,8 @@ impl DenseCache {
         Self::with_kinds(shape, memory::filled(shape.num_layers, LayerKind::Full)?)
     }
 
-    /// An empty cache whose layers see what `kinds` says, one a layer. There are no sinks beside a window, and nothing is
-    /// evicted behind it.
+    /// An empty cache whose layers see what `kinds` says, one a layer. There are no sinks beside a window,
+    /// and nothing is evicted behind it.
     ///
     /// # Errors
     /// As [`KvShape::check`]; another number of kinds than layers, or a window of 0 tokens.
@@ -72,9 +72,9 @@ impl DenseCache {
         Ok(Self { shape, kinds, is_latent: false, scale, soft_cap, sink_logits, heads, scores: Vec::new() })
     }
 
-    /// An empty cache that computes the attention of `spec`: its shape, latent vectors, kinds of layers, factor and soft cap of
-    /// the logits, learned sinks. How a compressed cache would store tokens is of no effect here, the first tokens that it would
-    /// keep beside a window included.
+    /// An empty cache that computes the attention of `spec`: its shape, latent vectors, kinds of layers,
+    /// factor and soft cap of the logits, learned sinks. How a compressed cache would store tokens is of no
+    /// effect here, the first tokens that it would keep beside a window included.
     ///
     /// # Errors
     /// An attention that no cache computes.
@@ -107,8 +107,8 @@ impl DenseCache {
         inside.then(|| &self.heads[layer * num_kv_heads + kv_head])
     }
 
-    /// Appends tokens of one layer without attending: `k` is `[n, num_kv_heads, head_dim]`, after RoPE, `v` likewise, or empty in a
-    /// cache of latent vectors.
+    /// Appends tokens of one layer without attending: `k` is `[n, num_kv_heads, head_dim]`, after RoPE, `v`
+    /// likewise, or empty in a cache of latent vectors.
     ///
     /// # Errors
     /// A layer out of range, or slices that do not fit each other; nothing is appended then.
@@ -190,8 +190,8 @@ impl AttentionCache for DenseCache {
             let sink = self.sink_logits.get(layer * shape.num_heads + head).copied();
             for first in (0..n).step_by(QUERY_TILE) {
                 let tile = QUERY_TILE.min(n - first);
-                // From what the first query of the tile sees to what the last one sees; the rest of each query's row is
-                // masked in the softmax.
+                // From what the first query of the tile sees to what the last one sees; the rest of each
+                // query's row is masked in the softmax.
                 let end = before + first + tile;
                 let start = (before + first + 1).saturating_sub(window);
                 let seen = end - start;

@@ -1,9 +1,10 @@
 //! tqkv: a compressed KV cache for transformers.
 //!
-//! [`cache::KvCache`] is the cache; [`attention::AttentionCache`] the seam between it and whatever runs the model;
-//! [`mod@file`] keeps encoded vectors on disk. Names of codecs ([`CodecId`]) and their options are here as well, so that
-//! a program needs this crate alone. The codecs themselves live in `tqkv-core`, which needs neither an
-//! allocator nor an operating system; a small model runner in `tqkv-model`, the command in `tqkv-cli`.
+//! [`cache::KvCache`] is the cache; [`attention::AttentionCache`] the seam between it and whatever runs the
+//! model; [`mod@file`] keeps encoded vectors on disk. Names of codecs ([`CodecId`]) and their options are
+//! here as well, so that a program needs this crate alone. The codecs themselves live in `tqkv-core`, which
+//! needs neither an allocator nor an operating system; a small model runner in `tqkv-model`, the command in
+//! `tqkv-cli`.
 #![deny(unsafe_code)]
 
 pub mod attention;

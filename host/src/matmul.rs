@@ -1,6 +1,7 @@
 //! Matrix products: a bounds-checked face over the crate `gemm-f32`.
 //!
-//! Only what the model runner and the dense cache need: f32, row-major with a row stride, either side transposed.
+//! Only what the model runner and the dense cache need: f32, row-major with a row stride, either side
+//! transposed.
 #![expect(unsafe_code, reason = "`gemm-f32` takes pointers")]
 
 use gemm_common::Parallelism;
@@ -84,7 +85,8 @@ pub fn product(dst: &mut MatMut<'_>, lhs: Mat<'_>, rhs: Mat<'_>, scale: f32, sto
     } else if m > 1 {
         run(dst, lhs, rhs, scale, store, Parallelism::Rayon(0));
     } else {
-        // One row, as when decoding token by token: `gemm` would stay on one thread, and memory bandwidth is all.
+        // One row, as when decoding token by token: `gemm` would stay on one thread, and memory bandwidth is
+        // all.
         let span = n.div_ceil(rayon::current_num_threads());
         dst.data[..n].par_chunks_mut(span).enumerate().for_each(|(i, part)| {
             let count = part.len();
@@ -97,13 +99,14 @@ pub fn product(dst: &mut MatMut<'_>, lhs: Mat<'_>, rhs: Mat<'_>, scale: f32, sto
 fn run(dst: &mut MatMut<'_>, lhs: Mat<'_>, rhs: Mat<'_>, scale: f32, store: Store, threads: Parallelism) {
     let (m, n, k) = (dst.rows, dst.cols, lhs.cols);
     assert!(lhs.rows == m && rhs.rows == k && rhs.cols == n, "matrix shapes do not match");
-    // The kernels write columns, and rows are those of the transposed product; a single column is left as it is.
+    // The kernels write columns, and rows are those of the transposed product; a single column is left as it
+    // is.
     let (m, n, lhs, rhs) =
         if dst.row_stride > 1 { (n, m, rhs.transposed(), lhs.transposed()) } else { (m, n, lhs, rhs) };
-    // SAFETY: `gemm-f32` needs pointers and strides that stay inside their allocations for all m*k, k*n and m*n
-    // elements, and a destination that no input overlaps. The views were checked by `check_bounds` when made (and
-    // `columns` only narrows one), the shapes by the assertion above, which transposing both sides keeps, and the
-    // destination is a unique borrow. Slice lengths fit isize.
+    // SAFETY: `gemm-f32` needs pointers and strides that stay inside their allocations for all m*k, k*n and
+    // m*n elements, and a destination that no input overlaps. The views were checked by `check_bounds` when
+    // made (and `columns` only narrows one), the shapes by the assertion above, which transposing both sides
+    // keeps, and the destination is a unique borrow. Slice lengths fit isize.
     unsafe {
         get_gemm_fn()(
             m,

@@ -1,4 +1,5 @@
-//! Memory that a caller's size asks for, and that may not be had: an error, where Rust's own collections end the process.
+//! Memory that a caller's size asks for, and that may not be had: an error, where Rust's own collections end
+//! the process.
 //!
 //! A call needs a little more of a fixed size, which is not asked for here.
 
@@ -55,7 +56,8 @@ pub(crate) fn reserve_exact<T>(list: &mut Vec<T>, more: usize) -> Result<(), Cac
     list.try_reserve_exact(more).map_err(|_| refused::<T>(list.len().saturating_add(more)))
 }
 
-/// Asks the system for so many bytes in one piece and gives them back: for work that takes them in many small pieces.
+/// Asks the system for so many bytes in one piece and gives them back: for work that takes them in many small
+/// pieces.
 pub(crate) fn check(bytes: usize) -> Result<(), CacheError> {
     list::<u8>(bytes).map(|_| ())
 }

@@ -1,8 +1,8 @@
 //! The threads of rayon's pool, started where they can still be refused.
 //!
 //! Rayon starts its global pool at its first use and panics where the system has no threads to give
-//! (`RAYON_NUM_THREADS=20000`, a limit on processes or memory). A cache starts it when it is made; a program that wants
-//! another number of threads starts it before.
+//! (`RAYON_NUM_THREADS=20000`, a limit on processes or memory). A cache starts it when it is made; a program
+//! that wants another number of threads starts it before.
 
 use crate::error::CacheError;
 use std::error::Error;
@@ -19,12 +19,12 @@ pub fn start() -> Result<(), CacheError> {
     if rayon::current_thread_index().is_some() { Ok(()) } else { start_pool(0) }
 }
 
-/// Starts the global pool with so many threads, whatever `RAYON_NUM_THREADS` says; 1 has every call do its work itself. Call it
-/// before the first cache is made: a pool that is there keeps its number.
+/// Starts the global pool with so many threads, whatever `RAYON_NUM_THREADS` says; 1 has every call do its
+/// work itself. Call it before the first cache is made: a pool that is there keeps its number.
 ///
 /// # Errors
-/// [`CacheError::Threads`] for 0 or more than 1024, where the pool was started with another number, or where the system has none
-/// to give; no cache can be made in the process in the last case.
+/// [`CacheError::Threads`] for 0 or more than 1024, where the pool was started with another number, or where
+/// the system has none to give; no cache can be made in the process in the last case.
 pub fn start_with(threads: usize) -> Result<(), CacheError> {
     if !(1..=MOST).contains(&threads) {
         return Err(CacheError::Threads(format!("{threads} are asked for, accepted are 1 to {MOST}")));
@@ -46,7 +46,8 @@ pub fn running() -> Result<usize, CacheError> {
     Ok(rayon::current_num_threads())
 }
 
-/// Starts the global pool with so many threads, 0 for as many as rayon would, or does nothing where it is there.
+/// Starts the global pool with so many threads, 0 for as many as rayon would, or does nothing where it is
+/// there.
 fn start_pool(threads: usize) -> Result<(), CacheError> {
     static REFUSED: OnceLock<Option<String>> = OnceLock::new();
     let refused = REFUSED.get_or_init(|| {

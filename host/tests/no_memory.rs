@@ -1,4 +1,5 @@
-//! Memory that cannot be had is an error, and changes nothing: every large allocation of every operation fails in its turn.
+//! Memory that cannot be had is an error, and changes nothing: every large allocation of every operation
+//! fails in its turn.
 // A binary of its own: its allocator is that of the whole program.
 #![allow(missing_docs, reason = "a test crate")]
 
@@ -57,8 +58,8 @@ unsafe impl GlobalAlloc for Failing {
 #[global_allocator]
 static ALLOCATOR: Failing = Failing;
 
-/// Runs an operation until all its large allocations succeed, each time with the next one failing. The result is how many
-/// there were.
+/// Runs an operation until all its large allocations succeed, each time with the next one failing. The result
+/// is how many there were.
 fn every_failure<R>(what: &str, mut operation: impl FnMut() -> Result<R, CacheError>) -> usize {
     for left in 0.. {
         LEFT.store(left, SeqCst);
@@ -87,7 +88,8 @@ fn snapshot(cache: &KvCache) -> Vec<u8> {
     bytes
 }
 
-/// An operation that changes a cache: refused for want of memory it changes nothing, and then it does what it does elsewhere.
+/// An operation that changes a cache: refused for want of memory it changes nothing, and then it does what it
+/// does elsewhere.
 fn changes(
     what: &str,
     base: &KvCache,

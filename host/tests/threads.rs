@@ -21,7 +21,8 @@ fn threads_that_cannot_be_had_are_an_error_and_no_panic() {
         .args(["-c", "ulimit -v 4000000; exec \"$0\" --ignored --exact in_want_of_threads --nocapture --test-threads=1"])
         .arg(std::env::current_exe().unwrap())
         .env("RAYON_NUM_THREADS", "20000")
-        // Stacks so large that they are what cannot be had: a thread that is there but lacks memory to begin would abort.
+        // Stacks so large that they are what cannot be had: a thread that is there but lacks memory to begin
+        // would abort.
         .env("RUST_MIN_STACK", (256 << 20).to_string())
         .output()
         .unwrap();

@@ -6,7 +6,8 @@ use crate::error::TqkvStatus;
 use crate::pointer::{self, Call};
 use tqkv::cache::Budget;
 
-/// A limit on the bytes of keys and values that all caches made with it hold together. Pages that forks share count once.
+/// A limit on the bytes of keys and values that all caches made with it hold together. Pages that forks share
+/// count once.
 #[derive(Debug)]
 pub struct TqkvBudget {
     budget: Budget,
@@ -18,7 +19,8 @@ impl TqkvBudget {
     }
 }
 
-/// Makes a budget of at most `bytes` bytes; SIZE_MAX counts and refuses nothing. On failure `*budget` is null.
+/// Makes a budget of at most `bytes` bytes; SIZE_MAX counts and refuses nothing. On failure `*budget` is
+/// null.
 ///
 /// # Safety
 /// `budget` is null or can be written.

@@ -1,9 +1,9 @@
 //! The cache behind a handle.
 //!
-//! A handle is a lock around a [`KvCache`]: calls that read share it, calls that change it have it alone, so no order of
-//! calls of any number of threads makes a data race. A panic in a call that changes the cache leaves the lock poisoned, and
-//! what may be half done is never read again. What remains of the program: pointers are good for their lengths, and a
-//! handle is freed once, after its last call.
+//! A handle is a lock around a [`KvCache`]: calls that read share it, calls that change it have it alone, so
+//! no order of calls of any number of threads makes a data race. A panic in a call that changes the cache
+//! leaves the lock poisoned, and what may be half done is never read again. What remains of the program:
+//! pointers are good for their lengths, and a handle is freed once, after its last call.
 
 use crate::budget::TqkvBudget;
 use crate::error::{Failure, TqkvStatus};
@@ -20,7 +20,8 @@ pub struct TqkvCache {
     cache: RwLock<KvCache>,
 }
 
-/// Tokens by tier and bytes as allocated. Token counts are of the first KV head that there is, bytes of the whole cache.
+/// Tokens by tier and bytes as allocated. Token counts are of the first KV head that there is, bytes of the
+/// whole cache.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct TqkvCacheStats {
@@ -40,7 +41,8 @@ pub struct TqkvCacheStats {
     pub evicted: usize,
     /// KV heads, over all layers, whose keys are centred.
     pub centred_heads: usize,
-    /// Bytes of memory held for keys and values, spare capacity included; what is shared with forks counts whole.
+    /// Bytes of memory held for keys and values, spare capacity included; what is shared with forks counts
+    /// whole.
     pub allocated_bytes: usize,
     /// Bytes in the file of the cold tier.
     pub spilled_bytes: usize,
@@ -51,7 +53,8 @@ pub struct TqkvCacheStats {
 // Integers: any bytes make one.
 impl Plain for TqkvCacheStats {}
 
-/// Bytes of the struct in its first version. WARNING: programs were compiled with it; fields are added, this stays.
+/// Bytes of the struct in its first version. WARNING: programs were compiled with it; fields are added, this
+/// stays.
 const FIRST_STATS_SIZE: usize = 10 * size_of::<usize>();
 
 impl TqkvCache {
@@ -85,23 +88,23 @@ pub(crate) fn broken() -> Failure {
     Failure::new(TqkvStatus::TqkvPanic, "an earlier call left the cache half changed: free it")
 }
 
-/// Makes an empty cache. On failure `*cache` is null. The first cache of a process starts its threads: as many as
-/// `tqkv_set_threads` or RAYON_NUM_THREADS says, or as there are processors; a child of `fork` has none of them and makes no
-/// use of a cache.
+/// Makes an empty cache. On failure `*cache` is null. The first cache of a process starts its threads: as
+/// many as `tqkv_set_threads` or RAYON_NUM_THREADS says, or as there are processors; a child of `fork` has
+/// none of them and makes no use of a cache.
 ///
 /// # Safety
 /// `spec` is null or was filled by `tqkv_spec_init`; `cache` is null or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_create(spec: *const TqkvSpec, cache: *mut *mut TqkvCache) -> TqkvStatus {
-    // SAFETY: `spec` is a spec, whose texts and arrays are what it says, and `cache` room for a handle, by the contract of
-    // this call.
+    // SAFETY: `spec` is a spec, whose texts and arrays are what it says, and `cache` room for a handle, by
+    // the contract of this call.
     unsafe { Call::new() }.run(|call| {
         call.give("cache", cache, || Ok(TqkvCache::new(KvCache::new(TqkvSpec::read(call, spec)?)?)))
     })
 }
 
-/// As `tqkv_create`, with keys and values that count in a budget: calls that need more of it than is free end with
-/// TQKV_NO_BUDGET and change nothing.
+/// As `tqkv_create`, with keys and values that count in a budget: calls that need more of it than is free end
+/// with TQKV_NO_BUDGET and change nothing.
 ///
 /// # Safety
 /// As `tqkv_create`; `budget` is null or a budget that is not freed.
@@ -111,8 +114,8 @@ pub unsafe extern "C" fn tqkv_create_within(
     budget: *const TqkvBudget,
     cache: *mut *mut TqkvCache,
 ) -> TqkvStatus {
-    // SAFETY: `spec` is a spec, whose texts and arrays are what it says, `budget` a budget and `cache` room for a handle, by
-    // the contract of this call.
+    // SAFETY: `spec` is a spec, whose texts and arrays are what it says, `budget` a budget and `cache` room
+    // for a handle, by the contract of this call.
     unsafe { Call::new() }.run(|call| {
         call.give("cache", cache, || {
             let (spec, budget) = (TqkvSpec::read(call, spec)?, call.handle("budget", budget)?);
@@ -121,8 +124,8 @@ pub unsafe extern "C" fn tqkv_create_within(
     })
 }
 
-/// Makes another cache with the same tokens and budget: pages are shared until one of the two writes to them, so this costs
-/// a few pointers a page. Both are freed. On failure `*fork` is null.
+/// Makes another cache with the same tokens and budget: pages are shared until one of the two writes to them,
+/// so this costs a few pointers a page. Both are freed. On failure `*fork` is null.
 ///
 /// # Safety
 /// `cache` is null or a cache that is not freed; `fork` is null or can be written.
@@ -137,7 +140,8 @@ pub unsafe extern "C" fn tqkv_fork(cache: *const TqkvCache, fork: *mut *mut Tqkv
 /// Frees a cache; null is accepted. Pages that it shares with forks stay theirs.
 ///
 /// # Safety
-/// `cache` is null or came from `tqkv_create`, `tqkv_create_within` or `tqkv_fork`, was not freed, and no call uses it.
+/// `cache` is null or came from `tqkv_create`, `tqkv_create_within` or `tqkv_fork`, was not freed, and no
+/// call uses it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_free(cache: *mut TqkvCache) {
     // SAFETY: a call of this file gave it, and it is freed once, by the contract of this call.
@@ -145,11 +149,12 @@ pub unsafe extern "C" fn tqkv_free(cache: *mut TqkvCache) {
 }
 
 /// Appends tokens to one layer. `k` is [tokens, num_kv_heads, head_dim] of a `tqkv_dtype`, after RoPE, `v`
-/// [tokens, num_kv_heads, value_dim]; `k_values` and `v_values` say how many values each holds. What is refused leaves
-/// the cache as it was.
+/// [tokens, num_kv_heads, value_dim]; `k_values` and `v_values` say how many values each holds. What is
+/// refused leaves the cache as it was.
 ///
 /// # Safety
-/// `cache` is null or a cache that is not freed; `k` and `v` are null or point to as many values as are passed.
+/// `cache` is null or a cache that is not freed; `k` and `v` are null or point to as many values as are
+/// passed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_append(
     cache: *mut TqkvCache,
@@ -169,9 +174,9 @@ pub unsafe extern "C" fn tqkv_append(
     })
 }
 
-/// Writes the keys of tokens `start` to `end`, not included, of one KV head as they are held, decoded: `out` is
-/// [end - start, head_dim] of a `tqkv_dtype`. Tokens that are gone are TQKV_EVICTED. For engines that must have them;
-/// attention does not.
+/// Writes the keys of tokens `start` to `end`, not included, of one KV head as they are held, decoded: `out`
+/// is [end - start, head_dim] of a `tqkv_dtype`. Tokens that are gone are TQKV_EVICTED. For engines that must
+/// have them; attention does not.
 ///
 /// # Safety
 /// `cache` is null or a cache that is not freed; `out` is null or points to as many values as are passed.
@@ -237,9 +242,10 @@ fn check_rows(start: usize, end: usize, dim: usize, values: usize) -> Result<(),
     Err(Failure::argument(format!("out has {values} values: {tokens} tokens of {dim} values are asked for")))
 }
 
-/// Drops the tokens from index `len` on, in every layer; a layer that is shorter stays as it is. With a sliding window,
-/// tokens that would be seen again may be gone: TQKV_EVICTED, and nothing is dropped. The newest 256 tokens can always be
-/// dropped, counted from the greatest length since the cache was made or reset, not from the present one.
+/// Drops the tokens from index `len` on, in every layer; a layer that is shorter stays as it is. With a
+/// sliding window, tokens that would be seen again may be gone: TQKV_EVICTED, and nothing is dropped. The
+/// newest 256 tokens can always be dropped, counted from the greatest length since the cache was made or
+/// reset, not from the present one.
 ///
 /// # Safety
 /// `cache` is null or a cache that is not freed.
@@ -280,7 +286,8 @@ pub unsafe extern "C" fn tqkv_len(cache: *const TqkvCache, len: *mut usize) -> T
 /// Writes what is where, and what it costs. `struct_size` is `sizeof(tqkv_cache_stats)`.
 ///
 /// # Safety
-/// `cache` is null or a cache that is not freed; `stats` is null or points to `struct_size` bytes that can be written.
+/// `cache` is null or a cache that is not freed; `stats` is null or points to `struct_size` bytes that can be
+/// written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_stats(
     cache: *const TqkvCache,

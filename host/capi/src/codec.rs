@@ -30,8 +30,8 @@ pub extern "C" fn tqkv_codec_count() -> usize {
     CodecId::ALL.len()
 }
 
-/// Writes the number of the codec at `index`, below `tqkv_codec_count()`. Numbers are not indices: they are stored in
-/// files, and stay.
+/// Writes the number of the codec at `index`, below `tqkv_codec_count()`. Numbers are not indices: they are
+/// stored in files, and stay.
 ///
 /// # Safety
 /// `codec` is null or can be written.
@@ -81,8 +81,9 @@ pub struct TqkvCodec {
     level: Level,
 }
 
-/// Makes the codec of a name ("s4") for vectors of `dim` values. Encoder, decoder and scores must agree on the seed
-/// (caches have 42 unless told otherwise); only encoders heed `scale_mode` and `effort`. On failure `*codec` is null.
+/// Makes the codec of a name ("s4") for vectors of `dim` values. Encoder, decoder and scores must agree on
+/// the seed (caches have 42 unless told otherwise); only encoders heed `scale_mode` and `effort`. On failure
+/// `*codec` is null.
 ///
 /// # Safety
 /// `name` is null or ends with a zero; `codec` is null or can be written.
@@ -132,8 +133,8 @@ pub unsafe extern "C" fn tqkv_codec_block_bytes(codec: *const TqkvCodec, bytes: 
 /// Encodes vectors, back to back, into as many blocks. Where one is refused, those before it are encoded.
 ///
 /// # Safety
-/// `codec` is null or a codec that is not freed; `x` is null or points to `x_values` values, `blocks` is null or points to
-/// `blocks_bytes` bytes that can be written.
+/// `codec` is null or a codec that is not freed; `x` is null or points to `x_values` values, `blocks` is null
+/// or points to `blocks_bytes` bytes that can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_codec_encode(
     codec: *const TqkvCodec,
@@ -142,7 +143,8 @@ pub unsafe extern "C" fn tqkv_codec_encode(
     blocks: *mut u8,
     blocks_bytes: usize,
 ) -> TqkvStatus {
-    // SAFETY: `codec` is a codec, `x` has `x_values` values and `blocks` room for its bytes, by the contract of this call.
+    // SAFETY: `codec` is a codec, `x` has `x_values` values and `blocks` room for its bytes, by the contract
+    // of this call.
     unsafe { Call::new() }.run(|call| {
         let TqkvCodec { codec, level } = call.handle("codec", codec)?;
         let x = call.slice("x", x, x_values)?;
@@ -155,8 +157,8 @@ pub unsafe extern "C" fn tqkv_codec_encode(
 /// Decodes blocks, back to back, into as many vectors. Where one is refused, those before it are decoded.
 ///
 /// # Safety
-/// `codec` is null or a codec that is not freed; `blocks` is null or points to `blocks_bytes` bytes, `out` is null or points
-/// to `out_values` values that can be written.
+/// `codec` is null or a codec that is not freed; `blocks` is null or points to `blocks_bytes` bytes, `out` is
+/// null or points to `out_values` values that can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_codec_decode(
     codec: *const TqkvCodec,
@@ -165,7 +167,8 @@ pub unsafe extern "C" fn tqkv_codec_decode(
     out: *mut f32,
     out_values: usize,
 ) -> TqkvStatus {
-    // SAFETY: `codec` is a codec, `blocks` has its bytes and `out` room for its values, by the contract of this call.
+    // SAFETY: `codec` is a codec, `blocks` has its bytes and `out` room for its values, by the contract of
+    // this call.
     unsafe { Call::new() }.run(|call| {
         let TqkvCodec { codec, level } = call.handle("codec", codec)?;
         let blocks = call.slice("blocks", blocks, blocks_bytes)?;
@@ -175,11 +178,12 @@ pub unsafe extern "C" fn tqkv_codec_decode(
     })
 }
 
-/// Writes the dot products of one query (`dim` values, not rotated) and blocks, one a block, without decoding them. A
-/// block whose scale is NaN or infinite has no such product: its score is NaN or infinite.
+/// Writes the dot products of one query (`dim` values, not rotated) and blocks, one a block, without decoding
+/// them. A block whose scale is NaN or infinite has no such product: its score is NaN or infinite.
 ///
 /// # Safety
-/// `codec` is null or a codec that is not freed; the others are null or point to as many values and bytes as are passed.
+/// `codec` is null or a codec that is not freed; the others are null or point to as many values and bytes as
+/// are passed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_codec_scores(
     codec: *const TqkvCodec,
@@ -190,8 +194,8 @@ pub unsafe extern "C" fn tqkv_codec_scores(
     out: *mut f32,
     out_values: usize,
 ) -> TqkvStatus {
-    // SAFETY: `codec` is a codec, `q` and `blocks` have their values and bytes, and `out` has room for its values, by the
-    // contract of this call.
+    // SAFETY: `codec` is a codec, `q` and `blocks` have their values and bytes, and `out` has room for its
+    // values, by the contract of this call.
     unsafe { Call::new() }.run(|call| {
         let TqkvCodec { codec, level } = call.handle("codec", codec)?;
         let (q, blocks) = (call.slice("q", q, q_values)?, call.slice("blocks", blocks, blocks_bytes)?);

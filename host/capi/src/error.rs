@@ -1,4 +1,5 @@
-//! How a call ended: a status for the program, a line of text for its author, and no panic that crosses into C.
+//! How a call ended: a status for the program, a line of text for its author, and no panic that crosses into
+//! C.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -19,13 +20,13 @@ pub enum TqkvStatus {
     TqkvNullPointer = 1,
     /// A size, number or name that is not accepted; nothing was done.
     TqkvBadArgument = 2,
-    /// A vector that holds NaN or an infinity, or is too large; nothing was appended or attended, blocks before it are
-    /// encoded.
+    /// A vector that holds NaN or an infinity, or is too large; nothing was appended or attended, blocks
+    /// before it are encoded.
     TqkvBadVector = 3,
     /// A block whose scale is NaN or infinite; those before it are decoded.
     TqkvBadBlock = 4,
-    /// `out` is too short for the result: the number of values was written, nothing else. A budget that is used up is
-    /// TQKV_NO_BUDGET.
+    /// `out` is too short for the result: the number of values was written, nothing else. A budget that is
+    /// used up is TQKV_NO_BUDGET.
     TqkvFull = 5,
     /// A token that left the hot window could not be encoded; it stays uncompressed.
     TqkvNotEncoded = 6,
@@ -35,21 +36,24 @@ pub enum TqkvStatus {
     TqkvUnsupported = 8,
     /// A file or a caller's function cannot be read or written: the file of the cold tier, or a snapshot.
     TqkvIo = 9,
-    /// A defect of the library. Where the call was to change a cache, every later call with it ends so too: free it.
+    /// A defect of the library. Where the call was to change a cache, every later call with it ends so too:
+    /// free it.
     TqkvPanic = 10,
     /// Any other failure.
     TqkvOther = 11,
-    /// The budget has not as many bytes free as the call may need: nothing was done. Free or cut back another cache of
-    /// the budget, and call again.
+    /// The budget has not as many bytes free as the call may need: nothing was done. Free or cut back another
+    /// cache of the budget, and call again.
     TqkvNoBudget = 12,
     /// The layer holds no token yet.
     TqkvEmpty = 13,
-    /// What was read is no snapshot, damaged, cut short, or of a cache with another spec; the cache is as it was.
+    /// What was read is no snapshot, damaged, cut short, or of a cache with another spec; the cache is as it
+    /// was.
     TqkvBadSnapshot = 14,
-    /// A cache would have more tokens than its spec allows, or the memory of a device, the pages of a cache on it or a sequence
-    /// there is full: nothing was done.
+    /// A cache would have more tokens than its spec allows, or the memory of a device, the pages of a cache
+    /// on it or a sequence there is full: nothing was done.
     TqkvNoRoom = 15,
-    /// The system has not the memory that the sizes passed ask for: nothing was done. Pass fewer tokens, or free some.
+    /// The system has not the memory that the sizes passed ask for: nothing was done. Pass fewer tokens, or
+    /// free some.
     TqkvNoMemory = 16,
 }
 
@@ -186,8 +190,8 @@ pub(crate) fn guard_quietly<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     })
 }
 
-/// What was wrong with the last call on this thread that failed: one line, which names what is accepted. Empty where
-/// none did. The text lives until the next call on this thread that fails.
+/// What was wrong with the last call on this thread that failed: one line, which names what is accepted.
+/// Empty where none did. The text lives until the next call on this thread that fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn tqkv_last_error() -> *const c_char {
     guard_quietly(c"".as_ptr(), || LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr()))

@@ -1,8 +1,8 @@
 //! The cache on an NVIDIA GPU behind a handle; feature `cuda`, and TQKV_CUDA where the header is read.
 //!
-//! Keys, values, queries and results are the engine's device memory, by address. A handle is a lock around a [`GpuCache`], so
-//! calls of any number of threads come one at a time. What an address is good for cannot be checked here: it is the contract
-//! of every call.
+//! Keys, values, queries and results are the engine's device memory, by address. A handle is a lock around a
+//! [`GpuCache`], so calls of any number of threads come one at a time. What an address is good for cannot be
+//! checked here: it is the contract of every call.
 
 use crate::cache::broken;
 use crate::error::{Failure, TqkvStatus};
@@ -160,8 +160,8 @@ impl<'c> DeviceCall<'c> {
     }
 }
 
-/// Fills a spec with the defaults: codec s4 for keys and values, one sequence of up to 4096 tokens. `struct_size` is
-/// `sizeof(tqkv_gpu_spec)`. The shape is checked when a cache is made.
+/// Fills a spec with the defaults: codec s4 for keys and values, one sequence of up to 4096 tokens.
+/// `struct_size` is `sizeof(tqkv_gpu_spec)`. The shape is checked when a cache is made.
 ///
 /// # Safety
 /// `spec` is null or points to `struct_size` bytes that can be written.
@@ -181,12 +181,14 @@ pub unsafe extern "C" fn tqkv_gpu_spec_init(
         .run(|call| call.write_struct("spec", spec, struct_size, size_of::<TqkvGpuSpec>(), &made))
 }
 
-/// Makes an empty cache on device number `ordinal`, in its primary context (that of the runtime API); takes its device memory
-/// at once. All work happens in the order of `stream`, a CUstream or cudaStream_t, null for the default stream; it lives as
-/// long as the cache. On failure `*cache` is null; TQKV_UNSUPPORTED is a machine without a driver or a device that serves.
+/// Makes an empty cache on device number `ordinal`, in its primary context (that of the runtime API); takes
+/// its device memory at once. All work happens in the order of `stream`, a CUstream or cudaStream_t, null for
+/// the default stream; it lives as long as the cache. On failure `*cache` is null; TQKV_UNSUPPORTED is a
+/// machine without a driver or a device that serves.
 ///
 /// # Safety
-/// `spec` is null or was filled by `tqkv_gpu_spec_init`; `stream` is a stream or null; `cache` is null or can be written.
+/// `spec` is null or was filled by `tqkv_gpu_spec_init`; `stream` is a stream or null; `cache` is null or can
+/// be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_gpu_create(
     spec: *const TqkvGpuSpec,
@@ -198,7 +200,8 @@ pub unsafe extern "C" fn tqkv_gpu_create(
     unsafe { Call::new() }.run(|call| {
         call.give("cache", cache, || {
             let spec = TqkvGpuSpec::read(call, spec)?;
-            // SAFETY: `stream` is a stream or null, and lives as long as the cache, by the contract of this call.
+            // SAFETY: `stream` is a stream or null, and lives as long as the cache, by the contract of this
+            // call.
             let device = unsafe { Device::from_raw(ordinal, stream.cast()) }?;
             Ok(TqkvGpuCache { cache: Mutex::new(GpuCache::new(&device, spec)?) })
         })
@@ -215,13 +218,13 @@ pub unsafe extern "C" fn tqkv_gpu_free(cache: *mut TqkvGpuCache) {
     unsafe { pointer::free(cache) }
 }
 
-/// Appends tokens to one layer: token i goes to the end of `sequences[i]`, which may repeat. `k` and `v` are device memory,
-/// [tokens, num_kv_heads, head_dim] of a `tqkv_dtype`, k after RoPE. Waits for the device; what is refused leaves the cache as
-/// it was.
+/// Appends tokens to one layer: token i goes to the end of `sequences[i]`, which may repeat. `k` and `v` are
+/// device memory, [tokens, num_kv_heads, head_dim] of a `tqkv_dtype`, k after RoPE. Waits for the device;
+/// what is refused leaves the cache as it was.
 ///
 /// # Safety
-/// `cache` is null or a cache that is not freed; `sequences` is null or has `tokens` numbers; `k` and `v` have as many values
-/// in memory of the device's context, written in the order of the cache's stream.
+/// `cache` is null or a cache that is not freed; `sequences` is null or has `tokens` numbers; `k` and `v`
+/// have as many values in memory of the device's context, written in the order of the cache's stream.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_gpu_append(
     cache: *mut TqkvGpuCache,
@@ -239,12 +242,14 @@ pub unsafe extern "C" fn tqkv_gpu_append(
         let (k, v) = (call.memory("k", dtype, k, k_values)?, call.memory("v", dtype, v, v_values)?);
         Ok(call.cache.append(layer, sequences, Rows::Raw(k), Rows::Raw(v))?)
     };
-    // SAFETY: `sequences` has `tokens` numbers, `k` and `v` are device memory of their values, by the contract of this call.
+    // SAFETY: `sequences` has `tokens` numbers, `k` and `v` are device memory of their values, by the
+    // contract of this call.
     unsafe { DeviceCall::run(cache, work) }
 }
 
-/// Attends from the newest token of some sequences: row i of `q` and `out`, device memory of [count, num_heads, head_dim], is
-/// for `sequences[i]`; null with a count of 0 is all of them in order. Sequences without tokens give zeros. Does not wait.
+/// Attends from the newest token of some sequences: row i of `q` and `out`, device memory of [count,
+/// num_heads, head_dim], is for `sequences[i]`; null with a count of 0 is all of them in order. Sequences
+/// without tokens give zeros. Does not wait.
 ///
 /// # Safety
 /// As `tqkv_gpu_append`; nothing else touches `out` before the stream has passed the call.
@@ -270,12 +275,14 @@ pub unsafe extern "C" fn tqkv_gpu_attend(
         }
         Ok(call.cache.attend_some(layer, some, q, out)?)
     };
-    // SAFETY: `sequences` has `count` numbers, `q` and `out` are device memory of their values, by the contract of this call.
+    // SAFETY: `sequences` has `count` numbers, `q` and `out` are device memory of their values, by the
+    // contract of this call.
     unsafe { DeviceCall::run(cache, work) }
 }
 
-/// Begins a step of a model: a token at the end of each of `sequences`, which may repeat, in every layer. Then follow
-/// `tqkv_gpu_append_step` and `tqkv_gpu_attend_step` of each layer, which only launch kernels, and `tqkv_gpu_end_step`.
+/// Begins a step of a model: a token at the end of each of `sequences`, which may repeat, in every layer.
+/// Then follow `tqkv_gpu_append_step` and `tqkv_gpu_attend_step` of each layer, which only launch kernels,
+/// and `tqkv_gpu_end_step`.
 ///
 /// # Safety
 /// `cache` is null or a cache that is not freed; `sequences` is null or has `tokens` numbers.
@@ -293,7 +300,8 @@ pub unsafe extern "C" fn tqkv_gpu_begin_step(
     unsafe { DeviceCall::run(cache, work) }
 }
 
-/// Encodes keys and values of the step's tokens in one layer, as `tqkv_gpu_append`, in one launch and without waiting.
+/// Encodes keys and values of the step's tokens in one layer, as `tqkv_gpu_append`, in one launch and without
+/// waiting.
 ///
 /// # Safety
 /// As `tqkv_gpu_append`, until the step has ended.
@@ -311,12 +319,13 @@ pub unsafe extern "C" fn tqkv_gpu_append_step(
         let (k, v) = (call.memory("k", dtype, k, k_values)?, call.memory("v", dtype, v, v_values)?);
         Ok(call.cache.append_step(layer, Rows::Raw(k), Rows::Raw(v))?)
     };
-    // SAFETY: `k` and `v` are device memory of their values until the step has ended, by the contract of this call.
+    // SAFETY: `k` and `v` are device memory of their values until the step has ended, by the contract of this
+    // call.
     unsafe { DeviceCall::run(cache, work) }
 }
 
-/// Attends with the query of each of the step's tokens, which sees its sequence up to itself: `q` and `out` are device memory
-/// of [tokens, num_heads, head_dim]. Does not wait.
+/// Attends with the query of each of the step's tokens, which sees its sequence up to itself: `q` and `out`
+/// are device memory of [tokens, num_heads, head_dim]. Does not wait.
 ///
 /// # Safety
 /// As `tqkv_gpu_attend`.
@@ -336,11 +345,13 @@ pub unsafe extern "C" fn tqkv_gpu_attend_step(
         let out = call.memory("out", out_dtype, out, out_values)?;
         Ok(call.cache.attend_step(layer, Rows::Raw(q), out)?)
     };
-    // SAFETY: `q` and `out` are device memory of their values until the step has ended, by the contract of this call.
+    // SAFETY: `q` and `out` are device memory of their values until the step has ended, by the contract of
+    // this call.
     unsafe { DeviceCall::run(cache, work) }
 }
 
-/// Waits for the step, once. TQKV_BAD_VECTOR names a vector that could not be encoded: the step's tokens are dropped then.
+/// Waits for the step, once. TQKV_BAD_VECTOR names a vector that could not be encoded: the step's tokens are
+/// dropped then.
 ///
 /// # Safety
 /// `cache` is null or a cache that is not freed.
@@ -350,7 +361,8 @@ pub unsafe extern "C" fn tqkv_gpu_end_step(cache: *mut TqkvGpuCache) -> TqkvStat
     unsafe { DeviceCall::run(cache, |mut call| Ok(call.cache.end_step()?)) }
 }
 
-/// Allocates what steps of up to `tokens` tokens need, so that no buffer moves later and CUDA graphs may hold their launches.
+/// Allocates what steps of up to `tokens` tokens need, so that no buffer moves later and CUDA graphs may hold
+/// their launches.
 ///
 /// # Safety
 /// `cache` is null or a cache that is not freed.
@@ -360,8 +372,8 @@ pub unsafe extern "C" fn tqkv_gpu_reserve(cache: *mut TqkvGpuCache, tokens: usiz
     unsafe { DeviceCall::run(cache, |mut call| Ok(call.cache.reserve_scratch(tokens)?)) }
 }
 
-/// Makes sequence `to`, which is empty, a copy of the first `len` tokens of `from`, or of as many as there are. Both use the
-/// same pages until one of them writes.
+/// Makes sequence `to`, which is empty, a copy of the first `len` tokens of `from`, or of as many as there
+/// are. Both use the same pages until one of them writes.
 ///
 /// # Safety
 /// `cache` is null or a cache that is not freed.

@@ -14,9 +14,10 @@
 //! | `codec.rs` | the list of codecs, and blocks without a cache |
 //! | `gpu.rs` | the cache on a GPU, with the feature `cuda` |
 //!
-//! An entry point turns pointers into references and lengths into slices, and calls the crates `tqkv` and `tqkv-simd`;
-//! no logic of the codec is here. `include/tqkv.h` is made from these files, README.md beside it is for authors of C.
-//! When not to use it: Rust programs want `tqkv`, microcontrollers the package in `fixed`.
+//! An entry point turns pointers into references and lengths into slices, and calls the crates `tqkv` and
+//! `tqkv-simd`; no logic of the codec is here. `include/tqkv.h` is made from these files, README.md beside it
+//! is for authors of C. When not to use it: Rust programs want `tqkv`, microcontrollers the package in
+//! `fixed`.
 
 mod attend;
 mod budget;

@@ -1,7 +1,8 @@
 //! Caches kept beyond their process: to files, and through functions of the program.
 //!
-//! What went wrong is told apart: a file or a function that failed is TQKV_IO, bytes that are no snapshot of the cache are
-//! TQKV_BAD_SNAPSHOT. A function is called with the cache's lock held: the program is told not to use the cache in it.
+//! What went wrong is told apart: a file or a function that failed is TQKV_IO, bytes that are no snapshot of
+//! the cache are TQKV_BAD_SNAPSHOT. A function is called with the cache's lock held: the program is told not
+//! to use the cache in it.
 
 use crate::cache::TqkvCache;
 use crate::error::{Failure, TqkvStatus};
@@ -11,12 +12,12 @@ use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 use std::path::Path;
 
-/// Writes all of `len` bytes, and returns 0; anything else is a failure. `user` is what was passed beside the function. It must
-/// return: no exception, no longjmp.
+/// Writes all of `len` bytes, and returns 0; anything else is a failure. `user` is what was passed beside the
+/// function. It must return: no exception, no longjmp.
 pub type TqkvWrite = Option<unsafe extern "C" fn(user: *mut c_void, bytes: *const u8, len: usize) -> c_int>;
 
-/// Reads up to `len` bytes, at least one, and returns how many; 0 at the end, below 0 for a failure. `user` is what was passed
-/// beside the function. It must return: no exception, no longjmp.
+/// Reads up to `len` bytes, at least one, and returns how many; 0 at the end, below 0 for a failure. `user`
+/// is what was passed beside the function. It must return: no exception, no longjmp.
 pub type TqkvRead = Option<unsafe extern "C" fn(user: *mut c_void, bytes: *mut u8, len: usize) -> isize>;
 
 /// A reader or a writer of which it is known whether it failed itself.
@@ -60,7 +61,8 @@ struct Callback<F> {
 
 impl Write for Callback<unsafe extern "C" fn(*mut c_void, *const u8, usize) -> c_int> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // SAFETY: the contract of `tqkv_snapshot`: the function may be called with `user`. The bytes can be read.
+        // SAFETY: the contract of `tqkv_snapshot`: the function may be called with `user`. The bytes can be
+        // read.
         match unsafe { (self.function)(self.user, bytes.as_ptr(), bytes.len()) } {
             0 => Ok(bytes.len()),
             number => Err(io::Error::other(format!("write returned {number}"))),
@@ -77,7 +79,8 @@ impl Read for Callback<unsafe extern "C" fn(*mut c_void, *mut u8, usize) -> isiz
         if bytes.is_empty() {
             return Ok(0);
         }
-        // SAFETY: the contract of `tqkv_restore`: the function may be called with `user`. The bytes can be written.
+        // SAFETY: the contract of `tqkv_restore`: the function may be called with `user`. The bytes can be
+        // written.
         let number = unsafe { (self.function)(self.user, bytes.as_mut_ptr(), bytes.len()) };
         let read = usize::try_from(number).ok().filter(|read| *read <= bytes.len());
         read.ok_or_else(|| {
@@ -91,11 +94,12 @@ fn null(what: &str) -> Failure {
     Failure::new(TqkvStatus::TqkvNullPointer, format!("{what} is null"))
 }
 
-/// Writes the whole state through a function, from the first byte to the last. The cache must not be used in it.
+/// Writes the whole state through a function, from the first byte to the last. The cache must not be used in
+/// it.
 ///
 /// # Safety
-/// `cache` is null or a cache that is not freed; `write` is null or may be called with `user`, reads no more than it is
-/// told of, and returns.
+/// `cache` is null or a cache that is not freed; `write` is null or may be called with `user`, reads no more
+/// than it is told of, and returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_snapshot(
     cache: *const TqkvCache,
@@ -112,13 +116,14 @@ pub unsafe extern "C" fn tqkv_snapshot(
     })
 }
 
-/// Takes a snapshot over through a function, in the place of the tokens there are: the cache goes on bit for bit as the one
-/// it was made of. It must have the spec of that one but for its spill folder. No byte behind the snapshot is asked
-/// for. What is refused leaves the cache as it was. The cache must not be used in the function.
+/// Takes a snapshot over through a function, in the place of the tokens there are: the cache goes on bit for
+/// bit as the one it was made of. It must have the spec of that one but for its spill folder. No byte behind
+/// the snapshot is asked for. What is refused leaves the cache as it was. The cache must not be used in the
+/// function.
 ///
 /// # Safety
-/// `cache` is null or a cache that is not freed; `read` is null or may be called with `user`, writes no more than it is
-/// told of, and returns.
+/// `cache` is null or a cache that is not freed; `read` is null or may be called with `user`, writes no more
+/// than it is told of, and returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_restore(
     cache: *mut TqkvCache,

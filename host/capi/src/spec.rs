@@ -1,7 +1,8 @@
-//! What a cache is built from: a plain struct that may grow at its end, filled with the defaults of the library.
+//! What a cache is built from: a plain struct that may grow at its end, filled with the defaults of the
+//! library.
 //!
-//! Enumerations are passed as numbers, which are checked: a C program may write any number where Rust would need one of
-//! a few.
+//! Enumerations are passed as numbers, which are checked: a C program may write any number where Rust would
+//! need one of a few.
 
 use crate::error::{Failure, TqkvStatus};
 use crate::floats::room;
@@ -77,8 +78,8 @@ pub struct TqkvTier {
 impl Plain for TqkvTier {}
 impl Plain for TqkvSpec {}
 
-/// What a cache is built from. Fill it with `tqkv_spec_init`, then change what is to differ: later versions add fields at
-/// the end, and a program keeps working without being compiled again.
+/// What a cache is built from. Fill it with `tqkv_spec_init`, then change what is to differ: later versions
+/// add fields at the end, and a program keeps working without being compiled again.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct TqkvSpec {
@@ -100,8 +101,8 @@ pub struct TqkvSpec {
     pub sliding_window: usize,
     /// Tokens after which encoded ones go cold, counted from the newest. 0: never.
     pub cold_after: usize,
-    /// Where cold_after is not 0: the folder of a file that cold tokens are moved to. Null: they are encoded again, with
-    /// cold_key_codec and cold_value_codec.
+    /// Where cold_after is not 0: the folder of a file that cold tokens are moved to. Null: they are encoded
+    /// again, with cold_key_codec and cold_value_codec.
     pub spill_folder: *const c_char,
     /// Seed of the rotation.
     pub seed: u64,
@@ -123,13 +124,13 @@ pub struct TqkvSpec {
     pub arithmetic: u32,
     /// Coordinates of a value and of a result. 0: as head_dim.
     pub value_dim: usize,
-    /// Further cold tiers, each older than the one before it and than cold_after. Arrays are read when a cache is made, and
-    /// not kept; null where there is none.
+    /// Further cold tiers, each older than the one before it and than cold_after. Arrays are read when a
+    /// cache is made, and not kept; null where there is none.
     pub tiers: *const TqkvTier,
     /// How many.
     pub tiers_len: usize,
-    /// For each layer, tokens that a query sees in the model, without sinks; 0: all of them; SIZE_MAX: the layer keeps no keys and
-    /// values. Null: sliding_window says it for all.
+    /// For each layer, tokens that a query sees in the model, without sinks; 0: all of them; SIZE_MAX: the
+    /// layer keeps no keys and values. Null: sliding_window says it for all.
     pub layer_windows: *const usize,
     /// num_layers, or 0.
     pub layer_windows_len: usize,
@@ -145,16 +146,19 @@ pub struct TqkvSpec {
     pub scale: f32,
     /// Logits l become soft_cap * tanh(l / soft_cap). 0: they do not.
     pub soft_cap: f32,
-    /// Encoded values are skipped, 32 at a time, that weigh less than this share of the largest weight so far. 0: none.
+    /// Encoded values are skipped, 32 at a time, that weigh less than this share of the largest weight so
+    /// far. 0: none.
     pub sparse_values: f32,
     /// 0.
     pub reserved: u32,
-    /// A text that says more, such as "t4,t2 hot=32 last:i8 tier=4096:t2"; read when a cache is made, and not kept. Where it
-    /// names an option, the field of that option is of no effect. Null: none. `tqkv_spec_from_text` sets it.
+    /// A text that says more, such as "t4,t2 hot=32 last:i8 tier=4096:t2"; read when a cache is made, and not
+    /// kept. Where it names an option, the field of that option is of no effect. Null: none.
+    /// `tqkv_spec_from_text` sets it.
     pub text: *const c_char,
 }
 
-/// Bytes of the struct in its first version. WARNING: programs were compiled with it; fields are added, this stays.
+/// Bytes of the struct in its first version. WARNING: programs were compiled with it; fields are added, this
+/// stays.
 const FIRST_SIZE: usize = std::mem::offset_of!(TqkvSpec, arithmetic) + size_of::<u32>();
 
 /// Bytes of the struct in the first version that has a text.
@@ -321,8 +325,9 @@ fn array<'c, T: Plain>(
     call.optional(what, pointer, len)
 }
 
-/// Fills a spec with the defaults: codec s4 for keys and values, 4 sinks, a hot window of 64 tokens, automatic centring,
-/// no sliding window, no cold tier, all layers alike. `struct_size` is `sizeof(tqkv_spec)`. The shape is checked when a cache is made.
+/// Fills a spec with the defaults: codec s4 for keys and values, 4 sinks, a hot window of 64 tokens,
+/// automatic centring, no sliding window, no cold tier, all layers alike. `struct_size` is
+/// `sizeof(tqkv_spec)`. The shape is checked when a cache is made.
 ///
 /// # Safety
 /// `spec` is null or points to `struct_size` bytes that can be written.
@@ -340,13 +345,15 @@ pub unsafe extern "C" fn tqkv_spec_init(
     unsafe { Call::new() }.run(|call| call.write_struct("spec", spec, struct_size, FIRST_SIZE, &defaults))
 }
 
-/// Fills a spec from one text: the shape, and all that is to differ from the defaults. README.md lists the words.
+/// Fills a spec from one text: the shape, and all that is to differ from the defaults. README.md lists the
+/// words.
 ///
 /// "layers=32 heads=32 kv-heads=8 head-dim=128 t4,t2 hot=32 last:i8 tier=4096:t2"
 ///
-/// Fields that hold a number are set. The rest stays in `text`, which must stay there until the last cache of this spec is made.
-/// `struct_size` is `sizeof(tqkv_spec)`. A text that is refused changes nothing, and `tqkv_last_error` says what is
-/// accepted. Where a program has the shape in numbers, it calls `tqkv_spec_init` and sets `text` itself.
+/// Fields that hold a number are set. The rest stays in `text`, which must stay there until the last cache of
+/// this spec is made. `struct_size` is `sizeof(tqkv_spec)`. A text that is refused changes nothing, and
+/// `tqkv_last_error` says what is accepted. Where a program has the shape in numbers, it calls
+/// `tqkv_spec_init` and sets `text` itself.
 ///
 /// # Safety
 /// `spec` is null or points to `struct_size` bytes that can be written; `text` is null or ends with a zero.
@@ -364,14 +371,15 @@ pub unsafe extern "C" fn tqkv_spec_from_text(
     })
 }
 
-/// Sets the codecs of a spec to those of a preset: "eight-bit", "safe-lowbit", "near-lossless", "balanced", "compact" or
-/// "tiny". An unknown name changes nothing.
+/// Sets the codecs of a spec to those of a preset: "eight-bit", "safe-lowbit", "near-lossless", "balanced",
+/// "compact" or "tiny". An unknown name changes nothing.
 ///
 /// # Safety
 /// `spec` is null or was filled by `tqkv_spec_init`; `name` is null or ends with a zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_spec_preset(spec: *mut TqkvSpec, name: *const c_char) -> TqkvStatus {
-    // SAFETY: `spec` is a spec, which had both fields in its first version, and `name` is text, by the contract of this call.
+    // SAFETY: `spec` is a spec, which had both fields in its first version, and `name` is text, by the
+    // contract of this call.
     unsafe { Call::new() }.run(|call| {
         // Whole, as a field of null is not null; its fields are claimed below.
         call.room::<u8>("spec", spec.cast(), 0)?;
@@ -424,8 +432,8 @@ mod tests {
         assert_eq!(found, CacheSpec::new(2, 8, 2, 128));
     }
 
-    /// The struct is one of the interfaces of the same text: each option makes the spec that the library makes, whether the
-    /// struct has the shape in its fields or the text has it.
+    /// The struct is one of the interfaces of the same text: each option makes the spec that the library
+    /// makes, whether the struct has the shape in its fields or the text has it.
     #[test]
     fn every_option_arrives_as_text() {
         const SHAPE: &str = "layers=2 heads=4 kv-heads=2 head-dim=64";

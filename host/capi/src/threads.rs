@@ -3,9 +3,9 @@
 use crate::error::{TqkvStatus, guard};
 use crate::pointer::Call;
 
-/// Has calls divide their work among `threads` threads, 1 to 1024, whatever RAYON_NUM_THREADS says; with 1 the thread that
-/// calls does all of it. Call it before the first cache is made: threads that were started stay as many, and another number
-/// ends with TQKV_UNSUPPORTED.
+/// Has calls divide their work among `threads` threads, 1 to 1024, whatever RAYON_NUM_THREADS says; with 1
+/// the thread that calls does all of it. Call it before the first cache is made: threads that were started
+/// stay as many, and another number ends with TQKV_UNSUPPORTED.
 #[unsafe(no_mangle)]
 pub extern "C" fn tqkv_set_threads(threads: usize) -> TqkvStatus {
     guard(|| Ok(tqkv::threads::start_with(threads)?))

@@ -1,7 +1,9 @@
-//! `examples/cache.c` compiled by the machine's C compiler against the static library, run, and read; once more with a
-//! sanitizer where TQKV_SANITIZE names one (`address`), and under valgrind. The header is compiled as C++ too.
+//! `examples/cache.c` compiled by the machine's C compiler against the static library, run, and read; once
+//! more with a sanitizer where TQKV_SANITIZE names one (`address`), and under valgrind. The header is
+//! compiled as C++ too.
 //!
-//! A tool that is missing is said aloud, past the capture of the test's output; with TQKV_REQUIRE_TOOLS=1 it is a failure.
+//! A tool that is missing is said aloud, past the capture of the test's output; with TQKV_REQUIRE_TOOLS=1 it
+//! is a failure.
 // A binary of its own: it needs compilers, and CI runs it once more under a sanitizer.
 #![allow(missing_docs, reason = "a test crate")]
 #![cfg(unix)]
@@ -10,7 +12,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What Rust's standard library wants of the system (`rustc --print native-static-libs`); the README names them too.
+/// What Rust's standard library wants of the system (`rustc --print native-static-libs`); the README names
+/// them too.
 const SYSTEM_LIBRARIES: [&str; 3] = ["-lpthread", "-ldl", "-lm"];
 const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-pedantic"];
 
@@ -143,7 +146,8 @@ fn the_header_is_c_and_cpp() {
         if has(compiler, "the header as a program includes it") {
             let mut command = Command::new(compiler);
             command.args(["-x", language, standard, "-fsyntax-only"]).args(WARNINGS);
-            // A header that is the program itself has `#pragma once` and unused functions warned of; it has neither.
+            // A header that is the program itself has `#pragma once` and unused functions warned of; it has
+            // neither.
             output(command.arg(&header));
         }
     }
@@ -268,7 +272,8 @@ fn with_pkg_config(prefix: &Path, abi: &str) {
     };
     let path = library.display().to_string().replace(' ', "\\ ");
     compile(&format!("{} -lm -Wl,-rpath,{path}", said(&["--cflags", "--libs"])), &shared);
-    // Without the link that compilers follow they find the static library, and programs ask for the interface by number.
+    // Without the link that compilers follow they find the static library, and programs ask for the interface
+    // by number.
     let link = library.join("libtqkv_capi.so");
     std::fs::rename(&link, library.join("away")).unwrap();
     compile(&said(&["--static", "--cflags", "--libs"]), &fixed);

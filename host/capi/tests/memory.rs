@@ -1,4 +1,5 @@
-//! Memory that the system refuses is TQKV_NO_MEMORY, and changes nothing: calls of a process that has little left.
+//! Memory that the system refuses is TQKV_NO_MEMORY, and changes nothing: calls of a process that has little
+//! left.
 // A binary of its own: it starts itself as a process with a limit on its memory.
 #![allow(missing_docs, reason = "a test crate")]
 #![cfg(target_os = "linux")]

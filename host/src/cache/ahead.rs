@@ -1,9 +1,9 @@
 //! Encoding ahead: the tokens that leave the hot window next are encoded on a spare thread.
 //!
 //! A search through a trellis costs microseconds a vector, forty times a scalar code, and would be felt in
-//! every fourth [`super::KvCache::append`]. But the blocks of a token depend on nothing that comes after it, so
-//! they can be made while the token is still hot. When it leaves, its blocks are there; where no thread had
-//! time, the append makes them itself. Results are the same to the bit either way.
+//! every fourth [`super::KvCache::append`]. But the blocks of a token depend on nothing that comes after it,
+//! so they can be made while the token is still hot. When it leaves, its blocks are there; where no thread
+//! had time, the append makes them itself. Results are the same to the bit either way.
 
 use super::format::PageFormat;
 use super::tier::encode;
@@ -98,7 +98,8 @@ mod loom_tests {
     use tqkv_core::{AnyCodec, CodecId, Options};
     use tqkv_simd::Level;
 
-    /// Two caches that share the work, one of which may be gone, and the spare thread: each gets the same blocks.
+    /// Two caches that share the work, one of which may be gone, and the spare thread: each gets the same
+    /// blocks.
     #[test]
     fn loom_blocks_are_made_once_whoever_comes_first() {
         // Which codec does not matter; a search would need more stack than loom gives.

@@ -20,8 +20,8 @@ pub struct Encoded {
 }
 
 impl KvCache {
-    /// Blocks of the encoded keys of a KV head that are held, oldest first, a run for each page; keys that are centred are
-    /// less their mean.
+    /// Blocks of the encoded keys of a KV head that are held, oldest first, a run for each page; keys that
+    /// are centred are less their mean.
     ///
     /// # Errors
     /// Layer or KV head out of range, or a page that cannot be read back.

@@ -1,7 +1,7 @@
 //! Bytes that caches share: a hard limit, and what each part of a cache holds of it.
 //!
-//! An operation first reserves the most that it may need, and is refused as a whole where that is not free. What is
-//! allocated then is counted as it is, so the sum of all caches never passes the limit.
+//! An operation first reserves the most that it may need, and is refused as a whole where that is not free.
+//! What is allocated then is counted as it is, so the sum of all caches never passes the limit.
 
 use super::meter::{Event, count};
 use crate::error::CacheError;
@@ -71,7 +71,8 @@ impl Budget {
         if self.0.faults.check().is_err() {
             return Err(CacheError::Full { needed: bytes, free: 0, limit: self.0.limit });
         }
-        // Whoever sees that an operation has ended sees what it has taken: acquired here, released by its drop.
+        // Whoever sees that an operation has ended sees what it has taken: acquired here, released by its
+        // drop.
         let before = self.0.reserved.fetch_add(bytes, Ordering::AcqRel);
         let reserved = Reserved { budget: self, bytes };
         let taken = self.used().saturating_add(before);

@@ -1,6 +1,7 @@
 //! Products of rows in plain memory.
 
-/// Plain dot product of equally long slices, in lanes that the compiler can vectorise and add up in any order.
+/// Plain dot product of equally long slices, in lanes that the compiler can vectorise and add up in any
+/// order.
 pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     const LANES: usize = 16;
     let (left, right) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());

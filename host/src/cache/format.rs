@@ -276,10 +276,11 @@ impl CacheSpec {
     /// Memory of a page beside its blocks, in bytes.
     pub const PAGE_HEADER_BYTES: usize = super::page::PAGE_OVERHEAD;
 
-    /// Bytes of the blocks of a warm page of [`PAGE_TOKENS`] keys, and of a page of values, of one KV head of a layer.
+    /// Bytes of the blocks of a warm page of [`PAGE_TOKENS`] keys, and of a page of values, of one KV head of
+    /// a layer.
     ///
-    /// All pages but the last are whole. The last one becomes whole once it is smaller than its tokens in f16.
-    /// Uncompressed tokens take `2 * head_dim` bytes per token, for keys and for values.
+    /// All pages but the last are whole. The last one becomes whole once it is smaller than its tokens in
+    /// f16. Uncompressed tokens take `2 * head_dim` bytes per token, for keys and for values.
     ///
     /// # Errors
     /// A head dim that a codec does not support.

@@ -18,7 +18,8 @@ const SPAN: usize = 16 * PAGE_TOKENS;
 /// Values are skipped in runs of so many.
 const SPARSE_RUN: usize = 32;
 
-/// Tokens behind a sliding window that are kept for a rollback. More than a page, since only whole pages are evicted.
+/// Tokens behind a sliding window that are kept for a rollback. More than a page, since only whole pages are
+/// evicted.
 const ROLLBACK: usize = 2 * PAGE_TOKENS;
 
 /// A run of positions.
@@ -104,7 +105,8 @@ impl Head {
         self.keys.list_bytes() + self.other.list_bytes()
     }
 
-    /// Appends tokens and encodes what leaves the hot window. Fails with the tokens taken up or not; who calls cuts them off.
+    /// Appends tokens and encodes what leaves the hot window. Fails with the tokens taken up or not; who
+    /// calls cuts them off.
     pub(super) fn push(
         &mut self,
         keys: Vectors<'_>,
@@ -115,8 +117,8 @@ impl Head {
         self.other.push(values, scratch).map_err(|error| error.within(format_args!("values of")))
     }
 
-    /// [`Head::cool`] in the middle of an operation: pages that the file has no room for stay in memory, and the next operation
-    /// says so before it changes anything.
+    /// [`Head::cool`] in the middle of an operation: pages that the file has no room for stay in memory, and
+    /// the next operation says so before it changes anything.
     pub(super) fn cool_what_fits(&mut self, len: usize) {
         let _ = self.cool(len);
     }
@@ -160,7 +162,8 @@ impl Head {
         Ok(())
     }
 
-    /// [`Head::attend`] with at most [`MAX_HEADS`] queries, the first of which is query head `first` of the group.
+    /// [`Head::attend`] with at most [`MAX_HEADS`] queries, the first of which is query head `first` of the
+    /// group.
     fn attend_group(
         &self,
         q: &[f32],
@@ -197,7 +200,8 @@ impl Head {
         }
     }
 
-    /// What the newest position sees beside the sinks, and the number of the first span that holds some of it.
+    /// What the newest position sees beside the sinks, and the number of the first span that holds some of
+    /// it.
     fn newest(&self) -> (Range, usize) {
         let [_, (start, end)] = self.seen(self.len().saturating_sub(1));
         let end = end.min(self.len());
@@ -225,8 +229,8 @@ impl Head {
         *failed = failed.take().or(self.attend_run(queries, run, heads, [plain, rotated]).err());
     }
 
-    /// Attends to the tokens of a run: `state` has one entry a query head, the sums (`[heads, dim]`) are of rows and of blocks
-    /// in their domain.
+    /// Attends to the tokens of a run: `state` has one entry a query head, the sums (`[heads, dim]`) are of
+    /// rows and of blocks in their domain.
     pub(super) fn attend_run(
         &self,
         queries: &Queries,

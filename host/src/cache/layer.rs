@@ -74,8 +74,8 @@ pub enum LayerKind {
     /// Every token.
     #[default]
     Full,
-    /// So many newest tokens, as the model has it; older ones are evicted. The layer has no sinks: the model does not see them.
-    /// [`super::CacheSpec::sliding_window`] keeps sinks beside a window.
+    /// So many newest tokens, as the model has it; older ones are evicted. The layer has no sinks: the model
+    /// does not see them. [`super::CacheSpec::sliding_window`] keeps sinks beside a window.
     Sliding(usize),
     /// The layer keeps no keys and values (it is recurrent, say) and holds no token.
     None,

@@ -8,17 +8,19 @@ use tqkv_core::KvShape;
 
 impl KvCache {
     /// Attends in one layer of several caches, each with one query per head, at its newest position: `q` is
-    /// `[caches, num_heads, head_dim]`, `out` `[caches, num_heads, value_dim]`. Results are those of [`KvCache::attend`] of
-    /// each, to the bit. Caches may be of any length, and may share pages or be the same; heads and dims are alike in all.
+    /// `[caches, num_heads, head_dim]`, `out` `[caches, num_heads, value_dim]`. Results are those of
+    /// [`KvCache::attend`] of each, to the bit. Caches may be of any length, and may share pages or be the
+    /// same; heads and dims are alike in all.
     ///
-    /// Cost: that of the calls one by one, divided among threads by cache as well as by head. It pays only where each
-    /// sequence is too short for several threads: on two threads it took .95 to 1.04 of the time of single calls.
+    /// Cost: that of the calls one by one, divided among threads by cache as well as by head. It pays only
+    /// where each sequence is too short for several threads: on two threads it took .95 to 1.04 of the time
+    /// of single calls.
     ///
     /// # Errors
     /// A `q` or `out` of the wrong length; a query that is not finite, whose cache the text calls a token; or
-    /// [`CacheError::Of`] with the index of a cache that has no token, no such layer, or other heads or dims than the
-    /// first. Nothing is written then. A page that cannot be read back from a spill file is [`CacheError::Of`] as well, and
-    /// leaves `out` written in part.
+    /// [`CacheError::Of`] with the index of a cache that has no token, no such layer, or other heads or dims
+    /// than the first. Nothing is written then. A page that cannot be read back from a spill file is
+    /// [`CacheError::Of`] as well, and leaves `out` written in part.
     pub fn attend_many(caches: &[&Self], layer: usize, q: &[f32], out: &mut [f32]) -> Result<(), CacheError> {
         // No query is what no cache answers.
         let shape =
@@ -43,7 +45,8 @@ impl KvCache {
         }
     }
 
-    /// Tokens of all heads of a layer; refuses what [`KvCache::attend`] would, and other heads than those of `shape`.
+    /// Tokens of all heads of a layer; refuses what [`KvCache::attend`] would, and other heads than those of
+    /// `shape`.
     fn work_of(&self, shape: KvShape, layer: usize) -> Result<usize, CacheError> {
         let own = self.spec.shape;
         if own != (KvShape { num_layers: own.num_layers, ..shape }) {

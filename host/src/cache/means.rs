@@ -1,9 +1,10 @@
 //! The means that are taken off the keys of one KV head before they are encoded.
 //!
-//! The first page is centred on the mean of the first [`MEAN_TOKENS`] keys, which wait for it uncompressed. Whenever
-//! the number of pages has doubled, the next one begins a new mean: that of all keys in the pages before it, as
-//! they decode. So a mean follows the keys while it moves, there are no more than 1 + log2(pages) of them, and each is
-//! a function of the blocks before it: a cache that was cut back or restored goes on with the same means.
+//! The first page is centred on the mean of the first [`MEAN_TOKENS`] keys, which wait for it uncompressed.
+//! Whenever the number of pages has doubled, the next one begins a new mean: that of all keys in the pages
+//! before it, as they decode. So a mean follows the keys while it moves, there are no more than 1 +
+//! log2(pages) of them, and each is a function of the blocks before it: a cache that was cut back or restored
+//! goes on with the same means.
 
 use super::budget::{Budget, Lease};
 use super::format::PAGE_TOKENS;
@@ -11,12 +12,12 @@ use super::page::Pages;
 use super::spec::{AUTO_SHARE, Centring};
 use std::sync::Arc;
 
-/// Fixed point of [`Means::sum`]: a sum of decoded keys in the domain of the blocks overflows at no length that fits
-/// in memory, and wraps rather than panics, which the way back undoes.
+/// Fixed point of [`Means::sum`]: a sum of decoded keys in the domain of the blocks overflows at no length
+/// that fits in memory, and wraps rather than panics, which the way back undoes.
 const ONE: f32 = 65536.0;
 
-/// Pages of which sums may hold a part beside those that are full. A cold page that is cut is taken off as it decodes then, which
-/// is not what was added when it was warm, so a little stays.
+/// Pages of which sums may hold a part beside those that are full. A cold page that is cut is taken off as it
+/// decodes then, which is not what was added when it was warm, so a little stays.
 const SPARE_PAGES: usize = 16;
 
 /// A mean, and the page from which on it is used.
@@ -40,12 +41,13 @@ pub(super) enum State {
 #[derive(Clone, Debug)]
 pub(super) struct Means {
     centring: Centring,
-    /// Largest norm of a key that is appended, and so of a mean: a key less a mean can always be encoded then.
+    /// Largest norm of a key that is appended, and so of a mean: a key less a mean can always be encoded
+    /// then.
     max_norm: f32,
     state: State,
     list: Vec<Mean>,
-    /// Keys of the pages that are full, less their means, in the domain of the blocks; exact integers, so that what was
-    /// added can be taken off again. Empty before the first.
+    /// Keys of the pages that are full, less their means, in the domain of the blocks; exact integers, so
+    /// that what was added can be taken off again. Empty before the first.
     sum: Vec<i64>,
     lease: Lease,
 }
@@ -95,7 +97,8 @@ impl Means {
 
     /// True if this cache could have counted such sums over so many pages.
     pub(super) fn can_be_sums(&self, sums: &[i64], pages: usize) -> bool {
-        // A key less its mean is two norms long at most, and no coordinate decodes to more than some times that.
+        // A key less its mean is two norms long at most, and no coordinate decodes to more than some times
+        // that.
         let key = f64::from(8.0 * self.max_norm) * f64::from(ONE);
         let keys = (pages + SPARE_PAGES) * PAGE_TOKENS;
         sums.iter().all(|&sum| (sum as f64).abs() <= key * keys as f64)
@@ -173,7 +176,8 @@ impl Means {
         }
     }
 
-    /// Forgets the means that begin behind the first `pages` pages; without any page the first keys are waited for anew.
+    /// Forgets the means that begin behind the first `pages` pages; without any page the first keys are
+    /// waited for anew.
     pub(super) fn truncate(&mut self, pages: usize) {
         if pages == 0 {
             self.clear();

@@ -8,19 +8,22 @@
 //! attend <- scores on codes, online softmax, values summed in the rotated domain, rotated back once
 //! ```
 //!
-//! One cache holds one sequence; [`KvCache::fork`] makes another that shares its pages until one of them writes, and a
-//! [`Budget`] bounds what all of them hold. Keys and values have codecs of their own, and so may layers ([`LayerPolicy`]), which
-//! may also see all tokens, a window, or none ([`LayerKind`]). Nothing is decompressed
-//! to attend, but what not all queries of a chunk see encoded: each of these tokens is decoded once.
+//! One cache holds one sequence; [`KvCache::fork`] makes another that shares its pages until one of them
+//! writes, and a [`Budget`] bounds what all of them hold. Keys and values have codecs of their own, and so
+//! may layers ([`LayerPolicy`]), which may also see all tokens, a window, or none ([`LayerKind`]). Nothing is
+//! decompressed to attend, but what not all queries of a chunk see encoded: each of these tokens is decoded
+//! once.
 //!
-//! **Centring.** Softmax ignores a constant added to all logits, so keys may be stored as k - mu:
-//! the logit of an encoded key becomes `dot + <q, mu>`, exact beside uncompressed ones. The first page takes the
-//! mean of the first [`MEAN_TOKENS`] keys that leave the hot window (until then they wait, uncompressed); whenever the pages
-//! have doubled, the next one takes the mean of all before it. It rescues models whose key bias dwarfs the signal.
+//! **Centring.** Softmax ignores a constant added to all logits, so keys may be stored as k - mu: the logit
+//! of an encoded key becomes `dot + <q, mu>`, exact beside uncompressed ones. The first page takes the mean
+//! of the first [`MEAN_TOKENS`] keys that leave the hot window (until then they wait, uncompressed); whenever
+//! the pages have doubled, the next one takes the mean of all before it. It rescues models whose key bias
+//! dwarfs the signal.
 //!
-//! **Failure.** An operation that fails leaves every head of every layer as long as it was, and what it holds as it was;
-//! tokens that it encoded stay encoded, unless it was of 256 tokens or more. Memory whose size the caller decides can be
-//! refused ([`CacheError::Memory`]); buffers of a fixed size, a few megabytes per thread, cannot.
+//! **Failure.** An operation that fails leaves every head of every layer as long as it was, and what it holds
+//! as it was; tokens that it encoded stay encoded, unless it was of 256 tokens or more. Memory whose size the
+//! caller decides can be refused ([`CacheError::Memory`]); buffers of a fixed size, a few megabytes per
+//! thread, cannot.
 //!
 //! When not to use it: an engine with its own paged allocator wants the blocks of `tqkv-core`; a
 //! model runner should ask for no more than [`crate::attention::AttentionCache`].
@@ -88,13 +91,14 @@ use vectors::Vectors;
 const PARALLEL_VECTORS: usize = 64;
 const PARALLEL_TOKENS: usize = 2048;
 
-/// Tokens from which on an operation asks beforehand for the memory that it may need: it takes that in many small pieces,
-/// none of which can be refused.
+/// Tokens from which on an operation asks beforehand for the memory that it may need: it takes that in many
+/// small pieces, none of which can be refused.
 const BULK: usize = 256;
 
 /// A compressed KV cache; see the module documentation.
 ///
-/// `append`, `attend_prefill` and `truncate` take the cache alone; any number of threads may `attend` at once.
+/// `append`, `attend_prefill` and `truncate` take the cache alone; any number of threads may `attend` at
+/// once.
 #[derive(Clone, Debug)]
 pub struct KvCache {
     spec: CacheSpec,
@@ -166,8 +170,8 @@ impl KvCache {
         self.len() == 0
     }
 
-    /// Another cache with the same tokens: full pages and rows are shared until one of the two writes to them, so this
-    /// costs a few pointers a page.
+    /// Another cache with the same tokens: full pages and rows are shared until one of the two writes to
+    /// them, so this costs a few pointers a page.
     ///
     /// # Errors
     /// [`CacheError::Full`].
@@ -178,16 +182,16 @@ impl KvCache {
         Ok(self.clone())
     }
 
-    /// Appends tokens to one layer: `k` is `[n, num_kv_heads, head_dim]`, after RoPE, `v` `[n, num_kv_heads, value_dim]`. In a
-    /// cache of latent vectors ([`CacheSpec::mla`]) `k` is each token's latent vector and positional part, and `v` is
-    /// [`Floats::NONE`].
+    /// Appends tokens to one layer: `k` is `[n, num_kv_heads, head_dim]`, after RoPE, `v`
+    /// `[n, num_kv_heads, value_dim]`. In a cache of latent vectors ([`CacheSpec::mla`]) `k` is each token's
+    /// latent vector and positional part, and `v` is [`Floats::NONE`].
     ///
     /// Cost: a copy to f16 for each vector, and the encoding of as many that leave the hot window.
     ///
     /// # Errors
     /// Wrong shapes, a layer without keys and values, a vector that is not finite or too large
-    /// ([`CacheSpec::max_norms`]), named by token and KV head, a budget that is used up, or a spill file that cannot be
-    /// written; nothing is appended then.
+    /// ([`CacheSpec::max_norms`]), named by token and KV head, a budget that is used up, or a spill file that
+    /// cannot be written; nothing is appended then.
     pub fn append<'a>(
         &mut self,
         layer: usize,
@@ -202,8 +206,8 @@ impl KvCache {
     /// Attends from the newest position: `q` is `[num_heads, head_dim]`, `out` `[num_heads, value_dim]`.
     ///
     /// # Errors
-    /// Wrong shapes, a query that is not finite, named by layer and head, a layer without tokens, or a page that cannot be
-    /// read back from the spill file.
+    /// Wrong shapes, a query that is not finite, named by layer and head, a layer without tokens, or a page
+    /// that cannot be read back from the spill file.
     pub fn attend(&self, layer: usize, q: &[f32], out: &mut [f32]) -> Result<(), CacheError> {
         self.spec.shape.check_queries(layer, 1, q, out)?;
         let heads = self.heads_with_tokens(layer)?;
@@ -220,9 +224,9 @@ impl KvCache {
         }
     }
 
-    /// Appends a chunk and attends causally with each token's queries: `q` is `[n, num_heads, head_dim]`, `out`
-    /// `[n, num_heads, value_dim]`, `k` and `v` as in [`KvCache::append`]. Every query sees each token in the form that it
-    /// would have had token by token.
+    /// Appends a chunk and attends causally with each token's queries: `q` is `[n, num_heads, head_dim]`,
+    /// `out` `[n, num_heads, value_dim]`, `k` and `v` as in [`KvCache::append`]. Every query sees each token
+    /// in the form that it would have had token by token.
     ///
     /// | call | queries per head | for |
     /// | --- | --- | --- |
@@ -230,9 +234,9 @@ impl KvCache {
     /// | [`KvCache::attend_prefill`] | n, causally | a prompt, or a chunk of one |
     /// | [`AttentionCache::attend_chunk`] | n, causally | code over any cache; keys and values are f32 |
     ///
-    /// All three append n tokens. `attend_chunk` of a [`KvCache`] is this call. With n = 1 it gives the bits of `append` and
-    /// `attend`. Of chunks of eight and more the chunk's own tokens, and others that not all of its queries see encoded, are
-    /// decoded once, to f32, whatever [`CacheSpec::arithmetic`] says.
+    /// All three append n tokens. `attend_chunk` of a [`KvCache`] is this call. With n = 1 it gives the bits
+    /// of `append` and `attend`. Of chunks of eight and more the chunk's own tokens, and others that not all
+    /// of its queries see encoded, are decoded once, to f32, whatever [`CacheSpec::arithmetic`] says.
     ///
     /// # Errors
     /// As [`KvCache::append`] and [`KvCache::attend`]; nothing is appended then.
@@ -261,8 +265,8 @@ impl KvCache {
         self.take_up(layer, n, k, v, true, attend)
     }
 
-    /// Checks `n` tokens of a layer, has each head take up its own with `work`, and takes all back where one cannot.
-    /// `cools` says that `work` sends pages to colder tiers.
+    /// Checks `n` tokens of a layer, has each head take up its own with `work`, and takes all back where one
+    /// cannot. `cools` says that `work` sends pages to colder tiers.
     fn take_up(
         &mut self,
         layer: usize,
@@ -279,8 +283,8 @@ impl KvCache {
         self.spec.check_length(layer, before.saturating_add(n))?;
         let sides = self.spec.sides(k, v);
         check_vectors(layer, before, num_kv_heads, &sides, *max_norms, level)?;
-        // A page that went to the file may not come back from it: heads are put back as they were, and share until then.
-        // So are they where much of a long chunk may be encoded before some of it is refused.
+        // A page that went to the file may not come back from it: heads are put back as they were, and share
+        // until then. So are they where much of a long chunk may be encoded before some of it is refused.
         let keeps = n >= BULK || (cools && heads.iter().any(Head::has_cold_tiers));
         let lists = if keeps { heads.iter().map(Head::list_bytes).sum() } else { 0 };
         let _lists = self.budget.reserve(lists)?;
@@ -335,19 +339,20 @@ impl KvCache {
     /// Logits of one query head over every token that the newest position sees, oldest first.
     ///
     /// # Errors
-    /// Layer or head out of range, a query of the wrong length or that is not finite, a layer without tokens, or a page
-    /// that cannot be read back.
+    /// Layer or head out of range, a query of the wrong length or that is not finite, a layer without tokens,
+    /// or a page that cannot be read back.
     pub fn scores(&self, layer: usize, head: usize, q: &[f32]) -> Result<Vec<f32>, CacheError> {
         self.spec.shape.check_query(layer, head, q)?;
         let kv_head = &self.heads_with_tokens(layer)?[head / self.spec.shape.group()];
         self.scratch.with(|scratch| kv_head.scores(q, scratch))
     }
 
-    /// Keys of some tokens of a KV head as they are held, decoded: `[n, head_dim]`. For engines that must have them; attention
-    /// does not.
+    /// Keys of some tokens of a KV head as they are held, decoded: `[n, head_dim]`. For engines that must
+    /// have them; attention does not.
     ///
     /// # Errors
-    /// Layer or KV head out of range, tokens that are not there any more or yet, or a page that cannot be read back.
+    /// Layer or KV head out of range, tokens that are not there any more or yet, or a page that cannot be
+    /// read back.
     pub fn keys(&self, layer: usize, kv_head: usize, tokens: Range<usize>) -> Result<Vec<f32>, CacheError> {
         self.read(layer, kv_head, tokens, |head| &head.keys)
     }
@@ -379,16 +384,16 @@ impl KvCache {
         Ok(out)
     }
 
-    /// Drops the tokens from index `len` on, in every layer: the rollback of speculative decoding. No effect on layers
-    /// that are shorter.
+    /// Drops the tokens from index `len` on, in every layer: the rollback of speculative decoding. No effect
+    /// on layers that are shorter.
     ///
     /// Tokens that were encoded stay encoded; means of keys that begin behind `len` are forgotten.
     ///
     /// # Errors
-    /// With a sliding window, tokens that the shorter sequence would see again may be gone: those up to 256 tokens
-    /// behind the window are kept, counted from the greatest length. Or a page that cannot be read back from the spill
-    /// file, or no room in the budget for what is shared with a fork and must be copied, or for a cold page that becomes a
-    /// warm one. Nothing is dropped then.
+    /// With a sliding window, tokens that the shorter sequence would see again may be gone: those up to 256
+    /// tokens behind the window are kept, counted from the greatest length. Or a page that cannot be read
+    /// back from the spill file, or no room in the budget for what is shared with a fork and must be copied,
+    /// or for a cold page that becomes a warm one. Nothing is dropped then.
     pub fn truncate(&mut self, len: usize) -> Result<(), CacheError> {
         self.heads().try_for_each(|head| head.check_truncate(len))?;
         let growth =

@@ -20,8 +20,8 @@ pub(super) enum Memory {
     Spilled(Spilled),
 }
 
-/// Up to [`PAGE_TOKENS`] blocks of one codec. Forks share pages; who writes to one that is shared copies it first. Small, as
-/// the first token already is to take less than in f16.
+/// Up to [`PAGE_TOKENS`] blocks of one codec. Forks share pages; who writes to one that is shared copies it
+/// first. Small, as the first token already is to take less than in f16.
 #[derive(Debug)]
 struct Page {
     memory: Memory,
@@ -80,8 +80,8 @@ impl Drop for Page {
     }
 }
 
-/// Pages behind which the last one is whole from its first token on, half of it empty on average: 3 % of the memory then. A page
-/// that grows is written anew every [`SLOT_STEP`] tokens, where tokens come one by one.
+/// Pages behind which the last one is whole from its first token on, half of it empty on average: 3 % of the
+/// memory then. A page that grows is written anew every [`SLOT_STEP`] tokens, where tokens come one by one.
 const MANY_PAGES: usize = 16;
 
 /// A page's own memory beside its blocks: itself and the counters of its users.
@@ -89,9 +89,9 @@ pub(super) const PAGE_OVERHEAD: usize = size_of::<Page>() + 2 * size_of::<usize>
 
 /// All encoded tokens of one head's keys (or values), oldest first.
 ///
-/// Every page but the last is full, so token `i` is slot `i % PAGE_TOKENS` of page
-/// `i / PAGE_TOKENS`. Pages that were evicted leave a hole at the front. The last page has memory for as many tokens
-/// as it needs, in steps, until a whole page more counts for little: see [`Pages::arrangement`].
+/// Every page but the last is full, so token `i` is slot `i % PAGE_TOKENS` of page `i / PAGE_TOKENS`. Pages
+/// that were evicted leave a hole at the front. The last page has memory for as many tokens as it needs, in
+/// steps, until a whole page more counts for little: see [`Pages::arrangement`].
 #[derive(Debug)]
 pub(super) struct Pages {
     tiers: Tiers,
@@ -238,9 +238,9 @@ impl Pages {
         self.held += page.allocated_bytes();
     }
 
-    /// How a last page of `needed` tokens lies: whole behind many pages whose codes have saved that much, else as small as
-    /// can be, so that a cache is never larger than its f16 rows; and whether it is kept like that, or loose because even that is
-    /// larger.
+    /// How a last page of `needed` tokens lies: whole behind many pages whose codes have saved that much,
+    /// else as small as can be, so that a cache is never larger than its f16 rows; and whether it is kept
+    /// like that, or loose because even that is larger.
     fn arrangement(&self, needed: usize) -> (PageFormat, bool) {
         let warm = self.warm();
         let bytes = |format: &PageFormat| format.lines() * size_of::<Line>();
@@ -271,7 +271,8 @@ impl Pages {
         self.f16_bytes().saturating_sub(self.allocated_bytes() + self.beside)
     }
 
-    /// The most that `tokens` more may take until the operation is over: copies of pages that are shared included.
+    /// The most that `tokens` more may take until the operation is over: copies of pages that are shared
+    /// included.
     pub(super) fn growth(&self, tokens: usize) -> usize {
         if tokens == 0 {
             return 0;
@@ -299,7 +300,8 @@ impl Pages {
         (len.div_ceil(PAGE_TOKENS).saturating_sub(self.evicted), len % PAGE_TOKENS)
     }
 
-    /// A cold page that a cut at index `len` goes through, brought back to the warm codec so that new tokens can follow.
+    /// A cold page that a cut at index `len` goes through, brought back to the warm codec so that new tokens
+    /// can follow.
     pub(super) fn plan_cut(&self, len: usize) -> Result<Option<Memory>, CacheError> {
         let (pages, kept) = self.cut(len);
         if len < self.len
@@ -395,8 +397,8 @@ impl Pages {
         }
     }
 
-    /// Sends the full pages that end so long before token `len` to the tiers that are due. Where one cannot be written to the
-    /// file, it and those after it stay where they are.
+    /// Sends the full pages that end so long before token `len` to the tiers that are due. Where one cannot
+    /// be written to the file, it and those after it stay where they are.
     pub(super) fn cool(&mut self, len: usize) -> Result<(), CacheError> {
         for tier in 1..self.tiers.len() {
             let due = len.saturating_sub(self.tiers.after(tier)).min(self.len) / PAGE_TOKENS;
@@ -464,7 +466,8 @@ impl Pages {
         page.map_or(&[], |page| page.lines())
     }
 
-    /// Asks for what says where the page with token `index` is: it lies far from the others', and attention would wait for it.
+    /// Asks for what says where the page with token `index` is: it lies far from the others', and attention
+    /// would wait for it.
     pub(super) fn ask_for(&self, index: usize) {
         let page = (index / PAGE_TOKENS).checked_sub(self.evicted).and_then(|page| self.pages.get(page));
         if let Some(page) = page {

@@ -1,8 +1,8 @@
 //! Many sequences under one hard limit of bytes.
 //!
-//! A pool owns its sequences, so it can free whole ones: those that were not used for longest, where its policy says so.
-//! Who wants threads of their own for each sequence shares a [`Budget`] among [`KvCache::within`] instead, and decides
-//! what to drop on [`CacheError::Full`].
+//! A pool owns its sequences, so it can free whole ones: those that were not used for longest, where its
+//! policy says so. Who wants threads of their own for each sequence shares a [`Budget`] among
+//! [`KvCache::within`] instead, and decides what to drop on [`CacheError::Full`].
 
 use super::{Budget, CacheSpec, KvCache};
 use crate::error::CacheError;
@@ -15,7 +15,8 @@ pub struct SequenceId(u64);
 /// What a pool does when an operation needs more bytes than are free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Eviction {
-    /// The operation is refused with [`CacheError::Full`]; the caller removes what it can spare and tries again.
+    /// The operation is refused with [`CacheError::Full`]; the caller removes what it can spare and tries
+    /// again.
     #[default]
     Refuse,
     /// The sequence that was not used for longest is removed, until the operation fits or is alone.
@@ -88,8 +89,8 @@ impl CachePool {
         self.sequences.get(&id).map(|sequence| &sequence.cache)
     }
 
-    /// Uses a sequence. Where that needs more bytes than are free, others are removed as [`Eviction`] says, and `work` is
-    /// run again: a cache that refused is as it was.
+    /// Uses a sequence. Where that needs more bytes than are free, others are removed as [`Eviction`] says,
+    /// and `work` is run again: a cache that refused is as it was.
     ///
     /// # Errors
     /// [`CacheError::NoSequence`], and what `work` returns.

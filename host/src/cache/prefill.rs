@@ -1,10 +1,10 @@
 //! Attention of many queries at once.
 //!
-//! The result is that of appending and attending token by token: query t sees a token encoded where
-//! it had left the hot window by then, and uncompressed where it had not. What all queries see encoded is read by the
-//! kernels of pages, as many queries at once as these take. Of the rest, which is the chunk and little else, and of codes without
-//! kernels each token is decoded once: tiles of tokens in the domain of their blocks; logits and outputs are matrix products. The
-//! online softmax joins all.
+//! The result is that of appending and attending token by token: query t sees a token encoded where it had
+//! left the hot window by then, and uncompressed where it had not. What all queries see encoded is read by
+//! the kernels of pages, as many queries at once as these take. Of the rest, which is the chunk and little
+//! else, and of codes without kernels each token is decoded once: tiles of tokens in the domain of their
+//! blocks; logits and outputs are matrix products. The online softmax joins all.
 
 use super::dot::dot;
 use super::format::PAGE_TOKENS;
@@ -87,7 +87,8 @@ impl Boundary {
         Self { ends: vec![track.coded_end().max(track.sink_capacity())], sinks: track.sink_capacity() }
     }
 
-    /// Of positions `from..to`, which are sinks or lie behind them, how many a query sees encoded; they are the first ones.
+    /// Of positions `from..to`, which are sinks or lie behind them, how many a query sees encoded; they are
+    /// the first ones.
     fn coded_of(&self, query: usize, from: usize, to: usize) -> usize {
         if from < self.sinks { 0 } else { self.ends[query].clamp(from, to) - from }
     }
@@ -173,7 +174,8 @@ impl Head {
         let (queries, outs) = (q.len() / n.max(1), out.len() / n.max(1));
         let mut from = 0;
         while from < n {
-            // Pages go cold between tokens, and what comes after sees them so: no part of the chunk goes over that.
+            // Pages go cold between tokens, and what comes after sees them so: no part of the chunk goes over
+            // that.
             self.cool_what_fits(self.len() + 1);
             let cooling = self.keys.next_cooling().into_iter().chain(self.other.next_cooling()).min();
             let until = cooling.map_or(n, |len| from + len.saturating_sub(self.len() + 1).max(1));
@@ -286,7 +288,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// The run of positions behind the sinks that all queries see, encoded, in pages that kernels read from memory.
+    /// The run of positions behind the sinks that all queries see, encoded, in pages that kernels read from
+    /// memory.
     fn past(&self) -> (usize, usize) {
         let start = self.keys.boundary.sinks;
         let quick = |side: &&Side<'_>| side.track.pages().are_quick() && self.head.rule.window.is_none();

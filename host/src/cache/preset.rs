@@ -47,8 +47,8 @@ impl CacheSpec {
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::BadSpec`] for a name that no preset has; the text has the names. That of a codec is none:
-    /// [`CacheSpec::codecs`] takes it.
+    /// [`CacheError::BadSpec`] for a name that no preset has; the text has the names. That of a codec is
+    /// none: [`CacheSpec::codecs`] takes it.
     pub fn preset(self, name: &str) -> Result<Self, CacheError> {
         if let Some(found) = PRESETS.iter().find(|preset| preset.name.eq_ignore_ascii_case(name)) {
             return Ok(self.codecs(found.codecs.0, found.codecs.1));

@@ -1,7 +1,8 @@
 //! Uncompressed tokens: a queue of f16 rows, oldest first, back to back in memory.
 //!
-//! Not a ring: sums over rows would split at its seam, and their last bits would depend on where a cache's history had
-//! put it. Rows slide through a buffer with some room to spare, and move to its front once in a while.
+//! Not a ring: sums over rows would split at its seam, and their last bits would depend on where a cache's
+//! history had put it. Rows slide through a buffer with some room to spare, and move to its front once in a
+//! while.
 
 use super::budget::{Budget, Lease};
 use super::vectors::Floats;
@@ -10,8 +11,8 @@ use crate::memory;
 use tqkv_simd::Level;
 use tqkv_simd::page::{row_scores, row_sums, widen_rows};
 
-/// A queue of vectors of `dim` values kept as f16, in a buffer that is no larger than it must be: these rows are the
-/// dearest of the cache.
+/// A queue of vectors of `dim` values kept as f16, in a buffer that is no larger than it must be: these rows
+/// are the dearest of the cache.
 #[derive(Debug)]
 pub(super) struct Rows {
     dim: usize,

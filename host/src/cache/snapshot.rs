@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Blocks are written as the codec made them, whatever way pages arrange them in memory, so a snapshot of one
-//! machine is read by any other. A cache restored from one goes on bit for bit as if it had never stopped. Nothing is
-//! taken over before all of it has been read and checked.
+//! machine is read by any other. A cache restored from one goes on bit for bit as if it had never stopped.
+//! Nothing is taken over before all of it has been read and checked.
 
 mod bytes;
 #[cfg(feature = "object-store")]
@@ -35,8 +35,8 @@ pub(super) const VERSION: u32 = 1;
 const MAX_CHUNK: u64 = 1 << 40;
 
 impl KvCache {
-    /// Writes the whole state: the spec without what is the machine's own (instruction set, spill folder), every row,
-    /// block and mean.
+    /// Writes the whole state: the spec without what is the machine's own (instruction set, spill folder),
+    /// every row, block and mean.
     ///
     /// # Errors
     /// What `writer` refuses, or a page that cannot be read from the spill file.
@@ -59,16 +59,17 @@ impl KvCache {
     /// Takes the state of a snapshot over, in the place of the tokens there are.
     ///
     /// # Errors
-    /// A snapshot of another version, of a cache with another spec (what differs is named), cut short or damaged, or
-    /// larger than the budget has free. The cache stays as it is then.
+    /// A snapshot of another version, of a cache with another spec (what differs is named), cut short or
+    /// damaged, or larger than the budget has free. The cache stays as it is then.
     pub fn restore(&mut self, reader: &mut dyn Read) -> Result<(), CacheError> {
         let spec = read_spec(reader)?;
         self.check_spec(&spec)?;
         self.read_heads(reader)
     }
 
-    /// The cache of a snapshot, with the spec that the snapshot has and no budget; pages that were in a file go to one in
-    /// the folder for temporary files. Where the spec must be the program's own, [`KvCache::restore`] checks it.
+    /// The cache of a snapshot, with the spec that the snapshot has and no budget; pages that were in a file
+    /// go to one in the folder for temporary files. Where the spec must be the program's own,
+    /// [`KvCache::restore`] checks it.
     ///
     /// # Errors
     /// A snapshot of another version, of a spec that no cache can have, cut short or damaged.
@@ -105,7 +106,8 @@ impl KvCache {
         Ok(())
     }
 
-    /// [`KvCache::snapshot`] to a file, which appears whole or not at all. A new file is its owner's alone: it says what the text was.
+    /// [`KvCache::snapshot`] to a file, which appears whole or not at all. A new file is its owner's alone:
+    /// it says what the text was.
     ///
     /// # Errors
     /// As there; a file that was there before stays then.
@@ -137,7 +139,8 @@ impl KvCache {
             .map_err(|error| error.within(format_args!("{}", path.display())))
     }
 
-    /// [`KvCache::restore`] from a file: into a cache that has the snapshot's spec, and its budget and spill folder.
+    /// [`KvCache::restore`] from a file: into a cache that has the snapshot's spec, and its budget and spill
+    /// folder.
     ///
     /// # Errors
     /// As there, or a file that cannot be read; the text begins with its path.

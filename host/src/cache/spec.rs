@@ -47,14 +47,16 @@ pub enum Cold {
         /// Codec of cold values.
         value: CodecId,
     },
-    /// Unchanged into a file in this folder, from which attention reads them. The file has no name, uses its room
-    /// again, and vanishes with the cache. On Unix systems only; elsewhere the cache is refused. The last tier.
+    /// Unchanged into a file in this folder, from which attention reads them. The file has no name, uses its
+    /// room again, and vanishes with the cache. On Unix systems only; elsewhere the cache is refused. The
+    /// last tier.
     Spill(PathBuf),
 }
 
 /// In which numbers queries meet encoded tokens one at a time, as in generation.
 ///
-/// Chunks of eight tokens and more read what all their queries see encoded in the same numbers; the rest is decoded to f32.
+/// Chunks of eight tokens and more read what all their queries see encoded in the same numbers; the rest is
+/// decoded to f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Arithmetic {
     /// Queries and levels as signed bytes, weights of 14 bits, exact integer sums: several times
@@ -81,8 +83,8 @@ pub enum Arithmetic {
 pub struct CacheSpec {
     /// Layers, heads, head dim.
     pub shape: KvShape,
-    /// Of the head dim, how many coordinates at the end are the positional part of latent vectors; 0 where keys and
-    /// values are vectors of their own ([`CacheSpec::mla`]).
+    /// Of the head dim, how many coordinates at the end are the positional part of latent vectors; 0 where
+    /// keys and values are vectors of their own ([`CacheSpec::mla`]).
     pub position_dim: usize,
     /// Codec of warm keys. `F16` keeps everything uncompressed.
     pub key: CodecId,
@@ -90,7 +92,8 @@ pub struct CacheSpec {
     pub value: CodecId,
     /// Layers with other codecs.
     pub layers: LayerPolicy,
-    /// What each layer's queries see in the model; empty where all are alike ([`CacheSpec::sliding_window`] or full).
+    /// What each layer's queries see in the model; empty where all are alike ([`CacheSpec::sliding_window`]
+    /// or full).
     pub kinds: Vec<LayerKind>,
     /// Rotation seed, scale mode, effort.
     pub options: Options,
@@ -103,13 +106,14 @@ pub struct CacheSpec {
     pub centring: Centring,
     /// Numbers in which single queries meet encoded tokens.
     pub arithmetic: Arithmetic,
-    /// Tokens that a query sees besides the sinks in layers without a kind of their own; older ones are evicted.
+    /// Tokens that a query sees besides the sinks in layers without a kind of their own; older ones are
+    /// evicted.
     pub sliding_window: Option<usize>,
-    /// Most tokens that a layer may have, evicted ones included; `None` is more than any memory holds. What would be beyond it
-    /// is refused before anything changes ([`CacheError::TooLong`]).
+    /// Most tokens that a layer may have, evicted ones included; `None` is more than any memory holds. What
+    /// would be beyond it is refused before anything changes ([`CacheError::TooLong`]).
     pub max_tokens: Option<usize>,
-    /// Tiers behind the warm one: tokens after which pages go there, counted from the newest, and how. Each is older
-    /// than the one before it.
+    /// Tiers behind the warm one: tokens after which pages go there, counted from the newest, and how. Each
+    /// is older than the one before it.
     pub cold: Vec<(usize, Cold)>,
     /// Factor of the logits; `None` is 1/sqrt(head_dim).
     pub scale: Option<f32>,
@@ -118,8 +122,8 @@ pub struct CacheSpec {
     /// Learned sinks: a logit for each query head of each layer that takes weight and adds no value,
     /// `[num_layers, num_heads]`; empty where there are none.
     pub sink_logits: Vec<f32>,
-    /// Runs of 32 encoded values are skipped in which no token weighs more than this share of the largest weight so far; 0
-    /// skips nothing. Of effect on queries one at a time.
+    /// Runs of 32 encoded values are skipped in which no token weighs more than this share of the largest
+    /// weight so far; 0 skips nothing. Of effect on queries one at a time.
     pub sparse_values: f32,
     /// Instruction set; `None` is the one that `TQKV_LEVEL` names, or the fastest of the machine.
     pub level: Option<Level>,
@@ -158,19 +162,22 @@ impl CacheSpec {
     /// Newest tokens kept f16 unless asked otherwise.
     pub const DEFAULT_HOT: usize = 64;
 
-    /// [`KvShape::new`] with 4-bit scalar codes, the default sinks and hot window, automatic centring, no cold tier.
+    /// [`KvShape::new`] with 4-bit scalar codes, the default sinks and hot window, automatic centring, no
+    /// cold tier.
     pub fn new(num_layers: usize, num_heads: usize, num_kv_heads: usize, head_dim: usize) -> Self {
         KvShape::new(num_layers, num_heads, num_kv_heads, head_dim).into()
     }
 
-    /// A cache of latent vectors (multi-head latent attention): each token has one vector of `latent_dim` coordinates, which
-    /// is encoded once and is key and value of all query heads, and a positional part of the key, `position_dim` coordinates
-    /// that stay f16. Queries are `[num_heads, latent_dim + position_dim]`, results `[num_heads, latent_dim]`; `k` is
-    /// `[n, latent_dim + position_dim]`, `v` empty. Logits are scaled by 1/sqrt of the whole unless [`CacheSpec::scale`] says
-    /// otherwise, which it should: a model scales by the head dim that it has before absorption. The codec of values is of
-    /// no effect, and nothing is centred.
+    /// A cache of latent vectors (multi-head latent attention): each token has one vector of `latent_dim`
+    /// coordinates, which is encoded once and is key and value of all query heads, and a positional part of
+    /// the key, `position_dim` coordinates that stay f16. Queries are
+    /// `[num_heads, latent_dim + position_dim]`, results `[num_heads, latent_dim]`; `k` is
+    /// `[n, latent_dim + position_dim]`, `v` empty. Logits are scaled by 1/sqrt of the whole unless
+    /// [`CacheSpec::scale`] says otherwise, which it should: a model scales by the head dim that it has
+    /// before absorption. The codec of values is of no effect, and nothing is centred.
     ///
-    /// Attention decodes each token once for all heads. With a `position_dim` of 0 keys and values are vectors of their own.
+    /// Attention decodes each token once for all heads. With a `position_dim` of 0 keys and values are
+    /// vectors of their own.
     pub fn mla(num_layers: usize, num_heads: usize, latent_dim: usize, position_dim: usize) -> Self {
         let head_dim = latent_dim.saturating_add(position_dim);
         let shape = KvShape::new(num_layers, num_heads, 1, head_dim).with_value_dim(latent_dim);
@@ -308,8 +315,8 @@ impl CacheSpec {
     }
 
     /// Largest norms of a layer's keys and values: every such vector can be stored, whatever its direction
-    /// ([`AnyCodec::max_norm`]). Half of that where keys are centred, as the mean may point the other way, and half where
-    /// pages go cold in another codec, as scales grow then.
+    /// ([`AnyCodec::max_norm`]). Half of that where keys are centred, as the mean may point the other way,
+    /// and half where pages go cold in another codec, as scales grow then.
     ///
     /// # Errors
     /// A head dim that a codec does not support.
@@ -495,8 +502,9 @@ impl CacheSpec {
 
 /// Which codecs a page may be encoded again in.
 ///
-/// Encoding again adds the errors of both codecs. From one trellis to the next narrower one that ratio is so bad (a
-/// quarter of the error is there already) that the result is a fifth worse than the narrow codec alone.
+/// Encoding again adds the errors of both codecs. From one trellis to the next narrower one that ratio is so
+/// bad (a quarter of the error is there already) that the result is a fifth worse than the narrow codec
+/// alone.
 fn check_demotion(warm: CodecId, cold: CodecId, dim: usize) -> Result<(), CacheError> {
     let trellis = |id: CodecId| id.trellis().is_some();
     let refused = if cold == warm {

@@ -1,8 +1,8 @@
 //! The file behind the cold tier: pages are written once, read back whole, and their room is used again.
 //!
-//! Pages are copied in and out, not mapped: whoever shortens or overwrites the file (a full disk, another program with
-//! the descriptor) causes an error that is reported, not a signal or a wrong answer. The file has no name and
-//! vanishes with the last cache that uses it. Unix only, for reads at an offset.
+//! Pages are copied in and out, not mapped: whoever shortens or overwrites the file (a full disk, another
+//! program with the descriptor) causes an error that is reported, not a signal or a wrong answer. The file
+//! has no name and vanishes with the last cache that uses it. Unix only, for reads at an offset.
 
 use super::meter::{Event, count};
 use std::collections::BTreeMap;
@@ -124,7 +124,8 @@ impl Spilled {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        // The parent's pages stay where they are. Whoever held the lock when it forked is not here to let it go.
+        // The parent's pages stay where they are. Whoever held the lock when it forked is not here to let it
+        // go.
         if !self.file.is_own() {
             return;
         }

@@ -24,7 +24,8 @@ pub struct CacheStats {
     pub evicted: usize,
     /// KV heads (over all layers) whose keys are centred.
     pub centred_heads: usize,
-    /// Bytes of memory held for keys and values, spare capacity included; what is shared with forks counts whole.
+    /// Bytes of memory held for keys and values, spare capacity included; what is shared with forks counts
+    /// whole.
     pub allocated_bytes: usize,
     /// Bytes of that which other caches use as well.
     pub shared_bytes: usize,
@@ -68,8 +69,8 @@ impl CacheStats {
     }
 }
 
-/// What encoding and centring did in one KV head, on a running sample of one token a page since the cache was made or
-/// reset; 0 where no page is full yet.
+/// What encoding and centring did in one KV head, on a running sample of one token a page since the cache was
+/// made or reset; 0 where no page is full yet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct HeadStats {
@@ -85,7 +86,8 @@ pub struct HeadStats {
     pub centred_energy: f64,
     /// Squared error of keys over their squared norm.
     pub key_error: f64,
-    /// Squared error of values over their squared norm; of positional parts in a cache of latent vectors, which have none.
+    /// Squared error of values over their squared norm; of positional parts in a cache of latent vectors,
+    /// which have none.
     pub value_error: f64,
 }
 

@@ -194,7 +194,8 @@ struct Counts {
     refused: usize,
 }
 
-/// One life: operations on a cache whose file or budget fails at call 0, 1, 2 and so on of each, until the operation gets through.
+/// One life: operations on a cache whose file or budget fails at call 0, 1, 2 and so on of each, until the
+/// operation gets through.
 fn live(spec: &CacheSpec, seed: u64, ops: usize, counts: &mut Counts) {
     let mut random = Random(seed * 2 + 1);
     let mut cache = KvCache::new(spec.clone()).unwrap();
@@ -228,7 +229,8 @@ fn live(spec: &CacheSpec, seed: u64, ops: usize, counts: &mut Counts) {
                     counts.refused += 1;
                     let after = held(&cache);
                     assert!(after.0 == before.0, "{what}: what is held has changed");
-                    // Pages that found no room in the file before may have gone there. Lists may keep room, and no longer be shared.
+                    // Pages that found no room in the file before may have gone there. Lists may keep room,
+                    // and no longer be shared.
                     let mut stats = after.1;
                     if part == Part::Memory {
                         stats.allocated_bytes = before.1.allocated_bytes;
@@ -352,7 +354,8 @@ fn means_and_sums_that_no_cache_has_are_refused() {
     }
 }
 
-/// Keys of a page that went cold decode to others than those that were summed, so a cut leaves a part in the sums.
+/// Keys of a page that went cold decode to others than those that were summed, so a cut leaves a part in the
+/// sums.
 #[test]
 fn a_cache_that_was_cut_into_a_cold_page_is_restored() {
     let demote = Cold::Demote { key: CodecId::N3, value: CodecId::N2 };

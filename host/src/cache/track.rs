@@ -1,7 +1,7 @@
 //! One side (keys or values) of one KV head: sinks, encoded pages, recent rows.
 //!
-//! Positions count from the start of the sequence. Those below the number of sinks are sinks;
-//! then come the pages; what is newer is uncompressed. Here tokens come and go; [`read`] is how they are attended to.
+//! Positions count from the start of the sequence. Those below the number of sinks are sinks; then come the
+//! pages; what is newer is uncompressed. Here tokens come and go; [`read`] is how they are attended to.
 
 mod read;
 
@@ -127,8 +127,8 @@ impl Track {
         if self.means.state() == State::Learning { MEAN_TOKENS } else { 0 }
     }
 
-    /// Makes room for the rows of `tokens` more. They are the large pieces that an append asks for; where one cannot be had,
-    /// nothing has changed yet.
+    /// Makes room for the rows of `tokens` more. They are the large pieces that an append asks for; where one
+    /// cannot be had, nothing has changed yet.
     pub(super) fn make_room(&mut self, tokens: usize) -> Result<(), CacheError> {
         let (sinks, recent) = self.rows_after(tokens);
         if sinks > self.sinks.len() {
@@ -221,7 +221,8 @@ impl Track {
         Ok(())
     }
 
-    /// What is done once a page: its keys go into the mean, and its last token, still in row `row`, is a sample.
+    /// What is done once a page: its keys go into the mean, and its last token, still in row `row`, is a
+    /// sample.
     fn close_page(&mut self, page: usize, row: usize, scratch: &mut Scratch) -> Result<(), CacheError> {
         count(Event::PageClosed, 1);
         if self.means.state() == State::On {
@@ -358,7 +359,8 @@ impl Track {
         }
     }
 
-    /// The means without the keys of pages that are full and will not be, or not be there; none where they stay.
+    /// The means without the keys of pages that are full and will not be, or not be there; none where they
+    /// stay.
     fn reopened(&self, coded: usize) -> Result<Option<Means>, CacheError> {
         if coded >= self.pages.len() {
             return Ok(None);

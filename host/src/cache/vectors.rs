@@ -7,8 +7,8 @@ use tqkv_core::MAX_HEAD_DIM;
 use tqkv_simd::Level;
 use tqkv_simd::page::{narrow_rows, widen_rows};
 
-/// Keys or values in one of the types that engines hold them in. Made from a slice of `f32`, [`half::f16`] or [`half::bf16`]; f16 is
-/// what uncompressed tokens are kept as, and is taken as it is.
+/// Keys or values in one of the types that engines hold them in. Made from a slice of `f32`, [`half::f16`] or
+/// [`half::bf16`]; f16 is what uncompressed tokens are kept as, and is taken as it is.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Floats<'a> {

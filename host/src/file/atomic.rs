@@ -1,9 +1,9 @@
 //! Files that appear whole or not at all.
 //!
 //! The bytes go to a temporary file in the target's own folder, which is synced and renamed by
-//! [`AtomicFile::commit`]; a value dropped before that removes it. A signal drops nothing, so a program that handles
-//! one calls [`super::remove_unfinished`] first. A killed process leaves it, and the next writer of that name removes it. Not for
-//! appending to a file that exists. [`super::Writer::create`] writes to one.
+//! [`AtomicFile::commit`]; a value dropped before that removes it. A signal drops nothing, so a program that
+//! handles one calls [`super::remove_unfinished`] first. A killed process leaves it, and the next writer of
+//! that name removes it. Not for appending to a file that exists. [`super::Writer::create`] writes to one.
 
 use std::fs;
 use std::io::{self, Seek, SeekFrom, Write};
@@ -34,13 +34,14 @@ pub struct AtomicFile {
 }
 
 impl AtomicFile {
-    /// Starts a file that will be `path` once committed; a symbolic link to a regular file is followed, but for one of another
-    /// user's in a folder where everybody writes (sticky, as `/tmp` is). A new file is its owner's alone (mode 0600): keys and
-    /// values are the text that they were made of.
+    /// Starts a file that will be `path` once committed; a symbolic link to a regular file is followed, but
+    /// for one of another user's in a folder where everybody writes (sticky, as `/tmp` is). A new file is its
+    /// owner's alone (mode 0600): keys and values are the text that they were made of.
     ///
     /// # Errors
-    /// `AlreadyExists` as [`Existing`] says; `InvalidInput` where `path` is no regular file (a folder, a device) or
-    /// a link that leads nowhere or is another user's; otherwise those of creating a file in its folder.
+    /// `AlreadyExists` as [`Existing`] says; `InvalidInput` where `path` is no regular file (a folder, a
+    /// device) or a link that leads nowhere or is another user's; otherwise those of creating a file in its
+    /// folder.
     pub fn create(path: &Path, existing: Existing) -> io::Result<Self> {
         Self::begin(path, existing, 0o600)
     }

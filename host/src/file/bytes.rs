@@ -1,8 +1,8 @@
 //! The bytes of an input file, memory-mapped.
 //!
-//! Not for files that another program is still writing: see the contract on [`Bytes::open`]. Nor for pipes and
-//! devices, which have no end that is known before: [`super::Reader`] takes those piece by piece. The reader above
-//! it is [`super::TqkView`].
+//! Not for files that another program is still writing: see the contract on [`Bytes::open`]. Nor for pipes
+//! and devices, which have no end that is known before: [`super::Reader`] takes those piece by piece. The
+//! reader above it is [`super::TqkView`].
 
 use std::fs::{self, File};
 use std::io;

@@ -2,7 +2,8 @@
 
 use std::io::{self, ErrorKind, Write};
 
-/// Flushes a writer, again where a signal interrupted it (`EINTR`): [`Write::write_all`] does so, [`Write::flush`] does not.
+/// Flushes a writer, again where a signal interrupted it (`EINTR`): [`Write::write_all`] does so,
+/// [`Write::flush`] does not.
 ///
 /// # Errors
 /// Those of the writer, but for `Interrupted`.

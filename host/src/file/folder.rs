@@ -8,8 +8,8 @@ use tempfile::TempDir;
 
 use super::unfinished::{Unfinished, list, sync_folder_of};
 
-/// A folder of files being written beside its target, as [`super::AtomicFile`] is; dropped without a commit it is removed. Not for
-/// folders within it.
+/// A folder of files being written beside its target, as [`super::AtomicFile`] is; dropped without a commit
+/// it is removed. Not for folders within it.
 #[derive(Debug)]
 pub struct AtomicFolder {
     // Dropped in this order: removed, then taken off the list.
@@ -47,7 +47,8 @@ impl AtomicFolder {
     /// Syncs the files to the disk and renames the folder into place.
     ///
     /// # Errors
-    /// `AlreadyExists` where something of that name has come meanwhile, and those of syncing and renaming; nothing stays then.
+    /// `AlreadyExists` where something of that name has come meanwhile, and those of syncing and renaming;
+    /// nothing stays then.
     pub fn commit(self) -> io::Result<()> {
         let Self { temporary, unfinished, target } = self;
         for entry in fs::read_dir(temporary.path())? {

@@ -1,7 +1,8 @@
 //! Which file a path names, where symbolic links lead to it.
 //!
-//! The file is renamed into place, so the system does not follow links for us, and does not refuse those that it would refuse:
-//! in a folder where everybody writes and nobody may rename what is another's (sticky, as `/tmp` is), a link of another user.
+//! The file is renamed into place, so the system does not follow links for us, and does not refuse those that
+//! it would refuse: in a folder where everybody writes and nobody may rename what is another's (sticky, as
+//! `/tmp` is), a link of another user.
 
 use std::fs;
 use std::io;

@@ -1,9 +1,9 @@
 //! The `.tqk` file: encoded vectors on disk, all of one codec and one head dim.
 //!
-//! `SPEC.md` is the normative description. A header is followed by chunks of a fixed number of
-//! blocks, so the place of any block follows from the header alone, and every byte is covered by
-//! a CRC-32. [`Writer`] streams (the count is written when the file is finished), [`Reader`] reads any
-//! [`std::io::Read`] front to back, [`TqkView`] gives random access to a slice or a memory map, and `TqkObject` (with the feature
+//! `SPEC.md` is the normative description. A header is followed by chunks of a fixed number of blocks, so the
+//! place of any block follows from the header alone, and every byte is covered by a CRC-32. [`Writer`]
+//! streams (the count is written when the file is finished), [`Reader`] reads any [`std::io::Read`] front to
+//! back, [`TqkView`] gives random access to a slice or a memory map, and `TqkObject` (with the feature
 //! `object-store`) to an object in S3 or another store.
 //!
 //! Not for a live cache, which appends and truncates: that is [`crate`]'s cache, whose snapshot is

@@ -1,11 +1,13 @@
 //! `.tqk` files as objects of a store: S3 and the like, a folder, memory.
 //!
-//! [`TqkObject`] fetches by range the chunks that hold the blocks which are asked for. [`put_object`] writes what a
-//! [`Writer`](super::Writer) has made in memory, or any other bytes, whole or not at all. The stores are those of the crate
-//! [`object_store`]; its futures run on whatever drives them, and those of its network stores need tokio. Caches go there and
-//! back by [`KvCache::save_object`](crate::cache::KvCache::save_object).
+//! [`TqkObject`] fetches by range the chunks that hold the blocks which are asked for. [`put_object`] writes
+//! what a [`Writer`](super::Writer) has made in memory, or any other bytes, whole or not at all. The stores
+//! are those of the crate [`object_store`]; its futures run on whatever drives them, and those of its network
+//! stores need tokio. Caches go there and back by
+//! [`KvCache::save_object`](crate::cache::KvCache::save_object).
 //!
-//! Nothing is kept: who asks twice fetches twice. Not for files of this machine, which [`TqkView`](super::TqkView) maps.
+//! Nothing is kept: who asks twice fetches twice. Not for files of this machine, which
+//! [`TqkView`](super::TqkView) maps.
 
 use std::io;
 use std::ops::Range;
@@ -23,8 +25,9 @@ const PART: usize = 16 << 20;
 
 /// A `.tqk` file in a store: any blocks by their index.
 ///
-/// Opening fetches a little over 4 KiB at most and checks the header and that the length is exactly what it implies. Should the object be
-/// replaced, reading it is an error from then on, where the store has entity tags.
+/// Opening fetches a little over 4 KiB at most and checks the header and that the length is exactly what it
+/// implies. Should the object be replaced, reading it is an error from then on, where the store has entity
+/// tags.
 #[derive(Clone, Debug)]
 pub struct TqkObject {
     store: Arc<dyn ObjectStore>,
@@ -58,8 +61,8 @@ impl TqkObject {
         self.block_bytes
     }
 
-    /// Blocks, back to back. One request fetches the chunks that hold them, each of which is checked by its CRC-32; a range that
-    /// begins and ends at multiples of [`Header::blocks_per_chunk`] wastes nothing.
+    /// Blocks, back to back. One request fetches the chunks that hold them, each of which is checked by its
+    /// CRC-32; a range that begins and ends at multiples of [`Header::blocks_per_chunk`] wastes nothing.
     ///
     /// # Errors
     /// [`FileError::OutOfBounds`], a damaged chunk, or what the store says, in [`FileError::Io`].
@@ -110,8 +113,9 @@ impl TqkObject {
     }
 }
 
-/// Writes an object, which appears whole or not at all and replaces one that is there: in one request up to 16 MiB, in parts of
-/// as many above. Where the future is dropped in between, the store's rule for unfinished uploads cleans up.
+/// Writes an object, which appears whole or not at all and replaces one that is there: in one request up to
+/// 16 MiB, in parts of as many above. Where the future is dropped in between, the store's rule for unfinished
+/// uploads cleans up.
 ///
 /// # Errors
 /// What the store says; nothing of the object stays then.

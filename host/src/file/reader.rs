@@ -52,8 +52,8 @@ impl<R: Read> Reader<R> {
         self.block_bytes
     }
 
-    /// The blocks of the next chunk, back to back; `None` after the last, once it is sure that
-    /// nothing follows it. After an error that a chunk is damaged or out of order the next call goes on behind it.
+    /// The blocks of the next chunk, back to back; `None` after the last, once it is sure that nothing
+    /// follows it. After an error that a chunk is damaged or out of order the next call goes on behind it.
     ///
     /// # Errors
     /// Truncated or damaged chunks, chunks out of order, bytes after the last, those of reading.
@@ -83,8 +83,8 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// The header in front of a file of `len` bytes, and the bytes of a block; refuses a length that is not exactly what the
-/// header implies.
+/// The header in front of a file of `len` bytes, and the bytes of a block; refuses a length that is not
+/// exactly what the header implies.
 pub(super) fn header_of_file(front: &[u8], len: u64) -> Result<(Header, usize), FileError> {
     let reader = Reader::new(front)?;
     let (header, block_bytes) = (reader.header().clone(), reader.block_bytes());

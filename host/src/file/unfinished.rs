@@ -1,8 +1,8 @@
 //! Files that are written beside their target, and their end when the process ends.
 //!
-//! A temporary file or folder is `.tqkv-HASH-SLOT.part`, where the hash is of the target's name, so the next writer of that name
-//! finds what a killed process has left. Its own process holds a lock on it: what nobody holds is removed. A signal drops nothing,
-//! so a program that handles one calls [`remove_unfinished`].
+//! A temporary file or folder is `.tqkv-HASH-SLOT.part`, where the hash is of the target's name, so the next
+//! writer of that name finds what a killed process has left. Its own process holds a lock on it: what nobody
+//! holds is removed. A signal drops nothing, so a program that handles one calls [`remove_unfinished`].
 
 use std::fs::{self, File};
 use std::io;
@@ -26,14 +26,15 @@ pub(super) fn list() -> MutexGuard<'static, Vec<PathBuf>> {
     UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// While this lives no [`super::AtomicFile`] and no [`super::AtomicFolder`] of the process is begun, committed or dropped: other
-/// threads wait.
+/// While this lives no [`super::AtomicFile`] and no [`super::AtomicFolder`] of the process is begun,
+/// committed or dropped: other threads wait.
 #[derive(Debug)]
 pub struct Removed {
     _files: MutexGuard<'static, Vec<PathBuf>>,
 }
 
-/// Removes what has been written of files and folders that are not committed, for a process about to end by a signal.
+/// Removes what has been written of files and folders that are not committed, for a process about to end by a
+/// signal.
 ///
 /// Call it from an ordinary thread, as it takes a lock, and keep the result until the process ends.
 #[must_use = "files may be begun again once it is dropped"]
@@ -117,8 +118,8 @@ impl Unfinished {
     }
 }
 
-/// Locks a temporary of this process. `None` where another process has taken it for one that was left, which it removes;
-/// `Some(None)` where it cannot be locked.
+/// Locks a temporary of this process. `None` where another process has taken it for one that was left, which
+/// it removes; `Some(None)` where it cannot be locked.
 fn hold(path: &Path) -> Option<Option<File>> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,

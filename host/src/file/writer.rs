@@ -19,8 +19,8 @@ pub struct Writer<W: Write + Seek> {
 }
 
 impl Writer<AtomicFile> {
-    /// Starts a file that appears at `path` when [`Self::commit`] is called, and never in part. A file that is there
-    /// is replaced then; [`Self::new`] over an [`AtomicFile`] of [`Existing::Refuse`] keeps it.
+    /// Starts a file that appears at `path` when [`Self::commit`] is called, and never in part. A file that
+    /// is there is replaced then; [`Self::new`] over an [`AtomicFile`] of [`Existing::Refuse`] keeps it.
     ///
     /// # Errors
     /// As [`Self::new`], and those of [`AtomicFile::create`].

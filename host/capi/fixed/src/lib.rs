@@ -1,8 +1,9 @@
 //! C interface of the integer codec at one shape: head dim 128, codec s4, seed 42.
 //!
-//! A static library without `std` or a heap; README.md beside it is for authors of C. Other shapes: change [`Codec`] and the
-//! constants, and generate the header again. Every pointer is checked for null; lengths are those of the types in the header.
-//! When not to use it: from Rust, [`tqkv_core::fixed`] has all shapes, attention and a ring cache.
+//! A static library without `std` or a heap; README.md beside it is for authors of C. Other shapes: change
+//! [`Codec`] and the constants, and generate the header again. Every pointer is checked for null; lengths are
+//! those of the types in the header. When not to use it: from Rust, [`tqkv_core::fixed`] has all shapes,
+//! attention and a ring cache.
 #![no_std]
 
 use tqkv_core::code::S4;
@@ -98,8 +99,8 @@ pub unsafe extern "C" fn tqkv_fixed_query_init(q: *const i16, exponent: i32, que
 /// Writes the score of a query and a block: their dot product / sqrt(TQKV_FIXED_DIM) in units of 2^-16.
 ///
 /// # Safety
-/// `query` was filled by `tqkv_fixed_query_init`, `block` points to TQKV_FIXED_BLOCK_BYTES readable bytes, and
-/// `score` to a writable word, or one is null.
+/// `query` was filled by `tqkv_fixed_query_init`, `block` points to TQKV_FIXED_BLOCK_BYTES readable bytes,
+/// and `score` to a writable word, or one is null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_fixed_score(
     query: *const TqkvFixedQuery,

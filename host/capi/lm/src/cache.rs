@@ -1,4 +1,5 @@
-//! Which codecs keep keys and values: one constant a pair and head dim, and a program links those that it names.
+//! Which codecs keep keys and values: one constant a pair and head dim, and a program links those that it
+//! names.
 
 use crate::TqkvLmStatus;
 use core::marker::PhantomData;
@@ -27,8 +28,8 @@ pub struct TqkvLmCache {
     /// Bytes of what a handle points to, and of a KV head without its tokens.
     handle_bytes: usize,
     head_bytes: usize,
-    /// Makes a handle in memory that is aligned to TQKV_LM_ALIGN, writable for the whole plan, and of no other use; the plan is this
-    /// cache's for the model.
+    /// Makes a handle in memory that is aligned to TQKV_LM_ALIGN, writable for the whole plan, and of no
+    /// other use; the plan is this cache's for the model.
     pub(crate) open:
         unsafe fn(&'static Self, Model<'static>, &Plan, usize, *mut u8) -> Result<*mut TqkvLm, LmError>,
     /// This and what follows take a handle of this cache that no other thread uses.
@@ -168,7 +169,8 @@ impl<const D: usize, K: Code + 'static, V: Code + 'static> Kind<D, K, V> {
         memory: *mut u8,
     ) -> Result<*mut TqkvLm, LmError> {
         let (rings, words) = (model.shape().rings(), model.shape().work_words());
-        // SAFETY: the plan lies in the memory, its parts apart and aligned; all of it is written before it is read.
+        // SAFETY: the plan lies in the memory, its parts apart and aligned; all of it is written before it is
+        // read.
         let (heads, work) = unsafe {
             memory.write_bytes(0, plan.total);
             let heads = memory.add(plan.heads).cast::<Head<'static, D, K, V, Fastest>>();

@@ -1,9 +1,10 @@
 //! C interface of the language model in integers: a static library without `std` or a heap.
 //!
-//! README.md beside it is for authors of C. A model lies in flash; a [`TqkvLm`] and everything that it needs lie in memory that the
-//! caller gives, once. Every pointer is checked for null and alignment, every length against the model's header; that a pointer is
-//! good for its length is the caller's word. When not to use it: from Rust, `tqkv-lm` is the same without pointers; where there is a
-//! heap, `host/capi` has whole caches.
+//! README.md beside it is for authors of C. A model lies in flash; a [`TqkvLm`] and everything that it needs
+//! lie in memory that the caller gives, once. Every pointer is checked for null and alignment, every length
+//! against the model's header; that a pointer is good for its length is the caller's word. When not to use
+//! it: from Rust, `tqkv-lm` is the same without pointers; where there is a heap, `host/capi` has whole
+//! caches.
 #![cfg_attr(target_os = "none", no_std)]
 
 mod cache;
@@ -101,8 +102,8 @@ pub unsafe extern "C" fn tqkv_lm_read_shape(
 /// Writes how many bytes of memory a model needs with a context of so many tokens.
 ///
 /// # Safety
-/// `cache` is one of the constants TQKV_LM_.., `model` points to `length` readable bytes, and `bytes` to a writable number, or one
-/// is null.
+/// `cache` is one of the constants TQKV_LM_.., `model` points to `length` readable bytes, and `bytes` to a
+/// writable number, or one is null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_lm_memory(
     cache: *const TqkvLmCache,
@@ -125,14 +126,16 @@ pub unsafe extern "C" fn tqkv_lm_memory(
 
 /// Checks a whole model, some 10 instructions a byte, and makes a handle in `memory`, whatever that holds.
 ///
-/// `cache` says how keys and values are kept, `context` how many tokens; when it is full, the oldest token that is not one of the
-/// first `sinks` is forgotten. `memory` is aligned to TQKV_LM_ALIGN and has the bytes that `tqkv_lm_memory` says, or more. Both
-/// memories are lent until the last call with the handle; there is nothing to close. The model is best aligned to 4 bytes, which the
-/// DSP loops need. With an error, `lm` is as it was.
+/// `cache` says how keys and values are kept, `context` how many tokens; when it is full, the oldest token
+/// that is not one of the first `sinks` is forgotten. `memory` is aligned to TQKV_LM_ALIGN and has the bytes
+/// that `tqkv_lm_memory` says, or more. Both memories are lent until the last call with the handle; there is
+/// nothing to close. The model is best aligned to 4 bytes, which the DSP loops need. With an error, `lm` is
+/// as it was.
 ///
 /// # Safety
-/// `cache` is one of the constants TQKV_LM_..; `model` points to `length` bytes that stay as they are, `memory` to `bytes` bytes that
-/// nothing else uses, for as long as the handle is in use; `lm` points to a writable pointer; or one is null.
+/// `cache` is one of the constants TQKV_LM_..; `model` points to `length` bytes that stay as they are,
+/// `memory` to `bytes` bytes that nothing else uses, for as long as the handle is in use; `lm` points to a
+/// writable pointer; or one is null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_lm_open(
     cache: *const TqkvLmCache,
@@ -167,7 +170,8 @@ pub unsafe extern "C" fn tqkv_lm_open(
 /// Takes a token: the logits are then those of what follows it.
 ///
 /// # Safety
-/// `lm` is a handle that was opened, its memories as they were left, in use by no other thread; or it is null.
+/// `lm` is a handle that was opened, its memories as they were left, in use by no other thread; or it is
+/// null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_lm_push(lm: *mut TqkvLm, token: u32) -> TqkvLmStatus {
     status::of(|| {
@@ -257,7 +261,8 @@ unsafe fn logits<'a>(logits: *const TqkvLmLogits) -> Result<Logits<'a>, TqkvLmSt
 /// Writes the likeliest token, the first among equals.
 ///
 /// # Safety
-/// `logits` are those of `tqkv_lm_next_logits`, not yet overwritten, and `token` points to a writable number, or either is null.
+/// `logits` are those of `tqkv_lm_next_logits`, not yet overwritten, and `token` points to a writable number,
+/// or either is null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_lm_greedy(logits: *const TqkvLmLogits, token: *mut u32) -> TqkvLmStatus {
     status::of(|| {
@@ -268,8 +273,8 @@ pub unsafe extern "C" fn tqkv_lm_greedy(logits: *const TqkvLmLogits, token: *mut
     })
 }
 
-/// Starts a sampler of softmax(logits / temperature): the same seed and logits give the same tokens on every machine.
-/// The temperature is in 256ths: 205 is 0.8; 0 is nearly greedy.
+/// Starts a sampler of softmax(logits / temperature): the same seed and logits give the same tokens on every
+/// machine. The temperature is in 256ths: 205 is 0.8; 0 is nearly greedy.
 ///
 /// # Safety
 /// `sampler` points to a writable struct, or is null.
@@ -299,7 +304,8 @@ pub unsafe extern "C" fn tqkv_lm_sample(
 ) -> TqkvLmStatus {
     status::of(|| {
         let (sampler, to) = (output(sampler)?.cast::<Sampler>(), output(token)?);
-        // SAFETY: a sampler, of which all bits are values, readable logits and a writable number, by the caller's promise.
+        // SAFETY: a sampler, of which all bits are values, readable logits and a writable number, by the
+        // caller's promise.
         unsafe { to.write((*sampler).pick(&self::logits(logits)?)) };
         Ok(())
     })

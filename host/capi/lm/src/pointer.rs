@@ -1,4 +1,5 @@
-//! From a C program's pointers and lengths to references, with every check that can be made: null, alignment, size.
+//! From a C program's pointers and lengths to references, with every check that can be made: null, alignment,
+//! size.
 
 use crate::TqkvLmStatus::{self, *};
 use core::ops::Range;

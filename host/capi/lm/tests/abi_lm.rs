@@ -1,4 +1,5 @@
-//! The language model as a C program calls it: the text of the Rust crate, and a status for all that it gets wrong.
+//! The language model as a C program calls it: the text of the Rust crate, and a status for all that it gets
+//! wrong.
 #![allow(missing_docs, reason = "a test crate")]
 
 use std::ffi::CStr;
@@ -76,7 +77,8 @@ fn needed(file: &[u8], context: u32) -> (TqkvLmStatus, usize) {
 /// Opens in memory of so many bytes at an offset.
 fn open_at(file: &[u8], memory: &mut [u64], offset: usize, bytes: usize) -> (TqkvLmStatus, *mut TqkvLm) {
     let mut lm = null_mut();
-    // SAFETY: memory and file are as long as said and live as long as the handle, which is written where told.
+    // SAFETY: memory and file are as long as said and live as long as the handle, which is written where
+    // told.
     let status = unsafe {
         let memory = memory.as_mut_ptr().cast::<u8>().add(offset).cast();
         let (data, length) = (file.as_ptr(), file.len());
@@ -247,7 +249,8 @@ fn null_and_misaligned_pointers_are_refused() {
     let lm = open(&file, &mut place);
     let (data, length) = (file.as_ptr(), file.len());
     let (mut number, mut size, mut numbers) = (7_u32, 7_usize, [1_u32, 2]);
-    // SAFETY: every pointer is good for its length, or null, or misaligned, which is refused before it is read.
+    // SAFETY: every pointer is good for its length, or null, or misaligned, which is refused before it is
+    // read.
     unsafe {
         let cache = &raw const TQKV_LM_64_S4_S3;
         let odd = (&raw mut numbers).cast::<u8>().add(1);

@@ -1,5 +1,5 @@
-//! The interface as a C program calls it, with what it gets wrong: every refusal has its status and its line of text, and
-//! leaves the cache as it was.
+//! The interface as a C program calls it, with what it gets wrong: every refusal has its status and its line
+//! of text, and leaves the cache as it was.
 
 use crate::common::*;
 use half::f16;
@@ -332,7 +332,8 @@ fn tokens_behind_the_sliding_window_do_not_come_back() {
     assert_eq!(cache.len(), 1000);
 }
 
-/// The text of `tqkv_truncate`: the newest 256 tokens, counted from the greatest length, can always be dropped.
+/// The text of `tqkv_truncate`: the newest 256 tokens, counted from the greatest length, can always be
+/// dropped.
 #[test]
 fn tokens_up_to_256_behind_the_greatest_length_can_be_dropped() {
     let k = values(1, TOKEN * 1500);

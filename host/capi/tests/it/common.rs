@@ -1,4 +1,5 @@
-//! What the tests of the interface share: a cache that is freed, values, and a stream that functions read and write.
+//! What the tests of the interface share: a cache that is freed, values, and a stream that functions read and
+//! write.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use std::ffi::{CStr, c_int, c_void};

@@ -1,4 +1,5 @@
-//! Whole states of caches and what differs by layer: forks, snapshots, budgets, what is held; with what a program gets wrong.
+//! Whole states of caches and what differs by layer: forks, snapshots, budgets, what is held; with what a
+//! program gets wrong.
 
 use crate::common::*;
 use std::ffi::{CStr, CString, c_void};

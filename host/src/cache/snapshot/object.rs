@@ -7,7 +7,8 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
 impl KvCache {
-    /// [`KvCache::snapshot`] to an object, which appears whole or not at all; the snapshot is in memory meanwhile.
+    /// [`KvCache::snapshot`] to an object, which appears whole or not at all; the snapshot is in memory
+    /// meanwhile.
     ///
     /// # Errors
     /// As there, or what the store says; an object that was there before stays then.
@@ -17,7 +18,8 @@ impl KvCache {
         put_object(store, path, bytes).await.map_err(|error| failed(path, &error))
     }
 
-    /// The cache that [`KvCache::save_object`] wrote, as [`KvCache::load`]; the snapshot is in memory meanwhile.
+    /// The cache that [`KvCache::save_object`] wrote, as [`KvCache::load`]; the snapshot is in memory
+    /// meanwhile.
     ///
     /// # Errors
     /// As there, or what the store says.

@@ -37,7 +37,8 @@ pub(super) fn read(head: &mut Head, max_norms: [f32; 2], parser: &mut Parser<'_>
     }
 }
 
-/// The most that a track takes: rows and blocks as they lie in memory, counts, and means with a first page each.
+/// The most that a track takes: rows and blocks as they lie in memory, counts, and means with a first page
+/// each.
 fn most_bytes(track: &Track) -> usize {
     const COUNTS: usize = 1024;
     let rows = (track.sinks().len() + track.recent().len()) * track.sinks().row_bytes();

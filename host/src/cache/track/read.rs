@@ -37,8 +37,8 @@ impl Track {
         position >= self.sinks.len() && position < self.coded_end()
     }
 
-    /// Logits of the positions from `from` on, all in one part: `out` is `[heads, n]`. `next` is memory that is read
-    /// soon.
+    /// Logits of the positions from `from` on, all in one part: `out` is `[heads, n]`. `next` is memory that
+    /// is read soon.
     pub(in crate::cache) fn scores(
         &self,
         queries: &Queries,
@@ -64,8 +64,8 @@ impl Track {
         Ok(())
     }
 
-    /// Adds the weighted values of the positions from `from` on, all in one part: `weights` is `[heads, n]`, the sums
-    /// `[heads, dim]`, of rows and of blocks in their domain.
+    /// Adds the weighted values of the positions from `from` on, all in one part: `weights` is `[heads, n]`,
+    /// the sums `[heads, dim]`, of rows and of blocks in their domain.
     pub(in crate::cache) fn accumulate(
         &self,
         weights: &[f32],
@@ -85,14 +85,14 @@ impl Track {
         Ok(())
     }
 
-    /// Whether values from `from` on, where a part begins, are summed together with those before for so many heads: both encoded, in
-    /// pages that gain by it.
+    /// Whether values from `from` on, where a part begins, are summed together with those before for so many
+    /// heads: both encoded, in pages that gain by it.
     pub(in crate::cache) fn joins(&self, from: usize, heads: usize) -> bool {
         from > 0 && self.is_coded(from - 1) && self.is_coded(from) && self.pages.warm().joins(heads)
     }
 
-    /// [`Track::accumulate`] for two parts in pages of one codec; false where they are not. Which codec it is alone decides: memory that
-    /// is spilled, or has room to spare, changes no bit.
+    /// [`Track::accumulate`] for two parts in pages of one codec; false where they are not. Which codec it is
+    /// alone decides: memory that is spilled, or has room to spare, changes no bit.
     pub(in crate::cache) fn accumulate_two(
         &self,
         [first, second]: [&Part<'_>; 2],
