@@ -11,17 +11,17 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use tqkv_simd::page::{Line, SLOT_STEP, ask_for};
 
-/// Where the lines of a page are.
+/// The place of a page's lines.
 #[derive(Clone, Debug)]
 pub(super) enum Memory {
-    /// Blocks back to back: so few that whole lines of them would be larger than f16 rows.
+    /// Blocks back to back. The page has so few tokens that whole lines would be larger than f16 rows.
     Loose(Box<[u8]>),
     Held(Box<[Line]>),
     Spilled(Spilled),
 }
 
-/// Up to [`PAGE_TOKENS`] blocks of one codec. Forks share pages; who writes to one that is shared copies it
-/// first. Small, as the first token already is to take less than in f16.
+/// Up to [`PAGE_TOKENS`] blocks of one codec. Copy on write when forks share it. Starts small, so that even
+/// one token takes less room than in f16.
 #[derive(Debug)]
 struct Page {
     memory: Memory,
@@ -41,7 +41,7 @@ impl Page {
         self.budget.take(self.allocated_bytes());
     }
 
-    /// Empty where the lines are not in memory.
+    /// The lines; empty if they are not in memory.
     fn lines(&self) -> &[Line] {
         match &self.memory {
             Memory::Held(lines) => lines,
@@ -49,7 +49,7 @@ impl Page {
         }
     }
 
-    /// The lines, read from the file where they are there.
+    /// The lines, read from the file if they were spilled.
     fn load(&self) -> Result<Cow<'_, [Line]>, CacheError> {
         let Memory::Spilled(spilled) = &self.memory else { return Ok(Cow::Borrowed(self.lines())) };
         let mut lines = Vec::new();
@@ -57,7 +57,7 @@ impl Page {
         Ok(Cow::Owned(lines))
     }
 
-    /// Memory of the blocks, and of what says where they are.
+    /// Bytes of the blocks and of the page's own structure.
     fn allocated_bytes(&self) -> usize {
         let blocks = match &self.memory {
             Memory::Loose(blocks) => blocks.len(),
@@ -80,40 +80,41 @@ impl Drop for Page {
     }
 }
 
-/// Pages behind which the last one is whole from its first token on, half of it empty on average: 3 % of the
-/// memory then. A page that grows is written anew every [`SLOT_STEP`] tokens, where tokens come one by one.
+/// Number of pages from which the last page is allocated whole. It is half empty on average, which is 3 % of
+/// the memory then. A growing page is rewritten every [`SLOT_STEP`] tokens if tokens come one by one.
 const MANY_PAGES: usize = 16;
 
-/// A page's own memory beside its blocks: itself and the counters of its users.
+/// Memory of a page besides its blocks: the struct and its reference counts.
 pub(super) const PAGE_OVERHEAD: usize = size_of::<Page>() + 2 * size_of::<usize>();
 
 /// All encoded tokens of one head's keys (or values), oldest first.
 ///
-/// Every page but the last is full, so token `i` is slot `i % PAGE_TOKENS` of page `i / PAGE_TOKENS`. Pages
-/// that were evicted leave a hole at the front. The last page has memory for as many tokens as it needs, in
-/// steps, until a whole page more counts for little: see [`Pages::arrangement`].
+/// Every page but the last is full, so token `i` is slot `i % PAGE_TOKENS` of page `i / PAGE_TOKENS`. Evicted
+/// pages leave a gap at the front. The last page grows in steps, and is allocated whole once that costs
+/// little: see [`Pages::arrangement`].
 #[derive(Debug)]
 pub(super) struct Pages {
     tiers: Tiers,
     pages: VecDeque<Arc<Page>>,
-    /// For each tier behind the warm one: pages (evicted ones included) that are in it or behind it.
+    /// For each tier behind the warm one: number of pages, evicted ones included, in this tier or a colder
+    /// one.
     cooled: Vec<usize>,
-    /// Arrangement of the last page where it is warm.
+    /// Arrangement of the last page if it is warm.
     last: PageFormat,
-    /// Memory of all pages.
+    /// Bytes of all pages.
     held: usize,
-    /// Bytes that are kept because there are pages, in none of them: the means of keys.
+    /// Memory outside the pages that exists only because of them: the key means.
     beside: usize,
-    /// Pages evicted from the front.
+    /// Number of pages evicted from the front.
     evicted: usize,
-    /// Tokens, evicted ones included.
+    /// Number of tokens, evicted ones included.
     len: usize,
-    /// Counts the list of pages.
+    /// Counts the bytes of the page list.
     list: Lease,
 }
 
 impl Clone for Pages {
-    /// The list has a lease of its own: it has no room to spare, as this one may.
+    /// The copy has its own lease: its list has no spare room, unlike this one.
     fn clone(&self) -> Self {
         let Self { held, beside, evicted, len, .. } = *self;
         let (tiers, pages, cooled) = (self.tiers.clone(), self.pages.clone(), self.cooled.clone());
@@ -124,13 +125,13 @@ impl Clone for Pages {
     }
 }
 
-/// Slots of one page.
+/// A range of slots in one page.
 pub(super) struct Run<'a> {
     pub(super) format: &'a PageFormat,
     pub(super) lines: Cow<'a, [Line]>,
     /// First slot.
     pub(super) slot: usize,
-    /// Index of the page, evicted ones included.
+    /// Index of the page, counting evicted pages.
     pub(super) page: usize,
     pub(super) tier: usize,
 }
@@ -159,22 +160,22 @@ impl Pages {
         self.tiers.warm()
     }
 
-    /// Tokens, evicted ones included.
+    /// Number of tokens, evicted ones included.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Index of the first token that is still there.
+    /// Index of the first token that is still held.
     pub(super) fn first(&self) -> usize {
         (self.evicted * PAGE_TOKENS).min(self.len)
     }
 
-    /// Says what is kept elsewhere because there are pages.
+    /// Sets the memory outside the pages that exists because of them.
     pub(super) fn set_beside(&mut self, bytes: usize) {
         self.beside = bytes;
     }
 
-    /// Encodes vectors (`[n, dim]`) at the end; all or none.
+    /// Encodes vectors (`[n, dim]`) at the end: all of them or none.
     pub(super) fn push(&mut self, x: &[f32], blocks: &mut Vec<u8>) -> Result<(), CacheError> {
         let codec = self.warm().codec();
         blocks.clear();
@@ -184,7 +185,7 @@ impl Pages {
         Ok(())
     }
 
-    /// Puts blocks of the warm codec at the end.
+    /// Appends blocks of the warm codec.
     pub(super) fn push_blocks(&mut self, mut blocks: &[u8]) {
         let bytes = self.warm().codec().block_bytes();
         while !blocks.is_empty() {
@@ -207,7 +208,7 @@ impl Pages {
         self.list.set(self.list_bytes());
     }
 
-    /// Writes blocks to the last page from `slot` on; `len` counts them already.
+    /// Writes blocks to the last page from `slot` on; `len` already counts them.
     fn write_last(&mut self, slot: usize, blocks: &[u8]) {
         let bytes = self.warm().codec().block_bytes();
         let needed = slot + blocks.len() / bytes;
@@ -238,9 +239,9 @@ impl Pages {
         self.held += page.allocated_bytes();
     }
 
-    /// How a last page of `needed` tokens lies: whole behind many pages whose codes have saved that much,
-    /// else as small as can be, so that a cache is never larger than its f16 rows; and whether it is kept
-    /// like that, or loose because even that is larger.
+    /// Arrangement of a last page of `needed` tokens, and true if it is kept in lines. Behind many pages
+    /// whose codes have saved enough, the page is allocated whole. Else it is as small as possible, so that a
+    /// cache is never larger than its f16 rows. If even that is larger, the blocks stay loose.
     fn arrangement(&self, needed: usize) -> (PageFormat, bool) {
         let warm = self.warm();
         let bytes = |format: &PageFormat| format.lines() * size_of::<Line>();
@@ -248,7 +249,7 @@ impl Pages {
         let others = (self.pages.len() - 1) * bytes(warm) + lists;
         let budget = self.f16_bytes().saturating_sub(others);
         let small = warm.of_slots(needed.next_multiple_of(SLOT_STEP).min(PAGE_TOKENS));
-        // Codes as wide as f16 save nothing, and a full page is as small as it gets.
+        // Codes as wide as f16 save nothing, and a full page cannot be smaller.
         let must = small.slots() == needed || self.saves_nothing();
         if self.pages.len() > MANY_PAGES && bytes(warm) <= budget {
             (*warm, true)
