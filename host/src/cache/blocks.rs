@@ -1,4 +1,4 @@
-//! Encoded tokens as their codec made them: for programs that look into a cache. Attention needs none of it.
+//! Access to the encoded tokens of a cache, as the codec made them. Attention does not use it.
 
 use super::track::Track;
 use super::{Head, KvCache};
@@ -11,7 +11,7 @@ use tqkv_core::CodecId;
 pub struct Encoded {
     /// Codec of the blocks.
     pub codec: CodecId,
-    /// Coordinates of a block.
+    /// Coordinates per block.
     pub dim: usize,
     /// Position of the first token.
     pub first: usize,
@@ -20,19 +20,20 @@ pub struct Encoded {
 }
 
 impl KvCache {
-    /// Blocks of the encoded keys of a KV head that are held, oldest first, a run for each page; keys that
-    /// are centred are less their mean.
+    /// Blocks of the held encoded keys of a KV head, oldest first, one run per page. Centred keys are stored
+    /// less their mean.
     ///
     /// # Errors
-    /// Layer or KV head out of range, or a page that cannot be read back.
+    /// The layer or KV head is out of range, or a page cannot be read back.
     pub fn key_blocks(&self, layer: usize, kv_head: usize) -> Result<Vec<Encoded>, CacheError> {
         blocks(&self.head(layer, kv_head)?.keys)
     }
 
-    /// Blocks of values, as [`KvCache::key_blocks`]; of latent vectors, which are keys and values, the same.
+    /// Blocks of values, as [`KvCache::key_blocks`]. Latent vectors are both keys and values, so the result
+    /// is the same.
     ///
     /// # Errors
-    /// As there.
+    /// The same as [`KvCache::key_blocks`].
     pub fn value_blocks(&self, layer: usize, kv_head: usize) -> Result<Vec<Encoded>, CacheError> {
         blocks(Head::values(self.head(layer, kv_head)?))
     }

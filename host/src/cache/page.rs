@@ -262,7 +262,7 @@ impl Pages {
         self.warm().codec().block_bytes() >= 2 * self.warm().codec().dim()
     }
 
-    /// What the tokens that are there would take as f16.
+    /// Bytes that the held tokens would take as f16.
     fn f16_bytes(&self) -> usize {
         (self.len - self.first()) * 2 * self.warm().codec().dim()
     }
@@ -272,37 +272,38 @@ impl Pages {
         self.f16_bytes().saturating_sub(self.allocated_bytes() + self.beside)
     }
 
-    /// The most that `tokens` more may take until the operation is over: copies of pages that are shared
+    /// Upper bound of the bytes that `tokens` more tokens need during the operation, copies of shared pages
     /// included.
     pub(super) fn growth(&self, tokens: usize) -> usize {
         if tokens == 0 {
             return 0;
         }
-        // The last page may be written anew, and as many pages may go cold as are closed.
+        // The last page may be rewritten, and every page that becomes full may make another one cold.
         let pages = (self.len % PAGE_TOKENS + tokens).div_ceil(PAGE_TOKENS) + 1;
         let page = self.page_bytes();
         let lists = 2 * (self.pages.len() + pages) * size_of::<Arc<Page>>();
         pages * page * self.tiers.len() + lists
     }
 
-    /// Memory of a whole warm page, which the last one may have though few tokens are in it.
+    /// Bytes of a whole warm page. The last page may have this size even with few tokens.
     pub(super) fn page_bytes(&self) -> usize {
         self.warm().lines() * size_of::<Line>() + PAGE_OVERHEAD
     }
 
-    /// The most that cutting back to `len` tokens may take: a cold page that is cut becomes a warm one.
+    /// Upper bound of the bytes that a cut at `len` tokens needs: a cold page in its way becomes warm.
     pub(super) fn truncate_growth(&self, len: usize) -> usize {
         let cut = len < self.len && !len.is_multiple_of(PAGE_TOKENS) && self.tier(len / PAGE_TOKENS) > 0;
         if cut { self.page_bytes() } else { 0 }
     }
 
-    /// Index of the page that holds the token before `len`, and the tokens of it that lie before `len`.
+    /// Number of pages in the list that a cut at `len` keeps, and the tokens before `len` in a page that it
+    /// goes through (0 if none).
     fn cut(&self, len: usize) -> (usize, usize) {
         (len.div_ceil(PAGE_TOKENS).saturating_sub(self.evicted), len % PAGE_TOKENS)
     }
 
-    /// A cold page that a cut at index `len` goes through, brought back to the warm codec so that new tokens
-    /// can follow.
+    /// Converts a cold page that a cut at index `len` goes through to the warm codec, so that new tokens can
+    /// follow.
     pub(super) fn plan_cut(&self, len: usize) -> Result<Option<Memory>, CacheError> {
         let (pages, kept) = self.cut(len);
         if len < self.len
@@ -317,7 +318,7 @@ impl Pages {
         Ok(None)
     }
 
-    /// Drops tokens from index `len` on; `warm` is what [`Pages::plan_cut`] said.
+    /// Drops tokens from index `len` on. `warm` is the result of [`Pages::plan_cut`].
     pub(super) fn truncate(&mut self, len: usize, warm: Option<Memory>) {
         if len >= self.len {
             return;
@@ -326,7 +327,7 @@ impl Pages {
         if let Some(memory) = warm {
             self.set(pages - 1, memory);
         }
-        // Every page before the last one is whole.
+        // Every page before the last one is allocated whole.
         if pages < self.pages.len() {
             self.last = *self.warm();
         }
@@ -346,12 +347,13 @@ impl Pages {
         self.pages[index] = Arc::new(page);
     }
 
-    /// Begins empty pages behind some that were evicted, of which some would be cold.
+    /// Sets counts for empty pages that follow evicted ones. `cooled` counts pages per tier, evicted ones
+    /// included.
     pub(super) fn begin(&mut self, evicted: usize, cooled: Vec<usize>) {
         (self.evicted, self.len, self.cooled) = (evicted, evicted * PAGE_TOKENS, cooled);
     }
 
-    /// Puts the blocks of the next page, whole or the last one, where its tier keeps them.
+    /// Appends the blocks of the next page, full or the last one, in the place of its tier.
     pub(super) fn put_page(&mut self, page: usize, tokens: usize, blocks: &[u8]) -> Result<(), CacheError> {
         let tier = self.tier(page);
         if tier == 0 {
@@ -370,12 +372,13 @@ impl Pages {
         Ok(())
     }
 
-    /// For each tier behind the warm one, pages (evicted ones included) that are in it or behind it.
+    /// For each tier behind the warm one: number of pages, evicted ones included, in this tier or a colder
+    /// one.
     pub(super) fn cooled(&self) -> &[usize] {
         &self.cooled
     }
 
-    /// The tier that a page (counted with evicted ones) is in.
+    /// The tier of a page. The index counts evicted pages.
     pub(super) fn tier(&self, page: usize) -> usize {
         self.cooled.iter().filter(|&&cooled| page < cooled).count()
     }
@@ -398,12 +401,12 @@ impl Pages {
         }
     }
 
-    /// Sends the full pages that end so long before token `len` to the tiers that are due. Where one cannot
-    /// be written to the file, it and those after it stay where they are.
+    /// Moves full pages to the tiers that are due at a length of `len` tokens. If the file refuses a page,
+    /// this page and later ones stay in place.
     pub(super) fn cool(&mut self, len: usize) -> Result<(), CacheError> {
         for tier in 1..self.tiers.len() {
             let due = len.saturating_sub(self.tiers.after(tier)).min(self.len) / PAGE_TOKENS;
-            // Pages that are not there any more are cold enough.
+            // Evicted pages need no cooling.
             self.cooled[tier - 1] = self.cooled[tier - 1].max(self.evicted.min(due));
             while self.cooled[tier - 1] < due {
                 let index = self.cooled[tier - 1] - self.evicted;
@@ -416,18 +419,18 @@ impl Pages {
         Ok(())
     }
 
-    /// True where there are tiers behind the warm one.
+    /// True if there are tiers behind the warm one.
     pub(super) fn has_cold_tiers(&self) -> bool {
         self.tiers.len() > 1
     }
 
-    /// After how many tokens in all a page goes cold next.
+    /// The total number of tokens at which the next page goes cold.
     pub(super) fn next_cooling(&self) -> Option<usize> {
         let next = |tier: usize| (self.cooled[tier - 1] + 1) * PAGE_TOKENS + self.tiers.after(tier);
         (1..self.tiers.len()).map(next).min()
     }
 
-    /// A page of the tier before as it is in a tier.
+    /// The memory of a page after its move from the previous tier to `tier`.
     fn cold_memory(&self, index: usize, tier: usize) -> Result<Memory, CacheError> {
         let lines = self.pages[index].load()?;
         let (from, to) = (self.tiers.format(tier - 1), self.tiers.format(tier));
@@ -439,7 +442,7 @@ impl Pages {
         })
     }
 
-    /// The page that holds token `index` (not evicted), from that token on.
+    /// The page that holds token `index`, from that token on. The page must not be evicted.
     ///
     /// # Errors
     /// A page that cannot be read from the spill file.
@@ -456,19 +459,19 @@ impl Pages {
         Ok(Run { format, lines, slot: index % PAGE_TOKENS, page: number, tier })
     }
 
-    /// One past the last token that a page with token `index` holds.
+    /// One past the last token of the page that holds token `index`.
     pub(super) fn page_end(&self, index: usize) -> usize {
         ((index / PAGE_TOKENS + 1) * PAGE_TOKENS).min(self.len)
     }
 
-    /// Lines of the page that holds token `index`; empty where there is none in memory.
+    /// Lines of the page that holds token `index`; empty if they are not in memory.
     pub(super) fn lines(&self, index: usize) -> &[Line] {
         let page = (index / PAGE_TOKENS).checked_sub(self.evicted).and_then(|page| self.pages.get(page));
         page.map_or(&[], |page| page.lines())
     }
 
-    /// Asks for what says where the page with token `index` is: it lies far from the others', and attention
-    /// would wait for it.
+    /// Prefetches the structure of the page that holds token `index`. Pages are far apart in memory, and
+    /// attention would wait for it.
     pub(super) fn ask_for(&self, index: usize) {
         let page = (index / PAGE_TOKENS).checked_sub(self.evicted).and_then(|page| self.pages.get(page));
         if let Some(page) = page {
@@ -476,31 +479,31 @@ impl Pages {
         }
     }
 
-    /// Tokens `from..to` of one page, decoded in the domain of the blocks.
+    /// Decodes tokens of one page, in the domain of the blocks.
     pub(super) fn decode_rotated(&self, from: usize, out: &mut [f32]) -> Result<(), CacheError> {
         let run = self.run(from)?;
         run.format.decode_rotated(&run.lines, run.slot, out);
         Ok(())
     }
 
-    /// Brings sums in the domain of the blocks (`[n, dim]`) to that of the vectors.
+    /// Rotates sums (`[n, dim]`) from the domain of the blocks back to that of the vectors.
     pub(super) fn unrotate(&self, sums: &mut [f32]) {
         tqkv_simd::codec::unrotate(self.warm().level(), self.warm().codec(), sums);
     }
 
-    /// Whether a page that is held is in tier `tier`.
+    /// True if a held page is in tier `tier`.
     pub(super) fn is_used(&self, tier: usize) -> bool {
         tier == 0 || self.cooled.get(tier - 1).is_some_and(|&pages| pages > self.evicted)
     }
 
-    /// Whether all pages that are held are in memory, and read by kernels.
+    /// True if all held pages are in memory and have kernels.
     pub(super) fn are_quick(&self) -> bool {
         let is_quick =
             |tier| matches!(self.tiers.store(tier), Store::Memory) && self.tiers.format(tier).has_kernels();
         (0..self.tiers.len()).filter(|&tier| self.is_used(tier)).all(is_quick)
     }
 
-    /// Tokens in tiers behind the warm one, evicted ones not included.
+    /// Number of tokens in tiers behind the warm one, without evicted ones.
     pub(super) fn cold_len(&self) -> usize {
         self.cooled.first().map_or(0, |pages| pages.saturating_sub(self.evicted) * PAGE_TOKENS)
     }
@@ -509,12 +512,12 @@ impl Pages {
         self.pages.capacity() * size_of::<Arc<Page>>()
     }
 
-    /// Memory of the pages and their list; pages that are shared count whole.
+    /// Bytes of the pages and their list. Shared pages count in full.
     pub(super) fn allocated_bytes(&self) -> usize {
         self.held + self.list_bytes()
     }
 
-    /// Memory of pages that other caches use as well.
+    /// Bytes of pages that other caches share.
     pub(super) fn shared_bytes(&self) -> usize {
         self.pages.iter().filter(|page| Arc::strong_count(page) > 1).map(|page| page.allocated_bytes()).sum()
     }
