@@ -44,7 +44,7 @@ pub trait AttentionCache {
     /// Tokens in layer 0.
     fn len(&self) -> usize;
 
-    /// Whether no token is held.
+    /// True if the cache holds no token.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }

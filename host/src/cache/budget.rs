@@ -71,7 +71,7 @@ impl Budget {
         if self.0.faults.check().is_err() {
             return Err(CacheError::Full { needed: bytes, free: 0, limit: self.0.limit });
         }
-        // A thread that sees the end of an operation also sees the bytes it took. This load acquires; the
+        // A thread that sees the end of an operation also sees the bytes it took. `fetch_add` acquires; the
         // drop of the reservation releases.
         let before = self.0.reserved.fetch_add(bytes, Ordering::AcqRel);
         let reserved = Reserved { budget: self, bytes };

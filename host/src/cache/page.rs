@@ -296,8 +296,8 @@ impl Pages {
         if cut { self.page_bytes() } else { 0 }
     }
 
-    /// Number of pages in the list that a cut at `len` keeps, and the tokens before `len` in a page that it
-    /// goes through (0 if none).
+    /// Number of listed pages that a cut at `len` keeps, and the tokens before `len` in a page that it goes
+    /// through (0 if none).
     fn cut(&self, len: usize) -> (usize, usize) {
         (len.div_ceil(PAGE_TOKENS).saturating_sub(self.evicted), len % PAGE_TOKENS)
     }

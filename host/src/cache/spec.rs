@@ -36,7 +36,7 @@ const MOST_HEADS: usize = 1 << 20;
 /// Limit on the tokens of sinks, windows and tiers: more than any memory holds.
 pub(super) const MOST_TOKENS: usize = 1 << 40;
 
-/// What happens to pages when their tokens are old.
+/// The treatment of pages whose tokens are old.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cold {
     /// Pages are encoded in narrower codecs. Nested codes drop their low bits (`n4` to `n2`). Other codes are

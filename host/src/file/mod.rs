@@ -1,13 +1,15 @@
 //! The `.tqk` file: encoded vectors on disk, all of one codec and one head dim.
 //!
-//! `SPEC.md` is the normative description. A header is followed by chunks of a fixed number of blocks, so the
-//! place of any block follows from the header alone, and every byte is covered by a CRC-32. [`Writer`]
-//! streams (the count is written when the file is finished), [`Reader`] reads any [`std::io::Read`] front to
-//! back, [`TqkView`] gives random access to a slice or a memory map, and `TqkObject` (with the feature
-//! `object-store`) to an object in S3 or another store.
+//! `SPEC.md` is the normative description. Chunks of a fixed number of blocks follow a header, so the header
+//! alone gives the place of any block. A CRC-32 covers every byte.
 //!
-//! Not for a live cache, which appends and truncates: that is [`crate`]'s cache, whose snapshot is
-//! made of the same chunks. The blocks themselves are the business of `tqkv_core`.
+//! * [`Writer`] streams, and writes the count when the file is finished.
+//! * [`Reader`] reads any [`std::io::Read`] front to back.
+//! * [`TqkView`] gives random access to a slice or a memory map.
+//! * `TqkObject` (feature `object-store`) gives access to an object in S3 or another store.
+//!
+//! Not for a live cache, which appends and truncates: see [`crate::cache`], whose snapshots consist of the
+//! same chunks. `tqkv_core` defines the blocks.
 
 mod atomic;
 mod bytes;
@@ -36,14 +38,14 @@ pub use unfinished::{Removed, remove_unfinished};
 pub use view::TqkView;
 pub use writer::Writer;
 
-/// First eight bytes of every file. The high bit, the line ends and the end-of-file byte are there
-/// to break when a transfer takes the file for text, as in PNG.
+/// The first eight bytes of every file. The high bit, the line ends and the end-of-file byte break if a
+/// transfer treats the file as text, like those of PNG.
 pub const MAGIC: [u8; 8] = *b"\x89TQK\r\n\x1a\n";
 
-/// The one version that this crate writes and reads.
+/// The only version that this crate writes and reads.
 pub const VERSION: u16 = 2;
 
-/// Largest payload of a chunk in bytes, part of the format: it bounds what a reader must hold.
+/// Largest payload of a chunk in bytes. The format sets it, and it bounds the memory of a reader.
 pub const MAX_CHUNK_PAYLOAD: usize = 1 << 24;
 
 /// Flag bit 0: a mean vector follows the fixed part of the header.
@@ -55,7 +57,7 @@ const CHUNK_HEAD: usize = 12;
 /// Bytes of a CRC-32.
 const CRC: usize = 4;
 
-/// The little-endian integer at `at`; the caller has checked the length.
+/// Reads the little-endian integer at `at`. The caller has checked the length.
 macro_rules! le {
     ($int:ty, $bytes:expr, $at:expr) => {{
         let mut raw = [0u8; size_of::<$int>()];

@@ -6,14 +6,14 @@ use proptest::sample::select;
 use tqkv_core::{CodecId, Effort, Options, ScaleMode};
 use tqkv_simd::{Level, LevelName};
 
-/// A shape that every option fits.
+/// A shape that suits every option.
 const SHAPE: &str = "layers=2 heads=4 kv-heads=2 head-dim=64";
 
 fn parse(text: &str) -> CacheSpec {
     text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-/// `SHAPE` with an option in the place of its own word of that name.
+/// `SHAPE` with the word of an option replaced or added.
 fn with(option: &SpecOption) -> String {
     let name = format!("{}=", option.name);
     let others = SHAPE.split(' ').filter(|word| !word.starts_with(&name));
@@ -158,7 +158,7 @@ fn kinds() -> impl Strategy<Value = Vec<LayerKind>> {
     prop::collection::vec(kind, 0..6)
 }
 
-/// Tiers in the order of age, and a file behind them, whose folder may have any name.
+/// Tiers in order of age, then a spill file. Its folder may have any name.
 fn cold() -> impl Strategy<Value = Vec<(usize, Cold)>> {
     let tiers = prop::collection::btree_map(any::<usize>(), (codec(), codec()), 0..4);
     (tiers, prop::option::of((any::<usize>(), "\\PC+"))).prop_map(|(tiers, file)| {
@@ -187,7 +187,8 @@ prop_compose! {
             key, value, layers, cold, hot, sinks, sliding_window, max_tokens, sparse_values, centring, arithmetic,
             options: Options::DEFAULT.seed(seed).scale_mode(mode).effort(effort),
             level: level.then(|| Level::new(LevelName::Portable).unwrap()),
-            // Set by who asks. There is no rest, so a new option does not compile until it is here.
+            // The caller sets the shape. There is no `..` here, so a new option does not compile until it is
+            // listed.
             shape: KvShape::new(0, 0, 0, 0),
             position_dim: 0,
             kinds: Vec::new(),
@@ -215,7 +216,7 @@ proptest! {
     }
 }
 
-/// The guide has every option as the list has it.
+/// The guide lists every option as in [`OPTIONS`].
 #[test]
 fn the_guide_lists_every_option() {
     let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/options.md");
