@@ -11,53 +11,55 @@
 #include <stdint.h>
 
 /**
- * How a call ended. Later versions may add statuses; the numbers of these stay.
+ * The status of a call. Later versions may add statuses; existing numbers never change.
  */
 typedef enum {
   /**
-   * All is well.
+   * The call succeeded.
    */
   TQKV_OK = 0,
   /**
-   * A pointer is null; nothing was done.
+   * A pointer is null. Nothing was done.
    */
   TQKV_NULL_POINTER = 1,
   /**
-   * A size, number or name that is not accepted; nothing was done.
+   * A size, number or name is not accepted. Nothing was done.
    */
   TQKV_BAD_ARGUMENT = 2,
   /**
-   * A vector that holds NaN or an infinity, or is too large; nothing was appended or attended, blocks before it are
-   * encoded.
+   * A vector holds NaN or an infinity, or is too large. Nothing was appended or attended. Blocks before it
+   * are encoded.
    */
   TQKV_BAD_VECTOR = 3,
   /**
-   * A block whose scale is NaN or infinite; those before it are decoded.
+   * The scale of a block is NaN or infinite. Vectors before it are decoded.
    */
   TQKV_BAD_BLOCK = 4,
   /**
-   * `out` is too short for the result: the number of values was written, nothing else. A budget that is used up is
-   * TQKV_NO_BUDGET.
+   * `out` is too short for the result. Only the number of values was written. (A budget that is used up
+   * returns TQKV_NO_BUDGET.)
    */
   TQKV_FULL = 5,
   /**
-   * A token that left the hot window could not be encoded; it stays uncompressed.
+   * A token that left the hot window could not be encoded. It stays uncompressed.
    */
   TQKV_NOT_ENCODED = 6,
   /**
-   * Tokens that are asked for, or would be seen again, were evicted behind the sliding window.
+   * The sliding window has evicted tokens that were requested or would be seen again.
    */
   TQKV_EVICTED = 7,
   /**
-   * The machine lacks the instruction set or the threads that its environment asks for.
+   * The machine lacks the instruction set or the threads that the environment asks for.
    */
   TQKV_UNSUPPORTED = 8,
   /**
-   * A file or a caller's function cannot be read or written: the file of the cold tier, or a snapshot.
+   * A file or a function of the caller cannot be read or written: the file of the cold tier, or a
+   * snapshot.
    */
   TQKV_IO = 9,
   /**
-   * A defect of the library. Where the call was to change a cache, every later call with it ends so too: free it.
+   * A defect of the library. If the call was to change a cache, every later call with it returns this
+   * status: free it.
    */
   TQKV_PANIC = 10,
   /**
@@ -65,35 +67,37 @@ typedef enum {
    */
   TQKV_OTHER = 11,
   /**
-   * The budget has not as many bytes free as the call may need: nothing was done. Free or cut back another cache of
-   * the budget, and call again.
+   * The budget has fewer free bytes than the call may need. Nothing was done. Free or truncate another
+   * cache of the budget, and call again.
    */
   TQKV_NO_BUDGET = 12,
   /**
-   * The layer holds no token yet.
+   * The layer holds no tokens yet.
    */
   TQKV_EMPTY = 13,
   /**
-   * What was read is no snapshot, damaged, cut short, or of a cache with another spec; the cache is as it was.
+   * The bytes read are not a snapshot, are damaged or cut short, or come from a cache with another spec.
+   * The cache is unchanged.
    */
   TQKV_BAD_SNAPSHOT = 14,
   /**
-   * A cache would have more tokens than its spec allows, or the memory of a device, the pages of a cache on it or a sequence
-   * there is full: nothing was done.
+   * A limit is reached, and nothing was done. Either a cache would exceed the tokens of its spec, or
+   * device memory, the pages of a GPU cache or a sequence there are full.
    */
   TQKV_NO_ROOM = 15,
   /**
-   * The system has not the memory that the sizes passed ask for: nothing was done. Pass fewer tokens, or free some.
+   * The system cannot provide the memory that the passed sizes need. Nothing was done. Pass fewer tokens,
+   * or free memory.
    */
   TQKV_NO_MEMORY = 16,
 } tqkv_status;
 
 /**
- * In which numbers single queries meet encoded tokens.
+ * Number format when single queries meet encoded tokens.
  */
 typedef enum {
   /**
-   * Signed bytes and exact sums: the same bits on every machine; the default.
+   * Signed bytes and exact sums, with the same bits on every machine. The default.
    */
   TQKV_ARITHMETIC_INT8 = 0,
   /**
@@ -103,19 +107,19 @@ typedef enum {
 } tqkv_arithmetic;
 
 /**
- * Whether the mean of the first keys is subtracted from keys.
+ * Key centring: the mean of earlier keys is subtracted from keys.
  */
 typedef enum {
   /**
-   * It is not.
+   * Keys are stored as they are.
    */
   TQKV_CENTRING_OFF = 0,
   /**
-   * It is.
+   * The mean is subtracted.
    */
   TQKV_CENTRING_ON = 1,
   /**
-   * Where it holds enough of the keys' energy; the default.
+   * The mean is subtracted if it holds enough of the energy of the keys. The default.
    */
   TQKV_CENTRING_AUTO = 2,
 } tqkv_centring;
@@ -133,31 +137,31 @@ typedef enum {
    */
   TQKV_F16 = 1,
   /**
-   * The upper halves of 32-bit floats.
+   * bf16: the upper halves of 32-bit floats.
    */
   TQKV_BF16 = 2,
 } tqkv_dtype;
 
 /**
- * How hard an encoder looks for a good scale.
+ * How hard an encoder searches for a good scale.
  */
 typedef enum {
   /**
-   * One scale.
+   * Tries one scale.
    */
   TQKV_EFFORT_FAST = 0,
   /**
-   * A few where they pay; the default.
+   * Tries a few scales if that helps. The default.
    */
   TQKV_EFFORT_DEFAULT = 1,
   /**
-   * Many.
+   * Tries many scales.
    */
   TQKV_EFFORT_BEST = 2,
 } tqkv_effort;
 
 /**
- * Which scale a block stores.
+ * The choice of the scale that a block stores.
  */
 typedef enum {
   /**
@@ -169,7 +173,7 @@ typedef enum {
    */
   TQKV_SCALE_PRESERVING = 1,
   /**
-   * Dot products keep no shrinkage; the default.
+   * Dot products do not shrink on average. The default.
    */
   TQKV_SCALE_UNBIASED = 2,
   /**
@@ -179,7 +183,7 @@ typedef enum {
 } tqkv_scale_mode;
 
 /**
- * A limit on the bytes of keys and values that all caches made with it hold together. Pages that forks share count once.
+ * A limit on the bytes of keys and values of all caches made with it. Pages that forks share count once.
  */
 typedef struct tqkv_budget tqkv_budget;
 
@@ -189,7 +193,7 @@ typedef struct tqkv_budget tqkv_budget;
 typedef struct tqkv_cache tqkv_cache;
 
 /**
- * A codec of one head dim: encodes, decodes and scores blocks. It never changes.
+ * A codec for one head dim. It encodes, decodes and scores blocks, and never changes.
  */
 typedef struct tqkv_codec tqkv_codec;
 
@@ -205,30 +209,30 @@ typedef struct tqkv_gpu_cache tqkv_gpu_cache;
  */
 typedef struct {
   /**
-   * Tokens after which encoded ones go there, counted from the newest.
+   * Number of tokens, counted from the newest, after which encoded ones go there.
    */
   size_t after;
   /**
-   * The folder of a file that they are moved to; the last tier. Null: they are encoded again.
+   * Folder of the file that they are moved to, only in the last tier. Null: they are encoded again.
    */
   const char *spill_folder;
   /**
-   * Codec of the keys that are encoded again.
+   * Codec for keys that are encoded again.
    */
   uint32_t key_codec;
   /**
-   * Codec of the values.
+   * Codec for values that are encoded again.
    */
   uint32_t value_codec;
 } tqkv_tier;
 
 /**
- * What a cache is built from. Fill it with `tqkv_spec_init`, then change what is to differ: later versions add fields at
- * the end, and a program keeps working without being compiled again.
+ * The spec of a cache. Fill it with `tqkv_spec_init`, then change fields. Later versions add fields at the
+ * end, and compiled programs keep working.
  */
 typedef struct {
   /**
-   * Bytes of the struct as the program knows it.
+   * Bytes of the struct in the program's version.
    */
   size_t struct_size;
   /**
@@ -248,24 +252,24 @@ typedef struct {
    */
   size_t head_dim;
   /**
-   * First tokens, kept f16 for ever.
+   * Number of first tokens that stay f16 for ever.
    */
   size_t sinks;
   /**
-   * Newest tokens, kept f16.
+   * Number of newest tokens that stay f16.
    */
   size_t hot;
   /**
-   * Tokens that a query sees besides the sinks; older ones are evicted. 0: all of them.
+   * Number of tokens that a query sees besides the sinks; older ones are evicted. 0: all tokens.
    */
   size_t sliding_window;
   /**
-   * Tokens after which encoded ones go cold, counted from the newest. 0: never.
+   * Number of tokens, counted from the newest, after which encoded ones go cold. 0: never.
    */
   size_t cold_after;
   /**
-   * Where cold_after is not 0: the folder of a file that cold tokens are moved to. Null: they are encoded again, with
-   * cold_key_codec and cold_value_codec.
+   * Used if cold_after is not 0: the folder of the file that cold tokens are moved to. Null: they are
+   * encoded again with cold_key_codec and cold_value_codec.
    */
   const char *spill_folder;
   /**
@@ -273,7 +277,7 @@ typedef struct {
    */
   uint64_t seed;
   /**
-   * Codec of keys, as `tqkv_codec_from_name` gives it.
+   * Codec of keys, a number from `tqkv_codec_from_name`.
    */
   uint32_t key_codec;
   /**
@@ -305,21 +309,21 @@ typedef struct {
    */
   uint32_t arithmetic;
   /**
-   * Coordinates of a value and of a result. 0: as head_dim.
+   * Coordinates of a value and of a result. 0: head_dim.
    */
   size_t value_dim;
   /**
-   * Further cold tiers, each older than the one before it and than cold_after. Arrays are read when a cache is made, and
-   * not kept; null where there is none.
+   * Further cold tiers, each older than the one before it and than cold_after. Null: none. Arrays are read
+   * when a cache is made, and not kept.
    */
   const tqkv_tier *tiers;
   /**
-   * How many.
+   * Length of tiers.
    */
   size_t tiers_len;
   /**
-   * For each layer, tokens that a query sees in the model, without sinks; 0: all of them; SIZE_MAX: the layer keeps no keys and
-   * values. Null: sliding_window says it for all.
+   * For each layer, the number of tokens that a query sees in the model, without sinks. 0: all tokens.
+   * SIZE_MAX: the layer keeps no keys and values. Null: sliding_window applies to all layers.
    */
   const size_t *layer_windows;
   /**
@@ -327,7 +331,8 @@ typedef struct {
    */
   size_t layer_windows_len;
   /**
-   * For each layer, the codec of keys, then that of values. Null: key_codec and value_codec for all.
+   * For each layer, the codec of keys and the codec of values. Null: key_codec and value_codec for all
+   * layers.
    */
   const uint32_t *layer_codecs;
   /**
@@ -343,50 +348,53 @@ typedef struct {
    */
   size_t sink_logits_len;
   /**
-   * Factor of the logits. 0: 1 / sqrt(head_dim).
+   * Scale of the logits. 0: 1 / sqrt(head_dim).
    */
   float scale;
   /**
-   * Logits l become soft_cap * tanh(l / soft_cap). 0: they do not.
+   * Soft cap: a logit l becomes soft_cap * tanh(l / soft_cap). 0: no cap.
    */
   float soft_cap;
   /**
-   * Encoded values are skipped, 32 at a time, that weigh less than this share of the largest weight so far. 0: none.
+   * Runs of 32 encoded values are skipped if each weighs less than this share of the largest weight so
+   * far. 0: none is skipped.
    */
   float sparse_values;
   /**
-   * 0.
+   * Must be 0.
    */
   uint32_t reserved;
   /**
-   * A text that says more, such as "t4,t2 hot=32 last:i8 tier=4096:t2"; read when a cache is made, and not kept. Where it
-   * names an option, the field of that option is of no effect. Null: none. `tqkv_spec_from_text` sets it.
+   * A text of further options, such as "t4,t2 hot=32 last:i8 tier=4096:t2". If it names an option, the
+   * field of that option has no effect. The text is read when a cache is made, and not kept. Null: none.
+   * `tqkv_spec_from_text` sets it.
    */
   const char *text;
 } tqkv_spec;
 
 /**
- * Tokens by tier and bytes as allocated. Token counts are of the first KV head that there is, bytes of the whole cache.
+ * Tokens by tier, and allocated bytes. Token counts are of the first KV head that keeps any. Bytes are of
+ * the whole cache.
  */
 typedef struct {
   /**
-   * Tokens appended and not truncated, evicted ones included.
+   * Tokens that were appended and not truncated, evicted ones included.
    */
   size_t tokens;
   /**
-   * First tokens, f16.
+   * First tokens, in f16.
    */
   size_t sinks;
   /**
-   * Values in the hot window, f16.
+   * Values in the hot window, in f16.
    */
   size_t hot;
   /**
-   * Keys beyond the hot window that wait for their mean, f16.
+   * Keys beyond the hot window that wait for their mean, in f16.
    */
   size_t waiting_keys;
   /**
-   * Encoded values.
+   * Values in warm pages.
    */
   size_t warm;
   /**
@@ -402,7 +410,7 @@ typedef struct {
    */
   size_t centred_heads;
   /**
-   * Bytes of memory held for keys and values, spare capacity included; what is shared with forks counts whole.
+   * Bytes allocated for keys and values, spare capacity included. Memory shared with forks counts in full.
    */
   size_t allocated_bytes;
   /**
@@ -410,14 +418,14 @@ typedef struct {
    */
   size_t spilled_bytes;
   /**
-   * Bytes of allocated_bytes that forks use as well.
+   * Bytes of allocated_bytes that forks share.
    */
   size_t shared_bytes;
 } tqkv_cache_stats;
 
 #if defined(TQKV_CUDA)
 /**
- * What a cache on a GPU is built from.
+ * The spec of a cache on a GPU.
  */
 typedef struct {
   /**
@@ -441,15 +449,15 @@ typedef struct {
    */
   size_t head_dim;
   /**
-   * Sequences side by side.
+   * Number of sequences.
    */
   size_t num_sequences;
   /**
-   * Tokens of one sequence at most.
+   * Token limit of one sequence.
    */
   size_t max_tokens;
   /**
-   * Tokens of all sequences together that there are pages for. 0: num_sequences * max_tokens.
+   * Tokens of all sequences together for which there are pages. 0: num_sequences * max_tokens.
    */
   size_t pool_tokens;
   /**
@@ -461,7 +469,7 @@ typedef struct {
    */
   uint32_t key_codec;
   /**
-   * Codec of values: one of the same.
+   * Codec of values; the same list.
    */
   uint32_t value_codec;
   /**
@@ -476,14 +484,15 @@ typedef struct {
 #endif
 
 /**
- * Writes all of `len` bytes, and returns 0; anything else is a failure. `user` is what was passed beside the function. It must
- * return: no exception, no longjmp.
+ * Writes all of `len` bytes and returns 0; any other result is a failure. `user` is the pointer that was
+ * passed with the function. The function must return, without exception or longjmp.
  */
 typedef int (*tqkv_write_fn)(void *user, const uint8_t *bytes, size_t len);
 
 /**
- * Reads up to `len` bytes, at least one, and returns how many; 0 at the end, below 0 for a failure. `user` is what was passed
- * beside the function. It must return: no exception, no longjmp.
+ * Reads between 1 and `len` bytes and returns their number. Returns 0 at the end, and a negative number for
+ * a failure. `user` is the pointer that was passed with the function. The function must return, without
+ * exception or longjmp.
  */
 typedef ptrdiff_t (*tqkv_read_fn)(void *user, uint8_t *bytes, size_t len);
 
@@ -492,12 +501,13 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * Attends from the newest position of one layer: `q` is [num_heads, head_dim] and `out` [num_heads, value_dim], each of a
- * `tqkv_dtype`; results are rounded to that of `out`. A layer without a token is TQKV_EMPTY. Several threads may attend
- * at once.
+ * Attends from the newest position of one layer. `q` is [num_heads, head_dim] and `out` is [num_heads,
+ * value_dim], each of a `tqkv_dtype`. Results are rounded to the type of `out`. A layer without tokens
+ * returns TQKV_EMPTY. Several threads may attend at once.
  *
  * # Safety
- * `cache` is null or a cache that is not freed; `q` and `out` are null or point to as many values as are passed.
+ * `cache` is null or a cache that is not freed. `q` and `out` are null or point to the passed number of
+ * values.
  */
 tqkv_status tqkv_attend(const tqkv_cache *cache,
                         size_t layer,
@@ -509,14 +519,14 @@ tqkv_status tqkv_attend(const tqkv_cache *cache,
                         size_t out_values);
 
 /**
- * Attends in one layer of several caches, as `tqkv_attend` in each: `q` is [caches, num_heads, head_dim], `out`
- * [caches, num_heads, value_dim]. Results are those of the calls one by one, to the bit; the threads divide the caches as
- * well. Heads and dims are alike in all caches, lengths are not; one cache may be there twice. What is refused is named by
- * the index of its cache, and nothing is written.
+ * Attends in one layer of several caches, as `tqkv_attend` does in each. `q` is [caches, num_heads,
+ * head_dim] and `out` is [caches, num_heads, value_dim]. The results have the same bits as single calls, and
+ * threads also divide the caches among themselves. All caches must have the same heads and dims. Lengths may
+ * differ, and a cache may appear twice. A refusal names the index of the cache, and nothing is written.
  *
  * # Safety
- * `caches` is null or points to `num_caches` handles, each null or a cache that is not freed; `q` and `out` are null or point
- * to as many values as are passed.
+ * `caches` is null or points to `num_caches` handles, each of which is null or a cache that is not freed.
+ * `q` and `out` are null or point to the passed number of values.
  */
 tqkv_status tqkv_attend_many(const tqkv_cache *const *caches,
                              size_t num_caches,
@@ -529,11 +539,13 @@ tqkv_status tqkv_attend_many(const tqkv_cache *const *caches,
                              size_t out_values);
 
 /**
- * Appends a chunk of tokens and attends causally with the queries of each: `q` is [tokens, num_heads, head_dim] of `q_dtype`
- * and `out` [tokens, num_heads, value_dim] of `out_dtype`; `dtype`, `k` and `v` are as in `tqkv_append`.
+ * Appends a chunk of tokens and attends causally with the queries of each. `q` is [tokens, num_heads,
+ * head_dim] of `q_dtype`. `out` is [tokens, num_heads, value_dim] of `out_dtype`. `dtype`, `k` and `v` are
+ * as in `tqkv_append`.
  *
  * # Safety
- * `cache` is null or a cache that is not freed; the others are null or point to as many values as are passed.
+ * `cache` is null or a cache that is not freed. The other pointers are null or point to the passed number of
+ * values.
  */
 tqkv_status tqkv_prefill(tqkv_cache *cache,
                          size_t layer,
@@ -550,13 +562,13 @@ tqkv_status tqkv_prefill(tqkv_cache *cache,
                          size_t out_values);
 
 /**
- * Writes the logits of one query head (`q` has head_dim values of `q_dtype`), scaled and capped as the spec says, over every
- * token that the newest position sees, oldest first, as 32-bit floats, and their number to `count`. Where `out` is too
- * short, the number is written, and the call ends with TQKV_FULL.
+ * Writes the logits of one query head over every token that the newest position sees, oldest first. `q` has
+ * head_dim values of `q_dtype`. The logits are 32-bit floats, scaled and capped as the spec says. Their
+ * number goes to `count`. If `out` is too short, only the number is written, and the call returns TQKV_FULL.
  *
  * # Safety
- * `cache` is null or a cache that is not freed; `q` and `out` are null or point to as many values as are passed; `count`
- * is null or can be written.
+ * `cache` is null or a cache that is not freed. `q` and `out` are null or point to the passed number of
+ * values. `count` is null or can be written.
  */
 tqkv_status tqkv_scores(const tqkv_cache *cache,
                         size_t layer,
@@ -569,7 +581,8 @@ tqkv_status tqkv_scores(const tqkv_cache *cache,
                         size_t *count);
 
 /**
- * Makes a budget of at most `bytes` bytes; SIZE_MAX counts and refuses nothing. On failure `*budget` is null.
+ * Makes a budget of at most `bytes` bytes. With SIZE_MAX it counts and refuses nothing. On failure `*budget`
+ * is null.
  *
  * # Safety
  * `budget` is null or can be written.
@@ -580,73 +593,71 @@ tqkv_status tqkv_budget_create(size_t bytes, tqkv_budget **budget);
  * Frees the handle of a budget; null is accepted. Caches made with it stay within its limit.
  *
  * # Safety
- * `budget` is null or came from `tqkv_budget_create`, was not freed, and no call uses it.
+ * `budget` is null or a handle from `tqkv_budget_create` that is not freed and that no call uses.
  */
 void tqkv_budget_free(tqkv_budget *budget);
 
 /**
- * Writes the bytes that caches hold now.
+ * Writes the number of bytes that caches hold now.
  *
  * # Safety
- * `budget` is null or a budget that is not freed; `bytes` is null or can be written.
+ * `budget` is null or a budget that is not freed. `bytes` is null or can be written.
  */
 tqkv_status tqkv_budget_used(const tqkv_budget *budget, size_t *bytes);
 
 /**
- * Writes the bytes that caches may hold together.
+ * Writes the limit in bytes.
  *
  * # Safety
- * `budget` is null or a budget that is not freed; `bytes` is null or can be written.
+ * `budget` is null or a budget that is not freed. `bytes` is null or can be written.
  */
 tqkv_status tqkv_budget_limit(const tqkv_budget *budget, size_t *bytes);
 
 /**
- * Makes an empty cache. On failure `*cache` is null. The first cache of a process starts its threads: as many as
- * `tqkv_set_threads` or RAYON_NUM_THREADS says, or as there are processors; a child of `fork` has none of them and makes no
- * use of a cache.
+ * Makes an empty cache. On failure `*cache` is null. The first cache of a process starts its threads.
+ * `tqkv_set_threads` or RAYON_NUM_THREADS sets their number; the default is one per processor. A child of
+ * `fork` has none of these threads and cannot use caches: make the first cache in the child.
  *
  * # Safety
- * `spec` is null or was filled by `tqkv_spec_init`; `cache` is null or can be written.
+ * `spec` is null or was filled by `tqkv_spec_init`. `cache` is null or can be written.
  */
-tqkv_status tqkv_create(const tqkv_spec *spec,
-                        tqkv_cache **cache);
+tqkv_status tqkv_create(const tqkv_spec *spec, tqkv_cache **cache);
 
 /**
- * As `tqkv_create`, with keys and values that count in a budget: calls that need more of it than is free end with
- * TQKV_NO_BUDGET and change nothing.
+ * Makes an empty cache whose keys and values count against a budget. A call that needs more than is free
+ * returns TQKV_NO_BUDGET and changes nothing. Otherwise see `tqkv_create`.
  *
  * # Safety
- * As `tqkv_create`; `budget` is null or a budget that is not freed.
+ * The contract of `tqkv_create`. `budget` is null or a budget that is not freed.
  */
-tqkv_status tqkv_create_within(const tqkv_spec *spec,
-                               const tqkv_budget *budget,
-                               tqkv_cache **cache);
+tqkv_status tqkv_create_within(const tqkv_spec *spec, const tqkv_budget *budget, tqkv_cache **cache);
 
 /**
- * Makes another cache with the same tokens and budget: pages are shared until one of the two writes to them, so this costs
- * a few pointers a page. Both are freed. On failure `*fork` is null.
+ * Makes another cache with the same tokens and budget. Pages are shared until one of the two writes to them,
+ * so a fork costs a few pointers per page. Each cache is freed on its own. On failure `*fork` is null.
  *
  * # Safety
- * `cache` is null or a cache that is not freed; `fork` is null or can be written.
+ * `cache` is null or a cache that is not freed. `fork` is null or can be written.
  */
-tqkv_status tqkv_fork(const tqkv_cache *cache,
-                      tqkv_cache **fork);
+tqkv_status tqkv_fork(const tqkv_cache *cache, tqkv_cache **fork);
 
 /**
- * Frees a cache; null is accepted. Pages that it shares with forks stay theirs.
+ * Frees a cache; null is accepted. Its forks keep the shared pages.
  *
  * # Safety
- * `cache` is null or came from `tqkv_create`, `tqkv_create_within` or `tqkv_fork`, was not freed, and no call uses it.
+ * `cache` is null or a handle from `tqkv_create`, `tqkv_create_within` or `tqkv_fork` that is not freed and
+ * that no call uses.
  */
 void tqkv_free(tqkv_cache *cache);
 
 /**
- * Appends tokens to one layer. `k` is [tokens, num_kv_heads, head_dim] of a `tqkv_dtype`, after RoPE, `v`
- * [tokens, num_kv_heads, value_dim]; `k_values` and `v_values` say how many values each holds. What is refused leaves
- * the cache as it was.
+ * Appends tokens to one layer. `k` is [tokens, num_kv_heads, head_dim] of a `tqkv_dtype`, after RoPE. `v` is
+ * [tokens, num_kv_heads, value_dim]. `k_values` and `v_values` are the numbers of values. If the call fails,
+ * the cache is unchanged.
  *
  * # Safety
- * `cache` is null or a cache that is not freed; `k` and `v` are null or point to as many values as are passed.
+ * `cache` is null or a cache that is not freed. `k` and `v` are null or point to the passed number of
+ * values.
  */
 tqkv_status tqkv_append(tqkv_cache *cache,
                         size_t layer,
@@ -657,12 +668,12 @@ tqkv_status tqkv_append(tqkv_cache *cache,
                         size_t v_values);
 
 /**
- * Writes the keys of tokens `start` to `end`, not included, of one KV head as they are held, decoded: `out` is
- * [end - start, head_dim] of a `tqkv_dtype`. Tokens that are gone are TQKV_EVICTED. For engines that must have them;
- * attention does not.
+ * Decodes the keys of tokens `start` to `end` (not included) of one KV head, as the cache holds them. `out`
+ * is [end - start, head_dim] of a `tqkv_dtype`. Tokens that are gone return TQKV_EVICTED. Attention does not
+ * need this call; it serves engines that must have decoded keys.
  *
  * # Safety
- * `cache` is null or a cache that is not freed; `out` is null or points to as many values as are passed.
+ * `cache` is null or a cache that is not freed. `out` is null or points to the passed number of values.
  */
 tqkv_status tqkv_keys(const tqkv_cache *cache,
                       size_t layer,
@@ -674,10 +685,10 @@ tqkv_status tqkv_keys(const tqkv_cache *cache,
                       size_t out_values);
 
 /**
- * Writes values, as `tqkv_keys`: `out` is [end - start, value_dim].
+ * Decodes values: `out` is [end - start, value_dim]. Otherwise see `tqkv_keys`.
  *
  * # Safety
- * As there.
+ * The contract of `tqkv_keys`.
  */
 tqkv_status tqkv_values(const tqkv_cache *cache,
                         size_t layer,
@@ -689,18 +700,18 @@ tqkv_status tqkv_values(const tqkv_cache *cache,
                         size_t out_values);
 
 /**
- * Drops the tokens from index `len` on, in every layer; a layer that is shorter stays as it is. With a sliding window,
- * tokens that would be seen again may be gone: TQKV_EVICTED, and nothing is dropped. The newest 256 tokens can always be
- * dropped, counted from the greatest length since the cache was made or reset, not from the present one.
+ * Drops the tokens from index `len` on, in every layer; a shorter layer stays as it is. With a sliding
+ * window, the shorter sequence may see evicted tokens. The call returns TQKV_EVICTED then, and drops
+ * nothing. The newest 256 tokens can always be dropped. They count from the greatest length since the cache
+ * was made or reset, not from the present length.
  *
  * # Safety
  * `cache` is null or a cache that is not freed.
  */
-tqkv_status tqkv_truncate(tqkv_cache *cache,
-                          size_t len);
+tqkv_status tqkv_truncate(tqkv_cache *cache, size_t len);
 
 /**
- * Back to the empty cache.
+ * Empties the cache.
  *
  * # Safety
  * `cache` is null or a cache that is not freed.
@@ -711,54 +722,53 @@ tqkv_status tqkv_reset(tqkv_cache *cache);
  * Writes the number of tokens in the first layer that keeps any, evicted ones included.
  *
  * # Safety
- * `cache` is null or a cache that is not freed; `len` is null or can be written.
+ * `cache` is null or a cache that is not freed. `len` is null or can be written.
  */
 tqkv_status tqkv_len(const tqkv_cache *cache, size_t *len);
 
 /**
- * Writes what is where, and what it costs. `struct_size` is `sizeof(tqkv_cache_stats)`.
+ * Writes token counts by tier, and bytes. `struct_size` is `sizeof(tqkv_cache_stats)`.
  *
  * # Safety
- * `cache` is null or a cache that is not freed; `stats` is null or points to `struct_size` bytes that can be written.
+ * `cache` is null or a cache that is not freed. `stats` is null or points to `struct_size` bytes that can be
+ * written.
  */
-tqkv_status tqkv_stats(const tqkv_cache *cache,
-                       tqkv_cache_stats *stats,
-                       size_t struct_size);
+tqkv_status tqkv_stats(const tqkv_cache *cache, tqkv_cache_stats *stats, size_t struct_size);
 
 /**
- * How many codecs there are.
+ * Returns the number of codecs.
  */
 size_t tqkv_codec_count(void);
 
 /**
- * Writes the number of the codec at `index`, below `tqkv_codec_count()`. Numbers are not indices: they are stored in
- * files, and stay.
+ * Writes the number of the codec at `index`, which is below `tqkv_codec_count()`. A codec's number is not
+ * its index. Files store it, so it never changes.
  *
  * # Safety
  * `codec` is null or can be written.
  */
-tqkv_status tqkv_codec_id(size_t index,
-                          uint32_t *codec);
+tqkv_status tqkv_codec_id(size_t index, uint32_t *codec);
 
 /**
- * Writes the number of the codec of a name, such as "s4", in small letters or capitals.
+ * Writes the number of the codec with this name, such as "s4". The name is not case-sensitive.
  *
  * # Safety
- * `name` is null or ends with a zero; `codec` is null or can be written.
+ * `name` is null or ends with a zero. `codec` is null or can be written.
  */
 tqkv_status tqkv_codec_from_name(const char *name, uint32_t *codec);
 
 /**
- * The name of a codec by its number; null where no codec has it.
+ * Returns the name of the codec with this number, or null if there is none.
  */
 const char *tqkv_codec_name(uint32_t codec);
 
 /**
- * Makes the codec of a name ("s4") for vectors of `dim` values. Encoder, decoder and scores must agree on the seed
- * (caches have 42 unless told otherwise); only encoders heed `scale_mode` and `effort`. On failure `*codec` is null.
+ * Makes the codec with this name ("s4") for vectors of `dim` values. Encoder, decoder and scores must use
+ * the same seed; caches use 42 by default. `scale_mode` and `effort` affect only the encoder. On failure
+ * `*codec` is null.
  *
  * # Safety
- * `name` is null or ends with a zero; `codec` is null or can be written.
+ * `name` is null or ends with a zero. `codec` is null or can be written.
  */
 tqkv_status tqkv_codec_create(const char *name,
                               size_t dim,
@@ -771,24 +781,25 @@ tqkv_status tqkv_codec_create(const char *name,
  * Frees a codec; null is accepted.
  *
  * # Safety
- * `codec` is null or came from `tqkv_codec_create`, was not freed, and no call uses it.
+ * `codec` is null or a handle from `tqkv_codec_create` that is not freed and that no call uses.
  */
 void tqkv_codec_free(tqkv_codec *codec);
 
 /**
- * Writes the bytes of one block.
+ * Writes the number of bytes per block.
  *
  * # Safety
- * `codec` is null or a codec that is not freed; `bytes` is null or can be written.
+ * `codec` is null or a codec that is not freed. `bytes` is null or can be written.
  */
 tqkv_status tqkv_codec_block_bytes(const tqkv_codec *codec, size_t *bytes);
 
 /**
- * Encodes vectors, back to back, into as many blocks. Where one is refused, those before it are encoded.
+ * Encodes vectors, back to back, into the same number of blocks. If a vector is refused, the blocks before
+ * it are encoded.
  *
  * # Safety
- * `codec` is null or a codec that is not freed; `x` is null or points to `x_values` values, `blocks` is null or points to
- * `blocks_bytes` bytes that can be written.
+ * `codec` is null or a codec that is not freed. `x` is null or points to `x_values` values. `blocks` is null
+ * or points to `blocks_bytes` bytes that can be written.
  */
 tqkv_status tqkv_codec_encode(const tqkv_codec *codec,
                               const float *x,
@@ -797,11 +808,12 @@ tqkv_status tqkv_codec_encode(const tqkv_codec *codec,
                               size_t blocks_bytes);
 
 /**
- * Decodes blocks, back to back, into as many vectors. Where one is refused, those before it are decoded.
+ * Decodes blocks, back to back, into the same number of vectors. If a block is refused, the vectors before
+ * it are decoded.
  *
  * # Safety
- * `codec` is null or a codec that is not freed; `blocks` is null or points to `blocks_bytes` bytes, `out` is null or points
- * to `out_values` values that can be written.
+ * `codec` is null or a codec that is not freed. `blocks` is null or points to `blocks_bytes` bytes. `out` is
+ * null or points to `out_values` values that can be written.
  */
 tqkv_status tqkv_codec_decode(const tqkv_codec *codec,
                               const uint8_t *blocks,
@@ -810,11 +822,12 @@ tqkv_status tqkv_codec_decode(const tqkv_codec *codec,
                               size_t out_values);
 
 /**
- * Writes the dot products of one query (`dim` values, not rotated) and blocks, one a block, without decoding them. A
- * block whose scale is NaN or infinite has no such product: its score is NaN or infinite.
+ * Writes the dot products of one query and blocks, one per block, without decoding them. The query has `dim`
+ * values and is not rotated. For a block whose scale is NaN or infinite, the score is NaN or infinite.
  *
  * # Safety
- * `codec` is null or a codec that is not freed; the others are null or point to as many values and bytes as are passed.
+ * `codec` is null or a codec that is not freed. The other pointers are null or point to the passed number of
+ * values or bytes.
  */
 tqkv_status tqkv_codec_scores(const tqkv_codec *codec,
                               const float *q,
@@ -825,25 +838,25 @@ tqkv_status tqkv_codec_scores(const tqkv_codec *codec,
                               size_t out_values);
 
 /**
- * What was wrong with the last call on this thread that failed: one line, which names what is accepted. Empty where
- * none did. The text lives until the next call on this thread that fails.
+ * Returns one line about the last failed call of this thread, which names what is accepted. It is empty if
+ * no call failed. The text is valid until the next failed call of this thread.
  */
 const char *tqkv_last_error(void);
 
 /**
- * The name of a status, such as "TQKV_OK"; for numbers that are none, "unknown status".
+ * Returns the name of a status, such as "TQKV_OK", or "unknown status" for other numbers.
  */
 const char *tqkv_status_name(uint32_t status);
 
 /**
- * The version of the library, such as "0.1.0".
+ * Returns the version of the library, such as "0.1.0".
  */
 const char *tqkv_version(void);
 
 #if defined(TQKV_CUDA)
 /**
- * Fills a spec with the defaults: codec s4 for keys and values, one sequence of up to 4096 tokens. `struct_size` is
- * `sizeof(tqkv_gpu_spec)`. The shape is checked when a cache is made.
+ * Fills a spec with the defaults: codec s4 for keys and values, and one sequence of up to 4096 tokens.
+ * `struct_size` is `sizeof(tqkv_gpu_spec)`. The shape is checked when a cache is made.
  *
  * # Safety
  * `spec` is null or points to `struct_size` bytes that can be written.
@@ -858,17 +871,16 @@ tqkv_status tqkv_gpu_spec_init(tqkv_gpu_spec *spec,
 
 #if defined(TQKV_CUDA)
 /**
- * Makes an empty cache on device number `ordinal`, in its primary context (that of the runtime API); takes its device memory
- * at once. All work happens in the order of `stream`, a CUstream or cudaStream_t, null for the default stream; it lives as
- * long as the cache. On failure `*cache` is null; TQKV_UNSUPPORTED is a machine without a driver or a device that serves.
+ * Makes an empty cache on device number `ordinal`, in its primary context, which the CUDA runtime API also
+ * uses. Allocates all of its device memory. All work happens in the order of `stream`, a CUstream or
+ * cudaStream_t; null is the default stream. The stream must outlive the cache. On failure `*cache` is null.
+ * TQKV_UNSUPPORTED says that the machine has no driver or no suitable device.
  *
  * # Safety
- * `spec` is null or was filled by `tqkv_gpu_spec_init`; `stream` is a stream or null; `cache` is null or can be written.
+ * `spec` is null or was filled by `tqkv_gpu_spec_init`. `stream` is a stream or null. `cache` is null or can
+ * be written.
  */
-tqkv_status tqkv_gpu_create(const tqkv_gpu_spec *spec,
-                            size_t ordinal,
-                            void *stream,
-                            tqkv_gpu_cache **cache);
+tqkv_status tqkv_gpu_create(const tqkv_gpu_spec *spec, size_t ordinal, void *stream, tqkv_gpu_cache **cache);
 #endif
 
 #if defined(TQKV_CUDA)
@@ -876,20 +888,21 @@ tqkv_status tqkv_gpu_create(const tqkv_gpu_spec *spec,
  * Frees a cache; null is accepted.
  *
  * # Safety
- * `cache` is null or came from `tqkv_gpu_create`, was not freed, and no call uses it.
+ * `cache` is null or a handle from `tqkv_gpu_create` that is not freed and that no call uses.
  */
 void tqkv_gpu_free(tqkv_gpu_cache *cache);
 #endif
 
 #if defined(TQKV_CUDA)
 /**
- * Appends tokens to one layer: token i goes to the end of `sequences[i]`, which may repeat. `k` and `v` are device memory,
- * [tokens, num_kv_heads, head_dim] of a `tqkv_dtype`, k after RoPE. Waits for the device; what is refused leaves the cache as
- * it was.
+ * Appends tokens to one layer. Token i goes to the end of `sequences[i]`; a sequence may repeat. `k` and `v`
+ * are device memory, [tokens, num_kv_heads, head_dim] of a `tqkv_dtype`, with k after RoPE. Waits for the
+ * device. If the call fails, the cache is unchanged.
  *
  * # Safety
- * `cache` is null or a cache that is not freed; `sequences` is null or has `tokens` numbers; `k` and `v` have as many values
- * in memory of the device's context, written in the order of the cache's stream.
+ * `cache` is null or a cache that is not freed. `sequences` is null or has `tokens` numbers. `k` and `v`
+ * have the passed number of values in memory of the device's context. These were written in the order of the
+ * cache's stream.
  */
 tqkv_status tqkv_gpu_append(tqkv_gpu_cache *cache,
                             size_t layer,
@@ -904,11 +917,12 @@ tqkv_status tqkv_gpu_append(tqkv_gpu_cache *cache,
 
 #if defined(TQKV_CUDA)
 /**
- * Attends from the newest token of some sequences: row i of `q` and `out`, device memory of [count, num_heads, head_dim], is
- * for `sequences[i]`; null with a count of 0 is all of them in order. Sequences without tokens give zeros. Does not wait.
+ * Attends from the newest token of some sequences. `q` and `out` are device memory of [count, num_heads,
+ * head_dim], and row i is for `sequences[i]`. Null with a count of 0 means all sequences in order. Sequences
+ * without tokens give zeros. Does not wait.
  *
  * # Safety
- * As `tqkv_gpu_append`; nothing else touches `out` before the stream has passed the call.
+ * The contract of `tqkv_gpu_append`. Nothing else touches `out` before the stream has passed the call.
  */
 tqkv_status tqkv_gpu_attend(tqkv_gpu_cache *cache,
                             size_t layer,
@@ -924,23 +938,23 @@ tqkv_status tqkv_gpu_attend(tqkv_gpu_cache *cache,
 
 #if defined(TQKV_CUDA)
 /**
- * Begins a step of a model: a token at the end of each of `sequences`, which may repeat, in every layer. Then follow
- * `tqkv_gpu_append_step` and `tqkv_gpu_attend_step` of each layer, which only launch kernels, and `tqkv_gpu_end_step`.
+ * Begins a step of a model, which appends a token to each of `sequences` in every layer; a sequence may
+ * repeat. For each layer, call `tqkv_gpu_append_step` and `tqkv_gpu_attend_step`, which only launch kernels.
+ * Then call `tqkv_gpu_end_step`.
  *
  * # Safety
- * `cache` is null or a cache that is not freed; `sequences` is null or has `tokens` numbers.
+ * `cache` is null or a cache that is not freed. `sequences` is null or has `tokens` numbers.
  */
-tqkv_status tqkv_gpu_begin_step(tqkv_gpu_cache *cache,
-                                const size_t *sequences,
-                                size_t tokens);
+tqkv_status tqkv_gpu_begin_step(tqkv_gpu_cache *cache, const size_t *sequences, size_t tokens);
 #endif
 
 #if defined(TQKV_CUDA)
 /**
- * Encodes keys and values of the step's tokens in one layer, as `tqkv_gpu_append`, in one launch and without waiting.
+ * Encodes keys and values of the step's tokens in one layer, as `tqkv_gpu_append` does, with one launch and
+ * without waiting.
  *
  * # Safety
- * As `tqkv_gpu_append`, until the step has ended.
+ * The contract of `tqkv_gpu_append`, until the step has ended.
  */
 tqkv_status tqkv_gpu_append_step(tqkv_gpu_cache *cache,
                                  size_t layer,
@@ -953,11 +967,11 @@ tqkv_status tqkv_gpu_append_step(tqkv_gpu_cache *cache,
 
 #if defined(TQKV_CUDA)
 /**
- * Attends with the query of each of the step's tokens, which sees its sequence up to itself: `q` and `out` are device memory
- * of [tokens, num_heads, head_dim]. Does not wait.
+ * Attends with the query of each token of the step, which sees its sequence up to itself. `q` and `out` are
+ * device memory of [tokens, num_heads, head_dim]. Does not wait.
  *
  * # Safety
- * As `tqkv_gpu_attend`.
+ * The contract of `tqkv_gpu_attend`.
  */
 tqkv_status tqkv_gpu_attend_step(tqkv_gpu_cache *cache,
                                  size_t layer,
@@ -971,7 +985,8 @@ tqkv_status tqkv_gpu_attend_step(tqkv_gpu_cache *cache,
 
 #if defined(TQKV_CUDA)
 /**
- * Waits for the step, once. TQKV_BAD_VECTOR names a vector that could not be encoded: the step's tokens are dropped then.
+ * Waits once for the whole step. TQKV_BAD_VECTOR names a vector that could not be encoded; the tokens of the
+ * step are dropped then.
  *
  * # Safety
  * `cache` is null or a cache that is not freed.
@@ -981,32 +996,29 @@ tqkv_status tqkv_gpu_end_step(tqkv_gpu_cache *cache);
 
 #if defined(TQKV_CUDA)
 /**
- * Allocates what steps of up to `tokens` tokens need, so that no buffer moves later and CUDA graphs may hold their launches.
+ * Allocates the buffers for steps of up to `tokens` tokens. No buffer moves later, so CUDA graphs may hold
+ * the launches.
  *
  * # Safety
  * `cache` is null or a cache that is not freed.
  */
-tqkv_status tqkv_gpu_reserve(tqkv_gpu_cache *cache,
-                             size_t tokens);
+tqkv_status tqkv_gpu_reserve(tqkv_gpu_cache *cache, size_t tokens);
 #endif
 
 #if defined(TQKV_CUDA)
 /**
- * Makes sequence `to`, which is empty, a copy of the first `len` tokens of `from`, or of as many as there are. Both use the
- * same pages until one of them writes.
+ * Makes sequence `to`, which must be empty, a copy of the first `len` tokens of `from`. If `from` is
+ * shorter, all its tokens are copied. Both share pages until one of them writes.
  *
  * # Safety
  * `cache` is null or a cache that is not freed.
  */
-tqkv_status tqkv_gpu_fork(tqkv_gpu_cache *cache,
-                          size_t from,
-                          size_t to,
-                          size_t len);
+tqkv_status tqkv_gpu_fork(tqkv_gpu_cache *cache, size_t from, size_t to, size_t len);
 #endif
 
 #if defined(TQKV_CUDA)
 /**
- * Drops the tokens of a sequence from index `len` on, and takes their pages back.
+ * Drops the tokens of a sequence from index `len` on, and frees their pages.
  *
  * # Safety
  * `cache` is null or a cache that is not freed.
@@ -1016,10 +1028,10 @@ tqkv_status tqkv_gpu_truncate(tqkv_gpu_cache *cache, size_t sequence, size_t len
 
 #if defined(TQKV_CUDA)
 /**
- * Writes the tokens of a sequence; 0 for a sequence out of range.
+ * Writes the number of tokens of a sequence; 0 for a sequence out of range.
  *
  * # Safety
- * `cache` is null or a cache that is not freed; `len` is null or can be written.
+ * `cache` is null or a cache that is not freed. `len` is null or can be written.
  */
 tqkv_status tqkv_gpu_len(tqkv_gpu_cache *cache, size_t sequence, size_t *len);
 #endif
@@ -1030,7 +1042,7 @@ tqkv_status tqkv_gpu_len(tqkv_gpu_cache *cache, size_t sequence, size_t *len);
  * [len, num_kv_heads, head_dim]. Does not wait.
  *
  * # Safety
- * `cache` is null or a cache that is not freed; `out` as for `tqkv_gpu_attend`.
+ * `cache` is null or a cache that is not freed. `out` meets the contract of `tqkv_gpu_attend`.
  */
 tqkv_status tqkv_gpu_decode(tqkv_gpu_cache *cache,
                             size_t layer,
@@ -1042,48 +1054,47 @@ tqkv_status tqkv_gpu_decode(tqkv_gpu_cache *cache,
 #endif
 
 /**
- * Writes the whole state through a function, from the first byte to the last. The cache must not be used in it.
+ * Writes the whole state through a function, from the first byte to the last. The function must not use the
+ * cache.
  *
  * # Safety
- * `cache` is null or a cache that is not freed; `write` is null or may be called with `user`, reads no more than it is
- * told of, and returns.
+ * `cache` is null or a cache that is not freed. `write` is null or may be called with `user`, reads no more
+ * bytes than it is passed, and returns.
  */
-tqkv_status tqkv_snapshot(const tqkv_cache *cache,
-                          tqkv_write_fn write,
-                          void *user);
+tqkv_status tqkv_snapshot(const tqkv_cache *cache, tqkv_write_fn write, void *user);
 
 /**
- * Takes a snapshot over through a function, in the place of the tokens there are: the cache goes on bit for bit as the one
- * it was made of. It must have the spec of that one but for its spill folder. No byte behind the snapshot is asked
- * for. What is refused leaves the cache as it was. The cache must not be used in the function.
+ * Replaces the tokens of a cache with a snapshot, read through a function. The cache then continues with the
+ * same bits as the original. Its spec must be that of the original, except for the spill folder. No byte
+ * behind the snapshot is requested. If the call fails, the cache is unchanged. The function must not use the
+ * cache.
  *
  * # Safety
- * `cache` is null or a cache that is not freed; `read` is null or may be called with `user`, writes no more than it is
- * told of, and returns.
+ * `cache` is null or a cache that is not freed. `read` is null or may be called with `user`, writes no more
+ * bytes than requested, and returns.
  */
-tqkv_status tqkv_restore(tqkv_cache *cache,
-                         tqkv_read_fn read,
-                         void *user);
+tqkv_status tqkv_restore(tqkv_cache *cache, tqkv_read_fn read, void *user);
 
 /**
- * `tqkv_snapshot` to a file, which appears whole or not at all; one that was there is replaced.
+ * Writes a snapshot to a file, which appears whole or not at all. An existing file is replaced.
  *
  * # Safety
- * `cache` is null or a cache that is not freed; `path` is null or ends with a zero.
+ * `cache` is null or a cache that is not freed. `path` is null or ends with a zero.
  */
 tqkv_status tqkv_save(const tqkv_cache *cache, const char *path);
 
 /**
- * `tqkv_restore` from a file.
+ * Restores a cache from a file, as `tqkv_restore` does.
  *
  * # Safety
- * `cache` is null or a cache that is not freed; `path` is null or ends with a zero.
+ * `cache` is null or a cache that is not freed. `path` is null or ends with a zero.
  */
 tqkv_status tqkv_load(tqkv_cache *cache, const char *path);
 
 /**
- * Fills a spec with the defaults: codec s4 for keys and values, 4 sinks, a hot window of 64 tokens, automatic centring,
- * no sliding window, no cold tier, all layers alike. `struct_size` is `sizeof(tqkv_spec)`. The shape is checked when a cache is made.
+ * Fills a spec with the defaults: codec s4 for keys and values, 4 sinks, a hot window of 64 tokens, and
+ * automatic centring. There is no sliding window and no cold tier, and all layers are alike. `struct_size`
+ * is `sizeof(tqkv_spec)`. The shape is checked when a cache is made.
  *
  * # Safety
  * `spec` is null or points to `struct_size` bytes that can be written.
@@ -1096,40 +1107,39 @@ tqkv_status tqkv_spec_init(tqkv_spec *spec,
                            size_t head_dim);
 
 /**
- * Fills a spec from one text: the shape, and all that is to differ from the defaults. README.md lists the words.
+ * Fills a spec from one text, which has the shape and every option that differs from the defaults.
+ * docs/options.md lists the words.
  *
  * "layers=32 heads=32 kv-heads=8 head-dim=128 t4,t2 hot=32 last:i8 tier=4096:t2"
  *
- * Fields that hold a number are set. The rest stays in `text`, which must stay there until the last cache of this spec is made.
- * `struct_size` is `sizeof(tqkv_spec)`. A text that is refused changes nothing, and `tqkv_last_error` says what is
- * accepted. Where a program has the shape in numbers, it calls `tqkv_spec_init` and sets `text` itself.
+ * Fields that hold a number are set. The other options stay in `text`, which must be valid until the last
+ * cache of this spec is made. `struct_size` is `sizeof(tqkv_spec)`. If the text is refused, nothing changes,
+ * and `tqkv_last_error` says what is accepted. A program that has the shape in numbers calls
+ * `tqkv_spec_init` and sets `text` itself.
  *
  * # Safety
- * `spec` is null or points to `struct_size` bytes that can be written; `text` is null or ends with a zero.
+ * `spec` is null or points to `struct_size` bytes that can be written. `text` is null or ends with a zero.
  */
-tqkv_status tqkv_spec_from_text(tqkv_spec *spec,
-                                size_t struct_size,
-                                const char *text);
+tqkv_status tqkv_spec_from_text(tqkv_spec *spec, size_t struct_size, const char *text);
 
 /**
- * Sets the codecs of a spec to those of a preset: "eight-bit", "safe-lowbit", "near-lossless", "balanced", "compact" or
- * "tiny". An unknown name changes nothing.
+ * Sets the codecs of a spec to those of a preset: "eight-bit", "safe-lowbit", "near-lossless", "balanced",
+ * "compact" or "tiny". An unknown name changes nothing.
  *
  * # Safety
- * `spec` is null or was filled by `tqkv_spec_init`; `name` is null or ends with a zero.
+ * `spec` is null or was filled by `tqkv_spec_init`. `name` is null or ends with a zero.
  */
-tqkv_status tqkv_spec_preset(tqkv_spec *spec,
-                             const char *name);
+tqkv_status tqkv_spec_preset(tqkv_spec *spec, const char *name);
 
 /**
- * Has calls divide their work among `threads` threads, 1 to 1024, whatever RAYON_NUM_THREADS says; with 1 the thread that
- * calls does all of it. Call it before the first cache is made: threads that were started stay as many, and another number
- * ends with TQKV_UNSUPPORTED.
+ * Sets the number of threads that share the work of calls, 1 to 1024; RAYON_NUM_THREADS has no effect then.
+ * With 1 the calling thread does all of its work. Call it before the first cache is made. Once threads have
+ * started, another number returns TQKV_UNSUPPORTED.
  */
 tqkv_status tqkv_set_threads(size_t threads);
 
 /**
- * Writes how many threads there are, and starts them where no call has.
+ * Writes the number of threads, and starts them if no call has.
  *
  * # Safety
  * `threads` is null or can be written.

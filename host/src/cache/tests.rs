@@ -272,7 +272,7 @@ fn what_is_refused_changes_nothing() {
     assert!(counts.refused > 5 * lives as usize, "{counts:?}");
 }
 
-/// A page whose last token is one of the next two to leave does not move.
+/// An empty append moves no page, not even one that the next token would move.
 #[test]
 fn an_append_of_no_tokens_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();

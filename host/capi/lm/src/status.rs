@@ -1,17 +1,18 @@
-//! How calls end.
+//! Statuses of calls.
 
 use core::ffi::CStr;
 use tqkv_lm::LmError;
 
-/// How a call ended. With any but TQKV_LM_OK nothing was written, unless it says so.
+/// The status of a call. With any status but TQKV_LM_OK nothing was written, unless the status says
+/// otherwise.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TqkvLmStatus {
-    /// All is well.
+    /// The call succeeded.
     TqkvLmOk = 0,
     /// A pointer is null.
     TqkvLmNullPointer = 1,
-    /// A pointer is not aligned to what it points to, memory not to TQKV_LM_ALIGN.
+    /// A pointer is not aligned to its type, or the memory not to TQKV_LM_ALIGN.
     TqkvLmMisaligned = 2,
     /// The bytes are not a flat model file: they do not begin with TQLM, or end within the header.
     TqkvLmNotAModel = 3,
@@ -19,33 +20,33 @@ pub enum TqkvLmStatus {
     TqkvLmVersion = 4,
     /// A field of the flat model file is out of range.
     TqkvLmField = 5,
-    /// The length is not the one that the header says, or a list is empty or larger than memory.
+    /// The length differs from the one in the header, or a list is empty or larger than memory.
     TqkvLmLength = 6,
-    /// The checksum of the flat model file is wrong: it is damaged.
+    /// The checksum of the flat model file is wrong, so the file is damaged.
     TqkvLmChecksum = 7,
     /// An exponent of the flat model file is out of range.
     TqkvLmExponent = 8,
     /// The cache has another head dim than the model.
     TqkvLmHeadDim = 9,
-    /// A context of no tokens, or of more than memory can have.
+    /// The context has no tokens, or more than memory can hold.
     TqkvLmContext = 10,
-    /// Less memory than `tqkv_lm_memory` says.
+    /// The memory is smaller than `tqkv_lm_memory` says.
     TqkvLmMemory = 11,
-    /// The memory and the model have bytes in common.
+    /// The memory and the model overlap.
     TqkvLmOverlap = 12,
-    /// The handle was not opened, or its memory was written to.
+    /// The handle was not opened, or something else has written its memory.
     TqkvLmNotOpen = 13,
-    /// A token that the vocabulary does not have.
+    /// A token is not in the vocabulary.
     TqkvLmToken = 14,
-    /// A key or value is above 65504: the weights are damaged. Clear the handle.
+    /// A key or value is above 65504, so the weights are damaged. Clear the handle.
     TqkvLmEncode = 15,
-    /// A cached scale is not finite: its memory was written to. Clear the handle.
+    /// A cached scale is not finite, so something else has written its memory. Clear the handle.
     TqkvLmDecode = 16,
 }
 
 use TqkvLmStatus::*;
 
-/// The status that a call returns.
+/// Returns the status of a call.
 pub(crate) fn of(run: impl FnOnce() -> Result<(), TqkvLmStatus>) -> TqkvLmStatus {
     run().err().unwrap_or(TqkvLmOk)
 }
@@ -63,13 +64,13 @@ impl From<LmError> for TqkvLmStatus {
             LmError::Token { .. } => TqkvLmToken,
             LmError::Encode => TqkvLmEncode,
             LmError::Decode => TqkvLmDecode,
-            // Rings and words to work in are planned here.
+            // This library plans caches and work memory, so no other error occurs.
             _ => TqkvLmMemory,
         }
     }
 }
 
-/// Its line.
+/// The text of a status.
 pub(crate) const fn text(status: u32) -> &'static CStr {
     const LINES: [&CStr; 17] = [
         c"no error",
