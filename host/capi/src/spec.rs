@@ -432,8 +432,8 @@ mod tests {
         assert_eq!(found, CacheSpec::new(2, 8, 2, 128));
     }
 
-    /// Every option gives the same spec as in the library, in both forms: with the shape in the fields, and
-    /// with the shape in the text.
+    /// Every option gives the same spec as the library does. The test has two forms: the shape in the fields,
+    /// and the shape in the text.
     #[test]
     fn every_option_arrives_as_text() {
         const SHAPE: &str = "layers=2 heads=4 kv-heads=2 head-dim=64";

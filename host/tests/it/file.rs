@@ -16,7 +16,7 @@ fn header(codec: CodecId, blocks_per_chunk: u32, mean: Option<Vec<f32>>) -> Head
     Header { blocks_per_chunk, ..Header::new(&codec, mean) }
 }
 
-/// A block whose bytes are a function of its index.
+/// A block whose bytes depend on its index.
 fn block(header: &Header, index: u64) -> Vec<u8> {
     let len = header.codec.block_bytes(header.dim).unwrap();
     (0..len).map(|i| (31 * index as usize + i) as u8).collect()
@@ -30,7 +30,7 @@ fn file(header: &Header, count: u64) -> Vec<u8> {
     writer.finish().unwrap().0.into_inner()
 }
 
-/// All blocks by way of the stream.
+/// Reads all blocks as a stream.
 fn stream(bytes: &[u8]) -> Result<Vec<u8>, FileError> {
     let mut reader = Reader::new(bytes)?;
     let mut blocks = Vec::new();
@@ -40,7 +40,7 @@ fn stream(bytes: &[u8]) -> Result<Vec<u8>, FileError> {
     Ok(blocks)
 }
 
-/// All blocks by way of random access, last first.
+/// Reads all blocks by index, last first.
 fn random_access(bytes: &[u8]) -> Result<Vec<u8>, FileError> {
     let view = TqkView::new(bytes)?;
     let mut blocks = Vec::new();
@@ -51,7 +51,7 @@ fn random_access(bytes: &[u8]) -> Result<Vec<u8>, FileError> {
     Ok(blocks)
 }
 
-/// Both readers; they must agree on whether the file is whole.
+/// Reads with both readers, which must agree on whether the file is intact.
 fn read(bytes: &[u8]) -> Result<Vec<u8>, String> {
     match (stream(bytes), random_access(bytes)) {
         (Ok(a), Ok(b)) => {
@@ -132,7 +132,7 @@ fn chunks_in_the_wrong_place_are_errors_although_their_crc_fits() {
     }
 }
 
-/// A file whose header was edited, with a CRC that fits it again.
+/// A file with an edited header and a matching CRC.
 fn forged(edit: impl Fn(&mut Vec<u8>)) -> Vec<u8> {
     let mut bytes = file(&header(CodecId::S2, 2, None), 2);
     edit(&mut bytes);
