@@ -53,8 +53,8 @@ impl CudaCache {
     fn explain(&self, error: GpuError) -> CacheError {
         match (self.window, error) {
             (Some(window), GpuError::SequenceFull { .. }) => CacheError::BadSpec(format!(
-                "a layer sees the newest {window} tokens, and a cache on a GPU has no windows; \
-                 accepted are sequences of up to {window} tokens, or a cache in main memory"
+                "a layer sees the newest {window} tokens, and a cache on a GPU has no windows: \
+                 expected a sequence of at most {window} tokens, or a cache in main memory"
             )),
             (_, error) => error.into(),
         }

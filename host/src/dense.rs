@@ -62,7 +62,7 @@ impl DenseCache {
         let bad = |why| Err(CacheError::BadSpec(why));
         if kinds.len() != shape.num_layers {
             let (got, layers) = (kinds.len(), shape.num_layers);
-            return bad(format!("{got} kinds for {layers} layers; accepted is one a layer"));
+            return bad(format!("{got} kinds for {layers} layers: expected one per layer"));
         }
         if kinds.contains(&LayerKind::Sliding(0)) {
             return bad("a sliding window of 0 tokens sees nothing".into());

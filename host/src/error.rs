@@ -53,7 +53,7 @@ pub enum CacheError {
         limit: usize,
     },
     /// The system cannot provide the memory that an operation of this size needs.
-    #[error("no memory: {bytes} bytes cannot be had")]
+    #[error("no memory: the system cannot provide {bytes} bytes")]
     Memory {
         /// Size of the failed request in bytes.
         bytes: usize,
@@ -68,7 +68,7 @@ pub enum CacheError {
         error: Box<Self>,
     },
     /// The pool does not have this sequence, or no longer has it.
-    #[error("no such sequence: it was removed, or evicted for others")]
+    #[error("no such sequence: it was removed, or evicted in favour of others")]
     NoSequence,
     /// Attention over a layer without tokens.
     #[error("layer {layer} holds no token yet: append before attending")]
@@ -93,7 +93,9 @@ pub enum CacheError {
         num_kv_heads: usize,
     },
     /// Tokens that the cache does not hold.
-    #[error("tokens {start} to {end} are not all there: held are the sinks and {first_live} to {len}")]
+    #[error(
+        "tokens {start} to {end} are not all there: expected sinks, or tokens from {first_live} to {len}"
+    )]
     NoTokens {
         /// First token of the requested range.
         start: usize,

@@ -30,14 +30,14 @@ pub fn start() -> Result<(), CacheError> {
 /// * The system cannot provide the threads. No cache can be made in this process then.
 pub fn start_with(threads: usize) -> Result<(), CacheError> {
     if !(1..=MOST).contains(&threads) {
-        return Err(CacheError::Threads(format!("{threads} are asked for, accepted are 1 to {MOST}")));
+        return Err(CacheError::Threads(format!("{threads} is not valid: expected 1 to {MOST}")));
     }
     start_pool(threads)?;
     let running = rayon::current_num_threads();
     if running == threads {
         return Ok(());
     }
-    Err(CacheError::Threads(format!("{threads} are asked for, {running} have been started before")))
+    Err(CacheError::Threads(format!("{threads} is not possible: {running} have started already")))
 }
 
 /// Number of threads that share the work of calls. Starts the pool if it has not started.

@@ -37,12 +37,12 @@ fn threads_that_cannot_be_had_are_an_error_and_no_panic() {
 fn asking_for_threads() {
     let refused = |threads| tqkv::threads::start_with(threads).unwrap_err().to_string();
     for absurd in [0, 1025, usize::MAX] {
-        assert!(refused(absurd).contains("accepted are 1 to 1024"), "{}", refused(absurd));
+        assert!(refused(absurd).contains("expected 1 to 1024"), "{}", refused(absurd));
     }
     tqkv::threads::start_with(3).unwrap();
     KvCache::new(CacheSpec::new(1, 2, 1, 64)).unwrap();
     tqkv::threads::start_with(3).unwrap();
-    assert!(refused(2).contains("2 are asked for, 3 have been started before"), "{}", refused(2));
+    assert!(refused(2).contains("2 is not possible: 3 have started already"), "{}", refused(2));
     assert_eq!(tqkv::threads::running(), Ok(3));
 }
 

@@ -238,7 +238,7 @@ fn check_rows(start: usize, end: usize, dim: usize, values: usize) -> Result<(),
     if tokens.checked_mul(dim) == Some(values) {
         return Ok(());
     }
-    Err(Failure::argument(format!("out has {values} values: {tokens} tokens of {dim} values are asked for")))
+    Err(Failure::argument(format!("out has {values} values, expected {tokens} tokens of {dim} values")))
 }
 
 /// Drops the tokens from index `len` on, in every layer; a shorter layer stays as it is. With a sliding

@@ -18,8 +18,8 @@ fn from_name(name: &str) -> Result<CodecId, Failure> {
     name.parse().map_err(|_: UnknownCodec| {
         let usual = UnknownCodec::USUAL;
         Failure::argument(format!(
-            "no codec is named '{name}': accepted are {usual} and the others that tqkv_codec_count counts; presets are \
-             pairs, which tqkv_spec_preset takes"
+            "no codec is named '{name}': expected {usual} or another name that tqkv_codec_name returns; for a preset \
+             call tqkv_spec_preset"
         ))
     })
 }
@@ -41,9 +41,9 @@ pub unsafe extern "C" fn tqkv_codec_id(index: usize, codec: *mut u32) -> TqkvSta
     unsafe { Call::new() }.run(|call| {
         let place = call.place("codec", codec)?;
         let count = CodecId::ALL.len();
-        let id = CodecId::ALL
-            .get(index)
-            .ok_or_else(|| Failure::argument(format!("codec {index} of {count} is asked for")))?;
+        let id = CodecId::ALL.get(index).ok_or_else(|| {
+            Failure::argument(format!("index {index} is out of range: there are {count} codecs"))
+        })?;
         place.write(u32::from(id.code()));
         Ok(())
     })

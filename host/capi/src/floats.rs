@@ -141,7 +141,7 @@ pub(crate) fn room<T>(len: usize) -> Result<Vec<T>, Failure> {
     let mut list = Vec::new();
     list.try_reserve_exact(len).map_err(|_| {
         let bytes = len.saturating_mul(size_of::<T>());
-        Failure::new(TqkvStatus::TqkvNoMemory, format!("no memory: {bytes} bytes cannot be had"))
+        Failure::new(TqkvStatus::TqkvNoMemory, format!("no memory: the system cannot provide {bytes} bytes"))
     })?;
     Ok(list)
 }

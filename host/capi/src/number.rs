@@ -13,7 +13,7 @@ pub(crate) fn codec(what: &str, number: u32) -> Result<CodecId, Failure> {
 pub(crate) fn one_of<T: Copy>(what: &str, number: u32, all: &[T]) -> Result<T, Failure> {
     let found = usize::try_from(number).ok().and_then(|index| all.get(index));
     let last = all.len() - 1;
-    found.copied().ok_or_else(|| Failure::argument(format!("{what} is {number}, accepted are 0 to {last}")))
+    found.copied().ok_or_else(|| Failure::argument(format!("{what} is {number}, expected 0 to {last}")))
 }
 
 /// The options with this seed, scale mode and effort.

@@ -230,7 +230,9 @@ impl Call {
             std::ptr::from_mut(value).cast::<u8>().copy_from_nonoverlapping(known.as_ptr(), known.len())
         };
         if unknown.iter().any(|&byte| byte != 0) {
-            return Err(Failure::argument(format!("{what} sets what a later version of the library knows")));
+            return Err(Failure::argument(format!(
+                "{what} sets fields that only a later version of the library knows"
+            )));
         }
         Ok(())
     }

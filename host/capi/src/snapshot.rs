@@ -85,7 +85,7 @@ impl Read for Callback<unsafe extern "C" fn(*mut c_void, *mut u8, usize) -> isiz
         let number = unsafe { (self.function)(self.user, bytes.as_mut_ptr(), bytes.len()) };
         let read = usize::try_from(number).ok().filter(|read| *read <= bytes.len());
         read.ok_or_else(|| {
-            io::Error::other(format!("read returned {number}, asked for were {}", bytes.len()))
+            io::Error::other(format!("read returned {number}, expected at most {}", bytes.len()))
         })
     }
 }

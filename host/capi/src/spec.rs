@@ -223,7 +223,7 @@ impl TqkvSpec {
         let mut spec = Self::new(0, 0, 0, 0);
         call.read_struct("spec", pointer, FIRST_SIZE, &mut spec)?;
         if spec.reserved != 0 {
-            return Err(Failure::argument("spec sets what a later version of the library knows"));
+            return Err(Failure::argument("spec sets fields that only a later version of the library knows"));
         }
         let mut shape = KvShape::new(spec.num_layers, spec.num_heads, spec.num_kv_heads, spec.head_dim);
         if spec.value_dim != 0 {

@@ -86,7 +86,7 @@ fn in_want_of_memory() {
     }
     // SAFETY: the text of this thread.
     let text = unsafe { CStr::from_ptr(tqkv_last_error()) }.to_str().unwrap();
-    assert!(text.starts_with("no memory: ") && text.ends_with(" bytes cannot be had"), "{text}");
+    assert!(text.starts_with("no memory: the system cannot provide ") && text.ends_with(" bytes"), "{text}");
     assert_eq!(length(cache), BEFORE);
     assert_eq!((append(1), attend()), (TqkvOk, TqkvOk), "small calls go on");
 

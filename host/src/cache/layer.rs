@@ -54,7 +54,7 @@ impl LayerPolicy {
                 "a gradient needs at least one pair of codecs".into()
             }
             Self::Custom(pairs) if pairs.len() != num_layers => {
-                format!("{} pairs of codecs for {num_layers} layers; accepted is one a layer", pairs.len())
+                format!("{} pairs of codecs for {num_layers} layers: expected one per layer", pairs.len())
             }
             Self::Uniform
             | Self::Boundary { .. }

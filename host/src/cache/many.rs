@@ -55,7 +55,7 @@ impl KvCache {
         let own = self.spec.shape;
         if own != (KvShape { num_layers: own.num_layers, ..shape }) {
             return Err(CacheError::BadSpec(format!(
-                "{own}; accepted are the heads and dims of cache 0: {shape}"
+                "{own}: expected the heads and dims of cache 0, {shape}"
             )));
         }
         own.check_layer(layer)?;

@@ -56,8 +56,8 @@ impl CacheSpec {
         let names: Vec<_> = PRESETS.iter().map(|preset| preset.name).collect();
         let names = names.join(", ");
         Err(CacheError::BadSpec(match name.parse::<CodecId>() {
-            Ok(_) => format!("'{name}' is a codec, not a preset; accepted are {names}"),
-            Err(_) => format!("no preset is named '{name}'; accepted are {names}"),
+            Ok(_) => format!("'{name}' is a codec, not a preset: expected {names}"),
+            Err(_) => format!("no preset is named '{name}': expected {names}"),
         }))
     }
 }

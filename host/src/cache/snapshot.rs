@@ -178,7 +178,7 @@ fn read_spec(reader: &mut dyn Read) -> Result<Vec<u8>, CacheError> {
     }
     let version = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
     if version != VERSION {
-        return refused(format!("version {version}; accepted is {VERSION}"));
+        return refused(format!("version {version} is not supported: expected {VERSION}"));
     }
     let mut payload = Vec::new();
     read_chunk(reader, &mut payload)?;
@@ -258,7 +258,7 @@ fn read_chunk(reader: &mut dyn Read, payload: &mut Vec<u8>) -> Result<(), CacheE
     read(reader, &mut length)?;
     let length = u64::from_le_bytes(length);
     if length > MAX_CHUNK {
-        return refused(format!("a chunk of {length} bytes; accepted are up to {MAX_CHUNK}"));
+        return refused(format!("a chunk of {length} bytes is not valid: expected at most {MAX_CHUNK}"));
     }
     payload.clear();
     let got = reader.take(length).read_to_end(payload).or_else(|error| match error.kind() {

@@ -407,17 +407,20 @@ impl CacheSpec {
         let after = self.cold.iter().map(|(after, _)| *after);
         for (what, tokens) in [("sinks", self.sinks), ("the hot window", self.hot)] {
             if tokens > MOST_TOKENS {
-                return bad(format!("{what} of {tokens} tokens; accepted are up to {MOST_TOKENS}"));
+                return bad(format!("{what} of {tokens} tokens: expected at most {MOST_TOKENS}"));
             }
         }
         if after.clone().any(|tokens| tokens > MOST_TOKENS) || !after.is_sorted_by(|a, b| a < b) {
-            return bad(format!("cold tiers begin after ever more tokens, at most {MOST_TOKENS}"));
+            return bad(format!(
+                "cold tiers are not in order of age: expected each to begin after more tokens than the one \
+                 before, at most {MOST_TOKENS}"
+            ));
         }
         for layer in 0..num_layers {
             match self.kind(layer) {
                 LayerKind::Sliding(window) if window < self.hot || window > MOST_TOKENS => {
                     return bad(format!(
-                        "a sliding window of {window} tokens; accepted are {} (the hot window) to {MOST_TOKENS}",
+                        "a sliding window of {window} tokens: expected {} (the hot window) to {MOST_TOKENS}",
                         self.hot
                     ));
                 }
@@ -427,7 +430,7 @@ impl CacheSpec {
         }
         if !(0.0..1.0).contains(&self.sparse_values) {
             return bad(format!(
-                "values are skipped below a share of {}; accepted are 0 to 1",
+                "sparse-values {} is not valid: expected 0 or more, and less than 1",
                 self.sparse_values
             ));
         }
@@ -442,17 +445,17 @@ impl CacheSpec {
         // Checked before any work per layer.
         let heads = num_layers.saturating_mul(num_kv_heads);
         if heads > MOST_HEADS {
-            return bad(format!("{heads} KV heads in all layers; accepted are up to {MOST_HEADS}"));
+            return bad(format!("{heads} KV heads in all layers: expected at most {MOST_HEADS}"));
         }
         if self.position_dim > 0 && head_dim.checked_sub(self.position_dim) != Some(value_dim) {
             return bad(format!(
-                "head_dim {head_dim} of latent vectors; accepted is {value_dim} (value_dim) + {} (position_dim)",
+                "head_dim {head_dim} of latent vectors: expected {value_dim} (value_dim) + {} (position_dim)",
                 self.position_dim
             ));
         }
         if !self.kinds.is_empty() && self.kinds.len() != num_layers {
             return bad(format!(
-                "{} kinds for {num_layers} layers; accepted is one a layer",
+                "{} kinds for {num_layers} layers: expected one per layer",
                 self.kinds.len()
             ));
         }
@@ -465,7 +468,7 @@ impl CacheSpec {
         if !self.sink_logits.is_empty() && self.sink_logits.len() != num_layers * num_heads {
             let wanted = num_layers * num_heads;
             return bad(format!(
-                "{} sink logits; accepted are {wanted}, one a query head",
+                "{} sink logits: expected {wanted}, one per query head",
                 self.sink_logits.len()
             ));
         }
@@ -473,7 +476,7 @@ impl CacheSpec {
             return bad("sink logits must be finite".into());
         }
         if self.scale.is_some_and(|scale| !scale.is_finite()) {
-            return bad("the factor of the logits must be finite".into());
+            return bad("the scale of the logits must be finite".into());
         }
         if self.soft_cap.is_some_and(|cap| !(cap.is_finite() && cap > 0.0)) {
             return bad("a soft cap must be finite and above 0".into());
@@ -496,7 +499,9 @@ impl CacheSpec {
                     (key, value) = (cold_key, cold_value);
                 }
                 Cold::Spill(_) if i + 1 < self.cold.len() => {
-                    return Err(CacheError::BadSpec("a tier behind the spill file; accepted is none".into()));
+                    return Err(CacheError::BadSpec(
+                        "a tier is behind the spill file: expected the file to be the last tier".into(),
+                    ));
                 }
                 Cold::Spill(_) => {}
             }
@@ -516,9 +521,9 @@ fn check_demotion(warm: CodecId, cold: CodecId, dim: usize) -> Result<(), CacheE
     } else if cold.is_rotated() != warm.is_rotated() {
         "both must be rotated or both unrotated"
     } else if cold.block_bytes(dim) >= warm.block_bytes(dim) {
-        "that would take more bytes for no less error; accepted are fewer bits"
+        "that would not save bytes: expected a codec with fewer bits"
     } else if trellis(warm) && trellis(cold) && cold.bits() + 1 == warm.bits() {
-        "trellis codes lose a fifth when one bit is dropped; drop two, or stay"
+        "a trellis code with one bit less adds a fifth of error: expected two bits less, or the same codec"
     } else {
         return Ok(());
     };

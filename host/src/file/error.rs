@@ -17,7 +17,7 @@ pub enum FileError {
     #[error("not a .tqk file (the first 8 bytes must be 89 54 51 4b 0d 0a 1a 0a)")]
     BadMagic,
     /// A version other than [`VERSION`].
-    #[error("version {0} of the .tqk format is {known}, accepted is {VERSION}", known = known(*.0))]
+    #[error("version {0} of the .tqk format is {known}: expected {VERSION}", known = known(*.0))]
     UnsupportedVersion(u16),
     /// The CRC-32 of the header does not match its bytes.
     #[error("damaged header (CRC-32 does not match)")]
@@ -26,13 +26,13 @@ pub enum FileError {
     #[error("inconsistent header: {0}")]
     InconsistentHeader(&'static str),
     /// A codec code that no codec has.
-    #[error("unknown codec code {0}, accepted are {list}", list = codec_codes())]
+    #[error("codec code {0} is not valid: expected {list}", list = codec_codes())]
     UnknownCodec(u8),
     /// A scale mode code that no mode has.
-    #[error("unknown scale mode code {0}, accepted are {list}", list = scale_mode_codes())]
+    #[error("scale mode code {0} is not valid: expected {list}", list = scale_mode_codes())]
     UnknownScaleMode(u8),
     /// A flag bit that version 2 does not define.
-    #[error("unknown flags {0:#06x}, accepted is bit 0 (mean present)")]
+    #[error("flags {0:#06x} are not valid: expected bit 0 (mean present) or none")]
     UnknownFlags(u16),
     /// The codec has no blocks of this head dim.
     #[error("codec {codec} at head dim {dim}: {source}", codec = .codec.name())]
@@ -46,7 +46,7 @@ pub enum FileError {
     },
     /// A chunk with no blocks, or with more payload than the format allows.
     #[error(
-        "{blocks} blocks of {block_bytes} bytes in a chunk, accepted are 1 block to {MAX_CHUNK_PAYLOAD} bytes"
+        "{blocks} blocks of {block_bytes} bytes in a chunk: expected 1 block to {MAX_CHUNK_PAYLOAD} bytes"
     )]
     ChunkSize {
         /// Blocks per chunk.
@@ -64,13 +64,13 @@ pub enum FileError {
     #[error("bytes after the last of {0} blocks")]
     TrailingBytes(u64),
     /// A chunk with another first block or number of blocks than its place requires.
-    #[error("chunk {0} is not the one that belongs at this place")]
+    #[error("chunk {0} is at the wrong place")]
     ChunkOrder(u64),
     /// The CRC-32 of a chunk does not match its bytes.
     #[error("damaged chunk {0} (CRC-32 does not match)")]
     ChunkCrc(u64),
     /// The file has no block of this index.
-    #[error("block {index} asked for, the file has {count}")]
+    #[error("block {index} is out of range: the file has {count} blocks")]
     OutOfBounds {
         /// The requested index.
         index: u64,
@@ -78,7 +78,7 @@ pub enum FileError {
         count: u64,
     },
     /// A block for the writer, or a buffer for the reader, has the wrong length.
-    #[error("a block has {expected} bytes, {found} were given")]
+    #[error("{found} bytes are not a block: expected {expected} bytes")]
     BlockLength {
         /// Bytes per block of this file.
         expected: usize,
@@ -107,7 +107,7 @@ fn scale_mode_codes() -> String {
 /// Describes a version that cannot be read.
 const fn known(version: u16) -> &'static str {
     match version {
-        1 => "read no more, as its levels were others (encode the vectors again)",
+        1 => "no longer supported, because its levels differ (encode the vectors again)",
         _ => "unknown",
     }
 }

@@ -102,11 +102,9 @@ impl TqkObject {
         let found = self.store.get_opts(&self.path, options).await.map_err(failed)?;
         let bytes = found.bytes().await.map_err(io::Error::from)?;
         if bytes.len() as u64 != end - start {
-            let found = bytes.len();
-            return Err(FileError::Truncated(format!(
-                "of {} bytes asked for all but {found} are",
-                end - start
-            )));
+            let (found, asked) = (bytes.len() as u64, end - start);
+            let missing = asked.saturating_sub(found);
+            return Err(FileError::Truncated(format!("{missing} of {asked} bytes are")));
         }
         Ok(bytes.into())
     }

@@ -331,5 +331,5 @@ fn every_status_has_a_line() {
     let all: std::collections::BTreeSet<_> = lines.iter().collect();
     assert_eq!((all.len(), TqkvLmDecode as usize), (18, 16));
     assert!(lines.iter().all(|line| line.lines().count() == 1));
-    assert_eq!((lines[0], lines[17]), ("no error", "no status of this library"));
+    assert_eq!((lines[0], lines[17]), ("no error", "unknown status"));
 }

@@ -172,7 +172,7 @@ fn wrong_lengths_and_numbers_are_refused_and_change_nothing() {
         refused(
             tqkv_append(cache.0, 0, 3, kv, n, kv, n),
             TqkvBadArgument,
-            "dtype of k is 3, accepted are 0 to 2",
+            "dtype of k is 3, expected 0 to 2",
         );
         refused(tqkv_append(cache.0, 0, 0, kv, usize::MAX, kv, n), TqkvBadArgument, "memory");
         refused(tqkv_append(cache.0, 0, 0, kv.byte_add(1), 1, kv, n), TqkvBadArgument, "aligned");
@@ -242,7 +242,7 @@ fn specs_that_no_cache_can_have_are_refused() {
     no_cache(&TqkvSpec { head_dim: 100, ..spec() }, "head dim not supported");
     no_cache(&TqkvSpec { key_codec: 2, ..spec() }, "key_codec is 2");
     no_cache(&TqkvSpec { value_codec: 256, ..spec() }, "value_codec is 256");
-    no_cache(&TqkvSpec { scale_mode: 4, ..spec() }, "scale_mode is 4, accepted are 0 to 3");
+    no_cache(&TqkvSpec { scale_mode: 4, ..spec() }, "scale_mode is 4, expected 0 to 3");
     no_cache(&TqkvSpec { effort: 3, ..spec() }, "effort is 3");
     no_cache(&TqkvSpec { centring: 3, ..spec() }, "centring is 3");
     no_cache(&TqkvSpec { arithmetic: u32::MAX, ..spec() }, "arithmetic is 4294967295");
@@ -250,7 +250,7 @@ fn specs_that_no_cache_can_have_are_refused() {
     no_cache(&TqkvSpec { value_dim: 100, ..spec() }, "value_dim 100");
     no_cache(&TqkvSpec { scale: f32::NAN, ..spec() }, "factor of the logits");
     no_cache(&TqkvSpec { soft_cap: -1.0, ..spec() }, "soft cap");
-    no_cache(&TqkvSpec { sparse_values: 1.0, ..spec() }, "accepted are 0 to 1");
+    no_cache(&TqkvSpec { sparse_values: 1.0, ..spec() }, "expected 0 or more, and less than 1");
     no_cache(&TqkvSpec { reserved: 1, ..spec() }, "later version");
     let windows = [0, usize::MAX, 128];
     let layer_windows = windows.as_ptr();
@@ -291,7 +291,7 @@ fn specs_that_no_cache_can_have_are_refused() {
     no_cache(&TqkvSpec { tiers: &raw const tiers[1], tiers_len: 1, ..spec() }, "key_codec is 2");
     no_cache(
         &TqkvSpec { cold_after: 100, tiers: tiers.as_ptr(), tiers_len: 1, ..spec() },
-        "ever more tokens",
+        "not in order of age",
     );
     // The first version of each struct, which compiled programs may have.
     let (first, first_stats) =
@@ -413,7 +413,7 @@ fn codecs_refuse_what_they_cannot_do() {
         let create = |name: &CStr, dim, scale, effort, place| {
             tqkv_codec_create(name.as_ptr(), dim, 42, scale, effort, place)
         };
-        refused(create(c"s9", DIM, 2, 1, &raw mut codec), TqkvBadArgument, "accepted are s4, s3");
+        refused(create(c"s9", DIM, 2, 1, &raw mut codec), TqkvBadArgument, "expected s4, s3");
         refused(create(c"s4", 65, 2, 1, &raw mut codec), TqkvBadArgument, "head dim not supported");
         refused(create(c"q4_0", 48, 2, 1, &raw mut codec), TqkvBadArgument, "multiple of 32");
         refused(create(c"s4", DIM, 7, 1, &raw mut codec), TqkvBadArgument, "scale_mode is 7");

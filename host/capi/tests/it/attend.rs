@@ -199,7 +199,7 @@ fn presets_are_those_of_the_library() {
         assert!(header.contains(&format!("\"{}\"", preset.name)), "the header lacks {}", preset.name);
     }
     let mut made = TqkvSpec { key_codec: 19, ..spec() };
-    for (name, text) in [(c"s4", "'s4' is a codec, not a preset"), (c"vast", "accepted are eight-bit")] {
+    for (name, text) in [(c"s4", "'s4' is a codec, not a preset"), (c"vast", "expected eight-bit")] {
         // SAFETY: the spec was filled, and the text ends with a zero.
         let status = unsafe { tqkv_spec_preset(&raw mut made, name.as_ptr()) };
         refused(status, TqkvBadArgument, text);

@@ -79,7 +79,7 @@ fn snapshots_that_cannot_be_read_or_written_change_nothing() {
     }
     // SAFETY: the cache is not freed, and the function does not use its arguments.
     let status = unsafe { tqkv_restore(cache.0, Some(read_too_much), null_mut()) };
-    refused(status, TqkvIo, "read returned 13, asked for were 12");
+    refused(status, TqkvIo, "read returned 13, expected at most 12");
     assert_eq!((cache.len(), attended(&cache), another.len()), (300, want, 0));
 }
 
@@ -180,7 +180,7 @@ fn keys_and_values_are_read_as_those_of_rust() {
             refused(call(cache.0, 0, 0, 51, 201, 0, o, n), TqkvBadArgument, "not all there");
             refused(call(cache.0, 0, 0, 1, 0, 0, o, n), TqkvBadArgument, "the end is before the start");
             refused(call(cache.0, 0, 0, 0, 149, 0, o, n), TqkvBadArgument, "149 tokens of 64 values");
-            refused(call(cache.0, 0, 0, 0, usize::MAX, 0, o, n), TqkvBadArgument, "are asked for");
+            refused(call(cache.0, 0, 0, 0, usize::MAX, 0, o, n), TqkvBadArgument, "values, expected");
         }
         assert_eq!(out, rust.values(1, 0, 50..200).unwrap());
     }

@@ -73,7 +73,7 @@ impl<'a> Parser<'a> {
         let count = self.values::<u64>(1)?.first().copied().unwrap_or_default();
         match usize::try_from(count) {
             Ok(count) if count <= most => Ok(count),
-            _ => refused(format!("{count} {what}; accepted are up to {most}")),
+            _ => refused(format!("{count} {what}: expected at most {most}")),
         }
     }
 

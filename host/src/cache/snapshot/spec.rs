@@ -23,7 +23,7 @@ pub(super) fn read(payload: &[u8]) -> Result<CacheSpec, CacheError> {
     let shape = KvShape::new(num_layers, num_heads, num_kv_heads, head_dim).with_value_dim(value_dim);
     let heads = num_layers.saturating_mul(num_kv_heads);
     if heads > MOST_HEADS {
-        return refused(format!("{heads} KV heads; accepted are up to {MOST_HEADS}"));
+        return refused(format!("{heads} KV heads: expected at most {MOST_HEADS}"));
     }
     // Taken at once, so a chunk cannot ask for more layers than it has bytes for.
     let codecs = parser.bytes(num_layers, 2)?.chunks_exact(2);
@@ -116,7 +116,7 @@ fn windows(seen: &[Seen], sinks: usize) -> Result<(Vec<LayerKind>, Option<usize>
     let kind = |seen: &Seen| match *seen {
         Seen::Kind(kind) => Ok(kind),
         Seen::Sinks(window) if sinks == 0 => Ok(LayerKind::Sliding(window)),
-        Seen::Sinks(_) => refused("a window beside sinks in some layers; accepted is one for all layers"),
+        Seen::Sinks(_) => refused("some layers have a window beside sinks: expected one for all layers"),
     };
     Ok((seen.iter().map(kind).collect::<Result<_, _>>()?, None))
 }

@@ -141,7 +141,7 @@ fn read_means(means: &Means, dim: usize, parser: &mut Parser<'_>) -> Result<Mean
     }
     let sums = parser.count("sums", dim)?;
     if sums != 0 && sums != dim {
-        return refused("sums that are not one a coordinate");
+        return refused("the sums are not one per coordinate");
     }
     Ok((state, list, parser.values::<i64>(sums)?))
 }

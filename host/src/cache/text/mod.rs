@@ -98,7 +98,7 @@ impl Policy {
     }
 
     fn read(text: &str, parts: &[Part]) -> Result<Self, String> {
-        let refused = || format!("{text} is not valid: expected a quote at the end of what one begins");
+        let refused = || format!("{text} is not valid: expected a closing quote");
         let words = shlex::split(text).ok_or_else(refused)?;
         if words.is_empty() {
             return Err(format!(

@@ -116,7 +116,7 @@ fn a_text_that_is_refused_says_what_is_accepted() {
         ("n4 level=x87", "level=x87 is not valid"),
         ("n4 cold=256:n3", "cold= is not valid: expected kv=, layer-kv=, hot="),
         ("n4 layers=3", "layers= is not valid here, as it is a property of the model"),
-        ("n4 'hot=1", "is not valid: expected a quote"),
+        ("n4 'hot=1", "is not valid: expected a closing quote"),
     ] {
         let error = text.parse::<Policy>().unwrap_err().to_string();
         assert!(error.contains(expected) && !error.contains('\n'), "{text}: {error}");
@@ -124,8 +124,11 @@ fn a_text_that_is_refused_says_what_is_accepted() {
     for (text, expected) in [
         ("layers=2 heads=4 t4", "head-dim is missing: expected head-dim=N"),
         ("layers=2 heads=4 head-dim=64 kinds=9*", "kinds=9* is not valid"),
-        ("layers=2 heads=4 head-dim=64 kinds=65537*full", "'65537*full' is not of 1 to 65536 layers"),
-        ("layers=2 heads=4 head-dim=64 kinds=0*full", "is not of 1 to"),
+        (
+            "layers=2 heads=4 head-dim=64 kinds=65537*full",
+            "'65537*full' does not stand for 1 to 65536 layers",
+        ),
+        ("layers=2 heads=4 head-dim=64 kinds=0*full", "does not stand for 1 to"),
     ] {
         let error = text.parse::<CacheSpec>().unwrap_err().to_string();
         assert!(error.contains(expected), "{text}: {error}");

@@ -275,7 +275,7 @@ impl Value for Vec<LayerKind> {
             let (n, kind) = part.split_once('*').unwrap_or(("1", part));
             let free = MOST_LAYERS - kinds.len();
             let n = n.parse::<usize>().ok().filter(|n| (1..=free).contains(n));
-            let n = n.ok_or_else(|| format!("'{part}' is not of 1 to {free} layers"))?;
+            let n = n.ok_or_else(|| format!("'{part}' does not stand for 1 to {free} layers"))?;
             let kind = match kind {
                 "full" => LayerKind::Full,
                 NONE => LayerKind::None,
