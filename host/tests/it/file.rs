@@ -128,7 +128,7 @@ fn chunks_in_the_wrong_place_are_errors_although_their_crc_fits() {
     assert!(read(&[head, a, b, c].concat()).is_ok());
     for wrong in [[b, a, c], [a, a, c], [a, c, b]] {
         let error = read(&[head, &wrong.concat()].concat()).unwrap_err();
-        assert!(error.contains("belongs"), "{error}");
+        assert!(error.contains("at the wrong place"), "{error}");
     }
 }
 
