@@ -248,7 +248,7 @@ fn specs_that_no_cache_can_have_are_refused() {
     no_cache(&TqkvSpec { arithmetic: u32::MAX, ..spec() }, "arithmetic is 4294967295");
     no_cache(&TqkvSpec { sliding_window: 8, ..spec() }, "sliding window");
     no_cache(&TqkvSpec { value_dim: 100, ..spec() }, "value_dim 100");
-    no_cache(&TqkvSpec { scale: f32::NAN, ..spec() }, "factor of the logits");
+    no_cache(&TqkvSpec { scale: f32::NAN, ..spec() }, "scale of the logits");
     no_cache(&TqkvSpec { soft_cap: -1.0, ..spec() }, "soft cap");
     no_cache(&TqkvSpec { sparse_values: 1.0, ..spec() }, "expected 0 or more, and less than 1");
     no_cache(&TqkvSpec { reserved: 1, ..spec() }, "later version");
@@ -408,7 +408,7 @@ fn codecs_refuse_what_they_cannot_do() {
         let name = c"s9".as_ptr();
         refused(tqkv_codec_from_name(name, &raw mut number), TqkvBadArgument, "no codec is named 's9'");
         refused(tqkv_codec_from_name(c"\xff".as_ptr(), &raw mut number), TqkvBadArgument, "UTF-8");
-        refused(tqkv_codec_id(usize::MAX, &raw mut number), TqkvBadArgument, "asked for");
+        refused(tqkv_codec_id(usize::MAX, &raw mut number), TqkvBadArgument, "out of range");
         assert_eq!(number, 99);
         let create = |name: &CStr, dim, scale, effort, place| {
             tqkv_codec_create(name.as_ptr(), dim, 42, scale, effort, place)
