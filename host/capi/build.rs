@@ -1,6 +1,7 @@
-//! Gives the shared library its name at run time, so that programs find the version that they were linked with.
+//! Sets the run-time name of the shared library, so that programs find the version that they were linked
+//! with.
 
-/// Systems whose shared libraries carry such a name, and whose linkers take it like this.
+/// Systems whose shared libraries have such a name, and whose linkers accept this option.
 const ELF: [&str; 5] = ["linux", "android", "freebsd", "netbsd", "openbsd"];
 
 fn main() {

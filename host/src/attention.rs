@@ -1,27 +1,31 @@
-//! The seam between a model and a cache.
+//! The interface between a model and a cache.
 //!
-//! [`AttentionCache`] is all that a model runner knows of a cache. [`crate::cache::KvCache`] implements it with
-//! compressed tokens, [`crate::dense::DenseCache`] with exact ones, `CudaCache` on a GPU.
+//! [`AttentionCache`] is all that a model runner knows about a cache. Three caches implement it:
+//! [`crate::cache::KvCache`] with compressed tokens, [`crate::dense::DenseCache`] with exact tokens, and
+//! `CudaCache` on a GPU.
 
 use crate::cache::HeadStats;
 use crate::error::CacheError;
 use tqkv_core::KvShape;
 
-/// One decoder layer's attention over a cache; the model runner knows nothing else of it.
+/// Attention of one decoder layer over a cache. A model runner uses nothing else of the cache.
 pub trait AttentionCache {
-    /// The shape that chunks must fit: [`tqkv_core::Chunk`] checks that.
+    /// The shape that chunks must fit. [`tqkv_core::Chunk`] checks it.
     fn shape(&self) -> KvShape;
 
-    /// Appends n tokens of one layer and attends causally: a prompt, a chunk of one, or with n = 1 a generated token.
+    /// Appends n tokens to one layer and attends causally. The chunk is a prompt, a part of a prompt, or with
+    /// n = 1 a generated token.
     ///
-    /// Every cache has this call, so a model runner needs no other. [`crate::cache::KvCache::attend_prefill`] is the same
-    /// call of a compressed cache alone, which also takes keys and values of f16 and bf16; a table there compares the calls.
+    /// Every cache has this call, so a model runner needs no other. [`crate::cache::KvCache::attend_prefill`]
+    /// is the same call on a compressed cache. It also accepts keys and values in f16 and bf16, and its
+    /// documentation compares the calls in a table.
     ///
-    /// `k`, `v`: `[n, num_kv_heads, head_dim]`, `k` after RoPE; `q`, `out`: `[n, num_heads, head_dim]`. Logits are
-    /// scaled by 1/sqrt(head_dim). Query i sees everything appended before and tokens 0..=i of this chunk.
+    /// `k`, `v`: `[n, num_kv_heads, head_dim]`, `k` after RoPE. `q`, `out`: `[n, num_heads, head_dim]`.
+    /// Logits are scaled by 1/sqrt(head_dim). Query i sees every earlier token and tokens 0..=i of this
+    /// chunk.
     ///
     /// # Errors
-    /// A layer out of range, slices that do not fit each other, or whatever the cache cannot store.
+    /// A layer out of range, slices that do not fit each other, or a vector that the cache cannot store.
     fn attend_chunk(
         &mut self,
         layer: usize,
@@ -31,8 +35,8 @@ pub trait AttentionCache {
         out: &mut [f32],
     ) -> Result<(), CacheError>;
 
-    /// Logits of one query head, `q` of `[head_dim]`, over every token that the newest position sees, oldest first; `None` of a
-    /// cache that does not give them.
+    /// Logits of one query head over every token that the newest position sees, oldest first. `q` is
+    /// `[head_dim]`. Returns `None` if the cache does not provide logits.
     fn scores(&self, _layer: usize, _head: usize, _q: &[f32]) -> Option<Result<Vec<f32>, CacheError>> {
         None
     }
@@ -40,24 +44,25 @@ pub trait AttentionCache {
     /// Tokens in layer 0.
     fn len(&self) -> usize;
 
-    /// Whether no token is held.
+    /// True if the cache holds no token.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Drops every token of every layer from index `len` on; no effect on layers that are shorter.
+    /// Drops every token from index `len` on, in every layer. A shorter layer stays as it is.
     ///
     /// # Errors
-    /// A cache with a sliding window may have lost tokens that the shorter sequence would see again.
+    /// A sliding window may have evicted tokens that the shorter sequence would see again.
     fn truncate(&mut self, len: usize) -> Result<(), CacheError>;
 
-    /// Back to the empty cache.
+    /// Empties the cache.
     fn reset(&mut self);
 
-    /// Bytes held for keys and values, spare capacity included.
+    /// Bytes allocated for keys and values, spare capacity included.
     fn allocated_bytes(&self) -> usize;
 
-    /// What encoding did to each KV head of each layer, layers in order; empty for a cache that does not keep count.
+    /// Encoding statistics of each KV head, in the order of the layers. Empty if the cache does not collect
+    /// any.
     fn head_stats(&self) -> Vec<HeadStats> {
         Vec::new()
     }

@@ -1,8 +1,9 @@
-//! A model's cache on an NVIDIA GPU: [`tqkv_gpu::GpuCache`] behind the seam that the model runner knows.
+//! The cache of a model on an NVIDIA GPU: [`tqkv_gpu::GpuCache`] behind the interface of the model runner.
 //!
-//! Only keys, values and attention live on the device; queries and results cross the bus once a layer and
-//! token, so it pays from long contexts on. Every token is encoded as it is appended: there are no sinks, no
-//! uncompressed window and no centring. For those, and without a GPU, use [`crate::cache::KvCache`].
+//! Only keys, values and attention are on the device. Queries and results cross the bus once per layer and
+//! token, so it pays for long contexts. Every token is encoded when it is appended: there are no sinks, no
+//! uncompressed window and no centring. Where these are needed, or without a GPU, use
+//! [`crate::cache::KvCache`].
 
 use crate::attention::AttentionCache;
 use crate::cache::LayerKind;
@@ -19,19 +20,20 @@ pub struct CudaCache {
 }
 
 impl CudaCache {
-    /// An empty cache of one sequence; takes its device memory at once.
+    /// Makes an empty cache of one sequence. Allocates all of its device memory.
     ///
     /// # Errors
-    /// [`CacheError::Gpu`]: a shape without kernels, too little memory, or what the driver reports.
+    /// [`CacheError::Gpu`]: a shape without kernels, too little memory, or an error of the driver.
     pub fn new(device: &Device, spec: GpuSpec) -> Result<Self, CacheError> {
         Self::with_kinds(device, spec, &[])
     }
 
-    /// The same for a model whose layers see what `kinds` says. Every query sees every token here, so a sequence may only be as
-    /// long as the narrowest window, within which that makes no difference; what would be longer is refused.
+    /// Makes a cache for a model whose layers see the tokens that `kinds` says. Every query sees every token
+    /// here, so a sequence may be as long as the narrowest window and no longer. Longer sequences are
+    /// refused.
     ///
     /// # Errors
-    /// As [`CudaCache::new`].
+    /// The same as [`CudaCache::new`].
     pub fn with_kinds(device: &Device, spec: GpuSpec, kinds: &[LayerKind]) -> Result<Self, CacheError> {
         let windows = kinds.iter().filter_map(|kind| match kind {
             LayerKind::Sliding(window) => Some(*window),
@@ -47,12 +49,12 @@ impl CudaCache {
         Ok(Self { cache: GpuCache::new(device, spec)?, window })
     }
 
-    /// A sequence that is full because of a window says so.
+    /// Adds the reason to the error if a sequence is full because of a window.
     fn explain(&self, error: GpuError) -> CacheError {
         match (self.window, error) {
             (Some(window), GpuError::SequenceFull { .. }) => CacheError::BadSpec(format!(
-                "a layer sees the newest {window} tokens, and a cache on a GPU has no windows; \
-                 accepted are sequences of up to {window} tokens, or a cache in main memory"
+                "a layer sees the newest {window} tokens, and a cache on a GPU has no windows: \
+                 expected a sequence of at most {window} tokens, or a cache in main memory"
             )),
             (_, error) => error.into(),
         }
@@ -88,7 +90,7 @@ impl AttentionCache for CudaCache {
         self.cache.reset();
     }
 
-    /// Bytes of the pages in use; the pool that they are taken from is larger.
+    /// Bytes of the pages in use. The pool is larger.
     fn allocated_bytes(&self) -> usize {
         let stats = self.cache.stats();
         stats.pool_bytes / stats.pages * stats.pages_used

@@ -1,7 +1,7 @@
-//! The exact f32 cache that serves as yardstick.
+//! The exact f32 cache, as a yardstick.
 //!
-//! [`DenseCache`] keeps every key and value as f32 and computes plain attention: use it as the oracle in tests and as
-//! the f32 row of a comparison, not to save memory; for that there is [`crate::cache::KvCache`].
+//! [`DenseCache`] keeps every key and value as f32 and computes plain attention. It is the oracle of tests
+//! and the f32 row of comparisons. To save memory, use [`crate::cache::KvCache`].
 
 use crate::attention::AttentionCache;
 use crate::cache::{CacheSpec, LayerKind};
@@ -11,7 +11,8 @@ use crate::memory;
 use std::ops::Range;
 use tqkv_core::{Chunk, KvError, KvShape};
 
-/// Queries scored at once: a tile of scores against 1024 tokens is 256 KiB, inside a level 2 cache.
+/// Number of queries that are scored at once. A tile of scores against 1024 tokens is 256 KiB and fits a
+/// level 2 cache.
 const QUERY_TILE: usize = 64;
 
 /// Keys (`[len, head_dim]`) and values (`[len, value_dim]`) of one KV head of one layer.
@@ -21,18 +22,18 @@ struct Head {
     values: Vec<f32>,
 }
 
-/// The exact cache: plain f32 keys and values, attention by two matrix products and a softmax.
+/// The exact cache: plain f32 keys and values. Attention is two matrix products and a softmax.
 ///
-/// 4 * (head_dim + value_dim) * num_kv_heads * num_layers bytes a token; the cost of a chunk is quadratic in the context as for
-/// any exact attention.
+/// It takes 4 * (head_dim + value_dim) * num_kv_heads * num_layers bytes per token. The cost of a chunk is
+/// quadratic in the context, as in any exact attention.
 #[derive(Debug, Clone)]
 pub struct DenseCache {
     shape: KvShape,
-    /// One a layer.
+    /// One kind per layer.
     kinds: Vec<LayerKind>,
-    /// Whether values are the first coordinates of keys.
+    /// True if values are the first coordinates of keys.
     is_latent: bool,
-    /// Factor of the logits.
+    /// Scale of the logits.
     scale: f32,
     soft_cap: Option<f32>,
     /// `[num_layers, num_heads]`, or empty.
@@ -43,16 +44,16 @@ pub struct DenseCache {
 }
 
 impl DenseCache {
-    /// An empty cache whose layers see every token.
+    /// Makes an empty cache whose layers see every token.
     ///
     /// # Errors
-    /// As [`KvShape::check`].
+    /// The same as [`KvShape::check`].
     pub fn new(shape: KvShape) -> Result<Self, CacheError> {
         Self::with_kinds(shape, memory::filled(shape.num_layers, LayerKind::Full)?)
     }
 
-    /// An empty cache whose layers see what `kinds` says, one a layer. There are no sinks beside a window, and nothing is
-    /// evicted behind it.
+    /// Makes an empty cache with one kind per layer. There are no sinks beside a window, and no token is
+    /// evicted.
     ///
     /// # Errors
     /// As [`KvShape::check`]; another number of kinds than layers, or a window of 0 tokens.
@@ -62,7 +63,7 @@ impl DenseCache {
         let bad = |why| Err(CacheError::BadSpec(why));
         if kinds.len() != shape.num_layers {
             let (got, layers) = (kinds.len(), shape.num_layers);
-            return bad(format!("{got} kinds for {layers} layers; accepted is one a layer"));
+            return bad(format!("{got} kinds for {layers} layers: expected one per layer"));
         }
         if kinds.contains(&LayerKind::Sliding(0)) {
             return bad("a sliding window of 0 tokens sees nothing".into());
@@ -73,9 +74,9 @@ impl DenseCache {
         Ok(Self { shape, kinds, is_latent: false, scale, soft_cap, sink_logits, heads, scores: Vec::new() })
     }
 
-    /// An empty cache that computes the attention of `spec`: its shape, latent vectors, kinds of layers, factor and soft cap of
-    /// the logits, learned sinks. How a compressed cache would store tokens is of no effect here, the first tokens that it would
-    /// keep beside a window included.
+    /// Makes an empty cache that computes the attention of `spec`. It uses the shape, latent vectors, kinds
+    /// of layers, scale and soft cap of the logits, and learned sinks. Settings of compression have no
+    /// effect, nor do the first tokens that a compressed cache keeps beside a window.
     ///
     /// # Errors
     /// An attention that no cache computes.
@@ -93,13 +94,13 @@ impl DenseCache {
         })
     }
 
-    /// Keys of one KV head so far, `[len, head_dim]`; `None` out of range.
+    /// Keys of one KV head, `[len, head_dim]`; `None` if the layer or head is out of range.
     #[doc(hidden)]
     pub fn keys(&self, layer: usize, kv_head: usize) -> Option<&[f32]> {
         self.head(layer, kv_head).map(|h| h.keys.as_slice())
     }
 
-    /// Values of one KV head so far, `[len, value_dim]`; `None` out of range.
+    /// Values of one KV head, `[len, value_dim]`; `None` if the layer or head is out of range.
     #[doc(hidden)]
     pub fn values(&self, layer: usize, kv_head: usize) -> Option<&[f32]> {
         self.head(layer, kv_head).map(|h| h.values.as_slice())
@@ -111,8 +112,8 @@ impl DenseCache {
         inside.then(|| &self.heads[layer * num_kv_heads + kv_head])
     }
 
-    /// Appends tokens of one layer without attending: `k` is `[n, num_kv_heads, head_dim]`, after RoPE, `v` likewise, or empty in a
-    /// cache of latent vectors.
+    /// Appends tokens to one layer without attention. `k` is `[n, num_kv_heads, head_dim]`, after RoPE. `v`
+    /// is `[n, num_kv_heads, value_dim]`, or empty in a cache of latent vectors.
     ///
     /// # Errors
     /// A layer out of range, or slices that do not fit each other; nothing is appended then.
@@ -124,7 +125,7 @@ impl DenseCache {
         self.push(layer, k, v)
     }
 
-    /// The values that latent vectors are, `None` where values are their own.
+    /// Copies the values out of latent vectors. `None` if values are passed separately.
     fn latent_values(&self, k: &[f32], v: &[f32]) -> Result<Option<Vec<f32>>, CacheError> {
         if !self.is_latent {
             return Ok(None);
@@ -141,7 +142,7 @@ impl DenseCache {
     fn push(&mut self, layer: usize, k: &[f32], v: &[f32]) -> Result<(), CacheError> {
         let first = layer * self.shape.num_kv_heads;
         let heads = &mut self.heads[first..first + self.shape.num_kv_heads];
-        // All have room before any takes a token.
+        // Every head gets its room before any head takes a token.
         for head in &mut *heads {
             memory::reserve(&mut head.keys, k.len() / self.shape.num_kv_heads)?;
             memory::reserve(&mut head.values, v.len() / self.shape.num_kv_heads)?;
@@ -162,7 +163,7 @@ impl AttentionCache for DenseCache {
         self.shape
     }
 
-    /// Of latent vectors as well: `v` is empty then.
+    /// Appends and attends. `v` is empty in a cache of latent vectors.
     fn attend_chunk(
         &mut self,
         layer: usize,
@@ -195,8 +196,8 @@ impl AttentionCache for DenseCache {
             let sink = self.sink_logits.get(layer * shape.num_heads + head).copied();
             for first in (0..n).step_by(QUERY_TILE) {
                 let tile = QUERY_TILE.min(n - first);
-                // From what the first query of the tile sees to what the last one sees; the rest of each query's row is
-                // masked in the softmax.
+                // The range runs from the first token that the first query of the tile sees to the last one
+                // that the last query sees. The softmax masks the rest of each row.
                 let end = before + first + tile;
                 let start = (before + first + 1).saturating_sub(window);
                 let seen = end - start;
@@ -253,7 +254,7 @@ impl AttentionCache for DenseCache {
     }
 }
 
-/// Softmax over the scores of `visible` and a learned sink that has no value; the rest become weight 0.
+/// Softmax over the scores of `visible` and a learned sink without a value. All other weights become 0.
 fn masked_softmax(row: &mut [f32], visible: Range<usize>, sink: Option<f32>) {
     row[..visible.start].fill(0.0);
     row[visible.end..].fill(0.0);
@@ -277,7 +278,7 @@ mod tests {
         (0..len).map(|i| (((i * 37 + salt * 101) % 251) as f32 - 125.0) / 60.0).collect()
     }
 
-    /// Textbook attention in f64 over the whole sequence, or the newest `window` tokens of it.
+    /// Textbook attention in f64 over the whole sequence, or over its newest `window` tokens.
     fn oracle(
         [q, k, v]: [&[f32]; 3],
         n: usize,
@@ -336,7 +337,7 @@ mod tests {
         }
     }
 
-    /// What a spec says of attention, against a plain computation of one query over three tokens.
+    /// Compares the attention settings of a spec with a plain computation of one query over three tokens.
     #[test]
     fn factor_soft_cap_learned_sinks_and_latent_vectors_are_those_of_the_spec() {
         let (q, k) = (painted(2 * 6, 1), painted(3 * 6, 2));

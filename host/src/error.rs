@@ -1,19 +1,19 @@
-//! Errors of the caches; those of files are [`crate::file::FileError`].
+//! Errors of the caches. Errors of files are [`crate::file::FileError`].
 
 use thiserror::Error;
 use tqkv_core::KvError;
 
-/// What a cache refuses. Every message is one line and says what was wrong and what is accepted.
+/// Reasons why a cache refuses a call. Every message is one line that names the fault and what is accepted.
 #[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]
 pub enum CacheError {
     /// `TQKV_LEVEL` names an instruction set that is unknown or that this machine lacks.
     #[error("TQKV_LEVEL: {0}")]
     Level(tqkv_simd::LevelError),
-    /// Codecs, windows or tiers that no cache of the shape can have.
+    /// A cache of this shape cannot have these codecs, windows or tiers.
     #[error("cache spec: {0}")]
     BadSpec(String),
-    /// A shape that no cache can have, or a layer, a head or slices that do not fit the shape.
+    /// A shape that no cache can have, or a layer, a head or a slice length that does not fit the shape.
     #[error(transparent)]
     Shape(#[from] KvError),
     /// A vector that no codec can store.
@@ -23,7 +23,7 @@ pub enum CacheError {
     BadVector {
         /// Layer.
         layer: usize,
-        /// "key" or "value".
+        /// `"key"` or `"value"`.
         what: &'static str,
         /// Position in the sequence.
         token: usize,
@@ -32,14 +32,14 @@ pub enum CacheError {
         /// Largest accepted norm.
         max_norm: f32,
     },
-    /// The budget has not as many bytes free as the operation may need.
+    /// The budget has fewer free bytes than the operation may need.
     #[error("full: {needed} bytes are needed, {free} of {limit} are free")]
     Full {
-        /// The most that the operation may need.
+        /// Upper bound of the bytes that the operation needs.
         needed: usize,
-        /// Bytes that are free.
+        /// Free bytes.
         free: usize,
-        /// Bytes of the budget.
+        /// Size of the budget in bytes.
         limit: usize,
     },
     /// More tokens than a layer may have.
@@ -47,59 +47,61 @@ pub enum CacheError {
     TooLong {
         /// Layer.
         layer: usize,
-        /// Tokens that it would have, evicted ones included.
+        /// Tokens that it would have, including evicted ones.
         tokens: usize,
-        /// The most that it may have.
+        /// Token limit of a layer.
         limit: usize,
     },
-    /// The system has not the memory that the size of the operation asks for.
-    #[error("no memory: {bytes} bytes cannot be had")]
+    /// The system cannot provide the memory that an operation of this size needs.
+    #[error("no memory: the system cannot provide {bytes} bytes")]
     Memory {
-        /// Bytes that were asked for at once.
+        /// Size of the failed request in bytes.
         bytes: usize,
     },
-    /// One of several caches refuses.
+    /// One of several caches refuses the call.
     #[error("cache {index}: {error}")]
     Of {
-        /// Its place among them.
+        /// Index of that cache in the list.
         index: usize,
-        /// Its reason.
+        /// The reason.
         #[source]
         error: Box<Self>,
     },
-    /// The pool has no such sequence (any more).
-    #[error("no such sequence: it was removed, or evicted for others")]
+    /// The pool does not have this sequence, or no longer has it.
+    #[error("no such sequence: it was removed, or evicted in favour of others")]
     NoSequence,
-    /// Attention over nothing.
+    /// Attention over a layer without tokens.
     #[error("layer {layer} holds no token yet: append before attending")]
     Empty {
         /// Layer.
         layer: usize,
     },
-    /// The layer is of a kind that keeps no keys and values.
+    /// The layer keeps no keys and values ([`LayerKind::None`](crate::cache::LayerKind::None)).
     #[error("layer {layer} keeps no keys and values (LayerKind::None)")]
     NoCache {
         /// Layer.
         layer: usize,
     },
-    /// The index of a KV head is not below their number.
+    /// The index of a KV head is out of range.
     #[error("KV head {kv_head} is out of range: layer {layer} has {num_kv_heads}")]
     KvHead {
         /// Layer.
         layer: usize,
-        /// The index asked for.
+        /// The index that was passed.
         kv_head: usize,
         /// KV heads of the layer.
         num_kv_heads: usize,
     },
-    /// Tokens that are not held.
-    #[error("tokens {start} to {end} are not all there: held are the sinks and {first_live} to {len}")]
+    /// Tokens that the cache does not hold.
+    #[error(
+        "tokens {start} to {end} are not all there: expected sinks, or tokens from {first_live} to {len}"
+    )]
     NoTokens {
-        /// First token asked for.
+        /// First token of the requested range.
         start: usize,
-        /// One past the last.
+        /// One past the last requested token.
         end: usize,
-        /// First token after the sinks that is held.
+        /// First token after the sinks that the cache still holds.
         first_live: usize,
         /// Tokens of the sequence.
         len: usize,
@@ -107,31 +109,31 @@ pub enum CacheError {
     /// A token that left the hot window could not be encoded; it stays uncompressed.
     #[error("cannot encode {0}")]
     Encode(String),
-    /// A rollback behind what the sliding window evicted.
+    /// The sliding window has evicted tokens that the shorter sequence would see.
     #[error("cannot truncate to {len} tokens: the sliding window has evicted tokens before {first_live}")]
     Evicted {
-        /// Tokens asked for.
+        /// Requested length in tokens.
         len: usize,
-        /// First token still held.
+        /// First token that the cache still holds.
         first_live: usize,
     },
-    /// What the GPU or its driver refuses.
+    /// An error of the GPU or its driver.
     #[cfg(feature = "cuda")]
     #[error("GPU: {0}")]
     Gpu(#[from] tqkv_gpu::GpuError),
-    /// The threads of rayon's pool cannot be started.
+    /// The system cannot start the threads of rayon's pool.
     #[error("cannot start threads: {0}; RAYON_NUM_THREADS sets how many are asked for")]
     Threads(String),
-    /// A snapshot that cannot be written, or is not one of this cache.
+    /// A snapshot cannot be written, is damaged, or does not belong to this cache.
     #[error("snapshot: {0}")]
     Snapshot(String),
-    /// The spill file of the cold tier cannot be made, written or read.
+    /// The spill file of the cold tier cannot be created, written or read.
     #[error("cannot spill cold pages: {0}")]
     Spill(String),
 }
 
 impl CacheError {
-    /// Puts the place before what could not be encoded: the outer says more of it than the inner knew.
+    /// Prefixes the message with the place of the failure, which only the caller knows.
     pub(crate) fn within(self, place: std::fmt::Arguments<'_>) -> Self {
         match self {
             Self::Encode(what) => Self::Encode(format!("{place}, {what}")),

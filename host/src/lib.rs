@@ -1,9 +1,12 @@
 //! tqkv: a compressed KV cache for transformers.
 //!
-//! [`cache::KvCache`] is the cache; [`attention::AttentionCache`] the seam between it and whatever runs the model;
-//! [`mod@file`] keeps encoded vectors on disk. Names of codecs ([`CodecId`]) and their options are here as well, so that
-//! a program needs this crate alone. The codecs themselves live in `tqkv-core`, which needs neither an
-//! allocator nor an operating system; a small model runner in `tqkv-model`, the command in `tqkv-cli`.
+//! * [`cache::KvCache`] is the cache.
+//! * [`attention::AttentionCache`] is the interface between a cache and a model runner.
+//! * [`mod@file`] keeps encoded vectors on disk.
+//! * [`CodecId`] and the codec options are exported here as well, so a program needs only this crate.
+//!
+//! The codecs are in `tqkv-core`, which needs neither an allocator nor an operating system. A small model
+//! runner is `tqkv-model`. The command is `tqkv-cli`.
 #![deny(unsafe_code)]
 
 pub mod attention;
@@ -20,9 +23,9 @@ mod threads;
 #[doc(hidden)]
 pub mod unstable;
 
-/// The types of keys and values beside f32.
+/// Element types of keys and values besides f32.
 pub use half::{bf16, f16};
-/// The crate whose stores are accepted, in the version that they must have.
+/// The crate whose stores this crate accepts, re-exported in the matching version.
 #[cfg(feature = "object-store")]
 pub use object_store;
 pub use tqkv_core::{
@@ -31,7 +34,7 @@ pub use tqkv_core::{
 };
 pub use tqkv_simd::{Level, LevelError, LevelName};
 
-/// The example of the README compiles and runs.
+/// Compiles and runs the example of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

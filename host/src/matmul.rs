@@ -1,13 +1,14 @@
-//! Matrix products: a bounds-checked face over the crate `gemm-f32`.
+//! Matrix products: a bounds-checked wrapper around the crate `gemm-f32`.
 //!
-//! Only what the model runner and the dense cache need: f32, row-major with a row stride, either side transposed.
+//! It supports only what the model runner and the dense cache need: row-major f32 with a row stride, with
+//! either side transposed.
 #![expect(unsafe_code, reason = "`gemm-f32` takes pointers")]
 
 use gemm_common::Parallelism;
 use gemm_f32::gemm::f32::get_gemm_fn;
 use rayon::prelude::*;
 
-/// Multiply-adds below which a product stays on the calling thread; a fork costs some 10 us.
+/// Products with fewer multiply-adds stay on the calling thread, because a fork costs about 10 us.
 const PARALLEL_FROM: usize = 1 << 22;
 
 /// A read-only matrix view over a slice.
@@ -21,7 +22,7 @@ pub struct Mat<'a> {
 }
 
 impl<'a> Mat<'a> {
-    /// `rows` rows of `cols` values, consecutive rows `row_stride` values apart.
+    /// Views `rows` rows of `cols` values. Consecutive rows are `row_stride` values apart.
     pub fn new(data: &'a [f32], rows: usize, cols: usize, row_stride: usize) -> Self {
         check_bounds(data.len(), rows, cols, row_stride);
         Self { data, rows, cols, row_stride, col_stride: 1 }
@@ -54,20 +55,20 @@ pub struct MatMut<'a> {
 }
 
 impl<'a> MatMut<'a> {
-    /// As [`Mat::new`].
+    /// Makes a view. See [`Mat::new`].
     pub fn new(data: &'a mut [f32], rows: usize, cols: usize, row_stride: usize) -> Self {
         check_bounds(data.len(), rows, cols, row_stride);
         Self { data, rows, cols, row_stride }
     }
 }
 
-/// Both views rely on this: every element they can name lies inside the slice, and rows do not overlap.
+/// Checks what both views rely on: every element lies inside the slice, and rows do not overlap.
 fn check_bounds(len: usize, rows: usize, cols: usize, row_stride: usize) {
     assert!(rows > 0 && cols > 0 && cols <= row_stride, "empty or overlapping matrix rows");
     assert!((rows - 1) * row_stride + cols <= len, "matrix reaches past its slice");
 }
 
-/// What happens to the values already in the destination.
+/// The treatment of values that are already in the destination.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Store {
     /// They are replaced.
@@ -76,7 +77,7 @@ pub enum Store {
     Add,
 }
 
-/// `dst = scale * lhs * rhs`, or the same added to `dst`.
+/// Writes `scale * lhs * rhs` to `dst`, or adds it to `dst`.
 pub fn product(dst: &mut MatMut<'_>, lhs: Mat<'_>, rhs: Mat<'_>, scale: f32, store: Store) {
     let (m, n, k) = (dst.rows, dst.cols, lhs.cols);
     if m * n * k < PARALLEL_FROM {
@@ -84,7 +85,8 @@ pub fn product(dst: &mut MatMut<'_>, lhs: Mat<'_>, rhs: Mat<'_>, scale: f32, sto
     } else if m > 1 {
         run(dst, lhs, rhs, scale, store, Parallelism::Rayon(0));
     } else {
-        // One row, as when decoding token by token: `gemm` would stay on one thread, and memory bandwidth is all.
+        // For one row, as in decoding token by token, `gemm` would use one thread, and memory bandwidth is
+        // the limit.
         let span = n.div_ceil(rayon::current_num_threads());
         dst.data[..n].par_chunks_mut(span).enumerate().for_each(|(i, part)| {
             let count = part.len();
@@ -97,13 +99,14 @@ pub fn product(dst: &mut MatMut<'_>, lhs: Mat<'_>, rhs: Mat<'_>, scale: f32, sto
 fn run(dst: &mut MatMut<'_>, lhs: Mat<'_>, rhs: Mat<'_>, scale: f32, store: Store, threads: Parallelism) {
     let (m, n, k) = (dst.rows, dst.cols, lhs.cols);
     assert!(lhs.rows == m && rhs.rows == k && rhs.cols == n, "matrix shapes do not match");
-    // The kernels write columns, and rows are those of the transposed product; a single column is left as it is.
+    // The kernels write columns, so rows are written as columns of the transposed product. A single column
+    // stays as it is.
     let (m, n, lhs, rhs) =
         if dst.row_stride > 1 { (n, m, rhs.transposed(), lhs.transposed()) } else { (m, n, lhs, rhs) };
-    // SAFETY: `gemm-f32` needs pointers and strides that stay inside their allocations for all m*k, k*n and m*n
-    // elements, and a destination that no input overlaps. The views were checked by `check_bounds` when made (and
-    // `columns` only narrows one), the shapes by the assertion above, which transposing both sides keeps, and the
-    // destination is a unique borrow. Slice lengths fit isize.
+    // SAFETY: `gemm-f32` needs pointers and strides that stay inside their allocations for all m*k, k*n and
+    // m*n elements, and a destination that no input overlaps. `check_bounds` checked the views when they were
+    // made, and `columns` only narrows one. The assertion above checked the shapes, and transposing both
+    // sides keeps them. The destination is a unique borrow. Slice lengths fit isize.
     unsafe {
         get_gemm_fn()(
             m,

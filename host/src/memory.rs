@@ -1,12 +1,13 @@
-//! Memory that a caller's size asks for, and that may not be had: an error, where Rust's own collections end the process.
+//! Allocations whose size depends on the caller's input. Failure is an error here, where Rust's own
+//! collections abort the process.
 //!
-//! A call needs a little more of a fixed size, which is not asked for here.
+//! Small allocations of fixed size are not covered.
 
 use crate::error::CacheError;
 
 #[cfg(test)]
 thread_local! {
-    /// Requests of this thread that a test refuses.
+    /// Requests of this thread that a test makes fail.
     pub(crate) static FAULTS: crate::cache::tests::Faults = crate::cache::tests::Faults::default();
 }
 
@@ -45,19 +46,19 @@ pub(crate) fn collected<T>(len: usize, values: impl Iterator<Item = T>) -> Resul
     Ok(list)
 }
 
-/// Makes room for `more` values behind those there are.
+/// Makes room for `more` values at the end.
 pub(crate) fn reserve<T>(list: &mut Vec<T>, more: usize) -> Result<(), CacheError> {
     check_faults(list.capacity() - list.len(), more, || refused::<T>(more))?;
     list.try_reserve(more).map_err(|_| refused::<T>(list.len().saturating_add(more)))
 }
 
-/// Makes room for just `more` values behind those there are.
+/// Makes room for exactly `more` values at the end.
 pub(crate) fn reserve_exact<T>(list: &mut Vec<T>, more: usize) -> Result<(), CacheError> {
     check_faults(list.capacity() - list.len(), more, || refused::<T>(more))?;
     list.try_reserve_exact(more).map_err(|_| refused::<T>(list.len().saturating_add(more)))
 }
 
-/// Asks the system for so many bytes in one piece and gives them back: for work that takes them in many small pieces.
+/// Allocates this many bytes in one piece and frees them. For work that allocates in many small pieces.
 pub(crate) fn check(bytes: usize) -> Result<(), CacheError> {
     list::<u8>(bytes).map(|_| ())
 }

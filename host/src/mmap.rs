@@ -8,8 +8,9 @@ use memmap2::Mmap;
 
 /// Maps a whole file read-only.
 pub(crate) fn map_file(file: &File) -> io::Result<Mmap> {
-    // SAFETY: `Mmap::map` requires that nobody shortens or rewrites the file while it is mapped. This crate never
-    // does so to any file (outputs are written aside and renamed), and `Bytes::open` passes the same duty on to
-    // the caller's other programs. The map is read-only and read as plain bytes, every value of which is valid.
+    // SAFETY: `Mmap::map` requires that nobody shortens or rewrites the file while it is mapped. This crate
+    // never does so to any file: outputs are written to a temporary file and renamed. `Bytes::open` passes
+    // the same duty on to the caller's other programs. The map is read-only and read as plain bytes, every
+    // value of which is valid.
     unsafe { Mmap::map(file) }
 }

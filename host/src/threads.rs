@@ -1,63 +1,67 @@
-//! The threads of rayon's pool, started where they can still be refused.
+//! Starts the threads of rayon's pool at a point where failure is still an error.
 //!
-//! Rayon starts its global pool at its first use and panics where the system has no threads to give
-//! (`RAYON_NUM_THREADS=20000`, a limit on processes or memory). A cache starts it when it is made; a program that wants
-//! another number of threads starts it before.
+//! Rayon starts its global pool at first use, and panics if the system cannot provide the threads
+//! (`RAYON_NUM_THREADS=20000`, a limit on processes or memory). [`KvCache::new`](crate::cache::KvCache::new)
+//! starts the pool. A program that wants another number of threads starts it earlier.
 
 use crate::error::CacheError;
 use std::error::Error;
 use std::sync::OnceLock;
 
-/// More than any machine's processors give nothing; each takes a stack.
+/// More threads than the processors of any machine help nothing, and each takes a stack.
 const MOST: usize = 1024;
 
-/// Starts the global pool, unless the caller is in a pool already or has started it.
+/// Starts the global pool, unless the caller runs in a pool or the pool has started.
 ///
 /// # Errors
-/// [`CacheError::Threads`] where the system has none to give.
+/// [`CacheError::Threads`] if the system cannot provide the threads.
 pub fn start() -> Result<(), CacheError> {
     if rayon::current_thread_index().is_some() { Ok(()) } else { start_pool(0) }
 }
 
-/// Starts the global pool with so many threads, whatever `RAYON_NUM_THREADS` says; 1 has every call do its work itself. Call it
-/// before the first cache is made: a pool that is there keeps its number.
+/// Starts the global pool with `threads` threads; `RAYON_NUM_THREADS` has no effect then. With 1 every call
+/// does its work itself. Call it before the first cache is made: a started pool keeps its number of threads.
 ///
 /// # Errors
-/// [`CacheError::Threads`] for 0 or more than 1024, where the pool was started with another number, or where the system has none
-/// to give; no cache can be made in the process in the last case.
+/// [`CacheError::Threads`] in three cases:
+///
+/// * The number is 0 or more than 1024.
+/// * The pool has started with another number.
+/// * The system cannot provide the threads. No cache can be made in this process then.
 pub fn start_with(threads: usize) -> Result<(), CacheError> {
     if !(1..=MOST).contains(&threads) {
-        return Err(CacheError::Threads(format!("{threads} are asked for, accepted are 1 to {MOST}")));
+        return Err(CacheError::Threads(format!("{threads} is not valid: expected 1 to {MOST}")));
     }
     start_pool(threads)?;
     let running = rayon::current_num_threads();
     if running == threads {
         return Ok(());
     }
-    Err(CacheError::Threads(format!("{threads} are asked for, {running} have been started before")))
+    Err(CacheError::Threads(format!("{threads} is not possible: {running} have started already")))
 }
 
-/// How many threads calls divide their work among; starts them where nothing has.
+/// Number of threads that share the work of calls. Starts the pool if it has not started.
 ///
 /// # Errors
-/// As [`start`].
+/// The same as [`start`].
 pub fn running() -> Result<usize, CacheError> {
     start()?;
     Ok(rayon::current_num_threads())
 }
 
-/// Starts the global pool with so many threads, 0 for as many as rayon would, or does nothing where it is there.
+/// Starts the global pool with this many threads, or with rayon's default for 0. Does nothing if the pool has
+/// started.
 fn start_pool(threads: usize) -> Result<(), CacheError> {
     static REFUSED: OnceLock<Option<String>> = OnceLock::new();
     let refused = REFUSED.get_or_init(|| {
         let error = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global().err()?;
-        // Without a source: it was there.
+        // An error without a source means that the pool had started before.
         error.source().map(ToString::to_string)
     });
     refused.clone().map_or(Ok(()), |error| Err(CacheError::Threads(error)))
 }
 
-/// Whether rayon has another thread to give work to. Handing it over costs a wake of about 10 us.
+/// True if rayon has another thread to hand work to. A hand-over costs a wake of about 10 us.
 pub(crate) fn several() -> bool {
     rayon::current_num_threads() > 1
 }

@@ -1,5 +1,5 @@
-//! What the cache counts for a recorder of the program's.
-// A binary of its own: it needs a feature, and a recorder hears of whatever else runs.
+//! The counters that a cache reports to the program's recorder.
+// A separate binary, because it needs a feature, and the recorder is global to the process.
 
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ fn counters_follow_the_life_of_tokens() {
     let of = |name: &str| counts.get(&format!("tqkv_{name}_total")).copied().unwrap_or_default();
     assert_eq!(of("tokens"), 2 * 640);
     assert_eq!(of("pages_closed"), 2 * 2 * 5);
-    // Four pages a side are older than 128 tokens, three of them than 256.
+    // On each side, four pages are older than 128 tokens, and three of them are older than 256.
     assert_eq!((of("pages_cooled"), of("pages_spilled")), (2 * (4 + 3), 2 * 3));
     assert_eq!((of("pages_evicted"), of("refused")), (2 * 2, 1));
 }

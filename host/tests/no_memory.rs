@@ -1,5 +1,6 @@
-//! Memory that cannot be had is an error, and changes nothing: every large allocation of every operation fails in its turn.
-// A binary of its own: its allocator is that of the whole program.
+//! A failed allocation is an error and changes nothing. Every large allocation of every operation fails in
+//! turn.
+// A separate binary, because its allocator is global to the process.
 #![allow(missing_docs, reason = "a test crate")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -12,16 +13,16 @@ use tqkv::error::CacheError;
 use tqkv::unstable::matmul::{Mat, MatMut, Store, product};
 use tqkv::{CodecId, KvShape};
 
-/// Larger than every buffer of a fixed size. What a caller's size decides is larger here.
+/// Larger than every buffer of fixed size, and smaller than the buffers here whose size the caller decides.
 const LARGE: usize = 512 << 10;
 const DIM: usize = 128;
 const TOKENS: usize = 6000;
 
-/// Large allocations that succeed before one fails; [`OFF`] where none does.
+/// Number of large allocations that succeed before one fails; [`OFF`] lets all succeed.
 static LEFT: AtomicUsize = AtomicUsize::new(OFF);
 const OFF: usize = usize::MAX;
 
-/// True for the allocation that is to fail.
+/// True for the allocation that must fail.
 fn fails(bytes: usize) -> bool {
     let step = |left| if left == OFF || left == 0 { None } else { Some(left - 1) };
     bytes >= LARGE && LEFT.fetch_update(SeqCst, SeqCst, step) == Err(0)
@@ -29,27 +30,27 @@ fn fails(bytes: usize) -> bool {
 
 struct Failing;
 
-// SAFETY: the system's allocator, or null, which every caller of an allocator expects.
+// SAFETY: returns the memory of the system's allocator, or null, which every caller of an allocator expects.
 unsafe impl GlobalAlloc for Failing {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if fails(layout.size()) {
             return std::ptr::null_mut();
         }
-        // SAFETY: the caller's promise is the same.
+        // SAFETY: the caller's promise is that of the system's allocator.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // Memory is given back without asking.
+        // Shrinking never fails.
         if size > layout.size() && fails(size) {
             return std::ptr::null_mut();
         }
-        // SAFETY: the caller's promise is the same.
+        // SAFETY: the caller's promise is that of the system's allocator.
         unsafe { System.realloc(pointer, layout, size) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is the same, and all memory is the system's.
+        // SAFETY: the caller's promise is that of the system's allocator, which gave all memory.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -57,8 +58,8 @@ unsafe impl GlobalAlloc for Failing {
 #[global_allocator]
 static ALLOCATOR: Failing = Failing;
 
-/// Runs an operation until all its large allocations succeed, each time with the next one failing. The result is how many
-/// there were.
+/// Runs an operation until all its large allocations succeed; each time the next one fails. Returns how many
+/// failed.
 fn every_failure<R>(what: &str, mut operation: impl FnMut() -> Result<R, CacheError>) -> usize {
     for left in 0.. {
         LEFT.store(left, SeqCst);
@@ -87,7 +88,8 @@ fn snapshot(cache: &KvCache) -> Vec<u8> {
     bytes
 }
 
-/// An operation that changes a cache: refused for want of memory it changes nothing, and then it does what it does elsewhere.
+/// Tests an operation that changes a cache. If an allocation fails, nothing changes. Then the operation
+/// succeeds with the usual result.
 fn changes(
     what: &str,
     base: &KvCache,
@@ -99,7 +101,7 @@ fn changes(
     let failures = every_failure(what, || {
         let result = operation(&mut cache);
         last = Some(result.is_err());
-        // A look at what it may have changed has all memory there is.
+        // Reading the state back must not fail.
         let left = LEFT.swap(OFF, SeqCst);
         if result.is_err() {
             assert!(snapshot(&cache) == before, "{what} changed what it refused, with {left} left");
@@ -111,10 +113,10 @@ fn changes(
     failures
 }
 
-/// One test, as the allocator is everybody's.
+/// One test only, because the allocator is shared.
 #[test]
 fn memory_that_cannot_be_had_is_an_error_everywhere() {
-    // Products of matrices keep a buffer of fixed size on each thread, made when it first computes one.
+    // Matrix products keep a buffer of fixed size on each thread, which is made at first use.
     tqkv::unstable::threads::start().unwrap();
     rayon::broadcast(|_| {
         let (a, mut out) = (vec![1.0; 64 * 64], vec![0.0; 64 * 64]);

@@ -1,5 +1,5 @@
 //! `.tqk` files and snapshots in stores of objects: memory, and a folder.
-// A binary of its own: it needs a feature.
+// A separate binary, because it needs a feature.
 
 use async_trait::async_trait;
 use futures_core::stream::BoxStream;
@@ -21,7 +21,7 @@ use tqkv_core::{AnyCodec, CodecId, MAX_HEAD_DIM, Options};
 
 const DIM: usize = 64;
 
-/// A store that counts what is fetched, and may refuse the second part of an upload.
+/// A store that counts fetches, and may refuse the second part of an upload.
 #[derive(Debug)]
 struct Watched {
     inner: Arc<dyn ObjectStore>,
@@ -40,7 +40,7 @@ impl Watched {
         })
     }
 
-    /// Requests and bytes since the last time.
+    /// Requests and bytes since the last call.
     fn cost(&self) -> (u64, u64) {
         (self.requests.swap(0, Ordering::Relaxed), self.fetched.swap(0, Ordering::Relaxed))
     }
@@ -116,7 +116,7 @@ impl MultipartUpload for Refusing {
     }
 }
 
-/// A file of 10,000 blocks in chunks of 300.
+/// A file of 10,000 blocks in chunks of 300 blocks.
 fn file() -> Vec<u8> {
     let codec = AnyCodec::new(CodecId::S4, DIM, Options::default()).unwrap();
     let header = Header { blocks_per_chunk: 300, ..Header::new(&codec, Some(vec![0.5; DIM])) };
@@ -190,7 +190,7 @@ fn whatever_is_wrong_with_an_object_is_said() {
     };
     let missing = block_on(TqkObject::open(store.clone(), Path::from("gone"))).unwrap_err();
     assert!(!missing.is_bad_input() && missing.to_string().contains("gone"), "{missing}");
-    // An empty range of an empty object is the store's to refuse.
+    // The store refuses an empty range of an empty object.
     open(&[]).unwrap_err();
     for cut in [20, 200, bytes.len() - 1] {
         let error = open(&bytes[..cut]).unwrap_err();
@@ -204,7 +204,7 @@ fn whatever_is_wrong_with_an_object_is_said() {
     ));
 
     let mut damaged = bytes.clone();
-    // In the second chunk.
+    // A byte in the second chunk.
     let at = bytes.len() / 34 * 3 / 2;
     damaged[at] ^= 1;
     let object = open(&damaged).unwrap();

@@ -1,11 +1,11 @@
-//! What a program sees that cannot have the threads it asks for.
-// A binary of its own: it starts itself as a process that lacks memory for threads.
+//! Errors for a program that cannot have the threads it asks for.
+// A separate binary, because it starts itself as a process that lacks memory for threads.
 #![cfg(target_os = "linux")]
 
 use std::process::Command;
 use tqkv::cache::{CacheSpec, KvCache};
 
-/// Runs as a process of its own, with so many threads and so little memory that they cannot be had.
+/// Runs as its own process, with more threads than its memory allows.
 #[test]
 #[ignore = "run by the other test"]
 fn in_want_of_threads() {
@@ -21,7 +21,8 @@ fn threads_that_cannot_be_had_are_an_error_and_no_panic() {
         .args(["-c", "ulimit -v 4000000; exec \"$0\" --ignored --exact in_want_of_threads --nocapture --test-threads=1"])
         .arg(std::env::current_exe().unwrap())
         .env("RAYON_NUM_THREADS", "20000")
-        // Stacks so large that they are what cannot be had: a thread that is there but lacks memory to begin would abort.
+        // Large stacks make the start of a thread fail. A thread that starts and then lacks memory would
+        // abort.
         .env("RUST_MIN_STACK", (256 << 20).to_string())
         .output()
         .unwrap();
@@ -30,13 +31,13 @@ fn threads_that_cannot_be_had_are_an_error_and_no_panic() {
     assert_eq!(text.matches("cannot start threads").count(), 2, "{text}");
 }
 
-/// Runs as a process of its own, as threads are started once.
+/// Runs as its own process, because threads are started once.
 #[test]
 #[ignore = "run by the other test"]
 fn asking_for_threads() {
     let refused = |threads| tqkv::unstable::threads::start_with(threads).unwrap_err().to_string();
     for absurd in [0, 1025, usize::MAX] {
-        assert!(refused(absurd).contains("accepted are 1 to 1024"), "{}", refused(absurd));
+        assert!(refused(absurd).contains("expected 1 to 1024"), "{}", refused(absurd));
     }
     tqkv::unstable::threads::start_with(3).unwrap();
     KvCache::new(CacheSpec::new(1, 2, 1, 64)).unwrap();

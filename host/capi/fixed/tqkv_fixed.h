@@ -6,44 +6,44 @@
 #include <stdint.h>
 
 /**
- * Samples of a vector.
+ * Samples per vector.
  */
 #define TQKV_FIXED_DIM 128
 
 /**
- * Bytes of a block.
+ * Bytes per block.
  */
 #define TQKV_FIXED_BLOCK_BYTES 66
 
 /**
- * Words of a prepared query.
+ * Words per prepared query.
  */
 #define TQKV_FIXED_QUERY_WORDS 66
 
 /**
- * How a call ended.
+ * The status of a call.
  */
 typedef enum {
   /**
-   * All is well.
+   * The call succeeded.
    */
   TQKV_FIXED_OK = 0,
   /**
-   * A pointer is null; nothing was done.
+   * A pointer is null. Nothing was done.
    */
   TQKV_FIXED_NULL_POINTER = 1,
   /**
-   * The vector is too large for an f16 scale; the block holds zeros.
+   * The vector is too large for an f16 scale. The block holds zeros.
    */
   TQKV_FIXED_BAD_VECTOR = 2,
   /**
-   * The stored scale is NaN or infinite; nothing was written.
+   * The stored scale is NaN or infinite. Nothing was written.
    */
   TQKV_FIXED_BAD_BLOCK = 3,
 } tqkv_fixed_status;
 
 /**
- * A prepared query; its content is private.
+ * A prepared query. Its content is private.
  */
 typedef struct {
   uint32_t words[TQKV_FIXED_QUERY_WORDS];
@@ -53,8 +53,8 @@ typedef struct {
  * Encodes TQKV_FIXED_DIM samples, multiples of 2^exponent, into a block of TQKV_FIXED_BLOCK_BYTES bytes.
  *
  * # Safety
- * `x` points to TQKV_FIXED_DIM readable samples and `block` to TQKV_FIXED_BLOCK_BYTES writable bytes, or
- * either is null.
+ * `x` points to TQKV_FIXED_DIM readable samples and `block` to TQKV_FIXED_BLOCK_BYTES writable bytes. Either
+ * may be null.
  */
 tqkv_fixed_status tqkv_fixed_encode(const int16_t *x,
                                     int32_t exponent,
@@ -64,8 +64,8 @@ tqkv_fixed_status tqkv_fixed_encode(const int16_t *x,
  * Decodes a block to TQKV_FIXED_DIM samples in multiples of 2^exponent, rounded and saturated.
  *
  * # Safety
- * `block` points to TQKV_FIXED_BLOCK_BYTES readable bytes and `out` to TQKV_FIXED_DIM writable samples, or
- * either is null.
+ * `block` points to TQKV_FIXED_BLOCK_BYTES readable bytes and `out` to TQKV_FIXED_DIM writable samples.
+ * Either may be null.
  */
 tqkv_fixed_status tqkv_fixed_decode(const uint8_t *block,
                                     int32_t exponent,
@@ -75,18 +75,18 @@ tqkv_fixed_status tqkv_fixed_decode(const uint8_t *block,
  * Prepares a query of TQKV_FIXED_DIM samples, multiples of 2^exponent.
  *
  * # Safety
- * `q` points to TQKV_FIXED_DIM readable samples and `query` to a writable query, or either is null.
+ * `q` points to TQKV_FIXED_DIM readable samples and `query` to a writable query. Either may be null.
  */
 tqkv_fixed_status tqkv_fixed_query_init(const int16_t *q,
                                         int32_t exponent,
                                         tqkv_fixed_query *query);
 
 /**
- * Writes the score of a query and a block: their dot product / sqrt(TQKV_FIXED_DIM) in units of 2^-16.
+ * Writes the score of a query and a block: their dot product / sqrt(TQKV_FIXED_DIM), in units of 2^-16.
  *
  * # Safety
- * `query` was filled by `tqkv_fixed_query_init`, `block` points to TQKV_FIXED_BLOCK_BYTES readable bytes, and
- * `score` to a writable word, or one is null.
+ * `query` was filled by `tqkv_fixed_query_init`. `block` points to TQKV_FIXED_BLOCK_BYTES readable bytes,
+ * and `score` to a writable word. Each may be null.
  */
 tqkv_fixed_status tqkv_fixed_score(const tqkv_fixed_query *query,
                                    const uint8_t *block,

@@ -7,21 +7,22 @@
 #include <stdint.h>
 
 /**
- * Words of a sampler.
+ * Words per sampler.
  */
 #define TQKV_LM_SAMPLER_WORDS 2
 
 /**
- * Bytes to which the memory of a model is aligned.
+ * Alignment of the memory of a model, in bytes.
  */
 #define TQKV_LM_ALIGN 8
 
 /**
- * How a call ended. With any but TQKV_LM_OK nothing was written, unless it says so.
+ * The status of a call. With any status but TQKV_LM_OK nothing was written, unless the status says
+ * otherwise.
  */
 typedef enum {
   /**
-   * All is well.
+   * The call succeeded.
    */
   TQKV_LM_OK = 0,
   /**
@@ -29,7 +30,7 @@ typedef enum {
    */
   TQKV_LM_NULL_POINTER = 1,
   /**
-   * A pointer is not aligned to what it points to, memory not to TQKV_LM_ALIGN.
+   * A pointer is not aligned to its type, or the memory not to TQKV_LM_ALIGN.
    */
   TQKV_LM_MISALIGNED = 2,
   /**
@@ -45,11 +46,11 @@ typedef enum {
    */
   TQKV_LM_FIELD = 5,
   /**
-   * The length is not the one that the header says, or a list is empty or larger than memory.
+   * The length differs from the one in the header, or a list is empty or larger than memory.
    */
   TQKV_LM_LENGTH = 6,
   /**
-   * The checksum of the flat model file is wrong: it is damaged.
+   * The checksum of the flat model file is wrong, so the file is damaged.
    */
   TQKV_LM_CHECKSUM = 7,
   /**
@@ -61,47 +62,48 @@ typedef enum {
    */
   TQKV_LM_HEAD_DIM = 9,
   /**
-   * A context of no tokens, or of more than memory can have.
+   * The context has no tokens, or more than memory can hold.
    */
   TQKV_LM_CONTEXT = 10,
   /**
-   * Less memory than `tqkv_lm_memory` says.
+   * The memory is smaller than `tqkv_lm_memory` says.
    */
   TQKV_LM_MEMORY = 11,
   /**
-   * The memory and the model have bytes in common.
+   * The memory and the model overlap.
    */
   TQKV_LM_OVERLAP = 12,
   /**
-   * The handle was not opened, or its memory was written to.
+   * The handle was not opened, or something else has written its memory.
    */
   TQKV_LM_NOT_OPEN = 13,
   /**
-   * A token that the vocabulary does not have.
+   * A token is not in the vocabulary.
    */
   TQKV_LM_TOKEN = 14,
   /**
-   * A key or value is above 65504: the weights are damaged. Clear the handle.
+   * A key or value is above 65504, so the weights are damaged. Clear the handle.
    */
   TQKV_LM_ENCODE = 15,
   /**
-   * A cached scale is not finite: its memory was written to. Clear the handle.
+   * A cached scale is not finite, so something else has written its memory. Clear the handle.
    */
   TQKV_LM_DECODE = 16,
 } tqkv_lm_status;
 
 /**
- * A model at work in the memory that it was given; its content is private.
+ * A model at work in the memory that it was given. Its content is private.
  */
 typedef struct tqkv_lm tqkv_lm;
 
 /**
- * Codecs of keys and values at one head dim; its content is private. Only what a program names is linked.
+ * Codecs of keys and values at one head dim. Its content is private. Only constants that a program names are
+ * linked.
  */
 typedef struct tqkv_lm_cache tqkv_lm_cache;
 
 /**
- * What a model is.
+ * The shape of a model.
  */
 typedef struct {
   /**
@@ -121,21 +123,21 @@ typedef struct {
    */
   uint32_t kv_heads;
   /**
-   * Coordinates of a head vector: which caches it takes.
+   * Coordinates of a head vector. The cache must have the same.
    */
   uint32_t head_dim;
   /**
-   * Bits of a weight.
+   * Bits per weight.
    */
   uint32_t weight_bits;
 } tqkv_lm_shape;
 
 /**
- * Logits of the next token: `values` at i times 2^exponent for token i.
+ * Logits of the next token. The logit of token i is `values[i]` times 2^exponent.
  */
 typedef struct {
   /**
-   * They lie in the memory of the model; the next call with it overwrites them.
+   * The values are in the memory of the model. The next call with it overwrites them.
    */
   const int32_t *values;
   /**
@@ -143,13 +145,13 @@ typedef struct {
    */
   uint32_t count;
   /**
-   * Power of two of all of them.
+   * The common power of two.
    */
   int32_t exponent;
 } tqkv_lm_logits;
 
 /**
- * Draws tokens; its content is private.
+ * Draws tokens. Its content is private.
  */
 typedef struct {
   uint64_t words[TQKV_LM_SAMPLER_WORDS];
@@ -205,24 +207,24 @@ extern const tqkv_lm_cache TQKV_LM_128_T2S8;
 extern const tqkv_lm_cache TQKV_LM_128_S2;
 
 /**
- * One line of text for a status, of any number.
+ * Returns one line of text for a status. Any number is accepted.
  */
 const char *tqkv_lm_status_text(uint32_t status);
 
 /**
- * Reads what a model is: the header and the length of the file are checked, its checksum is not.
+ * Reads the shape of a model. Checks the header and the length of the file, but not its checksum.
  *
  * # Safety
- * `model` points to `length` readable bytes, and `shape` to a writable struct, or either is null.
+ * `model` points to `length` readable bytes, and `shape` to a writable struct. Either may be null.
  */
 tqkv_lm_status tqkv_lm_read_shape(const uint8_t *model, size_t length, tqkv_lm_shape *shape);
 
 /**
- * Writes how many bytes of memory a model needs with a context of so many tokens.
+ * Writes how many bytes of memory a model needs for a context of `context` tokens.
  *
  * # Safety
- * `cache` is one of the constants TQKV_LM_.., `model` points to `length` readable bytes, and `bytes` to a writable number, or one
- * is null.
+ * `cache` is one of the constants TQKV_LM_.., `model` points to `length` readable bytes, and `bytes` to a
+ * writable number. Each may be null.
  */
 tqkv_lm_status tqkv_lm_memory(const tqkv_lm_cache *cache,
                               const uint8_t *model,
@@ -231,16 +233,19 @@ tqkv_lm_status tqkv_lm_memory(const tqkv_lm_cache *cache,
                               size_t *bytes);
 
 /**
- * Checks a whole model, some 10 instructions a byte, and makes a handle in `memory`, whatever that holds.
+ * Checks a whole model, with about 10 instructions per byte, and makes a handle in `memory`. The old content
+ * of `memory` does not matter.
  *
- * `cache` says how keys and values are kept, `context` how many tokens; when it is full, the oldest token that is not one of the
- * first `sinks` is forgotten. `memory` is aligned to TQKV_LM_ALIGN and has the bytes that `tqkv_lm_memory` says, or more. Both
- * memories are lent until the last call with the handle; there is nothing to close. The model is best aligned to 4 bytes, which the
- * DSP loops need. With an error, `lm` is as it was.
+ * `cache` selects the codecs, and `context` is the number of tokens that it keeps. When it is full, it
+ * forgets the oldest token that is not one of the first `sinks`. `memory` is aligned to TQKV_LM_ALIGN and
+ * has at least the bytes that `tqkv_lm_memory` says. The library uses both memories until the last call with
+ * the handle; there is nothing to close. Align the model to 4 bytes, which the DSP loops need. If the call
+ * fails, `lm` is unchanged.
  *
  * # Safety
- * `cache` is one of the constants TQKV_LM_..; `model` points to `length` bytes that stay as they are, `memory` to `bytes` bytes that
- * nothing else uses, for as long as the handle is in use; `lm` points to a writable pointer; or one is null.
+ * `cache` is one of the constants TQKV_LM_... `model` points to `length` bytes that do not change while the
+ * handle is in use. `memory` points to `bytes` bytes that nothing else uses in that time. `lm` points to a
+ * writable pointer. Each may be null.
  */
 tqkv_lm_status tqkv_lm_open(const tqkv_lm_cache *cache,
                             const uint8_t *model,
@@ -252,34 +257,35 @@ tqkv_lm_status tqkv_lm_open(const tqkv_lm_cache *cache,
                             tqkv_lm **lm);
 
 /**
- * Takes a token: the logits are then those of what follows it.
+ * Appends a token. The logits are then those of the following token.
  *
  * # Safety
- * `lm` is a handle that was opened, its memories as they were left, in use by no other thread; or it is null.
+ * `lm` is null or an opened handle. Nothing but this library has written its memories, and no other thread
+ * uses it.
  */
 tqkv_lm_status tqkv_lm_push(tqkv_lm *lm, uint32_t token);
 
 /**
- * Takes tokens one after the other; where one of them is not in the vocabulary, none.
+ * Appends several tokens. If one is not in the vocabulary, none is appended.
  *
  * # Safety
- * As `tqkv_lm_push`; `tokens` points to `count` readable numbers, or is null.
+ * The contract of `tqkv_lm_push`. `tokens` is null or points to `count` readable numbers.
  */
 tqkv_lm_status tqkv_lm_prefill(tqkv_lm *lm, const uint32_t *tokens, size_t count);
 
 /**
- * Computes the logits of the token after the last one taken.
+ * Computes the logits of the token after the last appended one.
  *
  * # Safety
- * As `tqkv_lm_push`; `logits` points to a writable struct, or is null.
+ * The contract of `tqkv_lm_push`. `logits` is null or points to a writable struct.
  */
 tqkv_lm_status tqkv_lm_next_logits(tqkv_lm *lm, tqkv_lm_logits *logits);
 
 /**
- * Writes how many tokens were taken since the start.
+ * Writes the number of tokens that were appended since the start.
  *
  * # Safety
- * As `tqkv_lm_push`; `position` points to a writable number, or is null.
+ * The contract of `tqkv_lm_push`. `position` is null or points to a writable number.
  */
 tqkv_lm_status tqkv_lm_position(tqkv_lm *lm, uint32_t *position);
 
@@ -287,35 +293,33 @@ tqkv_lm_status tqkv_lm_position(tqkv_lm *lm, uint32_t *position);
  * Forgets all tokens.
  *
  * # Safety
- * As `tqkv_lm_push`.
+ * The contract of `tqkv_lm_push`.
  */
 tqkv_lm_status tqkv_lm_clear(tqkv_lm *lm);
 
 /**
- * Writes the likeliest token, the first among equals.
+ * Writes the likeliest token. If several are equal, the first one is written.
  *
  * # Safety
- * `logits` are those of `tqkv_lm_next_logits`, not yet overwritten, and `token` points to a writable number, or either is null.
+ * `logits` come from `tqkv_lm_next_logits` and are not overwritten yet, and `token` points to a writable
+ * number. Either may be null.
  */
-tqkv_lm_status tqkv_lm_greedy(const tqkv_lm_logits *logits,
-                              uint32_t *token);
+tqkv_lm_status tqkv_lm_greedy(const tqkv_lm_logits *logits, uint32_t *token);
 
 /**
- * Starts a sampler of softmax(logits / temperature): the same seed and logits give the same tokens on every machine.
- * The temperature is in 256ths: 205 is 0.8; 0 is nearly greedy.
+ * Starts a sampler of softmax(logits / temperature). The same seed and logits give the same tokens on every
+ * machine. The temperature is in 256ths: 205 is 0.8, and 0 is nearly greedy.
  *
  * # Safety
- * `sampler` points to a writable struct, or is null.
+ * `sampler` is null or points to a writable struct.
  */
-tqkv_lm_status tqkv_lm_sampler_init(uint16_t temperature,
-                                    uint64_t seed,
-                                    tqkv_lm_sampler *sampler);
+tqkv_lm_status tqkv_lm_sampler_init(uint16_t temperature, uint64_t seed, tqkv_lm_sampler *sampler);
 
 /**
  * Draws the next token.
  *
  * # Safety
- * As `tqkv_lm_greedy`; `sampler` was started and is in use by no other thread, or is null.
+ * The contract of `tqkv_lm_greedy`. `sampler` is null, or was started and no other thread uses it.
  */
 tqkv_lm_status tqkv_lm_sample(tqkv_lm_sampler *sampler, const tqkv_lm_logits *logits, uint32_t *token);
 

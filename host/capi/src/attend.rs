@@ -1,4 +1,4 @@
-//! Attention: one query per head, those of several caches, a chunk, and the logits of one head.
+//! Attention: one query per head, several caches at once, a chunk, and the logits of one head.
 
 use crate::cache::TqkvCache;
 use crate::error::{Failure, TqkvStatus};
@@ -7,12 +7,13 @@ use crate::pointer::Call;
 use std::ffi::c_void;
 use tqkv::cache::KvCache;
 
-/// Attends from the newest position of one layer: `q` is [num_heads, head_dim] and `out` [num_heads, value_dim], each of a
-/// `tqkv_dtype`; results are rounded to that of `out`. A layer without a token is TQKV_EMPTY. Several threads may attend
-/// at once.
+/// Attends from the newest position of one layer. `q` is [num_heads, head_dim] and `out` is [num_heads,
+/// value_dim], each of a `tqkv_dtype`. Results are rounded to the type of `out`. A layer without tokens
+/// returns TQKV_EMPTY. Several threads may attend at once.
 ///
 /// # Safety
-/// `cache` is null or a cache that is not freed; `q` and `out` are null or point to as many values as are passed.
+/// `cache` is null or a cache that is not freed. `q` and `out` are null or point to the passed number of
+/// values.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_attend(
     cache: *const TqkvCache,
@@ -24,7 +25,8 @@ pub unsafe extern "C" fn tqkv_attend(
     out: *mut c_void,
     out_values: usize,
 ) -> TqkvStatus {
-    // SAFETY: `cache` is a cache, `q` has its values and `out` room for its own, by the contract of this call.
+    // SAFETY: `cache` is a cache, `q` has its values and `out` has room for its values, by the contract of
+    // this call.
     unsafe { Call::new() }.run(|call| {
         let cache = call.handle("cache", cache)?;
         let q = Values::new(call, "q", q_dtype, q, q_values)?;
@@ -35,14 +37,14 @@ pub unsafe extern "C" fn tqkv_attend(
     })
 }
 
-/// Attends in one layer of several caches, as `tqkv_attend` in each: `q` is [caches, num_heads, head_dim], `out`
-/// [caches, num_heads, value_dim]. Results are those of the calls one by one, to the bit; the threads divide the caches as
-/// well. Heads and dims are alike in all caches, lengths are not; one cache may be there twice. What is refused is named by
-/// the index of its cache, and nothing is written.
+/// Attends in one layer of several caches, as `tqkv_attend` does in each. `q` is [caches, num_heads,
+/// head_dim] and `out` is [caches, num_heads, value_dim]. The results have the same bits as single calls, and
+/// threads also divide the caches among themselves. All caches must have the same heads and dims. Lengths may
+/// differ, and a cache may appear twice. A refusal names the index of the cache, and nothing is written.
 ///
 /// # Safety
-/// `caches` is null or points to `num_caches` handles, each null or a cache that is not freed; `q` and `out` are null or point
-/// to as many values as are passed.
+/// `caches` is null or points to `num_caches` handles, each of which is null or a cache that is not freed.
+/// `q` and `out` are null or point to the passed number of values.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_attend_many(
     caches: *const *const TqkvCache,
@@ -55,8 +57,8 @@ pub unsafe extern "C" fn tqkv_attend_many(
     out: *mut c_void,
     out_values: usize,
 ) -> TqkvStatus {
-    // SAFETY: `caches` has `num_caches` handles of caches, `q` its values and `out` room for its own, by the contract of this
-    // call.
+    // SAFETY: `caches` has `num_caches` handles of caches, `q` has its values and `out` has room for its
+    // values, by the contract of this call.
     unsafe { Call::new() }.run(|call| {
         let handles = call.slice("caches", caches, num_caches)?;
         let q = Values::new(call, "q", q_dtype, q, q_values)?;
@@ -70,13 +72,13 @@ pub unsafe extern "C" fn tqkv_attend_many(
     })
 }
 
-/// Calls `work` with all caches, which no call changes meanwhile.
+/// Calls `work` with all caches, under locks for reading.
 fn locked(
     handles: &[&TqkvCache],
     work: impl FnOnce(&[&KvCache]) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    // Each lock once, and all calls in one order, so that none waits for another that waits for it: a reader waits
-    // behind a writer that waits.
+    // Each lock is taken once, and all calls take locks in the order of addresses. So no two calls wait for
+    // each other, although a reader also waits behind a waiting writer.
     let address = |handle: &TqkvCache| std::ptr::from_ref(handle).addr();
     let mut order: Vec<&TqkvCache> = room(handles.len())?;
     order.extend(handles);
@@ -88,17 +90,19 @@ fn locked(
     }
     let mut caches: Vec<&KvCache> = room(handles.len())?;
     for handle in handles {
-        // Before it are as many as have smaller addresses.
+        // Its index is the number of smaller addresses.
         caches.push(&guards[order.partition_point(|other| address(other) < address(handle))]);
     }
     work(&caches)
 }
 
-/// Appends a chunk of tokens and attends causally with the queries of each: `q` is [tokens, num_heads, head_dim] of `q_dtype`
-/// and `out` [tokens, num_heads, value_dim] of `out_dtype`; `dtype`, `k` and `v` are as in `tqkv_append`.
+/// Appends a chunk of tokens and attends causally with the queries of each. `q` is [tokens, num_heads,
+/// head_dim] of `q_dtype`. `out` is [tokens, num_heads, value_dim] of `out_dtype`. `dtype`, `k` and `v` are
+/// as in `tqkv_append`.
 ///
 /// # Safety
-/// `cache` is null or a cache that is not freed; the others are null or point to as many values as are passed.
+/// `cache` is null or a cache that is not freed. The other pointers are null or point to the passed number of
+/// values.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_prefill(
     cache: *mut TqkvCache,
@@ -115,7 +119,8 @@ pub unsafe extern "C" fn tqkv_prefill(
     out: *mut c_void,
     out_values: usize,
 ) -> TqkvStatus {
-    // SAFETY: `cache` is a cache, `q`, `k` and `v` have their values and `out` room for its own, by the contract of this call.
+    // SAFETY: `cache` is a cache, `q`, `k` and `v` have their values and `out` has room for its values, by
+    // the contract of this call.
     unsafe { Call::new() }.run(|call| {
         let cache = call.handle("cache", cache)?;
         let q = Values::new(call, "q", q_dtype, q, q_values)?;
@@ -128,13 +133,13 @@ pub unsafe extern "C" fn tqkv_prefill(
     })
 }
 
-/// Writes the logits of one query head (`q` has head_dim values of `q_dtype`), scaled and capped as the spec says, over every
-/// token that the newest position sees, oldest first, as 32-bit floats, and their number to `count`. Where `out` is too
-/// short, the number is written, and the call ends with TQKV_FULL.
+/// Writes the logits of one query head over every token that the newest position sees, oldest first. `q` has
+/// head_dim values of `q_dtype`. The logits are 32-bit floats, scaled and capped as the spec says. Their
+/// number goes to `count`. If `out` is too short, only the number is written, and the call returns TQKV_FULL.
 ///
 /// # Safety
-/// `cache` is null or a cache that is not freed; `q` and `out` are null or point to as many values as are passed; `count`
-/// is null or can be written.
+/// `cache` is null or a cache that is not freed. `q` and `out` are null or point to the passed number of
+/// values. `count` is null or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_scores(
     cache: *const TqkvCache,
@@ -147,8 +152,8 @@ pub unsafe extern "C" fn tqkv_scores(
     out_values: usize,
     count: *mut usize,
 ) -> TqkvStatus {
-    // SAFETY: `cache` is a cache, `q` has its values, `out` room for its own and `count` for a number, by the contract of this
-    // call.
+    // SAFETY: `cache` is a cache, `q` has its values, and `out` and `count` have room for their values, by
+    // the contract of this call.
     unsafe { Call::new() }.run(|call| {
         let cache = call.handle("cache", cache)?;
         let q = Values::new(call, "q", q_dtype, q, q_values)?;

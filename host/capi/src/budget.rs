@@ -1,12 +1,12 @@
-//! Bytes that caches share, behind a handle.
+//! A memory budget for several caches, behind a handle.
 //!
-//! A budget is counters that its caches share: the handle may be freed before them, and its limit stays.
+//! The caches share the counters of their budget. So the handle may be freed first, and the limit stays.
 
 use crate::error::TqkvStatus;
 use crate::pointer::{self, Call};
 use tqkv::cache::Budget;
 
-/// A limit on the bytes of keys and values that all caches made with it hold together. Pages that forks share count once.
+/// A limit on the bytes of keys and values of all caches made with it. Pages that forks share count once.
 #[derive(Debug)]
 pub struct TqkvBudget {
     budget: Budget,
@@ -18,7 +18,8 @@ impl TqkvBudget {
     }
 }
 
-/// Makes a budget of at most `bytes` bytes; SIZE_MAX counts and refuses nothing. On failure `*budget` is null.
+/// Makes a budget of at most `bytes` bytes. With SIZE_MAX it counts and refuses nothing. On failure `*budget`
+/// is null.
 ///
 /// # Safety
 /// `budget` is null or can be written.
@@ -32,27 +33,27 @@ pub unsafe extern "C" fn tqkv_budget_create(bytes: usize, budget: *mut *mut Tqkv
 /// Frees the handle of a budget; null is accepted. Caches made with it stay within its limit.
 ///
 /// # Safety
-/// `budget` is null or came from `tqkv_budget_create`, was not freed, and no call uses it.
+/// `budget` is null or a handle from `tqkv_budget_create` that is not freed and that no call uses.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_budget_free(budget: *mut TqkvBudget) {
     // SAFETY: `tqkv_budget_create` gave it, and it is freed once, by the contract of this call.
     unsafe { pointer::free(budget) }
 }
 
-/// Writes the bytes that caches hold now.
+/// Writes the number of bytes that caches hold now.
 ///
 /// # Safety
-/// `budget` is null or a budget that is not freed; `bytes` is null or can be written.
+/// `budget` is null or a budget that is not freed. `bytes` is null or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_budget_used(budget: *const TqkvBudget, bytes: *mut usize) -> TqkvStatus {
     // SAFETY: `budget` is a budget and `bytes` room for a number, by the contract of this call.
     unsafe { tell(budget, bytes, Budget::used) }
 }
 
-/// Writes the bytes that caches may hold together.
+/// Writes the limit in bytes.
 ///
 /// # Safety
-/// `budget` is null or a budget that is not freed; `bytes` is null or can be written.
+/// `budget` is null or a budget that is not freed. `bytes` is null or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_budget_limit(budget: *const TqkvBudget, bytes: *mut usize) -> TqkvStatus {
     // SAFETY: `budget` is a budget and `bytes` room for a number, by the contract of this call.
@@ -62,7 +63,7 @@ pub unsafe extern "C" fn tqkv_budget_limit(budget: *const TqkvBudget, bytes: *mu
 /// Writes a figure of a budget.
 ///
 /// # Safety
-/// As of [`tqkv_budget_used`].
+/// The contract of [`tqkv_budget_used`].
 unsafe fn tell(budget: *const TqkvBudget, bytes: *mut usize, figure: fn(&Budget) -> usize) -> TqkvStatus {
     // SAFETY: `budget` is a budget and `bytes` room for a number, by the contract of this function.
     unsafe { Call::new() }.run(|call| {

@@ -1,9 +1,9 @@
 //! The cache behind a handle.
 //!
-//! A handle is a lock around a [`KvCache`]: calls that read share it, calls that change it have it alone, so no order of
-//! calls of any number of threads makes a data race. A panic in a call that changes the cache leaves the lock poisoned, and
-//! what may be half done is never read again. What remains of the program: pointers are good for their lengths, and a
-//! handle is freed once, after its last call.
+//! A handle is a lock around a [`KvCache`]. Calls that read share the lock, and calls that change the cache
+//! hold it alone. So calls of any number of threads make no data race. A panic in a call that changes the
+//! cache poisons the lock, and the cache is never read again. The program must ensure two things. Pointers
+//! are good for their lengths, and a handle is freed once, after its last call.
 
 use crate::budget::TqkvBudget;
 use crate::error::{Failure, TqkvStatus};
@@ -20,19 +20,20 @@ pub struct TqkvCache {
     cache: RwLock<KvCache>,
 }
 
-/// Tokens by tier and bytes as allocated. Token counts are of the first KV head that there is, bytes of the whole cache.
+/// Tokens by tier, and allocated bytes. Token counts are of the first KV head that keeps any. Bytes are of
+/// the whole cache.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct TqkvCacheStats {
-    /// Tokens appended and not truncated, evicted ones included.
+    /// Tokens that were appended and not truncated, evicted ones included.
     pub tokens: usize,
-    /// First tokens, f16.
+    /// First tokens, in f16.
     pub sinks: usize,
-    /// Values in the hot window, f16.
+    /// Values in the hot window, in f16.
     pub hot: usize,
-    /// Keys beyond the hot window that wait for their mean, f16.
+    /// Keys beyond the hot window that wait for their mean, in f16.
     pub waiting_keys: usize,
-    /// Encoded values.
+    /// Values in warm pages.
     pub warm: usize,
     /// Values in cold tiers.
     pub cold: usize,
@@ -40,18 +41,19 @@ pub struct TqkvCacheStats {
     pub evicted: usize,
     /// KV heads, over all layers, whose keys are centred.
     pub centred_heads: usize,
-    /// Bytes of memory held for keys and values, spare capacity included; what is shared with forks counts whole.
+    /// Bytes allocated for keys and values, spare capacity included. Memory shared with forks counts in full.
     pub allocated_bytes: usize,
     /// Bytes in the file of the cold tier.
     pub spilled_bytes: usize,
-    /// Bytes of allocated_bytes that forks use as well.
+    /// Bytes of allocated_bytes that forks share.
     pub shared_bytes: usize,
 }
 
-// Integers: any bytes make one.
+// All fields are integers, so every bit pattern is a value.
 impl Plain for TqkvCacheStats {}
 
-/// Bytes of the struct in its first version. WARNING: programs were compiled with it; fields are added, this stays.
+/// Bytes of the first version of the struct. WARNING: compiled programs use it. Fields are added, but this
+/// number stays.
 const FIRST_STATS_SIZE: usize = 10 * size_of::<usize>();
 
 impl TqkvCache {
@@ -59,12 +61,12 @@ impl TqkvCache {
         Self { cache: RwLock::new(cache) }
     }
 
-    /// The cache of a call that reads it.
+    /// Runs `work` on the cache under a lock for reading.
     pub(crate) fn with<R>(&self, work: impl FnOnce(&KvCache) -> Result<R, Failure>) -> Result<R, Failure> {
         work(&*self.read()?)
     }
 
-    /// The cache of a call that changes it.
+    /// Runs `work` on the cache under a lock for writing.
     pub(crate) fn with_mut<R>(
         &self,
         work: impl FnOnce(&mut KvCache) -> Result<R, Failure>,
@@ -85,34 +87,34 @@ pub(crate) fn broken() -> Failure {
     Failure::new(TqkvStatus::TqkvPanic, "an earlier call left the cache half changed: free it")
 }
 
-/// Makes an empty cache. On failure `*cache` is null. The first cache of a process starts its threads: as many as
-/// `tqkv_set_threads` or RAYON_NUM_THREADS says, or as there are processors; a child of `fork` has none of them and makes no
-/// use of a cache.
+/// Makes an empty cache. On failure `*cache` is null. The first cache of a process starts its threads.
+/// `tqkv_set_threads` or RAYON_NUM_THREADS sets their number; the default is one per processor. A child of
+/// `fork` has none of these threads and cannot use caches: make the first cache in the child.
 ///
 /// # Safety
-/// `spec` is null or was filled by `tqkv_spec_init`; `cache` is null or can be written.
+/// `spec` is null or was filled by `tqkv_spec_init`. `cache` is null or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_create(spec: *const TqkvSpec, cache: *mut *mut TqkvCache) -> TqkvStatus {
-    // SAFETY: `spec` is a spec, whose texts and arrays are what it says, and `cache` room for a handle, by the contract of
-    // this call.
+    // SAFETY: `spec` is a spec whose texts and arrays are valid, and `cache` has room for a handle, by the
+    // contract of this call.
     unsafe { Call::new() }.run(|call| {
         call.give("cache", cache, || Ok(TqkvCache::new(KvCache::new(TqkvSpec::read(call, spec)?)?)))
     })
 }
 
-/// As `tqkv_create`, with keys and values that count in a budget: calls that need more of it than is free end with
-/// TQKV_NO_BUDGET and change nothing.
+/// Makes an empty cache whose keys and values count against a budget. A call that needs more than is free
+/// returns TQKV_NO_BUDGET and changes nothing. Otherwise see `tqkv_create`.
 ///
 /// # Safety
-/// As `tqkv_create`; `budget` is null or a budget that is not freed.
+/// The contract of `tqkv_create`. `budget` is null or a budget that is not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_create_within(
     spec: *const TqkvSpec,
     budget: *const TqkvBudget,
     cache: *mut *mut TqkvCache,
 ) -> TqkvStatus {
-    // SAFETY: `spec` is a spec, whose texts and arrays are what it says, `budget` a budget and `cache` room for a handle, by
-    // the contract of this call.
+    // SAFETY: `spec` is a spec whose texts and arrays are valid, by the contract of this call. `budget` is a
+    // budget and `cache` has room for a handle, by the same contract.
     unsafe { Call::new() }.run(|call| {
         call.give("cache", cache, || {
             let (spec, budget) = (TqkvSpec::read(call, spec)?, call.handle("budget", budget)?);
@@ -121,35 +123,37 @@ pub unsafe extern "C" fn tqkv_create_within(
     })
 }
 
-/// Makes another cache with the same tokens and budget: pages are shared until one of the two writes to them, so this costs
-/// a few pointers a page. Both are freed. On failure `*fork` is null.
+/// Makes another cache with the same tokens and budget. Pages are shared until one of the two writes to them,
+/// so a fork costs a few pointers per page. Each cache is freed on its own. On failure `*fork` is null.
 ///
 /// # Safety
-/// `cache` is null or a cache that is not freed; `fork` is null or can be written.
+/// `cache` is null or a cache that is not freed. `fork` is null or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_fork(cache: *const TqkvCache, fork: *mut *mut TqkvCache) -> TqkvStatus {
-    // SAFETY: `cache` is a cache and `fork` room for a handle, by the contract of this call.
+    // SAFETY: `cache` is a cache and `fork` has room for a handle, by the contract of this call.
     unsafe { Call::new() }.run(|call| {
         call.give("fork", fork, || Ok(TqkvCache::new(call.handle("cache", cache)?.read()?.fork()?)))
     })
 }
 
-/// Frees a cache; null is accepted. Pages that it shares with forks stay theirs.
+/// Frees a cache; null is accepted. Its forks keep the shared pages.
 ///
 /// # Safety
-/// `cache` is null or came from `tqkv_create`, `tqkv_create_within` or `tqkv_fork`, was not freed, and no call uses it.
+/// `cache` is null or a handle from `tqkv_create`, `tqkv_create_within` or `tqkv_fork` that is not freed and
+/// that no call uses.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_free(cache: *mut TqkvCache) {
-    // SAFETY: a call of this file gave it, and it is freed once, by the contract of this call.
+    // SAFETY: a call of this file made it, and it is freed once, by the contract of this call.
     unsafe { pointer::free(cache) }
 }
 
-/// Appends tokens to one layer. `k` is [tokens, num_kv_heads, head_dim] of a `tqkv_dtype`, after RoPE, `v`
-/// [tokens, num_kv_heads, value_dim]; `k_values` and `v_values` say how many values each holds. What is refused leaves
-/// the cache as it was.
+/// Appends tokens to one layer. `k` is [tokens, num_kv_heads, head_dim] of a `tqkv_dtype`, after RoPE. `v` is
+/// [tokens, num_kv_heads, value_dim]. `k_values` and `v_values` are the numbers of values. If the call fails,
+/// the cache is unchanged.
 ///
 /// # Safety
-/// `cache` is null or a cache that is not freed; `k` and `v` are null or point to as many values as are passed.
+/// `cache` is null or a cache that is not freed. `k` and `v` are null or point to the passed number of
+/// values.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_append(
     cache: *mut TqkvCache,
@@ -160,7 +164,7 @@ pub unsafe extern "C" fn tqkv_append(
     v: *const c_void,
     v_values: usize,
 ) -> TqkvStatus {
-    // SAFETY: `cache` is a cache, `k` and `v` have their values, by the contract of this call.
+    // SAFETY: `cache` is a cache, and `k` and `v` have their values, by the contract of this call.
     unsafe { Call::new() }.run(|call| {
         let cache = call.handle("cache", cache)?;
         let (k, v) =
@@ -169,12 +173,12 @@ pub unsafe extern "C" fn tqkv_append(
     })
 }
 
-/// Writes the keys of tokens `start` to `end`, not included, of one KV head as they are held, decoded: `out` is
-/// [end - start, head_dim] of a `tqkv_dtype`. Tokens that are gone are TQKV_EVICTED. For engines that must have them;
-/// attention does not.
+/// Decodes the keys of tokens `start` to `end` (not included) of one KV head, as the cache holds them. `out`
+/// is [end - start, head_dim] of a `tqkv_dtype`. Tokens that are gone return TQKV_EVICTED. Attention does not
+/// need this call; it serves engines that must have decoded keys.
 ///
 /// # Safety
-/// `cache` is null or a cache that is not freed; `out` is null or points to as many values as are passed.
+/// `cache` is null or a cache that is not freed. `out` is null or points to the passed number of values.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_keys(
     cache: *const TqkvCache,
@@ -195,10 +199,10 @@ pub unsafe extern "C" fn tqkv_keys(
     })
 }
 
-/// Writes values, as `tqkv_keys`: `out` is [end - start, value_dim].
+/// Decodes values: `out` is [end - start, value_dim]. Otherwise see `tqkv_keys`.
 ///
 /// # Safety
-/// As there.
+/// The contract of `tqkv_keys`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_values(
     cache: *const TqkvCache,
@@ -226,7 +230,7 @@ fn write_rows(out: Room<'_>, rows: &[f32]) -> Result<(), Failure> {
     })
 }
 
-/// Refuses room that is not that of the tokens, before any is decoded.
+/// Refuses an `out` of the wrong length before any token is decoded.
 fn check_rows(start: usize, end: usize, dim: usize, values: usize) -> Result<(), Failure> {
     let tokens = end.checked_sub(start);
     let tokens = tokens
@@ -234,12 +238,13 @@ fn check_rows(start: usize, end: usize, dim: usize, values: usize) -> Result<(),
     if tokens.checked_mul(dim) == Some(values) {
         return Ok(());
     }
-    Err(Failure::argument(format!("out has {values} values: {tokens} tokens of {dim} values are asked for")))
+    Err(Failure::argument(format!("out has {values} values, expected {tokens} tokens of {dim} values")))
 }
 
-/// Drops the tokens from index `len` on, in every layer; a layer that is shorter stays as it is. With a sliding window,
-/// tokens that would be seen again may be gone: TQKV_EVICTED, and nothing is dropped. The newest 256 tokens can always be
-/// dropped, counted from the greatest length since the cache was made or reset, not from the present one.
+/// Drops the tokens from index `len` on, in every layer; a shorter layer stays as it is. With a sliding
+/// window, the shorter sequence may see evicted tokens. The call returns TQKV_EVICTED then, and drops
+/// nothing. The newest 256 tokens can always be dropped. They count from the greatest length since the cache
+/// was made or reset, not from the present length.
 ///
 /// # Safety
 /// `cache` is null or a cache that is not freed.
@@ -249,7 +254,7 @@ pub unsafe extern "C" fn tqkv_truncate(cache: *mut TqkvCache, len: usize) -> Tqk
     unsafe { Call::new() }.run(|call| Ok(call.handle("cache", cache)?.write()?.truncate(len)?))
 }
 
-/// Back to the empty cache.
+/// Empties the cache.
 ///
 /// # Safety
 /// `cache` is null or a cache that is not freed.
@@ -265,10 +270,10 @@ pub unsafe extern "C" fn tqkv_reset(cache: *mut TqkvCache) -> TqkvStatus {
 /// Writes the number of tokens in the first layer that keeps any, evicted ones included.
 ///
 /// # Safety
-/// `cache` is null or a cache that is not freed; `len` is null or can be written.
+/// `cache` is null or a cache that is not freed. `len` is null or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_len(cache: *const TqkvCache, len: *mut usize) -> TqkvStatus {
-    // SAFETY: `cache` is a cache and `len` room for a number, by the contract of this call.
+    // SAFETY: `cache` is a cache and `len` has room for a number, by the contract of this call.
     unsafe { Call::new() }.run(|call| {
         let cache = call.handle("cache", cache)?;
         let place = call.place("len", len)?;
@@ -277,10 +282,11 @@ pub unsafe extern "C" fn tqkv_len(cache: *const TqkvCache, len: *mut usize) -> T
     })
 }
 
-/// Writes what is where, and what it costs. `struct_size` is `sizeof(tqkv_cache_stats)`.
+/// Writes token counts by tier, and bytes. `struct_size` is `sizeof(tqkv_cache_stats)`.
 ///
 /// # Safety
-/// `cache` is null or a cache that is not freed; `stats` is null or points to `struct_size` bytes that can be written.
+/// `cache` is null or a cache that is not freed. `stats` is null or points to `struct_size` bytes that can be
+/// written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_stats(
     cache: *const TqkvCache,
@@ -317,7 +323,7 @@ mod tests {
     fn what_a_panic_left_half_changed_is_refused_until_it_is_freed() {
         let cache =
             Box::into_raw(Box::new(TqkvCache::new(KvCache::new(CacheSpec::new(1, 1, 1, 64)).unwrap())));
-        // SAFETY: made above, and freed at the end.
+        // SAFETY: the cache was made above, and is freed at the end.
         let shared = unsafe { &*cache };
         let status = guard(|| {
             let _state = shared.write()?;
@@ -325,7 +331,7 @@ mod tests {
         });
         assert_eq!(status, TqkvStatus::TqkvPanic);
         let mut len = 7;
-        // SAFETY: the cache lives, and the place can be written.
+        // SAFETY: the cache is not freed yet, and the place can be written.
         unsafe {
             assert_eq!(tqkv_len(cache, &raw mut len), TqkvStatus::TqkvPanic);
             assert_eq!(tqkv_reset(cache), TqkvStatus::TqkvPanic);

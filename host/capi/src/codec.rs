@@ -1,4 +1,4 @@
-//! The list of codecs, and blocks of one of them without a cache.
+//! The list of codecs, and encoding of blocks without a cache.
 
 use crate::error::{Failure, TqkvStatus, guard_quietly};
 use crate::number::{self, options};
@@ -9,7 +9,7 @@ use tqkv::error::CacheError;
 use tqkv_core::{AnyCodec, CodecId, UnknownCodec};
 use tqkv_simd::{Level, codec};
 
-/// Names of all codecs, as C has them.
+/// The names of all codecs as C strings.
 static NAMES: LazyLock<Vec<CString>> = LazyLock::new(|| {
     CodecId::ALL.iter().map(|id| CString::new(id.name()).expect("names hold no zero")).collect()
 });
@@ -18,44 +18,44 @@ fn from_name(name: &str) -> Result<CodecId, Failure> {
     name.parse().map_err(|_: UnknownCodec| {
         let usual = UnknownCodec::USUAL;
         Failure::argument(format!(
-            "no codec is named '{name}': accepted are {usual} and the others that tqkv_codec_count counts; presets are \
-             pairs, which tqkv_spec_preset takes"
+            "no codec is named '{name}': expected {usual} or another name that tqkv_codec_name returns; for a preset \
+             call tqkv_spec_preset"
         ))
     })
 }
 
-/// How many codecs there are.
+/// Returns the number of codecs.
 #[unsafe(no_mangle)]
 pub extern "C" fn tqkv_codec_count() -> usize {
     CodecId::ALL.len()
 }
 
-/// Writes the number of the codec at `index`, below `tqkv_codec_count()`. Numbers are not indices: they are stored in
-/// files, and stay.
+/// Writes the number of the codec at `index`, which is below `tqkv_codec_count()`. A codec's number is not
+/// its index. Files store it, so it never changes.
 ///
 /// # Safety
 /// `codec` is null or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_codec_id(index: usize, codec: *mut u32) -> TqkvStatus {
-    // SAFETY: `codec` is room for a number, by the contract of this call.
+    // SAFETY: `codec` has room for a number, by the contract of this call.
     unsafe { Call::new() }.run(|call| {
         let place = call.place("codec", codec)?;
         let count = CodecId::ALL.len();
-        let id = CodecId::ALL
-            .get(index)
-            .ok_or_else(|| Failure::argument(format!("codec {index} of {count} is asked for")))?;
+        let id = CodecId::ALL.get(index).ok_or_else(|| {
+            Failure::argument(format!("index {index} is out of range: there are {count} codecs"))
+        })?;
         place.write(u32::from(id.code()));
         Ok(())
     })
 }
 
-/// Writes the number of the codec of a name, such as "s4", in small letters or capitals.
+/// Writes the number of the codec with this name, such as "s4". The name is not case-sensitive.
 ///
 /// # Safety
-/// `name` is null or ends with a zero; `codec` is null or can be written.
+/// `name` is null or ends with a zero. `codec` is null or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_codec_from_name(name: *const c_char, codec: *mut u32) -> TqkvStatus {
-    // SAFETY: `name` is text and `codec` room for a number, by the contract of this call.
+    // SAFETY: `name` is text and `codec` has room for a number, by the contract of this call.
     unsafe { Call::new() }.run(|call| {
         let place = call.place("codec", codec)?;
         let id = from_name(call.text("name", name)?)?;
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn tqkv_codec_from_name(name: *const c_char, codec: *mut u
     })
 }
 
-/// The name of a codec by its number; null where no codec has it.
+/// Returns the name of the codec with this number, or null if there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn tqkv_codec_name(codec: u32) -> *const c_char {
     guard_quietly(std::ptr::null(), || {
@@ -74,18 +74,19 @@ pub extern "C" fn tqkv_codec_name(codec: u32) -> *const c_char {
     })
 }
 
-/// A codec of one head dim: encodes, decodes and scores blocks. It never changes.
+/// A codec for one head dim. It encodes, decodes and scores blocks, and never changes.
 #[derive(Debug)]
 pub struct TqkvCodec {
     codec: AnyCodec,
     level: Level,
 }
 
-/// Makes the codec of a name ("s4") for vectors of `dim` values. Encoder, decoder and scores must agree on the seed
-/// (caches have 42 unless told otherwise); only encoders heed `scale_mode` and `effort`. On failure `*codec` is null.
+/// Makes the codec with this name ("s4") for vectors of `dim` values. Encoder, decoder and scores must use
+/// the same seed; caches use 42 by default. `scale_mode` and `effort` affect only the encoder. On failure
+/// `*codec` is null.
 ///
 /// # Safety
-/// `name` is null or ends with a zero; `codec` is null or can be written.
+/// `name` is null or ends with a zero. `codec` is null or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_codec_create(
     name: *const c_char,
@@ -95,7 +96,7 @@ pub unsafe extern "C" fn tqkv_codec_create(
     effort: u32,
     codec: *mut *mut TqkvCodec,
 ) -> TqkvStatus {
-    // SAFETY: `name` is text and `codec` room for a handle, by the contract of this call.
+    // SAFETY: `name` is text and `codec` has room for a handle, by the contract of this call.
     unsafe { Call::new() }.run(|call| {
         call.give("codec", codec, || {
             let id = from_name(call.text("name", name)?)?;
@@ -108,20 +109,20 @@ pub unsafe extern "C" fn tqkv_codec_create(
 /// Frees a codec; null is accepted.
 ///
 /// # Safety
-/// `codec` is null or came from `tqkv_codec_create`, was not freed, and no call uses it.
+/// `codec` is null or a handle from `tqkv_codec_create` that is not freed and that no call uses.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_codec_free(codec: *mut TqkvCodec) {
-    // SAFETY: `tqkv_codec_create` gave it, and it is freed once, by the contract of this call.
+    // SAFETY: `tqkv_codec_create` made it, and it is freed once, by the contract of this call.
     unsafe { pointer::free(codec) }
 }
 
-/// Writes the bytes of one block.
+/// Writes the number of bytes per block.
 ///
 /// # Safety
-/// `codec` is null or a codec that is not freed; `bytes` is null or can be written.
+/// `codec` is null or a codec that is not freed. `bytes` is null or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_codec_block_bytes(codec: *const TqkvCodec, bytes: *mut usize) -> TqkvStatus {
-    // SAFETY: `codec` is a codec and `bytes` room for a number, by the contract of this call.
+    // SAFETY: `codec` is a codec and `bytes` has room for a number, by the contract of this call.
     unsafe { Call::new() }.run(|call| {
         let TqkvCodec { codec, .. } = call.handle("codec", codec)?;
         call.place("bytes", bytes)?.write(codec.block_bytes());
@@ -129,11 +130,12 @@ pub unsafe extern "C" fn tqkv_codec_block_bytes(codec: *const TqkvCodec, bytes: 
     })
 }
 
-/// Encodes vectors, back to back, into as many blocks. Where one is refused, those before it are encoded.
+/// Encodes vectors, back to back, into the same number of blocks. If a vector is refused, the blocks before
+/// it are encoded.
 ///
 /// # Safety
-/// `codec` is null or a codec that is not freed; `x` is null or points to `x_values` values, `blocks` is null or points to
-/// `blocks_bytes` bytes that can be written.
+/// `codec` is null or a codec that is not freed. `x` is null or points to `x_values` values. `blocks` is null
+/// or points to `blocks_bytes` bytes that can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_codec_encode(
     codec: *const TqkvCodec,
@@ -142,7 +144,8 @@ pub unsafe extern "C" fn tqkv_codec_encode(
     blocks: *mut u8,
     blocks_bytes: usize,
 ) -> TqkvStatus {
-    // SAFETY: `codec` is a codec, `x` has `x_values` values and `blocks` room for its bytes, by the contract of this call.
+    // SAFETY: `codec` is a codec, `x` has `x_values` values and `blocks` has room for its bytes, by the
+    // contract of this call.
     unsafe { Call::new() }.run(|call| {
         let TqkvCodec { codec, level } = call.handle("codec", codec)?;
         let x = call.slice("x", x, x_values)?;
@@ -152,11 +155,12 @@ pub unsafe extern "C" fn tqkv_codec_encode(
     })
 }
 
-/// Decodes blocks, back to back, into as many vectors. Where one is refused, those before it are decoded.
+/// Decodes blocks, back to back, into the same number of vectors. If a block is refused, the vectors before
+/// it are decoded.
 ///
 /// # Safety
-/// `codec` is null or a codec that is not freed; `blocks` is null or points to `blocks_bytes` bytes, `out` is null or points
-/// to `out_values` values that can be written.
+/// `codec` is null or a codec that is not freed. `blocks` is null or points to `blocks_bytes` bytes. `out` is
+/// null or points to `out_values` values that can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_codec_decode(
     codec: *const TqkvCodec,
@@ -165,7 +169,8 @@ pub unsafe extern "C" fn tqkv_codec_decode(
     out: *mut f32,
     out_values: usize,
 ) -> TqkvStatus {
-    // SAFETY: `codec` is a codec, `blocks` has its bytes and `out` room for its values, by the contract of this call.
+    // SAFETY: `codec` is a codec, `blocks` has its bytes and `out` has room for its values, by the contract
+    // of this call.
     unsafe { Call::new() }.run(|call| {
         let TqkvCodec { codec, level } = call.handle("codec", codec)?;
         let blocks = call.slice("blocks", blocks, blocks_bytes)?;
@@ -175,11 +180,12 @@ pub unsafe extern "C" fn tqkv_codec_decode(
     })
 }
 
-/// Writes the dot products of one query (`dim` values, not rotated) and blocks, one a block, without decoding them. A
-/// block whose scale is NaN or infinite has no such product: its score is NaN or infinite.
+/// Writes the dot products of one query and blocks, one per block, without decoding them. The query has `dim`
+/// values and is not rotated. For a block whose scale is NaN or infinite, the score is NaN or infinite.
 ///
 /// # Safety
-/// `codec` is null or a codec that is not freed; the others are null or point to as many values and bytes as are passed.
+/// `codec` is null or a codec that is not freed. The other pointers are null or point to the passed number of
+/// values or bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_codec_scores(
     codec: *const TqkvCodec,
@@ -190,8 +196,8 @@ pub unsafe extern "C" fn tqkv_codec_scores(
     out: *mut f32,
     out_values: usize,
 ) -> TqkvStatus {
-    // SAFETY: `codec` is a codec, `q` and `blocks` have their values and bytes, and `out` has room for its values, by the
-    // contract of this call.
+    // SAFETY: `codec` is a codec, `q` and `blocks` have their values and bytes, and `out` has room for its
+    // values, by the contract of this call.
     unsafe { Call::new() }.run(|call| {
         let TqkvCodec { codec, level } = call.handle("codec", codec)?;
         let (q, blocks) = (call.slice("q", q, q_values)?, call.slice("blocks", blocks, blocks_bytes)?);
@@ -216,7 +222,7 @@ pub unsafe extern "C" fn tqkv_codec_scores(
     })
 }
 
-/// Refuses values and bytes that are not of the same number of vectors, in numbers.
+/// Refuses numbers of values and bytes that are not of the same number of vectors.
 fn check_fit(codec: &AnyCodec, what: &str, values: usize, bytes: usize) -> Result<(), Failure> {
     if codec.fit(values, bytes) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! How a call ended: a status for the program, a line of text for its author, and no panic that crosses into C.
+//! The result of a call: a status for the program and a line of text for its author. No panic crosses into C.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -9,47 +9,51 @@ use tqkv::error::CacheError;
 use tqkv_core::{DecodeError, EncodeError, ShapeError};
 use tqkv_simd::codec::BatchError;
 
-/// How a call ended. Later versions may add statuses; the numbers of these stay.
+/// The status of a call. Later versions may add statuses; existing numbers never change.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TqkvStatus {
-    /// All is well.
+    /// The call succeeded.
     TqkvOk = 0,
-    /// A pointer is null; nothing was done.
+    /// A pointer is null. Nothing was done.
     TqkvNullPointer = 1,
-    /// A size, number or name that is not accepted; nothing was done.
+    /// A size, number or name is not accepted. Nothing was done.
     TqkvBadArgument = 2,
-    /// A vector that holds NaN or an infinity, or is too large; nothing was appended or attended, blocks before it are
-    /// encoded.
+    /// A vector holds NaN or an infinity, or is too large. Nothing was appended or attended. Blocks before it
+    /// are encoded.
     TqkvBadVector = 3,
-    /// A block whose scale is NaN or infinite; those before it are decoded.
+    /// The scale of a block is NaN or infinite. Vectors before it are decoded.
     TqkvBadBlock = 4,
-    /// `out` is too short for the result: the number of values was written, nothing else. A budget that is used up is
-    /// TQKV_NO_BUDGET.
+    /// `out` is too short for the result. Only the number of values was written. (A budget that is used up
+    /// returns TQKV_NO_BUDGET.)
     TqkvFull = 5,
-    /// A token that left the hot window could not be encoded; it stays uncompressed.
+    /// A token that left the hot window could not be encoded. It stays uncompressed.
     TqkvNotEncoded = 6,
-    /// Tokens that are asked for, or would be seen again, were evicted behind the sliding window.
+    /// The sliding window has evicted tokens that were requested or would be seen again.
     TqkvEvicted = 7,
-    /// The machine lacks the instruction set or the threads that its environment asks for.
+    /// The machine lacks the instruction set or the threads that the environment asks for.
     TqkvUnsupported = 8,
-    /// A file or a caller's function cannot be read or written: the file of the cold tier, or a snapshot.
+    /// A file or a function of the caller cannot be read or written: the file of the cold tier, or a
+    /// snapshot.
     TqkvIo = 9,
-    /// A defect of the library. Where the call was to change a cache, every later call with it ends so too: free it.
+    /// A defect of the library. If the call was to change a cache, every later call with it returns this
+    /// status: free it.
     TqkvPanic = 10,
     /// Any other failure.
     TqkvOther = 11,
-    /// The budget has not as many bytes free as the call may need: nothing was done. Free or cut back another cache of
-    /// the budget, and call again.
+    /// The budget has fewer free bytes than the call may need. Nothing was done. Free or truncate another
+    /// cache of the budget, and call again.
     TqkvNoBudget = 12,
-    /// The layer holds no token yet.
+    /// The layer holds no tokens yet.
     TqkvEmpty = 13,
-    /// What was read is no snapshot, damaged, cut short, or of a cache with another spec; the cache is as it was.
+    /// The bytes read are not a snapshot, are damaged or cut short, or come from a cache with another spec.
+    /// The cache is unchanged.
     TqkvBadSnapshot = 14,
-    /// A cache would have more tokens than its spec allows, or the memory of a device, the pages of a cache on it or a sequence
-    /// there is full: nothing was done.
+    /// A limit is reached, and nothing was done. Either a cache would exceed the tokens of its spec, or
+    /// device memory, the pages of a GPU cache or a sequence there are full.
     TqkvNoRoom = 15,
-    /// The system has not the memory that the sizes passed ask for: nothing was done. Pass fewer tokens, or free some.
+    /// The system cannot provide the memory that the passed sizes need. Nothing was done. Pass fewer tokens,
+    /// or free memory.
     TqkvNoMemory = 16,
 }
 
@@ -65,12 +69,12 @@ impl Failure {
         Self { status, text: text.into() }
     }
 
-    /// The same with what it is about before its text.
+    /// Puts the subject before the text.
     pub(crate) fn about(self, what: &str) -> Self {
         Self { text: format!("{what}: {}", self.text), ..self }
     }
 
-    /// The same with the status of a file or a function that failed.
+    /// Replaces the status by that of a failed file or function.
     pub(crate) fn of_io(self) -> Self {
         Self { status: TqkvStatus::TqkvIo, ..self }
     }
@@ -85,7 +89,7 @@ impl Failure {
             .map(String::as_str)
             .or_else(|| payload.downcast_ref::<&str>().copied());
         let text = format!("a defect of tqkv: {}", text.unwrap_or("a panic without a text"));
-        // Dropping what somebody else threw may throw again.
+        // The payload is not dropped, because its destructor may panic again.
         std::mem::forget(payload);
         Self::new(TqkvStatus::TqkvPanic, text)
     }
@@ -112,7 +116,7 @@ impl From<CacheError> for Failure {
             CacheError::BadSpec(_) | CacheError::NoCache { .. } | CacheError::KvHead { .. } => {
                 TqkvStatus::TqkvBadArgument
             }
-            // Tokens within the sequence are gone; others never were.
+            // If the tokens lie within the sequence, they were evicted. Other tokens never existed.
             CacheError::NoTokens { start, end, len, .. } if start <= end && end <= len => {
                 TqkvStatus::TqkvEvicted
             }
@@ -164,21 +168,21 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// Runs the body of an entry point: what it returns or throws becomes a status, and the text of the thread.
+/// Runs the body of an entry point. An error or a panic becomes a status and the text of the thread.
 pub(crate) fn guard(body: impl FnOnce() -> Result<(), Failure>) -> TqkvStatus {
-    // Whatever a panic leaves half done is a cache, which its lock then refuses.
+    // A panic can only leave a cache half changed, and the lock of that cache then refuses every call.
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return TqkvStatus::TqkvOk,
         Ok(Err(failure)) => failure,
         Err(payload) => Failure::panic(payload),
     };
     let text = CString::new(failure.text.replace('\0', " ")).unwrap_or_default();
-    // Nothing is kept for a thread that is ending.
+    // A thread that is ending keeps no text.
     let _ = LAST.try_with(|last| last.replace(text));
     failure.status
 }
 
-/// Runs the body of an entry point that has no status: what it throws is dropped.
+/// Runs the body of an entry point without a status. A panic returns `otherwise`.
 pub(crate) fn guard_quietly<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|payload| {
         std::mem::forget(payload);
@@ -186,14 +190,14 @@ pub(crate) fn guard_quietly<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     })
 }
 
-/// What was wrong with the last call on this thread that failed: one line, which names what is accepted. Empty where
-/// none did. The text lives until the next call on this thread that fails.
+/// Returns one line about the last failed call of this thread, which names what is accepted. It is empty if
+/// no call failed. The text is valid until the next failed call of this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn tqkv_last_error() -> *const c_char {
     guard_quietly(c"".as_ptr(), || LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr()))
 }
 
-/// The name of a status, such as "TQKV_OK"; for numbers that are none, "unknown status".
+/// Returns the name of a status, such as "TQKV_OK", or "unknown status" for other numbers.
 #[unsafe(no_mangle)]
 pub extern "C" fn tqkv_status_name(status: u32) -> *const c_char {
     let name = match status {
@@ -219,7 +223,7 @@ pub extern "C" fn tqkv_status_name(status: u32) -> *const c_char {
     name.as_ptr()
 }
 
-/// The version of the library, such as "0.1.0".
+/// Returns the version of the library, such as "0.1.0".
 #[unsafe(no_mangle)]
 pub extern "C" fn tqkv_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
@@ -231,7 +235,7 @@ mod tests {
     use std::ffi::CStr;
 
     fn last() -> String {
-        // SAFETY: the text of this thread, read before the next call.
+        // SAFETY: the text belongs to this thread and is read before the next call.
         unsafe { CStr::from_ptr(tqkv_last_error()) }.to_str().unwrap().to_string()
     }
 

@@ -1,4 +1,4 @@
-//! Numbers of a program in the type that it holds them in: keys, values, queries and results.
+//! Keys, values, queries and results in the number type of the program.
 
 use crate::error::{Failure, TqkvStatus};
 use crate::number::one_of;
@@ -17,13 +17,13 @@ pub enum TqkvDtype {
     TqkvF32 = 0,
     /// IEEE 16-bit floats.
     TqkvF16 = 1,
-    /// The upper halves of 32-bit floats.
+    /// bf16: the upper halves of 32-bit floats.
     TqkvBf16 = 2,
 }
 
 pub(crate) const DTYPES: [TqkvDtype; 3] = [TqkvDtype::TqkvF32, TqkvDtype::TqkvF16, TqkvDtype::TqkvBf16];
 
-/// An argument to read.
+/// An argument that is read.
 #[derive(Clone, Copy)]
 pub(crate) enum Values<'c> {
     F32(&'c [f32]),
@@ -31,14 +31,14 @@ pub(crate) enum Values<'c> {
     Bf16(&'c [bf16]),
 }
 
-/// An argument to write.
+/// An argument that is written.
 pub(crate) enum Room<'c> {
     F32(&'c mut [f32]),
     F16(&'c mut [f16]),
     Bf16(&'c mut [bf16]),
 }
 
-/// The type of a number; `what` is the argument that it is of.
+/// The type of a number. `what` names the argument.
 fn dtype(what: &str, number: u32) -> Result<TqkvDtype, Failure> {
     one_of(&format!("dtype of {what}"), number, &DTYPES)
 }
@@ -58,7 +58,7 @@ impl<'c> Values<'c> {
         })
     }
 
-    /// The values as f32, where they lie if they are that.
+    /// The values as f32. Values that are f32 are not copied.
     pub(crate) fn wide(self) -> Result<Cow<'c, [f32]>, Failure> {
         Ok(match self {
             Self::F32(values) => Cow::Borrowed(values),
@@ -93,7 +93,7 @@ impl<'c> Room<'c> {
         })
     }
 
-    /// How many values there is room for.
+    /// Number of values.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::F32(out) => out.len(),
@@ -102,7 +102,7 @@ impl<'c> Room<'c> {
         }
     }
 
-    /// Has `work` write f32, and rounds them to nearest; nothing is rounded where it fails.
+    /// Lets `work` write f32, then rounds the values to nearest. If `work` fails, no value is rounded.
     pub(crate) fn fill(self, work: impl FnOnce(&mut [f32]) -> Result<(), Failure>) -> Result<(), Failure> {
         let len = self.len();
         match self {
@@ -113,7 +113,7 @@ impl<'c> Room<'c> {
     }
 }
 
-/// What `work` writes.
+/// A new buffer of f32 that `work` has filled.
 fn computed(len: usize, work: impl FnOnce(&mut [f32]) -> Result<(), Failure>) -> Result<Vec<f32>, Failure> {
     let mut wide = zeros(len)?;
     work(&mut wide)?;
@@ -141,7 +141,7 @@ pub(crate) fn room<T>(len: usize) -> Result<Vec<T>, Failure> {
     let mut list = Vec::new();
     list.try_reserve_exact(len).map_err(|_| {
         let bytes = len.saturating_mul(size_of::<T>());
-        Failure::new(TqkvStatus::TqkvNoMemory, format!("no memory: {bytes} bytes cannot be had"))
+        Failure::new(TqkvStatus::TqkvNoMemory, format!("no memory: the system cannot provide {bytes} bytes"))
     })?;
     Ok(list)
 }

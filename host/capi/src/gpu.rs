@@ -1,8 +1,9 @@
-//! The cache on an NVIDIA GPU behind a handle; feature `cuda`, and TQKV_CUDA where the header is read.
+//! The cache on an NVIDIA GPU behind a handle. It needs the feature `cuda`, and TQKV_CUDA before the header
+//! is included.
 //!
-//! Keys, values, queries and results are the engine's device memory, by address. A handle is a lock around a [`GpuCache`], so
-//! calls of any number of threads come one at a time. What an address is good for cannot be checked here: it is the contract
-//! of every call.
+//! Keys, values, queries and results are device memory of the engine, passed by address. A handle is a lock
+//! around a [`GpuCache`], so calls of any number of threads run one at a time. An address cannot be checked
+//! here: every call has a contract for it.
 
 use crate::cache::broken;
 use crate::error::{Failure, TqkvStatus};
@@ -19,7 +20,7 @@ pub struct TqkvGpuCache {
     cache: Mutex<GpuCache>,
 }
 
-/// What a cache on a GPU is built from.
+/// The spec of a cache on a GPU.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct TqkvGpuSpec {
@@ -33,17 +34,17 @@ pub struct TqkvGpuSpec {
     pub num_kv_heads: usize,
     /// Coordinates of a head vector: 64, 128 or 256.
     pub head_dim: usize,
-    /// Sequences side by side.
+    /// Number of sequences.
     pub num_sequences: usize,
-    /// Tokens of one sequence at most.
+    /// Token limit of one sequence.
     pub max_tokens: usize,
-    /// Tokens of all sequences together that there are pages for. 0: num_sequences * max_tokens.
+    /// Tokens of all sequences together for which there are pages. 0: num_sequences * max_tokens.
     pub pool_tokens: usize,
     /// Seed of the rotation.
     pub seed: u64,
     /// Codec of keys: s2, s3, s4, n4, i8, t2, t3 or t4.
     pub key_codec: u32,
-    /// Codec of values: one of the same.
+    /// Codec of values; the same list.
     pub value_codec: u32,
     /// A `tqkv_scale_mode`.
     pub scale_mode: u32,
@@ -51,7 +52,7 @@ pub struct TqkvGpuSpec {
     pub effort: u32,
 }
 
-// Integers: any bytes make one.
+// All fields are integers, so every bit pattern is a value.
 impl Plain for TqkvGpuSpec {}
 
 impl From<GpuError> for Failure {
@@ -80,7 +81,7 @@ impl From<GpuError> for Failure {
 }
 
 impl TqkvGpuSpec {
-    /// What the program asks for.
+    /// Reads the spec of the program.
     fn read(call: &Call, pointer: *const Self) -> Result<GpuSpec, Failure> {
         let mut spec = Self::new(0, 0, 0, 0);
         call.read_struct("spec", pointer, size_of::<Self>(), &mut spec)?;
@@ -114,7 +115,7 @@ impl TqkvGpuSpec {
     }
 }
 
-/// A call on the cache of a handle, whose keys, values, queries and results are memory of its device.
+/// A call on the cache of a handle. Its keys, values, queries and results are memory of the cache's device.
 struct DeviceCall<'c> {
     call: &'c Call,
     cache: MutexGuard<'c, GpuCache>,
@@ -124,12 +125,13 @@ impl<'c> DeviceCall<'c> {
     /// Runs `work` on the cache of a handle.
     ///
     /// # Safety
-    /// As [`Call::new`], and what [`DeviceCall::memory`] is given is memory as [`Raw::new`] wants it.
+    /// The contract of [`Call::new`]. Memory that is passed to [`DeviceCall::memory`] meets the contract of
+    /// [`Raw::new`].
     unsafe fn run(
         cache: *const TqkvGpuCache,
         work: impl FnOnce(DeviceCall<'_>) -> Result<(), Failure>,
     ) -> TqkvStatus {
-        // SAFETY: the contract of this function has that of `new` in it.
+        // SAFETY: the contract of this function includes that of `new`.
         unsafe { Call::new() }.run(|call| {
             let cache = call.handle("cache", cache)?.cache.lock().map_err(|_| broken())?;
             work(DeviceCall { call, cache })
@@ -150,18 +152,18 @@ impl<'c> DeviceCall<'c> {
             TqkvDtype::TqkvBf16 => (Element::Bf16, 2),
         };
         pointer::check_address(what, pointer.addr(), len, bytes, bytes)?;
-        // SAFETY: the contract of `run` for memory of the device; null, alignment and size are checked.
+        // SAFETY: the contract of `run` covers device memory. Null, alignment and size are checked.
         Ok(unsafe { Raw::new(pointer.addr() as u64, len, element) })
     }
 
-    /// Numbers of sequences; none where their number is 0.
+    /// A list of sequences. `None` if it has length 0.
     fn sequences(&self, pointer: *const usize, len: usize) -> Result<&'c [usize], Failure> {
         if len == 0 { Ok(&[]) } else { self.call.slice("sequences", pointer, len) }
     }
 }
 
-/// Fills a spec with the defaults: codec s4 for keys and values, one sequence of up to 4096 tokens. `struct_size` is
-/// `sizeof(tqkv_gpu_spec)`. The shape is checked when a cache is made.
+/// Fills a spec with the defaults: codec s4 for keys and values, and one sequence of up to 4096 tokens.
+/// `struct_size` is `sizeof(tqkv_gpu_spec)`. The shape is checked when a cache is made.
 ///
 /// # Safety
 /// `spec` is null or points to `struct_size` bytes that can be written.
@@ -181,12 +183,14 @@ pub unsafe extern "C" fn tqkv_gpu_spec_init(
         .run(|call| call.write_struct("spec", spec, struct_size, size_of::<TqkvGpuSpec>(), &made))
 }
 
-/// Makes an empty cache on device number `ordinal`, in its primary context (that of the runtime API); takes its device memory
-/// at once. All work happens in the order of `stream`, a CUstream or cudaStream_t, null for the default stream; it lives as
-/// long as the cache. On failure `*cache` is null; TQKV_UNSUPPORTED is a machine without a driver or a device that serves.
+/// Makes an empty cache on device number `ordinal`, in its primary context, which the CUDA runtime API also
+/// uses. Allocates all of its device memory. All work happens in the order of `stream`, a CUstream or
+/// cudaStream_t; null is the default stream. The stream must outlive the cache. On failure `*cache` is null.
+/// TQKV_UNSUPPORTED says that the machine has no driver or no suitable device.
 ///
 /// # Safety
-/// `spec` is null or was filled by `tqkv_gpu_spec_init`; `stream` is a stream or null; `cache` is null or can be written.
+/// `spec` is null or was filled by `tqkv_gpu_spec_init`. `stream` is a stream or null. `cache` is null or can
+/// be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_gpu_create(
     spec: *const TqkvGpuSpec,
@@ -194,11 +198,11 @@ pub unsafe extern "C" fn tqkv_gpu_create(
     stream: *mut c_void,
     cache: *mut *mut TqkvGpuCache,
 ) -> TqkvStatus {
-    // SAFETY: `spec` is a spec and `cache` room for a handle, by the contract of this call.
+    // SAFETY: `spec` is a spec and `cache` has room for a handle, by the contract of this call.
     unsafe { Call::new() }.run(|call| {
         call.give("cache", cache, || {
             let spec = TqkvGpuSpec::read(call, spec)?;
-            // SAFETY: `stream` is a stream or null, and lives as long as the cache, by the contract of this call.
+            // SAFETY: `stream` is a stream or null, and outlives the cache, by the contract of this call.
             let device = unsafe { Device::from_raw(ordinal, stream.cast()) }?;
             Ok(TqkvGpuCache { cache: Mutex::new(GpuCache::new(&device, spec)?) })
         })
@@ -208,20 +212,21 @@ pub unsafe extern "C" fn tqkv_gpu_create(
 /// Frees a cache; null is accepted.
 ///
 /// # Safety
-/// `cache` is null or came from `tqkv_gpu_create`, was not freed, and no call uses it.
+/// `cache` is null or a handle from `tqkv_gpu_create` that is not freed and that no call uses.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_gpu_free(cache: *mut TqkvGpuCache) {
-    // SAFETY: `tqkv_gpu_create` gave it, and it is freed once, by the contract of this call.
+    // SAFETY: `tqkv_gpu_create` made it, and it is freed once, by the contract of this call.
     unsafe { pointer::free(cache) }
 }
 
-/// Appends tokens to one layer: token i goes to the end of `sequences[i]`, which may repeat. `k` and `v` are device memory,
-/// [tokens, num_kv_heads, head_dim] of a `tqkv_dtype`, k after RoPE. Waits for the device; what is refused leaves the cache as
-/// it was.
+/// Appends tokens to one layer. Token i goes to the end of `sequences[i]`; a sequence may repeat. `k` and `v`
+/// are device memory, [tokens, num_kv_heads, head_dim] of a `tqkv_dtype`, with k after RoPE. Waits for the
+/// device. If the call fails, the cache is unchanged.
 ///
 /// # Safety
-/// `cache` is null or a cache that is not freed; `sequences` is null or has `tokens` numbers; `k` and `v` have as many values
-/// in memory of the device's context, written in the order of the cache's stream.
+/// `cache` is null or a cache that is not freed. `sequences` is null or has `tokens` numbers. `k` and `v`
+/// have the passed number of values in memory of the device's context. These were written in the order of the
+/// cache's stream.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_gpu_append(
     cache: *mut TqkvGpuCache,
@@ -239,15 +244,17 @@ pub unsafe extern "C" fn tqkv_gpu_append(
         let (k, v) = (call.memory("k", dtype, k, k_values)?, call.memory("v", dtype, v, v_values)?);
         Ok(call.cache.append(layer, sequences, Rows::Raw(k), Rows::Raw(v))?)
     };
-    // SAFETY: `sequences` has `tokens` numbers, `k` and `v` are device memory of their values, by the contract of this call.
+    // SAFETY: `sequences` has `tokens` numbers, and `k` and `v` are device memory of their values, by the
+    // contract of this call.
     unsafe { DeviceCall::run(cache, work) }
 }
 
-/// Attends from the newest token of some sequences: row i of `q` and `out`, device memory of [count, num_heads, head_dim], is
-/// for `sequences[i]`; null with a count of 0 is all of them in order. Sequences without tokens give zeros. Does not wait.
+/// Attends from the newest token of some sequences. `q` and `out` are device memory of [count, num_heads,
+/// head_dim], and row i is for `sequences[i]`. Null with a count of 0 means all sequences in order. Sequences
+/// without tokens give zeros. Does not wait.
 ///
 /// # Safety
-/// As `tqkv_gpu_append`; nothing else touches `out` before the stream has passed the call.
+/// The contract of `tqkv_gpu_append`. Nothing else touches `out` before the stream has passed the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_gpu_attend(
     cache: *mut TqkvGpuCache,
@@ -270,15 +277,17 @@ pub unsafe extern "C" fn tqkv_gpu_attend(
         }
         Ok(call.cache.attend_some(layer, some, q, out)?)
     };
-    // SAFETY: `sequences` has `count` numbers, `q` and `out` are device memory of their values, by the contract of this call.
+    // SAFETY: `sequences` has `count` numbers, and `q` and `out` are device memory of their values, by the
+    // contract of this call.
     unsafe { DeviceCall::run(cache, work) }
 }
 
-/// Begins a step of a model: a token at the end of each of `sequences`, which may repeat, in every layer. Then follow
-/// `tqkv_gpu_append_step` and `tqkv_gpu_attend_step` of each layer, which only launch kernels, and `tqkv_gpu_end_step`.
+/// Begins a step of a model, which appends a token to each of `sequences` in every layer; a sequence may
+/// repeat. For each layer, call `tqkv_gpu_append_step` and `tqkv_gpu_attend_step`, which only launch kernels.
+/// Then call `tqkv_gpu_end_step`.
 ///
 /// # Safety
-/// `cache` is null or a cache that is not freed; `sequences` is null or has `tokens` numbers.
+/// `cache` is null or a cache that is not freed. `sequences` is null or has `tokens` numbers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_gpu_begin_step(
     cache: *mut TqkvGpuCache,
@@ -293,10 +302,11 @@ pub unsafe extern "C" fn tqkv_gpu_begin_step(
     unsafe { DeviceCall::run(cache, work) }
 }
 
-/// Encodes keys and values of the step's tokens in one layer, as `tqkv_gpu_append`, in one launch and without waiting.
+/// Encodes keys and values of the step's tokens in one layer, as `tqkv_gpu_append` does, with one launch and
+/// without waiting.
 ///
 /// # Safety
-/// As `tqkv_gpu_append`, until the step has ended.
+/// The contract of `tqkv_gpu_append`, until the step has ended.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_gpu_append_step(
     cache: *mut TqkvGpuCache,
@@ -311,15 +321,16 @@ pub unsafe extern "C" fn tqkv_gpu_append_step(
         let (k, v) = (call.memory("k", dtype, k, k_values)?, call.memory("v", dtype, v, v_values)?);
         Ok(call.cache.append_step(layer, Rows::Raw(k), Rows::Raw(v))?)
     };
-    // SAFETY: `k` and `v` are device memory of their values until the step has ended, by the contract of this call.
+    // SAFETY: `k` and `v` are device memory of their values until the step has ended, by the contract of this
+    // call.
     unsafe { DeviceCall::run(cache, work) }
 }
 
-/// Attends with the query of each of the step's tokens, which sees its sequence up to itself: `q` and `out` are device memory
-/// of [tokens, num_heads, head_dim]. Does not wait.
+/// Attends with the query of each token of the step, which sees its sequence up to itself. `q` and `out` are
+/// device memory of [tokens, num_heads, head_dim]. Does not wait.
 ///
 /// # Safety
-/// As `tqkv_gpu_attend`.
+/// The contract of `tqkv_gpu_attend`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_gpu_attend_step(
     cache: *mut TqkvGpuCache,
@@ -336,11 +347,13 @@ pub unsafe extern "C" fn tqkv_gpu_attend_step(
         let out = call.memory("out", out_dtype, out, out_values)?;
         Ok(call.cache.attend_step(layer, Rows::Raw(q), out)?)
     };
-    // SAFETY: `q` and `out` are device memory of their values until the step has ended, by the contract of this call.
+    // SAFETY: `q` and `out` are device memory of their values until the step has ended, by the contract of
+    // this call.
     unsafe { DeviceCall::run(cache, work) }
 }
 
-/// Waits for the step, once. TQKV_BAD_VECTOR names a vector that could not be encoded: the step's tokens are dropped then.
+/// Waits once for the whole step. TQKV_BAD_VECTOR names a vector that could not be encoded; the tokens of the
+/// step are dropped then.
 ///
 /// # Safety
 /// `cache` is null or a cache that is not freed.
@@ -350,7 +363,8 @@ pub unsafe extern "C" fn tqkv_gpu_end_step(cache: *mut TqkvGpuCache) -> TqkvStat
     unsafe { DeviceCall::run(cache, |mut call| Ok(call.cache.end_step()?)) }
 }
 
-/// Allocates what steps of up to `tokens` tokens need, so that no buffer moves later and CUDA graphs may hold their launches.
+/// Allocates the buffers for steps of up to `tokens` tokens. No buffer moves later, so CUDA graphs may hold
+/// the launches.
 ///
 /// # Safety
 /// `cache` is null or a cache that is not freed.
@@ -360,8 +374,8 @@ pub unsafe extern "C" fn tqkv_gpu_reserve(cache: *mut TqkvGpuCache, tokens: usiz
     unsafe { DeviceCall::run(cache, |mut call| Ok(call.cache.reserve_scratch(tokens)?)) }
 }
 
-/// Makes sequence `to`, which is empty, a copy of the first `len` tokens of `from`, or of as many as there are. Both use the
-/// same pages until one of them writes.
+/// Makes sequence `to`, which must be empty, a copy of the first `len` tokens of `from`. If `from` is
+/// shorter, all its tokens are copied. Both share pages until one of them writes.
 ///
 /// # Safety
 /// `cache` is null or a cache that is not freed.
@@ -376,7 +390,7 @@ pub unsafe extern "C" fn tqkv_gpu_fork(
     unsafe { DeviceCall::run(cache, |mut call| Ok(call.cache.fork(from, to, len)?)) }
 }
 
-/// Drops the tokens of a sequence from index `len` on, and takes their pages back.
+/// Drops the tokens of a sequence from index `len` on, and frees their pages.
 ///
 /// # Safety
 /// `cache` is null or a cache that is not freed.
@@ -390,10 +404,10 @@ pub unsafe extern "C" fn tqkv_gpu_truncate(
     unsafe { DeviceCall::run(cache, |mut call| Ok(call.cache.truncate(sequence, len)?)) }
 }
 
-/// Writes the tokens of a sequence; 0 for a sequence out of range.
+/// Writes the number of tokens of a sequence; 0 for a sequence out of range.
 ///
 /// # Safety
-/// `cache` is null or a cache that is not freed; `len` is null or can be written.
+/// `cache` is null or a cache that is not freed. `len` is null or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_gpu_len(
     cache: *mut TqkvGpuCache,
@@ -404,7 +418,7 @@ pub unsafe extern "C" fn tqkv_gpu_len(
         call.call.place("len", len)?.write(call.cache.len(sequence));
         Ok(())
     };
-    // SAFETY: `cache` is a cache and `len` room for a number, by the contract of this call.
+    // SAFETY: `cache` is a cache and `len` has room for a number, by the contract of this call.
     unsafe { DeviceCall::run(cache, work) }
 }
 
@@ -412,7 +426,7 @@ pub unsafe extern "C" fn tqkv_gpu_len(
 /// [len, num_kv_heads, head_dim]. Does not wait.
 ///
 /// # Safety
-/// `cache` is null or a cache that is not freed; `out` as for `tqkv_gpu_attend`.
+/// `cache` is null or a cache that is not freed. `out` meets the contract of `tqkv_gpu_attend`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_gpu_decode(
     cache: *mut TqkvGpuCache,

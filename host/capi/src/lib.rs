@@ -1,22 +1,22 @@
-//! The C interface of the KV cache and of its codecs: opaque handles, statuses, nothing that unwinds.
+//! The C interface of the KV cache and of its codecs: opaque handles and statuses. Nothing unwinds into C.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `error.rs` | statuses, the text of the last failure, the guard that every entry point runs in |
-//! | `pointer.rs` | from a C program's pointers and lengths to references: every check that can be made |
-//! | `spec.rs` | what a cache is built from, and how the plain struct may grow |
-//! | `floats.rs` | numbers in the type that a program holds them in |
-//! | `cache.rs` | the cache: tokens in, tokens out |
+//! | `error.rs` | statuses, the text of the last failure, and the guard around every entry point |
+//! | `pointer.rs` | turns pointers and lengths into references, with every check that is possible |
+//! | `spec.rs` | the spec of a cache, and how its struct may grow |
+//! | `floats.rs` | keys, values, queries and results in the number type of the program |
+//! | `cache.rs` | the cache: append, read back, truncate |
 //! | `attend.rs` | attention |
-//! | `threads.rs` | how many threads work |
-//! | `budget.rs` | bytes that caches share |
-//! | `snapshot.rs` | a cache as bytes: files, and functions of the program |
+//! | `threads.rs` | the number of threads |
+//! | `budget.rs` | memory budgets for several caches |
+//! | `snapshot.rs` | snapshots: files, and functions of the program |
 //! | `codec.rs` | the list of codecs, and blocks without a cache |
 //! | `gpu.rs` | the cache on a GPU, with the feature `cuda` |
 //!
-//! An entry point turns pointers into references and lengths into slices, and calls the crates `tqkv` and `tqkv-simd`;
-//! no logic of the codec is here. `include/tqkv.h` is made from these files, README.md beside it is for authors of C.
-//! When not to use it: Rust programs want `tqkv`, microcontrollers the package in `fixed`.
+//! An entry point turns pointers into references and lengths into slices, and calls the crates `tqkv` and
+//! `tqkv-simd`. It has no logic of its own. cbindgen makes `include/tqkv.h` from these files, and README.md
+//! is for C programmers. Rust programs use `tqkv` instead, and microcontrollers the package in `fixed`.
 
 mod attend;
 mod budget;

@@ -1,6 +1,6 @@
-//! From a C program's pointers and lengths to references, with every check that can be made: null, alignment,
-//! length, overlap. What cannot be checked is the contract of [`Call::new`], which each entry point
-//! discharges once.
+//! Turns pointers and lengths of a C program into references, with every check that is possible: null,
+//! alignment, length, overlap. The contract of [`Call::new`] covers the rest, and each entry point discharges
+//! it once.
 
 use crate::error::{Failure, TqkvStatus, guard, guard_quietly};
 use std::cell::RefCell;
@@ -17,12 +17,12 @@ impl Plain for half::f16 {}
 impl Plain for half::bf16 {}
 impl<T> Plain for *const T {}
 
-/// Refuses what no slice called `what` can be.
+/// Refuses an address and a length that no slice can have. `what` names the argument.
 fn check<T>(what: &str, pointer: *const T, len: usize) -> Result<(), Failure> {
     check_address(what, pointer.addr(), len, size_of::<T>(), align_of::<T>())
 }
 
-/// The same of values of so many bytes at an address of any memory.
+/// The same check for values of any size and alignment, at an address in any memory.
 pub(crate) fn check_address(
     what: &str,
     address: usize,
@@ -42,10 +42,10 @@ pub(crate) fn check_address(
     Ok(())
 }
 
-/// Most pointers of one call that are checked against each other.
+/// Limit on the pointers of one call that are checked against each other.
 const MOST_SPANS: usize = 12;
 
-/// Bytes that a call reads or writes.
+/// A range of bytes that a call reads or writes.
 #[derive(Clone, Copy, Default)]
 struct Span {
     what: &'static str,
@@ -54,24 +54,23 @@ struct Span {
     is_written: bool,
 }
 
-/// A call of a C program: it makes references of the pointers that were passed.
+/// A call of a C program, which turns the passed pointers into references.
 ///
-/// They end with the call. What is written overlaps nothing else that the call has made a reference of, so
-/// none of them breaks a rule of Rust.
+/// The references end with the call. A written range overlaps no other range of the call, so references obey
+/// Rust's aliasing rules.
 pub(crate) struct Call {
     spans: RefCell<([Span; MOST_SPANS], usize)>,
 }
 
 impl Call {
     /// # Safety
-    /// Until the call ends, each pointer that its methods are given is null or good for what the method makes
-    /// of it:
+    /// Until the call ends, each pointer that its methods are given is null, or valid for that method:
     ///
-    /// * values to read are there, as many as is said, and nothing writes them;
-    /// * room for values can be written, and nothing else reads or writes it;
-    /// * a handle came from this library, is not freed, and is used by calls of this library only;
-    /// * text ends with a zero;
-    /// * a struct has the bytes that its size says.
+    /// * Values to read exist in the passed number, and nothing writes them.
+    /// * Room for values can be written, and nothing else reads or writes it.
+    /// * A handle came from this library, is not freed, and only calls of this library use it.
+    /// * Text ends with a zero.
+    /// * A struct has the bytes that its size says.
     pub(crate) unsafe fn new() -> Self {
         Self { spans: RefCell::default() }
     }
@@ -81,7 +80,7 @@ impl Call {
         guard(|| body(&self))
     }
 
-    /// Refuses what no slice can be, and what overlaps other pointers of the call where one of them is
+    /// Refuses a range that no slice can have, and one that overlaps another range of the call if either is
     /// written.
     fn claim<T>(
         &self,
@@ -91,7 +90,8 @@ impl Call {
         is_written: bool,
     ) -> Result<(), Failure> {
         check(what, pointer, len)?;
-        // No end overflows beyond what saturates: `check` bounds sizes by half of the address space.
+        // The end does not overflow: `check` limits a size to half of the address space, and the addition
+        // saturates.
         let from = pointer.addr();
         let span = Span { what, from, to: from.saturating_add(len * size_of::<T>()), is_written };
         let (spans, count) = &mut *self.spans.borrow_mut();
@@ -114,12 +114,12 @@ impl Call {
         len: usize,
     ) -> Result<&[T], Failure> {
         self.claim(what, pointer, len, false)?;
-        // SAFETY: the contract of `new` for values to read; null, alignment and size are checked, nothing
+        // SAFETY: the contract of `new` for values to read. Null, alignment and size are checked, nothing
         // that the call writes overlaps them, and every bit pattern is a value.
         Ok(unsafe { std::slice::from_raw_parts(pointer, len) })
     }
 
-    /// The same, empty where there are none.
+    /// Values to read; an empty slice for a length of 0.
     pub(crate) fn optional<T: Plain>(
         &self,
         what: &'static str,
@@ -138,7 +138,7 @@ impl Call {
         len: usize,
     ) -> Result<&mut [T], Failure> {
         self.claim(what, pointer, len, true)?;
-        // SAFETY: the contract of `new` for room; null, alignment and size are checked, no other reference of
+        // SAFETY: the contract of `new` for room. Null, alignment and size are checked, no other reference of
         // the call overlaps it, and every bit pattern is a value.
         Ok(unsafe { std::slice::from_raw_parts_mut(pointer, len) })
     }
@@ -151,12 +151,12 @@ impl Call {
         pointer: *mut T,
     ) -> Result<&mut MaybeUninit<T>, Failure> {
         self.claim(what, pointer, 1, true)?;
-        // SAFETY: the contract of `new` for room; null and alignment are checked, and no other reference of
+        // SAFETY: the contract of `new` for room. Null and alignment are checked, and no other reference of
         // the call overlaps it.
         Ok(unsafe { &mut *pointer.cast() })
     }
 
-    /// Writes a new handle to a place, or null where `make` fails.
+    /// Writes a new handle to a place, or null if `make` fails.
     pub(crate) fn give<T>(
         &self,
         what: &'static str,
@@ -170,24 +170,25 @@ impl Call {
         Ok(())
     }
 
-    /// What a handle points to. It may be there several times, as it changes behind its lock or not at all.
+    /// The object of a handle. A handle may be passed several times: its object changes only behind its lock,
+    /// or never.
     pub(crate) fn handle<T: Sync>(&self, what: &str, pointer: *const T) -> Result<&T, Failure> {
         check(what, pointer, 1)?;
-        // SAFETY: the contract of `new` for handles; null and alignment are checked.
+        // SAFETY: the contract of `new` for handles. Null and alignment are checked.
         Ok(unsafe { &*pointer })
     }
 
-    /// Text.
+    /// Text in UTF-8 that ends with a zero.
     pub(crate) fn text(&self, what: &'static str, pointer: *const c_char) -> Result<&str, Failure> {
         check(what, pointer, 1)?;
-        // SAFETY: the contract of `new` for text; null is checked.
+        // SAFETY: the contract of `new` for text. Null is checked.
         let bytes = unsafe { CStr::from_ptr(pointer) };
         self.claim(what, pointer, bytes.count_bytes() + 1, false)?;
         bytes.to_str().map_err(|_| Failure::argument(format!("{what} is not UTF-8")))
     }
 
-    /// Writes a struct of the program's header, which may be older or newer: what it lacks is left out, what
-    /// only it has is zero.
+    /// Writes a struct of a program whose header may be older or newer. Fields that the program lacks are
+    /// left out; fields that only the program has become zero.
     pub(crate) fn write_struct<T: Plain>(
         &self,
         what: &'static str,
@@ -208,8 +209,9 @@ impl Call {
         Ok(())
     }
 
-    /// Reads a struct of the program's header, which may be older or newer: what it lacks stays as in
-    /// `value`. What only it has must be zero, as this library would ignore it. The first field is the size.
+    /// Reads a struct of a program whose header may be older or newer. Fields that the program lacks stay as
+    /// in `value`. Fields that only the program has must be zero, because this library would ignore them. The
+    /// first field is the size.
     pub(crate) fn read_struct<T: Plain>(
         &self,
         what: &'static str,
@@ -218,7 +220,7 @@ impl Call {
         value: &mut T,
     ) -> Result<(), Failure> {
         check(what, pointer, 1)?;
-        // SAFETY: the contract of `new` for structs: its size is there. It is not null, and aligned.
+        // SAFETY: the contract of `new` for structs: its size is there. The pointer is not null, and aligned.
         let size = unsafe { pointer.cast::<usize>().read() };
         check_struct_size(what, size, first)?;
         let bytes = self.slice(what, pointer.cast::<u8>(), size)?;
@@ -228,24 +230,26 @@ impl Call {
             std::ptr::from_mut(value).cast::<u8>().copy_from_nonoverlapping(known.as_ptr(), known.len())
         };
         if unknown.iter().any(|&byte| byte != 0) {
-            return Err(Failure::argument(format!("{what} sets what a later version of the library knows")));
+            return Err(Failure::argument(format!(
+                "{what} sets fields that only a later version of the library knows"
+            )));
         }
         Ok(())
     }
 }
 
-/// Frees what [`Call::give`] has given; null is accepted.
+/// Frees a handle from [`Call::give`]; null is accepted.
 ///
 /// # Safety
-/// `pointer` is null or came from [`Call::give`], was not freed, and no call uses it.
+/// `pointer` is null or came from [`Call::give`], is not freed, and no call uses it.
 pub(crate) unsafe fn free<T>(pointer: *mut T) {
     if !pointer.is_null() {
-        // SAFETY: `give` made it by `Box::into_raw`, and it is freed once.
+        // SAFETY: `give` made it with `Box::into_raw`, and it is freed once.
         guard_quietly((), || drop(unsafe { Box::from_raw(pointer) }));
     }
 }
 
-/// Structs beyond this are none: the size was not set.
+/// A larger struct size means that the size was not set.
 const MAX_STRUCT: usize = 4096;
 
 /// Refuses sizes that no version of a struct has.
@@ -261,7 +265,7 @@ mod tests {
     use super::*;
 
     fn call() -> Call {
-        // SAFETY: every test passes its own memory, of the length that it says.
+        // SAFETY: every test passes its own memory, with its true length.
         unsafe { Call::new() }
     }
 
@@ -304,7 +308,7 @@ mod tests {
         assert!(call.optional::<f32>("x", std::ptr::null(), 1).is_err());
     }
 
-    /// A struct and what a later version makes of it.
+    /// A struct, and the form of it in a later version.
     #[repr(C)]
     #[derive(Clone, Copy, Debug, Default, PartialEq)]
     struct Old {

@@ -1,7 +1,8 @@
-//! Caches kept beyond their process: to files, and through functions of the program.
+//! Snapshots of caches: to files, and through functions of the program.
 //!
-//! What went wrong is told apart: a file or a function that failed is TQKV_IO, bytes that are no snapshot of the cache are
-//! TQKV_BAD_SNAPSHOT. A function is called with the cache's lock held: the program is told not to use the cache in it.
+//! The status tells the causes apart. TQKV_IO is a failed file or function; TQKV_BAD_SNAPSHOT is bytes that
+//! are not a snapshot of the cache. The functions run while the cache is locked, so the program is told not
+//! to use the cache in them.
 
 use crate::cache::TqkvCache;
 use crate::error::{Failure, TqkvStatus};
@@ -11,15 +12,16 @@ use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 use std::path::Path;
 
-/// Writes all of `len` bytes, and returns 0; anything else is a failure. `user` is what was passed beside the function. It must
-/// return: no exception, no longjmp.
+/// Writes all of `len` bytes and returns 0; any other result is a failure. `user` is the pointer that was
+/// passed with the function. The function must return, without exception or longjmp.
 pub type TqkvWrite = Option<unsafe extern "C" fn(user: *mut c_void, bytes: *const u8, len: usize) -> c_int>;
 
-/// Reads up to `len` bytes, at least one, and returns how many; 0 at the end, below 0 for a failure. `user` is what was passed
-/// beside the function. It must return: no exception, no longjmp.
+/// Reads between 1 and `len` bytes and returns their number. Returns 0 at the end, and a negative number for
+/// a failure. `user` is the pointer that was passed with the function. The function must return, without
+/// exception or longjmp.
 pub type TqkvRead = Option<unsafe extern "C" fn(user: *mut c_void, bytes: *mut u8, len: usize) -> isize>;
 
-/// A reader or a writer of which it is known whether it failed itself.
+/// A reader or writer that remembers whether it failed itself.
 struct Watched<T> {
     inner: T,
     failed: bool,
@@ -30,7 +32,7 @@ impl<T> Watched<T> {
         Self { inner, failed: false }
     }
 
-    /// The failure of a call that used it.
+    /// Adds the status of a failed reader or writer to a failure.
     fn blame(&self, failure: Failure) -> Failure {
         if self.failed { failure.of_io() } else { failure }
     }
@@ -52,7 +54,7 @@ impl<T: Write> Write for Watched<T> {
     }
 }
 
-/// A function of the program, with what it gets.
+/// A function of the program and its `user` pointer.
 struct Callback<F> {
     function: F,
     user: *mut c_void,
@@ -60,7 +62,8 @@ struct Callback<F> {
 
 impl Write for Callback<unsafe extern "C" fn(*mut c_void, *const u8, usize) -> c_int> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // SAFETY: the contract of `tqkv_snapshot`: the function may be called with `user`. The bytes can be read.
+        // SAFETY: the contract of `tqkv_snapshot` lets the function be called with `user`. The bytes can be
+        // read.
         match unsafe { (self.function)(self.user, bytes.as_ptr(), bytes.len()) } {
             0 => Ok(bytes.len()),
             number => Err(io::Error::other(format!("write returned {number}"))),
@@ -77,25 +80,27 @@ impl Read for Callback<unsafe extern "C" fn(*mut c_void, *mut u8, usize) -> isiz
         if bytes.is_empty() {
             return Ok(0);
         }
-        // SAFETY: the contract of `tqkv_restore`: the function may be called with `user`. The bytes can be written.
+        // SAFETY: the contract of `tqkv_restore` lets the function be called with `user`. The bytes can be
+        // written.
         let number = unsafe { (self.function)(self.user, bytes.as_mut_ptr(), bytes.len()) };
         let read = usize::try_from(number).ok().filter(|read| *read <= bytes.len());
         read.ok_or_else(|| {
-            io::Error::other(format!("read returned {number}, asked for were {}", bytes.len()))
+            io::Error::other(format!("read returned {number}, expected at most {}", bytes.len()))
         })
     }
 }
 
-/// What a null function is.
+/// The failure for a null function.
 fn null(what: &str) -> Failure {
     Failure::new(TqkvStatus::TqkvNullPointer, format!("{what} is null"))
 }
 
-/// Writes the whole state through a function, from the first byte to the last. The cache must not be used in it.
+/// Writes the whole state through a function, from the first byte to the last. The function must not use the
+/// cache.
 ///
 /// # Safety
-/// `cache` is null or a cache that is not freed; `write` is null or may be called with `user`, reads no more than it is
-/// told of, and returns.
+/// `cache` is null or a cache that is not freed. `write` is null or may be called with `user`, reads no more
+/// bytes than it is passed, and returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_snapshot(
     cache: *const TqkvCache,
@@ -112,13 +117,14 @@ pub unsafe extern "C" fn tqkv_snapshot(
     })
 }
 
-/// Takes a snapshot over through a function, in the place of the tokens there are: the cache goes on bit for bit as the one
-/// it was made of. It must have the spec of that one but for its spill folder. No byte behind the snapshot is asked
-/// for. What is refused leaves the cache as it was. The cache must not be used in the function.
+/// Replaces the tokens of a cache with a snapshot, read through a function. The cache then continues with the
+/// same bits as the original. Its spec must be that of the original, except for the spill folder. No byte
+/// behind the snapshot is requested. If the call fails, the cache is unchanged. The function must not use the
+/// cache.
 ///
 /// # Safety
-/// `cache` is null or a cache that is not freed; `read` is null or may be called with `user`, writes no more than it is
-/// told of, and returns.
+/// `cache` is null or a cache that is not freed. `read` is null or may be called with `user`, writes no more
+/// bytes than requested, and returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_restore(
     cache: *mut TqkvCache,
@@ -135,24 +141,24 @@ pub unsafe extern "C" fn tqkv_restore(
     })
 }
 
-/// `tqkv_snapshot` to a file, which appears whole or not at all; one that was there is replaced.
+/// Writes a snapshot to a file, which appears whole or not at all. An existing file is replaced.
 ///
 /// # Safety
-/// `cache` is null or a cache that is not freed; `path` is null or ends with a zero.
+/// `cache` is null or a cache that is not freed. `path` is null or ends with a zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_save(cache: *const TqkvCache, path: *const c_char) -> TqkvStatus {
     // SAFETY: `cache` is a cache and `path` text, by the contract of this call.
     unsafe { Call::new() }.run(|call| {
         let (cache, path) = (call.handle("cache", cache)?, call.text("path", path)?);
-        // A cache that is there can be written: only files fail.
+        // A valid cache can always be written, so only the file can fail.
         cache.with(|cache| cache.save(Path::new(path)).map_err(|error| Failure::from(error).of_io()))
     })
 }
 
-/// `tqkv_restore` from a file.
+/// Restores a cache from a file, as `tqkv_restore` does.
 ///
 /// # Safety
-/// `cache` is null or a cache that is not freed; `path` is null or ends with a zero.
+/// `cache` is null or a cache that is not freed. `path` is null or ends with a zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_load(cache: *mut TqkvCache, path: *const c_char) -> TqkvStatus {
     // SAFETY: `cache` is a cache and `path` text, by the contract of this call.

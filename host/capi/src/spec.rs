@@ -1,7 +1,6 @@
-//! What a cache is built from: a plain struct that may grow at its end, filled with the defaults of the library.
+//! The spec of a cache: a plain struct that may grow at its end. The library fills it with defaults.
 //!
-//! Enumerations are passed as numbers, which are checked: a C program may write any number where Rust would need one of
-//! a few.
+//! Enumerations are passed as numbers and checked, because a C program may pass any number.
 
 use crate::error::{Failure, TqkvStatus};
 use crate::floats::room;
@@ -11,7 +10,7 @@ use std::ffi::c_char;
 use tqkv::cache::{Arithmetic, CacheSpec, Centring, Cold, LayerKind, LayerPolicy};
 use tqkv_core::KvShape;
 
-/// Which scale a block stores.
+/// The choice of the scale that a block stores.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TqkvScaleMode {
@@ -19,41 +18,41 @@ pub enum TqkvScaleMode {
     TqkvScaleRaw = 0,
     /// The decoded vector has the norm of the original.
     TqkvScalePreserving = 1,
-    /// Dot products keep no shrinkage; the default.
+    /// Dot products do not shrink on average. The default.
     TqkvScaleUnbiased = 2,
     /// Least squared error.
     TqkvScaleMmse = 3,
 }
 
-/// How hard an encoder looks for a good scale.
+/// How hard an encoder searches for a good scale.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TqkvEffort {
-    /// One scale.
+    /// Tries one scale.
     TqkvEffortFast = 0,
-    /// A few where they pay; the default.
+    /// Tries a few scales if that helps. The default.
     TqkvEffortDefault = 1,
-    /// Many.
+    /// Tries many scales.
     TqkvEffortBest = 2,
 }
 
-/// Whether the mean of the first keys is subtracted from keys.
+/// Key centring: the mean of earlier keys is subtracted from keys.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TqkvCentring {
-    /// It is not.
+    /// Keys are stored as they are.
     TqkvCentringOff = 0,
-    /// It is.
+    /// The mean is subtracted.
     TqkvCentringOn = 1,
-    /// Where it holds enough of the keys' energy; the default.
+    /// The mean is subtracted if it holds enough of the energy of the keys. The default.
     TqkvCentringAuto = 2,
 }
 
-/// In which numbers single queries meet encoded tokens.
+/// Number format when single queries meet encoded tokens.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TqkvArithmetic {
-    /// Signed bytes and exact sums: the same bits on every machine; the default.
+    /// Signed bytes and exact sums, with the same bits on every machine. The default.
     TqkvArithmeticInt8 = 0,
     /// Exact levels, sums in 32-bit floats.
     TqkvArithmeticF32 = 1,
@@ -63,26 +62,26 @@ pub enum TqkvArithmetic {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct TqkvTier {
-    /// Tokens after which encoded ones go there, counted from the newest.
+    /// Number of tokens, counted from the newest, after which encoded ones go there.
     pub after: usize,
-    /// The folder of a file that they are moved to; the last tier. Null: they are encoded again.
+    /// Folder of the file that they are moved to, only in the last tier. Null: they are encoded again.
     pub spill_folder: *const c_char,
-    /// Codec of the keys that are encoded again.
+    /// Codec for keys that are encoded again.
     pub key_codec: u32,
-    /// Codec of the values.
+    /// Codec for values that are encoded again.
     pub value_codec: u32,
 }
 
-// Numbers and pointers: any bytes make one.
+// The fields are numbers and pointers, so every bit pattern is a value.
 impl Plain for TqkvTier {}
 impl Plain for TqkvSpec {}
 
-/// What a cache is built from. Fill it with `tqkv_spec_init`, then change what is to differ: later versions add fields at
-/// the end, and a program keeps working without being compiled again.
+/// The spec of a cache. Fill it with `tqkv_spec_init`, then change fields. Later versions add fields at the
+/// end, and compiled programs keep working.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct TqkvSpec {
-    /// Bytes of the struct as the program knows it.
+    /// Bytes of the struct in the program's version.
     pub struct_size: usize,
     /// Decoder layers.
     pub num_layers: usize,
@@ -92,20 +91,20 @@ pub struct TqkvSpec {
     pub num_kv_heads: usize,
     /// Coordinates of a head vector.
     pub head_dim: usize,
-    /// First tokens, kept f16 for ever.
+    /// Number of first tokens that stay f16 for ever.
     pub sinks: usize,
-    /// Newest tokens, kept f16.
+    /// Number of newest tokens that stay f16.
     pub hot: usize,
-    /// Tokens that a query sees besides the sinks; older ones are evicted. 0: all of them.
+    /// Number of tokens that a query sees besides the sinks; older ones are evicted. 0: all tokens.
     pub sliding_window: usize,
-    /// Tokens after which encoded ones go cold, counted from the newest. 0: never.
+    /// Number of tokens, counted from the newest, after which encoded ones go cold. 0: never.
     pub cold_after: usize,
-    /// Where cold_after is not 0: the folder of a file that cold tokens are moved to. Null: they are encoded again, with
-    /// cold_key_codec and cold_value_codec.
+    /// Used if cold_after is not 0: the folder of the file that cold tokens are moved to. Null: they are
+    /// encoded again with cold_key_codec and cold_value_codec.
     pub spill_folder: *const c_char,
     /// Seed of the rotation.
     pub seed: u64,
-    /// Codec of keys, as `tqkv_codec_from_name` gives it.
+    /// Codec of keys, a number from `tqkv_codec_from_name`.
     pub key_codec: u32,
     /// Codec of values.
     pub value_codec: u32,
@@ -121,19 +120,20 @@ pub struct TqkvSpec {
     pub centring: u32,
     /// A `tqkv_arithmetic`.
     pub arithmetic: u32,
-    /// Coordinates of a value and of a result. 0: as head_dim.
+    /// Coordinates of a value and of a result. 0: head_dim.
     pub value_dim: usize,
-    /// Further cold tiers, each older than the one before it and than cold_after. Arrays are read when a cache is made, and
-    /// not kept; null where there is none.
+    /// Further cold tiers, each older than the one before it and than cold_after. Null: none. Arrays are read
+    /// when a cache is made, and not kept.
     pub tiers: *const TqkvTier,
-    /// How many.
+    /// Length of tiers.
     pub tiers_len: usize,
-    /// For each layer, tokens that a query sees in the model, without sinks; 0: all of them; SIZE_MAX: the layer keeps no keys and
-    /// values. Null: sliding_window says it for all.
+    /// For each layer, the number of tokens that a query sees in the model, without sinks. 0: all tokens.
+    /// SIZE_MAX: the layer keeps no keys and values. Null: sliding_window applies to all layers.
     pub layer_windows: *const usize,
     /// num_layers, or 0.
     pub layer_windows_len: usize,
-    /// For each layer, the codec of keys, then that of values. Null: key_codec and value_codec for all.
+    /// For each layer, the codec of keys and the codec of values. Null: key_codec and value_codec for all
+    /// layers.
     pub layer_codecs: *const u32,
     /// 2 * num_layers, or 0.
     pub layer_codecs_len: usize,
@@ -141,23 +141,26 @@ pub struct TqkvSpec {
     pub sink_logits: *const f32,
     /// num_layers * num_heads, or 0.
     pub sink_logits_len: usize,
-    /// Factor of the logits. 0: 1 / sqrt(head_dim).
+    /// Scale of the logits. 0: 1 / sqrt(head_dim).
     pub scale: f32,
-    /// Logits l become soft_cap * tanh(l / soft_cap). 0: they do not.
+    /// Soft cap: a logit l becomes soft_cap * tanh(l / soft_cap). 0: no cap.
     pub soft_cap: f32,
-    /// Encoded values are skipped, 32 at a time, that weigh less than this share of the largest weight so far. 0: none.
+    /// Runs of 32 encoded values are skipped if each weighs less than this share of the largest weight so
+    /// far. 0: none is skipped.
     pub sparse_values: f32,
-    /// 0.
+    /// Must be 0.
     pub reserved: u32,
-    /// A text that says more, such as "t4,t2 hot=32 last:i8 tier=4096:t2"; read when a cache is made, and not kept. Where it
-    /// names an option, the field of that option is of no effect. Null: none. `tqkv_spec_from_text` sets it.
+    /// A text of further options, such as "t4,t2 hot=32 last:i8 tier=4096:t2". If it names an option, the
+    /// field of that option has no effect. The text is read when a cache is made, and not kept. Null: none.
+    /// `tqkv_spec_from_text` sets it.
     pub text: *const c_char,
 }
 
-/// Bytes of the struct in its first version. WARNING: programs were compiled with it; fields are added, this stays.
+/// Bytes of the first version of the struct. WARNING: compiled programs use it. Fields are added, but this
+/// number stays.
 const FIRST_SIZE: usize = std::mem::offset_of!(TqkvSpec, arithmetic) + size_of::<u32>();
 
-/// Bytes of the struct in the first version that has a text.
+/// Bytes of the first version of the struct that has a text.
 const TEXT_SIZE: usize = std::mem::offset_of!(TqkvSpec, text) + size_of::<*const c_char>();
 
 impl TqkvSpec {
@@ -165,7 +168,7 @@ impl TqkvSpec {
         Self::of(&CacheSpec::new(num_layers, num_heads, num_kv_heads, head_dim))
     }
 
-    /// A spec as far as its fields hold it without an array.
+    /// The part of a spec that fits the fields without arrays.
     fn of(spec: &CacheSpec) -> Self {
         let centring = match spec.centring {
             Centring::Off => TqkvCentring::TqkvCentringOff,
@@ -215,12 +218,12 @@ impl TqkvSpec {
         }
     }
 
-    /// What the program asks for. Its texts and arrays are pointers of the call as well.
+    /// Reads the spec of the program. Its texts and arrays are checked as pointers of the same call.
     pub(crate) fn read(call: &Call, pointer: *const Self) -> Result<CacheSpec, Failure> {
         let mut spec = Self::new(0, 0, 0, 0);
         call.read_struct("spec", pointer, FIRST_SIZE, &mut spec)?;
         if spec.reserved != 0 {
-            return Err(Failure::argument("spec sets what a later version of the library knows"));
+            return Err(Failure::argument("spec sets fields that only a later version of the library knows"));
         }
         let mut shape = KvShape::new(spec.num_layers, spec.num_heads, spec.num_kv_heads, spec.head_dim);
         if spec.value_dim != 0 {
@@ -256,7 +259,7 @@ impl TqkvSpec {
         let mut kinds = room(windows.len())?;
         kinds.extend(windows.iter().copied().map(kind));
         made = made.kinds(kinds);
-        // A product that overflows is longer than any array, so none is read.
+        // If the product overflows, it exceeds every array, so none is read.
         let numbers = layers.saturating_mul(2);
         let codecs = array(call, "layer_codecs", spec.layer_codecs, spec.layer_codecs_len, numbers)?;
         if !codecs.is_empty() {
@@ -286,7 +289,7 @@ impl TqkvSpec {
 }
 
 impl TqkvTier {
-    /// How old tokens are kept; `prefix` is what the fields are called by in a text.
+    /// Reads a cold tier. `prefix` is put before the names of the fields in error texts.
     fn read(&self, call: &Call, prefix: &str) -> Result<Cold, Failure> {
         if !self.spill_folder.is_null() {
             return Ok(Cold::Spill(call.text("spill_folder", self.spill_folder)?.into()));
@@ -298,7 +301,7 @@ impl TqkvTier {
     }
 }
 
-/// What a window of the header says.
+/// The kind of a layer with this window.
 fn kind(window: usize) -> LayerKind {
     match window {
         0 => LayerKind::Full,
@@ -307,7 +310,7 @@ fn kind(window: usize) -> LayerKind {
     }
 }
 
-/// An array of a spec, empty where there is none. Its length is checked before anything reads it.
+/// An array of a spec; empty for null. The length is checked before any element is read.
 fn array<'c, T: Plain>(
     call: &'c Call,
     what: &'static str,
@@ -321,8 +324,9 @@ fn array<'c, T: Plain>(
     call.optional(what, pointer, len)
 }
 
-/// Fills a spec with the defaults: codec s4 for keys and values, 4 sinks, a hot window of 64 tokens, automatic centring,
-/// no sliding window, no cold tier, all layers alike. `struct_size` is `sizeof(tqkv_spec)`. The shape is checked when a cache is made.
+/// Fills a spec with the defaults: codec s4 for keys and values, 4 sinks, a hot window of 64 tokens, and
+/// automatic centring. There is no sliding window and no cold tier, and all layers are alike. `struct_size`
+/// is `sizeof(tqkv_spec)`. The shape is checked when a cache is made.
 ///
 /// # Safety
 /// `spec` is null or points to `struct_size` bytes that can be written.
@@ -340,16 +344,18 @@ pub unsafe extern "C" fn tqkv_spec_init(
     unsafe { Call::new() }.run(|call| call.write_struct("spec", spec, struct_size, FIRST_SIZE, &defaults))
 }
 
-/// Fills a spec from one text: the shape, and all that is to differ from the defaults. README.md lists the words.
+/// Fills a spec from one text, which has the shape and every option that differs from the defaults.
+/// docs/options.md lists the words.
 ///
 /// "layers=32 heads=32 kv-heads=8 head-dim=128 t4,t2 hot=32 last:i8 tier=4096:t2"
 ///
-/// Fields that hold a number are set. The rest stays in `text`, which must stay there until the last cache of this spec is made.
-/// `struct_size` is `sizeof(tqkv_spec)`. A text that is refused changes nothing, and `tqkv_last_error` says what is
-/// accepted. Where a program has the shape in numbers, it calls `tqkv_spec_init` and sets `text` itself.
+/// Fields that hold a number are set. The other options stay in `text`, which must be valid until the last
+/// cache of this spec is made. `struct_size` is `sizeof(tqkv_spec)`. If the text is refused, nothing changes,
+/// and `tqkv_last_error` says what is accepted. A program that has the shape in numbers calls
+/// `tqkv_spec_init` and sets `text` itself.
 ///
 /// # Safety
-/// `spec` is null or points to `struct_size` bytes that can be written; `text` is null or ends with a zero.
+/// `spec` is null or points to `struct_size` bytes that can be written. `text` is null or ends with a zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_spec_from_text(
     spec: *mut TqkvSpec,
@@ -364,16 +370,18 @@ pub unsafe extern "C" fn tqkv_spec_from_text(
     })
 }
 
-/// Sets the codecs of a spec to those of a preset: "eight-bit", "safe-lowbit", "near-lossless", "balanced", "compact" or
-/// "tiny". An unknown name changes nothing.
+/// Sets the codecs of a spec to those of a preset: "eight-bit", "safe-lowbit", "near-lossless", "balanced",
+/// "compact" or "tiny". An unknown name changes nothing.
 ///
 /// # Safety
-/// `spec` is null or was filled by `tqkv_spec_init`; `name` is null or ends with a zero.
+/// `spec` is null or was filled by `tqkv_spec_init`. `name` is null or ends with a zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_spec_preset(spec: *mut TqkvSpec, name: *const c_char) -> TqkvStatus {
-    // SAFETY: `spec` is a spec, which had both fields in its first version, and `name` is text, by the contract of this call.
+    // SAFETY: `spec` is a spec, whose first version has both fields, and `name` is text, by the contract of
+    // this call.
     unsafe { Call::new() }.run(|call| {
-        // Whole, as a field of null is not null; its fields are claimed below.
+        // The whole struct is checked first, because a field of a null struct is not null. The fields are
+        // claimed below.
         call.room::<u8>("spec", spec.cast(), 0)?;
         let field = |offset| spec.wrapping_byte_add(offset).cast::<u32>();
         let key = call.place("spec", field(std::mem::offset_of!(TqkvSpec, key_codec)))?;
@@ -396,7 +404,7 @@ mod tests {
     use tqkv::unstable::cache::{OPTIONS, Part};
     use tqkv_core::{Effort, Options, ScaleMode};
 
-    /// What a spec says whose texts and arrays live as long as the call.
+    /// Reads a spec whose texts and arrays outlive the call.
     fn read(spec: &TqkvSpec) -> Result<CacheSpec, Failure> {
         // SAFETY: the struct is whole, its texts end with a zero, and its arrays are as long as it says.
         TqkvSpec::read(&unsafe { Call::new() }, spec)
@@ -424,8 +432,8 @@ mod tests {
         assert_eq!(found, CacheSpec::new(2, 8, 2, 128));
     }
 
-    /// The struct is one of the interfaces of the same text: each option makes the spec that the library makes, whether the
-    /// struct has the shape in its fields or the text has it.
+    /// Every option gives the same spec as the library does. The test has two forms: the shape in the fields,
+    /// and the shape in the text.
     #[test]
     fn every_option_arrives_as_text() {
         const SHAPE: &str = "layers=2 heads=4 kv-heads=2 head-dim=64";

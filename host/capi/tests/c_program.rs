@@ -1,8 +1,10 @@
-//! `examples/cache.c` compiled by the machine's C compiler against the static library, run, and read; once more with a
-//! sanitizer where TQKV_SANITIZE names one (`address`), and under valgrind. The header is compiled as C++ too.
+//! Compiles `examples/cache.c` with the C compiler of the machine and the static library, runs it, and checks
+//! its output. If TQKV_SANITIZE names a sanitizer (`address`), the test runs once more with it. It also runs
+//! under valgrind. The header is compiled as C++ too.
 //!
-//! A tool that is missing is said aloud, past the capture of the test's output; with TQKV_REQUIRE_TOOLS=1 it is a failure.
-// A binary of its own: it needs compilers, and CI runs it once more under a sanitizer.
+//! A missing tool is reported on stderr, past the capture of test output. With TQKV_REQUIRE_TOOLS=1 it is a
+//! failure.
+// A separate binary, because it needs compilers, and CI runs it once more with a sanitizer.
 #![allow(missing_docs, reason = "a test crate")]
 #![cfg(unix)]
 
@@ -10,11 +12,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What Rust's standard library wants of the system (`rustc --print native-static-libs`); the README names them too.
+/// System libraries that Rust's standard library needs (`rustc --print native-static-libs`). The README names
+/// them too.
 const SYSTEM_LIBRARIES: [&str; 3] = ["-lpthread", "-ldl", "-lm"];
 const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-pedantic"];
 
-/// What the example says of each codec at head dim 128: name, bytes of a block.
+/// The name of each codec and its bytes per block at head dim 128, as the example prints them.
 const BLOCKS: [(&str, usize); 6] =
     [("f16", 256), ("i8", 130), ("s4", 66), ("s3", 50), ("t2", 34), ("q4_0", 72)];
 
@@ -27,7 +30,7 @@ fn library() -> PathBuf {
     built(".a")
 }
 
-/// A library that was built with this test: it lies beside it, or a folder above.
+/// A library that was built with this test. It is in the same folder or in a parent folder.
 fn built(ending: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let deps = test.parent().unwrap();
@@ -42,7 +45,7 @@ fn built(ending: &str) -> PathBuf {
     newest.unwrap_or_else(|| panic!("no libtqkv_capi{ending} at {}", deps.display()))
 }
 
-/// Whether a tool is here; says so where it is not.
+/// True if a tool exists. Reports a missing one.
 fn has(tool: &str, what_for: &str) -> bool {
     let here = may_have(tool, what_for);
     let required = std::env::var_os("TQKV_REQUIRE_TOOLS").is_some_and(|value| value == "1");
@@ -50,19 +53,19 @@ fn has(tool: &str, what_for: &str) -> bool {
     here
 }
 
-/// The same for a tool that may be missing everywhere.
+/// Like [`has`], for a tool that may be missing everywhere.
 fn may_have(tool: &str, what_for: &str) -> bool {
     let version = Command::new(tool).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     let here = version.is_ok_and(|status| status.success());
     if !here {
         let line = format!("WARNING: no {tool} on this machine: NOT checked here: {what_for}\n");
-        // Not by `eprintln!`, which a test that passes keeps to itself.
+        // Not with `eprintln!`, whose output a passing test hides.
         let _ = std::io::stderr().write_all(line.as_bytes());
     }
     here
 }
 
-/// Runs a command that must succeed; what it printed.
+/// Runs a command that must succeed, and returns its output.
 fn output(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -71,7 +74,7 @@ fn output(command: &mut Command) -> String {
     stdout
 }
 
-/// Compiles the example; with a sanitizer, if one is named.
+/// Compiles the example, with a sanitizer if one is named.
 fn compile(program: &Path, sanitizer: Option<&str>) {
     let mut cc = Command::new("cc");
     cc.args(["-std=c11", "-O1", "-g"]).args(WARNINGS);
@@ -112,7 +115,7 @@ fn the_example_holds_under_every_checker_of_this_machine() {
     compile(&program, None);
     let printed = output(&mut Command::new(&program));
     check(&printed);
-    // The demonstration is for readers: `--nocapture` shows it.
+    // With `--nocapture` a reader sees the output of the example.
     println!("{printed}");
 
     if let Ok(sanitizer) = std::env::var("TQKV_SANITIZE") {
@@ -122,7 +125,8 @@ fn the_example_holds_under_every_checker_of_this_machine() {
         check(&printed);
     }
     if has("valgrind", "the C example under valgrind") {
-        // Threads that live as long as the process hold their stacks: reachable or possibly lost, never lost.
+        // Threads that never end hold their stacks. Valgrind reports these as reachable or possibly lost,
+        // never as lost.
         let suppressed = format!("--suppressions={}", root().join("tests/valgrind.supp").display());
         let arguments =
             ["--quiet", "--error-exitcode=1", "--leak-check=full", "--errors-for-leak-kinds=definite"];
@@ -143,13 +147,14 @@ fn the_header_is_c_and_cpp() {
         if has(compiler, "the header as a program includes it") {
             let mut command = Command::new(compiler);
             command.args(["-x", language, standard, "-fsyntax-only"]).args(WARNINGS);
-            // A header that is the program itself has `#pragma once` and unused functions warned of; it has neither.
+            // A compiler warns of `#pragma once` and of unused functions in a header that it compiles
+            // directly. This header has neither.
             output(command.arg(&header));
         }
     }
 }
 
-/// Names of the three headers have one style, and none is in two of them.
+/// All three headers name things in one style, and no name is in two of them.
 #[test]
 fn the_three_headers_go_into_one_program() {
     let source = "#include \"tqkv.h\"\n#include \"tqkv_fixed.h\"\n#include \"tqkv_lm.h\"\n\
@@ -177,7 +182,7 @@ fn the_three_headers_go_into_one_program() {
     }
 }
 
-/// `make install` with some variables, of the libraries that were built with this test.
+/// Runs `make install` with some variables on the libraries that were built with this test.
 fn install(built_at: &Path, variables: &[String]) {
     for ending in [".a", ".so"] {
         std::fs::copy(built(ending), built_at.join(format!("libtqkv_capi{ending}"))).unwrap();
@@ -187,7 +192,7 @@ fn install(built_at: &Path, variables: &[String]) {
     output(make.args(variables).env_remove("MAKEFLAGS"));
 }
 
-/// Every file and link below a folder.
+/// Collects every file and link below a folder.
 fn files(folder: &Path, below: &str, out: &mut Vec<String>) {
     for entry in folder.read_dir().unwrap() {
         let entry = entry.unwrap();
@@ -213,7 +218,7 @@ fn an_installed_library_is_found_by_pkg_config_and_by_cmake() {
         std::fs::create_dir_all(&path).unwrap();
         path
     };
-    // Below the root of a package, with the folders of the system that it is for.
+    // Installs below the root of a package, with the folders of the target system.
     let (built_at, package, prefix) = (at("built"), at("package"), at("a prefix"));
     let libraries = "LIBDIR=/usr/lib/x86_64-linux-gnu".to_owned();
     install(&built_at, &["PREFIX=/usr".to_owned(), format!("DESTDIR={}", package.display()), libraries]);
@@ -246,14 +251,14 @@ fn an_installed_library_is_found_by_pkg_config_and_by_cmake() {
     }
 }
 
-/// Compiles the example with what `pkg-config` says, and runs it.
+/// Compiles the example with the flags of `pkg-config`, and runs it.
 #[cfg(target_os = "linux")]
 fn with_pkg_config(prefix: &Path, abi: &str) {
     let library = prefix.join("lib");
     let said = |flags: &[&str]| {
         let mut command = Command::new("pkg-config");
         command.args(flags).arg("tqkv").env("PKG_CONFIG_PATH", library.join("pkgconfig"));
-        // A space in a path is escaped, as for a shell.
+        // `pkg-config` escapes a space in a path as a shell does.
         output(&mut command).trim().to_owned()
     };
     assert_eq!(said(&["--modversion"]), env!("CARGO_PKG_VERSION"));
@@ -268,7 +273,8 @@ fn with_pkg_config(prefix: &Path, abi: &str) {
     };
     let path = library.display().to_string().replace(' ', "\\ ");
     compile(&format!("{} -lm -Wl,-rpath,{path}", said(&["--cflags", "--libs"])), &shared);
-    // Without the link that compilers follow they find the static library, and programs ask for the interface by number.
+    // Without this link, compilers find the static library, and programs ask for the shared one by its
+    // versioned name.
     let link = library.join("libtqkv_capi.so");
     std::fs::rename(&link, library.join("away")).unwrap();
     compile(&said(&["--static", "--cflags", "--libs"]), &fixed);
@@ -282,7 +288,7 @@ fn with_pkg_config(prefix: &Path, abi: &str) {
     std::fs::rename(library.join("away"), library.join(format!("libtqkv_capi.so.{abi}"))).unwrap();
 }
 
-/// Builds the example as a project that finds the library, both ways, and runs it.
+/// Builds the example as a CMake project with both libraries, and runs it.
 #[cfg(target_os = "linux")]
 fn with_cmake(prefix: &Path, project: &Path, abi: &str) {
     let example = root().join("examples/cache.c");

@@ -1,5 +1,5 @@
-//! The calls of the cache on a GPU, on the fake driver: what they compute, and what they refuse.
-// A binary of its own: it needs a feature, and loads the fake driver into its process.
+//! The calls of the cache on a GPU, on the fake driver: results and refusals.
+// A separate binary, because it needs a feature and loads the fake driver into its process.
 #![cfg(all(feature = "cuda", target_os = "linux"))]
 #![allow(missing_docs, reason = "a test crate")]
 
@@ -21,13 +21,13 @@ const LAYERS: usize = 2;
 const F32: u32 = TqkvF32 as u32;
 const F16: u32 = TqkvF16 as u32;
 
-/// The engine's stream, on the fake driver, which is opened before anything looks for the real one.
+/// The stream of the engine on the fake driver, which is loaded before the real one is looked for.
 fn stream() -> Arc<CudaStream> {
     let folder = std::env::current_exe().unwrap().parent().unwrap().to_owned();
-    // SAFETY: a library of this workspace, whose loading runs nothing. It stays open: it is the driver now.
+    // SAFETY: a library of this workspace, whose loading runs no code. It stays loaded, as the driver.
     std::mem::forget(unsafe { libloading::Library::new(folder.join("libtqkv_gpu_fake.so")) }.unwrap());
     let context = CudaContext::new(0).unwrap();
-    // SAFETY: one stream uses what is allocated.
+    // SAFETY: only one stream uses the allocations.
     unsafe { context.disable_event_tracking() };
     context.new_stream().unwrap()
 }
@@ -40,19 +40,19 @@ fn values(seed: usize, len: usize) -> Vec<f32> {
     (0..len).map(|i| ((i * 7 + seed * 13) as f32 * 0.37).sin()).collect()
 }
 
-/// A cache of three sequences that is freed at the end.
+/// A cache of three sequences, which is freed when dropped.
 struct Cache(*mut TqkvGpuCache);
 
 impl Drop for Cache {
     fn drop(&mut self) {
-        // SAFETY: made below, freed once.
+        // SAFETY: made below, and freed once.
         unsafe { tqkv_gpu_free(self.0) };
     }
 }
 
 fn spec() -> TqkvGpuSpec {
     let mut spec = std::mem::MaybeUninit::uninit();
-    // SAFETY: as many bytes can be written; they are all written.
+    // SAFETY: the bytes can be written, and all of them are written.
     unsafe {
         let size = size_of::<TqkvGpuSpec>();
         assert_eq!(tqkv_gpu_spec_init(spec.as_mut_ptr(), size, LAYERS, HEADS, KV_HEADS, DIM), TqkvOk);
@@ -64,7 +64,7 @@ fn spec() -> TqkvGpuSpec {
 
 fn create(stream: &Arc<CudaStream>) -> Cache {
     let mut cache = null_mut();
-    // SAFETY: the spec is whole; the stream outlives the test's caches.
+    // SAFETY: the spec is whole, and the stream outlives the caches of the test.
     let status = unsafe { tqkv_gpu_create(&spec(), 0, stream.cu_stream().cast(), &raw mut cache) };
     assert_eq!(status, TqkvOk, "{}", last_error());
     Cache(cache)
@@ -72,7 +72,7 @@ fn create(stream: &Arc<CudaStream>) -> Cache {
 
 fn len(cache: &Cache, sequence: usize) -> usize {
     let mut len = usize::MAX;
-    // SAFETY: a cache, and a place.
+    // SAFETY: the cache is not freed, and the place can be written.
     assert_eq!(unsafe { tqkv_gpu_len(cache.0, sequence, &raw mut len) }, TqkvOk);
     len
 }
@@ -91,7 +91,7 @@ fn results_are_those_of_the_library() {
     let mut out = stream.alloc_zeros::<u16>(2 * QUERY).unwrap();
     let (kv, q, to) = (address(&stream, &rows), address(&stream, &queries), address(&stream, &out));
     let (all, some) = ([0_usize, 2, 2], [2_usize, 0]);
-    // SAFETY: memory of the device, as long as is said, which lives to the end.
+    // SAFETY: device memory of the passed length, which is allocated until the end of the test.
     unsafe {
         for layer in 0..LAYERS {
             let status = tqkv_gpu_append(cache.0, layer, all.as_ptr(), 3, F32, kv, 3 * TOKEN, kv, 3 * TOKEN);
@@ -106,8 +106,7 @@ fn results_are_those_of_the_library() {
     assert_eq!(got, stream.clone_dtoh(&out).unwrap());
     assert!(got.iter().any(|&bits| f16::from_bits(bits).to_f32().abs() > 0.1));
 
-    // A step, a fork, and what is decoded.
-    // SAFETY: as above.
+    // A step, a fork, and decoded tokens. SAFETY: as above.
     unsafe {
         assert_eq!(tqkv_gpu_reserve(cache.0, 2), TqkvOk);
         assert_eq!(tqkv_gpu_begin_step(cache.0, some.as_ptr(), 2), TqkvOk);
@@ -156,7 +155,7 @@ fn what_cannot_be_is_refused_with_its_reason() {
     );
     refused(append(0, &[3], F32, kv, TOKEN), TqkvBadArgument, "sequence 3 is out of range");
     refused(append(0, &two, F32, kv, TOKEN), TqkvBadArgument, "keys has 128 values, expected 256");
-    refused(append(0, &two, 3, kv, TOKEN), TqkvBadArgument, "dtype is 3, accepted are 0 to 2");
+    refused(append(0, &two, 3, kv, TOKEN), TqkvBadArgument, "dtype is 3, expected 0 to 2");
     refused(append(0, &two, F32, null(), TOKEN), TqkvNullPointer, "k is null");
     refused(
         append(0, &two, F32, kv.wrapping_byte_add(2), TOKEN),
@@ -176,7 +175,7 @@ fn what_cannot_be_is_refused_with_its_reason() {
         refused(
             tqkv_gpu_decode(cache.0, 0, 0, 2, F32, kv, 0),
             TqkvBadArgument,
-            "values is 2, accepted are 0 to 1",
+            "values is 2, expected 0 to 1",
         );
         refused(tqkv_gpu_fork(cache.0, 0, 9, 1), TqkvBadArgument, "sequence 9 is out of range");
         let stream = stream.cu_stream().cast();

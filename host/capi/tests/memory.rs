@@ -1,5 +1,6 @@
-//! Memory that the system refuses is TQKV_NO_MEMORY, and changes nothing: calls of a process that has little left.
-// A binary of its own: it starts itself as a process with a limit on its memory.
+//! If the system refuses memory, calls return TQKV_NO_MEMORY and change nothing. The process has little
+//! memory left.
+// A separate binary, because it starts itself as a process with a memory limit.
 #![allow(missing_docs, reason = "a test crate")]
 #![cfg(target_os = "linux")]
 
@@ -14,13 +15,14 @@ const NAME: &str = "in_want_of_memory";
 const HEADS: usize = 2;
 const DIM: usize = 128;
 const TOKEN: usize = HEADS * DIM;
-/// Tokens of a cache before there is a limit, and those of a call that is refused.
+/// Tokens in the cache before the limit is set, and tokens of a call that is refused.
 const BEFORE: usize = 20_000;
 const MANY: usize = 60_000;
-/// Memory that is left to the process: less than any call below asks for, and more than it takes beside that.
+/// Memory left to the process: less than any call below asks for, and more than the rest of the process
+/// needs.
 const LEFT: u64 = 3 << 20;
 
-/// The memory that the process has mapped.
+/// Bytes that the process has mapped.
 fn mapped() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
@@ -29,7 +31,8 @@ fn mapped() -> u64 {
 
 fn create(layers: usize) -> Result<*mut TqkvCache, TqkvStatus> {
     let (mut spec, mut cache) = (std::mem::MaybeUninit::uninit(), null_mut());
-    // SAFETY: as many bytes can be written, and they are all written; the cache is made of a whole struct.
+    // SAFETY: the bytes of the struct can be written, and all of them are written. The cache is made from a
+    // whole struct.
     let status = unsafe {
         assert_eq!(
             tqkv_spec_init(spec.as_mut_ptr(), size_of::<TqkvSpec>(), layers, HEADS, HEADS, DIM),
@@ -42,12 +45,12 @@ fn create(layers: usize) -> Result<*mut TqkvCache, TqkvStatus> {
 
 fn length(cache: *const TqkvCache) -> usize {
     let mut len = 0;
-    // SAFETY: the cache lives, and the place can be written.
+    // SAFETY: the cache is not freed, and the place can be written.
     assert_eq!(unsafe { tqkv_len(cache, &raw mut len) }, TqkvOk);
     len
 }
 
-/// Runs as a process of its own.
+/// Runs as its own process.
 #[test]
 #[ignore = "run by the other test"]
 fn in_want_of_memory() {
@@ -57,10 +60,10 @@ fn in_want_of_memory() {
     let half = vec![0x3800_u16; MANY * TOKEN];
     let (p, h, o) = (x.as_ptr().cast::<c_void>(), half.as_ptr().cast::<c_void>(), out.as_mut_ptr().cast());
     let append = |tokens: usize| {
-        // SAFETY: the cache lives, and so many values are there.
+        // SAFETY: the cache is not freed, and the pointers have the passed numbers of values.
         unsafe { tqkv_append(cache, 0, 0, p, tokens * TOKEN, p, tokens * TOKEN) }
     };
-    // SAFETY: the cache lives, and so many values are there.
+    // SAFETY: the cache is not freed, and the pointers have the passed numbers of values.
     let attend = || unsafe { tqkv_attend(cache, 0, 1, h, TOKEN, 2, o, TOKEN) };
     assert_eq!(append(BEFORE), TqkvOk);
     assert_eq!(attend(), TqkvOk);
@@ -68,7 +71,7 @@ fn in_want_of_memory() {
     setrlimit(Resource::As, Rlimit { current: Some(mapped() + LEFT), maximum: hard }).unwrap();
 
     let n = MANY * TOKEN;
-    // SAFETY: the cache lives, and so many values are there.
+    // SAFETY: the cache is not freed, and the pointers have the passed numbers of values.
     let calls: [(&str, TqkvStatus); 5] = unsafe {
         [
             ("append", append(MANY)),
@@ -83,14 +86,14 @@ fn in_want_of_memory() {
     }
     // SAFETY: the text of this thread.
     let text = unsafe { CStr::from_ptr(tqkv_last_error()) }.to_str().unwrap();
-    assert!(text.starts_with("no memory: ") && text.ends_with(" bytes cannot be had"), "{text}");
+    assert!(text.starts_with("no memory: the system cannot provide ") && text.ends_with(" bytes"), "{text}");
     assert_eq!(length(cache), BEFORE);
     assert_eq!((append(1), attend()), (TqkvOk, TqkvOk), "small calls go on");
 
     setrlimit(Resource::As, Rlimit { current: hard, maximum: hard }).unwrap();
     assert_eq!((append(MANY), attend()), (TqkvOk, TqkvOk));
     assert_eq!(length(cache), BEFORE + 1 + MANY);
-    // SAFETY: made above, freed once.
+    // SAFETY: made above, and freed once.
     unsafe { tqkv_free(cache) };
 }
 
@@ -98,7 +101,7 @@ fn in_want_of_memory() {
 fn memory_that_the_system_refuses_is_a_status() {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", NAME, "--nocapture", "--test-threads=1"])
-        // A thread's own arena would be mapped before there is a limit.
+        // Otherwise the arena of a thread would be mapped before the limit is set.
         .env("MALLOC_ARENA_MAX", "1")
         .output()
         .unwrap();

@@ -40,7 +40,7 @@ pub use numbers::Numbers;
 pub use pack::{Codecs, Mode, Sizes, pack};
 pub use unpack::{Group, Summary, inspect, unpack};
 
-/// The example of the README compiles and runs.
+/// Compiles and runs the example of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,9 +1,9 @@
-//! Encoding ahead: the tokens that leave the hot window next are encoded on a spare thread.
+//! Encodes the tokens that leave the hot window next, on a spare thread.
 //!
-//! A search through a trellis costs microseconds a vector, forty times a scalar code, and would be felt in
-//! every fourth [`super::KvCache::append`]. But the blocks of a token depend on nothing that comes after it, so
-//! they can be made while the token is still hot. When it leaves, its blocks are there; where no thread had
-//! time, the append makes them itself. Results are the same to the bit either way.
+//! A trellis search takes microseconds per vector, forty times as long as a scalar code, and would delay
+//! every fourth [`super::KvCache::append`]. The blocks of a token do not depend on later tokens, so they can
+//! be made while the token is hot. If no thread had time, the append makes the blocks itself. The results
+//! have the same bits either way.
 
 use super::format::PageFormat;
 use super::tier::encode;
@@ -13,12 +13,12 @@ use loom::sync::Mutex;
 use std::sync::Mutex;
 use std::sync::{Arc, PoisonError};
 
-/// Some tokens' vectors, or their blocks.
+/// The vectors of some tokens, or their blocks.
 #[derive(Debug)]
 enum Work {
     Vectors(Vec<f32>),
     Blocks(Vec<u8>),
-    /// The append encodes them and reports the error.
+    /// Encoding failed. The append encodes again and reports the error.
     Failed,
 }
 
@@ -33,10 +33,10 @@ impl Work {
     }
 }
 
-/// Tokens that are encoded ahead. A copy shares the work.
+/// Tokens that are encoded ahead. Copies share the work.
 #[derive(Clone, Debug)]
 pub(super) struct Ahead {
-    /// Position of the first.
+    /// Position of the first token.
     first: usize,
     bytes: usize,
     begun: bool,
@@ -44,22 +44,22 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    /// Vectors (`[n, dim]`, as they will be encoded) from position `first` on.
+    /// Takes vectors (`[n, dim]`, less their mean) from position `first` on.
     pub(super) fn new(first: usize, x: Vec<f32>) -> Self {
         let bytes = size_of_val(x.as_slice());
         Self { first, bytes, begun: false, work: Arc::new(Mutex::new(Work::Vectors(x))) }
     }
 
-    /// Hands the work to a spare thread. Not from inside a parallel append: that would do it first.
+    /// Hands the work to a spare thread. A call from inside a parallel append would run it there first.
     pub(super) fn begin(&mut self, format: &PageFormat) {
         if !std::mem::replace(&mut self.begun, true) {
             rayon::spawn(self.later(format));
         }
     }
 
-    /// The work for another thread.
+    /// Makes the job for another thread.
     fn later(&self, format: &PageFormat) -> impl FnOnce() + Send + 'static {
-        // Who no longer wants the result has dropped the work.
+        // If the result is not wanted any more, the work has been dropped.
         let (wanted, format) = (Arc::downgrade(&self.work), *format);
         move || {
             if let Some(work) = wanted.upgrade() {
@@ -73,7 +73,7 @@ impl Ahead {
         self.first
     }
 
-    /// The blocks, made here where no thread has begun; `None` where they could not be made.
+    /// Returns the blocks, and makes them here if no thread has begun. `None` if encoding failed.
     pub(super) fn blocks(self, format: &PageFormat) -> Option<Vec<u8>> {
         let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
         work.finish(format);
@@ -83,7 +83,7 @@ impl Ahead {
         }
     }
 
-    /// Memory that it holds at most.
+    /// Upper bound of the allocated bytes.
     pub(super) fn allocated_bytes(&self) -> usize {
         self.bytes
     }
@@ -98,10 +98,11 @@ mod loom_tests {
     use tqkv_core::{AnyCodec, CodecId, Options};
     use tqkv_simd::Level;
 
-    /// Two caches that share the work, one of which may be gone, and the spare thread: each gets the same blocks.
+    /// Two caches share the work with the spare thread, and one cache may be dropped. Each gets the same
+    /// blocks.
     #[test]
     fn loom_blocks_are_made_once_whoever_comes_first() {
-        // Which codec does not matter; a search would need more stack than loom gives.
+        // The codec does not matter; a search would need more stack than loom provides.
         let codec = AnyCodec::new(CodecId::F16, 16, Options::DEFAULT).unwrap();
         let format = PageFormat::new(codec, Side::Keys, Arithmetic::F32, Level::Portable);
         let x: Vec<f32> = (0..32).map(|i| (i as f32 * 0.7).sin()).collect();

@@ -1,4 +1,4 @@
-//! Encoded tokens as their codec made them: for programs that look into a cache. Attention needs none of it.
+//! Access to the encoded tokens of a cache, as the codec made them. Attention does not use it.
 
 use super::track::Track;
 use super::{Head, KvCache};
@@ -11,7 +11,7 @@ use tqkv_core::CodecId;
 pub struct Encoded {
     /// Codec of the blocks.
     pub codec: CodecId,
-    /// Coordinates of a block.
+    /// Coordinates per block.
     pub dim: usize,
     /// Position of the first token.
     pub first: usize,
@@ -20,7 +20,7 @@ pub struct Encoded {
 }
 
 impl KvCache {
-    /// Blocks of the encoded keys of a KV head that are held, oldest first, a run for each page; keys that are centred are
+    /// Blocks of the held encoded keys of a KV head, oldest first, one run per page. Centred keys are stored
     /// less their mean.
     ///
     /// # Errors
@@ -30,7 +30,8 @@ impl KvCache {
         blocks(&self.head(layer, kv_head)?.keys)
     }
 
-    /// Blocks of values, as [`KvCache::key_blocks`]; of latent vectors, which are keys and values, the same.
+    /// Blocks of values, as [`KvCache::key_blocks`]. Latent vectors are both keys and values, so the result
+    /// is the same.
     ///
     /// # Errors
     /// As there.

@@ -1,7 +1,7 @@
-//! Bytes that caches share: a hard limit, and what each part of a cache holds of it.
+//! A hard limit on the bytes of several caches, and the share that each part of a cache holds.
 //!
-//! An operation first reserves the most that it may need, and is refused as a whole where that is not free. What is
-//! allocated then is counted as it is, so the sum of all caches never passes the limit.
+//! An operation first reserves the most that it may need, and is refused if that is not free. Then the real
+//! allocations are counted, so the sum of all caches never exceeds the limit.
 
 use super::meter::{Event, count};
 use crate::error::CacheError;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 #[cfg(not(all(loom, test)))]
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A limit on the bytes of keys and values that all caches made with it hold together; clones share it.
+/// A limit on the bytes of keys and values of all caches made with it. Clones share it.
 ///
 /// Pages that forks share count once.
 #[derive(Clone, Debug)]
@@ -20,9 +20,9 @@ pub struct Budget(Arc<Counters>);
 #[derive(Debug)]
 struct Counters {
     limit: usize,
-    /// Held by caches.
+    /// Bytes that caches hold.
     used: AtomicUsize,
-    /// Promised to operations that are running.
+    /// Bytes that are reserved for running operations.
     reserved: AtomicUsize,
     #[cfg(test)]
     faults: super::tests::Faults,
@@ -35,7 +35,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// At most that many bytes.
+    /// Makes a budget of at most `bytes` bytes.
     pub fn new(bytes: usize) -> Self {
         Self(Arc::new(Counters {
             limit: bytes,
@@ -46,12 +46,12 @@ impl Budget {
         }))
     }
 
-    /// Counts, and refuses nothing.
+    /// Makes a budget that counts bytes and refuses nothing.
     pub fn unlimited() -> Self {
         Self::new(usize::MAX)
     }
 
-    /// Bytes that caches may hold together.
+    /// The limit in bytes.
     pub fn limit(&self) -> usize {
         self.0.limit
     }
@@ -65,13 +65,14 @@ impl Budget {
         self.0.limit != usize::MAX
     }
 
-    /// Promises bytes to an operation, until the promise is dropped.
+    /// Reserves bytes for an operation until the result is dropped.
     pub(super) fn reserve(&self, bytes: usize) -> Result<Reserved<'_>, CacheError> {
         #[cfg(test)]
         if self.0.faults.check().is_err() {
             return Err(CacheError::Full { needed: bytes, free: 0, limit: self.0.limit });
         }
-        // Whoever sees that an operation has ended sees what it has taken: acquired here, released by its drop.
+        // A thread that sees the end of an operation also sees the bytes it took. `fetch_add` acquires; the
+        // drop of the reservation releases.
         let before = self.0.reserved.fetch_add(bytes, Ordering::AcqRel);
         let reserved = Reserved { budget: self, bytes };
         let taken = self.used().saturating_add(before);
@@ -92,23 +93,23 @@ impl Budget {
         &self.0.faults
     }
 
-    /// Counts bytes that were reserved.
+    /// Counts bytes that were reserved before.
     pub(super) fn take(&self, bytes: usize) {
         self.0.used.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Counts bytes that are free again.
+    /// Counts bytes that were freed.
     pub(super) fn give_back(&self, bytes: usize) {
         self.0.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// A part that holds nothing yet.
+    /// Makes a lease of 0 bytes.
     pub(super) fn lease(&self) -> Lease {
         Lease { budget: self.clone(), bytes: 0 }
     }
 }
 
-/// Bytes promised to an operation.
+/// Bytes that are reserved for an operation.
 #[derive(Debug)]
 pub(super) struct Reserved<'a> {
     budget: &'a Budget,
@@ -121,7 +122,7 @@ impl Drop for Reserved<'_> {
     }
 }
 
-/// Bytes that a part of a cache holds, given back when it is dropped. A copy of the part holds as many again.
+/// Bytes that a part of a cache holds; dropping the lease frees them. A clone counts the same bytes again.
 #[derive(Debug)]
 pub(super) struct Lease {
     budget: Budget,
@@ -129,7 +130,7 @@ pub(super) struct Lease {
 }
 
 impl Lease {
-    /// Says how many bytes the part holds now; they were reserved.
+    /// Sets the bytes that the part holds now. They were reserved before.
     pub(super) fn set(&mut self, bytes: usize) {
         if bytes > self.bytes {
             self.budget.take(bytes - self.bytes);
@@ -158,13 +159,13 @@ impl Drop for Lease {
     }
 }
 
-/// Every order in which two threads can do what they do, and everything that either may see of the other.
+/// Model test of two threads: every order of their steps, and every value that either may see.
 #[cfg(all(loom, test))]
 mod loom_tests {
     use super::*;
     use loom::thread;
 
-    /// Takes `bytes` if it may; what it holds is not above the limit then, whatever others do.
+    /// Takes `bytes` if the budget allows. The total must not exceed the limit then.
     fn grow(budget: &Budget, lease: &mut Lease, bytes: usize) -> bool {
         let Ok(_room) = budget.reserve(bytes) else { return false };
         lease.set(lease.bytes + bytes);
@@ -192,7 +193,7 @@ mod loom_tests {
         });
     }
 
-    /// What has been counted when an operation ends is seen by whoever sees that it has ended.
+    /// A thread that sees the end of an operation also sees the bytes that it counted.
     #[test]
     fn loom_bytes_given_back_are_free_for_others() {
         loom::model(|| {

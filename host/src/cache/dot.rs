@@ -1,6 +1,6 @@
-//! Products of rows in plain memory.
+//! Dot products of f32 rows.
 
-/// Plain dot product of equally long slices, in lanes that the compiler can vectorise and add up in any order.
+/// Dot product of two slices of equal length. It has fixed lanes, so the compiler can vectorise it.
 pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     const LANES: usize = 16;
     let (left, right) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());

@@ -1,7 +1,7 @@
-//! How the blocks of one codec lie in a page: the seam between the cache and the page kernels.
+//! Arrangement of the blocks of one codec in a page: the interface between the cache and the page kernels.
 //!
-//! Codecs with page kernels are arranged for them; others lie block after block. A codec that gains
-//! kernels changes [`Layout::new`] and nothing else here.
+//! Codecs with page kernels have their own arrangement. The blocks of other codecs lie one after the other. A
+//! codec that gains kernels changes only [`Layout::new`].
 
 use super::spec::{Arithmetic, CacheSpec};
 use crate::error::CacheError;
@@ -9,31 +9,31 @@ use tqkv_core::{AnyCodec, CodecId};
 use tqkv_simd::Level;
 use tqkv_simd::page::{HalfPages, KeyPages, Line, Queries, ValuePages, ValuePart, row_scores, row_sums};
 
-/// Tokens a full page holds.
+/// Number of tokens in a full page.
 pub const PAGE_TOKENS: usize = 128;
 
-/// What the vectors of a page are to attention.
+/// The role of a page's vectors in attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Keys,
     Values,
-    /// Keys and values at once.
+    /// Both keys and values.
     Latent,
-    /// What of latent keys is kept beside, as f16.
+    /// The positional part of latent keys, kept as f16.
     Position,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Layout {
-    /// Integer scores on codes.
+    /// Codes with integer scores.
     Keys(KeyPages),
-    /// Integer sums on codes.
+    /// Codes with integer sums.
     Values(ValuePages),
-    /// f16 rows, a whole number of lines each.
+    /// f16 rows. Each row takes a whole number of lines.
     Halves(HalfPages),
-    /// f16 rows back to back.
+    /// f16 rows, back to back.
     Rows,
-    /// Blocks back to back, as they are stored.
+    /// Blocks back to back, in their stored form.
     Blocks,
 }
 
@@ -51,7 +51,8 @@ impl Layout {
     }
 }
 
-/// A codec, and the arrangement of its blocks in pages of [`PAGE_TOKENS`], or fewer where a page begins.
+/// A codec and the arrangement of its blocks in pages of [`PAGE_TOKENS`] tokens, or fewer in a page that
+/// begins.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PageFormat {
     codec: AnyCodec,
@@ -65,7 +66,7 @@ pub(super) struct PageFormat {
 pub(super) struct CodedQueries {
     /// `[heads, dim]`
     rotated: Vec<f32>,
-    /// The same as signed bytes; empty where the format scores in f32.
+    /// The same queries as signed bytes. Empty if the format scores in f32.
     int8: Box<Queries>,
 }
 
@@ -74,7 +75,7 @@ impl PageFormat {
         Self { codec, layout: Layout::new(&codec, side, arithmetic), level, slots: PAGE_TOKENS }
     }
 
-    /// The instruction set of everything that is done to its pages.
+    /// The instruction set for all work on these pages.
     pub(super) fn level(&self) -> Level {
         self.level
     }
@@ -83,7 +84,7 @@ impl PageFormat {
         &self.codec
     }
 
-    /// The same for pages of fewer tokens, a multiple of [`SLOT_STEP`].
+    /// The format with fewer slots, a multiple of [`SLOT_STEP`].
     pub(super) fn of_slots(&self, slots: usize) -> Self {
         let codec = &self.codec;
         let layout = match self.layout {
@@ -96,17 +97,17 @@ impl PageFormat {
         layout.map_or(*self, |layout| Self { layout, slots, ..*self })
     }
 
-    /// Whether pages are read by kernels that are faster than decoding them.
+    /// True if the pages have kernels, which are faster than decoding.
     pub(super) fn has_kernels(&self) -> bool {
         matches!(self.layout, Layout::Keys(_) | Layout::Values(_) | Layout::Halves(_))
     }
 
-    /// Tokens of a page.
+    /// Number of slots in a page.
     pub(super) fn slots(&self) -> usize {
         self.slots
     }
 
-    /// Blocks (back to back, no more than a page has slots) as a page.
+    /// Arranges blocks (back to back, at most one per slot) as a page.
     pub(super) fn arrange(&self, blocks: &[u8]) -> Vec<Line> {
         let mut lines = vec![Line::ZERO; self.lines()];
         for (slot, block) in blocks.chunks_exact(self.codec.block_bytes()).enumerate() {
@@ -115,7 +116,7 @@ impl PageFormat {
         lines
     }
 
-    /// Lines of a page.
+    /// Number of lines in a page.
     pub(super) fn lines(&self) -> usize {
         match &self.layout {
             Layout::Keys(pages) => pages.lines(),
@@ -147,7 +148,7 @@ impl PageFormat {
         }
     }
 
-    /// Reads a block back, as it was written.
+    /// Reads a block back in its stored form.
     fn read(&self, page: &[Line], slot: usize, block: &mut [u8]) {
         match &self.layout {
             Layout::Keys(pages) => pages.read(page, slot, block),
@@ -163,7 +164,7 @@ impl PageFormat {
         }
     }
 
-    /// Slots `from..to` as blocks back to back.
+    /// Reads slots `from..to` as blocks, back to back.
     pub(super) fn read_blocks(&self, page: &[Line], from: usize, to: usize) -> Vec<u8> {
         let mut blocks = vec![0; (to - from) * self.codec.block_bytes()];
         for (slot, block) in (from..to).zip(blocks.chunks_exact_mut(self.codec.block_bytes())) {
@@ -172,7 +173,7 @@ impl PageFormat {
         blocks
     }
 
-    /// Makes queries (`[heads, dim]`) ready for [`PageFormat::scores`], in memory that is used again.
+    /// Prepares queries (`[heads, dim]`) for [`PageFormat::scores`]. Reuses memory.
     pub(super) fn set_queries(&self, plain: &[f32], queries: &mut CodedQueries) {
         queries.rotated.resize(plain.len(), 0.0);
         tqkv_simd::codec::rotate_queries(self.level, &self.codec, plain, &mut queries.rotated);
@@ -181,7 +182,7 @@ impl PageFormat {
         }
     }
 
-    /// Logits of slots from `from` on: `out` is `[heads, n]`. `next` is memory that is read soon.
+    /// Logits of the slots from `from` on: `out` is `[heads, n]`. `next` is memory to prefetch.
     pub(super) fn scores(
         &self,
         page: &[Line],
@@ -213,7 +214,8 @@ impl PageFormat {
         }
     }
 
-    /// Adds the weighted values of slots from `from` on: `weights` is `[heads, n]`, `acc` `[heads, dim]`.
+    /// Adds the weighted values of the slots from `from` on: `weights` is `[heads, n]`, `acc` is `[heads,
+    /// dim]`.
     pub(super) fn accumulate(
         &self,
         page: &[Line],
@@ -239,12 +241,12 @@ impl PageFormat {
         }
     }
 
-    /// Whether sums over two pages are made together for so many heads: [`PageFormat::part`].
+    /// True if sums over two pages are made together for this number of heads; see [`PageFormat::part`].
     pub(super) fn joins(&self, heads: usize) -> bool {
         matches!(&self.layout, Layout::Values(pages) if pages.joins(heads))
     }
 
-    /// A page of values for [`ValuePages::accumulate_parts`], where its format has that.
+    /// A page of values for [`ValuePages::accumulate_parts`], if its format supports that.
     pub(super) fn part<'a>(
         &'a self,
         page: &'a [Line],
@@ -256,13 +258,13 @@ impl PageFormat {
         Some(ValuePart { pages, page, from, weights, next })
     }
 
-    /// Decodes slots from `from` on in the domain of the blocks: `out` is `[n, dim]`.
+    /// Decodes the slots from `from` on, in the domain of the blocks: `out` is `[n, dim]`.
     pub(super) fn decode_rotated(&self, page: &[Line], from: usize, out: &mut [f32]) {
         let blocks = self.read_blocks(page, from, from + out.len() / self.codec.dim());
         tqkv_simd::codec::decode_rotated(self.level, &self.codec, &blocks, out);
     }
 
-    /// Blocks of slots `from..to` where they lie back to back.
+    /// Blocks of slots `from..to`, if they lie back to back.
     fn blocks<'a>(&self, page: &'a [Line], from: usize, to: usize) -> &'a [u8] {
         &bytemuck::cast_slice(page)[from * self.codec.block_bytes()..to * self.codec.block_bytes()]
     }
@@ -275,8 +277,8 @@ fn halves(page: &[Line]) -> &[u16] {
 impl CacheSpec {
     /// Bytes of the blocks of a warm page of [`PAGE_TOKENS`] keys, and of a page of values, of one KV head of a layer.
     ///
-    /// All pages but the last are whole. The last one becomes whole once it is smaller than its tokens in f16.
-    /// Uncompressed tokens take `2 * head_dim` bytes per token, for keys and for values.
+    /// All pages but the last are full. The last page is allocated whole once that takes less than its tokens
+    /// in f16. Uncompressed tokens take `2 * head_dim` bytes per token, for keys and for values.
     ///
     /// # Errors
     /// A head dim that a codec does not support.
@@ -286,7 +288,7 @@ impl CacheSpec {
         let sides =
             if self.position_dim > 0 { [Side::Latent, Side::Position] } else { [Side::Keys, Side::Values] };
         let bytes = |codec, side| {
-            // Which instructions read it does not change how a page is laid out.
+            // The instruction set does not change the arrangement.
             let format = PageFormat::new(codec, side, self.arithmetic, Level::Portable);
             format.lines() * size_of::<Line>()
         };

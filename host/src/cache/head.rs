@@ -1,4 +1,4 @@
-//! One KV head: where its tokens live, and attention of its query heads over them.
+//! One KV head: its tokens, and attention of its query heads over them.
 
 use super::dot::dot;
 use super::format::PAGE_TOKENS;
@@ -11,39 +11,40 @@ use rayon::prelude::*;
 use std::cell::RefCell;
 use tqkv_simd::page::{Attention, MAX_HEADS, MAX_PART, Part, Parts, attend, merge, rescale};
 
-/// Tokens of a span, which one thread attends to. Spans begin at the same positions whatever the number
-/// of threads, and are merged in order, so the result does not depend on it.
+/// Number of tokens in a span, which one thread attends to. Spans begin at fixed positions and are merged in
+/// order, so the result does not depend on the number of threads.
 const SPAN: usize = 16 * PAGE_TOKENS;
 
-/// Values are skipped in runs of so many.
+/// Length of the runs in which values are skipped.
 const SPARSE_RUN: usize = 32;
 
-/// Tokens behind a sliding window that are kept for a rollback. More than a page, since only whole pages are evicted.
+/// Tokens behind a sliding window that are kept for a rollback. This is more than a page, because only whole
+/// pages are evicted.
 const ROLLBACK: usize = 2 * PAGE_TOKENS;
 
-/// A run of positions.
+/// A range of positions: start, end.
 type Range = (usize, usize);
 
-/// What attention of a layer is.
+/// Attention settings of a layer.
 #[derive(Clone, Debug)]
 pub(super) struct Rule {
     pub(super) window: Option<usize>,
-    /// Factor of the logits.
+    /// Scale of the logits.
     pub(super) scale: f32,
     pub(super) soft_cap: Option<f32>,
-    /// Values that weigh less than this share of the largest weight so far are skipped; 0 for none.
+    /// Values that weigh less than this share of the largest weight so far are skipped. 0 skips nothing.
     pub(super) sparse: f32,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Head {
-    /// Keys, or latent vectors, which are keys and values.
+    /// Keys, or latent vectors, which are both keys and values.
     pub(super) keys: Track,
     /// Values, or the positional parts of latent keys.
     pub(super) other: Track,
     pub(super) is_latent: bool,
     pub(super) rule: Rule,
-    /// Learned sinks of the group's query heads; empty where there are none.
+    /// Learned sinks of the group's query heads. Empty if there are none.
     pub(super) sink_logits: Vec<f32>,
 }
 
@@ -52,12 +53,12 @@ impl Head {
         self.keys.len()
     }
 
-    /// What is summed.
+    /// The track whose vectors are summed.
     pub(super) fn values(&self) -> &Track {
         if self.is_latent { &self.keys } else { &self.other }
     }
 
-    /// What of the keys is not in their track.
+    /// The positional parts of latent keys.
     pub(super) fn position(&self) -> Option<&Track> {
         self.is_latent.then_some(&self.other)
     }
@@ -67,7 +68,7 @@ impl Head {
         self.other.clear();
     }
 
-    /// Whether the tokens that a shorter sequence sees are still there.
+    /// Refuses a rollback to a length whose visible tokens were evicted.
     pub(super) fn check_truncate(&self, len: usize) -> Result<(), CacheError> {
         let sinks = self.values().sink_capacity();
         let first = self.first_seen(len.saturating_sub(1)).max(sinks);
@@ -77,34 +78,35 @@ impl Head {
         Ok(())
     }
 
-    /// Whether no page is evicted that the newest position sees.
+    /// True if no page that the newest position sees was evicted.
     pub(super) fn holds_what_it_sees(&self) -> bool {
         let first = self.first_seen(self.len().saturating_sub(1)).max(self.values().sink_capacity());
         [&self.keys, &self.other].iter().all(|track| track.first_live() <= first)
     }
 
-    /// Reads what dropping the tokens from position `len` on needs. Changes nothing.
+    /// Reads the pages that a cut at position `len` needs. Changes nothing.
     pub(super) fn plan_cut(&self, len: usize) -> Result<[Cut; 2], CacheError> {
         Ok([self.keys.plan_cut(len)?, self.other.plan_cut(len)?])
     }
 
-    /// Drops tokens as planned for what is held now.
+    /// Drops tokens. The plan must be of the present contents.
     pub(super) fn truncate(&mut self, [keys, other]: [Cut; 2]) {
         self.keys.truncate(keys);
         self.other.truncate(other);
     }
 
-    /// True where pages of a side leave the warm tier.
+    /// True if pages of a side leave the warm tier.
     pub(super) fn has_cold_tiers(&self) -> bool {
         self.keys.has_cold_tiers() || self.other.has_cold_tiers()
     }
 
-    /// The most that a copy takes that shares pages and rows.
+    /// Upper bound of the bytes of a copy that shares pages and rows.
     pub(super) fn list_bytes(&self) -> usize {
         self.keys.list_bytes() + self.other.list_bytes()
     }
 
-    /// Appends tokens and encodes what leaves the hot window. Fails with the tokens taken up or not; who calls cuts them off.
+    /// Appends tokens and encodes those that leave the hot window. May fail after some tokens were appended;
+    /// the caller truncates them.
     pub(super) fn push(
         &mut self,
         keys: Vectors<'_>,
@@ -115,20 +117,20 @@ impl Head {
         self.other.push(values, scratch).map_err(|error| error.within(format_args!("values of")))
     }
 
-    /// [`Head::cool`] in the middle of an operation: pages that the file has no room for stay in memory, and the next operation
-    /// says so before it changes anything.
+    /// [`Head::cool`] in the middle of an operation. Pages that the file has no room for stay in memory. The
+    /// next operation reports the error before it changes anything.
     pub(super) fn cool_what_fits(&mut self, len: usize) {
         let _ = self.cool(len);
     }
 
-    /// Sends pages to colder tiers that are due once there are `len` tokens.
+    /// Moves pages to colder tiers that are due at a length of `len` tokens.
     pub(super) fn cool(&mut self, len: usize) -> Result<(), CacheError> {
         let keys = self.keys.cool(len);
-        // One side does not wait for room for the other.
+        // A full file on one side does not hold up the other.
         keys.and(self.other.cool(len))
     }
 
-    /// Frees what the sliding window has left behind.
+    /// Frees the pages that the sliding window has left behind.
     pub(super) fn evict(&mut self) {
         let first = self.first_seen(self.len()).saturating_sub(ROLLBACK);
         self.keys.evict_before(first);
@@ -140,7 +142,7 @@ impl Head {
         self.rule.window.map_or(0, |window| (position + 1).saturating_sub(window))
     }
 
-    /// The runs of positions that the query at `position` sees: sinks, then the window.
+    /// The ranges of positions that the query at `position` sees: sinks, then the window.
     pub(super) fn seen(&self, position: usize) -> [Range; 2] {
         let end = position + 1;
         let sinks = self.values().sink_capacity().min(end);
@@ -160,7 +162,7 @@ impl Head {
         Ok(())
     }
 
-    /// [`Head::attend`] with at most [`MAX_HEADS`] queries, the first of which is query head `first` of the group.
+    /// [`Head::attend`] for at most [`MAX_HEADS`] queries. The first one is query head `first` of the group.
     fn attend_group(
         &self,
         q: &[f32],
@@ -190,28 +192,28 @@ impl Head {
         Ok(())
     }
 
-    /// What query heads from `first` of the group on have seen before any token: the learned sinks.
+    /// Sets the state before any token, for query heads from `first` of the group on: the learned sinks.
     pub(super) fn start(&self, first: usize, state: &mut [Attention]) {
         for (state, &logit) in state.iter_mut().zip(self.sink_logits.iter().skip(first)) {
             *state = Attention { max: logit, sum: 1.0 };
         }
     }
 
-    /// What the newest position sees beside the sinks, and the number of the first span that holds some of it.
+    /// The range behind the sinks that the newest position sees, and the number of its first span.
     fn newest(&self) -> (Range, usize) {
         let [_, (start, end)] = self.seen(self.len().saturating_sub(1));
         let end = end.min(self.len());
         ((start, end), start.saturating_sub(self.values().sink_capacity()) / SPAN)
     }
 
-    /// Into how many spans that is cut, at fixed positions: 1 where there is nothing.
+    /// Number of spans in that range, at least 1.
     pub(super) fn spans(&self) -> usize {
         let ((_, end), first) = self.newest();
         let past = end.saturating_sub(self.values().sink_capacity()).div_ceil(SPAN);
         past.saturating_sub(first).max(1)
     }
 
-    /// Span `i`; the first one takes the few sinks along.
+    /// Attends to span `i`. The first span includes the sinks.
     fn attend_span(&self, queries: &Queries, i: usize, seen: &mut Seen) {
         let Seen { state, plain, rotated, failed } = seen;
         let heads = &mut state[..queries.heads()];
@@ -225,8 +227,8 @@ impl Head {
         *failed = failed.take().or(self.attend_run(queries, run, heads, [plain, rotated]).err());
     }
 
-    /// Attends to the tokens of a run: `state` has one entry a query head, the sums (`[heads, dim]`) are of rows and of blocks
-    /// in their domain.
+    /// Attends to the tokens of a range. `state` has one entry per query head. The two sums (`[heads, dim]`)
+    /// are of uncompressed rows, and of blocks in the rotated domain.
     pub(super) fn attend_run(
         &self,
         queries: &Queries,
@@ -239,13 +241,13 @@ impl Head {
         tokens.failed.into_inner().map_or(Ok(()), Err)
     }
 
-    /// Joins the two domains and normalises, for any number of heads.
+    /// Adds the sums of both domains and normalises them, for any number of heads.
     pub(super) fn finish(&self, state: &[Attention], plain: &[f32], rotated: &mut [f32], out: &mut [f32]) {
         self.values().pages().unrotate(rotated);
         let dim = self.values().codec().dim();
         let sums = plain.chunks_exact(dim).zip(rotated.chunks_exact(dim));
         for ((state, out), (plain, rotated)) in state.iter().zip(out.chunks_exact_mut(dim)).zip(sums) {
-            // Nothing seen gives zeros; what is no number stays one that shows.
+            // Without tokens the result is 0. A NaN stays visible.
             let normaliser = if state.sum == 0.0 { 0.0 } else { 1.0 / state.sum };
             for ((o, p), r) in out.iter_mut().zip(plain).zip(rotated) {
                 *o = (p + r) * normaliser;
@@ -253,14 +255,14 @@ impl Head {
         }
     }
 
-    /// Caps logits where the layer does.
+    /// Applies the soft cap of the layer, if it has one.
     pub(super) fn cap(&self, logits: &mut [f32]) {
         if let Some(cap) = self.rule.soft_cap {
             logits.iter_mut().for_each(|logit| *logit = cap * (*logit / cap).tanh());
         }
     }
 
-    /// Logits of all held positions for one query, oldest first.
+    /// Logits of one query over all visible positions, oldest first.
     pub(super) fn scores(&self, q: &[f32], scratch: &mut Scratch) -> Result<Vec<f32>, CacheError> {
         let (q, position) = q.split_at(self.keys.codec().dim());
         scratch.queries.set(self.keys.pages(), self.keys.means(), q, self.rule.scale);
@@ -282,7 +284,7 @@ impl Head {
         Ok(logits)
     }
 
-    /// Adds what the positional parts of tokens `from..to` score, where keys have them.
+    /// Adds the scores of the positional parts of tokens `from..to`, if keys have them.
     fn add_position(&self, q: &[f32], from: usize, to: usize, logits: &mut [f32]) -> Result<(), CacheError> {
         let Some(track) = self.position() else { return Ok(()) };
         let mut rows = vec![0.0; (to - from) * q.len()];
@@ -299,7 +301,7 @@ impl Head {
 }
 
 impl Seen {
-    /// Takes up what a later span has seen.
+    /// Merges the state and the sums of a later span.
     fn join(&mut self, later: &Self, heads: usize) {
         let dim = self.plain.len() / heads;
         let states = self.state.iter_mut().zip(&later.state);
@@ -318,13 +320,13 @@ impl Seen {
     }
 }
 
-/// The two tracks as what is attended to.
+/// The two tracks as the source of an attention pass.
 struct Tokens<'a> {
     head: &'a Head,
     queries: &'a Queries,
     plain: &'a mut [f32],
     rotated: &'a mut [f32],
-    /// A page that could not be read.
+    /// The error of a page that could not be read.
     failed: RefCell<Option<CacheError>>,
 }
 
@@ -336,9 +338,9 @@ impl Tokens<'_> {
         }
     }
 
-    /// Adds the values of two parts in one sum; false where they lie in pages of several codecs.
+    /// Adds the values of two parts in one sum. Returns false if their pages have different codecs.
     fn add_two(&mut self, first: &Part<'_>, second: &Part<'_>) -> bool {
-        // What is read next begins where these end.
+        // The values that are read next begin where these end.
         let next = [second.to, second.to + (first.to - first.from)].map(|at| self.head.keys.lines(at));
         let added = self.head.values().accumulate_two([first, second], next, self.rotated);
         let done = *added.as_ref().unwrap_or(&true);
@@ -346,14 +348,14 @@ impl Tokens<'_> {
         done
     }
 
-    /// Adds the values of one part, all of them.
+    /// Adds all values of one part.
     fn add(&mut self, from: usize, next: usize, weights: &[f32]) {
         let sums = [&mut *self.plain, &mut *self.rotated];
         let added = self.head.values().accumulate(weights, from, self.head.keys.lines(next), sums);
         self.note(added);
     }
 
-    /// Adds the values of one part but for runs that weigh next to nothing.
+    /// Adds the values of one part, except for runs of negligible weight.
     fn add_sparse(&mut self, from: usize, to: usize, weights: &[f32]) {
         let (heads, n) = (self.queries.heads(), to - from);
         let slot = from - self.head.values().sinks().len();

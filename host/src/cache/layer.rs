@@ -1,4 +1,4 @@
-//! What layers of one cache do differently: codecs by policy, and the kind of attention.
+//! Differences between the layers of one cache: codecs, and the tokens that queries see.
 
 use crate::error::CacheError;
 use tqkv_core::CodecId;
@@ -6,32 +6,32 @@ use tqkv_core::CodecId;
 /// Codecs of keys and values.
 pub type KvPair = (CodecId, CodecId);
 
-/// Which layers have which codecs; the pair of [`super::CacheSpec::codecs`] is that of all others.
+/// Codecs by layer. Other layers use the pair of [`super::CacheSpec::codecs`].
 ///
-/// First and last layers suffer most from coarse codes in many models, the last most of all in some.
+/// In many models coarse codes hurt the first and last layers most, and in some the last one most of all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LayerPolicy {
-    /// All alike.
+    /// All layers use the same codecs.
     #[default]
     Uniform,
     /// The first and the last `layers` have codecs of their own.
     Boundary {
-        /// How many at each end.
+        /// Number of layers at each end.
         layers: usize,
         /// Their codecs.
         codecs: KvPair,
     },
     /// The last `layers` have codecs of their own.
     Tail {
-        /// How many.
+        /// Number of layers.
         layers: usize,
         /// Their codecs.
         codecs: KvPair,
     },
-    /// Layers are divided evenly among the steps, from the first to the last.
+    /// The layers are divided evenly among these pairs, from first to last.
     Gradient(Vec<KvPair>),
-    /// One pair a layer.
+    /// One pair per layer.
     Custom(Vec<KvPair>),
 }
 
@@ -57,7 +57,7 @@ impl LayerPolicy {
                 "a gradient needs at least one pair of codecs".into()
             }
             Self::Custom(pairs) if pairs.len() != num_layers => {
-                format!("{} pairs of codecs for {num_layers} layers; accepted is one a layer", pairs.len())
+                format!("{} pairs of codecs for {num_layers} layers: expected one per layer", pairs.len())
             }
             Self::Uniform
             | Self::Boundary { .. }
@@ -71,15 +71,16 @@ impl LayerPolicy {
     }
 }
 
-/// What a layer's queries see.
+/// The tokens that the queries of a layer see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LayerKind {
     /// Every token.
     #[default]
     Full,
-    /// So many newest tokens, as the model has it; older ones are evicted. The layer has no sinks: the model does not see them.
-    /// [`super::CacheSpec::sliding_window`] keeps sinks beside a window.
+    /// A window of this many newest tokens, as the model has it; older tokens are evicted. The layer keeps no
+    /// sinks, because the model does not see them. [`super::CacheSpec::sliding_window`] keeps sinks beside a
+    /// window.
     Sliding(usize),
-    /// The layer keeps no keys and values (it is recurrent, say) and holds no token.
+    /// The layer keeps no keys and values, for example a recurrent layer.
     None,
 }

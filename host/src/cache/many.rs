@@ -1,4 +1,4 @@
-//! A step of many sequences: one call attends in several caches.
+//! One call that attends in several caches, for a step of many sequences.
 
 use super::{KvCache, PARALLEL_TOKENS};
 use crate::error::CacheError;
@@ -7,20 +7,26 @@ use rayon::prelude::*;
 use tqkv_core::KvShape;
 
 impl KvCache {
-    /// Attends in one layer of several caches, each with one query per head, at its newest position: `q` is
-    /// `[caches, num_heads, head_dim]`, `out` `[caches, num_heads, value_dim]`. Results are those of [`KvCache::attend`] of
-    /// each, to the bit. Caches may be of any length, and may share pages or be the same; heads and dims are alike in all.
+    /// Attends in one layer of several caches, each with one query per head at its newest position. `q` is
+    /// `[caches, num_heads, head_dim]`, `out` is `[caches, num_heads, value_dim]`. The results have the same
+    /// bits as [`KvCache::attend`] in each cache. Heads and dims must be equal in all caches; lengths may
+    /// differ. Caches may share pages, and one may appear twice.
     ///
-    /// Cost: that of the calls one by one, divided among threads by cache as well as by head. It pays only where each
-    /// sequence is too short for several threads: on two threads it took .95 to 1.04 of the time of single calls.
+    /// Cost: the same as single calls, divided among threads by cache as well as by head. It pays only if
+    /// each sequence is too short for several threads. On two threads it took .95 to 1.04 of the time of
+    /// single calls.
     ///
     /// # Errors
-    /// A `q` or `out` of the wrong length; a query that is not finite, whose cache the text calls a token; or
-    /// [`CacheError::Of`] with the index of a cache that has no token, no such layer, or other heads or dims than the
-    /// first. Nothing is written then. A page that cannot be read back from a spill file is [`CacheError::Of`] as well, and
-    /// leaves `out` written in part.
+    /// * `q` or `out` has the wrong length.
+    /// * A query is not finite; the message gives the index of its cache as the token.
+    /// * A cache has no token, no such layer, or other heads or dims than the first one: [`CacheError::Of`]
+    ///   with its index.
+    /// * A page cannot be read back from a spill file: [`CacheError::Of`], and a part of `out` may be
+    ///   written.
+    ///
+    /// In the other cases nothing is written.
     pub fn attend_many(caches: &[&Self], layer: usize, q: &[f32], out: &mut [f32]) -> Result<(), CacheError> {
-        // No query is what no cache answers.
+        // Without caches, any shape with this layer accepts the empty query.
         let shape =
             caches.first().map_or(KvShape::new(layer.saturating_add(1), 1, 1, 1), |first| first.spec.shape);
         shape.check_queries(layer, caches.len(), q, out)?;
@@ -43,12 +49,13 @@ impl KvCache {
         }
     }
 
-    /// Tokens of all heads of a layer; refuses what [`KvCache::attend`] would, and other heads than those of `shape`.
+    /// Number of tokens in all heads of a layer. Refuses the same as [`KvCache::attend`], and heads or dims
+    /// that differ from `shape`.
     fn work_of(&self, shape: KvShape, layer: usize) -> Result<usize, CacheError> {
         let own = self.spec.shape;
         if own != (KvShape { num_layers: own.num_layers, ..shape }) {
             return Err(CacheError::BadSpec(format!(
-                "{own}; accepted are the heads and dims of cache 0: {shape}"
+                "{own}: expected the heads and dims of cache 0, {shape}"
             )));
         }
         own.check_layer(layer)?;

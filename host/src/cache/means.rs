@@ -1,9 +1,11 @@
-//! The means that are taken off the keys of one KV head before they are encoded.
+//! The means that are subtracted from the keys of one KV head before encoding.
 //!
-//! The first page is centred on the mean of the first [`MEAN_TOKENS`] keys, which wait for it uncompressed. Whenever
-//! the number of pages has doubled, the next one begins a new mean: that of all keys in the pages before it, as
-//! they decode. So a mean follows the keys while it moves, there are no more than 1 + log2(pages) of them, and each is
-//! a function of the blocks before it: a cache that was cut back or restored goes on with the same means.
+//! The first page uses the mean of the first [`MEAN_TOKENS`] keys, which wait for it uncompressed. Whenever
+//! the number of pages has doubled, the next page starts a new mean: that of all keys in the earlier pages,
+//! as they decode.
+//!
+//! So a mean follows keys that drift, and there are at most 1 + log2(pages) means. Each is a function of
+//! earlier blocks. A cache that was truncated or restored therefore continues with the same means.
 
 use super::budget::{Budget, Lease};
 use super::format::PAGE_TOKENS;
@@ -11,41 +13,41 @@ use super::page::Pages;
 use super::spec::{AUTO_SHARE, Centring};
 use std::sync::Arc;
 
-/// Fixed point of [`Means::sum`]: a sum of decoded keys in the domain of the blocks overflows at no length that fits
-/// in memory, and wraps rather than panics, which the way back undoes.
+/// Fixed-point scale of [`Means::sum`]. A sum of decoded keys overflows at no length that fits in memory. If
+/// it does, it wraps and does not panic, and subtraction undoes that.
 const ONE: f32 = 65536.0;
 
-/// Pages of which sums may hold a part beside those that are full. A cold page that is cut is taken off as it decodes then, which
-/// is not what was added when it was warm, so a little stays.
+/// Number of pages by which sums may exceed those of the full pages. A cut cold page is subtracted as it
+/// decodes, which differs from what was added when it was warm. A small difference stays in the sum.
 const SPARE_PAGES: usize = 16;
 
-/// A mean, and the page from which on it is used.
+/// A mean, and the first page that uses it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Mean {
     pub(super) first_page: usize,
     pub(super) values: Arc<[f32]>,
 }
 
-/// Whether keys are centred.
+/// The state of key centring in a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// Keys are stored as they are.
     Off,
     /// Waiting for the first keys.
     Learning,
-    /// Each page has a mean.
+    /// Every page has a mean.
     On,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Means {
     centring: Centring,
-    /// Largest norm of a key that is appended, and so of a mean: a key less a mean can always be encoded then.
+    /// Largest accepted norm of a key, and so of a mean. A key less a mean can then always be encoded.
     max_norm: f32,
     state: State,
     list: Vec<Mean>,
-    /// Keys of the pages that are full, less their means, in the domain of the blocks; exact integers, so that what was
-    /// added can be taken off again. Empty before the first.
+    /// Sum of the keys of all full pages, less their means, in the domain of the blocks. It is an exact
+    /// integer, so that keys can be subtracted again. Empty before the first mean.
     sum: Vec<i64>,
     lease: Lease,
 }
@@ -73,12 +75,12 @@ impl Means {
         &self.list
     }
 
-    /// What a snapshot must know beside the list.
+    /// The sums, which a snapshot stores beside the list.
     pub(super) fn sum(&self) -> &[i64] {
         &self.sum
     }
 
-    /// Whether keys of this cache may be centred like that.
+    /// True if keys of this cache may be in that state.
     pub(super) fn can_be(&self, state: State) -> bool {
         match self.centring {
             Centring::Off => state == State::Off,
@@ -87,27 +89,28 @@ impl Means {
         }
     }
 
-    /// True if this cache could have made such a mean.
+    /// True if this cache could have made this mean.
     pub(super) fn can_be_mean(&self, mean: &[f32]) -> bool {
-        // A mean of f16 rows may be a little longer than the vectors that they were.
+        // Rounding to f16 may make a mean slightly longer than its vectors.
         norm(mean) <= self.max_norm * 1.01
     }
 
-    /// True if this cache could have counted such sums over so many pages.
+    /// True if this cache could have these sums over this number of pages.
     pub(super) fn can_be_sums(&self, sums: &[i64], pages: usize) -> bool {
-        // A key less its mean is two norms long at most, and no coordinate decodes to more than some times that.
+        // A key less its mean is at most two norms long, and no coordinate decodes to more than a few times
+        // that.
         let key = f64::from(8.0 * self.max_norm) * f64::from(ONE);
         let keys = (pages + SPARE_PAGES) * PAGE_TOKENS;
         sums.iter().all(|&sum| (sum as f64).abs() <= key * keys as f64)
     }
 
-    /// What a snapshot knew.
+    /// Restores the state of a snapshot.
     pub(super) fn restore(&mut self, state: State, list: Vec<Mean>, sum: Vec<i64>) {
         (self.state, self.list, self.sum) = (state, list, sum);
         self.lease.set(self.allocated_bytes());
     }
 
-    /// Takes the mean of the first keys and the share of their energy that it holds.
+    /// Takes the mean of the first keys, and its share of their energy.
     pub(super) fn learn(&mut self, mean: Vec<f32>, share: f32) {
         if self.centring == Centring::On || share >= AUTO_SHARE {
             self.state = State::On;
@@ -117,12 +120,12 @@ impl Means {
         }
     }
 
-    /// Which mean a page has; none where keys are not centred.
+    /// Index of the mean of a page. `None` if keys are not centred.
     pub(super) fn index(&self, page: usize) -> Option<usize> {
         self.list.partition_point(|mean| mean.first_page <= page).checked_sub(1)
     }
 
-    /// The mean of the page that comes next, made where it begins one. `pages` holds the keys.
+    /// The mean of the next page. A new mean is made if the page starts one. `pages` holds the keys.
     pub(super) fn open(&mut self, page: usize, pages: &Pages) -> Option<Arc<[f32]>> {
         let last = self.list.last()?;
         if page.is_power_of_two() && last.first_page < page && !self.sum.is_empty() {
@@ -155,7 +158,7 @@ impl Means {
         mean
     }
 
-    /// Counts the keys of a page that is full now (`[n, dim]`, less their mean, in the domain of the blocks).
+    /// Adds the keys of a page that is now full (`[n, dim]`, less their mean, in the domain of the blocks).
     pub(super) fn close(&mut self, keys: &[f32], dim: usize) {
         if self.sum.is_empty() {
             self.sum = vec![0; dim];
@@ -166,14 +169,15 @@ impl Means {
         }
     }
 
-    /// Takes back what [`Means::close`] did.
+    /// Subtracts the keys that [`Means::close`] added.
     pub(super) fn reopen(&mut self, keys: &[f32], dim: usize) {
         for key in keys.chunks_exact(dim) {
             join_key(&mut self.sum, key, i64::wrapping_sub);
         }
     }
 
-    /// Forgets the means that begin behind the first `pages` pages; without any page the first keys are waited for anew.
+    /// Drops the means that begin after the first `pages` pages. With 0 pages, the head waits for its first
+    /// keys again.
     pub(super) fn truncate(&mut self, pages: usize) {
         if pages == 0 {
             self.clear();
@@ -188,7 +192,7 @@ impl Means {
         self.list.capacity() * size_of::<Mean>() + values + self.sum.capacity() * size_of::<i64>()
     }
 
-    /// The most that one more mean and the first sum may take.
+    /// Upper bound of the bytes of one more mean and the first sum.
     pub(super) fn growth(&self, dim: usize) -> usize {
         if self.state == State::Off {
             return 0;
@@ -201,10 +205,10 @@ fn norm(mean: &[f32]) -> f32 {
     mean.iter().map(|x| x * x).sum::<f32>().sqrt()
 }
 
-/// Adds a key in fixed point to the sums, or takes it off, as `join` says.
+/// Combines a key in fixed point with the sums; `join` adds or subtracts.
 fn join_key(sum: &mut [i64], key: &[f32], join: impl Fn(i64, i64) -> i64) {
     let sums = sum.iter_mut().zip(key);
-    // Nearly all keys fit 32 bits, and there are vectors of such conversions.
+    // Nearly all keys fit 32 bits, and the compiler can vectorise that conversion.
     if key.iter().fold(true, |fit, x| fit & (x.abs() < i32::MAX as f32 / ONE)) {
         sums.for_each(|(sum, &x)| *sum = join(*sum, i64::from((x * ONE) as i32)));
     } else {

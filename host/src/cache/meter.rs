@@ -1,15 +1,15 @@
-//! Counters, with the feature `metrics`; without it nothing is compiled.
+//! Counters of the feature `metrics`. Without the feature they cost nothing.
 //!
 //! | name | counts |
 //! | --- | --- |
-//! | `tqkv_tokens_total` | tokens appended, one a layer |
+//! | `tqkv_tokens_total` | tokens appended, one per layer |
 //! | `tqkv_pages_closed_total` | pages of keys or of values that became full |
 //! | `tqkv_pages_cooled_total` | pages that went to a colder tier |
 //! | `tqkv_pages_spilled_total` | pages written to a spill file |
 //! | `tqkv_pages_evicted_total` | pages that a sliding window left behind |
 //! | `tqkv_refused_total` | operations for which the budget had no room |
 
-/// What is counted.
+/// The counted events.
 #[derive(Clone, Copy)]
 pub(super) enum Event {
     Tokens,
@@ -34,7 +34,7 @@ pub(super) fn count(event: Event, times: usize) {
     metrics::counter!(name).increment(times as u64);
 }
 
-/// Nothing is counted.
+/// Does nothing.
 #[cfg(not(feature = "metrics"))]
 #[inline(always)]
 pub(super) fn count(_: Event, _: usize) {}

@@ -1,4 +1,4 @@
-//! The KV cache: what every token of a sequence costs, and attention over it.
+//! The compressed KV cache of a sequence, and attention over it.
 //!
 //! ```text
 //! append -> sinks   first tokens, f16 for ever
@@ -8,22 +8,24 @@
 //! attend <- scores on codes, online softmax, values summed in the rotated domain, rotated back once
 //! ```
 //!
-//! One cache holds one sequence; [`KvCache::fork`] makes another that shares its pages until one of them writes, and a
-//! [`Budget`] bounds what all of them hold. Keys and values have codecs of their own, and so may layers ([`LayerPolicy`]), which
-//! may also see all tokens, a window, or none ([`LayerKind`]). Nothing is decompressed
-//! to attend, but what not all queries of a chunk see encoded: each of these tokens is decoded once.
+//! One cache holds one sequence. [`KvCache::fork`] makes another cache that shares its pages until one of
+//! them writes. A [`Budget`] limits the memory of several caches together. Keys and values have separate
+//! codecs, and layers may have their own ([`LayerPolicy`]). A layer sees all tokens, a window, or keeps
+//! nothing ([`LayerKind`]). Attention reads codes directly. Only tokens of a chunk that some of its queries
+//! see uncompressed are decoded, once each.
 //!
 //! **Centring.** Softmax ignores a constant added to all logits, so keys may be stored as k - mu:
 //! the logit of an encoded key becomes `dot + <q, mu>`, exact beside uncompressed ones. The first page takes the
 //! mean of the first 64 keys that leave the hot window (until then they wait, uncompressed); whenever the pages
 //! have doubled, the next one takes the mean of all before it. It rescues models whose key bias dwarfs the signal.
 //!
-//! **Failure.** An operation that fails leaves every head of every layer as long as it was, and what it holds as it was;
-//! tokens that it encoded stay encoded, unless it was of 256 tokens or more. Memory whose size the caller decides can be
-//! refused ([`CacheError::Memory`]); buffers of a fixed size, a few megabytes per thread, cannot.
+//! **Failure.** A failed operation leaves the length and the contents of every head unchanged. Tokens that it
+//! encoded stay encoded, unless the operation had 256 tokens or more. Memory whose size depends on the
+//! caller's input can be refused ([`CacheError::Memory`]). Buffers of fixed size, a few megabytes per thread,
+//! cannot.
 //!
-//! When not to use it: an engine with its own paged allocator wants the blocks of `tqkv-core`; a
-//! model runner should ask for no more than [`crate::attention::AttentionCache`].
+//! Other choices: an engine with its own paged allocator uses the blocks of `tqkv-core`. A model runner
+//! should depend only on [`crate::attention::AttentionCache`].
 
 mod ahead;
 pub(crate) mod blocks;
@@ -80,17 +82,18 @@ use tqkv_simd::Level;
 use track::Track;
 use vectors::Vectors;
 
-/// Vectors to take up, and tokens to read, below which waking threads costs more than it saves.
+/// Below these numbers of vectors to append and tokens to read, waking threads costs more than it saves.
 const PARALLEL_VECTORS: usize = 64;
 const PARALLEL_TOKENS: usize = 2048;
 
-/// Tokens from which on an operation asks beforehand for the memory that it may need: it takes that in many small pieces,
-/// none of which can be refused.
+/// Operations of at least this many tokens first check that their memory is available. They allocate in many
+/// small pieces, and a small allocation cannot report failure.
 const BULK: usize = 256;
 
-/// A compressed KV cache; see the module documentation.
+/// A compressed KV cache. See the module documentation.
 ///
-/// `append`, `attend_prefill` and `truncate` take the cache alone; any number of threads may `attend` at once.
+/// `append`, `attend_prefill` and `truncate` need exclusive access. Any number of threads may call `attend`
+/// at once.
 #[derive(Clone, Debug)]
 pub struct KvCache {
     spec: CacheSpec,
@@ -101,27 +104,29 @@ pub struct KvCache {
 
 #[derive(Clone, Debug)]
 struct Layer {
-    /// Largest |k| and |v| that may be appended.
+    /// Largest accepted norms of keys and of values.
     max_norms: [f32; 2],
-    /// One a KV head; none where the layer keeps nothing.
+    /// One per KV head; empty if the layer keeps nothing.
     heads: Vec<Head>,
 }
 
 impl KvCache {
-    /// An empty cache with as much memory as it needs.
+    /// Makes an empty cache without a memory limit.
     ///
     /// # Errors
-    /// A shape with zeros, query heads that do not divide among KV heads, a head dim that a codec
-    /// does not support, cold codecs that the warm ones cannot become, a spill folder that cannot
-    /// be written, a `TQKV_LEVEL` that the machine lacks, or threads that cannot be started.
+    /// * The shape has zeros, or `num_heads` is not a multiple of `num_kv_heads`.
+    /// * A codec does not support the head dim, or a page cannot be demoted to the cold codecs.
+    /// * The spill folder cannot be written.
+    /// * The machine lacks the instruction set of `TQKV_LEVEL`.
+    /// * Threads cannot be started.
     pub fn new(spec: CacheSpec) -> Result<Self, CacheError> {
         Self::within(spec, &Budget::unlimited())
     }
 
-    /// An empty cache whose keys and values count in a budget that others may share.
+    /// Makes an empty cache whose keys and values count against a budget, which other caches may share.
     ///
     /// # Errors
-    /// As [`KvCache::new`].
+    /// The same as [`KvCache::new`].
     pub fn within(mut spec: CacheSpec, budget: &Budget) -> Result<Self, CacheError> {
         spec.check()?;
         threads::start()?;
@@ -142,31 +147,31 @@ impl KvCache {
         Ok(Self { spec, layers, budget: budget.clone(), scratch: ScratchPool::default() })
     }
 
-    /// What the cache was built from, the instruction set included.
+    /// The spec of the cache, with the detected instruction set.
     pub fn spec(&self) -> &CacheSpec {
         &self.spec
     }
 
-    /// What the cache's bytes count in.
+    /// The budget that the bytes of the cache count against.
     pub fn budget(&self) -> &Budget {
         &self.budget
     }
 
-    /// Tokens in the first layer that keeps any.
+    /// Number of tokens in the first layer that keeps any.
     pub fn len(&self) -> usize {
         self.layers.iter().find_map(|layer| layer.heads.first()).map_or(0, Head::len)
     }
 
-    /// Whether no token is held.
+    /// True if the cache holds no token.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Another cache with the same tokens: full pages and rows are shared until one of the two writes to them, so this
-    /// costs a few pointers a page.
+    /// Makes another cache with the same tokens. Full pages and rows are shared until one of the two writes
+    /// to them, so a fork costs a few pointers per page.
     ///
     /// # Errors
-    /// [`CacheError::Full`].
+    /// [`CacheError::Full`], or [`CacheError::Memory`].
     pub fn fork(&self) -> Result<Self, CacheError> {
         let lists = self.heads().map(Head::list_bytes).sum();
         let _room = self.budget.reserve(lists)?;
@@ -174,16 +179,20 @@ impl KvCache {
         Ok(self.clone())
     }
 
-    /// Appends tokens to one layer: `k` is `[n, num_kv_heads, head_dim]`, after RoPE, `v` `[n, num_kv_heads, value_dim]`. In a
-    /// cache of latent vectors ([`CacheSpec::mla`]) `k` is each token's latent vector and positional part, and `v` is
-    /// [`Floats::NONE`].
+    /// Appends tokens to one layer. `k` is `[n, num_kv_heads, head_dim]`, after RoPE. `v` is `[n,
+    /// num_kv_heads, value_dim]`. In a cache of latent vectors ([`CacheSpec::mla`]), `k` holds the latent
+    /// vector and the positional part of each token, and `v` is [`Floats::NONE`].
     ///
-    /// Cost: a copy to f16 for each vector, and the encoding of as many that leave the hot window.
+    /// Cost: each vector is copied to f16, and the same number of vectors leaves the hot window and is
+    /// encoded.
     ///
     /// # Errors
-    /// Wrong shapes, a layer without keys and values, a vector that is not finite or too large
-    /// ([`CacheSpec::max_norms`]), named by token and KV head, a budget that is used up, or a spill file that cannot be
-    /// written; nothing is appended then.
+    /// * The slices have the wrong length, or the layer keeps no keys and values.
+    /// * A vector is not finite or is too large ([`CacheSpec::max_norms`]); the error names its token and KV
+    ///   head.
+    /// * The budget is used up, or the spill file cannot be written.
+    ///
+    /// Nothing is appended in these cases.
     pub fn append<'a>(
         &mut self,
         layer: usize,
@@ -195,11 +204,12 @@ impl KvCache {
         self.take_up(layer, n, k, v, false, |head, _, k, v, scratch| head.push(k, v, scratch))
     }
 
-    /// Attends from the newest position: `q` is `[num_heads, head_dim]`, `out` `[num_heads, value_dim]`.
+    /// Attends from the newest position. `q` is `[num_heads, head_dim]`, `out` is `[num_heads, value_dim]`.
     ///
     /// # Errors
-    /// Wrong shapes, a query that is not finite, named by layer and head, a layer without tokens, or a page that cannot be
-    /// read back from the spill file.
+    /// * The slices have the wrong length, or the layer has no tokens.
+    /// * A query is not finite; the error names its layer and head.
+    /// * A page cannot be read back from the spill file.
     pub fn attend(&self, layer: usize, q: &[f32], out: &mut [f32]) -> Result<(), CacheError> {
         self.spec.shape.check_queries(layer, 1, q, out)?;
         let heads = self.heads_with_tokens(layer)?;
@@ -216,9 +226,9 @@ impl KvCache {
         }
     }
 
-    /// Appends a chunk and attends causally with each token's queries: `q` is `[n, num_heads, head_dim]`, `out`
-    /// `[n, num_heads, value_dim]`, `k` and `v` as in [`KvCache::append`]. Every query sees each token in the form that it
-    /// would have had token by token.
+    /// Appends a chunk and attends causally with the queries of each token. `q` is `[n, num_heads,
+    /// head_dim]`, `out` is `[n, num_heads, value_dim]`, `k` and `v` are as in [`KvCache::append`]. Every
+    /// query sees each token in the form (f16 or encoded) that it would have token by token.
     ///
     /// | call | queries per head | for |
     /// | --- | --- | --- |
@@ -226,12 +236,13 @@ impl KvCache {
     /// | [`KvCache::attend_prefill`] | n, causally | a prompt, or a chunk of one |
     /// | [`AttentionCache::attend_chunk`] | n, causally | code over any cache; keys and values are f32 |
     ///
-    /// All three append n tokens. `attend_chunk` of a [`KvCache`] is this call. With n = 1 it gives the bits of `append` and
-    /// `attend`. Of chunks of eight and more the chunk's own tokens, and others that not all of its queries see encoded, are
-    /// decoded once, to f32, whatever [`CacheSpec::arithmetic`] says.
+    /// All three append n tokens. For a [`KvCache`], `attend_chunk` is this call. With n = 1 the result has
+    /// the same bits as `append` and `attend`. For n >= 8, tokens that some query of the chunk sees
+    /// uncompressed are decoded once, to f32. This includes the tokens of the chunk and holds for either
+    /// [`CacheSpec::arithmetic`].
     ///
     /// # Errors
-    /// As [`KvCache::append`] and [`KvCache::attend`]; nothing is appended then.
+    /// The same as [`KvCache::append`] and [`KvCache::attend`]. Nothing is appended then.
     pub fn attend_prefill<'a>(
         &mut self,
         layer: usize,
@@ -257,8 +268,8 @@ impl KvCache {
         self.take_up(layer, n, k, v, true, attend)
     }
 
-    /// Checks `n` tokens of a layer, has each head take up its own with `work`, and takes all back where one cannot.
-    /// `cools` says that `work` sends pages to colder tiers.
+    /// Checks `n` tokens of a layer and lets each head append its own with `work`. If one head fails, all
+    /// heads are restored. `cools` says that `work` sends pages to colder tiers.
     fn take_up(
         &mut self,
         layer: usize,
@@ -275,8 +286,9 @@ impl KvCache {
         self.spec.check_length(layer, before.saturating_add(n))?;
         let sides = self.spec.sides(k, v);
         check_vectors(layer, before, num_kv_heads, &sides, *max_norms, level)?;
-        // A page that went to the file may not come back from it: heads are put back as they were, and share until then.
-        // So are they where much of a long chunk may be encoded before some of it is refused.
+        // A page that moved to the file may be unreadable later, so the heads are kept and put back on
+        // failure. The copies share pages meanwhile. The same holds for a long chunk, most of which may be
+        // encoded before a part is refused.
         let keeps = n >= BULK || (cools && heads.iter().any(Head::has_cold_tiers));
         let lists = if keeps { heads.iter().map(Head::list_bytes).sum() } else { 0 };
         let _lists = self.budget.reserve(lists)?;
@@ -294,7 +306,7 @@ impl KvCache {
             head.keys.make_room(n)?;
             head.other.make_room(n)?;
         }
-        // Pages that found no room in the file before go there now, which changes no value.
+        // Pages that found no room in the file earlier go there now. This changes no value.
         heads.iter_mut().try_for_each(|head| head.cool(before))?;
         let scratch = &self.scratch;
         let each = |(i, head): (usize, &mut Head)| {
@@ -312,7 +324,8 @@ impl KvCache {
         if let Err(error) = result {
             match kept {
                 Some(kept) => *heads = kept,
-                // The newest tokens are rows, or at the end of pages in memory, which can be read.
+                // The newest tokens are rows, or lie at the end of pages in memory, so this cut can read
+                // them.
                 None => cut(heads, before)?,
             }
             return Err(error);
@@ -331,27 +344,28 @@ impl KvCache {
     /// Logits of one query head over every token that the newest position sees, oldest first.
     ///
     /// # Errors
-    /// Layer or head out of range, a query of the wrong length or that is not finite, a layer without tokens, or a page
-    /// that cannot be read back.
+    /// The layer or head is out of range. The query has the wrong length or is not finite. The layer has no
+    /// tokens. A page cannot be read back.
     pub fn scores(&self, layer: usize, head: usize, q: &[f32]) -> Result<Vec<f32>, CacheError> {
         self.spec.shape.check_query(layer, head, q)?;
         let kv_head = &self.heads_with_tokens(layer)?[head / self.spec.shape.group()];
         self.scratch.with(|scratch| kv_head.scores(q, scratch))
     }
 
-    /// Keys of some tokens of a KV head as they are held, decoded: `[n, head_dim]`. For engines that must have them; attention
-    /// does not.
+    /// Decodes keys of some tokens of a KV head, as the cache holds them: `[n, head_dim]`. Attention does not
+    /// need this call; it serves engines that must have decoded keys.
     ///
     /// # Errors
-    /// Layer or KV head out of range, tokens that are not there any more or yet, or a page that cannot be read back.
+    /// The layer or KV head is out of range, the cache does not hold all of the tokens, or a page cannot be
+    /// read back.
     pub fn keys(&self, layer: usize, kv_head: usize, tokens: Range<usize>) -> Result<Vec<f32>, CacheError> {
         self.read(layer, kv_head, tokens, |head| &head.keys)
     }
 
-    /// Values, as [`KvCache::keys`]: `[n, value_dim]`.
+    /// Decodes values of some tokens: `[n, value_dim]`. See [`KvCache::keys`].
     ///
     /// # Errors
-    /// As there.
+    /// The same as [`KvCache::keys`].
     pub fn values(&self, layer: usize, kv_head: usize, tokens: Range<usize>) -> Result<Vec<f32>, CacheError> {
         self.read(layer, kv_head, tokens, Head::values)
     }
@@ -375,16 +389,18 @@ impl KvCache {
         Ok(out)
     }
 
-    /// Drops the tokens from index `len` on, in every layer: the rollback of speculative decoding. No effect on layers
-    /// that are shorter.
+    /// Drops the tokens from index `len` on, in every layer: the rollback of speculative decoding. A shorter
+    /// layer stays as it is.
     ///
-    /// Tokens that were encoded stay encoded; means of keys that begin behind `len` are forgotten.
+    /// Tokens that were encoded stay encoded. Key means that begin after `len` are dropped.
     ///
     /// # Errors
-    /// With a sliding window, tokens that the shorter sequence would see again may be gone: those up to 256 tokens
-    /// behind the window are kept, counted from the greatest length. Or a page that cannot be read back from the spill
-    /// file, or no room in the budget for what is shared with a fork and must be copied, or for a cold page that becomes a
-    /// warm one. Nothing is dropped then.
+    /// * With a sliding window, tokens that the shorter sequence would see may be gone. The cache keeps up to
+    ///   256 tokens behind the window, counted from the greatest length.
+    /// * A page cannot be read back from the spill file.
+    /// * The budget has no room for a copy of rows shared with a fork, or for a cold page that becomes warm.
+    ///
+    /// Nothing is dropped in these cases.
     pub fn truncate(&mut self, len: usize) -> Result<(), CacheError> {
         self.heads().try_for_each(|head| head.check_truncate(len))?;
         let growth =
@@ -399,17 +415,17 @@ impl KvCache {
         cut(self.layers.iter_mut().flat_map(|layer| &mut layer.heads), len)
     }
 
-    /// Back to the empty cache; key means are learnt anew.
+    /// Empties the cache. Key means are learnt anew.
     pub fn reset(&mut self) {
         self.layers.iter_mut().flat_map(|layer| &mut layer.heads).for_each(Head::reset);
     }
 
-    /// What is where, and what it costs.
+    /// Token counts by tier, and bytes.
     pub fn stats(&self) -> CacheStats {
         CacheStats::of(self.heads())
     }
 
-    /// What encoding did to each KV head of each layer, so far.
+    /// Encoding statistics of each KV head of each layer.
     pub fn head_stats(&self) -> impl Iterator<Item = HeadStats> {
         self.layers.iter().enumerate().flat_map(|(layer, of)| {
             of.heads.iter().enumerate().map(move |(i, head)| HeadStats::of(layer, i, head))
@@ -426,7 +442,7 @@ impl KvCache {
         heads.get(kv_head).ok_or(CacheError::KvHead { layer, kv_head, num_kv_heads: heads.len() })
     }
 
-    /// The heads of a layer, where they have something to attend to.
+    /// The heads of a layer; refuses a layer without tokens.
     fn heads_with_tokens(&self, layer: usize) -> Result<&[Head], CacheError> {
         let heads = &self.layers[layer].heads;
         match heads.first() {
@@ -437,7 +453,7 @@ impl KvCache {
     }
 }
 
-/// Drops the tokens from position `len` on in all heads, or in none where a page cannot be read.
+/// Drops the tokens from position `len` on in all heads. If a page cannot be read, no head changes.
 fn cut<'a>(heads: impl IntoIterator<Item = &'a mut Head>, len: usize) -> Result<(), CacheError> {
     let heads: Vec<&mut Head> = heads.into_iter().collect();
     let plans = heads.iter().map(|head| head.plan_cut(len)).collect::<Result<Vec<_>, _>>()?;
@@ -489,9 +505,9 @@ impl Layer {
         Ok(Self { max_norms, heads: memory::collected(num_kv_heads, made)? })
     }
 
-    /// About what all layers of a cache take before there is a token.
+    /// Approximate bytes that all layers of an empty cache take.
     fn bytes(spec: &CacheSpec) -> usize {
-        // Rows and their counts lie apart.
+        // Rows are allocated apart from the head, with the counters of their users.
         let head = size_of::<Head>() + 4 * (size_of::<Rows>() + 2 * size_of::<usize>());
         let KvShape { num_layers, num_kv_heads, .. } = spec.shape;
         num_layers * (size_of::<Self>() + num_kv_heads * head) + size_of_val(spec.sink_logits.as_slice())
@@ -499,7 +515,7 @@ impl Layer {
 }
 
 impl Layer {
-    /// The same without any token.
+    /// A layer with the same settings and no tokens.
     fn emptied(&self) -> Self {
         let mut layer = self.clone();
         layer.heads.iter_mut().for_each(Head::reset);
@@ -507,7 +523,7 @@ impl Layer {
     }
 }
 
-/// Refuses vectors that cannot be stored; `first` is the position of the first token.
+/// Refuses vectors that cannot be stored. `first` is the position of the first token.
 fn check_vectors(
     layer: usize,
     first: usize,
@@ -533,7 +549,7 @@ impl AttentionCache for KvCache {
         self.spec.shape
     }
 
-    /// As [`KvCache::attend_prefill`], of latent vectors as well.
+    /// Calls [`KvCache::attend_prefill`], also for latent vectors.
     fn attend_chunk(
         &mut self,
         layer: usize,
@@ -570,7 +586,7 @@ impl AttentionCache for KvCache {
     }
 }
 
-/// Rows of one head out of `[n, heads, width]`.
+/// Copies the rows of one head from `[n, heads, width]`.
 fn gather(all: &[f32], head: usize, heads: usize, width: usize) -> Result<Vec<f32>, CacheError> {
     let rows = all.chunks_exact(heads * width).flat_map(|token| &token[head * width..(head + 1) * width]);
     memory::collected(all.len() / heads, rows.copied())

@@ -12,17 +12,17 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use tqkv_simd::page::{Line, SLOT_STEP, ask_for};
 
-/// Where the lines of a page are.
+/// The place of a page's lines.
 #[derive(Clone, Debug)]
 pub(super) enum Memory {
-    /// Blocks back to back: so few that whole lines of them would be larger than f16 rows.
+    /// Blocks back to back. The page has so few tokens that whole lines would be larger than f16 rows.
     Loose(Box<[u8]>),
     Held(Box<[Line]>),
     Spilled(Spilled),
 }
 
-/// Up to [`PAGE_TOKENS`] blocks of one codec. Forks share pages; who writes to one that is shared copies it first. Small, as
-/// the first token already is to take less than in f16.
+/// Up to [`PAGE_TOKENS`] blocks of one codec. Copy on write when forks share it. Starts small, so that even
+/// one token takes less room than in f16.
 #[derive(Debug)]
 struct Page {
     memory: Memory,
@@ -42,7 +42,7 @@ impl Page {
         self.budget.take(self.allocated_bytes());
     }
 
-    /// Empty where the lines are not in memory.
+    /// The lines; empty if they are not in memory.
     fn lines(&self) -> &[Line] {
         match &self.memory {
             Memory::Held(lines) => lines,
@@ -50,7 +50,7 @@ impl Page {
         }
     }
 
-    /// The lines, read from the file where they are there.
+    /// The lines, read from the file if they were spilled.
     fn load(&self) -> Result<Cow<'_, [Line]>, CacheError> {
         let Memory::Spilled(spilled) = &self.memory else { return Ok(Cow::Borrowed(self.lines())) };
         let mut lines = Vec::new();
@@ -58,7 +58,7 @@ impl Page {
         Ok(Cow::Owned(lines))
     }
 
-    /// Memory of the blocks, and of what says where they are.
+    /// Bytes of the blocks and of the page's own structure.
     fn allocated_bytes(&self) -> usize {
         let blocks = match &self.memory {
             Memory::Loose(blocks) => blocks.len(),
@@ -81,46 +81,47 @@ impl Drop for Page {
     }
 }
 
-/// Pages behind which the last one is whole from its first token on, half of it empty on average: 3 % of the memory then. A page
-/// that grows is written anew every [`SLOT_STEP`] tokens, where tokens come one by one.
+/// Number of pages from which the last page is allocated whole. It is half empty on average, which is 3 % of
+/// the memory then. A growing page is rewritten every [`SLOT_STEP`] tokens if tokens come one by one.
 const MANY_PAGES: usize = 16;
 
-/// A page's own memory beside its blocks: itself and the counters of its users.
+/// Memory of a page besides its blocks: the struct and its reference counts.
 const PAGE_OVERHEAD: usize = size_of::<Page>() + 2 * size_of::<usize>();
 
 impl CacheSpec {
-    /// Memory of a page beside its blocks, in bytes.
+    /// Bytes of a page's own structure, besides its blocks.
     #[doc(hidden)]
     pub const PAGE_HEADER_BYTES: usize = PAGE_OVERHEAD;
 }
 
 /// All encoded tokens of one head's keys (or values), oldest first.
 ///
-/// Every page but the last is full, so token `i` is slot `i % PAGE_TOKENS` of page
-/// `i / PAGE_TOKENS`. Pages that were evicted leave a hole at the front. The last page has memory for as many tokens
-/// as it needs, in steps, until a whole page more counts for little: see [`Pages::arrangement`].
+/// Every page but the last is full, so token `i` is slot `i % PAGE_TOKENS` of page `i / PAGE_TOKENS`. Evicted
+/// pages leave a gap at the front. The last page grows in steps, and is allocated whole once that costs
+/// little: see [`Pages::arrangement`].
 #[derive(Debug)]
 pub(super) struct Pages {
     tiers: Tiers,
     pages: VecDeque<Arc<Page>>,
-    /// For each tier behind the warm one: pages (evicted ones included) that are in it or behind it.
+    /// For each tier behind the warm one: number of pages, evicted ones included, in this tier or a colder
+    /// one.
     cooled: Vec<usize>,
-    /// Arrangement of the last page where it is warm.
+    /// Arrangement of the last page if it is warm.
     last: PageFormat,
-    /// Memory of all pages.
+    /// Bytes of all pages.
     held: usize,
-    /// Bytes that are kept because there are pages, in none of them: the means of keys.
+    /// Memory outside the pages that exists only because of them: the key means.
     beside: usize,
-    /// Pages evicted from the front.
+    /// Number of pages evicted from the front.
     evicted: usize,
-    /// Tokens, evicted ones included.
+    /// Number of tokens, evicted ones included.
     len: usize,
-    /// Counts the list of pages.
+    /// Counts the bytes of the page list.
     list: Lease,
 }
 
 impl Clone for Pages {
-    /// The list has a lease of its own: it has no room to spare, as this one may.
+    /// The copy has its own lease: its list has no spare room, unlike this one.
     fn clone(&self) -> Self {
         let Self { held, beside, evicted, len, .. } = *self;
         let (tiers, pages, cooled) = (self.tiers.clone(), self.pages.clone(), self.cooled.clone());
@@ -131,13 +132,13 @@ impl Clone for Pages {
     }
 }
 
-/// Slots of one page.
+/// A range of slots in one page.
 pub(super) struct Run<'a> {
     pub(super) format: &'a PageFormat,
     pub(super) lines: Cow<'a, [Line]>,
     /// First slot.
     pub(super) slot: usize,
-    /// Index of the page, evicted ones included.
+    /// Index of the page, counting evicted pages.
     pub(super) page: usize,
     pub(super) tier: usize,
 }
@@ -166,22 +167,22 @@ impl Pages {
         self.tiers.warm()
     }
 
-    /// Tokens, evicted ones included.
+    /// Number of tokens, evicted ones included.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Index of the first token that is still there.
+    /// Index of the first token that is still held.
     pub(super) fn first(&self) -> usize {
         (self.evicted * PAGE_TOKENS).min(self.len)
     }
 
-    /// Says what is kept elsewhere because there are pages.
+    /// Sets the memory outside the pages that exists because of them.
     pub(super) fn set_beside(&mut self, bytes: usize) {
         self.beside = bytes;
     }
 
-    /// Encodes vectors (`[n, dim]`) at the end; all or none.
+    /// Encodes vectors (`[n, dim]`) at the end: all of them or none.
     pub(super) fn push(&mut self, x: &[f32], blocks: &mut Vec<u8>) -> Result<(), CacheError> {
         let codec = self.warm().codec();
         blocks.clear();
@@ -191,7 +192,7 @@ impl Pages {
         Ok(())
     }
 
-    /// Puts blocks of the warm codec at the end.
+    /// Appends blocks of the warm codec.
     pub(super) fn push_blocks(&mut self, mut blocks: &[u8]) {
         let bytes = self.warm().codec().block_bytes();
         while !blocks.is_empty() {
@@ -214,7 +215,7 @@ impl Pages {
         self.list.set(self.list_bytes());
     }
 
-    /// Writes blocks to the last page from `slot` on; `len` counts them already.
+    /// Writes blocks to the last page from `slot` on; `len` already counts them.
     fn write_last(&mut self, slot: usize, blocks: &[u8]) {
         let bytes = self.warm().codec().block_bytes();
         let needed = slot + blocks.len() / bytes;
@@ -245,9 +246,9 @@ impl Pages {
         self.held += page.allocated_bytes();
     }
 
-    /// How a last page of `needed` tokens lies: whole behind many pages whose codes have saved that much, else as small as
-    /// can be, so that a cache is never larger than its f16 rows; and whether it is kept like that, or loose because even that is
-    /// larger.
+    /// Arrangement of a last page of `needed` tokens, and true if it is kept in lines. Behind many pages
+    /// whose codes have saved enough, the page is allocated whole. Else it is as small as possible, so that a
+    /// cache is never larger than its f16 rows. If even that is larger, the blocks stay loose.
     fn arrangement(&self, needed: usize) -> (PageFormat, bool) {
         let warm = self.warm();
         let bytes = |format: &PageFormat| format.lines() * size_of::<Line>();
@@ -255,7 +256,7 @@ impl Pages {
         let others = (self.pages.len() - 1) * bytes(warm) + lists;
         let budget = self.f16_bytes().saturating_sub(others);
         let small = warm.of_slots(needed.next_multiple_of(SLOT_STEP).min(PAGE_TOKENS));
-        // Codes as wide as f16 save nothing, and a full page is as small as it gets.
+        // Codes as wide as f16 save nothing, and a full page cannot be smaller.
         let must = small.slots() == needed || self.saves_nothing();
         if self.pages.len() > MANY_PAGES && bytes(warm) <= budget {
             (*warm, true)
@@ -268,7 +269,7 @@ impl Pages {
         self.warm().codec().block_bytes() >= 2 * self.warm().codec().dim()
     }
 
-    /// What the tokens that are there would take as f16.
+    /// Bytes that the held tokens would take as f16.
     fn f16_bytes(&self) -> usize {
         (self.len - self.first()) * 2 * self.warm().codec().dim()
     }
@@ -278,35 +279,38 @@ impl Pages {
         self.f16_bytes().saturating_sub(self.allocated_bytes() + self.beside)
     }
 
-    /// The most that `tokens` more may take until the operation is over: copies of pages that are shared included.
+    /// Upper bound of the bytes that `tokens` more tokens need during the operation, copies of shared pages
+    /// included.
     pub(super) fn growth(&self, tokens: usize) -> usize {
         if tokens == 0 {
             return 0;
         }
-        // The last page may be written anew, and as many pages may go cold as are closed.
+        // The last page may be rewritten, and every page that becomes full may make another one cold.
         let pages = (self.len % PAGE_TOKENS + tokens).div_ceil(PAGE_TOKENS) + 1;
         let page = self.page_bytes();
         let lists = 2 * (self.pages.len() + pages) * size_of::<Arc<Page>>();
         pages * page * self.tiers.len() + lists
     }
 
-    /// Memory of a whole warm page, which the last one may have though few tokens are in it.
+    /// Bytes of a whole warm page. The last page may have this size even with few tokens.
     pub(super) fn page_bytes(&self) -> usize {
         self.warm().lines() * size_of::<Line>() + PAGE_OVERHEAD
     }
 
-    /// The most that cutting back to `len` tokens may take: a cold page that is cut becomes a warm one.
+    /// Upper bound of the bytes that a cut at `len` tokens needs: a cold page in its way becomes warm.
     pub(super) fn truncate_growth(&self, len: usize) -> usize {
         let cut = len < self.len && !len.is_multiple_of(PAGE_TOKENS) && self.tier(len / PAGE_TOKENS) > 0;
         if cut { self.page_bytes() } else { 0 }
     }
 
-    /// Index of the page that holds the token before `len`, and the tokens of it that lie before `len`.
+    /// Number of listed pages that a cut at `len` keeps, and the tokens before `len` in a page that it goes
+    /// through (0 if none).
     fn cut(&self, len: usize) -> (usize, usize) {
         (len.div_ceil(PAGE_TOKENS).saturating_sub(self.evicted), len % PAGE_TOKENS)
     }
 
-    /// A cold page that a cut at index `len` goes through, brought back to the warm codec so that new tokens can follow.
+    /// Converts a cold page that a cut at index `len` goes through to the warm codec, so that new tokens can
+    /// follow.
     pub(super) fn plan_cut(&self, len: usize) -> Result<Option<Memory>, CacheError> {
         let (pages, kept) = self.cut(len);
         if len < self.len
@@ -321,7 +325,7 @@ impl Pages {
         Ok(None)
     }
 
-    /// Drops tokens from index `len` on; `warm` is what [`Pages::plan_cut`] said.
+    /// Drops tokens from index `len` on. `warm` is the result of [`Pages::plan_cut`].
     pub(super) fn truncate(&mut self, len: usize, warm: Option<Memory>) {
         if len >= self.len {
             return;
@@ -330,7 +334,7 @@ impl Pages {
         if let Some(memory) = warm {
             self.set(pages - 1, memory);
         }
-        // Every page before the last one is whole.
+        // Every page before the last one is allocated whole.
         if pages < self.pages.len() {
             self.last = *self.warm();
         }
@@ -350,12 +354,13 @@ impl Pages {
         self.pages[index] = Arc::new(page);
     }
 
-    /// Begins empty pages behind some that were evicted, of which some would be cold.
+    /// Sets counts for empty pages that follow evicted ones. `cooled` counts pages per tier, evicted ones
+    /// included.
     pub(super) fn begin(&mut self, evicted: usize, cooled: Vec<usize>) {
         (self.evicted, self.len, self.cooled) = (evicted, evicted * PAGE_TOKENS, cooled);
     }
 
-    /// Puts the blocks of the next page, whole or the last one, where its tier keeps them.
+    /// Appends the blocks of the next page, full or the last one, in the place of its tier.
     pub(super) fn put_page(&mut self, page: usize, tokens: usize, blocks: &[u8]) -> Result<(), CacheError> {
         let tier = self.tier(page);
         if tier == 0 {
@@ -374,12 +379,13 @@ impl Pages {
         Ok(())
     }
 
-    /// For each tier behind the warm one, pages (evicted ones included) that are in it or behind it.
+    /// For each tier behind the warm one: number of pages, evicted ones included, in this tier or a colder
+    /// one.
     pub(super) fn cooled(&self) -> &[usize] {
         &self.cooled
     }
 
-    /// The tier that a page (counted with evicted ones) is in.
+    /// The tier of a page. The index counts evicted pages.
     pub(super) fn tier(&self, page: usize) -> usize {
         self.cooled.iter().filter(|&&cooled| page < cooled).count()
     }
@@ -402,12 +408,12 @@ impl Pages {
         }
     }
 
-    /// Sends the full pages that end so long before token `len` to the tiers that are due. Where one cannot be written to the
-    /// file, it and those after it stay where they are.
+    /// Moves full pages to the tiers that are due at a length of `len` tokens. If the file refuses a page,
+    /// this page and later ones stay in place.
     pub(super) fn cool(&mut self, len: usize) -> Result<(), CacheError> {
         for tier in 1..self.tiers.len() {
             let due = len.saturating_sub(self.tiers.after(tier)).min(self.len) / PAGE_TOKENS;
-            // Pages that are not there any more are cold enough.
+            // Evicted pages need no cooling.
             self.cooled[tier - 1] = self.cooled[tier - 1].max(self.evicted.min(due));
             while self.cooled[tier - 1] < due {
                 let index = self.cooled[tier - 1] - self.evicted;
@@ -420,18 +426,18 @@ impl Pages {
         Ok(())
     }
 
-    /// True where there are tiers behind the warm one.
+    /// True if there are tiers behind the warm one.
     pub(super) fn has_cold_tiers(&self) -> bool {
         self.tiers.len() > 1
     }
 
-    /// After how many tokens in all a page goes cold next.
+    /// The total number of tokens at which the next page goes cold.
     pub(super) fn next_cooling(&self) -> Option<usize> {
         let next = |tier: usize| (self.cooled[tier - 1] + 1) * PAGE_TOKENS + self.tiers.after(tier);
         (1..self.tiers.len()).map(next).min()
     }
 
-    /// A page of the tier before as it is in a tier.
+    /// The memory of a page after its move from the previous tier to `tier`.
     fn cold_memory(&self, index: usize, tier: usize) -> Result<Memory, CacheError> {
         let lines = self.pages[index].load()?;
         let (from, to) = (self.tiers.format(tier - 1), self.tiers.format(tier));
@@ -443,7 +449,7 @@ impl Pages {
         })
     }
 
-    /// The page that holds token `index` (not evicted), from that token on.
+    /// The page that holds token `index`, from that token on. The page must not be evicted.
     ///
     /// # Errors
     /// A page that cannot be read from the spill file.
@@ -460,18 +466,19 @@ impl Pages {
         Ok(Run { format, lines, slot: index % PAGE_TOKENS, page: number, tier })
     }
 
-    /// One past the last token that a page with token `index` holds.
+    /// One past the last token of the page that holds token `index`.
     pub(super) fn page_end(&self, index: usize) -> usize {
         ((index / PAGE_TOKENS + 1) * PAGE_TOKENS).min(self.len)
     }
 
-    /// Lines of the page that holds token `index`; empty where there is none in memory.
+    /// Lines of the page that holds token `index`; empty if they are not in memory.
     pub(super) fn lines(&self, index: usize) -> &[Line] {
         let page = (index / PAGE_TOKENS).checked_sub(self.evicted).and_then(|page| self.pages.get(page));
         page.map_or(&[], |page| page.lines())
     }
 
-    /// Asks for what says where the page with token `index` is: it lies far from the others', and attention would wait for it.
+    /// Prefetches the structure of the page that holds token `index`. Pages are far apart in memory, and
+    /// attention would wait for it.
     pub(super) fn ask_for(&self, index: usize) {
         let page = (index / PAGE_TOKENS).checked_sub(self.evicted).and_then(|page| self.pages.get(page));
         if let Some(page) = page {
@@ -479,31 +486,31 @@ impl Pages {
         }
     }
 
-    /// Tokens `from..to` of one page, decoded in the domain of the blocks.
+    /// Decodes tokens of one page, in the domain of the blocks.
     pub(super) fn decode_rotated(&self, from: usize, out: &mut [f32]) -> Result<(), CacheError> {
         let run = self.run(from)?;
         run.format.decode_rotated(&run.lines, run.slot, out);
         Ok(())
     }
 
-    /// Brings sums in the domain of the blocks (`[n, dim]`) to that of the vectors.
+    /// Rotates sums (`[n, dim]`) from the domain of the blocks back to that of the vectors.
     pub(super) fn unrotate(&self, sums: &mut [f32]) {
         tqkv_simd::codec::unrotate(self.warm().level(), self.warm().codec(), sums);
     }
 
-    /// Whether a page that is held is in tier `tier`.
+    /// True if a held page is in tier `tier`.
     pub(super) fn is_used(&self, tier: usize) -> bool {
         tier == 0 || self.cooled.get(tier - 1).is_some_and(|&pages| pages > self.evicted)
     }
 
-    /// Whether all pages that are held are in memory, and read by kernels.
+    /// True if all held pages are in memory and have kernels.
     pub(super) fn are_quick(&self) -> bool {
         let is_quick =
             |tier| matches!(self.tiers.store(tier), Store::Memory) && self.tiers.format(tier).has_kernels();
         (0..self.tiers.len()).filter(|&tier| self.is_used(tier)).all(is_quick)
     }
 
-    /// Tokens in tiers behind the warm one, evicted ones not included.
+    /// Number of tokens in tiers behind the warm one, without evicted ones.
     pub(super) fn cold_len(&self) -> usize {
         self.cooled.first().map_or(0, |pages| pages.saturating_sub(self.evicted) * PAGE_TOKENS)
     }
@@ -512,12 +519,12 @@ impl Pages {
         self.pages.capacity() * size_of::<Arc<Page>>()
     }
 
-    /// Memory of the pages and their list; pages that are shared count whole.
+    /// Bytes of the pages and their list. Shared pages count in full.
     pub(super) fn allocated_bytes(&self) -> usize {
         self.held + self.list_bytes()
     }
 
-    /// Memory of pages that other caches use as well.
+    /// Bytes of pages that other caches share.
     pub(super) fn shared_bytes(&self) -> usize {
         self.pages.iter().filter(|page| Arc::strong_count(page) > 1).map(|page| page.allocated_bytes()).sum()
     }

@@ -1,24 +1,24 @@
 //! Many sequences under one hard limit of bytes.
 //!
-//! A pool owns its sequences, so it can free whole ones: those that were not used for longest, where its policy says so.
-//! Who wants threads of their own for each sequence shares a [`Budget`] among [`KvCache::within`] instead, and decides
-//! what to drop on [`CacheError::Full`].
+//! A pool owns its sequences. If its policy says so, it frees the least recently used ones. For separate
+//! threads per sequence, share a [`Budget`] with [`KvCache::within`] instead, and decide what to drop on
+//! [`CacheError::Full`].
 
 use super::{Budget, CacheSpec, KvCache};
 use crate::error::CacheError;
 use std::collections::BTreeMap;
 
-/// A sequence of a pool; never used again for another.
+/// Identifies a sequence of a pool. An id is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceId(u64);
 
-/// What a pool does when an operation needs more bytes than are free.
+/// The policy of a pool when an operation needs more bytes than are free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Eviction {
-    /// The operation is refused with [`CacheError::Full`]; the caller removes what it can spare and tries again.
+    /// The operation is refused with [`CacheError::Full`]. The caller removes sequences and tries again.
     #[default]
     Refuse,
-    /// The sequence that was not used for longest is removed, until the operation fits or is alone.
+    /// The least recently used sequences are removed until the operation fits or no other sequence is left.
     LeastRecentlyUsed,
 }
 
@@ -39,7 +39,7 @@ pub struct CachePool {
     empty: KvCache,
     eviction: Eviction,
     sequences: BTreeMap<SequenceId, Sequence>,
-    /// Counts sequences made, and uses.
+    /// Counter for ids and for the order of uses.
     made: u64,
     uses: u64,
 }
@@ -51,16 +51,16 @@ struct Sequence {
 }
 
 impl CachePool {
-    /// An empty pool of at most `bytes` bytes of keys and values.
+    /// Makes an empty pool of at most `bytes` bytes of keys and values.
     ///
     /// # Errors
-    /// As [`KvCache::new`].
+    /// The same as [`KvCache::new`].
     pub fn new(spec: CacheSpec, bytes: usize, eviction: Eviction) -> Result<Self, CacheError> {
         let empty = KvCache::within(spec, &Budget::new(bytes))?;
         Ok(Self { empty, eviction, sequences: BTreeMap::new(), made: 0, uses: 0 })
     }
 
-    /// Begins an empty sequence.
+    /// Creates an empty sequence.
     ///
     /// # Errors
     /// [`CacheError::Full`].
@@ -69,7 +69,7 @@ impl CachePool {
         Ok(self.insert(cache))
     }
 
-    /// Begins a sequence with the tokens of another, whose pages it shares.
+    /// Creates a sequence with the tokens of another one, whose pages it shares.
     ///
     /// # Errors
     /// [`CacheError::NoSequence`], [`CacheError::Full`].
@@ -78,21 +78,21 @@ impl CachePool {
         Ok(self.insert(cache))
     }
 
-    /// Ends a sequence; whether there was one.
+    /// Removes a sequence. Returns true if it existed.
     pub fn remove(&mut self, id: SequenceId) -> bool {
         self.sequences.remove(&id).is_some()
     }
 
-    /// A sequence, to read from; this is no use of it.
+    /// A sequence for reading. This does not count as a use.
     pub fn get(&self, id: SequenceId) -> Option<&KvCache> {
         self.sequences.get(&id).map(|sequence| &sequence.cache)
     }
 
-    /// Uses a sequence. Where that needs more bytes than are free, others are removed as [`Eviction`] says, and `work` is
-    /// run again: a cache that refused is as it was.
+    /// Runs `work` on a sequence, which counts as a use. If it needs more bytes than are free, others are
+    /// removed as [`Eviction`] says and `work` runs again. A cache that refused a call is unchanged.
     ///
     /// # Errors
-    /// [`CacheError::NoSequence`], and what `work` returns.
+    /// [`CacheError::NoSequence`], and the errors of `work`.
     pub fn with<R>(
         &mut self,
         id: SequenceId,
@@ -110,12 +110,12 @@ impl CachePool {
         }
     }
 
-    /// Sequences there are, oldest first.
+    /// The ids of all sequences, oldest first.
     pub fn ids(&self) -> impl Iterator<Item = SequenceId> {
         self.sequences.keys().copied()
     }
 
-    /// What the sequences hold together; pages that they share count once.
+    /// The budget of all sequences together. Shared pages count once.
     pub fn budget(&self) -> &Budget {
         self.empty.budget()
     }
@@ -128,7 +128,7 @@ impl CachePool {
         id
     }
 
-    /// Removes the sequence other than `id` that was not used for longest; whether there was one.
+    /// Removes the least recently used sequence other than `id`. Returns true if there was one.
     fn evict_one(&mut self, id: SequenceId) -> bool {
         let others = self.sequences.iter().filter(|(other, _)| **other != id);
         let oldest = others.min_by_key(|(_, sequence)| sequence.used).map(|(other, _)| *other);

@@ -1,10 +1,10 @@
 //! Attention of many queries at once.
 //!
-//! The result is that of appending and attending token by token: query t sees a token encoded where
-//! it had left the hot window by then, and uncompressed where it had not. What all queries see encoded is read by the
-//! kernels of pages, as many queries at once as these take. Of the rest, which is the chunk and little else, and of codes without
-//! kernels each token is decoded once: tiles of tokens in the domain of their blocks; logits and outputs are matrix products. The
-//! online softmax joins all.
+//! The result is that of appending and attending token by token. A query sees a token encoded if it had left
+//! the hot window by then, and uncompressed if not. The page kernels read tokens that all queries see
+//! encoded, for as many queries at once as they take. All other tokens, mostly those of the chunk, are
+//! decoded once. So are tokens of codes without kernels. They form tiles in the domain of their blocks, and
+//! logits and outputs are matrix products. An online softmax joins all parts.
 
 use super::dot::dot;
 use super::format::PAGE_TOKENS;
@@ -20,15 +20,15 @@ use std::ops::Range;
 use tqkv_core::MAX_HEAD_DIM;
 use tqkv_simd::page::{Attention, MAX_HEADS, soften, widen_rows};
 
-/// Chunks of at least this many queries are worth a pass for all of them at once.
+/// Chunks of at least this many queries are processed together.
 const PREFILL_FROM: usize = 8;
 
-/// Tokens decoded at once.
+/// Number of tokens that are decoded at once.
 const TILE: usize = 256;
-/// Queries (tokens) processed at once, by one thread; bounds the tile of logits.
+/// Number of queries that one thread processes at once. It bounds the size of a tile of logits.
 const QUERY_TILE: usize = 256;
 
-/// Uncompressed tokens of a track from position `first` on, f16-rounded as the track keeps them.
+/// Uncompressed tokens of a track from position `first` on, rounded to f16 as in the track.
 struct Plain {
     first: usize,
     rows: Vec<f32>,
@@ -50,7 +50,7 @@ impl Plain {
         Ok(Self { first: track.len() - recent, rows })
     }
 
-    /// Copies positions `from..to` to `out`; what is not held uncompressed stays as it is.
+    /// Copies positions `from..to` to `out`. Positions that are not held uncompressed stay as they are.
     fn read(&self, track: &Track, from: usize, to: usize, out: &mut [f32]) {
         let dim = track.codec().dim();
         for (position, row) in (from..to).zip(out.chunks_exact_mut(dim)) {
@@ -64,14 +64,14 @@ impl Plain {
     }
 }
 
-/// For every query of the chunk, the position below which tokens (but for sinks) are encoded.
+/// For every query of the chunk, the position below which tokens (except sinks) are encoded.
 struct Boundary {
     ends: Vec<usize>,
     sinks: usize,
 }
 
 impl Boundary {
-    /// For `n` more queries of a track.
+    /// The boundary for `n` more queries of a track.
     fn new(track: &Track, n: usize) -> Result<Self, CacheError> {
         let (first, sinks, hot, wait) = (track.len(), track.sink_capacity(), track.hot(), track.wait());
         let coded = track.coded_end().max(sinks);
@@ -82,12 +82,13 @@ impl Boundary {
         Ok(Self { ends: memory::collected(n, (first..first + n).map(end))?, sinks })
     }
 
-    /// For a query at the newest position.
+    /// The boundary for one query at the newest position.
     fn now(track: &Track) -> Self {
         Self { ends: vec![track.coded_end().max(track.sink_capacity())], sinks: track.sink_capacity() }
     }
 
-    /// Of positions `from..to`, which are sinks or lie behind them, how many a query sees encoded; they are the first ones.
+    /// Number of positions in `from..to` that a query sees encoded. They are the first ones. The range lies
+    /// either within the sinks or behind them.
     fn coded_of(&self, query: usize, from: usize, to: usize) -> usize {
         if from < self.sinks { 0 } else { self.ends[query].clamp(from, to) - from }
     }
@@ -98,13 +99,13 @@ impl Boundary {
         (start, to.min(self.ends[queries.1 - 1]).max(start))
     }
 
-    /// Whether some query of `queries` sees a token of `from..to` uncompressed.
+    /// True if some query of `queries` sees a token of `from..to` uncompressed.
     fn any_plain(&self, queries: (usize, usize), from: usize, to: usize) -> bool {
         from < self.sinks || to > self.ends[queries.0]
     }
 }
 
-/// Buffers of one tile of tokens on one side.
+/// Buffers for one tile of tokens on one side.
 struct Tile {
     coded: Vec<f32>,
     plain: Vec<f32>,
@@ -115,7 +116,7 @@ impl Tile {
         Ok(Self { coded: memory::filled(TILE * dim, 0.0)?, plain: memory::filled(TILE * dim, 0.0)? })
     }
 
-    /// Fills the parts that the queries need; says which are.
+    /// Fills the buffers that the queries need, and returns which were filled.
     fn fill(
         &mut self,
         side: &Side<'_>,
@@ -146,13 +147,13 @@ struct Side<'a> {
     boundary: Boundary,
 }
 
-/// Queries of a tile, `[rows, dim]` each, and what accumulates for them.
+/// Queries of a tile, `[rows, dim]` in both domains, and their accumulators.
 struct Queries {
     plain: Vec<f32>,
     rotated: Vec<f32>,
-    /// What meets the positional parts of latent keys, `[rows, position_dim]`.
+    /// Parts of the queries for the positional parts of latent keys, `[rows, position_dim]`.
     position: Vec<f32>,
-    /// `[rows, means]`: <query, mean>.
+    /// `[rows, means]`: the products <query, mean>.
     offsets: Vec<f32>,
     softmax: Vec<Attention>,
     plain_sum: Vec<f32>,
@@ -160,7 +161,7 @@ struct Queries {
 }
 
 impl Head {
-    /// Appends tokens and attends with each one's `group` queries. `q` and `out` are `[n, group, dim]`.
+    /// Appends tokens and attends with the `group` queries of each. `q` and `out` are `[n, group, dim]`.
     pub(super) fn attend_chunk(
         &mut self,
         q: &[f32],
@@ -173,7 +174,7 @@ impl Head {
         let (queries, outs) = (q.len() / n.max(1), out.len() / n.max(1));
         let mut from = 0;
         while from < n {
-            // Pages go cold between tokens, and what comes after sees them so: no part of the chunk goes over that.
+            // Pages go cold between two tokens, and later queries see them cold. The chunk is split there.
             self.cool_what_fits(self.len() + 1);
             let cooling = self.keys.next_cooling().into_iter().chain(self.other.next_cooling()).min();
             let until = cooling.map_or(n, |len| from + len.saturating_sub(self.len() + 1).max(1));
@@ -196,7 +197,7 @@ impl Head {
     }
 }
 
-/// Appends the chunk and attends with all queries at once; shapes as [`Head::attend_chunk`].
+/// Appends the chunk and attends with all queries at once. Shapes are as in [`Head::attend_chunk`].
 fn attend(
     head: &mut Head,
     q: &[f32],
@@ -222,7 +223,7 @@ fn attend(
 }
 
 impl Head {
-    /// Attends with queries at the newest position, decoding each token once for all of them.
+    /// Attends with queries at the newest position. Each token is decoded once for all of them.
     pub(super) fn attend_decoded(&self, q: &[f32], out: &mut [f32]) -> Result<(), CacheError> {
         let side = |track| {
             let plain = Plain::new(track, Vectors::none(track.codec().dim()))?;
@@ -234,15 +235,15 @@ impl Head {
     }
 }
 
-/// One tile of queries against all tokens that any of them sees.
+/// One tile of queries, and all tokens that any of them sees.
 struct Work<'a> {
     head: &'a Head,
     keys: &'a Side<'a>,
-    /// `None` where keys are values.
+    /// `None` if keys are also the values.
     values: Option<&'a Side<'a>>,
-    /// Position of the chunk's first query.
+    /// Position of the first query of the chunk.
     first: usize,
-    /// Queries of the chunk.
+    /// Range of queries in the chunk.
     tile: (usize, usize),
 }
 
@@ -261,7 +262,8 @@ impl Work<'_> {
         let (oldest, newest) = (head.seen(first + tile.0), head.seen(first + tile.1 - 1));
         let past = self.past();
         self.attend_past(&mut queries, q, past)?;
-        // Part 0 is the sinks, part 1 what else the oldest to newest query of the tile see after them.
+        // Part 0 is the sinks. Part 1 is the rest of the range that some query of the tile sees, behind
+        // `past`.
         let parts = [newest[0], (oldest[1].0.min(newest[1].0).max(past.1), newest[1].1)];
         for (part, (start, end)) in parts.into_iter().enumerate() {
             for from in (start..end).step_by(TILE) {
@@ -286,7 +288,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// The run of positions behind the sinks that all queries see, encoded, in pages that kernels read from memory.
+    /// The range behind the sinks that all queries see encoded, in pages in memory that have kernels.
     fn past(&self) -> (usize, usize) {
         let start = self.keys.boundary.sinks;
         let quick = |side: &&Side<'_>| side.track.pages().are_quick() && self.head.rule.window.is_none();
@@ -310,7 +312,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Turns the tokens of a tile into weights, `[rows, n]`, in the first of two buffers.
+    /// Computes the weights of a tile of tokens, `[rows, n]`, in the first of two buffers.
     fn score(
         &self,
         queries: &mut Queries,
@@ -343,7 +345,7 @@ impl Work<'_> {
                 done = end;
             }
             head.cap(logits);
-            // After the cap, which would make a finite logit of it.
+            // Masked after the soft cap, which would turn minus infinity into a finite logit.
             logits[..a.clamp(from, to) - from].fill(f32::NEG_INFINITY);
             logits[b.clamp(from, to) - from..].fill(f32::NEG_INFINITY);
             let state = std::slice::from_mut(&mut queries.softmax[row]);
@@ -380,7 +382,7 @@ impl Work<'_> {
 }
 
 impl Queries {
-    /// For `out` values of results; `group` query heads a token.
+    /// Prepares `q` with `group` query heads per token, for results of `out` values.
     fn new(head: &Head, q: &[f32], group: usize, out: usize) -> Result<Self, CacheError> {
         let dim = head.keys.codec().dim();
         let width = dim + head.position().map_or(0, |track| track.codec().dim());
@@ -401,7 +403,7 @@ impl Queries {
         Ok(Self { plain, rotated, position, offsets, softmax, plain_sum, rotated_sum })
     }
 
-    /// `out[row, i]` = <query row, token i>; untouched where there are no tokens.
+    /// Writes `out[row, i]` = <query row, token i>. Leaves `out` unchanged if there are no tokens.
     fn score(&self, tokens: Option<&[f32]>, queries: &[f32], count: usize, dim: usize, out: &mut [f32]) {
         if let Some(tokens) = tokens {
             let rows = self.softmax.len();
@@ -416,7 +418,7 @@ impl Queries {
         }
     }
 
-    /// Adds what the positional parts of a tile's tokens score.
+    /// Adds the scores of the positional parts of a tile's tokens.
     fn add_position(&self, tokens: &[f32], count: usize, logits: [&mut [f32]; 2]) {
         let (rows, dim) = (self.softmax.len(), tokens.len() / count);
         if dim > 0 {

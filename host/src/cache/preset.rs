@@ -1,4 +1,4 @@
-//! Named pairs of codecs, so that a program need not know the codecs to begin.
+//! Named pairs of codecs, for programs that do not choose codecs themselves.
 
 use super::layer::KvPair;
 use super::spec::CacheSpec;
@@ -21,21 +21,21 @@ const fn preset(name: &'static str, key: CodecId, value: CodecId) -> Preset {
 
 /// Every preset, from the most bytes to the fewest.
 pub const PRESETS: &[Preset] = &[
-    // About half of f16.
+    // About half the bytes of f16.
     preset("eight-bit", CodecId::I8, CodecId::I8),
     preset("safe-lowbit", CodecId::I8, CodecId::S4),
-    // Half the error of balanced at its bytes.
+    // Half the error of balanced at the same bytes.
     preset("near-lossless", CodecId::T4, CodecId::T4),
     // Encodes fastest.
     preset("balanced", CodecId::S4, CodecId::S4),
-    // A fifth of f16; keys carry most of a model's loss, so they have the wider half.
+    // A fifth of f16. Keys cause most of a model's loss, so they have more bits.
     preset("compact", CodecId::T4, CodecId::T2),
     // An eighth of f16.
     preset("tiny", CodecId::T2, CodecId::T2),
 ];
 
 impl CacheSpec {
-    /// Sets the codecs to those of a preset ([`PRESETS`]), whose name may be in capitals.
+    /// Sets the codecs to those of a preset ([`PRESETS`]). The name is not case-sensitive.
     ///
     /// ```
     /// use tqkv::CodecId;
@@ -47,8 +47,8 @@ impl CacheSpec {
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::BadSpec`] for a name that no preset has; the text has the names. That of a codec is none:
-    /// [`CacheSpec::codecs`] takes it.
+    /// [`CacheError::BadSpec`] for a name that is not a preset; the text lists the presets. A codec name is
+    /// not a preset: use [`CacheSpec::codecs`].
     pub fn preset(self, name: &str) -> Result<Self, CacheError> {
         if let Some(found) = PRESETS.iter().find(|preset| preset.name.eq_ignore_ascii_case(name)) {
             return Ok(self.codecs(found.codecs.0, found.codecs.1));
@@ -56,8 +56,8 @@ impl CacheSpec {
         let names: Vec<_> = PRESETS.iter().map(|preset| preset.name).collect();
         let names = names.join(", ");
         Err(CacheError::BadSpec(match name.parse::<CodecId>() {
-            Ok(_) => format!("'{name}' is a codec, not a preset; accepted are {names}"),
-            Err(_) => format!("no preset is named '{name}'; accepted are {names}"),
+            Ok(_) => format!("'{name}' is a codec, not a preset: expected {names}"),
+            Err(_) => format!("no preset is named '{name}': expected {names}"),
         }))
     }
 }

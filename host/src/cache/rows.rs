@@ -1,7 +1,7 @@
 //! Uncompressed tokens: a queue of f16 rows, oldest first, back to back in memory.
 //!
-//! Not a ring: sums over rows would split at its seam, and their last bits would depend on where a cache's history had
-//! put it. Rows slide through a buffer with some room to spare, and move to its front once in a while.
+//! This is not a ring. Sums over rows would split at its seam, so their last bits would depend on the history
+//! of the cache. Rows move through a buffer with some spare room, and are copied to its front now and then.
 
 use super::budget::{Budget, Lease};
 use super::vectors::Floats;
@@ -10,20 +10,20 @@ use crate::memory;
 use tqkv_simd::Level;
 use tqkv_simd::page::{row_scores, row_sums, widen_rows};
 
-/// A queue of vectors of `dim` values kept as f16, in a buffer that is no larger than it must be: these rows are the
-/// dearest of the cache.
+/// A queue of vectors of `dim` values in f16. The buffer is as small as possible, because these rows take the
+/// most bytes per token.
 #[derive(Debug)]
 pub(super) struct Rows {
     dim: usize,
     level: Level,
-    /// Bit patterns; rows before `start` are dropped.
+    /// Bit patterns. The rows before `start` have been dropped.
     values: Vec<u16>,
     start: usize,
     lease: Lease,
 }
 
 impl Clone for Rows {
-    /// With as much room: who copies is about to write.
+    /// The copy has the same capacity, because its owner is about to write.
     fn clone(&self) -> Self {
         let mut rows = self.emptied();
         rows.values.reserve_exact(self.values.capacity());
@@ -38,10 +38,10 @@ impl Rows {
         Self { dim, level, values: Vec::new(), start: 0, lease: budget.lease() }
     }
 
-    /// A copy with as much room, as [`Clone`] makes it.
+    /// Makes a copy with the same capacity, like [`Clone`], but can fail.
     ///
     /// # Errors
-    /// Memory that cannot be had.
+    /// [`CacheError::Memory`].
     pub(super) fn copy(&self) -> Result<Self, CacheError> {
         let mut rows = self.emptied();
         memory::reserve_exact(&mut rows.values, self.values.capacity())?;
@@ -50,7 +50,7 @@ impl Rows {
         Ok(rows)
     }
 
-    /// Rows like these without any.
+    /// An empty queue of the same kind.
     pub(super) fn emptied(&self) -> Self {
         Self::new(self.dim, self.level, self.lease.budget())
     }
@@ -63,20 +63,20 @@ impl Rows {
         self.values.len() / self.dim - self.start
     }
 
-    /// Rows that there is room for.
+    /// Capacity in rows.
     pub(super) fn capacity(&self) -> usize {
         self.values.capacity() / self.dim
     }
 
-    /// Bytes of a row.
+    /// Bytes per row.
     pub(super) fn row_bytes(&self) -> usize {
         self.dim * size_of::<u16>()
     }
 
-    /// Makes room for so many rows in all.
+    /// Makes room for this many rows in total.
     ///
     /// # Errors
-    /// Memory that cannot be had.
+    /// [`CacheError::Memory`].
     pub(super) fn make_room(&mut self, rows: usize) -> Result<(), CacheError> {
         if self.capacity() < rows {
             self.close_gap();
@@ -87,10 +87,10 @@ impl Rows {
         Ok(())
     }
 
-    /// Appends rows of `dim` values, all or none.
+    /// Appends rows of `dim` values: all of them or none.
     ///
     /// # Errors
-    /// Memory that cannot be had.
+    /// [`CacheError::Memory`].
     pub(super) fn push<'a>(
         &mut self,
         rows: impl ExactSizeIterator<Item = Floats<'a>>,
@@ -110,7 +110,7 @@ impl Rows {
         Ok(())
     }
 
-    /// Drops the oldest rows, and gives back memory but for `spare` rows.
+    /// Drops the oldest rows, and frees memory beyond `spare` rows.
     pub(super) fn drop_front(&mut self, rows: usize, spare: usize) {
         self.start += rows;
         let most = (self.len() + spare) * self.dim;
@@ -121,18 +121,18 @@ impl Rows {
         }
     }
 
-    /// Moves the rows to the front of the memory.
+    /// Moves the rows to the front of the buffer.
     fn close_gap(&mut self) {
         self.values.drain(..self.start * self.dim);
         self.start = 0;
     }
 
-    /// Tells the budget what the rows hold.
+    /// Reports the allocated bytes to the budget.
     fn count(&mut self) {
         self.lease.set(self.allocated_bytes());
     }
 
-    /// Drops the newest rows, down to `rows`.
+    /// Drops the newest rows until `rows` are left.
     pub(super) fn truncate(&mut self, rows: usize) {
         self.values.truncate((self.start + rows) * self.dim);
     }

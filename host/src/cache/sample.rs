@@ -1,18 +1,18 @@
-//! A running sample of what encoding loses, for [`super::HeadStats`].
+//! A sample of the encoding error, for [`super::HeadStats`].
 
-/// What encoding did to the last token of each page: sums of squares.
+/// Sums of squares over the last token of each page.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sample {
-    /// Of the vectors.
+    /// Energy of the vectors.
     pub(super) energy: f64,
-    /// Of the vectors less their mean.
+    /// Energy of the vectors less their mean.
     pub(super) centred: f64,
-    /// Of what is lost.
+    /// Energy of the encoding error.
     pub(super) error: f64,
 }
 
 impl Sample {
-    /// Takes a vector, the mean that was taken off it, and what is decoded of the rest.
+    /// Adds a vector, the mean that was subtracted, and the decoded rest.
     pub(super) fn take(&mut self, vector: &[f32], mean: Option<&[f32]>, decoded: &[f32]) {
         for (i, (&x, &y)) in vector.iter().zip(decoded).enumerate() {
             let centred = f64::from(x) - mean.map_or(0.0, |mean| f64::from(mean[i]));

@@ -1,4 +1,4 @@
-//! Memory that operations of a cache use again: after the first tokens, the hot path allocates nothing.
+//! Reusable memory of operations. After the first tokens, the hot path allocates nothing.
 
 use super::dot::dot;
 use super::format::CodedQueries;
@@ -17,16 +17,16 @@ use tqkv_simd::page::{Attention, MAX_HEADS};
 #[derive(Debug, Default)]
 pub(super) struct Queries {
     heads: usize,
-    /// As the model made them, times the factor of the logits: `[heads, dim]`.
+    /// The queries of the model times the scale of the logits: `[heads, dim]`.
     plain: Vec<f32>,
-    /// For each mean of the keys, <plain, mean> of each head.
+    /// For each mean of the keys, the product <plain, mean> of each head.
     offsets: Vec<f32>,
-    /// For each tier.
+    /// The queries in the form of each tier.
     coded: Vec<CodedQueries>,
 }
 
 impl Queries {
-    /// Makes queries (`[heads, dim]`) ready for the pages of a track, and for its means.
+    /// Prepares queries (`[heads, dim]`) for the pages of a track and for its means.
     pub(super) fn set(&mut self, pages: &Pages, means: &Means, q: &[f32], scale: f32) {
         let dim = pages.warm().codec().dim();
         self.heads = q.len() / dim;
@@ -53,7 +53,7 @@ impl Queries {
         &self.plain
     }
 
-    /// Added to the scores of keys with that mean, one a head.
+    /// Offsets for the scores of keys with this mean, one per head.
     pub(super) fn offsets(&self, mean: usize) -> &[f32] {
         &self.offsets[mean * self.heads..(mean + 1) * self.heads]
     }
@@ -63,15 +63,15 @@ impl Queries {
     }
 }
 
-/// What the query heads of a group have seen of a span.
+/// Partial results of the query heads of a group over one span.
 #[derive(Debug)]
 pub(super) struct Seen {
     pub(super) state: [Attention; MAX_HEADS],
-    /// Weighted uncompressed values, `[heads, dim]`.
+    /// Weighted sum of uncompressed values, `[heads, dim]`.
     pub(super) plain: Vec<f32>,
-    /// Weighted blocks, in their domain.
+    /// Weighted sum of blocks, in their domain.
     pub(super) rotated: Vec<f32>,
-    /// A page that could not be read.
+    /// The error of a page that could not be read.
     pub(super) failed: Option<CacheError>,
 }
 
@@ -80,10 +80,10 @@ impl Seen {
         Self { state: [Attention::EMPTY; MAX_HEADS], plain: Vec::new(), rotated: Vec::new(), failed: None }
     }
 
-    /// Nothing yet; sums of `values` values.
+    /// Resets the state, with sums of `values` values.
     ///
     /// # Errors
-    /// Memory that cannot be had.
+    /// [`CacheError::Memory`].
     pub(super) fn clear(&mut self, values: usize) -> Result<(), CacheError> {
         self.state = [Attention::EMPTY; MAX_HEADS];
         for sums in [&mut self.plain, &mut self.rotated] {
@@ -96,7 +96,7 @@ impl Seen {
     }
 }
 
-/// Memory of one thread's work on one head.
+/// Memory for the work of one thread on one head.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     pub(super) queries: Queries,
@@ -106,10 +106,10 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// Queries, and room for what `spans` spans see.
+    /// The queries, and partial results for `spans` spans.
     ///
     /// # Errors
-    /// Memory that cannot be had.
+    /// [`CacheError::Memory`].
     pub(super) fn spans(&mut self, spans: usize) -> Result<(&Queries, &mut [Seen]), CacheError> {
         let made = self.seen.len();
         if made < spans {
@@ -119,24 +119,24 @@ impl Scratch {
         Ok((&self.queries, &mut self.seen[..spans]))
     }
 
-    /// Room for some values.
+    /// A buffer of this many values.
     pub(super) fn rows(&mut self, values: usize) -> &mut [f32] {
         self.rows.resize(values, 0.0);
         &mut self.rows
     }
 
-    /// The same values, and room for blocks.
+    /// The values of that buffer, and a buffer for blocks.
     pub(super) fn rows_and_blocks(&mut self) -> (&[f32], &mut Vec<u8>) {
         (&self.rows, &mut self.blocks)
     }
 }
 
-/// Scratch of a cache: as many as threads work on it at once.
+/// Scratch memory of a cache, one for each thread that works on it at once.
 #[derive(Debug, Default)]
 pub(super) struct ScratchPool(Mutex<Vec<Scratch>>);
 
 impl ScratchPool {
-    /// Lends one to `work`.
+    /// Lends a scratch to `work`.
     pub(super) fn with<R>(&self, work: impl FnOnce(&mut Scratch) -> R) -> R {
         let mut scratch = self.lock().pop().unwrap_or_default();
         let result = work(&mut scratch);
@@ -149,7 +149,7 @@ impl ScratchPool {
     }
 }
 
-/// A copy of a cache has its own.
+/// A copy of a cache has its own scratch.
 impl Clone for ScratchPool {
     fn clone(&self) -> Self {
         Self::default()
@@ -162,7 +162,7 @@ mod loom_tests {
     use loom::thread;
     use std::sync::Arc;
 
-    /// Writes to what is lent, lets others run, and finds it as it was.
+    /// Writes to the lent scratch, lets other threads run, and checks that it is unchanged.
     fn use_twice(pool: &ScratchPool, mark: f32) {
         for _ in 0..2 {
             pool.with(|scratch| {

@@ -1,12 +1,12 @@
-//! A cache as a stream of bytes: what a sequence has cost, kept beyond the process. SPEC.md has the format.
+//! A cache as a stream of bytes, for storage beyond the process. SPEC.md has the format.
 //!
 //! ```text
 //! magic, version | spec | one chunk a KV head | end          each chunk: length, payload, CRC-32
 //! ```
 //!
-//! Blocks are written as the codec made them, whatever way pages arrange them in memory, so a snapshot of one
-//! machine is read by any other. A cache restored from one goes on bit for bit as if it had never stopped. Nothing is
-//! taken over before all of it has been read and checked.
+//! Blocks are written in their codec's own form, not as pages arrange them, so any machine can read the
+//! snapshot. A restored cache continues with the same bits as the original. A snapshot is checked completely
+//! before the cache changes.
 
 mod bytes;
 #[cfg(feature = "object-store")]
@@ -26,21 +26,21 @@ use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 use tqkv_core::Effort;
 
-/// The first bytes of a snapshot: as those of a `.tqk` file, they do not survive a transfer as text.
+/// The first bytes of a snapshot. Like those of a `.tqk` file, they break in a transfer as text.
 pub const MAGIC: [u8; 8] = [0x89, b'T', b'Q', b'S', b'\r', b'\n', 0x1a, b'\n'];
 
 /// The version that is written, and the only one that is read.
 pub(super) const VERSION: u32 = 1;
 
-/// Most bytes of a chunk: no KV head is larger.
+/// Limit on the bytes of a chunk: no KV head is larger.
 const MAX_CHUNK: u64 = 1 << 40;
 
 impl KvCache {
-    /// Writes the whole state: the spec without what is the machine's own (instruction set, spill folder), every row,
-    /// block and mean.
+    /// Writes the whole state: every row, block and mean, and the spec. The instruction set and the spill
+    /// folder belong to the machine and are left out.
     ///
     /// # Errors
-    /// What `writer` refuses, or a page that cannot be read from the spill file.
+    /// An error of `writer`, or a page that cannot be read from the spill file.
     pub fn snapshot(&self, writer: &mut dyn Write) -> Result<(), CacheError> {
         let written =
             |result: io::Result<()>| result.map_err(|error| CacheError::Snapshot(error.to_string()));
@@ -57,22 +57,26 @@ impl KvCache {
         written(flush(writer))
     }
 
-    /// Takes the state of a snapshot over, in the place of the tokens there are.
+    /// Replaces the tokens of the cache with those of a snapshot.
     ///
     /// # Errors
-    /// A snapshot of another version, of a cache with another spec (what differs is named), cut short or damaged, or
-    /// larger than the budget has free. The cache stays as it is then.
+    /// * The snapshot has another version, or is cut short or damaged.
+    /// * It is of a cache with another spec; the error names the difference.
+    /// * It is larger than the free part of the budget.
+    ///
+    /// The cache does not change in these cases.
     pub fn restore(&mut self, reader: &mut dyn Read) -> Result<(), CacheError> {
         let spec = read_spec(reader)?;
         self.check_spec(&spec)?;
         self.read_heads(reader)
     }
 
-    /// The cache of a snapshot, with the spec that the snapshot has and no budget; pages that were in a file go to one in
-    /// the folder for temporary files. Where the spec must be the program's own, [`KvCache::restore`] checks it.
+    /// Makes the cache of a snapshot, with the spec of the snapshot and no budget. Spilled pages go to a file
+    /// in the folder for temporary files. If the spec must be that of the program, use [`KvCache::restore`],
+    /// which checks it.
     ///
     /// # Errors
-    /// A snapshot of another version, of a spec that no cache can have, cut short or damaged.
+    /// The snapshot has another version, a spec that no cache can have, or is cut short or damaged.
     pub fn from_snapshot(reader: &mut dyn Read) -> Result<Self, CacheError> {
         let mut cache = Self::new(spec::read(&read_spec(reader)?)?)?;
         cache.read_heads(reader)?;
@@ -85,7 +89,8 @@ impl KvCache {
         for (layer, Layer { heads, max_norms }) in layers.iter_mut().enumerate() {
             for (i, head) in heads.iter_mut().enumerate() {
                 read_chunk(reader, &mut payload)?;
-                // Blocks and what says where they are; only the last page may have room for more.
+                // The blocks of each page, and the structures of pages. Only the last page may have spare
+                // room.
                 let last = head.keys.pages().page_bytes() + head.other.pages().page_bytes();
                 let _room = self.budget.reserve(2 * payload.len() + last)?;
                 memory::check(2 * payload.len() + last)?;
@@ -106,10 +111,11 @@ impl KvCache {
         Ok(())
     }
 
-    /// [`KvCache::snapshot`] to a file, which appears whole or not at all. A new file is its owner's alone: it says what the text was.
+    /// Writes a snapshot to a file, which appears whole or not at all. A new file is readable by its owner
+    /// only, because a snapshot reveals the text.
     ///
     /// # Errors
-    /// As there; a file that was there before stays then.
+    /// The same as [`KvCache::snapshot`]. A file that was there before stays then.
     pub fn save(&self, path: &Path) -> Result<(), CacheError> {
         let failed = |error: io::Error| CacheError::Snapshot(format!("{}: {error}", path.display()));
         let mut file = BufWriter::new(AtomicFile::create(path, Existing::Replace).map_err(failed)?);
@@ -118,7 +124,7 @@ impl KvCache {
         file.commit().map_err(failed)
     }
 
-    /// The cache that [`KvCache::save`] wrote, spec included; otherwise as [`KvCache::from_snapshot`].
+    /// Reads the cache that [`KvCache::save`] wrote, with its spec. See [`KvCache::from_snapshot`].
     ///
     /// ```
     /// # use tqkv::cache::{CacheSpec, KvCache};
@@ -132,21 +138,22 @@ impl KvCache {
     /// ```
     ///
     /// # Errors
-    /// As there, or a file that cannot be read; the text begins with its path.
+    /// The same as [`KvCache::from_snapshot`], or a file that cannot be read. The text begins with its path.
     pub fn load(path: &Path) -> Result<Self, CacheError> {
         Self::from_snapshot(&mut open(path)?)
             .map_err(|error| error.within(format_args!("{}", path.display())))
     }
 
-    /// [`KvCache::restore`] from a file: into a cache that has the snapshot's spec, and its budget and spill folder.
+    /// Restores from a file into a cache with the spec of the snapshot. Budget and spill folder are those of
+    /// this cache. See [`KvCache::restore`].
     ///
     /// # Errors
-    /// As there, or a file that cannot be read; the text begins with its path.
+    /// The same as [`KvCache::restore`], or a file that cannot be read. The text begins with its path.
     pub fn restore_from(&mut self, path: &Path) -> Result<(), CacheError> {
         self.restore(&mut open(path)?).map_err(|error| error.within(format_args!("{}", path.display())))
     }
 
-    /// Names what a snapshot's spec has other than this cache.
+    /// Refuses a snapshot whose spec differs from that of this cache. The error names the difference.
     fn check_spec(&self, mut other: &[u8]) -> Result<(), CacheError> {
         for (what, own) in fields(&self.spec) {
             match other.split_at_checked(own.len()) {
@@ -163,7 +170,7 @@ fn open(path: &Path) -> Result<BufReader<File>, CacheError> {
     Ok(BufReader::new(file.map_err(|error| CacheError::Snapshot(format!("{}: {error}", path.display())))?))
 }
 
-/// Checks what a snapshot begins with; the result is the payload of its spec.
+/// Checks the head of a snapshot, and returns the payload of its spec.
 fn read_spec(reader: &mut dyn Read) -> Result<Vec<u8>, CacheError> {
     let mut head = [0; 12];
     read(reader, &mut head)?;
@@ -172,14 +179,14 @@ fn read_spec(reader: &mut dyn Read) -> Result<Vec<u8>, CacheError> {
     }
     let version = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
     if version != VERSION {
-        return refused(format!("version {version}; accepted is {VERSION}"));
+        return refused(format!("version {version} is not supported: expected {VERSION}"));
     }
     let mut payload = Vec::new();
     read_chunk(reader, &mut payload)?;
     Ok(payload)
 }
 
-/// What a cache and its snapshot must have in common, in the order of the bytes.
+/// The fields that a cache and its snapshot must have in common, in stored order.
 fn fields(spec: &CacheSpec) -> Vec<(&'static str, Vec<u8>)> {
     let shape = spec.shape;
     let ints = |values: &[usize]| values.iter().flat_map(|&value| (value as u64).to_le_bytes()).collect();
@@ -246,13 +253,13 @@ fn read(reader: &mut dyn Read, bytes: &mut [u8]) -> Result<(), CacheError> {
     })
 }
 
-/// Reads a chunk into memory that grows with what is really there, whatever the length says.
+/// Reads a chunk. Memory grows with the bytes that arrive, whatever the stored length is.
 fn read_chunk(reader: &mut dyn Read, payload: &mut Vec<u8>) -> Result<(), CacheError> {
     let mut length = [0; 8];
     read(reader, &mut length)?;
     let length = u64::from_le_bytes(length);
     if length > MAX_CHUNK {
-        return refused(format!("a chunk of {length} bytes; accepted are up to {MAX_CHUNK}"));
+        return refused(format!("a chunk of {length} bytes is not valid: expected at most {MAX_CHUNK}"));
     }
     payload.clear();
     let got = reader.take(length).read_to_end(payload).or_else(|error| match error.kind() {

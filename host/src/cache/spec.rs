@@ -1,4 +1,4 @@
-//! What a cache is built from: shapes, codecs and the life of a token.
+//! The spec of a cache: shapes, codecs, windows and tiers.
 
 use super::layer::{KvPair, LayerKind, LayerPolicy};
 use super::vectors::{Floats, Vectors};
@@ -8,12 +8,12 @@ use std::path::PathBuf;
 use tqkv_core::{AnyCodec, CodecId, KvError, KvShape, Options};
 use tqkv_simd::Level;
 
-/// Whether keys are stored as k - mu; see the module documentation of [`crate::cache`].
+/// Key centring: how keys are stored relative to their mean. See [`crate::cache`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Centring {
     /// Keys are stored as they are.
     Off,
-    /// The mean of the keys so far is subtracted.
+    /// Keys are stored less the mean of the earlier keys.
     On,
     /// As `On` where the mean holds at least 5 % of the keys' energy, else as `Off`;
     /// decided for every layer and KV head.
@@ -21,44 +21,47 @@ pub enum Centring {
     Auto,
 }
 
-/// Share of the energy in the mean from which [`Centring::Auto`] centres.
+/// Share of energy in the mean from which [`Centring::Auto`] centres.
 ///
 /// Subtracting a mean with a share s of the energy divides the squared error by 1 / (1 - s), so
 /// below a few percent the gain is smaller than the spread between rotation seeds.
 pub(super) const AUTO_SHARE: f32 = 0.05;
 
-/// Keys whose mean becomes the first mu. They wait uncompressed until there are that many.
+/// Number of keys in the first mean. They wait uncompressed until there are this many.
 pub const MEAN_TOKENS: usize = 64;
 
-/// Most KV heads of all layers together.
+/// Limit on the KV heads of all layers together.
 const MOST_HEADS: usize = 1 << 20;
 
-/// Most tokens of sinks, windows and tiers: more than any memory holds.
+/// Limit on the tokens of sinks, windows and tiers: more than any memory holds.
 pub(super) const MOST_TOKENS: usize = 1 << 40;
 
-/// Where tokens go when they are old.
+/// The treatment of pages whose tokens are old.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cold {
-    /// Into narrower codecs: nested codes drop their low bits (`n4` to `n2`), others are decoded
-    /// and encoded again.
+    /// Pages are encoded in narrower codecs. Nested codes drop their low bits (`n4` to `n2`). Other codes are
+    /// decoded and encoded again.
     Demote {
         /// Codec of cold keys.
         key: CodecId,
         /// Codec of cold values.
         value: CodecId,
     },
-    /// Unchanged into a file in this folder, from which attention reads them. The file has no name, uses its room
-    /// again, and vanishes with the cache. On Unix systems only; elsewhere the cache is refused. The last tier.
+    /// Pages move unchanged to a file in this folder, and attention reads them from there. The file has no
+    /// name, reuses its space, and vanishes with the cache. It needs a Unix system; elsewhere the cache is
+    /// refused. This must be the last tier.
     Spill(PathBuf),
 }
 
-/// In which numbers queries meet encoded tokens one at a time, as in generation.
+/// Number format of scores and sums when single queries meet encoded tokens, as in generation.
 ///
-/// Chunks of eight tokens and more read what all their queries see encoded in the same numbers; the rest is decoded to f32.
+/// In chunks of eight tokens or more, tokens that all queries see encoded use the same format. The other
+/// tokens are decoded to f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Arithmetic {
-    /// Queries and levels as signed bytes, weights of 14 bits, exact integer sums: several times
-    /// faster, equal to the bit on every machine, logits within 1 % of their spread.
+    /// Queries and levels are signed bytes, weights have 14 bits, and sums are exact integers. This is
+    /// several times faster than f32. Results have equal bits on every machine, and logits are within 1 % of
+    /// their spread.
     #[default]
     Int8,
     /// Exact levels, f32 sums.
@@ -79,54 +82,56 @@ pub enum Arithmetic {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct CacheSpec {
-    /// Layers, heads, head dim.
+    /// Number of layers, heads and KV heads, head dim and value dim.
     pub shape: KvShape,
-    /// Of the head dim, how many coordinates at the end are the positional part of latent vectors; 0 where keys and
-    /// values are vectors of their own ([`CacheSpec::mla`]).
+    /// Number of trailing coordinates of the head dim that form the positional part of latent vectors
+    /// ([`CacheSpec::mla`]). 0 if keys and values are separate vectors.
     pub position_dim: usize,
-    /// Codec of warm keys. `F16` keeps everything uncompressed.
+    /// Codec of warm keys. `F16` keeps them uncompressed.
     pub key: CodecId,
     /// Codec of warm values.
     pub value: CodecId,
     /// Layers with other codecs.
     pub layers: LayerPolicy,
-    /// What each layer's queries see in the model; empty where all are alike ([`CacheSpec::sliding_window`] or full).
+    /// The tokens that each layer's queries see in the model. Empty if all layers are alike: full, or
+    /// [`CacheSpec::sliding_window`].
     pub kinds: Vec<LayerKind>,
-    /// Rotation seed, scale mode, effort.
+    /// Rotation seed, scale mode and effort.
     pub options: Options,
-    /// First tokens of the sequence, kept f16 for ever, in the layers of [`CacheSpec::sinks_at`].
+    /// Number of first tokens that stay f16 for ever, in layers that keep sinks ([`CacheSpec::sinks_at`]).
     pub sinks: usize,
-    /// Newest tokens, kept f16. Older ones leave in fours, so up to three more wait; below 4, every token
-    /// leaves at once.
+    /// Number of newest tokens that stay f16. Older tokens leave in groups of four, so up to three more wait.
+    /// Below 4, every token leaves at once.
     pub hot: usize,
     /// Key centring.
     pub centring: Centring,
-    /// Numbers in which single queries meet encoded tokens.
+    /// Number format when single queries meet encoded tokens.
     pub arithmetic: Arithmetic,
-    /// Tokens that a query sees besides the sinks in layers without a kind of their own; older ones are evicted.
+    /// Number of tokens that a query sees besides the sinks, in layers that have no entry in `kinds`. Older
+    /// tokens are evicted.
     pub sliding_window: Option<usize>,
-    /// Most tokens that a layer may have, evicted ones included; `None` is more than any memory holds. What would be beyond it
-    /// is refused before anything changes ([`CacheError::TooLong`]).
+    /// Token limit of a layer, evicted tokens included. `None` allows more than any memory holds. A call that
+    /// would exceed it is refused before anything changes ([`CacheError::TooLong`]).
     pub max_tokens: Option<usize>,
-    /// Tiers behind the warm one: tokens after which pages go there, counted from the newest, and how. Each is older
-    /// than the one before it.
+    /// Tiers behind the warm one. Each has a number of tokens, counted from the newest, after which pages
+    /// move there. These numbers must increase.
     pub cold: Vec<(usize, Cold)>,
-    /// Factor of the logits; `None` is 1/sqrt(head_dim).
+    /// Scale of the logits; `None` is 1/sqrt(head_dim).
     pub scale: Option<f32>,
-    /// Logits l become cap * tanh(l / cap).
+    /// Soft cap: a logit l becomes cap * tanh(l / cap).
     pub soft_cap: Option<f32>,
-    /// Learned sinks: a logit for each query head of each layer that takes weight and adds no value,
-    /// `[num_layers, num_heads]`; empty where there are none.
+    /// Learned sinks, `[num_layers, num_heads]`: a logit per query head that takes weight and adds no value.
+    /// Empty if the model has none.
     pub sink_logits: Vec<f32>,
-    /// Runs of 32 encoded values are skipped in which no token weighs more than this share of the largest weight so far; 0
-    /// skips nothing. Of effect on queries one at a time.
+    /// A run of 32 encoded values is skipped if no token in it weighs more than this share of the largest
+    /// weight so far. 0 skips nothing. Applies to single queries only.
     pub sparse_values: f32,
-    /// Instruction set; `None` is the one that `TQKV_LEVEL` names, or the fastest of the machine.
+    /// Instruction set; `None` is that of `TQKV_LEVEL`, or the fastest of the machine.
     pub level: Option<Level>,
 }
 
 impl From<KvShape> for CacheSpec {
-    /// 4-bit scalar codes, the default sinks and hot window, automatic centring, no cold tier.
+    /// Uses 4-bit scalar codes, the default sinks and hot window, automatic centring, and no cold tier.
     fn from(shape: KvShape) -> Self {
         Self {
             shape,
@@ -153,24 +158,30 @@ impl From<KvShape> for CacheSpec {
 }
 
 impl CacheSpec {
-    /// First tokens kept f16 unless asked otherwise: attention gathers on them, whatever they say.
+    /// Default number of first tokens kept f16. Attention concentrates on them, whatever their text.
     pub const DEFAULT_SINKS: usize = 4;
-    /// Newest tokens kept f16 unless asked otherwise.
+    /// Default number of newest tokens kept f16.
     pub const DEFAULT_HOT: usize = 64;
 
-    /// [`KvShape::new`] with 4-bit scalar codes, the default sinks and hot window, automatic centring, no cold tier.
+    /// A spec of [`KvShape::new`] with 4-bit scalar codes, the default sinks and hot window, automatic
+    /// centring, and no cold tier.
     pub fn new(num_layers: usize, num_heads: usize, num_kv_heads: usize, head_dim: usize) -> Self {
         KvShape::new(num_layers, num_heads, num_kv_heads, head_dim).into()
     }
 
-    /// A cache of latent vectors (multi-head latent attention): each token has one vector of `latent_dim` coordinates, which
-    /// is encoded once and is key and value of all query heads, and a positional part of the key, `position_dim` coordinates
-    /// that stay f16. Queries are `[num_heads, latent_dim + position_dim]`, results `[num_heads, latent_dim]`; `k` is
-    /// `[n, latent_dim + position_dim]`, `v` empty. Logits are scaled by 1/sqrt of the whole unless [`CacheSpec::scale`] says
-    /// otherwise, which it should: a model scales by the head dim that it has before absorption. The codec of values is of
-    /// no effect, and nothing is centred.
+    /// A spec for latent vectors (multi-head latent attention). Each token has two parts:
     ///
-    /// Attention decodes each token once for all heads. With a `position_dim` of 0 keys and values are vectors of their own.
+    /// * One latent vector of `latent_dim` coordinates. It is encoded once and serves as key and value of all
+    ///   query heads.
+    /// * A positional part of the key of `position_dim` coordinates, which stays f16.
+    ///
+    /// Queries are `[num_heads, latent_dim + position_dim]` and results `[num_heads, latent_dim]`. `k` is
+    /// `[n, latent_dim + position_dim]` and `v` is empty. Set [`CacheSpec::scale`]: a model scales logits by
+    /// the head dim that it has before absorption. The default is 1/sqrt(latent_dim + position_dim). The
+    /// value codec has no effect, and nothing is centred.
+    ///
+    /// Attention decodes each token once for all heads. With a `position_dim` of 0, keys and values are
+    /// separate vectors.
     pub fn mla(num_layers: usize, num_heads: usize, latent_dim: usize, position_dim: usize) -> Self {
         let head_dim = latent_dim.saturating_add(position_dim);
         let shape = KvShape::new(num_layers, num_heads, 1, head_dim).with_value_dim(latent_dim);
@@ -212,7 +223,7 @@ impl CacheSpec {
         self
     }
 
-    /// Sets the numbers in which single queries meet encoded tokens.
+    /// Sets the number format when single queries meet encoded tokens.
     #[must_use]
     pub fn arithmetic(mut self, arithmetic: Arithmetic) -> Self {
         self.arithmetic = arithmetic;
@@ -226,42 +237,42 @@ impl CacheSpec {
         self
     }
 
-    /// Sets the most tokens that a layer may have.
+    /// Sets the token limit of a layer.
     #[must_use]
     pub fn max_tokens(mut self, tokens: usize) -> Self {
         self.max_tokens = Some(tokens);
         self
     }
 
-    /// Adds a tier behind those there are: pages go there when all their tokens are older than `after`.
+    /// Adds a tier behind the present ones. A page moves there when all its tokens are older than `after`.
     #[must_use]
     pub fn cold(mut self, after: usize, cold: Cold) -> Self {
         self.cold.push((after, cold));
         self
     }
 
-    /// Sets codecs by layer.
+    /// Sets codecs for some layers.
     #[must_use]
     pub fn layers(mut self, policy: LayerPolicy) -> Self {
         self.layers = policy;
         self
     }
 
-    /// Sets what each layer's queries see, one kind a layer.
+    /// Sets the tokens that each layer's queries see, one kind per layer.
     #[must_use]
     pub fn kinds(mut self, kinds: Vec<LayerKind>) -> Self {
         self.kinds = kinds;
         self
     }
 
-    /// Sets the factor of the logits.
+    /// Sets the scale of the logits.
     #[must_use]
     pub fn scale(mut self, scale: f32) -> Self {
         self.scale = Some(scale);
         self
     }
 
-    /// Sets a soft cap of the logits.
+    /// Sets the soft cap of the logits.
     #[must_use]
     pub fn soft_cap(mut self, cap: f32) -> Self {
         self.soft_cap = Some(cap);
@@ -282,22 +293,22 @@ impl CacheSpec {
         self
     }
 
-    /// Sets the instruction set, whatever `TQKV_LEVEL` says.
+    /// Sets the instruction set. `TQKV_LEVEL` has no effect then.
     #[must_use]
     pub fn level(mut self, level: Level) -> Self {
         self.level = Some(level);
         self
     }
 
-    /// What the queries of a layer see.
+    /// The tokens that the queries of a layer see.
     #[doc(hidden)]
     pub fn kind(&self, layer: usize) -> LayerKind {
         let all = self.sliding_window.map_or(LayerKind::Full, LayerKind::Sliding);
         self.kinds.get(layer).copied().unwrap_or(all)
     }
 
-    /// First tokens that a layer keeps as f16: [`CacheSpec::sinks`], and none where the model itself slides
-    /// ([`CacheSpec::kinds`]), as its queries see none beside their window.
+    /// Number of first tokens that a layer keeps as f16. This is [`CacheSpec::sinks`], or 0 if the model
+    /// itself has a sliding window in this layer ([`CacheSpec::kinds`]).
     #[doc(hidden)]
     pub fn sinks_at(&self, layer: usize) -> usize {
         let slides = matches!(self.kinds.get(layer), Some(LayerKind::Sliding(_)));
@@ -310,9 +321,10 @@ impl CacheSpec {
         self.layers.codecs(layer, self.shape.num_layers, (self.key, self.value))
     }
 
-    /// Largest norms of a layer's keys and values: every such vector can be stored, whatever its direction
-    /// ([`AnyCodec::max_norm`]). Half of that where keys are centred, as the mean may point the other way, and half where
-    /// pages go cold in another codec, as scales grow then.
+    /// Largest accepted norms of a layer's keys and values. Every vector up to this norm can be stored,
+    /// whatever its direction ([`AnyCodec::max_norm`]). The bound is halved for centred keys, because the
+    /// mean may point the other way. It is halved again if pages are demoted to another codec, because scales
+    /// grow then.
     ///
     /// # Errors
     /// A head dim that a codec does not support.
@@ -331,11 +343,11 @@ impl CacheSpec {
         if self.centring != Centring::Off {
             norms[0] /= 2.0;
         }
-        // Every vector is a row of f16 first.
+        // Every vector is stored as a row of f16 first.
         Ok(norms.map(|norm| norm.min(f16::MAX.to_f32())))
     }
 
-    /// The codecs of keys and of values, or of latent vectors and of positional parts.
+    /// The codecs of keys and values, or of latent vectors and positional parts.
     pub(super) fn make_codecs(&self, (key, value): KvPair) -> Result<[AnyCodec; 2], CacheError> {
         let make = |id: CodecId, what: &str, dim: usize| {
             AnyCodec::new(id, dim, self.options)
@@ -350,7 +362,7 @@ impl CacheSpec {
         Ok([make(key, "head_dim", head_dim)?, make(value, what, value_dim)?])
     }
 
-    /// Tokens in `k` and `v`; as [`KvShape::check_tokens`].
+    /// Number of tokens in `k` and `v`; see [`KvShape::check_tokens`].
     pub(super) fn check_tokens(
         &self,
         layer: usize,
@@ -373,13 +385,13 @@ impl CacheSpec {
         }
     }
 
-    /// Refuses a layer of more tokens than it may have; they are counted before any is taken up.
+    /// Refuses more tokens than a layer may have, before any is appended.
     pub(super) fn check_length(&self, layer: usize, tokens: usize) -> Result<(), CacheError> {
         let limit = self.max_tokens.unwrap_or(MOST_TOKENS);
         if tokens > limit { Err(CacheError::TooLong { layer, tokens, limit }) } else { Ok(()) }
     }
 
-    /// The two kinds of vectors that a token of one head has.
+    /// The two vectors of a token in one head, as strided views.
     pub(super) fn sides<'a>(&self, k: Floats<'a>, v: Floats<'a>) -> [Vectors<'a>; 2] {
         let KvShape { head_dim, value_dim, .. } = self.shape;
         if self.position_dim > 0 {
@@ -390,7 +402,7 @@ impl CacheSpec {
         }
     }
 
-    /// Refuses what no cache can be.
+    /// Refuses a spec that no cache can have.
     pub(super) fn check(&self) -> Result<(), CacheError> {
         let bad = |why: String| Err(CacheError::BadSpec(why));
         self.check_attention()?;
@@ -399,17 +411,20 @@ impl CacheSpec {
         let after = self.cold.iter().map(|(after, _)| *after);
         for (what, tokens) in [("sinks", self.sinks), ("the hot window", self.hot)] {
             if tokens > MOST_TOKENS {
-                return bad(format!("{what} of {tokens} tokens; accepted are up to {MOST_TOKENS}"));
+                return bad(format!("{what} of {tokens} tokens: expected at most {MOST_TOKENS}"));
             }
         }
         if after.clone().any(|tokens| tokens > MOST_TOKENS) || !after.is_sorted_by(|a, b| a < b) {
-            return bad(format!("cold tiers begin after ever more tokens, at most {MOST_TOKENS}"));
+            return bad(format!(
+                "cold tiers are not in order of age: expected each to begin after more tokens than the one \
+                 before, at most {MOST_TOKENS}"
+            ));
         }
         for layer in 0..num_layers {
             match self.kind(layer) {
                 LayerKind::Sliding(window) if window < self.hot || window > MOST_TOKENS => {
                     return bad(format!(
-                        "a sliding window of {window} tokens; accepted are {} (the hot window) to {MOST_TOKENS}",
+                        "a sliding window of {window} tokens: expected {} (the hot window) to {MOST_TOKENS}",
                         self.hot
                     ));
                 }
@@ -419,32 +434,32 @@ impl CacheSpec {
         }
         if !(0.0..1.0).contains(&self.sparse_values) {
             return bad(format!(
-                "values are skipped below a share of {}; accepted are 0 to 1",
+                "sparse-values {} is not valid: expected 0 or more, and less than 1",
                 self.sparse_values
             ));
         }
         Ok(())
     }
 
-    /// Refuses an attention that no cache computes, compressed or exact.
+    /// Refuses attention settings that neither the compressed nor the exact cache supports.
     pub(crate) fn check_attention(&self) -> Result<(), CacheError> {
         let bad = |why: String| Err(CacheError::BadSpec(why));
         self.shape.check()?;
         let KvShape { num_layers, num_heads, num_kv_heads, head_dim, value_dim, .. } = self.shape;
-        // Before anything is done for each layer.
+        // Checked before any work per layer.
         let heads = num_layers.saturating_mul(num_kv_heads);
         if heads > MOST_HEADS {
-            return bad(format!("{heads} KV heads in all layers; accepted are up to {MOST_HEADS}"));
+            return bad(format!("{heads} KV heads in all layers: expected at most {MOST_HEADS}"));
         }
         if self.position_dim > 0 && head_dim.checked_sub(self.position_dim) != Some(value_dim) {
             return bad(format!(
-                "head_dim {head_dim} of latent vectors; accepted is {value_dim} (value_dim) + {} (position_dim)",
+                "head_dim {head_dim} of latent vectors: expected {value_dim} (value_dim) + {} (position_dim)",
                 self.position_dim
             ));
         }
         if !self.kinds.is_empty() && self.kinds.len() != num_layers {
             return bad(format!(
-                "{} kinds for {num_layers} layers; accepted is one a layer",
+                "{} kinds for {num_layers} layers: expected one per layer",
                 self.kinds.len()
             ));
         }
@@ -457,7 +472,7 @@ impl CacheSpec {
         if !self.sink_logits.is_empty() && self.sink_logits.len() != num_layers * num_heads {
             let wanted = num_layers * num_heads;
             return bad(format!(
-                "{} sink logits; accepted are {wanted}, one a query head",
+                "{} sink logits: expected {wanted}, one per query head",
                 self.sink_logits.len()
             ));
         }
@@ -465,7 +480,7 @@ impl CacheSpec {
             return bad("sink logits must be finite".into());
         }
         if self.scale.is_some_and(|scale| !scale.is_finite()) {
-            return bad("the factor of the logits must be finite".into());
+            return bad("the scale of the logits must be finite".into());
         }
         if self.soft_cap.is_some_and(|cap| !(cap.is_finite() && cap > 0.0)) {
             return bad("a soft cap must be finite and above 0".into());
@@ -473,7 +488,7 @@ impl CacheSpec {
         Ok(())
     }
 
-    /// Refuses tiers that a layer's pages cannot go through.
+    /// Refuses tiers that the pages of a layer cannot move through.
     fn check_tiers(&self, layer: usize) -> Result<(), CacheError> {
         let (mut key, mut value) = self.codecs_at(layer);
         for (i, (_, cold)) in self.cold.iter().enumerate() {
@@ -488,7 +503,9 @@ impl CacheSpec {
                     (key, value) = (cold_key, cold_value);
                 }
                 Cold::Spill(_) if i + 1 < self.cold.len() => {
-                    return Err(CacheError::BadSpec("a tier behind the spill file; accepted is none".into()));
+                    return Err(CacheError::BadSpec(
+                        "a tier is behind the spill file: expected the file to be the last tier".into(),
+                    ));
                 }
                 Cold::Spill(_) => {}
             }
@@ -497,10 +514,10 @@ impl CacheSpec {
     }
 }
 
-/// Which codecs a page may be encoded again in.
+/// Refuses a demotion from one codec to another that makes no sense.
 ///
-/// Encoding again adds the errors of both codecs. From one trellis to the next narrower one that ratio is so bad (a
-/// quarter of the error is there already) that the result is a fifth worse than the narrow codec alone.
+/// Encoding again adds the errors of both codecs. From a trellis code to the one with one bit less, the first
+/// error is already a quarter of the second. The result is then a fifth worse than the narrow codec alone.
 fn check_demotion(warm: CodecId, cold: CodecId, dim: usize) -> Result<(), CacheError> {
     let trellis = |id: CodecId| id.trellis().is_some();
     let refused = if cold == warm {
@@ -508,9 +525,9 @@ fn check_demotion(warm: CodecId, cold: CodecId, dim: usize) -> Result<(), CacheE
     } else if cold.is_rotated() != warm.is_rotated() {
         "both must be rotated or both unrotated"
     } else if cold.block_bytes(dim) >= warm.block_bytes(dim) {
-        "that would take more bytes for no less error; accepted are fewer bits"
+        "that would not save bytes: expected a codec with fewer bits"
     } else if trellis(warm) && trellis(cold) && cold.bits() + 1 == warm.bits() {
-        "trellis codes lose a fifth when one bit is dropped; drop two, or stay"
+        "a trellis code with one bit less adds a fifth of error: expected two bits less, or the same codec"
     } else {
         return Ok(());
     };

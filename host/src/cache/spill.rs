@@ -1,8 +1,8 @@
-//! The file behind the cold tier: pages are written once, read back whole, and their room is used again.
+//! The file of the cold tier. Pages are written once and read back whole, and free ranges are reused.
 //!
-//! Pages are copied in and out, not mapped: whoever shortens or overwrites the file (a full disk, another program with
-//! the descriptor) causes an error that is reported, not a signal or a wrong answer. The file has no name and
-//! vanishes with the last cache that uses it. Unix only, for reads at an offset.
+//! Pages are copied, not mapped. If the disk is full, or another program changes the file, the result is an
+//! error and not a signal or a wrong value. The file has no name and vanishes with the last cache that uses
+//! it. It needs a Unix system for reads at an offset.
 
 use super::meter::{Event, count};
 use std::collections::BTreeMap;
@@ -12,29 +12,30 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tqkv_simd::page::Line;
 
-/// An unnamed file; clones share it.
+/// An unnamed file. Clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct SpillFile(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     file: File,
-    /// The process that made it. A child of fork(2) has the same file and its own copy of the room.
+    /// The process that created it. After fork(2), a child shares the file but has its own copy of the free
+    /// ranges.
     process: u32,
     room: Mutex<Room>,
     #[cfg(test)]
     faults: super::tests::Faults,
 }
 
-/// Which ranges of the file are used.
+/// The used and free ranges of the file.
 #[derive(Debug, Default)]
 struct Room {
-    /// Start and length of what is free before `end`; neighbours are one.
+    /// Start and length of each free range before `end`. Adjacent ranges are merged.
     free: BTreeMap<u64, u64>,
     end: u64,
 }
 
-/// Lines in the file; copies share them, and the last one frees their room.
+/// Lines in the file. Copies share them, and dropping the last copy frees the range.
 #[derive(Clone, Debug)]
 pub(super) struct Spilled(Arc<Slot>);
 
@@ -47,7 +48,7 @@ struct Slot {
 }
 
 impl SpillFile {
-    /// Creates the file in `folder`; it is removed from the folder at once.
+    /// Creates a file in `folder`, and unlinks it at once.
     pub(super) fn create(folder: &Path) -> io::Result<Self> {
         if !cfg!(unix) {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "a spill file needs a Unix system"));
@@ -66,12 +67,12 @@ impl SpillFile {
         }))
     }
 
-    /// True if this process made the file, so that no other process says what is where.
+    /// True if this process created the file, so that it alone manages the ranges.
     fn is_own(&self) -> bool {
         self.0.process == std::process::id()
     }
 
-    /// Writes lines where there is room.
+    /// Writes lines to a free range.
     pub(super) fn write(&self, lines: &[Line]) -> io::Result<Spilled> {
         if !self.is_own() {
             return Err(io::Error::other(
@@ -81,7 +82,7 @@ impl SpillFile {
         let bytes: &[u8] = bytemuck::cast_slice(lines);
         let start = self.room().take(bytes.len() as u64);
         let slot = Slot { file: self.clone(), start, lines: lines.len(), crc: crc32fast::hash(bytes) };
-        // Where this fails, the slot gives its room back.
+        // On failure, dropping the slot frees its range.
         check_limit(start + bytes.len() as u64)?;
         #[cfg(test)]
         self.0.faults.check()?;
@@ -101,7 +102,7 @@ impl SpillFile {
 }
 
 impl Spilled {
-    /// How many lines there are.
+    /// Number of lines.
     pub(super) fn len(&self) -> usize {
         self.0.lines
     }
@@ -124,7 +125,8 @@ impl Spilled {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        // The parent's pages stay where they are. Whoever held the lock when it forked is not here to let it go.
+        // Ranges of the parent process stay used. The lock may be held for ever by a thread that does not
+        // exist in the child.
         if !self.file.is_own() {
             return;
         }
@@ -132,14 +134,14 @@ impl Drop for Slot {
         let end = room.end;
         room.give_back(self.start, (self.lines * size_of::<Line>()) as u64);
         if room.end < end {
-            // A file that stays long costs room on the disk, and nothing else.
+            // If the file cannot be shortened, it only takes more disk space.
             let _ = self.file.0.file.set_len(room.end);
         }
     }
 }
 
 impl Room {
-    /// The first range that is long enough; at the end where there is none.
+    /// Takes the first free range that is long enough, or one at the end.
     fn take(&mut self, len: u64) -> u64 {
         let found = self.free.iter().find(|(_, free)| **free >= len).map(|(&start, &free)| (start, free));
         let Some((start, free)) = found else {
@@ -172,7 +174,7 @@ impl Room {
     }
 }
 
-/// Refuses what the limit on file sizes (`ulimit -f`) forbids: the system would kill the process.
+/// Refuses what the limit on file sizes (`ulimit -f`) forbids, because the system would kill the process.
 #[cfg(unix)]
 fn check_limit(end: u64) -> io::Result<()> {
     use rustix::process::{Resource, getrlimit};
@@ -218,7 +220,7 @@ mod tests {
         vec![bytemuck::cast::<[u8; 64], Line>([value; 64]); lines]
     }
 
-    /// The state of a child of fork(2): the same file, its own memory.
+    /// Models a child of fork(2): the same file with its own memory.
     #[test]
     fn another_process_neither_shortens_nor_writes_the_file() {
         let folder = tempfile::tempdir().unwrap();
@@ -236,7 +238,7 @@ mod tests {
         copy.read(&mut lines).unwrap();
         assert_eq!(lines, page(3, 4), "it reads what was there");
         assert!(of_child.write(&page(5, 1)).unwrap_err().to_string().contains("is a child of"));
-        // A lock that another thread held stays held in a child.
+        // A lock of another thread stays locked in a child.
         let held = of_child.room();
         drop(copy);
         drop(held);

@@ -1,20 +1,20 @@
-//! What a cache holds, counted on the structures themselves.
+//! Statistics of a cache, computed from its structures.
 
 use super::head::Head;
 use super::means::State;
 
-/// Tokens by tier and bytes as allocated. Token counts are of the first KV head that holds any;
-/// bytes are of the whole cache.
+/// Tokens by tier, and allocated bytes. Token counts are of the first KV head that has any. Bytes are of the
+/// whole cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct CacheStats {
-    /// Tokens appended and not truncated, evicted ones included.
+    /// Tokens that were appended and not truncated, evicted ones included.
     pub tokens: usize,
-    /// First tokens, f16.
+    /// First tokens, in f16.
     pub sinks: usize,
-    /// Values in the hot window, f16.
+    /// Values in the hot window, in f16.
     pub hot: usize,
-    /// Keys beyond the hot window that wait for the mean, f16.
+    /// Keys beyond the hot window that wait for their mean, in f16.
     pub waiting_keys: usize,
     /// Values in warm pages.
     pub warm: usize,
@@ -22,11 +22,11 @@ pub struct CacheStats {
     pub cold: usize,
     /// Values evicted behind the sliding window.
     pub evicted: usize,
-    /// KV heads (over all layers) whose keys are centred.
+    /// KV heads of all layers whose keys are centred.
     pub centred_heads: usize,
-    /// Bytes of memory held for keys and values, spare capacity included; what is shared with forks counts whole.
+    /// Bytes allocated for keys and values, spare capacity included. Memory shared with forks counts in full.
     pub allocated_bytes: usize,
-    /// Bytes of that which other caches use as well.
+    /// Bytes of `allocated_bytes` that other caches share.
     pub shared_bytes: usize,
     /// Bytes in the spill file.
     pub spilled_bytes: usize,
@@ -61,15 +61,15 @@ impl CacheStats {
         stats
     }
 
-    /// Allocated bytes per token held; 0 where there are none.
+    /// Allocated bytes per held token; 0 without tokens.
     pub fn bytes_per_token(&self) -> f64 {
         let held = self.tokens - self.evicted;
         if held == 0 { 0.0 } else { self.allocated_bytes as f64 / held as f64 }
     }
 }
 
-/// What encoding and centring did in one KV head, on a running sample of one token a page since the cache was made or
-/// reset; 0 where no page is full yet.
+/// Effect of encoding and centring in one KV head. The errors are measured on one token per page since the
+/// cache was made or reset. They are 0 before the first page is full.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct HeadStats {
@@ -77,15 +77,17 @@ pub struct HeadStats {
     pub layer: usize,
     /// KV head.
     pub kv_head: usize,
-    /// Bytes of memory held, as [`CacheStats::allocated_bytes`].
+    /// Allocated bytes, counted as in [`CacheStats::allocated_bytes`].
     pub allocated_bytes: usize,
-    /// Means that the keys have had.
+    /// Number of key means so far.
     pub means: usize,
-    /// Energy of the keys that is left when their mean is taken off: 1 where they are not centred.
+    /// Share of the keys' energy that remains after their mean is subtracted. It is 1 if they are not
+    /// centred.
     pub centred_energy: f64,
-    /// Squared error of keys over their squared norm.
+    /// Squared error of keys divided by their squared norm.
     pub key_error: f64,
-    /// Squared error of values over their squared norm; of positional parts in a cache of latent vectors, which have none.
+    /// Squared error of values divided by their squared norm. In a cache of latent vectors it is of the
+    /// positional parts, whose error is 0.
     pub value_error: f64,
 }
 

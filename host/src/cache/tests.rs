@@ -1,6 +1,6 @@
-//! Random operations on caches whose spill file, budget or allocator fails, at every call in turn.
+//! Random operations on caches whose spill file, budget or allocator fails at every call in turn.
 //!
-//! A refused operation changes nothing, and heads stay in step.
+//! A refused operation changes nothing, and all heads have the same length.
 
 use super::tier::Store;
 use super::{CacheSpec, CacheStats, Centring, Cold, KvCache};
@@ -9,12 +9,12 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tqkv_core::CodecId;
 
-/// Which calls of a spill file, a budget or the allocator fail.
+/// Selects the calls of a spill file, a budget or the allocator that fail.
 #[derive(Debug)]
 pub(crate) struct Faults {
-    /// Calls until then succeed.
+    /// Number of calls that succeed first.
     left: AtomicUsize,
-    /// How many fail then.
+    /// Number of calls that fail after them.
     fail: AtomicUsize,
 }
 
@@ -25,13 +25,13 @@ impl Default for Faults {
 }
 
 impl Faults {
-    /// Lets `left` calls succeed and the `fail` next ones fail.
+    /// Lets `left` calls succeed and the next `fail` calls fail.
     fn set(&self, left: usize, fail: usize) {
         self.left.store(left, Ordering::SeqCst);
         self.fail.store(fail, Ordering::SeqCst);
     }
 
-    /// Takes one call; fails where it is to fail.
+    /// Counts one call, and fails if it is one of those to fail.
     pub(crate) fn check(&self) -> io::Result<()> {
         let take = |count: &AtomicUsize| {
             count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| match count {
@@ -51,7 +51,7 @@ const KV_HEADS: usize = 2;
 const HEADS: usize = 4;
 const DIM: usize = 32;
 
-/// The operations that are made to fail.
+/// The parts that are made to fail.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Part {
     File,
@@ -61,7 +61,7 @@ enum Part {
 
 const PARTS: [Part; 3] = [Part::File, Part::Budget, Part::Memory];
 
-/// Lets `left` calls of a part succeed, and the `fail` next ones fail.
+/// Lets `left` calls of a part succeed and the next `fail` calls fail.
 fn set_faults(cache: &KvCache, part: Part, left: usize, fail: usize) {
     match part {
         Part::File => file_of(cache).set(left, fail),
@@ -105,9 +105,9 @@ enum Op {
     Append(usize, Vec<f32>, Vec<f32>),
     Prefill(usize, Vec<f32>, Vec<f32>, Vec<f32>),
     Truncate(usize),
-    /// The cache goes on as its own copy; what it was is kept.
+    /// Replaces the cache by its copy; the original is kept.
     Fork,
-    /// The cache goes on as what its snapshot says.
+    /// Replaces the cache by one that its snapshot restores.
     Restore,
 }
 
@@ -115,7 +115,7 @@ impl Op {
     fn random(random: &mut Random, cache: &KvCache) -> Self {
         let layer = random.below(LAYERS);
         let len = cache.layers[layer].heads[0].len();
-        // Up to where the next token makes a page colder, among others.
+        // Some lengths end just before a page becomes colder.
         let n = [0, 1, 1, 1, 127 - len % 128, 127 - len % 128, 9, 330][random.below(8)];
         match random.below(13) {
             0..5 => Self::Append(layer, random.vector(n * KV_HEADS * DIM), random.vector(n * KV_HEADS * DIM)),
@@ -151,12 +151,12 @@ impl Op {
     }
 }
 
-/// Equal but for rounding: attention takes pages of the file one by one, and those in memory two by two.
+/// Equal except for rounding: attention takes pages of the file one by one, and those in memory two by two.
 fn close(a: &[f32], b: &[f32]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() < 2e-3)
 }
 
-/// Every key and value of every head, in bits, and what the cache says of itself.
+/// The bits of every key and value of every head, and the statistics.
 fn held(cache: &KvCache) -> (Vec<Vec<u32>>, CacheStats) {
     no_faults(cache);
     let mut all = Vec::new();
@@ -187,25 +187,26 @@ fn specs(folder: &std::path::Path) -> Vec<CacheSpec> {
     ]
 }
 
-/// Operations that were done, and those that were refused.
+/// Counts the operations that succeeded and those that were refused.
 #[derive(Debug, Default)]
 struct Counts {
     done: usize,
     refused: usize,
 }
 
-/// One life: operations on a cache whose file or budget fails at call 0, 1, 2 and so on of each, until the operation gets through.
+/// Runs operations on a cache whose file or budget fails. The failure comes at call 0, 1, 2 and so on, until
+/// the operation succeeds.
 fn live(spec: &CacheSpec, seed: u64, ops: usize, counts: &mut Counts) {
     let mut random = Random(seed * 2 + 1);
     let mut cache = KvCache::new(spec.clone()).unwrap();
-    // A cache whose file never fails, beside it.
+    // A second cache whose file never fails.
     let mut twin = KvCache::new(spec.clone()).unwrap();
     let (mut kept, mut kept_twin) = (None, None);
     for step in 0..ops {
         let op = Op::random(&mut random, &cache);
         let before = held(&cache);
         let part = PARTS[random.below(PARTS.len())];
-        // One call that fails, or all from there on.
+        // Either one call fails, or all calls from there on.
         let many = if random.below(2) == 0 { 1 } else { usize::MAX };
         for call in 0.. {
             let what = format!("life {seed}, step {step}: {part:?} fails at call {call}, {many} times");
@@ -228,7 +229,8 @@ fn live(spec: &CacheSpec, seed: u64, ops: usize, counts: &mut Counts) {
                     counts.refused += 1;
                     let after = held(&cache);
                     assert!(after.0 == before.0, "{what}: what is held has changed");
-                    // Pages that found no room in the file before may have gone there. Lists may keep room, and no longer be shared.
+                    // Pages that found no room in the file earlier may have moved there. Lists may keep room
+                    // and may no longer be shared.
                     let mut stats = after.1;
                     if part == Part::Memory {
                         stats.allocated_bytes = before.1.allocated_bytes;
@@ -251,7 +253,8 @@ fn live(spec: &CacheSpec, seed: u64, ops: usize, counts: &mut Counts) {
     assert_eq!(budget.used(), 0, "life {seed}: what is dropped gives its bytes back");
 }
 
-/// By default a few lives, `TQKV_LIVES=n` times as many; 10,000 with `TQKV_EXHAUSTIVE=1`.
+/// By default this runs a few sequences, with `TQKV_LIVES=n` n times as many, and 10,000 with
+/// `TQKV_EXHAUSTIVE=1`.
 #[test]
 fn what_is_refused_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
@@ -269,7 +272,7 @@ fn what_is_refused_changes_nothing() {
     assert!(counts.refused > 5 * lives as usize, "{counts:?}");
 }
 
-/// The page whose last token is the next but one stays as it is.
+/// An empty append moves no page, not even one that the next token would move.
 #[test]
 fn an_append_of_no_tokens_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
@@ -292,7 +295,7 @@ fn an_append_of_no_tokens_changes_nothing() {
     }
 }
 
-/// Chunks of a snapshot: magic and version, spec, KV heads, end.
+/// The chunks of a snapshot: magic and version, spec, KV heads, end.
 fn chunks(bytes: &[u8]) -> Vec<Vec<u8>> {
     let (head, mut rest) = bytes.split_at(12);
     let mut chunks = vec![head.to_vec()];
@@ -314,7 +317,7 @@ fn joined(chunks: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// Whoever writes a snapshot may write what no cache has, with checksums that are right.
+/// A forged snapshot may hold values that no cache has, with correct checksums.
 #[test]
 fn means_and_sums_that_no_cache_has_are_refused() {
     let spec = CacheSpec::new(1, 1, 1, DIM).codecs(CodecId::S4, CodecId::S4).sinks(0).hot(0);
@@ -326,7 +329,7 @@ fn means_and_sums_that_no_cache_has_are_refused() {
     let mut bytes = Vec::new();
     cache.snapshot(&mut bytes).unwrap();
     let good = chunks(&bytes);
-    // No sinks, state, one mean of page 0, sums.
+    // The layout: no sinks, a state, one mean of page 0, then sums.
     let (mean, sums) = (8 + 1 + 8 + 8, 8 + 1 + 8 + 8 + 4 * DIM + 8);
     let longest = cache.layers[0].max_norms[0];
     let mut with = |at: usize, bytes: &[u8]| {
@@ -342,7 +345,7 @@ fn means_and_sums_that_no_cache_has_are_refused() {
         let error = with(sums, &bad.to_le_bytes()).unwrap_err().to_string();
         assert!(error.contains("do not fit each other"), "{bad}: {error}");
     }
-    // The worst that is taken over: keys are encoded with the next mean, and with the one after it.
+    // The worst values that are accepted. Keys are encoded with the next mean, and with the one after it.
     with(mean, &longest.to_le_bytes()).unwrap();
     let most = (8.0 * longest * 65536.0 * 128.0) as i64;
     with(sums, &most.to_le_bytes()).unwrap();
@@ -352,7 +355,8 @@ fn means_and_sums_that_no_cache_has_are_refused() {
     }
 }
 
-/// Keys of a page that went cold decode to others than those that were summed, so a cut leaves a part in the sums.
+/// Keys of a demoted page decode to other values than those that were summed, so a cut leaves a difference in
+/// the sums.
 #[test]
 fn a_cache_that_was_cut_into_a_cold_page_is_restored() {
     let demote = Cold::Demote { key: CodecId::N3, value: CodecId::N2 };
@@ -370,7 +374,7 @@ fn a_cache_that_was_cut_into_a_cold_page_is_restored() {
     assert_eq!(cache.len(), 127);
 }
 
-/// A writer whose flushes a signal interrupts.
+/// A writer whose flushes are interrupted by a signal.
 struct Interrupted {
     bytes: Vec<u8>,
     times: usize,

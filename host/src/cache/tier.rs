@@ -1,4 +1,4 @@
-//! The tiers of encoded tokens of one side of a head: warm, then ever colder ones.
+//! The tiers of the encoded tokens of one side of a head: warm first, then colder ones.
 
 use super::format::{PageFormat, Side};
 use super::spec::{CacheSpec, Cold};
@@ -9,10 +9,10 @@ use tqkv_core::{AnyCodec, EncodeError, ScaleMode, demote};
 use tqkv_simd::Level;
 use tqkv_simd::page::Line;
 
-/// Tokens that leave the hot window together: encoders are faster with several vectors.
+/// Number of tokens that leave the hot window together. Encoders are faster with several vectors.
 pub(super) const BATCH: usize = 4;
 
-/// Where the pages of a tier are.
+/// The place of a tier's pages.
 #[derive(Clone, Debug)]
 pub(super) enum Store {
     Memory,
@@ -22,17 +22,17 @@ pub(super) enum Store {
 #[derive(Debug)]
 struct Tier {
     format: PageFormat,
-    /// Pages all of whose tokens are older than this are in this tier or behind it.
+    /// A page whose tokens are all older than this is in this tier or a colder one.
     after: usize,
     store: Store,
 }
 
-/// The tiers, warm first; heads of a layer share them.
+/// The tiers, warm first. All heads of a layer share them.
 #[derive(Clone, Debug)]
 pub(super) struct Tiers(Arc<[Tier]>);
 
 impl Tiers {
-    /// Those of one side of a layer; `file` where the last one is a file.
+    /// Makes the tiers of one side of a layer. `file` is set if the last tier is a file.
     pub(super) fn new(
         spec: &CacheSpec,
         layer: usize,
@@ -58,7 +58,7 @@ impl Tiers {
                     return Err(CacheError::BadSpec("a spill tier without a file".into()));
                 }
             };
-            // A page is whole when its last token, and the few that leave with it, have left the hot window.
+            // A page is full once its last token and the rest of that batch have left the hot window.
             tiers.push(Tier { format, after: (*after).max(spec.hot + BATCH - 1), store });
         }
         Ok(Self(tiers.into()))
@@ -85,8 +85,8 @@ impl Tiers {
     }
 }
 
-/// Encodes vectors, and where only a scale's correction pushes one out of f16,
-/// keeps its plain norm.
+/// Encodes vectors. If only the correction of a scale overflows f16, the vector is stored with its plain
+/// norm.
 pub(super) fn encode(format: &PageFormat, x: &[f32], blocks: &mut [u8]) -> Result<(), CacheError> {
     let (level, codec) = (format.level(), format.codec());
     let at_once = tqkv_simd::codec::encode(level, codec, x, blocks);
@@ -110,9 +110,8 @@ fn encode_one(level: Level, codec: &AnyCodec, x: &[f32], block: &mut [u8]) -> Re
     tqkv_simd::codec::encode(level, codec, x, block).map_err(|failed| failed.error)
 }
 
-/// The first `count` tokens of a page of one format as a page of another: by dropping bits where both
-/// are nested and the target is narrower, unchanged where the codec is the same, else by way of the
-/// decoded vectors.
+/// Converts the first `count` tokens of a page to another format. Blocks of the same codec stay unchanged. A
+/// nested codec drops bits for a narrower nested one. Any other pair goes through the decoded vectors.
 pub(super) fn transcode(
     from: &PageFormat,
     page: &[Line],

@@ -1,7 +1,7 @@
-//! One side (keys or values) of one KV head: sinks, encoded pages, recent rows.
+//! One side (keys or values) of one KV head: sinks, encoded pages, and recent rows.
 //!
-//! Positions count from the start of the sequence. Those below the number of sinks are sinks;
-//! then come the pages; what is newer is uncompressed. Here tokens come and go; [`read`] is how they are attended to.
+//! Positions count from the start of the sequence: first the sinks, then the pages, then the uncompressed
+//! recent rows. This file appends and drops tokens; [`read`] serves attention.
 
 mod read;
 
@@ -22,16 +22,16 @@ use std::sync::Arc;
 use tqkv_core::AnyCodec;
 use tqkv_simd::Level;
 
-/// Tokens that are taken up at once: bounds the rows that wait.
+/// Number of tokens that are appended at once. It bounds the rows that wait.
 pub(super) const PIECE: usize = 64;
 
-/// Of `extra` tokens beyond a hot window of `hot`, how many are encoded.
+/// Number of tokens to encode if `extra` tokens lie beyond a hot window of `hot`.
 pub(super) fn leaving(hot: usize, extra: usize) -> usize {
-    // A window shorter than a batch means every token at once.
+    // With a window shorter than a batch, every token is encoded at once.
     if hot < BATCH { extra } else { extra / BATCH * BATCH }
 }
 
-/// A cut that cannot fail any more: what was to be read for it has been read.
+/// A planned cut. It cannot fail any more, because everything it needs has been read.
 pub(super) struct Cut {
     len: usize,
     means: Option<Means>,
@@ -47,9 +47,9 @@ pub(super) struct Track {
     sinks: Arc<Rows>,
     pages: Pages,
     recent: Arc<Rows>,
-    /// Of keys; those of values are off.
+    /// Means of keys. Off for values.
     means: Means,
-    /// The oldest recent tokens, where their encoding has begun.
+    /// The oldest recent tokens, if their encoding has begun.
     ahead: Option<Ahead>,
     sample: Sample,
 }
@@ -98,7 +98,7 @@ impl Track {
         self.pages.warm().codec()
     }
 
-    /// The instruction set of all work on the track.
+    /// The instruction set for all work on the track.
     pub(super) fn level(&self) -> Level {
         self.pages.warm().level()
     }
@@ -112,23 +112,23 @@ impl Track {
         self.sink_capacity
     }
 
-    /// Newest tokens that stay uncompressed.
+    /// Number of newest tokens that stay uncompressed.
     pub(super) fn hot(&self) -> usize {
         self.hot
     }
 
-    /// Whether an encoder searches, so that encoding is worth a thread.
+    /// True if the encoder searches, so that encoding is worth a thread.
     pub(super) fn is_dear(&self) -> bool {
         self.codec().trellis().is_some()
     }
 
-    /// Recent rows that wait beyond the hot window before any is encoded.
+    /// Number of recent rows beyond the hot window that wait before any is encoded.
     pub(super) fn wait(&self) -> usize {
         if self.means.state() == State::Learning { MEAN_TOKENS } else { 0 }
     }
 
-    /// Makes room for the rows of `tokens` more. They are the large pieces that an append asks for; where one cannot be had,
-    /// nothing has changed yet.
+    /// Makes room for the rows of `tokens` more tokens. These are the large allocations of an append. If one
+    /// fails, nothing has changed yet.
     pub(super) fn make_room(&mut self, tokens: usize) -> Result<(), CacheError> {
         let (sinks, recent) = self.rows_after(tokens);
         if sinks > self.sinks.len() {
@@ -137,7 +137,7 @@ impl Track {
         own(&mut self.recent)?.make_room(recent)
     }
 
-    /// The most rows that sinks and recent tokens may be while `tokens` more are taken up.
+    /// Upper bounds of the sink rows and of the recent rows while `tokens` more tokens are appended.
     fn rows_after(&self, tokens: usize) -> (usize, usize) {
         let sinks = tokens.min(self.sink_capacity - self.sinks.len());
         let (held, after) = (self.recent.len(), self.recent.len() + tokens - sinks);
@@ -145,7 +145,7 @@ impl Track {
         (self.sinks.len() + sinks, most)
     }
 
-    /// Appends tokens and encodes what leaves the hot window.
+    /// Appends tokens and encodes those that leave the hot window.
     pub(super) fn push(&mut self, x: Vectors<'_>, scratch: &mut Scratch) -> Result<(), CacheError> {
         let mut from = 0;
         if self.sinks.len() < self.sink_capacity && x.len() > 0 {
@@ -175,13 +175,14 @@ impl Track {
         let count = leaving(self.hot, extra);
         let (mut done, mut result) = (0, Ok(()));
         while done < count && result.is_ok() {
-            // Tokens of one page have one mean.
+            // All tokens of a page have the same mean.
             let now = (count - done).min(PAGE_TOKENS - self.pages.len() % PAGE_TOKENS);
             result = self.encode(done, now, count, scratch);
             done += if result.is_ok() { now } else { 0 };
         }
         if done > 0 {
-            // Half of what is saved may be spare rows, half may be vectors that are encoded ahead.
+            // Half of the saved bytes may be spare rows. The other half is for vectors that are encoded
+            // ahead.
             let spare = self.pages.saved_bytes() / 2 / self.recent.row_bytes();
             let wanted = ((self.recent.len() - done) / 8).max(BATCH);
             Arc::make_mut(&mut self.recent).drop_front(done, spare.min(wanted));
@@ -191,7 +192,7 @@ impl Track {
         Ok(())
     }
 
-    /// Encodes `now` recent tokens from row `row` on, all of one page. `leaving` are encoded in all.
+    /// Encodes `now` recent tokens from row `row` on, all of one page. `leaving` tokens are encoded in total.
     fn encode(
         &mut self,
         row: usize,
@@ -221,7 +222,8 @@ impl Track {
         Ok(())
     }
 
-    /// What is done once a page: its keys go into the mean, and its last token, still in row `row`, is a sample.
+    /// Handles a page that became full: adds its keys to the mean, and samples its last token, which is still
+    /// in row `row`.
     fn close_page(&mut self, page: usize, row: usize, scratch: &mut Scratch) -> Result<(), CacheError> {
         count(Event::PageClosed, 1);
         if self.means.state() == State::On {
@@ -239,7 +241,8 @@ impl Track {
         Ok(())
     }
 
-    /// Sets the next to leave apart for another thread, where a code's search is worth it.
+    /// Copies the tokens that leave next, so that another thread can encode them. Only for codecs whose
+    /// search is slow.
     fn plan_ahead(&mut self) {
         let waits = self.means.state() == State::Learning;
         let one_page = self.pages.len() % PAGE_TOKENS <= PAGE_TOKENS - BATCH;
@@ -257,14 +260,14 @@ impl Track {
         }
     }
 
-    /// Has the tokens that leave next encoded on a spare thread.
+    /// Starts the encoding of the tokens that leave next, on a spare thread.
     pub(super) fn encode_ahead(&mut self) {
         if let Some(ahead) = &mut self.ahead {
             ahead.begin(self.pages.warm());
         }
     }
 
-    /// Blocks of the oldest `count` recent tokens, where these leave alone and have been encoded ahead.
+    /// Blocks of the oldest `count` recent tokens, if exactly these leave and were encoded ahead.
     fn made_ahead(&mut self, count: usize, leaving: usize) -> Option<Vec<u8>> {
         let ahead = self.ahead.take()?;
         if count == BATCH && leaving == BATCH && ahead.first() == self.coded_end() {
@@ -274,7 +277,7 @@ impl Track {
         }
     }
 
-    /// Mean of the oldest `count` recent tokens, and the share of their energy that it holds.
+    /// Mean of the oldest `count` recent tokens, and its share of their energy.
     fn mean_of_oldest(&self, count: usize) -> (Vec<f32>, f32) {
         let (mut mean, mut energy, mut row) = (vec![0.0; self.dim], 0.0, vec![0.0; self.dim]);
         for i in 0..count {
@@ -295,27 +298,27 @@ impl Track {
         self.pages.evict_before(first.saturating_sub(self.sink_capacity));
     }
 
-    /// Cools the pages that are due once there are `len` tokens.
+    /// Moves the pages to colder tiers that are due at a length of `len` tokens.
     pub(super) fn cool(&mut self, len: usize) -> Result<(), CacheError> {
         self.pages.cool(len.saturating_sub(self.sink_capacity))
     }
 
-    /// True where pages leave the warm tier.
+    /// True if pages leave the warm tier.
     pub(super) fn has_cold_tiers(&self) -> bool {
         self.pages.has_cold_tiers()
     }
 
-    /// The length at which a page goes cold next.
+    /// The length at which the next page goes cold.
     pub(super) fn next_cooling(&self) -> Option<usize> {
         self.pages.next_cooling().map(|tokens| tokens + self.sink_capacity)
     }
 
-    /// First position after the sinks that is still held.
+    /// First position after the sinks that the track still holds.
     pub(super) fn first_live(&self) -> usize {
         self.sink_capacity + self.pages.first()
     }
 
-    /// Reads what dropping the tokens from position `len` on needs of the pages. Changes nothing.
+    /// Reads the pages that a cut at position `len` needs. Changes nothing.
     ///
     /// # Errors
     /// A page that cannot be read from the spill file.
@@ -324,7 +327,7 @@ impl Track {
         Ok(Cut { len, means: self.reopened(coded)?, page: self.pages.plan_cut(coded)? })
     }
 
-    /// Copies the rows that a cut at `len` shortens and that a fork uses as well. Changes no value.
+    /// Copies the rows that a cut at `len` shortens if a fork shares them. Changes no value.
     pub(super) fn own_rows_from(&mut self, len: usize) -> Result<(), CacheError> {
         if len < self.len() {
             own(&mut self.recent)?;
@@ -335,13 +338,13 @@ impl Track {
         Ok(())
     }
 
-    /// Drops tokens as planned for what is held now.
+    /// Drops tokens. The plan must be of the present contents.
     pub(super) fn truncate(&mut self, cut: Cut) {
         let Cut { len, means, page } = cut;
         if len >= self.len() {
             return;
         }
-        // Other tokens may come where some are dropped.
+        // Other tokens may follow in place of the dropped ones.
         self.ahead = self.ahead.take().filter(|ahead| ahead.first() + BATCH <= len);
         let coded = len.saturating_sub(self.sinks.len()).min(self.pages.len());
         if let Some(means) = means {
@@ -358,7 +361,8 @@ impl Track {
         }
     }
 
-    /// The means without the keys of pages that are full and will not be, or not be there; none where they stay.
+    /// The means without the keys of full pages that the cut opens or removes. `None` if the means do not
+    /// change.
     fn reopened(&self, coded: usize) -> Result<Option<Means>, CacheError> {
         if coded >= self.pages.len() {
             return Ok(None);
@@ -388,7 +392,7 @@ impl Track {
         }
     }
 
-    /// Takes over what a snapshot held.
+    /// Replaces the contents with those of a snapshot.
     pub(super) fn restore(
         &mut self,
         sinks: Rows,
@@ -407,13 +411,14 @@ impl Track {
         rows + self.pages.allocated_bytes() + self.means.allocated_bytes() + ahead
     }
 
-    /// What of that other caches use as well.
+    /// Bytes of this track that other caches share.
     pub(super) fn shared_bytes(&self) -> usize {
         let shared = |rows: &Arc<Rows>| if Arc::strong_count(rows) > 1 { rows.allocated_bytes() } else { 0 };
         shared(&self.sinks) + shared(&self.recent) + self.pages.shared_bytes()
     }
 
-    /// The most that [`Track::truncate`] may take: rows that are shared are copied where some of them go.
+    /// Upper bound of the bytes that [`Track::truncate`] allocates. Shared rows are copied if some of them
+    /// are dropped.
     pub(super) fn truncate_growth(&self, len: usize) -> usize {
         let copy = |rows: &Arc<Rows>| if Arc::strong_count(rows) > 1 { rows.allocated_bytes() } else { 0 };
         let sinks = if len < self.sinks.len() { copy(&self.sinks) } else { 0 };
@@ -422,12 +427,13 @@ impl Track {
         sinks + recent + means + self.pages.truncate_growth(len.saturating_sub(self.sinks.len()))
     }
 
-    /// What a copy does not share.
+    /// Bytes of a copy that it does not share.
     pub(super) fn list_bytes(&self) -> usize {
         self.pages.list_bytes() + self.means.allocated_bytes()
     }
 
-    /// The most that `tokens` more may take until the operation is over, copies of what is shared included.
+    /// Upper bound of the bytes that `tokens` more tokens need during the operation, copies of shared parts
+    /// included.
     pub(super) fn growth(&self, tokens: usize) -> usize {
         let copy = |rows: &Arc<Rows>| if Arc::strong_count(rows) > 1 { rows.allocated_bytes() } else { 0 };
         let row = self.recent.row_bytes();
@@ -444,7 +450,7 @@ impl Track {
     }
 }
 
-/// Rows to write to, copied where a fork uses them as well.
+/// Returns rows for writing, after a copy if a fork shares them.
 fn own(rows: &mut Arc<Rows>) -> Result<&mut Rows, CacheError> {
     if Arc::strong_count(rows) > 1 {
         *rows = Arc::new(rows.copy()?);
@@ -452,7 +458,7 @@ fn own(rows: &mut Arc<Rows>) -> Result<&mut Rows, CacheError> {
     Ok(Arc::make_mut(rows))
 }
 
-/// Takes the mean off rows.
+/// Subtracts the mean from rows.
 fn subtract(rows: &mut [f32], mean: Option<&[f32]>) {
     if let Some(mean) = mean {
         for row in rows.chunks_exact_mut(mean.len()) {

@@ -1,4 +1,4 @@
-//! The rows of callers, as they lie: nothing is gathered or converted to be taken up.
+//! Views of the caller's rows. Nothing is gathered or converted before it is appended.
 
 use super::dot::dot;
 use half::slice::HalfFloatSliceExt;
@@ -7,8 +7,8 @@ use tqkv_core::MAX_HEAD_DIM;
 use tqkv_simd::Level;
 use tqkv_simd::page::{narrow_rows, widen_rows};
 
-/// Keys or values in one of the types that engines hold them in. Made from a slice of `f32`, [`half::f16`] or [`half::bf16`]; f16 is
-/// what uncompressed tokens are kept as, and is taken as it is.
+/// Keys or values in one of the types that engines use. Made from a slice of `f32`, [`half::f16`] or
+/// [`half::bf16`]. Uncompressed tokens are f16, so f16 input is kept without conversion.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Floats<'a> {
@@ -45,10 +45,10 @@ macro_rules! from {
 from!(F32: f32, F16: f16, Bf16: bf16);
 
 impl<'a> Floats<'a> {
-    /// None at all: the values of latent vectors, which are their own.
+    /// No values: in a cache of latent vectors, keys are also the values.
     pub const NONE: Self = Self::F32(&[]);
 
-    /// How many there are.
+    /// Number of values.
     pub(super) fn len(self) -> usize {
         match self {
             Self::F32(values) => values.len(),
@@ -66,7 +66,7 @@ impl<'a> Floats<'a> {
         }
     }
 
-    /// Writes them as f32, exactly.
+    /// Converts the values to f32, exactly.
     fn widen(self, level: Level, out: &mut [f32]) {
         match self {
             Self::F32(values) => out.copy_from_slice(values),
@@ -75,7 +75,7 @@ impl<'a> Floats<'a> {
         }
     }
 
-    /// Writes a row of them as bits of f16, rounded to nearest.
+    /// Converts a row to bits of f16, rounded to nearest.
     pub(super) fn narrow(self, level: Level, out: &mut [u16]) {
         match self {
             Self::F32(values) => narrow_rows(level, values, out),
@@ -89,7 +89,7 @@ impl<'a> Floats<'a> {
         }
     }
 
-    /// The norm of a row of them.
+    /// The norm of a row.
     pub(super) fn norm(self, level: Level) -> f32 {
         if let Self::F32(values) = self {
             return dot(values, values).sqrt();
@@ -101,7 +101,7 @@ impl<'a> Floats<'a> {
     }
 }
 
-/// Vectors that lie a stride apart: those of one head among those of all heads, or parts of others.
+/// Vectors at a fixed stride: one head out of all heads, or a part of each row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Vectors<'a> {
     all: Floats<'a>,
@@ -111,17 +111,17 @@ pub(super) struct Vectors<'a> {
 }
 
 impl<'a> Vectors<'a> {
-    /// Of each `stride` values those from `first` on, `dim` of them.
+    /// Takes `dim` values from `first` on, out of every `stride` values.
     pub(super) fn new(all: Floats<'a>, stride: usize, first: usize, dim: usize) -> Self {
         Self { all, stride, first, dim }
     }
 
-    /// None.
+    /// No vectors.
     pub(super) fn none(dim: usize) -> Self {
         Self::new(Floats::NONE, dim, 0, dim)
     }
 
-    /// Those of one of `heads` heads.
+    /// The vectors of one of `heads` heads.
     pub(super) fn of_head(self, head: usize, heads: usize) -> Self {
         Self { stride: self.stride * heads, first: self.stride * head + self.first, ..self }
     }

@@ -1,9 +1,10 @@
 //! Files that appear whole or not at all.
 //!
-//! The bytes go to a temporary file in the target's own folder, which is synced and renamed by
-//! [`AtomicFile::commit`]; a value dropped before that removes it. A signal drops nothing, so a program that handles
-//! one calls [`super::remove_unfinished`] first. A killed process leaves it, and the next writer of that name removes it. Not for
-//! appending to a file that exists. [`super::Writer::create`] writes to one.
+//! The bytes go to a temporary file in the folder of the target. [`AtomicFile::commit`] syncs it and renames
+//! it. A value that is dropped before that removes it. A signal drops nothing, so a program that handles one
+//! calls [`super::remove_unfinished`] first. A killed process leaves the temporary file, and the next writer
+//! of that name removes it. Not for appending to an existing file. [`super::Writer::create`] writes to an
+//! atomic file.
 
 use std::fs;
 use std::io::{self, Seek, SeekFrom, Write};
@@ -14,19 +15,19 @@ use tempfile::NamedTempFile;
 use super::links;
 use super::unfinished::{Unfinished, list, sync_folder_of};
 
-/// What becomes of a file that is there already.
+/// The treatment of a file that already exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
-    /// It stays, and the new one is an error of kind `AlreadyExists`.
+    /// It stays, and the call fails with an error of kind `AlreadyExists`.
     Refuse,
-    /// The new one takes its place and its permissions.
+    /// It is replaced, and its permissions are kept.
     Replace,
 }
 
-/// A file being written beside its target.
+/// A file that is written beside its target.
 #[derive(Debug)]
 pub struct AtomicFile {
-    // Dropped in this order: removed, then taken off the list.
+    // Dropped in this order: first the file is removed, then its entry in the list.
     temporary: NamedTempFile,
     unfinished: Unfinished,
     target: PathBuf,
@@ -34,18 +35,21 @@ pub struct AtomicFile {
 }
 
 impl AtomicFile {
-    /// Starts a file that will be `path` once committed; a symbolic link to a regular file is followed, but for one of another
-    /// user's in a folder where everybody writes (sticky, as `/tmp` is). A new file is its owner's alone (mode 0600): keys and
-    /// values are the text that they were made of.
+    /// Starts a file that becomes `path` on commit. Symbolic links to regular files are followed. The
+    /// exception is a link of another user in a sticky folder where everybody may write, such as `/tmp`. A
+    /// new file is readable by its owner only (mode 0600), because keys and values reveal the text.
     ///
     /// # Errors
-    /// `AlreadyExists` as [`Existing`] says; `InvalidInput` where `path` is no regular file (a folder, a device) or
-    /// a link that leads nowhere or is another user's; otherwise those of creating a file in its folder.
+    /// * `AlreadyExists`, as [`Existing`] says.
+    /// * `InvalidInput` if `path` is not a regular file (a folder, a device), or is a link that leads nowhere
+    ///   or belongs to another user.
+    /// * Errors of creating a file in the folder.
     pub fn create(path: &Path, existing: Existing) -> io::Result<Self> {
         Self::begin(path, existing, 0o600)
     }
 
-    /// As [`AtomicFile::create`], for what holds no user's text: a new file is what the umask leaves of it.
+    /// Starts a file that holds no text of a user. A new file has the permissions that the umask leaves. See
+    /// [`AtomicFile::create`].
     ///
     /// # Errors
     /// As there.
@@ -67,7 +71,7 @@ impl AtomicFile {
         if target.file_name().is_none() {
             return invalid("names no file");
         }
-        // Until it replaces one, a file is the owner's alone.
+        // A file is readable by its owner only until it replaces another one.
         let mode = if old.is_some() { 0o600 } else { mode };
         let (temporary, unfinished) = Unfinished::begin(&target, |builder, folder| {
             #[cfg(unix)]
@@ -82,8 +86,8 @@ impl AtomicFile {
     /// Syncs the bytes to the disk and renames the file into place.
     ///
     /// # Errors
-    /// `AlreadyExists` where a file that is not to be replaced has come meanwhile, and those of syncing and
-    /// renaming; the temporary file is removed then.
+    /// `AlreadyExists` if a file that must not be replaced has appeared meanwhile, and errors of syncing and
+    /// renaming. The temporary file is removed then.
     #[doc(hidden)]
     pub fn commit(self) -> io::Result<()> {
         let Self { temporary, unfinished, target, existing } = self;
@@ -91,7 +95,7 @@ impl AtomicFile {
             temporary.as_file().set_permissions(old.permissions())?;
         }
         temporary.as_file().sync_all()?;
-        // Under the lock: with a signal the file is there whole, or not at all.
+        // Holds the lock, so that a signal finds either the whole file or none.
         let paths = list();
         let renamed = match existing {
             Existing::Refuse => temporary.persist_noclobber(&target),
@@ -100,7 +104,7 @@ impl AtomicFile {
         drop(paths);
         renamed.map_err(|failed| failed.error)?;
         drop(unfinished);
-        // The rename itself lasts through a power cut only once the folder is on the disk.
+        // A rename survives a power cut only once the folder is on the disk.
         sync_folder_of(&target)
     }
 }

@@ -1,8 +1,8 @@
 //! The bytes of an input file, memory-mapped.
 //!
-//! Not for files that another program is still writing: see the contract on [`Bytes::open`]. Nor for pipes and
-//! devices, which have no end that is known before: [`super::Reader`] takes those piece by piece. The reader above
-//! it is [`super::TqkView`].
+//! Not for files that another program is still writing: see the contract of [`Bytes::open`]. Not for pipes
+//! and devices, whose length is unknown: [`super::Reader`] reads those in pieces. [`super::TqkView`] gives
+//! access to the blocks.
 
 use std::fs::{self, File};
 use std::io;
@@ -15,25 +15,24 @@ use crate::mmap::map_file;
 /// A whole file as one slice.
 #[derive(Debug)]
 pub enum Bytes {
-    /// A memory map: pages are read when first touched.
+    /// A memory map. Pages are read when first touched.
     Mapped(Mmap),
-    /// In memory: an empty file, which cannot be mapped, or what the caller has read.
+    /// Bytes in memory: an empty file, which cannot be mapped, or bytes that the caller has read.
     Owned(Vec<u8>),
 }
 
 impl Bytes {
     /// Maps the regular file at `path`.
     ///
-    /// The file must not be shortened or rewritten in place while the value lives: a shortened map
-    /// ends the process with a bus error on most systems. Files that this crate writes are never
-    /// changed in place (they are renamed into place when whole), so readers of the old file keep
-    /// the old bytes.
+    /// The file must not be shortened or rewritten in place while the value exists. On most systems a
+    /// shortened map ends the process with a bus error. This crate never changes files in place: it renames
+    /// finished files, so readers of the old file keep the old bytes.
     ///
     /// # Errors
     /// `InvalidInput` for what is no regular file, otherwise those of opening and mapping.
     #[doc(hidden)]
     pub fn open(path: &Path) -> io::Result<Self> {
-        // Asked by name first: to open a pipe waits for its writer.
+        // Checked by name first, because opening a pipe waits for its writer.
         let meta = fs::metadata(path)?;
         if meta.is_dir() {
             return Err(io::Error::from(io::ErrorKind::IsADirectory));

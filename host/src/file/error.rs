@@ -1,4 +1,4 @@
-//! What can be wrong with a `.tqk` file.
+//! Errors of `.tqk` files.
 
 use std::io;
 
@@ -17,22 +17,22 @@ pub enum FileError {
     #[error("not a .tqk file (the first 8 bytes must be 89 54 51 4b 0d 0a 1a 0a)")]
     BadMagic,
     /// A version other than [`VERSION`].
-    #[error("version {0} of the .tqk format is {known}, accepted is {VERSION}", known = known(*.0))]
+    #[error("version {0} of the .tqk format is {known}: expected {VERSION}", known = known(*.0))]
     UnsupportedVersion(u16),
-    /// The header's CRC-32 does not fit its bytes.
+    /// The CRC-32 of the header does not match its bytes.
     #[error("damaged header (CRC-32 does not match)")]
     HeaderCrc,
     /// Two fields of the header contradict each other.
     #[error("inconsistent header: {0}")]
     InconsistentHeader(&'static str),
     /// A codec code that no codec has.
-    #[error("unknown codec code {0}, accepted are {list}", list = codec_codes())]
+    #[error("codec code {0} is not valid: expected {list}", list = codec_codes())]
     UnknownCodec(u8),
     /// A scale mode code that no mode has.
-    #[error("unknown scale mode code {0}, accepted are {list}", list = scale_mode_codes())]
+    #[error("scale mode code {0} is not valid: expected {list}", list = scale_mode_codes())]
     UnknownScaleMode(u8),
     /// A flag bit that version 2 does not define.
-    #[error("unknown flags {0:#06x}, accepted is bit 0 (mean present)")]
+    #[error("flags {0:#06x} are not valid: expected bit 0 (mean present) or none")]
     UnknownFlags(u16),
     /// The codec has no blocks of this head dim.
     #[error("codec {codec} at head dim {dim}: {source}", codec = .codec.name())]
@@ -41,12 +41,12 @@ pub enum FileError {
         codec: CodecId,
         /// Coordinates per vector.
         dim: usize,
-        /// Which head dims it has.
+        /// The head dims that it supports.
         source: ShapeError,
     },
-    /// More payload in a chunk than the format allows, or none.
+    /// A chunk with no blocks, or with more payload than the format allows.
     #[error(
-        "{blocks} blocks of {block_bytes} bytes in a chunk, accepted are 1 block to {MAX_CHUNK_PAYLOAD} bytes"
+        "{blocks} blocks of {block_bytes} bytes in a chunk: expected 1 block to {MAX_CHUNK_PAYLOAD} bytes"
     )]
     ChunkSize {
         /// Blocks per chunk.
@@ -54,41 +54,41 @@ pub enum FileError {
         /// Bytes per block.
         block_bytes: usize,
     },
-    /// A mean that holds NaN or infinity.
+    /// The mean holds NaN or infinity.
     #[error("the mean holds NaN or infinity")]
     NonFiniteMean,
     /// The bytes end too early.
     #[error("truncated: {0} missing")]
     Truncated(String),
-    /// Bytes after the last chunk.
+    /// Bytes follow the last chunk.
     #[error("bytes after the last of {0} blocks")]
     TrailingBytes(u64),
-    /// A chunk that is not the one that belongs here.
-    #[error("chunk {0} is not the one that belongs at this place")]
+    /// A chunk with another first block or number of blocks than its place requires.
+    #[error("chunk {0} is at the wrong place")]
     ChunkOrder(u64),
-    /// A chunk whose CRC-32 does not fit its bytes.
+    /// The CRC-32 of a chunk does not match its bytes.
     #[error("damaged chunk {0} (CRC-32 does not match)")]
     ChunkCrc(u64),
-    /// No such block.
-    #[error("block {index} asked for, the file has {count}")]
+    /// The file has no block of this index.
+    #[error("block {index} is out of range: the file has {count} blocks")]
     OutOfBounds {
-        /// The index asked for.
+        /// The requested index.
         index: u64,
-        /// Blocks in the file.
+        /// Number of blocks in the file.
         count: u64,
     },
-    /// A block handed to the writer, or a buffer to the reader, of the wrong length.
-    #[error("a block has {expected} bytes, {found} were given")]
+    /// A block for the writer, or a buffer for the reader, has the wrong length.
+    #[error("{found} bytes are not a block: expected {expected} bytes")]
     BlockLength {
-        /// Bytes of one block of this file.
+        /// Bytes per block of this file.
         expected: usize,
-        /// Bytes given.
+        /// Bytes that were passed.
         found: usize,
     },
 }
 
 impl FileError {
-    /// True where the bytes are to blame, false where the system failed.
+    /// True if the bytes are wrong, false if the system failed.
     pub fn is_bad_input(&self) -> bool {
         !matches!(self, Self::Io(_))
     }
@@ -104,10 +104,10 @@ fn scale_mode_codes() -> String {
     ScaleMode::ALL.map(|mode| format!("{} {}", mode.code(), mode.name())).join(", ")
 }
 
-/// What is known of a version that is not read.
+/// Describes a version that cannot be read.
 const fn known(version: u16) -> &'static str {
     match version {
-        1 => "read no more, as its levels were others (encode the vectors again)",
+        1 => "no longer supported, because its levels differ (encode the vectors again)",
         _ => "unknown",
     }
 }

@@ -1,11 +1,12 @@
-//! Flushing a writer that a signal may interrupt.
+//! Flushing a writer although signals interrupt it.
 
 use std::io::{self, ErrorKind, Write};
 
-/// Flushes a writer, again where a signal interrupted it (`EINTR`): [`Write::write_all`] does so, [`Write::flush`] does not.
+/// Flushes a writer, and tries again after an interrupt (`EINTR`). [`Write::write_all`] does that too, but
+/// [`Write::flush`] does not.
 ///
 /// # Errors
-/// Those of the writer, but for `Interrupted`.
+/// Errors of the writer, except `Interrupted`.
 pub fn flush<W: Write + ?Sized>(writer: &mut W) -> io::Result<()> {
     loop {
         match writer.flush() {
@@ -19,7 +20,7 @@ pub fn flush<W: Write + ?Sized>(writer: &mut W) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Is interrupted so many times, then fails or not.
+    /// A writer that is interrupted this many times, and then may fail.
     struct Interrupted(usize, Option<ErrorKind>);
 
     impl Write for Interrupted {

@@ -8,21 +8,21 @@ use tempfile::TempDir;
 
 use super::unfinished::{Unfinished, list, sync_folder_of};
 
-/// A folder of files being written beside its target, as [`super::AtomicFile`] is; dropped without a commit it is removed. Not for
-/// folders within it.
+/// A folder of files that is written beside its target, like [`super::AtomicFile`]. Dropping it without a
+/// commit removes it. Folders within it are not supported.
 #[derive(Debug)]
 pub struct AtomicFolder {
-    // Dropped in this order: removed, then taken off the list.
+    // Dropped in this order: first the folder is removed, then its entry in the list.
     temporary: TempDir,
     unfinished: Unfinished,
     target: PathBuf,
 }
 
 impl AtomicFolder {
-    /// Starts a folder that will be `path` once committed.
+    /// Starts a folder that becomes `path` on commit.
     ///
     /// # Errors
-    /// `AlreadyExists` where anything of that name is there; otherwise those of creating a folder beside it.
+    /// `AlreadyExists` if the path exists, and errors of creating a folder beside it.
     pub fn create(path: &Path) -> io::Result<Self> {
         if path.symlink_metadata().is_ok() {
             return Err(exists());
@@ -31,7 +31,7 @@ impl AtomicFolder {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "names no folder"));
         }
         let (temporary, unfinished) = Unfinished::begin(path, |builder, folder| {
-            // The umask takes its part of it, as for any new folder.
+            // The umask applies, like for any new folder.
             #[cfg(unix)]
             builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777));
             builder.tempdir_in(folder)
@@ -39,7 +39,7 @@ impl AtomicFolder {
         Ok(Self { temporary, unfinished, target: path.to_path_buf() })
     }
 
-    /// Where its files go until it is committed.
+    /// The folder for files until the commit.
     pub fn path(&self) -> &Path {
         self.temporary.path()
     }
@@ -47,18 +47,19 @@ impl AtomicFolder {
     /// Syncs the files to the disk and renames the folder into place.
     ///
     /// # Errors
-    /// `AlreadyExists` where something of that name has come meanwhile, and those of syncing and renaming; nothing stays then.
+    /// `AlreadyExists` if the path has appeared meanwhile, and errors of syncing and renaming. Nothing stays
+    /// then.
     pub fn commit(self) -> io::Result<()> {
         let Self { temporary, unfinished, target } = self;
         for entry in fs::read_dir(temporary.path())? {
             File::options().read(true).write(cfg!(windows)).open(entry?.path())?.sync_all()?;
         }
-        // The names of the files.
+        // Syncs the names of the files.
         sync_folder_of(&temporary.path().join("file"))?;
-        // Under the lock: with a signal the folder is there whole, or not at all.
+        // Holds the lock, so that a signal finds either the whole folder or none.
         let paths = list();
         rename_new(temporary.path(), &target)?;
-        // It is not there any more under this name.
+        // The temporary folder no longer has this name.
         let _ = temporary.keep();
         drop(paths);
         drop(unfinished);
@@ -70,19 +71,19 @@ fn exists() -> io::Error {
     io::Error::new(io::ErrorKind::AlreadyExists, "exists")
 }
 
-/// Renames a folder, and never over another one.
+/// Renames a folder, and never replaces another one.
 fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
     {
         use rustix::fs::{CWD, RenameFlags, renameat_with};
         use rustix::io::Errno;
         match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-            // A file system, or a system, that does not know how.
+            // The file system or the kernel does not support this flag.
             Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {}
             renamed => return renamed.map_err(io::Error::from),
         }
     }
-    // The system would put it in the place of an empty one.
+    // A plain rename would replace an empty folder.
     if to.symlink_metadata().is_ok() {
         return Err(exists());
     }

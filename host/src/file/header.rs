@@ -1,4 +1,4 @@
-//! The header of a `.tqk` file, and the geometry that follows from it.
+//! The header of a `.tqk` file, and the layout that follows from it.
 
 use std::ops::Range;
 
@@ -7,20 +7,20 @@ use tqkv_core::{AnyCodec, CodecId, Options, ScaleMode};
 use super::FileError;
 use super::layout::{CHUNK_HEAD, CRC, FIXED_HEADER, FLAG_MEAN, MAGIC, MAX_CHUNK_PAYLOAD, VERSION, le};
 
-/// Payload that [`Header::new`] aims at: large enough to stream well, small enough that random access
-/// verifies little.
+/// Payload per chunk that [`Header::new`] aims at. Large chunks stream well; small chunks keep the check at
+/// random access cheap.
 const TARGET_CHUNK_PAYLOAD: usize = 1 << 18;
 
-/// Most bytes that a header has.
+/// Upper bound of the bytes of a header.
 #[cfg(feature = "object-store")]
 pub(super) const MAX_HEADER: usize = FIXED_HEADER + 4 * tqkv_core::MAX_HEAD_DIM + CRC;
 
-/// What a `.tqk` file says about its blocks.
+/// The description of the blocks in a `.tqk` file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Header {
     /// The codec of every block.
     pub codec: CodecId,
-    /// How the scales were chosen; all modes decode alike, so this only informs.
+    /// The way in which scales were chosen. All modes decode alike, so this is only information.
     pub scale_mode: ScaleMode,
     /// Coordinates per vector.
     pub dim: usize,
@@ -28,14 +28,14 @@ pub struct Header {
     pub count: u64,
     /// Seed of the rotation signs.
     pub seed: u64,
-    /// Blocks in every chunk but the last, which may hold fewer.
+    /// Blocks in every chunk but the last, which may have fewer.
     pub blocks_per_chunk: u32,
     /// The vector `mu`, `[dim]`, that was subtracted before encoding and is added after decoding.
     pub mean: Option<Vec<f32>>,
 }
 
 impl Header {
-    /// A header for the blocks of `codec`, count 0, with chunks of about 256 KiB.
+    /// Makes a header for blocks of `codec`, with count 0 and chunks of about 256 KiB.
     pub fn new(codec: &AnyCodec, mean: Option<Vec<f32>>) -> Self {
         let Options { seed, scale_mode, .. } = codec.options();
         let blocks = (TARGET_CHUNK_PAYLOAD / codec.block_bytes()).max(1);
@@ -69,34 +69,34 @@ impl Header {
         self.count.div_ceil(u64::from(self.blocks_per_chunk).max(1))
     }
 
-    /// Bytes of the header in the file, its CRC-32 included.
+    /// Bytes of the header in the file, with its CRC-32.
     #[doc(hidden)]
     pub fn byte_len(&self) -> usize {
         FIXED_HEADER + self.mean.as_ref().map_or(0, |mean| 4 * mean.len()) + CRC
     }
 
-    /// Bytes of the whole file. Exact in u128: the count of a hostile header cannot overflow it.
+    /// Bytes of the whole file. It is a u128, so the count of a hostile header cannot overflow it.
     pub(super) fn file_len(&self, block_bytes: usize) -> u128 {
         self.byte_len() as u128
             + u128::from(self.num_chunks()) * (CHUNK_HEAD + CRC) as u128
             + u128::from(self.count) * block_bytes as u128
     }
 
-    /// Where chunk `chunk`, which exists, lies in a file whose length is known to fit.
+    /// The byte range of chunk `chunk`, which must exist, in a file whose length is known to fit.
     pub(super) fn chunk_range(&self, chunk: u64, block_bytes: usize) -> Range<u64> {
         let bytes = |blocks: usize| (CHUNK_HEAD + blocks * block_bytes + CRC) as u64;
         let start = self.byte_len() as u64 + chunk * bytes(self.blocks_per_chunk as usize);
         start..start + bytes(self.blocks_in(chunk))
     }
 
-    /// Blocks in chunk `chunk`, 0 after the last.
+    /// Number of blocks in chunk `chunk`; 0 after the last one.
     pub(super) fn blocks_in(&self, chunk: u64) -> usize {
         let per = u64::from(self.blocks_per_chunk);
         let before = chunk.saturating_mul(per);
         self.count.saturating_sub(before).min(per) as usize
     }
 
-    /// Checks everything but the CRC; returns the bytes per block.
+    /// Checks everything but the CRC. Returns the bytes per block.
     pub(super) fn check(&self) -> Result<usize, FileError> {
         let block_bytes = self.codec()?.block_bytes();
         let payload = (self.blocks_per_chunk as usize).checked_mul(block_bytes);
@@ -117,7 +117,7 @@ impl Header {
     /// The header's bytes.
     pub(super) fn to_bytes(&self) -> Result<Vec<u8>, FileError> {
         let block_bytes = self.check()?;
-        // `check` passed, so dim <= 1024 and a block is far below 4 GiB: the casts keep the value.
+        // `check` passed, so dim <= 1024 and a block is far below 4 GiB. The casts keep the value.
         let mut bytes = Vec::with_capacity(self.byte_len());
         let flags = if self.mean.is_some() { FLAG_MEAN } else { 0 };
         bytes.extend(MAGIC);
@@ -138,8 +138,8 @@ impl Header {
         Ok(bytes)
     }
 
-    /// Bytes of the header, from its first [`FIXED_HEADER`] bytes; refuses what is no header of this
-    /// version, so that no more than 4 KiB is ever read for one.
+    /// Length of the header, from its first [`FIXED_HEADER`] bytes. Refuses other formats and versions, so
+    /// that a reader never reads more than 4 KiB for a header.
     pub(super) fn announced_len(fixed: &[u8; FIXED_HEADER]) -> Result<usize, FileError> {
         if fixed[..8] != MAGIC {
             return Err(FileError::BadMagic);
@@ -163,8 +163,7 @@ impl Header {
         Ok(expected)
     }
 
-    /// Parses a whole header of the length that [`Self::announced_len`] gave; returns the bytes per
-    /// block beside it.
+    /// Parses a header of the length that [`Self::announced_len`] returned. Also returns the bytes per block.
     pub(super) fn from_bytes(bytes: &[u8]) -> Result<(Self, usize), FileError> {
         let body = bytes.len() - CRC;
         if crc32fast::hash(&bytes[..body]) != le!(u32, bytes, body) {

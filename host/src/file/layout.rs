@@ -1,13 +1,13 @@
 //! Constants of the format, and how its integers are read.
 
-/// First eight bytes of every file. The high bit, the line ends and the end-of-file byte are there
-/// to break when a transfer takes the file for text, as in PNG.
+/// The first eight bytes of every file. The high bit, the line ends and the end-of-file byte break if a
+/// transfer treats the file as text, like those of PNG.
 pub const MAGIC: [u8; 8] = *b"\x89TQK\r\n\x1a\n";
 
-/// The one version that this crate writes and reads.
+/// The only version that this crate writes and reads.
 pub const VERSION: u16 = 2;
 
-/// Largest payload of a chunk in bytes, part of the format: it bounds what a reader must hold.
+/// Largest payload of a chunk in bytes. The format sets it, and it bounds the memory of a reader.
 pub const MAX_CHUNK_PAYLOAD: usize = 1 << 24;
 
 /// Flag bit 0: a mean vector follows the fixed part of the header.
@@ -19,7 +19,7 @@ pub(super) const CHUNK_HEAD: usize = 12;
 /// Bytes of a CRC-32.
 pub(super) const CRC: usize = 4;
 
-/// The little-endian integer at `at`; the caller has checked the length.
+/// Reads the little-endian integer at `at`. The caller has checked the length.
 macro_rules! le {
     ($int:ty, $bytes:expr, $at:expr) => {{
         let mut raw = [0u8; size_of::<$int>()];

@@ -1,16 +1,16 @@
-//! Which file a path names, where symbolic links lead to it.
+//! Resolves a path to the file that symbolic links lead to.
 //!
-//! The file is renamed into place, so the system does not follow links for us, and does not refuse those that it would refuse:
-//! in a folder where everybody writes and nobody may rename what is another's (sticky, as `/tmp` is), a link of another user.
+//! Files are renamed into place, and a rename neither follows links nor refuses unsafe ones. So this code
+//! does both. A link of another user is unsafe in a sticky folder where everybody may write, such as `/tmp`.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Links that lead to one another, as many as Linux follows.
+/// Limit on links that lead to other links, the same as in Linux.
 const MOST: usize = 40;
 
-/// The file that `path` leads to, which need not be there where `path` is no link.
+/// The file that `path` leads to. It need not exist if `path` is not a link.
 ///
 /// # Errors
 /// `InvalidInput` for a link that leads to no file, or that the system would not follow.
@@ -33,7 +33,7 @@ pub(super) fn target(path: &Path) -> io::Result<PathBuf> {
     if path.is_symlink() { invalid("is a link that leads to no file") } else { Ok(target) }
 }
 
-/// True if the system would follow a link of that folder.
+/// True if the system would follow a link in that folder.
 #[cfg(unix)]
 fn may_be_followed(folder: &Path, link: &fs::Metadata) -> io::Result<bool> {
     use std::os::unix::fs::MetadataExt;
@@ -47,7 +47,7 @@ fn may_be_followed(_: &Path, _: &fs::Metadata) -> io::Result<bool> {
     Ok(true)
 }
 
-/// The rule of Linux (`fs.protected_symlinks`): `folder` is mode and owner.
+/// The rule of Linux (`fs.protected_symlinks`). `folder` is its mode and owner.
 #[cfg(unix)]
 fn may_follow((mode, owner): (u32, u32), link: u32, own: u32) -> bool {
     const STICKY_FOR_ALL: u32 = 0o1002;

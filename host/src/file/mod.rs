@@ -1,13 +1,15 @@
 //! The `.tqk` file: encoded vectors on disk, all of one codec and one head dim.
 //!
-//! `SPEC.md` is the normative description. A header is followed by chunks of a fixed number of
-//! blocks, so the place of any block follows from the header alone, and every byte is covered by
-//! a CRC-32. [`Writer`] streams (the count is written when the file is finished), [`Reader`] reads any
-//! [`std::io::Read`] front to back, [`TqkView`] gives random access to a slice or a memory map, and `TqkObject` (with the feature
-//! `object-store`) to an object in S3 or another store.
+//! `SPEC.md` is the normative description. Chunks of a fixed number of blocks follow a header, so the header
+//! alone gives the place of any block. A CRC-32 covers every byte.
 //!
-//! Not for a live cache, which appends and truncates: that is [`crate`]'s cache, whose snapshot is
-//! made of the same chunks. The blocks themselves are the business of `tqkv_core`.
+//! * [`Writer`] streams, and writes the count when the file is finished.
+//! * [`Reader`] reads any [`std::io::Read`] front to back.
+//! * [`TqkView`] gives random access to a slice or a memory map.
+//! * `TqkObject` (feature `object-store`) gives access to an object in S3 or another store.
+//!
+//! Not for a live cache, which appends and truncates: see [`crate::cache`], whose snapshots consist of the
+//! same chunks. `tqkv_core` defines the blocks.
 
 mod atomic;
 mod bytes;

@@ -1,11 +1,12 @@
 //! `.tqk` files as objects of a store: S3 and the like, a folder, memory.
 //!
-//! [`TqkObject`] fetches by range the chunks that hold the blocks which are asked for. [`put_object`] writes what a
-//! [`Writer`](super::Writer) has made in memory, or any other bytes, whole or not at all. The stores are those of the crate
-//! [`object_store`]; its futures run on whatever drives them, and those of its network stores need tokio. Caches go there and
-//! back by [`KvCache::save_object`](crate::cache::KvCache::save_object).
+//! [`TqkObject`] fetches by range the chunks that hold the requested blocks. [`put_object`] writes the result
+//! of a [`Writer`](super::Writer) in memory, or any other bytes, whole or not at all. The stores are those of
+//! the crate [`object_store`]. Its futures run on any executor, but those of network stores need tokio.
+//! Caches use [`KvCache::save_object`](crate::cache::KvCache::save_object).
 //!
-//! Nothing is kept: who asks twice fetches twice. Not for files of this machine, which [`TqkView`](super::TqkView) maps.
+//! Nothing is cached: a second call fetches again. For local files use [`TqkView`](super::TqkView), which
+//! maps them.
 
 use std::io;
 use std::ops::Range;
@@ -19,13 +20,13 @@ use super::layout::{CHUNK_HEAD, CRC};
 use super::reader::{check_chunk, header_of_file};
 use super::{FileError, Header};
 
-/// Bytes that are sent at once; of more, each part is a request of its own.
+/// Bytes per request. A larger object is sent in several parts.
 const PART: usize = 16 << 20;
 
 /// A `.tqk` file in a store: any blocks by their index.
 ///
-/// Opening fetches a little over 4 KiB at most and checks the header and that the length is exactly what it implies. Should the object be
-/// replaced, reading it is an error from then on, where the store has entity tags.
+/// Opening fetches at most a little over 4 KiB. It checks the header, and that the file has exactly the
+/// length that the header implies. If the store has entity tags, reads fail once the object was replaced.
 #[derive(Clone, Debug)]
 pub struct TqkObject {
     store: Arc<dyn ObjectStore>,
@@ -36,10 +37,11 @@ pub struct TqkObject {
 }
 
 impl TqkObject {
-    /// Reads the header; one request.
+    /// Reads the header, in one request.
     ///
     /// # Errors
-    /// Anything wrong with the header, truncation, trailing bytes; [`FileError::Io`] is what the store says.
+    /// A fault of the header, a truncated file, or trailing bytes. [`FileError::Io`] is an error of the
+    /// store.
     pub async fn open(store: Arc<dyn ObjectStore>, path: Path) -> Result<Self, FileError> {
         let range = GetOptions::new().with_range(Some(0..MAX_HEADER as u64));
         let found = store.get_opts(&path, range).await.map_err(io::Error::from)?;
@@ -49,7 +51,7 @@ impl TqkObject {
         Ok(Self { store, path, e_tag, header, block_bytes })
     }
 
-    /// What the file says about its blocks.
+    /// The header of the file.
     pub fn header(&self) -> &Header {
         &self.header
     }
@@ -59,11 +61,11 @@ impl TqkObject {
         self.block_bytes
     }
 
-    /// Blocks, back to back. One request fetches the chunks that hold them, each of which is checked by its CRC-32; a range that
-    /// begins and ends at multiples of [`Header::blocks_per_chunk`] wastes nothing.
+    /// Fetches blocks, back to back. One request fetches the chunks that hold them, and the CRC-32 of each
+    /// chunk is checked. A range wastes nothing if both ends are multiples of [`Header::blocks_per_chunk`].
     ///
     /// # Errors
-    /// [`FileError::OutOfBounds`], a damaged chunk, or what the store says, in [`FileError::Io`].
+    /// [`FileError::OutOfBounds`], a damaged chunk, or [`FileError::Io`] for an error of the store.
     pub async fn blocks(&self, range: Range<u64>) -> Result<Vec<u8>, FileError> {
         let count = self.header.count;
         if range.start > range.end || range.end > count {
@@ -87,7 +89,7 @@ impl TqkObject {
         Ok(blocks)
     }
 
-    /// Neighbouring chunks as they are stored.
+    /// Fetches neighbouring chunks in their stored form.
     async fn fetch(&self, chunks: Range<u64>) -> Result<Vec<u8>, FileError> {
         let start = self.header.chunk_range(chunks.start, self.block_bytes).start;
         let end = self.header.chunk_range(chunks.end - 1, self.block_bytes).end;
@@ -101,21 +103,20 @@ impl TqkObject {
         let found = self.store.get_opts(&self.path, options).await.map_err(failed)?;
         let bytes = found.bytes().await.map_err(io::Error::from)?;
         if bytes.len() as u64 != end - start {
-            let found = bytes.len();
-            return Err(FileError::Truncated(format!(
-                "of {} bytes asked for all but {found} are",
-                end - start
-            )));
+            let (found, asked) = (bytes.len() as u64, end - start);
+            let missing = asked.saturating_sub(found);
+            return Err(FileError::Truncated(format!("{missing} of {asked} bytes are")));
         }
         Ok(bytes.into())
     }
 }
 
-/// Writes an object, which appears whole or not at all and replaces one that is there: in one request up to 16 MiB, in parts of
-/// as many above. Where the future is dropped in between, the store's rule for unfinished uploads cleans up.
+/// Writes an object, which appears whole or not at all and replaces an existing one. Up to 16 MiB go in one
+/// request, larger objects in parts of 16 MiB. If the future is dropped before the end, the store's rule for
+/// unfinished uploads cleans up.
 ///
 /// # Errors
-/// What the store says; nothing of the object stays then.
+/// An error of the store. No part of the object stays then.
 pub async fn put_object(store: &dyn ObjectStore, path: &Path, bytes: Vec<u8>) -> io::Result<()> {
     if bytes.len() <= PART {
         store.put(path, bytes.into()).await?;
@@ -124,7 +125,7 @@ pub async fn put_object(store: &dyn ObjectStore, path: &Path, bytes: Vec<u8>) ->
     let mut upload = store.put_multipart(path).await?;
     let sent = send(&mut *upload, &bytes).await;
     if sent.is_err() {
-        // What came before failed already, and says more than that cleaning up did too.
+        // The first error matters more than a failed clean-up.
         let _ = upload.abort().await;
     }
     sent

@@ -5,10 +5,10 @@ use std::io::Read;
 use super::layout::{CHUNK_HEAD, CRC, FIXED_HEADER, le};
 use super::{FileError, Header};
 
-/// Reads chunk after chunk from any source; holds one chunk in memory.
+/// Reads one chunk after the other from any source. Holds one chunk in memory.
 ///
-/// A chunk is handed out only after its CRC-32 was checked. Memory grows with the bytes that really
-/// arrive, never with what a header claims.
+/// A chunk is returned only after its CRC-32 was checked. Memory grows with the bytes that arrive, whatever
+/// the header claims.
 #[derive(Debug)]
 pub struct Reader<R: Read> {
     input: R,
@@ -22,12 +22,12 @@ impl<R: Read> Reader<R> {
     /// Reads and checks the header.
     ///
     /// # Errors
-    /// Anything that [`FileError`] says of a header.
+    /// Any error of [`FileError`] about a header.
     pub fn new(mut input: R) -> Result<Self, FileError> {
         let mut bytes = Vec::new();
         read_exactly(&mut input, FIXED_HEADER, &mut bytes)?;
         let mut fixed = [0; FIXED_HEADER];
-        // A short foreign file is foreign first and truncated second.
+        // For a short file of another format, the wrong magic is reported before the truncation.
         fixed[..bytes.len()].copy_from_slice(&bytes);
         let rest = match Header::announced_len(&fixed) {
             Err(FileError::BadMagic) => return Err(FileError::BadMagic),
@@ -43,7 +43,7 @@ impl<R: Read> Reader<R> {
         Ok(Self { input, header, block_bytes, chunk: Vec::new(), next_chunk: 0 })
     }
 
-    /// What the file says about its blocks.
+    /// The header of the file.
     pub fn header(&self) -> &Header {
         &self.header
     }
@@ -53,11 +53,12 @@ impl<R: Read> Reader<R> {
         self.block_bytes
     }
 
-    /// The blocks of the next chunk, back to back; `None` after the last, once it is sure that
-    /// nothing follows it. After an error that a chunk is damaged or out of order the next call goes on behind it.
+    /// The blocks of the next chunk, back to back. Returns `None` after the last chunk, once the input is
+    /// known to end there. After an error about a damaged or misplaced chunk, the next call continues with
+    /// the following chunk.
     ///
     /// # Errors
-    /// Truncated or damaged chunks, chunks out of order, bytes after the last, those of reading.
+    /// Truncated, damaged or misplaced chunks, bytes after the last chunk, and errors of reading.
     pub fn next_chunk(&mut self) -> Result<Option<&[u8]>, FileError> {
         let index = self.next_chunk;
         let blocks = self.header.blocks_in(index);
@@ -84,8 +85,8 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// The header in front of a file of `len` bytes, and the bytes of a block; refuses a length that is not exactly what the
-/// header implies.
+/// Reads the header at the front of a file of `len` bytes. Also returns the bytes per block. Refuses any
+/// length but that which the header implies.
 pub(super) fn header_of_file(front: &[u8], len: u64) -> Result<(Header, usize), FileError> {
     let reader = Reader::new(front)?;
     let (header, block_bytes) = (reader.header().clone(), reader.block_bytes());
@@ -99,7 +100,7 @@ pub(super) fn header_of_file(front: &[u8], len: u64) -> Result<(Header, usize), 
     Ok((header, block_bytes))
 }
 
-/// Checks the CRC-32 and the head of chunk `index`, whose bytes `chunk` are of the right length.
+/// Checks the CRC-32 and the head of chunk `index`. `chunk` has the right length.
 pub(super) fn check_chunk(header: &Header, chunk: &[u8], index: u64) -> Result<(), FileError> {
     let body = chunk.len() - CRC;
     if crc32fast::hash(&chunk[..body]) != le!(u32, chunk, body) {
@@ -113,7 +114,7 @@ pub(super) fn check_chunk(header: &Header, chunk: &[u8], index: u64) -> Result<(
     Ok(())
 }
 
-/// Appends up to `len` bytes to `into`; returns how many came before the end of the input.
+/// Appends up to `len` bytes to `into`. Returns how many came before the end of the input.
 fn read_exactly(input: &mut impl Read, len: usize, into: &mut Vec<u8>) -> Result<usize, FileError> {
     Ok(input.by_ref().take(len as u64).read_to_end(into)?)
 }

@@ -1,8 +1,9 @@
-//! Files that are written beside their target, and their end when the process ends.
+//! Temporary files beside their targets, and their removal when the process ends.
 //!
-//! A temporary file or folder is `.tqkv-HASH-SLOT.part`, where the hash is of the target's name, so the next writer of that name
-//! finds what a killed process has left. Its own process holds a lock on it: what nobody holds is removed. A signal drops nothing,
-//! so a program that handles one calls [`remove_unfinished`].
+//! A temporary file or folder is named `.tqkv-HASH-SLOT.part`, with a hash of the target's name. So the next
+//! writer of that name finds the temporary of a killed process. A running process holds a lock on its
+//! temporaries; unlocked ones are removed. A signal drops nothing, so a program that handles one calls
+//! [`remove_unfinished`].
 
 use std::fs::{self, File};
 use std::io;
@@ -11,16 +12,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tempfile::Builder;
 
-/// Writers of one name at a time whose leavings are found. More of them get names that nobody looks for.
+/// Number of concurrent writers of one name whose temporaries can be found later. Further ones get random
+/// names.
 const SLOTS: usize = 16;
 
-/// How often a temporary is made anew where another writer took it for one that was left.
+/// How often a temporary is created again because another writer mistook it for an abandoned one.
 const TRIES: usize = 100;
 
-/// Temporary files and folders that are being written, all of this process.
+/// Temporary files and folders that this process is writing.
 static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// While this lives nothing of the process is begun, taken into place or dropped.
+/// Locks the list. Until it is unlocked, this process begins, commits and drops no temporary.
 pub(super) fn list() -> MutexGuard<'static, Vec<PathBuf>> {
     // A list of paths is whole after every statement, so a panic elsewhere does not spoil it.
     UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
@@ -33,9 +35,9 @@ pub struct Removed {
     _files: MutexGuard<'static, Vec<PathBuf>>,
 }
 
-/// Removes what has been written of files and folders that are not committed, for a process about to end by a signal.
+/// Removes all files and folders that are not committed. For a process that a signal is about to end.
 ///
-/// Call it from an ordinary thread, as it takes a lock, and keep the result until the process ends.
+/// Call it from an ordinary thread, because it takes a lock. Keep the result until the process ends.
 #[must_use = "files may be begun again once it is dropped"]
 pub fn remove_unfinished() -> Removed {
     let mut paths = list();
@@ -45,12 +47,12 @@ pub fn remove_unfinished() -> Removed {
     Removed { _files: paths }
 }
 
-/// Removes a temporary; nothing is left to do for one that cannot be removed.
+/// Removes a temporary. An error is ignored, because nothing more can be done.
 fn remove(path: &Path) {
     if fs::remove_file(path).is_ok() {
         return;
     }
-    // Files may still be coming into a folder.
+    // Other threads may still create files in the folder.
     for _ in 0..TRIES {
         if fs::remove_dir_all(path).is_ok() || !path.exists() {
             return;
@@ -58,7 +60,7 @@ fn remove(path: &Path) {
     }
 }
 
-/// An entry of the list, and the lock that says that somebody writes.
+/// An entry of the list, and the lock that marks the temporary as in use.
 #[derive(Debug)]
 pub(super) struct Unfinished {
     path: PathBuf,
@@ -72,7 +74,8 @@ impl Drop for Unfinished {
 }
 
 impl Unfinished {
-    /// Removes what killed processes have left of `target`, and makes a temporary in its folder with `make`.
+    /// Removes the temporaries that killed processes left for `target`, and makes a new one in its folder
+    /// with `make`.
     pub(super) fn begin<T: AsRef<Path>>(
         target: &Path,
         make: impl Fn(&mut Builder<'_, '_>, &Path) -> io::Result<T>,
@@ -93,7 +96,7 @@ impl Unfinished {
                 builder.prefix(&prefix);
             }
             builder.suffix(".part");
-            // Under the lock, so that a signal finds the temporary on the list or not made yet.
+            // Holds the lock, so that a signal finds the temporary either on the list or not yet made.
             let mut paths = list();
             let made = match make(&mut builder, folder) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && taken < SLOTS => {
@@ -117,8 +120,8 @@ impl Unfinished {
     }
 }
 
-/// Locks a temporary of this process. `None` where another process has taken it for one that was left, which it removes;
-/// `Some(None)` where it cannot be locked.
+/// Locks a temporary of this process. Returns `None` if another process took it for an abandoned one and
+/// removes it, and `Some(None)` if it cannot be locked.
 fn hold(path: &Path) -> Option<Option<File>> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
@@ -137,7 +140,7 @@ fn hold(path: &Path) -> Option<Option<File>> {
 fn remove_what_is_left(path: &Path) {
     use rustix::fs::{Mode, OFlags};
     use std::os::unix::fs::MetadataExt;
-    // Neither follows a link nor waits for a pipe.
+    // These flags follow no link and do not wait for a pipe.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let Ok(file) = rustix::fs::open(path, flags, Mode::empty()).map(File::from) else { return };
     let own = file.metadata().is_ok_and(|meta| meta.uid() == rustix::process::geteuid().as_raw());
@@ -146,7 +149,7 @@ fn remove_what_is_left(path: &Path) {
     }
 }
 
-/// Removes a temporary whose process has ended: a file that is open cannot be removed.
+/// Removes a temporary whose process has ended. An open file cannot be removed here.
 #[cfg(not(unix))]
 fn remove_what_is_left(path: &Path) {
     let _ = fs::remove_file(path);
@@ -162,7 +165,7 @@ pub(super) fn folder(path: &Path) -> io::Result<&Path> {
     Err(io::Error::new(io::ErrorKind::NotFound, format!("{} is not an existing folder", parent.display())))
 }
 
-/// Makes the names in the folder of `path` last through a power cut.
+/// Syncs the folder of `path`, so that the names in it survive a power cut.
 pub(super) fn sync_folder_of(path: &Path) -> io::Result<()> {
     #[cfg(unix)]
     File::open(folder(path)?)?.sync_all()?;
@@ -179,7 +182,7 @@ mod tests {
         Unfinished::begin(target, |builder, folder| builder.tempfile_in(folder)).unwrap()
     }
 
-    /// As a killed process leaves it.
+    /// Makes a temporary that looks like one of a killed process.
     fn leave(target: &Path) -> PathBuf {
         let (file, unfinished) = begin(target);
         let path = file.path().to_path_buf();
@@ -196,7 +199,7 @@ mod tests {
         let [left, of_other] = [&target, &other].map(|target| leave(target));
         assert!(left.exists() && of_other.exists() && count() == 2);
         let (first, held) = begin(&target);
-        // One that is written at the same time stays.
+        // A temporary that is being written stays.
         let (second, other_held) = begin(&target);
         assert!(first.path().exists() && second.path().exists() && first.path() != second.path());
         assert_eq!(count(), 3);

@@ -9,11 +9,11 @@ use super::layout::{CHUNK_HEAD, CRC};
 use super::reader::{check_chunk, header_of_file};
 use super::{FileError, Header};
 
-/// A `.tqk` file as a slice: any block by its index.
+/// A `.tqk` file as a slice: gives any block by its index.
 ///
-/// Opening checks the header and that the length is exactly what it implies, which reads no chunk.
-/// The CRC-32 of a chunk is checked when one of its blocks is first asked for, and remembered;
-/// [`Self::verify`] checks all that are left. Shared between threads freely.
+/// Opening reads no chunk: it checks the header, and that the length is exactly what the header implies. The
+/// CRC-32 of a chunk is checked when one of its blocks is first read. [`Self::verify`] checks all remaining
+/// chunks. Threads may share a view freely.
 #[derive(Debug)]
 pub struct TqkView<B> {
     bytes: B,
@@ -23,28 +23,28 @@ pub struct TqkView<B> {
 }
 
 impl TqkView<Bytes> {
-    /// Maps the file at `path`; see [`Bytes::open`] for what must not happen to it meanwhile.
+    /// Maps the file at `path`. See [`Bytes::open`] for what must not happen to the file meanwhile.
     ///
     /// # Errors
-    /// Those of opening, and as [`Self::new`].
+    /// Errors of opening, and those of [`Self::new`].
     pub fn open(path: &Path) -> Result<Self, FileError> {
         Self::new(Bytes::open(path)?)
     }
 }
 
 impl<B: AsRef<[u8]>> TqkView<B> {
-    /// Views a whole file; cost O(number of chunks).
+    /// Views a whole file. Cost: O(number of chunks).
     ///
     /// # Errors
-    /// Anything wrong with the header, truncation, trailing bytes.
+    /// A fault of the header, a truncated file, or trailing bytes.
     pub fn new(bytes: B) -> Result<Self, FileError> {
         let (header, block_bytes) = header_of_file(bytes.as_ref(), bytes.as_ref().len() as u64)?;
-        // The length fits, so the number of chunks is below the number of bytes in memory.
+        // The length fits, so there are fewer chunks than bytes in memory.
         let verified = (0..header.num_chunks()).map(|_| AtomicBool::new(false)).collect();
         Ok(Self { bytes, header, block_bytes, verified })
     }
 
-    /// What the file says about its blocks.
+    /// The header of the file.
     pub fn header(&self) -> &Header {
         &self.header
     }
@@ -54,10 +54,10 @@ impl<B: AsRef<[u8]>> TqkView<B> {
         self.block_bytes
     }
 
-    /// Block `index`.
+    /// Returns block `index`.
     ///
     /// # Errors
-    /// [`FileError::OutOfBounds`], or a damaged chunk on the first touch.
+    /// [`FileError::OutOfBounds`], or a damaged chunk on first access.
     pub fn block(&self, index: u64) -> Result<&[u8], FileError> {
         if index >= self.header.count {
             return Err(FileError::OutOfBounds { index, count: self.header.count });
@@ -67,10 +67,10 @@ impl<B: AsRef<[u8]>> TqkView<B> {
         Ok(&self.chunk(index / per)?[at..at + self.block_bytes])
     }
 
-    /// The blocks of chunk `chunk`, back to back.
+    /// Returns the blocks of chunk `chunk`, back to back.
     ///
     /// # Errors
-    /// [`FileError::OutOfBounds`], or a damaged chunk on the first touch.
+    /// [`FileError::OutOfBounds`], or a damaged chunk on first access.
     pub fn chunk(&self, chunk: u64) -> Result<&[u8], FileError> {
         let Some(verified) = usize::try_from(chunk).ok().and_then(|c| self.verified.get(c)) else {
             return Err(FileError::OutOfBounds {
@@ -80,7 +80,7 @@ impl<B: AsRef<[u8]>> TqkView<B> {
         };
         let Range { start, end } = self.header.chunk_range(chunk, self.block_bytes);
         let bytes = &self.bytes.as_ref()[start as usize..end as usize];
-        // Relaxed: the flag guards no other write, and checking twice is harmless.
+        // Relaxed is enough: the flag guards no other write, and a second check does no harm.
         if !verified.load(Ordering::Relaxed) {
             check_chunk(&self.header, bytes, chunk)?;
             verified.store(true, Ordering::Relaxed);
@@ -88,7 +88,7 @@ impl<B: AsRef<[u8]>> TqkView<B> {
         Ok(&bytes[CHUNK_HEAD..bytes.len() - CRC])
     }
 
-    /// Checks every chunk; cost O(bytes).
+    /// Checks every chunk. Cost: O(bytes).
     ///
     /// # Errors
     /// The first damaged chunk.

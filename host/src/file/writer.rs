@@ -8,34 +8,34 @@ use super::flush::flush;
 use super::layout::CHUNK_HEAD;
 use super::{FileError, Header};
 
-/// Writes blocks one by one; holds one chunk in memory.
+/// Writes blocks one by one. Holds one chunk in memory.
 ///
-/// The header is a run of zeros until [`Self::finish`] knows the count, so a file left by a crash is
-/// refused by its magic.
+/// The header is zeros until [`Self::finish`] knows the count, so the magic of an unfinished file is wrong
+/// and readers refuse it.
 #[derive(Debug)]
 pub struct Writer<W: Write + Seek> {
     out: W,
     header: Header,
     block_bytes: usize,
-    /// The chunk being filled, its head included.
+    /// The chunk that is being filled, with its head.
     chunk: Vec<u8>,
 }
 
 impl Writer<AtomicFile> {
-    /// Starts a file that appears at `path` when [`Self::commit`] is called, and never in part. A file that is there
-    /// is replaced then; [`Self::new`] over an [`AtomicFile`] of [`Existing::Refuse`] keeps it.
+    /// Starts a file that appears at `path` on [`Self::commit`], and never in part. It replaces an existing
+    /// file. To keep an existing file, use [`Self::new`] over an [`AtomicFile`] with [`Existing::Refuse`].
     ///
     /// # Errors
-    /// As [`Self::new`], and those of [`AtomicFile::create`].
+    /// Errors of [`Self::new`] and of [`AtomicFile::create`].
     pub fn create(path: &Path, header: Header) -> Result<Self, FileError> {
         header.check()?;
         Self::new(AtomicFile::create(path, Existing::Replace)?, header)
     }
 
-    /// Finishes the file and renames it into place; returns the number of blocks.
+    /// Finishes the file and renames it into place. Returns the number of blocks.
     ///
     /// # Errors
-    /// Those of writing, syncing and renaming; nothing stays then.
+    /// Errors of writing, syncing and renaming. Nothing stays then.
     pub fn commit(self) -> Result<u64, FileError> {
         let (file, count) = self.finish()?;
         file.commit()?;
@@ -44,10 +44,10 @@ impl Writer<AtomicFile> {
 }
 
 impl<W: Write + Seek> Writer<W> {
-    /// Starts a file at the beginning of `out`; `header.count` is ignored and counted anew.
+    /// Starts a file at the beginning of `out`. `header.count` is ignored; the writer counts blocks itself.
     ///
     /// # Errors
-    /// A header that the format cannot carry, or those of writing.
+    /// A header that the format cannot carry, or an error of writing.
     pub fn new(mut out: W, mut header: Header) -> Result<Self, FileError> {
         header.count = 0;
         let block_bytes = header.check()?;
@@ -61,7 +61,7 @@ impl<W: Write + Seek> Writer<W> {
     /// Appends one block.
     ///
     /// # Errors
-    /// [`FileError::BlockLength`], or those of writing.
+    /// [`FileError::BlockLength`], or an error of writing.
     pub fn push(&mut self, block: &[u8]) -> Result<(), FileError> {
         if block.len() != self.block_bytes {
             return Err(FileError::BlockLength { expected: self.block_bytes, found: block.len() });
@@ -74,10 +74,10 @@ impl<W: Write + Seek> Writer<W> {
         Ok(())
     }
 
-    /// Writes the last chunk and the header; returns the sink and the number of blocks.
+    /// Writes the last chunk and the header. Returns the sink and the number of blocks.
     ///
     /// # Errors
-    /// Those of writing.
+    /// Errors of writing.
     pub fn finish(mut self) -> Result<(W, u64), FileError> {
         if self.blocks_in_chunk() > 0 {
             self.end_chunk()?;
@@ -89,7 +89,7 @@ impl<W: Write + Seek> Writer<W> {
     }
 
     fn blocks_in_chunk(&self) -> u32 {
-        // At most `blocks_per_chunk`, a u32.
+        // It is at most `blocks_per_chunk`, which is a u32.
         ((self.chunk.len() - CHUNK_HEAD) / self.block_bytes) as u32
     }
 

@@ -1,4 +1,5 @@
-//! Calls of a program that has this crate alone: names, presets, several caches at once, a chunk of one token.
+//! Calls of a program that uses only this crate: names, presets, several caches at once, a chunk of one
+//! token.
 
 use tqkv::attention::AttentionCache;
 use tqkv::cache::{CacheSpec, Cold, KvCache, PRESETS};
@@ -34,7 +35,7 @@ fn a_preset_sets_the_codecs_and_nothing_else() {
             let (key, value) = preset.codecs;
             assert_eq!(base.clone().preset(&name), Ok(base.clone().codecs(key, value)));
         }
-        // A cache can have it, and no codec has its name.
+        // A cache accepts every preset, and no codec has the same name.
         filled(spec().preset(preset.name).unwrap(), 200);
         assert!(preset.name.parse::<CodecId>().is_err());
     }
@@ -91,7 +92,7 @@ fn several_caches_refuse_by_index_and_write_nothing() {
     assert!(out.iter().all(|x| *x == 7.0));
 }
 
-/// The table of `KvCache::attend_prefill`.
+/// Checks the table of `KvCache::attend_prefill`.
 #[test]
 fn a_chunk_of_one_token_is_append_and_attend_to_the_bit() {
     let [mut one, mut two, mut three] = [(); 3].map(|()| filled(spec().hot(16), 500));
@@ -109,7 +110,7 @@ fn a_chunk_of_one_token_is_append_and_attend_to_the_bit() {
     assert_eq!(one.shape(), KvShape::new(1, HEADS, KV_HEADS, DIM));
 }
 
-/// A limit of tokens holds for every way in, and what it refuses changes nothing.
+/// The token limit applies to every way of appending, and a refused call changes nothing.
 #[test]
 fn a_cache_takes_no_more_tokens_than_its_spec_allows() {
     let limited = || spec().hot(4).with("s4 max-tokens=100").unwrap();
@@ -131,7 +132,8 @@ fn a_cache_takes_no_more_tokens_than_its_spec_allows() {
     fork.truncate(50).unwrap();
     fork.append(0, two, two).unwrap();
     assert_eq!((cache.len(), fork.len()), (100, 52));
-    // The limit is the program's own, as a budget is: no snapshot has it, and each cache holds what it reads to its own.
+    // The limit belongs to the program, like a budget. A snapshot does not store it, and the cache that reads
+    // one applies its own.
     let mut snapshot = Vec::new();
     filled(spec().hot(4), 101).snapshot(&mut snapshot).unwrap();
     assert!(matches!(fork.restore(&mut snapshot.as_slice()), Err(CacheError::TooLong { tokens: 101, .. })));

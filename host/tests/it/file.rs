@@ -17,7 +17,7 @@ fn header(codec: CodecId, blocks_per_chunk: u32, mean: Option<Vec<f32>>) -> Head
     Header { blocks_per_chunk, ..Header::new(&codec, mean) }
 }
 
-/// A block whose bytes are a function of its index.
+/// A block whose bytes depend on its index.
 fn block(header: &Header, index: u64) -> Vec<u8> {
     let len = header.codec.block_bytes(header.dim).unwrap();
     (0..len).map(|i| (31 * index as usize + i) as u8).collect()
@@ -31,7 +31,7 @@ fn file(header: &Header, count: u64) -> Vec<u8> {
     writer.finish().unwrap().0.into_inner()
 }
 
-/// All blocks by way of the stream.
+/// Reads all blocks as a stream.
 fn stream(bytes: &[u8]) -> Result<Vec<u8>, FileError> {
     let mut reader = Reader::new(bytes)?;
     let mut blocks = Vec::new();
@@ -41,7 +41,7 @@ fn stream(bytes: &[u8]) -> Result<Vec<u8>, FileError> {
     Ok(blocks)
 }
 
-/// All blocks by way of random access, last first.
+/// Reads all blocks by index, last first.
 fn random_access(bytes: &[u8]) -> Result<Vec<u8>, FileError> {
     let view = TqkView::new(bytes)?;
     let mut blocks = Vec::new();
@@ -52,7 +52,7 @@ fn random_access(bytes: &[u8]) -> Result<Vec<u8>, FileError> {
     Ok(blocks)
 }
 
-/// Both readers; they must agree on whether the file is whole.
+/// Reads with both readers, which must agree on whether the file is intact.
 fn read(bytes: &[u8]) -> Result<Vec<u8>, String> {
     match (stream(bytes), random_access(bytes)) {
         (Ok(a), Ok(b)) => {
@@ -129,11 +129,11 @@ fn chunks_in_the_wrong_place_are_errors_although_their_crc_fits() {
     assert!(read(&[head, a, b, c].concat()).is_ok());
     for wrong in [[b, a, c], [a, a, c], [a, c, b]] {
         let error = read(&[head, &wrong.concat()].concat()).unwrap_err();
-        assert!(error.contains("belongs"), "{error}");
+        assert!(error.contains("at the wrong place"), "{error}");
     }
 }
 
-/// A file whose header was edited, with a CRC that fits it again.
+/// A file with an edited header and a matching CRC.
 fn forged(edit: impl Fn(&mut Vec<u8>)) -> Vec<u8> {
     let mut bytes = file(&header(CodecId::S2, 2, None), 2);
     edit(&mut bytes);
@@ -148,11 +148,11 @@ fn hostile_headers_with_a_good_crc_are_errors() {
     let cases: &[(&str, Edit)] = &[
         ("version 1", |b| b[8] = 1),
         ("version 3", |b| b[8] = 3),
-        ("unknown flags 0x8000", |b| b[11] = 0x80),
+        ("flags 0x8000 are not valid", |b| b[11] = 0x80),
         ("header length", |b| b[10] = 1),
         ("header length", |b| b[12..16].fill(0xff)),
-        ("unknown codec code 200, accepted are 0 f16", |b| b[16] = 200),
-        ("unknown scale mode code 9, accepted are 0 raw", |b| b[17] = 9),
+        ("codec code 200 is not valid: expected 0 f16", |b| b[16] = 200),
+        ("scale mode code 9 is not valid: expected 0 raw", |b| b[17] = 9),
         ("head dim 100", |b| b[18] = 100),
         ("codec q4_0 at head dim 16", |b| b[16] = CodecId::Q4_0.code()),
         ("bytes per block", |b| b[20] = 7),

@@ -1,4 +1,4 @@
-//! Calls of a program that has this crate alone, files of blocks, and the examples of SPEC.md.
+//! Calls of a program that uses only this crate, files of blocks, and the examples of SPEC.md.
 
 mod calls;
 mod file;

@@ -1,4 +1,4 @@
-//! The examples of SPEC.md against the code.
+//! Compares the examples of SPEC.md with the code.
 
 use std::io::Cursor;
 
@@ -7,7 +7,7 @@ use tqkv_core::{AnyCodec, CodecId, Effort, Options, ScaleMode};
 
 const SPEC: &str = include_str!("../../../SPEC.md");
 
-/// Lines of the one fenced block of that language.
+/// The lines of the only fenced block in that language.
 fn fenced(language: &str) -> Vec<&'static str> {
     let open = format!("```{language}");
     let mut lines = SPEC.lines().skip_while(|line| *line != open);

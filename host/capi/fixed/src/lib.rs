@@ -1,8 +1,9 @@
 //! C interface of the integer codec at one shape: head dim 128, codec s4, seed 42.
 //!
-//! A static library without `std` or a heap; README.md beside it is for authors of C. Other shapes: change [`Codec`] and the
-//! constants, and generate the header again. Every pointer is checked for null; lengths are those of the types in the header.
-//! When not to use it: from Rust, [`tqkv_core::fixed`] has all shapes, attention and a ring cache.
+//! A static library without `std` or a heap; README.md is for C programmers. For another shape, change
+//! [`Codec`] and the constants, and generate the header again. Every pointer is checked for null; lengths are
+//! those of the types in the header. Rust programs use [`tqkv_core::fixed`], which has all shapes, attention
+//! and a ring cache.
 #![no_std]
 
 use tqkv_core::code::S4;
@@ -11,11 +12,11 @@ use tqkv_core::fixed::{FixedCodec, FixedQuery};
 type Codec = FixedCodec<128, S4>;
 static CODEC: Codec = Codec::DEFAULT;
 
-/// Samples of a vector.
+/// Samples per vector.
 pub const TQKV_FIXED_DIM: usize = 128;
-/// Bytes of a block.
+/// Bytes per block.
 pub const TQKV_FIXED_BLOCK_BYTES: usize = 66;
-/// Words of a prepared query.
+/// Words per prepared query.
 pub const TQKV_FIXED_QUERY_WORDS: usize = 66;
 
 const _: () = {
@@ -24,21 +25,21 @@ const _: () = {
     assert!(align_of::<FixedQuery<TQKV_FIXED_DIM>>() == align_of::<TqkvFixedQuery>());
 };
 
-/// How a call ended.
+/// The status of a call.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum TqkvFixedStatus {
-    /// All is well.
+    /// The call succeeded.
     TqkvFixedOk = 0,
-    /// A pointer is null; nothing was done.
+    /// A pointer is null. Nothing was done.
     TqkvFixedNullPointer = 1,
-    /// The vector is too large for an f16 scale; the block holds zeros.
+    /// The vector is too large for an f16 scale. The block holds zeros.
     TqkvFixedBadVector = 2,
-    /// The stored scale is NaN or infinite; nothing was written.
+    /// The stored scale is NaN or infinite. Nothing was written.
     TqkvFixedBadBlock = 3,
 }
 
-/// A prepared query; its content is private.
+/// A prepared query. Its content is private.
 #[repr(C)]
 pub struct TqkvFixedQuery {
     words: [u32; TQKV_FIXED_QUERY_WORDS],
@@ -47,8 +48,8 @@ pub struct TqkvFixedQuery {
 /// Encodes TQKV_FIXED_DIM samples, multiples of 2^exponent, into a block of TQKV_FIXED_BLOCK_BYTES bytes.
 ///
 /// # Safety
-/// `x` points to TQKV_FIXED_DIM readable samples and `block` to TQKV_FIXED_BLOCK_BYTES writable bytes, or
-/// either is null.
+/// `x` points to TQKV_FIXED_DIM readable samples and `block` to TQKV_FIXED_BLOCK_BYTES writable bytes. Either
+/// may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_fixed_encode(x: *const i16, exponent: i32, block: *mut u8) -> TqkvFixedStatus {
     // SAFETY: the caller promises that pointers that are not null are good for these lengths.
@@ -64,8 +65,8 @@ pub unsafe extern "C" fn tqkv_fixed_encode(x: *const i16, exponent: i32, block: 
 /// Decodes a block to TQKV_FIXED_DIM samples in multiples of 2^exponent, rounded and saturated.
 ///
 /// # Safety
-/// `block` points to TQKV_FIXED_BLOCK_BYTES readable bytes and `out` to TQKV_FIXED_DIM writable samples, or
-/// either is null.
+/// `block` points to TQKV_FIXED_BLOCK_BYTES readable bytes and `out` to TQKV_FIXED_DIM writable samples.
+/// Either may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_fixed_decode(block: *const u8, exponent: i32, out: *mut i16) -> TqkvFixedStatus {
     // SAFETY: the caller promises that pointers that are not null are good for these lengths.
@@ -81,7 +82,7 @@ pub unsafe extern "C" fn tqkv_fixed_decode(block: *const u8, exponent: i32, out:
 /// Prepares a query of TQKV_FIXED_DIM samples, multiples of 2^exponent.
 ///
 /// # Safety
-/// `q` points to TQKV_FIXED_DIM readable samples and `query` to a writable query, or either is null.
+/// `q` points to TQKV_FIXED_DIM readable samples and `query` to a writable query. Either may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_fixed_query_init(q: *const i16, exponent: i32, query: *mut TqkvFixedQuery) -> TqkvFixedStatus {
     // SAFETY: the caller promises that pointers that are not null are good for these lengths.
@@ -90,16 +91,16 @@ pub unsafe extern "C" fn tqkv_fixed_query_init(q: *const i16, exponent: i32, que
     if query.is_null() {
         return TqkvFixedStatus::TqkvFixedNullPointer;
     }
-    // SAFETY: not null, writable by the caller's promise; size and alignment are asserted above.
+    // SAFETY: not null, and writable by the caller's promise. Size and alignment are asserted above.
     unsafe { query.cast::<FixedQuery<TQKV_FIXED_DIM>>().write(CODEC.query(q, exponent)) };
     TqkvFixedStatus::TqkvFixedOk
 }
 
-/// Writes the score of a query and a block: their dot product / sqrt(TQKV_FIXED_DIM) in units of 2^-16.
+/// Writes the score of a query and a block: their dot product / sqrt(TQKV_FIXED_DIM), in units of 2^-16.
 ///
 /// # Safety
-/// `query` was filled by `tqkv_fixed_query_init`, `block` points to TQKV_FIXED_BLOCK_BYTES readable bytes, and
-/// `score` to a writable word, or one is null.
+/// `query` was filled by `tqkv_fixed_query_init`. `block` points to TQKV_FIXED_BLOCK_BYTES readable bytes,
+/// and `score` to a writable word. Each may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_fixed_score(
     query: *const TqkvFixedQuery,
@@ -127,7 +128,7 @@ pub unsafe extern "C" fn tqkv_fixed_score(
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo) -> ! {
-    // Nothing of the codec panics; the language wants a handler.
+    // The codec never panics, but a `no_std` library needs a handler.
     loop {
         core::hint::spin_loop();
     }

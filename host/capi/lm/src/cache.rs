@@ -1,4 +1,5 @@
-//! Which codecs keep keys and values: one constant a pair and head dim, and a program links those that it names.
+//! The supported codecs of keys and values: one constant per pair and head dim. Only the pairs that a program
+//! names are linked.
 
 use crate::TqkvLmStatus;
 use core::marker::PhantomData;
@@ -6,34 +7,35 @@ use tqkv_core::code::{Code, I8, S2, S3, S4, T2S8};
 use tqkv_core::fixed::{FixedCodec, RingCache};
 use tqkv_lm::{Head, Lm, LmError, Logits, Model, Shape};
 
-/// Bytes to which the memory of a model is aligned.
+/// Alignment of the memory of a model, in bytes.
 pub const TQKV_LM_ALIGN: usize = 8;
 
 #[cfg(all(feature = "dsp", target_arch = "arm", target_os = "none"))]
 type Fastest = tqkv_simd::Dsp;
 #[cfg(all(feature = "dsp", target_arch = "arm", target_os = "none"))]
-// SAFETY: the feature is the word of who builds the library.
+// SAFETY: the builder of the library promises with the feature that the processor has the DSP extension.
 const FASTEST: Fastest = unsafe { tqkv_simd::Dsp::assume_supported() };
 #[cfg(not(all(feature = "dsp", target_arch = "arm", target_os = "none")))]
 type Fastest = tqkv_core::Portable;
 #[cfg(not(all(feature = "dsp", target_arch = "arm", target_os = "none")))]
 const FASTEST: Fastest = tqkv_core::Portable;
 
-/// Codecs of keys and values at one head dim; its content is private. Only what a program names is linked.
+/// Codecs of keys and values at one head dim. Its content is private. Only constants that a program names are
+/// linked.
 pub struct TqkvLmCache {
     head_dim: u16,
-    /// Bytes of a token of one KV head.
+    /// Bytes per token of one KV head.
     slot_bytes: usize,
-    /// Bytes of what a handle points to, and of a KV head without its tokens.
+    /// Bytes of an opened handle, and of a KV head without its tokens.
     handle_bytes: usize,
     head_bytes: usize,
-    /// Makes a handle in memory that is aligned to TQKV_LM_ALIGN, writable for the whole plan, and of no other use; the plan is this
-    /// cache's for the model.
+    /// Makes a handle in memory. The memory is aligned to TQKV_LM_ALIGN, writable for the whole plan, and
+    /// used by nothing else. The plan is that of this cache for the model.
     pub(crate) open:
         unsafe fn(&'static Self, Model<'static>, &Plan, usize, *mut u8) -> Result<*mut TqkvLm, LmError>,
-    /// This and what follows take a handle of this cache that no other thread uses.
+    /// This function and those below take a handle of this cache that no other thread uses.
     pub(crate) push: unsafe fn(*mut TqkvLm, u32) -> Result<(), LmError>,
-    /// Logits that the next call overwrites.
+    /// Returns logits that the next call overwrites.
     pub(crate) logits: unsafe fn(*mut TqkvLm) -> Logits<'static>,
     pub(crate) clear: unsafe fn(*mut TqkvLm),
     pub(crate) position: unsafe fn(*mut TqkvLm) -> u32,
@@ -68,24 +70,24 @@ pub static TQKV_LM_128_T2S8: TqkvLmCache = Kind::<128, T2S8, T2S8>::CACHE;
 #[unsafe(no_mangle)]
 pub static TQKV_LM_128_S2: TqkvLmCache = Kind::<128, S2, S2>::CACHE;
 
-/// A model at work in the memory that it was given; its content is private.
+/// A model at work in the memory that it was given. Its content is private.
 pub struct TqkvLm {
     mark: u32,
     cache: &'static TqkvLmCache,
 }
 
-/// What stands where a handle was opened.
+/// Marks memory where a handle was opened.
 const MARK: u32 = 0x4d4c_5154;
 
-/// What a handle points to.
+/// The content of an opened handle.
 #[repr(C)]
 struct Opened<const D: usize, K: Code, V: Code> {
-    /// First, so that a pointer to it is one to the whole.
+    /// The first field, so that a pointer to it is also a pointer to the whole.
     handle: TqkvLm,
     lm: Lm<'static, 'static, D, K, V, Fastest>,
 }
 
-/// Where things lie in the memory: the handle, then these, then the tokens.
+/// The layout of the memory: the handle, then the parts below, then the tokens.
 pub(crate) struct Plan {
     heads: usize,
     work: usize,
@@ -96,7 +98,7 @@ pub(crate) struct Plan {
 }
 
 impl TqkvLmCache {
-    /// Where things lie with so many tokens of context.
+    /// The layout for a context of this many tokens.
     pub(crate) fn plan(&self, shape: &Shape, context: u32) -> Result<Plan, TqkvLmStatus> {
         if shape.head_dim != self.head_dim {
             return Err(TqkvLmStatus::TqkvLmHeadDim);
@@ -113,19 +115,19 @@ impl TqkvLmCache {
         let work = after(heads, shape.rings().checked_mul(self.head_bytes)?)?;
         let tokens = after(work, 4 * shape.work_words())?;
         let total = after(tokens, shape.rings().checked_mul(ring_bytes)?)?;
-        // No more than a slice can be.
+        // A slice cannot be larger.
         isize::try_from(total).ok().map(|_| Plan { heads, work, tokens, ring_bytes, total })
     }
 }
 
 impl TqkvLm {
-    /// The cache of a handle.
+    /// Returns the cache of a handle.
     ///
     /// # Safety
-    /// It was opened, or points to as many readable bytes, or is null.
+    /// `lm` was opened, or points to the readable bytes of a handle, or is null.
     pub(crate) unsafe fn of(lm: *mut Self) -> Result<&'static TqkvLmCache, TqkvLmStatus> {
         let lm = crate::pointer::input(lm)?;
-        // SAFETY: readable by the caller's promise; of the mark every value is one.
+        // SAFETY: readable by the caller's promise, and every bit pattern is a value of the mark.
         if unsafe { (&raw const (*lm).mark).read() } != MARK {
             return Err(TqkvLmStatus::TqkvLmNotOpen);
         }
@@ -134,7 +136,7 @@ impl TqkvLm {
     }
 }
 
-/// The functions of one pair of codecs.
+/// The functions for one pair of codecs.
 struct Kind<const D: usize, K, V>(PhantomData<(K, V)>);
 
 impl<const D: usize, K: Code + 'static, V: Code + 'static> Kind<D, K, V> {
@@ -159,7 +161,7 @@ impl<const D: usize, K: Code + 'static, V: Code + 'static> Kind<D, K, V> {
     };
 
     /// # Safety
-    /// That of the field of this name.
+    /// The contract of the field of this name.
     unsafe fn open(
         cache: &'static TqkvLmCache,
         model: Model<'static>,
@@ -168,7 +170,8 @@ impl<const D: usize, K: Code + 'static, V: Code + 'static> Kind<D, K, V> {
         memory: *mut u8,
     ) -> Result<*mut TqkvLm, LmError> {
         let (rings, words) = (model.shape().rings(), model.shape().work_words());
-        // SAFETY: the plan lies in the memory, its parts apart and aligned; all of it is written before it is read.
+        // SAFETY: the plan lies in the memory, with its parts apart and aligned. All of it is written before
+        // it is read.
         let (heads, work) = unsafe {
             memory.write_bytes(0, plan.total);
             let heads = memory.add(plan.heads).cast::<Head<'static, D, K, V, Fastest>>();
@@ -187,17 +190,17 @@ impl<const D: usize, K: Code + 'static, V: Code + 'static> Kind<D, K, V> {
         Ok(opened.cast())
     }
 
-    /// The model behind a handle.
+    /// Returns the model of a handle.
     ///
     /// # Safety
-    /// A handle of this kind, in use by no other thread.
+    /// `lm` is a handle of this kind that no other thread uses.
     unsafe fn lm(lm: *mut TqkvLm) -> &'static mut Lm<'static, 'static, D, K, V, Fastest> {
-        // SAFETY: the caller's promise; a handle is the first field of what was opened.
+        // SAFETY: by the caller's promise. A handle is the first field of the opened struct.
         unsafe { &mut (*lm.cast::<Opened<D, K, V>>()).lm }
     }
 
     /// # Safety
-    /// That of [`Self::lm`], as of those below.
+    /// The contract of [`Self::lm`], here and in the functions below.
     unsafe fn push(lm: *mut TqkvLm, token: u32) -> Result<(), LmError> {
         // SAFETY: the caller's promise.
         unsafe { Self::lm(lm) }.push(token)

@@ -1,9 +1,9 @@
-//! C interface of the language model in integers: a static library without `std` or a heap.
+//! C interface of the integer language model: a static library without `std` or a heap.
 //!
-//! README.md beside it is for authors of C. A model lies in flash; a [`TqkvLm`] and everything that it needs lie in memory that the
-//! caller gives, once. Every pointer is checked for null and alignment, every length against the model's header; that a pointer is
-//! good for its length is the caller's word. When not to use it: from Rust, `tqkv-lm` is the same without pointers; where there is a
-//! heap, `host/capi` has whole caches.
+//! README.md is for C programmers. A model is in flash. A [`TqkvLm`] and everything that it needs are in
+//! memory that the caller gives once. Pointers are checked for null and alignment, and lengths against the
+//! header of the model. The caller promises that a pointer is good for its length. Rust programs use
+//! `tqkv-lm`, which is the same without pointers. On systems with a heap, `host/capi` has whole caches.
 #![cfg_attr(target_os = "none", no_std)]
 
 mod cache;
@@ -17,7 +17,7 @@ use core::ffi::c_char;
 use pointer::{input, is_apart, output, region};
 use tqkv_lm::{Logits, Model, Sampler, Shape};
 
-/// What a model is.
+/// The shape of a model.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TqkvLmShape {
@@ -29,28 +29,28 @@ pub struct TqkvLmShape {
     pub layers: u32,
     /// KV heads of a layer.
     pub kv_heads: u32,
-    /// Coordinates of a head vector: which caches it takes.
+    /// Coordinates of a head vector. The cache must have the same.
     pub head_dim: u32,
-    /// Bits of a weight.
+    /// Bits per weight.
     pub weight_bits: u32,
 }
 
-/// Logits of the next token: `values` at i times 2^exponent for token i.
+/// Logits of the next token. The logit of token i is `values[i]` times 2^exponent.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct TqkvLmLogits {
-    /// They lie in the memory of the model; the next call with it overwrites them.
+    /// The values are in the memory of the model. The next call with it overwrites them.
     pub values: *const i32,
     /// Tokens in the vocabulary.
     pub count: u32,
-    /// Power of two of all of them.
+    /// The common power of two.
     pub exponent: i32,
 }
 
-/// Words of a sampler.
+/// Words per sampler.
 pub const TQKV_LM_SAMPLER_WORDS: usize = 2;
 
-/// Draws tokens; its content is private.
+/// Draws tokens. Its content is private.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct TqkvLmSampler {
@@ -62,16 +62,16 @@ const _: () = {
     assert!(align_of::<Sampler>() == align_of::<TqkvLmSampler>());
 };
 
-/// One line of text for a status, of any number.
+/// Returns one line of text for a status. Any number is accepted.
 #[unsafe(no_mangle)]
 pub extern "C" fn tqkv_lm_status_text(status: u32) -> *const c_char {
     status::text(status).as_ptr()
 }
 
-/// Reads what a model is: the header and the length of the file are checked, its checksum is not.
+/// Reads the shape of a model. Checks the header and the length of the file, but not its checksum.
 ///
 /// # Safety
-/// `model` points to `length` readable bytes, and `shape` to a writable struct, or either is null.
+/// `model` points to `length` readable bytes, and `shape` to a writable struct. Either may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_lm_read_shape(
     model: *const u8,
@@ -98,11 +98,11 @@ pub unsafe extern "C" fn tqkv_lm_read_shape(
     })
 }
 
-/// Writes how many bytes of memory a model needs with a context of so many tokens.
+/// Writes how many bytes of memory a model needs for a context of `context` tokens.
 ///
 /// # Safety
-/// `cache` is one of the constants TQKV_LM_.., `model` points to `length` readable bytes, and `bytes` to a writable number, or one
-/// is null.
+/// `cache` is one of the constants TQKV_LM_.., `model` points to `length` readable bytes, and `bytes` to a
+/// writable number. Each may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_lm_memory(
     cache: *const TqkvLmCache,
@@ -123,16 +123,19 @@ pub unsafe extern "C" fn tqkv_lm_memory(
     })
 }
 
-/// Checks a whole model, some 10 instructions a byte, and makes a handle in `memory`, whatever that holds.
+/// Checks a whole model, with about 10 instructions per byte, and makes a handle in `memory`. The old content
+/// of `memory` does not matter.
 ///
-/// `cache` says how keys and values are kept, `context` how many tokens; when it is full, the oldest token that is not one of the
-/// first `sinks` is forgotten. `memory` is aligned to TQKV_LM_ALIGN and has the bytes that `tqkv_lm_memory` says, or more. Both
-/// memories are lent until the last call with the handle; there is nothing to close. The model is best aligned to 4 bytes, which the
-/// DSP loops need. With an error, `lm` is as it was.
+/// `cache` selects the codecs, and `context` is the number of tokens that it keeps. When it is full, it
+/// forgets the oldest token that is not one of the first `sinks`. `memory` is aligned to TQKV_LM_ALIGN and
+/// has at least the bytes that `tqkv_lm_memory` says. The library uses both memories until the last call with
+/// the handle; there is nothing to close. Align the model to 4 bytes, which the DSP loops need. If the call
+/// fails, `lm` is unchanged.
 ///
 /// # Safety
-/// `cache` is one of the constants TQKV_LM_..; `model` points to `length` bytes that stay as they are, `memory` to `bytes` bytes that
-/// nothing else uses, for as long as the handle is in use; `lm` points to a writable pointer; or one is null.
+/// `cache` is one of the constants TQKV_LM_... `model` points to `length` bytes that do not change while the
+/// handle is in use. `memory` points to `bytes` bytes that nothing else uses in that time. `lm` points to a
+/// writable pointer. Each may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_lm_open(
     cache: *const TqkvLmCache,
@@ -146,7 +149,7 @@ pub unsafe extern "C" fn tqkv_lm_open(
 ) -> TqkvLmStatus {
     status::of(|| {
         let (memory, to) = (output(memory.cast::<u64>())?.cast::<u8>(), output(lm)?);
-        // SAFETY: a constant of this library, and readable bytes that stay, by the caller's promise.
+        // SAFETY: a constant of this library, and readable bytes that do not change, by the caller's promise.
         let (cache, file) = unsafe { (&*input(cache)?, region::<u8>(model, length)?) };
         if !is_apart(file.as_ptr_range(), memory, bytes) {
             return Err(TqkvLmStatus::TqkvLmOverlap);
@@ -156,7 +159,7 @@ pub unsafe extern "C" fn tqkv_lm_open(
         if bytes < plan.total {
             return Err(TqkvLmStatus::TqkvLmMemory);
         }
-        // SAFETY: aligned, not null, as large as planned, and of no other use, by the caller's promise.
+        // SAFETY: aligned, not null, as large as planned, and used by nothing else, by the caller's promise.
         let handle = unsafe { (cache.open)(cache, model, &plan, sinks as usize, memory)? };
         // SAFETY: writable by the caller's promise, checked for null and alignment.
         unsafe { to.write(handle) };
@@ -164,10 +167,11 @@ pub unsafe extern "C" fn tqkv_lm_open(
     })
 }
 
-/// Takes a token: the logits are then those of what follows it.
+/// Appends a token. The logits are then those of the following token.
 ///
 /// # Safety
-/// `lm` is a handle that was opened, its memories as they were left, in use by no other thread; or it is null.
+/// `lm` is null or an opened handle. Nothing but this library has written its memories, and no other thread
+/// uses it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_lm_push(lm: *mut TqkvLm, token: u32) -> TqkvLmStatus {
     status::of(|| {
@@ -177,10 +181,10 @@ pub unsafe extern "C" fn tqkv_lm_push(lm: *mut TqkvLm, token: u32) -> TqkvLmStat
     })
 }
 
-/// Takes tokens one after the other; where one of them is not in the vocabulary, none.
+/// Appends several tokens. If one is not in the vocabulary, none is appended.
 ///
 /// # Safety
-/// As `tqkv_lm_push`; `tokens` points to `count` readable numbers, or is null.
+/// The contract of `tqkv_lm_push`. `tokens` is null or points to `count` readable numbers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_lm_prefill(lm: *mut TqkvLm, tokens: *const u32, count: usize) -> TqkvLmStatus {
     status::of(|| {
@@ -197,10 +201,10 @@ pub unsafe extern "C" fn tqkv_lm_prefill(lm: *mut TqkvLm, tokens: *const u32, co
     })
 }
 
-/// Computes the logits of the token after the last one taken.
+/// Computes the logits of the token after the last appended one.
 ///
 /// # Safety
-/// As `tqkv_lm_push`; `logits` points to a writable struct, or is null.
+/// The contract of `tqkv_lm_push`. `logits` is null or points to a writable struct.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_lm_next_logits(lm: *mut TqkvLm, logits: *mut TqkvLmLogits) -> TqkvLmStatus {
     status::of(|| {
@@ -215,10 +219,10 @@ pub unsafe extern "C" fn tqkv_lm_next_logits(lm: *mut TqkvLm, logits: *mut TqkvL
     })
 }
 
-/// Writes how many tokens were taken since the start.
+/// Writes the number of tokens that were appended since the start.
 ///
 /// # Safety
-/// As `tqkv_lm_push`; `position` points to a writable number, or is null.
+/// The contract of `tqkv_lm_push`. `position` is null or points to a writable number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_lm_position(lm: *mut TqkvLm, position: *mut u32) -> TqkvLmStatus {
     status::of(|| {
@@ -232,7 +236,7 @@ pub unsafe extern "C" fn tqkv_lm_position(lm: *mut TqkvLm, position: *mut u32) -
 /// Forgets all tokens.
 ///
 /// # Safety
-/// As `tqkv_lm_push`.
+/// The contract of `tqkv_lm_push`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_lm_clear(lm: *mut TqkvLm) -> TqkvLmStatus {
     status::of(|| {
@@ -242,10 +246,10 @@ pub unsafe extern "C" fn tqkv_lm_clear(lm: *mut TqkvLm) -> TqkvLmStatus {
     })
 }
 
-/// The values that a C program says that it has.
+/// Makes a slice of the values that a C program passes.
 ///
 /// # Safety
-/// `logits` points to logits whose values can be read, or is null.
+/// `logits` is null or points to logits whose values can be read.
 unsafe fn logits<'a>(logits: *const TqkvLmLogits) -> Result<Logits<'a>, TqkvLmStatus> {
     // SAFETY: readable by the caller's promise.
     let TqkvLmLogits { values, count, exponent } = unsafe { *input(logits)? };
@@ -254,10 +258,11 @@ unsafe fn logits<'a>(logits: *const TqkvLmLogits) -> Result<Logits<'a>, TqkvLmSt
     if values.is_empty() { Err(TqkvLmStatus::TqkvLmLength) } else { Ok(Logits { values, exponent }) }
 }
 
-/// Writes the likeliest token, the first among equals.
+/// Writes the likeliest token. If several are equal, the first one is written.
 ///
 /// # Safety
-/// `logits` are those of `tqkv_lm_next_logits`, not yet overwritten, and `token` points to a writable number, or either is null.
+/// `logits` come from `tqkv_lm_next_logits` and are not overwritten yet, and `token` points to a writable
+/// number. Either may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_lm_greedy(logits: *const TqkvLmLogits, token: *mut u32) -> TqkvLmStatus {
     status::of(|| {
@@ -268,11 +273,11 @@ pub unsafe extern "C" fn tqkv_lm_greedy(logits: *const TqkvLmLogits, token: *mut
     })
 }
 
-/// Starts a sampler of softmax(logits / temperature): the same seed and logits give the same tokens on every machine.
-/// The temperature is in 256ths: 205 is 0.8; 0 is nearly greedy.
+/// Starts a sampler of softmax(logits / temperature). The same seed and logits give the same tokens on every
+/// machine. The temperature is in 256ths: 205 is 0.8, and 0 is nearly greedy.
 ///
 /// # Safety
-/// `sampler` points to a writable struct, or is null.
+/// `sampler` is null or points to a writable struct.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_lm_sampler_init(
     temperature: u16,
@@ -281,7 +286,7 @@ pub unsafe extern "C" fn tqkv_lm_sampler_init(
 ) -> TqkvLmStatus {
     status::of(|| {
         let to = output(sampler)?.cast::<Sampler>();
-        // SAFETY: writable by the caller's promise; size and alignment are asserted above.
+        // SAFETY: writable by the caller's promise. Size and alignment are asserted above.
         unsafe { to.write(Sampler::new(temperature, seed)) };
         Ok(())
     })
@@ -290,7 +295,7 @@ pub unsafe extern "C" fn tqkv_lm_sampler_init(
 /// Draws the next token.
 ///
 /// # Safety
-/// As `tqkv_lm_greedy`; `sampler` was started and is in use by no other thread, or is null.
+/// The contract of `tqkv_lm_greedy`. `sampler` is null, or was started and no other thread uses it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_lm_sample(
     sampler: *mut TqkvLmSampler,
@@ -299,7 +304,8 @@ pub unsafe extern "C" fn tqkv_lm_sample(
 ) -> TqkvLmStatus {
     status::of(|| {
         let (sampler, to) = (output(sampler)?.cast::<Sampler>(), output(token)?);
-        // SAFETY: a sampler, of which all bits are values, readable logits and a writable number, by the caller's promise.
+        // SAFETY: readable logits, a writable number and a sampler, by the caller's promise. Every bit
+        // pattern is a value of a sampler.
         unsafe { to.write((*sampler).pick(&self::logits(logits)?)) };
         Ok(())
     })
@@ -308,7 +314,7 @@ pub unsafe extern "C" fn tqkv_lm_sample(
 #[cfg(target_os = "none")]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo) -> ! {
-    // Nothing of the model panics; the language wants a handler.
+    // The model never panics, but a `no_std` library needs a handler.
     loop {
         core::hint::spin_loop();
     }

@@ -1,4 +1,5 @@
-//! The language model as a C program calls it: the text of the Rust crate, and a status for all that it gets wrong.
+//! The language model as a C program calls it: the tokens equal those of the Rust crate, and every mistake
+//! has a status.
 #![allow(missing_docs, reason = "a test crate")]
 
 use std::ffi::CStr;
@@ -23,7 +24,7 @@ const SHAPE: Shape = Shape {
     context: 128,
     epsilon: 11_000_000,
 };
-/// Fewer than the tokens that are taken.
+/// Smaller than the number of tokens that are appended.
 const CONTEXT: u32 = 12;
 const SINKS: u32 = 2;
 
@@ -58,7 +59,7 @@ fn file() -> Vec<u8> {
     sealed(bytes)
 }
 
-/// With the checksum that its bytes have.
+/// The same bytes with the matching checksum.
 fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     let sum = checksum(&bytes);
     bytes.extend(sum.to_le_bytes());
@@ -67,16 +68,17 @@ fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
 
 fn needed(file: &[u8], context: u32) -> (TqkvLmStatus, usize) {
     let mut bytes = 0;
-    // SAFETY: as many bytes as are said, and a number to write.
+    // SAFETY: the file has the passed length, and the number can be written.
     let status =
         unsafe { tqkv_lm_memory(&TQKV_LM_64_S4_S3, file.as_ptr(), file.len(), context, &raw mut bytes) };
     (status, bytes)
 }
 
-/// Opens in memory of so many bytes at an offset.
+/// Opens a model in `bytes` bytes of memory at an offset.
 fn open_at(file: &[u8], memory: &mut [u64], offset: usize, bytes: usize) -> (TqkvLmStatus, *mut TqkvLm) {
     let mut lm = null_mut();
-    // SAFETY: memory and file are as long as said and live as long as the handle, which is written where told.
+    // SAFETY: memory and file have the passed lengths and outlive the handle. The place for the handle can be
+    // written.
     let status = unsafe {
         let memory = memory.as_mut_ptr().cast::<u8>().add(offset).cast();
         let (data, length) = (file.as_ptr(), file.len());
@@ -98,14 +100,14 @@ fn open(file: &[u8], memory: &mut [u64]) -> *mut TqkvLm {
 
 fn logits(lm: *mut TqkvLm) -> TqkvLmLogits {
     let mut logits = TqkvLmLogits { values: null(), count: 0, exponent: 0 };
-    // SAFETY: a handle, and a place to write.
+    // SAFETY: an opened handle, and a place that can be written.
     assert_eq!(unsafe { tqkv_lm_next_logits(lm, &raw mut logits) }, TqkvLmOk);
     logits
 }
 
 fn position(lm: *mut TqkvLm) -> u32 {
     let mut position = u32::MAX;
-    // SAFETY: a handle, and a place to write.
+    // SAFETY: an opened handle, and a place that can be written.
     assert_eq!(unsafe { tqkv_lm_position(lm, &raw mut position) }, TqkvLmOk);
     position
 }
@@ -128,7 +130,7 @@ fn its_tokens_and_logits_are_those_of_the_crate() {
     let lm = open(&file, &mut memory);
     let mut sampler = std::mem::MaybeUninit::uninit();
     let (prompt, mut token) = ([3, 1, 49], 0);
-    // SAFETY: handles, numbers and places to write that live.
+    // SAFETY: opened handles, readable numbers and places that can be written.
     unsafe {
         assert_eq!(tqkv_lm_sampler_init(205, 9, sampler.as_mut_ptr()), TqkvLmOk);
         assert_eq!(tqkv_lm_prefill(lm, prompt.as_ptr(), prompt.len()), TqkvLmOk);
@@ -139,12 +141,12 @@ fn its_tokens_and_logits_are_those_of_the_crate() {
     let mut seen = std::collections::BTreeSet::new();
     for step in 0..40 {
         let (got, want) = (logits(lm), rust.logits());
-        // SAFETY: as many values as are said, until the next call.
+        // SAFETY: the pointer has `count` values until the next call.
         let values = unsafe { std::slice::from_raw_parts(got.values, got.count as usize) };
         assert_eq!((values, got.exponent), (want.values, want.exponent), "{step}");
         let (at, is_drawn) = (&raw const got, step % 2 == 0);
         let expected = if is_drawn { draws.pick(&want) } else { want.greedy() };
-        // SAFETY: logits, a sampler that was started, and a place to write.
+        // SAFETY: readable logits, a started sampler, and a place that can be written.
         let status = unsafe {
             if is_drawn {
                 tqkv_lm_sample(sampler.as_mut_ptr(), at, &raw mut token)
@@ -156,13 +158,13 @@ fn its_tokens_and_logits_are_those_of_the_crate() {
         assert_eq!(token, expected, "{step}");
         seen.insert(token);
         rust.push(token).unwrap();
-        // SAFETY: a handle.
+        // SAFETY: an opened handle.
         assert_eq!(unsafe { tqkv_lm_push(lm, token) }, TqkvLmOk);
     }
-    // The ring, of fewer tokens, was full; and a model that always says the same would prove nothing.
+    // The context is smaller, so it was full. A model that always repeats one token would prove nothing.
     assert_eq!(position(lm), 43);
     assert!(seen.len() > 5, "{seen:?}");
-    // SAFETY: a handle.
+    // SAFETY: an opened handle.
     assert_eq!(unsafe { tqkv_lm_clear(lm) }, TqkvLmOk);
     assert_eq!(position(lm), 0);
 }
@@ -200,7 +202,7 @@ fn a_file_that_is_not_whole_is_refused() {
         }
     }
     let mut shape = std::mem::MaybeUninit::uninit();
-    // SAFETY: as many bytes as are said, and a place to write.
+    // SAFETY: the file has the passed length, and the place can be written.
     let status = unsafe { tqkv_lm_read_shape(file.as_ptr(), file.len(), shape.as_mut_ptr()) };
     // SAFETY: written, as the status says.
     let shape = unsafe { shape.assume_init() };
@@ -220,16 +222,17 @@ fn memory_is_checked() {
     }
     assert_eq!(open_at(&file, &mut place, 8, bytes).0, TqkvLmOk);
     assert_eq!(needed(&file, 0).0, TqkvLmContext);
-    // A token has 34 and 26 bytes in each of two rings; on a machine of 64 bits all fit.
+    // A token takes 34 bytes for its key and 26 for its value in each of two KV heads. On a 64-bit machine
+    // all fit.
     assert_eq!(needed(&file, u32::MAX).1 - needed(&file, 1).1, 120 * (u32::MAX as usize - 1));
     let mut lm = null_mut();
     let mut total = 0;
     let (data, length) = (file.as_ptr(), file.len());
-    // SAFETY: lengths are those of the vectors; what is refused is not touched.
+    // SAFETY: lengths are those of the vectors, and refused memory is not touched.
     unsafe {
         let other = tqkv_lm_memory(&TQKV_LM_128_S4, data, length, 1, &raw mut total);
         assert_eq!((other, total), (TqkvLmHeadDim, 0));
-        // A file whose last bytes are the first of the memory.
+        // The last bytes of the file are the first bytes of the memory.
         let mut both = vec![0_u64; (length + bytes) / 8 + 1];
         let within = both.as_mut_ptr().cast::<u8>();
         within.copy_from(data, length);
@@ -247,7 +250,8 @@ fn null_and_misaligned_pointers_are_refused() {
     let lm = open(&file, &mut place);
     let (data, length) = (file.as_ptr(), file.len());
     let (mut number, mut size, mut numbers) = (7_u32, 7_usize, [1_u32, 2]);
-    // SAFETY: every pointer is good for its length, or null, or misaligned, which is refused before it is read.
+    // SAFETY: every pointer is good for its length, or null, or misaligned, which is refused before it is
+    // read.
     unsafe {
         let cache = &raw const TQKV_LM_64_S4_S3;
         let odd = (&raw mut numbers).cast::<u8>().add(1);
@@ -298,7 +302,7 @@ fn tokens_and_handles_are_checked() {
     let lm = open(&file, &mut place);
     let tokens = [1, 2, 50, 3];
     let mut zeros = [0_u64; 64];
-    // SAFETY: a handle, numbers, and memory that is none.
+    // SAFETY: an opened handle, readable numbers, and memory without a handle.
     unsafe {
         assert_eq!(tqkv_lm_push(lm, 50), TqkvLmToken);
         assert_eq!(tqkv_lm_prefill(lm, tokens.as_ptr(), tokens.len()), TqkvLmToken);
@@ -307,7 +311,7 @@ fn tokens_and_handles_are_checked() {
         assert_eq!(tqkv_lm_prefill(lm, tokens.as_ptr(), 2), TqkvLmOk);
         assert_eq!(position(lm), 2);
         assert_eq!(tqkv_lm_push(zeros.as_mut_ptr().cast(), 1), TqkvLmNotOpen);
-        // Scales that are no numbers, as a stray write leaves them.
+        // Scales that are not finite, as a stray write may leave them.
         let bytes = size_of_val(&*place);
         place.as_mut_ptr().cast::<u8>().add(bytes - 2 * 60 * CONTEXT as usize).write_bytes(0xff, 720);
         assert_eq!(tqkv_lm_push(lm, 1), TqkvLmDecode);
@@ -320,12 +324,12 @@ fn tokens_and_handles_are_checked() {
 fn every_status_has_a_line() {
     let lines: Vec<_> = (0..18)
         .map(|status| {
-            // SAFETY: a constant text.
+            // SAFETY: a constant text that ends with a zero.
             unsafe { CStr::from_ptr(tqkv_lm_status_text(status)) }.to_str().unwrap()
         })
         .collect();
     let all: std::collections::BTreeSet<_> = lines.iter().collect();
     assert_eq!((all.len(), TqkvLmDecode as usize), (18, 16));
     assert!(lines.iter().all(|line| line.lines().count() == 1));
-    assert_eq!((lines[0], lines[17]), ("no error", "no status of this library"));
+    assert_eq!((lines[0], lines[17]), ("no error", "unknown status"));
 }

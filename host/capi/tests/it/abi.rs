@@ -1,4 +1,4 @@
-//! The interface as a C program calls it, with what it gets wrong: every refusal has its status and its line of text, and
+//! Calls as a C program makes them, with its mistakes. Every refusal has a status and one line of text, and
 //! leaves the cache as it was.
 
 use crate::common::*;
@@ -28,7 +28,7 @@ fn a_cache_of_c_is_the_cache_of_rust() {
 
     let want = rust.scores(0, 3, &q[..DIM]).unwrap();
     let (mut scores, mut count) = (vec![0.0; 300], 0);
-    // SAFETY: the cache lives, the lengths are those of the slices, and the count can be written.
+    // SAFETY: the cache is not freed, the lengths are those of the slices, and the count can be written.
     let status = unsafe {
         tqkv_scores(
             cache.0,
@@ -49,10 +49,10 @@ fn a_cache_of_c_is_the_cache_of_rust() {
     assert_eq!((stats.tokens, stats.sinks, stats.hot, stats.warm), (200, 4, want.hot, want.warm));
     assert_eq!((stats.allocated_bytes, stats.spilled_bytes), (want.allocated_bytes, 0));
 
-    // SAFETY: the cache lives.
+    // SAFETY: the cache is not freed.
     assert_eq!(unsafe { tqkv_truncate(cache.0, 150) }, TqkvOk);
     assert_eq!(cache.len(), 150);
-    // SAFETY: the cache lives.
+    // SAFETY: the cache is not freed.
     assert_eq!(unsafe { tqkv_reset(cache.0) }, TqkvOk);
     assert_eq!((cache.len(), cache.stats().tokens), (0, 0));
 }
@@ -62,7 +62,7 @@ fn null_is_refused_wherever_a_pointer_goes() {
     let (cache, spec, name) = (Cache::new(&spec()), spec(), c"s4".as_ptr());
     let (x, mut out, mut number, mut size) = ([0.0; QUERY], [0.0; QUERY], 0, 0);
     let (mut codec, mut other, mut filled) = (null_mut(), null_mut(), spec);
-    // SAFETY: what is not null is good for the lengths beside it.
+    // SAFETY: every pointer is null or good for the passed length.
     unsafe {
         assert_eq!(tqkv_codec_create(name, DIM, 42, 2, 1, &raw mut codec), TqkvOk);
         let (xs, o, n) = (x.as_ptr(), out.as_mut_ptr(), QUERY);
@@ -139,7 +139,7 @@ fn null_is_refused_wherever_a_pointer_goes() {
             (tqkv_codec_scores(codec, xs, DIM, null(), 34, o, 1), "blocks"),
             (tqkv_codec_scores(codec, xs, DIM, xs.cast(), 34, null_mut(), 1), "out"),
         ] {
-            // The text is that of the last call, so only the status can be compared here.
+            // The text is that of the last call, so only the status is compared here.
             assert_eq!(status, TqkvNullPointer, "{what}");
         }
         refused(tqkv_len(cache.0, null_mut()), TqkvNullPointer, "len is null");
@@ -166,13 +166,13 @@ fn wrong_lengths_and_numbers_are_refused_and_change_nothing() {
     refused(cache.attend(0, &q, &mut out[1..]), TqkvBadArgument, "out has 255 values");
     let (p, n) = (k.as_ptr(), k.len());
     let (o, mut count) = (out.as_mut_ptr(), 77);
-    // SAFETY: the cache lives; what is longer than its memory is refused before it is read.
+    // SAFETY: the cache is not freed; what is longer than its memory is refused before it is read.
     unsafe {
         let kv = p.cast();
         refused(
             tqkv_append(cache.0, 0, 3, kv, n, kv, n),
             TqkvBadArgument,
-            "dtype of k is 3, accepted are 0 to 2",
+            "dtype of k is 3, expected 0 to 2",
         );
         refused(tqkv_append(cache.0, 0, 0, kv, usize::MAX, kv, n), TqkvBadArgument, "memory");
         refused(tqkv_append(cache.0, 0, 0, kv.byte_add(1), 1, kv, n), TqkvBadArgument, "aligned");
@@ -212,7 +212,7 @@ fn vectors_that_cannot_be_stored_leave_the_cache_as_it_was() {
         refused(cache.append(0, &good, &k), TqkvBadVector, "value of token 19, KV head 1");
     }
     let bad = [f16::NAN; TOKEN];
-    // SAFETY: the cache lives, and as many values are there.
+    // SAFETY: the cache is not freed, and the pointers have the passed numbers of values.
     let status = unsafe {
         tqkv_append(cache.0, 0, TqkvF16 as u32, bad.as_ptr().cast(), TOKEN, bad.as_ptr().cast(), TOKEN)
     };
@@ -232,7 +232,7 @@ fn specs_that_no_cache_can_have_are_refused() {
     #[track_caller]
     fn no_cache(spec: &TqkvSpec, text: &str) {
         let mut cache = std::ptr::dangling_mut();
-        // SAFETY: a whole struct; one that says it is longer is refused before more is read.
+        // SAFETY: the struct is whole. If it says that it is longer, it is refused before more is read.
         let status = unsafe { tqkv_create(spec, &raw mut cache) };
         assert!(cache.is_null());
         refused(status, TqkvBadArgument, text);
@@ -242,15 +242,15 @@ fn specs_that_no_cache_can_have_are_refused() {
     no_cache(&TqkvSpec { head_dim: 100, ..spec() }, "head dim not supported");
     no_cache(&TqkvSpec { key_codec: 2, ..spec() }, "key_codec is 2");
     no_cache(&TqkvSpec { value_codec: 256, ..spec() }, "value_codec is 256");
-    no_cache(&TqkvSpec { scale_mode: 4, ..spec() }, "scale_mode is 4, accepted are 0 to 3");
+    no_cache(&TqkvSpec { scale_mode: 4, ..spec() }, "scale_mode is 4, expected 0 to 3");
     no_cache(&TqkvSpec { effort: 3, ..spec() }, "effort is 3");
     no_cache(&TqkvSpec { centring: 3, ..spec() }, "centring is 3");
     no_cache(&TqkvSpec { arithmetic: u32::MAX, ..spec() }, "arithmetic is 4294967295");
     no_cache(&TqkvSpec { sliding_window: 8, ..spec() }, "sliding window");
     no_cache(&TqkvSpec { value_dim: 100, ..spec() }, "value_dim 100");
-    no_cache(&TqkvSpec { scale: f32::NAN, ..spec() }, "factor of the logits");
+    no_cache(&TqkvSpec { scale: f32::NAN, ..spec() }, "scale of the logits");
     no_cache(&TqkvSpec { soft_cap: -1.0, ..spec() }, "soft cap");
-    no_cache(&TqkvSpec { sparse_values: 1.0, ..spec() }, "accepted are 0 to 1");
+    no_cache(&TqkvSpec { sparse_values: 1.0, ..spec() }, "expected 0 or more, and less than 1");
     no_cache(&TqkvSpec { reserved: 1, ..spec() }, "later version");
     let windows = [0, usize::MAX, 128];
     let layer_windows = windows.as_ptr();
@@ -258,7 +258,7 @@ fn specs_that_no_cache_can_have_are_refused() {
         &TqkvSpec { layer_windows, layer_windows_len: 3, ..spec() },
         "layer_windows has 3 values, expected 2",
     );
-    // Far longer than the array is: refused before it is read.
+    // Far longer than the array, and refused before it is read.
     no_cache(&TqkvSpec { layer_windows, layer_windows_len: 1 << 40, ..spec() }, "expected 2");
     let layer_windows = windows[1..].as_ptr();
     no_cache(
@@ -291,16 +291,16 @@ fn specs_that_no_cache_can_have_are_refused() {
     no_cache(&TqkvSpec { tiers: &raw const tiers[1], tiers_len: 1, ..spec() }, "key_codec is 2");
     no_cache(
         &TqkvSpec { cold_after: 100, tiers: tiers.as_ptr(), tiers_len: 1, ..spec() },
-        "ever more tokens",
+        "not in order of age",
     );
-    // Of the first version of either struct, which programs may have.
+    // The first version of each struct, which compiled programs may have.
     let (first, first_stats) =
         (std::mem::offset_of!(TqkvSpec, value_dim), std::mem::offset_of!(TqkvCacheStats, shared_bytes));
     no_cache(&TqkvSpec { struct_size: 0, ..spec() }, "pass sizeof");
     no_cache(&TqkvSpec { struct_size: first - 1, ..spec() }, "pass sizeof");
     no_cache(&TqkvSpec { struct_size: 5000, ..spec() }, "pass sizeof");
     let mut whole = spec();
-    // SAFETY: shorter structs than there is room for.
+    // SAFETY: the structs are shorter than their room.
     unsafe {
         for size in [0, 8, first - 1, 1 << 20] {
             refused(tqkv_spec_init(&raw mut whole, size, 1, 1, 1, 64), TqkvBadArgument, "pass sizeof");
@@ -312,7 +312,7 @@ fn specs_that_no_cache_can_have_are_refused() {
     }
     let folder = TqkvSpec { cold_after: 128, spill_folder: c"/no/such/folder".as_ptr(), ..spec() };
     let mut cache = null_mut();
-    // SAFETY: a whole struct, whose folder ends with a zero.
+    // SAFETY: the struct is whole, and its folder ends with a zero.
     refused(unsafe { tqkv_create(&raw const folder, &raw mut cache) }, TqkvIo, "/no/such/folder");
 }
 
@@ -325,14 +325,15 @@ fn tokens_behind_the_sliding_window_do_not_come_back() {
         assert_eq!(cache.append(layer, &k, &k), TqkvOk);
     }
     assert!(cache.stats().evicted > 0);
-    // SAFETY: the cache lives.
+    // SAFETY: the cache is not freed.
     refused(unsafe { tqkv_truncate(cache.0, 300) }, TqkvEvicted, "cannot truncate to 300");
-    // SAFETY: the cache lives.
+    // SAFETY: the cache is not freed.
     assert_eq!(unsafe { tqkv_truncate(cache.0, 1000) }, TqkvOk);
     assert_eq!(cache.len(), 1000);
 }
 
-/// The text of `tqkv_truncate`: the newest 256 tokens, counted from the greatest length, can always be dropped.
+/// The newest 256 tokens can always be dropped, counted from the greatest length. The text of `tqkv_truncate`
+/// says so.
 #[test]
 fn tokens_up_to_256_behind_the_greatest_length_can_be_dropped() {
     let k = values(1, TOKEN * 1500);
@@ -347,12 +348,12 @@ fn tokens_up_to_256_behind_the_greatest_length_can_be_dropped() {
                 });
             };
             append(greatest);
-            // SAFETY: the cache lives.
+            // SAFETY: the cache is not freed.
             let truncate = |len| unsafe { tqkv_truncate(cache.0, len) };
             for len in [greatest - 127, greatest - 254, greatest - 256] {
                 assert_eq!(truncate(len), TqkvOk, "{len} of {greatest}: {}", last_error());
             }
-            // Shorter lengths count from the greatest one, and so does what is appended again.
+            // Shorter lengths count from the greatest length, and tokens appended again do as well.
             append(100);
             assert_eq!(truncate(greatest - 256), TqkvOk, "again to {} of {greatest}", greatest - 256);
             let status = truncate(greatest - 256 - 128);
@@ -370,7 +371,7 @@ fn codecs_encode_decode_and_score_as_those_of_rust() {
         let name = CString::new(id.name()).unwrap();
         let rust = tqkv_core::AnyCodec::new(id, DIM, tqkv_core::Options::DEFAULT).unwrap();
         let (mut codec, mut bytes) = (null_mut(), 0);
-        // SAFETY: texts end with zeros, slices are as long as they say, places can be written.
+        // SAFETY: texts end with zeros, slices have the passed lengths, and places can be written.
         unsafe {
             assert_eq!(tqkv_codec_create(name.as_ptr(), DIM, 42, 2, 1, &raw mut codec), TqkvOk);
             assert_eq!(tqkv_codec_block_bytes(codec, &raw mut bytes), TqkvOk);
@@ -402,17 +403,17 @@ fn codecs_encode_decode_and_score_as_those_of_rust() {
 fn codecs_refuse_what_they_cannot_do() {
     let (mut codec, mut number) = (null_mut(), 99);
     let (x, mut blocks, mut out) = (values(1, DIM), [0_u8; 100], [0.0; DIM]);
-    // SAFETY: texts end with zeros, slices are as long as they say, places can be written.
+    // SAFETY: texts end with zeros, slices have the passed lengths, and places can be written.
     unsafe {
         let name = c"s9".as_ptr();
         refused(tqkv_codec_from_name(name, &raw mut number), TqkvBadArgument, "no codec is named 's9'");
         refused(tqkv_codec_from_name(c"\xff".as_ptr(), &raw mut number), TqkvBadArgument, "UTF-8");
-        refused(tqkv_codec_id(usize::MAX, &raw mut number), TqkvBadArgument, "asked for");
+        refused(tqkv_codec_id(usize::MAX, &raw mut number), TqkvBadArgument, "out of range");
         assert_eq!(number, 99);
         let create = |name: &CStr, dim, scale, effort, place| {
             tqkv_codec_create(name.as_ptr(), dim, 42, scale, effort, place)
         };
-        refused(create(c"s9", DIM, 2, 1, &raw mut codec), TqkvBadArgument, "accepted are s4, s3");
+        refused(create(c"s9", DIM, 2, 1, &raw mut codec), TqkvBadArgument, "expected s4, s3");
         refused(create(c"s4", 65, 2, 1, &raw mut codec), TqkvBadArgument, "head dim not supported");
         refused(create(c"q4_0", 48, 2, 1, &raw mut codec), TqkvBadArgument, "multiple of 32");
         refused(create(c"s4", DIM, 7, 1, &raw mut codec), TqkvBadArgument, "scale_mode is 7");

@@ -45,19 +45,19 @@ impl Typed {
     }
 }
 
-/// f32 as it comes out of a type.
+/// The f32 values after rounding to a type.
 fn rounded(values: &[f32], dtype: u32) -> Vec<f32> {
     Typed::new(values.to_vec()).read(dtype)
 }
 
-/// A result that nothing has written.
+/// A result buffer that nothing has written.
 fn untouched(values: usize) -> Typed {
     Typed::new(vec![-7.0; values])
 }
 
 #[test]
 fn every_type_of_keys_queries_and_results_gives_the_same_numbers() {
-    // All are values of bf16, so that each type holds them.
+    // All values are exact in bf16, so that each type holds them.
     let (k, v) = (Typed::new(values(1, 100 * TOKEN)), Typed::new(values(2, 100 * TOKEN)));
     let q = Typed::new(values(3, 100 * QUERY));
     let mut first: Option<[Vec<f32>; 4]> = None;
@@ -65,7 +65,7 @@ fn every_type_of_keys_queries_and_results_gives_the_same_numbers() {
         let cache = Cache::new(&spec());
         let (mut all, mut one) = (untouched(q.len()), untouched(QUERY));
         let (mut keys, mut scores, mut count) = (untouched(50 * DIM), vec![0.0; 200], 0);
-        // SAFETY: the cache lives; the pointers are good for as many values of their type.
+        // SAFETY: the cache is not freed; the pointers are good for as many values of their type.
         unsafe {
             let (key, value, query) = (k.pointer(dtype), v.pointer(dtype), q.pointer(q_dtype));
             let (n, m, out) = (k.len(), q.len(), all.room(out_dtype));
@@ -88,7 +88,7 @@ fn every_type_of_keys_queries_and_results_gives_the_same_numbers() {
             assert_eq!((status, count), (TqkvOk, 200), "{}", last_error());
         }
         let got = [all.read(out_dtype), one.read(out_dtype), keys.read(out_dtype), scores];
-        // The first round has f32 everywhere.
+        // In the first round every argument is f32.
         let want = first.get_or_insert_with(|| got.clone());
         for (i, (got, want)) in got.iter().zip(&*want).enumerate() {
             let want = if i < 3 { rounded(want, out_dtype) } else { want.clone() };
@@ -100,13 +100,13 @@ fn every_type_of_keys_queries_and_results_gives_the_same_numbers() {
 #[test]
 fn several_caches_answer_in_one_call_as_one_by_one() {
     let caches = [10, 700, 1, 300, 64].map(|tokens| appended(&spec(), tokens));
-    // One of them twice, which takes its lock once.
+    // One cache appears twice, and its lock is taken once.
     let order = [3, 0, 1, 3, 2, 4];
     let handles = order.map(|i| caches[i].0.cast_const());
     let (n, q) = (order.len() * QUERY, Typed::new(values(9, order.len() * QUERY)));
     for (q_dtype, out_dtype) in [(0, 0), (1, 0), (0, 2), (2, 1)] {
         let mut out = untouched(n);
-        // SAFETY: the caches live; the pointers are good for as many values of their type.
+        // SAFETY: the caches are not freed, and the pointers are good for the passed numbers of values.
         let status = unsafe {
             let (query, out) = (q.pointer(q_dtype), out.room(out_dtype));
             tqkv_attend_many(handles.as_ptr(), order.len(), 1, q_dtype, query, n, out_dtype, out, n)
@@ -128,7 +128,7 @@ fn what_several_caches_refuse_names_the_cache_and_writes_nothing() {
     let (n, q, mut out) = (2 * QUERY, Typed::new(values(9, 2 * QUERY)), untouched(2 * QUERY));
     let mut attend = |handles: &[*const TqkvCache], layer, values| {
         let (query, out) = (q.pointer(0), out.room(0));
-        // SAFETY: the caches live; no more values are named than there are.
+        // SAFETY: the caches are not freed, and the pointers have at least the passed numbers of values.
         unsafe { tqkv_attend_many(handles.as_ptr(), handles.len(), layer, 0, query, values, 0, out, values) }
     };
     let (a, b, c) = (full.0.cast_const(), empty.0.cast_const(), other.0.cast_const());
@@ -143,20 +143,20 @@ fn what_several_caches_refuse_names_the_cache_and_writes_nothing() {
     let mut bad = values(9, n);
     bad[QUERY + 3] = f32::NAN;
     let handles = [a, a];
-    // SAFETY: the cache lives, and as many values are there.
+    // SAFETY: the cache is not freed, and the pointers have the passed numbers of values.
     let status =
         unsafe { tqkv_attend_many(handles.as_ptr(), 2, 0, 0, bad.as_ptr().cast(), n, 0, out.room(0), n) };
     refused(status, TqkvBadVector, "token 1, head 0");
 }
 
-/// A cache with a token, of twice the heads.
+/// A cache with one token and twice the heads.
 fn appended_of(spec: &TqkvSpec) -> Cache {
     let cache = Cache::new(spec);
     assert_eq!(cache.append(0, &values(1, TOKEN), &values(2, TOKEN)), TqkvOk);
     cache
 }
 
-/// Readers that hold several locks, and writers, in every order: nothing waits for ever.
+/// Readers that hold several locks, and writers, run in every order without a deadlock.
 #[test]
 fn calls_of_several_caches_go_on_beside_calls_that_change_them() {
     let caches = [200, 300, 400].map(|tokens| appended(&spec(), tokens));
@@ -168,7 +168,7 @@ fn calls_of_several_caches_go_on_beside_calls_that_change_them() {
                 let handles = order.map(|i| caches[i].0.cast_const());
                 let mut out = vec![0.0_f32; 3 * QUERY];
                 for _ in 0..200 {
-                    // SAFETY: the caches live, and as many values are there.
+                    // SAFETY: the caches are not freed, and the pointers have the passed numbers of values.
                     let status = unsafe {
                         let (q, out) = (q.as_ptr().cast(), out.as_mut_ptr().cast());
                         tqkv_attend_many(handles.as_ptr(), 3, 0, 0, q, 3 * QUERY, 0, out, 3 * QUERY)
@@ -199,7 +199,7 @@ fn presets_are_those_of_the_library() {
         assert!(header.contains(&format!("\"{}\"", preset.name)), "the header lacks {}", preset.name);
     }
     let mut made = TqkvSpec { key_codec: 19, ..spec() };
-    for (name, text) in [(c"s4", "'s4' is a codec, not a preset"), (c"vast", "accepted are eight-bit")] {
+    for (name, text) in [(c"s4", "'s4' is a codec, not a preset"), (c"vast", "expected eight-bit")] {
         // SAFETY: the spec was filled, and the text ends with a zero.
         let status = unsafe { tqkv_spec_preset(&raw mut made, name.as_ptr()) };
         refused(status, TqkvBadArgument, text);

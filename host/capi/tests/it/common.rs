@@ -1,4 +1,5 @@
-//! What the tests of the interface share: a cache that is freed, values, and a stream that functions read and write.
+//! Shared helpers of the tests: a cache that frees itself, values, and a stream that functions read and
+//! write.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use std::ffi::{CStr, c_int, c_void};
@@ -14,11 +15,11 @@ pub(crate) const TOKEN: usize = KV_HEADS * DIM;
 pub(crate) const QUERY: usize = HEADS * DIM;
 
 pub(crate) fn last_error() -> String {
-    // SAFETY: the text of this thread, copied before the next call.
+    // SAFETY: the text belongs to this thread, and is copied before the next call.
     unsafe { CStr::from_ptr(tqkv_last_error()) }.to_str().unwrap().to_string()
 }
 
-/// The status of a call and, where it is not OK, the text.
+/// Checks the status of a call and, unless it is TQKV_OK, the text.
 #[track_caller]
 pub(crate) fn refused(status: TqkvStatus, expected: TqkvStatus, text: &str) {
     assert_eq!(status, expected, "{}", last_error());
@@ -29,7 +30,7 @@ pub(crate) fn refused(status: TqkvStatus, expected: TqkvStatus, text: &str) {
 
 pub(crate) fn spec() -> TqkvSpec {
     let mut spec = std::mem::MaybeUninit::uninit();
-    // SAFETY: as many bytes can be written; they are all written.
+    // SAFETY: the bytes can be written, and all of them are written.
     unsafe {
         let status = tqkv_spec_init(spec.as_mut_ptr(), size_of::<TqkvSpec>(), 2, HEADS, KV_HEADS, DIM);
         assert_eq!(status, TqkvOk);
@@ -37,30 +38,30 @@ pub(crate) fn spec() -> TqkvSpec {
     }
 }
 
-/// A cache that is freed at the end.
+/// A cache that is freed when dropped.
 pub(crate) struct Cache(pub(crate) *mut TqkvCache);
 
-// SAFETY: a handle is a lock, and may be used by any thread.
+// SAFETY: a handle is a lock, so any thread may use it.
 unsafe impl Sync for Cache {}
 
 impl Cache {
     pub(crate) fn new(spec: &TqkvSpec) -> Self {
         let mut cache = null_mut();
-        // SAFETY: a whole struct, and a place to write.
+        // SAFETY: the struct is whole, and the place can be written.
         assert_eq!(unsafe { tqkv_create(spec, &raw mut cache) }, TqkvOk, "{}", last_error());
         Self(cache)
     }
 
     pub(crate) fn len(&self) -> usize {
         let mut len = usize::MAX;
-        // SAFETY: the cache lives, and the place can be written.
+        // SAFETY: the cache is not freed, and the place can be written.
         assert_eq!(unsafe { tqkv_len(self.0, &raw mut len) }, TqkvOk);
         len
     }
 
     pub(crate) fn stats(&self) -> TqkvCacheStats {
         let mut stats = std::mem::MaybeUninit::uninit();
-        // SAFETY: the cache lives; all bytes of the struct are written.
+        // SAFETY: the cache is not freed; all bytes of the struct are written.
         unsafe {
             assert_eq!(tqkv_stats(self.0, stats.as_mut_ptr(), size_of::<TqkvCacheStats>()), TqkvOk);
             stats.assume_init()
@@ -68,14 +69,14 @@ impl Cache {
     }
 
     pub(crate) fn append(&self, layer: usize, k: &[f32], v: &[f32]) -> TqkvStatus {
-        // SAFETY: the cache lives, and the slices are as long as they say.
+        // SAFETY: the cache is not freed, and the slices have the passed lengths.
         unsafe {
             tqkv_append(self.0, layer, TqkvF32 as u32, k.as_ptr().cast(), k.len(), v.as_ptr().cast(), v.len())
         }
     }
 
     pub(crate) fn attend(&self, layer: usize, q: &[f32], out: &mut [f32]) -> TqkvStatus {
-        // SAFETY: the cache lives, and the slices are as long as they say.
+        // SAFETY: the cache is not freed, and the slices have the passed lengths.
         unsafe {
             let (q, values) = (q.as_ptr().cast(), q.len());
             tqkv_attend(self.0, layer, 0, q, values, 0, out.as_mut_ptr().cast(), out.len())
@@ -85,12 +86,12 @@ impl Cache {
 
 impl Drop for Cache {
     fn drop(&mut self) {
-        // SAFETY: made once, freed once.
+        // SAFETY: made once, and freed once.
         unsafe { tqkv_free(self.0) }
     }
 }
 
-/// Values that look random, the same every time; every one is a bf16.
+/// Values that look random but never change. All are exact in bf16.
 pub(crate) fn values(seed: usize, n: usize) -> Vec<f32> {
     let mut state = seed as u32 ^ 0x9e37_79b9;
     let mut next = || {
@@ -105,7 +106,7 @@ pub(crate) fn values(seed: usize, n: usize) -> Vec<f32> {
 pub(crate) struct Stream {
     pub(crate) bytes: Vec<u8>,
     pub(crate) at: usize,
-    /// Calls after which a function fails.
+    /// Number of calls after which a function fails.
     pub(crate) calls: Option<usize>,
 }
 
@@ -125,15 +126,15 @@ impl Stream {
 }
 
 pub(crate) unsafe extern "C" fn write(user: *mut c_void, bytes: *const u8, len: usize) -> c_int {
-    // SAFETY: the stream that was passed, and as many bytes as are told.
+    // SAFETY: `user` is the stream that was passed, and the bytes have the passed number.
     let (stream, bytes) = unsafe { (&mut *user.cast::<Stream>(), std::slice::from_raw_parts(bytes, len)) };
     stream.bytes.extend_from_slice(bytes);
     if stream.fails() { 5 } else { 0 }
 }
 
-/// Some bytes a call, never as many as are asked for.
+/// Reads some bytes per call, never all that are requested.
 pub(crate) unsafe extern "C" fn read(user: *mut c_void, bytes: *mut u8, len: usize) -> isize {
-    // SAFETY: the stream that was passed, and as many bytes as are told.
+    // SAFETY: `user` is the stream that was passed, and the bytes have the passed number.
     let (stream, bytes) =
         unsafe { (&mut *user.cast::<Stream>(), std::slice::from_raw_parts_mut(bytes, len)) };
     let count = len.div_ceil(2).min(stream.bytes.len() - stream.at);
@@ -159,7 +160,7 @@ pub(crate) fn attended(cache: &Cache) -> Vec<f32> {
 
 pub(crate) fn written(cache: &Cache) -> Vec<u8> {
     let mut stream = Stream::default();
-    // SAFETY: the cache lives, and the stream too.
+    // SAFETY: the cache and the stream are not freed.
     assert_eq!(unsafe { tqkv_snapshot(cache.0, Some(write), stream.user()) }, TqkvOk, "{}", last_error());
     stream.bytes
 }

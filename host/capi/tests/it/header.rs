@@ -1,8 +1,8 @@
-//! Each header is what cbindgen makes of the sources. TQKV_WRITE_HEADER=1 writes it.
+//! Checks that each header is the output of cbindgen. TQKV_WRITE_HEADER=1 writes it.
 
 use std::path::Path;
 
-/// Compares a header with what the crate in a folder gives.
+/// Compares a header with the output of cbindgen for the crate in a folder.
 fn compare(crate_folder: &str, header: &str) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(crate_folder);
     let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).unwrap();

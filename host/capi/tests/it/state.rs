@@ -1,4 +1,4 @@
-//! Whole states of caches and what differs by layer: forks, snapshots, budgets, what is held; with what a program gets wrong.
+//! Forks, snapshots, budgets, decoded tokens and settings by layer, with the mistakes of programs.
 
 use crate::common::*;
 use std::ffi::{CStr, CString, c_void};
@@ -18,7 +18,7 @@ fn a_snapshot_goes_through_functions_and_files_and_goes_on_bit_for_bit() {
     let (bytes, want) = (written(&cache), attended(&cache));
     let mut stream = Stream::of(&bytes);
     stream.bytes.extend(b"what follows");
-    // SAFETY: the cache lives, and the stream too.
+    // SAFETY: the cache and the stream are not freed.
     assert_eq!(unsafe { tqkv_restore(other.0, Some(read), stream.user()) }, TqkvOk, "{}", last_error());
     assert_eq!((stream.at, other.len()), (bytes.len(), 300), "not a byte more is read");
     assert_eq!((attended(&other), written(&other)), (want.clone(), bytes.clone()));
@@ -26,7 +26,7 @@ fn a_snapshot_goes_through_functions_and_files_and_goes_on_bit_for_bit() {
     let folder = tempfile::tempdir().unwrap();
     let text = |name: &str| CString::new(folder.path().join(name).to_str().unwrap()).unwrap();
     let loaded = Cache::new(&spec());
-    // SAFETY: the caches live, and the texts end with zeros.
+    // SAFETY: the caches are not freed, and the texts end with zeros.
     unsafe {
         let path = text("a.tqs");
         assert_eq!(tqkv_save(cache.0, path.as_ptr()), TqkvOk, "{}", last_error());
@@ -53,7 +53,7 @@ fn snapshots_that_cannot_be_read_or_written_change_nothing() {
     let cache = appended(&spec(), 300);
     let (bytes, want) = (written(&cache), attended(&cache));
     let restore = |cache: &Cache, mut stream: Stream| {
-        // SAFETY: the cache lives, and the stream too.
+        // SAFETY: the cache and the stream are not freed.
         unsafe { tqkv_restore(cache.0, Some(read), stream.user()) }
     };
     refused(restore(&cache, Stream::default()), TqkvBadSnapshot, "cut short");
@@ -70,16 +70,16 @@ fn snapshots_that_cannot_be_read_or_written_change_nothing() {
     refused(restore(&another, Stream::of(&bytes)), TqkvBadSnapshot, "another hot window");
     for calls in 1..9 {
         let mut stream = Stream { calls: Some(calls), ..Stream::of(&bytes) };
-        // SAFETY: the cache lives, and the stream too.
+        // SAFETY: the cache and the stream are not freed.
         unsafe {
             refused(tqkv_restore(cache.0, Some(read), stream.user()), TqkvIo, "read returned -7");
             stream = Stream { calls: Some(calls), ..Stream::default() };
             refused(tqkv_snapshot(cache.0, Some(write), stream.user()), TqkvIo, "write returned 5");
         }
     }
-    // SAFETY: the cache lives; the function heeds nothing that it is passed.
+    // SAFETY: the cache is not freed, and the function does not use its arguments.
     let status = unsafe { tqkv_restore(cache.0, Some(read_too_much), null_mut()) };
-    refused(status, TqkvIo, "read returned 13, asked for were 12");
+    refused(status, TqkvIo, "read returned 13, expected at most 12");
     assert_eq!((cache.len(), attended(&cache), another.len()), (300, want, 0));
 }
 
@@ -88,7 +88,7 @@ fn a_fork_goes_its_own_way() {
     let cache = appended(&spec(), 300);
     let want = attended(&cache);
     let mut fork = null_mut();
-    // SAFETY: the cache lives, and the place can be written.
+    // SAFETY: the cache is not freed, and the place can be written.
     assert_eq!(unsafe { tqkv_fork(cache.0, &raw mut fork) }, TqkvOk);
     let fork = Cache(fork);
     assert_eq!(attended(&fork), want);
@@ -99,7 +99,7 @@ fn a_fork_goes_its_own_way() {
     assert_eq!(attended(&cache), want);
     drop(cache);
     assert_eq!(fork.stats().shared_bytes, 0);
-    // SAFETY: the cache lives.
+    // SAFETY: the cache is not freed.
     assert_eq!(unsafe { tqkv_truncate(fork.0, 200) }, TqkvOk);
     assert_eq!(fork.len(), 200);
 }
@@ -107,14 +107,14 @@ fn a_fork_goes_its_own_way() {
 #[test]
 fn a_program_of_the_first_version_makes_the_same_cache() {
     let size = std::mem::offset_of!(TqkvSpec, value_dim);
-    // What the program does not know is not read.
+    // Fields that the program does not know are not read.
     let first =
         TqkvSpec { struct_size: size, layer_windows: std::ptr::dangling(), layer_windows_len: 9, ..spec() };
     let (cache, today) = (appended(&first, 300), appended(&spec(), 300));
     assert_eq!(attended(&cache), attended(&today));
     let mut stats = TqkvCacheStats { shared_bytes: 77, ..cache.stats() };
     let size = std::mem::offset_of!(TqkvCacheStats, shared_bytes);
-    // SAFETY: the cache lives, and as many bytes can be written.
+    // SAFETY: the cache is not freed, and as many bytes can be written.
     assert_eq!(unsafe { tqkv_stats(cache.0, &raw mut stats, size) }, TqkvOk);
     assert_eq!((stats.tokens, stats.shared_bytes), (300, 77));
 }
@@ -122,7 +122,7 @@ fn a_program_of_the_first_version_makes_the_same_cache() {
 #[test]
 fn caches_share_a_budget_and_are_refused_beyond_it() {
     let (mut budget, mut cache, mut number) = (null_mut(), null_mut(), 0);
-    // SAFETY: handles live until they are freed, and places can be written.
+    // SAFETY: no handle is used after it is freed, and places can be written.
     unsafe {
         assert_eq!(tqkv_budget_create(200_000, &raw mut budget), TqkvOk);
         assert_eq!(tqkv_create_within(&spec(), budget, &raw mut cache), TqkvOk, "{}", last_error());
@@ -153,7 +153,7 @@ fn caches_share_a_budget_and_are_refused_beyond_it() {
         assert_eq!(second.append(0, &token, &token), TqkvOk, "{}", last_error());
         assert_eq!(tqkv_budget_used(budget, &raw mut number), TqkvOk);
         assert_eq!(number, second.stats().allocated_bytes);
-        // The handle goes before the cache, the limit does not.
+        // The handle is freed before the cache, and the limit stays.
         tqkv_budget_free(budget);
         let big = values(4, 3000 * TOKEN);
         refused(second.append(0, &big, &big), TqkvNoBudget, "full: ");
@@ -167,7 +167,7 @@ fn keys_and_values_are_read_as_those_of_rust() {
     rust.append(1, &values(1, 200 * TOKEN), &values(2, 200 * TOKEN)).unwrap();
     let mut out = vec![0.0; 150 * DIM];
     let (o, n) = (out.as_mut_ptr().cast(), out.len());
-    // SAFETY: the cache lives, and as many values can be written.
+    // SAFETY: the cache is not freed, and as many values can be written.
     unsafe {
         assert_eq!(tqkv_keys(cache.0, 1, 1, 2, 152, 0, o, n), TqkvOk, "{}", last_error());
         assert_eq!(out, rust.keys(1, 1, 2..152).unwrap());
@@ -180,13 +180,13 @@ fn keys_and_values_are_read_as_those_of_rust() {
             refused(call(cache.0, 0, 0, 51, 201, 0, o, n), TqkvBadArgument, "not all there");
             refused(call(cache.0, 0, 0, 1, 0, 0, o, n), TqkvBadArgument, "the end is before the start");
             refused(call(cache.0, 0, 0, 0, 149, 0, o, n), TqkvBadArgument, "149 tokens of 64 values");
-            refused(call(cache.0, 0, 0, 0, usize::MAX, 0, o, n), TqkvBadArgument, "are asked for");
+            refused(call(cache.0, 0, 0, 0, usize::MAX, 0, o, n), TqkvBadArgument, "values, expected");
         }
         assert_eq!(out, rust.values(1, 0, 50..200).unwrap());
     }
     let window = TqkvSpec { hot: 0, sinks: 0, centring: 0, sliding_window: 128, ..spec() };
     let cache = appended(&window, 1024);
-    // SAFETY: the cache lives, and as many values can be written.
+    // SAFETY: the cache is not freed, and as many values can be written.
     refused(unsafe { tqkv_keys(cache.0, 0, 0, 0, 150, 0, o, n) }, TqkvEvicted, "not all there");
 }
 
@@ -215,7 +215,7 @@ fn layers_differ_as_the_spec_says() {
         ..spec()
     };
     let cache = Cache::new(&made);
-    // The arrays are not kept.
+    // The library keeps no pointer to the arrays.
     windows.fill(1);
     logits.fill(f32::NAN);
     let mut rust_spec = CacheSpec::from(KvShape::new(3, HEADS, KV_HEADS, DIM).with_value_dim(96))

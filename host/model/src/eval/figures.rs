@@ -11,7 +11,7 @@ pub struct HeadFigures {
     pub layer: usize,
     /// KV head.
     pub kv_head: usize,
-    /// Squared error of keys over their squared norm.
+    /// Squared error of keys divided by their squared norm.
     pub key_error: f64,
     /// Squared error of values over their squared norm.
     pub value_error: f64,

@@ -4,10 +4,10 @@ use crate::error::CacheError;
 use crate::memory;
 use bytemuck::{Pod, Zeroable};
 
-/// The bits of a NaN, which stand for what a spec leaves open.
+/// The bits of a NaN, which mark an unset field of a spec.
 pub(super) const NO_NUMBER: u32 = 0x7fc0_0000;
 
-/// Numbers whose memory is their stored form once their bytes are in order.
+/// Numbers whose little-endian memory is their stored form.
 pub(super) trait Stored: Pod + Zeroable {
     /// Swaps bytes where the machine is big-endian.
     fn little_endian(self) -> Self;
@@ -54,7 +54,7 @@ impl<'a> Parser<'a> {
         Self(bytes)
     }
 
-    /// `count` times `size` bytes.
+    /// Takes `count` times `size` bytes.
     pub(super) fn bytes(&mut self, count: usize, size: usize) -> Result<&'a [u8], CacheError> {
         let split = count.checked_mul(size).and_then(|bytes| self.0.split_at_checked(bytes));
         let Some((taken, rest)) = split else { return refused("fields longer than their chunk") };
@@ -68,16 +68,16 @@ impl<'a> Parser<'a> {
         memory::collected(count, values.map(|value| bytemuck::pod_read_unaligned::<T>(value).little_endian()))
     }
 
-    /// A count that is at most `most`.
+    /// Takes a count, and refuses one above `most`.
     pub(super) fn count(&mut self, what: &str, most: usize) -> Result<usize, CacheError> {
         let count = self.values::<u64>(1)?.first().copied().unwrap_or_default();
         match usize::try_from(count) {
             Ok(count) if count <= most => Ok(count),
-            _ => refused(format!("{count} {what}; accepted are up to {most}")),
+            _ => refused(format!("{count} {what}: expected at most {most}")),
         }
     }
 
-    /// Refuses bytes that nothing has taken.
+    /// Refuses bytes that are left over.
     pub(super) fn end(&self) -> Result<(), CacheError> {
         if self.0.is_empty() { Ok(()) } else { refused("a chunk longer than its fields") }
     }

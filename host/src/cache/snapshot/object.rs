@@ -7,28 +7,31 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
 impl KvCache {
-    /// [`KvCache::snapshot`] to an object, which appears whole or not at all; the snapshot is in memory meanwhile.
+    /// Writes a snapshot to an object, which appears whole or not at all. The snapshot is in memory
+    /// meanwhile. See [`KvCache::snapshot`].
     ///
     /// # Errors
-    /// As there, or what the store says; an object that was there before stays then.
+    /// The same as [`KvCache::snapshot`], or an error of the store. An object that was there before stays
+    /// then.
     pub async fn save_object(&self, store: &dyn ObjectStore, path: &Path) -> Result<(), CacheError> {
         let mut bytes = Vec::new();
         self.snapshot(&mut bytes)?;
         put_object(store, path, bytes).await.map_err(|error| failed(path, &error))
     }
 
-    /// The cache that [`KvCache::save_object`] wrote, as [`KvCache::load`]; the snapshot is in memory meanwhile.
+    /// Reads the cache that [`KvCache::save_object`] wrote. The snapshot is in memory meanwhile. See
+    /// [`KvCache::load`].
     ///
     /// # Errors
-    /// As there, or what the store says.
+    /// The same as [`KvCache::load`], or an error of the store.
     pub async fn load_object(store: &dyn ObjectStore, path: &Path) -> Result<Self, CacheError> {
         Self::from_snapshot(&mut read(store, path).await?.as_ref())
     }
 
-    /// [`KvCache::restore`] from an object; the snapshot is in memory meanwhile.
+    /// Restores from an object. The snapshot is in memory meanwhile. See [`KvCache::restore`].
     ///
     /// # Errors
-    /// As there, or what the store says.
+    /// The same as [`KvCache::restore`], or an error of the store.
     pub async fn restore_object(&mut self, store: &dyn ObjectStore, path: &Path) -> Result<(), CacheError> {
         self.restore(&mut read(store, path).await?.as_ref())
     }

@@ -1,4 +1,4 @@
-//! The spec of a snapshot, read back: the inverse of `fields`.
+//! Reads the spec of a snapshot: the inverse of `fields`.
 
 use super::bytes::{NO_NUMBER, Parser, refused};
 use crate::cache::layer::{LayerKind, LayerPolicy};
@@ -6,10 +6,10 @@ use crate::cache::spec::{Arithmetic, CacheSpec, Centring, Cold};
 use crate::error::CacheError;
 use tqkv_core::{CodecId, Effort, KvShape, Options, ScaleMode};
 
-/// More than any count in a spec, and far from overflow.
+/// Limit on a count in a spec. It is larger than any real count, and far from overflow.
 const MOST: usize = 1 << 48;
 
-/// KV heads of all layers: more than any model has, and not many megabytes while they are empty.
+/// Limit on the KV heads of all layers. No model has as many, and empty ones take few megabytes.
 const MOST_HEADS: usize = 1 << 16;
 
 /// Reads the payload of the spec's chunk.
@@ -23,9 +23,9 @@ pub(super) fn read(payload: &[u8]) -> Result<CacheSpec, CacheError> {
     let shape = KvShape::new(num_layers, num_heads, num_kv_heads, head_dim).with_value_dim(value_dim);
     let heads = num_layers.saturating_mul(num_kv_heads);
     if heads > MOST_HEADS {
-        return refused(format!("{heads} KV heads; accepted are up to {MOST_HEADS}"));
+        return refused(format!("{heads} KV heads: expected at most {MOST_HEADS}"));
     }
-    // Taken at once, so that no more layers are made than the chunk has bytes for.
+    // Taken at once, so a chunk cannot ask for more layers than it has bytes for.
     let codecs = parser.bytes(num_layers, 2)?.chunks_exact(2);
     let pairs = codecs.map(|pair| Ok((codec(pair[0])?, codec(pair[1])?)));
     let pairs: Vec<_> = pairs.collect::<Result<_, CacheError>>()?;
@@ -98,15 +98,15 @@ fn seen(parser: &mut Parser<'_>) -> Result<Seen, CacheError> {
     })
 }
 
-/// What a layer's queries see.
+/// The tokens that a layer's queries see.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Seen {
     Kind(LayerKind),
-    /// A window beside the sinks.
+    /// A window, with sinks beside it.
     Sinks(usize),
 }
 
-/// The kinds of the layers, or the window of them all.
+/// The kinds of the layers, or the window of all of them.
 fn windows(seen: &[Seen], sinks: usize) -> Result<(Vec<LayerKind>, Option<usize>), CacheError> {
     if let Some(Seen::Sinks(window)) =
         seen.first().filter(|first| sinks > 0 && seen.iter().all(|s| s == *first))
@@ -116,7 +116,7 @@ fn windows(seen: &[Seen], sinks: usize) -> Result<(Vec<LayerKind>, Option<usize>
     let kind = |seen: &Seen| match *seen {
         Seen::Kind(kind) => Ok(kind),
         Seen::Sinks(window) if sinks == 0 => Ok(LayerKind::Sliding(window)),
-        Seen::Sinks(_) => refused("a window beside sinks in some layers; accepted is one for all layers"),
+        Seen::Sinks(_) => refused("some layers have a window beside sinks: expected one for all layers"),
     };
     Ok((seen.iter().map(kind).collect::<Result<_, _>>()?, None))
 }
@@ -125,7 +125,7 @@ fn tier(parser: &mut Parser<'_>) -> Result<(usize, Cold), CacheError> {
     let after = parser.count("tokens before a tier", MOST)?;
     let bytes = parser.bytes(1, 3)?;
     match bytes[0] {
-        // The folder is the machine's own.
+        // The folder belongs to the machine.
         0 => Ok((after, Cold::Spill(std::env::temp_dir()))),
         1 => Ok((after, Cold::Demote { key: codec(bytes[1])?, value: codec(bytes[2])? })),
         other => refused(format!("a cold tier of kind {other}, which is not known")),

@@ -1,4 +1,4 @@
-//! The state of one KV head: rows, blocks and means of its two sides.
+//! The state of one KV head in a snapshot: rows, blocks and means of both sides.
 
 use super::bytes::{Parser, put, put_count, refused};
 use crate::cache::format::PAGE_TOKENS;
@@ -14,7 +14,7 @@ use crate::memory;
 use half::f16;
 use half::slice::HalfBitsSliceExt;
 
-/// States of means by their stored number.
+/// The states of means, by stored number.
 const STATES: [State; 3] = [State::Off, State::Learning, State::On];
 
 pub(super) fn write(head: &Head, bytes: &mut Vec<u8>) -> Result<(), CacheError> {
@@ -23,7 +23,7 @@ pub(super) fn write(head: &Head, bytes: &mut Vec<u8>) -> Result<(), CacheError> 
     write_track(&head.other, bytes)
 }
 
-/// Reads into an empty head.
+/// Reads a state into an empty head.
 pub(super) fn read(head: &mut Head, max_norms: [f32; 2], parser: &mut Parser<'_>) -> Result<(), CacheError> {
     read_track(&mut head.keys, max_norms[0], parser)?;
     read_track(&mut head.other, max_norms[1], parser)?;
@@ -37,12 +37,13 @@ pub(super) fn read(head: &mut Head, max_norms: [f32; 2], parser: &mut Parser<'_>
     }
 }
 
-/// The most that a track takes: rows and blocks as they lie in memory, counts, and means with a first page each.
+/// Upper bound of the stored bytes of a track: rows and blocks as in memory, counts, and means with their
+/// first pages.
 fn most_bytes(track: &Track) -> usize {
     const COUNTS: usize = 1024;
     let rows = (track.sinks().len() + track.recent().len()) * track.sinks().row_bytes();
     let (pages, codec) = (track.pages(), track.pages().warm().codec());
-    // Cold blocks are no larger than warm ones.
+    // Cold blocks are not larger than warm ones.
     rows + (pages.len() - pages.first()) * codec.block_bytes() + track.means().allocated_bytes() + COUNTS
 }
 
@@ -91,13 +92,13 @@ fn write_rows(rows: &Rows, bytes: &mut Vec<u8>) {
     put(bytes, rows.bits(0, rows.len()));
 }
 
-/// Rows like the empty `like`.
+/// Reads rows of the same kind as the empty `like`.
 fn read_rows(like: &Rows, most: usize, max_norm: f32, parser: &mut Parser<'_>) -> Result<Rows, CacheError> {
     let (count, dim) = (parser.count("rows", most)?, like.row_bytes() / size_of::<u16>());
     let bits = parser.values::<u16>(count.saturating_mul(dim))?;
     let values: &[f16] = bits.reinterpret_cast();
     let given = || values.chunks_exact(dim).map(Floats::from);
-    // An f16 row may be a little longer than the vector that it was.
+    // Rounding to f16 may make a row slightly longer than its vector.
     if !given().all(|row| row.norm(like.level()) <= max_norm * 1.001) {
         return refused("a row that no append would have accepted");
     }
@@ -140,12 +141,12 @@ fn read_means(means: &Means, dim: usize, parser: &mut Parser<'_>) -> Result<Mean
     }
     let sums = parser.count("sums", dim)?;
     if sums != 0 && sums != dim {
-        return refused("sums that are not one a coordinate");
+        return refused("the sums are not one per coordinate");
     }
     Ok((state, list, parser.values::<i64>(sums)?))
 }
 
-/// Reads into empty pages.
+/// Reads pages into an empty list.
 fn read_pages(pages: &mut Pages, parser: &mut Parser<'_>) -> Result<(), CacheError> {
     let len = parser.count("encoded tokens", MOST_TOKENS)?;
     let full = len / PAGE_TOKENS;

@@ -1,8 +1,6 @@
-//! A cache as text: `t4,t2 hot=32 tier=128:t2`. Every interface reads this text and none has a grammar of its
-//! own.
+//! A cache as text: `t4,t2 hot=32 tier=128:t2`. Every interface of the project reads this one grammar.
 //!
-//! The words and their meaning are the rows of [`OPTIONS`]. A new option is a field of [`CacheSpec`] and a
-//! row there.
+//! The rows of [`OPTIONS`] define the words. A new option is a field of [`CacheSpec`] and a row there.
 
 mod options;
 mod values;
@@ -26,9 +24,9 @@ const EVERY: &[Part] = &[Part::Model, Part::Policy];
 /// t4 last:i8 tier=4096:t2 'spill=32768:/my disk'
 /// ```
 ///
-/// A policy says nothing of the model. What it does not name stays as the spec has it, see [`Policy::apply`].
-/// A word without `=` is a codec, a preset or, with a colon, a rule for layers. Words with spaces are quoted
-/// as in a shell.
+/// A policy does not describe the model. [`Policy::apply`] leaves every field that the policy does not name
+/// as it is. A word without `=` is a codec, a preset or, if it has a colon, a rule for layers. Words with
+/// spaces are quoted as in a shell.
 ///
 /// ```
 /// use tqkv::CodecId;
@@ -46,7 +44,7 @@ pub struct Policy {
     words: Vec<Word>,
 }
 
-/// A word, read.
+/// A parsed word.
 #[derive(Clone)]
 struct Word {
     /// Its row in [`OPTIONS`].
@@ -55,16 +53,16 @@ struct Word {
 }
 
 impl Policy {
-    /// The policy that these options make: pairs of a name and a value.
+    /// Makes a policy of options, which are pairs of a name and a value.
     ///
     /// # Errors
-    /// [`CacheError::BadSpec`] for a name that no option of a policy has, a value that the option does not
-    /// accept, or an option that is given twice; the text says what is accepted.
+    /// [`CacheError::BadSpec`] for an unknown name, a value that the option does not accept, or a repeated
+    /// option. The text says what is accepted.
     pub fn new<'a>(options: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, CacheError> {
         Self::of(options, &[Part::Policy]).map_err(CacheError::BadSpec)
     }
 
-    /// `spec` with what the policy names. Tiers that it names take the place of all that there were.
+    /// Returns `spec` with the settings of the policy. Tiers of the policy replace all tiers of the spec.
     #[must_use]
     pub fn apply(&self, mut spec: CacheSpec) -> CacheSpec {
         for row in OPTIONS.iter().enumerate().filter(|(row, _)| self.names(*row)).map(|(_, row)| row) {
@@ -96,7 +94,7 @@ impl Policy {
     }
 
     fn read(text: &str, parts: &[Part]) -> Result<Self, String> {
-        let refused = || format!("{text} is not valid: expected a quote at the end of what one begins");
+        let refused = || format!("{text} is not valid: expected a closing quote");
         let words = shlex::split(text).ok_or_else(refused)?;
         if words.is_empty() {
             return Err(format!(
@@ -108,12 +106,12 @@ impl Policy {
     }
 }
 
-/// The name and the value of a word.
+/// Splits a word into the name of its option and the value.
 fn parted(word: &str) -> (&str, &str) {
     let is_option = |name: &str| OPTIONS.iter().any(|row| row.name == name);
     match word.split_once('=') {
         Some(parts) => parts,
-        // The value was forgotten.
+        // The value is missing.
         None if is_option(word) => (word, ""),
         None if word.contains(':') => (options::LAYER_RULE, word),
         None => (options::CODECS, word),
@@ -121,7 +119,7 @@ fn parted(word: &str) -> (&str, &str) {
 }
 
 impl FromIterator<Policy> for Policy {
-    /// What all of them say; where two say different things of one option, the later one holds. Tiers add up.
+    /// Combines several policies. The last one wins if two set the same option; tiers accumulate.
     fn from_iter<I: IntoIterator<Item = Self>>(policies: I) -> Self {
         let mut words: Vec<_> = policies.into_iter().flat_map(|policy| policy.words).collect();
         words.sort_by_key(|word| word.row);
@@ -138,7 +136,7 @@ impl FromStr for Policy {
 }
 
 impl fmt::Display for Policy {
-    /// The words in the order of the list of options, each in its shortest form.
+    /// Writes the words in the order of [`OPTIONS`], each in its shortest form.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let spec = self.apply(options::unset());
         let rows = OPTIONS.iter().enumerate().filter(|(row, _)| self.names(*row));
@@ -153,14 +151,15 @@ impl fmt::Debug for Policy {
 }
 
 impl PartialEq for Policy {
-    /// Whether both name the same options and say the same of them.
+    /// True if both policies set the same options to the same values.
     fn eq(&self, other: &Self) -> bool {
         self.to_string() == other.to_string()
     }
 }
 
 impl CacheSpec {
-    /// The spec with what a text names: the words of a [`Policy`], and those of the model (`scale=0.25`).
+    /// Returns the spec with the settings of a text: the words of a [`Policy`] and those of the model
+    /// (`scale=0.25`).
     ///
     /// ```
     /// use tqkv::cache::CacheSpec;
@@ -171,8 +170,8 @@ impl CacheSpec {
     /// ```
     ///
     /// # Errors
-    /// [`CacheError::BadSpec`] for a word that is not an option, a value that the option does not accept, or
-    /// an option that is given twice; the text says what is accepted.
+    /// [`CacheError::BadSpec`] for an unknown word, a value that the option does not accept, or a repeated
+    /// option. The text says what is accepted.
     pub fn with(self, text: &str) -> Result<Self, CacheError> {
         Ok(Policy::read(text, EVERY).map_err(CacheError::BadSpec)?.apply(self))
     }
@@ -181,11 +180,11 @@ impl CacheSpec {
 impl FromStr for CacheSpec {
     type Err = CacheError;
 
-    /// Reads the shape as well as the policy: `layers=32 heads=32 kv-heads=8 head-dim=128 t4,t2 hot=32`. The
-    /// number of KV heads is that of the query heads where it is not said.
+    /// Reads the shape and the policy: `layers=32 heads=32 kv-heads=8 head-dim=128 t4,t2 hot=32`. Without
+    /// `kv-heads` there are as many KV heads as query heads.
     ///
     /// # Errors
-    /// [`CacheError::BadSpec`]. A spec that is read may still be one that [`super::KvCache::new`] refuses.
+    /// [`CacheError::BadSpec`]. [`super::KvCache::new`] may still refuse a spec that this call accepts.
     fn from_str(text: &str) -> Result<Self, CacheError> {
         let words = Policy::read(text, EVERY).map_err(CacheError::BadSpec)?;
         for (row, option) in OPTIONS.iter().enumerate().filter(|(_, option)| option.is_needed) {
@@ -202,8 +201,8 @@ impl FromStr for CacheSpec {
 }
 
 impl fmt::Display for CacheSpec {
-    /// The text from which [`CacheSpec::from_str`] makes the same spec: the shape, the codecs, and what is
-    /// not as in [`CacheSpec::new`].
+    /// Writes the text that [`CacheSpec::from_str`] reads back as the same spec. It has the shape, the
+    /// codecs, and every setting that differs from [`CacheSpec::new`].
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let KvShape { num_layers, num_heads, head_dim, .. } = self.shape;
         let mut plain = Self::new(num_layers, num_heads, num_heads, head_dim);
@@ -218,7 +217,7 @@ impl fmt::Display for CacheSpec {
 fn write_words(f: &mut fmt::Formatter<'_>, words: impl Iterator<Item = String>) -> fmt::Result {
     for (i, word) in words.enumerate() {
         let space = if i == 0 { "" } else { " " };
-        // Stars and commas need no quotes here, whatever they mean to a shell.
+        // A shell would treat stars and commas specially; this grammar does not, so they need no quotes.
         let is_plain = !word.contains(|c: char| c.is_whitespace() || c.is_control() || "'\"\\".contains(c));
         if is_plain {
             write!(f, "{space}{word}")?;

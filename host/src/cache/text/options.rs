@@ -1,4 +1,4 @@
-//! The options of a cache: one row each, with its name, its value in words, and how it is read and written.
+//! The options of a cache, one row each: name, value, help, and how to read and write it.
 
 use super::values::{Share, Value};
 use crate::cache::layer::KvPair;
@@ -7,15 +7,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tqkv_core::KvShape;
 
-/// Writes what a word says into a spec.
+/// Sets the fields of a spec that one word names.
 pub(super) type Setter = Arc<dyn Fn(&mut CacheSpec) + Send + Sync>;
 
-/// What an option is about.
+/// The subject of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// The model: shapes, and how its attention works.
+    /// The model: its shape and attention.
     Model,
-    /// How the cache keeps tokens.
+    /// The way in which the cache keeps tokens.
     Policy,
 }
 
@@ -25,33 +25,33 @@ pub enum Part {
 pub struct SpecOption {
     /// The word before the `=`.
     pub name: &'static str,
-    /// What stands behind it.
+    /// The form of the text after the `=`.
     pub value: &'static str,
     /// One line of help.
     pub help: &'static str,
-    /// A value, in its shortest form, that is not the default.
+    /// A value in its shortest form, other than the default.
     pub example: &'static str,
-    /// What it is about.
+    /// The subject of the option.
     pub part: Part,
-    /// Whether a whole spec must have it.
+    /// True if a full spec must have it.
     pub(super) is_needed: bool,
-    /// What is done first where the option may be given several times.
+    /// Removes the earlier values first, for options that may be repeated.
     pub(super) clear: Option<fn(&mut CacheSpec)>,
     read: fn(&str) -> Result<Setter, String>,
     write: fn(&CacheSpec) -> Vec<String>,
 }
 
-/// The option whose name may be left out.
+/// The option whose name may be omitted.
 pub(super) const CODECS: &str = "kv";
-/// That whose name may be left out where the value has a colon.
+/// The option whose name may be omitted if the value has a colon.
 pub(super) const LAYER_RULE: &str = "layer-kv";
 
-/// The row of one that a whole spec must have.
+/// Makes the option of a row mandatory in a full spec.
 const fn needed(option: SpecOption) -> SpecOption {
     SpecOption { is_needed: true, ..option }
 }
 
-/// The row of an option: a field of [`CacheSpec`], or how it is read out of a spec and put into it.
+/// Makes the row of an option, from a field of [`CacheSpec`] or from a getter and a setter.
 macro_rules! row {
     ($part:ident, $name:expr, $value:expr, $example:expr, $help:expr, $($field:ident).+) => {
         row!($part, $name, $value, $example, $help, |spec| spec.$($field).+.write(), |spec, value| {
@@ -76,7 +76,7 @@ macro_rules! row {
     };
 }
 
-/// Every option of a cache, in the order in which they are read and written.
+/// Every option of a cache, in the order of reading and writing.
 #[rustfmt::skip] // A row is two lines: what it is called, and what it does.
 pub const OPTIONS: &[SpecOption] = &[
     needed(row!(Model, "layers", "N", "3",
@@ -146,7 +146,7 @@ pub const OPTIONS: &[SpecOption] = &[
 ];
 
 impl SpecOption {
-    /// What `text` says, or why it says nothing.
+    /// Parses a value. The error is a full message.
     pub(super) fn read(&self, text: &str) -> Result<Setter, String> {
         let Self { name, value, example, .. } = self;
         (self.read)(text).map_err(|detail| {
@@ -155,27 +155,27 @@ impl SpecOption {
         })
     }
 
-    /// The words that say what a spec has.
+    /// The words of this option that describe a spec.
     pub(super) fn words(&self, spec: &CacheSpec) -> Vec<String> {
-        // Codecs need no name.
+        // Codecs are written without a name.
         let name = if self.name == CODECS { String::new() } else { format!("{}=", self.name) };
         (self.write)(spec).into_iter().map(|value| format!("{name}{value}")).collect()
     }
 }
 
-/// A spec of which only the defaults are set.
+/// A spec with only the defaults set.
 pub(super) fn unset() -> CacheSpec {
     CacheSpec::from(KvShape::new(0, 0, 0, 0))
 }
 
-/// The names of options.
+/// Lists the names of options.
 pub(super) fn accepted(parts: &[Part]) -> String {
     let options = OPTIONS.iter().filter(|option| parts.contains(&option.part));
     let names: Vec<_> = options.map(|option| format!("{}=", option.name)).collect();
     names.join(", ")
 }
 
-/// Why a name is none.
+/// The message for an unknown name.
 pub(super) fn unknown(name: &str, parts: &[Part]) -> String {
     let accepted = accepted(parts);
     match OPTIONS.iter().any(|option| option.name == name) {
@@ -196,7 +196,7 @@ fn set_position_dim(spec: &mut CacheSpec, dim: usize) {
     (spec.position_dim, spec.shape.value_dim) = (dim, spec.shape.head_dim.saturating_sub(dim));
 }
 
-/// Tiers in the order of age, the file behind them.
+/// Sorts tiers by age; a spill file comes last.
 fn sort_by_age(spec: &mut CacheSpec) {
     spec.cold.sort_by_key(|(after, cold)| (matches!(cold, Cold::Spill(_)), *after));
 }

@@ -6,14 +6,14 @@ use proptest::sample::select;
 use tqkv_core::{CodecId, Effort, Options, ScaleMode};
 use tqkv_simd::{Level, LevelName};
 
-/// A shape that every option fits.
+/// A shape that suits every option.
 const SHAPE: &str = "layers=2 heads=4 kv-heads=2 head-dim=64";
 
 fn parse(text: &str) -> CacheSpec {
     text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-/// `SHAPE` with an option in the place of its own word of that name.
+/// `SHAPE` with the word of an option replaced or added.
 fn with(option: &SpecOption) -> String {
     let name = format!("{}=", option.name);
     let others = SHAPE.split(' ').filter(|word| !word.starts_with(&name));
@@ -116,7 +116,7 @@ fn a_text_that_is_refused_says_what_is_accepted() {
         ("n4 level=x87", "level=x87 is not valid"),
         ("n4 cold=256:n3", "cold= is not valid: expected kv=, layer-kv=, hot="),
         ("n4 layers=3", "layers= is not valid here, as it is a property of the model"),
-        ("n4 'hot=1", "is not valid: expected a quote"),
+        ("n4 'hot=1", "is not valid: expected a closing quote"),
     ] {
         let error = text.parse::<Policy>().unwrap_err().to_string();
         assert!(error.contains(expected) && !error.contains('\n'), "{text}: {error}");
@@ -124,8 +124,11 @@ fn a_text_that_is_refused_says_what_is_accepted() {
     for (text, expected) in [
         ("layers=2 heads=4 t4", "head-dim is missing: expected head-dim=N"),
         ("layers=2 heads=4 head-dim=64 kinds=9*", "kinds=9* is not valid"),
-        ("layers=2 heads=4 head-dim=64 kinds=65537*full", "'65537*full' is not of 1 to 65536 layers"),
-        ("layers=2 heads=4 head-dim=64 kinds=0*full", "is not of 1 to"),
+        (
+            "layers=2 heads=4 head-dim=64 kinds=65537*full",
+            "'65537*full' does not stand for 1 to 65536 layers",
+        ),
+        ("layers=2 heads=4 head-dim=64 kinds=0*full", "does not stand for 1 to"),
     ] {
         let error = text.parse::<CacheSpec>().unwrap_err().to_string();
         assert!(error.contains(expected), "{text}: {error}");
@@ -158,7 +161,7 @@ fn kinds() -> impl Strategy<Value = Vec<LayerKind>> {
     prop::collection::vec(kind, 0..6)
 }
 
-/// Tiers in the order of age, and a file behind them, whose folder may have any name.
+/// Tiers in order of age, then a spill file. Its folder may have any name.
 fn cold() -> impl Strategy<Value = Vec<(usize, Cold)>> {
     let tiers = prop::collection::btree_map(any::<usize>(), (codec(), codec()), 0..4);
     (tiers, prop::option::of((any::<usize>(), "\\PC+"))).prop_map(|(tiers, file)| {
@@ -187,7 +190,8 @@ prop_compose! {
             key, value, layers, cold, hot, sinks, sliding_window, max_tokens, sparse_values, centring, arithmetic,
             options: Options::DEFAULT.seed(seed).scale_mode(mode).effort(effort),
             level: level.then(|| Level::new(LevelName::Portable).unwrap()),
-            // Set by who asks. There is no rest, so a new option does not compile until it is here.
+            // The caller sets the shape. There is no `..` here, so a new option does not compile until it is
+            // listed.
             shape: KvShape::new(0, 0, 0, 0),
             position_dim: 0,
             kinds: Vec::new(),
@@ -215,7 +219,7 @@ proptest! {
     }
 }
 
-/// The guide has every option as the list has it.
+/// The guide lists every option as in [`OPTIONS`].
 #[test]
 fn the_guide_lists_every_option() {
     let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/options.md");

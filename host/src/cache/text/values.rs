@@ -1,4 +1,4 @@
-//! What stands behind the `=` of an option: read, and written in its shortest form.
+//! Values of options: parsed, and written in their shortest form.
 
 use crate::cache::layer::{KvPair, LayerKind, LayerPolicy};
 use crate::cache::preset::PRESETS;
@@ -8,18 +8,19 @@ use std::str::FromStr;
 use tqkv_core::{CodecId, Effort, ScaleMode};
 use tqkv_simd::Level;
 
-/// Codecs that an error names. There are more, and no reader wants all of them.
+/// Codecs that an error names. The full list is too long for a message.
 pub const COMMON_CODECS: [&str; 10] = ["f16", "i8", "t4", "s4", "t3", "s3", "t2", "s2", "q8_0", "q4_0"];
 
-/// What an option leaves open.
+/// The text of an unset option.
 const NONE: &str = "none";
 
-/// Layers that are all alike.
+/// The text for layers that are all alike.
 const UNIFORM: &str = "uniform";
 
-/// A value of an option. What is written is read as the same value.
+/// A value of an option. The written text parses to the same value.
 pub(super) trait Value: Clone + Send + Sync + Sized + 'static {
-    /// The value of a text. An error says more than that it is not the value of this option, or nothing.
+    /// Parses a text. The error gives details, or is empty if there are none beyond "not a value of this
+    /// option".
     fn read(text: &str) -> Result<Self, String>;
 
     fn write(&self) -> String;
@@ -70,7 +71,7 @@ impl Value for Share {
     }
 }
 
-/// Values one after the other; empty where there are none.
+/// A list of values, or an empty one.
 impl Value for Vec<f32> {
     fn read(text: &str) -> Result<Self, String> {
         if text == NONE { Ok(Self::new()) } else { text.split('/').map(number).collect() }
@@ -85,7 +86,7 @@ fn joined(parts: impl Iterator<Item = String>) -> String {
     parts.collect::<Vec<_>>().join("/")
 }
 
-/// The value of a name.
+/// Finds a value by its name.
 fn named<T: Copy>(text: &str, all: &[T], name: impl Fn(T) -> &'static str) -> Result<T, String> {
     all.iter().copied().find(|value| name(*value).eq_ignore_ascii_case(text)).ok_or_else(String::new)
 }
@@ -155,7 +156,7 @@ impl Value for Level {
     }
 }
 
-/// A codec, a preset of two, or two.
+/// A preset, one codec for keys and values, or two codecs.
 impl Value for KvPair {
     fn read(text: &str) -> Result<Self, String> {
         let parts: Vec<_> = text.split(',').map(str::trim).collect();
@@ -191,7 +192,7 @@ fn a_codec() -> String {
     format!("a codec ({} and others)", COMMON_CODECS.join(", "))
 }
 
-/// `AFTER:VALUE`.
+/// Parses `AFTER:VALUE`.
 fn after<T: Value>(text: &str) -> Result<(usize, T), String> {
     let (after, value) = text.split_once(':').ok_or_else(String::new)?;
     let tokens = after.trim().parse().map_err(|_| format!("'{after}' is not a number of tokens"))?;
@@ -213,7 +214,7 @@ impl Value for PathBuf {
         if text.is_empty() { Err("the folder has no name".to_owned()) } else { Ok(text.into()) }
     }
 
-    /// Of a folder whose name is no Unicode, what can be shown of it.
+    /// Writes a folder whose name is not Unicode with replacement characters.
     fn write(&self) -> String {
         self.display().to_string()
     }
@@ -260,10 +261,10 @@ impl Value for LayerPolicy {
     }
 }
 
-/// Most layers of a list of kinds: more than any model has.
+/// Limit on the layers of a list of kinds: more than any model has.
 const MOST_LAYERS: usize = 1 << 16;
 
-/// Kinds of layers; runs of the same are written once.
+/// Kinds of layers. A run of equal kinds is written once.
 impl Value for Vec<LayerKind> {
     fn read(text: &str) -> Result<Self, String> {
         let mut kinds = Self::new();
@@ -274,7 +275,7 @@ impl Value for Vec<LayerKind> {
             let (n, kind) = part.split_once('*').unwrap_or(("1", part));
             let free = MOST_LAYERS - kinds.len();
             let n = n.parse::<usize>().ok().filter(|n| (1..=free).contains(n));
-            let n = n.ok_or_else(|| format!("'{part}' is not of 1 to {free} layers"))?;
+            let n = n.ok_or_else(|| format!("'{part}' does not stand for 1 to {free} layers"))?;
             let kind = match kind {
                 "full" => LayerKind::Full,
                 NONE => LayerKind::None,

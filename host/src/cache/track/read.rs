@@ -1,4 +1,4 @@
-//! What attention asks of a track: where its parts end, logits, weighted sums, and vectors read back.
+//! Read access for attention: ends of parts, logits, weighted sums, and decoded vectors.
 
 use super::Track;
 use crate::cache::format::PAGE_TOKENS;
@@ -7,7 +7,8 @@ use crate::error::CacheError;
 use tqkv_simd::page::{Line, MAX_PART, Part, ValuePages};
 
 impl Track {
-    /// End of the range from position `from` on that lies in one part: sinks, a page, recent rows.
+    /// End of the part that holds position `from`: the sinks, one page, or the recent rows. At most
+    /// [`MAX_PART`] on.
     pub(in crate::cache) fn part_end(&self, from: usize) -> usize {
         let (sinks, coded) = (self.sinks.len(), self.coded_end());
         let end = if from < sinks {
@@ -20,25 +21,25 @@ impl Track {
         end.min(from + MAX_PART)
     }
 
-    /// Lines of the page that holds a position; empty where it is not encoded.
+    /// Lines of the page that holds a position. Empty if the position is not encoded.
     pub(in crate::cache) fn lines(&self, position: usize) -> &[Line] {
         position.checked_sub(self.sinks.len()).map_or(&[], |index| self.pages.lines(index))
     }
 
-    /// Asks for what says where the page of a position is.
+    /// Prefetches the structure of the page that holds a position.
     pub(in crate::cache) fn ask_for(&self, position: usize) {
         if let Some(index) = position.checked_sub(self.sinks.len()) {
             self.pages.ask_for(index);
         }
     }
 
-    /// Whether a position is encoded.
+    /// True if a position is encoded.
     pub(in crate::cache) fn is_coded(&self, position: usize) -> bool {
         position >= self.sinks.len() && position < self.coded_end()
     }
 
-    /// Logits of the positions from `from` on, all in one part: `out` is `[heads, n]`. `next` is memory that is read
-    /// soon.
+    /// Logits of the positions from `from` on, all in one part: `out` is `[heads, n]`. `next` is memory to
+    /// prefetch.
     pub(in crate::cache) fn scores(
         &self,
         queries: &Queries,
@@ -64,8 +65,8 @@ impl Track {
         Ok(())
     }
 
-    /// Adds the weighted values of the positions from `from` on, all in one part: `weights` is `[heads, n]`, the sums
-    /// `[heads, dim]`, of rows and of blocks in their domain.
+    /// Adds the weighted values of the positions from `from` on, all in one part. `weights` is `[heads, n]`.
+    /// The two sums (`[heads, dim]`) are of uncompressed rows, and of blocks in the rotated domain.
     pub(in crate::cache) fn accumulate(
         &self,
         weights: &[f32],
@@ -85,14 +86,14 @@ impl Track {
         Ok(())
     }
 
-    /// Whether values from `from` on, where a part begins, are summed together with those before for so many heads: both encoded, in
-    /// pages that gain by it.
+    /// True if the values from `from` on, the start of a part, are summed together with the part before. Both
+    /// must be encoded, in pages that gain from it with this number of heads.
     pub(in crate::cache) fn joins(&self, from: usize, heads: usize) -> bool {
         from > 0 && self.is_coded(from - 1) && self.is_coded(from) && self.pages.warm().joins(heads)
     }
 
-    /// [`Track::accumulate`] for two parts in pages of one codec; false where they are not. Which codec it is alone decides: memory that
-    /// is spilled, or has room to spare, changes no bit.
+    /// [`Track::accumulate`] for two parts in pages of one codec. Returns false if the codecs differ. Only
+    /// the codec decides, so spilled memory or spare room changes no bit.
     pub(in crate::cache) fn accumulate_two(
         &self,
         [first, second]: [&Part<'_>; 2],
@@ -112,7 +113,7 @@ impl Track {
         Ok(true)
     }
 
-    /// Encoded tokens of positions `from..to`, decoded in the domain of the blocks into `out`.
+    /// Decodes the encoded tokens of positions `from..to` into `out`, in the domain of the blocks.
     pub(in crate::cache) fn decode_rotated(
         &self,
         from: usize,
@@ -129,7 +130,7 @@ impl Track {
         Ok(())
     }
 
-    /// Positions `from..to`, all held, as vectors: `[n, dim]`.
+    /// Reads positions `from..to` as vectors: `[n, dim]`. All of them must be held.
     pub(in crate::cache) fn read(&self, from: usize, to: usize, out: &mut [f32]) -> Result<(), CacheError> {
         let (sinks, coded) = (self.sinks.len(), self.coded_end());
         let mut at = from;
