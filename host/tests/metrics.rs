@@ -1,5 +1,5 @@
-//! What the cache counts for a recorder of the program's.
-// A binary of its own: it needs a feature, and a recorder hears of whatever else runs.
+//! The counts that a recorder of the program gets from the cache.
+// A binary of its own: it needs a feature, and a recorder also records everything else that runs.
 
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use std::collections::BTreeMap;

@@ -1,4 +1,5 @@
-//! Memory that cannot be had is an error, and changes nothing: every large allocation of every operation fails in its turn.
+//! An allocation that fails is an error, and changes nothing. Every large allocation of every operation fails
+//! in its turn.
 // A binary of its own: its allocator is that of the whole program.
 #![allow(missing_docs, reason = "a test crate")]
 
@@ -12,7 +13,7 @@ use tqkv::error::CacheError;
 use tqkv::unstable::matmul::{Mat, MatMut, Store, product};
 use tqkv::{CodecId, KvShape};
 
-/// Larger than every buffer of a fixed size. What a caller's size decides is larger here.
+/// Larger than every buffer of a fixed size. Buffers whose size depends on the caller are larger here.
 const LARGE: usize = 512 << 10;
 const DIM: usize = 128;
 const TOKENS: usize = 6000;
@@ -57,8 +58,8 @@ unsafe impl GlobalAlloc for Failing {
 #[global_allocator]
 static ALLOCATOR: Failing = Failing;
 
-/// Runs an operation until all its large allocations succeed, each time with the next one failing. The result is how many
-/// there were.
+/// Runs an operation until all its large allocations succeed. Each time, the next one fails. The result is
+/// the number of these allocations.
 fn every_failure<R>(what: &str, mut operation: impl FnMut() -> Result<R, CacheError>) -> usize {
     for left in 0.. {
         LEFT.store(left, SeqCst);
@@ -87,7 +88,8 @@ fn snapshot(cache: &KvCache) -> Vec<u8> {
     bytes
 }
 
-/// An operation that changes a cache: refused for want of memory it changes nothing, and then it does what it does elsewhere.
+/// Checks an operation that changes a cache. If memory is lacking, it changes nothing. Afterwards it
+/// succeeds, with the same result as in a cache where it never failed.
 fn changes(
     what: &str,
     base: &KvCache,

@@ -1,11 +1,11 @@
-//! What a program sees that cannot have the threads it asks for.
+//! The errors of a program that cannot have the threads it asks for.
 // A binary of its own: it starts itself as a process that lacks memory for threads.
 #![cfg(target_os = "linux")]
 
 use std::process::Command;
 use tqkv::cache::{CacheSpec, KvCache};
 
-/// Runs as a process of its own, with so many threads and so little memory that they cannot be had.
+/// Runs as a process of its own that asks for more threads than its memory allows.
 #[test]
 #[ignore = "run by the other test"]
 fn in_want_of_threads() {
@@ -21,7 +21,8 @@ fn threads_that_cannot_be_had_are_an_error_and_no_panic() {
         .args(["-c", "ulimit -v 4000000; exec \"$0\" --ignored --exact in_want_of_threads --nocapture --test-threads=1"])
         .arg(std::env::current_exe().unwrap())
         .env("RAYON_NUM_THREADS", "20000")
-        // Stacks so large that they are what cannot be had: a thread that is there but lacks memory to begin would abort.
+        // The stacks are so large that their allocation fails. A thread that exists but lacks memory to begin
+        // would abort.
         .env("RUST_MIN_STACK", (256 << 20).to_string())
         .output()
         .unwrap();

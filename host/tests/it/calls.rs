@@ -1,4 +1,5 @@
-//! Calls of a program that has this crate alone: names, presets, several caches at once, a chunk of one token.
+//! Calls of a program that depends on this crate alone: names, presets, several caches at once, a chunk of
+//! one token.
 
 use tqkv::attention::AttentionCache;
 use tqkv::cache::{CacheSpec, Cold, KvCache, PRESETS};
@@ -131,7 +132,8 @@ fn a_cache_takes_no_more_tokens_than_its_spec_allows() {
     fork.truncate(50).unwrap();
     fork.append(0, two, two).unwrap();
     assert_eq!((cache.len(), fork.len()), (100, 52));
-    // The limit is the program's own, as a budget is: no snapshot has it, and each cache holds what it reads to its own.
+    // The limit belongs to the program, as a budget does. No snapshot contains it. A cache that reads a
+    // snapshot applies its own limit.
     let mut snapshot = Vec::new();
     filled(spec().hot(4), 101).snapshot(&mut snapshot).unwrap();
     assert!(matches!(fork.restore(&mut snapshot.as_slice()), Err(CacheError::TooLong { tokens: 101, .. })));
