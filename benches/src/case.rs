@@ -1,9 +1,9 @@
-//! What is measured, and why a case cannot be.
+//! The cases of a measurement, and why a case cannot be measured.
 
 use tqkv_core::{CodecId, Effort, ShapeError};
 use tqkv_simd::Level;
 
-/// What is measured.
+/// The operation that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Logits of a query against keys.

@@ -1,7 +1,8 @@
 //! A compressed cache beside exact attention: a prompt, generated tokens, a rollback.
 //!
-//! `cargo run --release -p tqkv --example cache` prints what the cache costs and how far its results are from exact ones.
-//! Vectors are random here; keys and queries of a model come from its projections, keys after RoPE.
+//! `cargo run --release -p tqkv --example cache` prints the size of the cache and the distance of its results
+//! from exact ones. Vectors are random here. Keys and queries of a model come from its projections, keys
+//! after RoPE.
 
 use tqkv::attention::AttentionCache;
 use tqkv::cache::{CacheSpec, KvCache};
@@ -36,7 +37,8 @@ fn main() -> Result<(), CacheError> {
     let mut random = Random(42);
     let (layer, mut error, mut energy) = (0, 0.0, 0.0);
 
-    // A prompt at once, then token by token: `[n, heads, dim]` for queries, `[n, KV heads, dim]` for keys and values.
+    // A prompt at once, then token by token. Queries are `[n, heads, dim]`, keys and values
+    // `[n, KV heads, dim]`.
     for n in std::iter::once(PROMPT).chain([1; GENERATED]) {
         let (q, k, v) =
             (random.vectors(n * HEADS), random.vectors(n * KV_HEADS), random.vectors(n * KV_HEADS));

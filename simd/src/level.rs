@@ -222,8 +222,8 @@ pub(crate) trait Kernel {
 }
 
 /// A page-sized piece of work with many kernels: one for each codec and number of heads. `run` chooses among
-/// them in plain code. It calls each through [`tqkv_core::unstable::machine::Memory::apart`], so that each is a
-/// separate function. With one function per level for all kernels, the compiler took three times as long.
+/// them in plain code. It calls each through [`tqkv_core::unstable::machine::Memory::apart`], so that each is
+/// a separate function. With one function per level for all kernels, the compiler took three times as long.
 pub(crate) trait Kernels {
     /// Does the work.
     fn run<I: Machine>(self, isa: I);

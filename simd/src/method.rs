@@ -6,8 +6,8 @@
 /// they are `#[inline(always)]`.
 ///
 /// The compiler inlines a body by its size, as it does intrinsics. It ends up in
-/// [`tqkv_core::unstable::machine::Memory::apart`], which has at least its features. A large method is therefore an
-/// `#[inline(always)]` method that calls these methods.
+/// [`tqkv_core::unstable::machine::Memory::apart`], which has at least its features. A large method is
+/// therefore an `#[inline(always)]` method that calls these methods.
 ///
 /// Memory is read and written by safe casts, one register at a time (DECISIONS.md, D16).
 macro_rules! method {

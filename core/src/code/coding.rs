@@ -1,4 +1,4 @@
-//! What the form of a block needs to know of a codec.
+//! The properties of a codec that the form of a block needs.
 
 use super::codebook::Codebook;
 use super::scale::{Effort, ScaleMode};
@@ -11,7 +11,7 @@ pub struct Coding {
     pub(crate) codebook: Option<&'static Codebook>,
     /// The code of a trellis codec.
     pub(crate) trellis: Option<&'static Trellis<'static>>,
-    /// What a level is worth, in sigmas.
+    /// Sigmas in one unit of the levels.
     pub(crate) unit: f32,
     /// Which scale is stored.
     pub(crate) scale_mode: ScaleMode,

@@ -1,21 +1,23 @@
-//! What a code is, said once: the list of codecs, how their bytes lie, what their codes mean.
+//! The only definition of the codes: the list of codecs, the layout of their bytes, the meaning of their
+//! codes.
 //!
-//! Every codec is a row of [`for_each_code!`](crate::for_each_code), a type of its own that implements [`Code`], and a
-//! value of [`CodecId`]; `with_code!` leads from the value to the type. A level is a signed byte
-//! times a unit, in every codec that has levels, so one table serves floats, integers, microcontrollers and GPUs.
+//! Every codec is a row of [`for_each_code!`](crate::for_each_code), a type of its own that implements
+//! [`Code`], and a value of [`CodecId`]. `with_code!` leads from the value to the type. A level is a signed
+//! byte times a unit, in every codec that has levels. So one table serves floats, integers, microcontrollers
+//! and GPUs.
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `list` | the rows |
 //! | `layout` | how code bytes lie |
-//! | `coding` | what that is to know of a codec |
+//! | `coding` | properties of a codec that the form of a block needs |
 //! | `form` | how they meet registers |
 //! | `codebook` | levels of the scalar and nested codes, for every head dim |
 //! | `scalar`, `int8`, `ggml`, `trellis` | codes on registers and bytes |
 //! | `scale` | the one scale of a block |
 //!
-//! Crates that read blocks in their own way (lines, threads) implement a reader of their own for these types; a program
-//! that only encodes and attends wants [`crate::Codec`] or [`crate::AnyCodec`].
+//! Crates that read blocks in their own way (lines, threads) implement a reader of their own for these types.
+//! A program that only encodes and attends wants [`crate::Codec`] or [`crate::AnyCodec`].
 
 mod books;
 pub(crate) mod codebook;

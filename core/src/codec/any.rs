@@ -152,7 +152,7 @@ impl AnyCodec {
         self.unit
     }
 
-    /// What forms of blocks need to know.
+    /// The properties that forms of blocks need.
     #[inline(always)]
     pub(super) const fn coding(&self) -> Coding {
         let Options { scale_mode, effort, .. } = self.options;

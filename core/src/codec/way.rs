@@ -11,12 +11,12 @@ use crate::with_code;
 
 /// A [`Form`], or [`Any`]; `coding` is that of `codec`.
 pub(super) trait Way: 'static {
-    /// As [`Form::LAYOUT`].
+    /// See [`Form::LAYOUT`].
     const LAYOUT: Option<Layout>;
-    /// As [`Form::SEARCHES`].
+    /// See [`Form::SEARCHES`].
     const SEARCHES: bool;
 
-    /// As [`Form::levels`].
+    /// See [`Form::levels`].
     fn levels<I: Memory>(
         codec: &AnyCodec,
         coding: &Coding,
@@ -26,7 +26,7 @@ pub(super) trait Way: 'static {
         out: &mut [I::V],
     ) -> f32;
 
-    /// As [`Form::quantise`].
+    /// See [`Form::quantise`].
     #[expect(clippy::too_many_arguments, reason = "those of a form, and the codec")]
     fn quantise<I: Memory>(
         codec: &AnyCodec,
@@ -71,8 +71,8 @@ impl<F: Form> Way for F {
     }
 }
 
-/// What the codec says, at run time, for head dims that are not worth code of their own.
-/// Every form is compiled apart.
+/// The form that the codec names at run time, for head dims that are not worth code of their own.
+/// Every form is compiled as a separate function.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Any {}
 

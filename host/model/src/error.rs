@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use tqkv::error::CacheError;
 
-/// What [`crate::Model::load`] takes, for messages.
+/// The files that [`crate::Model::load`] accepts, for messages.
 pub const ACCEPTED: &str =
     "a .gguf file, or a folder with config.json, .safetensors and tokenizer.json, or with one .gguf";
 
@@ -164,7 +164,7 @@ pub enum ModelError {
     /// The model cannot become a flat file for microcontrollers, or such a file cannot run.
     #[error("flat model: {0}")]
     Export(String),
-    /// Who asked for it ended it before it was whole.
+    /// The caller ended the operation before it was complete.
     #[error("ended before it was whole")]
     Cancelled,
     /// A variant changes weights in memory, but these are streamed.

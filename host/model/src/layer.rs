@@ -13,11 +13,11 @@ pub(crate) struct Layer {
     pub(crate) attention_norm: Vec<f32>,
     pub(crate) attention: Attention,
     pub(crate) o: Linear,
-    /// Of what attention adds.
+    /// Norm of the output of attention, before it is added.
     pub(crate) post_attention_norm: Option<Vec<f32>>,
     pub(crate) mlp_norm: Vec<f32>,
     pub(crate) mlp: Mlp,
-    /// Of what the MLP adds.
+    /// Norm of the output of the MLP, before it is added.
     pub(crate) post_mlp_norm: Option<Vec<f32>>,
 }
 

@@ -1,4 +1,4 @@
-//! What formats have in common: bytes and vectors become each other, and norms are stored.
+//! The common part of all formats: bytes and vectors become each other, and norms are stored.
 
 use crate::rotation::RotationKind;
 use half::f16;

@@ -1,4 +1,4 @@
-//! What the search asks of an instruction set: registers of bytes.
+//! The part of an instruction set that the search needs: registers of bytes.
 
 use tqkv_core::unstable::machine::Memory;
 use tqkv_core::unstable::trellis::PARITIES;

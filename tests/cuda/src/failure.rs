@@ -1,4 +1,4 @@
-//! What the driver answers where it cannot do what is asked.
+//! The error codes of the driver.
 
 /// The `CUresult` of a failed driver function.
 pub(crate) type Failure = i32;

@@ -1,7 +1,8 @@
 //! The language of comments and documents: short sentences, no riddles, rates with "per".
 //!
-//! `tests/tests/prose.txt` lists files that still break a rule, and how often. The list can only shrink: a file may not break
-//! a rule more often than it says, and a file that got better is entered with its new number (`TQKV_BLESS=1`).
+//! `tests/tests/prose.txt` lists files that still break a rule, and how often. The list can only shrink. No
+//! file may break a rule more often than listed. A file that got better is entered with its new number
+//! (`TQKV_BLESS=1`).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -69,7 +70,7 @@ const COUNTED: [&str; 28] = [
     "numbers",
     "levels",
 ];
-/// What a rate is counted by.
+/// Words that follow "per" in a rate.
 const COUNTED_BY: [&str; 31] = [
     "token",
     "slot",
@@ -117,7 +118,7 @@ fn files(folder: &Path, prefix: &str, out: &mut Vec<String>) {
     for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
         let name = entry.file_name().into_string().unwrap();
         if entry.file_type().unwrap().is_dir() {
-            // What is built or downloaded lies in folders of these names.
+            // Folders with these names hold build outputs or downloads.
             let skipped = name.starts_with('.') || ["target", "node_modules", "corpus"].contains(&&*name);
             if !skipped {
                 files(&entry.path(), &format!("{prefix}{name}/"), out);
@@ -175,7 +176,7 @@ impl Reader {
     }
 }
 
-/// Whether a text is whole before the next word.
+/// True if a text is a whole sentence before the next word.
 fn is_whole(text: &str, next: &str) -> bool {
     let ended = text.trim_end_matches(['*', '_', ')', '"', '`']).ends_with(['.', '!', '?', ':']);
     let abbreviated = ["e.g.", "i.e.", "vs.", "cf."].iter().any(|short| text.ends_with(short));
@@ -212,7 +213,7 @@ fn bare(word: &str) -> &str {
     word.trim_matches(|c: char| !c.is_alphanumeric())
 }
 
-/// What of a sentence breaks a rule.
+/// The faults of a sentence.
 fn faults_of(sentence: &str) -> Vec<String> {
     let mut found = Vec::new();
     let sentence = sentence.trim();
@@ -240,7 +241,7 @@ fn faults_of(sentence: &str) -> Vec<String> {
     found
 }
 
-/// What of a file breaks a rule, a line each.
+/// The faults of a file, one line per fault.
 fn faults(path: &str, text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for Sentence { line, text } in sentences(path, text) {

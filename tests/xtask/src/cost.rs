@@ -1,4 +1,4 @@
-//! What kernels cost, as the assembler says.
+//! The costs of kernels, from the report of the assembler.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -32,8 +32,8 @@ pub(crate) struct Answer {
 pub(crate) struct Row<'a>(&'a Value);
 
 impl Source {
-    /// Of the model at a path, or of the shipped one; `quick` takes a fraction of the time, for rough figures.
-    /// `Lab` is the program beside `tqkv`.
+    /// A source for the model at a path, or for the shipped model. `quick` takes a fraction of the time, for
+    /// rough figures. `Lab` is the program beside `tqkv`.
     pub(crate) fn new<Lab: Program>(model: Option<String>, quick: bool) -> Self {
         let programs: [(_, Run); 2] = [(Tqkv::NAME, run::<Tqkv>), (Lab::NAME, run::<Lab>)];
         Self { programs, model, quick }

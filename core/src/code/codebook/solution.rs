@@ -1,4 +1,4 @@
-//! What is solved of a codebook.
+//! The solved numbers of a codebook.
 
 /// Widest scalar code.
 pub(in crate::code) const MAX_BITS: usize = 5;

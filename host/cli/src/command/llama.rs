@@ -1,4 +1,5 @@
-//! `tqkv llama`: the command line that runs llama.cpp on a cache of ours, and a check that the library loads there.
+//! `tqkv llama`: the command line that runs llama.cpp with our cache, and a check that llama.cpp loads the
+//! library.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -35,7 +36,7 @@ pub(crate) struct Args {
 /// Binaries that are looked for in a folder.
 const BINARIES: [&str; 2] = ["llama-server", "llama-cli"];
 
-/// What `-ngl` and `-fa` are for is in the README of the library.
+/// The README of the library explains `-ngl` and `-fa`.
 const ARGUMENTS: [&str; 4] = ["-ngl", "99", "-fa", "on"];
 
 const FIT: &str = "-fit reckons with a cache in f16: where that is more than the free memory, a context that would fit becomes \
@@ -47,7 +48,7 @@ struct Report {
     arguments: Vec<String>,
     /// Both, for a shell.
     command: String,
-    /// As llama.cpp lists it; null where nothing was checked.
+    /// The device in the words of llama.cpp. Null if nothing was checked.
     device: Option<String>,
     fit: &'static str,
 }

@@ -1,4 +1,5 @@
-//! The figures of documents that any machine gives again: each is measured anew, and must be as printed there.
+//! The figures of documents that any machine reproduces: each is measured again, and must equal the printed
+//! one.
 //!
 //! A few rows by default, all with `TQKV_EXHAUSTIVE=1`.
 
@@ -58,7 +59,8 @@ fn chosen(rows: Vec<String>, few: &[&str]) -> Vec<String> {
     rows
 }
 
-/// Perplexity, the fields behind it, and bytes per token of rows of `docs/quality.md`, from an `eval` with these options.
+/// Checks rows of `docs/quality.md` against an `eval` with these options: perplexity, the fields behind it,
+/// and bytes per token.
 fn assert_quality(head: &str, few: &[&str], options: &str, fields: &[&str]) {
     for row in chosen(rows(&document("docs/quality.md"), head), few) {
         let words: Vec<_> = row.split_whitespace().collect();

@@ -1,4 +1,4 @@
-//! What an evaluation finds out about a setting.
+//! The results of an evaluation for one setting.
 
 use super::scores::ScoreFigures;
 use serde::Serialize;

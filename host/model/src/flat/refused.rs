@@ -1,4 +1,4 @@
-//! What cannot be a flat file, and why.
+//! The error for a model that cannot be a flat file, with the reason.
 
 use crate::ModelError;
 use tqkv_lm::LmError;

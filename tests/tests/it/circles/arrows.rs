@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// From a file to a file, with a path that says so.
 pub(super) type Arrows = BTreeMap<(PathBuf, PathBuf), String>;
 
-/// What a path leads to.
+/// The target of a path.
 #[derive(Clone, Copy)]
 enum Found {
     Module(usize),
@@ -15,7 +15,7 @@ enum Found {
     Item(usize),
 }
 
-/// What one search has asked already: modules, names in them, and whether the name ends a path.
+/// The questions that one search has asked already: a module, a name in it, and true if the name ends a path.
 type Asked = HashSet<(usize, String, bool)>;
 
 impl Target {
@@ -50,12 +50,12 @@ impl Target {
         }
     }
 
-    /// Whether a module has an item of its own.
+    /// True if a module has an item of its own.
     fn defines(&self, module: usize) -> bool {
         self.modules[module].names.values().flatten().any(|named| matches!(named, Named::Item))
     }
 
-    /// What `path`, written in a module, leads to; nothing where that is another crate's.
+    /// The target of `path`, which is written in a module. `None` if another crate defines it.
     fn find(&self, module: usize, path: &[String], asked: &mut Asked) -> Option<Found> {
         let path = path.strip_suffix(&["!".into()]).unwrap_or(path);
         let (first, mut rest) = path.split_first()?;
@@ -75,13 +75,14 @@ impl Target {
         Some(found)
     }
 
-    /// A name that a module does not show is one that a macro makes there, where it calls such.
+    /// If a module calls macros that make items, they make every name that the module does not show.
     fn made(&self, id: usize, name: &str) -> Option<Found> {
         let module = &self.modules[id];
         (module.has_made && !module.names.contains_key(name)).then_some(Found::Item(id))
     }
 
-    /// What a name in a module stands for: at the end of a path an item rather than a module of the same name.
+    /// The meaning of a name in a module. At the end of a path, an item comes before a module of the same
+    /// name.
     fn named(&self, module: usize, name: &str, last: bool, asked: &mut Asked) -> Option<Found> {
         // Modules that import all of each other ask in turns.
         if !asked.insert((module, name.to_string(), last)) {

@@ -1,23 +1,22 @@
 //! No files use each other in a circle, so each can be understood after those that it uses.
 //!
-//! What counts:
+//! The rules:
 //!
 //! * Nodes are the source files of a target: a library, a program, a test, an example, a fuzz target. All
 //!   targets of all packages are read, also of those outside the workspace, and every `.rs` file belongs to
-//!   one. A file that another package takes in by `#[path]`, and what stands in there for its neighbours,
+//!   one. A file that another package takes in by `#[path]`, and the code there that replaces its neighbours,
 //!   counts in its own package.
-//! * A file uses another one if a path in it leads to something that the other defines: in a `use` that is
-//!   not exported again, in a type, in an expression, in the tokens of a macro or an attribute. Paths are
-//!   followed through exports (`pub use`) to the file of the definition, so who asks a folder's `mod.rs` for
-//!   what it exports uses the child alone.
+//! * A file uses another one if a path in it leads to something that the other defines. Such a path stands in
+//!   a `use` without export, a type, an expression, or the tokens of a macro or an attribute. Paths are
+//!   followed through exports (`pub use`) to the file of the definition. So a file that takes an exported
+//!   name from a folder's `mod.rs` uses the child alone.
 //! * A `pub use` (of any visibility) uses nothing by itself; code beside it that says the exported name does.
 //!   So a `mod.rs` may export its children and hold what they share, or hold code over its children, but not
 //!   both.
 //! * `mod child;` uses nothing, and neither does a path that ends at a module, as in `pub(in crate::a)`.
-//! * What stands under `#[cfg(test)]` or `#[test]`, or in documentation, does not count. Other conditions do
-//!   not matter: both sides of them count.
-//! * A name that a module does not define in sight is one of the macros that it calls among its items, if it
-//!   does.
+//! * Code under `#[cfg(test)]` or `#[test]`, or in documentation, does not count. Other conditions do not
+//!   matter: both sides of them count.
+//! * If a module calls macros among its items, they define every name that the module does not show.
 //! * A call of a method and a field name no path, so they are no arrows; where the type comes from is one.
 
 mod arrows;
@@ -103,7 +102,7 @@ fn below_root(path: &serde_json::Value) -> &Path {
     Path::new(path.as_str().unwrap()).strip_prefix(root()).unwrap()
 }
 
-/// What cargo knows of the package or the workspace of a manifest.
+/// The metadata from cargo for the package or the workspace of a manifest.
 fn metadata(manifest: &Path) -> serde_json::Value {
     let output = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()))
         .args(["metadata", "--no-deps", "--format-version", "1", "--offline", "--manifest-path"])

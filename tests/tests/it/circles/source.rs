@@ -1,4 +1,5 @@
-//! What the files of one target say: their modules, the names in them, and the paths that their code follows.
+//! The contents of the files of one target: modules, the names in them, and the paths that their code
+//! follows.
 
 use proc_macro2::{TokenStream, TokenTree};
 use std::collections::HashMap;
@@ -8,7 +9,7 @@ use syn::visit::{self, Visit};
 /// A path as it is written, segment by segment; that of a macro which is called ends with `!`.
 pub(super) type Words = Vec<String>;
 
-/// What a name in a module stands for.
+/// The meaning of a name in a module.
 pub(super) enum Named {
     /// A child, by its place in [`Target::modules`].
     Module(usize),
@@ -30,7 +31,7 @@ pub(super) struct Module {
     pub(super) used: Vec<Words>,
     /// The same of [`Self::globs`].
     pub(super) used_globs: Vec<Words>,
-    /// Whether a macro makes items here, whose names are not seen.
+    /// True if a macro makes items here. Their names are not seen.
     pub(super) has_made: bool,
 }
 
@@ -241,7 +242,7 @@ fn leaf(last: &syn::Ident, name: &syn::Ident, prefix: &Words, out: &mut Vec<(Opt
     out.push((Some(name), path));
 }
 
-/// Whether an attribute says that only tests see what it stands on.
+/// True if an attribute limits its item to tests.
 fn only_tests(attributes: &[syn::Attribute]) -> bool {
     let needs_test =
         |text: &str| text == "test" || text.starts_with("all (test") || text.starts_with("all(test");

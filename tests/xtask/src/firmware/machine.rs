@@ -8,7 +8,7 @@ pub(super) struct Machine {
     pub(super) target: &'static str,
     pub(super) name: &'static str,
     pub(super) what: &'static str,
-    /// As LLVM names it.
+    /// LLVM's name of the CPU.
     pub(super) cpu: &'static str,
     pub(super) qemu: &'static str,
     pub(super) icount: &'static str,

@@ -1,4 +1,4 @@
-//! What is known of an image, and the budget that it must keep.
+//! The figures of an image, and the budget that it must keep.
 
 use super::machine::{Result, folder};
 use serde::{Deserialize, Serialize};

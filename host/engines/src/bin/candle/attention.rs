@@ -8,7 +8,7 @@ use tqkv::cache::KvCache;
 /// Tokens by which candle's cache grows.
 const GROWTH: usize = 256;
 
-/// What the cache must know.
+/// The shape of a model, which the cache must know.
 pub(crate) struct Shape {
     pub(crate) num_layers: usize,
     pub(crate) num_heads: usize,
