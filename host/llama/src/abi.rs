@@ -1,5 +1,5 @@
-//! The structs of `ggml-backend-impl.h` and `ggml.h`, by hand: what both interface versions 2 and 3 have in common, and
-//! the one struct in which they differ.
+//! The structs of `ggml-backend-impl.h` and `ggml.h`, by hand: what both interface versions 2 and 3 have in
+//! common, and the one struct in which they differ.
 //!
 //! `tests/it/layout.rs` holds sizes and offsets to those of the C compiler.
 

@@ -38,7 +38,8 @@ impl Cached {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// True if rows are divided into heads of so many values that the layer's codec can encode. From the first yes on, they are.
+    /// True if rows are divided into heads of so many values that the layer's codec can encode. From the
+    /// first yes on, they are.
     pub(crate) fn divide(&self, side: Side, dim: usize) -> bool {
         let (key, value) = self.options.codecs(self.layer, self.layers.load(Ordering::Relaxed));
         self.store().divide(dim, if side == Side::Keys { key } else { value })
@@ -124,7 +125,8 @@ pub(crate) fn side(root: &View<'_>) -> Option<Side> {
     }
 }
 
-/// The tensor of the cache that a view lies in, and how many bytes behind its beginning; none before memory is there.
+/// The tensor of the cache that a view lies in, and how many bytes behind its beginning; none before memory
+/// is there.
 ///
 /// # Safety
 /// The buffer of the tensor lives.
@@ -135,7 +137,8 @@ pub(crate) unsafe fn cached(tensor: &View<'_>) -> Option<(Arc<Cached>, usize)> {
 }
 
 thread_local! {
-    /// Layers of the model for which this thread makes buffers: a model may have a cache of some layers and one of the others.
+    /// Layers of the model for which this thread makes buffers: a model may have a cache of some layers and
+    /// one of the others.
     static LAYERS: RefCell<Arc<AtomicUsize>> = RefCell::default();
 }
 
@@ -308,7 +311,8 @@ unsafe extern "C" fn set(
     offset: usize,
     size: usize,
 ) {
-    // SAFETY: a buffer of ours, a tensor in it with `size` bytes behind `offset`, and as many bytes at `data`.
+    // SAFETY: a buffer of ours, a tensor in it with `size` bytes behind `offset`, and as many bytes at
+    // `data`.
     unsafe {
         let (Some(space), Some(view)) = (space(buffer), View::new(tensor)) else { return };
         let to = view.get().data.cast::<u8>().add(offset);
@@ -328,7 +332,8 @@ unsafe extern "C" fn get(
     offset: usize,
     size: usize,
 ) {
-    // SAFETY: a buffer of ours, a tensor in it with `size` bytes behind `offset`, and room for as many at `data`.
+    // SAFETY: a buffer of ours, a tensor in it with `size` bytes behind `offset`, and room for as many at
+    // `data`.
     unsafe {
         let (Some(space), Some(view)) = (space(buffer), View::new(tensor)) else { return };
         let from = view.get().data.cast::<u8>().add(offset);
@@ -341,7 +346,8 @@ unsafe extern "C" fn get(
     }
 }
 
-/// Whole streams of one tensor of the cache are copied as they are; the host copies everything else by `get` and `set`.
+/// Whole streams of one tensor of the cache are copied as they are; the host copies everything else by `get`
+/// and `set`.
 unsafe extern "C" fn copy(_: *mut Buffer, from: *const Tensor, to: *mut Tensor) -> bool {
     // SAFETY: tensors of the host's, in buffers that live.
     let (Some(from), Some(to)) = (unsafe { (View::new(from), View::new(to)) }) else { return false };

@@ -54,8 +54,8 @@ fn set_options(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The entry that the host looks for in the library of a back end. Null, and a line on the standard error output, where the version of ggml
-/// or an option is not supported.
+/// The entry that the host looks for in the library of a back end. Null, and a line on the standard error
+/// output, where the version of ggml or an option is not supported.
 #[unsafe(no_mangle)]
 pub extern "C" fn ggml_backend_init() -> *mut Reg {
     if let Some(error) = host::host().err().map(str::to_owned).or_else(wrong_options) {
@@ -198,7 +198,8 @@ unsafe extern "C" fn buffer_type(_: *mut Device) -> *mut BufferType {
     buffer::kind()
 }
 
-/// True if an operation is served: those on a cache of ours that `serve` knows, and views. Everything else is the CPU's.
+/// True if an operation is served: those on a cache of ours that `serve` knows, and views. Everything else is
+/// the CPU's.
 unsafe extern "C" fn supports_op(_: *mut Device, tensor: *const Tensor) -> bool {
     // SAFETY: a tensor of the host's, whose sources and buffers live.
     unsafe {

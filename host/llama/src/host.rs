@@ -67,7 +67,8 @@ impl Host {
         };
         let op_name = need(c"ggml_op_name")?;
         let api = if function(library, c"ggml_backend_buft_alloc_buffer_n").is_some() { 3 } else { 2 };
-        // SAFETY: the signatures are those of ggml.h, ggml-backend.h and ggml-backend-impl.h of all versions that are known.
+        // SAFETY: the signatures are those of ggml.h, ggml-backend.h and ggml-backend-impl.h of all versions
+        // that are known.
         unsafe {
             let op_name =
                 std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int) -> *const c_char>(op_name);
@@ -134,8 +135,8 @@ impl Host {
     }
 }
 
-/// True if structs of that version are as [`crate::abi`] has them, as far as this side can know: the host itself refuses an
-/// interface version that it does not have.
+/// True if structs of that version are as [`crate::abi`] has them, as far as this side can know: the host
+/// itself refuses an interface version that it does not have.
 fn is_known(version: &str) -> bool {
     let mut numbers = version.split(['.', '-']).map(|part| part.parse::<u32>().ok());
     let (major, minor) = (numbers.next().flatten(), numbers.next().flatten());
@@ -149,12 +150,14 @@ fn unsupported(version: &str) -> String {
     )
 }
 
-/// Numbers of operations by their names. The names behind the last one that is looked for are not asked for: a list has an end.
+/// Numbers of operations by their names. The names behind the last one that is looked for are not asked for:
+/// a list has an end.
 fn operations(name: unsafe extern "C" fn(c_int) -> *const c_char) -> Vec<Operation> {
     let mut found = Vec::new();
     let (mut left, mut number) = (8, 0);
     while left > 0 && number < MOST_OPERATIONS {
-        // SAFETY: all that are looked for are in the list of every version that is known, so that the number is below its length.
+        // SAFETY: all that are looked for are in the list of every version that is known, so that the number
+        // is below its length.
         let text = unsafe { CStr::from_ptr(name(number)) };
         let operation = match text.to_bytes() {
             b"NONE" | b"RESHAPE" | b"VIEW" | b"PERMUTE" | b"TRANSPOSE" => Operation::Nothing,
@@ -170,7 +173,8 @@ fn operations(name: unsafe extern "C" fn(c_int) -> *const c_char) -> Vec<Operati
     found
 }
 
-/// The library that is loaded already, also where the program keeps its names to itself; null where it has no file of its own.
+/// The library that is loaded already, also where the program keeps its names to itself; null where it has no
+/// file of its own.
 fn open() -> *mut c_void {
     let Some(path) = loaded() else { return std::ptr::null_mut() };
     // SAFETY: a string with an end; a library that is loaded is not loaded again, so nothing of it runs.
@@ -181,7 +185,8 @@ fn open() -> *mut c_void {
 #[cfg(target_os = "linux")]
 fn loaded() -> Option<CString> {
     unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
-        // SAFETY: dl_iterate_phdr gives an entry that is valid during the call, and the pointer that it was given.
+        // SAFETY: dl_iterate_phdr gives an entry that is valid during the call, and the pointer that it was
+        // given.
         unsafe {
             let name = (*info).dlpi_name;
             if !name.is_null() {

@@ -1,6 +1,7 @@
 //! The operations on a cache: what is served, and doing it.
 //!
-//! What `can_*` refuses runs on the CPU, which gets the cache as f16. It must refuse whatever the function beside it cannot do.
+//! What `can_*` refuses runs on the CPU, which gets the cache as f16. It must refuse whatever the function
+//! beside it cannot do.
 
 #![allow(unsafe_code, reason = "operands are tensors of the host's")]
 

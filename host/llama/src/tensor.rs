@@ -74,22 +74,24 @@ impl<'a> View<'a> {
         steps.map(|(n, step)| n.saturating_sub(1) * step).sum::<usize>() + element
     }
 
-    /// Strides in elements of type `T`, where the tensor is of that type and elements of a row are neighbours.
+    /// Strides in elements of type `T`, where the tensor is of that type and elements of a row are
+    /// neighbours.
     pub(crate) fn strides<T: Element>(&self) -> Option<[usize; DIMS]> {
         let size = size_of::<T>();
         let fits = self.0.kind == T::KIND && self.0.nb.iter().all(|step| step % size == 0);
         (fits && (self.0.nb[0] == size || self.0.ne[0] <= 1)).then(|| self.0.nb.map(|step| step / size))
     }
 
-    /// Where its elements begin, and how many lie between the first and the last; none where the tensor is of another type, nowhere
-    /// or not aligned.
+    /// Where its elements begin, and how many lie between the first and the last; none where the tensor is of
+    /// another type, nowhere or not aligned.
     fn place<T: Element>(&self) -> Option<(*mut T, usize)> {
         let at: *mut T = self.0.data.cast();
         let usable = self.0.kind == T::KIND && !at.is_null() && at.is_aligned() && !self.is_empty();
         usable.then(|| (at, self.span(size_of::<T>()) / size_of::<T>()))
     }
 
-    /// All elements between the first and the last; none where the tensor is of another type, nowhere or not aligned.
+    /// All elements between the first and the last; none where the tensor is of another type, nowhere or not
+    /// aligned.
     ///
     /// # Safety
     /// It lies in memory as ggml.h says, and nobody writes to it as long as the slice lives.

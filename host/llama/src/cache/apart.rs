@@ -1,5 +1,5 @@
-//! Sums over slots that keys and values hold in different ways: one side as an exact row, the other as a code. That is so where
-//! one side is f16 for good, or a row of one side cannot be encoded.
+//! Sums over slots that keys and values hold in different ways: one side as an exact row, the other as a
+//! code. That is so where one side is f16 for good, or a row of one side cannot be encoded.
 
 use super::attend::Track;
 use super::format::Pages;

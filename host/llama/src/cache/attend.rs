@@ -1,7 +1,8 @@
 //! Attention of the queries of one KV head over the slots of one stream.
 //!
-//! Slots are divided into parts: runs of exact rows, and runs of pages of codes. Parts are attended to apart, by any threads, and
-//! joined in order. Which parts there are depends on nothing but the slots, so the number of threads changes no bit of a result.
+//! Slots are divided into parts: runs of exact rows, and runs of pages of codes. Parts are attended to apart,
+//! by any threads, and joined in order. Which parts there are depends on nothing but the slots, so the number
+//! of threads changes no bit of a result.
 
 use super::codes;
 use super::exact;
@@ -125,8 +126,8 @@ pub(super) struct Task<'a> {
     pub(super) queries: &'a [f32],
 }
 
-/// Attends with any number of queries (`[n, head_dim]`, n of `asked`); `out` is `[n, value_dim]`. Parts are divided among the threads
-/// of the pool that it is called in.
+/// Attends with any number of queries (`[n, head_dim]`, n of `asked`); `out` is `[n, value_dim]`. Parts are
+/// divided among the threads of the pool that it is called in.
 pub fn attend(
     rule: &Rule,
     (keys, values): (Track<'_>, Track<'_>),

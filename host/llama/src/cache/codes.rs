@@ -1,4 +1,5 @@
-//! Attention over pages of codes, up to eight queries at once. Slots that nobody wrote count as zeros; exact rows are left out.
+//! Attention over pages of codes, up to eight queries at once. Slots that nobody wrote count as zeros; exact
+//! rows are left out.
 
 use super::apart;
 use super::attend::{Asked, Seen, Task, Track, add_mask, cap, changes_any, shows_any};
@@ -123,7 +124,8 @@ fn sees(asked: &[Asked<'_>], page: &Page, count: usize, has_codes: bool) -> (boo
     (any, masked)
 }
 
-/// Attends to one page; `next` is the one that comes after it. Sums are in the domain of codes where values are held as keys are.
+/// Attends to one page; `next` is the one that comes after it. Sums are in the domain of codes where values
+/// are held as keys are.
 fn attend_page(
     task: &Task<'_>,
     (page, next, is_alike): (&Page, usize, bool),

@@ -23,7 +23,8 @@ pub(super) struct Scratch {
     values: Vec<f32>,
     mask: Vec<f16>,
     wide: Vec<f32>,
-    /// For each mask that differs from the one before it: the queries that have it, whether it shows and whether it changes something.
+    /// For each mask that differs from the one before it: the queries that have it, whether it shows and
+    /// whether it changes something.
     masks: Vec<(Range<usize>, bool, bool)>,
 }
 

@@ -85,7 +85,8 @@ impl Format {
             }
         }
         if codec::decode(self.level, codec, &blocks, out).is_err() {
-            // Blocks that were encoded here decode; a vector of them that did not would be no reason to stop the host.
+            // Blocks that were encoded here decode; a vector of them that did not would be no reason to stop
+            // the host.
             out.fill(f32::NAN);
         }
     }

@@ -1,7 +1,8 @@
 //! The means that are taken off the keys of a stream before they are encoded, one for each KV head.
 //!
-//! Each is the mean of the first [`MEAN_TOKENS`] keys that leave the exact rows, as in the cache of the library, and stays the same
-//! until the stream is cleared. A slot that is overwritten does not leave the mean.
+//! Each is the mean of the first [`MEAN_TOKENS`] keys that leave the exact rows, as in the cache of the
+//! library, and stays the same until the stream is cleared. A slot that is overwritten does not leave the
+//! mean.
 
 /// Keys whose mean is taken.
 pub(super) const MEAN_TOKENS: usize = 64;

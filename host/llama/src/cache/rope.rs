@@ -69,7 +69,8 @@ impl Rope {
     }
 }
 
-/// Rotates the keys of rows `0..shifts.len()`, counted over all streams: codes are decoded, rotated and encoded.
+/// Rotates the keys of rows `0..shifts.len()`, counted over all streams: codes are decoded, rotated and
+/// encoded.
 pub fn rotate(store: &mut Store, rope: &Rope, shifts: &[i32]) {
     let slots = store.slots();
     let (streams, format) = store.streams_mut();

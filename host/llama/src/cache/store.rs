@@ -40,7 +40,8 @@ impl Store {
         stream
     }
 
-    /// True if rows are divided into heads of `dim` values that codec `id` can encode. From the first yes on, they are.
+    /// True if rows are divided into heads of `dim` values that codec `id` can encode. From the first yes on,
+    /// they are.
     pub fn divide(&mut self, dim: usize, id: CodecId) -> bool {
         if let Some(format) = &self.format {
             return format.dim == dim;
@@ -155,7 +156,8 @@ impl Store {
         }
     }
 
-    /// Writes bytes from `offset` on. A row that reads back as what it is to become stays as it is, exact or code.
+    /// Writes bytes from `offset` on. A row that reads back as what it is to become stays as it is, exact or
+    /// code.
     pub fn write_bytes(&mut self, offset: usize, bytes: &[u8]) {
         let row_bytes = 2 * self.width;
         let (first, end) = (offset / row_bytes, (offset + bytes.len()).div_ceil(row_bytes).min(self.rows()));

@@ -1,7 +1,8 @@
 //! Slots of one stream. A slot is empty, exact, or a code.
 //!
-//! Exact rows lie back to back, for each head, in no order: a row that leaves gives its place to the last one. What was written
-//! last stays exact; the oldest writes leave in fours and become codes in pages of [`SLOTS`] slots.
+//! Exact rows lie back to back, for each head, in no order: a row that leaves gives its place to the last
+//! one. What was written last stays exact; the oldest writes leave in fours and become codes in pages of
+//! [`SLOTS`] slots.
 
 use super::format::Format;
 use super::means::{self, MEAN_TOKENS, Means};
@@ -41,7 +42,8 @@ pub struct Stream {
     dim: usize,
     hot: usize,
     sinks: usize,
-    /// The state of each slot up to the last that was written: [`EMPTY`], [`CODED`] or a place of the exact rows.
+    /// The state of each slot up to the last that was written: [`EMPTY`], [`CODED`] or a place of the exact
+    /// rows.
     places: Vec<u32>,
     /// Slot and time of the last write of each exact row. Time 0: it never leaves.
     owners: Vec<(u32, u64)>,
@@ -218,7 +220,8 @@ impl Stream {
         }
         let extra = self.waiting.saturating_sub(self.hot);
         let mut count = if self.hot < BATCH { extra } else { extra / BATCH * BATCH };
-        // Values wait as keys do, which need so many for their mean: attention is faster where both are held alike.
+        // Values wait as keys do, which need so many for their mean: attention is faster where both are held
+        // alike.
         if self.coded.is_empty() && extra < MEAN_TOKENS {
             return;
         }
@@ -343,7 +346,8 @@ impl Stream {
         for head in &mut self.exact {
             // Not for the few that come before the next ones leave.
             if head.capacity() > (rows + PIECE) * self.dim {
-                // Memory of its own: what is cut off of a large piece leaves parts of the system's pages unused.
+                // Memory of its own: what is cut off of a large piece leaves parts of the system's pages
+                // unused.
                 let mut small = Vec::with_capacity((rows + 2 * BATCH) * self.dim);
                 small.extend_from_slice(head);
                 *head = small;

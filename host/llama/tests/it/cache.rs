@@ -174,7 +174,8 @@ fn a_row_that_cannot_be_encoded_stays_exact() {
     assert!(held.iter().all(|x| *x == f16::ZERO));
 }
 
-/// Relative error of keys after so many shifts by 8 positions back, against keys that were rotated once and never encoded.
+/// Relative error of keys after so many shifts by 8 positions back, against keys that were rotated once and
+/// never encoded.
 fn shift_error(id: CodecId, shifts: usize) -> f32 {
     let rope = Rope {
         head_dim: DIM,
