@@ -1,4 +1,4 @@
-//! How caches are held, as text: `t4,t2 hot=64 sinks=4 layer-kv=tail:1:t4`.
+//! The policy text of a cache, such as `t4,t2 hot=64 sinks=4 layer-kv=tail:1:t4`.
 
 use crate::options::Options;
 use tqkv::Effort;
@@ -6,13 +6,13 @@ use tqkv::cache::{KvPair, LayerPolicy, PRESETS};
 use tqkv_core::{AnyCodec, CodecId, Options as CodecOptions};
 use tqkv_simd::page::KeyPages;
 
-/// Most exact tokens that may be asked for.
+/// Upper limit of `hot` and `sinks`.
 const MOST: usize = 1 << 20;
 
 const WORDS: &str = "hot=TOKENS, sinks=TOKENS, effort=fast|default|best, layer-kv=boundary:N:K,V, layer-kv=tail:N:K,V \
                      and layer-kv=gradient:K,V/K,V/..";
 
-/// Sets what a text names; the rest stays.
+/// Applies a policy text; settings that it does not name stay.
 ///
 /// # Errors
 /// A line that says what is wrong and what is accepted.
@@ -74,7 +74,7 @@ fn codec(name: &str) -> Option<CodecId> {
     name.to_ascii_lowercase().parse().ok().filter(|id| serves(*id))
 }
 
-/// f16, and codecs that attention reads as they are.
+/// True for f16, and for codecs whose pages attention can read.
 fn serves(id: CodecId) -> bool {
     let pages = |codec: AnyCodec| KeyPages::new(&codec, 32).is_some();
     id == CodecId::F16 || AnyCodec::new(id, 128, CodecOptions::DEFAULT).is_ok_and(pages)
