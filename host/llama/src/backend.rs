@@ -73,7 +73,7 @@ unsafe extern "C" fn compute(backend: *mut Backend, graph: *mut c_void) -> c_int
 /// # Safety
 /// `node` is null or a tensor of the host; it, its sources and their buffers are valid.
 unsafe fn run(host: &host::Host, threads: &Threads, node: *const Tensor) -> bool {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller keeps this function's contract.
     unsafe {
         let Some(op) = View::new(node) else { return false };
         let kind = host.operation(op.get().op);

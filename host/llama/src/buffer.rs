@@ -97,7 +97,7 @@ impl Drop for Space {
 /// # Safety
 /// `buffer` is null or a buffer of the host that outlives the result.
 unsafe fn space<'a>(buffer: *mut Buffer) -> Option<&'a Space> {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller keeps this function's contract.
     let buffer = unsafe { buffer.as_ref() }?;
     if buffer.kind != kind() || buffer.context.is_null() {
         return None;
@@ -112,7 +112,7 @@ unsafe fn space<'a>(buffer: *mut Buffer) -> Option<&'a Space> {
 /// The buffer of the tensor is valid.
 pub(crate) unsafe fn is_cached(tensor: &View<'_>) -> bool {
     let root = tensor.root();
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller keeps this function's contract.
     let buffer = unsafe { root.get().buffer.as_ref() };
     buffer.is_some_and(|buffer| buffer.kind == kind()) && side(&root).is_some()
 }
@@ -135,7 +135,7 @@ pub(crate) fn side(root: &View<'_>) -> Option<Side> {
 /// # Safety
 /// The buffer of the tensor is valid.
 pub(crate) unsafe fn cached(tensor: &View<'_>) -> Option<(Arc<Cached>, usize)> {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller keeps this function's contract.
     let space = unsafe { space(tensor.root().get().buffer) }?;
     space.find(tensor.get().data)
 }

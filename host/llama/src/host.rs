@@ -120,7 +120,7 @@ impl Host {
     /// # Safety
     /// `kind` is a valid buffer type of the host.
     pub unsafe fn is_host(&self, kind: *mut BufferType) -> bool {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { (self.buft_is_host)(kind) }
     }
 
@@ -129,7 +129,7 @@ impl Host {
     /// # Safety
     /// `graph` is a graph of the host that outlives the iterator.
     pub unsafe fn nodes(&self, graph: *mut c_void) -> impl Iterator<Item = *mut Tensor> {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller keeps this function's contract.
         let count = unsafe { (self.graph_len)(graph) };
         // SAFETY: the caller guarantees that the graph is valid, and `i` is below its number of nodes.
         (0..count).map(move |i| unsafe { (self.graph_node)(graph, i) })

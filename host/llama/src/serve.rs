@@ -39,7 +39,7 @@ impl Heads {
     /// # Safety
     /// The buffer of the tensor is valid.
     unsafe fn new(view: &View<'_>) -> Option<Self> {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller keeps this function's contract.
         if !unsafe { buffer::is_cached(view) } {
             return None;
         }
@@ -64,7 +64,7 @@ impl Heads {
 /// # Safety
 /// `op` is a tensor of the host; its sources and buffers are valid.
 pub(crate) unsafe fn can_set_rows(op: &View<'_>) -> bool {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller keeps this function's contract.
     let is_cached = unsafe { buffer::is_cached(op) };
     let (Some(rows), Some(indices)) = (op.source(0), op.source(1)) else { return false };
     let numbers = rows.strides::<f32>().is_some() || rows.strides::<f16>().is_some();
@@ -75,7 +75,7 @@ pub(crate) unsafe fn can_set_rows(op: &View<'_>) -> bool {
         return false;
     }
     if width == 1 && op.root().shape()[0] > 1 {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { note_columns(op) };
         return true;
     }
@@ -88,7 +88,7 @@ pub(crate) unsafe fn can_set_rows(op: &View<'_>) -> bool {
 /// Same as [`can_set_rows`].
 unsafe fn note_columns(op: &View<'_>) {
     static SAID: Once = Once::new();
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller keeps this function's contract.
     if let Some((cached, _)) = unsafe { buffer::cached(op) } {
         cached.is_plain.store(true, Ordering::Relaxed);
         SAID.call_once(|| {
@@ -105,12 +105,12 @@ unsafe fn note_columns(op: &View<'_>) {
 /// Same as [`can_set_rows`]; the sources also lie in memory.
 pub(crate) unsafe fn set_rows(op: &View<'_>) -> Option<()> {
     let (rows, indices) = (op.source(0)?, op.source(1)?);
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller keeps this function's contract.
     let ((cached, at), indices) = unsafe { (buffer::cached(op)?, read_indices(&indices)?) };
     if cached.is_plain() {
         // SAFETY: the values of a plain tensor lie in the buffer; nobody else uses them during the operation.
         let (to, step) = (unsafe { op.elements_mut::<f16>() }?, op.strides::<f16>()?[1]);
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller keeps this function's contract.
         return unsafe {
             each_row(&rows, |i, row| {
                 if let Some(to) = indices.get(i).and_then(|&row| to.get_mut(row * step)) {
@@ -121,7 +121,7 @@ pub(crate) unsafe fn set_rows(op: &View<'_>) -> Option<()> {
     }
     let mut store = cached.store();
     let first = at / (HALF * store.width());
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller keeps this function's contract.
     unsafe {
         each_row(&rows, |i, row| {
             if let Some(index) = indices.get(i) {
@@ -137,7 +137,7 @@ pub(crate) unsafe fn set_rows(op: &View<'_>) -> Option<()> {
 /// The tensor lies in memory.
 unsafe fn each_row(rows: &View<'_>, mut visit: impl FnMut(usize, &[f16])) -> Option<()> {
     let [width, count, ..] = rows.shape();
-    // SAFETY: the caller guarantees it; `elements` checks the type.
+    // SAFETY: the caller keeps this function's contract; `elements` checks the type.
     let (wide, narrow) = unsafe { (rows.elements::<f32>(), rows.elements::<f16>()) };
     let mut row = vec![f16::ZERO; width];
     for i in 0..count {
@@ -163,7 +163,7 @@ unsafe fn each_row(rows: &View<'_>, mut visit: impl FnMut(usize, &[f16])) -> Opt
 /// The tensor lies in memory.
 unsafe fn read_indices(indices: &View<'_>) -> Option<Vec<usize>> {
     let count = indices.shape()[0];
-    // SAFETY: the caller guarantees it; `elements` checks the type.
+    // SAFETY: the caller keeps this function's contract; `elements` checks the type.
     let (long, short) = unsafe { (indices.elements::<i64>(), indices.elements::<i32>()) };
     match (long, short) {
         (Some(long), _) => long.get(..count)?.iter().map(|&i| usize::try_from(i).ok()).collect(),
@@ -191,7 +191,7 @@ impl<'a> Attending<'a> {
     /// Same as [`can_attend`].
     unsafe fn new(op: &View<'a>) -> Option<Self> {
         let (queries, key, value) = (op.source(0)?, op.source(1)?, op.source(2)?);
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller keeps this function's contract.
         let (keys, values) = unsafe { (Heads::new(&key)?, Heads::new(&value)?) };
         let (mask, sinks) = (op.source(3), op.source(4));
         let [dim, _, heads, streams] = queries.shape();
@@ -237,11 +237,11 @@ impl<'a> Attending<'a> {
 /// # Safety
 /// `op` is a tensor of the host; its sources and buffers are valid.
 pub(crate) unsafe fn can_attend(op: &View<'_>) -> bool {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller keeps this function's contract.
     let (Some(asked), Some(options)) = (unsafe { Attending::new(op) }, options()) else { return false };
     buffer::end_of_buffers();
     [(&asked.keys, options.kv.0), (&asked.values, options.kv.1)].into_iter().all(|((view, heads), id)| {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller keeps this function's contract.
         match unsafe { buffer::cached(view) } {
             Some((cached, _)) => cached.divide(heads.side, heads.dim),
             // Before the host allocates the buffer there is no row to divide.
@@ -353,13 +353,13 @@ impl<'a> Streams<'a> {
 /// # Safety
 /// Same as [`can_attend`]; the operands also lie in memory.
 pub(crate) unsafe fn attend(op: &View<'_>, threads: &Threads) -> Option<()> {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller keeps this function's contract.
     let (asked, out) = unsafe { (Attending::new(op)?, op.elements_mut::<f32>()?) };
     let ((key, keys), (value, values)) = (&asked.keys, &asked.values);
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller keeps this function's contract.
     let ((key, _), (value, _)) = unsafe { (buffer::cached(key)?, buffer::cached(value)?) };
     let [_, tokens, query_heads, streams] = asked.queries.shape();
-    // SAFETY: the caller guarantees it; nobody writes to operands during the operation.
+    // SAFETY: the caller keeps this function's contract; nobody writes to operands during the operation.
     let operands = unsafe {
         Operands {
             rule: Rule { scale: asked.scale, soft_cap: asked.soft_cap, slots: keys.slots },
@@ -429,7 +429,7 @@ const NEOX: i32 = 2;
 /// `op` is a tensor of the host; its sources and buffers are valid.
 pub(crate) unsafe fn can_rotate(op: &View<'_>) -> bool {
     let (Some(keys), Some(shifts)) = (op.source(0), op.source(1)) else { return false };
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller keeps this function's contract.
     if !unsafe { buffer::is_cached(op) && buffer::is_cached(&keys) } {
         return false;
     }
@@ -460,10 +460,10 @@ pub(crate) unsafe fn can_rotate(op: &View<'_>) -> bool {
 /// Same as [`can_rotate`]; the shifts also lie in memory.
 pub(crate) unsafe fn rotate(op: &View<'_>) -> Option<()> {
     let (keys, shifts) = (op.source(0)?, op.source(1)?);
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller keeps this function's contract.
     let ((cached, _), shifts) = unsafe { (buffer::cached(op)?, shifts.elements::<i32>()?) };
     let divisors = match op.source(2) {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller keeps this function's contract.
         Some(divisors) => unsafe { divisors.elements::<f32>()? }.to_vec(),
         None => Vec::new(),
     };

@@ -15,7 +15,7 @@ impl<'a> View<'a> {
     /// # Safety
     /// The struct, its sources and the tensors that it views are valid and unchanged as long as the result.
     pub(crate) unsafe fn new(tensor: *const Tensor) -> Option<Self> {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { tensor.as_ref() }.map(Self)
     }
 
