@@ -1,13 +1,13 @@
-//! The structs of `ggml-backend-impl.h` and `ggml.h`, by hand: what both interface versions 2 and 3 have in common, and
-//! the one struct in which they differ.
+//! The structs of `ggml-backend-impl.h` and `ggml.h`, written by hand.
 //!
-//! `tests/it/layout.rs` holds sizes and offsets to those of the C compiler.
+//! Interface versions 2 and 3 share all of them but one, which is here in both forms.
+//! `tests/it/layout.rs` compares sizes and offsets with those of the C compiler.
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// Dimensions of a tensor.
+/// `GGML_MAX_DIMS`: dimensions of a tensor.
 pub const DIMS: usize = 4;
-/// Sources of an operation.
+/// `GGML_MAX_SRC`: sources of an operation.
 pub const SOURCES: usize = 10;
 
 /// `GGML_STATUS_FAILED`
@@ -24,7 +24,7 @@ pub const I32: c_int = 26;
 /// `GGML_TYPE_I64`
 pub const I64: c_int = 27;
 
-/// `GGML_BACKEND_DEVICE_TYPE_GPU`: the host gives layers to devices of this type alone.
+/// `GGML_BACKEND_DEVICE_TYPE_GPU`: the host gives layers only to devices of this type.
 pub const DEVICE_GPU: c_int = 1;
 
 /// `struct ggml_tensor`
@@ -48,7 +48,7 @@ pub struct Tensor {
     pub padding: [c_char; 8],
 }
 
-/// A function that is left out, as we leave out all that are optional and of no use here.
+/// An optional function that this back end does not have.
 pub type Absent = Option<unsafe extern "C" fn()>;
 
 /// `struct ggml_backend_buffer_type_i` of version 2.
@@ -89,7 +89,7 @@ pub struct BufferTypeOf<F> {
     pub context: *mut c_void,
 }
 
-/// A buffer type of either version, seen through a pointer only.
+/// A buffer type of either version, used only behind a pointer.
 #[repr(C)]
 #[derive(Debug)]
 pub struct BufferType {
@@ -171,7 +171,7 @@ pub struct DeviceProps {
     pub memory_total: usize,
     pub kind: c_int,
     pub device_id: *const c_char,
-    /// Asynchronous, host buffers, buffers from pointers, events, mapped weights.
+    /// Support for asynchronous work, host buffers, buffers from pointers, events and mapped weights.
     pub caps: [bool; 5],
 }
 

@@ -1,4 +1,4 @@
-//! A back end: what a context has. It goes through graphs.
+//! The back end of one context: it runs the operations of a graph.
 
 #![allow(unsafe_code, reason = "the host calls functions with pointers")]
 
@@ -10,12 +10,12 @@ use crate::{device, threads::Threads};
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// `GGML_TENSOR_FLAG_COMPUTE` has this value since it is there.
+/// `GGML_TENSOR_FLAG_COMPUTE`; every version that has the flag gives it this value.
 const COMPUTE: i32 = 16;
 
 static GUID: [u8; 16] = *b"tqkv kv cache 01";
 
-/// A back end that the host frees by its function.
+/// A new back end. The host frees it by its function `free`.
 pub(crate) fn new() -> *mut Backend {
     let functions = BackendFunctions {
         get_name: name,
@@ -44,7 +44,7 @@ unsafe extern "C" fn name(_: *mut Backend) -> *const c_char {
 }
 
 unsafe extern "C" fn free(backend: *mut Backend) {
-    // SAFETY: made by `new`, and freed once.
+    // SAFETY: `new` made both boxes, and the host frees a back end once.
     unsafe {
         let backend = Box::from_raw(backend);
         drop(Box::from_raw(backend.context.cast::<Threads>()));
@@ -53,13 +53,13 @@ unsafe extern "C" fn free(backend: *mut Backend) {
 
 /// `ggml_backend_set_n_threads`
 pub(crate) unsafe extern "C" fn set_threads(backend: *mut Backend, count: c_int) {
-    // SAFETY: a back end of ours, which computes nothing meanwhile.
+    // SAFETY: the back end is from `new` and valid; the host runs no graph on it during this call.
     let threads = unsafe { &*(*backend).context.cast::<Threads>() };
     threads.set(usize::try_from(count).unwrap_or(1));
 }
 
 unsafe extern "C" fn compute(backend: *mut Backend, graph: *mut c_void) -> c_int {
-    // SAFETY: a back end of ours and a graph of the host's, whose tensors live.
+    // SAFETY: the back end is from `new`; graph and tensors are the host's and valid during the call.
     let done = catch_unwind(AssertUnwindSafe(|| unsafe {
         let Ok(host) = host::host() else { return false };
         let threads = &*(*backend).context.cast::<Threads>();
@@ -68,12 +68,12 @@ unsafe extern "C" fn compute(backend: *mut Backend, graph: *mut c_void) -> c_int
     if done.unwrap_or(false) { abi::SUCCESS } else { abi::FAILED }
 }
 
-/// Runs one operation; false where it is not one of ours.
+/// Runs one operation; false where it is not served.
 ///
 /// # Safety
-/// `node` is a tensor of the host's.
+/// `node` is null or a tensor of the host; it, its sources and their buffers are valid.
 unsafe fn run(host: &host::Host, threads: &Threads, node: *const Tensor) -> bool {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     unsafe {
         let Some(op) = View::new(node) else { return false };
         let kind = host.operation(op.get().op);

@@ -1,4 +1,4 @@
-//! Buffers: address space of which only what is no cache is ever touched.
+//! Buffers. A buffer reserves address space; the part that belongs to caches is never touched.
 
 #![allow(unsafe_code, reason = "the host calls functions with pointers")]
 
@@ -14,31 +14,36 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, RwLock};
 
-/// Alignment of tensors; a line of pages.
+/// Alignment of tensors in bytes, which is that of a line of pages.
 const ALIGNMENT: usize = 64;
 
 /// A tensor of the cache in a buffer.
 #[derive(Debug)]
 pub(crate) struct Cached {
-    /// Bytes from the beginning of the buffer.
+    /// Byte offset in the buffer.
     offset: usize,
     bytes: usize,
-    /// Codecs by layer, the layer's number, and how many there are.
+    /// Codecs by layer.
     options: Arc<Options>,
+    /// Number of the layer, from 0.
     layer: usize,
+    /// Count of the model's layers as far as they are known.
     layers: Arc<AtomicUsize>,
     store: Mutex<Store>,
-    /// Its values lie in the buffer's memory: it is written by columns, as is done without flash attention.
+    /// True if the values lie in the buffer's memory. The host writes them by columns, as it does without
+    /// flash attention.
     pub(crate) is_plain: AtomicBool,
 }
 
 impl Cached {
-    /// Its rows. One thread of one context uses them at a time, so that nobody waits.
+    /// The rows. Only one thread of one context uses them at a time, so nobody waits for the lock.
     pub(crate) fn store(&self) -> MutexGuard<'_, Store> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// True if rows are divided into heads of so many values that the layer's codec can encode. From the first yes on, they are.
+    /// Divides rows into heads of `dim` values, unless they are divided already.
+    ///
+    /// Returns true if rows are then in heads of `dim`; false if the layer's codec lacks that head dim.
     pub(crate) fn divide(&self, side: Side, dim: usize) -> bool {
         let (key, value) = self.options.codecs(self.layer, self.layers.load(Ordering::Relaxed));
         self.store().divide(dim, if side == Side::Keys { key } else { value })
@@ -60,7 +65,7 @@ struct Space {
 }
 
 impl Space {
-    /// The tensor of the cache that an address is in, and how far behind its beginning.
+    /// The tensor of the cache that contains an address, and the byte offset in that tensor.
     fn find(&self, address: *const c_void) -> Option<(Arc<Cached>, usize)> {
         let at = (address as usize).checked_sub(self.base as usize)?;
         let cached = self.cached.read().unwrap_or_else(PoisonError::into_inner);
@@ -82,37 +87,37 @@ impl Space {
 
 impl Drop for Space {
     fn drop(&mut self) {
-        // SAFETY: what was mapped for this buffer, which nobody has any more.
+        // SAFETY: `alloc` mapped this range for this buffer, and no reference to it is left.
         unsafe { libc::munmap(self.base, self.size) };
     }
 }
 
-/// The memory of a buffer of ours; none for other buffers, and for those without bytes.
+/// The memory of a buffer of this back end; none for other buffers and for those without bytes.
 ///
 /// # Safety
-/// `buffer` is null or a buffer of the host's that outlives the result.
+/// `buffer` is null or a buffer of the host that outlives the result.
 unsafe fn space<'a>(buffer: *mut Buffer) -> Option<&'a Space> {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     let buffer = unsafe { buffer.as_ref() }?;
     if buffer.kind != kind() || buffer.context.is_null() {
         return None;
     }
-    // SAFETY: the context of a buffer of our type is what `alloc` put there.
+    // SAFETY: `alloc` sets the context of every buffer of this type to a `Space`.
     Some(unsafe { &*buffer.context.cast::<Space>() })
 }
 
-/// True if a tensor is one of a cache, or a view of one, in a buffer of ours.
+/// True if a tensor in a buffer of this back end is a tensor of a cache, or a view of one.
 ///
 /// # Safety
-/// The buffer of the tensor lives.
+/// The buffer of the tensor is valid.
 pub(crate) unsafe fn is_cached(tensor: &View<'_>) -> bool {
     let root = tensor.root();
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     let buffer = unsafe { root.get().buffer.as_ref() };
     buffer.is_some_and(|buffer| buffer.kind == kind()) && side(&root).is_some()
 }
 
-/// Keys or values, by the name that the host gives.
+/// Keys or values, by the name that the host gives the tensor.
 pub(crate) fn side(root: &View<'_>) -> Option<Side> {
     let name = root.name().to_bytes();
     if name.starts_with(b"cache_k_l") {
@@ -124,22 +129,24 @@ pub(crate) fn side(root: &View<'_>) -> Option<Side> {
     }
 }
 
-/// The tensor of the cache that a view lies in, and how many bytes behind its beginning; none before memory is there.
+/// The tensor of the cache that a view lies in, and the view's byte offset in it. None before the host has
+/// allocated the buffer.
 ///
 /// # Safety
-/// The buffer of the tensor lives.
+/// The buffer of the tensor is valid.
 pub(crate) unsafe fn cached(tensor: &View<'_>) -> Option<(Arc<Cached>, usize)> {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     let space = unsafe { space(tensor.root().get().buffer) }?;
     space.find(tensor.get().data)
 }
 
 thread_local! {
-    /// Layers of the model for which this thread makes buffers: a model may have a cache of some layers and one of the others.
+    /// Count of layers of the model for which this thread makes buffers. Several caches of a model share it:
+    /// a model may have one cache for some layers and one for the others.
     static LAYERS: RefCell<Arc<AtomicUsize>> = RefCell::default();
 }
 
-/// The buffers of a model have been made: those that this thread makes from now on belong to another one.
+/// Ends the buffers of one model. Buffers that this thread makes from now on belong to another model.
 pub(crate) fn end_of_buffers() {
     LAYERS.with_borrow_mut(|layers| {
         if layers.load(Ordering::Relaxed) > 0 {
@@ -148,18 +155,18 @@ pub(crate) fn end_of_buffers() {
     });
 }
 
-/// The number of the layer in the name of a tensor.
+/// The number of the layer at the end of a tensor's name; 0 if there is none.
 fn layer(name: &[u8]) -> usize {
     let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
     let number = std::str::from_utf8(&name[name.len() - digits..]).ok();
     number.and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// The one buffer type, of the host's version.
+/// The one buffer type, in the layout of the host's interface version.
 pub(crate) fn kind() -> *mut BufferType {
     #[derive(Debug)]
     struct Kind(*mut BufferType);
-    // SAFETY: it is made once and only read.
+    // SAFETY: the struct is made once and only read afterwards.
     unsafe impl Send for Kind {}
     // SAFETY: as above.
     unsafe impl Sync for Kind {}
@@ -199,7 +206,7 @@ unsafe extern "C" fn alignment(_: *mut BufferType) -> usize {
     ALIGNMENT
 }
 
-/// Never, so that the CPU does not read what is not there.
+/// Always false, so that the CPU does not read the memory, where a cache has no data.
 unsafe extern "C" fn is_host(_: *mut BufferType) -> bool {
     false
 }
@@ -207,7 +214,7 @@ unsafe extern "C" fn is_host(_: *mut BufferType) -> bool {
 unsafe extern "C" fn alloc(kind: *mut BufferType, size: usize) -> *mut Buffer {
     let (Ok(host), Some(options)) = (host::host(), device::options()) else { return null_mut() };
     let size = size.max(1);
-    // SAFETY: address space without memory, anywhere; the result is looked at.
+    // SAFETY: an anonymous mapping at any address touches no other memory; the result is checked.
     let base = unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_NORESERVE;
         libc::mmap(null_mut(), size, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
@@ -230,12 +237,12 @@ unsafe extern "C" fn alloc(kind: *mut BufferType, size: usize) -> *mut Buffer {
         clear,
         reset: None,
     };
-    // SAFETY: the functions take the context for what it is.
+    // SAFETY: the functions take the context for a `Space`, and it is one.
     unsafe { host.new_buffer(kind, functions, Box::into_raw(Box::new(space)).cast(), size) }
 }
 
 unsafe extern "C" fn free(buffer: *mut Buffer) {
-    // SAFETY: the host frees each buffer once; its context is what `alloc` put there.
+    // SAFETY: the host frees each buffer once; `alloc` set its context to a boxed `Space`.
     let space = unsafe { Box::from_raw((*buffer).context.cast::<Space>()) };
     let declared = space.declared_bytes();
     if space.options.log && declared > 0 {
@@ -246,13 +253,13 @@ unsafe extern "C" fn free(buffer: *mut Buffer) {
 }
 
 unsafe extern "C" fn base_of(buffer: *mut Buffer) -> *mut c_void {
-    // SAFETY: a buffer of ours.
+    // SAFETY: the host calls this with a buffer of this type.
     unsafe { space(buffer) }.map_or(null_mut(), |space| space.base)
 }
 
-/// Takes a tensor of the cache under its care.
+/// Makes a store for a tensor of the cache; leaves other tensors in the buffer's memory.
 unsafe extern "C" fn init(buffer: *mut Buffer, tensor: *mut Tensor) -> c_int {
-    // SAFETY: a buffer of ours and a tensor in it.
+    // SAFETY: the host calls this with a buffer of this type and a tensor in it.
     let (Some(space), Some(view)) = (unsafe { (space(buffer), View::new(tensor)) }) else {
         return abi::SUCCESS;
     };
@@ -297,7 +304,7 @@ unsafe extern "C" fn init(buffer: *mut Buffer, tensor: *mut Tensor) -> c_int {
 
 unsafe extern "C" fn fill(buffer: *mut Buffer, tensor: *mut Tensor, value: u8, offset: usize, size: usize) {
     let bytes = vec![value; size];
-    // SAFETY: as of `set`, which is given as many bytes.
+    // SAFETY: the host's guarantees are those of `set`, and `bytes` has `size` bytes.
     unsafe { set(buffer, tensor, bytes.as_ptr().cast(), offset, size) };
 }
 
@@ -308,7 +315,8 @@ unsafe extern "C" fn set(
     offset: usize,
     size: usize,
 ) {
-    // SAFETY: a buffer of ours, a tensor in it with `size` bytes behind `offset`, and as many bytes at `data`.
+    // SAFETY: the host gives a buffer of this type, a tensor in it with `size` bytes from `offset` on, and
+    // `size` bytes at `data`.
     unsafe {
         let (Some(space), Some(view)) = (space(buffer), View::new(tensor)) else { return };
         let to = view.get().data.cast::<u8>().add(offset);
@@ -328,7 +336,8 @@ unsafe extern "C" fn get(
     offset: usize,
     size: usize,
 ) {
-    // SAFETY: a buffer of ours, a tensor in it with `size` bytes behind `offset`, and room for as many at `data`.
+    // SAFETY: the host gives a buffer of this type, a tensor in it with `size` bytes from `offset` on, and
+    // room for `size` bytes at `data`.
     unsafe {
         let (Some(space), Some(view)) = (space(buffer), View::new(tensor)) else { return };
         let from = view.get().data.cast::<u8>().add(offset);
@@ -341,9 +350,10 @@ unsafe extern "C" fn get(
     }
 }
 
-/// Whole streams of one tensor of the cache are copied as they are; the host copies everything else by `get` and `set`.
+/// Copies a whole stream within one tensor of the cache, codes included. False for everything else, which
+/// the host then copies by `get` and `set`.
 unsafe extern "C" fn copy(_: *mut Buffer, from: *const Tensor, to: *mut Tensor) -> bool {
-    // SAFETY: tensors of the host's, in buffers that live.
+    // SAFETY: both are tensors of the host in valid buffers.
     let (Some(from), Some(to)) = (unsafe { (View::new(from), View::new(to)) }) else { return false };
     // SAFETY: as above.
     let places = unsafe { (cached(&from), cached(&to)) };
@@ -360,7 +370,7 @@ unsafe extern "C" fn copy(_: *mut Buffer, from: *const Tensor, to: *mut Tensor) 
 }
 
 unsafe extern "C" fn clear(buffer: *mut Buffer, value: u8) {
-    // SAFETY: a buffer of ours, whose memory is its own.
+    // SAFETY: the host calls this with a buffer of this type, which alone owns the mapped memory.
     unsafe {
         let Some(space) = space(buffer) else { return };
         let cached = space.cached.read().unwrap_or_else(PoisonError::into_inner);
@@ -370,7 +380,7 @@ unsafe extern "C" fn clear(buffer: *mut Buffer, value: u8) {
         } else if libc::madvise(space.base, space.size, libc::MADV_DONTNEED) != 0
             || !cfg!(target_os = "linux")
         {
-            // Elsewhere pages need not become zeros.
+            // Only Linux promises that the pages read as zeros afterwards.
             if cached.is_empty() || cached.iter().any(|cached| cached.is_plain()) {
                 std::ptr::write_bytes(space.base.cast::<u8>(), 0, space.size);
             }
@@ -378,8 +388,8 @@ unsafe extern "C" fn clear(buffer: *mut Buffer, value: u8) {
     }
 }
 
-/// Bytes that the caches of a buffer hold, for tests and programs that look it up by `get_proc_address`.
+/// Bytes that the caches of a buffer hold. Tests and programs look this function up by `get_proc_address`.
 pub(crate) unsafe extern "C" fn held_bytes(buffer: *mut Buffer) -> usize {
-    // SAFETY: the caller's: a buffer of the host's.
+    // SAFETY: the caller passes null or a valid buffer of the host.
     unsafe { space(buffer) }.map_or(0, Space::held_bytes)
 }

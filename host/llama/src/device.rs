@@ -1,4 +1,4 @@
-//! The device, and the list of devices: what the host asks before there is a context.
+//! The device, and the registry that lists it. The host asks both before it makes a context.
 
 #![allow(unsafe_code, reason = "the host calls functions with pointers")]
 
@@ -16,9 +16,9 @@ use std::ptr::null_mut;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 use tqkv_simd::Level;
 
-/// Data that never moves once it is made, and is only read.
+/// Data that is only read and never moves after it is made.
 struct Fixed<T>(*mut T);
-// SAFETY: nothing is written after it was made.
+// SAFETY: nothing writes to the value after `new`.
 unsafe impl<T> Send for Fixed<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Fixed<T> {}
@@ -29,23 +29,23 @@ impl<T> Fixed<T> {
     }
 }
 
-/// The settings of buffers that are made from now on, or why there are none.
+/// The settings of buffers that are made from now on, or the error in them.
 static OPTIONS: LazyLock<RwLock<Result<Arc<Options>, String>>> = LazyLock::new(|| {
     let level = Level::detect().map_err(|error| error.to_string());
     RwLock::new(level.and_then(|_| Options::from_environment()).map(Arc::new))
 });
 
-/// The user's settings; none where they are wrong, which was said when the library was loaded.
+/// The user's settings; none where they are wrong. [`ggml_backend_init`] has then printed the error.
 pub(crate) fn options() -> Option<Arc<Options>> {
     OPTIONS.read().unwrap_or_else(PoisonError::into_inner).as_ref().ok().cloned()
 }
 
-/// Why there are no settings: a line that says what is wrong and what is accepted.
+/// The error in the settings: one line that says what is wrong and what is accepted.
 fn wrong_options() -> Option<String> {
     OPTIONS.read().unwrap_or_else(PoisonError::into_inner).as_ref().err().cloned()
 }
 
-/// Takes a policy text of the host's for the buffers that are made from now on.
+/// Applies a policy text to the buffers that are made from now on.
 fn set_options(text: &str) -> Result<(), String> {
     let mut options = OPTIONS.write().unwrap_or_else(PoisonError::into_inner);
     let old = options.as_ref().map_err(Clone::clone)?;
@@ -54,8 +54,9 @@ fn set_options(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The entry that the host looks for in the library of a back end. Null, and a line on the standard error output, where the version of ggml
-/// or an option is not supported.
+/// The entry point that the host looks for in the library of a back end.
+///
+/// Returns null and prints one line to standard error if the version of ggml or a setting is not supported.
 #[unsafe(no_mangle)]
 pub extern "C" fn ggml_backend_init() -> *mut Reg {
     if let Some(error) = host::host().err().map(str::to_owned).or_else(wrong_options) {
@@ -125,7 +126,7 @@ unsafe extern "C" fn address(_: *mut Reg, name: *const c_char) -> *mut c_void {
     if name.is_null() {
         return null_mut();
     }
-    // SAFETY: a string with an end.
+    // SAFETY: the host passes a string that ends in NUL.
     match unsafe { CStr::from_ptr(name) }.to_bytes() {
         b"ggml_backend_set_n_threads" => backend::set_threads as *mut c_void,
         b"tqkv_held_bytes" => buffer::held_bytes as *mut c_void,
@@ -141,15 +142,15 @@ unsafe extern "C" fn description(_: *mut Device) -> *const c_char {
     c"KV cache in tqkv codes".as_ptr()
 }
 
-/// Free and all memory of the machine.
+/// Free memory and total memory of the machine, in bytes.
 fn machine() -> (usize, usize) {
-    // SAFETY: questions about constants of the system.
+    // SAFETY: `sysconf` only reads constants of the system.
     let (pages, page) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
     let total = usize::try_from(pages).unwrap_or(0) * usize::try_from(page).unwrap_or(0);
     (available().unwrap_or(total), total)
 }
 
-/// `MemAvailable` of Linux.
+/// `MemAvailable` of Linux, in bytes.
 fn available() -> Option<usize> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -158,7 +159,7 @@ fn available() -> Option<usize> {
 
 unsafe extern "C" fn memory(_: *mut Device, free: *mut usize, total: *mut usize) {
     let machine = machine();
-    // SAFETY: the host gives room for both.
+    // SAFETY: the host passes pointers to two numbers.
     unsafe { (*free, *total) = machine };
 }
 
@@ -177,14 +178,15 @@ unsafe extern "C" fn props(_: *mut Device, props: *mut DeviceProps) {
         device_id: std::ptr::null(),
         caps: [false; 5],
     };
-    // SAFETY: the host gives room for the struct.
+    // SAFETY: the host passes a pointer to a struct of this type.
     unsafe { props.write(all) };
 }
 
-/// Parameters are a policy text; null and a line where they are wrong.
+/// Makes a back end. `parameters` is null or a policy text; a wrong text gives null and one line on standard
+/// error.
 unsafe extern "C" fn init(_: *mut Device, parameters: *const c_char) -> *mut Backend {
     if !parameters.is_null() {
-        // SAFETY: a string with an end.
+        // SAFETY: the host passes a string that ends in NUL.
         let text = unsafe { CStr::from_ptr(parameters) }.to_string_lossy();
         if let Err(error) = if text.trim().is_empty() { Ok(()) } else { set_options(&text) } {
             eprintln!("tqkv: parameters of the device: {error}");
@@ -198,9 +200,10 @@ unsafe extern "C" fn buffer_type(_: *mut Device) -> *mut BufferType {
     buffer::kind()
 }
 
-/// True if an operation is served: those on a cache of ours that `serve` knows, and views. Everything else is the CPU's.
+/// True if an operation is served. Served are views, and the operations on a cache that `serve` accepts. The
+/// CPU runs everything else.
 unsafe extern "C" fn supports_op(_: *mut Device, tensor: *const Tensor) -> bool {
-    // SAFETY: a tensor of the host's, whose sources and buffers live.
+    // SAFETY: the host passes a tensor that is valid, as are its sources and buffers.
     unsafe {
         let (Some(op), Ok(host)) = (View::new(tensor), host::host()) else { return false };
         match host.operation(op.get().op) {
@@ -213,8 +216,8 @@ unsafe extern "C" fn supports_op(_: *mut Device, tensor: *const Tensor) -> bool 
     }
 }
 
-/// Ours, and memory that the host's own operations read.
+/// True for buffers of this back end, and for memory that the host's own operations read.
 unsafe extern "C" fn supports_buft(_: *mut Device, kind: *mut BufferType) -> bool {
-    // SAFETY: a buffer type of the host's.
+    // SAFETY: the host passes a valid buffer type.
     kind == buffer::kind() || host::host().is_ok_and(|host| unsafe { host.is_host(kind) })
 }

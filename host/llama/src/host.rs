@@ -1,4 +1,4 @@
-//! The functions of the program that loads us, and which interface version it has.
+//! The functions of the program that loads this library, and its interface version.
 
 #![allow(unsafe_code, reason = "functions of another library are called by address")]
 
@@ -6,15 +6,15 @@ use crate::abi::{Buffer, BufferFunctions, BufferType, Tensor};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::OnceLock;
 
-/// Versions of ggml whose structs are known here.
+/// Oldest version of ggml whose structs are those of [`crate::abi`].
 const OLDEST: (u32, u32) = (0, 24);
-/// Operations looked for by name, as their numbers change between versions.
+/// Limit of the search for operations by name: their numbers change between versions.
 const MOST_OPERATIONS: c_int = 96;
 
 /// Operations that are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Views and leaves: nothing is to be done.
+    /// Views and leaves, which need no work.
     Nothing,
     /// `SET_ROWS`
     SetRows,
@@ -38,7 +38,7 @@ pub struct Host {
     operations: Vec<Operation>,
 }
 
-/// The host, looked up once.
+/// The host. The first call looks it up.
 ///
 /// # Errors
 /// A line that says which versions are supported.
@@ -51,7 +51,8 @@ impl Host {
     fn find() -> Result<Self, String> {
         let library = open();
         let version = function(library, c"ggml_version").map(|address| {
-            // SAFETY: ggml.h: `const char * ggml_version(void)`, a string that lives as long as the library.
+            // SAFETY: ggml.h declares `const char * ggml_version(void)`; the string is valid as long as the
+            // library.
             unsafe {
                 let version: unsafe extern "C" fn() -> *const c_char = std::mem::transmute(address);
                 CStr::from_ptr(version()).to_string_lossy().into_owned()
@@ -67,7 +68,8 @@ impl Host {
         };
         let op_name = need(c"ggml_op_name")?;
         let api = if function(library, c"ggml_backend_buft_alloc_buffer_n").is_some() { 3 } else { 2 };
-        // SAFETY: the signatures are those of ggml.h, ggml-backend.h and ggml-backend-impl.h of all versions that are known.
+        // SAFETY: the signatures are those of ggml.h, ggml-backend.h and ggml-backend-impl.h in all supported
+        // versions.
         unsafe {
             let op_name =
                 std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int) -> *const c_char>(op_name);
@@ -101,7 +103,7 @@ impl Host {
     /// A buffer that the host owns and frees.
     ///
     /// # Safety
-    /// `functions` accept `context`.
+    /// `functions` accept `context`, and `kind` is a buffer type of the host or of this library.
     pub unsafe fn new_buffer(
         &self,
         kind: *mut BufferType,
@@ -109,33 +111,34 @@ impl Host {
         context: *mut c_void,
         size: usize,
     ) -> *mut Buffer {
-        // SAFETY: the host copies what it is given; the caller answers for the context.
+        // SAFETY: the host copies `functions`; the caller guarantees that they accept the context.
         unsafe { (self.buffer_init)(kind, functions, context, size) }
     }
 
     /// True if tensors of a buffer type lie in memory as ggml.h says.
     ///
     /// # Safety
-    /// `kind` is a buffer type of the host's.
+    /// `kind` is a valid buffer type of the host.
     pub unsafe fn is_host(&self, kind: *mut BufferType) -> bool {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { (self.buft_is_host)(kind) }
     }
 
     /// The nodes of a graph, in order.
     ///
     /// # Safety
-    /// `graph` is a graph of the host's that outlives the iterator.
+    /// `graph` is a graph of the host that outlives the iterator.
     pub unsafe fn nodes(&self, graph: *mut c_void) -> impl Iterator<Item = *mut Tensor> {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         let count = unsafe { (self.graph_len)(graph) };
-        // SAFETY: the caller's, and the number is one of the graph's.
+        // SAFETY: the caller guarantees that the graph is valid, and `i` is below its number of nodes.
         (0..count).map(move |i| unsafe { (self.graph_node)(graph, i) })
     }
 }
 
-/// True if structs of that version are as [`crate::abi`] has them, as far as this side can know: the host itself refuses an
-/// interface version that it does not have.
+/// True if ggml of that version has the structs of [`crate::abi`], as far as this library can know.
+///
+/// The host itself refuses a library of another interface version.
 fn is_known(version: &str) -> bool {
     let mut numbers = version.split(['.', '-']).map(|part| part.parse::<u32>().ok());
     let (major, minor) = (numbers.next().flatten(), numbers.next().flatten());
@@ -149,12 +152,16 @@ fn unsupported(version: &str) -> String {
     )
 }
 
-/// Numbers of operations by their names. The names behind the last one that is looked for are not asked for: a list has an end.
+/// The operation of each number, found by name.
+///
+/// The search ends at the last operation that is served: a number past the end of the host's list has no
+/// name.
 fn operations(name: unsafe extern "C" fn(c_int) -> *const c_char) -> Vec<Operation> {
     let mut found = Vec::new();
     let (mut left, mut number) = (8, 0);
     while left > 0 && number < MOST_OPERATIONS {
-        // SAFETY: all that are looked for are in the list of every version that is known, so that the number is below its length.
+        // SAFETY: the list of every supported version has all operations that are counted in `left`. While
+        // one is missing, `number` is below the length of the list.
         let text = unsafe { CStr::from_ptr(name(number)) };
         let operation = match text.to_bytes() {
             b"NONE" | b"RESHAPE" | b"VIEW" | b"PERMUTE" | b"TRANSPOSE" => Operation::Nothing,
@@ -170,18 +177,20 @@ fn operations(name: unsafe extern "C" fn(c_int) -> *const c_char) -> Vec<Operati
     found
 }
 
-/// The library that is loaded already, also where the program keeps its names to itself; null where it has no file of its own.
+/// The loaded libggml-base, also where the program does not export its symbols. Null where it has no file of
+/// its own.
 fn open() -> *mut c_void {
     let Some(path) = loaded() else { return std::ptr::null_mut() };
-    // SAFETY: a string with an end; a library that is loaded is not loaded again, so nothing of it runs.
+    // SAFETY: the string ends in NUL; RTLD_NOLOAD loads nothing, so no code of the library runs.
     unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }
 }
 
-/// Path of the library that is loaded.
+/// Path of the loaded libggml-base.
 #[cfg(target_os = "linux")]
 fn loaded() -> Option<CString> {
     unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
-        // SAFETY: dl_iterate_phdr gives an entry that is valid during the call, and the pointer that it was given.
+        // SAFETY: dl_iterate_phdr passes an entry that is valid during the call, and the pointer to `found`
+        // below.
         unsafe {
             let name = (*info).dlpi_name;
             if !name.is_null() {
@@ -195,7 +204,7 @@ fn loaded() -> Option<CString> {
         0
     }
     let mut found: Option<CString> = None;
-    // SAFETY: `visit` takes the pointer for what it is, during the call.
+    // SAFETY: `visit` takes the pointer for an `Option<CString>`, which outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut found).cast()) };
     found
 }
@@ -210,9 +219,9 @@ fn loaded() -> Option<CString> {
     })
 }
 
-/// Address of a function of the library, or of any that the program shows.
+/// Address of a function in the library, or in any library whose symbols the program exports.
 fn function(library: *mut c_void, name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: a string with an end, and a library that is loaded or the default of dlsym.
+    // SAFETY: the string ends in NUL; the handle is that of a loaded library or RTLD_DEFAULT.
     let address = unsafe {
         let own = if library.is_null() { std::ptr::null_mut() } else { libc::dlsym(library, name.as_ptr()) };
         if own.is_null() { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) } else { own }

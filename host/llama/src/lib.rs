@@ -1,7 +1,8 @@
-//! A back end of ggml that owns nothing but the KV cache.
+//! A back end of ggml that owns only the KV cache.
 //!
-//! Stock builds of llama.cpp with loadable back ends load it by `GGML_BACKEND_PATH`; its device takes the cache of every layer,
-//! holds it in codes, and attends to codes. Weights stay with the CPU. README.md beside it is for users.
+//! Stock builds of llama.cpp with loadable back ends load it by `GGML_BACKEND_PATH`. Its device takes the
+//! cache of every layer, holds it in codes and attends to the codes. Weights stay with the CPU. README.md
+//! beside this folder is the guide for users.
 
 pub mod abi;
 mod backend;

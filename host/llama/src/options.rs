@@ -1,4 +1,4 @@
-//! Settings of a user, by environment variables or by the host's parameters of a back end.
+//! The user's settings, from environment variables or from the parameters that the host gives the device.
 
 use crate::policy;
 use tqkv::Effort;
@@ -8,7 +8,7 @@ use tqkv_core::CodecId;
 /// How caches are held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Codecs of keys and values; f16 for both keeps every row as it came.
+    /// Codecs of keys and values; f16 for both keeps every row as it is written.
     pub kv: KvPair,
     /// Layers with codecs of their own.
     pub layers: LayerPolicy,
@@ -18,7 +18,7 @@ pub struct Options {
     pub sinks: usize,
     /// How far the encoder searches.
     pub effort: Effort,
-    /// Whether what happens is printed.
+    /// Print declared and held bytes when a cache is freed.
     pub log: bool,
 }
 
@@ -36,7 +36,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// From the variables of the environment.
+    /// Reads the environment variables.
     ///
     /// # Errors
     /// A line that names the variable, its value and what is accepted.
@@ -44,10 +44,10 @@ impl Options {
         Self::read(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
     }
 
-    /// From variables that `get` looks up.
+    /// Reads variables that `get` looks up.
     ///
     /// # Errors
-    /// As [`Options::from_environment`].
+    /// Same as [`Options::from_environment`].
     pub fn read(get: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
         let mut options = Self::default();
         if let Some(text) = get("TQKV_KV") {
@@ -63,7 +63,7 @@ impl Options {
         Ok(options)
     }
 
-    /// These, with what a policy text names.
+    /// Applies a policy text; settings that it does not name stay.
     ///
     /// # Errors
     /// A line that says what is wrong and what is accepted.
@@ -72,7 +72,7 @@ impl Options {
         Ok(self)
     }
 
-    /// Codecs of a layer of so many.
+    /// Codecs of layer `layer`, counted from 0, in a model of `layers` layers.
     pub fn codecs(&self, layer: usize, layers: usize) -> KvPair {
         self.layers.codecs(layer, layers.max(layer + 1), self.kv)
     }

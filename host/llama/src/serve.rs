@@ -1,6 +1,7 @@
-//! The operations on a cache: what is served, and doing it.
+//! The operations on a cache: checks, and the functions that run them.
 //!
-//! What `can_*` refuses runs on the CPU, which gets the cache as f16. It must refuse whatever the function beside it cannot do.
+//! Each `can_*` checks an operation for the function beside it, and must refuse everything that this function
+//! cannot do. The CPU runs a refused operation on a copy of the cache in f16.
 
 #![allow(unsafe_code, reason = "operands are tensors of the host's")]
 
@@ -17,7 +18,7 @@ use rayon::prelude::*;
 use std::sync::Once;
 use std::sync::atomic::Ordering;
 
-/// Bytes of a value as the cache is declared.
+/// Bytes per value of the declared cache.
 const HALF: usize = size_of::<f16>();
 
 /// Keys or values of an operation: views `[dim, slots, heads, streams]` of a tensor of the cache.
@@ -33,12 +34,12 @@ struct Heads {
 }
 
 impl Heads {
-    /// None where the view is not that.
+    /// None where the view has another shape or other strides.
     ///
     /// # Safety
-    /// The buffer of the tensor lives.
+    /// The buffer of the tensor is valid.
     unsafe fn new(view: &View<'_>) -> Option<Self> {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         if !unsafe { buffer::is_cached(view) } {
             return None;
         }
@@ -61,9 +62,9 @@ impl Heads {
 /// True if rows may be written to a cache.
 ///
 /// # Safety
-/// A tensor of the host's, whose sources and buffers live.
+/// `op` is a tensor of the host; its sources and buffers are valid.
 pub(crate) unsafe fn can_set_rows(op: &View<'_>) -> bool {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     let is_cached = unsafe { buffer::is_cached(op) };
     let (Some(rows), Some(indices)) = (op.source(0), op.source(1)) else { return false };
     let numbers = rows.strides::<f32>().is_some() || rows.strides::<f16>().is_some();
@@ -74,20 +75,20 @@ pub(crate) unsafe fn can_set_rows(op: &View<'_>) -> bool {
         return false;
     }
     if width == 1 && op.root().shape()[0] > 1 {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { note_columns(op) };
         return true;
     }
     width == op.root().shape()[0]
 }
 
-/// Values that are written by columns stay as they are: that is how the host does without flash attention.
+/// Marks values that the host writes by columns, as it does without flash attention. They stay f16.
 ///
 /// # Safety
-/// As of [`can_set_rows`].
+/// Same as [`can_set_rows`].
 unsafe fn note_columns(op: &View<'_>) {
     static SAID: Once = Once::new();
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     if let Some((cached, _)) = unsafe { buffer::cached(op) } {
         cached.is_plain.store(true, Ordering::Relaxed);
         SAID.call_once(|| {
@@ -101,15 +102,15 @@ unsafe fn note_columns(op: &View<'_>) {
 /// Writes rows to a cache.
 ///
 /// # Safety
-/// As of [`can_set_rows`], and the sources lie in memory.
+/// Same as [`can_set_rows`]; the sources also lie in memory.
 pub(crate) unsafe fn set_rows(op: &View<'_>) -> Option<()> {
     let (rows, indices) = (op.source(0)?, op.source(1)?);
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     let ((cached, at), indices) = unsafe { (buffer::cached(op)?, read_indices(&indices)?) };
     if cached.is_plain() {
-        // SAFETY: the memory of a tensor that is not held in rows; nobody else uses it during the operation.
+        // SAFETY: the values of a plain tensor lie in the buffer; nobody else uses them during the operation.
         let (to, step) = (unsafe { op.elements_mut::<f16>() }?, op.strides::<f16>()?[1]);
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         return unsafe {
             each_row(&rows, |i, row| {
                 if let Some(to) = indices.get(i).and_then(|&row| to.get_mut(row * step)) {
@@ -120,7 +121,7 @@ pub(crate) unsafe fn set_rows(op: &View<'_>) -> Option<()> {
     }
     let mut store = cached.store();
     let first = at / (HALF * store.width());
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     unsafe {
         each_row(&rows, |i, row| {
             if let Some(index) = indices.get(i) {
@@ -130,13 +131,13 @@ pub(crate) unsafe fn set_rows(op: &View<'_>) -> Option<()> {
     }
 }
 
-/// Calls `visit` with each row as f16.
+/// Calls `visit` with the number and the values of each row, as f16.
 ///
 /// # Safety
 /// The tensor lies in memory.
 unsafe fn each_row(rows: &View<'_>, mut visit: impl FnMut(usize, &[f16])) -> Option<()> {
     let [width, count, ..] = rows.shape();
-    // SAFETY: the caller's; both are looked at for type.
+    // SAFETY: the caller keeps this function's contract; `elements` checks the type.
     let (wide, narrow) = unsafe { (rows.elements::<f32>(), rows.elements::<f16>()) };
     let mut row = vec![f16::ZERO; width];
     for i in 0..count {
@@ -162,7 +163,7 @@ unsafe fn each_row(rows: &View<'_>, mut visit: impl FnMut(usize, &[f16])) -> Opt
 /// The tensor lies in memory.
 unsafe fn read_indices(indices: &View<'_>) -> Option<Vec<usize>> {
     let count = indices.shape()[0];
-    // SAFETY: the caller's; both are looked at for type.
+    // SAFETY: the caller keeps this function's contract; `elements` checks the type.
     let (long, short) = unsafe { (indices.elements::<i64>(), indices.elements::<i32>()) };
     match (long, short) {
         (Some(long), _) => long.get(..count)?.iter().map(|&i| usize::try_from(i).ok()).collect(),
@@ -184,13 +185,13 @@ struct Attending<'a> {
 }
 
 impl<'a> Attending<'a> {
-    /// None where it is not what we serve.
+    /// None where the operation is not served.
     ///
     /// # Safety
-    /// As of [`can_attend`].
+    /// Same as [`can_attend`].
     unsafe fn new(op: &View<'a>) -> Option<Self> {
         let (queries, key, value) = (op.source(0)?, op.source(1)?, op.source(2)?);
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         let (keys, values) = unsafe { (Heads::new(&key)?, Heads::new(&value)?) };
         let (mask, sinks) = (op.source(3), op.source(4));
         let [dim, _, heads, streams] = queries.shape();
@@ -215,7 +216,7 @@ impl<'a> Attending<'a> {
         })
     }
 
-    /// Factor of the mask of a query head (ALiBi).
+    /// Factor of the mask for a query head (ALiBi).
     fn slope(&self, head: usize) -> f32 {
         if self.max_bias <= 0.0 {
             return 1.0;
@@ -231,25 +232,25 @@ impl<'a> Attending<'a> {
     }
 }
 
-/// True if attention over a cache is served; divides its rows into heads if so.
+/// True if attention over a cache is served. The rows of the cache are then divided into heads.
 ///
 /// # Safety
-/// A tensor of the host's, whose sources and buffers live.
+/// `op` is a tensor of the host; its sources and buffers are valid.
 pub(crate) unsafe fn can_attend(op: &View<'_>) -> bool {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     let (Some(asked), Some(options)) = (unsafe { Attending::new(op) }, options()) else { return false };
     buffer::end_of_buffers();
     [(&asked.keys, options.kv.0), (&asked.values, options.kv.1)].into_iter().all(|((view, heads), id)| {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         match unsafe { buffer::cached(view) } {
             Some((cached, _)) => cached.divide(heads.side, heads.dim),
-            // Without memory yet there is nothing to divide.
+            // Before the host allocates the buffer there is no row to divide.
             None => Store::format_of(heads.side, id, &options, heads.width, heads.dim).is_some(),
         }
     })
 }
 
-/// Most queries that are attended to together, so that what they need stays in the second level of memory.
+/// Most queries of a task, so that its working memory stays in the second-level cache.
 const MOST_QUERIES: usize = 192;
 
 /// Queries of one KV head, which are attended to together.
@@ -262,7 +263,7 @@ struct Task {
 }
 
 impl Task {
-    /// All of an operation: as many tokens together as have no more than [`MOST_QUERIES`] query heads.
+    /// The tasks of an operation, each with at most [`MOST_QUERIES`] queries.
     fn all(streams: usize, heads: usize, query_heads: usize, tokens: usize) -> Vec<Self> {
         let group = query_heads / heads.max(1);
         let together = (MOST_QUERIES / group.max(1)).max(1);
@@ -282,17 +283,17 @@ impl Task {
         all
     }
 
-    /// Its queries in order: token, query head.
+    /// The queries in order, as pairs of token and query head.
     fn queries(&self) -> impl Iterator<Item = (usize, usize)> {
         let (first, last) = self.query_heads;
         (self.tokens.0..self.tokens.1).flat_map(move |token| (first..last).map(move |head| (token, head)))
     }
 }
 
-/// Slices of the operands.
+/// The operands of attention as slices, most with strides in elements.
 struct Operands<'a> {
     rule: Rule,
-    /// The tensors of keys and of values.
+    /// First stream of the keys, and of the values.
     first_streams: [usize; 2],
     queries: (&'a [f32], [usize; 4]),
     mask: Option<(&'a [f16], [usize; 4], [usize; 4])>,
@@ -301,14 +302,14 @@ struct Operands<'a> {
 }
 
 impl<'a> Operands<'a> {
-    /// The mask of a query.
+    /// The mask of a query; empty for none.
     fn mask(&self, stream: usize, token: usize, head: usize) -> &'a [f16] {
         let Some((mask, steps, shape)) = self.mask else { return &[] };
         let at = token * steps[1] + head % shape[2] * steps[2] + stream % shape[3] * steps[3];
         mask.get(at..at + self.rule.slots).unwrap_or_default()
     }
 
-    /// Attends with one task's queries.
+    /// Attends with the queries of one task; `out` is `[n, value_dim]`.
     fn attend(
         &self,
         task: &Task,
@@ -333,7 +334,7 @@ impl<'a> Operands<'a> {
     }
 }
 
-/// The streams of one side.
+/// The streams of one side of an operation.
 struct Streams<'a> {
     store: &'a Store,
     format: &'a Format,
@@ -347,18 +348,18 @@ impl<'a> Streams<'a> {
     }
 }
 
-/// Attends to a cache, then encodes what is not among its newest writes.
+/// Attends to a cache, then encodes the rows that are older than its newest writes.
 ///
 /// # Safety
-/// As of [`can_attend`], and the operands lie in memory.
+/// Same as [`can_attend`]; the operands also lie in memory.
 pub(crate) unsafe fn attend(op: &View<'_>, threads: &Threads) -> Option<()> {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     let (asked, out) = unsafe { (Attending::new(op)?, op.elements_mut::<f32>()?) };
     let ((key, keys), (value, values)) = (&asked.keys, &asked.values);
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     let ((key, _), (value, _)) = unsafe { (buffer::cached(key)?, buffer::cached(value)?) };
     let [_, tokens, query_heads, streams] = asked.queries.shape();
-    // SAFETY: the caller's; nobody writes to operands during the operation.
+    // SAFETY: the caller keeps this function's contract; nobody writes to operands during the operation.
     let operands = unsafe {
         Operands {
             rule: Rule { scale: asked.scale, soft_cap: asked.soft_cap, slots: keys.slots },
@@ -422,13 +423,13 @@ impl Operands<'_> {
 /// `GGML_ROPE_TYPE_NEOX`
 const NEOX: i32 = 2;
 
-/// True if a rotation is one of all keys of a cache where they are.
+/// True if an operation rotates all keys of a cache in place.
 ///
 /// # Safety
-/// A tensor of the host's, whose sources and buffers live.
+/// `op` is a tensor of the host; its sources and buffers are valid.
 pub(crate) unsafe fn can_rotate(op: &View<'_>) -> bool {
     let (Some(keys), Some(shifts)) = (op.source(0), op.source(1)) else { return false };
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     if !unsafe { buffer::is_cached(op) && buffer::is_cached(&keys) } {
         return false;
     }
@@ -456,13 +457,13 @@ pub(crate) unsafe fn can_rotate(op: &View<'_>) -> bool {
 /// Rotates all keys of a cache by a shift of positions.
 ///
 /// # Safety
-/// As of [`can_rotate`], and the shifts lie in memory.
+/// Same as [`can_rotate`]; the shifts also lie in memory.
 pub(crate) unsafe fn rotate(op: &View<'_>) -> Option<()> {
     let (keys, shifts) = (op.source(0)?, op.source(1)?);
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     let ((cached, _), shifts) = unsafe { (buffer::cached(op)?, shifts.elements::<i32>()?) };
     let divisors = match op.source(2) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         Some(divisors) => unsafe { divisors.elements::<f32>()? }.to_vec(),
         None => Vec::new(),
     };

@@ -10,12 +10,12 @@ use std::ffi::{CStr, c_int};
 pub(crate) struct View<'a>(&'a Tensor);
 
 impl<'a> View<'a> {
-    /// The view of a tensor of the host's; none for null.
+    /// The view of a tensor of the host; none for null.
     ///
     /// # Safety
-    /// It lives, unchanged, as long as the view.
+    /// The struct, its sources and the tensors that it views are valid and unchanged as long as the result.
     pub(crate) unsafe fn new(tensor: *const Tensor) -> Option<Self> {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { tensor.as_ref() }.map(Self)
     }
 
@@ -26,23 +26,23 @@ impl<'a> View<'a> {
 
     /// A source of the operation.
     pub(crate) fn source(&self, i: usize) -> Option<Self> {
-        // SAFETY: sources live as long as the tensor that names them.
+        // SAFETY: `new` requires that sources are valid as long as the tensor.
         unsafe { Self::new(self.0.src[i]) }
     }
 
     /// The tensor that this one is a view of, or itself.
     pub(crate) fn root(&self) -> Self {
         let mut root = *self;
-        // SAFETY: what is viewed lives as long as the view.
+        // SAFETY: `new` requires that a viewed tensor is valid as long as the view.
         while let Some(viewed) = unsafe { Self::new(root.0.view_src) } {
             root = viewed;
         }
         root
     }
 
-    /// Its name.
+    /// The name that the host gave it.
     pub(crate) fn name(&self) -> &'a CStr {
-        // SAFETY: an array of characters as long as the struct.
+        // SAFETY: the array is a field of the struct, which is valid for `'a`.
         let bytes =
             unsafe { std::slice::from_raw_parts(self.0.name.as_ptr().cast::<u8>(), self.0.name.len()) };
         CStr::from_bytes_until_nul(bytes).unwrap_or_default()
@@ -53,66 +53,69 @@ impl<'a> View<'a> {
         self.0.ne.map(|n| usize::try_from(n).unwrap_or(0))
     }
 
-    /// True if it has no element.
+    /// True if a dimension is 0.
     pub(crate) fn is_empty(&self) -> bool {
         self.shape().contains(&0)
     }
 
-    /// A parameter of the operation.
+    /// Parameter `i` of the operation, as an integer.
     pub(crate) fn int(&self, i: usize) -> i32 {
         self.0.op_params[i]
     }
 
-    /// A parameter of the operation.
+    /// Parameter `i` of the operation, as a float.
     pub(crate) fn float(&self, i: usize) -> f32 {
         f32::from_bits(self.0.op_params[i].cast_unsigned())
     }
 
-    /// Bytes from its first element to behind its last.
+    /// Bytes from the first element to the end of the last.
     fn span(&self, element: usize) -> usize {
         let steps = self.shape().into_iter().zip(self.0.nb);
         steps.map(|(n, step)| n.saturating_sub(1) * step).sum::<usize>() + element
     }
 
-    /// Strides in elements of type `T`, where the tensor is of that type and elements of a row are neighbours.
+    /// Strides in elements. None where the tensor is not of type `T`, or the elements of a row are apart.
     pub(crate) fn strides<T: Element>(&self) -> Option<[usize; DIMS]> {
         let size = size_of::<T>();
         let fits = self.0.kind == T::KIND && self.0.nb.iter().all(|step| step % size == 0);
         (fits && (self.0.nb[0] == size || self.0.ne[0] <= 1)).then(|| self.0.nb.map(|step| step / size))
     }
 
-    /// Where its elements begin, and how many lie between the first and the last; none where the tensor is of another type, nowhere
-    /// or not aligned.
+    /// Address of the first element, and the number of elements up to the last.
+    ///
+    /// None where the tensor is empty or of another type, has no memory, or is not aligned.
     fn place<T: Element>(&self) -> Option<(*mut T, usize)> {
         let at: *mut T = self.0.data.cast();
         let usable = self.0.kind == T::KIND && !at.is_null() && at.is_aligned() && !self.is_empty();
         usable.then(|| (at, self.span(size_of::<T>()) / size_of::<T>()))
     }
 
-    /// All elements between the first and the last; none where the tensor is of another type, nowhere or not aligned.
+    /// All elements from the first to the last, with those between rows.
+    ///
+    /// None where the tensor is empty or of another type, has no memory, or is not aligned.
     ///
     /// # Safety
-    /// It lies in memory as ggml.h says, and nobody writes to it as long as the slice lives.
+    /// The tensor lies in memory as ggml.h says, and nobody writes to it while the slice exists.
     pub(crate) unsafe fn elements<T: Element>(&self) -> Option<&'a [T]> {
         let (at, count) = self.place()?;
-        // SAFETY: the caller's; type and alignment were looked at.
+        // SAFETY: the caller guarantees memory and aliasing; `place` checked type and alignment.
         Some(unsafe { std::slice::from_raw_parts(at, count) })
     }
 
-    /// As [`View::elements`], to write.
+    /// Same as [`View::elements`], but mutable.
     ///
     /// # Safety
-    /// It lies in memory as ggml.h says, and nobody else reads or writes it as long as the slice lives.
+    /// The tensor lies in memory as ggml.h says, and nobody else reads or writes it while the slice exists.
     pub(crate) unsafe fn elements_mut<T: Element>(&self) -> Option<&'a mut [T]> {
         let (at, count) = self.place()?;
-        // SAFETY: the caller's; type and alignment were looked at.
+        // SAFETY: the caller guarantees memory and aliasing; `place` checked type and alignment.
         Some(unsafe { std::slice::from_raw_parts_mut(at, count) })
     }
 }
 
-/// Numbers of tensors.
+/// A type of tensor elements.
 pub(crate) trait Element: Copy {
-    /// Its `ggml_type`.
+    /// The `ggml_type`.
     const KIND: c_int;
 }
 

@@ -1,19 +1,19 @@
-//! The host's number of threads, as a pool that sleeps while it has nothing to do.
+//! A pool with the host's number of threads. It sleeps while it has nothing to do.
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::sync::{Mutex, PoisonError};
 
-/// Products of numbers below which waking a thread costs more than it saves.
+/// Number of multiplications below which waking a thread costs more time than it saves.
 const WORTH: usize = 1 << 20;
 
-/// A pool of as many threads as the host has for this context.
+/// A pool with the number of threads that the host sets for this context.
 #[derive(Debug, Default)]
 pub(crate) struct Threads {
     pool: Mutex<(usize, Option<ThreadPool>)>,
 }
 
 impl Threads {
-    /// Sets the number; a pool of that many is made at the first work that is worth it.
+    /// Sets the number of threads. The pool is made at the first work that is large enough.
     pub(crate) fn set(&self, count: usize) {
         let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
         if pool.0 != count {
@@ -21,7 +21,7 @@ impl Threads {
         }
     }
 
-    /// Runs work of about `products` products of numbers, in the pool where that is worth it.
+    /// Runs work of about `products` multiplications: in the pool if that saves time, else in this thread.
     pub(crate) fn run<R: Send>(&self, products: usize, work: impl FnOnce() -> R + Send) -> R {
         let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
         let (count, pool) = &mut *pool;

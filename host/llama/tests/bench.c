@@ -1,4 +1,5 @@
-// Time of one FLASH_ATTN_EXT over a long context, 32 query heads and 8 KV heads of dim 128, one token: the CPU's back end, or ours.
+// Time of one FLASH_ATTN_EXT of one token over a long context: 32 query heads, 8 KV heads, head dim 128.
+// It runs on the CPU's back end or on ours.
 //
 // bench LIBRARIES f16|q8_0|q4_0|ours SLOTS THREADS TIMES
 #include "ggml-alloc.h"
@@ -12,7 +13,7 @@
 
 enum { DIM = 128, HEADS = 8, GROUP = 4, WIDTH = DIM * HEADS, BATCH = 512 };
 
-// Of all threads where `clock` is the process: what a loaded machine changes least.
+// Seconds of a clock. CLOCK_PROCESS_CPUTIME_ID counts all threads, and other load changes it least.
 static double seconds(clockid_t clock) {
     struct timespec now;
     clock_gettime(clock, &now);
@@ -51,7 +52,7 @@ int main(int count, char ** arguments) {
     ggml_set_name(k, "cache_k_l0");
     ggml_set_name(v, "cache_v_l0");
     if (!ggml_backend_alloc_ctx_tensors(c, backend)) { printf("failed: no buffer\n"); return 1; }
-    // Rows in batches, with a step of attention behind each, in which older rows are encoded.
+    // Rows are written in batches. A step of attention after each batch encodes older rows.
     float * rows = malloc(sizeof(float) * WIDTH * BATCH);
     int64_t places[BATCH];
     for (int from = 0; from < slots; from += BATCH) {
@@ -62,7 +63,7 @@ int main(int count, char ** arguments) {
             struct ggml_cgraph * graph = ggml_new_graph(w);
             ggml_build_forward_expand(graph, ggml_set_rows(w, ggml_reshape_2d(w, side ? v : k, WIDTH, slots), given, index));
             struct ggml_tensor * q = NULL;
-            // The CPU has nothing to encode.
+            // The CPU encodes nothing, so it needs no step.
             if (side && is_ours) ggml_build_forward_expand(graph, attention(w, &q, k, v, slots));
             ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(w, backend);
             for (int i = 0; i < ggml_graph_n_nodes(graph); i++)

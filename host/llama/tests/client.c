@@ -1,19 +1,20 @@
-// Runs a GGUF in stock llama.cpp libraries: text, logits, shift of positions, saved states, time. What the tests and the figures of
-// README.md are made with.
+// Runs a GGUF file in stock llama.cpp libraries. The tests use it, and the figures of README.md come from it.
 //
 // client LIBRARIES MODEL TEXT COMMAND [ARGUMENTS]
-//   text N               the N most likely tokens behind TEXT
-//   states N             the same, then a save, a clear, a restore and N more; and N more without: both lines are printed
-//   shift N TIMES        N tokens, TIMES shifts by 8 positions with N tokens behind each
-//   logits FILE          logits of every position of TEXT (at most the context, and from FROM on), f32 [positions, vocabulary]; both are printed
-//   speed CONTEXT N      seconds per token of N tokens behind a context of CONTEXT, and of the prefill
-//   parallel N           4 sequences with TEXT in common, N tokens each, in turns
-//   save N FILE          N tokens, then the state to FILE, and N tokens more
-//   load N FILE          N tokens behind the state of FILE, of another process
-//   memory CONTEXT       resident MiB that CONTEXT tokens take: what a clear gives back
-//   soak SECONDS SEED    4 sequences under random requests: begin, go on, cancel, shift, copy, save, restore; logits of samples against
-//                        those of a fresh context
-// Environment: CTX (1024), THREADS (1), LAYERS (999), BATCH (512), TYPE (f16, q8_0, q4_0), UNIFIED (1), FA (1)
+//   text N               prints the N most likely tokens after TEXT
+//   states N             like text; saves, prints N more tokens, clears, restores, prints N tokens again
+//   shift N TIMES        prints N tokens; TIMES times shifts by 8 positions and prints N tokens
+//   logits FILE          writes logits of TEXT from position FROM on, as f32 [positions, vocabulary]; prints
+//                        the end and the size of the vocabulary; a longer TEXT is cut at CTX
+//   speed CONTEXT N      prints tokens per second of a prefill of CONTEXT tokens, and of N tokens after it
+//   parallel N           prints N tokens for each of 4 sequences that share TEXT, in turns
+//   save N FILE          prints N tokens, writes the state to FILE, prints N more tokens
+//   load N FILE          reads the state of another process from FILE and prints N tokens
+//   memory CONTEXT       prints the resident MiB that a clear frees after CONTEXT tokens
+//   soak SECONDS SEED    sends random requests to 4 sequences: begin, go on, cancel, shift, copy, save,
+//                        restore; compares logits of samples with those of a fresh context
+// Environment with defaults: CTX (1024), THREADS (1), LAYERS (999), BATCH (512), UNIFIED (1), FA (1),
+// FROM (0), CLEAR (0), TYPE (f16; also q8_0, q4_0)
 #include "ggml-backend.h"
 #include "llama.h"
 #include <malloc.h>
@@ -37,7 +38,7 @@ static double seconds(void) {
     clock_gettime(CLOCK_MONOTONIC, &now);
     return now.tv_sec + 1e-9 * now.tv_nsec;
 }
-// Of all threads: what a loaded machine changes least.
+// Processor time of all threads, which other load on the machine changes least.
 static double processor_seconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
@@ -59,7 +60,7 @@ static char * slurp(const char * path) {
     fclose(file);
     return text;
 }
-// Decodes tokens of one sequence, the last one's logits asked for, or all.
+// Decodes tokens of one sequence, and keeps the logits of the last token or of all.
 static void decode(const llama_token * tokens, int count, int from, int sequence, int all) {
     int most = number("BATCH", 512);
     for (int done = 0; done < count; done += most) {
@@ -97,7 +98,7 @@ static void generate(llama_token next, int count, int sequence) {
     }
     putchar('\n');
 }
-// MiB of VmRSS, what malloc can give back left out.
+// MiB of VmRSS, after malloc has returned its free memory.
 static double resident(void) {
     malloc_trim(0);
     char line[256];
@@ -107,12 +108,13 @@ static double resident(void) {
     if (file) fclose(file);
     return kib / 1024;
 }
-// Sequences of `soak`: the tokens that each holds; none known any more after a shift.
+// Sequences of `soak`: the tokens and the length of each. A shifted sequence is no sample: its keys depend on
+// the tokens that were removed.
 static llama_token * held[4];
 static int lengths[4], shifted[4];
 enum { LONGEST = 400 };
 
-// KL divergence of the last logits of sequence `s` in a fresh context to those that were found.
+// KL divergence of the found logits of sequence `s` from those of a fresh context.
 static double against_fresh(struct llama_context_params params, int s, const float * found) {
     struct llama_context * own = context;
     params.n_seq_max = 1;
@@ -169,7 +171,7 @@ static void soak(struct llama_context_params params, const llama_token * text, i
             }
             memcpy(held[other], held[s], lengths[s] * sizeof **held);
             lengths[other] = lengths[s], shifted[other] = shifted[s];
-            // The host copies a stream at the next step, whatever was written to it until then.
+            // The host copies a stream only at the next step, so a step follows at once.
             if (kind == 2) feed(other, text, 1);
         } else {
             for (int i = rand() % 12; i >= 0; i--) feed(s, text + rand() % length, 1);
@@ -227,7 +229,7 @@ int main(int count, char ** arguments) {
         uint8_t * state = malloc(size);
         size = llama_state_seq_get_data(context, state, size, 0);
         generate(next, first, 0);
-        // With CLEAR the cells are emptied too; else they are still as they were.
+        // CLEAR=1 also clears the buffers; otherwise only the cells are freed.
         llama_memory_clear(memory, number("CLEAR", 0));
         if (llama_state_seq_set_data(context, state, size, 0) != size) fail("restore");
         generate(next, first, 0);
@@ -289,7 +291,7 @@ int main(int count, char ** arguments) {
         double full = resident();
         llama_memory_clear(memory, 1);
         printf("resident %.2f MiB\n", full - resident());
-        // What the library prints in the end.
+        // Fill the cache again, because the library prints the held bytes at the end.
         decode(tokens, first, 0, 0, 0);
     } else if (!strcmp(command, "soak")) {
         soak(of_context, tokens, length, first, second);
@@ -302,7 +304,7 @@ int main(int count, char ** arguments) {
         }
         for (int round = 0; round < first; round++)
             for (int s = 0; s < 4; s++) {
-                // Each sequence goes its own way from its first token on.
+                // A first token of its own makes each sequence different.
                 if (round == 0) next[s] = tokens[s % length];
                 printf("%d:%d ", s, next[s]);
                 decode(&next[s], 1, position(s), s, 0);

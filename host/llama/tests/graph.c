@@ -1,5 +1,5 @@
-// Graphs of SET_ROWS, FLASH_ATTN_EXT and ROPE through stock libggml: our device against the CPU's on the values that the cache reads
-// back as. The tests run it once for each setting of TQKV_KV.
+// Runs graphs of SET_ROWS, FLASH_ATTN_EXT and ROPE through stock libggml on our device, and compares with the
+// CPU's back end on the values that our cache reads back as. The tests run it once per setting of TQKV_KV.
 //
 // graph LIBRARIES TOLERANCE CASES SEED [TOLERANCE OF ROTATION]
 #include "ggml-alloc.h"
@@ -63,7 +63,7 @@ static void free_cache(struct cache * c) {
     ggml_free(c->context);
 }
 
-// A graph with its tensors in memory of one back end.
+// A graph whose tensors lie in memory of one back end.
 struct work {
     struct ggml_context * context;
     ggml_backend_buffer_t buffer;
@@ -110,7 +110,7 @@ static void attend(ggml_backend_t backend, struct cache * c, const struct shape 
                    const float * sinks, float * out) {
     struct work w = begin();
     int heads = s->heads * s->group;
-    // As a model makes it: heads of a token one after the other, then permuted.
+    // A model makes it this way too: heads of a token one after the other, then permuted.
     struct ggml_tensor * given = ggml_new_tensor_4d(w.context, GGML_TYPE_F32, s->dim, heads, s->tokens, s->streams);
     struct ggml_tensor * masks = s->mask ? ggml_new_tensor_4d(w.context, GGML_TYPE_F16, s->visible, s->tokens, 1, s->streams) : NULL;
     struct ggml_tensor * result = ggml_flash_attn_ext(w.context, ggml_permute(w.context, given, 0, 2, 1, 3), heads_of(&w, c->k, s->dim, s),
@@ -172,7 +172,8 @@ static void one_case(double tolerance) {
     struct cache mine = new_cache(ours, &s), other = new_cache(cpu, &s);
     int widths[2] = {s.dim * s.heads, s.value_dim * s.heads};
     struct ggml_tensor * sides[2] = {mine.k, mine.v};
-    // Rows in runs, in any order, some again; after each a step of attention, with which older ones are encoded.
+    // Rows are written in runs and at random, some twice. Each round ends with attention, which encodes older
+    // rows.
     size_t results = (size_t) s.value_dim * s.heads * s.group * s.tokens * s.streams;
     size_t asked = (size_t) s.dim * s.heads * s.group * s.tokens * s.streams;
     float *q = malloc(4 * asked), *out = malloc(4 * results), *again = malloc(4 * results), *wanted = malloc(4 * results);
@@ -184,7 +185,7 @@ static void one_case(double tolerance) {
         for (int i = 0; i < count; i++) places[i] = below(2) ? below(s.slots * s.streams) : (round * 131 + i) % (s.slots * s.streams);
         for (int side = 0; side < 2; side++) {
             float * rows = malloc(4 * widths[side] * count);
-            // Keys have a mean.
+            // Keys get a mean that is not 0.
             for (int i = 0; i < widths[side] * count; i++) rows[i] = normal() + (side ? 0 : (float) (i % 7 - 3) * 0.5f);
             write_rows(ours, sides[side], count, rows, places);
             free(rows);
@@ -193,7 +194,7 @@ static void one_case(double tolerance) {
         for (size_t i = 0; i < asked; i++) q[i] = normal();
         for (int i = 0; i < s.heads * s.group; i++) sinks[i] = normal();
         if (s.mask) fill_mask(mask, &s);
-        // What the cache reads back as, for the CPU.
+        // The CPU gets the values that the cache reads back as.
         for (int side = 0; side < 2; side++) {
             size_t bytes = ggml_nbytes(sides[side]);
             char * copy = malloc(bytes);
@@ -208,13 +209,13 @@ static void one_case(double tolerance) {
             printf("dim %d,%d heads %d x %d streams %d tokens %d slots %d mask %d bias %g cap %g sinks %d: %.5f\n", s.dim, s.value_dim, s.heads,
                    s.group, s.streams, s.tokens, s.visible, s.mask, s.bias, s.cap, s.sinks, error);
         check(error <= tolerance, "attention is the CPU's");
-        // Now what has left is encoded; to write back what is read changes nothing.
+        // Older rows are encoded now. Writing back the bytes that were read must change nothing.
         attend(ours, &mine, &s, q, mask, sinks, out);
         for (int side = 0; side < 2; side++) {
             size_t bytes = ggml_nbytes(sides[side]), row = sides[side]->nb[1];
             char * copy = malloc(bytes);
             ggml_backend_tensor_get(sides[side], copy, 0, bytes);
-            // In pieces that are no rows.
+            // The pieces do not end at rows.
             for (size_t at = 0; at < bytes; at += 3 * row + 10) {
                 size_t now = bytes - at < 3 * row + 10 ? bytes - at : 3 * row + 10;
                 ggml_backend_tensor_set(sides[side], copy + at, at, now);
@@ -266,7 +267,8 @@ static void rotate(ggml_backend_t backend, struct cache * c, const struct shape 
     run(&w, backend);
     end(&w);
 }
-// Keys of which some are codes are rotated as the CPU rotates what they read back as, but for what encoding them again costs.
+// Rotated keys, some of them codes, match the CPU's rotation of the values that they read back as. The
+// tolerance covers the error of encoding them again.
 static void rope_case(double tolerance) {
     struct shape s = {0};
     s.dim = below(2) ? 64 : 128, s.value_dim = s.dim, s.heads = 2, s.group = 1, s.slots = 256, s.streams = 1 + below(2);
@@ -303,7 +305,8 @@ static void rope_case(double tolerance) {
     free_cache(&mine);
     free_cache(&other);
 }
-// Keys that are values too, as of latent attention: the host's scheduler gives them to the CPU, which gets exact copies.
+// Keys that are also the values (latent attention): the host's scheduler gives them to the CPU, which gets
+// exact copies.
 static void latent_case(void) {
     struct shape s = {64, 64, 1, 4, 256, 1, 3, 256, 0.1f, 0, 0, 0, 0};
     struct cache c = new_cache(ours, &s);
@@ -327,7 +330,7 @@ static void latent_case(void) {
     check(ggml_backend_sched_graph_compute(scheduler, w.graph) == GGML_STATUS_SUCCESS, "a divided graph is computed");
     check(ggml_backend_sched_get_tensor_backend(scheduler, result) == cpu, "latent attention is the CPU's");
     ggml_backend_tensor_get(result, out, 0, sizeof out);
-    // In f64, with the rows as f16.
+    // The reference is in f64, with keys rounded to f16.
     for (int h = 0; h < 4; h++)
         for (int t = 0; t < 3; t++) {
             double sum = 0, acc[64] = {0};
@@ -346,7 +349,7 @@ static void latent_case(void) {
     free_cache(&c);
     free(rows), free(wanted);
 }
-// What is not served is said before anything is lost.
+// The device refuses operations and caches that it does not serve, before any data is lost.
 static void refusals(void) {
     struct shape s = {64, 64, 2, 2, 256, 1, 1, 256, 0.1f, 0, 0, 0, 0};
     struct cache c = new_cache(ours, &s);
@@ -357,7 +360,7 @@ static void refusals(void) {
     check(!ggml_backend_supports_op(ours, ggml_flash_attn_ext(w.context, q, k, k, NULL, 1, 0, 0)), "keys as values are the CPU's");
     check(!ggml_backend_supports_op(ours, ggml_mul_mat(w.context, k, q)), "products of matrices are the CPU's");
     check(!ggml_backend_supports_op(ours, ggml_add(w.context, q, q)), "sums are the CPU's");
-    // 40 is no head dim of the codecs.
+    // No codec has head dim 40.
     struct shape odd = {40, 40, 2, 2, 256, 1, 1, 256, 0.1f, 0, 0, 0, 0};
     struct cache d = new_cache(ours, &odd);
     struct ggml_tensor * p = ggml_new_tensor_4d(w.context, GGML_TYPE_F32, 40, 1, 4, 1);
@@ -377,7 +380,7 @@ int main(int count, char ** arguments) {
     device = ggml_backend_dev_by_name("TQKV");
     if (!device) { printf("failed: the library does not load\n"); return 1; }
     check(!ggml_backend_dev_init(device, "s4 hot=few"), "wrong parameters of the device are refused");
-    // Parameters of the device go before those of the environment, for what is made afterwards.
+    // Parameters of the device take precedence over the environment, for caches that are made afterwards.
     ours = ggml_backend_dev_init(device, getenv("PARAMETERS"));
     if (!ours) { printf("failed: no back end\n"); return 1; }
     cpu = ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, NULL);

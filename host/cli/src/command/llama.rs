@@ -11,7 +11,8 @@ use serde::Serialize;
 use crate::error::CliError;
 use crate::output::Output;
 
-/// Say how llama.cpp runs with its KV cache in tqkv codes, and check that it loads the library.
+/// Print the command that runs llama.cpp with its KV cache in tqkv codes, and check that it loads the
+/// library.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: the library, then the command line of a folder of binaries
   cargo build --release --manifest-path host/llama/Cargo.toml
@@ -20,33 +21,33 @@ use crate::output::Output;
 The check runs the binary with --list-devices. It must be a build with loadable back ends (GGML_BACKEND_DL), as the \
 releases of llama.cpp are.")]
 pub(crate) struct Args {
-    /// A folder with llama-server or llama-cli, or one of these; without it nothing is checked.
+    /// A folder with llama-server or llama-cli, or one of these two; without it, nothing is checked.
     llama: Option<PathBuf>,
-    /// The library of the back end; without it the one beside this command.
+    /// The library of the back end, or its folder [default: the library beside this command].
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
-    /// The model.
+    /// The GGUF file of the model.
     #[arg(long, value_name = "FILE", default_value = "model.gguf")]
     model: PathBuf,
-    /// How the cache is held, such as 't4,t2 hot=64'; without it the library's default.
+    /// Policy of the cache, such as 't4,t2 hot=64' [default: the library's].
     #[arg(long, value_name = "POLICY")]
     policy: Option<String>,
 }
 
-/// Binaries that are looked for in a folder.
+/// Binaries to look for in a folder, the preferred one first.
 const BINARIES: [&str; 2] = ["llama-server", "llama-cli"];
 
 /// The README of the library explains `-ngl` and `-fa`.
 const ARGUMENTS: [&str; 4] = ["-ngl", "99", "-fa", "on"];
 
-const FIT: &str = "-fit reckons with a cache in f16: where that is more than the free memory, a context that would fit becomes \
-                   shorter. Give -c, or -fit off.";
+const FIT: &str = "-fit counts the cache as f16. If that exceeds the free memory, llama.cpp shortens a context that would fit. \
+                   Give -c, or -fit off.";
 
 #[derive(Serialize)]
 struct Report {
     environment: BTreeMap<&'static str, String>,
     arguments: Vec<String>,
-    /// Both, for a shell.
+    /// Environment and arguments as one line for a shell.
     command: String,
     /// The device in the words of llama.cpp. Null if nothing was checked.
     device: Option<String>,
@@ -80,7 +81,7 @@ fn human(report: &Report) -> String {
     format!("{}\n\n{device}\n{}", report.command, report.fit)
 }
 
-/// The library's path, from the root.
+/// The absolute path of the library.
 fn library(given: Option<&Path>) -> Result<PathBuf, CliError> {
     let name = format!("{}ggml_tqkv{}", env::consts::DLL_PREFIX, env::consts::DLL_SUFFIX);
     let path = match given {
@@ -96,7 +97,7 @@ fn library(given: Option<&Path>) -> Result<PathBuf, CliError> {
     path.canonicalize().map_err(|error| CliError::io(&path, &error))
 }
 
-/// The binary in a folder, or that which was given.
+/// The absolute path of the binary: the given file, or the one found in the given folder.
 fn binary(given: &Path) -> Result<PathBuf, CliError> {
     let path = if given.is_dir() {
         let named = BINARIES.map(|name| given.join(format!("{name}{}", env::consts::EXE_SUFFIX)));
@@ -109,7 +110,7 @@ fn binary(given: &Path) -> Result<PathBuf, CliError> {
     path.canonicalize().map_err(|error| CliError::io(&path, &error))
 }
 
-/// Our device as a binary lists it.
+/// The line that a binary prints for our device.
 fn device(binary: &Path, environment: &BTreeMap<&'static str, String>) -> Result<String, CliError> {
     let mut command = Command::new(binary);
     command.arg("--list-devices").envs(environment).env("TQKV_LOG", "1").stdin(Stdio::null());
@@ -131,7 +132,7 @@ fn device(binary: &Path, environment: &BTreeMap<&'static str, String>) -> Result
     }))
 }
 
-/// A word of a shell.
+/// A word quoted for a shell.
 fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./,=:+@%".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {

@@ -1,5 +1,6 @@
-//! Sums over slots that keys and values hold in different ways: one side as an exact row, the other as a code. That is so where
-//! one side is f16 for good, or a row of one side cannot be encoded.
+//! Sums over slots that are exact rows on one side and codes on the other.
+//!
+//! Such slots exist where the codec of one side is f16, or where a row of one side cannot be encoded.
 
 use super::attend::Track;
 use super::format::Pages;
@@ -8,7 +9,7 @@ use half::slice::HalfFloatSliceExt;
 use tqkv_simd::codec;
 use tqkv_simd::page::{MAX_HEADS, row_sums};
 
-/// Adds the values of `slots` weighted by `[n, slots]` to `[n, dim]`.
+/// Adds the values of `slots`, weighted by `weights` (`[n, slots]`), to `sums` (`[n, dim]`).
 pub(super) fn sum(values: Track<'_>, slots: &[usize], weights: &[f32], sums: &mut [f32]) {
     let stream = values.stream;
     let mut from = 0;
@@ -26,7 +27,7 @@ pub(super) fn sum(values: Track<'_>, slots: &[usize], weights: &[f32], sums: &mu
         }
         let run = weights.chunks_exact(slots.len()).flat_map(|weights| &weights[from..to]);
         let run: Vec<f32> = run.copied().collect();
-        // A row that is not finite and weighs nothing adds nothing.
+        // Runs of weight 0 are skipped: 0 times a row that is not finite would be NaN.
         let weighs = run.iter().any(|weight| *weight != 0.0);
         match first {
             Place::Exact(at) if weighs => add_rows(values, at, &run, sums),
@@ -37,7 +38,7 @@ pub(super) fn sum(values: Track<'_>, slots: &[usize], weights: &[f32], sums: &mu
     }
 }
 
-/// Adds exact rows from `at` on, weighted by `[n, rows]`.
+/// Adds exact rows from row `at` on, weighted by `weights` (`[n, rows]`).
 fn add_rows(values: Track<'_>, at: usize, weights: &[f32], sums: &mut [f32]) {
     let dim = values.format.dim;
     let rows = weights.len() / (sums.len() / dim);
@@ -45,7 +46,7 @@ fn add_rows(values: Track<'_>, at: usize, weights: &[f32], sums: &mut [f32]) {
     row_sums(values.format.level, rows.reinterpret_cast(), dim, weights, sums);
 }
 
-/// Adds codes of one page, weighted by `[n, slots]`.
+/// Adds codes of one page, weighted by `weights` (`[n, slots]`).
 fn add_codes(values: Track<'_>, slots: &[usize], weights: &[f32], sums: &mut [f32]) {
     let (dim, level) = (values.format.dim, values.format.level);
     let lines = values.stream.page(values.head, slots[0] / SLOTS);

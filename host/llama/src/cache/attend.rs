@@ -1,7 +1,8 @@
 //! Attention of the queries of one KV head over the slots of one stream.
 //!
-//! Slots are divided into parts: runs of exact rows, and runs of pages of codes. Parts are attended to apart, by any threads, and
-//! joined in order. Which parts there are depends on nothing but the slots, so the number of threads changes no bit of a result.
+//! Slots are divided into parts: runs of exact rows, and runs of pages of codes. Any thread may compute a
+//! part; the results are merged in order. The division depends only on the slots, so the number of threads
+//! changes no bit of a result.
 
 use super::codes;
 use super::exact;
@@ -14,10 +15,10 @@ use std::cell::RefCell;
 use std::ops::Range;
 use tqkv_simd::page::{Attention, merge};
 
-/// Exact rows of a part.
+/// Most exact rows of a part.
 const PART_ROWS: usize = 1024;
 
-/// Pages of a part.
+/// Most pages of a part.
 const PART_PAGES: usize = PART_ROWS / SLOTS;
 
 /// The settings that all queries of an operation share.
@@ -27,28 +28,29 @@ pub struct Rule {
     pub scale: f32,
     /// Logits l become cap * tanh(l / cap); 0 for none.
     pub soft_cap: f32,
-    /// Slots from the first on that are attended to.
+    /// Number of slots that are attended to, from the first on.
     pub slots: usize,
 }
 
-/// One query's own.
+/// The settings of one query.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked<'a> {
-    /// Added to the logits, one a slot; empty for none. -inf hides a slot. Query heads of one token share it.
+    /// One number per slot, added to the logits; -inf hides the slot. Empty for no mask. All query heads of a
+    /// token may share one slice.
     pub mask: &'a [f16],
     /// Factor of the mask.
     pub slope: f32,
-    /// A logit that takes weight and adds no value.
+    /// A logit that takes weight but has no value (a learned sink).
     pub sink: Option<f32>,
 }
 
 impl Asked<'_> {
-    /// Whether both have one mask.
+    /// True if both queries share one mask slice.
     pub(super) fn is_beside(&self, other: &Self) -> bool {
         std::ptr::eq(self.mask, other.mask)
     }
 
-    /// The mask of slots `from..to`; those past its end are seen, and are not in it.
+    /// The mask of slots `from..to`. Slots past the end of the mask are seen; the result leaves them out.
     pub(super) fn mask_of(&self, from: usize, to: usize) -> &[f16] {
         self.mask.get(from..to.min(self.mask.len())).unwrap_or_default()
     }
@@ -56,57 +58,57 @@ impl Asked<'_> {
 
 const MINUS_INFINITY: u16 = 0xfc00;
 
-/// Whether a mask hides no more than all slots but those past its end.
+/// True if a mask shows one of its own slots. Slots past its end, which are seen too, do not count.
 pub(super) fn shows_any(mask: &[f16]) -> bool {
     !mask.iter().fold(true, |hidden, x| hidden & (x.to_bits() == MINUS_INFINITY))
 }
 
-/// Whether a mask changes a logit.
+/// True if a mask changes a logit.
 pub(super) fn changes_any(mask: &[f16]) -> bool {
     mask.iter().fold(false, |changed, x| changed | (x.to_bits() != 0))
 }
 
-/// Adds what a mask holds times its factor; `wide` is room.
+/// Adds a mask times its factor to logits; `wide` is working memory.
 pub(super) fn add_mask(logits: &mut [f32], mask: &[f16], slope: f32, wide: &mut Vec<f32>) {
     wide.resize(mask.len(), 0.0);
     mask.convert_to_f32_slice(wide);
     logits.iter_mut().zip(&*wide).for_each(|(logit, mask)| *logit += slope * mask);
 }
 
-/// Logits l become cap * tanh(l / cap).
+/// Logits l become cap * tanh(l / cap); a cap of 0 changes nothing.
 pub(super) fn cap(logits: &mut [f32], soft_cap: f32) {
     if soft_cap != 0.0 {
         logits.iter_mut().for_each(|x| *x = soft_cap * (*x / soft_cap).tanh());
     }
 }
 
-/// One side of a KV head.
+/// The keys or the values of one KV head in one stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Track<'a> {
-    /// All heads of the stream.
+    /// The stream, with all its heads.
     pub stream: &'a Stream,
-    /// How they are encoded.
+    /// The format of the heads.
     pub format: &'a Format,
-    /// Which of them.
+    /// Index of the head.
     pub head: usize,
 }
 
 /// Slots that are attended to at once.
 #[derive(Clone, Debug)]
 enum Part {
-    /// These exact rows.
+    /// Exact rows, by their places.
     Exact(Range<usize>),
-    /// Slots of these pages that are no exact rows.
+    /// Coded and empty slots of pages.
     Pages(Range<usize>),
 }
 
-/// What a part gives: for each query what it has seen, and its sum of values, `[n, value_dim]`.
+/// Result of a part: the softmax state of each query, and weighted sums of values (`[n, value_dim]`).
 pub(super) struct Seen {
     pub(super) state: Vec<Attention>,
     pub(super) sums: Vec<f32>,
 }
 
-/// Memory that a thread uses again.
+/// Working memory of a thread, kept from call to call.
 #[derive(Default)]
 struct Scratch {
     codes: codes::Scratch,
@@ -115,7 +117,7 @@ struct Scratch {
 
 thread_local!(static SCRATCH: RefCell<Scratch> = RefCell::default());
 
-/// Keys and values, what is asked of them, and the queries (`[n, head_dim]`).
+/// Keys, values and n queries (`[n, head_dim]`) with their settings.
 #[derive(Clone, Copy)]
 pub(super) struct Task<'a> {
     pub(super) rule: &'a Rule,
@@ -125,8 +127,9 @@ pub(super) struct Task<'a> {
     pub(super) queries: &'a [f32],
 }
 
-/// Attends with any number of queries (`[n, head_dim]`, n of `asked`); `out` is `[n, value_dim]`. Parts are divided among the threads
-/// of the pool that it is called in.
+/// Attends with any number of queries (`[n, head_dim]`, one of `asked` each); `out` is `[n, value_dim]`.
+///
+/// In a thread of a rayon pool, the pool's threads share the parts.
 pub fn attend(
     rule: &Rule,
     (keys, values): (Track<'_>, Track<'_>),
@@ -152,7 +155,7 @@ pub fn attend(
             let sums = &seen.sums[q * dim..(q + 1) * dim];
             out.iter_mut().zip(sums).for_each(|(out, sum)| *out = *out * old + sum * new);
         }
-        // Nothing seen gives zeros, as the host's own attention does.
+        // A query that sees no slot gets zeros, as in the host's own attention.
         let factor = if state.sum == 0.0 { 0.0 } else { 1.0 / state.sum };
         out.iter_mut().for_each(|out| *out *= factor);
     }
@@ -174,7 +177,7 @@ impl Task<'_> {
 }
 
 impl Seen {
-    /// Of queries that have seen nothing yet.
+    /// The state before any slot: no weight, and sums of 0.
     pub(super) fn nothing(task: &Task<'_>) -> Self {
         let n = task.asked.len();
         Self { state: vec![Attention::EMPTY; n], sums: vec![0.0; n * task.values.format.dim] }

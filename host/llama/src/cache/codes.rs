@@ -1,4 +1,5 @@
-//! Attention over pages of codes, up to eight queries at once. Slots that nobody wrote count as zeros; exact rows are left out.
+//! Attention over pages of codes, up to eight queries at once. Empty slots count as zeros. Exact rows are
+//! skipped, because [`super::exact`] attends to them.
 
 use super::apart;
 use super::attend::{Asked, Seen, Task, Track, add_mask, cap, changes_any, shows_any};
@@ -9,7 +10,7 @@ use std::ops::Range;
 use tqkv_simd::codec;
 use tqkv_simd::page::{Attention, Line, MAX_HEADS, Queries, rescale, soften};
 
-/// Memory that is used again.
+/// Working memory of a thread, kept from call to call.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     logits: Vec<f32>,
@@ -20,15 +21,16 @@ pub(super) struct Scratch {
     int8: Box<Queries>,
 }
 
-/// A page that holds more than exact rows.
+/// A page with codes or empty slots.
 struct Page {
     number: usize,
-    /// Runs of slots that are exact rows, and of those that nobody wrote.
+    /// Runs of slots that are exact rows, counted in the page.
     exact: Vec<Range<usize>>,
+    /// Runs of empty slots, counted in the page.
     empty: Vec<Range<usize>>,
 }
 
-/// Attends to the slots of some pages that are no exact rows.
+/// Attends to the coded and the empty slots of some pages.
 pub(super) fn attend(task: &Task<'_>, pages: Range<usize>, scratch: &mut Scratch) -> Seen {
     let mut seen = Seen::nothing(task);
     let held: Vec<Page> = pages.clone().filter_map(|page| look(task, page)).collect();
@@ -53,7 +55,7 @@ pub(super) fn attend(task: &Task<'_>, pages: Range<usize>, scratch: &mut Scratch
     seen
 }
 
-/// What a page holds beside codes; none where it holds exact rows alone.
+/// Finds the runs of a page; none where every slot is an exact row.
 fn look(task: &Task<'_>, number: usize) -> Option<Page> {
     let stream = task.keys.stream;
     let (count, coded) = (task.slots_of(number), stream.coded(number));
@@ -64,7 +66,7 @@ fn look(task: &Task<'_>, number: usize) -> Option<Page> {
     (coded > 0 || !page.empty.is_empty()).then_some(page)
 }
 
-/// Finds runs of exact and of empty slots among the first `count` of a page.
+/// Finds runs of exact slots and of empty slots among the first `count` slots of a page.
 fn runs(stream: &Stream, number: usize, count: usize, page: &mut Page) {
     for slot in 0..count {
         let list = match stream.place(number * SLOTS + slot) {
@@ -80,13 +82,13 @@ fn runs(stream: &Stream, number: usize, count: usize, page: &mut Page) {
 }
 
 impl Task<'_> {
-    /// Slots of a page that are attended to.
+    /// Number of slots of a page that the operation attends to.
     fn slots_of(&self, page: usize) -> usize {
         (self.rule.slots - page * SLOTS).min(SLOTS)
     }
 }
 
-/// Queries times the factor of logits in the forms that codes need.
+/// Scales queries by the factor of logits, and converts them to the forms that codes need.
 fn prepare(task: &Task<'_>, queries: &[f32], scratch: &mut Scratch) {
     let (format, keys) = (task.keys.format, task.keys);
     let Scratch { scaled, rotated, offsets, int8, .. } = scratch;
@@ -105,7 +107,7 @@ fn prepare(task: &Task<'_>, queries: &[f32], scratch: &mut Scratch) {
     }
 }
 
-/// Whether some query sees a slot of a page that is no exact row, and whether a mask changes a logit.
+/// Two facts about a page: some query sees a coded or an empty slot, and some mask changes a logit.
 fn sees(asked: &[Asked<'_>], page: &Page, count: usize, has_codes: bool) -> (bool, bool) {
     let (mut any, mut masked) = (false, false);
     let from = page.number * SLOTS;
@@ -123,7 +125,9 @@ fn sees(asked: &[Asked<'_>], page: &Page, count: usize, has_codes: bool) -> (boo
     (any, masked)
 }
 
-/// Attends to one page; `next` is the one that comes after it. Sums are in the domain of codes where values are held as keys are.
+/// Attends to one page; `next` is the page after it, for prefetch.
+///
+/// If keys and values are alike, sums stay rotated, as codes are; [`attend`] rotates them back once.
 fn attend_page(
     task: &Task<'_>,
     (page, next, is_alike): (&Page, usize, bool),
@@ -173,7 +177,7 @@ fn attend_page(
     }
 }
 
-/// A page that holds codes.
+/// The codes of a page, and their arrangement; none where it has no code.
 fn coded_page<'a>(track: Track<'a>, page: usize) -> Option<(&'a [Line], &'a Pages)> {
     let (_, pages) = track.format.coded.as_ref()?;
     Some((track.stream.page(track.head, page)?, pages))

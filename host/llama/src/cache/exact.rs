@@ -1,4 +1,4 @@
-//! Attention over exact rows: of a few queries row by row, of many as products of matrices.
+//! Attention over exact rows: row by row for up to eight queries, as products of matrices for more.
 
 use super::apart;
 use super::attend::{Asked, Seen, Task, Track, add_mask, cap, changes_any, shows_any};
@@ -8,13 +8,13 @@ use std::ops::Range;
 use tqkv::unstable::matmul::{Mat, MatMut, Store, product};
 use tqkv_simd::page::{MAX_HEADS, rescale, row_scores, row_sums, soften, widen_rows};
 
-/// Rows that are attended to at once.
+/// Most rows of a tile, which are attended to at once.
 const TILE: usize = 128;
 
-/// Head dim from which a tile has fewer rows.
+/// Head dim above which a tile has fewer rows.
 const TILE_DIM: usize = 128;
 
-/// Memory that is used again.
+/// Working memory of a thread, kept from call to call.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     scaled: Vec<f32>,
@@ -23,7 +23,8 @@ pub(super) struct Scratch {
     values: Vec<f32>,
     mask: Vec<f16>,
     wide: Vec<f32>,
-    /// For each mask that differs from the one before it: the queries that have it, whether it shows and whether it changes something.
+    /// One entry per mask that differs from the mask before it: its queries, if it shows a row, and if it
+    /// changes a logit.
     masks: Vec<(Range<usize>, bool, bool)>,
 }
 
@@ -44,7 +45,7 @@ pub(super) fn attend(task: &Task<'_>, rows: Range<usize>, scratch: &mut Scratch)
     seen
 }
 
-/// Gathers the masks of a tile. Returns the queries from the first to the last that sees some row of it.
+/// Gathers the masks of a tile. Returns the queries from the first to the last that see a row of it.
 fn look(task: &Task<'_>, rows: Range<usize>, scratch: &mut Scratch) -> Range<usize> {
     let Scratch { mask, masks, .. } = scratch;
     let runs = task.keys.stream.slot_runs(rows.clone());
@@ -67,13 +68,13 @@ fn look(task: &Task<'_>, rows: Range<usize>, scratch: &mut Scratch) -> Range<usi
     queries
 }
 
-/// The mask of rows whose slots lie in runs.
+/// Appends the mask of rows, whose slots are given as runs.
 fn gather(task: &Task<'_>, asked: &Asked<'_>, runs: &[Range<usize>], mask: &mut Vec<f16>) {
     for run in runs {
         let (start, end) = (run.start.min(task.rule.slots), run.end.min(task.rule.slots));
         let until = mask.len() + end - start;
         mask.extend_from_slice(asked.mask_of(start, end));
-        // Slots past the mask are seen, those that are not attended to are not.
+        // Slots past the end of the mask are seen; slots past those of the operation are hidden.
         mask.resize(until, f16::ZERO);
         mask.resize(until + run.len() - (end - start), f16::NEG_INFINITY);
     }
@@ -116,13 +117,13 @@ fn attend_tile(
     }
 }
 
-/// Rows of one side as bits.
+/// Exact rows of one side, as the bits of f16.
 fn bits(track: Track<'_>, rows: Range<usize>) -> &[u16] {
     let dim = track.format.dim;
     track.stream.exact[track.head][rows.start * dim..rows.end * dim].reinterpret_cast()
 }
 
-/// Logits `[n, rows]` of queries `[n, dim]`; `wide` is room.
+/// Writes logits (`[n, rows]`) of queries (`[n, dim]`); `wide` is working memory.
 fn score(keys: Track<'_>, rows: Range<usize>, queries: &[f32], logits: &mut [f32], wide: &mut Vec<f32>) {
     let (dim, level, count) = (keys.format.dim, keys.format.level, rows.len());
     let n = queries.len() / dim;
@@ -141,7 +142,7 @@ fn score(keys: Track<'_>, rows: Range<usize>, queries: &[f32], logits: &mut [f32
     );
 }
 
-/// Adds values weighted by `[n, rows]` to `[n, dim]`; `wide` is room.
+/// Adds values weighted by `weights` (`[n, rows]`) to `sums` (`[n, dim]`); `wide` is working memory.
 fn sum(values: Track<'_>, rows: Range<usize>, weights: &[f32], sums: &mut [f32], wide: &mut Vec<f32>) {
     let (dim, level, count) = (values.format.dim, values.format.level, rows.len());
     let n = sums.len() / dim;

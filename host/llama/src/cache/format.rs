@@ -8,31 +8,32 @@ use tqkv_simd::{Level, codec};
 /// The role of vectors in attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// They are scored.
+    /// Keys, which queries are scored against.
     Keys,
-    /// They are summed.
+    /// Values, which attention sums.
     Values,
 }
 
-/// Arrangement of a page of [`SLOTS`] blocks.
+/// Arrangement of the [`SLOTS`] blocks of a page.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Pages {
     Keys(KeyPages),
     Values(ValuePages),
 }
 
-/// A codec at a head dim, and its pages; none where every row stays f16.
+/// A codec at a head dim, and its pages.
 #[derive(Clone, Copy, Debug)]
 pub struct Format {
     pub(super) dim: usize,
     pub(super) level: Level,
+    /// None for f16, where every row stays exact.
     pub(super) coded: Option<(AnyCodec, Pages)>,
 }
 
 impl Format {
-    /// The format of vectors of `dim` values, or `None` where the codec does not have this head dim.
+    /// The format of vectors of `dim` values; `None` if the codec does not have this head dim.
     pub fn new(id: CodecId, dim: usize, side: Side, effort: Effort) -> Option<Self> {
-        // Also of f16: it is what the kernels of rows need.
+        // f16 needs the check too: the kernels of exact rows support only these head dims.
         let codec = AnyCodec::new(id, dim, Options::DEFAULT.effort(effort)).ok()?;
         let pages = match side {
             Side::Keys => KeyPages::new(&codec, SLOTS).map(Pages::Keys),
@@ -45,17 +46,17 @@ impl Format {
         Some(Self { dim, level, coded: pages.map(|pages| (codec, pages)) })
     }
 
-    /// Values of a vector.
+    /// The head dim.
     pub fn dim(&self) -> usize {
         self.dim
     }
 
-    /// Bytes of a page.
+    /// Bytes of a page of one head; 0 for f16.
     pub fn page_bytes(&self) -> usize {
         self.coded.as_ref().map_or(0, |(_, pages)| pages.lines() * size_of::<Line>())
     }
 
-    /// Encodes vectors back to back; false where one cannot be encoded.
+    /// Encodes vectors (`[n, dim]`) to blocks back to back; false if one cannot be encoded.
     pub(super) fn encode(&self, x: &[f32], blocks: &mut Vec<u8>) -> bool {
         let Some((codec, _)) = &self.coded else { return false };
         blocks.clear();
@@ -63,7 +64,7 @@ impl Format {
         codec::encode(self.level, codec, x, blocks).is_ok()
     }
 
-    /// Writes blocks (back to back) to slots of a page.
+    /// Writes blocks, which are back to back, to slots of a page.
     pub(super) fn write(&self, page: &mut [Line], slots: impl Iterator<Item = usize>, blocks: &[u8]) {
         let Some((codec, pages)) = &self.coded else { return };
         for (slot, block) in slots.zip(blocks.chunks_exact(codec.block_bytes())) {
@@ -85,7 +86,8 @@ impl Format {
             }
         }
         if codec::decode(self.level, codec, &blocks, out).is_err() {
-            // Blocks that were encoded here decode; a vector of them that did not would be no reason to stop the host.
+            // Blocks that `encode` made always decode. If one ever did not, NaN is better than a panic in the
+            // host.
             out.fill(f32::NAN);
         }
     }

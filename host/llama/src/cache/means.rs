@@ -1,26 +1,26 @@
-//! The means that are taken off the keys of a stream before they are encoded, one for each KV head.
+//! The means that are subtracted from the keys of a stream before they are encoded, one per KV head.
 //!
-//! Each is the mean of the first [`MEAN_TOKENS`] keys that leave the exact rows, as in the cache of the library, and stays the same
-//! until the stream is cleared. A slot that is overwritten does not leave the mean.
+//! Each is the mean of the first [`MEAN_TOKENS`] keys that leave the exact rows, as in the library's cache.
+//! It stays the same until the stream is cleared, also when one of these slots is overwritten.
 
-/// Keys whose mean is taken.
+/// Number of keys in a mean.
 pub(super) const MEAN_TOKENS: usize = 64;
 
-/// Share of the energy in the mean from which it is worth its while; that of the library's cache.
+/// Least share of the keys' energy that a mean must hold to be used; the value of the library's cache.
 const LEAST_SHARE: f32 = 0.05;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Means {
     /// Values have none.
     Off,
-    /// Waiting for the first keys.
+    /// The first keys have not left yet.
     Learning,
-    /// `[heads, dim]`; zeros of heads that are not centred.
+    /// `[heads, dim]`; zeros for heads without a mean.
     Known(Vec<f32>),
 }
 
 impl Means {
-    /// The mean of head `head`; empty where there is none.
+    /// The mean of head `head`; empty unless the means are known.
     pub(super) fn of(&self, head: usize, dim: usize) -> &[f32] {
         match self {
             Self::Known(means) => &means[head * dim..(head + 1) * dim],
@@ -29,7 +29,7 @@ impl Means {
     }
 }
 
-/// The mean of vectors (`[n, dim]`), or zeros where it holds too little of their energy.
+/// The mean of vectors (`[n, dim]`); zeros if it holds too small a share of their energy.
 pub(super) fn mean_of(x: &[f32], dim: usize) -> Vec<f32> {
     let (mut mean, count) = (vec![0.0; dim], (x.len() / dim).max(1) as f32);
     for x in x.chunks_exact(dim) {
@@ -43,7 +43,7 @@ pub(super) fn mean_of(x: &[f32], dim: usize) -> Vec<f32> {
     mean
 }
 
-/// Takes a mean off vectors; an empty one is zero.
+/// Subtracts a mean from vectors (`[n, dim]`); an empty mean changes nothing.
 pub(super) fn subtract(x: &mut [f32], mean: &[f32]) {
     if !mean.is_empty() {
         for x in x.chunks_exact_mut(mean.len()) {
@@ -52,7 +52,7 @@ pub(super) fn subtract(x: &mut [f32], mean: &[f32]) {
     }
 }
 
-/// Adds a mean to vectors; an empty one is zero.
+/// Adds a mean to vectors (`[n, dim]`); an empty mean changes nothing.
 pub(super) fn add(x: &mut [f32], mean: &[f32]) {
     if !mean.is_empty() {
         for x in x.chunks_exact_mut(mean.len()) {

@@ -1,16 +1,16 @@
-//! The cache of one tensor: rows that came last exact, the others as codes in pages. No C is here.
+//! The cache of one tensor: the newest rows are exact f16, the others are codes in pages. It uses no C.
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `format.rs` | how a head's vectors are encoded and lie in pages |
-//! | `stream.rs` | slots of one stream: written, encoded when they leave, read |
-//! | `means.rs` | the means that are taken off keys |
+//! | `format.rs` | how the vectors of a head are encoded and arranged in pages |
+//! | `stream.rs` | slots of one stream: write, encode, read |
+//! | `means.rs` | the means that are subtracted from keys |
 //! | `store.rs` | all streams of a tensor, as rows and as ranges of bytes |
 //! | `rope.rs` | the rotation of keys by a shift of positions |
-//! | `attend.rs` | attention of queries of one KV head: parts, and how they are joined |
-//! | `codes.rs` | a part that is pages of codes |
-//! | `apart.rs` | sums of slots that keys and values hold in different ways |
-//! | `exact.rs` | a part that is exact rows |
+//! | `attend.rs` | attention of the queries of one KV head, in parts that are merged |
+//! | `codes.rs` | attention over pages of codes |
+//! | `apart.rs` | sums of slots that are exact on one side and codes on the other |
+//! | `exact.rs` | attention over exact rows |
 
 mod apart;
 pub mod attend;

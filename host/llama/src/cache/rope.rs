@@ -1,4 +1,4 @@
-//! The rotation of keys by a shift of positions, as the host's own `ROPE` has it.
+//! The rotation of keys by a shift of positions, with the formulas of the host's own `ROPE`.
 
 use super::Format;
 use super::means;
@@ -10,27 +10,27 @@ use half::slice::HalfFloatSliceExt;
 /// The settings that all rows share.
 #[derive(Clone, Debug)]
 pub struct Rope {
-    /// Values of a head.
+    /// Values per head.
     pub head_dim: usize,
-    /// Values that are rotated, from the first of a head on.
+    /// Values per head that are rotated, from the first on.
     pub dims: usize,
-    /// Pairs are a half apart (NEOX), not neighbours.
+    /// True if the two values of a pair are `dims / 2` apart (NEOX); false if they are neighbours.
     pub halves: bool,
     /// Base of the angles.
     pub base: f32,
     /// Factor of positions.
     pub scale: f32,
-    /// How much of the angles is extrapolated (YaRN); 0 for none of that.
+    /// Share of the extrapolated angle in each angle (YaRN); 0 for none.
     pub extrapolated: f32,
-    /// Factor of lengths.
+    /// Factor of the length of rotated pairs.
     pub factor: f32,
-    /// Pairs between which angles go from extrapolated to interpolated.
+    /// First and last pair of the ramp from extrapolated to interpolated angles.
     pub ramp: [f32; 2],
-    /// Divisors of the angles, one a pair; empty for none.
+    /// Divisors of the angles, one per pair; empty for none.
     pub divisors: Vec<f32>,
 }
 
-/// First and last pair of the ramp of YaRN.
+/// First and last pair of YaRN's ramp.
 pub fn ramp(dims: usize, trained: usize, base: f32, [fast, slow]: [f32; 2]) -> [f32; 2] {
     let pair = |turns: f32| {
         dims as f32 * (trained as f32 / (turns * 2.0 * std::f32::consts::PI)).ln() / (2.0 * base.ln())
@@ -69,7 +69,8 @@ impl Rope {
     }
 }
 
-/// Rotates the keys of rows `0..shifts.len()`, counted over all streams: codes are decoded, rotated and encoded.
+/// Rotates the keys of rows `0..shifts.len()`, counted over all streams. Codes are decoded, rotated and
+/// encoded again.
 pub fn rotate(store: &mut Store, rope: &Rope, shifts: &[i32]) {
     let slots = store.slots();
     let (streams, format) = store.streams_mut();
@@ -114,7 +115,7 @@ fn rotate_stream(stream: &mut Stream, format: Option<&Format>, rope: &Rope, shif
     }
 }
 
-/// Puts keys back as codes; where some cannot be encoded, all become exact rows.
+/// Writes keys back as codes. If one cannot be encoded, all of them become exact rows.
 fn encode_again(stream: &mut Stream, format: &Format, from: usize, slots: &[usize], heads: &[Vec<f32>]) {
     if slots.is_empty() {
         return;

@@ -1,4 +1,4 @@
-//! All streams of one tensor of the cache, as the host sees it: rows of f16, one stream after the other.
+//! One tensor of the cache as the host sees it: rows of f16, stream by stream.
 
 use super::format::{Format, Side};
 use super::stream::{SLOTS, Stream};
@@ -6,7 +6,7 @@ use crate::options::Options;
 use half::f16;
 use tqkv_core::CodecId;
 
-/// Rows that are decoded at once where a range is read or written.
+/// Most rows that are decoded at once when a range of bytes is read or written.
 const TOGETHER: usize = SLOTS;
 
 /// A tensor `cache_k_l*` or `cache_v_l*`.
@@ -14,16 +14,16 @@ const TOGETHER: usize = SLOTS;
 pub struct Store {
     side: Side,
     options: Options,
-    /// Values of a row.
+    /// Values per row.
     width: usize,
-    /// Slots of a stream.
+    /// Slots per stream.
     slots: usize,
     streams: Vec<Stream>,
     format: Option<Format>,
 }
 
 impl Store {
-    /// Of `streams` streams of `slots` rows of `width` values.
+    /// An empty store of `streams` streams with `slots` rows each; a row has `width` values.
     pub fn new(side: Side, options: &Options, width: usize, slots: usize, streams: usize) -> Self {
         let mut store =
             Self { side, options: options.clone(), width, slots, streams: Vec::new(), format: None };
@@ -40,7 +40,10 @@ impl Store {
         stream
     }
 
-    /// True if rows are divided into heads of `dim` values that codec `id` can encode. From the first yes on, they are.
+    /// Divides rows into heads of `dim` values, to be encoded with codec `id`, unless they are divided
+    /// already.
+    ///
+    /// Returns true if rows are then in heads of `dim`; false if codec `id` lacks that head dim.
     pub fn divide(&mut self, dim: usize, id: CodecId) -> bool {
         if let Some(format) = &self.format {
             return format.dim == dim;
@@ -53,38 +56,39 @@ impl Store {
         true
     }
 
-    /// The format of rows of `width` values in heads of `dim`, where there is one.
+    /// The format of rows of `width` values in heads of `dim`; none if `width` is no multiple or the codec
+    /// lacks that head dim.
     pub fn format_of(side: Side, id: CodecId, options: &Options, width: usize, dim: usize) -> Option<Format> {
         let divides = dim > 0 && width.is_multiple_of(dim);
         divides.then(|| Format::new(id, dim, side, options.effort)).flatten()
     }
 
-    /// How heads are encoded, once that is known.
+    /// The format of the heads; none before [`Store::divide`].
     pub fn format(&self) -> Option<&Format> {
         self.format.as_ref()
     }
 
-    /// Values of a row.
+    /// Values per row.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// Slots of a stream.
+    /// Slots per stream.
     pub fn slots(&self) -> usize {
         self.slots
     }
 
-    /// Rows of all streams.
+    /// Number of rows in all streams.
     pub fn rows(&self) -> usize {
         self.slots * self.streams.len()
     }
 
-    /// A stream.
+    /// Stream `stream`; none past the last.
     pub fn stream(&self, stream: usize) -> Option<&Stream> {
         self.streams.get(stream)
     }
 
-    /// The streams, and how they are encoded.
+    /// The streams, and the format of their heads.
     pub(super) fn streams_mut(&mut self) -> (&mut [Stream], Option<&Format>) {
         (&mut self.streams, self.format.as_ref())
     }
@@ -94,33 +98,33 @@ impl Store {
         self.streams.iter().map(Stream::held_bytes).sum()
     }
 
-    /// Forgets everything.
+    /// Empties all streams; the division into heads stays.
     pub fn clear(&mut self) {
         let empty = self.empty();
         self.streams.fill(empty);
     }
 
-    /// Writes a row (counted over all streams); one past the end is left out.
+    /// Writes row `row`, counted over all streams. A row past the end is ignored.
     pub fn write(&mut self, row: usize, values: &[f16]) {
         if let Some(stream) = self.streams.get_mut(row / self.slots) {
             stream.write(row % self.slots, values);
         }
     }
 
-    /// Encodes what is not among the newest writes.
+    /// Encodes rows that are older than the newest writes.
     pub fn cool(&mut self) {
         let Some(format) = &self.format else { return };
         self.streams.iter_mut().for_each(|stream| stream.cool(format));
     }
 
-    /// Takes over everything of one stream to another.
+    /// Replaces stream `to` by a copy of stream `from`, codes included.
     pub fn copy_stream(&mut self, from: usize, to: usize) {
         if from < self.streams.len() && to < self.streams.len() {
             self.streams[to] = self.streams[from].clone();
         }
     }
 
-    /// Reads rows from `first` on: `out` is `[n, width]`.
+    /// Reads rows from `first` on, counted over all streams; `out` is `[n, width]`.
     pub fn read(&self, first: usize, out: &mut [f16]) {
         let mut row = first;
         let mut rest = out;
@@ -137,7 +141,7 @@ impl Store {
         }
     }
 
-    /// Reads bytes from `offset` on, as they would lie in the tensor.
+    /// Reads bytes from `offset` on, as they would lie in the declared f16 tensor.
     pub fn read_bytes(&self, offset: usize, out: &mut [u8]) {
         let row_bytes = 2 * self.width;
         let mut rows = vec![f16::ZERO; TOGETHER * self.width];
@@ -155,7 +159,8 @@ impl Store {
         }
     }
 
-    /// Writes bytes from `offset` on. A row that reads back as what it is to become stays as it is, exact or code.
+    /// Writes bytes from `offset` on. A row that already reads back as these bytes stays as it is, exact or
+    /// code.
     pub fn write_bytes(&mut self, offset: usize, bytes: &[u8]) {
         let row_bytes = 2 * self.width;
         let (first, end) = (offset / row_bytes, (offset + bytes.len()).div_ceil(row_bytes).min(self.rows()));

@@ -1,7 +1,8 @@
 //! Slots of one stream. A slot is empty, exact, or a code.
 //!
-//! Exact rows lie back to back, for each head, in no order: a row that leaves gives its place to the last one. What was written
-//! last stays exact; the oldest writes leave in fours and become codes in pages of [`SLOTS`] slots.
+//! Exact rows lie back to back, head by head, in no order: the last row moves to the place of a row that
+//! leaves. The newest writes stay exact. The oldest leave in groups of four and become codes in pages of
+//! [`SLOTS`] slots.
 
 use super::format::Format;
 use super::means::{self, MEAN_TOKENS, Means};
@@ -12,21 +13,21 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use tqkv_simd::page::Line;
 
-/// Slots of a page.
+/// Slots per page.
 pub const SLOTS: usize = 128;
 
-/// Rows that leave together: encoders are faster with several vectors.
+/// Rows that leave together, because encoders are faster with several vectors.
 const BATCH: usize = 4;
 
-/// Rows that are encoded at once, so that what waits for it is bounded.
+/// Most rows that are encoded at once, which limits the memory of the encoder.
 const PIECE: usize = 64;
 
-/// Where a slot's row is.
+/// The place of a slot's row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Empty,
     Coded,
-    /// At this place of the exact rows.
+    /// Index among the exact rows.
     Exact(usize),
 }
 
@@ -36,23 +37,23 @@ const CODED: u32 = u32::MAX - 1;
 /// The slots of one stream of a tensor.
 #[derive(Clone, Debug)]
 pub struct Stream {
-    /// Values of a row: of all heads.
+    /// Values per row, of all heads.
     width: usize,
     dim: usize,
     hot: usize,
     sinks: usize,
-    /// The state of each slot up to the last that was written: [`EMPTY`], [`CODED`] or a place of the exact rows.
+    /// The state of each slot up to the last written one: [`EMPTY`], [`CODED`] or an index of the exact rows.
     places: Vec<u32>,
-    /// Slot and time of the last write of each exact row. Time 0: it never leaves.
+    /// Slot and time of the last write of each exact row. A row of time 0 never leaves.
     owners: Vec<(u32, u64)>,
-    /// For each head `[rows, dim]`.
+    /// Exact rows, `[rows, dim]` per head.
     pub(super) exact: Vec<Vec<f16>>,
-    /// Writes, oldest first; those that are not the last of their slot are passed over.
+    /// Slot and time of writes, oldest first. A write that is not the last of its slot is skipped.
     queue: VecDeque<(u32, u64)>,
-    /// Entries of the queue that count.
+    /// Number of exact rows that wait to leave: the entries of the queue that are not skipped.
     waiting: usize,
     time: u64,
-    /// Pages of all heads, one head after the other; none where no slot is a code.
+    /// One entry per page, with the codes of all heads, head by head. None where no slot is a code.
     pages: Vec<Option<Box<[Line]>>>,
     /// The number of coded slots in each page.
     coded: Vec<u32>,
@@ -78,7 +79,7 @@ impl Stream {
         }
     }
 
-    /// Says how rows are divided into heads. Before that all rows stay exact.
+    /// Divides rows into heads of `dim` values. Rows are never encoded before this call.
     pub(super) fn divide(&mut self, dim: usize) {
         if self.dim == dim {
             return;
@@ -108,12 +109,12 @@ impl Stream {
         }
     }
 
-    /// Exact rows that are held.
+    /// Number of exact rows.
     pub(super) fn exact_rows(&self) -> usize {
         self.owners.len()
     }
 
-    /// The slots of some exact rows, in runs of neighbours.
+    /// The slots of some exact rows, in the order of the rows, as runs of neighbours.
     pub(super) fn slot_runs(&self, rows: Range<usize>) -> Vec<Range<usize>> {
         let mut runs: Vec<Range<usize>> = Vec::new();
         for &(slot, _) in &self.owners[rows] {
@@ -126,7 +127,7 @@ impl Stream {
         runs
     }
 
-    /// Whether another stream holds slots `from..to` in the same way, exact rows at the same places.
+    /// True if slots `from..to` of both streams have the same state, with exact rows at the same index.
     pub(super) fn is_alike(&self, other: &Self, from: usize, to: usize) -> bool {
         self.places_of(from, to) == other.places_of(from, to)
     }
@@ -136,26 +137,26 @@ impl Stream {
         &self.places[from.min(end)..to.min(end)]
     }
 
-    /// Whether another stream holds the same slots in some exact rows.
+    /// True if some exact rows hold the same slots in both streams.
     pub(super) fn has_same_rows(&self, other: &Self, rows: Range<usize>) -> bool {
         let slots = |owners: &[(u32, u64)]| owners.iter().map(|(slot, _)| *slot).collect::<Vec<_>>();
         let (own, others) = (self.owners.get(rows.clone()), other.owners.get(rows));
         own.zip(others).is_some_and(|(own, others)| slots(own) == slots(others))
     }
 
-    /// An exact row, head by head.
+    /// Exact row `at`, head by head.
     pub(super) fn exact_mut(&mut self, at: usize) -> impl Iterator<Item = &mut [f16]> {
         let dim = self.dim;
         self.exact.iter_mut().map(move |head| &mut head[at * dim..(at + 1) * dim])
     }
 
-    /// Codes of a page of one head; none where no slot of it is a code.
+    /// Codes of one head in a page; none where no slot of the page is a code.
     pub(super) fn page(&self, head: usize, page: usize) -> Option<&[Line]> {
         let lines = self.pages.get(page)?.as_deref()?;
         lines.chunks_exact(lines.len() / self.exact.len()).nth(head)
     }
 
-    /// Slots of a page that are codes.
+    /// Number of slots of a page that are codes.
     pub(super) fn coded(&self, page: usize) -> usize {
         self.coded.get(page).map_or(0, |&count| count as usize)
     }
@@ -167,7 +168,7 @@ impl Stream {
         pages + exact + self.places.capacity() * 4 + (self.owners.capacity() + self.queue.capacity()) * 16
     }
 
-    /// Writes a row to a slot; it is exact until it leaves.
+    /// Writes a row to a slot. It stays exact until [`Stream::cool`] encodes it.
     pub(super) fn write(&mut self, slot: usize, row: &[f16]) {
         if self.places.len() <= slot {
             self.places.resize(slot + 1, EMPTY);
@@ -194,7 +195,7 @@ impl Stream {
             self.waiting += usize::from(self.owners[at].1 == 0);
             self.owners[at].1 = self.time;
             self.queue.push_back((slot as u32, self.time));
-            // Writes to the same slots again and again make no list without end.
+            // Repeated writes to the same slots must not let the queue grow without limit.
             if self.queue.len() > 2 * self.waiting + PIECE {
                 let (places, owners) = (&self.places, &self.owners);
                 self.queue.retain(|&(slot, time)| is_last(places, owners, slot, time));
@@ -202,7 +203,7 @@ impl Stream {
         }
     }
 
-    /// A slot is no code any more; a page without one is freed.
+    /// Marks a slot as no code any more, and frees its page after the last code.
     fn forget_code(&mut self, slot: usize) {
         let page = slot / SLOTS;
         self.coded[page] -= 1;
@@ -211,14 +212,16 @@ impl Stream {
         }
     }
 
-    /// Encodes rows that came before the newest ones. Where one cannot be encoded it stays exact for good.
+    /// Encodes rows that are older than the newest `hot` ones. A row that cannot be encoded stays exact for
+    /// good.
     pub(super) fn cool(&mut self, format: &Format) {
         if format.coded.is_none() || format.dim != self.dim {
             return;
         }
         let extra = self.waiting.saturating_sub(self.hot);
         let mut count = if self.hot < BATCH { extra } else { extra / BATCH * BATCH };
-        // Values wait as keys do, which need so many for their mean: attention is faster where both are held alike.
+        // Keys wait until there are enough for a mean. Values wait as long, because attention is faster where
+        // both sides have a slot in the same state.
         if self.coded.is_empty() && extra < MEAN_TOKENS {
             return;
         }
@@ -238,7 +241,7 @@ impl Stream {
         self.release();
     }
 
-    /// The slots that have waited longest.
+    /// The slots that have waited longest, at most `count`.
     fn oldest(&mut self, count: usize) -> Vec<usize> {
         let (places, owners) = (&self.places, &self.owners);
         while self.queue.front().is_some_and(|&(slot, time)| !is_last(places, owners, slot, time)) {
@@ -259,7 +262,7 @@ impl Stream {
         rows
     }
 
-    /// Encodes the rows of some exact slots; those that cannot be encoded stay for good.
+    /// Encodes the rows of some exact slots. A row that cannot be encoded stays exact for good.
     fn leave(&mut self, format: &Format, slots: &[usize]) {
         self.waiting -= slots.len();
         for &slot in slots {
@@ -280,7 +283,7 @@ impl Stream {
         }
     }
 
-    /// Blocks of exact slots for each head; none where a row cannot be encoded.
+    /// Encodes exact slots to blocks, head by head; none if a row cannot be encoded.
     fn encode(&self, format: &Format, slots: &[usize]) -> Option<Vec<Vec<u8>>> {
         let each = |head: usize| {
             let (mut rows, mut blocks) = (self.rows(head, slots), Vec::new());
@@ -288,7 +291,7 @@ impl Stream {
             format.encode(&rows, &mut blocks).then_some(blocks)
         };
         let heads = 0..self.exact.len();
-        // In the host's threads, where it gave any.
+        // In the host's threads, if this one is among them.
         if slots.len() >= PIECE / 2 && rayon::current_thread_index().is_some() {
             heads.into_par_iter().map(each).collect()
         } else {
@@ -296,7 +299,7 @@ impl Stream {
         }
     }
 
-    /// Writes blocks of each head to slots, which are codes from then on.
+    /// Writes the blocks of each head to pages, and counts the slots as codes.
     pub(super) fn put(&mut self, format: &Format, slots: &[usize], blocks: &[Vec<u8>]) {
         let lines = format.page_bytes() / size_of::<Line>();
         let pages = slots.iter().map(|slot| slot / SLOTS + 1).max().unwrap_or(0);
@@ -322,7 +325,7 @@ impl Stream {
         }
     }
 
-    /// A slot whose code has been written gives up its exact row.
+    /// Removes the exact row of a slot whose code has been written.
     fn drop_exact(&mut self, slot: usize) {
         let Place::Exact(at) = self.place(slot) else { return };
         self.places[slot] = CODED;
@@ -337,13 +340,14 @@ impl Stream {
         }
     }
 
-    /// Gives back memory of rows that have left.
+    /// Frees the memory of rows that have left.
     fn release(&mut self) {
         let rows = self.owners.len();
         for head in &mut self.exact {
-            // Not for the few that come before the next ones leave.
+            // A surplus of up to `PIECE` rows stays, because the next writes need it.
             if head.capacity() > (rows + PIECE) * self.dim {
-                // Memory of its own: what is cut off of a large piece leaves parts of the system's pages unused.
+                // A new allocation, because a shrunk one would leave parts of the system's memory pages
+                // unused.
                 let mut small = Vec::with_capacity((rows + 2 * BATCH) * self.dim);
                 small.extend_from_slice(head);
                 *head = small;
@@ -355,12 +359,12 @@ impl Stream {
         self.queue.shrink_to(2 * self.waiting + 2 * PIECE);
     }
 
-    /// Slots of one page that are codes, of those from `from` to before `to`, counted in the page.
+    /// The slots among `from..to` of one page that are codes, counted in the page.
     pub(super) fn coded_slots(&self, page: usize, from: usize, to: usize) -> Vec<usize> {
         (from..to).filter(|slot| self.place(page * SLOTS + slot) == Place::Coded).collect()
     }
 
-    /// Decoded keys or values of some codes of a page of one head: `[slots, dim]`.
+    /// Decodes some coded slots of one head in a page: `[slots, dim]`.
     pub(super) fn decode(&self, format: &Format, head: usize, page: usize, slots: &[usize]) -> Vec<f32> {
         let mut rows = vec![0.0; slots.len() * self.dim];
         if let Some(lines) = self.page(head, page) {
@@ -370,7 +374,7 @@ impl Stream {
         rows
     }
 
-    /// Rows of slots from `first` on as f16, zeros where nothing was written: `out` is `[n, width]`.
+    /// Reads slots from `first` on as f16; `out` is `[n, width]`. Empty slots give zeros.
     pub(super) fn read(&self, format: Option<&Format>, first: usize, out: &mut [f16]) {
         let (width, dim, end) = (self.width, self.dim, first + out.len() / self.width);
         for (slot, row) in (first..end).zip(out.chunks_exact_mut(width)) {
@@ -402,7 +406,7 @@ impl Stream {
     }
 }
 
-/// True if a write of the queue is the last of its slot, which still waits.
+/// True if a write in the queue is the last of its slot and the row still waits to leave.
 fn is_last(places: &[u32], owners: &[(u32, u64)], slot: u32, time: u64) -> bool {
     let row = places.get(slot as usize).copied().unwrap_or(EMPTY);
     row < CODED && owners.get(row as usize).is_some_and(|owner| *owner == (slot, time))

@@ -1,4 +1,4 @@
-//! The cache without a host: random programs of slots and masks against sums in f64.
+//! The cache without a host: random writes, masks and queries against sums in f64.
 
 use ggml_tqkv::cache::attend::{Asked, Rule, Track, attend};
 use ggml_tqkv::cache::rope::{self, Rope};
@@ -7,7 +7,7 @@ use ggml_tqkv::options::Options;
 use half::f16;
 use tqkv_core::CodecId;
 
-/// A generator that needs no crate (64-bit congruential).
+/// A random generator that needs no crate (64-bit linear congruential).
 struct Random(u64);
 
 impl Random {
@@ -41,7 +41,7 @@ fn rows(store: &Store, stream: usize) -> Vec<f32> {
     rows.iter().map(|x| x.to_f32()).collect()
 }
 
-/// Attention of one query in f64.
+/// Attention of one query, computed in f64.
 fn exact(rule: &Rule, asked: &Asked<'_>, q: &[f32], keys: &[f32], values: &[f32], head: usize) -> Vec<f64> {
     let vector = |rows: &[f32], slot: usize| {
         let at = (slot * HEADS + head) * DIM;
@@ -109,7 +109,7 @@ fn check_steps((key, value): (CodecId, CodecId), hot: usize, tolerance: f64) {
         for (i, out) in out.chunks_exact(DIM).enumerate() {
             let wanted = exact(&rule, &asked[i], &q[i * DIM..(i + 1) * DIM], &k, &v, head);
             let error: f64 = out.iter().zip(&wanted).map(|(&o, w)| (f64::from(o) - w).powi(2)).sum();
-            // One value of a vector is about 1.
+            // Values are about 1, so this is nearly a relative error.
             let error = (error / DIM as f64).sqrt();
             assert!(error <= tolerance, "{key:?},{value:?} hot {hot} step {step} query {i}: {error}");
         }
@@ -123,7 +123,7 @@ fn attention_over_random_slots_and_masks_is_that_of_f64() {
         for id in [CodecId::I8, CodecId::S4, CodecId::T2] {
             check_steps((id, id), hot, 0.03);
         }
-        // Sides that never hold a slot in the same way.
+        // One side is always exact, so that a coded slot of the other side is never alike.
         check_steps((CodecId::F16, CodecId::I8), hot, 0.03);
         check_steps((CodecId::S4, CodecId::F16), hot, 0.03);
     }
@@ -151,7 +151,7 @@ fn rows_are_exact_until_they_leave_and_close_afterwards() {
         error += difference;
         energy += written.iter().map(|x| x.to_f32().powi(2)).sum::<f32>();
     }
-    // The newest 16, up to three that wait, the first four.
+    // The newest 16, up to three that wait for a group of four, and the first four.
     assert!((16..=23).contains(&exact), "{exact}");
     assert!(error < 0.01 * energy, "{error} of {energy}");
     assert!(store.held_bytes() < SLOTS * HEADS * DIM * 2, "{}", store.held_bytes());
@@ -174,7 +174,8 @@ fn a_row_that_cannot_be_encoded_stays_exact() {
     assert!(held.iter().all(|x| *x == f16::ZERO));
 }
 
-/// Relative error of keys after so many shifts by 8 positions back, against keys that were rotated once and never encoded.
+/// Relative error of keys after `shifts` shifts by 8 positions back. The reference is keys that were rotated
+/// once and never encoded.
 fn shift_error(id: CodecId, shifts: usize) -> f32 {
     let rope = Rope {
         head_dim: DIM,
@@ -209,7 +210,7 @@ fn shifts_lose_what_as_many_encodings_lose() {
     for id in [CodecId::I8, CodecId::S4, CodecId::T4, CodecId::T2] {
         let errors = [0, 1, 10].map(|shifts| shift_error(id, shifts));
         println!("{}: {errors:.4?}", id.name());
-        // Errors of independent encodings add up as squares do; lengths of 2 bits grow a little too.
+        // The squares of independent errors add up; with 2 bits, the length of vectors grows a little too.
         assert!(errors[1] < 1.5 * errors[0] && errors[2] < 4.2 * errors[0], "{id:?}: {errors:?}");
     }
 }

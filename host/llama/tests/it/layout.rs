@@ -1,4 +1,4 @@
-//! The structs by hand are those of the C compiler.
+//! The structs written by hand have the sizes and offsets that the C compiler gives.
 
 use crate::tools;
 use ggml_tqkv::abi::*;
@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::mem::{offset_of, size_of};
 use std::path::PathBuf;
 
-/// Lines of C that print, and what they must print.
+/// Lines of C that print sizes and offsets, and the text that they must print.
 #[derive(Default)]
 struct Expected {
     source: String,

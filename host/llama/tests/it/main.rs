@@ -1,12 +1,15 @@
-//! Tests of the back end. Those beside stock libraries of llama.cpp need:
+//! Tests of the back end. Tests with stock libraries of llama.cpp need these variables:
 //!
 //! | variable | holds |
 //! | --- | --- |
-//! | `TQKV_LLAMA_LIBS` | folder of `libllama`, `libggml` and the CPU's back ends (npm `@node-llama-cpp/linux-x64`, `bins/linux-x64`) |
-//! | `TQKV_LLAMA_HEADERS` | folders `llama.cpp` of the crate `llama-cpp-sys-2`, of each interface version, a colon between |
+//! | `TQKV_LLAMA_LIBS` | folder of `libllama`, `libggml` and the CPU's back ends (1) |
+//! | `TQKV_LLAMA_HEADERS` | one folder of headers per interface version, a colon between (2) |
 //! | `TQKV_LLAMA_MODEL` | a GGUF file |
 //!
-//! Without them they say so and pass; with `TQKV_REQUIRE_TOOLS` they fail.
+//! 1. `bins/linux-x64` of the npm package `@node-llama-cpp/linux-x64`.
+//! 2. `llama.cpp` of the crate `llama-cpp-sys-2`.
+//!
+//! A test that misses a variable says so and passes. With `TQKV_REQUIRE_TOOLS` it fails.
 
 mod cache;
 mod layout;

@@ -1,4 +1,5 @@
-//! Stock libraries load the library: graphs against the CPU's back end, and whole models.
+//! Stock libraries of llama.cpp load the back end and run graphs and whole models, also on the CPU to
+//! compare.
 
 use crate::tools;
 use std::path::{Path, PathBuf};
@@ -7,7 +8,7 @@ fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name)
 }
 
-/// A program beside the stock libraries, and their folder.
+/// A compiled C program, and the folder of the stock libraries that it uses.
 fn program(name: &str) -> Option<(PathBuf, String)> {
     let headers = tools::headers().into_iter().next()?;
     let libraries = tools::path("TQKV_LLAMA_LIBS")?;
@@ -15,7 +16,7 @@ fn program(name: &str) -> Option<(PathBuf, String)> {
     Some((tools::compile(name, &file, &headers, Some(&libraries)), libraries.display().to_string()))
 }
 
-/// Variables of a run with the library.
+/// Environment variables of a run with the back end.
 fn with<'a>(library: &'a str, kv: &'a str) -> Vec<(&'a str, &'a str)> {
     vec![("GGML_BACKEND_PATH", library), ("TQKV_KV", kv)]
 }
@@ -24,7 +25,7 @@ fn with<'a>(library: &'a str, kv: &'a str) -> Vec<(&'a str, &'a str)> {
 fn attention_and_shifts_are_those_of_the_cpu_on_what_the_cache_reads_back_as() {
     let Some((graph, libraries)) = program("graph") else { return };
     let library = tools::library().display().to_string();
-    // To encode a rotated key again costs about the codec's error once more.
+    // Each encoding of a rotated key adds about the codec's error once more.
     for (kv, tolerance, rotation) in [
         ("f16", "0.004", "0.001"),
         ("i8 hot=16", "0.012", "0.02"),
@@ -35,7 +36,8 @@ fn attention_and_shifts_are_those_of_the_cpu_on_what_the_cache_reads_back_as() {
         let done = tools::run(&graph, &[&libraries, tolerance, "24", "7", rotation], &with(&library, kv));
         assert!(done.is_ok(), "{kv}: {}", done.unwrap_err());
     }
-    // The host's parameters of the device: with codes of two bits the CPU's results on f16 would be far away.
+    // The parameters of the device select f16. The codes of two bits in the environment would miss the
+    // tolerance.
     let arguments = [&libraries, "0.004", "4", "7", "0.001"];
     let parameters = [&with(&library, "t2 hot=0")[..], &[("PARAMETERS", "f16")]].concat();
     let done = tools::run(&graph, &arguments, &parameters);
@@ -73,11 +75,11 @@ fn a_model_writes_the_same_text_also_after_a_restore_and_with_sequences_side_by_
         let variables = [&with(&library, "i8 hot=8")[..], &[("UNIFIED", unified)]].concat();
         assert_eq!(first_line(run(&["parallel", "5"], &variables)), stock, "unified {unified}");
     }
-    // Ten shifts: the host stops where one is not served.
+    // Ten shifts. If one is not served, the host stops and the run fails.
     run(&["shift", "4", "10"], &with(&library, "t4 hot=8"));
 }
 
-/// Logits of every position of the text, `[positions, words]`.
+/// Number of words in the vocabulary, and logits of every position of the text, `[positions, words]`.
 fn logits(client: &Path, arguments: [&str; 3], name: &str, variables: &[(&str, &str)]) -> (usize, Vec<f64>) {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let path = file.display().to_string();
@@ -89,7 +91,7 @@ fn logits(client: &Path, arguments: [&str; 3], name: &str, variables: &[(&str, &
     (words, bytes.as_chunks::<4>().0.iter().map(|x| f64::from(f32::from_ne_bytes(*x))).collect())
 }
 
-/// Mean KL divergence from the first to the second.
+/// Mean KL divergence of the second from the first.
 fn divergence(words: usize, first: &[f64], second: &[f64]) -> f64 {
     let normalise = |logits: &[f64]| {
         let most = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -110,7 +112,7 @@ fn codes_change_what_a_model_predicts_less_than_the_4_bits_of_the_host() {
     let Some(model) = tools::path("TQKV_LLAMA_MODEL") else { return };
     let (model, library) = (model.display().to_string(), tools::library().display().to_string());
     let text = TEXT.repeat(4);
-    // In short steps, so that queries meet codes.
+    // In batches of 8, so that queries attend to codes.
     let run = |name: &str, variables: &[(&str, &str)]| {
         let all = [variables, &[("BATCH", "8")]].concat();
         logits(&client, [&libraries, &model, &text], name, &all)
@@ -153,7 +155,7 @@ fn random_requests_leave_every_mask_right_and_memory_as_it_was() {
     let (model, library) = (model.display().to_string(), tools::library().display().to_string());
     let seconds = std::env::var("TQKV_LLAMA_SOAK").unwrap_or_else(|_| "10".into());
     for unified in ["0", "1"] {
-        // With f16 a wrong mask is all that there is to see; codes lose something on either side.
+        // In f16 a large divergence shows a wrong mask. Codes would add errors of their own in both contexts.
         let variables = [&with(&library, "f16")[..], &[("UNIFIED", unified), ("CTX", "4096")]].concat();
         let text = TEXT.repeat(12);
         let said = tools::run(&client, &[&libraries, &model, &text, "soak", &seconds, "5"], &variables)
@@ -191,11 +193,12 @@ fn what_is_held_is_said_and_is_a_part_of_what_is_declared() {
         tools::run(&client, &[&libraries, &model, TEXT, "speed", "1024", "1"], &variables).expect("it runs");
     let line = said.lines().find_map(|line| line.strip_prefix("tqkv: held ")).expect("a line");
     let numbers: Vec<f64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
-    // Half of the slots, at most a third of the bytes of f16 each, the first and the newest tokens, lists.
+    // Half of the slots are used. Each takes at most a third of its f16 bytes. Sinks, hot tokens and lists
+    // come on top.
     assert!(numbers[0] < 0.2 * numbers[1], "{line}");
 }
 
-/// MiB held after a prefill of so many tokens.
+/// MiB that the cache holds after a prefill of 512 tokens.
 fn held(client: &Path, arguments: [&str; 3], kv: &str) -> f64 {
     let library = tools::library().display().to_string();
     let variables = [&with(&library, kv)[..], &[("TQKV_LOG", "1")]].concat();
@@ -212,7 +215,7 @@ fn layers_have_codecs_of_their_own() {
     let model = model.display().to_string();
     let held = |kv: &str| held(&client, [&libraries, &model, TEXT], kv);
     let (narrow, wide) = (held("t2 hot=0"), held("i8 hot=0"));
-    // 10 of 30 layers, a third of what is between the two.
+    // 10 of 30 layers are wide, so the size is a third of the way from narrow to wide.
     for rule in ["tail:10:i8", "boundary:5:i8", "gradient:t2/t2/i8"] {
         let some = held(&format!("t2 hot=0 layer-kv={rule}"));
         let share = (some - narrow) / (wide - narrow);
@@ -226,7 +229,7 @@ fn wrong_use_is_refused_in_a_line() {
     let Some(model) = tools::path("TQKV_LLAMA_MODEL") else { return };
     let (model, library) = (model.display().to_string(), tools::library().display().to_string());
     let arguments = [libraries.as_str(), &model, TEXT, "text", "2"];
-    // Without the library the model runs on the CPU.
+    // The host refuses the library, and the model runs on the CPU.
     let unknown = tools::run(&client, &arguments, &with(&library, "q9 hot=8")).expect("it runs");
     assert!(unknown.contains("tqkv: TQKV_KV=q9 hot=8: 'q9': accepted are"), "{unknown}");
     let quantised = [&with(&library, "t4 hot=8")[..], &[("TYPE", "q8_0")]].concat();

@@ -1,10 +1,10 @@
-//! Programs that the tests run: the C compiler, and stock libraries.
+//! The tools of the tests: the C compiler, headers, stock libraries and a model.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Says what a test lacks, past the capture of output.
+/// Prints the variable that a test lacks, also where the test runner captures output.
 fn lacks(what: &str) -> bool {
     assert!(std::env::var_os("TQKV_REQUIRE_TOOLS").is_none(), "{what} is not set");
     use std::io::Write;
@@ -12,7 +12,7 @@ fn lacks(what: &str) -> bool {
     false
 }
 
-/// Folders of headers, of each interface version.
+/// Folders of headers, one per interface version.
 pub(crate) fn headers() -> Vec<PathBuf> {
     let folders = std::env::var_os("TQKV_LLAMA_HEADERS");
     let folders: Vec<PathBuf> =
@@ -23,7 +23,7 @@ pub(crate) fn headers() -> Vec<PathBuf> {
     folders
 }
 
-/// A folder or file that a variable names.
+/// The folder or file that a variable names.
 pub(crate) fn path(variable: &str) -> Option<PathBuf> {
     let path = std::env::var_os(variable).map(PathBuf::from);
     path.or_else(|| {
@@ -32,18 +32,18 @@ pub(crate) fn path(variable: &str) -> Option<PathBuf> {
     })
 }
 
-/// The library under test: beside the test, as cargo has just built it.
+/// The library under test, which cargo builds beside the test.
 pub(crate) fn library() -> PathBuf {
     let test = std::env::current_exe().expect("the test has a path");
     let name = format!("{}ggml_tqkv{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
     test.with_file_name(name)
 }
 
-/// Compiles a program against headers, and against the stock libraries where it has any.
+/// Compiles a C program with headers, and links the stock libraries if given.
 pub(crate) fn compile(name: &str, source: &Path, headers: &Path, libraries: Option<&Path>) -> PathBuf {
     static MADE: AtomicUsize = AtomicUsize::new(0);
     let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
-    // Put in place when it is whole: another test may be about to run it.
+    // Renamed only when it is complete, because another test may run it at the same time.
     let unfinished = program.with_extension(format!("new-{}", MADE.fetch_add(1, Ordering::Relaxed)));
     let mut gcc = Command::new("cc");
     gcc.arg("-O1").arg("-o").arg(&unfinished).arg(source);
@@ -66,7 +66,7 @@ pub(crate) fn compile(name: &str, source: &Path, headers: &Path, libraries: Opti
     program
 }
 
-/// The output of a program, with variables set; its errors where it fails.
+/// Runs a program with variables set. Returns its output and errors, as `Err` if it fails.
 pub(crate) fn run(program: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Result<String, String> {
     let mut command = Command::new(program);
     let done = command.args(arguments).envs(variables.iter().copied()).output().expect("the program runs");

@@ -74,7 +74,7 @@ impl Engine {
     }
 }
 
-/// Mean KL divergence from the first to the second.
+/// Mean KL divergence of the second from the first.
 fn divergence(words: usize, first: &[f32], second: &[f32]) -> f64 {
     let normalise = |logits: &[f32]| {
         let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
