@@ -56,7 +56,7 @@ impl DenseCache {
     /// evicted.
     ///
     /// # Errors
-    /// As [`KvShape::check`]; another number of kinds than layers, or a window of 0 tokens.
+    /// Those of [`KvShape::check`]; another number of kinds than layers, or a window of 0 tokens.
     #[doc(hidden)]
     pub fn with_kinds(shape: KvShape, kinds: Vec<LayerKind>) -> Result<Self, CacheError> {
         shape.check()?;

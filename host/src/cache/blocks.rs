@@ -34,7 +34,7 @@ impl KvCache {
     /// is the same.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`KvCache::key_blocks`].
     #[doc(hidden)]
     pub fn value_blocks(&self, layer: usize, kv_head: usize) -> Result<Vec<Encoded>, CacheError> {
         blocks(Head::values(self.head(layer, kv_head)?))

@@ -36,10 +36,10 @@ pub enum LayerPolicy {
 }
 
 impl LayerPolicy {
-    /// Codecs of layer `layer` of `num_layers` where `default` is the pair of those that the policy does not name.
+    /// Codecs of layer `layer` of `num_layers`. `default` is the pair of layers that the policy does not name.
     ///
     /// # Panics
-    /// The layer is not below `num_layers`, or the policy is not one for so many.
+    /// The layer is not below `num_layers`, or the policy is for another number of layers.
     pub fn codecs(&self, layer: usize, num_layers: usize, default: KvPair) -> KvPair {
         match self {
             Self::Uniform => default,

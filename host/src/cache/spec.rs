@@ -15,16 +15,16 @@ pub enum Centring {
     Off,
     /// Keys are stored less the mean of the earlier keys.
     On,
-    /// As `On` where the mean holds at least 5 % of the keys' energy, else as `Off`;
-    /// decided for every layer and KV head.
+    /// `On` if the mean holds at least 5 % of the keys' energy, else `Off`. Each layer and KV head decides
+    /// for itself.
     #[default]
     Auto,
 }
 
 /// Share of energy in the mean from which [`Centring::Auto`] centres.
 ///
-/// Subtracting a mean with a share s of the energy divides the squared error by 1 / (1 - s), so
-/// below a few percent the gain is smaller than the spread between rotation seeds.
+/// Subtracting a mean with a share s of the energy divides the squared error by 1 / (1 - s). Below a few
+/// percent the gain is smaller than the spread between rotation seeds.
 pub(super) const AUTO_SHARE: f32 = 0.05;
 
 /// Number of keys in the first mean. They wait uncompressed until there are this many.

@@ -52,7 +52,7 @@ impl AtomicFile {
     /// [`AtomicFile::create`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`AtomicFile::create`].
     #[doc(hidden)]
     pub fn create_shared(path: &Path, existing: Existing) -> io::Result<Self> {
         Self::begin(path, existing, 0o666)
