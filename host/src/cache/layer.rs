@@ -36,7 +36,8 @@ pub enum LayerPolicy {
 }
 
 impl LayerPolicy {
-    /// Codecs of layer `layer` of `num_layers`. `default` is the pair of layers that the policy does not name.
+    /// Codecs of layer `layer` of `num_layers`. `default` is the pair of layers that the policy does not
+    /// name.
     ///
     /// # Panics
     /// The layer is not below `num_layers`, or the policy is for another number of layers.

@@ -14,10 +14,11 @@
 //! nothing ([`LayerKind`]). Attention reads codes directly. Only tokens of a chunk that some of its queries
 //! see uncompressed are decoded, once each.
 //!
-//! **Centring.** Softmax ignores a constant added to all logits, so keys may be stored as k - mu. The logit of
-//! an encoded key becomes `dot + <q, mu>`, exact beside uncompressed ones. The first page takes the mean of the
-//! first 64 keys that leave the hot window; until then they wait, uncompressed. Whenever the pages have doubled,
-//! the next page takes the mean of all keys before it. Centring rescues models whose key bias dwarfs the signal.
+//! **Centring.** Softmax ignores a constant added to all logits, so keys may be stored as k - mu. The logit
+//! of an encoded key becomes `dot + <q, mu>`, exact beside uncompressed ones. The first page takes the mean
+//! of the first 64 keys that leave the hot window; until then they wait, uncompressed. Whenever the pages
+//! have doubled, the next page takes the mean of all keys before it. Centring rescues models whose key bias
+//! dwarfs the signal.
 //!
 //! **Failure.** A failed operation leaves the length and the contents of every head unchanged. Tokens that it
 //! encoded stay encoded, unless the operation had 256 tokens or more. Memory whose size depends on the

@@ -28,8 +28,8 @@ pub(super) fn list() -> MutexGuard<'static, Vec<PathBuf>> {
     UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A guard: while it exists, no [`super::AtomicFile`] and no [`super::folder::AtomicFolder`] of the process is
-/// begun, committed or dropped. Other threads wait.
+/// A guard: while it exists, no [`super::AtomicFile`] and no [`super::folder::AtomicFolder`] of the process
+/// is begun, committed or dropped. Other threads wait.
 #[derive(Debug)]
 pub struct Removed {
     _files: MutexGuard<'static, Vec<PathBuf>>,
