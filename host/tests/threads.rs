@@ -42,7 +42,7 @@ fn asking_for_threads() {
     tqkv::unstable::threads::start_with(3).unwrap();
     KvCache::new(CacheSpec::new(1, 2, 1, 64)).unwrap();
     tqkv::unstable::threads::start_with(3).unwrap();
-    assert!(refused(2).contains("2 are asked for, 3 have been started before"), "{}", refused(2));
+    assert!(refused(2).contains("2 is not possible: 3 have started already"), "{}", refused(2));
     assert_eq!(tqkv::unstable::threads::running(), Ok(3));
 }
 

@@ -27,7 +27,7 @@ impl GpuCache {
             let tokens = self.layers[0].lengths[sequence];
             if let Some(other) = self.layers.iter().position(|layer| layer.lengths[sequence] != tokens) {
                 return Err(GpuError::BadStep(format!(
-                    "sequence {sequence} has {tokens} tokens in layer 0 and {} in layer {other}; a step needs as many in all",
+                    "sequence {sequence} has {tokens} tokens in layer 0 and {} in layer {other}; a step needs the same number in all layers",
                     self.layers[other].lengths[sequence]
                 )));
             }

@@ -107,7 +107,7 @@ fn write_or_compare(path: &Path, text: &str, check: bool) -> Result<(), String> 
     } else if fs::read_to_string(path).is_ok_and(|committed| committed == text) {
         Ok(())
     } else {
-        Err(format!("{} is not what the source gives: run cargo xtask ptx", path.display()))
+        Err(format!("{} differs from what the source gives: run cargo xtask ptx", path.display()))
     }
 }
 
@@ -117,9 +117,9 @@ fn register_table(all: &[BTreeMap<String, Cost>]) -> String {
     let head_dims = tqkv_gpu::HEAD_DIMS;
     let mut text = format!(
         "# Registers of the GPU kernels\n\n{}, ptxas {assembler}; all {} kernels of both: 0 bytes of stack, 0 spills, \
-         0 calls.\nAttention on tensor cores: the most of any format for keys and values, and of any beside the last, as \
-         constants.\nEncoders: keys and values side by side, as one kernel, of this codec (of the last also beside the first).\nWritten by \
-         `cargo xtask ptx`.\n\n| kernel |{}\n| --- |{}\n",
+         0 calls.\nAttention on tensor cores: formats are constants; the maximum over pairs of equal formats, \
+         and over pairs with the last format.\nEncoders: keys and values side by side, as one kernel, both of this codec; the last codec also \
+         with the first.\nWritten by `cargo xtask ptx`.\n\n| kernel |{}\n| --- |{}\n",
         ARCHITECTURES.join(" / "),
         kernels().len(),
         head_dims.map(|dim| format!(" d{dim} |")).concat(),
