@@ -2,11 +2,11 @@
 
 #![allow(unsafe_code, reason = "the host calls functions with pointers")]
 
-use crate::abi::{self, Backend, BackendFunctions, Tensor};
+use crate::abi::{self, Backend, BackendFunctions, Device, Tensor};
 use crate::host::{self, Operation};
 use crate::serve;
 use crate::tensor::View;
-use crate::{device, threads::Threads};
+use crate::threads::Threads;
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -15,8 +15,8 @@ const COMPUTE: i32 = 16;
 
 static GUID: [u8; 16] = *b"tqkv kv cache 01";
 
-/// A new back end. The host frees it by its function `free`.
-pub(crate) fn new() -> *mut Backend {
+/// A new back end of a device. The host frees it by its function `free`.
+pub(crate) fn new(device: *mut Device) -> *mut Backend {
     let functions = BackendFunctions {
         get_name: name,
         free,
@@ -36,7 +36,7 @@ pub(crate) fn new() -> *mut Backend {
         graph_optimize: None,
     };
     let context = Box::into_raw(Box::new(Threads::default())).cast();
-    Box::into_raw(Box::new(Backend { guid: &raw const GUID, functions, device: device::device(), context }))
+    Box::into_raw(Box::new(Backend { guid: &raw const GUID, functions, device, context }))
 }
 
 unsafe extern "C" fn name(_: *mut Backend) -> *const c_char {

@@ -3,16 +3,17 @@
 #![allow(unsafe_code, reason = "the host calls functions with pointers")]
 
 use crate::abi::{self, Buffer, BufferFunctions, BufferType, BufferTypeFunctions2, BufferTypeFunctions3};
-use crate::abi::{BufferTypeOf, Tensor};
+use crate::abi::{BufferTypeOf, Device, Tensor};
 use crate::cache::{Side, Store};
+use crate::host;
 use crate::options::Options;
+use crate::settings::options;
 use crate::tensor::View;
-use crate::{device, host};
 use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 /// Alignment of tensors in bytes, which is that of a line of pages.
 const ALIGNMENT: usize = 64;
@@ -45,7 +46,7 @@ impl Cached {
     ///
     /// Returns true if rows are then in heads of `dim`; false if the layer's codec lacks that head dim.
     pub(crate) fn divide(&self, side: Side, dim: usize) -> bool {
-        let (key, value) = self.options.codecs(self.layer, self.layers.load(Ordering::Relaxed));
+        let (key, value) = self.options.held.codecs(self.layer, self.layers.load(Ordering::Relaxed));
         self.store().divide(dim, if side == Side::Keys { key } else { value })
     }
 
@@ -99,7 +100,7 @@ impl Drop for Space {
 unsafe fn space<'a>(buffer: *mut Buffer) -> Option<&'a Space> {
     // SAFETY: the caller keeps this function's contract.
     let buffer = unsafe { buffer.as_ref() }?;
-    if buffer.kind != kind() || buffer.context.is_null() {
+    if !is_ours(buffer.kind) || buffer.context.is_null() {
         return None;
     }
     // SAFETY: `alloc` sets the context of every buffer of this type to a `Space`.
@@ -114,7 +115,7 @@ pub(crate) unsafe fn is_cached(tensor: &View<'_>) -> bool {
     let root = tensor.root();
     // SAFETY: the caller keeps this function's contract.
     let buffer = unsafe { root.get().buffer.as_ref() };
-    buffer.is_some_and(|buffer| buffer.kind == kind()) && side(&root).is_some()
+    buffer.is_some_and(|buffer| is_ours(buffer.kind)) && side(&root).is_some()
 }
 
 /// Keys or values, by the name that the host gives the tensor.
@@ -162,16 +163,25 @@ fn layer(name: &[u8]) -> usize {
     number.and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// The one buffer type, in the layout of the host's interface version.
-pub(crate) fn kind() -> *mut BufferType {
-    #[derive(Debug)]
-    struct Kind(*mut BufferType);
-    // SAFETY: the struct is made once and only read afterwards.
-    unsafe impl Send for Kind {}
-    // SAFETY: as above.
-    unsafe impl Sync for Kind {}
-    static KIND: LazyLock<Kind> = LazyLock::new(|| {
-        let (device, context) = (device::device(), null_mut());
+/// A buffer type that is made once and only read afterwards.
+#[derive(Debug)]
+struct Kind(*mut BufferType);
+// SAFETY: nothing writes to the struct after `kind` made it.
+unsafe impl Send for Kind {}
+// SAFETY: as above.
+unsafe impl Sync for Kind {}
+
+static KIND: OnceLock<Kind> = OnceLock::new();
+
+/// True for the buffer type of this back end. It does not exist before the first call of [`kind`].
+pub(crate) fn is_ours(kind: *mut BufferType) -> bool {
+    KIND.get().is_some_and(|ours| ours.0 == kind)
+}
+
+/// The one buffer type, in the layout of the host's interface version. The first call sets its device.
+pub(crate) fn kind(device: *mut Device) -> *mut BufferType {
+    let make = || {
+        let context = null_mut();
         let functions = BufferTypeFunctions2 {
             get_name: name,
             alloc_buffer: alloc,
@@ -194,8 +204,8 @@ pub(crate) fn kind() -> *mut BufferType {
             is_host,
         };
         Kind(Box::into_raw(Box::new(BufferTypeOf { functions, device, context })).cast())
-    });
-    KIND.0
+    };
+    KIND.get_or_init(make).0
 }
 
 unsafe extern "C" fn name(_: *mut BufferType) -> *const c_char {
@@ -212,7 +222,7 @@ unsafe extern "C" fn is_host(_: *mut BufferType) -> bool {
 }
 
 unsafe extern "C" fn alloc(kind: *mut BufferType, size: usize) -> *mut Buffer {
-    let (Ok(host), Some(options)) = (host::host(), device::options()) else { return null_mut() };
+    let (Ok(host), Some(options)) = (host::host(), options()) else { return null_mut() };
     let size = size.max(1);
     // SAFETY: an anonymous mapping at any address touches no other memory; the result is checked.
     let base = unsafe {
@@ -291,7 +301,7 @@ unsafe extern "C" fn init(buffer: *mut Buffer, tensor: *mut Tensor) -> c_int {
         options: space.options.clone(),
         layer,
         layers: space.layers.clone(),
-        store: Mutex::new(Store::new(side, &space.options, width, slots, streams)),
+        store: Mutex::new(Store::new(side, &space.options.held, width, slots, streams)),
         is_plain: AtomicBool::new(false),
     };
     let mut list = space.cached.write().unwrap_or_else(PoisonError::into_inner);

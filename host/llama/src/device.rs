@@ -8,13 +8,12 @@ use crate::abi::{
 use crate::backend;
 use crate::buffer;
 use crate::host::{self, Operation};
-use crate::options::Options;
 use crate::serve;
+use crate::settings::{set_options, wrong_options};
 use crate::tensor::View;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
-use std::sync::{Arc, LazyLock, PoisonError, RwLock};
-use tqkv_simd::Level;
+use std::sync::LazyLock;
 
 /// Data that is only read and never moves after it is made.
 struct Fixed<T>(*mut T);
@@ -27,31 +26,6 @@ impl<T> Fixed<T> {
     fn new(value: T) -> Self {
         Self(Box::into_raw(Box::new(value)))
     }
-}
-
-/// The settings of buffers that are made from now on, or the error in them.
-static OPTIONS: LazyLock<RwLock<Result<Arc<Options>, String>>> = LazyLock::new(|| {
-    let level = Level::detect().map_err(|error| error.to_string());
-    RwLock::new(level.and_then(|_| Options::from_environment()).map(Arc::new))
-});
-
-/// The user's settings; none where they are wrong. [`ggml_backend_init`] has then printed the error.
-pub(crate) fn options() -> Option<Arc<Options>> {
-    OPTIONS.read().unwrap_or_else(PoisonError::into_inner).as_ref().ok().cloned()
-}
-
-/// The error in the settings: one line that says what is wrong and what is accepted.
-fn wrong_options() -> Option<String> {
-    OPTIONS.read().unwrap_or_else(PoisonError::into_inner).as_ref().err().cloned()
-}
-
-/// Applies a policy text to the buffers that are made from now on.
-fn set_options(text: &str) -> Result<(), String> {
-    let mut options = OPTIONS.write().unwrap_or_else(PoisonError::into_inner);
-    let old = options.as_ref().map_err(Clone::clone)?;
-    let new = Options::clone(old).with(text)?;
-    *options = Ok(Arc::new(new));
-    Ok(())
 }
 
 /// The entry point that the host looks for in the library of a back end.
@@ -83,7 +57,7 @@ fn reg() -> *mut Reg {
 }
 
 /// The one device.
-pub(crate) fn device() -> *mut Device {
+fn device() -> *mut Device {
     static DEVICE: LazyLock<Fixed<Device>> = LazyLock::new(|| {
         Fixed::new(Device {
             functions: DeviceFunctions {
@@ -193,11 +167,11 @@ unsafe extern "C" fn init(_: *mut Device, parameters: *const c_char) -> *mut Bac
             return null_mut();
         }
     }
-    backend::new()
+    backend::new(device())
 }
 
 unsafe extern "C" fn buffer_type(_: *mut Device) -> *mut BufferType {
-    buffer::kind()
+    buffer::kind(device())
 }
 
 /// True if an operation is served. Served are views, and the operations on a cache that `serve` accepts. The
@@ -219,5 +193,5 @@ unsafe extern "C" fn supports_op(_: *mut Device, tensor: *const Tensor) -> bool 
 /// True for buffers of this back end, and for memory that the host's own operations read.
 unsafe extern "C" fn supports_buft(_: *mut Device, kind: *mut BufferType) -> bool {
     // SAFETY: the host passes a valid buffer type.
-    kind == buffer::kind() || host::host().is_ok_and(|host| unsafe { host.is_host(kind) })
+    buffer::is_ours(kind) || host::host().is_ok_and(|host| unsafe { host.is_host(kind) })
 }

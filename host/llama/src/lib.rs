@@ -13,6 +13,7 @@ pub mod host;
 pub mod options;
 mod policy;
 mod serve;
+mod settings;
 mod tensor;
 mod threads;
 

@@ -1,38 +1,16 @@
 //! The user's settings, from environment variables or from the parameters that the host gives the device.
 
 use crate::policy;
-use tqkv::Effort;
-use tqkv::cache::{KvPair, LayerPolicy};
-use tqkv_core::CodecId;
 
-/// How caches are held.
-#[derive(Clone, Debug, PartialEq, Eq)]
+pub use crate::policy::Held;
+
+/// The settings of a buffer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Codecs of keys and values; f16 for both keeps every row as it is written.
-    pub kv: KvPair,
-    /// Layers with codecs of their own.
-    pub layers: LayerPolicy,
-    /// Newest writes of a stream that stay f16.
-    pub hot: usize,
-    /// First slots of a stream that stay f16.
-    pub sinks: usize,
-    /// How far the encoder searches.
-    pub effort: Effort,
+    /// How caches are held.
+    pub held: Held,
     /// Print declared and held bytes when a cache is freed.
     pub log: bool,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            kv: (CodecId::S4, CodecId::S4),
-            layers: LayerPolicy::Uniform,
-            hot: 64,
-            sinks: 4,
-            effort: Effort::Default,
-            log: false,
-        }
-    }
 }
 
 impl Options {
@@ -68,20 +46,16 @@ impl Options {
     /// # Errors
     /// A line that says what is wrong and what is accepted.
     pub fn with(mut self, text: &str) -> Result<Self, String> {
-        policy::read(text, &mut self)?;
+        self.held = policy::read(text, &self.held)?;
         Ok(self)
-    }
-
-    /// Codecs of layer `layer`, counted from 0, in a model of `layers` layers.
-    pub fn codecs(&self, layer: usize, layers: usize) -> KvPair {
-        self.layers.codecs(layer, layers.max(layer + 1), self.kv)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use CodecId::{I8, S4, T2, T4};
+    use tqkv::Effort;
+    use tqkv_core::CodecId::{I8, S4, T2, T4};
 
     fn read(name: &'static str, value: &'static str) -> Result<Options, String> {
         Options::read(|asked| (asked == name).then(|| value.to_owned()))
@@ -90,18 +64,18 @@ mod tests {
     #[test]
     fn policies_are_understood() {
         assert_eq!(Options::read(|_| None).unwrap(), Options::default());
-        assert_eq!(read("TQKV_KV", "compact").unwrap().kv, (T4, T2));
-        assert_eq!(read("TQKV_KV", "T4,t2").unwrap().kv, (T4, T2));
-        assert_eq!(read("TQKV_KV", "s4").unwrap().kv, (S4, S4));
+        assert_eq!(read("TQKV_KV", "compact").unwrap().held.kv, (T4, T2));
+        assert_eq!(read("TQKV_KV", "T4,t2").unwrap().held.kv, (T4, T2));
+        assert_eq!(read("TQKV_KV", "s4").unwrap().held.kv, (S4, S4));
         assert!(read("TQKV_LOG", "1").unwrap().log);
         let options = read("TQKV_KV", "t4,t2 hot=0 sinks=8 effort=fast layer-kv=tail:1:i8").unwrap();
-        assert_eq!((options.hot, options.sinks, options.effort), (0, 8, Effort::Fast));
-        let codecs = |options: &Options| [0, 1, 2, 3].map(|layer| options.codecs(layer, 4));
+        assert_eq!((options.held.hot, options.held.sinks, options.held.effort), (0, 8, Effort::Fast));
+        let codecs = |options: &Options| [0, 1, 2, 3].map(|layer| options.held.codecs(layer, 4));
         assert_eq!(codecs(&options), [(T4, T2), (T4, T2), (T4, T2), (I8, I8)]);
         let last = read("TQKV_KV", "t4,t2 last:i8").unwrap();
         assert_eq!(codecs(&last), codecs(&options));
         let other = options.with("layer-kv=boundary:1:t4,i8").unwrap();
-        assert_eq!((codecs(&other), other.hot), ([(T4, I8), (T4, T2), (T4, T2), (T4, I8)], 0));
+        assert_eq!((codecs(&other), other.held.hot), ([(T4, I8), (T4, T2), (T4, T2), (T4, I8)], 0));
         let other = other.with("s4 layer-kv=gradient:i8/s4").unwrap();
         assert_eq!(codecs(&other), [(I8, I8), (I8, I8), (S4, S4), (S4, S4)]);
     }

@@ -1,32 +1,65 @@
-//! Reads a policy text of the library into options: `t4,t2 hot=64 sinks=4 last:t4`.
+//! How caches are held, and the policy texts that say so: `t4,t2 hot=64 sinks=4 last:t4`.
 
-use crate::options::Options;
-use tqkv::cache::{CacheSpec, Policy};
+use tqkv::Effort;
+use tqkv::cache::{CacheSpec, KvPair, LayerPolicy, Policy};
 use tqkv_core::{AnyCodec, CodecId, Options as CodecOptions};
 use tqkv_simd::page::KeyPages;
 
 /// Most exact tokens that a text may ask for.
 const MOST: usize = 1 << 20;
 
-/// Sets the options that a text names and leaves the rest.
+/// How caches are held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Codecs of keys and values; f16 for both keeps every row as it is written.
+    pub kv: KvPair,
+    /// Layers with codecs of their own.
+    pub layers: LayerPolicy,
+    /// Newest writes of a stream that stay f16.
+    pub hot: usize,
+    /// First slots of a stream that stay f16.
+    pub sinks: usize,
+    /// How far the encoder searches.
+    pub effort: Effort,
+}
+
+impl Default for Held {
+    fn default() -> Self {
+        Self {
+            kv: (CodecId::S4, CodecId::S4),
+            layers: LayerPolicy::Uniform,
+            hot: 64,
+            sinks: 4,
+            effort: Effort::Default,
+        }
+    }
+}
+
+impl Held {
+    /// Codecs of layer `layer`, counted from 0, in a model of `layers` layers.
+    pub fn codecs(&self, layer: usize, layers: usize) -> KvPair {
+        self.layers.codecs(layer, layers.max(layer + 1), self.kv)
+    }
+}
+
+/// Applies a policy text; settings that it does not name stay as in `held`.
 ///
 /// # Errors
 /// A line that says what is wrong and what is expected.
-pub(crate) fn read(text: &str, options: &mut Options) -> Result<(), String> {
+pub(crate) fn read(text: &str, held: &Held) -> Result<Held, String> {
     let policy: Policy = text.parse().map_err(|error| format!("{error}"))?;
-    let effort = CodecOptions::DEFAULT.effort(options.effort);
+    let effort = CodecOptions::DEFAULT.effort(held.effort);
     let plain = CacheSpec::new(1, 1, 1, 128);
-    let held = plain.clone().codecs(options.kv.0, options.kv.1).hot(options.hot).sinks(options.sinks);
-    let spec = policy.apply(held.layers(options.layers.clone()).options(effort));
-    let set = Options {
+    let old = plain.clone().codecs(held.kv.0, held.kv.1).hot(held.hot).sinks(held.sinks);
+    let spec = policy.apply(old.layers(held.layers.clone()).options(effort));
+    let set = Held {
         kv: (spec.key, spec.value),
         layers: spec.layers.clone(),
         hot: spec.hot,
         sinks: spec.sinks,
         effort: spec.options.effort,
-        log: options.log,
     };
-    // Every other option must be as it is by default.
+    // Every other setting must be as it is by default.
     let rest = spec.codecs(plain.key, plain.value).layers(plain.layers.clone());
     let rest = rest.hot(plain.hot).sinks(plain.sinks).options(plain.options);
     if rest != plain {
@@ -44,8 +77,7 @@ pub(crate) fn read(text: &str, options: &mut Options) -> Result<(), String> {
         let served = served.collect::<Vec<_>>().join(", ");
         return Err(format!("{} is not valid in llama.cpp: expected one of {served}", codec.name()));
     }
-    *options = set;
-    Ok(())
+    Ok(set)
 }
 
 /// More layers than models have, so that every step of a gradient has one.

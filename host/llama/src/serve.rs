@@ -6,10 +6,10 @@
 #![allow(unsafe_code, reason = "operands are tensors of the host's")]
 
 use crate::buffer;
-use crate::cache::attend::{Asked, Rule, Track, attend as attend_head};
+use crate::cache::attend::attend as attend_head;
 use crate::cache::rope::{self, Rope};
-use crate::cache::{Format, Side, Store};
-use crate::device::options;
+use crate::cache::{Asked, Format, Rule, Side, Store, Track};
+use crate::settings::options;
 use crate::tensor::View;
 use crate::threads::Threads;
 use half::f16;
@@ -240,14 +240,16 @@ pub(crate) unsafe fn can_attend(op: &View<'_>) -> bool {
     // SAFETY: the caller keeps this function's contract.
     let (Some(asked), Some(options)) = (unsafe { Attending::new(op) }, options()) else { return false };
     buffer::end_of_buffers();
-    [(&asked.keys, options.kv.0), (&asked.values, options.kv.1)].into_iter().all(|((view, heads), id)| {
-        // SAFETY: the caller keeps this function's contract.
-        match unsafe { buffer::cached(view) } {
-            Some((cached, _)) => cached.divide(heads.side, heads.dim),
-            // Before the host allocates the buffer there is no row to divide.
-            None => Store::format_of(heads.side, id, &options, heads.width, heads.dim).is_some(),
-        }
-    })
+    [(&asked.keys, options.held.kv.0), (&asked.values, options.held.kv.1)].into_iter().all(
+        |((view, heads), id)| {
+            // SAFETY: the caller keeps this function's contract.
+            match unsafe { buffer::cached(view) } {
+                Some((cached, _)) => cached.divide(heads.side, heads.dim),
+                // Before the host allocates the buffer there is no row to divide.
+                None => Store::format_of(heads.side, id, &options.held, heads.width, heads.dim).is_some(),
+            }
+        },
+    )
 }
 
 /// Most queries of a task, so that its working memory stays in the second-level cache.

@@ -2,9 +2,9 @@
 //!
 //! Such slots exist where the codec of one side is f16, or where a row of one side cannot be encoded.
 
-use super::attend::Track;
-use super::format::Pages;
-use super::stream::{Place, SLOTS};
+use super::format::{Pages, SLOTS};
+use super::stream::Place;
+use super::task::Track;
 use half::slice::HalfFloatSliceExt;
 use tqkv_simd::codec;
 use tqkv_simd::page::{MAX_HEADS, row_sums};

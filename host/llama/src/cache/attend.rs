@@ -6,10 +6,8 @@
 
 use super::codes;
 use super::exact;
-use super::format::Format;
-use super::stream::{SLOTS, Stream};
-use half::f16;
-use half::slice::HalfFloatSliceExt;
+use super::format::SLOTS;
+use super::task::{Asked, Rule, Seen, Task, Track};
 use rayon::prelude::*;
 use std::cell::RefCell;
 use std::ops::Range;
@@ -21,78 +19,6 @@ const PART_ROWS: usize = 1024;
 /// Most pages of a part.
 const PART_PAGES: usize = PART_ROWS / SLOTS;
 
-/// The settings that all queries of an operation share.
-#[derive(Clone, Copy, Debug)]
-pub struct Rule {
-    /// Factor of logits.
-    pub scale: f32,
-    /// Logits l become cap * tanh(l / cap); 0 for none.
-    pub soft_cap: f32,
-    /// Number of slots that are attended to, from the first on.
-    pub slots: usize,
-}
-
-/// The settings of one query.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Asked<'a> {
-    /// One number per slot, added to the logits; -inf hides the slot. Empty for no mask. All query heads of a
-    /// token may share one slice.
-    pub mask: &'a [f16],
-    /// Factor of the mask.
-    pub slope: f32,
-    /// A logit that takes weight but has no value (a learned sink).
-    pub sink: Option<f32>,
-}
-
-impl Asked<'_> {
-    /// True if both queries share one mask slice.
-    pub(super) fn is_beside(&self, other: &Self) -> bool {
-        std::ptr::eq(self.mask, other.mask)
-    }
-
-    /// The mask of slots `from..to`. Slots past the end of the mask are seen; the result leaves them out.
-    pub(super) fn mask_of(&self, from: usize, to: usize) -> &[f16] {
-        self.mask.get(from..to.min(self.mask.len())).unwrap_or_default()
-    }
-}
-
-const MINUS_INFINITY: u16 = 0xfc00;
-
-/// True if a mask shows one of its own slots. Slots past its end, which are seen too, do not count.
-pub(super) fn shows_any(mask: &[f16]) -> bool {
-    !mask.iter().fold(true, |hidden, x| hidden & (x.to_bits() == MINUS_INFINITY))
-}
-
-/// True if a mask changes a logit.
-pub(super) fn changes_any(mask: &[f16]) -> bool {
-    mask.iter().fold(false, |changed, x| changed | (x.to_bits() != 0))
-}
-
-/// Adds a mask times its factor to logits; `wide` is working memory.
-pub(super) fn add_mask(logits: &mut [f32], mask: &[f16], slope: f32, wide: &mut Vec<f32>) {
-    wide.resize(mask.len(), 0.0);
-    mask.convert_to_f32_slice(wide);
-    logits.iter_mut().zip(&*wide).for_each(|(logit, mask)| *logit += slope * mask);
-}
-
-/// Logits l become cap * tanh(l / cap); a cap of 0 changes nothing.
-pub(super) fn cap(logits: &mut [f32], soft_cap: f32) {
-    if soft_cap != 0.0 {
-        logits.iter_mut().for_each(|x| *x = soft_cap * (*x / soft_cap).tanh());
-    }
-}
-
-/// The keys or the values of one KV head in one stream.
-#[derive(Clone, Copy, Debug)]
-pub struct Track<'a> {
-    /// The stream, with all its heads.
-    pub stream: &'a Stream,
-    /// The format of the heads.
-    pub format: &'a Format,
-    /// Index of the head.
-    pub head: usize,
-}
-
 /// Slots that are attended to at once.
 #[derive(Clone, Debug)]
 enum Part {
@@ -100,12 +26,6 @@ enum Part {
     Exact(Range<usize>),
     /// Coded and empty slots of pages.
     Pages(Range<usize>),
-}
-
-/// Result of a part: the softmax state of each query, and weighted sums of values (`[n, value_dim]`).
-pub(super) struct Seen {
-    pub(super) state: Vec<Attention>,
-    pub(super) sums: Vec<f32>,
 }
 
 /// Working memory of a thread, kept from call to call.
@@ -116,16 +36,6 @@ struct Scratch {
 }
 
 thread_local!(static SCRATCH: RefCell<Scratch> = RefCell::default());
-
-/// Keys, values and n queries (`[n, head_dim]`) with their settings.
-#[derive(Clone, Copy)]
-pub(super) struct Task<'a> {
-    pub(super) rule: &'a Rule,
-    pub(super) keys: Track<'a>,
-    pub(super) values: Track<'a>,
-    pub(super) asked: &'a [Asked<'a>],
-    pub(super) queries: &'a [f32],
-}
 
 /// Attends with any number of queries (`[n, head_dim]`, one of `asked` each); `out` is `[n, value_dim]`.
 ///
@@ -173,13 +83,5 @@ impl Task<'_> {
             Part::Exact(rows) => exact::attend(self, rows.clone(), &mut scratch.exact),
             Part::Pages(pages) => codes::attend(self, pages.clone(), &mut scratch.codes),
         })
-    }
-}
-
-impl Seen {
-    /// The state before any slot: no weight, and sums of 0.
-    pub(super) fn nothing(task: &Task<'_>) -> Self {
-        let n = task.asked.len();
-        Self { state: vec![Attention::EMPTY; n], sums: vec![0.0; n * task.values.format.dim] }
     }
 }

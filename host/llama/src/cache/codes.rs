@@ -2,10 +2,10 @@
 //! skipped, because [`super::exact`] attends to them.
 
 use super::apart;
-use super::attend::{Asked, Seen, Task, Track, add_mask, cap, changes_any, shows_any};
-use super::format::Pages;
+use super::format::{Pages, SLOTS};
 use super::means::Means;
-use super::stream::{Place, SLOTS, Stream};
+use super::stream::{Place, Stream};
+use super::task::{Asked, Seen, Task, Track, add_mask, cap, changes_any, shows_any};
 use std::ops::Range;
 use tqkv_simd::codec;
 use tqkv_simd::page::{Attention, Line, MAX_HEADS, Queries, rescale, soften};

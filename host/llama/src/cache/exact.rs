@@ -1,7 +1,7 @@
 //! Attention over exact rows: row by row for up to eight queries, as products of matrices for more.
 
 use super::apart;
-use super::attend::{Asked, Seen, Task, Track, add_mask, cap, changes_any, shows_any};
+use super::task::{Asked, Seen, Task, Track, add_mask, cap, changes_any, shows_any};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use std::ops::Range;

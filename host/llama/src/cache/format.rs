@@ -1,9 +1,11 @@
 //! How the vectors of one side of a KV head are encoded and arranged.
 
-use super::stream::SLOTS;
 use tqkv_core::{AnyCodec, CodecId, Effort, Options};
 use tqkv_simd::page::{KeyPages, Line, ValuePages};
 use tqkv_simd::{Level, codec};
+
+/// Slots per page.
+pub const SLOTS: usize = 128;
 
 /// The role of vectors in attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

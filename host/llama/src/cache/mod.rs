@@ -7,6 +7,7 @@
 //! | `means.rs` | the means that are subtracted from keys |
 //! | `store.rs` | all streams of a tensor, as rows and as ranges of bytes |
 //! | `rope.rs` | the rotation of keys by a shift of positions |
+//! | `task.rs` | the operands and the result of attention over one part of the slots |
 //! | `attend.rs` | attention of the queries of one KV head, in parts that are merged |
 //! | `codes.rs` | attention over pages of codes |
 //! | `apart.rs` | sums of slots that are exact on one side and codes on the other |
@@ -21,7 +22,9 @@ mod means;
 pub mod rope;
 mod store;
 mod stream;
+mod task;
 
-pub use format::{Format, Side};
+pub use format::{Format, SLOTS, Side};
 pub use store::Store;
-pub use stream::{SLOTS, Stream};
+pub use stream::Stream;
+pub use task::{Asked, Rule, Track};

@@ -1,9 +1,9 @@
 //! The rotation of keys by a shift of positions, with the formulas of the host's own `ROPE`.
 
-use super::Format;
+use super::format::{Format, SLOTS};
 use super::means;
 use super::store::Store;
-use super::stream::{Place, SLOTS, Stream};
+use super::stream::{Place, Stream};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 

@@ -1,8 +1,8 @@
 //! One tensor of the cache as the host sees it: rows of f16, stream by stream.
 
-use super::format::{Format, Side};
-use super::stream::{SLOTS, Stream};
-use crate::options::Options;
+use super::format::{Format, SLOTS, Side};
+use super::stream::Stream;
+use crate::policy::Held;
 use half::f16;
 use tqkv_core::CodecId;
 
@@ -13,7 +13,7 @@ const TOGETHER: usize = SLOTS;
 #[derive(Debug)]
 pub struct Store {
     side: Side,
-    options: Options,
+    held: Held,
     /// Values per row.
     width: usize,
     /// Slots per stream.
@@ -24,16 +24,14 @@ pub struct Store {
 
 impl Store {
     /// An empty store of `streams` streams with `slots` rows each; a row has `width` values.
-    pub fn new(side: Side, options: &Options, width: usize, slots: usize, streams: usize) -> Self {
-        let mut store =
-            Self { side, options: options.clone(), width, slots, streams: Vec::new(), format: None };
+    pub fn new(side: Side, held: &Held, width: usize, slots: usize, streams: usize) -> Self {
+        let mut store = Self { side, held: held.clone(), width, slots, streams: Vec::new(), format: None };
         store.streams = vec![store.empty(); streams];
         store
     }
 
     fn empty(&self) -> Stream {
-        let mut stream =
-            Stream::new(self.width, (self.options.hot, self.options.sinks), self.side == Side::Keys);
+        let mut stream = Stream::new(self.width, (self.held.hot, self.held.sinks), self.side == Side::Keys);
         if let Some(format) = &self.format {
             stream.divide(format.dim);
         }
@@ -48,7 +46,7 @@ impl Store {
         if let Some(format) = &self.format {
             return format.dim == dim;
         }
-        let Some(format) = Self::format_of(self.side, id, &self.options, self.width, dim) else {
+        let Some(format) = Self::format_of(self.side, id, &self.held, self.width, dim) else {
             return false;
         };
         self.streams.iter_mut().for_each(|stream| stream.divide(dim));
@@ -58,9 +56,9 @@ impl Store {
 
     /// The format of rows of `width` values in heads of `dim`; none if `width` is no multiple or the codec
     /// lacks that head dim.
-    pub fn format_of(side: Side, id: CodecId, options: &Options, width: usize, dim: usize) -> Option<Format> {
+    pub fn format_of(side: Side, id: CodecId, held: &Held, width: usize, dim: usize) -> Option<Format> {
         let divides = dim > 0 && width.is_multiple_of(dim);
-        divides.then(|| Format::new(id, dim, side, options.effort)).flatten()
+        divides.then(|| Format::new(id, dim, side, held.effort)).flatten()
     }
 
     /// The format of the heads; none before [`Store::divide`].

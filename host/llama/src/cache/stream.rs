@@ -4,7 +4,7 @@
 //! leaves. The newest writes stay exact. The oldest leave in groups of four and become codes in pages of
 //! [`SLOTS`] slots.
 
-use super::format::Format;
+use super::format::{Format, SLOTS};
 use super::means::{self, MEAN_TOKENS, Means};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
@@ -12,9 +12,6 @@ use rayon::prelude::*;
 use std::collections::VecDeque;
 use std::ops::Range;
 use tqkv_simd::page::Line;
-
-/// Slots per page.
-pub const SLOTS: usize = 128;
 
 /// Rows that leave together, because encoders are faster with several vectors.
 const BATCH: usize = 4;

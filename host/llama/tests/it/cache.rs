@@ -1,9 +1,9 @@
 //! The cache without a host: random writes, masks and queries against sums in f64.
 
-use ggml_tqkv::cache::attend::{Asked, Rule, Track, attend};
+use ggml_tqkv::cache::attend::attend;
 use ggml_tqkv::cache::rope::{self, Rope};
-use ggml_tqkv::cache::{Side, Store};
-use ggml_tqkv::options::Options;
+use ggml_tqkv::cache::{Asked, Rule, Side, Store, Track};
+use ggml_tqkv::options::Held;
 use half::f16;
 use tqkv_core::CodecId;
 
@@ -30,7 +30,7 @@ const HEADS: usize = 2;
 const DIM: usize = 64;
 
 fn store(side: Side, id: CodecId, hot: usize) -> Store {
-    let mut store = Store::new(side, &Options { hot, ..Options::default() }, HEADS * DIM, SLOTS, 2);
+    let mut store = Store::new(side, &Held { hot, ..Held::default() }, HEADS * DIM, SLOTS, 2);
     assert!(store.divide(DIM, id));
     store
 }
