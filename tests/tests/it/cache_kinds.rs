@@ -279,18 +279,18 @@ fn specs_that_no_cache_can_have_are_refused() {
     );
     let spill = || Cold::Spill(std::env::temp_dir());
     assert!(refused(base().cold(100, spill()).cold(200, demote(CodecId::N2, CodecId::N2))).contains("spill"));
-    assert!(refused(base().kinds(vec![LayerKind::Full; 2])).contains("one a layer"));
+    assert!(refused(base().kinds(vec![LayerKind::Full; 2])).contains("one per layer"));
     assert!(refused(base().kinds(vec![LayerKind::None])).contains("no layer"));
-    assert!(refused(base().layers(LayerPolicy::Custom(vec![]))).contains("one a layer"));
+    assert!(refused(base().layers(LayerPolicy::Custom(vec![]))).contains("one per layer"));
     assert!(refused(base().layers(LayerPolicy::Gradient(vec![]))).contains("gradient"));
-    assert!(refused(base().sink_logits(vec![1.0])).contains("one a query head"));
+    assert!(refused(base().sink_logits(vec![1.0])).contains("one per query head"));
     assert!(refused(base().sink_logits(vec![f32::NAN; 2])).contains("finite"));
     assert!(refused(base().soft_cap(0.0)).contains("soft cap"));
-    assert!(refused(base().scale(f32::INFINITY)).contains("factor"));
+    assert!(refused(base().scale(f32::INFINITY)).contains("scale of the logits must be finite"));
     let mut latent = CacheSpec::mla(1, 4, 64, 16);
     latent.position_dim = 8;
     assert!(refused(latent).contains("64 (value_dim) + 8 (position_dim)"));
-    assert!(refused(base().sparse_values(1.5)).contains("share"));
+    assert!(refused(base().sparse_values(1.5)).contains("expected 0 or more, and less than 1"));
 }
 
 /// The exact cache accepts the same shapes.
