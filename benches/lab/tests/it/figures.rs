@@ -3,62 +3,8 @@
 //!
 //! A few rows by default, all with `TQKV_EXHAUSTIVE=1`.
 
-use std::fs;
-use std::path::Path;
-
-use serde_json::Value;
-
+use crate::printed::{assert_printed, cells, chosen, document, is_exhaustive, number, rows, run};
 use crate::product::product;
-use crate::support::json;
-
-fn is_exhaustive() -> bool {
-    std::env::var_os("TQKV_EXHAUSTIVE").is_some_and(|value| value == "1")
-}
-
-fn document(name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name);
-    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-fn run(args: &str) -> Value {
-    json(Path::new(env!("CARGO_MANIFEST_DIR")), &args.split_whitespace().collect::<Vec<_>>())
-}
-
-fn number(row: &Value, name: &str) -> f64 {
-    row[name].as_f64().unwrap_or_else(|| panic!("{name} in {row}"))
-}
-
-/// The rows of a document below the line that begins with `head`, up to an empty line.
-fn rows(text: &str, head: &str) -> Vec<String> {
-    let mut lines = text.lines().skip_while(|line| !line.trim().starts_with(head));
-    assert!(lines.next().is_some(), "no line begins with {head}");
-    let is_row = |line: &&str| !line.trim().is_empty() && !line.starts_with("```");
-    lines.take_while(is_row).filter(|line| !line.starts_with("| ---")).map(str::to_owned).collect()
-}
-
-/// Cells of a row of a Markdown table.
-fn cells(row: &str) -> Vec<String> {
-    row.trim().trim_matches('|').split('|').map(|cell| cell.trim().trim_matches('*').to_owned()).collect()
-}
-
-/// Returns true if a figure equals the printed one, up to one in the last digit.
-fn assert_printed(what: &str, printed: &str, value: f64) {
-    let text = printed.trim_end_matches('%').trim().replace(',', "");
-    let wanted: f64 = text.parse().unwrap_or_else(|_| panic!("{what}: {printed} is no number"));
-    let digits = text.split_once('.').map_or(0, |(_, digits)| digits.len());
-    let last = 0.1f64.powi(digits as i32);
-    assert!((value - wanted).abs() < 1.5 * last, "{what}: printed is {printed}, measured {value}");
-}
-
-/// The rows that this run measures.
-fn chosen(rows: Vec<String>, few: &[&str]) -> Vec<String> {
-    let is_chosen = |row: &String| {
-        is_exhaustive() || few.iter().any(|few| row.trim_start().trim_start_matches("| ").starts_with(few))
-    };
-    let rows: Vec<_> = rows.into_iter().filter(is_chosen).collect();
-    assert!(!rows.is_empty(), "{few:?} is in no row");
-    rows
-}
 
 #[test]
 fn errors_of_trellis_codes_are_what_stats_measures() {

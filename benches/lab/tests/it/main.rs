@@ -11,6 +11,8 @@ mod figures;
 mod kill;
 mod needle;
 mod plots;
+#[path = "../../../../host/cli/tests/it/printed.rs"]
+mod printed;
 mod product;
 mod shell;
 mod stats;

@@ -13,6 +13,7 @@ mod kills;
 mod llama;
 mod model_commands;
 mod plans;
+mod printed;
 mod session;
 mod shell;
 mod storage;
