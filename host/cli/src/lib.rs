@@ -3,7 +3,7 @@
 //! The interface is not stable: names change with the program. Caches and files come from the library
 //! (`tqkv`), models from `tqkv-model`. Each command has a file in [`command`]. The other modules are shared
 //! by the commands: arguments, errors, output, sizes of caches ([`plan`]), names of codec pairs ([`preset`])
-//! and arrays on disk ([`array`]). [`program`] runs a program of such commands.
+//! and arrays on disk ([`mod@array`]). [`program`] runs a program of such commands.
 #![forbid(unsafe_code)]
 #![allow(
     missing_docs,

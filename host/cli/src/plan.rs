@@ -1,7 +1,7 @@
 //! Bytes per token of a cache, and the number of tokens that fit a memory budget.
 //!
 //! The bytes of a page are those that the library allocates. A running cache reports the rest of its memory
-//! in its own statistics. Shapes come from a model's `config.json` ([`config`]) or from the command line.
+//! in its own statistics. Shapes come from a model's `config.json` (`config`) or from the command line.
 
 mod config;
 mod foreign;
