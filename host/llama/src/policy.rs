@@ -2,6 +2,7 @@
 
 use tqkv::Effort;
 use tqkv::cache::{CacheSpec, KvPair, LayerPolicy, Policy};
+use tqkv::error::CacheError;
 use tqkv_core::{AnyCodec, CodecId, Options as CodecOptions};
 use tqkv_simd::page::KeyPages;
 
@@ -47,7 +48,10 @@ impl Held {
 /// # Errors
 /// A line that says what is wrong and what is expected.
 pub(crate) fn read(text: &str, held: &Held) -> Result<Held, String> {
-    let policy: Policy = text.parse().map_err(|error| format!("{error}"))?;
+    let policy: Policy = text.parse().map_err(|error| match error {
+        CacheError::BadSpec(why) => why,
+        other => other.to_string(),
+    })?;
     let effort = CodecOptions::DEFAULT.effort(held.effort);
     let plain = CacheSpec::new(1, 1, 1, 128);
     let old = plain.clone().codecs(held.kv.0, held.kv.1).hot(held.hot).sinks(held.sinks);

@@ -231,7 +231,7 @@ fn wrong_use_is_refused_in_a_line() {
     let arguments = [libraries.as_str(), &model, TEXT, "text", "2"];
     // The host refuses the library, and the model runs on the CPU.
     let unknown = tools::run(&client, &arguments, &with(&library, "q9 hot=8")).expect("it runs");
-    assert!(unknown.contains("tqkv: TQKV_KV=q9 hot=8: 'q9': accepted are"), "{unknown}");
+    assert!(unknown.contains("tqkv: TQKV_KV=q9 hot=8: kv=q9 is not valid: expected"), "{unknown}");
     let quantised = [&with(&library, "t4 hot=8")[..], &[("TYPE", "q8_0")]].concat();
     let refused = tools::run(&client, &arguments, &quantised).expect_err("no context");
     assert!(refused.contains("tqkv: cache_k_l0 is not f16"), "{refused}");
