@@ -3,6 +3,7 @@
 //! * [`cache::KvCache`] is the cache.
 //! * [`attention::AttentionCache`] is the interface between a cache and a model runner.
 //! * [`mod@file`] keeps encoded vectors on disk.
+//! * [`threads`] sets the number of threads that work on a call.
 //! * [`CodecId`] and the codec options are exported here as well, so a program needs only this crate.
 //!
 //! The codecs are in `tqkv-core`, which needs neither an allocator nor an operating system. A small model
@@ -19,7 +20,7 @@ pub mod file;
 mod matmul;
 mod memory;
 mod mmap;
-mod threads;
+pub mod threads;
 #[doc(hidden)]
 pub mod unstable;
 
@@ -29,8 +30,8 @@ pub use half::{bf16, f16};
 #[cfg(feature = "object-store")]
 pub use object_store;
 pub use tqkv_core::{
-    AnyCodec, Chunk, CodecId, DecodeError, Effort, EncodeError, HEAD_DIMS, KvError, KvShape, Options,
-    ScaleMode, ShapeError, UnknownCodec,
+    AnyCodec, Chunk, CodecId, DecodeError, Effort, EncodeError, KvError, KvShape, Options, ScaleMode,
+    ShapeError, UnknownCodec,
 };
 pub use tqkv_simd::{Level, LevelError, LevelName};
 

@@ -7,11 +7,6 @@ pub mod matmul {
     pub use crate::matmul::{Mat, MatMut, Store, product};
 }
 
-/// The threads of rayon's pool.
-pub mod threads {
-    pub use crate::threads::{running, start, start_with};
-}
-
 /// Folders that appear whole or not at all, files that a signal left, and constants of the `.tqk` format.
 pub mod file {
     pub use crate::file::flush::flush;

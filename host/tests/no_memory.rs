@@ -117,7 +117,7 @@ fn changes(
 #[test]
 fn memory_that_cannot_be_had_is_an_error_everywhere() {
     // Matrix products keep a buffer of fixed size on each thread, which is made at first use.
-    tqkv::unstable::threads::start().unwrap();
+    tqkv::threads::start().unwrap();
     rayon::broadcast(|_| {
         let (a, mut out) = (vec![1.0; 64 * 64], vec![0.0; 64 * 64]);
         let mat = || Mat::new(&a, 64, 64, 64);

@@ -35,15 +35,15 @@ fn threads_that_cannot_be_had_are_an_error_and_no_panic() {
 #[test]
 #[ignore = "run by the other test"]
 fn asking_for_threads() {
-    let refused = |threads| tqkv::unstable::threads::start_with(threads).unwrap_err().to_string();
+    let refused = |threads| tqkv::threads::start_with(threads).unwrap_err().to_string();
     for absurd in [0, 1025, usize::MAX] {
         assert!(refused(absurd).contains("expected 1 to 1024"), "{}", refused(absurd));
     }
-    tqkv::unstable::threads::start_with(3).unwrap();
+    tqkv::threads::start_with(3).unwrap();
     KvCache::new(CacheSpec::new(1, 2, 1, 64)).unwrap();
-    tqkv::unstable::threads::start_with(3).unwrap();
+    tqkv::threads::start_with(3).unwrap();
     assert!(refused(2).contains("2 is not possible: 3 have started already"), "{}", refused(2));
-    assert_eq!(tqkv::unstable::threads::running(), Ok(3));
+    assert_eq!(tqkv::threads::running(), Ok(3));
 }
 
 #[test]

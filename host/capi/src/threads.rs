@@ -8,7 +8,7 @@ use crate::pointer::Call;
 /// started, another number returns TQKV_UNSUPPORTED.
 #[unsafe(no_mangle)]
 pub extern "C" fn tqkv_set_threads(threads: usize) -> TqkvStatus {
-    guard(|| Ok(tqkv::unstable::threads::start_with(threads)?))
+    guard(|| Ok(tqkv::threads::start_with(threads)?))
 }
 
 /// Writes the number of threads, and starts them if no call has.
@@ -20,7 +20,7 @@ pub unsafe extern "C" fn tqkv_threads(threads: *mut usize) -> TqkvStatus {
     // SAFETY: `threads` has room for a number, by the contract of this call.
     unsafe { Call::new() }.run(|call| {
         let place = call.place("threads", threads)?;
-        place.write(tqkv::unstable::threads::running()?);
+        place.write(tqkv::threads::running()?);
         Ok(())
     })
 }

@@ -89,6 +89,7 @@ pub enum FileError {
 
 impl FileError {
     /// True if the bytes are wrong, false if the system failed.
+    #[doc(hidden)]
     pub fn is_bad_input(&self) -> bool {
         !matches!(self, Self::Io(_))
     }

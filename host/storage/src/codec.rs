@@ -67,7 +67,7 @@ impl StorageCodec {
         if let Some(why) = basis.as_ref().and_then(|basis| basis.shape().differs(&shape)) {
             return Err(StorageError::Basis(why));
         }
-        tqkv::unstable::threads::start()?;
+        tqkv::threads::start()?;
         let level = Level::detect().map_err(CacheError::Level)?;
         let frame = basis.as_ref().map_or_else(|| shape.digest(), |basis| basis.id().0);
         Ok(Self { shape, basis, frame, level })
