@@ -6,6 +6,7 @@ use std::fs;
 use serde_json::Value;
 use tqkv_model::shipped;
 
+use crate::printed::number;
 use crate::product::product;
 use crate::support::{error, json, tqkv as lab};
 
@@ -17,10 +18,6 @@ fn names(value: &Value) -> Vec<&str> {
 
 fn rows(value: &Value) -> &Vec<Value> {
     value["results"].as_array().unwrap()
-}
-
-fn number(value: &Value, name: &str) -> f64 {
-    value[name].as_f64().unwrap_or_else(|| panic!("{name} in {value}"))
 }
 
 /// The figures of each layer's KV heads stand beside its hidden states.

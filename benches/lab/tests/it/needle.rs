@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::printed::number;
 use crate::support::{error, json, tqkv as lab};
 
 const FIELDS: [&str; 12] = [
@@ -28,10 +29,6 @@ fn names(value: &Value) -> Vec<&str> {
 fn needle(args: &[&str]) -> Value {
     let folder = tempfile::tempdir().unwrap();
     json(folder.path(), &[&["needle", "--needles", "8"], args].concat())
-}
-
-fn number(value: &Value, name: &str) -> f64 {
-    value[name].as_f64().unwrap_or_else(|| panic!("{name} in {value}"))
 }
 
 #[test]

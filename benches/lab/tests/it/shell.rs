@@ -1,6 +1,6 @@
 //! The command in a shell: help, completions, manual pages, narrow terminals.
 
-use crate::support::{error, json, tqkv as lab, tqkv_with as lab_with};
+use crate::support::{assert_help_fits, error, json, tqkv as lab, tqkv_with as lab_with};
 
 fn text(args: &[&str]) -> String {
     let folder = tempfile::tempdir().unwrap();
@@ -31,24 +31,12 @@ fn tables_go_on_below_where_the_terminal_ends_and_lose_nothing() {
 
 #[test]
 fn help_fits_a_terminal_without_broken_paragraphs() {
-    let folder = tempfile::tempdir().unwrap();
-    for command in ["report", "eval", "needle", "stats", "compare", "codebook", "sweep"] {
-        let output = lab_with(folder.path(), &[command, "--help"], ("COLUMNS", "80"));
-        let text = String::from_utf8(output.stdout).unwrap();
-        let lines: Vec<_> = text.lines().collect();
-        assert!(lines.iter().all(|line| line.len() <= 80), "{command}: {text}");
-        // A paragraph that was wrapped twice has a short line between two long ones.
-        for three in lines.windows(3).filter(|three| three.iter().all(|l| l.starts_with(char::is_alphabetic)))
-        {
-            let short = three[1].len() < 50 && !three[1].ends_with(':');
-            assert!(!(short && three[0].len() > 60 && three[2].len() > 40), "{command}: {three:?}");
-        }
-    }
+    assert_help_fits(&["report", "eval", "needle", "stats", "compare", "codebook", "sweep", "picture"]);
 }
 
 #[test]
 fn every_help_text_shows_an_example() {
-    for command in ["report", "eval", "needle", "stats", "compare", "codebook", "sweep"] {
+    for command in ["report", "eval", "needle", "stats", "compare", "codebook", "sweep", "picture"] {
         let text = text(&[command, "--help"]);
         assert!(text.contains(&format!("\n  tqkv-lab {command}")), "{command}: {text}");
     }

@@ -5,11 +5,8 @@ use std::fs;
 
 use serde_json::Value;
 
+use crate::printed::number;
 use crate::support::{json, tqkv as lab};
-
-fn number(value: &Value, name: &str) -> f64 {
-    value[name].as_f64().unwrap_or_else(|| panic!("{name} in {value}"))
-}
 
 #[test]
 fn runs_and_snapshots_are_compared_layer_by_layer() {

@@ -16,7 +16,7 @@ use crate::output::Output;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: the library, then the command line of a folder of binaries
   cargo build --release --manifest-path host/llama/Cargo.toml
-  tqkv llama --library host/llama/target/release/libggml_tqkv.so --model model.gguf ~/llama.cpp/build/bin
+  tqkv llama --library host/llama/target/release --model model.gguf llama/bin
 
 The check runs the binary with --list-devices. It must be a build with loadable back ends (GGML_BACKEND_DL), as the \
 releases of llama.cpp are.")]

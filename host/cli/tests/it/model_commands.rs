@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 use tqkv_model::shipped;
 
+use crate::printed::number;
 use crate::support::{error, json, tqkv, tqkv_with};
 
 fn names(value: &Value) -> Vec<&str> {
@@ -16,10 +17,6 @@ fn names(value: &Value) -> Vec<&str> {
 
 fn rows(value: &Value) -> &Vec<Value> {
     value["results"].as_array().unwrap()
-}
-
-fn number(value: &Value, name: &str) -> f64 {
-    value[name].as_f64().unwrap_or_else(|| panic!("{name} in {value}"))
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::fs;
 
 use tqkv_model::shipped;
 
-use crate::support::{error, json, piped, tqkv, tqkv_with};
+use crate::support::{assert_help_fits, error, json, piped, tqkv};
 
 #[test]
 fn completions_and_manual_pages_name_every_command() {
@@ -28,19 +28,7 @@ fn completions_and_manual_pages_name_every_command() {
 
 #[test]
 fn help_fits_a_terminal_without_broken_paragraphs() {
-    let folder = tempfile::tempdir().unwrap();
-    for command in ["demo", "generate", "eval", "encode", "codecs", "plan", "bench"] {
-        let output = tqkv_with(folder.path(), &[command, "--help"], ("COLUMNS", "80"));
-        let text = String::from_utf8(output.stdout).unwrap();
-        let lines: Vec<_> = text.lines().collect();
-        assert!(lines.iter().all(|line| line.len() <= 80), "{command}: {text}");
-        // A paragraph that was wrapped twice has a short line between two long ones.
-        for three in lines.windows(3).filter(|three| three.iter().all(|l| l.starts_with(char::is_alphabetic)))
-        {
-            let short = three[1].len() < 50 && !three[1].ends_with(':');
-            assert!(!(short && three[0].len() > 60 && three[2].len() > 40), "{command}: {three:?}");
-        }
-    }
+    assert_help_fits(&["demo", "generate", "eval", "encode", "codecs", "plan", "session", "llama", "bench"]);
 }
 
 #[test]

@@ -2,14 +2,10 @@
 
 use std::fs;
 
-use serde_json::Value;
 use tqkv_model::Model;
 
+use crate::printed::number;
 use crate::support::{error, json, tqkv};
-
-fn number(value: &Value, name: &str) -> f64 {
-    value[name].as_f64().unwrap_or_else(|| panic!("{name} in {value}"))
-}
 
 #[test]
 fn a_basis_of_too_few_tokens_is_refused() {

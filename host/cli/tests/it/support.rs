@@ -55,3 +55,21 @@ pub(crate) fn error(folder: &Path, args: &[&str], code: i32) -> String {
     assert_eq!(stderr.lines().count(), 1, "{args:?}: {stderr}");
     stderr
 }
+
+/// Checks that the help of commands fits a terminal of 80 columns, without broken paragraphs.
+#[allow(dead_code, reason = "not every test crate needs it")]
+pub(crate) fn assert_help_fits(commands: &[&str]) {
+    let folder = tempfile::tempdir().unwrap();
+    for command in commands {
+        let output = tqkv_with(folder.path(), &[command, "--help"], ("COLUMNS", "80"));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines.len() > 5 && lines.iter().all(|line| line.len() <= 80), "{command}: {text}");
+        // A paragraph that was wrapped twice has a short line between two long ones.
+        for three in lines.windows(3).filter(|three| three.iter().all(|l| l.starts_with(char::is_alphabetic)))
+        {
+            let short = three[1].len() < 50 && !three[1].ends_with(':');
+            assert!(!(short && three[0].len() > 60 && three[2].len() > 40), "{command}: {three:?}");
+        }
+    }
+}
