@@ -1,7 +1,10 @@
 //! Commands that are killed at any moment leave whole files or none.
 
+use std::fs;
+
 use crate::arrays::{DIM, npy, raw, values};
 use crate::kill::kill_often;
+use crate::session::STATE;
 use crate::support::json;
 
 #[test]
@@ -22,7 +25,12 @@ fn what_a_killed_command_writes_is_whole_or_not_there() {
     npy(&at.join("v.npy"), "<f4", &shape, &raw(&all));
     let stored = ["encode", "--force", "--storage", "2", "--basis", "m.tqb", "--values", "v.npy", "k.npy"];
     json(at, &[&stored[..], &["in.tqc"]].concat());
-    let commands: [(&[&str], &[&str], bool); 7] = [
+    fs::write(at.join("chat.bin"), STATE).unwrap();
+    let pack = ["session", "pack", "--force", "--head-dim", "64", "chat.bin"];
+    json(at, &[&pack[..], &["chat.tqs"]].concat());
+    let commands: [(&[&str], &[&str], bool); 9] = [
+        (&[&pack[..], &["x.tqs"]].concat(), &["x.tqs"], true),
+        (&["session", "unpack", "--force", "chat.tqs", "x.bin"], &["x.bin"], true),
         (&["encode", "--force", "--codec", "s4", "in.npy", "x.tqk"], &["x.tqk"], true),
         (&["decode", "--force", "in.tqk", "x.npy"], &["x.npy"], true),
         (&[&stored[..], &["x.tqc"]].concat(), &["x.tqc"], true),

@@ -5,7 +5,7 @@ use std::fs;
 use crate::support::{error, json, tqkv};
 
 /// 66 tokens, one KV head of 64, and recurrent state.
-const STATE: &[u8] = include_bytes!("../../../session/tests/golden/coded.state");
+pub(crate) const STATE: &[u8] = include_bytes!("../../../session/tests/golden/coded.state");
 
 #[test]
 fn a_state_is_packed_unpacked_and_inspected() {
