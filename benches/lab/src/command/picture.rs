@@ -17,7 +17,7 @@ use crate::report::{Row, Source};
 #[command(after_help = "Example:
   tqkv-lab picture docs/picture.svg
 
-Memory is what `tqkv plan` says of Llama-3.1-8B at 131,072 tokens. Times are those of `tqkv demo`: attention of one
+Memory is what `tqkv plan` says of Llama-3.1-8B at 131,072 tokens. Times are those of `tqkv demo`: attention of one \
 token over one layer of 32,768 tokens, with 32 heads over 8 KV heads.")]
 pub(crate) struct Args {
     #[command(flatten)]
