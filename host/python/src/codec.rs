@@ -36,8 +36,9 @@ fn level() -> Result<Level, Failure> {
 
 /// The codec with this name.
 pub(crate) fn id(name: &str) -> Result<CodecId, Failure> {
-    CodecId::from_name(name)
-        .ok_or_else(|| refused(format!("codec '{name}' is not valid: expected {}", Codec::names().join(", "))))
+    CodecId::from_name(name).ok_or_else(|| {
+        refused(format!("codec '{name}' is not valid: expected {}", Codec::names().join(", ")))
+    })
 }
 
 /// The options for a seed, a scale mode and an effort.
@@ -162,7 +163,9 @@ impl Codec {
         let keys = tokens("k_blocks", k.shape(), &self.codec)?;
         let values = tokens("v_blocks", v.shape(), &value_codec.codec)?;
         if keys != values || keys == 0 {
-            return Err(refused(format!("batch of {keys} keys and {values} values is not valid: expected as many of each, 1 or more")));
+            return Err(refused(format!(
+                "batch of {keys} keys and {values} values is not valid: expected as many of each, 1 or more"
+            )));
         }
         if !scale.is_finite() {
             return Err(refused("scale must be finite"));

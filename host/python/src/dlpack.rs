@@ -54,7 +54,9 @@ pub(crate) fn tensor(
 ) -> Result<(Raw, Vec<usize>), Failure> {
     let kind = object.get_type().name()?;
     if !object.hasattr("__dlpack__")? || !object.hasattr("__dlpack_device__")? {
-        return Err(refused(format!("{what} of the type {kind} is not valid: expected a tensor on a GPU that speaks DLPack")));
+        return Err(refused(format!(
+            "{what} of the type {kind} is not valid: expected a tensor on a GPU that speaks DLPack"
+        )));
     }
     let (device_type, device): (i32, i32) = object.call_method0("__dlpack_device__")?.extract()?;
     check_device(what, (device_type, device), ordinal)?;

@@ -161,7 +161,9 @@ impl Storage {
             // Both types have the same size.
             "float16" | "bfloat16" => self.0.encoded_bytes::<bf16>(budget, &span)?,
             other => {
-                return Err(refused(format!("dtype {other} is not valid: expected float32, float16 or bfloat16")));
+                return Err(refused(format!(
+                    "dtype {other} is not valid: expected float32, float16 or bfloat16"
+                )));
             }
         })
     }
