@@ -43,7 +43,7 @@ impl<'py> Vectors<'py> {
             Err(_) => format!("a {}", array.get_type().name()?),
         };
         Err(refused(format!(
-            "{what} is {found}; accepted are arrays of float32, float16, and bfloat16 (as uint16)"
+            "{what}, {found}, is not valid: expected an array of float32, float16 or bfloat16 (as uint16)"
         )))
     }
 
@@ -151,7 +151,7 @@ macro_rules! with_dtype {
             "float16" => $call::<half::f16>($($argument),*),
             "bfloat16" => $call::<u16>($($argument),*),
             other => Err($crate::errors::refused(format!(
-                "dtype {other}; accepted are float32, float16 and bfloat16"
+                "dtype {other} is not valid: expected float32, float16 or bfloat16"
             ))),
         }
     };
@@ -233,6 +233,6 @@ pub(crate) fn slice_mut<'a, T: Element>(
 pub(crate) fn leading<'a>(what: &str, shape: &'a [usize], last: usize) -> Result<&'a [usize], Failure> {
     match shape.split_last() {
         Some((found, before)) if *found == last => Ok(before),
-        _ => Err(refused(format!("{what} has the shape {shape:?}; accepted is [.., {last}]"))),
+        _ => Err(refused(format!("{what} of the shape {shape:?} is not valid: expected [.., {last}]"))),
     }
 }

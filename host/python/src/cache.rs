@@ -64,9 +64,9 @@ impl Cache {
     fn tokens(what: &str, shape: &[usize], heads: usize, dim: usize) -> Result<usize, Failure> {
         match *shape {
             [tokens, found, width] if found == heads && width == dim => Ok(tokens),
-            _ => {
-                Err(refused(format!("{what} has the shape {shape:?}; accepted is [tokens, {heads}, {dim}]")))
-            }
+            _ => Err(refused(format!(
+                "{what} of the shape {shape:?} is not valid: expected [tokens, {heads}, {dim}]"
+            ))),
         }
     }
 }
@@ -129,7 +129,9 @@ impl Cache {
         let KvShape { num_heads, head_dim, value_dim, .. } = self.shape;
         if q.shape() != [num_heads, head_dim] {
             let found = q.shape();
-            return Err(refused(format!("q has the shape {found:?}; accepted is [{num_heads}, {head_dim}]")));
+            return Err(refused(format!(
+                "q of the shape {found:?} is not valid: expected [{num_heads}, {head_dim}]"
+            )));
         }
         let q = queries("q", q.values("q")?)?;
         let out = zeros(py, &[num_heads, value_dim])?;

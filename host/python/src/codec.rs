@@ -36,8 +36,9 @@ fn level() -> Result<Level, Failure> {
 
 /// The codec with this name.
 pub(crate) fn id(name: &str) -> Result<CodecId, Failure> {
-    CodecId::from_name(name)
-        .ok_or_else(|| refused(format!("codec '{name}'; accepted are {}", Codec::names().join(", "))))
+    CodecId::from_name(name).ok_or_else(|| {
+        refused(format!("codec '{name}' is not valid: expected {}", Codec::names().join(", ")))
+    })
 }
 
 /// The options for a seed, a scale mode and an effort.
@@ -45,9 +46,9 @@ pub(crate) fn options(seed: u64, scale_mode: &str, effort: &str) -> Result<Optio
     let scales = || ScaleMode::ALL.map(ScaleMode::name).join(", ");
     let efforts = || Effort::ALL.map(Effort::name).join(", ");
     let scale_mode = ScaleMode::from_name(scale_mode)
-        .ok_or_else(|| refused(format!("scale_mode '{scale_mode}'; accepted are {}", scales())))?;
+        .ok_or_else(|| refused(format!("scale_mode '{scale_mode}' is not valid: expected {}", scales())))?;
     let effort = Effort::from_name(effort)
-        .ok_or_else(|| refused(format!("effort '{effort}'; accepted are {}", efforts())))?;
+        .ok_or_else(|| refused(format!("effort '{effort}' is not valid: expected {}", efforts())))?;
     Ok(Options::DEFAULT.seed(seed).scale_mode(scale_mode).effort(effort))
 }
 
@@ -162,7 +163,9 @@ impl Codec {
         let keys = tokens("k_blocks", k.shape(), &self.codec)?;
         let values = tokens("v_blocks", v.shape(), &value_codec.codec)?;
         if keys != values || keys == 0 {
-            return Err(refused(format!("{keys} keys and {values} values; accepted are as many, 1 or more")));
+            return Err(refused(format!(
+                "batch of {keys} keys and {values} values is not valid: expected as many of each, 1 or more"
+            )));
         }
         if !scale.is_finite() {
             return Err(refused("scale must be finite"));
@@ -212,7 +215,7 @@ fn tokens(what: &str, shape: &[usize], codec: &AnyCodec) -> Result<usize, Failur
         [tokens, bytes] if bytes == codec.block_bytes() => Ok(tokens),
         _ => {
             let bytes = codec.block_bytes();
-            Err(refused(format!("{what} has the shape {shape:?}; accepted is [tokens, {bytes}]")))
+            Err(refused(format!("{what} of the shape {shape:?} is not valid: expected [tokens, {bytes}]")))
         }
     }
 }

@@ -54,7 +54,9 @@ pub(crate) fn tensor(
 ) -> Result<(Raw, Vec<usize>), Failure> {
     let kind = object.get_type().name()?;
     if !object.hasattr("__dlpack__")? || !object.hasattr("__dlpack_device__")? {
-        return Err(refused(format!("{what} is a {kind}; accepted are tensors on a GPU that speak DLPack")));
+        return Err(refused(format!(
+            "{what} of the type {kind} is not valid: expected a tensor on a GPU that speaks DLPack"
+        )));
     }
     let (device_type, device): (i32, i32) = object.call_method0("__dlpack_device__")?.extract()?;
     check_device(what, (device_type, device), ordinal)?;
@@ -84,7 +86,7 @@ fn check_device(what: &str, (device_type, device): (i32, i32), ordinal: usize) -
         _ if is_cuda => format!("on CUDA device {device}"),
         other => format!("on a device of DLPack's type {other}"),
     };
-    Err(refused(format!("{what} lies {lies}; accepted are tensors on CUDA device {ordinal}")))
+    Err(refused(format!("{what} {lies} is not valid: expected a tensor on CUDA device {ordinal}")))
 }
 
 impl Tensor {
@@ -96,7 +98,7 @@ impl Tensor {
             (BFLOAT, 16, 1) => (Element::Bf16, 2),
             (code, bits, lanes) => {
                 return Err(refused(format!(
-                    "{what} has DLPack's type {code} of {bits} bits with {lanes} lanes; accepted are float32, float16 and \
+                    "{what} of DLPack's type {code} of {bits} bits with {lanes} lanes is not valid: expected float32, float16 and \
                      bfloat16"
                 )));
             }

@@ -74,7 +74,9 @@ impl GpuCache {
             [found, h, d] if rows.is_none_or(|rows| rows == found) && h == heads && d == dim => Ok(raw),
             _ => {
                 let rows = rows.map_or_else(|| "tokens".to_owned(), |rows| rows.to_string());
-                Err(refused(format!("{what} has the shape {shape:?}; accepted is [{rows}, {heads}, {dim}]")))
+                Err(refused(format!(
+                    "{what} of the shape {shape:?} is not valid: expected [{rows}, {heads}, {dim}]"
+                )))
             }
         }
     }

@@ -161,7 +161,9 @@ impl Storage {
             // Both types have the same size.
             "float16" | "bfloat16" => self.0.encoded_bytes::<bf16>(budget, &span)?,
             other => {
-                return Err(refused(format!("dtype {other}; accepted are float32, float16 and bfloat16")));
+                return Err(refused(format!(
+                    "dtype {other} is not valid: expected float32, float16 or bfloat16"
+                )));
             }
         })
     }
@@ -176,7 +178,7 @@ impl Storage {
         if end.div_ceil(step as u64) > MOST_CANDIDATES {
             let most = MOST_CANDIDATES * step as u64;
             return Err(refused(format!(
-                "end {end}; accepted are positions up to {most} in steps of {step}"
+                "end {end} is not valid: expected a position up to {most} in steps of {step}"
             )));
         }
         let candidates: Vec<u64> = (0..end).step_by(step).collect();

@@ -152,19 +152,19 @@ def test_estimates_are_unbiased(rng):
 
 
 REFUSED = [
-    (lambda: tqkv.Codec("t9"), "codec 't9'; accepted are f16, "),
+    (lambda: tqkv.Codec("t9"), "codec 't9' is not valid: expected f16, "),
     (lambda: tqkv.Codec("t3", 77), "dim 77: head dim not supported: accepted are "),
-    (lambda: tqkv.Codec("t3", scale_mode="best"), "scale_mode 'best'; accepted are raw, "),
-    (lambda: tqkv.Codec("t3", effort="raw"), "effort 'raw'; accepted are fast, "),
-    (lambda: tqkv.Codec("t3").encode(np.zeros((2, 64), np.float32)), r"x has the shape \[2, 64\]; accepted is \[.., 128\]"),
-    (lambda: tqkv.Codec("t3").encode(np.zeros(128)), "x is an array of float64; accepted are arrays of float32, "),
-    (lambda: tqkv.Codec("t3").encode(["a"]), "x is an array of <U1; accepted"),
-    (lambda: tqkv.Codec("t3").encode(np.zeros(128, ">f4")), "x is an array of >f4; accepted"),
+    (lambda: tqkv.Codec("t3", scale_mode="best"), "scale_mode 'best' is not valid: expected raw, "),
+    (lambda: tqkv.Codec("t3", effort="raw"), "effort 'raw' is not valid: expected fast, "),
+    (lambda: tqkv.Codec("t3").encode(np.zeros((2, 64), np.float32)), r"x of the shape \[2, 64\] is not valid: expected \[.., 128\]"),
+    (lambda: tqkv.Codec("t3").encode(np.zeros(128)), "x, an array of float64, is not valid: expected an array of float32, "),
+    (lambda: tqkv.Codec("t3").encode(["a"]), "x, an array of <U1, is not valid: expected"),
+    (lambda: tqkv.Codec("t3").encode(np.zeros(128, ">f4")), "x, an array of >f4, is not valid: expected"),
     (lambda: tqkv.Codec("t3").encode(np.full((3, 128), np.nan, np.float32)), "vector 0 of x: the vector holds NaN"),
     (lambda: tqkv.Codec("s4").decode(np.full((9, 66), 255, np.uint8)), "block 0: the block's scale is NaN or infinite"),
-    (lambda: tqkv.Codec("s4").decode(np.zeros((9, 65), np.uint8)), r"blocks has the shape \[9, 65\]; accepted is"),
+    (lambda: tqkv.Codec("s4").decode(np.zeros((9, 65), np.uint8)), r"blocks of the shape \[9, 65\] is not valid: expected"),
     (lambda: tqkv.Codec("s4").decode(np.zeros((9, 66), np.int8)), "blocks is not an array of uint8"),
-    (lambda: tqkv.Codec("s4").decode(np.zeros((9, 66), np.uint8), "int8"), "dtype int8; accepted are float32, "),
+    (lambda: tqkv.Codec("s4").decode(np.zeros((9, 66), np.uint8), "int8"), "dtype int8 is not valid: expected float32, "),
     (lambda: tqkv.Codec("s4").scores(np.full(128, np.inf, np.float32), np.zeros((9, 66), np.uint8)), "q: values must"),
     (lambda: tqkv.Codec("s4").scores(np.zeros(128, np.float32), np.zeros(66, np.uint8)), r"blocks has the shape \[66\]"),
 ]

@@ -168,16 +168,16 @@ def test_tensors_that_cannot_be_read_are_refused_with_the_reason(gpu):
             return None
 
     for tensor, reason in [
-        (np.zeros(shape, np.float32), "k lies in main memory; accepted are tensors on CUDA device 0"),
-        ([1.0], "k is a list; accepted are tensors on a GPU that speak DLPack"),
-        (Tensor(at, shape, device=(CUDA, 1)), "k lies on CUDA device 1; accepted are tensors on CUDA device 0"),
+        (np.zeros(shape, np.float32), "k in main memory is not valid: expected a tensor on CUDA device 0"),
+        ([1.0], "k of the type list is not valid: expected a tensor on a GPU that speaks DLPack"),
+        (Tensor(at, shape, device=(CUDA, 1)), "k on CUDA device 1 is not valid: expected a tensor on CUDA device 0"),
         (Tensor(at, shape, device=(CPU, 0), says=(CUDA, 0)), "k lies in main memory"),
         (Tensor(at, shape, device=(8, 0)), "k lies on a device of DLPack's type 8"),
-        (Tensor(at, shape, bits=64), "k has DLPack's type 2 of 64 bits with 1 lanes; accepted are float32, float16"),
+        (Tensor(at, shape, bits=64), "k of DLPack's type 2 of 64 bits with 1 lanes is not valid: expected float32, float16"),
         (Tensor(at, shape, code=INT), "k has DLPack's type 0 of 32 bits"),
         (Tensor(at, shape, code=BFLOAT), "k has DLPack's type 4 of 32 bits"),
         (Tensor(at, shape, strides=(KV_HEADS * DIM, 1, KV_HEADS)), "k is not contiguous in C order"),
-        (Tensor(at, (1, DIM, KV_HEADS)), "k has the shape [1, 64, 2]; accepted is [1, 2, 64]"),
+        (Tensor(at, (1, DIM, KV_HEADS)), "k of the shape [1, 64, 2] is not valid: expected [1, 2, 64]"),
         (Tensor(at, shape, offset=2), "k is not aligned to 4 bytes"),
         (Tensor(at, (1, -2, DIM)), "k has the shape [1, -2, 64], which is none"),
         (Tensor(at, (1 << 40, 1 << 40, DIM)), "which is none"),

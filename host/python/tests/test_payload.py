@@ -310,7 +310,7 @@ def test_chunks_of_another_name_basis_or_shape_are_refused(basis, tmp_path):
     with pytest.raises(tqkv.TqkvError, match="damaged"):
         decode(damaged, [target], "a", basis)
     assert not target[0].any() and not target[1].any()
-    with pytest.raises(tqkv.TqkvError, match="accepted are both"):
+    with pytest.raises(tqkv.TqkvError, match="expected both"):
         Format(budget=1.0)
     with pytest.raises(tqkv.TqkvError, match="0.5 to 5"):
         Format(budget=7.0, basis=basis).size(keys.shape, keys.dtype)

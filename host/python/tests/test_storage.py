@@ -75,7 +75,7 @@ def test_without_a_basis_it_serves_from_the_first_token(kv):
 def test_arrays_of_another_shape_are_refused(storage, chunk, kv):
     k, v = np.ascontiguousarray(kv[:, :, :TOKENS])
     for call in (lambda: storage.encode(k[0], v[0], 1.0), lambda: storage.locate(k[0])):
-        with pytest.raises(tqkv.TqkvError, match=r"accepted is \[layers, tokens, heads, head_dim\]"):
+        with pytest.raises(tqkv.TqkvError, match=r"expected \[layers, tokens, heads, head_dim\]"):
             call()
     with pytest.raises(tqkv.TqkvError):
         storage.encode(k, np.ascontiguousarray(v[:, :-1]), 1.0)
@@ -93,7 +93,7 @@ def test_budgets_outside_the_range_are_refused(storage, budget):
 
 def test_positions_that_would_take_for_ever_are_refused(storage, kv):
     k = np.ascontiguousarray(kv[0][:, :TOKENS])
-    with pytest.raises(tqkv.TqkvError, match="accepted are positions up to"):
+    with pytest.raises(tqkv.TqkvError, match="expected a position up to"):
         storage.locate(k, end=2**62)
 
 

@@ -175,5 +175,5 @@ def test_jobs_run_at_once_and_are_all_reported(tmp_path, region):
 def test_what_is_not_understood_is_refused_by_name(tmp_path, region, spec, why):
     with pytest.raises(tqkv.TqkvError, match=why):
         tier(region, spec, folder=str(tmp_path))
-    with pytest.raises(tqkv.TqkvError, match="accepted is one of them"):
+    with pytest.raises(tqkv.TqkvError, match="expected one of them"):
         tier(region)

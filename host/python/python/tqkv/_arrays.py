@@ -61,7 +61,7 @@ def writable(out: Any) -> np.ndarray | None:
             raise TqkvError("out must be a contiguous tensor in main memory")
         return to_numpy(out)
     if not isinstance(out, np.ndarray):
-        raise TqkvError(f"out is a {type(out).__name__}; accepted are arrays and tensors")
+        raise TqkvError(f"out of the type {type(out).__name__} is not valid: expected an array or a tensor")
     return out
 
 

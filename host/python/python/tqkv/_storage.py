@@ -130,7 +130,7 @@ class Storage:
 def _keys(k: Any) -> np.ndarray:
     k = to_numpy(k)
     if k.ndim != 4:
-        raise TqkvError(f"k has the shape {list(k.shape)}; accepted is [layers, tokens, heads, head_dim]")
+        raise TqkvError(f"k of the shape {list(k.shape)} is not valid: expected [layers, tokens, heads, head_dim]")
     return k
 
 

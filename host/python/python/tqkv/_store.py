@@ -84,4 +84,4 @@ def open_store(folder: str | None, max_bytes: int | None) -> Folder | Memory:
         return Folder(folder)
     if folder is None and type(max_bytes) is int and max_bytes > 0:
         return Memory(max_bytes)
-    raise TqkvError(f"folder {folder!r} and max_bytes {max_bytes!r}; accepted is one of them: a folder, or a number of bytes in memory")
+    raise TqkvError(f"folder {folder!r} and max_bytes {max_bytes!r} are not valid: expected one of them: a folder, or a number of bytes in memory")

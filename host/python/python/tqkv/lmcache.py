@@ -56,10 +56,10 @@ def create(options: dict[str, Any]) -> AsyncSerdeProcessor:
     head_dim, workers = options.pop("head_dim", None), options.pop("max_workers", 2)
     for name, value in (("head_dim", head_dim), ("max_workers", workers)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise TqkvError(f"{name} {value!r} of the serde tqkv; accepted is a positive integer")
+            raise TqkvError(f"{name} {value!r} of the serde tqkv is not valid: expected a positive integer")
     if unknown := options.keys() - {"codec", "seed", "centre", "exact", "effort", "budget", "basis"}:
         raise TqkvError(
-            f"option {min(unknown)} of the serde tqkv; accepted are head_dim, codec, seed, centre, exact, effort, budget, basis and"
+            f"option {min(unknown)} of the serde tqkv is not valid: expected head_dim, codec, seed, centre, exact, effort, budget, basis and"
             " max_workers"
         )
     format = payload.Format(**options)
@@ -79,7 +79,7 @@ def _axes(shape: tuple[int, ...], head_dim: int) -> tuple[int, ...]:
         axes = 1, shape[1] if shape[0] == 2 else shape[0]
     else:
         raise TqkvError(
-            f"chunk of the shape {list(shape)}; accepted are [2, layers, tokens, width], [2, tokens, width] and"
+            f"chunk of the shape {list(shape)} is not valid: expected [2, layers, tokens, width], [2, tokens, width] and"
             " [tokens, 2, width]: latent (MLA) and fused planes are not"
         )
     if shape[-1] % head_dim:
@@ -96,7 +96,7 @@ def _parts(chunk: MemoryObj, head_dim: int) -> list[tuple[torch.Tensor, torch.Te
         plane = 0 if len(shape) == 4 else _THREE_AXES.get(layout)
         tensor = chunk.get_tensor(index)
         if plane is None or layout == MemoryFormat.KV_MLA_FMT or tensor is None:
-            raise TqkvError(f"chunk of the layout {layout.name} and shape {list(shape)}; accepted are K and V in main memory")
+            raise TqkvError(f"chunk of the layout {layout.name} and shape {list(shape)} is not valid: expected K and V in main memory")
         parts.append(tuple(side.view(axes) for side in tensor.unbind(plane)))
     return parts
 

@@ -54,7 +54,7 @@ class Shape:
     def of(cls, axes: Sequence[int]) -> Shape:
         """The shape for the axes of a view."""
         if len(axes) < 4:
-            raise TqkvError(f"axes {list(axes)}; accepted are layers, tokens, heads and head_dim")
+            raise TqkvError(f"axes {list(axes)} are not valid: expected layers, tokens, heads and head_dim")
         return cls(axes[0], math.prod(axes[1:-2]), axes[-2], axes[-1])
 
     @property
@@ -88,9 +88,9 @@ class Header:
             raise TqkvError(f"payload of {len(data)} bytes, which is shorter than a header")
         magic, version, flags, keys, values, dtype, exact, seed, *axes, digest = _HEADER.unpack_from(data)
         if magic != MAGIC:
-            raise TqkvError(f"payload begins with {magic.hex()}; accepted is {MAGIC.hex()}")
+            raise TqkvError(f"payload that begins with {magic.hex()} is not valid: expected {MAGIC.hex()}")
         if version != VERSION:
-            raise TqkvError(f"payload of version {version}; accepted is {VERSION}")
+            raise TqkvError(f"payload of version {version} is not valid: expected {VERSION}")
         if flags & ~_CENTRED or dtype >= len(DTYPES):
             raise TqkvError(f"payload with flags {flags} and dtype {dtype}; newer than this reader, or damaged")
         header = cls(_name(keys), _name(values), bool(flags), DTYPES[dtype], exact, seed, Shape(*axes), digest)
@@ -126,7 +126,7 @@ def _name(field: bytes) -> str:
     """Reads the name of a codec from its field of eight bytes."""
     name = field.rstrip(b"\0")
     if not name.isascii() or name.decode("ascii") not in Codec.names():
-        raise TqkvError(f"payload with codec {name!r}; accepted are {', '.join(Codec.names())}")
+        raise TqkvError(f"payload with codec {name!r} is not valid: expected {', '.join(Codec.names())}")
     return name.decode("ascii")
 
 
@@ -168,16 +168,16 @@ class Format:
     def __post_init__(self) -> None:
         if (self.budget is None) != (self.basis is None):
             raise TqkvError(
-                f"budget {self.budget!r} and basis {self.basis!r}; accepted are both (bits per value, a file of `tqkv basis`) or none"
+                f"budget {self.budget!r} and basis {self.basis!r} are not valid: expected both (bits per value, a file of `tqkv basis`) or none"
             )
         if not isinstance(self.codec, str) or not all(name in Codec.names() for name in self.names()):
-            raise TqkvError(f"codec {self.codec!r}; accepted are one or two (keys,values) of {', '.join(Codec.names())}")
+            raise TqkvError(f"codec {self.codec!r} is not valid: expected one or two (keys,values) of {', '.join(Codec.names())}")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**64:
-            raise TqkvError(f"seed {self.seed!r}; accepted are integers of 64 bits")
+            raise TqkvError(f"seed {self.seed!r} is not valid: expected an integer of 64 bits")
         if not isinstance(self.centre, bool):
-            raise TqkvError(f"centre {self.centre!r}; accepted are true and false")
+            raise TqkvError(f"centre {self.centre!r} is not valid: expected true or false")
         if isinstance(self.exact, bool) or not isinstance(self.exact, int) or not 0 <= self.exact < 2**16:
-            raise TqkvError(f"exact {self.exact!r}; accepted are numbers of tokens below 65536")
+            raise TqkvError(f"exact {self.exact!r} is not valid: expected a number of tokens below 65536")
         _codec("i8", 128, 0, str(self.effort))  # refuses others
 
     def names(self) -> tuple[str, str]:
@@ -188,7 +188,7 @@ class Format:
     def header(self, axes: Sequence[int], dtype: torch.dtype, name: str = "") -> Header:
         """The header of a part with these axes in this format."""
         if dtype not in DTYPES:
-            raise TqkvError(f"dtype {dtype}; accepted are float32, float16 and bfloat16")
+            raise TqkvError(f"dtype {dtype} is not valid: expected float32, float16 or bfloat16")
         shape = Shape.of(axes)
         exact = min(self.exact, shape.tokens)
         return Header(*self.names(), self.centre, dtype, exact, self.seed, shape, _digest(name))
@@ -282,10 +282,10 @@ def _decode_chunks(data: np.ndarray, parts: Sequence[Part], name: str, basis: st
 
 def _alike(keys: torch.Tensor, values: torch.Tensor) -> bool:
     if keys.device.type != "cpu" or values.device.type != "cpu":
-        raise TqkvError(f"keys on {keys.device} and values on {values.device}; accepted is main memory")
+        raise TqkvError(f"keys on {keys.device} and values on {values.device} are not valid: expected main memory")
     if keys.shape != values.shape or keys.dtype != values.dtype:
         raise TqkvError(
-            f"keys {keys.dtype} {list(keys.shape)} and values {values.dtype} {list(values.shape)}; accepted is one shape and dtype"
+            f"keys {keys.dtype} {list(keys.shape)} and values {values.dtype} {list(values.shape)} are not valid: expected one shape and dtype"
         )
     return True
 

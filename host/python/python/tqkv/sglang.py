@@ -40,7 +40,7 @@ class TqkvHiCache(HiCacheStorage):
     def __init__(self, storage_config: HiCacheStorageConfig, kwargs: dict[str, Any] | None = None) -> None:
         extra = storage_config.extra_config or {}
         if storage_config.is_mla_model:
-            raise TqkvError("a model with latent attention (MLA); accepted are models with keys and values")
+            raise TqkvError("a model with latent attention (MLA) is not valid: expected a model with keys and values")
         self.format = payload.Format(**{name: extra[name] for name in ("codec", "seed", "centre", "exact", "effort") if name in extra})
         self.store = open_store(extra.get("folder"), extra.get("max_bytes"))
         ranks = ("tp", "pp", "attn_cp")
@@ -55,7 +55,7 @@ class TqkvHiCache(HiCacheStorage):
         # Subclasses of this pool have pages of other shapes.
         if kind != "MHATokenToKVPoolHost" or pool.layout not in _LAYOUTS:
             raise TqkvError(
-                f"host pool {kind} of the layout {pool.layout}; accepted are MHATokenToKVPoolHost and {', '.join(_LAYOUTS)}"
+                f"host pool {kind} of the layout {pool.layout} is not valid: expected MHATokenToKVPoolHost and {', '.join(_LAYOUTS)}"
             )
         sizes = dict(P=2, L=pool.layer_num, T=pool.page_size, H=pool.head_num, D=pool.head_dim)
         order = _LAYOUTS[pool.layout]

@@ -180,7 +180,7 @@ class TqkvLayer(CacheLayerMixin):
     def crop(self, tokens_to_remove: int) -> None:
         """Removes the newest tokens. Their number is negative, as in the library."""
         if tokens_to_remove > 0:
-            raise TqkvError(f"crop({tokens_to_remove}); accepted are 0 and less: minus the tokens to remove")
+            raise TqkvError(f"crop({tokens_to_remove}) is not valid: expected 0 or less: minus the tokens to remove")
         self.length = max(self.length + tokens_to_remove, 0)
         self.pads = [min(pad, self.length) for pad in self.pads]
         for row, pad in zip(self.rows, self.pads):

@@ -45,10 +45,10 @@ class Rows:
         }
         for what, wrong in refused.items():
             if wrong:
-                raise TqkvError(f"{what}; accepted are models of one group, tensor parallelism and {', '.join(_LAYOUTS)}")
+                raise TqkvError(f"{what} is not valid: expected a model of one group, tensor parallelism and {', '.join(_LAYOUTS)}")
         self.dtype = getattr(torch, config.model.dtype, None)
         if self.dtype not in payload.DTYPES:
-            raise TqkvError(f"KV cache of {config.model.dtype}; accepted are float32, float16 and bfloat16")
+            raise TqkvError(f"KV cache of {config.model.dtype} is not valid: expected float32, float16 or bfloat16")
         group = config.groups[0]
         layers, tokens = len(group.layer_names), group.tokens_per_block
         width = layers * tokens * 2 * head_dim * self.dtype.itemsize
