@@ -90,6 +90,10 @@ typedef enum {
    * or free memory.
    */
   TQKV_NO_MEMORY = 16,
+  /**
+   * The bytes are no state of llama.cpp or no pack of one, or are damaged or cut short.
+   */
+  TQKV_BAD_SESSION = 17,
 } tqkv_status;
 
 /**
@@ -488,6 +492,38 @@ typedef struct {
  * passed with the function. The function must return, without exception or longjmp.
  */
 typedef int (*tqkv_write_fn)(void *user, const uint8_t *bytes, size_t len);
+
+#if defined(TQKV_SESSION)
+/**
+ * A state of llama.cpp, or a pack of one. A later version of the library may have more fields.
+ */
+typedef struct {
+  /**
+   * 1 for a pack, 0 for a state.
+   */
+  size_t is_pack;
+  /**
+   * 1 for a pack that gives back the same bytes.
+   */
+  size_t is_exact;
+  /**
+   * Bytes of the state.
+   */
+  size_t state_bytes;
+  /**
+   * Bytes of the pack; 0 for a state.
+   */
+  size_t pack_bytes;
+  /**
+   * Bytes of the state in coded rows; 0 for a state.
+   */
+  size_t coded_state_bytes;
+  /**
+   * Bytes of the pack in coded rows; 0 for a state.
+   */
+  size_t coded_pack_bytes;
+} tqkv_session_info;
+#endif
 
 /**
  * Reads between 1 and `len` bytes and returns their number. Returns 0 at the end, and a negative number for
@@ -1051,6 +1087,83 @@ tqkv_status tqkv_gpu_decode(tqkv_gpu_cache *cache,
                             uint32_t out_dtype,
                             void *out,
                             size_t out_values);
+#endif
+
+#if defined(TQKV_SESSION)
+/**
+ * Codes a state of llama.cpp, and passes the pack to `write` from the first byte to the last. `codecs` is
+ * null for "t4", one codec ("s4"), two for keys and values ("t4,t2"), or "exact" to lose nothing. With a
+ * `head_dim` of 0 heads of 128 or 64 are assumed, whichever divides a row.
+ *
+ * # Safety
+ * `state` is null or has `len` bytes. `codecs` is null or ends with a zero. `write` is null or may be called
+ * with `user`, reads no more bytes than it is passed, and returns.
+ */
+tqkv_status tqkv_session_pack(const uint8_t *state,
+                              size_t len,
+                              const char *codecs,
+                              size_t head_dim,
+                              tqkv_write_fn write,
+                              void *user);
+#endif
+
+#if defined(TQKV_SESSION)
+/**
+ * Writes the state that a pack holds to `state`, which has room for `room` bytes, and its length to `*len`.
+ * `tqkv_session_inspect` tells the length. If the room is less, the call returns TQKV_FULL and writes the
+ * length alone. If a pack is refused, the bytes of `state` have no meaning.
+ *
+ * # Safety
+ * `pack` is null or has `pack_len` bytes. `state` is null or has room for `room` bytes. `len` is null or can
+ * be written.
+ */
+tqkv_status tqkv_session_unpack(const uint8_t *pack,
+                                size_t pack_len,
+                                uint8_t *state,
+                                size_t room,
+                                size_t *len);
+#endif
+
+#if defined(TQKV_SESSION)
+/**
+ * Describes a state or a pack, and checks the checksums of a pack. `size` is the size of the struct.
+ *
+ * # Safety
+ * `bytes` is null or has `len` bytes. `info` is null or has room for `size` bytes.
+ */
+tqkv_status tqkv_session_inspect(const uint8_t *bytes, size_t len, tqkv_session_info *info, size_t size);
+#endif
+
+#if defined(TQKV_SESSION)
+/**
+ * Codes the state in a file, as `tqkv_session_pack` does. The pack appears whole or not at all, and replaces
+ * an existing file. Memory does not grow with the state.
+ *
+ * # Safety
+ * The paths are null or end with a zero; `codecs` as in `tqkv_session_pack`.
+ */
+tqkv_status tqkv_session_pack_file(const char *state, const char *pack, const char *codecs, size_t head_dim);
+#endif
+
+#if defined(TQKV_SESSION)
+/**
+ * Writes the state that a pack holds to a file, which appears whole or not at all. An existing file is
+ * replaced. Memory does not grow with the state.
+ *
+ * # Safety
+ * The paths are null or end with a zero.
+ */
+tqkv_status tqkv_session_unpack_file(const char *pack, const char *state);
+#endif
+
+#if defined(TQKV_SESSION)
+/**
+ * Describes the state or the pack in a file, as `tqkv_session_inspect` does.
+ *
+ * # Safety
+ * `path` is null or ends with a zero. `info` is null or has room for `size` bytes.
+ */
+tqkv_status tqkv_session_inspect_file(const char *path, tqkv_session_info *info, size_t size);
 #endif
 
 /**

@@ -55,6 +55,8 @@ pub enum TqkvStatus {
     /// The system cannot provide the memory that the passed sizes need. Nothing was done. Pass fewer tokens,
     /// or free memory.
     TqkvNoMemory = 16,
+    /// The bytes are no state of llama.cpp or no pack of one, or are damaged or cut short.
+    TqkvBadSession = 17,
 }
 
 /// A status with its text.
@@ -218,6 +220,7 @@ pub extern "C" fn tqkv_status_name(status: u32) -> *const c_char {
         14 => c"TQKV_BAD_SNAPSHOT",
         15 => c"TQKV_NO_ROOM",
         16 => c"TQKV_NO_MEMORY",
+        17 => c"TQKV_BAD_SESSION",
         _ => c"unknown status",
     };
     name.as_ptr()

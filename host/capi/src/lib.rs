@@ -12,6 +12,7 @@
 //! | `budget.rs` | memory budgets for several caches |
 //! | `snapshot.rs` | snapshots: files, and functions of the program |
 //! | `codec.rs` | the list of codecs, and blocks without a cache |
+//! | `session.rs` | saved states of llama.cpp, with the feature `session` |
 //! | `gpu.rs` | the cache on a GPU, with the feature `cuda` |
 //!
 //! An entry point turns pointers into references and lengths into slices, and calls the crates `tqkv` and
@@ -28,6 +29,8 @@ mod floats;
 mod gpu;
 mod number;
 mod pointer;
+#[cfg(feature = "session")]
+mod session;
 mod snapshot;
 mod spec;
 mod threads;
@@ -50,6 +53,11 @@ pub use gpu::{
     TqkvGpuCache, TqkvGpuSpec, tqkv_gpu_append, tqkv_gpu_append_step, tqkv_gpu_attend, tqkv_gpu_attend_step,
     tqkv_gpu_begin_step, tqkv_gpu_create, tqkv_gpu_decode, tqkv_gpu_end_step, tqkv_gpu_fork, tqkv_gpu_free,
     tqkv_gpu_len, tqkv_gpu_reserve, tqkv_gpu_spec_init, tqkv_gpu_truncate,
+};
+#[cfg(feature = "session")]
+pub use session::{
+    TqkvSessionInfo, tqkv_session_inspect, tqkv_session_inspect_file, tqkv_session_pack,
+    tqkv_session_pack_file, tqkv_session_unpack, tqkv_session_unpack_file,
 };
 pub use snapshot::{TqkvRead, TqkvWrite, tqkv_load, tqkv_restore, tqkv_save, tqkv_snapshot};
 pub use spec::{

@@ -55,9 +55,9 @@ impl<T: Write> Write for Watched<T> {
 }
 
 /// A function of the program and its `user` pointer.
-struct Callback<F> {
-    function: F,
-    user: *mut c_void,
+pub(crate) struct Callback<F> {
+    pub(crate) function: F,
+    pub(crate) user: *mut c_void,
 }
 
 impl Write for Callback<unsafe extern "C" fn(*mut c_void, *const u8, usize) -> c_int> {
@@ -91,7 +91,7 @@ impl Read for Callback<unsafe extern "C" fn(*mut c_void, *mut u8, usize) -> isiz
 }
 
 /// The failure for a null function.
-fn null(what: &str) -> Failure {
+pub(crate) fn null(what: &str) -> Failure {
     Failure::new(TqkvStatus::TqkvNullPointer, format!("{what} is null"))
 }
 

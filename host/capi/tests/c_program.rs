@@ -74,14 +74,14 @@ fn output(command: &mut Command) -> String {
     stdout
 }
 
-/// Compiles the example, with a sanitizer if one is named.
-fn compile(program: &Path, sanitizer: Option<&str>) {
+/// Compiles an example, with a sanitizer if one is named.
+fn compile(example: &str, program: &Path, sanitizer: Option<&str>) {
     let mut cc = Command::new("cc");
     cc.args(["-std=c11", "-O1", "-g"]).args(WARNINGS);
     if let Some(sanitizer) = sanitizer {
         cc.args([&format!("-fsanitize={sanitizer}"), "-fno-omit-frame-pointer"]);
     }
-    cc.arg("-I").arg(root().join("include")).arg(root().join("examples/cache.c")).arg(library());
+    cc.arg("-I").arg(root().join("include")).arg(root().join("examples").join(example)).arg(library());
     cc.args(SYSTEM_LIBRARIES).arg("-o").arg(program);
     output(&mut cc);
 }
@@ -112,7 +112,7 @@ fn the_example_holds_under_every_checker_of_this_machine() {
     }
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("cache");
-    compile(&program, None);
+    compile("cache.c", &program, None);
     let printed = output(&mut Command::new(&program));
     check(&printed);
     // With `--nocapture` a reader sees the output of the example.
@@ -120,7 +120,7 @@ fn the_example_holds_under_every_checker_of_this_machine() {
 
     if let Ok(sanitizer) = std::env::var("TQKV_SANITIZE") {
         let program = folder.path().join("sanitized");
-        compile(&program, Some(&sanitizer));
+        compile("cache.c", &program, Some(&sanitizer));
         let printed = output(Command::new(&program).env("ASAN_OPTIONS", "detect_leaks=1"));
         check(&printed);
     }
@@ -138,6 +138,32 @@ fn the_example_holds_under_every_checker_of_this_machine() {
         );
         check(&printed);
     }
+}
+
+#[test]
+#[cfg(feature = "session")]
+fn a_program_packs_a_state_and_refuses_a_damaged_one() {
+    if !has("cc", "the C example of sessions") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let sanitizer = std::env::var("TQKV_SANITIZE").ok();
+    compile("session.c", &at("session"), sanitizer.as_deref());
+    let state = std::fs::read(root().join("../session/tests/golden/coded.state")).unwrap();
+    std::fs::write(at("state"), &state).unwrap();
+    let run = || Command::new(at("session")).args([at("state"), at("pack"), at("back")]).output().unwrap();
+    let done = run();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let length = |name: &str| std::fs::metadata(at(name)).unwrap().len();
+    let said = format!("{} of {} bytes\n", length("pack"), state.len());
+    assert_eq!((String::from_utf8(done.stdout).unwrap(), length("back")), (said, state.len() as u64));
+    let pack = std::fs::read(at("pack")).unwrap();
+    std::fs::write(at("state"), &state[..state.len() / 2]).unwrap();
+    let refused = run();
+    let text = String::from_utf8(refused.stderr).unwrap();
+    assert!(refused.status.code() == Some(1) && text.contains("pack: TQKV_BAD_SESSION"), "{text}");
+    assert_eq!(std::fs::read(at("pack")).unwrap(), pack, "the old pack stays");
 }
 
 #[test]

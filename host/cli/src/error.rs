@@ -15,6 +15,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use tqkv::file::FileError;
 use tqkv_core::{CodecId, ShapeError};
 use tqkv_model::ModelError;
+use tqkv_session::SessionError;
 use tqkv_storage::StorageError;
 
 /// A message with its exit code.
@@ -85,6 +86,14 @@ impl CliError {
     pub fn storage(path: &Path, error: &StorageError) -> Self {
         match error {
             StorageError::Io(error) => Self::io(path, error),
+            error => Self::bad_input(format_args!("{}: {error}", path.display())),
+        }
+    }
+
+    /// An error in the state or the pack at `path`.
+    pub fn session(path: &Path, error: &SessionError) -> Self {
+        match error {
+            SessionError::Io(error) => Self::io(path, error),
             error => Self::bad_input(format_args!("{}: {error}", path.display())),
         }
     }

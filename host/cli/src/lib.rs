@@ -28,6 +28,7 @@ pub mod policy;
 pub mod preset;
 pub mod program;
 mod signals;
+mod slots;
 pub mod target;
 mod threads;
 

@@ -1,5 +1,6 @@
 //! Ctrl-C and SIGTERM: the unfinished output is removed, then the signal takes its default effect. A command
-//! that can stop early with a partial result does so at the first Ctrl-C; the second one ends it.
+//! that can stop early with a partial result does so at the first Ctrl-C; the second one ends it. A command
+//! that serves does so at SIGTERM too.
 //!
 //! On systems other than Unix, an unfinished file stays as `.tqkv-*.part`, and Ctrl-C ends every command at
 //! once.
@@ -10,7 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// True if the command polls [`interrupted`].
 static LOOKS: AtomicBool = AtomicBool::new(false);
-/// True if Ctrl-C was pressed since then.
+/// True if the command polls it for SIGTERM too.
+static SERVES: AtomicBool = AtomicBool::new(false);
+/// True if Ctrl-C was pressed since then, or SIGTERM came.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// From now on the command polls [`interrupted`].
@@ -18,9 +21,20 @@ pub(crate) fn end_by_yourself() {
     LOOKS.store(true, Ordering::Relaxed);
 }
 
+/// From now on the command polls [`interrupted`], for Ctrl-C and for SIGTERM: it runs until one of them.
+pub(crate) fn serve() {
+    SERVES.store(true, Ordering::Relaxed);
+    end_by_yourself();
+}
+
 /// From now on Ctrl-C ends the command at once, which is the default.
 pub(crate) fn end_at_once() {
     LOOKS.store(false, Ordering::Relaxed);
+}
+
+/// From now on [`interrupted`] is true, as after Ctrl-C.
+pub(crate) fn end() {
+    INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
 /// Returns true if the command should stop with a partial result.
@@ -64,7 +78,8 @@ pub(crate) fn watch() {
         let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else { return };
         drop(ready);
         let asks = |signal| {
-            signal == SIGINT && LOOKS.load(Ordering::Relaxed) && !INTERRUPTED.swap(true, Ordering::Relaxed)
+            let looks = if signal == SIGINT { &LOOKS } else { &SERVES };
+            looks.load(Ordering::Relaxed) && !INTERRUPTED.swap(true, Ordering::Relaxed)
         };
         if let Some(signal) = signals.forever().find(|signal| !asks(*signal)) {
             let _removed = tqkv::unstable::file::remove_unfinished();

@@ -16,6 +16,7 @@ mod file;
 #[cfg(feature = "cuda")]
 mod gpu;
 mod pool;
+mod session;
 mod spec;
 mod storage;
 
@@ -32,6 +33,10 @@ mod _native {
     #[cfg(feature = "cuda")]
     #[pymodule_export]
     use super::gpu::GpuCache;
+    #[pymodule_export]
+    use super::session::{
+        inspect_session, pack_session, pack_session_file, unpack_session, unpack_session_file,
+    };
     #[pymodule_export]
     use super::storage::{Basis, Learner, Storage};
 }

@@ -44,6 +44,28 @@ pub enum Mode {
     Coded(Codecs),
 }
 
+impl Mode {
+    /// Reads `exact`, one codec for keys and values (`t4`), or two (`t4,t2`). A head dim of `None` is found.
+    ///
+    /// # Errors
+    /// [`SessionError::Codec`]: a text that is none of these.
+    pub fn parse(text: &str, head_dim: Option<usize>) -> Result<Self, SessionError> {
+        if text == "exact" {
+            return Ok(Self::Exact);
+        }
+        let (key, value) = text.split_once(',').unwrap_or((text, text));
+        let codec = |name: &str| {
+            name.trim().parse::<CodecId>().map_err(|_| {
+                let why =
+                    format!("{name:?} is not valid: expected a codec such as t4, two as t4,t2, or exact");
+                SessionError::Codec(why)
+            })
+        };
+        let (key, value) = (codec(key)?, codec(value)?);
+        Ok(Self::Coded(Codecs { key, value, key_dim: head_dim, value_dim: head_dim }))
+    }
+}
+
 /// Sizes of a pack.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sizes {

@@ -37,7 +37,7 @@ fn dependency_arrows_point_one_way() {
         ("tqkv-gpu-fake", vec!["tqkv-gpu-kernels"]),
         ("tqkv-benches", vec!["tqkv-core", "tqkv-simd"]),
         ("tqkv", vec!["tqkv-core", "tqkv-gpu", "tqkv-simd"]),
-        ("tqkv-capi", vec!["tqkv", "tqkv-core", "tqkv-gpu", "tqkv-simd"]),
+        ("tqkv-capi", vec!["tqkv", "tqkv-core", "tqkv-gpu", "tqkv-session", "tqkv-simd"]),
         ("tqkv-capi-lm", vec!["tqkv-core", "tqkv-lm", "tqkv-simd"]),
         ("tqkv-storage", vec!["tqkv", "tqkv-core", "tqkv-simd"]),
         ("tqkv-session", vec!["tqkv-core", "tqkv-simd"]),

@@ -473,9 +473,9 @@ fn every_status_has_a_name_and_the_library_a_version() {
     assert_eq!(text(tqkv_status_name(TqkvOk as u32)), "TQKV_OK");
     assert_eq!(text(tqkv_status_name(u32::MAX)), "unknown status");
     let header = include_str!("../../include/tqkv.h");
-    for number in 0..=TqkvNoMemory as u32 {
+    for number in 0..=TqkvBadSession as u32 {
         let name = text(tqkv_status_name(number));
         assert!(header.contains(&format!("  {name} = {number},")), "{name} is not {number} in the header");
     }
-    assert_eq!(text(tqkv_status_name(TqkvNoMemory as u32 + 1)), "unknown status");
+    assert_eq!(text(tqkv_status_name(TqkvBadSession as u32 + 1)), "unknown status");
 }

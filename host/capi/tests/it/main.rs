@@ -5,4 +5,6 @@ mod abi;
 mod attend;
 mod common;
 mod header;
+#[cfg(feature = "session")]
+mod session;
 mod state;

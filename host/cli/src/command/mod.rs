@@ -24,6 +24,8 @@ mod plan;
 mod plan_ram;
 mod plan_table;
 mod session;
+mod session_codes;
+mod session_serve;
 mod stored;
 mod weights;
 

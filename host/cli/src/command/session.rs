@@ -7,15 +7,14 @@ use std::time::Instant;
 
 use clap::Subcommand;
 use serde::Serialize;
-use tqkv_session::{Codecs, Layout, MAGIC, Mode, SessionError, Side, Sizes, Summary};
+use tqkv_session::{Layout, MAGIC, Side, Sizes, Summary};
 
+use super::session_codes::CodeArgs;
+use super::session_serve;
 use crate::args;
 use crate::error::CliError;
 use crate::input;
-use crate::names;
 use crate::output::{Output, Waiting, bytes, grouped, table};
-use crate::plan::PlanSource;
-use crate::preset::KvCodecs;
 use crate::target::{Target, TargetArgs, yield_stdout};
 
 /// Pack the saved sessions of llama.cpp and llama-server.
@@ -31,6 +30,7 @@ enum Session {
     Unpack(UnpackArgs),
     #[command(name = "inspect")]
     Look(LookArgs),
+    Serve(session_serve::Args),
 }
 
 /// Code the keys and values of a saved state; all other bytes are kept without loss.
@@ -48,20 +48,8 @@ The engine loads the unpacked state with the model and the cache types that it w
 struct PackArgs {
     #[command(flatten)]
     target: TargetArgs,
-    /// Codecs: a preset (balanced), one codec for keys and values (t4), or two as K,V (t4,t2). `tqkv codecs`
-    /// lists them.
-    #[arg(long, value_name = "PRESET|K,V", value_parser = names::pair, default_value = "t4")]
-    kv: KvCodecs,
-    /// Keep everything without loss: unpack gives the same bytes.
-    #[arg(long, conflicts_with_all = ["kv", "head_dim", "model"])]
-    exact: bool,
-    /// Coordinates of a key and of a value [default: 128 where that divides a row, else 64, else the largest
-    /// that does].
-    #[arg(long, value_name = "D", conflicts_with = "model")]
-    head_dim: Option<usize>,
-    /// Read the head dims from a model: a .gguf file, a folder with config.json, or a config.json.
-    #[arg(long, value_name = "PATH")]
-    model: Option<PathBuf>,
+    #[command(flatten)]
+    codes: CodeArgs,
     /// The state.
     #[arg(value_name = "STATE")]
     input: PathBuf,
@@ -101,6 +89,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         Session::Pack(args) => pack(args, out),
         Session::Unpack(args) => unpack(args, out),
         Session::Look(args) => inspect(args, out),
+        Session::Serve(args) => session_serve::run(args, out),
     }
 }
 
@@ -131,13 +120,13 @@ impl Moved {
 
 fn pack(args: &PackArgs, out: &mut Output) -> Result<(), CliError> {
     let level = args::machine_level()?;
-    let mode = if args.exact { Mode::Exact } else { Mode::Coded(codecs(args)?) };
+    let mode = args.codes.mode()?;
     let mut state = open(&args.input)?;
     let target = args.target.create(&args.output, &args.input)?;
     let (start, waiting) = (Instant::now(), Waiting::new("packing"));
     let mut file = BufWriter::new(target);
     let sizes = tqkv_session::pack(&mut state, &mut file, mode, level)
-        .map_err(|error| refused(&args.input, &error))?;
+        .map_err(|error| CliError::session(&args.input, &error))?;
     commit(file, &args.output)?;
     waiting.end();
     yield_stdout(&[&args.output], out);
@@ -155,8 +144,8 @@ fn unpack(args: &UnpackArgs, out: &mut Output) -> Result<(), CliError> {
     let target = args.target.create(&args.output, &args.input)?;
     let (start, waiting) = (Instant::now(), Waiting::new("unpacking"));
     let mut file = BufWriter::new(target);
-    let sizes =
-        tqkv_session::unpack(&mut pack, &mut file, level).map_err(|error| refused(&args.input, &error))?;
+    let sizes = tqkv_session::unpack(&mut pack, &mut file, level)
+        .map_err(|error| CliError::session(&args.input, &error))?;
     commit(file, &args.output)?;
     waiting.end();
     yield_stdout(&[&args.output], out);
@@ -169,15 +158,6 @@ fn commit(file: BufWriter<Target>, output: &Path) -> Result<(), CliError> {
     target.commit().map(drop).map_err(|error| CliError::io(output, &error))
 }
 
-fn codecs(args: &PackArgs) -> Result<Codecs, CliError> {
-    let (mut key_dim, mut value_dim) = (args.head_dim, args.head_dim);
-    if let Some(path) = &args.model {
-        let shape = PlanSource::read(path)?.shape()?;
-        (key_dim, value_dim) = (Some(shape.head_dim), Some(shape.value_dim));
-    }
-    Ok(Codecs { key: args.kv.k, value: args.kv.v, key_dim, value_dim })
-}
-
 /// A state, which is read at several places.
 fn open(path: &Path) -> Result<File, CliError> {
     if input::is_stdin(path) {
@@ -186,20 +166,13 @@ fn open(path: &Path) -> Result<File, CliError> {
     File::open(path).map_err(|error| CliError::io(path, &error))
 }
 
-fn refused(path: &Path, error: &SessionError) -> CliError {
-    match error {
-        SessionError::Io(error) => CliError::io(path, error),
-        error => CliError::bad_input(format_args!("{}: {error}", path.display())),
-    }
-}
-
 fn inspect(args: &LookArgs, out: &mut Output) -> Result<(), CliError> {
     let mut file = open(&args.input)?;
     let mut first = Vec::new();
     let io = |error: std::io::Error| CliError::io(&args.input, &error);
     file.by_ref().take(MAGIC.len() as u64).read_to_end(&mut first).map_err(io)?;
     file.rewind().map_err(io)?;
-    let refused = |error| refused(&args.input, &error);
+    let refused = |error| CliError::session(&args.input, &error);
     if first == MAGIC {
         let summary = tqkv_session::inspect(&mut BufReader::new(file)).map_err(refused)?;
         return out.print(&Packed::new(&args.input, &summary), Packed::human);

@@ -15,6 +15,7 @@ mod model_commands;
 mod plans;
 mod printed;
 mod session;
+mod session_serve;
 mod shell;
 mod storage;
 mod support;

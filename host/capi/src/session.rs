@@ -1,0 +1,241 @@
+//! Saved states of llama.cpp: pack, unpack, inspect, in memory and in files.
+
+use crate::error::{Failure, TqkvStatus};
+use crate::pointer::{Call, Plain};
+use crate::snapshot::{Callback, TqkvWrite, null};
+use std::ffi::{c_char, c_void};
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Cursor, Read, Seek};
+use std::path::Path;
+use tqkv::error::CacheError;
+use tqkv::file::{AtomicFile, Existing};
+use tqkv_session::{Class, Layout, MAGIC, Mode, SessionError, Sizes};
+use tqkv_simd::Level;
+
+/// A state of llama.cpp, or a pack of one. A later version of the library may have more fields.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TqkvSessionInfo {
+    /// 1 for a pack, 0 for a state.
+    pub is_pack: usize,
+    /// 1 for a pack that gives back the same bytes.
+    pub is_exact: usize,
+    /// Bytes of the state.
+    pub state_bytes: usize,
+    /// Bytes of the pack; 0 for a state.
+    pub pack_bytes: usize,
+    /// Bytes of the state in coded rows; 0 for a state.
+    pub coded_state_bytes: usize,
+    /// Bytes of the pack in coded rows; 0 for a state.
+    pub coded_pack_bytes: usize,
+}
+
+impl Plain for TqkvSessionInfo {}
+
+/// Bytes of the first version of the struct.
+const FIRST: usize = size_of::<TqkvSessionInfo>();
+
+impl From<SessionError> for Failure {
+    fn from(error: SessionError) -> Self {
+        let status = match error {
+            SessionError::State { .. } | SessionError::Pack(_) => TqkvStatus::TqkvBadSession,
+            SessionError::Codec(_) => TqkvStatus::TqkvBadArgument,
+            SessionError::Io(_) => TqkvStatus::TqkvIo,
+            _ => TqkvStatus::TqkvOther,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+/// The level of the machine, with the threads started.
+fn ready() -> Result<Level, Failure> {
+    tqkv::threads::start()?;
+    Ok(Level::detect().map_err(CacheError::Level)?)
+}
+
+/// The codecs of a call: null is `t4`, a head dim of 0 is found.
+fn mode(call: &Call, codecs: *const c_char, head_dim: usize) -> Result<Mode, Failure> {
+    let text = if codecs.is_null() { "t4" } else { call.text("codecs", codecs)? };
+    Ok(Mode::parse(text, (head_dim > 0).then_some(head_dim))?)
+}
+
+fn in_file(path: &str) -> impl Fn(io::Error) -> Failure {
+    move |error| Failure::new(TqkvStatus::TqkvIo, format!("{path}: {error}"))
+}
+
+/// Writes a file that appears whole or not at all.
+fn write_file(
+    path: &str,
+    write: impl FnOnce(&mut BufWriter<AtomicFile>) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let file = AtomicFile::create(Path::new(path), Existing::Replace).map_err(in_file(path))?;
+    let mut file = BufWriter::new(file);
+    write(&mut file)?;
+    let file = file.into_inner().map_err(io::IntoInnerError::into_error).map_err(in_file(path))?;
+    file.commit().map_err(in_file(path))
+}
+
+/// Codes a state of llama.cpp, and passes the pack to `write` from the first byte to the last. `codecs` is
+/// null for "t4", one codec ("s4"), two for keys and values ("t4,t2"), or "exact" to lose nothing. With a
+/// `head_dim` of 0 heads of 128 or 64 are assumed, whichever divides a row.
+///
+/// # Safety
+/// `state` is null or has `len` bytes. `codecs` is null or ends with a zero. `write` is null or may be called
+/// with `user`, reads no more bytes than it is passed, and returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_session_pack(
+    state: *const u8,
+    len: usize,
+    codecs: *const c_char,
+    head_dim: usize,
+    write: TqkvWrite,
+    user: *mut c_void,
+) -> TqkvStatus {
+    // SAFETY: `state` has `len` bytes and `codecs` is text, by the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        let state = call.slice("state", state, len)?;
+        let mode = mode(call, codecs, head_dim)?;
+        let function = write.ok_or_else(|| null("write"))?;
+        let mut writer = BufWriter::new(Callback { function, user });
+        tqkv_session::pack(&mut Cursor::new(state), &mut writer, mode, ready()?)?;
+        Ok(())
+    })
+}
+
+/// Writes the state that a pack holds to `state`, which has room for `room` bytes, and its length to `*len`.
+/// `tqkv_session_inspect` tells the length. If the room is less, the call returns TQKV_FULL and writes the
+/// length alone. If a pack is refused, the bytes of `state` have no meaning.
+///
+/// # Safety
+/// `pack` is null or has `pack_len` bytes. `state` is null or has room for `room` bytes. `len` is null or can
+/// be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_session_unpack(
+    pack: *const u8,
+    pack_len: usize,
+    state: *mut u8,
+    room: usize,
+    len: *mut usize,
+) -> TqkvStatus {
+    // SAFETY: the pointers are those of the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        let pack = call.slice("pack", pack, pack_len)?;
+        let (state, len) = (call.room("state", state, room)?, call.place("len", len)?);
+        let level = ready()?;
+        // Checksums first: a pack that lies about its size is refused before a byte is written.
+        let sizes = tqkv_session::inspect(&mut &*pack)?.sizes;
+        let bytes = bytes(sizes.state)?;
+        len.write(bytes);
+        let Some(state) = state.get_mut(..bytes) else {
+            let why = format!("state has room for {room} bytes, expected {bytes} or more");
+            return Err(Failure::new(TqkvStatus::TqkvFull, why));
+        };
+        tqkv_session::unpack(&mut &*pack, &mut Cursor::new(state), level)?;
+        Ok(())
+    })
+}
+
+/// Describes a state or a pack, and checks the checksums of a pack. `size` is the size of the struct.
+///
+/// # Safety
+/// `bytes` is null or has `len` bytes. `info` is null or has room for `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_session_inspect(
+    bytes: *const u8,
+    len: usize,
+    info: *mut TqkvSessionInfo,
+    size: usize,
+) -> TqkvStatus {
+    // SAFETY: `bytes` has `len` bytes and `info` has `size`, by the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        let bytes = call.slice("bytes", bytes, len)?;
+        call.write_struct("info", info, size, FIRST, &look(&mut Cursor::new(bytes))?)
+    })
+}
+
+/// Codes the state in a file, as `tqkv_session_pack` does. The pack appears whole or not at all, and replaces
+/// an existing file. Memory does not grow with the state.
+///
+/// # Safety
+/// The paths are null or end with a zero; `codecs` as in `tqkv_session_pack`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_session_pack_file(
+    state: *const c_char,
+    pack: *const c_char,
+    codecs: *const c_char,
+    head_dim: usize,
+) -> TqkvStatus {
+    // SAFETY: the arguments are text, by the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        let (from, to) = (call.text("state", state)?, call.text("pack", pack)?);
+        let (mode, level) = (mode(call, codecs, head_dim)?, ready()?);
+        let mut state = File::open(from).map_err(in_file(from))?;
+        write_file(to, |pack| {
+            let packed = tqkv_session::pack(&mut state, pack, mode, level);
+            packed.map(drop).map_err(|error| Failure::from(error).about(from))
+        })
+    })
+}
+
+/// Writes the state that a pack holds to a file, which appears whole or not at all. An existing file is
+/// replaced. Memory does not grow with the state.
+///
+/// # Safety
+/// The paths are null or end with a zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_session_unpack_file(pack: *const c_char, state: *const c_char) -> TqkvStatus {
+    // SAFETY: the arguments are text, by the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        let (from, to) = (call.text("pack", pack)?, call.text("state", state)?);
+        let level = ready()?;
+        let mut pack = BufReader::new(File::open(from).map_err(in_file(from))?);
+        write_file(to, |state| {
+            let unpacked = tqkv_session::unpack(&mut pack, state, level);
+            unpacked.map(drop).map_err(|error| Failure::from(error).about(from))
+        })
+    })
+}
+
+/// Describes the state or the pack in a file, as `tqkv_session_inspect` does.
+///
+/// # Safety
+/// `path` is null or ends with a zero. `info` is null or has room for `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_session_inspect_file(
+    path: *const c_char,
+    info: *mut TqkvSessionInfo,
+    size: usize,
+) -> TqkvStatus {
+    // SAFETY: `path` is text and `info` has `size` bytes, by the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        let path = call.text("path", path)?;
+        let mut file = BufReader::new(File::open(path).map_err(in_file(path))?);
+        let found = look(&mut file).map_err(|failure| failure.about(path))?;
+        call.write_struct("info", info, size, FIRST, &found)
+    })
+}
+
+fn look(from: &mut (impl Read + Seek)) -> Result<TqkvSessionInfo, Failure> {
+    let mut first = Vec::new();
+    from.by_ref().take(MAGIC.len() as u64).read_to_end(&mut first).map_err(SessionError::Io)?;
+    from.rewind().map_err(SessionError::Io)?;
+    if first != MAGIC {
+        let layout = Layout::read(from)?;
+        return Ok(TqkvSessionInfo { state_bytes: bytes(layout.bytes)?, ..TqkvSessionInfo::default() });
+    }
+    let summary = tqkv_session::inspect(from)?;
+    let Sizes { state, pack, coded_state, coded_pack } = summary.sizes;
+    Ok(TqkvSessionInfo {
+        is_pack: 1,
+        is_exact: usize::from(summary.class == Class::Exact),
+        state_bytes: bytes(state)?,
+        pack_bytes: bytes(pack)?,
+        coded_state_bytes: bytes(coded_state)?,
+        coded_pack_bytes: bytes(coded_pack)?,
+    })
+}
+
+/// A length as C has it.
+fn bytes(len: u64) -> Result<usize, Failure> {
+    usize::try_from(len).map_err(|_| Failure::argument(format!("{len} bytes are more than memory can hold")))
+}

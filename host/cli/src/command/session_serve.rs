@@ -1,0 +1,109 @@
+//! `tqkv session serve`: packs in the slot folder of llama-server.
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::session_codes::CodeArgs;
+use crate::args;
+use crate::error::CliError;
+use crate::output::{Output, bytes, grouped, note};
+use crate::plan::parse_size;
+use crate::signals;
+use crate::slots::{Codes, Door, Folder, Keeper};
+
+/// Calls that are answered at once.
+const CALLS: usize = 4;
+
+/// Keep the slot folder of llama-server packed, and unpack what a restore asks for.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: two lines around llama-server
+  llama-server -m model.gguf --slot-save-path slots --port 8080
+  tqkv session serve --model model.gguf --limit 10GB slots
+
+Send the calls of /slots to port 8081 then, and all others to llama-server as before:
+  curl -X POST 'localhost:8081/slots/0?action=save' -d '{\"filename\": \"chat.bin\"}'
+  curl -X POST 'localhost:8081/slots/0?action=restore' -d '{\"filename\": \"chat.bin\"}'
+
+A state that a call of port 8081 saved is packed at once as NAME.tqs, one that appears otherwise when it rests. The state \
+goes when its pack is on the disk. A restore through port 8081 unpacks the pack, lets llama-server read it and removes the \
+copy. Files that are no whole state stay as they are. Run it as the user that llama-server runs as. Ctrl-C or SIGTERM ends \
+it; the next start goes on where it stopped, also after a kill.")]
+pub(super) struct Args {
+    #[command(flatten)]
+    codes: CodeArgs,
+    /// Address of llama-server.
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
+    server: String,
+    /// Address for the calls of /slots; port 0 takes a free one.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8081")]
+    listen: String,
+    /// Most bytes of all packs, with a unit: 10GB, 8GiB. Those used longest ago are removed; the last used
+    /// one stays.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    limit: Option<u64>,
+    /// Seconds without a change until a state is packed that no call announced.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    quiet: u32,
+    /// Pack what is there, and end; no calls are taken.
+    #[arg(long, conflicts_with_all = ["server", "listen"])]
+    once: bool,
+    /// The folder that --slot-save-path names.
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
+}
+
+#[derive(Serialize)]
+struct Served {
+    folder: String,
+    packed: usize,
+    restored: usize,
+    forgotten: usize,
+    packs: usize,
+    pack_bytes: u64,
+}
+
+impl Served {
+    fn human(&self) -> String {
+        let [packed, restored, forgotten, packs] =
+            [self.packed, self.restored, self.forgotten, self.packs].map(|count| grouped(count as u64));
+        let (folder, size) = (&self.folder, bytes(self.pack_bytes));
+        format!(
+            "{folder}: {packed} packed, {restored} restored, {forgotten} forgotten; {packs} packs of {size}"
+        )
+    }
+}
+
+pub(super) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
+    let codes = Codes { mode: args.codes.mode()?, level: args::machine_level()? };
+    let io = |error: std::io::Error| CliError::io(&args.folder, &error);
+    let folder = Folder::open(&args.folder, codes).map_err(io)?;
+    let door = if args.once { None } else { Some(Door::open(&args.listen, &args.server)?) };
+    signals::serve();
+    let mut keeper = Keeper::new(&folder, Duration::from_secs(args.quiet.into()), args.limit);
+    let kept = thread::scope(|scope| {
+        if let Some(door) = &door {
+            note(format_args!("calls of /slots at http://{} go to {}", door.address(), args.server));
+            for _ in 0..CALLS {
+                scope.spawn(|| door.answer(&folder));
+            }
+        }
+        let kept = keeper.keep(args.once);
+        // The calls end with the keeper, whatever ended it.
+        signals::end();
+        kept
+    });
+    kept.map_err(io)?;
+    let (packs, pack_bytes) = folder.packs().map_err(io)?;
+    let served = Served {
+        folder: args.folder.display().to_string(),
+        packed: keeper.packed,
+        restored: door.as_ref().map_or(0, Door::restored),
+        forgotten: keeper.forgotten,
+        packs,
+        pack_bytes,
+    };
+    out.print(&served, Served::human)
+}

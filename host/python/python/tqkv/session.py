@@ -1,0 +1,58 @@
+"""Saved states of llama.cpp, packed: the same bytes as the command `tqkv session` writes.
+
+A state is what `llama_state_seq_get_data`, `llama_state_seq_save_file` or a slot of llama-server gives.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Union
+
+import numpy as np
+
+from . import _native
+from ._arrays import to_numpy
+
+Data = Union[bytes, bytearray, memoryview, np.ndarray]
+"""Bytes, or an array of uint8."""
+
+__all__ = ["inspect", "pack", "pack_file", "unpack", "unpack_file"]
+
+
+def _array(data: Data) -> np.ndarray:
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return np.frombuffer(data, np.uint8)
+    return to_numpy(data)
+
+
+def pack(state: Data, kv: str = "t4", head_dim: int | None = None) -> np.ndarray:
+    """The pack of a state, as uint8. `kv` is one codec, two for keys and values (`t4,t2`), or `exact`. Without `head_dim`, heads of 128
+    or 64 are assumed, whichever divides a row."""
+    return _native.pack_session(_array(state), kv, head_dim)
+
+
+def unpack(pack: Data) -> np.ndarray:
+    """The state that a pack holds, as uint8: the same bytes on every machine."""
+    return _native.unpack_session(_array(pack))
+
+
+def pack_file(
+    state: str | os.PathLike[str],
+    pack: str | os.PathLike[str],
+    kv: str = "t4",
+    head_dim: int | None = None,
+) -> None:
+    """Packs a file. The pack appears whole or not at all, and replaces an existing file. Memory does not grow with the state."""
+    _native.pack_session_file(state, pack, kv, head_dim)
+
+
+def unpack_file(pack: str | os.PathLike[str], state: str | os.PathLike[str]) -> None:
+    """Unpacks a file, which appears whole or not at all. An existing file is replaced."""
+    _native.unpack_session_file(pack, state)
+
+
+def inspect(source: str | os.PathLike[str] | Data) -> dict[str, Any]:
+    """What a state or a pack holds: a path, or its bytes. The checksums of a pack are checked."""
+    if isinstance(source, (str, os.PathLike)):
+        return _native.inspect_session(source, None)
+    return _native.inspect_session(None, _array(source))
