@@ -107,6 +107,9 @@ pub(crate) unsafe fn set_rows(op: &View<'_>) -> Option<()> {
     let (rows, indices) = (op.source(0)?, op.source(1)?);
     // SAFETY: the caller keeps this function's contract.
     let ((cached, at), indices) = unsafe { (buffer::cached(op)?, read_indices(&indices)?) };
+    if indices.len() < rows.shape()[1] {
+        return None;
+    }
     if cached.is_plain() {
         // SAFETY: the values of a plain tensor lie in the buffer; nobody else uses them during the operation.
         let (to, step) = (unsafe { op.elements_mut::<f16>() }?, op.strides::<f16>()?[1]);
@@ -194,13 +197,16 @@ impl<'a> Attending<'a> {
         // SAFETY: the caller keeps this function's contract.
         let (keys, values) = unsafe { (Heads::new(&key)?, Heads::new(&value)?) };
         let (mask, sinks) = (op.source(3), op.source(4));
-        let [dim, _, heads, streams] = queries.shape();
+        let [dim, tokens, heads, streams] = queries.shape();
         let sides = keys.side == Side::Keys && values.side == Side::Values;
         let alike =
             keys.slots == values.slots && keys.heads == values.heads && keys.streams == values.streams;
         let asked = dim == keys.dim && heads.is_multiple_of(keys.heads.max(1)) && streams == keys.streams;
         let numbers = queries.strides::<f32>().is_some()
-            && mask.is_none_or(|mask| mask.strides::<f16>().is_some() && mask.shape()[0] >= keys.slots)
+            && mask.is_none_or(|mask| {
+                let [slots, queries, ..] = mask.shape();
+                mask.strides::<f16>().is_some() && slots >= keys.slots && queries >= tokens
+            })
             && sinks.is_none_or(|sinks| sinks.strides::<f32>().is_some() && sinks.shape()[0] == heads)
             && op.strides::<f32>().is_some();
         let (scale, max_bias, soft_cap) = (op.float(0), op.float(1), op.float(2));
@@ -304,11 +310,12 @@ struct Operands<'a> {
 }
 
 impl<'a> Operands<'a> {
-    /// The mask of a query; empty for none.
-    fn mask(&self, stream: usize, token: usize, head: usize) -> &'a [f16] {
-        let Some((mask, steps, shape)) = self.mask else { return &[] };
+    /// The mask of a query; empty if the operation has no mask. None if the mask lacks that query: without
+    /// a mask it would see the slots of other sequences.
+    fn mask(&self, stream: usize, token: usize, head: usize) -> Option<&'a [f16]> {
+        let Some((mask, steps, shape)) = self.mask else { return Some(&[]) };
         let at = token * steps[1] + head % shape[2] * steps[2] + stream % shape[3] * steps[3];
-        mask.get(at..at + self.rule.slots).unwrap_or_default()
+        mask.get(at..at + self.rule.slots)
     }
 
     /// Attends with the queries of one task; `out` is `[n, value_dim]`.
@@ -325,7 +332,7 @@ impl<'a> Operands<'a> {
             let at = token * steps[1] + head * steps[2] + task.stream * steps[3];
             given.extend_from_slice(queries.get(at..at + dim)?);
             asked.push(Asked {
-                mask: self.mask(task.stream, token, head),
+                mask: self.mask(task.stream, token, head)?,
                 slope: self.slopes[head],
                 sink: self.sinks.get(head).copied(),
             });
@@ -483,4 +490,26 @@ pub(crate) unsafe fn rotate(op: &View<'_>) -> Option<()> {
     };
     rope::rotate(&mut cached.store(), &rope, shifts);
     Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_without_its_mask_is_refused() {
+        let mask = [f16::ZERO; 8];
+        let operands = |mask| Operands {
+            rule: Rule { scale: 1.0, soft_cap: 0.0, slots: 4 },
+            first_streams: [0, 0],
+            queries: (&[], [0; 4]),
+            mask,
+            sinks: &[],
+            slopes: Vec::new(),
+        };
+        assert_eq!(operands(None).mask(0, 2, 0), Some(&[][..]));
+        let short = operands(Some((&mask[..], [1, 4, 8, 8], [4, 2, 1, 1])));
+        assert_eq!(short.mask(0, 1, 0), Some(&mask[4..]));
+        assert_eq!(short.mask(0, 2, 0), None);
+    }
 }
