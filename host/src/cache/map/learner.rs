@@ -7,7 +7,7 @@
 //! A program that appends the first page and never attends gives no queries. Its keys are then coded
 //! without a map.
 
-use super::Map;
+use super::pairs::Map;
 use crate::cache::budget::Budget;
 use crate::cache::rows::Rows;
 use crate::cache::vectors::Floats;
