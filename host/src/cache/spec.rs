@@ -68,7 +68,7 @@ pub enum Arithmetic {
     F32,
 }
 
-/// Whether keys go through a map that is learnt from the sequence.
+/// The map that keys go through, learnt from the sequence.
 ///
 /// A map has a factor per RoPE pair of a KV head. Keys are multiplied by it before encoding and queries are
 /// divided, so that the error falls where queries look least. It is learnt from the first 128 keys behind the

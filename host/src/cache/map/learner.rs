@@ -1,4 +1,4 @@
-//! What a map is learnt from: the first [`LEARN_TOKENS`] keys behind the sinks, and sampled queries.
+//! Learns a map from the first [`LEARN_TOKENS`] keys behind the sinks, and sampled queries.
 //!
 //! The sampled positions are fixed by the numbers of sinks and of hot tokens. At each of them, the first
 //! query of each head counts, whichever call brought it. So the map does not depend on how tokens were cut
@@ -247,7 +247,7 @@ impl Learner {
     }
 }
 
-/// tanh within 2.4 %. That of the system's library has other bits on other machines.
+/// This is tanh within 2.4 %. That of the system's library has other bits on other machines.
 fn near_tanh(x: f64) -> f64 {
     let x = x.clamp(-3.0, 3.0);
     x * (27.0 + x * x) / (27.0 + 9.0 * x * x)

@@ -151,7 +151,7 @@ fn keys_without_queries_are_coded_without_a_map() {
     });
     assert_eq!(mapped, plain);
     let [plain, mapped] = ["off", "pairs"].map(|map| {
-        let mut cache = cache(&format!("i8 map={map}"));
+        let mut cache = cache(&format!("q4_0 map={map}"));
         sequence.prefill(&mut cache, &[TOKENS]);
         keys(&cache)
     });
