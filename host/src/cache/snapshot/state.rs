@@ -149,7 +149,7 @@ fn read_map(
     let count = parser.count("factors of a map", dim)?;
     let factors = parser.values::<u16>(count)?;
     let map = Map::from_bits(&factors).filter(|_| count == dim);
-    if (count > 0 && map.is_none()) || (count > 0 && pages.len() == 0) {
+    if count > 0 && (map.is_none() || pages.len() == 0) {
         return refused("a map that the cache cannot have");
     }
     pages.set_map(map);
