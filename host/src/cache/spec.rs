@@ -121,7 +121,8 @@ pub struct CacheSpec {
     pub hot: usize,
     /// Key centring.
     pub centring: Centring,
-    /// The map of keys.
+    /// The map of keys: the option `map=` of the text.
+    #[doc(hidden)]
     pub key_map: KeyMap,
     /// Number format when single queries meet encoded tokens.
     pub arithmetic: Arithmetic,
@@ -239,13 +240,6 @@ impl CacheSpec {
     #[must_use]
     pub fn centring(mut self, centring: Centring) -> Self {
         self.centring = centring;
-        self
-    }
-
-    /// Sets the map of keys.
-    #[must_use]
-    pub fn key_map(mut self, map: KeyMap) -> Self {
-        self.key_map = map;
         self
     }
 
