@@ -6,8 +6,8 @@
 //! root of (energy of queries / energy of keys). Here keys weigh by the attention that they get, because a
 //! block's error grows with its own length.
 //!
-//! Both coordinates of a pair have one factor, and the rotation of RoPE keeps their energy. A map therefore
-//! holds at every position. It is learnt once, from the first page ([`learner`]).
+//! Both coordinates of a pair have one factor, and the rotation of RoPE keeps their energy. A map is
+//! therefore the same at every position. It is learnt once, from the first page ([`learner`]).
 //!
 //! Values gain nothing from a map, and latent vectors are values, so both have none. Means are in
 //! [`super::means`]; pages keep the map beside their blocks ([`super::page`]).
