@@ -19,6 +19,6 @@ pub mod file {
 pub mod cache {
     pub use crate::cache::blocks::Encoded;
     pub use crate::cache::snapshot::MAGIC as SNAPSHOT_MAGIC;
-    pub use crate::cache::spec::MEAN_TOKENS;
+    pub use crate::cache::spec::{KeyMap, MEAN_TOKENS};
     pub use crate::cache::text::{COMMON_CODECS, OPTIONS, Part, SpecOption};
 }

@@ -154,6 +154,7 @@ impl Head {
         if self.is_latent {
             return self.attend_decoded(q, out);
         }
+        self.keys.see_queries(self.len() - 1, q)?;
         let (dim, value_dim) = (self.keys.codec().dim(), self.values().codec().dim());
         let out = out.chunks_mut(MAX_HEADS * value_dim);
         for (i, (q, out)) in q.chunks(MAX_HEADS * dim).zip(out).enumerate() {

@@ -2,6 +2,7 @@
 
 use super::budget::{Budget, Lease};
 use super::format::{PAGE_TOKENS, PageFormat};
+use super::map::{self, Map};
 use super::meter::{Event, count};
 use super::spec::CacheSpec;
 use super::spill::Spilled;
@@ -116,6 +117,8 @@ pub(super) struct Pages {
     evicted: usize,
     /// Number of tokens, evicted ones included.
     len: usize,
+    /// The map of the vectors, if they are keys that have one.
+    map: Option<map::Shared>,
     /// Counts the bytes of the page list.
     list: Lease,
 }
@@ -125,8 +128,8 @@ impl Clone for Pages {
     fn clone(&self) -> Self {
         let Self { held, beside, evicted, len, .. } = *self;
         let (tiers, pages, cooled) = (self.tiers.clone(), self.pages.clone(), self.cooled.clone());
-        let list = self.list.budget().lease();
-        let mut copy = Self { tiers, pages, cooled, last: self.last, held, beside, evicted, len, list };
+        let (map, list) = (self.map.clone(), self.list.budget().lease());
+        let mut copy = Self { tiers, pages, cooled, last: self.last, held, beside, evicted, len, map, list };
         copy.list.set(copy.list_bytes());
         copy
     }
@@ -155,6 +158,7 @@ impl Pages {
             beside: 0,
             evicted: 0,
             len: 0,
+            map: None,
             list: budget.lease(),
         }
     }
@@ -175,6 +179,17 @@ impl Pages {
     /// Index of the first token that is still held.
     pub(super) fn first(&self) -> usize {
         (self.evicted * PAGE_TOKENS).min(self.len)
+    }
+
+    /// The map that vectors go through before they are encoded.
+    pub(super) fn map(&self) -> Option<&Map> {
+        self.map.as_deref()
+    }
+
+    /// Sets the map. There must be no page yet, or it must be the map of the pages.
+    pub(super) fn set_map(&mut self, map: Option<Map>) {
+        self.map = map.map(map::Shared::new);
+        self.list.set(self.list_bytes());
     }
 
     /// Sets the memory outside the pages that exists because of them.
@@ -394,6 +409,7 @@ impl Pages {
         self.pages = VecDeque::new();
         self.cooled.fill(0);
         (self.held, self.evicted, self.len, self.last) = (0, 0, 0, *self.warm());
+        self.map = None;
         self.list.set(0);
     }
 
@@ -493,9 +509,12 @@ impl Pages {
         Ok(())
     }
 
-    /// Rotates sums (`[n, dim]`) from the domain of the blocks back to that of the vectors.
+    /// Brings sums (`[n, dim]`) from the domain of the blocks back to that of the vectors.
     pub(super) fn unrotate(&self, sums: &mut [f32]) {
         tqkv_simd::codec::unrotate(self.warm().level(), self.warm().codec(), sums);
+        if let Some(map) = &self.map {
+            map.undo(sums);
+        }
     }
 
     /// True if a held page is in tier `tier`.
@@ -516,7 +535,8 @@ impl Pages {
     }
 
     pub(super) fn list_bytes(&self) -> usize {
-        self.pages.capacity() * size_of::<Arc<Page>>()
+        let map = self.map.as_ref().map_or(0, |map| map.allocated_bytes());
+        self.pages.capacity() * size_of::<Arc<Page>>() + map
     }
 
     /// Bytes of the pages and their list. Shared pages count in full.

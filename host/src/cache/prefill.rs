@@ -9,6 +9,7 @@
 use super::dot::dot;
 use super::format::PAGE_TOKENS;
 use super::head::Head;
+use super::map::Map;
 use super::scratch::{self, Scratch};
 use super::track::{Track, leaving};
 use super::vectors::Vectors;
@@ -210,6 +211,9 @@ fn attend(
     let before = |track: &Track, x| Ok::<_, CacheError>((Plain::new(track, x)?, Boundary::new(track, n)?));
     let keys = before(&head.keys, k)?;
     let values = (!head.is_latent).then(|| before(&head.other, v)).transpose()?;
+    for (i, q) in q.chunks_exact(q.len() / n).enumerate() {
+        head.keys.see_queries(first + i, q)?;
+    }
     head.push(k, v, scratch)?;
     let head = &*head;
     let keys = Side { track: &head.keys, plain: keys.0, boundary: keys.1 };
@@ -396,7 +400,9 @@ impl Queries {
         let each = |q| means.iter().map(move |mean| dot(q, &mean.values));
         let offsets = memory::collected(rows * means.len(), plain.chunks_exact(dim).flat_map(each))?;
         let mut rotated = memory::filled(plain.len(), 0.0)?;
-        tqkv_simd::codec::rotate_queries(head.keys.level(), head.keys.codec(), &plain, &mut rotated);
+        let mapped = head.keys.pages().map().map(|map| mapped(map, &plain)).transpose()?;
+        let queries = mapped.as_deref().unwrap_or(&plain);
+        tqkv_simd::codec::rotate_queries(head.keys.level(), head.keys.codec(), queries, &mut rotated);
         let mut softmax = memory::filled(rows, Attention::EMPTY)?;
         softmax.chunks_exact_mut(group).for_each(|heads| head.start(0, heads));
         let (plain_sum, rotated_sum) = (memory::filled(out, 0.0)?, memory::filled(out, 0.0)?);
@@ -439,6 +445,13 @@ impl Queries {
             }
         }
     }
+}
+
+/// Queries for mapped keys.
+fn mapped(map: &Map, queries: &[f32]) -> Result<Vec<f32>, CacheError> {
+    let mut mapped = memory::collected(queries.len(), queries.iter().copied())?;
+    map.undo(&mut mapped);
+    Ok(mapped)
 }
 
 /// `sum[row, :] += weights[row, :] * values`.

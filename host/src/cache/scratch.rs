@@ -19,6 +19,8 @@ pub(super) struct Queries {
     heads: usize,
     /// The queries of the model times the scale of the logits: `[heads, dim]`.
     plain: Vec<f32>,
+    /// The same queries for mapped keys. Unused without a map.
+    mapped: Vec<f32>,
     /// For each mean of the keys, the product <plain, mean> of each head.
     offsets: Vec<f32>,
     /// The queries in the form of each tier.
@@ -36,11 +38,17 @@ impl Queries {
         for mean in means.list() {
             self.offsets.extend(self.plain.chunks_exact(dim).map(|q| dot(q, &mean.values)));
         }
+        let mut queries = &self.plain;
+        if let Some(map) = pages.map() {
+            self.mapped.clone_from(&self.plain);
+            map.undo(&mut self.mapped);
+            queries = &self.mapped;
+        }
         let tiers = pages.tiers();
         self.coded.resize_with(tiers.len(), CodedQueries::default);
         for (tier, coded) in self.coded.iter_mut().enumerate() {
             if pages.is_used(tier) {
-                tiers.format(tier).set_queries(&self.plain, coded);
+                tiers.format(tier).set_queries(queries, coded);
             }
         }
     }

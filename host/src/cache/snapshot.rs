@@ -14,7 +14,7 @@ mod object;
 mod spec;
 mod state;
 
-use super::spec::{Arithmetic, CacheSpec, Centring, Cold};
+use super::spec::{Arithmetic, CacheSpec, Centring, Cold, KeyMap};
 use super::{KvCache, Layer, LayerKind};
 use crate::error::CacheError;
 use crate::file::flush::flush;
@@ -223,7 +223,7 @@ fn fields(spec: &CacheSpec) -> Vec<(&'static str, Vec<u8>)> {
     let effort = Effort::ALL.iter().position(|effort| *effort == spec.options.effort).unwrap_or_default();
     let mut sink_logits = ints(&[spec.sink_logits.len()]);
     put(&mut sink_logits, &spec.sink_logits);
-    vec![
+    let mut fields = vec![
         ("shape", shape),
         ("codec of some layer", codecs.collect()),
         ("kind of some layer", kinds.collect()),
@@ -237,7 +237,13 @@ fn fields(spec: &CacheSpec) -> Vec<(&'static str, Vec<u8>)> {
         ("soft cap", float(spec.soft_cap)),
         ("threshold of sparse values", float(Some(spec.sparse_values))),
         ("learned sink", sink_logits),
-    ]
+    ];
+    // Only specs with a map have the field, so the others are as before maps existed.
+    match spec.key_map {
+        KeyMap::Off => {}
+        KeyMap::Pairs => fields.push(("key map", vec![1])),
+    }
+    fields
 }
 
 fn write_chunk(writer: &mut dyn Write, payload: &[u8]) -> io::Result<()> {

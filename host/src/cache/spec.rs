@@ -68,6 +68,22 @@ pub enum Arithmetic {
     F32,
 }
 
+/// The map that keys go through, learnt from the sequence.
+///
+/// A map has a factor per RoPE pair of a KV head. Keys are multiplied by it before encoding and queries are
+/// divided, so that the error falls where queries look least. It is learnt from the first 128 keys behind the
+/// sinks and from the queries at 64 positions there; until then keys wait uncompressed. A head that saw fewer
+/// than 16 of these queries has no map. Rotated codes alone use it ([`CodecId::is_rotated`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KeyMap {
+    /// Keys are encoded as they are.
+    #[default]
+    Off,
+    /// One factor for coordinates i and i + head_dim / 2, which RoPE rotates together in most models. With
+    /// another layout the gain is smaller.
+    Pairs,
+}
+
 /// Shape and policy of a [`crate::cache::KvCache`].
 ///
 /// ```
@@ -105,6 +121,9 @@ pub struct CacheSpec {
     pub hot: usize,
     /// Key centring.
     pub centring: Centring,
+    /// The map of keys: the option `map=` of the text.
+    #[doc(hidden)]
+    pub key_map: KeyMap,
     /// Number format when single queries meet encoded tokens.
     pub arithmetic: Arithmetic,
     /// Number of tokens that a query sees besides the sinks, in layers that have no entry in `kinds`. Older
@@ -144,6 +163,7 @@ impl From<KvShape> for CacheSpec {
             sinks: Self::DEFAULT_SINKS,
             hot: Self::DEFAULT_HOT,
             centring: Centring::Auto,
+            key_map: KeyMap::Off,
             arithmetic: Arithmetic::Int8,
             sliding_window: None,
             max_tokens: None,

@@ -8,6 +8,7 @@ mod read;
 use super::ahead::Ahead;
 use super::budget::Budget;
 use super::format::PAGE_TOKENS;
+use super::map::{LEARN_TOKENS, Learner, Map};
 use super::means::{Means, State};
 use super::meter::{Event, count};
 use super::page::{Memory, Pages};
@@ -49,6 +50,8 @@ pub(super) struct Track {
     recent: Arc<Rows>,
     /// Means of keys. Off for values.
     means: Means,
+    /// Learns the map of keys that have one.
+    learner: Option<Learner>,
     /// The oldest recent tokens, if their encoding has begun.
     ahead: Option<Ahead>,
     sample: Sample,
@@ -65,9 +68,15 @@ impl Track {
             pages: Pages::new(tiers, budget),
             recent: Arc::new(Rows::new(dim, level, budget)),
             means,
+            learner: None,
             ahead: None,
             sample: Sample::default(),
         }
+    }
+
+    /// Gives the track a map, which it learns.
+    pub(super) fn with_map(self, learner: Option<Learner>) -> Self {
+        Self { learner, ..self }
     }
 
     pub(super) fn sample(&self) -> Sample {
@@ -124,7 +133,31 @@ impl Track {
 
     /// Number of recent rows beyond the hot window that wait before any is encoded.
     pub(super) fn wait(&self) -> usize {
-        if self.means.state() == State::Learning { MEAN_TOKENS } else { 0 }
+        if self.learns_map() {
+            LEARN_TOKENS
+        } else if self.means.state() == State::Learning {
+            MEAN_TOKENS
+        } else {
+            0
+        }
+    }
+
+    /// True if keys wait for their map. It is made with the first page.
+    fn learns_map(&self) -> bool {
+        self.learner.is_some() && self.pages.len() == 0
+    }
+
+    /// The learner of the map, if the track has one.
+    pub(super) fn learner(&self) -> Option<&Learner> {
+        self.learner.as_ref()
+    }
+
+    /// Shows the learner of a map the queries (`[group, dim]`) at a position.
+    pub(super) fn see_queries(&self, position: usize, q: &[f32]) -> Result<(), CacheError> {
+        match self.learner.as_ref().filter(|_| self.learns_map()) {
+            Some(learner) => learner.see(position, q),
+            None => Ok(()),
+        }
     }
 
     /// Makes room for the rows of `tokens` more tokens. These are the large allocations of an append. If one
@@ -134,6 +167,10 @@ impl Track {
         if sinks > self.sinks.len() {
             own(&mut self.sinks)?.make_room(sinks)?;
         }
+        let (len, learns) = (self.len() + tokens, self.learns_map());
+        if let Some(learner) = self.learner.as_mut().filter(|_| learns) {
+            learner.make_room(len)?;
+        }
         own(&mut self.recent)?.make_room(recent)
     }
 
@@ -141,7 +178,8 @@ impl Track {
     fn rows_after(&self, tokens: usize) -> (usize, usize) {
         let sinks = tokens.min(self.sink_capacity - self.sinks.len());
         let (held, after) = (self.recent.len(), self.recent.len() + tokens - sinks);
-        let most = after.min(self.hot + MEAN_TOKENS + PIECE + 2 * BATCH).max(held);
+        let waits = if self.learner.is_some() { LEARN_TOKENS } else { MEAN_TOKENS };
+        let most = after.min(self.hot + waits + PIECE + 2 * BATCH).max(held);
         (self.sinks.len() + sinks, most)
     }
 
@@ -164,13 +202,16 @@ impl Track {
     /// Encodes the recent tokens that have left the hot window.
     fn encode_oldest(&mut self, scratch: &mut Scratch) -> Result<(), CacheError> {
         let extra = self.recent.len().saturating_sub(self.hot);
+        if extra < self.wait() {
+            return Ok(());
+        }
         if self.means.state() == State::Learning {
-            if extra < MEAN_TOKENS {
-                return Ok(());
-            }
             let (mean, share) = self.mean_of_oldest(MEAN_TOKENS);
             self.means.learn(mean, share);
             self.pages.set_beside(self.means.allocated_bytes());
+        }
+        if self.learns_map() {
+            self.learn_map();
         }
         let count = leaving(self.hot, extra);
         let (mut done, mut result) = (0, Ok(()));
@@ -208,7 +249,7 @@ impl Track {
                 self.pages.set_beside(self.means.allocated_bytes());
                 let rows = scratch.rows(now * self.dim);
                 self.recent.read(row, rows);
-                subtract(rows, mean.as_deref());
+                prepare(rows, mean.as_deref(), self.pages.map());
                 let from = self.coded_end();
                 let (rows, blocks) = scratch.rows_and_blocks();
                 self.pages
@@ -244,7 +285,7 @@ impl Track {
     /// Copies the tokens that leave next, so that another thread can encode them. Only for codecs whose
     /// search is slow.
     fn plan_ahead(&mut self) {
-        let waits = self.means.state() == State::Learning;
+        let waits = self.wait() > 0;
         let one_page = self.pages.len() % PAGE_TOKENS <= PAGE_TOKENS - BATCH;
         if !self.is_dear() || self.ahead.is_some() || self.hot < BATCH || waits || !one_page {
             return;
@@ -255,7 +296,7 @@ impl Track {
             self.pages.set_beside(self.means.allocated_bytes());
             let mut rows = vec![0.0; BATCH * self.dim];
             self.recent.read(0, &mut rows);
-            subtract(&mut rows, mean.as_deref());
+            prepare(&mut rows, mean.as_deref(), self.pages.map());
             self.ahead = Some(Ahead::new(self.coded_end(), rows));
         }
     }
@@ -275,6 +316,20 @@ impl Track {
         } else {
             None
         }
+    }
+
+    /// Makes the map from the oldest keys and the queries so far.
+    fn learn_map(&mut self) {
+        let Some(learner) = &mut self.learner else { return };
+        let (sinks, recent) = (self.sinks.len(), learner.keys().min(self.recent.len()));
+        let mut keys = vec![0.0; (sinks + recent) * self.dim];
+        let (first, rest) = keys.split_at_mut(sinks * self.dim);
+        self.sinks.read(0, first);
+        self.recent.read(0, rest);
+        let mean = self.means.list().first().map(|mean| &*mean.values);
+        let map = learner.learn(&keys, mean);
+        learner.clear();
+        self.pages.set_map(map);
     }
 
     /// Mean of the oldest `count` recent tokens, and its share of their energy.
@@ -341,6 +396,10 @@ impl Track {
     /// Drops tokens. The plan must be of the present contents.
     pub(super) fn truncate(&mut self, cut: Cut) {
         let Cut { len, means, page } = cut;
+        if let Some(learner) = &mut self.learner {
+            // A failed append may have shown queries of tokens that it did not append.
+            learner.truncate(len);
+        }
         if len >= self.len() {
             return;
         }
@@ -386,6 +445,9 @@ impl Track {
         self.sample = Sample::default();
         self.pages.clear();
         self.means.clear();
+        if let Some(learner) = &mut self.learner {
+            learner.clear();
+        }
         self.pages.set_beside(0);
         for rows in [&mut self.sinks, &mut self.recent] {
             *rows = Arc::new(rows.emptied());
@@ -399,7 +461,9 @@ impl Track {
         pages: Pages,
         recent: Rows,
         means: impl FnOnce(&mut Means),
+        learner: Option<Learner>,
     ) {
+        self.learner = learner;
         (self.sinks, self.pages, self.recent) = (Arc::new(sinks), pages, Arc::new(recent));
         means(&mut self.means);
         self.pages.set_beside(self.means.allocated_bytes());
@@ -408,7 +472,12 @@ impl Track {
     pub(super) fn allocated_bytes(&self) -> usize {
         let ahead = self.ahead.as_ref().map_or(0, Ahead::allocated_bytes);
         let rows = self.sinks.allocated_bytes() + self.recent.allocated_bytes();
-        rows + self.pages.allocated_bytes() + self.means.allocated_bytes() + ahead
+        rows + self.pages.allocated_bytes() + self.means.allocated_bytes() + self.learner_bytes() + ahead
+    }
+
+    /// Bytes of the queries that wait for a map.
+    fn learner_bytes(&self) -> usize {
+        self.learner.as_ref().map_or(0, Learner::allocated_bytes)
     }
 
     /// Bytes of this track that other caches share.
@@ -429,7 +498,7 @@ impl Track {
 
     /// Bytes of a copy that it does not share.
     pub(super) fn list_bytes(&self) -> usize {
-        self.pages.list_bytes() + self.means.allocated_bytes()
+        self.pages.list_bytes() + self.means.allocated_bytes() + self.learner_bytes()
     }
 
     /// Upper bound of the bytes that `tokens` more tokens need during the operation, copies of shared parts
@@ -446,7 +515,13 @@ impl Track {
         let means = if coded > 0 { self.means.growth(self.dim) } else { 0 };
         let copies = if sinks > 0 { copy(&self.sinks) } else { 0 } + copy(&self.recent);
         let ahead = if self.is_dear() { BATCH * self.dim * size_of::<f32>() } else { 0 };
-        rows + pages + means + copies + ahead
+        rows + pages + means + copies + ahead + self.map_growth(tokens)
+    }
+
+    /// Upper bound of the bytes of a map and of the queries for it.
+    fn map_growth(&self, tokens: usize) -> usize {
+        let Some(learner) = self.learner.as_ref().filter(|_| self.learns_map()) else { return 0 };
+        learner.bytes(self.len() + tokens) + Map::bytes(self.dim)
     }
 }
 
@@ -458,11 +533,14 @@ fn own(rows: &mut Arc<Rows>) -> Result<&mut Rows, CacheError> {
     Ok(Arc::make_mut(rows))
 }
 
-/// Subtracts the mean from rows.
-fn subtract(rows: &mut [f32], mean: Option<&[f32]>) {
+/// Makes rows ready for encoding: less the mean, and through the map.
+fn prepare(rows: &mut [f32], mean: Option<&[f32]>, map: Option<&Map>) {
     if let Some(mean) = mean {
         for row in rows.chunks_exact_mut(mean.len()) {
             row.iter_mut().zip(mean).for_each(|(x, m)| *x -= m);
         }
+    }
+    if let Some(map) = map {
+        map.apply(rows);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::bytes::{NO_NUMBER, Parser, refused};
 use crate::cache::layer::{LayerKind, LayerPolicy};
-use crate::cache::spec::{Arithmetic, CacheSpec, Centring, Cold};
+use crate::cache::spec::{Arithmetic, CacheSpec, Centring, Cold, KeyMap};
 use crate::error::CacheError;
 use tqkv_core::{CodecId, Effort, KvShape, Options, ScaleMode};
 
@@ -54,7 +54,7 @@ pub(super) fn read(payload: &[u8]) -> Result<CacheSpec, CacheError> {
     let sparse_values = float(parser)?.unwrap_or(f32::NAN);
     let logits = parser.count("learned sinks", MOST)?;
     let sink_logits = parser.values::<f32>(logits)?;
-    parser.end()?;
+    let key_map = key_map(parser)?;
     let Some(&(key, value)) = pairs.first() else { return refused("of a cache without layers") };
     Ok(CacheSpec {
         position_dim,
@@ -70,6 +70,7 @@ pub(super) fn read(payload: &[u8]) -> Result<CacheSpec, CacheError> {
         sinks,
         hot,
         centring,
+        key_map,
         arithmetic,
         cold,
         scale,
@@ -78,6 +79,16 @@ pub(super) fn read(payload: &[u8]) -> Result<CacheSpec, CacheError> {
         sparse_values,
         ..CacheSpec::from(shape)
     })
+}
+
+/// Reads the last field, which specs without a map do not have.
+fn key_map(parser: &mut Parser<'_>) -> Result<KeyMap, CacheError> {
+    if parser.end().is_ok() {
+        return Ok(KeyMap::Off);
+    }
+    let code = parser.bytes(1, 1)?[0];
+    parser.end()?;
+    if code == 1 { Ok(KeyMap::Pairs) } else { refused(format!("key map {code}, which is not known")) }
 }
 
 fn two(parser: &mut Parser<'_>) -> Result<[u8; 2], CacheError> {

@@ -3,6 +3,7 @@
 use super::bytes::{Parser, put, put_count, refused};
 use crate::cache::format::PAGE_TOKENS;
 use crate::cache::head::Head;
+use crate::cache::map::{Learner, Map};
 use crate::cache::means::{Mean, Means, State};
 use crate::cache::page::Pages;
 use crate::cache::rows::Rows;
@@ -44,7 +45,11 @@ fn most_bytes(track: &Track) -> usize {
     let rows = (track.sinks().len() + track.recent().len()) * track.sinks().row_bytes();
     let (pages, codec) = (track.pages(), track.pages().warm().codec());
     // Cold blocks are not larger than warm ones.
-    rows + (pages.len() - pages.first()) * codec.block_bytes() + track.means().allocated_bytes() + COUNTS
+    let map = 2 * codec.dim() + track.learner().map_or(0, Learner::allocated_bytes);
+    rows + (pages.len() - pages.first()) * codec.block_bytes()
+        + track.means().allocated_bytes()
+        + map
+        + COUNTS
 }
 
 fn write_track(track: &Track, bytes: &mut Vec<u8>) -> Result<(), CacheError> {
@@ -63,6 +68,7 @@ fn write_track(track: &Track, bytes: &mut Vec<u8>) -> Result<(), CacheError> {
         from = to;
     }
     write_rows(track.recent(), bytes);
+    write_map(track, bytes);
     Ok(())
 }
 
@@ -83,7 +89,8 @@ fn read_track(track: &mut Track, max_norm: f32, parser: &mut Parser<'_>) -> Resu
     if !begins || !learnt || !waits || !summed || list.iter().any(|mean| mean.first_page > held) {
         return refused("rows, pages and means that do not fit each other");
     }
-    track.restore(sinks, pages, recent, |means| means.restore(state, list, sum));
+    let learner = read_map(track, &mut pages, sinks.len() + recent.len(), parser)?;
+    track.restore(sinks, pages, recent, |means| means.restore(state, list, sum), learner);
     Ok(())
 }
 
@@ -117,6 +124,43 @@ fn write_means(means: &Means, bytes: &mut Vec<u8>) {
     }
     put_count(bytes, means.sum().len());
     put(bytes, means.sum());
+}
+
+/// Writes the map, or the queries that wait for it. Nothing for tracks without a map.
+fn write_map(track: &Track, bytes: &mut Vec<u8>) {
+    let Some(learner) = track.learner() else { return };
+    let factors: Vec<u16> = track.pages().map().map_or(Vec::new(), |map| map.bits().collect());
+    put_count(bytes, factors.len());
+    put(bytes, &factors);
+    let (samples, rows) = learner.state();
+    put(bytes, &[samples]);
+    put(bytes, &rows);
+}
+
+/// Reads the map of pages, or the queries that wait for it in a cache of `rows` tokens.
+fn read_map(
+    track: &Track,
+    pages: &mut Pages,
+    rows: usize,
+    parser: &mut Parser<'_>,
+) -> Result<Option<Learner>, CacheError> {
+    let Some(mut learner) = track.learner().cloned() else { return Ok(None) };
+    let dim = track.codec().dim();
+    let count = parser.count("factors of a map", dim)?;
+    let factors = parser.values::<u16>(count)?;
+    let map = Map::from_bits(&factors).filter(|_| count == dim);
+    if count > 0 && (map.is_none() || pages.len() == 0) {
+        return refused("a map that the cache cannot have");
+    }
+    pages.set_map(map);
+    let samples = parser.values::<u64>(1)?.first().copied().unwrap_or_default();
+    let queries = parser.values::<u16>(samples.count_ones() as usize * learner.width())?;
+    let waits = samples == 0 || pages.len() == 0;
+    if waits && learner.restore(samples, queries.reinterpret_cast(), rows)? {
+        Ok(Some(learner))
+    } else {
+        refused("queries that the cache cannot have")
+    }
 }
 
 type MeansState = (State, Vec<Mean>, Vec<i64>);

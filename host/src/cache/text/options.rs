@@ -133,6 +133,8 @@ pub const OPTIONS: &[SpecOption] = &[
         |spec, Share(share)| spec.sparse_values = share),
     row!(Policy, "centring", "auto|on|off", "off",
         "Keys are stored less their mean.", centring),
+    row!(Policy, "map", "off|pairs", "pairs",
+        "Keys go through a map that is learnt from the first page.", key_map),
     row!(Policy, "arithmetic", "int8|f32", "f32",
         "Numbers in which single queries meet encoded tokens.", arithmetic),
     row!(Policy, "seed", "N", "7",

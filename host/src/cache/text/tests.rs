@@ -1,6 +1,6 @@
 use super::*;
 use crate::cache::layer::{LayerKind, LayerPolicy};
-use crate::cache::spec::{Arithmetic, Centring, Cold};
+use crate::cache::spec::{Arithmetic, Centring, Cold, KeyMap};
 use proptest::prelude::*;
 use proptest::sample::select;
 use tqkv_core::{CodecId, Effort, Options, ScaleMode};
@@ -182,12 +182,13 @@ prop_compose! {
         (hot, sinks, sliding_window, max_tokens, sparse_values) in
             (any::<usize>(), any::<usize>(), any::<Option<usize>>(), any::<Option<usize>>(), 0.0..1.0_f32),
         centring in select(vec![Centring::Off, Centring::On, Centring::Auto]),
+        key_map in select(vec![KeyMap::Off, KeyMap::Pairs]),
         arithmetic in select(vec![Arithmetic::Int8, Arithmetic::F32]),
         (seed, mode, effort) in (any::<u64>(), select(&ScaleMode::ALL), select(&Effort::ALL)),
         level in any::<bool>(),
     ) -> CacheSpec {
         CacheSpec {
-            key, value, layers, cold, hot, sinks, sliding_window, max_tokens, sparse_values, centring, arithmetic,
+            key, value, layers, cold, hot, sinks, sliding_window, max_tokens, sparse_values, centring, key_map, arithmetic,
             options: Options::DEFAULT.seed(seed).scale_mode(mode).effort(effort),
             level: level.then(|| Level::new(LevelName::Portable).unwrap()),
             // The caller sets the shape. There is no `..` here, so a new option does not compile until it is

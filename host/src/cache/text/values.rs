@@ -2,7 +2,7 @@
 
 use crate::cache::layer::{KvPair, LayerKind, LayerPolicy};
 use crate::cache::preset::PRESETS;
-use crate::cache::spec::{Arithmetic, Centring};
+use crate::cache::spec::{Arithmetic, Centring, KeyMap};
 use std::path::PathBuf;
 use std::str::FromStr;
 use tqkv_core::{CodecId, Effort, ScaleMode};
@@ -126,6 +126,23 @@ fn centring_name(centring: Centring) -> &'static str {
         Centring::Off => "off",
         Centring::On => "on",
         Centring::Auto => "auto",
+    }
+}
+
+impl Value for KeyMap {
+    fn read(text: &str) -> Result<Self, String> {
+        named(text, &[Self::Off, Self::Pairs], key_map_name)
+    }
+
+    fn write(&self) -> String {
+        key_map_name(*self).to_owned()
+    }
+}
+
+fn key_map_name(map: KeyMap) -> &'static str {
+    match map {
+        KeyMap::Off => "off",
+        KeyMap::Pairs => "pairs",
     }
 }
 

@@ -1,0 +1,278 @@
+//! Learns a map from the first [`LEARN_TOKENS`] keys behind the sinks, and sampled queries.
+//!
+//! The sampled positions are fixed by the numbers of sinks and of hot tokens. At each of them, the first
+//! query of each head counts, whichever call brought it. So the map does not depend on how tokens were cut
+//! into appends. Sums are f64 in a fixed order, and the softmax is equal to the bit on every level.
+//!
+//! A program that appends the first page and never attends gives no queries. Its keys are then coded
+//! without a map.
+
+use super::pairs::Map;
+use crate::cache::budget::Budget;
+use crate::cache::rows::Rows;
+use crate::cache::vectors::Floats;
+use crate::error::CacheError;
+use half::f16;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tqkv_simd::Level;
+use tqkv_simd::page::{Attention, soften};
+
+/// Number of keys that teach a map. They wait uncompressed.
+pub(in crate::cache) const LEARN_TOKENS: usize = 128;
+
+/// Most positions whose queries are sampled. The first of them has as many keys before it.
+const SAMPLES: usize = 64;
+/// Fewest positions with queries from which a map is made.
+const LEAST_SAMPLES: usize = 16;
+/// Largest weight of a key, in means.
+const LARGEST_WEIGHT: f64 = 50.0;
+/// Share of the mean energy that is added to each pair.
+const RIDGE: f64 = 0.01;
+
+/// The part of the model's attention that weights of keys depend on.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::cache) struct Rule {
+    pub(in crate::cache) scale: f32,
+    pub(in crate::cache) soft_cap: Option<f32>,
+    pub(in crate::cache) window: Option<usize>,
+    /// Query heads of the KV head.
+    pub(in crate::cache) group: usize,
+}
+
+/// Queries that wait until there are enough keys.
+#[derive(Clone, Debug)]
+struct Seen {
+    /// Bit i is set if the queries of sample i are here.
+    samples: u64,
+    /// `[group * dim]` per sample, in their order.
+    rows: Rows,
+}
+
+#[derive(Debug)]
+pub(in crate::cache) struct Learner {
+    rule: Rule,
+    dim: usize,
+    sinks: usize,
+    hot: usize,
+    seen: Mutex<Seen>,
+}
+
+impl Clone for Learner {
+    fn clone(&self) -> Self {
+        Self { seen: Mutex::new(self.seen().clone()), ..*self }
+    }
+}
+
+impl Learner {
+    pub(in crate::cache) fn new(
+        rule: Rule,
+        dim: usize,
+        (sinks, hot): (usize, usize),
+        budget: &Budget,
+    ) -> Self {
+        // Sums over these rows are this file's own, so any level has the same bits.
+        let rows = Rows::new(rule.group * dim, Level::Portable, budget);
+        Self { rule, dim, sinks, hot, seen: Mutex::new(Seen { samples: 0, rows }) }
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Number of positions from the first sampled one on whose queries come before the map is made.
+    fn span(&self) -> usize {
+        LEARN_TOKENS + self.hot.min(SAMPLES) - SAMPLES - 1
+    }
+
+    /// Distance of sampled positions, so that there are at most [`SAMPLES`].
+    fn stride(&self) -> usize {
+        self.span().div_ceil(SAMPLES)
+    }
+
+    /// Number of sampled positions below `position`.
+    fn samples_before(&self, position: usize) -> usize {
+        position.saturating_sub(self.sinks + SAMPLES).min(self.span()).div_ceil(self.stride())
+    }
+
+    fn position(&self, sample: usize) -> usize {
+        self.sinks + SAMPLES + sample * self.stride()
+    }
+
+    /// Bytes of the queries that `tokens` tokens bring.
+    pub(in crate::cache) fn bytes(&self, tokens: usize) -> usize {
+        self.samples_before(tokens) * self.width() * size_of::<u16>()
+    }
+
+    /// Makes room for the queries that `tokens` tokens bring.
+    ///
+    /// # Errors
+    /// [`CacheError::Memory`].
+    pub(in crate::cache) fn make_room(&mut self, tokens: usize) -> Result<(), CacheError> {
+        let samples = self.samples_before(tokens);
+        self.seen().rows.make_room(samples)
+    }
+
+    /// Takes the queries (`[group, dim]`) at a position, if they are sampled and are the first there.
+    ///
+    /// # Errors
+    /// [`CacheError::Memory`].
+    pub(in crate::cache) fn see(&self, position: usize, q: &[f32]) -> Result<(), CacheError> {
+        let sample = self.samples_before(position);
+        if self.samples_before(position + 1) == sample {
+            return Ok(());
+        }
+        let mut seen = self.seen();
+        if seen.samples >> sample == 0 {
+            seen.rows.push([Floats::from(q)].into_iter())?;
+            seen.samples |= 1 << sample;
+        }
+        Ok(())
+    }
+
+    /// Drops the queries at positions from `len` on.
+    pub(in crate::cache) fn truncate(&mut self, len: usize) {
+        let kept = self.samples_before(len);
+        let mut seen = self.seen();
+        if kept < SAMPLES {
+            seen.samples &= (1 << kept) - 1;
+        }
+        let rows = seen.samples.count_ones() as usize;
+        if rows < seen.rows.len() {
+            seen.rows.truncate(rows);
+        }
+    }
+
+    /// Drops all queries, and their memory.
+    pub(in crate::cache) fn clear(&mut self) {
+        let mut seen = self.seen();
+        seen.samples = 0;
+        seen.rows = seen.rows.emptied();
+    }
+
+    pub(in crate::cache) fn allocated_bytes(&self) -> usize {
+        self.seen().rows.allocated_bytes()
+    }
+
+    /// The queries so far, for a snapshot: a bit per sample, and rows as bits of f16.
+    pub(in crate::cache) fn state(&self) -> (u64, Vec<u16>) {
+        let seen = self.seen();
+        (seen.samples, seen.rows.bits(0, seen.rows.len()).to_vec())
+    }
+
+    /// Takes the queries of a snapshot of `tokens` tokens. Returns false if no cache has them.
+    ///
+    /// # Errors
+    /// [`CacheError::Memory`].
+    pub(in crate::cache) fn restore(
+        &mut self,
+        samples: u64,
+        rows: &[f16],
+        tokens: usize,
+    ) -> Result<bool, CacheError> {
+        let most = self.samples_before(tokens);
+        let fits = most == SAMPLES || samples >> most == 0;
+        if !fits || rows.len() != samples.count_ones() as usize * self.width() {
+            return Ok(false);
+        }
+        let width = self.width();
+        let mut seen = self.seen();
+        seen.rows.push(rows.chunks_exact(width).map(Floats::from))?;
+        seen.samples = samples;
+        Ok(true)
+    }
+
+    /// Values per sampled position.
+    pub(in crate::cache) fn width(&self) -> usize {
+        self.rule.group * self.dim
+    }
+
+    /// Makes the map from keys `[n, dim]`, the sinks and at least [`LEARN_TOKENS`] more, and the mean that is
+    /// subtracted from them. `None` if too few queries were seen, or if they do not decide a map.
+    pub(in crate::cache) fn learn(&self, keys: &[f32], mean: Option<&[f32]>) -> Option<Map> {
+        let seen = self.seen();
+        if seen.rows.len() < LEAST_SAMPLES {
+            return None;
+        }
+        let (mut weights, mut query_energy) = (vec![0.0; LEARN_TOKENS], vec![0.0; self.dim]);
+        let mut row = vec![0.0; self.width()];
+        let samples = (0..SAMPLES).filter(|sample| seen.samples >> sample & 1 == 1);
+        for (i, sample) in samples.enumerate() {
+            seen.rows.read(i, &mut row);
+            for query in row.chunks_exact(self.dim) {
+                add_energy(&mut query_energy, query, None, 1.0);
+                self.add_weights(keys, self.position(sample), query, &mut weights);
+            }
+        }
+        normalise(&mut weights)?;
+        weights.iter_mut().for_each(|weight| *weight = weight.min(LARGEST_WEIGHT));
+        normalise(&mut weights)?;
+        let mut key_energy = vec![0.0; self.dim];
+        for (key, &weight) in keys.chunks_exact(self.dim).skip(self.sinks).zip(&weights) {
+            add_energy(&mut key_energy, key, mean, weight);
+        }
+        let (of_queries, of_keys) = (of_pairs(&query_energy), of_pairs(&key_energy));
+        let factor = |i: usize| (of_queries[i] / of_keys[i]).sqrt().sqrt();
+        let factors: Vec<f64> = (0..self.dim).map(|i| factor(i % of_queries.len())).collect();
+        Map::new(&factors)
+    }
+
+    /// Adds p (1 - p) of each key that teaches, for the attention p of the query at a position.
+    fn add_weights(&self, keys: &[f32], position: usize, query: &[f32], weights: &mut [f64]) {
+        // Keys that the query sees and that are here: the sinks, then the window.
+        let end = (position + 1).min(keys.len() / self.dim);
+        let first = self.rule.window.map_or(0, |window| (position + 1).saturating_sub(window));
+        let mut logits = vec![f32::NEG_INFINITY; end];
+        for (i, key) in keys.chunks_exact(self.dim).take(end).enumerate() {
+            if i < self.sinks || i >= first {
+                logits[i] = self.logit(query, key);
+            }
+        }
+        let mut state = [Attention::EMPTY];
+        soften(Level::Portable, &mut logits, &mut state);
+        for (weight, p) in weights.iter_mut().zip(logits.iter().skip(self.sinks)) {
+            let p = f64::from(*p) / f64::from(state[0].sum);
+            *weight += p * (1.0 - p);
+        }
+    }
+
+    fn logit(&self, query: &[f32], key: &[f32]) -> f32 {
+        let products = query.iter().zip(key).map(|(q, k)| f64::from(*q) * f64::from(*k));
+        let logit = products.fold(0.0, |sum, product| sum + product) * f64::from(self.rule.scale);
+        self.rule.soft_cap.map_or(logit, |cap| f64::from(cap) * near_tanh(logit / f64::from(cap))) as f32
+    }
+
+    /// Number of keys behind the sinks that [`Learner::learn`] reads.
+    pub(in crate::cache) fn keys(&self) -> usize {
+        LEARN_TOKENS + self.hot.min(SAMPLES)
+    }
+}
+
+/// This is tanh within 2.4 %. That of the system's library has other bits on other machines.
+fn near_tanh(x: f64) -> f64 {
+    let x = x.clamp(-3.0, 3.0);
+    x * (27.0 + x * x) / (27.0 + 9.0 * x * x)
+}
+
+/// Adds the squares of a row less a mean, times a weight.
+fn add_energy(energy: &mut [f64], row: &[f32], mean: Option<&[f32]>, weight: f64) {
+    for (i, (energy, &x)) in energy.iter_mut().zip(row).enumerate() {
+        let x = f64::from(x) - mean.map_or(0.0, |mean| f64::from(mean[i]));
+        *energy += weight * x * x;
+    }
+}
+
+/// Divides weights by their mean. `None` if that is not a positive number: then no key got attention.
+fn normalise(weights: &mut [f64]) -> Option<()> {
+    let mean = weights.iter().fold(0.0, |sum, weight| sum + weight) / weights.len() as f64;
+    weights.iter_mut().for_each(|weight| *weight /= mean);
+    (mean.is_finite() && mean > 0.0).then_some(())
+}
+
+/// Energies of the pairs of a head dim, coordinates i and i + dim / 2, with the ridge.
+fn of_pairs(energy: &[f64]) -> Vec<f64> {
+    let (first, second) = energy.split_at(energy.len() / 2);
+    let mut pairs: Vec<f64> = first.iter().zip(second).map(|(a, b)| a + b).collect();
+    let ridge = RIDGE * pairs.iter().fold(0.0, |sum, pair| sum + pair) / pairs.len() as f64;
+    pairs.iter_mut().for_each(|pair| *pair += ridge);
+    pairs
+}

@@ -1,0 +1,103 @@
+//! The factors of a head, and their use. How they are learnt is in [`super::learner`].
+
+use half::f16;
+use std::sync::Arc;
+
+/// Least factor; the largest is 1. A key never grows, and a query grows at most 64 times.
+const LEAST: f32 = 1.0 / 64.0;
+
+/// Factors of the coordinates of keys, with f16 precision.
+#[derive(Debug)]
+pub(in crate::cache) struct Map {
+    factors: Box<[f32]>,
+    inverse: Box<[f32]>,
+}
+
+impl Map {
+    /// Makes a map of factors in any unit. `None` if one is not a positive number.
+    pub(super) fn new(factors: &[f64]) -> Option<Self> {
+        let largest = factors.iter().copied().fold(0.0, f64::max);
+        if !factors.iter().all(|x| x.is_finite() && *x > 0.0) {
+            return None;
+        }
+        let bits = factors.iter().map(|x| f16::from_f64(x / largest).to_f32().max(LEAST));
+        Some(Self::rounded(bits.collect()))
+    }
+
+    fn rounded(factors: Box<[f32]>) -> Self {
+        let inverse = factors.iter().map(|x| 1.0 / x).collect();
+        Self { factors, inverse }
+    }
+
+    /// The map of a snapshot. `None` if no cache makes it.
+    pub(in crate::cache) fn from_bits(bits: &[u16]) -> Option<Self> {
+        let factors: Box<[f32]> = bits.iter().map(|&bits| f16::from_bits(bits).to_f32()).collect();
+        factors.iter().all(|x| (LEAST..=1.0).contains(x)).then(|| Self::rounded(factors))
+    }
+
+    /// The factors as bits of f16, which have their exact values.
+    pub(in crate::cache) fn bits(&self) -> impl Iterator<Item = u16> {
+        self.factors.iter().map(|x| f16::from_f32(*x).to_bits())
+    }
+
+    /// Multiplies keys (`[n, dim]`) by the factors.
+    pub(in crate::cache) fn apply(&self, keys: &mut [f32]) {
+        multiply(keys, &self.factors);
+    }
+
+    /// Divides queries, or mapped keys, by the factors.
+    pub(in crate::cache) fn undo(&self, rows: &mut [f32]) {
+        multiply(rows, &self.inverse);
+    }
+
+    pub(in crate::cache) fn allocated_bytes(&self) -> usize {
+        Self::bytes(self.factors.len())
+    }
+
+    /// Bytes of a map, the counts of its users included.
+    pub(in crate::cache) const fn bytes(dim: usize) -> usize {
+        size_of::<Self>() + 2 * size_of::<usize>() + 2 * dim * size_of::<f32>()
+    }
+}
+
+/// A map that copies share.
+pub(in crate::cache) type Shared = Arc<Map>;
+
+fn multiply(rows: &mut [f32], factors: &[f32]) {
+    for row in rows.chunks_exact_mut(factors.len()) {
+        row.iter_mut().zip(factors).for_each(|(x, factor)| *x *= factor);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_map_and_its_inverse_keep_products() {
+        let map = Map::new(&[1.0, 3.0, 0.02, 0.001]).unwrap();
+        assert_eq!(map.factors[1], 1.0);
+        assert_eq!(map.factors[3], LEAST);
+        let (mut key, mut query) = ([1.5, -2.0, 4.0, 0.5], [0.25, 1.0, -3.0, 8.0]);
+        let product = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f32>();
+        let before = product(&key, &query);
+        map.apply(&mut key);
+        map.undo(&mut query);
+        assert!((product(&key, &query) - before).abs() < 1e-5);
+        map.undo(&mut key);
+        assert!((key[0] - 1.5).abs() < 1e-6);
+    }
+
+    #[test]
+    fn only_maps_that_a_cache_makes_are_read() {
+        let map = Map::new(&[1.0, 0.7, 0.3, 0.1]).unwrap();
+        let bits: Vec<u16> = map.bits().collect();
+        assert_eq!(Map::from_bits(&bits).unwrap().factors, map.factors);
+        for bad in [0.0, -0.5, 1.5, f32::NAN, f32::INFINITY, LEAST / 2.0] {
+            let bits = [bits[0], bits[1], f16::from_f32(bad).to_bits(), bits[3]];
+            assert!(Map::from_bits(&bits).is_none(), "{bad}");
+        }
+        assert!(Map::new(&[1.0, f64::NAN]).is_none());
+        assert!(Map::new(&[0.0, 0.0]).is_none());
+    }
+}

@@ -1,0 +1,228 @@
+//! Maps through the life of a cache.
+
+use crate::cache::{Budget, CacheSpec, KvCache};
+use tqkv_simd::Level;
+
+const DIM: usize = 32;
+/// Query heads; there is one KV head.
+const HEADS: usize = 2;
+const TOKENS: usize = 400;
+
+/// A repeatable number of about normal distribution.
+fn noise(seed: usize) -> f32 {
+    let part = |i: u64| {
+        let x = (seed as u64 * 4 + i).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let x = (x ^ (x >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        ((x ^ (x >> 32)) & 0xffff) as f32 / 65536.0 - 0.5
+    };
+    (0..4).map(part).sum::<f32>() * 1.7
+}
+
+/// Queries, keys and values of a sequence. Pairs with long keys have short queries.
+struct Sequence {
+    q: Vec<f32>,
+    k: Vec<f32>,
+    v: Vec<f32>,
+}
+
+impl Sequence {
+    fn new(seed: usize) -> Self {
+        let key = |i: usize| if i % 16 < 4 { 4.0 } else { 0.5 };
+        let values = |n: usize, salt: usize, size: &dyn Fn(usize) -> f32| {
+            (0..n * DIM).map(|i| noise(seed * 1_000_003 + salt * 500_009 + i) * size(i % DIM)).collect()
+        };
+        Self {
+            q: values(TOKENS * HEADS, 1, &|i| 1.0 / key(i)),
+            k: values(TOKENS, 2, &key),
+            v: values(TOKENS, 3, &|_| 1.0),
+        }
+    }
+
+    fn queries(&self, from: usize, to: usize) -> &[f32] {
+        &self.q[from * HEADS * DIM..to * HEADS * DIM]
+    }
+
+    /// Appends and attends in chunks that end at the given positions.
+    fn prefill(&self, cache: &mut KvCache, ends: &[usize]) -> Vec<f32> {
+        let mut outs = Vec::new();
+        for &to in ends {
+            let from = cache.len();
+            let mut out = vec![0.0; (to - from) * HEADS * DIM];
+            let (k, v) = (&self.k[from * DIM..to * DIM], &self.v[from * DIM..to * DIM]);
+            cache.attend_prefill(0, self.queries(from, to), k, v, &mut out).unwrap();
+            outs.extend(out);
+        }
+        outs
+    }
+
+    fn append(&self, cache: &mut KvCache, to: usize) {
+        let from = cache.len();
+        cache.append(0, &self.k[from * DIM..to * DIM], &self.v[from * DIM..to * DIM]).unwrap();
+    }
+
+    /// Appends and attends token by token.
+    fn steps(&self, cache: &mut KvCache, to: usize) {
+        let mut out = [0.0; HEADS * DIM];
+        for at in cache.len()..to {
+            self.append(cache, at + 1);
+            cache.attend(0, self.queries(at, at + 1), &mut out).unwrap();
+        }
+    }
+}
+
+fn spec(policy: &str) -> CacheSpec {
+    CacheSpec::new(1, HEADS, 1, DIM).with(policy).unwrap()
+}
+
+fn cache(policy: &str) -> KvCache {
+    KvCache::new(spec(policy)).unwrap()
+}
+
+/// The keys of the cache, as bits.
+fn keys(cache: &KvCache) -> Vec<u32> {
+    cache.keys(0, 0, 0..cache.len()).unwrap().iter().map(|x| x.to_bits()).collect()
+}
+
+fn bytes(cache: &KvCache) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    cache.snapshot(&mut bytes).unwrap();
+    bytes
+}
+
+/// Squared error of the logits of the first half of the tokens, over their squares.
+fn error(cache: &KvCache, sequence: &Sequence) -> f64 {
+    let (mut error, mut energy) = (0.0, 0.0);
+    for at in 300..TOKENS {
+        let q = &sequence.queries(at, at + 1)[..DIM];
+        let scores = cache.scores(0, 0, q).unwrap();
+        for (i, got) in scores.iter().enumerate().take(TOKENS / 2) {
+            let key = &sequence.k[i * DIM..(i + 1) * DIM];
+            let want = key.iter().zip(q).map(|(k, q)| k * q).sum::<f32>() / (DIM as f32).sqrt();
+            error += f64::from(got - want).powi(2);
+            energy += f64::from(want).powi(2);
+        }
+    }
+    error / energy
+}
+
+#[test]
+fn a_map_moves_the_error_to_where_queries_do_not_look() {
+    let sequence = Sequence::new(1);
+    for policy in ["t2 hot=0 sinks=0", "s2 hot=64", "t2 hot=32 arithmetic=f32", "t4 hot=0 tier=128:t2"] {
+        let [plain, mapped] = ["off", "pairs"].map(|map| {
+            let mut cache = cache(&format!("{policy} map={map}"));
+            sequence.prefill(&mut cache, &[TOKENS]);
+            error(&cache, &sequence)
+        });
+        assert!(mapped < 0.5 * plain, "{policy}: {mapped} with a map, {plain} without");
+    }
+}
+
+#[test]
+fn a_map_does_not_depend_on_the_cuts_of_the_appends_or_the_level() {
+    let sequence = Sequence::new(2);
+    for policy in ["t2 map=pairs", "s3 map=pairs hot=0 sinks=0", "t2 map=pairs hot=30 sinks=9"] {
+        let mut whole = cache(policy);
+        sequence.prefill(&mut whole, &[TOKENS]);
+        let wanted = keys(&whole);
+        let cuts: Vec<Vec<usize>> = vec![vec![3, 100, 101, 195, 230, TOKENS], (1..=TOKENS).collect()];
+        for ends in cuts {
+            let mut cache = cache(policy);
+            sequence.prefill(&mut cache, &ends);
+            assert_eq!(keys(&cache), wanted, "{policy}: {} cuts", ends.len());
+        }
+        let mut stepped = cache(policy);
+        sequence.steps(&mut stepped, TOKENS);
+        assert_eq!(keys(&stepped), wanted, "{policy}: append, then attend");
+        let mut portable = KvCache::new(spec(policy).level(Level::Portable)).unwrap();
+        sequence.prefill(&mut portable, &[TOKENS]);
+        assert_eq!(keys(&portable), wanted, "{policy}: portable");
+    }
+}
+
+#[test]
+fn keys_without_queries_are_coded_without_a_map() {
+    let sequence = Sequence::new(3);
+    // With 128 keys that wait, and without, the first mean is the same.
+    let [plain, mapped] = ["off", "pairs"].map(|map| {
+        let mut cache = cache(&format!("t2 map={map}"));
+        sequence.append(&mut cache, TOKENS);
+        keys(&cache)
+    });
+    assert_eq!(mapped, plain);
+    let [plain, mapped] = ["off", "pairs"].map(|map| {
+        let mut cache = cache(&format!("q4_0 map={map}"));
+        sequence.prefill(&mut cache, &[TOKENS]);
+        keys(&cache)
+    });
+    assert_eq!(mapped, plain, "a code that is not rotated");
+}
+
+#[test]
+fn a_snapshot_keeps_the_map_and_the_queries_that_wait_for_it() {
+    let sequence = Sequence::new(4);
+    let mut whole = cache("t2 map=pairs");
+    sequence.prefill(&mut whole, &[TOKENS]);
+    for at in [0, 3, 70, 150, 195, 196, 260] {
+        let mut first = cache("t2 map=pairs");
+        sequence.steps(&mut first, at);
+        let stored = bytes(&first);
+        let mut second = KvCache::from_snapshot(&mut &stored[..]).unwrap();
+        assert_eq!(bytes(&second), stored, "at {at}");
+        sequence.prefill(&mut second, &[TOKENS]);
+        assert_eq!(keys(&second), keys(&whole), "at {at}");
+        let refused = cache("t2").restore(&mut &stored[..]).unwrap_err().to_string();
+        assert!(refused.contains("longer spec"), "{refused}");
+    }
+    let refused = whole.restore(&mut &bytes(&cache("t2"))[..]).unwrap_err().to_string();
+    assert!(refused.contains("another key map"), "{refused}");
+}
+
+#[test]
+fn forks_and_truncated_caches_continue_as_if_nothing_had_followed() {
+    let (sequence, other) = (Sequence::new(5), Sequence::new(6));
+    let mut whole = cache("t2 map=pairs");
+    sequence.prefill(&mut whole, &[TOKENS]);
+    let wanted = keys(&whole);
+    for at in [0, 2, 90, 150, 195] {
+        let mut cut = cache("t2 map=pairs");
+        sequence.prefill(&mut cut, &[at]);
+        let mut fork = cut.fork().unwrap();
+        // Tokens that wait, and their queries, are dropped.
+        other.prefill(&mut cut, &[195]);
+        cut.truncate(at).unwrap();
+        for (what, mut cache) in [("cut", cut), ("fork", fork.fork().unwrap())] {
+            sequence.prefill(&mut cache, &[TOKENS]);
+            assert_eq!(keys(&cache), wanted, "{what} at {at}");
+        }
+        other.prefill(&mut fork, &[TOKENS]);
+        assert_ne!(keys(&fork), wanted);
+    }
+    // A cache that loses all its pages learns anew; one that keeps a token in them keeps its map.
+    for len in [4, 5] {
+        let mut cut = cache("t2 map=pairs");
+        other.prefill(&mut cut, &[TOKENS]);
+        cut.truncate(len).unwrap();
+        let before = keys(&cut);
+        sequence.prefill(&mut cut, &[TOKENS]);
+        assert_eq!(&keys(&cut)[..before.len()], &before[..], "at {len}");
+    }
+    whole.reset();
+    sequence.prefill(&mut whole, &[TOKENS]);
+    assert_eq!(keys(&whole), wanted);
+}
+
+#[test]
+fn maps_and_waiting_queries_are_counted() {
+    let sequence = Sequence::new(7);
+    let budget = Budget::new(1 << 20);
+    let mut cache = KvCache::within(spec("t2 map=pairs hot=32"), &budget).unwrap();
+    for at in 1..=TOKENS {
+        sequence.prefill(&mut cache, &[at]);
+        assert!(budget.used() <= cache.stats().allocated_bytes, "at {at}");
+    }
+    let with = budget.used();
+    let fork = cache.fork().unwrap();
+    drop((cache, fork));
+    assert_eq!(budget.used(), 0, "of {with}");
+}
