@@ -129,9 +129,10 @@ fn other_head_dims_are_refused() {
 
 #[test]
 fn a_cache_refuses_them_by_name() {
-    let refused = |key, value| {
+    let refused = |key: CodecId, value: CodecId| {
         let spec = CacheSpec::new(1, 1, 1, 128).codecs(key, value);
-        let error = KvCache::new(spec).err().expect("refused").to_string();
+        let Err(error) = KvCache::new(spec) else { panic!("{key} keys, {value} values were not refused") };
+        let error = error.to_string();
         assert_eq!(error.lines().count(), 1);
         error
     };
