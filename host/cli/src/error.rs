@@ -147,7 +147,7 @@ impl CliError {
         let text = text.strip_prefix("error: ").unwrap_or(&text);
         let end = ["\nUsage:", "\nFor more information"].iter().filter_map(|marker| text.find(marker)).min();
         let message = &text[..end.unwrap_or(text.len())];
-        let number = refused_number(error);
+        let plain = refused_number(error).or_else(|| refused_value(error));
         let owner = match (error.kind(), error.get(ContextKind::InvalidArg)) {
             (ErrorKind::UnknownArgument, Some(ContextValue::String(option))) => lab_options::owner_of(option),
             _ => None,
@@ -157,7 +157,7 @@ impl CliError {
             let message = message.split("\n\n").next().unwrap_or(message);
             return Self::bad_input(format_args!("{message}; {owner} has it"));
         }
-        Self::bad_input(format_args!("{} (see --help)", number.as_deref().unwrap_or(message)))
+        Self::bad_input(format_args!("{} (see --help)", plain.as_deref().unwrap_or(message)))
     }
 
     pub(crate) fn exit_code(&self) -> ExitCode {
@@ -206,6 +206,13 @@ fn refused_number(error: &clap::Error) -> Option<String> {
         None => expected_range(&cause.to_string())?,
     };
     Some(format!("{option}: '{value}' is {why}"))
+}
+
+/// The error of a value whose own text says that it is not valid: clap would say it a second time.
+fn refused_value(error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return None };
+    let why = error.source()?.to_string();
+    why.contains(" is not valid: ").then(|| format!("{option}: {why}"))
 }
 
 /// Rewrites `-5 is not in 1..18446744073709551615` for people.

@@ -8,6 +8,7 @@ use tqkv_simd::page::{
     attend, exp, merge, rescale, soften,
 };
 use tqkv_simd::{Level, codec};
+use tqkv_tests::oracle;
 
 #[test]
 fn the_exponential_is_as_close_as_it_says() {
@@ -24,25 +25,16 @@ fn the_exponential_is_as_close_as_it_says() {
 }
 
 /// Attention in f64 over decoded vectors.
-fn exact_attention(codec: &AnyCodec, q: &[f32], k: &[u8], v: &[u8], len: usize, scale: f32) -> Vec<f32> {
-    let dim = codec.dim();
-    let row = |blocks: &[u8], i: usize| {
-        let mut x = vec![0.0; dim];
-        codec.decode(&blocks[i * codec.block_bytes()..][..codec.block_bytes()], &mut x).unwrap();
-        x
+fn exact_attention(codec: &AnyCodec, q: &[f32], [k, v]: [&[u8]; 2], len: usize) -> Vec<f32> {
+    let decoded = |blocks: &[u8]| -> Vec<Vec<f32>> {
+        let row = |block: &[u8]| {
+            let mut x = vec![0.0; codec.dim()];
+            codec.decode(block, &mut x).unwrap();
+            x
+        };
+        blocks.chunks_exact(codec.block_bytes()).take(len).map(row).collect()
     };
-    let logits: Vec<f64> = (0..len)
-        .map(|i| row(k, i).iter().zip(q).map(|(a, b)| f64::from(a * b)).sum::<f64>() * f64::from(scale))
-        .collect();
-    let max = logits.iter().copied().fold(f64::MIN, f64::max);
-    let total: f64 = logits.iter().map(|l| (l - max).exp()).sum();
-    let mut out = vec![0.0f64; dim];
-    for (i, logit) in logits.iter().enumerate() {
-        for (sum, x) in out.iter_mut().zip(row(v, i)) {
-            *sum += (logit - max).exp() / total * f64::from(x);
-        }
-    }
-    out.iter().map(|&x| x as f32).collect()
+    oracle::attention(q, &decoded(k), &decoded(v)).iter().map(|&x| x as f32).collect()
 }
 
 /// A page of keys and one of values, in parts of different lengths.
@@ -174,7 +166,7 @@ fn attention_over_pages_is_the_softmax_and_splits_anywhere() {
             let what = scene.what(length);
             let portable = scene.attend(Level::Portable, length, false);
             let [k, v] = &scene.blocks;
-            let exact = |q| exact_attention(&scene.codec, q, k, v, length.0, scene.scale);
+            let exact = |q| exact_attention(&scene.codec, q, [k, v], length.0);
             let exact: Vec<f32> = scene.queries.chunks_exact(scene.codec.dim()).flat_map(exact).collect();
             let error = relative_rms(&portable, &exact);
             assert!(error < 0.03, "{what}: {error}");

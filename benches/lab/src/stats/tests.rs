@@ -3,6 +3,7 @@
 use tqkv::Level;
 use tqkv_cli::array::Vectors;
 use tqkv_core::{AnyCodec, CodecId, Effort, Options, ScaleMode};
+use tqkv_tests::oracle::dot;
 
 use super::{StatsError, Subject, measure, random_directions};
 
@@ -19,10 +20,6 @@ fn rows(vectors: &Vectors) -> Vec<Vec<f32>> {
             row.clone()
         })
         .collect()
-}
-
-fn dot(a: &[f32], b: &[f32]) -> f64 {
-    a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
 }
 
 #[test]

@@ -156,6 +156,10 @@ fn bad_input_is_one_line_with_code_2_and_leaves_no_file() {
         ),
         (vec!["plan", "--layers", "8", "--kv-heads", "1", "--head-dim", "128", "--other", "tq3"], "tq3=52"),
         (vec!["plan", "--ram", "64KiB"], "--head-dim"),
+        (
+            vec!["plan", "--ram", "3x", "--head-dim", "64"],
+            "--ram <SIZE>: '3x' is not valid: expected a number",
+        ),
         (vec!["plan", "--head-dim", "64"], "--layers"),
         (vec!["plan", "--kv-heads", "2", "--head-dim", "64"], "--layers"),
         (vec!["plan", "--ram", "64KiB", "--head-dim", "60"], "head dim 60"),

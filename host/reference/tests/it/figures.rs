@@ -1,17 +1,12 @@
 //! Errors of every format compared with theory, and the unbiasedness of estimators.
 
 use tqkv_reference::{Coder, ROWS, RotationKind, Row, theory};
+use tqkv_tests::inputs::Gaussian;
 use tqkv_tests::oracle::dot;
 use tqkv_tests::scope;
 
 fn random(seed: u64, count: usize) -> Vec<f32> {
-    let mut state = seed;
-    let mut uniform = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 11) as f64 / (1u64 << 53) as f64
-    };
-    let mut normal = || (-2.0 * (1.0 - uniform()).ln()).sqrt() * (std::f64::consts::TAU * uniform()).cos();
-    (0..count).map(|_| normal() as f32).collect()
+    Gaussian::new(seed).vector(count)
 }
 
 struct Figures {
