@@ -10,8 +10,7 @@ use core::fmt;
 pub enum ShapeError {
     /// The head dim is not one of [`crate::HEAD_DIMS`].
     UnsupportedHeadDim,
-    /// This codec does not support the head dim. The ggml layouts need a multiple of 32. `m2` and `m3` need a
-    /// power of two from 64 on.
+    /// This codec does not support the head dim (the ggml layouts need a multiple of 32).
     UnsupportedCodec,
 }
 
@@ -71,9 +70,7 @@ impl ShapeError {
             Self::UnsupportedHeadDim => {
                 concat!("head dim not supported: accepted are ", accepted_head_dims!())
             }
-            Self::UnsupportedCodec => {
-                "codec not supported at this head dim: the ggml layouts need a multiple of 32, m2 and m3 a power of two from 64"
-            }
+            Self::UnsupportedCodec => "codec not supported at this head dim: it needs a multiple of 32",
         }
     }
 }

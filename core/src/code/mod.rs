@@ -55,28 +55,17 @@ struct Row {
     id: CodecId,
     name: &'static str,
     number: u8,
-    rotation: Rotation,
+    rotated: bool,
     layout: Layout,
     levels: Levels,
 }
 
-/// The parts of a vector that a codec rotates.
-#[derive(Clone, Copy, PartialEq)]
-enum Rotation {
-    Nothing,
-    Whole,
-    Quarters,
-}
-
-macro_rules! rotation {
-    (plain) => {
-        Rotation::Nothing
-    };
+macro_rules! rotated {
     (rotated) => {
-        Rotation::Whole
+        true
     };
-    (quarters) => {
-        Rotation::Quarters
+    (plain) => {
+        false
     };
 }
 
@@ -96,7 +85,7 @@ macro_rules! codes {
             id: CodecId::$id,
             name: $name,
             number: $number,
-            rotation: rotation!($rotation),
+            rotated: rotated!($rotation),
             layout: <$id as Code>::LAYOUT,
             levels: <$id as Code>::LEVELS,
         }),*];
@@ -175,13 +164,7 @@ impl CodecId {
 
     /// Returns true if the codec rotates the vector before it is coded.
     pub const fn is_rotated(self) -> bool {
-        !matches!(self.row().rotation, Rotation::Nothing)
-    }
-
-    /// Returns true if the codec rotates each quarter of a vector by itself.
-    #[doc(hidden)]
-    pub const fn rotates_quarters(self) -> bool {
-        matches!(self.row().rotation, Rotation::Quarters)
+        self.row().rotated
     }
 
     /// Bytes of one block, or `None` if the codec does not support the head dim.

@@ -11,7 +11,6 @@ mod documents;
 mod lives;
 mod prose;
 mod publish;
-mod quarters;
 mod surface;
 mod trellis;
 mod workspace;
