@@ -48,8 +48,8 @@ fn attention_and_shifts_are_those_of_the_cpu_on_what_the_cache_reads_back_as() {
 const TEXT: &str = "Once upon a time there was a small village by the sea, and the people who lived there were fishermen. \
     Every morning they sailed out with their boats, and every evening they came back with what they had caught. One day";
 
-/// Largest distance in the host's logits between its token and ours. Its own attention without `FA` differs by as
-/// much as .35 where two tokens are near a tie.
+/// Largest distance in the host's logits between its token and ours. The host's attentions with and without
+/// `FA` choose tokens that are up to .35 apart.
 const TIE: f64 = 0.5;
 /// Largest mean KL divergence that the order of sums and these codecs give. The host with and without `FA`
 /// differs by .004.
