@@ -15,6 +15,8 @@
 //                        restore; compares logits of samples with those of a fresh context
 // Environment with defaults: CTX (1024), THREADS (1), LAYERS (999), BATCH (512), UNIFIED (1), FA (1),
 // FROM (0), CLEAR (0), TYPE (f16; also q8_0, q4_0)
+// CHOICES names a file for the logits of each choice of a token, as f32 [choices, vocabulary]. GIVEN is a list of
+// tokens with spaces between, which `text` and `parallel` then take in place of the likeliest ones.
 #include "ggml-backend.h"
 #include "llama.h"
 #include <malloc.h>
@@ -78,8 +80,19 @@ static void decode(const llama_token * tokens, int count, int from, int sequence
         llama_batch_free(batch);
     }
 }
+static FILE * choices;
+static char * given;
+// The next of GIVEN, otherwise the likeliest token.
 static llama_token best(void) {
     const float * logits = llama_get_logits_ith(context, -1);
+    if (choices && fwrite(logits, sizeof *logits, words, choices) != (size_t) words) fail("no choices");
+    if (given) {
+        char * end;
+        llama_token token = strtol(given, &end, 10);
+        if (end == given) fail("GIVEN is too short");
+        given = end;
+        return token;
+    }
     int top = 0;
     for (int i = 1; i < words; i++)
         if (logits[i] > logits[top]) top = i;
@@ -217,6 +230,8 @@ int main(int count, char ** arguments) {
     llama_memory_t memory = llama_get_memory(context);
     int first = count > 5 ? atoi(arguments[5]) : 0, second = count > 6 ? atoi(arguments[6]) : 0;
     if (length < 1) fail("no tokens");
+    given = getenv("GIVEN");
+    if (getenv("CHOICES") && !(choices = fopen(getenv("CHOICES"), "wb"))) fail("no file of choices");
 
     if (!strcmp(command, "text")) {
         decode(tokens, length, 0, 0, 0);
@@ -314,6 +329,7 @@ int main(int count, char ** arguments) {
     } else {
         fail("unknown command");
     }
+    if (choices && fclose(choices)) fail("no choices");
     llama_free(context);
     llama_model_free(model);
     return 0;
