@@ -11,40 +11,40 @@ use tqkv_gpu_kernels::attend::{PARTIAL_HEADER, kernel};
 use tqkv_gpu_kernels::{encode::element, page};
 
 /// Keys or values of one layer, as the kernel takes them.
-#[derive(Clone, Copy)]
-pub(crate) struct Pool<'a> {
+#[derive(Clone, Copy, Debug)]
+pub struct Pool<'a> {
     /// The pages.
-    pub(crate) memory: &'a CudaSlice<u8>,
+    pub memory: &'a CudaSlice<u8>,
     /// The result of [`page::format`] for the codec's layout, or [`page::HALF_BITS`].
-    pub(crate) format: u32,
+    pub format: u32,
     /// The result of [`tqkv_gpu_kernels::tables::tables`].
-    pub(crate) levels: &'a CudaSlice<u32>,
+    pub levels: &'a CudaSlice<u32>,
     /// Sign words of the rotation.
-    pub(crate) signs: &'a CudaSlice<u32>,
+    pub signs: &'a CudaSlice<u32>,
 }
 
 /// The rows of a batch of query tokens, and the pages that they read.
-pub(crate) struct Batch<'a> {
+pub struct Batch<'a> {
     /// Page numbers, `[sequences, max_pages]`.
-    pub(crate) table: &'a CudaSlice<u32>,
+    pub table: &'a CudaSlice<u32>,
     /// Entries per sequence.
-    pub(crate) max_pages: usize,
+    pub max_pages: usize,
     /// The sequence of each row.
-    pub(crate) sequence_of: CudaView<'a, u32>,
+    pub sequence_of: CudaView<'a, u32>,
     /// Number of tokens of its sequence that each row sees.
-    pub(crate) lengths: CudaView<'a, u32>,
+    pub lengths: CudaView<'a, u32>,
     /// Number of rows. A row is a query token; there are at most 65535.
-    pub(crate) rows: usize,
+    pub rows: usize,
     /// Largest number of tokens that a row sees.
-    pub(crate) longest: usize,
+    pub longest: usize,
 }
 
 /// Vectors on the device, and the kernels' number for their element type.
-pub(crate) type Vectors<'a> = (Memory<'a>, u32);
+pub type Vectors<'a> = (Memory<'a>, u32);
 
 /// The kernels and buffers of attention for one shape of heads.
 #[derive(Debug)]
-pub(crate) struct Attention {
+pub struct Attention {
     rotate: CudaFunction,
     attend: CudaFunction,
     merge: CudaFunction,
@@ -62,7 +62,10 @@ pub(crate) struct Attention {
 
 impl Attention {
     /// Loads the kernels for keys and values of these formats.
-    pub(crate) fn new(
+    ///
+    /// # Errors
+    /// The errors of the driver.
+    pub fn new(
         device: &Device,
         num_kv_heads: usize,
         group: usize,
@@ -157,9 +160,12 @@ impl Attention {
     /// Attends with the query tokens of a batch. `queries` and `out` are `[rows, num_heads, head_dim]`. A row
     /// that sees no token gets zeros.
     ///
+    /// # Errors
+    /// [`GpuError::OutOfMemory`], or the errors of the driver.
+    ///
     /// # Safety
     /// Every buffer is as large as its shape says, and every page number in use is inside the pools.
-    pub(crate) unsafe fn run(
+    pub unsafe fn run(
         &mut self,
         device: &Device,
         queries: Vectors<'_>,

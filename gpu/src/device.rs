@@ -123,7 +123,11 @@ impl Device {
     }
 
     /// Compiles and loads kernels. The result has the order of `names`.
-    pub(crate) fn kernels<const N: usize>(&self, names: [&str; N]) -> Result<[CudaFunction; N], GpuError> {
+    ///
+    /// # Errors
+    /// [`GpuError::KernelsRefused`], or other errors of the driver.
+    #[doc(hidden)]
+    pub fn kernels<const N: usize>(&self, names: [&str; N]) -> Result<[CudaFunction; N], GpuError> {
         self.target.load(self.context(), names)
     }
 
@@ -140,10 +144,11 @@ impl Device {
     }
 
     /// Allocates `len` zeros.
-    pub(crate) fn zeros<T: DeviceRepr + ValidAsZeroBits>(
-        &self,
-        len: usize,
-    ) -> Result<CudaSlice<T>, GpuError> {
+    ///
+    /// # Errors
+    /// [`GpuError::OutOfMemory`], or other errors of the driver.
+    #[doc(hidden)]
+    pub fn zeros<T: DeviceRepr + ValidAsZeroBits>(&self, len: usize) -> Result<CudaSlice<T>, GpuError> {
         // The driver refuses to allocate 0 bytes, so there is always at least one value.
         let allocated = self.stream.alloc_zeros(len.max(1));
         allocated.map_err(|error| GpuError::from_allocation(error, len * size_of::<T>()))

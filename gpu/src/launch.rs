@@ -16,7 +16,10 @@ pub(crate) const WARPS: u32 = 4;
 const MAX_WARPS: usize = (u32::MAX - WARPS) as usize;
 
 /// The grid for `count` warps that work independently.
-pub(crate) fn warps(count: usize) -> Result<LaunchConfig, GpuError> {
+///
+/// # Errors
+/// [`GpuError::BadSpec`] if 32 bits do not number the warps.
+pub fn warps(count: usize) -> Result<LaunchConfig, GpuError> {
     if count > MAX_WARPS {
         return Err(GpuError::BadSpec(format!("{count} vectors in one launch; at most {MAX_WARPS}")));
     }
@@ -27,8 +30,13 @@ pub(crate) fn warps(count: usize) -> Result<LaunchConfig, GpuError> {
 macro_rules! memory {
     ($($element:ty: $read:ident $write:ident,)*) => {
         /// A buffer argument, which the kernel reads or writes.
-        pub(crate) enum Memory<'a> {
-            $($read(CudaView<'a, $element>), $write(CudaViewMut<'a, $element>),)*
+        pub enum Memory<'a> {
+            $(
+                /// Elements that the kernel reads.
+                $read(CudaView<'a, $element>),
+                /// Elements that the kernel writes, and may read.
+                $write(CudaViewMut<'a, $element>),
+            )*
             /// The address of memory that another library owns.
             Raw(CUdeviceptr),
         }
@@ -82,10 +90,13 @@ memory! {
 
 /// Launches a kernel.
 ///
+/// # Errors
+/// The errors of the driver.
+///
 /// # Safety
 /// `arguments` is the list that `kernel` declares; for two kernels as one it is both lists in turn. Buffers
 /// are as long as the fields of the list say. Every page number in use is inside the pools.
-pub(crate) unsafe fn launch<'a>(
+pub unsafe fn launch<'a>(
     device: &Device,
     kernel: &CudaFunction,
     mut arguments: impl AsMut<[Argument<Memory<'a>>]>,

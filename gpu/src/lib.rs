@@ -9,7 +9,6 @@
 //! | [`WeightDecoder`], [`Qjl`]: encoded weights; 1-bit residuals | `weights`, `qjl` |
 //! | decode attention: three launches, parts, one kernel per format | `attention`, `parts`, `formats` |
 //! | named arguments of a launch; two kernels in one launch | `launch`, `pair` |
-//! | [`mod@bench`]: timed launches | `bench` |
 //!
 //! The kernels are the Rust functions of `tqkv-gpu-kernels`. This crate embeds them as PTX, and the driver
 //! compiles them. The driver is opened at run time. On a machine without a driver this crate builds and
@@ -20,7 +19,6 @@
 //! [`Device::on`].
 
 mod attention;
-pub mod bench;
 mod cache;
 mod device;
 mod error;
@@ -33,6 +31,8 @@ mod parts;
 mod qjl;
 mod spec;
 mod staging;
+#[doc(hidden)]
+pub mod unstable;
 mod weights;
 
 pub use cache::{Element, GpuCache, GpuStats, Out, Raw, Rows, Side};

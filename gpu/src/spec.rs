@@ -19,7 +19,7 @@ pub(crate) fn accepted_head_dims() -> String {
 }
 
 /// Most tokens of one call of `append`. The launch counts vectors in 32 bits.
-pub(crate) const MAX_CHUNK: usize = 1 << 16;
+pub const MAX_CHUNK: usize = 1 << 16;
 
 /// Most vectors of one launch of trellis encoders. Each vector needs workspace; this number is several times
 /// the vectors that a device encodes at once.

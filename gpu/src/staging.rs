@@ -82,7 +82,11 @@ impl<T: Copy + DeviceRepr + ValidAsZeroBits> Staging<T> {
 
 impl Device {
     /// A copy of `values`; waits for it.
-    pub(crate) fn upload<T: Copy + DeviceRepr + ValidAsZeroBits>(
+    ///
+    /// # Errors
+    /// [`GpuError::OutOfMemory`], or other errors of the driver.
+    #[doc(hidden)]
+    pub fn upload<T: Copy + DeviceRepr + ValidAsZeroBits>(
         &self,
         values: &[T],
     ) -> Result<CudaSlice<T>, GpuError> {

@@ -1,8 +1,9 @@
 //! The options of the check.
 
+use crate::bench::Shape;
 use std::path::PathBuf;
 use tqkv_core::CodecId;
-use tqkv_gpu::bench::{Cut, Shape};
+use tqkv_gpu::unstable::attention::Cut;
 
 /// Selects checks and measurements, and their extent.
 #[derive(Clone, Debug, clap::Args)]

@@ -7,11 +7,13 @@
 //! | options | `args` |
 //! | correctness of codes and attention | `right` |
 //! | times | `speed` |
+//! | timed launches | `bench` |
 //! | rows, as JSON and as tables | `row` |
 //!
 //! To measure the CPU's kernels, use `tqkv bench` instead.
 
 mod args;
+mod bench;
 mod error;
 mod right;
 mod row;
@@ -22,7 +24,6 @@ pub use error::CheckError;
 
 use row::{Row, Writer};
 use std::io;
-use tqkv_gpu::bench;
 use tqkv_gpu::{Device, GpuError};
 
 /// Opens the GPU that the options name.

@@ -1,10 +1,10 @@
 //! Rows, as JSON objects and as tables.
 
+use crate::bench::Times;
 use crate::error::CheckError;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io;
-use tqkv_gpu::bench::Times;
 
 /// Largest error of attention against f64 on the decoded cache.
 pub(crate) const MAX_ERROR: f64 = 1e-5;

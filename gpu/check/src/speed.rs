@@ -1,10 +1,10 @@
 //! Times of attention and encoding, next to f16 rows of the same shape.
 
 use crate::args::CheckArgs;
+use crate::bench::{self, Bandwidth, Shape, Times};
 use crate::error::CheckError;
 use crate::row::{Speed, Spread};
 use tqkv_gpu::Device;
-use tqkv_gpu::bench::{self, Bandwidth, Shape, Times};
 
 /// Bits of an f16 value.
 const HALF_BITS: u32 = 16;

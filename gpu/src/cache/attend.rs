@@ -90,7 +90,8 @@ impl GpuCache {
     }
 
     /// Uses this cut for all later launches of attention.
-    pub(crate) fn set_cut(&mut self, cut: Option<Cut>) {
+    #[doc(hidden)]
+    pub fn set_cut(&mut self, cut: Option<Cut>) {
         self.attention.set_cut(cut);
     }
 

@@ -101,10 +101,4 @@ impl GpuCache {
             },
         })
     }
-
-    /// Runs the encoders of layer 0 again for the tokens of the last append. Keys and values are `rows`, on
-    /// the device.
-    pub(crate) fn encode_again(&mut self, rows: Rows<'_>, tokens: usize) -> Result<(), GpuError> {
-        self.launch_encode(0, 0, [rows; 2], tokens)
-    }
 }

@@ -1,7 +1,7 @@
 //! Tests steps of a model and cuts of launches by the number of calls to the driver and of waits.
 
 use super::*;
-use tqkv_gpu::bench::{self, Cut, Shape};
+use tqkv_gpu::unstable::attention::Cut;
 
 #[test]
 fn a_step_appends_keys_and_values_in_one_launch_a_layer_and_waits_once() {
@@ -182,20 +182,24 @@ fn launches_that_a_graph_may_hold_do_not_depend_on_lengths() {
 }
 
 #[test]
-fn measured_launches_are_cut_as_asked() {
+fn launches_are_cut_as_asked() {
     if !on_paper() {
         return;
     }
-    let device = device(0);
-    let shape = Shape { sequences: 1, tokens: 256, num_kv_heads: 2, group: 1, head_dim: DIM };
-    let warps = |cut: Option<Cut>| {
+    let mut cache = cache(1);
+    fill(&mut cache, 0, 200, 1);
+    let queries = upload(cache.device(), &noise(2, 3 * QUERY));
+    let mut out = cache.device().stream().alloc_zeros::<f32>(3 * QUERY).unwrap();
+    let mut warps = |cut: Option<Cut>| {
+        cache.set_cut(cut);
         let before = counts();
-        let codes = bench::codes(&device, shape, CodecId::S2, CodecId::S2, cut, 0.001).unwrap();
-        (since(before).warps, codes.attend.runs() as u64 + 2)
+        cache.attend_on_device(0, Rows::F32(&queries), &mut out).unwrap();
+        since(before).warps
     };
-    let (one, runs) = warps(Some(Cut::new(1, 1).unwrap()));
-    // Each part, KV head and run adds one warp; the merge has the same number as before.
-    assert_eq!(warps(Some(Cut::new(8, 2).unwrap())), (one + 7 * 2 * runs, runs));
-    assert_eq!(warps(Some(Cut::new(8, 4).unwrap())), (one + 7 * 2 * runs, runs));
-    assert_eq!(warps(None), (one + 3 * 2 * runs, runs), "a page each");
+    let one = warps(Some(Cut::new(1, 1).unwrap()));
+    // Each part adds a warp per sequence and KV head; the merge has the same number as before.
+    let a_part = 3 * KV_HEADS as u64;
+    assert_eq!(warps(Some(Cut::new(8, 2).unwrap())), one + 7 * a_part);
+    assert_eq!(warps(Some(Cut::new(8, 4).unwrap())), one + 7 * a_part);
+    assert_eq!(warps(None), one + 3 * a_part, "a page each");
 }

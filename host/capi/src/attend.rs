@@ -124,8 +124,7 @@ pub unsafe extern "C" fn tqkv_prefill(
     unsafe { Call::new() }.run(|call| {
         let cache = call.handle("cache", cache)?;
         let q = Values::new(call, "q", q_dtype, q, q_values)?;
-        let (k, v) =
-            (Values::new(call, "k", dtype, k, k_values)?, Values::new(call, "v", dtype, v, v_values)?);
+        let (k, v) = Values::keys_and_values(call, dtype, (k, k_values), (v, v_values))?;
         let out = Room::new(call, "out", out_dtype, out, out_values)?;
         let q = q.wide()?;
         let mut cache = cache.write()?;

@@ -167,8 +167,7 @@ pub unsafe extern "C" fn tqkv_append(
     // SAFETY: `cache` is a cache, and `k` and `v` have their values, by the contract of this call.
     unsafe { Call::new() }.run(|call| {
         let cache = call.handle("cache", cache)?;
-        let (k, v) =
-            (Values::new(call, "k", dtype, k, k_values)?, Values::new(call, "v", dtype, v, v_values)?);
+        let (k, v) = Values::keys_and_values(call, dtype, (k, k_values), (v, v_values))?;
         Ok(cache.write()?.append(layer, k, v)?)
     })
 }

@@ -21,7 +21,7 @@ pub enum TqkvDtype {
     TqkvBf16 = 2,
 }
 
-pub(crate) const DTYPES: [TqkvDtype; 3] = [TqkvDtype::TqkvF32, TqkvDtype::TqkvF16, TqkvDtype::TqkvBf16];
+const DTYPES: [TqkvDtype; 3] = [TqkvDtype::TqkvF32, TqkvDtype::TqkvF16, TqkvDtype::TqkvBf16];
 
 /// An argument that is read.
 #[derive(Clone, Copy)]
@@ -39,7 +39,7 @@ pub(crate) enum Room<'c> {
 }
 
 /// The type of a number. `what` names the argument.
-fn dtype(what: &str, number: u32) -> Result<TqkvDtype, Failure> {
+pub(crate) fn dtype(what: &str, number: u32) -> Result<TqkvDtype, Failure> {
     one_of(&format!("dtype of {what}"), number, &DTYPES)
 }
 
@@ -56,6 +56,16 @@ impl<'c> Values<'c> {
             TqkvDtype::TqkvF16 => Self::F16(call.slice(what, pointer.cast(), len)?),
             TqkvDtype::TqkvBf16 => Self::Bf16(call.slice(what, pointer.cast(), len)?),
         })
+    }
+
+    /// Keys and values of one type: each a pointer and a number of values.
+    pub(crate) fn keys_and_values(
+        call: &'c Call,
+        number: u32,
+        (k, k_values): (*const c_void, usize),
+        (v, v_values): (*const c_void, usize),
+    ) -> Result<(Self, Self), Failure> {
+        Ok((Self::new(call, "k", number, k, k_values)?, Self::new(call, "v", number, v, v_values)?))
     }
 
     /// The values as f32. Values that are f32 are not copied.

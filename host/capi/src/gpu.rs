@@ -7,7 +7,7 @@
 
 use crate::cache::broken;
 use crate::error::{Failure, TqkvStatus};
-use crate::floats::{DTYPES, TqkvDtype};
+use crate::floats::{TqkvDtype, dtype};
 use crate::number::{self, one_of, options};
 use crate::pointer::{self, Call, Plain};
 use std::ffi::c_void;
@@ -142,11 +142,11 @@ impl<'c> DeviceCall<'c> {
     fn memory(
         &self,
         what: &'static str,
-        dtype: u32,
+        number: u32,
         pointer: *const c_void,
         len: usize,
     ) -> Result<Raw, Failure> {
-        let (element, bytes) = match one_of("dtype", dtype, &DTYPES)? {
+        let (element, bytes) = match dtype(what, number)? {
             TqkvDtype::TqkvF32 => (Element::F32, 4),
             TqkvDtype::TqkvF16 => (Element::F16, 2),
             TqkvDtype::TqkvBf16 => (Element::Bf16, 2),
@@ -156,7 +156,18 @@ impl<'c> DeviceCall<'c> {
         Ok(unsafe { Raw::new(pointer.addr() as u64, len, element) })
     }
 
-    /// A list of sequences. `None` if it has length 0.
+    /// Rows of keys and values of one type: each a pointer and a number of values.
+    fn keys_and_values(
+        &self,
+        number: u32,
+        (k, k_values): (*const c_void, usize),
+        (v, v_values): (*const c_void, usize),
+    ) -> Result<(Rows<'static>, Rows<'static>), Failure> {
+        let (k, v) = (self.memory("k", number, k, k_values)?, self.memory("v", number, v, v_values)?);
+        Ok((Rows::Raw(k), Rows::Raw(v)))
+    }
+
+    /// A list of sequences, empty if it has length 0.
     fn sequences(&self, pointer: *const usize, len: usize) -> Result<&'c [usize], Failure> {
         if len == 0 { Ok(&[]) } else { self.call.slice("sequences", pointer, len) }
     }
@@ -241,8 +252,8 @@ pub unsafe extern "C" fn tqkv_gpu_append(
 ) -> TqkvStatus {
     let work = |mut call: DeviceCall<'_>| {
         let sequences = call.sequences(sequences, tokens)?;
-        let (k, v) = (call.memory("k", dtype, k, k_values)?, call.memory("v", dtype, v, v_values)?);
-        Ok(call.cache.append(layer, sequences, Rows::Raw(k), Rows::Raw(v))?)
+        let (k, v) = call.keys_and_values(dtype, (k, k_values), (v, v_values))?;
+        Ok(call.cache.append(layer, sequences, k, v)?)
     };
     // SAFETY: `sequences` has `tokens` numbers, and `k` and `v` are device memory of their values, by the
     // contract of this call.
@@ -318,8 +329,8 @@ pub unsafe extern "C" fn tqkv_gpu_append_step(
     v_values: usize,
 ) -> TqkvStatus {
     let work = |mut call: DeviceCall<'_>| {
-        let (k, v) = (call.memory("k", dtype, k, k_values)?, call.memory("v", dtype, v, v_values)?);
-        Ok(call.cache.append_step(layer, Rows::Raw(k), Rows::Raw(v))?)
+        let (k, v) = call.keys_and_values(dtype, (k, k_values), (v, v_values))?;
+        Ok(call.cache.append_step(layer, k, v)?)
     };
     // SAFETY: `k` and `v` are device memory of their values until the step has ended, by the contract of this
     // call.

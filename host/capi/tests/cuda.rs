@@ -155,7 +155,7 @@ fn what_cannot_be_is_refused_with_its_reason() {
     );
     refused(append(0, &[3], F32, kv, TOKEN), TqkvBadArgument, "sequence 3 is out of range");
     refused(append(0, &two, F32, kv, TOKEN), TqkvBadArgument, "keys has 128 values, expected 256");
-    refused(append(0, &two, 3, kv, TOKEN), TqkvBadArgument, "dtype is 3, expected 0 to 2");
+    refused(append(0, &two, 3, kv, TOKEN), TqkvBadArgument, "dtype of k is 3, expected 0 to 2");
     refused(append(0, &two, F32, null(), TOKEN), TqkvNullPointer, "k is null");
     refused(
         append(0, &two, F32, kv.wrapping_byte_add(2), TOKEN),

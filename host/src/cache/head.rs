@@ -1,10 +1,9 @@
 //! One KV head: its tokens, and attention of its query heads over them.
 
-use super::dot::dot;
 use super::format::PAGE_TOKENS;
 use super::scratch::{Queries, Scratch, Seen};
 use super::track::{Cut, Track};
-use super::vectors::Vectors;
+use super::vectors::{Vectors, dot};
 use crate::error::CacheError;
 use crate::{memory, threads};
 use rayon::prelude::*;

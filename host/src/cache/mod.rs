@@ -31,7 +31,6 @@
 mod ahead;
 pub(crate) mod blocks;
 mod budget;
-mod dot;
 mod format;
 mod head;
 mod layer;

@@ -6,13 +6,12 @@
 //! decoded once. So are tokens of codes without kernels. They form tiles in the domain of their blocks, and
 //! logits and outputs are matrix products. An online softmax joins all parts.
 
-use super::dot::dot;
 use super::format::PAGE_TOKENS;
 use super::head::Head;
 use super::map::Map;
 use super::scratch::{self, Scratch};
 use super::track::{Track, leaving};
-use super::vectors::Vectors;
+use super::vectors::{Vectors, dot};
 use crate::error::CacheError;
 use crate::matmul::{Mat, MatMut, Store, product};
 use crate::memory;

@@ -1,9 +1,9 @@
 //! Reusable memory of operations. After the first tokens, the hot path allocates nothing.
 
-use super::dot::dot;
 use super::format::CodedQueries;
 use super::means::Means;
 use super::page::Pages;
+use super::vectors::dot;
 use crate::error::CacheError;
 use crate::memory;
 #[cfg(all(loom, test))]

@@ -1,36 +1,36 @@
 //! Launches timed by CUDA events: the measurements of `tqkv gpu-check`.
 
-use crate::attention::{Attention, Batch, Pool};
-use crate::device::Device;
-use crate::launch::{Memory, launch, warps};
-use crate::pages::SLOTS;
-pub use crate::parts::Cut;
-use crate::spec::MAX_CHUNK;
-use crate::{GpuCache, GpuError, GpuSpec, Rows};
-use cudarc::driver::{CudaSlice, sys};
 use tqkv_core::CodecId;
+use tqkv_gpu::cudarc::driver::{CudaSlice, sys};
+use tqkv_gpu::unstable::MAX_CHUNK;
+use tqkv_gpu::unstable::attention::{Attention, Batch, Cut, Pool};
+use tqkv_gpu::unstable::launch::{Memory, launch, warps};
+use tqkv_gpu::{Device, GpuCache, GpuError, GpuSpec, Rows};
 use tqkv_gpu_kernels::args::ReadBytes;
 use tqkv_gpu_kernels::bandwidth::RUN_BYTES;
 use tqkv_gpu_kernels::encode::element;
 use tqkv_gpu_kernels::page;
 use tqkv_gpu_kernels::tables::TABLE_WORDS;
 
+/// Tokens of a page.
+const SLOTS: usize = page::SLOTS as usize;
+
 /// Reading warps per multiprocessor, enough to keep the memory busy.
 const WARPS_PER_MULTIPROCESSOR: usize = 32;
 
 /// Durations in seconds of equal runs, sorted.
 #[derive(Clone, Debug)]
-pub struct Times(Vec<f64>);
+pub(crate) struct Times(Vec<f64>);
 
 impl Times {
     /// A percentile: the time that `percent` percent of the runs did not exceed.
-    pub fn at(&self, percent: usize) -> f64 {
+    pub(crate) fn at(&self, percent: usize) -> f64 {
         let last = self.0.len().saturating_sub(1);
         self.0.get((last * percent.min(100)).div_ceil(100)).copied().unwrap_or(f64::NAN)
     }
 
     /// Number of runs.
-    pub fn runs(&self) -> usize {
+    pub(crate) fn runs(&self) -> usize {
         self.0.len()
     }
 }
@@ -40,7 +40,7 @@ impl Times {
 ///
 /// # Errors
 /// The errors of `run` and of the driver.
-pub fn times(
+pub(crate) fn times(
     device: &Device,
     seconds: f64,
     mut run: impl FnMut() -> Result<(), GpuError>,
@@ -66,11 +66,11 @@ pub fn times(
 
 /// Memory bandwidth of the device in bytes per second.
 #[derive(Clone, Copy, Debug)]
-pub struct Bandwidth {
+pub(crate) struct Bandwidth {
     /// Bytes read and written by a copy inside the device.
-    pub copy: f64,
+    pub(crate) copy: f64,
     /// Bytes read by a kernel that only reads.
-    pub read: f64,
+    pub(crate) read: f64,
 }
 
 /// Measures the bandwidth of the memory over `bytes` bytes. Each of the two measurements takes about
@@ -78,7 +78,7 @@ pub struct Bandwidth {
 ///
 /// # Errors
 /// The driver's errors.
-pub fn bandwidth(device: &Device, bytes: usize, seconds: f64) -> Result<Bandwidth, GpuError> {
+pub(crate) fn bandwidth(device: &Device, bytes: usize, seconds: f64) -> Result<Bandwidth, GpuError> {
     let count = device.multiprocessors() * WARPS_PER_MULTIPROCESSOR;
     let runs = (bytes / (count * RUN_BYTES)).max(1);
     let bytes = count * runs * RUN_BYTES;
@@ -101,17 +101,17 @@ pub fn bandwidth(device: &Device, bytes: usize, seconds: f64) -> Result<Bandwidt
 
 /// A batch to attend over.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
+pub(crate) struct Shape {
     /// Number of sequences.
-    pub sequences: usize,
+    pub(crate) sequences: usize,
     /// Tokens per sequence.
-    pub tokens: usize,
+    pub(crate) tokens: usize,
     /// Number of KV heads.
-    pub num_kv_heads: usize,
+    pub(crate) num_kv_heads: usize,
     /// Query heads per KV head.
-    pub group: usize,
+    pub(crate) group: usize,
     /// Coordinates of a head vector.
-    pub head_dim: usize,
+    pub(crate) head_dim: usize,
 }
 
 impl Shape {
@@ -119,7 +119,7 @@ impl Shape {
     ///
     /// # Errors
     /// [`GpuError::BadSpec`] names what is wrong and what is accepted.
-    pub fn check(&self) -> Result<(), GpuError> {
+    pub(crate) fn check(&self) -> Result<(), GpuError> {
         self.spec(CodecId::S4, CodecId::S4).check()?;
         let refuse = |message: String| Err(GpuError::BadSpec(message));
         if !self.tokens.is_multiple_of(SLOTS) {
@@ -140,7 +140,7 @@ impl Shape {
     }
 
     /// Bytes of keys and values at these bits per coordinate, with f16 scales (without scales at 16 bits).
-    pub fn bytes(&self, key_bits: u32, value_bits: u32) -> usize {
+    pub(crate) fn bytes(&self, key_bits: u32, value_bits: u32) -> usize {
         let head = |bits| page::head_bytes(self.head_dim as u32, bits) as usize / SLOTS;
         self.sequences * self.tokens * self.num_kv_heads * (head(key_bits) + head(value_bits))
     }
@@ -158,11 +158,11 @@ fn noise(count: usize) -> Vec<f32> {
 
 /// The measurements of [`codes`].
 #[derive(Clone, Debug)]
-pub struct Codes {
+pub(crate) struct Codes {
     /// Times of one attention: rotation, attention, merge.
-    pub attend: Times,
+    pub(crate) attend: Times,
     /// Vectors per second that the encoders of keys and values make, with rows and codes in device memory.
-    pub encoded_per_second: f64,
+    pub(crate) encoded_per_second: f64,
 }
 
 /// Times attention over codes, and the encoders on `64 * sequences` tokens, each for `seconds`. Attention
@@ -170,7 +170,7 @@ pub struct Codes {
 ///
 /// # Errors
 /// The errors of [`Shape::check`] and of [`GpuCache`].
-pub fn codes(
+pub(crate) fn codes(
     device: &Device,
     shape: Shape,
     key: CodecId,
@@ -185,8 +185,10 @@ pub fn codes(
     for _ in 1..shape.tokens / SLOTS {
         cache.append(0, &step, Rows::F32(&rows), Rows::F32(&rows))?;
     }
-    cache.append(0, &step, Rows::F32(&rows), Rows::F32(&rows))?;
-    let encode = times(device, seconds, || cache.encode_again(Rows::F32(&rows), step.len()))?.at(50);
+    // Within a step, an append only launches the encoders: it waits for nothing, and the lengths are set.
+    cache.begin_step(&step)?;
+    let encode = times(device, seconds, || cache.append_step(0, Rows::F32(&rows), Rows::F32(&rows)))?.at(50);
+    cache.end_step()?;
     cache.set_cut(cut);
     let values = shape.sequences * shape.num_kv_heads * shape.group * shape.head_dim;
     let queries = device.upload(&noise(values))?;
@@ -199,7 +201,7 @@ pub fn codes(
 ///
 /// # Errors
 /// The errors of [`Shape::check`], [`GpuError::OutOfMemory`], or the driver's errors.
-pub fn halves(device: &Device, shape: Shape, seconds: f64) -> Result<Times, GpuError> {
+pub(crate) fn halves(device: &Device, shape: Shape, seconds: f64) -> Result<Times, GpuError> {
     shape.check()?;
     let max_pages = shape.tokens.div_ceil(SLOTS);
     let bytes = shape.bytes(page::HALF_BITS, page::HALF_BITS) / 2;

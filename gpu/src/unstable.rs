@@ -1,0 +1,18 @@
+//! Items for the other crates of this project. A user of a cache does not need them.
+//!
+//! No promise covers this module: any release may change it. `tqkv-gpu-check` measures with it. The methods
+//! that it needs besides are hidden: `Device::kernels`, `Device::upload`, `Device::zeros` and
+//! `GpuCache::set_cut`.
+
+/// One call of attention over pages, also over pages of f16.
+pub mod attention {
+    pub use crate::attention::{Attention, Batch, Pool, Vectors};
+    pub use crate::parts::Cut;
+}
+
+/// Launches of any kernel.
+pub mod launch {
+    pub use crate::launch::{Memory, launch, warps};
+}
+
+pub use crate::spec::MAX_CHUNK;
