@@ -30,7 +30,7 @@ impl Cut {
     pub fn new(parts: usize, warps: u32) -> Result<Self, GpuError> {
         if !(1..=MOST).contains(&parts) || ![1, 2, WARPS].contains(&warps) {
             return Err(GpuError::BadSpec(format!(
-                "{parts} parts in blocks of {warps} warps; accepted are 1 to {MOST} parts, and 1, 2 or {WARPS} warps"
+                "{parts} parts in blocks of {warps} warps; expected 1 to {MOST} parts, and 1, 2 or {WARPS} warps"
             )));
         }
         if !parts.is_multiple_of(warps as usize) {
@@ -119,7 +119,7 @@ mod tests {
         let message = |parts, warps| Cut::new(parts, warps).unwrap_err().to_string();
         assert_eq!(message(6, 4), "6 parts do not divide into blocks of 4 warps");
         for (parts, warps) in [(0, 1), (65, 1), (9, 3), (8, 8)] {
-            assert!(message(parts, warps).ends_with("accepted are 1 to 64 parts, and 1, 2 or 4 warps"));
+            assert!(message(parts, warps).ends_with("expected 1 to 64 parts, and 1, 2 or 4 warps"));
         }
     }
 

@@ -29,7 +29,7 @@ impl Qjl {
     /// [`GpuError::BadSpec`], [`GpuError::WrongLength`], or the driver's errors.
     pub fn new(device: &Device, dim: usize, matrix: Vec<f32>) -> Result<Self, GpuError> {
         if !HEAD_DIMS.contains(&dim) {
-            let message = format!("head dim {dim} has no kernels; accepted are {}", accepted_head_dims());
+            let message = format!("head dim {dim} has no kernels; expected {}", accepted_head_dims());
             return Err(GpuError::BadSpec(message));
         }
         check("matrix", matrix.len(), dim * dim)?;

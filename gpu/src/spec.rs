@@ -184,12 +184,12 @@ impl GpuSpec {
         }
         if !HEAD_DIMS.contains(&self.head_dim) {
             let (dim, accepted) = (self.head_dim, accepted_head_dims());
-            return refuse(format!("head dim {dim} has no kernels; accepted are {accepted}"));
+            return refuse(format!("head dim {dim} has no kernels; expected {accepted}"));
         }
         for (side, id) in [("keys", self.key), ("values", self.value)] {
             if !CODECS.contains(&id) {
                 let (name, accepted) = (id.name(), accepted_codecs());
-                return refuse(format!("{side}: codec {name} has no kernels; accepted are {accepted}"));
+                return refuse(format!("{side}: codec {name} has no kernels; expected {accepted}"));
             }
         }
         // Launch grids and 32-bit indices bound the counts. All limits are far above the counts that fit in
@@ -224,11 +224,11 @@ mod tests {
         let message = |spec: GpuSpec| spec.check().unwrap_err().to_string();
         assert_eq!(
             message(GpuSpec { head_dim: 96, ..good.clone() }),
-            "head dim 96 has no kernels; accepted are 64, 128, 256"
+            "head dim 96 has no kernels; expected 64, 128, 256"
         );
         assert_eq!(
             message(good.clone().codecs(CodecId::S4, CodecId::F16)),
-            "values: codec f16 has no kernels; accepted are s2, s3, s4, n4, i8, t2, t3, t4"
+            "values: codec f16 has no kernels; expected s2, s3, s4, n4, i8, t2, t3, t4"
         );
         assert_eq!(
             message(GpuSpec { num_kv_heads: 3, ..good.clone() }),

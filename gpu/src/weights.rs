@@ -23,12 +23,12 @@ fn codec(id: CodecId, group: usize, options: Options) -> Result<AnyCodec, GpuErr
     let name = id.name();
     if !CODECS.contains(&id) {
         let accepted = accepted_codecs();
-        return Err(GpuError::BadSpec(format!("codec {name} has no kernels; accepted are {accepted}")));
+        return Err(GpuError::BadSpec(format!("codec {name} has no kernels; expected {accepted}")));
     }
     if !HEAD_DIMS.contains(&group) {
         let accepted = accepted_head_dims();
         return Err(GpuError::BadSpec(format!(
-            "groups of {group} weights have no kernels; accepted are {accepted}"
+            "groups of {group} weights have no kernels; expected {accepted}"
         )));
     }
     AnyCodec::new(id, group, options).map_err(|error| GpuError::BadSpec(error.to_string()))
@@ -88,7 +88,7 @@ mod tests {
         let message = |id, group| codec(id, group, Options::DEFAULT).unwrap_err().to_string();
         assert_eq!(
             message(CodecId::F16, 128),
-            "codec f16 has no kernels; accepted are s2, s3, s4, n4, i8, t2, t3, t4"
+            "codec f16 has no kernels; expected s2, s3, s4, n4, i8, t2, t3, t4"
         );
         assert!(message(CodecId::T2, 32).starts_with("groups of 32 weights have no kernels"));
     }

@@ -73,13 +73,13 @@ impl CheckArgs {
 fn codec(name: &str) -> Result<CodecId, String> {
     let accepted = tqkv_gpu::CODECS;
     accepted.into_iter().find(|id| id.name() == name).ok_or_else(|| {
-        format!("no kernels for codec {name}; accepted are {}", accepted.map(CodecId::name).join(", "))
+        format!("no kernels for codec {name}; expected {}", accepted.map(CodecId::name).join(", "))
     })
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.001..=600.0).contains(seconds));
-    seconds.ok_or_else(|| "accepted are 0.001 to 600".to_owned())
+    seconds.ok_or_else(|| "expected 0.001 to 600".to_owned())
 }
 
 fn cut(text: &str) -> Result<Cut, String> {
@@ -112,7 +112,7 @@ mod tests {
         for (text, expected) in [
             ("64x32768x8x4", "five numbers"),
             ("64x32768x8x4x-1", "five numbers"),
-            ("64x32768x8x4x96", "accepted are 64, 128, 256"),
+            ("64x32768x8x4x96", "expected 64, 128, 256"),
             ("0x64x1x1x64", "num_sequences is 0"),
             ("1x100x1x1x64", "a multiple of 64"),
             ("2000x64x1x1x64", "at most 1024"),
@@ -125,7 +125,7 @@ mod tests {
         assert!(cut("32").unwrap_err().contains("such as 32x4"));
         assert!(cut("6x4").unwrap_err().contains("do not divide"));
         assert_eq!(codec("s4"), Ok(CodecId::S4));
-        assert!(codec("f16").unwrap_err().contains("accepted are s2, s3"));
+        assert!(codec("f16").unwrap_err().contains("expected s2, s3"));
         assert!(seconds("0").is_err() && seconds("nan").is_err() && seconds("2.5") == Ok(2.5));
     }
 }

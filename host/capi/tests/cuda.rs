@@ -188,7 +188,7 @@ fn what_cannot_be_is_refused_with_its_reason() {
         refused(
             tqkv_gpu_create(&odd, 0, stream, &raw mut none),
             TqkvBadArgument,
-            "head dim 96 has no kernels; accepted are 64, 128, 256",
+            "head dim 96 has no kernels; expected 64, 128, 256",
         );
         let huge = TqkvGpuSpec { max_tokens: 1 << 20, ..spec() };
         refused(tqkv_gpu_create(&huge, 0, stream, &raw mut none), TqkvNoRoom, "the device has no room for");

@@ -35,7 +35,7 @@ impl Options {
             options.log = match value.as_str() {
                 "1" => true,
                 "0" | "" => false,
-                _ => return Err(format!("TQKV_LOG={value}: accepted are 0 and 1")),
+                _ => return Err(format!("TQKV_LOG={value}: expected 0 or 1")),
             };
         }
         Ok(options)

@@ -60,7 +60,7 @@ impl Chat {
         let template = self.template.as_deref().ok_or(ModelError::NoChatTemplate)?;
         if template.len() > LONGEST {
             let len = template.len();
-            return Err(ModelError::Chat(format!("{len} bytes; accepted are up to {LONGEST}")));
+            return Err(ModelError::Chat(format!("{len} bytes; expected up to {LONGEST}")));
         }
         let system = system.map(|content| context! { role => "system", content });
         let messages: Vec<_> =

@@ -23,7 +23,7 @@ pub enum ModelError {
         source: std::io::Error,
     },
     /// There is no model at the path.
-    #[error("{}: {reason}; accepted is {}", path.display(), ACCEPTED)]
+    #[error("{}: {reason}; expected {}", path.display(), ACCEPTED)]
     NoModel {
         /// The file or folder.
         path: PathBuf,

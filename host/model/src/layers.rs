@@ -74,7 +74,7 @@ struct LinearConfig {
 
 fn unknown(kind: &str) -> ModelError {
     let accepted = [&FULL[..], &WINDOWED, &WITHOUT_KEYS].concat().join(", ");
-    ModelError::Config(format!("layer type '{kind}' is not known, accepted are {accepted}"))
+    ModelError::Config(format!("layer type '{kind}' is not known, expected {accepted}"))
 }
 
 impl LayerFields {

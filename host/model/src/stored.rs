@@ -237,7 +237,7 @@ pub fn evaluate_stored(
     let &StoredSpec { context, prefix, windows } = spec;
     if prefix == 0 || prefix + 2 > context {
         return Err(ModelError::Evaluation(format!(
-            "a prefix of {prefix} tokens in windows of {context}; accepted are 1 to {}",
+            "a prefix of {prefix} tokens in windows of {context}; expected 1 to {}",
             context.saturating_sub(2)
         )));
     }

@@ -16,7 +16,7 @@ use tqkv_core::{DecodeError, EncodeError, HEAD_DIMS};
 #[non_exhaustive]
 pub enum ReferenceError {
     /// The row has no blocks of this head dim.
-    #[error("{row} has no blocks of head dim {dim}; accepted are {accepted}", accepted = accepted(.row))]
+    #[error("{row} has no blocks of head dim {dim}; expected {accepted}", accepted = accepted(.row))]
     HeadDim {
         /// The row.
         row: &'static str,
@@ -24,9 +24,7 @@ pub enum ReferenceError {
         dim: usize,
     },
     /// A Hadamard transform needs a power of two as the head dim.
-    #[error(
-        "{row} at head dim {dim} has no Hadamard transform: accepted are powers of two, or a dense rotation"
-    )]
+    #[error("{row} at head dim {dim} has no Hadamard transform: expected powers of two, or a dense rotation")]
     Rotation {
         /// The row.
         row: &'static str,

@@ -89,7 +89,7 @@ pub(crate) fn read_cache<R: Read + Seek>(
     let at = source.at();
     let streams = source.u32("the number of streams")?;
     if !(1..=MOST_STREAMS).contains(&streams) {
-        let why = format!("no KV cache: {streams} streams; accepted are 1 to {MOST_STREAMS}");
+        let why = format!("no KV cache: {streams} streams; expected 1 to {MOST_STREAMS}");
         return Err(Miss::Foreign { at, why });
     }
     let mut cache = Cache { cells: 0, rows: Vec::new() };
@@ -118,11 +118,11 @@ fn read_cells<R: Read + Seek>(
         let position = source.u32("a position")?.cast_signed();
         let sequences = source.u32("a number of sequences")?;
         if position < 0 {
-            return Err(foreign(format!("position {position}; accepted are 0 and more")));
+            return Err(foreign(format!("position {position}; expected 0 or more")));
         }
         let most = if variant.is_sequence { 1 } else { MOST_STREAMS };
         if !(1..=most).contains(&sequences) {
-            return Err(foreign(format!("{sequences} sequences; accepted are 1 to {most}")));
+            return Err(foreign(format!("{sequences} sequences; expected 1 to {most}")));
         }
         if variant.has_extension {
             source.skip(EXTENSION, "the extension of a cell")?;
@@ -130,7 +130,7 @@ fn read_cells<R: Read + Seek>(
         for _ in 0..sequences {
             let sequence = source.u32("a sequence")?;
             if sequence >= MOST_STREAMS {
-                return Err(foreign(format!("sequence {sequence}; accepted are 0 to {}", MOST_STREAMS - 1)));
+                return Err(foreign(format!("sequence {sequence}; expected 0 to {}", MOST_STREAMS - 1)));
             }
         }
         if position < EXACT_TOKENS {
@@ -219,6 +219,6 @@ fn read_type<R: Read + Seek>(
     };
     match u32::try_from(width) {
         Ok(width) if (1..=LONGEST_ROW).contains(&row_bytes) => Ok((numbers, width)),
-        _ => Err(foreign(format!("rows of {row_bytes} bytes; accepted are 1 to {LONGEST_ROW}"))),
+        _ => Err(foreign(format!("rows of {row_bytes} bytes; expected 1 to {LONGEST_ROW}"))),
     }
 }

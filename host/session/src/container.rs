@@ -99,7 +99,7 @@ impl Segment {
                 tile.check().map_err(bad)?;
                 Self::Rows(tile)
             }
-            kind => return Err(bad(format!("kind {kind}; accepted are 0 and 1"))),
+            kind => return Err(bad(format!("kind {kind}; expected 0 or 1"))),
         };
         if segment.entry() != *entry {
             return Err(bad("a field that must be zero is not".into()));
@@ -141,7 +141,7 @@ impl Map {
             return Err(SessionError::pack(why));
         }
         if short(8) != VERSION {
-            return Err(SessionError::pack(format!("version {}; accepted is {VERSION}", short(8))));
+            return Err(SessionError::pack(format!("version {}; expected {VERSION}", short(8))));
         }
         let entries = u32::from_le_bytes([header[12], header[13], header[14], header[15]]);
         if entries > MOST_ENTRIES {
@@ -159,7 +159,7 @@ impl Map {
         let class = match short(10) {
             0 => Class::Exact,
             1 => Class::Coded,
-            class => return Err(SessionError::pack(format!("class {class}; accepted are 0 and 1"))),
+            class => return Err(SessionError::pack(format!("class {class}; expected 0 or 1"))),
         };
         let mut state_bytes = [0; 8];
         state_bytes.copy_from_slice(&header[16..24]);

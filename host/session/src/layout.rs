@@ -119,7 +119,7 @@ fn header<R: Read + Seek>(source: &mut Source<'_, R>) -> Result<(Origin, Option<
         return Ok((origin, Some(version)));
     }
     let [low, high] = versions;
-    let why = format!("version {version} of {}; accepted are {low} and {high}", origin.name());
+    let why = format!("version {version} of {}; expected {low} or {high}", origin.name());
     Err(SessionError::state(4, why))
 }
 

@@ -49,7 +49,7 @@ impl StorageCodec {
         check_cache(self.shape(), cache)?;
         if !cache.is_empty() {
             return Err(StorageError::Cache(format!(
-                "it holds {} tokens; accepted is an empty one",
+                "it holds {} tokens; expected an empty one",
                 cache.len()
             )));
         }
@@ -127,7 +127,7 @@ fn check_cache(shape: &Shape, cache: &KvCache) -> Result<(), StorageError> {
         return Ok(());
     }
     Err(StorageError::Cache(format!(
-        "it is of {num_layers} layers, {num_kv_heads} KV heads of {head_dim} and {value_dim} values; accepted is {layers} layers, {heads} \
+        "it is of {num_layers} layers, {num_kv_heads} KV heads of {head_dim} and {value_dim} values; expected {layers} layers, {heads} \
          KV heads of {keys} and {values} values"
     )))
 }

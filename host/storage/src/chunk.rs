@@ -49,7 +49,7 @@ impl Span {
         let &Self { first_layer, layers, first_position, tokens, exact, .. } = self;
         let bad = |why: String| Err(StorageError::Span(why));
         if tokens == 0 || tokens > MAX_TOKENS {
-            return bad(format!("chunk of {tokens} tokens; accepted are 1 to {MAX_TOKENS}"));
+            return bad(format!("chunk of {tokens} tokens; expected 1 to {MAX_TOKENS}"));
         }
         if exact > tokens {
             return bad(format!("{exact} exact tokens of {tokens}"));
@@ -59,7 +59,7 @@ impl Span {
         }
         // Beyond this, neighbouring positions are equal in f64.
         if first_position > 1 << 52 {
-            return bad(format!("position {first_position}; accepted are 0 to 2^52"));
+            return bad(format!("position {first_position}; expected 0 to 2^52"));
         }
         Ok(())
     }
@@ -181,7 +181,7 @@ impl Header {
         }
         let version = rest.u16()?;
         if version != VERSION {
-            return bad(format!("version {version}; accepted is {VERSION}"));
+            return bad(format!("version {version}; expected {VERSION}"));
         }
         let [flags, dtype, tokens, exact, least] =
             [rest.u16()?, rest.u16()?, rest.u16()?, rest.u16()?, rest.u16()?];

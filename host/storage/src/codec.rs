@@ -107,7 +107,7 @@ impl StorageCodec {
             return Ok(());
         }
         Err(StorageError::Span(format!(
-            "{} layers from layer {} on; in this basis accepted are multiples of {layers}",
+            "{} layers from layer {} on; expected multiples of {layers}",
             span.layers, span.first_layer
         )))
     }
@@ -319,7 +319,7 @@ impl StorageCodec {
         if !(2..=5).contains(&least) || least < header.least {
             let have = header.least.max(2);
             return Err(StorageError::Span(format!(
-                "streams of {least} bits and more; accepted are {have} to 5"
+                "streams of {least} bits and more; expected {have} to 5"
             )));
         }
         let (layout, sections) = self.all_sections(&header, rest)?;

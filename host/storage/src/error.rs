@@ -12,10 +12,10 @@ pub enum StorageError {
     #[error("{0}")]
     Shape(String),
     /// A kind of RoPE that cannot be undone.
-    #[error("RoPE of the kind '{0}' is not stored; accepted are half, interleaved and none")]
+    #[error("RoPE of the kind '{0}' is not stored; expected half, interleaved or none")]
     RopeKind(String),
     /// A budget outside the accepted range.
-    #[error("budget of {0} bits per value; accepted are 0.5 to 5")]
+    #[error("budget of {0} bits per value; expected 0.5 to 5")]
     Budget(f32),
     /// A span of tokens that does not fit the shape or the format.
     #[error("{0}")]

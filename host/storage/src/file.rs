@@ -119,7 +119,7 @@ impl Basis {
         rest.take(MAGIC.len())?;
         let version = rest.u16()?;
         if !VERSIONS.contains(&version) {
-            return Err(StorageError::basis(format!("version {version}; accepted are 1 and 2")));
+            return Err(StorageError::basis(format!("version {version}; expected 1 or 2")));
         }
         let found: [u8; DIGEST] = Sha256::digest(body).into();
         if found != *digest {

@@ -148,7 +148,7 @@ mod tests {
     fn other_kinds_are_refused_by_name() {
         assert_eq!(
             "mrope".parse::<Pairs>().unwrap_err().to_string(),
-            "RoPE of the kind 'mrope' is not stored; accepted are half, interleaved and none"
+            "RoPE of the kind 'mrope' is not stored; expected half, interleaved or none"
         );
     }
 }

@@ -96,12 +96,12 @@ impl Shape {
             || self.layer_values() > MAX_COUNT
         {
             return bad(format!(
-                "{num_layers} layers of {num_kv_heads} KV heads of {head_dim} and {value_dim} values; accepted are 1 to \
+                "{num_layers} layers of {num_kv_heads} KV heads of {head_dim} and {value_dim} values; expected 1 to \
                  {MAX_COUNT} of each, and of all values of a layer"
             ));
         }
         if !head_dim.is_multiple_of(16) || !value_dim.is_multiple_of(16) {
-            return bad(format!("head dims {head_dim} and {value_dim}; accepted are multiples of 16"));
+            return bad(format!("head dims {head_dim} and {value_dim}; expected multiples of 16"));
         }
         for Rope { first, inv_freq, .. } in &self.ropes {
             if inv_freq.len() > head_dim || first + 2 * inv_freq.len() > head_dim {
@@ -110,7 +110,7 @@ impl Shape {
             }
             if let Some(f) = inv_freq.iter().find(|f| !f.is_finite() || f.abs() > 1e3) {
                 return bad(format!(
-                    "RoPE with the frequency {f}; accepted are those of magnitude 1000 and below"
+                    "RoPE with the frequency {f}; expected those of magnitude 1000 and below"
                 ));
             }
         }
@@ -178,7 +178,7 @@ impl Shape {
         let most = MAX_COUNT / self.layer_values();
         if layers < 2 || usize::from(layers) > most || !self.num_layers.is_multiple_of(usize::from(layers)) {
             return Err(StorageError::Shape(format!(
-                "a basis over {layers} layers of {}; accepted are 2 to {most} that divide them",
+                "a basis over {layers} layers of {}; expected 2 to {most} that divide them",
                 self.num_layers
             )));
         }

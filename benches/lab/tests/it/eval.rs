@@ -154,10 +154,10 @@ fn what_does_not_fit_is_named() {
     fs::write(at.join("bad.tqb"), b"no basis at all, but long enough to hold a digest").unwrap();
     let eval = ["eval", "--context", "64", "--windows", "1"];
     let said = |more: &[&str]| error(at, &[&eval[..], more].concat(), 2);
-    assert!(said(&["--storage", "9"]).contains("accepted are 0.5 to 5"));
+    assert!(said(&["--storage", "9"]).contains("expected 0.5 to 5"));
     assert!(said(&["--storage", "1", "--basis", "bad.tqb"]).contains("bad.tqb: basis: not a basis"));
     assert!(said(&["--storage", "1", "--basis", "none.tqb"]).contains("none.tqb"));
-    assert!(said(&["--storage", "1", "--prefix", "63"]).contains("accepted are 1 to 62"));
+    assert!(said(&["--storage", "1", "--prefix", "63"]).contains("expected 1 to 62"));
     assert!(said(&["--basis", "bad.tqb"]).contains("--storage"));
     assert!(said(&["--storage", "1", "--layers"]).contains("--layers"));
     assert!(said(&["--storage", "1.1", "--kv", "tq3"]).contains("--storage: no cache stores tq3,tq3"));

@@ -152,7 +152,7 @@ fn bad_input_is_one_line_with_code_2_and_leaves_no_file() {
         (vec!["stats", "--dim", "16", "--codec", "q8_0"], "multiple of 32"),
         (vec!["stats", "--random", "0"], "--random"),
         (vec!["stats", "--codec", "p9"], "tqkv codecs --all"),
-        (vec!["stats", "--codec", "turbo4k", "--dim", "80"], "accepted are 16, 32, 64"),
+        (vec!["stats", "--codec", "turbo4k", "--dim", "80"], "expected 16, 32, 64"),
         (vec!["stats", "--codec", "s4", "--rotation", "dense"], "none of the codecs has a choice; p2, p3"),
         (vec!["stats", "--codec", "p3", "--rotation", "hadamard", "--dim", "80"], "powers of two"),
         (vec!["stats", "--random", "10", "in.npy"], "cannot be used"),

@@ -161,7 +161,7 @@ fn commit(file: BufWriter<Target>, output: &Path) -> Result<(), CliError> {
 /// A state, which is read at several places.
 fn open(path: &Path) -> Result<File, CliError> {
     if input::is_stdin(path) {
-        return Err(CliError::bad_input("-: a state is read at several places; accepted is a file"));
+        return Err(CliError::bad_input("-: a state is read at several places; expected a file"));
     }
     File::open(path).map_err(|error| CliError::io(path, &error))
 }

@@ -9,7 +9,7 @@ use tempfile::tempdir;
 /// A program that lists our device where the library is named, refuses one policy, and lists nothing else.
 const LLAMA: &str = r#"#!/bin/sh
 [ "$1" = --list-devices ] || exit 3
-[ "$TQKV_KV" = q9 ] && { echo "tqkv: TQKV_KV=q9: 'q9': accepted are s4" >&2; exit 0; }
+[ "$TQKV_KV" = q9 ] && { echo "tqkv: TQKV_KV=q9: 'q9': expected s4" >&2; exit 0; }
 echo "Available devices:"
 [ -n "$GGML_BACKEND_PATH" ] && echo "  TQKV: KV cache in tqkv codes (100 MiB, 50 MiB free)"
 exit 0
@@ -64,7 +64,7 @@ fn what_does_not_load_says_why() {
         (&["--library", "lib.so", "none"], 2, "none"),
         (&["--library", "lib.so", "fixed"], 1, "GGML_BACKEND_DL"),
         (&["--library", "lib.so", "broken"], 1, "unknown argument: --list-devices"),
-        (&["--library", "lib.so", "--policy", "q9", "."], 1, "accepted are s4"),
+        (&["--library", "lib.so", "--policy", "q9", "."], 1, "expected s4"),
     ] {
         let said = error(folder, &[&["llama"], args].concat(), code);
         assert!(said.contains(expected), "{args:?}: {said}");

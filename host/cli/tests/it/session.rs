@@ -59,7 +59,7 @@ fn a_session_that_is_refused_leaves_no_file() {
         (&["pack", "cut.bin", "out"][..], "cut.bin: state, byte"),
         (&["pack", "text.bin", "out"], "not a state of llama.cpp"),
         (&["pack", "none.bin", "out"], "none.bin"),
-        (&["pack", "-", "out"], "accepted is a file"),
+        (&["pack", "-", "out"], "expected a file"),
         (&["pack", "--head-dim", "60", "good.bin", "out"], "no whole number of heads of 60"),
         (&["pack", "--exact", "--kv", "t2", "good.bin", "out"], "--exact"),
         (&["pack", "good.bin", "good.bin", "--force"], "is the input itself"),

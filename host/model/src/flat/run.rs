@@ -122,7 +122,7 @@ impl<'a> FlatRunner<'a> {
         match self.model.shape().head_dim {
             64 => self.of_dim::<64>(run),
             128 => self.of_dim::<128>(run),
-            got => Err(refused(format!("head dim {got}: accepted are 64 and 128"))),
+            got => Err(refused(format!("head dim {got}: expected 64 or 128"))),
         }
     }
 
@@ -139,7 +139,7 @@ impl<'a> FlatRunner<'a> {
             (CodecId::S2, CodecId::S2) => self.of::<D, S2, S2>(run),
             (k, v) => {
                 let accepted = CACHES.map(|(k, v)| format!("{},{}", k.name(), v.name())).join(" ");
-                Err(refused(format!("a cache of {},{}: accepted are {accepted}", k.name(), v.name())))
+                Err(refused(format!("a cache of {},{}: expected {accepted}", k.name(), v.name())))
             }
         }
     }

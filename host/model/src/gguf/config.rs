@@ -161,7 +161,7 @@ fn scaling(
             scaling.insert("factor".into(), json!(factor()));
         }
         (other, _) => {
-            return Err(bad(&key, &format!("{other} is not computed; accepted are none and linear")));
+            return Err(bad(&key, &format!("{other} is not computed; expected none or linear")));
         }
     }
     Ok(Some(scaling.into()))

@@ -86,12 +86,12 @@ impl<'a> File<'a> {
         }
         let version = parser.u32()?;
         if !VERSIONS.contains(&version) {
-            return Err(format!("version {version}; accepted are 2 and 3, little endian"));
+            return Err(format!("version {version}; expected 2 or 3, little endian"));
         }
         let (tensors, pairs) = (parser.count(24)?, parser.u64()?);
         if pairs > MOST_PAIRS || tensors > MOST_TENSORS {
             return Err(format!(
-                "{pairs} pairs of metadata and {tensors} tensors; accepted are up to {MOST_PAIRS} and {MOST_TENSORS}"
+                "{pairs} pairs of metadata and {tensors} tensors; expected up to {MOST_PAIRS} and {MOST_TENSORS}"
             ));
         }
         let mut metadata = HashMap::new();
@@ -191,7 +191,7 @@ impl<'a> Parser<'a> {
     fn info(&mut self) -> Result<Info<'a>, String> {
         let (name, dims) = (self.text()?, self.u32()?);
         if dims > MOST_DIMS {
-            return Err(format!("tensor {name} has {dims} dimensions; accepted are up to {MOST_DIMS}"));
+            return Err(format!("tensor {name} has {dims} dimensions; expected up to {MOST_DIMS}"));
         }
         let mut shape = (0..dims)
             .map(|_| usize::try_from(self.u64()?).map_err(|_| format!("tensor {name} is too large")))

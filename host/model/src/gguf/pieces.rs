@@ -84,7 +84,7 @@ fn check(tokens: &[&str], kinds: &[u8]) -> Result<(), ModelError> {
     if let Some(token) = tokens.iter().find(|token| token.len() > LONGEST) {
         let start: String = token.chars().take(20).collect();
         return Err(bad(format!(
-            "the token {start:?}.. has {} bytes; accepted are up to {LONGEST}",
+            "the token {start:?}.. has {} bytes; expected up to {LONGEST}",
             token.len()
         )));
     }

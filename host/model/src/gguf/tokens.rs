@@ -23,7 +23,7 @@ pub(super) fn list<'a, T>(
 ) -> Result<Vec<T>, ModelError> {
     let found = match file.metadata.get(key) {
         Some(Value::List(list)) if list.len() > MOST_ENTRIES => {
-            return Err(bad(format!("{key} has {} entries; accepted are up to {MOST_ENTRIES}", list.len())));
+            return Err(bad(format!("{key} has {} entries; expected up to {MOST_ENTRIES}", list.len())));
         }
         Some(Value::List(list)) => list.iter().map(read).collect(),
         Some(_) | None => None,

@@ -33,7 +33,7 @@ pub(super) fn checked(json: &[u8]) -> Result<Value, String> {
     let commas = json.iter().filter(|byte| **byte == b',').count();
     if json.len() > BYTES || commas > COMMAS {
         return Err(format!(
-            "{} bytes with {commas} commas; accepted are up to {BYTES} bytes with {COMMAS}",
+            "{} bytes with {commas} commas; expected up to {BYTES} bytes with {COMMAS}",
             json.len()
         ));
     }
@@ -61,7 +61,7 @@ pub(super) fn checked(json: &[u8]) -> Result<Value, String> {
 fn sizes(value: &Value, depth: usize) -> Result<(), String> {
     let fits = |text: &str| match text.len() {
         0..=TEXT => Ok(()),
-        len => Err(format!("a text of {len} bytes; accepted are up to {TEXT}")),
+        len => Err(format!("a text of {len} bytes; expected up to {TEXT}")),
     };
     if depth > DEPTH {
         return Err(format!("nested more than {DEPTH} deep"));
@@ -143,7 +143,7 @@ fn check_template(step: &Value) -> Result<(), String> {
 fn check_charsmap(encoded: &str) -> Result<(), String> {
     let (name, most, longest) = CHARSMAP;
     if encoded.len() > most {
-        return Err(format!("{name} has {} bytes; accepted are up to {most}", encoded.len()));
+        return Err(format!("{name} has {} bytes; expected up to {most}", encoded.len()));
     }
     // Decodes as the library does.
     let bytes = base64::decode(encoded).map_err(|error| format!("{name}: {error}"))?;
@@ -151,7 +151,7 @@ fn check_charsmap(encoded: &str) -> Result<(), String> {
     let texts = bytes.get(4..).and_then(|rest| rest.get(table..)).ok_or(format!("{name} is cut short"))?;
     match texts.split(|byte| *byte == 0).map(<[u8]>::len).max() {
         Some(len) if len > longest => {
-            Err(format!("{name} has a text of {len} bytes; accepted are up to {longest}"))
+            Err(format!("{name} has a text of {len} bytes; expected up to {longest}"))
         }
         Some(_) | None => Ok(()),
     }

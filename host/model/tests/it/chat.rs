@@ -64,7 +64,7 @@ fn templates_that_fail_end_in_one_line() {
     assert!(error("{{ strftime_now('%d') }}").contains("strftime_now"));
     let nested = "{% for a in range(10000) %}{% for b in range(10000) %}x{% endfor %}{% endfor %}";
     assert!(error(nested).contains("fuel"), "{}", error(nested));
-    assert!(error(&" ".repeat((1 << 20) + 1)).contains("1048577 bytes; accepted are up to 1048576"));
+    assert!(error(&" ".repeat((1 << 20) + 1)).contains("1048577 bytes; expected up to 1048576"));
     error("{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}");
     error(&"{{ (".repeat(9999));
     error(&format!("{{{{ {} }}}}", "(".repeat(99999)));

@@ -249,7 +249,7 @@ fn broken_directories_name_the_file() {
     starts(dir.path(), message(Model::load(dir.path())));
     std::fs::write(file("pytorch_model.bin"), b"").unwrap();
     let error = message(Model::load(dir.path()));
-    assert!(error.contains("no config.json; it has pytorch_model.bin; accepted is a .gguf file"), "{error}");
+    assert!(error.contains("no config.json; it has pytorch_model.bin; expected a .gguf file"), "{error}");
     let checkpoint = tiny();
     checkpoint.write_config(dir.path());
     let error = message(Model::load(dir.path()));

@@ -134,7 +134,7 @@ fn models_of_other_kinds_are_refused_by_name() {
     let model = Model::shipped().unwrap();
     let file = model.to_flat(WeightBits::Eight).unwrap();
     let error = FlatRunner::new(&file, (CodecId::I8, CodecId::S2), 8).unwrap_err().to_string();
-    assert!(error.contains("accepted are i8,i8"), "{error}");
+    assert!(error.contains("expected i8,i8"), "{error}");
     assert!(
         FlatRunner::new(&file, I8, 8).unwrap().greedy(&[256], 1).unwrap_err().to_string().contains("256")
     );

@@ -26,7 +26,7 @@ fn folder(names: &[&str]) -> TempDir {
 fn refused(path: &Path) -> String {
     let error = Model::load(path).unwrap_err().to_string();
     assert!(error.starts_with(&path.display().to_string()) && !error.contains('\n'), "{error}");
-    assert!(error.contains("accepted is a .gguf file, or a folder with config.json"), "{error}");
+    assert!(error.contains("expected a .gguf file, or a folder with config.json"), "{error}");
     error
 }
 

@@ -74,10 +74,10 @@ fn head_dims_and_rotations_that_there_are_not_are_named() {
     let error = |name: &str, dim, rotation| {
         Coder::new(Row::from_name(name).unwrap(), dim, (42, 0), rotation).unwrap_err().to_string()
     };
-    assert!(error("p3", 100, None).starts_with("p3 has no blocks of head dim 100; accepted are 16, "));
-    assert!(error("turbo4k", 80, None).contains("accepted are 16, 32, 64, 128, 256"));
-    assert!(error("c25", 80, None).contains("accepted are 32, "));
-    assert!(error("p3", 80, Some(RotationKind::Hadamard)).contains("accepted are powers of two"));
+    assert!(error("p3", 100, None).starts_with("p3 has no blocks of head dim 100; expected 16, "));
+    assert!(error("turbo4k", 80, None).contains("expected 16, 32, 64, 128, 256"));
+    assert!(error("c25", 80, None).contains("expected 32, "));
+    assert!(error("p3", 80, Some(RotationKind::Hadamard)).contains("expected powers of two"));
     // A rotation has no effect where there is no choice.
     assert!(Coder::new(Row::from_name("turbo3").unwrap(), 80, (42, 0), Some(RotationKind::Dense)).is_ok());
 }
@@ -139,5 +139,5 @@ fn a_cache_attends_to_what_blocks_decode_to() {
     let spec = CacheSpec::new(1, 1, 1, 80);
     let refused =
         DecodedCache::new(&spec, [Choice::from_name("turbo4k").unwrap(); 2], Options::DEFAULT, None);
-    assert!(refused.unwrap_err().to_string().contains("accepted are 16, 32, 64"));
+    assert!(refused.unwrap_err().to_string().contains("expected 16, 32, 64"));
 }

@@ -109,8 +109,8 @@ fn other_files_and_versions_are_refused_by_name() {
     for (bytes, said) in [
         (&b""[..], "cut: the first field needs 4 bytes; 0 are left"),
         (b"GGUF\x03\0\0\0and more", "no known magic"),
-        (b"qsgg\x02\0\0\0\0\0\0\0", "version 2 of llama_state_seq_save_file; accepted are 3 and 4"),
-        (b"nsgg\x09\0\0\0\0\0\0\0", "version 9 of llama_state_save_file; accepted are 10 and 11"),
+        (b"qsgg\x02\0\0\0\0\0\0\0", "version 2 of llama_state_seq_save_file; expected 3 or 4"),
+        (b"nsgg\x09\0\0\0\0\0\0\0", "version 9 of llama_state_save_file; expected 10 or 11"),
         (b"qsgg\x03\0\0\0\xff\xff\xff\xff", "cut: the list of tokens needs 17179869180 bytes"),
     ] {
         let error = refused(bytes);

@@ -111,7 +111,7 @@ fn caches_that_do_not_fit_are_refused() {
     let (codec, mut cache) = (codec(&source), filled(&source));
     let bytes = archived(&codec, &cache);
     let said = codec.restore(&mut &bytes[..], &mut cache).unwrap_err().to_string();
-    assert_eq!(said, "cache does not fit: it holds 600 tokens; accepted is an empty one");
+    assert_eq!(said, "cache does not fit: it holds 600 tokens; expected an empty one");
     assert_eq!(cache.len(), TOKENS);
     let mut other = KvCache::new(CacheSpec::new(LAYERS, HEADS, HEADS, 128)).unwrap();
     let budget = Budget::new(1.0).unwrap();
@@ -119,7 +119,7 @@ fn caches_that_do_not_fit_are_refused() {
         codec.restore(&mut &bytes[..], &mut other).unwrap_err().to_string(),
         codec.archive(budget, &other, &mut Vec::new()).unwrap_err().to_string(),
     ] {
-        assert!(said.contains("accepted is 2 layers, 3 KV heads of 64 and 64 values"), "{said}");
+        assert!(said.contains("expected 2 layers, 3 KV heads of 64 and 64 values"), "{said}");
     }
     // Tokens that left a sliding window cannot be archived.
     let mut sliding = KvCache::new(spec().sliding_window(64)).unwrap();

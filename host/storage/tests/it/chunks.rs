@@ -90,13 +90,10 @@ fn layers_that_say_the_same_are_nearer_in_one_basis() {
     let section = two.encoded_bytes::<f32>(bits(1.0), &span).unwrap() - own.len();
     assert_eq!(all[all.len() - section..], own[own.len() - section..]);
     let odd = two.encode(bits(1.0), &Span { first_layer: 1, ..pair }, &k, &v);
-    assert_eq!(
-        odd.unwrap_err().to_string(),
-        "2 layers from layer 1 on; in this basis accepted are multiples of 2"
-    );
+    assert_eq!(odd.unwrap_err().to_string(), "2 layers from layer 1 on; expected multiples of 2");
     for layers in [0, 1, 3, 8] {
         let refused = Learner::new(source.shape.clone(), Join::Layers(layers)).unwrap_err();
-        let said = format!("a basis over {layers} layers of 4; accepted are 2 to 512 that divide them");
+        let said = format!("a basis over {layers} layers of 4; expected 2 to 512 that divide them");
         assert_eq!(refused.to_string(), said);
     }
 }

@@ -101,13 +101,13 @@ fn bad_input_is_named() {
     let budget = Budget::new(1.0).unwrap();
     let tokens = source.tokens(1, 0, 8);
     let span = Span::of(&source.shape, 0, 8);
-    assert_eq!(said(Budget::new(0.4)), "budget of 0.4 bits per value; accepted are 0.5 to 5");
+    assert_eq!(said(Budget::new(0.4)), "budget of 0.4 bits per value; expected 0.5 to 5");
     assert!(Budget::new(f32::NAN).is_err());
     let encode = |span: &Span, k: &[f32], v: &[f32]| said(codec.encode(budget, span, k, v));
     assert_eq!(encode(&span, &tokens.k[1..], &tokens.v), "keys have 1023 values; 1024 are needed");
     assert_eq!(encode(&span, &tokens.k, &[]), "values have 0 values; 1024 are needed");
     let many = Span { tokens: 257, ..span };
-    assert_eq!(encode(&many, &tokens.k, &tokens.v), "chunk of 257 tokens; accepted are 1 to 256");
+    assert_eq!(encode(&many, &tokens.k, &tokens.v), "chunk of 257 tokens; expected 1 to 256");
     let beyond = Span { first_layer: 1, ..span };
     assert_eq!(encode(&beyond, &tokens.k, &tokens.v), "2 layers from layer 1 on of 2");
     let mut bad = tokens.v.clone();

@@ -47,7 +47,7 @@ impl Llama {
         let value = |key: &str| content.metadata.get(key).with_context(|| format!("the file has no {key}"));
         let architecture = value("general.architecture")?.to_string()?;
         if architecture != "llama" {
-            bail!("architecture {architecture}; accepted is llama");
+            bail!("architecture {architecture}; expected llama");
         }
         let number = |key: &str| Ok::<_, anyhow::Error>(value(&format!("llama.{key}"))?.to_u32()? as usize);
         let num_heads = number("attention.head_count")?;
