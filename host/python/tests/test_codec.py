@@ -166,7 +166,7 @@ REFUSED = [
     (lambda: tqkv.Codec("s4").decode(np.zeros((9, 66), np.int8)), "blocks is not an array of uint8"),
     (lambda: tqkv.Codec("s4").decode(np.zeros((9, 66), np.uint8), "int8"), "dtype int8 is not valid: expected float32, "),
     (lambda: tqkv.Codec("s4").scores(np.full(128, np.inf, np.float32), np.zeros((9, 66), np.uint8)), "q: values must"),
-    (lambda: tqkv.Codec("s4").scores(np.zeros(128, np.float32), np.zeros(66, np.uint8)), r"blocks has the shape \[66\]"),
+    (lambda: tqkv.Codec("s4").scores(np.zeros(128, np.float32), np.zeros(66, np.uint8)), r"blocks of the shape \[66\] is not valid: expected"),
 ]
 
 

@@ -6,7 +6,22 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Basis", "Cache", "Codec", "File", "FileWriter", "GpuCache", "Learner", "Storage", "TqkvError"]
+__all__ = [
+    "Basis",
+    "Cache",
+    "Codec",
+    "File",
+    "FileWriter",
+    "GpuCache",
+    "Learner",
+    "Storage",
+    "TqkvError",
+    "inspect_session",
+    "pack_session",
+    "pack_session_file",
+    "unpack_session",
+    "unpack_session_file",
+]
 
 class TqkvError(ValueError):
     """An input that tqkv refuses. The message is one line with the fault and the accepted values."""
