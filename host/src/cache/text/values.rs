@@ -111,56 +111,30 @@ impl Value for ScaleMode {
     }
 }
 
-impl Value for Centring {
-    fn read(text: &str) -> Result<Self, String> {
-        named(text, &[Self::Off, Self::On, Self::Auto], centring_name)
-    }
+/// Options whose values are words.
+macro_rules! words {
+    ($($option:ident { $($value:ident = $word:literal),+ })+) => {$(
+        impl Value for $option {
+            fn read(text: &str) -> Result<Self, String> {
+                named(text, &[$(Self::$value),+], |value| match value {
+                    $(Self::$value => $word),+
+                })
+            }
 
-    fn write(&self) -> String {
-        centring_name(*self).to_owned()
-    }
+            fn write(&self) -> String {
+                match self {
+                    $(Self::$value => $word),+
+                }
+                .to_owned()
+            }
+        }
+    )+};
 }
 
-fn centring_name(centring: Centring) -> &'static str {
-    match centring {
-        Centring::Off => "off",
-        Centring::On => "on",
-        Centring::Auto => "auto",
-    }
-}
-
-impl Value for KeyMap {
-    fn read(text: &str) -> Result<Self, String> {
-        named(text, &[Self::Off, Self::Pairs], key_map_name)
-    }
-
-    fn write(&self) -> String {
-        key_map_name(*self).to_owned()
-    }
-}
-
-fn key_map_name(map: KeyMap) -> &'static str {
-    match map {
-        KeyMap::Off => "off",
-        KeyMap::Pairs => "pairs",
-    }
-}
-
-impl Value for Arithmetic {
-    fn read(text: &str) -> Result<Self, String> {
-        named(text, &[Self::Int8, Self::F32], arithmetic_name)
-    }
-
-    fn write(&self) -> String {
-        arithmetic_name(*self).to_owned()
-    }
-}
-
-fn arithmetic_name(arithmetic: Arithmetic) -> &'static str {
-    match arithmetic {
-        Arithmetic::Int8 => "int8",
-        Arithmetic::F32 => "f32",
-    }
+words! {
+    Centring { Off = "off", On = "on", Auto = "auto" }
+    KeyMap { Off = "off", Pairs = "pairs" }
+    Arithmetic { Int8 = "int8", F32 = "f32" }
 }
 
 impl Value for Level {
