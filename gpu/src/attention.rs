@@ -42,7 +42,24 @@ pub struct Batch<'a> {
 /// Vectors on the device, and the kernels' number for their element type.
 pub type Vectors<'a> = (Memory<'a>, u32);
 
-/// The kernels and buffers of attention for one shape of heads.
+/// Buffers of a call of attention: rotated queries and partial results.
+#[derive(Debug)]
+pub struct Work {
+    rotated: CudaSlice<f32>,
+    partials: CudaSlice<f32>,
+}
+
+impl Work {
+    /// Makes buffers that grow with the calls.
+    ///
+    /// # Errors
+    /// The errors of the driver.
+    pub fn new(device: &Device) -> Result<Self, GpuError> {
+        Ok(Self { rotated: device.zeros(1)?, partials: device.zeros(1)? })
+    }
+}
+
+/// The kernels of attention for one shape of heads.
 #[derive(Debug)]
 pub struct Attention {
     rotate: CudaFunction,
@@ -54,8 +71,6 @@ pub struct Attention {
     num_kv_heads: usize,
     group: usize,
     head_dim: usize,
-    rotated: CudaSlice<f32>,
-    partials: CudaSlice<f32>,
     /// The cut that every launch uses; `None` picks the best cut per launch.
     cut: Option<Cut>,
 }
@@ -80,51 +95,40 @@ impl Attention {
         let attend = device.attention(&name, formats)?;
         let blocks = attend.occupancy_max_active_blocks_per_multiprocessor(32 * WARPS, 0, None)?;
         let resident = device.multiprocessors() * (blocks * WARPS) as usize;
-        let (rotated, partials) = (device.zeros(1)?, device.zeros(1)?);
-        Ok(Self {
-            rotate,
-            attend,
-            merge,
-            heads_a_warp,
-            resident,
-            num_kv_heads,
-            group,
-            head_dim,
-            rotated,
-            partials,
-            cut: None,
-        })
+        Ok(Self { rotate, attend, merge, heads_a_warp, resident, num_kv_heads, group, head_dim, cut: None })
     }
 
-    /// Rotates `count` queries and multiplies them by `factor`. The result is valid until the next call.
+    /// Rotates `count` queries and multiplies them by `factor`. The result is valid until the next call with
+    /// this `work`.
     ///
     /// # Safety
     /// `queries` holds `count` vectors of f32. `signs` holds the sign words of their head dim.
-    pub(crate) unsafe fn rotate(
-        &mut self,
+    pub(crate) unsafe fn rotate<'w>(
+        &self,
         device: &Device,
+        work: &'w mut Work,
         queries: Memory<'_>,
         signs: &CudaSlice<u32>,
         count: usize,
         factor: f32,
-    ) -> Result<&CudaSlice<f32>, GpuError> {
+    ) -> Result<&'w CudaSlice<f32>, GpuError> {
+        let rotation = (signs, 1, factor);
         // SAFETY: the caller upholds the same contract.
-        unsafe { self.launch_rotation(device, (queries, element::F32), signs, 1, count, factor) }?;
-        Ok(&self.rotated)
+        unsafe { self.launch_rotation(device, work, (queries, element::F32), rotation, count) }?;
+        Ok(&work.rotated)
     }
 
     /// # Safety
     /// The contract of [`Attention::rotate`].
     unsafe fn launch_rotation(
-        &mut self,
+        &self,
         device: &Device,
+        work: &mut Work,
         (queries, kind): Vectors<'_>,
-        signs: &CudaSlice<u32>,
-        is_rotated: u32,
+        (signs, is_rotated, factor): (&CudaSlice<u32>, u32, f32),
         count: usize,
-        factor: f32,
     ) -> Result<(), GpuError> {
-        device.grow(&mut self.rotated, count * self.head_dim)?;
+        device.grow(&mut work.rotated, count * self.head_dim)?;
         let arguments = RotateQueries {
             queries,
             kind,
@@ -132,7 +136,7 @@ impl Attention {
             signs: signs.into(),
             rotated: is_rotated,
             factor,
-            out: Memory::from(&mut self.rotated),
+            out: Memory::from(&mut work.rotated),
         };
         // SAFETY: the caller upholds the contract, and `rotated` was made large enough above.
         unsafe { launch(device, &self.rotate, arguments.list(), warps(count)?) }
@@ -149,12 +153,18 @@ impl Attention {
         self.cut = cut;
     }
 
-    /// Makes room for launches of up to `rows` rows over sequences of up to `longest` tokens.
-    pub(crate) fn reserve(&mut self, device: &Device, rows: usize, longest: usize) -> Result<(), GpuError> {
+    /// Makes room in `work` for launches of up to `rows` rows over sequences of up to `longest` tokens.
+    pub(crate) fn reserve(
+        &self,
+        device: &Device,
+        work: &mut Work,
+        rows: usize,
+        longest: usize,
+    ) -> Result<(), GpuError> {
         let heads = self.num_kv_heads * self.group;
         let most = (1..=rows).map(|rows| rows * self.cut(rows, longest).parts()).max().unwrap_or(0);
-        device.grow(&mut self.partials, most * heads * (PARTIAL_HEADER as usize + self.head_dim))?;
-        device.grow(&mut self.rotated, rows * heads * self.head_dim)
+        device.grow(&mut work.partials, most * heads * (PARTIAL_HEADER as usize + self.head_dim))?;
+        device.grow(&mut work.rotated, rows * heads * self.head_dim)
     }
 
     /// Attends with the query tokens of a batch. `queries` and `out` are `[rows, num_heads, head_dim]`. A row
@@ -166,8 +176,9 @@ impl Attention {
     /// # Safety
     /// Every buffer is as large as its shape says, and every page number in use is inside the pools.
     pub unsafe fn run(
-        &mut self,
+        &self,
         device: &Device,
+        work: &mut Work,
         queries: Vectors<'_>,
         [keys, values]: [Pool<'_>; 2],
         batch: Batch<'_>,
@@ -178,17 +189,17 @@ impl Attention {
         let chunks = self.group.div_ceil(self.heads_a_warp);
         let cut = self.cut(batch.rows, batch.longest);
         let parts = cut.parts();
-        device.grow(&mut self.partials, count * parts * (PARTIAL_HEADER as usize + dim))?;
+        device.grow(&mut work.partials, count * parts * (PARTIAL_HEADER as usize + dim))?;
 
         let is_rotated = u32::from(keys.format != page::HALF_BITS);
         let scale = if is_rotated == 0 { 1.0 } else { 1.0 / dim as f32 };
         let factor = scale / (dim as f32).sqrt() * std::f32::consts::LOG2_E;
         // SAFETY: the caller upholds the contract of `run`, which covers the queries and the signs.
-        unsafe { self.launch_rotation(device, queries, keys.signs, is_rotated, count, factor) }?;
+        unsafe { self.launch_rotation(device, work, queries, (keys.signs, is_rotated, factor), count) }?;
 
         let arguments = Attend {
             parts: parts as u32,
-            queries: Memory::from(&self.rotated),
+            queries: Memory::from(&work.rotated),
             num_kv_heads: self.num_kv_heads as u32,
             group: self.group as u32,
             keys: keys.memory.into(),
@@ -201,7 +212,7 @@ impl Attention {
             max_pages: batch.max_pages as u32,
             sequence_of: batch.sequence_of.into(),
             lengths: batch.lengths.into(),
-            partials: (&mut self.partials).into(),
+            partials: (&mut work.partials).into(),
         };
         let warps_a_block = cut.warps();
         let grid_dim = (parts as u32 / warps_a_block, (self.num_kv_heads * chunks) as u32, batch.rows as u32);
@@ -211,7 +222,7 @@ impl Attention {
 
         let arguments = AttendMerge {
             count: count as u32,
-            partials: Memory::from(&self.partials),
+            partials: Memory::from(&work.partials),
             parts: parts as u32,
             signs: values.signs.into(),
             rotated: is_rotated,
@@ -237,7 +248,7 @@ mod tests {
 
     #[test]
     fn every_shape_has_a_kernel() {
-        let text = include_str!("../ptx/sm_90.ptx");
+        let text = include_str!("../ptx/sm_80.ptx");
         let formats = CODECS.map(|id| page::format(id.layout()));
         let pairs = formats.iter().flat_map(|&key| formats.map(|value| [key, value]));
         for pair in pairs.chain([[page::HALF_BITS; 2]]) {

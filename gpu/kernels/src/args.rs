@@ -72,6 +72,8 @@ macro_rules! with_arguments {
             workspace: Memory,
             /// `[tokens, num_kv_heads]`; written with a [`status`](crate::encode::status).
             outcome: Memory,
+            /// One word; 1 is written if a vector is refused. Several warps may write it, all the same value.
+            refused: Memory,
         } }
     };
     (DecodePages => $then:ident! $with:tt) => {

@@ -108,7 +108,8 @@ pub fn attend_merge<T: Threads, const G: usize>(warp: u32, args: AttendMerge<T::
         });
         first += run as u32;
     }
-    let mut factor = if sum > 0.0 { 1.0 / sum } else { 0.0 };
+    // The sum is 0 without tokens, and NaN for a query that is not finite.
+    let mut factor = if sum > 0.0 { 1.0 / sum } else { 0.0 * sum };
     if args.rotated != 0 {
         unrotate(args.signs, &mut acc);
         factor *= 1.0 / (32 * G) as f32;

@@ -82,8 +82,6 @@ impl<'a> Lists<'a> {
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) tokens: Vec<Token>,
-    /// The same for the device.
-    pub(super) words: Vec<u32>,
 }
 
 #[cfg(test)]

@@ -61,6 +61,7 @@ impl From<GpuError> for Failure {
             GpuError::NoDriver
             | GpuError::NoDevice { .. }
             | GpuError::UnsupportedArchitecture { .. }
+            | GpuError::OldDriver { .. }
             | GpuError::KernelsRefused { .. } => TqkvStatus::TqkvUnsupported,
             GpuError::OutOfMemory { .. } | GpuError::SequenceFull { .. } | GpuError::PoolFull { .. } => {
                 TqkvStatus::TqkvNoRoom

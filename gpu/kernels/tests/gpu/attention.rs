@@ -333,6 +333,50 @@ fn the_f16_baseline_attends_as_f64_does() {
     });
 }
 
+/// A query with one coordinate that is not finite gives NaN in all its results, and the other heads are as they
+/// were. A sequence without tokens still gives zeros.
+fn check_not_finite(scene: &Scene, dim: usize, group: u32, keys: &Side, values: &Side, kernel: Kernel) {
+    let heads = (scene.num_kv_heads * group) as usize;
+    let queries = Gaussian::new(8).vector(scene.lengths.len() * heads * dim);
+    let good = run(scene, dim, group, &queries, keys, values, (kernel, 3));
+    for (i, bad) in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY].into_iter().enumerate() {
+        let mut queries = queries.clone();
+        let is_bad = |row: usize| row % heads == i % heads;
+        for (row, query) in queries.chunks_exact_mut(dim).enumerate().filter(|(row, _)| is_bad(*row)) {
+            query[(17 * row + 5) % dim] = bad;
+        }
+        let out = run(scene, dim, group, &queries, keys, values, (kernel, 3));
+        for (row, (got, good)) in out.chunks_exact(dim).zip(good.chunks_exact(dim)).enumerate() {
+            let is_empty = scene.lengths[scene.lengths.len() - 1 - row / heads] == 0;
+            let name = format!("{kernel:?}, format {}, row {row}, {bad}: {got:?}", keys.format);
+            if is_bad(row) && !is_empty {
+                assert!(got.iter().all(|v| v.is_nan()), "{name}");
+            } else {
+                assert_eq!(got, good, "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_query_that_is_not_finite_shows_in_every_kernel() {
+    with_stack(|| {
+        use CodecId::{F16, S4, T2};
+        let dim = 64;
+        let scene = Scene::new(&[0, 3, 70], 1);
+        for (id, kernels) in [
+            (S4, &[Kernel::Codes, Kernel::Tensor(false), Kernel::Tensor(true)][..]),
+            (T2, &[Kernel::Codes, Kernel::Tensor(true)]),
+            (F16, &[Kernel::Halves(1), Kernel::Halves(2)]),
+        ] {
+            let (keys, values) = (side(&scene, dim, id, 1), side(&scene, dim, id, 2));
+            for &kernel in kernels {
+                check_not_finite(&scene, dim, 3, &keys, &values, kernel);
+            }
+        }
+    });
+}
+
 #[test]
 fn bytes_and_a_unit_are_the_levels_of_the_portable_codec() {
     for id in CODECS {
