@@ -4,7 +4,7 @@
 use crate::GpuError;
 use crate::device::Device;
 use crate::launch::{Memory, WARPS, launch, warps};
-use crate::parts::Cut;
+use crate::parts::{Cut, Limits, Parts};
 use cudarc::driver::{CudaFunction, CudaSlice, CudaView, LaunchConfig};
 use tqkv_gpu_kernels::args::{Attend, AttendMerge, RotateQueries};
 use tqkv_gpu_kernels::attend::{PARTIAL_HEADER, kernel};
@@ -33,10 +33,12 @@ pub struct Batch<'a> {
     pub sequence_of: CudaView<'a, u32>,
     /// Number of tokens of its sequence that each row sees.
     pub lengths: CudaView<'a, u32>,
-    /// Number of rows. A row is a query token; there are at most 65535.
+    /// Number of rows. A row is a query token.
     pub rows: usize,
-    /// Largest number of tokens that a row sees.
-    pub longest: usize,
+    /// [`Parts::words`] of the rows' lengths.
+    pub parts: CudaView<'a, u32>,
+    /// [`Parts::entries`].
+    pub entries: usize,
 }
 
 /// Vectors on the device, and the kernels' number for their element type.
@@ -65,9 +67,7 @@ pub struct Attention {
     rotate: CudaFunction,
     attend: CudaFunction,
     merge: CudaFunction,
-    heads_a_warp: usize,
-    /// Number of warps of `attend` that run on the device at once.
-    resident: usize,
+    limits: Limits,
     num_kv_heads: usize,
     group: usize,
     head_dim: usize,
@@ -94,8 +94,13 @@ impl Attention {
             device.kernels([&format!("rotate_queries_d{head_dim}"), &format!("attend_merge_d{head_dim}")])?;
         let attend = device.attention(&name, formats)?;
         let blocks = attend.occupancy_max_active_blocks_per_multiprocessor(32 * WARPS, 0, None)?;
-        let resident = device.multiprocessors() * (blocks * WARPS) as usize;
-        Ok(Self { rotate, attend, merge, heads_a_warp, resident, num_kv_heads, group, head_dim, cut: None })
+        let heads = num_kv_heads * group;
+        let limits = Limits {
+            resident: device.multiprocessors() * (blocks * WARPS) as usize,
+            warps: num_kv_heads * group.div_ceil(heads_a_warp),
+            stride: 4 * heads * (PARTIAL_HEADER as usize + head_dim),
+        };
+        Ok(Self { rotate, attend, merge, limits, num_kv_heads, group, head_dim, cut: None })
     }
 
     /// Rotates `count` queries and multiplies them by `factor`. The result is valid until the next call with
@@ -142,10 +147,14 @@ impl Attention {
         unsafe { launch(device, &self.rotate, arguments.list(), warps(count)?) }
     }
 
-    /// The cut of a launch.
-    fn cut(&self, rows: usize, longest: usize) -> Cut {
-        let warps_a_part = rows * self.num_kv_heads * self.group.div_ceil(self.heads_a_warp);
-        self.cut.unwrap_or_else(|| Cut::best(self.resident, warps_a_part, longest))
+    /// The parts of rows of these lengths. With `is_fixed` their number depends on the number of rows alone.
+    pub fn parts(&self, lengths: &[usize], is_fixed: bool) -> Parts {
+        self.limits.parts(lengths, is_fixed, self.cut)
+    }
+
+    /// Most parts of a launch of `rows` rows.
+    pub(crate) fn most_parts(&self, rows: usize) -> usize {
+        self.limits.most_parts(rows)
     }
 
     /// Uses this cut for all later launches.
@@ -153,17 +162,11 @@ impl Attention {
         self.cut = cut;
     }
 
-    /// Makes room in `work` for launches of up to `rows` rows over sequences of up to `longest` tokens.
-    pub(crate) fn reserve(
-        &self,
-        device: &Device,
-        work: &mut Work,
-        rows: usize,
-        longest: usize,
-    ) -> Result<(), GpuError> {
+    /// Makes room in `work` for launches of up to `rows` rows.
+    pub(crate) fn reserve(&self, device: &Device, work: &mut Work, rows: usize) -> Result<(), GpuError> {
         let heads = self.num_kv_heads * self.group;
-        let most = (1..=rows).map(|rows| rows * self.cut(rows, longest).parts()).max().unwrap_or(0);
-        device.grow(&mut work.partials, most * heads * (PARTIAL_HEADER as usize + self.head_dim))?;
+        let partials = self.most_parts(rows) * heads * (PARTIAL_HEADER as usize + self.head_dim);
+        device.grow(&mut work.partials, partials)?;
         device.grow(&mut work.rotated, rows * heads * self.head_dim)
     }
 
@@ -185,11 +188,9 @@ impl Attention {
         (out, kind): Vectors<'_>,
     ) -> Result<(), GpuError> {
         let dim = self.head_dim;
-        let count = batch.rows * self.num_kv_heads * self.group;
-        let chunks = self.group.div_ceil(self.heads_a_warp);
-        let cut = self.cut(batch.rows, batch.longest);
-        let parts = cut.parts();
-        device.grow(&mut work.partials, count * parts * (PARTIAL_HEADER as usize + dim))?;
+        let (heads, entries) = (self.num_kv_heads * self.group, batch.entries);
+        let count = batch.rows * heads;
+        device.grow(&mut work.partials, entries * heads * (PARTIAL_HEADER as usize + dim))?;
 
         let is_rotated = u32::from(keys.format != page::HALF_BITS);
         let scale = if is_rotated == 0 { 1.0 } else { 1.0 / dim as f32 };
@@ -198,7 +199,8 @@ impl Attention {
         unsafe { self.launch_rotation(device, work, queries, (keys.signs, is_rotated, factor), count) }?;
 
         let arguments = Attend {
-            parts: parts as u32,
+            parts: entries as u32,
+            list: batch.parts.slice(batch.rows + 1..).into(),
             queries: Memory::from(&work.rotated),
             num_kv_heads: self.num_kv_heads as u32,
             group: self.group as u32,
@@ -214,16 +216,17 @@ impl Attention {
             lengths: batch.lengths.into(),
             partials: (&mut work.partials).into(),
         };
-        let warps_a_block = cut.warps();
-        let grid_dim = (parts as u32 / warps_a_block, (self.num_kv_heads * chunks) as u32, batch.rows as u32);
+        let warps_a_block = self.cut.map_or(WARPS, Cut::warps);
+        let grid_dim = ((entries as u32).div_ceil(warps_a_block), self.limits.warps as u32, 1);
         let config = LaunchConfig { grid_dim, block_dim: (32, warps_a_block, 1), shared_mem_bytes: 0 };
         // SAFETY: the caller upholds the contract, and `partials` was made large enough above.
         unsafe { launch(device, &self.attend, arguments.list(), config) }?;
 
         let arguments = AttendMerge {
             count: count as u32,
+            heads: heads as u32,
             partials: Memory::from(&work.partials),
-            parts: parts as u32,
+            first_part: batch.parts.slice(..batch.rows + 1).into(),
             signs: values.signs.into(),
             rotated: is_rotated,
             out,

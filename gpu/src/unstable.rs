@@ -7,7 +7,7 @@
 /// One call of attention over pages, also over pages of f16.
 pub mod attention {
     pub use crate::attention::{Attention, Batch, Pool, Vectors, Work};
-    pub use crate::parts::Cut;
+    pub use crate::parts::{Cut, Parts};
 }
 
 /// Launches of any kernel.

@@ -218,6 +218,8 @@ pub(crate) fn halves(device: &Device, shape: Shape, seconds: f64) -> Result<Time
     let mut work = Work::new(device)?;
     let attention =
         Attention::new(device, shape.num_kv_heads, shape.group, shape.head_dim, [page::HALF_BITS; 2])?;
+    let parts = attention.parts(&vec![shape.tokens; shape.sequences], false);
+    let words = device.upload(&parts.words)?;
     times(device, seconds, || {
         let batch = Batch {
             table: &table,
@@ -225,7 +227,8 @@ pub(crate) fn halves(device: &Device, shape: Shape, seconds: f64) -> Result<Time
             sequence_of: sequences.as_view(),
             lengths: lengths.as_view(),
             rows: shape.sequences,
-            longest: shape.tokens,
+            parts: words.as_view(),
+            entries: parts.entries,
         };
         // SAFETY: every buffer was made for `shape` above; the table's pages are 0 .. sequences * max_pages.
         unsafe {

@@ -1,7 +1,8 @@
 //! Appends tokens to one layer, and finds pages for them.
 
 use super::coder::Coder;
-use super::{GpuCache, Rows, Token, Use, tokens};
+use super::tokens;
+use super::{GpuCache, Rows, Token, Use};
 use crate::GpuError;
 use crate::current::Current;
 use crate::spec::MAX_CHUNK;
@@ -32,7 +33,7 @@ impl GpuCache {
         if sequences.is_empty() {
             return Ok(());
         }
-        let result = self.place(Use::Alone, &tokens).and_then(|()| {
+        let result = self.place(Use::Alone, &tokens).and_then(|_| {
             self.clear_outcomes(Use::Alone, 1, tokens.len())?;
             self.encode(Use::Alone, (layer, 0), [keys, values], tokens.len())?;
             self.read_outcomes(Use::Alone, layer..layer + 1, tokens.len())
@@ -83,8 +84,9 @@ impl GpuCache {
         tokens * self.spec.num_kv_heads
     }
 
-    /// Finds pages for appended tokens, and sends the page table and the tokens to the device.
-    pub(super) fn place(&mut self, of: Use, tokens: &[Token]) -> Result<(), GpuError> {
+    /// Finds pages for appended tokens, and sends the page table and the tokens to the device. Returns the number
+    /// of entries in the list of parts.
+    pub(super) fn place(&mut self, of: Use, tokens: &[Token]) -> Result<usize, GpuError> {
         let head_bytes = |coder: &Coder| page::head_bytes(self.spec.head_dim as u32, coder.bits()) as usize;
         let page_bytes = [0, 1].map(|side: usize| self.spec.num_kv_heads * head_bytes(&self.coders[side]));
         for &(sequence, length) in tokens {
@@ -99,7 +101,17 @@ impl GpuCache {
             })?;
         }
         self.update_table()?;
-        self.buffers[of as usize].tokens.send(&self.device, &tokens::words(tokens.iter().copied()))
+        self.send_tokens(of, tokens)
+    }
+
+    /// Sends the control words of tokens to the device. Returns the number of entries in the list of parts.
+    pub(super) fn send_tokens(&mut self, of: Use, tokens: &[Token]) -> Result<usize, GpuError> {
+        let lengths: Vec<usize> = tokens.iter().map(|&(_, length)| length).collect();
+        let is_fixed = of == Use::Steps && self.reserved.is_some();
+        let parts = self.attention.parts(&lengths, is_fixed);
+        let words = tokens::words(tokens, &parts.words);
+        self.buffers[of as usize].tokens.send(&self.device, &words)?;
+        Ok(parts.entries)
     }
 }
 

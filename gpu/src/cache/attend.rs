@@ -1,7 +1,7 @@
 //! Attention from all sequences, from some, and from the tokens of one chunk.
 
 use super::rows::check_len;
-use super::{GpuCache, Lists, Out, Rows, Token, Use, pools, tokens};
+use super::{GpuCache, Lists, Out, Rows, Token, Use, pools};
 use crate::GpuError;
 use crate::attention::Batch;
 use crate::current::Current;
@@ -143,19 +143,17 @@ impl GpuCache {
         }
         queries.check_queries(&self.device, &self.spec, layer, tokens.len())?;
         self.update_table()?;
-        let words = tokens::words(tokens.iter().copied());
-        self.buffers[Use::Alone as usize].tokens.send(&self.device, &words)?;
-        let longest = tokens.iter().map(|&(_, length)| length).max().unwrap_or(0);
-        self.attend_sent(Use::Alone, layer, (tokens.len(), longest), queries, out)
+        let entries = self.send_tokens(Use::Alone, tokens)?;
+        self.attend_sent(Use::Alone, layer, (tokens.len(), entries), queries, out)
     }
 
-    /// Attends with one query for each of `count` tokens whose control words are on the device. It only
-    /// launches kernels if the queries are on the device too.
+    /// Attends with one query for each of `count` tokens whose control words are on the device, with `entries`
+    /// entries in the list of parts. It only launches kernels if the queries are on the device too.
     pub(super) fn attend_sent(
         &mut self,
         of: Use,
         layer: usize,
-        (count, longest): (usize, usize),
+        (count, entries): (usize, usize),
         queries: Rows<'_>,
         out: Out<'_>,
     ) -> Result<(), GpuError> {
@@ -175,7 +173,8 @@ impl GpuCache {
             sequence_of: lists.sequences(),
             lengths: lists.lengths(),
             rows: count,
-            longest,
+            parts: lists.parts(),
+            entries,
         };
         let queries = (queries.memory(&self.scratch.rows[0], 0..values), queries.kind());
         let pools = pools(&self.coders, &self.layers[layer]);

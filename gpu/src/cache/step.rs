@@ -1,7 +1,7 @@
 //! Steps: every layer gets the same new tokens, with one list of control words and one wait. The calls
 //! between can be captured in a graph.
 
-use super::tokens::Step;
+use super::tokens::{self, Step};
 use super::{GpuCache, Out, Rows, Use};
 use crate::GpuError;
 use crate::current::Current;
@@ -45,14 +45,17 @@ impl GpuCache {
             }
         }
         let cleared = self.clear_outcomes(Use::Steps, self.spec.num_layers, tokens.len());
-        if let Err(error) = cleared.and_then(|()| self.place(Use::Steps, &tokens)) {
-            sequences.iter().for_each(|&sequence| self.trim(sequence));
-            return Err(error);
-        }
+        let entries = match cleared.and_then(|()| self.place(Use::Steps, &tokens)) {
+            Ok(entries) => entries,
+            Err(error) => {
+                sequences.iter().for_each(|&sequence| self.trim(sequence));
+                return Err(error);
+            }
+        };
         for &(sequence, length) in &tokens {
             self.layers.iter_mut().for_each(|layer| layer.lengths[sequence] = length);
         }
-        self.step = Some(Step { tokens });
+        self.step = Some(Step { tokens, entries });
         Ok(())
     }
 
@@ -102,9 +105,8 @@ impl GpuCache {
         result
     }
 
-    /// Allocates the buffers for steps of up to `tokens` tokens, and cuts their launches for sequences of
-    /// `max_tokens`. From now on launches of a step depend only on the number of its tokens. The buffers of
-    /// steps stay where they are until the cache is dropped, whatever other calls do, so a graph may hold them.
+    /// Allocates the buffers for steps of up to `tokens` tokens. From now on launches of a step depend only on the
+    /// number of its tokens, and the list of parts that they read follows the lengths. The buffers of steps stay where they are until the cache is dropped, whatever other calls do, so a graph may hold them.
     ///
     /// # Errors
     /// [`GpuError::BadStep`] if a step has begun, or if an earlier call made room for fewer tokens.
@@ -125,17 +127,16 @@ impl GpuCache {
         let outcomes = self.outcome_words(self.spec.num_layers, tokens);
         let buffers = &mut self.buffers[Use::Steps as usize];
         self.device.grow(&mut buffers.outcomes, outcomes)?;
-        buffers.tokens.reserve(&self.device, 3 * tokens)?;
-        self.attention.reserve(&self.device, &mut buffers.work, tokens, self.spec.max_tokens)?;
+        buffers.tokens.reserve(&self.device, tokens::len(tokens, self.attention.most_parts(tokens)))?;
+        self.attention.reserve(&self.device, &mut buffers.work, tokens)?;
         self.reserved = Some(tokens);
         Ok(())
     }
 
-    /// Number of the step's tokens, and the number of tokens for which its launches are cut.
+    /// Number of the step's tokens, and of the entries in the list of their parts.
     fn resume(&self) -> Result<(usize, usize), GpuError> {
         let step = self.step.as_ref().ok_or_else(no_step)?;
-        let longest = || step.tokens.iter().map(|&(_, length)| length).max().unwrap_or(0);
-        Ok((step.tokens.len(), if self.reserved.is_some() { self.spec.max_tokens } else { longest() }))
+        Ok((step.tokens.len(), step.entries))
     }
 }
 

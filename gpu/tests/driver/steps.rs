@@ -264,14 +264,14 @@ fn a_step_copies_what_changed_and_one_word_back() {
         cache.end_step().unwrap();
         since(before)
     };
-    let words = 3 * 16;
-    let table = 16 * 100;
+    // Sequence, position, length and first part of each row; then the parts, of three words each.
+    let (words, table) = (4 * 16 + 1 + 3 * 16, 16 * 100);
     assert_eq!(step(&mut cache).bytes_in, 4 * (words + table), "a new table");
     let second = step(&mut cache);
     assert_eq!((second.bytes_in, second.bytes_out), (4 * words, 4), "control words; is a vector refused");
     fill(&mut cache, 5, 61, 2);
     assert_eq!(step(&mut cache).bytes_in, 4 * words, "token 64 of sequence 5");
-    assert_eq!(step(&mut cache).bytes_in, 4 * (words + 100), "a page of one sequence");
+    assert_eq!(step(&mut cache).bytes_in, 4 * (words + 3 + 100), "a page of one sequence is another part");
 }
 
 #[test]
@@ -289,10 +289,75 @@ fn launches_are_cut_as_asked() {
         cache.attend_on_device(0, Rows::F32(&queries), &mut out).unwrap();
         since(before).warps
     };
-    let one = warps(Some(Cut::new(1, 1).unwrap()));
-    // Each part adds a warp per sequence and KV head; the merge has the same number as before.
-    let a_part = 3 * KV_HEADS as u64;
-    assert_eq!(warps(Some(Cut::new(8, 2).unwrap())), one + 7 * a_part);
-    assert_eq!(warps(Some(Cut::new(8, 4).unwrap())), one + 7 * a_part);
-    assert_eq!(warps(None), one + 3 * a_part, "a page each");
+    let one = warps(Some(Cut::new(9, 1).unwrap()));
+    // Each part adds a warp per KV head; the merge has the same number as before. Two sequences are empty.
+    let a_part = KV_HEADS as u64;
+    assert_eq!(warps(Some(Cut::new(2, 1).unwrap())), one + a_part);
+    assert_eq!(warps(Some(Cut::new(1, 2).unwrap())), one + 3 * a_part, "six parts");
+    assert_eq!(warps(Some(Cut::new(1, 4).unwrap())), one + 5 * a_part, "two warps without an entry");
+    assert_eq!(warps(None), one + 5 * a_part, "a page each");
+}
+
+/// Attends over sequences of these lengths, alone and in a captured step, and compares with f64.
+fn attends_over(lengths: &[usize]) {
+    let (most, rows) = (lengths.iter().max().unwrap() + 2, lengths.len());
+    let spec = GpuSpec::new(1, HEADS, KV_HEADS, DIM).codecs(CodecId::S2, CodecId::S2);
+    let spec = spec.sequences(rows, most).pool_tokens(lengths.iter().map(|length| length + 66).sum());
+    let mut cache = GpuCache::new(&device(0), spec).unwrap();
+    for (sequence, &length) in lengths.iter().enumerate() {
+        let tokens = noise(sequence as u64, 64 * ROW);
+        for start in (0..length).step_by(64) {
+            let count = usize::min(64, length - start);
+            let tokens = Rows::Host(&tokens[..count * ROW]);
+            cache.append(0, &vec![sequence; count], tokens, tokens).unwrap();
+        }
+    }
+    let queries = noise(9, rows * QUERY);
+    let mut out = vec![0.0; rows * QUERY];
+    let check = |cache: &GpuCache, out: &[f32]| {
+        for (sequence, (queries, out)) in queries.chunks(QUERY).zip(out.chunks(QUERY)).enumerate() {
+            assert_near(out, &wanted(cache, 0, sequence, cache.len(sequence), queries), 1e-5);
+        }
+    };
+    cache.attend(0, &queries, &mut out).unwrap();
+    check(&cache, &out);
+
+    cache.reserve_scratch(rows).unwrap();
+    let (device, all) = (cache.device().clone(), (0..rows).collect::<Vec<_>>());
+    let (stream, there) = (device.stream().clone(), upload(&device, &queries));
+    let mut got = stream.alloc_zeros::<f32>(rows * QUERY).unwrap();
+    let tokens = upload(&device, &noise(10, rows * ROW));
+    cache.begin_step(&all).unwrap();
+    stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).unwrap();
+    cache.append_step(0, Rows::F32(&tokens), Rows::F32(&tokens)).unwrap();
+    cache.attend_step(0, Rows::F32(&there), &mut got).unwrap();
+    let graph = stream.end_capture(sys::CUgraphInstantiate_flags(0)).unwrap().expect("a graph");
+    graph.launch().unwrap();
+    cache.end_step().unwrap();
+    check(&cache, &stream.clone_dtoh(&got).unwrap());
+    // The same graph, after one of the sequences was emptied: the list follows the lengths.
+    cache.truncate(rows - 1, 0).unwrap();
+    cache.begin_step(&all).unwrap();
+    graph.launch().unwrap();
+    cache.end_step().unwrap();
+    check(&cache, &stream.clone_dtoh(&got).unwrap());
+}
+
+#[test]
+fn one_long_sequence_among_short_ones_is_attended() {
+    let mut lengths = vec![64; 15];
+    lengths.push(2048);
+    attends_over(&lengths);
+}
+
+#[test]
+fn sequences_of_one_length_are_attended() {
+    attends_over(&[192; 5]);
+}
+
+#[test]
+fn one_sequence_and_an_empty_one_are_attended() {
+    attends_over(&[1500]);
+    attends_over(&[0]);
+    attends_over(&[0, 65, 0]);
 }

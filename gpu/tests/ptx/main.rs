@@ -271,6 +271,19 @@ impl Batch<'_> {
         (0..self.lengths.len() as u32).rev()
     }
 
+    /// Parts of up to `pages` pages, with entries without work behind them.
+    fn parts(&self, pages: u32) -> Parts {
+        let mut parts = Parts { first: vec![0], list: Vec::new() };
+        for (row, length) in (0..).zip(self.lengths.iter().rev()) {
+            let end = length.div_ceil(page::SLOTS);
+            let starts = (0..end.max(1)).step_by(pages as usize);
+            parts.list.extend(starts.map(|start| [row, start, end.min(start + pages)]));
+            parts.first.push(parts.entries());
+        }
+        parts.list.extend([[attend::UNUSED; 3]; 3]);
+        parts
+    }
+
     /// Pages are numbered backwards.
     fn table(&self) -> impl Iterator<Item = u32> {
         (0..self.pages()).rev()
@@ -280,6 +293,18 @@ impl Batch<'_> {
     fn place(&self, sequence: u32, head: u32, token: u32) -> u32 {
         let page = self.pages() - 1 - (sequence * MAX_PAGES + token / page::SLOTS);
         page * self.num_kv_heads + head
+    }
+}
+
+/// The parts of a launch: the first of each row and their number, and row, first and last page of each.
+struct Parts {
+    first: Vec<u32>,
+    list: Vec<[u32; 3]>,
+}
+
+impl Parts {
+    fn entries(&self) -> u32 {
+        self.list.len() as u32
     }
 }
 
@@ -319,8 +344,8 @@ fn fill(id: CodecId, dim: usize, batch: &Batch<'_>, gaussian: &mut Gaussian) -> 
 }
 
 fn attend(text: &str, dim: usize, (key, value): (CodecId, CodecId), group: u32, batch: &Batch<'_>) {
-    // The batch has more parts than pages, and more than one round of the merge takes.
-    let parts = if batch.lengths.len() > 1 { 35 } else { 2 };
+    // One sequence has parts of two pages. The batch has a page per part.
+    let parts = batch.parts(if batch.lengths.len() > 1 { 1 } else { 2 });
     let mut gaussian = Gaussian::new(3);
     let keys = fill(key, dim, batch, &mut gaussian);
     let values = fill(value, dim, batch, &mut gaussian);
@@ -339,9 +364,11 @@ fn attend(text: &str, dim: usize, (key, value): (CodecId, CodecId), group: u32, 
         values.levels,
         words(batch.table()),
         words(batch.lengths.iter().rev().copied()),
-        vec![0xff; (count * parts) as usize * 4 * (4 + dim)],
+        vec![0xff; parts.entries() as usize * (batch.num_kv_heads * group) as usize * 4 * (4 + dim)],
         vec![0xff; 4 * queries.len()],
         words(batch.sequence_of()),
+        words(parts.list.iter().copied().flatten()),
+        words(parts.first.iter().copied()),
     ];
     let rotate = Kernel::new(text, &format!("rotate_queries_d{dim}"));
     let arguments =
@@ -360,7 +387,8 @@ fn attend(text: &str, dim: usize, (key, value): (CodecId, CodecId), group: u32, 
         tqkv_gpu::with_formats(text, &name, [key_format, value_format]).expect("it reads its formats");
     let kernel = Kernel::new(if batch.lengths.len() > 1 { &fixed } else { text }, &name);
     let arguments = Attend {
-        parts,
+        parts: parts.entries(),
+        list: 12,
         queries: 2,
         num_kv_heads: batch.num_kv_heads,
         group,
@@ -376,16 +404,17 @@ fn attend(text: &str, dim: usize, (key, value): (CodecId, CodecId), group: u32, 
         lengths: 8,
         partials: 9,
     };
-    for z in 0..sequences {
-        for y in 0..batch.num_kv_heads * group.div_ceil(heads_a_warp) {
-            for part in 0..parts {
-                kernel.run((part, y, z), &arguments.list(), &mut buffers);
-            }
+    // The last block may have warps without an entry.
+    for y in 0..batch.num_kv_heads * group.div_ceil(heads_a_warp) {
+        for part in 0..parts.entries() + 2 {
+            kernel.run((part, y, 0), &arguments.list(), &mut buffers);
         }
     }
     let merge = Kernel::new(text, &format!("attend_merge_d{dim}"));
     let mut results = |kind: u32| {
-        let arguments = AttendMerge { count, partials: 9, parts, signs: 1, rotated: 1, out: 10, kind };
+        let heads = batch.num_kv_heads * group;
+        let arguments =
+            AttendMerge { count, heads, partials: 9, first_part: 13, signs: 1, rotated: 1, out: 10, kind };
         for warp in 0..count {
             merge.run((warp, 0, 0), &arguments.list(), &mut buffers);
         }

@@ -218,12 +218,15 @@ fn f16_attention(text: &str, dim: usize, heads: usize) {
         vec![0xff; heads * 2 * 4 * (4 + dim)],
         vec![0xff; 4 * queries.len()],
         words([0]),
+        words([0, 0, 1, 0, 1, 2]),
+        words([0, 2]),
     ];
     let a_warp = heads.min(2) as u32;
     let attend = Kernel::new(text, &format!("attend_f16_d{dim}_r{a_warp}"));
     let heads = heads as u32;
     let arguments = Attend {
         parts: 2,
+        list: 9,
         queries: 0,
         num_kv_heads: 1,
         group: heads,
@@ -245,8 +248,16 @@ fn f16_attention(text: &str, dim: usize, heads: usize) {
         }
     }
     let merge = Kernel::new(text, &format!("attend_merge_d{dim}"));
-    let arguments =
-        AttendMerge { count: heads, partials: 6, parts: 2, signs: 3, rotated: 0, out: 7, kind: element::F32 };
+    let arguments = AttendMerge {
+        count: heads,
+        heads,
+        partials: 6,
+        first_part: 10,
+        signs: 3,
+        rotated: 0,
+        out: 7,
+        kind: element::F32,
+    };
     for warp in 0..heads {
         merge.run((warp, 0, 0), &arguments.list(), &mut buffers);
     }

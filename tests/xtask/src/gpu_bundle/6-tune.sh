@@ -17,8 +17,8 @@ for limit in none 128 144 168 192; do
         sed "s/^{/{\"limit\":\"$limit\",/" | tee -a "$OUT/tune.jsonl"
 done
 rm -f "$OUT/variant.ptx"
-for cut in 1x1 2x2 4x4 8x4 16x4 32x4 64x4 64x2 64x1; do
-    echo "== parts x warps: $cut"
+for cut in 512x1 171x4 86x4 57x4 16x4 8x4 4x4 3x4 2x4 3x2 3x1; do
+    echo "== pages of a part x warps: $cut"
     ./tqkv gpu-check --speed --seconds 0.2 --cut "$cut" --shape "$shapes" --codec s4,s2,t4 --json |
         sed "s/^{/{\"cut\":\"$cut\",/" | tee -a "$OUT/tune.jsonl"
 done
