@@ -87,7 +87,7 @@ fn tensor_of(keys: &Side, values: &Side) -> Kernel {
 
 /// The list of parts of rows of these lengths, each in `parts` parts; then the first part of each row and the
 /// number of parts. Behind the parts of a row is an entry without work.
-fn list_of(lengths: &[u32], parts: u32) -> (Vec<u32>, Vec<u32>) {
+pub(crate) fn list_of(lengths: &[u32], parts: u32) -> (Vec<u32>, Vec<u32>) {
     let (mut list, mut first) = (Vec::new(), vec![0]);
     for (row, length) in (0..).zip(lengths) {
         let pages = length.div_ceil(page::SLOTS);
