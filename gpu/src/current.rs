@@ -1,4 +1,5 @@
-//! [`Current`] and [`Restore`]: the current context of the calling thread is the caller's, and stays as it was.
+//! [`Current`] and [`Restore`]: the current context of the calling thread is the caller's, and stays as it
+//! was.
 //!
 //! cudarc makes the context of a device current in each call, and leaves it so. A program that works with
 //! several devices would go on with the wrong one.
@@ -29,8 +30,8 @@ impl Drop for Current {
     fn drop(&mut self) {
         if current() != self.before {
             let context: sys::CUcontext = std::ptr::with_exposed_provenance_mut(self.before);
-            // SAFETY: it is null, or the context that the caller had made current. A failure leaves the device's
-            // context current, which is what cudarc does anyway.
+            // SAFETY: it is null, or the context that the caller had made current. A failure leaves the
+            // device's context current, which is what cudarc does anyway.
             let _ = unsafe { result::ctx::set_current(context) };
         }
     }

@@ -115,8 +115,8 @@ impl PageTable {
         self.users.len() - self.free.len()
     }
 
-    /// Hands the entries of sequences that changed since `copy` last succeeded to `copy`: runs of sequences that
-    /// follow one another, each with the index of its first entry.
+    /// Hands the entries that changed since `copy` last succeeded to `copy`. Sequences that follow one
+    /// another are one run, with the index of its first entry.
     pub(crate) fn copy_changes<E>(
         &mut self,
         copy: impl FnOnce(&[(usize, &[u32])]) -> Result<(), E>,

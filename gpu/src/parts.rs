@@ -5,8 +5,8 @@ use crate::launch::WARPS;
 use crate::pages::SLOTS;
 use tqkv_gpu_kernels::attend::UNUSED;
 
-/// Most parts of a row. Each part is written, and the merge reads it again. At head dim 128 the merge waits for
-/// memory once per 32 parts.
+/// Most parts of a row. Each part is written, and the merge reads it again. At head dim 128 the merge waits
+/// for memory once per 32 parts.
 const MOST: usize = 256;
 
 /// The cost of a part beyond its pages, in pages: its queries are rounded and its result is written. This is
@@ -44,8 +44,8 @@ impl Cut {
 /// The parts of a launch, in the order of the rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parts {
-    /// Control words: the first part of each row and the number of parts, then row, first page and the page
-    /// behind the last one of each entry of the list.
+    /// Control words: the first part of each row, and the number of parts. Then three words of each entry of
+    /// the list: row, first page, and the page behind the last one.
     pub words: Vec<u32>,
     /// Entries of the list. Those behind the last part are not used.
     pub entries: usize,
@@ -70,7 +70,7 @@ impl Parts {
     }
 }
 
-/// What decides about the parts of a launch.
+/// The limits of the parts of a launch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// Warps that run on the device at once.
@@ -125,7 +125,8 @@ fn count(pages: &[usize], size: usize) -> usize {
     pages.iter().map(|pages| pages.div_ceil(size).max(1)).sum()
 }
 
-/// The fewest pages per part with which there are at most `most` parts. `most` is at least the number of rows.
+/// The fewest pages per part with which there are at most `most` parts. `most` is at least the number of
+/// rows.
 fn least_pages(pages: &[usize], longest: usize, most: usize) -> usize {
     let (mut low, mut high) = (1, longest);
     while low < high {
@@ -138,6 +139,8 @@ fn least_pages(pages: &[usize], longest: usize, most: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cmp::Reverse;
+    use std::collections::BinaryHeap;
 
     /// Warps that run on 132 multiprocessors at 168 registers per thread, 8 KV heads, 32 query heads of 128.
     const H200: Limits = Limits { resident: 132 * 12, warps: 8, stride: 32 * 528 };
@@ -180,7 +183,7 @@ mod tests {
     fn a_full_device_works_to_the_end() {
         // 64 sequences of 512 pages: three parts each, in one turn.
         assert_eq!(largest(H200, &[32_768; 64]), (171, 1));
-        // A long sequence among short ones is cut alone: 12,160 pages of all heads on 1,584 warps are 7.7 each.
+        // A long sequence among short ones is cut alone: 12,160 pages on 1,584 warps are 7.7 each.
         let mut mixed = vec![1024; 63];
         mixed.push(32_768);
         assert_eq!(largest(H200, &mixed), (8, 1));
@@ -190,6 +193,40 @@ mod tests {
             let all: usize = lengths.iter().map(|length| length / 64).sum();
             let ideal = (all * H200.warps) as f64 / H200.resident as f64;
             assert!((turns * pages) as f64 <= 1.5 * ideal + 2.0, "{rows}: {turns} x {pages}, {ideal}");
+        }
+    }
+
+    /// The time of the last warp, in pages: each part takes its pages and one more. Warps start in the order
+    /// of the grid, each where another one has ended.
+    fn end_of_last_warp(limits: Limits, lengths: &[usize]) -> u32 {
+        let parts = limits.parts(lengths, false, None);
+        let mut ends = BinaryHeap::from(vec![Reverse(0); limits.resident]);
+        for _head in 0..limits.warps {
+            for part in parts.words[lengths.len() + 1..].chunks_exact(3) {
+                let Reverse(start) = ends.pop().unwrap();
+                ends.push(Reverse(start + part[2] - part[1] + 1));
+            }
+        }
+        ends.into_iter().map(|Reverse(end)| end).max().unwrap()
+    }
+
+    /// The figures are those of MEASURED.md, M35.
+    #[test]
+    fn the_last_warp_ends_soon_after_the_others() {
+        let one_long = |tokens| [&[1024; 63][..], &[tokens]].concat();
+        let even = |rows: usize, least: usize, most: usize| -> Vec<usize> {
+            (0..rows).map(|row| least + (most - least) * row / (rows - 1)).collect()
+        };
+        for (lengths, end) in [
+            (vec![32_768; 64], 172),
+            (one_long(32_768), 9),
+            (one_long(131_072), 17),
+            (even(64, 1024, 32_768), 94),
+            (even(200, 1024, 8192), 93),
+            (vec![32_768], 4),
+            (vec![8192], 2),
+        ] {
+            assert_eq!(end_of_last_warp(H200, &lengths), end, "{} rows", lengths.len());
         }
     }
 

@@ -186,8 +186,8 @@ macro_rules! with_arguments {
             sequence_of: Memory,
             /// `[rows]`, the number of tokens that each query token sees.
             lengths: Memory,
-            /// `[parts, num_kv_heads * group, 4 + 32 G]` in f32; written. Each entry is maximum, sum, two unused
-            /// floats, accumulator. A part without tokens has a sum of 0.
+            /// `[parts, num_kv_heads * group, 4 + 32 G]` in f32; written. Each entry is maximum, sum, two
+            /// unused floats, accumulator. A part without tokens has a sum of 0.
             partials: Memory,
         } }
     };

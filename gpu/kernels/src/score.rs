@@ -12,8 +12,8 @@ use crate::warp::Lane;
 use tqkv_core::unstable::machine::Lanes;
 
 /// Rotates query `warp` of `count` and multiplies it by `factor`. [`scores`] needs the factor 1/dim, and
-/// [`crate::attend`] needs log2(e) / (dim sqrt(dim)). With `rotated` = 0, for f16 rows, it does not rotate. If
-/// a coordinate is not finite before or after the rotation, the result is NaN in all coordinates.
+/// [`crate::attend`] needs log2(e) / (dim sqrt(dim)). With `rotated` = 0, for f16 rows, it does not rotate.
+/// If a coordinate is not finite before or after the rotation, the result is NaN in all coordinates.
 #[inline(always)]
 pub fn rotate_queries<T: Threads, const G: usize>(warp: u32, args: RotateQueries<T::Memory>) {
     if warp >= args.count {

@@ -84,8 +84,8 @@ impl GpuCache {
         tokens * self.spec.num_kv_heads
     }
 
-    /// Finds pages for appended tokens, and sends the page table and the tokens to the device. Returns the number
-    /// of entries in the list of parts.
+    /// Finds pages for appended tokens, and sends the page table and the tokens to the device. Returns the
+    /// number of entries in the list of parts.
     pub(super) fn place(&mut self, of: Use, tokens: &[Token]) -> Result<usize, GpuError> {
         let head_bytes = |coder: &Coder| page::head_bytes(self.spec.head_dim as u32, coder.bits()) as usize;
         let page_bytes = [0, 1].map(|side: usize| self.spec.num_kv_heads * head_bytes(&self.coders[side]));

@@ -30,7 +30,8 @@ impl GpuCache {
     /// queries are already there. The result of a query on the device that is not finite is NaN.
     ///
     /// # Errors
-    /// Wrong shapes, memory of another device, a query on the host that is not finite, or the driver's errors.
+    /// Wrong shapes, memory of another device, a query on the host that is not finite, or the driver's
+    /// errors.
     pub fn attend_on_device<'a>(
         &mut self,
         layer: usize,
@@ -147,8 +148,8 @@ impl GpuCache {
         self.attend_sent(Use::Alone, layer, (tokens.len(), entries), queries, out)
     }
 
-    /// Attends with one query for each of `count` tokens whose control words are on the device, with `entries`
-    /// entries in the list of parts. It only launches kernels if the queries are on the device too.
+    /// Attends with one query for each of `count` tokens whose control words are on the device, with
+    /// `entries` entries in the list of parts. It only launches kernels if the queries are on the device too.
     pub(super) fn attend_sent(
         &mut self,
         of: Use,

@@ -21,8 +21,8 @@ pub(super) enum Use {
 pub(super) struct Buffers {
     /// Control words of the newest call's tokens.
     pub(super) tokens: Words,
-    /// Outcomes of encoding: a word that is not 0 if a vector was refused, then `[layers of the call, keys and
-    /// values, vectors]`.
+    /// Outcomes of encoding: a word that is not 0 if a vector was refused, then `[layers of the call, keys
+    /// and values, vectors]`.
     pub(super) outcomes: CudaSlice<u32>,
     pub(super) work: Work,
 }

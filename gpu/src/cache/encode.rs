@@ -14,8 +14,8 @@ const REFUSED: usize = 0;
 const VECTORS: usize = 1;
 
 impl GpuCache {
-    /// Makes room for the outcomes of `layers` layers, and sets them to success. So a layer that a step leaves
-    /// out reports no error.
+    /// Makes room for the outcomes of `layers` layers, and sets them to success. So a layer that a step
+    /// leaves out reports no error.
     pub(super) fn clear_outcomes(&mut self, of: Use, layers: usize, tokens: usize) -> Result<(), GpuError> {
         let len = self.outcome_words(layers, tokens);
         let outcomes = &mut self.buffers[of as usize].outcomes;
@@ -104,8 +104,8 @@ impl GpuCache {
         Ok(())
     }
 
-    /// Waits for the device, and reports the first vector of these layers that could not be encoded. Reads one
-    /// word, and all outcomes only if a vector was refused.
+    /// Waits for the device, and reports the first vector of these layers that could not be encoded. Reads
+    /// one word, and all outcomes only if a vector was refused.
     pub(super) fn read_outcomes(
         &mut self,
         of: Use,

@@ -20,9 +20,9 @@ impl GpuCache {
     /// before the capture.
     ///
     /// # Errors
-    /// The errors of [`GpuCache::append`]. [`GpuError::BadStep`] if a step has already begun, if a sequence has
-    /// more tokens in one layer than in another, or if there are more tokens than `reserve_scratch` made room
-    /// for. Nothing is appended after an error.
+    /// The errors of [`GpuCache::append`]. [`GpuError::BadStep`] if a step has already begun, or if a
+    /// sequence has more tokens in one layer than in another. The same error if there are more tokens than
+    /// `reserve_scratch` made room for. Nothing is appended after an error.
     pub fn begin_step(&mut self, sequences: &[usize]) -> Result<(), GpuError> {
         let _current = Current::keep();
         if self.step.is_some() {
@@ -105,8 +105,10 @@ impl GpuCache {
         result
     }
 
-    /// Allocates the buffers for steps of up to `tokens` tokens. From now on launches of a step depend only on the
-    /// number of its tokens, and the list of parts that they read follows the lengths. The buffers of steps stay where they are until the cache is dropped, whatever other calls do, so a graph may hold them.
+    /// Allocates the buffers for steps of up to `tokens` tokens. From now on launches of a step depend only
+    /// on the number of its tokens. The list of parts that they read follows the lengths. The buffers of
+    /// steps stay where they are until the cache is dropped, whatever other calls do, so a graph may hold
+    /// them.
     ///
     /// # Errors
     /// [`GpuError::BadStep`] if a step has begun, or if an earlier call made room for fewer tokens.

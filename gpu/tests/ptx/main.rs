@@ -20,8 +20,8 @@ use tqkv_gpu_kernels::{attend, page};
 use tqkv_tests::inputs::Gaussian;
 use tqkv_tests::{oracle, scope};
 
-/// Vectors that are encoded per scalar codec and head dim in exhaustive runs. The next constant is for trellis
-/// codecs.
+/// Vectors that are encoded per scalar codec and head dim in exhaustive runs. The next constant is for
+/// trellis codecs.
 const SCALAR_VECTORS: usize = 3000;
 const TRELLIS_VECTORS: usize = 600;
 

@@ -148,7 +148,8 @@ fn calls_leave_the_current_context_and_null_is_the_default_stream() {
         assert_eq!(ctx::get_current().unwrap(), before, "{call}");
     };
     let mut cache = null_mut();
-    // SAFETY: the spec is whole, null is the default stream, and the memory is allocated until the end of the test.
+    // SAFETY: the spec is whole, null is the default stream, and the memory is allocated until the end of the
+    // test.
     unsafe {
         here(tqkv_gpu_create(&spec(), 0, null_mut(), &raw mut cache), "create");
         here(tqkv_gpu_reserve(cache, 1), "reserve");
@@ -165,7 +166,10 @@ fn calls_leave_the_current_context_and_null_is_the_default_stream() {
     here(TqkvOk, "free");
     // The free waited for the attention. Both tokens are equal, so the result is the decoded value.
     let got = stream.clone_dtoh(&out).unwrap();
-    assert!(got.iter().all(|value| value.is_finite()) && got.iter().any(|value| value.abs() > 0.1), "{got:?}");
+    assert!(
+        got.iter().all(|value| value.is_finite()) && got.iter().any(|value| value.abs() > 0.1),
+        "{got:?}"
+    );
     let handle = {
         other.bind_to_thread().unwrap();
         let mut cache = null_mut();

@@ -1,6 +1,6 @@
-//! Builds the GPU kernels to PTX, compares the text with the committed file, and audits the output of `ptxas`.
-//! It needs the components rust-src, llvm-tools and llvm-bitcode-linker, and Python with pip for `ptxas`. It
-//! needs no GPU and no CUDA installation.
+//! Builds the GPU kernels to PTX, compares the text with the committed file, and audits the output of
+//! `ptxas`. It needs the components rust-src, llvm-tools and llvm-bitcode-linker, and Python with pip for
+//! `ptxas`. It needs no GPU and no CUDA installation.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -129,13 +129,14 @@ fn write_or_compare(path: &Path, text: &str, check: bool) -> Result<(), String> 
     }
 }
 
-/// The registers of every kernel, one row for all head dims. `all` has one entry per architecture of the audit.
+/// The registers of every kernel, one row for all head dims. `all` has one entry per architecture of the
+/// audit.
 fn register_table(all: &[BTreeMap<String, Cost>]) -> String {
     let assembler = PTXAS_PACKAGE.rsplit('=').next().unwrap_or_default();
     let head_dims = tqkv_gpu::HEAD_DIMS;
     let mut text = format!(
         "# Registers of the GPU kernels\n\n{}, ptxas {assembler}; all {} kernels on both: 0 bytes of stack, 0 spills, \
-         0 calls.\nAttention on tensor cores: formats are constants; the maximum over pairs of equal formats, \
+         no call in the text.\nAttention on tensor cores: formats are constants; the maximum over pairs of equal formats, \
          and over pairs with the last format.\nEncoders: keys and values side by side, as one kernel, both of this codec; the last codec also \
          with the first.\nWritten by `cargo xtask ptx`.\n\n| kernel |{}\n| --- |{}\n",
         AUDITED.join(" / "),

@@ -355,8 +355,8 @@ fn the_f16_baseline_attends_as_f64_does() {
     });
 }
 
-/// A query with one coordinate that is not finite gives NaN in all its results, and the other heads are as they
-/// were. A sequence without tokens still gives zeros.
+/// A query with one coordinate that is not finite gives NaN in all its results, and the other heads are as
+/// they were. A sequence without tokens still gives zeros.
 fn check_not_finite(scene: &Scene, dim: usize, group: u32, keys: &Side, values: &Side, kernel: Kernel) {
     let heads = (scene.num_kv_heads * group) as usize;
     let queries = Gaussian::new(8).vector(scene.lengths.len() * heads * dim);
