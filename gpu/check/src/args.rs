@@ -28,8 +28,8 @@ pub struct CheckArgs {
     /// Seconds per measurement
     #[arg(long, value_name = "SECONDS", default_value = "0.3", value_parser = seconds)]
     pub(crate) seconds: f64,
-    /// Cut attention over codes into parts of this number of pages (64 tokens each), in blocks of this number
-    /// of warps [default: as a cache does]
+    /// Cut attention over codes into parts of this many pages of 64 tokens, in blocks of this many warps
+    /// [default: as a cache does]
     #[arg(long, value_name = "PAGESxWARPS", value_parser = cut)]
     pub(crate) cut: Option<Cut>,
     /// Vectors to encode per codec and head dim
