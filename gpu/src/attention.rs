@@ -4,7 +4,7 @@
 use crate::GpuError;
 use crate::device::Device;
 use crate::launch::{Memory, WARPS, launch, warps};
-use crate::parts::Cut;
+use crate::parts::{Cut, Limits, Parts};
 use cudarc::driver::{CudaFunction, CudaSlice, CudaView, LaunchConfig};
 use tqkv_gpu_kernels::args::{Attend, AttendMerge, RotateQueries};
 use tqkv_gpu_kernels::attend::{PARTIAL_HEADER, kernel};
@@ -33,29 +33,44 @@ pub struct Batch<'a> {
     pub sequence_of: CudaView<'a, u32>,
     /// Number of tokens of its sequence that each row sees.
     pub lengths: CudaView<'a, u32>,
-    /// Number of rows. A row is a query token; there are at most 65535.
+    /// Number of rows. A row is a query token.
     pub rows: usize,
-    /// Largest number of tokens that a row sees.
-    pub longest: usize,
+    /// [`Parts::words`] of the rows' lengths.
+    pub parts: CudaView<'a, u32>,
+    /// [`Parts::entries`].
+    pub entries: usize,
 }
 
 /// Vectors on the device, and the kernels' number for their element type.
 pub type Vectors<'a> = (Memory<'a>, u32);
 
-/// The kernels and buffers of attention for one shape of heads.
+/// Buffers of a call of attention: rotated queries and partial results.
+#[derive(Debug)]
+pub struct Work {
+    rotated: CudaSlice<f32>,
+    partials: CudaSlice<f32>,
+}
+
+impl Work {
+    /// Makes buffers that grow with the calls.
+    ///
+    /// # Errors
+    /// The errors of the driver.
+    pub fn new(device: &Device) -> Result<Self, GpuError> {
+        Ok(Self { rotated: device.zeros(1)?, partials: device.zeros(1)? })
+    }
+}
+
+/// The kernels of attention for one shape of heads.
 #[derive(Debug)]
 pub struct Attention {
     rotate: CudaFunction,
     attend: CudaFunction,
     merge: CudaFunction,
-    heads_a_warp: usize,
-    /// Number of warps of `attend` that run on the device at once.
-    resident: usize,
+    limits: Limits,
     num_kv_heads: usize,
     group: usize,
     head_dim: usize,
-    rotated: CudaSlice<f32>,
-    partials: CudaSlice<f32>,
     /// The cut that every launch uses; `None` picks the best cut per launch.
     cut: Option<Cut>,
 }
@@ -79,52 +94,46 @@ impl Attention {
             device.kernels([&format!("rotate_queries_d{head_dim}"), &format!("attend_merge_d{head_dim}")])?;
         let attend = device.attention(&name, formats)?;
         let blocks = attend.occupancy_max_active_blocks_per_multiprocessor(32 * WARPS, 0, None)?;
-        let resident = device.multiprocessors() * (blocks * WARPS) as usize;
-        let (rotated, partials) = (device.zeros(1)?, device.zeros(1)?);
-        Ok(Self {
-            rotate,
-            attend,
-            merge,
-            heads_a_warp,
-            resident,
-            num_kv_heads,
-            group,
-            head_dim,
-            rotated,
-            partials,
-            cut: None,
-        })
+        let heads = num_kv_heads * group;
+        let limits = Limits {
+            resident: device.multiprocessors() * (blocks * WARPS) as usize,
+            warps: num_kv_heads * group.div_ceil(heads_a_warp),
+            stride: 4 * heads * (PARTIAL_HEADER as usize + head_dim),
+        };
+        Ok(Self { rotate, attend, merge, limits, num_kv_heads, group, head_dim, cut: None })
     }
 
-    /// Rotates `count` queries and multiplies them by `factor`. The result is valid until the next call.
+    /// Rotates `count` queries and multiplies them by `factor`. The result is valid until the next call with
+    /// this `work`.
     ///
     /// # Safety
     /// `queries` holds `count` vectors of f32. `signs` holds the sign words of their head dim.
-    pub(crate) unsafe fn rotate(
-        &mut self,
+    pub(crate) unsafe fn rotate<'w>(
+        &self,
         device: &Device,
+        work: &'w mut Work,
         queries: Memory<'_>,
         signs: &CudaSlice<u32>,
         count: usize,
         factor: f32,
-    ) -> Result<&CudaSlice<f32>, GpuError> {
+    ) -> Result<&'w CudaSlice<f32>, GpuError> {
+        let rotation = (signs, 1, factor);
         // SAFETY: the caller upholds the same contract.
-        unsafe { self.launch_rotation(device, (queries, element::F32), signs, 1, count, factor) }?;
-        Ok(&self.rotated)
+        unsafe { self.launch_rotation(device, work, (queries, element::F32), rotation, count) }?;
+        Ok(&work.rotated)
     }
 
     /// # Safety
     /// The contract of [`Attention::rotate`].
     unsafe fn launch_rotation(
-        &mut self,
+        &self,
         device: &Device,
+        work: &mut Work,
         (queries, kind): Vectors<'_>,
-        signs: &CudaSlice<u32>,
-        is_rotated: u32,
+        (signs, is_rotated, factor): (&CudaSlice<u32>, u32, f32),
         count: usize,
-        factor: f32,
     ) -> Result<(), GpuError> {
-        device.grow(&mut self.rotated, count * self.head_dim)?;
+        device.grow(&mut work.rotated, count * self.head_dim)?;
         let arguments = RotateQueries {
             queries,
             kind,
@@ -132,16 +141,20 @@ impl Attention {
             signs: signs.into(),
             rotated: is_rotated,
             factor,
-            out: Memory::from(&mut self.rotated),
+            out: Memory::from(&mut work.rotated),
         };
         // SAFETY: the caller upholds the contract, and `rotated` was made large enough above.
         unsafe { launch(device, &self.rotate, arguments.list(), warps(count)?) }
     }
 
-    /// The cut of a launch.
-    fn cut(&self, rows: usize, longest: usize) -> Cut {
-        let warps_a_part = rows * self.num_kv_heads * self.group.div_ceil(self.heads_a_warp);
-        self.cut.unwrap_or_else(|| Cut::best(self.resident, warps_a_part, longest))
+    /// The parts of rows of these lengths. With `is_fixed` their number depends on the number of rows alone.
+    pub fn parts(&self, lengths: &[usize], is_fixed: bool) -> Parts {
+        self.limits.parts(lengths, is_fixed, self.cut)
+    }
+
+    /// Most parts of a launch of `rows` rows.
+    pub(crate) fn most_parts(&self, rows: usize) -> usize {
+        self.limits.most_parts(rows)
     }
 
     /// Uses this cut for all later launches.
@@ -149,12 +162,12 @@ impl Attention {
         self.cut = cut;
     }
 
-    /// Makes room for launches of up to `rows` rows over sequences of up to `longest` tokens.
-    pub(crate) fn reserve(&mut self, device: &Device, rows: usize, longest: usize) -> Result<(), GpuError> {
+    /// Makes room in `work` for launches of up to `rows` rows.
+    pub(crate) fn reserve(&self, device: &Device, work: &mut Work, rows: usize) -> Result<(), GpuError> {
         let heads = self.num_kv_heads * self.group;
-        let most = (1..=rows).map(|rows| rows * self.cut(rows, longest).parts()).max().unwrap_or(0);
-        device.grow(&mut self.partials, most * heads * (PARTIAL_HEADER as usize + self.head_dim))?;
-        device.grow(&mut self.rotated, rows * heads * self.head_dim)
+        let partials = self.most_parts(rows) * heads * (PARTIAL_HEADER as usize + self.head_dim);
+        device.grow(&mut work.partials, partials)?;
+        device.grow(&mut work.rotated, rows * heads * self.head_dim)
     }
 
     /// Attends with the query tokens of a batch. `queries` and `out` are `[rows, num_heads, head_dim]`. A row
@@ -166,29 +179,29 @@ impl Attention {
     /// # Safety
     /// Every buffer is as large as its shape says, and every page number in use is inside the pools.
     pub unsafe fn run(
-        &mut self,
+        &self,
         device: &Device,
+        work: &mut Work,
         queries: Vectors<'_>,
         [keys, values]: [Pool<'_>; 2],
         batch: Batch<'_>,
         (out, kind): Vectors<'_>,
     ) -> Result<(), GpuError> {
         let dim = self.head_dim;
-        let count = batch.rows * self.num_kv_heads * self.group;
-        let chunks = self.group.div_ceil(self.heads_a_warp);
-        let cut = self.cut(batch.rows, batch.longest);
-        let parts = cut.parts();
-        device.grow(&mut self.partials, count * parts * (PARTIAL_HEADER as usize + dim))?;
+        let (heads, entries) = (self.num_kv_heads * self.group, batch.entries);
+        let count = batch.rows * heads;
+        device.grow(&mut work.partials, entries * heads * (PARTIAL_HEADER as usize + dim))?;
 
         let is_rotated = u32::from(keys.format != page::HALF_BITS);
         let scale = if is_rotated == 0 { 1.0 } else { 1.0 / dim as f32 };
         let factor = scale / (dim as f32).sqrt() * std::f32::consts::LOG2_E;
         // SAFETY: the caller upholds the contract of `run`, which covers the queries and the signs.
-        unsafe { self.launch_rotation(device, queries, keys.signs, is_rotated, count, factor) }?;
+        unsafe { self.launch_rotation(device, work, queries, (keys.signs, is_rotated, factor), count) }?;
 
         let arguments = Attend {
-            parts: parts as u32,
-            queries: Memory::from(&self.rotated),
+            parts: entries as u32,
+            list: batch.parts.slice(batch.rows + 1..).into(),
+            queries: Memory::from(&work.rotated),
             num_kv_heads: self.num_kv_heads as u32,
             group: self.group as u32,
             keys: keys.memory.into(),
@@ -201,18 +214,19 @@ impl Attention {
             max_pages: batch.max_pages as u32,
             sequence_of: batch.sequence_of.into(),
             lengths: batch.lengths.into(),
-            partials: (&mut self.partials).into(),
+            partials: (&mut work.partials).into(),
         };
-        let warps_a_block = cut.warps();
-        let grid_dim = (parts as u32 / warps_a_block, (self.num_kv_heads * chunks) as u32, batch.rows as u32);
+        let warps_a_block = self.cut.map_or(WARPS, Cut::warps);
+        let grid_dim = ((entries as u32).div_ceil(warps_a_block), self.limits.warps as u32, 1);
         let config = LaunchConfig { grid_dim, block_dim: (32, warps_a_block, 1), shared_mem_bytes: 0 };
         // SAFETY: the caller upholds the contract, and `partials` was made large enough above.
         unsafe { launch(device, &self.attend, arguments.list(), config) }?;
 
         let arguments = AttendMerge {
             count: count as u32,
-            partials: Memory::from(&self.partials),
-            parts: parts as u32,
+            heads: heads as u32,
+            partials: Memory::from(&work.partials),
+            first_part: batch.parts.slice(..batch.rows + 1).into(),
             signs: values.signs.into(),
             rotated: is_rotated,
             out,
@@ -237,7 +251,7 @@ mod tests {
 
     #[test]
     fn every_shape_has_a_kernel() {
-        let text = include_str!("../ptx/sm_90.ptx");
+        let text = include_str!("../ptx/sm_80.ptx");
         let formats = CODECS.map(|id| page::format(id.layout()));
         let pairs = formats.iter().flat_map(|&key| formats.map(|value| [key, value]));
         for pair in pairs.chain([[page::HALF_BITS; 2]]) {

@@ -1,7 +1,8 @@
 //! A GPU: its context, its stream, and its memory.
 
 use crate::GpuError;
-use crate::loader::Target;
+use crate::current::{Current, Restore};
+use crate::loader::{Kernels, LEAST, check_driver};
 use crate::pair::PAIR;
 use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits, sys};
 use std::sync::Arc;
@@ -11,11 +12,20 @@ use std::sync::Arc;
 ///
 /// All work happens in the order of that stream. If another stream reads or writes the memory, the caller
 /// must order the two streams.
+///
+/// Calls of this crate leave the calling thread's current context as it was.
 #[derive(Clone, Debug)]
 pub struct Device {
     stream: Arc<CudaStream>,
-    target: Arc<Target>,
+    kernels: Arc<Kernels>,
     multiprocessors: usize,
+    restore: Restore,
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.restore.note();
+    }
 }
 
 impl Device {
@@ -25,6 +35,8 @@ impl Device {
     /// [`GpuError::NoDriver`], [`GpuError::NoDevice`], [`GpuError::UnsupportedArchitecture`],
     /// [`GpuError::OutOfMemory`] if the context does not fit, or other errors of the driver.
     pub fn new(ordinal: usize) -> Result<Self, GpuError> {
+        find(ordinal)?;
+        let _current = Current::keep();
         let context = open(ordinal)?;
         let stream = context.new_stream()?;
         Self::on(stream)
@@ -39,14 +51,20 @@ impl Device {
     /// # Errors
     /// [`GpuError::UnsupportedArchitecture`], or the driver's errors.
     pub fn on(stream: Arc<CudaStream>) -> Result<Self, GpuError> {
+        let _current = Current::keep();
         let context = stream.context();
         let (major, minor) = context.compute_capability()?;
-        let Some(target) = Target::of((major, minor)) else {
+        if (major, minor) < LEAST {
             return Err(GpuError::UnsupportedArchitecture { name: context.name()?, major, minor });
-        };
+        }
         let count = context.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         let multiprocessors = usize::try_from(count).unwrap_or(1).max(1);
-        Ok(Self { stream, target: Arc::new(target), multiprocessors })
+        Ok(Self {
+            stream,
+            kernels: Arc::new(Kernels::COMMITTED),
+            multiprocessors,
+            restore: Restore::default(),
+        })
     }
 
     /// Makes a device from a stream that another library made. The stream belongs to the primary context of
@@ -59,6 +77,8 @@ impl Device {
     /// # Safety
     /// `stream` is a stream or null. It outlives the device, its clones, and everything made with them.
     pub unsafe fn from_raw(ordinal: usize, stream: sys::CUstream) -> Result<Self, GpuError> {
+        find(ordinal)?;
+        let _current = Current::keep();
         let context = open(ordinal)?;
         let mut its_context = std::ptr::null_mut();
         // SAFETY: the caller vouches that this is a stream; the driver writes one handle.
@@ -78,7 +98,9 @@ impl Device {
     /// the same memory.
     #[must_use]
     pub unsafe fn with_ptx(&self, ptx: String) -> Self {
-        Self { target: Arc::new(self.target.with_text(ptx)), ..self.clone() }
+        let mut device = self.clone();
+        device.kernels = Arc::new(Kernels::new(ptx));
+        device
     }
 
     /// The device's name.
@@ -94,6 +116,7 @@ impl Device {
     /// # Errors
     /// The driver's errors.
     pub fn memory(&self) -> Result<(usize, usize), GpuError> {
+        let _current = Current::keep();
         // The driver frees memory in stream order, so the count is right only after the stream is done.
         self.finish()?;
         Ok(self.context().mem_get_info()?)
@@ -128,19 +151,19 @@ impl Device {
     /// [`GpuError::KernelsRefused`], or other errors of the driver.
     #[doc(hidden)]
     pub fn kernels<const N: usize>(&self, names: [&str; N]) -> Result<[CudaFunction; N], GpuError> {
-        self.target.load(self.context(), names)
+        self.kernels.load(self.context(), names)
     }
 
     /// Compiles and loads an attention kernel for keys and values of these formats.
     pub(crate) fn attention(&self, name: &str, formats: [u32; 2]) -> Result<CudaFunction, GpuError> {
-        let target = self.target.with_formats(name, formats)?;
-        target.load(self.context(), [name]).map(|[function]| function)
+        let kernels = self.kernels.with_formats(name, formats)?;
+        kernels.load(self.context(), [name]).map(|[function]| function)
     }
 
     /// Compiles and loads two kernels as one. Blocks of row 0 of the grid run the first kernel, and blocks of
     /// row 1 run the second.
     pub(crate) fn pair(&self, names: [&str; 2]) -> Result<CudaFunction, GpuError> {
-        self.target.pair(names)?.load(self.context(), [PAIR]).map(|[function]| function)
+        self.kernels.pair(names)?.load(self.context(), [PAIR]).map(|[function]| function)
     }
 
     /// Allocates `len` zeros.
@@ -172,20 +195,23 @@ impl Device {
     }
 }
 
-/// The primary context of a device.
-fn open(ordinal: usize) -> Result<Arc<CudaContext>, GpuError> {
+/// Opens the driver, and checks that it has a device of this number.
+fn find(ordinal: usize) -> Result<(), GpuError> {
     // SAFETY: opens the driver's library, whose initialisers are as trusted as the system's.
     if !unsafe { sys::is_culib_present() } {
         return Err(GpuError::NoDriver);
     }
+    check_driver()?;
     let found = match CudaContext::device_count() {
         Ok(count) => usize::try_from(count).unwrap_or(0),
         Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NO_DEVICE => 0,
         Err(error) => return Err(error.into()),
     };
-    if ordinal >= found {
-        return Err(GpuError::NoDevice { ordinal, found });
-    }
+    if ordinal >= found { Err(GpuError::NoDevice { ordinal, found }) } else { Ok(()) }
+}
+
+/// The primary context of a device that was found.
+fn open(ordinal: usize) -> Result<Arc<CudaContext>, GpuError> {
     let context = CudaContext::new(ordinal).map_err(|error| GpuError::from_allocation(error, 0))?;
     // SAFETY: nothing is allocated yet, and one stream will use later allocations. A caller that uses them on
     // another stream must order the streams.

@@ -29,6 +29,14 @@ pub enum GpuError {
         /// Minor number of the compute capability.
         minor: i32,
     },
+    /// The driver lacks functions that this crate calls.
+    #[error("the driver (CUDA {cuda}) is not valid: expected {needs} or newer")]
+    OldDriver {
+        /// The CUDA version of the driver.
+        cuda: String,
+        /// The oldest driver that has the functions.
+        needs: &'static str,
+    },
     /// The driver cannot compile the kernels.
     #[error("the driver (CUDA {cuda}) refuses the kernels: {reason}; they need driver {needs} or newer{}", said(.log))]
     KernelsRefused {

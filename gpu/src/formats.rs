@@ -44,28 +44,26 @@ mod tests {
 
     #[test]
     fn every_attention_kernel_reads_each_format_once() {
-        for text in [include_str!("../ptx/sm_80.ptx"), include_str!("../ptx/sm_90.ptx")] {
-            let formats = CODECS.map(|id| page::format(id.layout())).into_iter().chain([page::HALF_BITS]);
-            for (format, dim, group) in formats
-                .flat_map(|format| HEAD_DIMS.map(|dim| (format, dim)))
-                .flat_map(|(f, d)| [1, 2].map(|g| (f, d, g)))
-            {
-                let (name, heads) = attend::kernel([format; 2], group);
-                let name = format!("{name}_d{dim}_r{heads}");
-                let fixed = with_formats(text, &name, [format; 2]).expect(&name);
-                assert_eq!(fixed.lines().count(), text.lines().count());
-                let changed: Vec<_> =
-                    text.lines().zip(fixed.lines()).filter(|(old, new)| old != new).collect();
-                assert_eq!(changed.len(), 2, "{name}");
-                for (old, new) in changed {
-                    assert!(old.contains("ld.param") && old.contains(&name), "{old}");
-                    let register = old.split_whitespace().nth(1).unwrap();
-                    let words: Vec<_> = new.split_whitespace().collect();
-                    assert_eq!(words, ["mov.b32", register, &format!("{format};")], "{name}");
-                }
-                assert_eq!(with_formats(&fixed, &name, [format; 2]), None, "they are constants already");
+        let text = include_str!("../ptx/sm_80.ptx");
+        let formats = CODECS.map(|id| page::format(id.layout())).into_iter().chain([page::HALF_BITS]);
+        for (format, dim, group) in formats
+            .flat_map(|format| HEAD_DIMS.map(|dim| (format, dim)))
+            .flat_map(|(f, d)| [1, 2].map(|g| (f, d, g)))
+        {
+            let (name, heads) = attend::kernel([format; 2], group);
+            let name = format!("{name}_d{dim}_r{heads}");
+            let fixed = with_formats(text, &name, [format; 2]).expect(&name);
+            assert_eq!(fixed.lines().count(), text.lines().count());
+            let changed: Vec<_> = text.lines().zip(fixed.lines()).filter(|(old, new)| old != new).collect();
+            assert_eq!(changed.len(), 2, "{name}");
+            for (old, new) in changed {
+                assert!(old.contains("ld.param") && old.contains(&name), "{old}");
+                let register = old.split_whitespace().nth(1).unwrap();
+                let words: Vec<_> = new.split_whitespace().collect();
+                assert_eq!(words, ["mov.b32", register, &format!("{format};")], "{name}");
             }
-            assert_eq!(with_formats(text, "attend_merge_d64", [2, 2]), None);
+            assert_eq!(with_formats(&fixed, &name, [format; 2]), None, "they are constants already");
         }
+        assert_eq!(with_formats(text, "attend_merge_d64", [2, 2]), None);
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! | what | file |
 //! | --- | --- |
-//! | [`Device`]: a GPU and its stream; choice of the PTX; page-locked memory | `device`, `loader`, `staging`
+//! | [`Device`]: a GPU and its stream; the PTX; page-locked memory | `device`, `loader`, `staging`
 //! |
+//! | the caller's current context stays | `current` |
 //! | [`GpuCache`]: paged keys and values of many sequences; the page table | `cache`, `pages` |
 //! | [`GpuSpec`]: its shape | `spec` |
 //! | [`WeightDecoder`], [`Qjl`]: encoded weights; 1-bit residuals | `weights`, `qjl` |
@@ -20,6 +21,7 @@
 
 mod attention;
 mod cache;
+mod current;
 mod device;
 mod error;
 mod formats;

@@ -1,4 +1,4 @@
-//! Chooses the PTX text for a device and loads kernels from it.
+//! The PTX text of the kernels, and how kernels are loaded from it.
 
 use crate::GpuError;
 use crate::formats::with_formats;
@@ -9,52 +9,39 @@ use std::borrow::Cow;
 use std::ffi::CString;
 use std::sync::Arc;
 
-/// A committed PTX text, and the devices and drivers that can run it.
-#[derive(Debug)]
-pub(crate) struct Target {
-    /// Lowest compute capability.
-    least: (i32, i32),
-    text: Cow<'static, str>,
-    /// Oldest driver that reads the text's version of PTX.
-    driver: &'static str,
-}
+/// Lowest compute capability that runs the kernels.
+pub(crate) const LEAST: (i32, i32) = (8, 0);
 
-/// Newest architecture first.
-const TARGETS: [Target; 2] = [
-    Target {
-        least: (9, 0),
-        text: Cow::Borrowed(include_str!("../ptx/sm_90.ptx")),
-        driver: "520 (CUDA 11.8)",
-    },
-    Target {
-        least: (8, 0),
-        text: Cow::Borrowed(include_str!("../ptx/sm_80.ptx")),
-        driver: "450 (CUDA 11.0)",
-    },
-];
+/// Oldest driver that has every function that this crate calls, those of graphs included. It reads the text.
+pub(crate) const DRIVER: &str = "470 (CUDA 11.4)";
 
-impl Target {
-    /// Returns the text for a compute capability.
-    pub(crate) fn of(capability: (i32, i32)) -> Option<Self> {
-        TARGETS.into_iter().find(|target| capability >= target.least)
-    }
+/// The same as the driver gives its version.
+pub(crate) const DRIVER_VERSION: i32 = 11_040;
 
-    /// Returns the same target with another text.
-    pub(crate) fn with_text(&self, text: String) -> Self {
-        Self { text: text.into(), ..*self }
+/// The text of the kernels. One serves all devices; the driver compiles it for its own.
+#[derive(Clone, Debug)]
+pub(crate) struct Kernels(Cow<'static, str>);
+
+impl Kernels {
+    /// The text that was built with this crate.
+    pub(crate) const COMMITTED: Self = Self(Cow::Borrowed(include_str!("../ptx/sm_80.ptx")));
+
+    /// Another text.
+    pub(crate) fn new(text: String) -> Self {
+        Self(text.into())
     }
 
     /// A text with only one attention kernel, for keys and values of these formats.
     pub(crate) fn with_formats(&self, name: &str, formats: [u32; 2]) -> Result<Self, GpuError> {
-        let text = with_formats(&select(&self.text, &[name]), name, formats)
+        let text = with_formats(&select(&self.0, &[name]), name, formats)
             .ok_or_else(|| GpuError::Driver(format!("{name} is not an attention kernel")))?;
-        Ok(self.with_text(text))
+        Ok(Self::new(text))
     }
 
     /// A text with only [`crate::PAIR`], made of two kernels.
     pub(crate) fn pair(&self, names: [&str; 2]) -> Result<Self, GpuError> {
-        let text = side_by_side(&self.text, names);
-        Ok(self.with_text(text.ok_or_else(|| GpuError::Driver(format!("no kernels {}", names.join(", "))))?))
+        let text = side_by_side(&self.0, names);
+        Ok(Self::new(text.ok_or_else(|| GpuError::Driver(format!("no kernels {}", names.join(", "))))?))
     }
 
     /// Compiles and loads kernels. The result has the order of `names`.
@@ -63,8 +50,8 @@ impl Target {
         context: &Arc<CudaContext>,
         names: [&str; N],
     ) -> Result<[CudaFunction; N], GpuError> {
-        let text = select(&self.text, &names);
-        let module = context.load_module(Ptx::from_src(&text)).map_err(|error| self.refused(error, &text))?;
+        let text = select(&self.0, &names);
+        let module = context.load_module(Ptx::from_src(&text)).map_err(|error| refused(error, &text))?;
         let loaded = names.map(|name| module.load_function(name));
         let mut functions = Vec::with_capacity(N);
         for function in loaded {
@@ -72,19 +59,38 @@ impl Target {
         }
         functions.try_into().map_err(|_| GpuError::Driver("a kernel is missing".to_owned()))
     }
+}
 
-    /// The error for a text that the driver does not compile, with the compiler's log.
-    fn refused(&self, error: DriverError, text: &str) -> GpuError {
-        let mut version = 0;
-        // SAFETY: the driver is open, and it writes one number.
-        let _ = unsafe { sys::cuDriverGetVersion(&raw mut version) };
-        GpuError::KernelsRefused {
-            reason: format!("{:?}", error.0),
-            needs: self.driver,
-            cuda: format!("{}.{}", version / 1000, version % 1000 / 10),
-            log: compiler_log(text).unwrap_or_default(),
-        }
+/// The error for a text that the driver does not compile, with the compiler's log.
+fn refused(error: DriverError, text: &str) -> GpuError {
+    GpuError::KernelsRefused {
+        reason: format!("{:?}", error.0),
+        needs: DRIVER,
+        cuda: cuda_of(driver_version()),
+        log: compiler_log(text).unwrap_or_default(),
     }
+}
+
+/// The version of CUDA that the driver was made for, 1000 times the major number and 10 times the minor.
+fn driver_version() -> i32 {
+    let mut version = 0;
+    // SAFETY: the driver is open, and it writes one number.
+    let _ = unsafe { sys::cuDriverGetVersion(&raw mut version) };
+    version
+}
+
+/// A version as people write it.
+fn cuda_of(version: i32) -> String {
+    format!("{}.{}", version / 1000, version % 1000 / 10)
+}
+
+/// Checks that the driver is new enough. An older one lacks functions, and a call of them would panic.
+pub(crate) fn check_driver() -> Result<(), GpuError> {
+    let version = driver_version();
+    if version >= DRIVER_VERSION {
+        return Ok(());
+    }
+    Err(GpuError::OldDriver { cuda: cuda_of(version), needs: DRIVER })
 }
 
 /// Compiles a refused text again for the compiler's log. The thread already has the context.
@@ -133,44 +139,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_capability_gets_the_newest_file_that_it_can_run() {
-        assert!(Target::of((7, 5)).is_none());
-        for (capability, target) in
-            [((8, 0), "sm_80"), ((8, 9), "sm_80"), ((9, 0), "sm_90"), ((12, 1), "sm_90")]
-        {
-            let text = Target::of(capability).unwrap().text;
-            assert!(text.contains(&format!(".target {target}")), "{capability:?}");
-        }
-    }
-
-    #[test]
-    fn each_file_names_the_driver_of_its_version() {
-        // From NVIDIA's tables: the CUDA release that introduced a version of PTX, and its first driver on
-        // Linux.
-        let known = [("7.0", "450 (CUDA 11.0)"), ("7.8", "520 (CUDA 11.8)"), ("8.0", "525 (CUDA 12.0)")];
-        for target in &TARGETS {
-            let version = target.text.lines().find_map(|line| line.strip_prefix(".version ")).unwrap();
-            let (_, driver) =
-                known.iter().find(|(known, _)| *known == version).expect("a version that is known");
-            assert_eq!(target.driver, *driver, "PTX {version}");
-        }
+    fn the_text_is_for_the_lowest_capability_and_a_driver_that_reads_it() {
+        let text = &Kernels::COMMITTED.0;
+        assert!(text.contains(&format!(".target sm_{}{}", LEAST.0, LEAST.1)));
+        // From NVIDIA's tables: the CUDA release that introduced a version of PTX.
+        let known = [("7.0", 11_000), ("7.1", 11_010), ("7.4", 11_040), ("7.8", 11_080), ("8.0", 12_000)];
+        let version = text.lines().find_map(|line| line.strip_prefix(".version ")).unwrap();
+        let (_, cuda) = known.iter().find(|(known, _)| *known == version).expect("a version that is known");
+        assert!(*cuda <= DRIVER_VERSION, "PTX {version}");
+        assert!(DRIVER.ends_with(&format!("(CUDA {})", cuda_of(DRIVER_VERSION))));
     }
 
     #[test]
     fn a_selection_holds_the_kernels_asked_for_and_no_others() {
-        for target in &TARGETS {
-            let names = ["encode_append_s4_d128", "attend_merge_d128"];
-            let selected = select(&target.text, &names);
-            assert_eq!(selected.matches(".entry").count(), 2);
-            for name in names {
-                let body = |text: &str| {
-                    let start = text.find(&format!(".entry {name}(")).unwrap();
-                    let end = text[start..].find("\n}").unwrap();
-                    text[start..start + end].to_owned()
-                };
-                assert_eq!(body(&selected), body(&target.text));
-            }
-            assert!(selected.contains(".version") && selected.contains(".address_size 64"));
+        let text = &Kernels::COMMITTED.0;
+        let names = ["encode_append_s4_d128", "attend_merge_d128"];
+        let selected = select(text, &names);
+        assert_eq!(selected.matches(".entry").count(), 2);
+        for name in names {
+            let body = |text: &str| {
+                let start = text.find(&format!(".entry {name}(")).unwrap();
+                let end = text[start..].find("\n}").unwrap();
+                text[start..start + end].to_owned()
+            };
+            assert_eq!(body(&selected), body(text));
         }
+        assert!(selected.contains(".version") && selected.contains(".address_size 64"));
     }
 }

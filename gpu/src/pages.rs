@@ -20,8 +20,8 @@ pub(crate) struct PageTable {
     /// Number of sequences that use each page.
     users: Vec<u32>,
     free: Vec<u32>,
-    /// True if the device's copy is out of date.
-    changed: bool,
+    /// Sequences whose entries on the device are out of date.
+    changed: Vec<bool>,
 }
 
 impl PageTable {
@@ -33,7 +33,7 @@ impl PageTable {
             taken: vec![0; sequences],
             users: vec![0; pages],
             free: (0..pages as u32).rev().collect(),
-            changed: true,
+            changed: vec![true; sequences],
         }
     }
 
@@ -64,7 +64,7 @@ impl PageTable {
             let page = self.take()?;
             self.entries[start + self.taken[sequence]] = page;
             self.taken[sequence] += 1;
-            self.changed = true;
+            self.changed[sequence] = true;
         }
         let shared = self.entries[start + number];
         if self.users[shared as usize] > 1 {
@@ -75,7 +75,7 @@ impl PageTable {
             }
             self.entries[start + number] = page;
             self.release(shared);
-            self.changed = true;
+            self.changed[sequence] = true;
         }
         Ok(())
     }
@@ -89,7 +89,7 @@ impl PageTable {
         for &page in &self.entries[start..start + count] {
             self.users[page as usize] += 1;
         }
-        self.changed = true;
+        self.changed[to] = true;
     }
 
     /// Frees the pages of `sequence` behind its first `tokens` tokens.
@@ -115,11 +115,24 @@ impl PageTable {
         self.users.len() - self.free.len()
     }
 
-    /// Hands all entries to `copy` if they changed since it last succeeded.
-    pub(crate) fn copy_changes<E>(&mut self, copy: impl FnOnce(&[u32]) -> Result<(), E>) -> Result<(), E> {
-        if self.changed {
-            copy(&self.entries)?;
-            self.changed = false;
+    /// Hands the entries that changed since `copy` last succeeded to `copy`. Sequences that follow one
+    /// another are one run, with the index of its first entry.
+    pub(crate) fn copy_changes<E>(
+        &mut self,
+        copy: impl FnOnce(&[(usize, &[u32])]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut runs = Vec::new();
+        let mut sequence = 0;
+        for run in self.changed.chunk_by(|a, b| a == b) {
+            let entries = sequence * self.max_pages..(sequence + run.len()) * self.max_pages;
+            if run[0] {
+                runs.push((entries.start, &self.entries[entries]));
+            }
+            sequence += run.len();
+        }
+        if !runs.is_empty() {
+            copy(&runs)?;
+            self.changed.fill(false);
         }
         Ok(())
     }
@@ -210,24 +223,31 @@ mod tests {
 
     #[test]
     fn the_device_copy_is_made_when_entries_changed() {
-        let mut table = PageTable::new(1, 2, 2);
+        let mut table = PageTable::new(4, 2, 8);
+        // The start and the number of the entries that are copied.
         let copied = |table: &mut PageTable, result: Result<(), ()>| {
-            let mut entries = None;
-            let copied = table.copy_changes(|all| {
-                entries = Some(all.len());
+            let mut copies = Vec::new();
+            let copied = table.copy_changes(|runs| {
+                copies.extend(runs.iter().map(|(start, entries)| (*start, entries.len())));
                 result
             });
-            assert_eq!(copied, if entries.is_some() { result } else { Ok(()) });
-            entries
+            assert_eq!(copied, if copies.is_empty() { Ok(()) } else { result });
+            copies
         };
-        assert_eq!(copied(&mut table, Ok(())), Some(2));
-        assert_eq!(copied(&mut table, Ok(())), None);
-        reserve(&mut table, 0, 64).unwrap();
-        assert_eq!(copied(&mut table, Err(())), Some(2));
-        assert_eq!(copied(&mut table, Ok(())), Some(2), "a copy that failed is made again");
-        reserve(&mut table, 0, 10).unwrap();
-        assert_eq!(copied(&mut table, Ok(())), None, "nothing was added");
-        table.trim(0, 0);
+        assert_eq!(copied(&mut table, Ok(())), [(0, 8)], "a new table");
+        assert_eq!(copied(&mut table, Ok(())), []);
+        reserve(&mut table, 1, 64).unwrap();
+        assert_eq!(copied(&mut table, Err(())), [(2, 2)], "one sequence");
+        assert_eq!(copied(&mut table, Ok(())), [(2, 2)], "a copy that failed is made again");
+        reserve(&mut table, 1, 10).unwrap();
+        assert_eq!(copied(&mut table, Ok(())), [], "nothing was added");
+        reserve(&mut table, 0, 1).unwrap();
+        reserve(&mut table, 3, 1).unwrap();
+        assert_eq!(copied(&mut table, Ok(())), [(0, 2), (6, 2)]);
+        table.share(1, 2, 64);
+        reserve(&mut table, 3, 65).unwrap();
+        assert_eq!(copied(&mut table, Ok(())), [(4, 4)], "neighbours are copied together");
+        (0..4).for_each(|sequence| table.trim(sequence, 0));
         assert_eq!(table.used(), 0);
     }
 }

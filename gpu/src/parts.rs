@@ -1,15 +1,13 @@
-//! Chooses the number of parts into which a launch of attention splits each sequence.
+//! Divides the rows of a launch of attention into parts: a list of runs of pages, which warps work off.
 
 use crate::GpuError;
 use crate::launch::WARPS;
 use crate::pages::SLOTS;
+use tqkv_gpu_kernels::attend::UNUSED;
 
-/// Most parts of a sequence. Each part is written, and the merge reads it again. At head dim 128 the merge
-/// waits for memory once per 16 parts.
-const MOST: usize = 64;
-
-/// Least pages per part, for sequences that have at least this number.
-const LEAST_PAGES: usize = 4;
+/// Most parts of a row. Each part is written, and the merge reads it again. At head dim 128 the merge waits
+/// for memory once per 32 parts.
+const MOST: usize = 256;
 
 /// The cost of a part beyond its pages, in pages: its queries are rounded and its result is written. This is
 /// an estimate.
@@ -18,38 +16,23 @@ const EDGES: usize = 1;
 /// The split of a launch of attention. A cache chooses it; measurements can set it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
-    parts: usize,
+    pages: usize,
     warps: u32,
 }
 
 impl Cut {
-    /// Sets 1 to 64 parts per sequence, and 1, 2 or 4 warps per block. The warps must divide the parts.
+    /// Sets the pages of a part, and 1, 2 or 4 warps per block. Parts have more pages if a row has more parts
+    /// than the merge takes, or if a step has more than were reserved.
     ///
     /// # Errors
     /// [`GpuError::BadSpec`] names what is wrong and what is accepted.
-    pub fn new(parts: usize, warps: u32) -> Result<Self, GpuError> {
-        if !(1..=MOST).contains(&parts) || ![1, 2, WARPS].contains(&warps) {
+    pub fn new(pages: usize, warps: u32) -> Result<Self, GpuError> {
+        if pages == 0 || ![1, 2, WARPS].contains(&warps) {
             return Err(GpuError::BadSpec(format!(
-                "{parts} parts in blocks of {warps} warps; expected 1 to {MOST} parts, and 1, 2 or {WARPS} warps"
+                "parts of {pages} pages in blocks of {warps} warps; expected at least 1 page, and 1, 2 or {WARPS} warps"
             )));
         }
-        if !parts.is_multiple_of(warps as usize) {
-            return Err(GpuError::BadSpec(format!(
-                "{parts} parts do not divide into blocks of {warps} warps"
-            )));
-        }
-        Ok(Self { parts, warps })
-    }
-
-    /// The cut by [`parts`] and [`warps_of_block`].
-    pub(crate) fn best(resident: usize, shares: usize, longest: usize) -> Self {
-        let parts = parts(resident, shares, longest);
-        Self { parts, warps: warps_of_block(parts) }
-    }
-
-    /// Parts per sequence.
-    pub(crate) fn parts(self) -> usize {
-        self.parts
+        Ok(Self { pages, warps })
     }
 
     /// Warps per block.
@@ -58,77 +41,225 @@ impl Cut {
     }
 }
 
-/// The number of parts per sequence with which the last warp finishes first. Sequences have up to `longest`
-/// tokens. For each part, `shares` warps serve all sequences, and `resident` warps run on the device at once.
-/// A warp takes the pages of its part one after the other. If there are more warps than run at once, they run
-/// in turns.
-fn parts(resident: usize, shares: usize, longest: usize) -> usize {
-    let pages = longest.div_ceil(SLOTS).max(1);
-    // With few pages, each warp of a block gets at least one.
-    let most = (pages / LEAST_PAGES).clamp(pages.min(WARPS as usize), MOST);
-    let cost = |parts: usize| (shares * parts).div_ceil(resident.max(1)) * (pages.div_ceil(parts) + EDGES);
-    (1..=most).min_by_key(|&parts| cost(parts)).unwrap_or(1)
+/// The parts of a launch, in the order of the rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parts {
+    /// Control words: the first part of each row, and the number of parts. Then three words of each entry of
+    /// the list: row, first page, and the page behind the last one.
+    pub words: Vec<u32>,
+    /// Entries of the list. Those behind the last part are not used.
+    pub entries: usize,
 }
 
-/// Warps per block. They divide the parts, since a block's registers are only freed when its last warp ends.
-fn warps_of_block(parts: usize) -> u32 {
-    let divides = |warps: &u32| parts.is_multiple_of(*warps as usize);
-    [WARPS, WARPS / 2].into_iter().find(divides).unwrap_or(1)
+impl Parts {
+    /// Parts of up to `pages` pages. Every row has a part; a row without tokens has one without pages.
+    fn new(lengths: &[usize], pages: usize, least_entries: usize) -> Self {
+        let (mut first, mut list) = (Vec::with_capacity(lengths.len() + 1), Vec::new());
+        for (row, length) in lengths.iter().enumerate() {
+            first.push((list.len() / 3) as u32);
+            let end = length.div_ceil(SLOTS);
+            for start in (0..end.max(1)).step_by(pages) {
+                list.extend([row, start, end.min(start + pages)].map(|word| word as u32));
+            }
+        }
+        let used = list.len() / 3;
+        first.push(used as u32);
+        let entries = used.max(least_entries);
+        list.resize(3 * entries, UNUSED);
+        Self { words: [first, list].concat(), entries }
+    }
+}
+
+/// The limits of the parts of a launch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Warps that run on the device at once.
+    pub(crate) resident: usize,
+    /// Warps of a part: one for each KV head and chunk of query heads.
+    pub(crate) warps: usize,
+    /// Bytes from a part to the next one among the partial results. The merge counts them in 32 bits.
+    pub(crate) stride: usize,
+}
+
+impl Limits {
+    /// Parts whose warps run in `turns` turns of the device.
+    fn parts_in(self, turns: usize) -> usize {
+        turns * self.resident.max(1) / self.warps.max(1)
+    }
+
+    /// Turns that a number of parts takes.
+    fn turns_of(self, parts: usize) -> usize {
+        (parts * self.warps).div_ceil(self.resident.max(1)).max(1)
+    }
+
+    /// Most parts of a launch of `rows` rows, whatever their lengths.
+    pub(crate) fn most_parts(self, rows: usize) -> usize {
+        self.parts_in(self.turns_of(rows) + 1).max(rows)
+    }
+
+    /// The parts of rows of these lengths. With `is_fixed` the list is as long as for any other lengths.
+    pub(crate) fn parts(self, lengths: &[usize], is_fixed: bool, cut: Option<Cut>) -> Parts {
+        let pages: Vec<usize> = lengths.iter().map(|length| length.div_ceil(SLOTS)).collect();
+        let longest = pages.iter().copied().max().unwrap_or(0).max(1);
+        let most_entries = self.most_parts(lengths.len());
+        let most_of_row = (u32::MAX as usize / self.stride.max(1)).clamp(1, MOST);
+        let fewest_pages = longest.div_ceil(most_of_row);
+        let of_parts = |most: usize| least_pages(&pages, longest, most).max(fewest_pages);
+        let pages_a_part = match cut {
+            Some(cut) if is_fixed => cut.pages.max(of_parts(most_entries)),
+            Some(cut) => cut.pages.max(fewest_pages),
+            None => {
+                let turns = self.turns_of(lengths.len());
+                // In more turns the parts are smaller, so less time is lost at the end of the last turn.
+                let cost = |&size: &usize| self.turns_of(count(&pages, size)) * (size + EDGES);
+                let sizes = [turns, turns + 1].map(|turns| of_parts(self.parts_in(turns)));
+                sizes.into_iter().min_by_key(cost).unwrap_or(1)
+            }
+        };
+        Parts::new(lengths, pages_a_part, if is_fixed { most_entries } else { 0 })
+    }
+}
+
+/// Number of parts of up to `size` pages.
+fn count(pages: &[usize], size: usize) -> usize {
+    pages.iter().map(|pages| pages.div_ceil(size).max(1)).sum()
+}
+
+/// The fewest pages per part with which there are at most `most` parts. `most` is at least the number of
+/// rows.
+fn least_pages(pages: &[usize], longest: usize, most: usize) -> usize {
+    let (mut low, mut high) = (1, longest);
+    while low < high {
+        let middle = low.midpoint(high);
+        if count(pages, middle) <= most { high = middle } else { low = middle + 1 }
+    }
+    low
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cmp::Reverse;
+    use std::collections::BinaryHeap;
 
-    /// Warps that run on 132 multiprocessors at 168 registers per thread.
-    const RESIDENT: usize = 132 * 12;
+    /// Warps that run on 132 multiprocessors at 168 registers per thread, 8 KV heads, 32 query heads of 128.
+    const H200: Limits = Limits { resident: 132 * 12, warps: 8, stride: 32 * 528 };
+
+    /// Pages of the largest part, and the turns that the parts take.
+    fn largest(limits: Limits, lengths: &[usize]) -> (usize, usize) {
+        let parts = limits.parts(lengths, false, None);
+        let list = parts.words[lengths.len() + 1..].chunks_exact(3);
+        let pages = list.map(|part| part[2] - part[1]).max().unwrap() as usize;
+        (pages, limits.turns_of(parts.entries))
+    }
 
     #[test]
-    fn a_full_device_runs_all_its_warps_at_once() {
-        // 64 sequences of 512 pages and 8 KV heads: 1,536 of 1,584 warps, with 171 pages each.
-        assert_eq!(parts(RESIDENT, 8 * 64, 32_768), 3);
-        // At twice the device's warps, no split helps.
-        assert_eq!(parts(RESIDENT, 2 * RESIDENT, 32_768), 1);
-        assert_eq!(parts(RESIDENT, 1_000_000, 32_768), 1);
-        for shares in 1..2_000 {
-            let parts = parts(RESIDENT, shares, 32_768);
-            let turns = (shares * parts).div_ceil(RESIDENT) * 512_usize.div_ceil(parts);
-            let ideal = (shares * 512) as f64 / RESIDENT as f64;
-            assert!(
-                shares < 24 || turns as f64 <= 1.06 * ideal + 4.0,
-                "{shares}: {parts} parts, {turns} {ideal}"
-            );
+    fn every_page_is_in_one_part_of_its_row() {
+        for lengths in [&[0][..], &[1], &[64], &[65, 0, 9_000, 1], &[0; 70], &[32_768; 9]] {
+            for limits in [H200, Limits { resident: 1, ..H200 }, Limits { warps: 2_000, ..H200 }] {
+                for is_fixed in [false, true] {
+                    let parts = limits.parts(lengths, is_fixed, None);
+                    let (first, list) = parts.words.split_at(lengths.len() + 1);
+                    assert_eq!(list.len(), 3 * parts.entries);
+                    assert!(parts.entries <= limits.most_parts(lengths.len()));
+                    let list = list.as_chunks::<3>().0;
+                    for (row, length) in lengths.iter().enumerate() {
+                        let mut next = 0;
+                        assert!(first[row] < first[row + 1], "a part for each row");
+                        for &[of, start, end] in &list[first[row] as usize..first[row + 1] as usize] {
+                            assert_eq!((of as usize, start), (row, next));
+                            next = end;
+                        }
+                        assert_eq!(next as usize, length.div_ceil(64));
+                    }
+                    let unused = &list[first[lengths.len()] as usize..];
+                    assert!(unused.iter().all(|entry| entry[0] == UNUSED) && (is_fixed || unused.is_empty()));
+                }
+            }
         }
     }
 
     #[test]
-    fn one_sequence_is_split_into_as_many_parts_as_are_merged_well() {
-        assert_eq!(parts(RESIDENT, 8, 32_768), 64);
-        assert_eq!(parts(RESIDENT, 8, 8_192), 32, "four pages each");
-        assert_eq!(parts(RESIDENT, 8, 100), 2, "a page each");
-        assert_eq!(parts(RESIDENT, 8, 64 * 9), 3, "nine pages, three each, as four parts would have");
-        assert_eq!(parts(RESIDENT, 8, 0), 1, "no tokens still write their zeros");
-        assert_eq!(parts(0, 0, 0), 1);
-    }
-
-    #[test]
-    fn a_cut_leaves_no_warp_without_a_part() {
-        for (parts, warps) in [(1, 1), (6, 2), (64, 4)] {
-            assert_eq!(Cut::new(parts, warps), Ok(Cut { parts, warps }));
-        }
-        let message = |parts, warps| Cut::new(parts, warps).unwrap_err().to_string();
-        assert_eq!(message(6, 4), "6 parts do not divide into blocks of 4 warps");
-        for (parts, warps) in [(0, 1), (65, 1), (9, 3), (8, 8)] {
-            assert!(message(parts, warps).ends_with("expected 1 to 64 parts, and 1, 2 or 4 warps"));
+    fn a_full_device_works_to_the_end() {
+        // 64 sequences of 512 pages: three parts each, in one turn.
+        assert_eq!(largest(H200, &[32_768; 64]), (171, 1));
+        // A long sequence among short ones is cut alone: 12,160 pages on 1,584 warps are 7.7 each.
+        let mut mixed = vec![1024; 63];
+        mixed.push(32_768);
+        assert_eq!(largest(H200, &mixed), (8, 1));
+        for rows in [1, 3, 40, 100, 198, 199, 500] {
+            let lengths: Vec<usize> = (0..rows).map(|row| 1024 * (1 + row * 7_919 % 32)).collect();
+            let (pages, turns) = largest(H200, &lengths);
+            let all: usize = lengths.iter().map(|length| length / 64).sum();
+            let ideal = (all * H200.warps) as f64 / H200.resident as f64;
+            assert!((turns * pages) as f64 <= 1.5 * ideal + 2.0, "{rows}: {turns} x {pages}, {ideal}");
         }
     }
 
-    #[test]
-    fn no_warp_of_a_block_is_without_a_part() {
-        for parts in 1..=MOST {
-            let warps = warps_of_block(parts) as usize;
-            assert!(parts.is_multiple_of(warps) && warps <= WARPS as usize, "{parts}");
+    /// The time of the last warp, in pages: each part takes its pages and one more. Warps start in the order
+    /// of the grid, each where another one has ended.
+    fn end_of_last_warp(limits: Limits, lengths: &[usize]) -> u32 {
+        let parts = limits.parts(lengths, false, None);
+        let mut ends = BinaryHeap::from(vec![Reverse(0); limits.resident]);
+        for _head in 0..limits.warps {
+            for part in parts.words[lengths.len() + 1..].chunks_exact(3) {
+                let Reverse(start) = ends.pop().unwrap();
+                ends.push(Reverse(start + part[2] - part[1] + 1));
+            }
         }
-        assert_eq!([1, 2, 3, 4, 6, 64].map(warps_of_block), [1, 2, 1, 4, 2, 4]);
+        ends.into_iter().map(|Reverse(end)| end).max().unwrap()
+    }
+
+    /// The figures are those of MEASURED.md, M35.
+    #[test]
+    fn the_last_warp_ends_soon_after_the_others() {
+        let one_long = |tokens| [&[1024; 63][..], &[tokens]].concat();
+        let even = |rows: usize, least: usize, most: usize| -> Vec<usize> {
+            (0..rows).map(|row| least + (most - least) * row / (rows - 1)).collect()
+        };
+        for (lengths, end) in [
+            (vec![32_768; 64], 172),
+            (one_long(32_768), 9),
+            (one_long(131_072), 17),
+            (even(64, 1024, 32_768), 96),
+            (even(200, 1024, 8192), 93),
+            (vec![32_768], 4),
+            (vec![8192], 2),
+        ] {
+            assert_eq!(end_of_last_warp(H200, &lengths), end, "{} rows", lengths.len());
+        }
+    }
+
+    #[test]
+    fn one_sequence_fills_the_device() {
+        let parts = |limits: Limits, length| limits.parts(&[length], false, None).entries;
+        assert_eq!(parts(H200, 32_768), 171, "three pages each, in one turn");
+        assert_eq!(parts(H200, 8_192), 128, "a page each");
+        assert_eq!(parts(Limits { warps: 1, ..H200 }, 32_768), 256, "as many as are merged");
+        assert_eq!(parts(Limits { warps: 1, stride: 1 << 30, ..H200 }, 32_768), 3, "as 32 bits count");
+        assert_eq!((parts(H200, 0), parts(H200, 100)), (1, 2));
+    }
+
+    #[test]
+    fn a_fixed_list_depends_on_the_number_of_rows_alone() {
+        for rows in [1, 2, 64, 300] {
+            let entries = |length: usize| H200.parts(&vec![length; rows], true, None).entries;
+            assert!([0, 1, 1000, 32_768].into_iter().all(|length| entries(length) == entries(77)), "{rows}");
+        }
+        assert!(H200.most_parts(1) <= H200.most_parts(2));
+    }
+
+    #[test]
+    fn a_cut_is_followed_or_refused() {
+        let cut = |pages, warps| Cut::new(pages, warps);
+        assert_eq!(cut(8, 4).map(Cut::warps), Ok(4));
+        let entries = |pages, is_fixed| H200.parts(&[6_400, 64], is_fixed, cut(pages, 1).ok()).entries;
+        assert_eq!([entries(8, false), entries(100, false)], [14, 2]);
+        let fixed = H200.parts(&[1 << 20; 64], true, cut(1, 1).ok());
+        assert_eq!(fixed.entries, H200.most_parts(64), "parts grow until they fit");
+        for (pages, warps) in [(0, 4), (8, 3), (8, 8)] {
+            let message = cut(pages, warps).unwrap_err().to_string();
+            assert!(message.ends_with("expected at least 1 page, and 1, 2 or 4 warps"), "{message}");
+        }
     }
 }

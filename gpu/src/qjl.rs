@@ -3,6 +3,7 @@
 //! The estimator is unbiased, but a wider codebook is better at equal bits. It exists for callers that need
 //! an unbiased estimate.
 
+use crate::current::{Current, Restore};
 use crate::launch::{Memory, launch, warps};
 use crate::spec::accepted_head_dims;
 use crate::{Device, GpuError, HEAD_DIMS};
@@ -19,6 +20,13 @@ pub struct Qjl {
     /// `[dim, dim]`, row-major.
     matrix: Vec<f32>,
     transposed: CudaSlice<f32>,
+    restore: Restore,
+}
+
+impl Drop for Qjl {
+    fn drop(&mut self) {
+        self.restore.settle(self.device.stream());
+    }
 }
 
 impl Qjl {
@@ -28,6 +36,7 @@ impl Qjl {
     /// # Errors
     /// [`GpuError::BadSpec`], [`GpuError::WrongLength`], or the driver's errors.
     pub fn new(device: &Device, dim: usize, matrix: Vec<f32>) -> Result<Self, GpuError> {
+        let _current = Current::keep();
         if !HEAD_DIMS.contains(&dim) {
             let message = format!("head dim {dim} has no kernels; expected {}", accepted_head_dims());
             return Err(GpuError::BadSpec(message));
@@ -37,7 +46,8 @@ impl Qjl {
         let names = [format!("qjl_sketch_d{dim}"), format!("qjl_correct_d{dim}")];
         let [sketch, correct] = device.kernels(names.each_ref().map(String::as_str))?;
         let transposed = device.upload(&transposed)?;
-        Ok(Self { device: device.clone(), dim, sketch, correct, matrix, transposed })
+        let restore = Restore::default();
+        Ok(Self { device: device.clone(), dim, sketch, correct, matrix, transposed, restore })
     }
 
     /// Sketches n residuals, `[n, dim]`: the signs of S r as `[n, dim / 32]` words, and the norms |r|. Does
@@ -51,6 +61,7 @@ impl Qjl {
         signs: &mut CudaSlice<u32>,
         norms: &mut CudaSlice<f32>,
     ) -> Result<(), GpuError> {
+        let _current = Current::keep();
         let count = residuals.len() / self.dim;
         check("residuals", residuals.len(), count * self.dim)?;
         check("signs", signs.len(), count * self.dim / 32)?;
@@ -89,6 +100,7 @@ impl Qjl {
         num_kv_heads: usize,
         scores: &mut CudaSlice<f32>,
     ) -> Result<(), GpuError> {
+        let _current = Current::keep();
         let heads = projected.len() / self.dim;
         check("projected", projected.len(), heads * self.dim)?;
         if num_kv_heads == 0 || heads == 0 || !heads.is_multiple_of(num_kv_heads) {

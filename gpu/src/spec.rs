@@ -18,8 +18,8 @@ pub(crate) fn accepted_head_dims() -> String {
     HEAD_DIMS.map(|dim| dim.to_string()).join(", ")
 }
 
-/// Most tokens of one call of `append`. The launch counts vectors in 32 bits.
-pub const MAX_CHUNK: usize = 1 << 16;
+/// Most tokens of one call. A token is a row of a launch of attention, and a grid has at most this number.
+pub const MAX_CHUNK: usize = 65_535;
 
 /// Most vectors of one launch of trellis encoders. Each vector needs workspace; this number is several times
 /// the vectors that a device encodes at once.

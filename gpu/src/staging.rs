@@ -51,15 +51,31 @@ impl<T: Copy + DeviceRepr + ValidAsZeroBits> Staging<T> {
         values: &[T],
         to: &mut CudaSlice<T>,
     ) -> Result<(), GpuError> {
-        if values.is_empty() {
+        device.grow(to, values.len())?;
+        self.send_parts(device, &[(0, values)], to)
+    }
+
+    /// Copies runs of values to their places in `to`, without waiting.
+    pub(crate) fn send_parts(
+        &mut self,
+        device: &Device,
+        parts: &[(usize, &[T])],
+        to: &mut CudaSlice<T>,
+    ) -> Result<(), GpuError> {
+        let len = parts.iter().map(|(_, values)| values.len()).sum();
+        if len == 0 {
             return Ok(());
         }
-        device.grow(to, values.len())?;
-        let room = self.room(device, values.len())?;
-        room.copy_from_slice(values);
-        device.stream().memcpy_htod(room, to)?;
+        let mut room = self.room(device, len)?;
+        let copied = parts.iter().try_for_each(|&(place, values)| {
+            let (part, rest) = std::mem::take(&mut room).split_at_mut(values.len());
+            part.copy_from_slice(values);
+            room = rest;
+            device.stream().memcpy_htod(part, &mut to.slice_mut(place..place + values.len()))
+        });
+        // Parts before one that failed are still under way.
         self.sent = Some(device.stream().record_event(None)?);
-        Ok(())
+        Ok(copied?)
     }
 
     /// Copies the first `out.len()` values from the device and waits for them.

@@ -6,8 +6,8 @@
 
 /// One call of attention over pages, also over pages of f16.
 pub mod attention {
-    pub use crate::attention::{Attention, Batch, Pool, Vectors};
-    pub use crate::parts::Cut;
+    pub use crate::attention::{Attention, Batch, Pool, Vectors, Work};
+    pub use crate::parts::{Cut, Parts};
 }
 
 /// Launches of any kernel.

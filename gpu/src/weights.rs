@@ -1,5 +1,6 @@
 //! [`WeightDecoder`]: decodes groups of weights to f16.
 
+use crate::current::{Current, Restore};
 use crate::launch::{Memory, launch, warps};
 use crate::spec::{accepted_codecs, accepted_head_dims};
 use crate::{CODECS, Device, GpuError, HEAD_DIMS};
@@ -16,6 +17,13 @@ pub struct WeightDecoder {
     codec: AnyCodec,
     kernel: CudaFunction,
     signs: CudaSlice<u32>,
+    restore: Restore,
+}
+
+impl Drop for WeightDecoder {
+    fn drop(&mut self) {
+        self.restore.settle(self.device.stream());
+    }
 }
 
 /// The codec, if it has a kernel.
@@ -40,10 +48,12 @@ impl WeightDecoder {
     /// # Errors
     /// [`GpuError::BadSpec`], or the driver's errors.
     pub fn new(device: &Device, id: CodecId, group: usize, options: Options) -> Result<Self, GpuError> {
+        let _current = Current::keep();
         let codec = codec(id, group, options)?;
         let [kernel] = device.kernels([&format!("weight_decode_{}_d{group}", id.name())])?;
         let signs: Vec<u32> = (0..group / 32).map(|word| codec.signs().group(word)).collect();
-        Ok(Self { signs: device.upload(&signs)?, device: device.clone(), codec, kernel })
+        let signs = device.upload(&signs)?;
+        Ok(Self { device: device.clone(), codec, kernel, signs, restore: Restore::default() })
     }
 
     /// Decodes all of `blocks` into the bits of f16 values. Does not wait.
@@ -51,6 +61,7 @@ impl WeightDecoder {
     /// # Errors
     /// [`GpuError::WrongLength`] if `blocks` does not hold whole blocks, or if `out` is too short.
     pub fn decode(&self, blocks: &CudaSlice<u8>, out: &mut CudaSlice<u16>) -> Result<(), GpuError> {
+        let _current = Current::keep();
         let block_bytes = self.codec.block_bytes();
         let count = blocks.len() / block_bytes;
         if blocks.len() != count * block_bytes || u32::try_from(count).is_err() {

@@ -5,6 +5,10 @@
 // this repository.
 #![cfg(target_os = "linux")]
 
+#[path = "driver/contexts.rs"]
+mod contexts;
+#[path = "driver/queries.rs"]
+mod queries;
 #[path = "driver/steps.rs"]
 mod steps;
 
@@ -54,6 +58,8 @@ fn since(before: Counts) -> Counts {
         launches: now.launches - before.launches,
         warps: now.warps - before.warps,
         copies_in: now.copies_in - before.copies_in,
+        bytes_in: now.bytes_in - before.bytes_in,
+        bytes_out: now.bytes_out - before.bytes_out,
         pageable: now.pageable - before.pageable,
         waits: now.waits - before.waits,
         allocations: now.allocations - before.allocations,
@@ -517,20 +523,25 @@ fn a_driver_that_is_too_old_says_what_is_needed() {
         return;
     }
     let device = device(0);
-    let refuse = |refuses: i32| {
-        // SAFETY: the library exports this function.
+    let set = |name: &[u8], number: i32| {
+        // SAFETY: the library exports both functions, and both have this type.
         unsafe {
-            let call = fake().get::<unsafe extern "C" fn(i32) -> i32>(b"tqkv_fake_refuses_ptx").unwrap();
-            call(refuses);
+            let call = fake().get::<unsafe extern "C" fn(i32) -> i32>(name).unwrap();
+            call(number);
         }
     };
-    refuse(1);
+    set(b"tqkv_fake_version", 11_020);
+    let error = Device::new(0).unwrap_err();
+    assert_eq!(error.to_string(), "the driver (CUDA 11.2) is not valid: expected 470 (CUDA 11.4) or newer");
+    set(b"tqkv_fake_version", 11_060);
+    set(b"tqkv_fake_refuses_ptx", 1);
     let error = GpuCache::new(&device, spec(1)).unwrap_err();
-    refuse(0);
+    set(b"tqkv_fake_refuses_ptx", 0);
+    set(b"tqkv_fake_version", 12_040);
     assert_eq!(
         error.to_string(),
         "the driver (CUDA 11.6) refuses the kernels: CUDA_ERROR_UNSUPPORTED_PTX_VERSION; they need driver \
-         520 (CUDA 11.8) or newer; it says: ptxas fatal: PTX .version is newer than this driver reads"
+         470 (CUDA 11.4) or newer; it says: ptxas fatal: PTX .version is newer than this driver reads"
     );
     GpuCache::new(&device, spec(1)).unwrap();
 }

@@ -28,9 +28,9 @@ pub struct CheckArgs {
     /// Seconds per measurement
     #[arg(long, value_name = "SECONDS", default_value = "0.3", value_parser = seconds)]
     pub(crate) seconds: f64,
-    /// Cut attention over codes into this number of parts per sequence and warps per block [default: as a
-    /// cache does]
-    #[arg(long, value_name = "PARTSxWARPS", value_parser = cut)]
+    /// Cut attention over codes into parts of this many pages of 64 tokens, in blocks of this many warps
+    /// [default: as a cache does]
+    #[arg(long, value_name = "PAGESxWARPS", value_parser = cut)]
     pub(crate) cut: Option<Cut>,
     /// Vectors to encode per codec and head dim
     #[arg(long, value_name = "N", default_value_t = 10_000)]
@@ -84,10 +84,10 @@ fn seconds(text: &str) -> Result<f64, String> {
 
 fn cut(text: &str) -> Result<Cut, String> {
     let numbers =
-        text.split_once('x').and_then(|(parts, warps)| Some((parts.parse().ok()?, warps.parse().ok()?)));
-    let (parts, warps) =
+        text.split_once('x').and_then(|(pages, warps)| Some((pages.parse().ok()?, warps.parse().ok()?)));
+    let (pages, warps) =
         numbers.ok_or_else(|| "two numbers with x between them are accepted, such as 32x4".to_owned())?;
-    Cut::new(parts, warps).map_err(|error| error.to_string())
+    Cut::new(pages, warps).map_err(|error| error.to_string())
 }
 
 fn shape(text: &str) -> Result<Shape, String> {
@@ -123,7 +123,7 @@ mod tests {
         }
         assert_eq!(cut("32x4"), Ok(Cut::new(32, 4).unwrap()));
         assert!(cut("32").unwrap_err().contains("such as 32x4"));
-        assert!(cut("6x4").unwrap_err().contains("do not divide"));
+        assert!(cut("6x3").unwrap_err().contains("1, 2 or 4 warps"));
         assert_eq!(codec("s4"), Ok(CodecId::S4));
         assert!(codec("f16").unwrap_err().contains("expected s2, s3"));
         assert!(seconds("0").is_err() && seconds("nan").is_err() && seconds("2.5") == Ok(2.5));

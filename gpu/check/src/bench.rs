@@ -3,7 +3,7 @@
 use tqkv_core::CodecId;
 use tqkv_gpu::cudarc::driver::{CudaSlice, sys};
 use tqkv_gpu::unstable::MAX_CHUNK;
-use tqkv_gpu::unstable::attention::{Attention, Batch, Cut, Pool};
+use tqkv_gpu::unstable::attention::{Attention, Batch, Cut, Pool, Work};
 use tqkv_gpu::unstable::launch::{Memory, launch, warps};
 use tqkv_gpu::{Device, GpuCache, GpuError, GpuSpec, Rows};
 use tqkv_gpu_kernels::args::ReadBytes;
@@ -215,8 +215,11 @@ pub(crate) fn halves(device: &Device, shape: Shape, seconds: f64) -> Result<Time
     let count = shape.sequences * shape.num_kv_heads * shape.group * shape.head_dim;
     let queries = device.upload(&noise(count))?;
     let mut out = device.zeros::<f32>(count)?;
-    let mut attention =
+    let mut work = Work::new(device)?;
+    let attention =
         Attention::new(device, shape.num_kv_heads, shape.group, shape.head_dim, [page::HALF_BITS; 2])?;
+    let parts = attention.parts(&vec![shape.tokens; shape.sequences], false);
+    let words = device.upload(&parts.words)?;
     times(device, seconds, || {
         let batch = Batch {
             table: &table,
@@ -224,12 +227,14 @@ pub(crate) fn halves(device: &Device, shape: Shape, seconds: f64) -> Result<Time
             sequence_of: sequences.as_view(),
             lengths: lengths.as_view(),
             rows: shape.sequences,
-            longest: shape.tokens,
+            parts: words.as_view(),
+            entries: parts.entries,
         };
         // SAFETY: every buffer was made for `shape` above; the table's pages are 0 .. sequences * max_pages.
         unsafe {
             attention.run(
                 device,
+                &mut work,
                 ((&queries).into(), element::F32),
                 [pool(&keys), pool(&values)],
                 batch,

@@ -72,6 +72,8 @@ macro_rules! with_arguments {
             workspace: Memory,
             /// `[tokens, num_kv_heads]`; written with a [`status`](crate::encode::status).
             outcome: Memory,
+            /// One word; 1 is written if a vector is refused. Several warps may write it, all the same value.
+            refused: Memory,
         } }
     };
     (DecodePages => $then:ident! $with:tt) => {
@@ -152,8 +154,11 @@ macro_rules! with_arguments {
     };
     (Attend => $then:ident! $with:tt) => {
         $then! { $with Attend {
-            /// Parts per sequence.
+            /// Entries of `list`.
             parts: Word,
+            /// `[parts, 3]`: row, first page and the page behind the last one of each part. A row of
+            /// [`UNUSED`](crate::attend::UNUSED) is an entry without work.
+            list: Memory,
             /// `[rows, num_kv_heads * group, 32 G]` in f32, the output of `rotate_queries`. A row is a query
             /// token.
             queries: Memory,
@@ -181,8 +186,8 @@ macro_rules! with_arguments {
             sequence_of: Memory,
             /// `[rows]`, the number of tokens that each query token sees.
             lengths: Memory,
-            /// `[rows, num_kv_heads * group, parts, 4 + 32 G]` in f32; written. Each entry is maximum, sum,
-            /// two unused floats, accumulator. A part without tokens has a sum of 0.
+            /// `[parts, num_kv_heads * group, 4 + 32 G]` in f32; written. Each entry is maximum, sum, two
+            /// unused floats, accumulator. A part without tokens has a sum of 0.
             partials: Memory,
         } }
     };
@@ -190,10 +195,12 @@ macro_rules! with_arguments {
         $then! { $with AttendMerge {
             /// Query heads of all rows.
             count: Word,
-            /// `[count, parts, 4 + 32 G]` in f32, the output of `attend`.
+            /// Query heads of a row.
+            heads: Word,
+            /// `[parts, heads, 4 + 32 G]` in f32, the output of `attend`.
             partials: Memory,
-            /// Parts per query head.
-            parts: Word,
+            /// `[rows + 1]`, the first part of each row, then the number of parts. A row has at least one.
+            first_part: Memory,
             /// `[G]` words of sign bits.
             signs: Memory,
             /// 0 for f16 rows, which are not rotated.

@@ -24,7 +24,7 @@ use crate::args::Attend;
 use crate::page;
 use crate::rows::{Pool, Rows, order};
 use crate::tensor;
-use crate::threads::{Threads, divide, shuffle_xor_f32};
+use crate::threads::{Threads, shuffle_xor_f32};
 use core::ops::Range;
 
 /// Below every logit. It is finite, so that differences are not NaN.
@@ -111,45 +111,44 @@ fn fetch<T: Threads, W: Rows, const G: usize>(
     }
 }
 
+/// The row of an entry in the list of parts that has no work.
+pub const UNUSED: u32 = u32::MAX;
+
 /// The work of one warp of a launch.
 #[derive(Clone, Copy, Debug)]
 pub struct Share {
-    /// The part of the sequence.
+    /// The entry in the list of parts.
     pub part: u32,
     /// The chunk of query heads: heads `R * chunk ..` of the KV head. It is below `ceil(group / R)`.
     pub chunk: u32,
     /// The KV head.
     pub kv_head: u32,
-    /// The query token.
-    pub row: u32,
 }
 
-/// The pages of a part of a sequence of `length` tokens.
+/// The row and the pages of entry `part` of the list, if it has work.
 #[inline(always)]
-pub(crate) fn share_pages(length: u32, part: u32, parts: u32) -> Range<u32> {
-    let pages = length.div_ceil(page::SLOTS);
-    let pages_a_part = divide(pages + parts - 1, parts).0;
-    let start = u32::min(part * pages_a_part, pages);
-    start..u32::min(start + pages_a_part, pages)
+pub(crate) fn entry<T: Threads>(list: T::Memory, part: u32) -> Option<(u32, Range<u32>)> {
+    let word = |i: u32| T::read(list, 12 * part + 4 * i);
+    let row = word(0);
+    if row == UNUSED { None } else { Some((row, word(1)..word(2))) }
 }
 
 /// Attends over a share with `R` query heads of a KV head.
 #[inline(always)]
 pub fn attend<T: Threads, W: Rows, const G: usize, const R: usize>(share: Share, args: Attend<T::Memory>) {
-    let Attend { parts, num_kv_heads, group, partials, .. } = args;
-    let Share { part, chunk, kv_head, row } = share;
+    let Attend { num_kv_heads, group, partials, .. } = args;
+    let Share { part, chunk, kv_head } = share;
+    let Some((row, pages)) = entry::<T>(args.list, part) else { return };
     let (keys, values) = (Pool::<T>::keys(&args), Pool::<T>::values(&args));
     let dim = 32 * G as u32;
     let heads = num_kv_heads * group;
-    let head = |r: usize| {
-        // A chunk past the end of the group repeats the group's last head and does not write it.
-        row * heads + kv_head * group + u32::min(chunk * R as u32 + r as u32, group - 1)
-    };
+    // A chunk past the end of the group repeats the group's last head and does not write it.
+    let head = |r: usize| kv_head * group + u32::min(chunk * R as u32 + r as u32, group - 1);
     let (first, stride) = order::<T, G>(keys.format);
     let (zero, key_unit) = (T::splat(0.0), keys.unit::<W>());
     let mut q = [[zero; 32]; R];
     unroll2!(R, H => {
-        let row = T::at(args.queries, u64::from(head(H)) * u64::from(4 * dim));
+        let row = T::at(args.queries, u64::from(row * heads + head(H)) * u64::from(4 * dim));
         unroll32!(I => {
             if I < 8 {
                 let four = T::load::<4>(row, T::map(first, |first| 4 * (first + I as u32 * stride)));
@@ -165,7 +164,7 @@ pub fn attend<T: Threads, W: Rows, const G: usize, const R: usize>(share: Share,
     let (sequence, length) = (T::read(args.sequence_of, 4 * row), T::read(args.lengths, 4 * row));
     let steps_a_page = page::SLOTS * G as u32 / 32;
     let mut running = Running::<T, R>::new();
-    for page in share_pages(length, part, parts) {
+    for page in pages {
         let id = T::read(args.page_table, 4 * (sequence * args.max_pages + page));
         let home = |pool: &Pool<T>| {
             T::at(pool.memory, page::head_offset(id, kv_head, num_kv_heads, dim, page::bits(pool.format)))
@@ -213,7 +212,7 @@ pub fn attend<T: Threads, W: Rows, const G: usize, const R: usize>(share: Share,
     let unit = values.unit::<W>();
     unroll2!(R, H => {
         if chunk * R as u32 + (H as u32) < group {
-            let index = head(H) * parts + part;
+            let index = part * heads + head(H);
             write_partial::<T, G, R>(&running, H % R, (values.format, unit), index, partials);
         }
     });

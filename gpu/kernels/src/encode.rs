@@ -73,11 +73,11 @@ pub(crate) fn rotate<T: Threads, const G: usize>(signs: T::Memory, y: &mut [Lane
     rotation::sylvester(y, 32 * G);
 }
 
-/// Returns true if every lane is finite. 0 v is 0 for finite values and NaN for others.
+/// 0 if every lane is finite, else NaN: 0 v is 0 for finite values and NaN for others.
 #[inline(always)]
-fn all_finite<T: Threads, const G: usize>(y: &[Lane<T>; G]) -> bool {
+pub(crate) fn zero_if_finite<T: Threads, const G: usize>(y: &[Lane<T>; G]) -> f32 {
     let zero = Lane(T::splat(0.0));
-    y.iter().fold(zero, |sum, &v| sum + zero * v).sum() == 0.0
+    y.iter().fold(zero, |sum, &v| sum + zero * v).sum()
 }
 
 /// Encodes vector `warp` of `tokens * num_kv_heads` and writes it to its slot.
@@ -94,8 +94,12 @@ pub fn encode_append<T: Threads, F: Format<G>, const G: usize>(warp: u32, args: 
         let outcome = T::at(args.outcome, 4 * u64::from(warp));
         T::store::<1>(outcome, T::splat(0), T::splat([value]), first::<T>());
     };
+    let refuse = |value: u32| {
+        report(value);
+        T::store::<1>(args.refused, T::splat(0), T::splat([1]), first::<T>());
+    };
     if !norm_squared.is_finite() {
-        report(if all_finite(&y) { status::OUT_OF_RANGE } else { status::NON_FINITE });
+        refuse(if zero_if_finite(&y) == 0.0 { status::OUT_OF_RANGE } else { status::NON_FINITE });
         return;
     }
     rotate(signs, &mut y);
@@ -122,7 +126,7 @@ pub fn encode_append<T: Threads, F: Format<G>, const G: usize>(warp: u32, args: 
     let row = slot * page::row_bytes(dim, F::BITS);
     let scale = match F::encode(norm_squared, mode, effort, &y, workspace, home, row) {
         Stored::OutOfRange => {
-            report(status::OUT_OF_RANGE);
+            refuse(status::OUT_OF_RANGE);
             return;
         }
         Stored::Scale(scale) => scale.to_bits(),

@@ -26,13 +26,13 @@ fn warp() -> u32 {
 #[inline(always)]
 fn share(heads: u32, args: &Attend<*mut u8>) -> Option<Share> {
     // SAFETY: special registers can be read anywhere.
-    let (y, row) = unsafe { (nvptx::_block_idx_y() as u32, nvptx::_block_idx_z() as u32) };
+    let y = unsafe { nvptx::_block_idx_y() as u32 };
     let part = warp();
     if part >= args.parts {
         return None;
     }
     let (kv_head, chunk) = divide(y, args.group.div_ceil(heads));
-    Some(Share { part, chunk, kv_head, row })
+    Some(Share { part, chunk, kv_head })
 }
 
 /// Defines an entry point: its name, and the body that it runs with its arguments.

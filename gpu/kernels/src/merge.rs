@@ -1,14 +1,14 @@
 //! `attend_merge`: merges the parts of a sequence into one result and rotates it back.
 //!
 //! A warp merges the parts of one query head. Its time depends on how often it waits for memory. So it first
-//! reads 64 headers at once, one per thread, then 64 words of the accumulators per thread. For 64 parts at
-//! head dim 128 it waits five times. [`crate::attend`] and [`crate::tensor`] make the parts.
+//! reads 64 headers at once, two per thread, then up to 128 words of the accumulators per thread. For 192
+//! parts at head dim 128 it waits for them six times. [`crate::attend`] and [`crate::tensor`] make the parts.
 
 use crate::args::AttendMerge;
 use crate::attend::{LOWEST, PARTIAL_HEADER};
 use crate::decode::{store_element, unrotate};
 use crate::encode::element;
-use crate::threads::{Threads, load_f32, shuffle_f32, shuffle_xor_f32};
+use crate::threads::{Threads, divide, load_f32, shuffle_f32, shuffle_xor_f32};
 use crate::warp::Lane;
 
 /// The partial results of a query head: their start, their number, and the bytes from one to the next.
@@ -80,15 +80,19 @@ pub fn attend_merge<T: Threads, const G: usize>(warp: u32, args: AttendMerge<T::
     if warp >= args.count {
         return;
     }
-    // Number of parts per round: 64 words per thread.
-    let run = 64 / G;
-    let stride = 4 * (PARTIAL_HEADER + 32 * G as u32);
-    let home = T::at(args.partials, u64::from(warp) * u64::from(args.parts) * u64::from(stride));
-    let parts = Parts::<T> { home, count: args.parts, stride };
+    // Number of parts per round: up to 128 words per thread, and a factor per thread.
+    let run = usize::min(128 / G, 32);
+    let (row, head) = divide(warp, args.heads);
+    let first_part = T::read(args.first_part, 4 * row);
+    let count = T::read(args.first_part, 4 * row + 4) - first_part;
+    let bytes = 4 * (PARTIAL_HEADER + 32 * G as u32);
+    let index = u64::from(first_part) * u64::from(args.heads) + u64::from(head);
+    let home = T::at(args.partials, index * u64::from(bytes));
+    let parts = Parts::<T> { home, count, stride: args.heads * bytes };
     let (max, sum) = parts.softmax();
     let mut acc = [Lane::<T>(T::splat(0.0)); G];
     let mut first = 0;
-    while first < args.parts {
+    while first < count {
         let factors = T::map(parts.headers(first), |(part, _)| T::exp2(part - max));
         let mut words = [[T::splat(0.0); G]; 32];
         unroll32!(PART => {
@@ -108,7 +112,8 @@ pub fn attend_merge<T: Threads, const G: usize>(warp: u32, args: AttendMerge<T::
         });
         first += run as u32;
     }
-    let mut factor = if sum > 0.0 { 1.0 / sum } else { 0.0 };
+    // The sum is 0 without tokens, and NaN for a query that is not finite.
+    let mut factor = if sum > 0.0 { 1.0 / sum } else { 0.0 * sum };
     if args.rotated != 0 {
         unrotate(args.signs, &mut acc);
         factor *= 1.0 / (32 * G) as f32;

@@ -4,7 +4,7 @@
 
 use crate::args::{RotateQueries, Scores};
 use crate::decode;
-use crate::encode::{load_row, rotate};
+use crate::encode::{load_row, rotate, zero_if_finite};
 use crate::format::Blocks;
 use crate::page;
 use crate::threads::{Threads, divide, first, kv_head_of, load_f32, store_f32};
@@ -13,6 +13,7 @@ use tqkv_core::unstable::machine::Lanes;
 
 /// Rotates query `warp` of `count` and multiplies it by `factor`. [`scores`] needs the factor 1/dim, and
 /// [`crate::attend`] needs log2(e) / (dim sqrt(dim)). With `rotated` = 0, for f16 rows, it does not rotate.
+/// If a coordinate is not finite before or after the rotation, the result is NaN in all coordinates.
 #[inline(always)]
 pub fn rotate_queries<T: Threads, const G: usize>(warp: u32, args: RotateQueries<T::Memory>) {
     if warp >= args.count {
@@ -22,10 +23,11 @@ pub fn rotate_queries<T: Threads, const G: usize>(warp: u32, args: RotateQueries
     if args.rotated != 0 {
         rotate(args.signs, &mut y);
     }
+    let factor = Lane(T::splat(args.factor + zero_if_finite(&y)));
     let out = T::at(args.out, u64::from(warp) * u64::from(128 * G as u32));
     for (g, &v) in y.iter().enumerate() {
         let offset = T::map(T::lane(), |lane| 4 * (32 * g as u32 + lane));
-        store_f32::<T>(out, offset, (v * Lane(T::splat(args.factor))).0);
+        store_f32::<T>(out, offset, (v * factor).0);
     }
 }
 

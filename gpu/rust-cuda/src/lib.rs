@@ -72,7 +72,7 @@ with_arguments!(Attend => entry! [attend_tensor_d128_r4, args => {
     let chunks = args.group.div_ceil(tensor::HEADS);
     let (y, part) = (thread::block_idx_y(), warp());
     if part < args.parts {
-        let share = Share { part, chunk: y % chunks, kv_head: y / chunks, row: thread::block_idx_z() };
+        let share = Share { part, chunk: y % chunks, kv_head: y / chunks };
         tensor::attend::<CudaStd, GROUPS, false, { tensor::slice(GROUPS, false) }>(share, args);
     }
 }]);

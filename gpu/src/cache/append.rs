@@ -1,8 +1,10 @@
 //! Appends tokens to one layer, and finds pages for them.
 
 use super::coder::Coder;
-use super::{GpuCache, Rows, Token, tokens};
+use super::tokens;
+use super::{GpuCache, Rows, Token, Use};
 use crate::GpuError;
+use crate::current::Current;
 use crate::spec::MAX_CHUNK;
 use cudarc::driver::{CudaSlice, CudaStream};
 use std::sync::Arc;
@@ -15,8 +17,8 @@ impl GpuCache {
     /// Waits for the device, because it reads the encoder's outcome of each vector.
     ///
     /// # Errors
-    /// Wrong shapes, a full sequence or pool, or a vector that cannot be encoded. The error names the token
-    /// and KV head. Nothing is appended after an error.
+    /// Wrong shapes, a full sequence or pool, a sequence of a step that has begun, or a vector that cannot be
+    /// encoded. The error names the token and KV head. Nothing is appended after an error.
     pub fn append(
         &mut self,
         layer: usize,
@@ -24,16 +26,17 @@ impl GpuCache {
         keys: Rows<'_>,
         values: Rows<'_>,
     ) -> Result<(), GpuError> {
+        let _current = Current::keep();
         let tokens = self.check_append(layer, sequences)?;
+        sequences.iter().try_for_each(|&sequence| self.check_settled(sequence))?;
         self.check_rows(sequences.len(), keys, values)?;
         if sequences.is_empty() {
             return Ok(());
         }
-        let result = self.place(&tokens).and_then(|()| {
-            let outcomes = 2 * self.vectors(tokens.len());
-            self.device.grow(&mut self.scratch.outcomes, outcomes)?;
-            self.encode(layer, 0, [keys, values], tokens.len())?;
-            self.read_outcomes(layer..layer + 1, tokens.len())
+        let result = self.place(Use::Alone, &tokens).and_then(|_| {
+            self.clear_outcomes(Use::Alone, 1, tokens.len())?;
+            self.encode(Use::Alone, (layer, 0), [keys, values], tokens.len())?;
+            self.read_outcomes(Use::Alone, layer..layer + 1, tokens.len())
         });
         if result.is_err() {
             for &sequence in sequences {
@@ -81,8 +84,9 @@ impl GpuCache {
         tokens * self.spec.num_kv_heads
     }
 
-    /// Finds pages for appended tokens, and sends the page table and the tokens to the device.
-    pub(super) fn place(&mut self, tokens: &[Token]) -> Result<(), GpuError> {
+    /// Finds pages for appended tokens, and sends the page table and the tokens to the device. Returns the
+    /// number of entries in the list of parts.
+    pub(super) fn place(&mut self, of: Use, tokens: &[Token]) -> Result<usize, GpuError> {
         let head_bytes = |coder: &Coder| page::head_bytes(self.spec.head_dim as u32, coder.bits()) as usize;
         let page_bytes = [0, 1].map(|side: usize| self.spec.num_kv_heads * head_bytes(&self.coders[side]));
         for &(sequence, length) in tokens {
@@ -97,7 +101,17 @@ impl GpuCache {
             })?;
         }
         self.update_table()?;
-        self.tokens.send(&self.device, &tokens::words(tokens.iter().copied()))
+        self.send_tokens(of, tokens)
+    }
+
+    /// Sends the control words of tokens to the device. Returns the number of entries in the list of parts.
+    pub(super) fn send_tokens(&mut self, of: Use, tokens: &[Token]) -> Result<usize, GpuError> {
+        let lengths: Vec<usize> = tokens.iter().map(|&(_, length)| length).collect();
+        let is_fixed = of == Use::Steps && self.reserved.is_some();
+        let parts = self.attention.parts(&lengths, is_fixed);
+        let words = tokens::words(tokens, &parts.words);
+        self.buffers[of as usize].tokens.send(&self.device, &words)?;
+        Ok(parts.entries)
     }
 }
 

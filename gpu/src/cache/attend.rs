@@ -1,10 +1,12 @@
 //! Attention from all sequences, from some, and from the tokens of one chunk.
 
 use super::rows::check_len;
-use super::{GpuCache, Lists, Out, Rows, Token, pools, tokens};
+use super::{GpuCache, Lists, Out, Rows, Token, Use, pools};
 use crate::GpuError;
 use crate::attention::Batch;
+use crate::current::Current;
 use crate::parts::Cut;
+use crate::spec::MAX_CHUNK;
 use tqkv_core::Chunk;
 
 /// Query tokens of one sequence per launch.
@@ -16,24 +18,27 @@ impl GpuCache {
     /// zeros.
     ///
     /// # Errors
-    /// Wrong shapes, or the driver's errors.
+    /// Wrong shapes, a query that is not finite, or the driver's errors.
     pub fn attend(&mut self, layer: usize, queries: &[f32], out: &mut [f32]) -> Result<(), GpuError> {
+        let _current = Current::keep();
         self.check_layer(layer)?;
         check_len("out", out.len(), self.query_values(self.spec.num_sequences))?;
         self.attend_to_host(layer, &self.newest(layer, 0..self.spec.num_sequences), queries, out)
     }
 
     /// Does the same as [`GpuCache::attend`], and leaves the result on the device. It does not wait if the
-    /// queries are already there.
+    /// queries are already there. The result of a query on the device that is not finite is NaN.
     ///
     /// # Errors
-    /// Wrong shapes, memory of another device, or the driver's errors.
+    /// Wrong shapes, memory of another device, a query on the host that is not finite, or the driver's
+    /// errors.
     pub fn attend_on_device<'a>(
         &mut self,
         layer: usize,
         queries: Rows<'_>,
         out: impl Into<Out<'a>>,
     ) -> Result<(), GpuError> {
+        let _current = Current::keep();
         self.check_layer(layer)?;
         let newest = self.newest(layer, 0..self.spec.num_sequences);
         self.attend_tokens(layer, &newest, queries, out.into())
@@ -51,6 +56,7 @@ impl GpuCache {
         queries: Rows<'_>,
         out: impl Into<Out<'a>>,
     ) -> Result<(), GpuError> {
+        let _current = Current::keep();
         self.check_layer(layer)?;
         sequences.iter().try_for_each(|&sequence| self.check_sequence(sequence))?;
         let newest = self.newest(layer, sequences.iter().copied());
@@ -72,6 +78,7 @@ impl GpuCache {
         values: &[f32],
         out: &mut [f32],
     ) -> Result<(), GpuError> {
+        let _current = Current::keep();
         let shape = self.spec.shape();
         let mut chunk = Chunk::new(shape, layer, queries, keys, values, out)?;
         let tokens = chunk.tokens();
@@ -129,19 +136,25 @@ impl GpuCache {
         queries: Rows<'_>,
         out: Out<'_>,
     ) -> Result<(), GpuError> {
-        queries.check(&self.device, "queries", self.query_values(tokens.len()))?;
+        if tokens.len() > MAX_CHUNK {
+            return Err(GpuError::BadSpec(format!(
+                "{} query tokens in one call; at most {MAX_CHUNK}",
+                tokens.len()
+            )));
+        }
+        queries.check_queries(&self.device, &self.spec, layer, tokens.len())?;
         self.update_table()?;
-        self.tokens.send(&self.device, &tokens::words(tokens.iter().copied()))?;
-        let longest = tokens.iter().map(|&(_, length)| length).max().unwrap_or(0);
-        self.attend_sent(layer, (tokens.len(), longest), queries, out)
+        let entries = self.send_tokens(Use::Alone, tokens)?;
+        self.attend_sent(Use::Alone, layer, (tokens.len(), entries), queries, out)
     }
 
-    /// Attends with one query for each of `count` tokens whose control words are on the device. It only
-    /// launches kernels if the queries are on the device too.
+    /// Attends with one query for each of `count` tokens whose control words are on the device, with
+    /// `entries` entries in the list of parts. It only launches kernels if the queries are on the device too.
     pub(super) fn attend_sent(
         &mut self,
+        of: Use,
         layer: usize,
-        (count, longest): (usize, usize),
+        (count, entries): (usize, usize),
         queries: Rows<'_>,
         out: Out<'_>,
     ) -> Result<(), GpuError> {
@@ -153,18 +166,20 @@ impl GpuCache {
         if let Rows::Host(rows) = queries {
             self.scratch.staging[0].send(&self.device, rows, &mut self.scratch.rows[0])?;
         }
-        let lists = Lists::new(&self.tokens, count);
+        let buffers = &mut self.buffers[of as usize];
+        let lists = Lists::new(&buffers.tokens, count);
         let batch = Batch {
             table: &self.table,
             max_pages: self.pages.max_pages(),
             sequence_of: lists.sequences(),
             lengths: lists.lengths(),
             rows: count,
-            longest: if self.is_fixed { self.spec.max_tokens } else { longest },
+            parts: lists.parts(),
+            entries,
         };
         let queries = (queries.memory(&self.scratch.rows[0], 0..values), queries.kind());
         let pools = pools(&self.coders, &self.layers[layer]);
         // SAFETY: shapes were checked above, and the table's pages are inside the pools.
-        unsafe { self.attention.run(&self.device, queries, pools, batch, out) }
+        unsafe { self.attention.run(&self.device, &mut buffers.work, queries, pools, batch, out) }
     }
 }

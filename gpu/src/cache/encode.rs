@@ -1,6 +1,6 @@
 //! How a cache encodes.
 
-use super::{GpuCache, Lists, Rows, Side};
+use super::{GpuCache, Lists, Rows, Side, Use};
 use crate::GpuError;
 use crate::launch::{launch, warps};
 use std::ops::Range;
@@ -8,13 +8,32 @@ use tqkv_core::Effort;
 use tqkv_gpu_kernels::args::EncodeAppend;
 use tqkv_gpu_kernels::encode::status;
 
+/// The place of the word that is not 0 if a vector was refused; the next constant is the place of the first
+/// vector's outcome.
+const REFUSED: usize = 0;
+const VECTORS: usize = 1;
+
 impl GpuCache {
+    /// Makes room for the outcomes of `layers` layers, and sets them to success. So a layer that a step
+    /// leaves out reports no error.
+    pub(super) fn clear_outcomes(&mut self, of: Use, layers: usize, tokens: usize) -> Result<(), GpuError> {
+        let len = self.outcome_words(layers, tokens);
+        let outcomes = &mut self.buffers[of as usize].outcomes;
+        self.device.grow(outcomes, len)?;
+        Ok(self.device.stream().memset_zeros(&mut outcomes.slice_mut(..len))?)
+    }
+
+    /// Words of the outcomes of `layers` layers: [`REFUSED`], then a word per vector.
+    pub(super) fn outcome_words(&self, layers: usize, tokens: usize) -> usize {
+        VECTORS + 2 * layers * self.vectors(tokens)
+    }
+
     /// Encodes keys and values of the tokens whose control words are on the device. Outcomes go to place
     /// `place` among the outcomes of the call.
     pub(super) fn encode(
         &mut self,
-        layer: usize,
-        place: usize,
+        of: Use,
+        (layer, place): (usize, usize),
         rows: [Rows<'_>; 2],
         tokens: usize,
     ) -> Result<(), GpuError> {
@@ -24,30 +43,31 @@ impl GpuCache {
                 staging.send(&self.device, rows, memory)?;
             }
         }
-        self.launch_encode(layer, place, rows, tokens)
+        self.launch_encode(of, (layer, place), rows, tokens)
     }
 
     /// Launches the kernel of [`GpuCache::encode`] for both sides. Rows of the host are already in the
     /// scratch buffers. Trellis encoders take several launches if the tokens do not fit their workspace.
     fn launch_encode(
         &mut self,
-        layer: usize,
-        place: usize,
+        of: Use,
+        (layer, place): (usize, usize),
         rows: [Rows<'_>; 2],
         tokens: usize,
     ) -> Result<(), GpuError> {
         let (heads, dim, together) =
             (self.spec.num_kv_heads, self.spec.head_dim, self.spec.tokens_a_launch());
-        let lists = Lists::new(&self.tokens, tokens);
+        let buffers = &mut self.buffers[of as usize];
+        let lists = Lists::new(&buffers.tokens, tokens);
         for first in (0..tokens).step_by(together) {
             let count = together.min(tokens - first);
             let vectors = first * heads..(first + count) * heads;
-            let scratch = &mut self.scratch;
-            let mut outcomes = scratch.outcomes.slice_mut(2 * place * tokens * heads..);
+            let (refused, mut outcomes) = buffers.outcomes.split_at_mut(VECTORS);
+            let mut outcomes = outcomes.slice_mut(2 * place * tokens * heads..);
             let (keys, values) = outcomes.split_at_mut(tokens * heads);
             let mut outcomes = [keys, values];
             let pools = &mut self.layers[layer].pools;
-            let sides = pools.iter_mut().zip(&mut scratch.workspaces).zip(&mut outcomes);
+            let sides = pools.iter_mut().zip(&mut self.workspaces).zip(&mut outcomes);
             let mut arguments = Vec::new();
             for (side, ((pool, workspace), outcomes)) in sides.enumerate() {
                 let (coder, rows) = (&self.coders[side], &rows[side]);
@@ -55,7 +75,7 @@ impl GpuCache {
                 let effort = Effort::ALL.iter().position(|&effort| effort == options.effort).unwrap_or(0);
                 arguments.extend(
                     EncodeAppend {
-                        rows: rows.memory(&scratch.rows[side], vectors.start * dim..vectors.end * dim),
+                        rows: rows.memory(&self.scratch.rows[side], vectors.start * dim..vectors.end * dim),
                         kind: rows.kind(),
                         tokens: count as u32,
                         num_kv_heads: heads as u32,
@@ -69,6 +89,7 @@ impl GpuCache {
                         pool: pool.into(),
                         workspace: workspace.into(),
                         outcome: outcomes.slice_mut(vectors.clone()).into(),
+                        refused: refused.slice(..).into(),
                     }
                     .list(),
                 );
@@ -83,11 +104,23 @@ impl GpuCache {
         Ok(())
     }
 
-    /// Waits for the device, and reports the first vector of these layers that could not be encoded.
-    pub(super) fn read_outcomes(&mut self, layers: Range<usize>, tokens: usize) -> Result<(), GpuError> {
-        let vectors = self.vectors(tokens);
-        let mut outcomes = vec![status::DONE; 2 * layers.len() * vectors];
-        self.scratch.received.receive(&self.device, &self.scratch.outcomes, &mut outcomes)?;
+    /// Waits for the device, and reports the first vector of these layers that could not be encoded. Reads
+    /// one word, and all outcomes only if a vector was refused.
+    pub(super) fn read_outcomes(
+        &mut self,
+        of: Use,
+        layers: Range<usize>,
+        tokens: usize,
+    ) -> Result<(), GpuError> {
+        let mut outcomes = vec![0; VECTORS];
+        let (received, on_device) = (&mut self.scratch.received, &self.buffers[of as usize].outcomes);
+        received.receive(&self.device, on_device, &mut outcomes)?;
+        if outcomes[REFUSED] == 0 {
+            return Ok(());
+        }
+        outcomes.resize(VECTORS + 2 * layers.len() * tokens * self.spec.num_kv_heads, status::DONE);
+        received.receive(&self.device, on_device, &mut outcomes)?;
+        let (outcomes, vectors) = (&outcomes[VECTORS..], self.vectors(tokens));
         let Some(i) = outcomes.iter().position(|&outcome| outcome != status::DONE) else { return Ok(()) };
         let vector = i % vectors;
         Err(GpuError::BadVector {

@@ -2,6 +2,7 @@
 
 mod append;
 mod attend;
+mod buffers;
 mod coder;
 mod encode;
 mod read;
@@ -11,15 +12,17 @@ mod tokens;
 
 use crate::GpuError;
 use crate::attention::{Attention, Pool};
+use crate::current::{Current, Restore};
 use crate::device::Device;
 use crate::pages::PageTable;
 use crate::spec::GpuSpec;
 use crate::staging::Staging;
+use buffers::{Buffers, Use};
 use coder::Coder;
 use cudarc::driver::{CudaFunction, CudaSlice};
 pub use rows::{Element, Out, Raw, Rows};
 use std::sync::Arc;
-use tokens::{Lists, Step, Token, Words};
+use tokens::{Lists, Step, Token};
 
 /// One of the two tensors of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +57,7 @@ struct Layer {
     lengths: Vec<usize>,
 }
 
-/// Buffers that calls reuse.
+/// Buffers that all calls reuse. No captured graph holds them.
 #[derive(Debug)]
 struct Scratch {
     /// Rows from the host: keys or queries, then values.
@@ -62,12 +65,8 @@ struct Scratch {
     staging: [Staging<f32>; 2],
     /// `None` while a call runs.
     out: Option<CudaSlice<f32>>,
-    /// Encoding outcomes of a call: `[layers of the call, keys and values, vectors]`.
-    outcomes: CudaSlice<u32>,
     received: Staging<u32>,
     table: Staging<u32>,
-    /// Workspaces of the trellis encoders: for keys, for values.
-    workspaces: [CudaSlice<u8>; 2],
 }
 
 /// Keys and values of `num_sequences` sequences, encoded, in pages of 64 tokens.
@@ -87,12 +86,21 @@ pub struct GpuCache {
     layers: Vec<Layer>,
     pages: PageTable,
     table: CudaSlice<u32>,
-    /// Control words of the newest call's tokens.
-    tokens: Words,
+    /// Workspaces of the trellis encoders: for keys, for values.
+    workspaces: [CudaSlice<u8>; 2],
+    /// One for each [`Use`].
+    buffers: [Buffers; 2],
     step: Option<Step>,
-    /// True if launches are sized for the longest possible sequence.
-    is_fixed: bool,
+    /// Most tokens of a step, once [`GpuCache::reserve_scratch`] was called.
+    reserved: Option<usize>,
     scratch: Scratch,
+    restore: Restore,
+}
+
+impl Drop for GpuCache {
+    fn drop(&mut self) {
+        self.restore.settle(self.device.stream());
+    }
 }
 
 impl GpuCache {
@@ -101,6 +109,7 @@ impl GpuCache {
     /// # Errors
     /// [`GpuError::BadSpec`], [`GpuError::OutOfMemory`], or the driver's errors.
     pub fn new(device: &Device, spec: GpuSpec) -> Result<Self, GpuError> {
+        let _current = Current::keep();
         let bytes = spec.pool_bytes()? + spec.workspace_bytes();
         let (free, _) = device.memory()?;
         if bytes > free {
@@ -128,14 +137,11 @@ impl GpuCache {
             rows: [device.zeros(1)?, device.zeros(1)?],
             staging: [Staging::new(), Staging::new()],
             out: None,
-            outcomes: device.zeros(1)?,
             received: Staging::new(),
             table: Staging::new(),
-            workspaces: [
-                device.zeros(spec.side_workspace(spec.key))?,
-                device.zeros(spec.side_workspace(spec.value))?,
-            ],
         };
+        let workspaces =
+            [device.zeros(spec.side_workspace(spec.key))?, device.zeros(spec.side_workspace(spec.value))?];
         Ok(Self {
             device: device.clone(),
             spec,
@@ -145,10 +151,12 @@ impl GpuCache {
             layers,
             pages,
             table,
-            tokens: Words::new(device, 1)?,
+            workspaces,
+            buffers: [Buffers::new(device)?, Buffers::new(device)?],
             step: None,
-            is_fixed: false,
+            reserved: None,
             scratch,
+            restore: Restore::default(),
         })
     }
 
@@ -177,10 +185,12 @@ impl GpuCache {
     /// copy of that page. The call costs no device work.
     ///
     /// # Errors
-    /// [`GpuError::SequenceOutOfRange`], [`GpuError::NotEmpty`].
+    /// [`GpuError::SequenceOutOfRange`], [`GpuError::NotEmpty`]. [`GpuError::BadStep`] if `from` is in a step
+    /// that has begun, because the step may still be undone.
     pub fn fork(&mut self, from: usize, to: usize, len: usize) -> Result<(), GpuError> {
         self.check_sequence(from)?;
         self.check_sequence(to)?;
+        self.check_settled(from)?;
         if let Some(layer) = self.layers.iter().find(|layer| layer.lengths[to] > 0) {
             return Err(GpuError::NotEmpty { sequence: to, tokens: layer.lengths[to] });
         }
@@ -193,30 +203,41 @@ impl GpuCache {
         Ok(())
     }
 
-    /// Drops the tokens of one sequence from index `len` on, in every layer, and frees their pages. A step
-    /// that has begun is abandoned, because its tokens may be among them.
+    /// Drops the tokens of one sequence from index `len` on, in every layer, and frees their pages. If a step
+    /// that has begun appends to the sequence, the step is undone first.
     ///
     /// # Errors
     /// [`GpuError::SequenceOutOfRange`].
     pub fn truncate(&mut self, sequence: usize, len: usize) -> Result<(), GpuError> {
         self.check_sequence(sequence)?;
-        self.step = None;
+        if self.check_settled(sequence).is_err()
+            && let Some(step) = self.step.take()
+        {
+            self.undo(&step);
+        }
+        self.cut(sequence, len);
+        Ok(())
+    }
+
+    /// Drops the tokens of a step in every layer.
+    fn undo(&mut self, step: &Step) {
+        for &(sequence, length) in step.tokens.iter().rev() {
+            self.cut(sequence, length - 1);
+        }
+    }
+
+    /// Drops the tokens of a sequence from index `len` on.
+    fn cut(&mut self, sequence: usize, len: usize) {
         for layer in &mut self.layers {
             layer.lengths[sequence] = layer.lengths[sequence].min(len);
         }
         self.trim(sequence);
-        Ok(())
     }
 
     /// Empties the cache and keeps its memory.
     pub fn reset(&mut self) {
         self.step = None;
-        for sequence in 0..self.spec.num_sequences {
-            for layer in &mut self.layers {
-                layer.lengths[sequence] = 0;
-            }
-            self.trim(sequence);
-        }
+        (0..self.spec.num_sequences).for_each(|sequence| self.cut(sequence, 0));
     }
 
     /// Returns contents and memory of the cache.
@@ -240,7 +261,7 @@ impl GpuCache {
 
     fn update_table(&mut self) -> Result<(), GpuError> {
         let (device, staging, table) = (&self.device, &mut self.scratch.table, &mut self.table);
-        self.pages.copy_changes(|entries| staging.send(device, entries, table))
+        self.pages.copy_changes(|runs| staging.send_parts(device, runs, table))
     }
 
     /// The output buffer, at least `values` long; the caller puts it back.
@@ -254,6 +275,17 @@ impl GpuCache {
     fn check_layer(&self, layer: usize) -> Result<(), GpuError> {
         let num_layers = self.spec.num_layers;
         if layer < num_layers { Ok(()) } else { Err(GpuError::LayerOutOfRange { layer, num_layers }) }
+    }
+
+    /// Checks that no step that has begun appends to a sequence.
+    fn check_settled(&self, sequence: usize) -> Result<(), GpuError> {
+        let is_in = |step: &Step| step.tokens.iter().any(|&(other, _)| other == sequence);
+        if self.step.as_ref().is_some_and(is_in) {
+            return Err(GpuError::BadStep(format!(
+                "sequence {sequence} is in the step that has begun; end the step first"
+            )));
+        }
+        Ok(())
     }
 
     fn check_sequence(&self, sequence: usize) -> Result<(), GpuError> {

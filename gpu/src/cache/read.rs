@@ -1,8 +1,8 @@
 //! Reads blocks, decoded vectors and logits from a cache.
 
-use super::rows::check_len;
-use super::{GpuCache, Out, Side};
+use super::{GpuCache, Out, Rows, Side, Use};
 use crate::GpuError;
+use crate::current::Current;
 use crate::launch::{Memory, launch, warps};
 use crate::pages::SLOTS;
 use tqkv_core::AnyCodec;
@@ -16,6 +16,7 @@ impl GpuCache {
     /// # Errors
     /// Layer or sequence out of range, or the driver's errors.
     pub fn blocks(&self, layer: usize, sequence: usize, side: Side) -> Result<Vec<u8>, GpuError> {
+        let _current = Current::keep();
         self.check_layer(layer)?;
         self.check_sequence(sequence)?;
         let (coder, layer) = (&self.coders[side as usize], &self.layers[layer]);
@@ -59,6 +60,7 @@ impl GpuCache {
         side: Side,
         out: impl Into<Out<'a>>,
     ) -> Result<(), GpuError> {
+        let _current = Current::keep();
         self.check_layer(layer)?;
         self.check_sequence(sequence)?;
         let tokens = self.layers[layer].lengths[sequence];
@@ -86,12 +88,13 @@ impl GpuCache {
     /// `[num_heads, head_dim]`, and the result is `[len, num_heads]`.
     ///
     /// # Errors
-    /// Layer or sequence out of range, wrong shapes, or the driver's errors.
+    /// Layer or sequence out of range, wrong shapes, a query that is not finite, or the driver's errors.
     pub fn scores(&mut self, layer: usize, sequence: usize, queries: &[f32]) -> Result<Vec<f32>, GpuError> {
+        let _current = Current::keep();
         self.check_layer(layer)?;
         self.check_sequence(sequence)?;
         let (heads, dim) = (self.spec.num_heads, self.spec.head_dim);
-        check_len("queries", queries.len(), heads * dim)?;
+        Rows::Host(queries).check_queries(&self.device, &self.spec, layer, 1)?;
         let tokens = self.layers[layer].lengths[sequence];
         let mut out = self.take_out(tokens * heads)?;
         self.update_table()?;
@@ -99,8 +102,10 @@ impl GpuCache {
         scratch.staging[0].send(device, queries, &mut scratch.rows[0])?;
         let factor = 1.0 / (dim as f32 * (dim as f32).sqrt());
         // SAFETY: `rows` holds `heads` vectors, as sent above.
-        let rotated =
-            unsafe { self.attention.rotate(device, (&scratch.rows[0]).into(), &coder.signs, heads, factor) }?;
+        let rotated = unsafe {
+            let (work, queries) = (&mut self.buffers[Use::Alone as usize].work, (&scratch.rows[0]).into());
+            self.attention.rotate(device, work, queries, &coder.signs, heads, factor)
+        }?;
         let arguments = Scores {
             rotated: Memory::from(rotated),
             num_heads: heads as u32,

@@ -1,11 +1,12 @@
 //! [`Rows`] and [`Out`]: input vectors and results, on the host or on the device.
 
-use crate::GpuError;
 use crate::device::Device;
 use crate::launch::Memory;
+use crate::{GpuError, GpuSpec};
 use cudarc::driver::CudaSlice;
 use cudarc::driver::sys::CUdeviceptr;
 use std::ops::Range;
+use tqkv_core::KvError;
 use tqkv_gpu_kernels::encode::element;
 
 /// The storage type of a value.
@@ -96,6 +97,27 @@ impl<'a> Rows<'a> {
             Self::Host(_) | Self::Raw(_) => Ok(()),
             Self::F32(rows) => device.check_context(what, rows.context()),
             Self::F16(rows) | Self::Bf16(rows) => device.check_context(what, rows.context()),
+        }
+    }
+
+    /// Checks that these are the queries of `tokens` tokens. Queries of the host must be finite; those of the
+    /// device are not read here.
+    pub(super) fn check_queries(
+        &self,
+        device: &Device,
+        spec: &GpuSpec,
+        layer: usize,
+        tokens: usize,
+    ) -> Result<(), GpuError> {
+        self.check(device, "queries", tokens * spec.num_heads * spec.head_dim)?;
+        let Self::Host(queries) = self else { return Ok(()) };
+        let is_bad = |query: &[f32]| !query.iter().all(|value| value.is_finite());
+        match queries.chunks_exact(spec.head_dim).position(is_bad) {
+            Some(i) => {
+                let (token, head) = (i / spec.num_heads, i % spec.num_heads);
+                Err(KvError::Query { layer, token, head }.into())
+            }
+            None => Ok(()),
         }
     }
 

@@ -2,8 +2,12 @@
 //! between can be captured in a graph.
 
 use super::tokens::{self, Step};
-use super::{GpuCache, Out, Rows};
+use super::{GpuCache, Out, Rows, Use};
 use crate::GpuError;
+use crate::current::Current;
+
+/// Why a call is refused while a step runs.
+const BEGUN: &str = "a step has begun; end it first";
 
 impl GpuCache {
     /// Begins a step of a model: appends a token to each of `sequences`, which may repeat, in every layer.
@@ -17,10 +21,18 @@ impl GpuCache {
     ///
     /// # Errors
     /// The errors of [`GpuCache::append`]. [`GpuError::BadStep`] if a step has already begun, or if a
-    /// sequence has more tokens in one layer than in another. Nothing is appended after an error.
+    /// sequence has more tokens in one layer than in another. The same error if there are more tokens than
+    /// `reserve_scratch` made room for. Nothing is appended after an error.
     pub fn begin_step(&mut self, sequences: &[usize]) -> Result<(), GpuError> {
+        let _current = Current::keep();
         if self.step.is_some() {
-            return Err(GpuError::BadStep("a step has begun; end it first".to_owned()));
+            return Err(GpuError::BadStep(BEGUN.to_owned()));
+        }
+        if let Some(most) = self.reserved.filter(|&most| sequences.len() > most) {
+            return Err(GpuError::BadStep(format!(
+                "a step of {} tokens; reserve_scratch made room for {most}",
+                sequences.len()
+            )));
         }
         let tokens = self.check_append(0, sequences)?;
         for &sequence in sequences {
@@ -32,20 +44,18 @@ impl GpuCache {
                 )));
             }
         }
-        let outcomes = 2 * self.spec.num_layers * self.vectors(tokens.len());
-        let placed = self.device.grow(&mut self.scratch.outcomes, outcomes).and_then(|()| {
-            // Zero means success, so a layer without an `append_step` reports no error.
-            self.device.stream().memset_zeros(&mut self.scratch.outcomes)?;
-            self.place(&tokens)
-        });
-        if let Err(error) = placed {
-            sequences.iter().for_each(|&sequence| self.trim(sequence));
-            return Err(error);
-        }
+        let cleared = self.clear_outcomes(Use::Steps, self.spec.num_layers, tokens.len());
+        let entries = match cleared.and_then(|()| self.place(Use::Steps, &tokens)) {
+            Ok(entries) => entries,
+            Err(error) => {
+                sequences.iter().for_each(|&sequence| self.trim(sequence));
+                return Err(error);
+            }
+        };
         for &(sequence, length) in &tokens {
             self.layers.iter_mut().for_each(|layer| layer.lengths[sequence] = length);
         }
-        self.step = Some(Step { words: tokens::words(tokens.iter().copied()), tokens });
+        self.step = Some(Step { tokens, entries });
         Ok(())
     }
 
@@ -55,10 +65,11 @@ impl GpuCache {
     /// # Errors
     /// Layer out of range, wrong shapes, [`GpuError::BadStep`] without a step, or the driver's errors.
     pub fn append_step(&mut self, layer: usize, keys: Rows<'_>, values: Rows<'_>) -> Result<(), GpuError> {
+        let _current = Current::keep();
         self.check_layer(layer)?;
         let (count, _) = self.resume()?;
         self.check_rows(count, keys, values)?;
-        self.encode(layer, layer, [keys, values], count)
+        self.encode(Use::Steps, (layer, layer), [keys, values], count)
     }
 
     /// Attends with the query of each of the step's tokens. Each query sees its sequence up to its own token.
@@ -72,10 +83,11 @@ impl GpuCache {
         queries: Rows<'_>,
         out: impl Into<Out<'a>>,
     ) -> Result<(), GpuError> {
+        let _current = Current::keep();
         self.check_layer(layer)?;
         let shape = self.resume()?;
-        queries.check(&self.device, "queries", self.query_values(shape.0))?;
-        self.attend_sent(layer, shape, queries, out.into())
+        queries.check_queries(&self.device, &self.spec, layer, shape.0)?;
+        self.attend_sent(Use::Steps, layer, shape, queries, out.into())
     }
 
     /// Waits for the step and checks that all its vectors were encoded.
@@ -84,36 +96,49 @@ impl GpuCache {
     /// [`GpuError::BadVector`] for the first vector that could not be encoded; then all layers drop the
     /// tokens of the step. [`GpuError::BadStep`] without a step, or the driver's errors.
     pub fn end_step(&mut self) -> Result<(), GpuError> {
+        let _current = Current::keep();
         let step = self.step.take().ok_or_else(no_step)?;
-        let result = self.read_outcomes(0..self.spec.num_layers, step.tokens.len());
+        let result = self.read_outcomes(Use::Steps, 0..self.spec.num_layers, step.tokens.len());
         if result.is_err() {
-            for &(sequence, length) in step.tokens.iter().rev() {
-                self.truncate(sequence, length - 1)?;
-            }
+            self.undo(&step);
         }
         result
     }
 
-    /// Allocates the buffers for steps of up to `tokens` tokens, and cuts launches for sequences of
-    /// `max_tokens`. From now on launches depend only on the number of tokens, and no buffer moves.
+    /// Allocates the buffers for steps of up to `tokens` tokens. From now on launches of a step depend only
+    /// on the number of its tokens. The list of parts that they read follows the lengths. The buffers of
+    /// steps stay where they are until the cache is dropped, whatever other calls do, so a graph may hold
+    /// them.
     ///
     /// # Errors
+    /// [`GpuError::BadStep`] if a step has begun, or if an earlier call made room for fewer tokens.
     /// [`GpuError::OutOfMemory`], or the driver's errors.
     pub fn reserve_scratch(&mut self, tokens: usize) -> Result<(), GpuError> {
-        let outcomes = 2 * self.spec.num_layers * self.vectors(tokens);
-        self.device.grow(&mut self.scratch.outcomes, outcomes)?;
-        self.tokens.reserve(&self.device, 3 * tokens)?;
-        self.attention.reserve(&self.device, tokens, self.spec.max_tokens)?;
-        self.is_fixed = true;
+        let _current = Current::keep();
+        if self.step.is_some() {
+            return Err(GpuError::BadStep(BEGUN.to_owned()));
+        }
+        if let Some(most) = self.reserved {
+            return match tokens > most {
+                true => Err(GpuError::BadStep(format!(
+                    "room for steps of {tokens} tokens; reserve_scratch made room for {most}, and graphs may hold it"
+                ))),
+                false => Ok(()),
+            };
+        }
+        let outcomes = self.outcome_words(self.spec.num_layers, tokens);
+        let buffers = &mut self.buffers[Use::Steps as usize];
+        self.device.grow(&mut buffers.outcomes, outcomes)?;
+        buffers.tokens.reserve(&self.device, tokens::len(tokens, self.attention.most_parts(tokens)))?;
+        self.attention.reserve(&self.device, &mut buffers.work, tokens)?;
+        self.reserved = Some(tokens);
         Ok(())
     }
 
-    /// Number of the step's tokens and the greatest length. Sends the control words again, because another
-    /// call may have replaced them.
-    fn resume(&mut self) -> Result<(usize, usize), GpuError> {
+    /// Number of the step's tokens, and of the entries in the list of their parts.
+    fn resume(&self) -> Result<(usize, usize), GpuError> {
         let step = self.step.as_ref().ok_or_else(no_step)?;
-        self.tokens.send(&self.device, &step.words)?;
-        Ok((step.tokens.len(), step.tokens.iter().map(|&(_, length)| length).max().unwrap_or(0)))
+        Ok((step.tokens.len(), step.entries))
     }
 }
 

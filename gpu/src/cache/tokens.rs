@@ -44,12 +44,17 @@ impl Words {
     }
 }
 
-/// The control words of some tokens: sequences, positions, lengths.
-pub(super) fn words(tokens: impl Iterator<Item = Token> + Clone) -> Vec<u32> {
-    let sequences = tokens.clone().map(|(sequence, _)| sequence);
-    let positions = tokens.clone().map(|(_, length)| length.saturating_sub(1));
-    let lengths = tokens.map(|(_, length)| length);
-    sequences.chain(positions).chain(lengths).map(|word| word as u32).collect()
+/// The control words of some tokens: sequences, positions, lengths, parts.
+pub(super) fn words(tokens: &[Token], parts: &[u32]) -> Vec<u32> {
+    let sequences = tokens.iter().map(|&(sequence, _)| sequence as u32);
+    let positions = tokens.iter().map(|&(_, length)| length.saturating_sub(1) as u32);
+    let lengths = tokens.iter().map(|&(_, length)| length as u32);
+    sequences.chain(positions).chain(lengths).chain(parts.iter().copied()).collect()
+}
+
+/// Number of control words of `count` tokens, with `entries` entries in the list of parts.
+pub(super) const fn len(count: usize, entries: usize) -> usize {
+    4 * count + 1 + 3 * entries
 }
 
 /// The lists of `count` tokens, in the layout of [`words`].
@@ -76,14 +81,19 @@ impl<'a> Lists<'a> {
     pub(super) fn lengths(self) -> CudaView<'a, u32> {
         self.words.memory.slice(2 * self.count..3 * self.count)
     }
+
+    /// The words of the parts, and behind them memory that is not used.
+    pub(super) fn parts(self) -> CudaView<'a, u32> {
+        self.words.memory.slice(3 * self.count..)
+    }
 }
 
 /// A step that has begun.
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) tokens: Vec<Token>,
-    /// The same for the device.
-    pub(super) words: Vec<u32>,
+    /// Entries in the list of parts.
+    pub(super) entries: usize,
 }
 
 #[cfg(test)]
@@ -93,7 +103,9 @@ mod tests {
     #[test]
     fn the_lists_stand_one_behind_the_other() {
         let tokens = [(3, 1), (0, 65), (3, 2), (1, 0)];
-        assert_eq!(words(tokens.into_iter()), [3, 0, 3, 1, 0, 64, 1, 0, 1, 65, 2, 0]);
-        assert!(words(std::iter::empty()).is_empty());
+        let parts = [0, 1, 2, 3, 3, 0, 0, 1, 1, 0, 2, 2, 0, 1];
+        let all = words(&tokens, &parts);
+        assert_eq!(all, [&[3, 0, 3, 1, 0, 64, 1, 0, 1, 65, 2, 0][..], &parts].concat());
+        assert_eq!(all.len(), len(4, 3));
     }
 }

@@ -1,8 +1,7 @@
 //! Runs the committed PTX instruction by instruction on the CPU, and compares it with the portable codec and
 //! with attention in f64.
 //!
-//! By default each case of attention runs with one file at one head dim. With `TQKV_EXHAUSTIVE=1` it runs
-//! with both files at all head dims.
+//! By default each case of attention runs at one head dim. With `TQKV_EXHAUSTIVE=1` it runs at all head dims.
 
 mod alu;
 mod machine;
@@ -21,16 +20,15 @@ use tqkv_gpu_kernels::{attend, page};
 use tqkv_tests::inputs::Gaussian;
 use tqkv_tests::{oracle, scope};
 
-/// The committed files.
-const FILES: [&str; 2] = ["sm_80", "sm_90"];
-/// Vectors that each file encodes per scalar codec and head dim in exhaustive runs. The next constant is for
+/// Vectors that are encoded per scalar codec and head dim in exhaustive runs. The next constant is for
 /// trellis codecs.
-const SCALAR_VECTORS: usize = 1500;
-const TRELLIS_VECTORS: usize = 300;
+const SCALAR_VECTORS: usize = 3000;
+const TRELLIS_VECTORS: usize = 600;
 
-fn text(architecture: &str) -> String {
-    let path = format!("{}/ptx/{architecture}.ptx", env!("CARGO_MANIFEST_DIR"));
-    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+/// The committed file. It is read at run time, so that a new file does not compile the tests again.
+fn text() -> String {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/ptx/sm_80.ptx");
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
 fn words(values: impl IntoIterator<Item = u32>) -> Vec<u8> {
@@ -70,6 +68,7 @@ fn encode(kernel: &Kernel, codec: &AnyCodec, rows: &[f32]) -> Encoded {
         vec![0xff; bytes as usize],
         vec![0xff; (tokens * workspace_bytes(codec.dim() as u32)) as usize],
         vec![0xff; 4 * tokens as usize],
+        words([0]),
     ];
     let options = codec.options();
     let arguments = EncodeAppend {
@@ -87,11 +86,17 @@ fn encode(kernel: &Kernel, codec: &AnyCodec, rows: &[f32]) -> Encoded {
         pool: 5,
         workspace: 6,
         outcome: 7,
+        refused: 8,
     };
     for warp in 0..=tokens {
         kernel.run((warp, 0, 0), &arguments.list(), &mut buffers);
     }
-    let [.., pool, _, outcomes] = buffers;
+    let [.., pool, _, outcomes, refused] = buffers;
+    assert_eq!(
+        refused != [0; 4],
+        outcomes.iter().any(|&byte| byte != 0),
+        "one word says if a vector was refused"
+    );
     Encoded { pool, page_table: table, outcomes }
 }
 
@@ -123,24 +128,20 @@ fn mismatches(codec: &AnyCodec, rows: &[f32], encoded: &Encoded) -> usize {
     rows.chunks_exact(codec.dim()).enumerate().filter(|&vector| wrong(vector)).count()
 }
 
-/// `of_each_codec!(encode)` makes one test of `fn encode(file: &str, id: CodecId)` per file and codec, such
-/// as `encode::sm_90::T3`.
+/// `of_each_codec!(encode)` makes one test of `fn encode(id: CodecId)` per codec, such as `encode::T3`.
 macro_rules! of_each_codec {
     ($check:ident) => {
-        mod $check {
-            tqkv_gpu_kernels::codecs!([crate::codec_tests] [$check sm_80 "sm_80"]);
-            tqkv_gpu_kernels::codecs!([crate::codec_tests] [$check sm_90 "sm_90"]);
-        }
+        tqkv_gpu_kernels::codecs!([crate::codec_tests][$check]);
     };
 }
 
 macro_rules! codec_tests {
-    ([$check:ident $module:ident $file:literal] $($id:ident $name:literal),*) => {
+    ([$check:ident] $($id:ident $name:literal),*) => {
         #[allow(non_snake_case, reason = "codecs have these names")]
-        mod $module {
+        mod $check {
             $(#[test]
             fn $id() {
-                super::super::$check($file, tqkv_core::CodecId::$id);
+                super::$check(tqkv_core::CodecId::$id);
             })*
         }
     };
@@ -148,32 +149,28 @@ macro_rules! codec_tests {
 
 pub(crate) use {codec_tests, of_each_codec};
 
-/// Head dims with their indices among the combinations of a file and a head dim.
-fn shapes(file: &str) -> impl Iterator<Item = (usize, usize)> {
-    let first = if file == FILES[0] { 0 } else { HEAD_DIMS.len() };
-    (first..).zip(scope::dims(&HEAD_DIMS))
+/// Head dims with their indices.
+fn shapes() -> impl Iterator<Item = (usize, usize)> {
+    scope::dims(&HEAD_DIMS).into_iter().enumerate()
 }
-
-/// Number of combinations of a file and a head dim.
-const SHAPES: usize = FILES.len() * HEAD_DIMS.len();
 
 of_each_codec!(encodes_and_decodes_as_the_portable_codec_does);
 
-fn encodes_and_decodes_as_the_portable_codec_does(file: &str, id: CodecId) {
-    let text = text(file);
-    for (shape, dim) in shapes(file) {
+fn encodes_and_decodes_as_the_portable_codec_does(id: CodecId) {
+    let text = text();
+    for dim in scope::dims(&HEAD_DIMS) {
         let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
         let is_trellis = id.trellis().is_some();
         let vectors = match scope::is_exhaustive() {
             true if is_trellis => TRELLIS_VECTORS,
             true => SCALAR_VECTORS,
-            false if is_trellis => 10,
-            false => 100,
+            false if is_trellis => 20,
+            false => 200,
         };
-        let rows = Gaussian::new((80 + 10 * (shape / HEAD_DIMS.len()) + dim) as u64).vector(vectors * dim);
+        let rows = Gaussian::new(80 + dim as u64).vector(vectors * dim);
         let name = format!("{}_d{dim}", id.name());
         let encoded = encode(&Kernel::new(&text, &format!("encode_append_{name}")), &codec, &rows);
-        assert_eq!(mismatches(&codec, &rows, &encoded), 0, "{file} {name}");
+        assert_eq!(mismatches(&codec, &rows, &encoded), 0, "{name}");
         decode(&text, &codec, &encoded, &rows);
     }
 }
@@ -207,21 +204,11 @@ fn decode(text: &str, codec: &AnyCodec, encoded: &Encoded, rows: &[f32]) {
     }
 }
 
-// One test per file, so that they run in parallel.
 #[test]
-fn sm_80_attends_as_f64_does() {
-    attend_all("sm_80");
-}
-
-#[test]
-fn sm_90_attends_as_f64_does() {
-    attend_all("sm_90");
-}
-
-fn attend_all(file: &str) {
+fn pages_are_attended_as_f64_does() {
     use CodecId::{I8, N4, S2, S3, S4, T2, T3, T4};
-    let text = &text(file);
-    for (shape, dim) in shapes(file) {
+    let text = &text();
+    for (shape, dim) in shapes() {
         let cases = [
             (S4, S2, 1),
             (T3, T2, 1),
@@ -250,14 +237,14 @@ fn attend_all(file: &str) {
             (S2, T4, 4),
         ];
         for (i, (key, value, group)) in cases.into_iter().enumerate() {
-            if scope::is_turn(i, shape, SHAPES) {
+            if scope::is_turn(i, shape, HEAD_DIMS.len()) {
                 attend(text, dim, (key, value), group, &Batch { num_kv_heads: 1, lengths: &[150] });
             }
         }
         // Sequences of different lengths, one of them empty, with several KV heads.
         let batch = Batch { num_kv_heads: 2, lengths: &[70, 0, 150] };
         for (i, (codecs, group)) in [((S4, S3), 4), ((T3, I8), 1), ((I8, T2), 5)].into_iter().enumerate() {
-            if scope::is_turn(2 * i, shape, SHAPES) || scope::is_turn(2 * i + 1, shape, SHAPES) {
+            if scope::is_turn(i, shape, HEAD_DIMS.len()) {
                 attend(text, dim, codecs, group, &batch);
             }
         }
@@ -284,6 +271,19 @@ impl Batch<'_> {
         (0..self.lengths.len() as u32).rev()
     }
 
+    /// Parts of up to `pages` pages, with entries without work behind them.
+    fn parts(&self, pages: u32) -> Parts {
+        let mut parts = Parts { first: vec![0], list: Vec::new() };
+        for (row, length) in (0..).zip(self.lengths.iter().rev()) {
+            let end = length.div_ceil(page::SLOTS);
+            let starts = (0..end.max(1)).step_by(pages as usize);
+            parts.list.extend(starts.map(|start| [row, start, end.min(start + pages)]));
+            parts.first.push(parts.entries());
+        }
+        parts.list.extend([[attend::UNUSED; 3]; 3]);
+        parts
+    }
+
     /// Pages are numbered backwards.
     fn table(&self) -> impl Iterator<Item = u32> {
         (0..self.pages()).rev()
@@ -293,6 +293,18 @@ impl Batch<'_> {
     fn place(&self, sequence: u32, head: u32, token: u32) -> u32 {
         let page = self.pages() - 1 - (sequence * MAX_PAGES + token / page::SLOTS);
         page * self.num_kv_heads + head
+    }
+}
+
+/// The parts of a launch: the first of each row and their number, and row, first and last page of each.
+struct Parts {
+    first: Vec<u32>,
+    list: Vec<[u32; 3]>,
+}
+
+impl Parts {
+    fn entries(&self) -> u32 {
+        self.list.len() as u32
     }
 }
 
@@ -332,8 +344,8 @@ fn fill(id: CodecId, dim: usize, batch: &Batch<'_>, gaussian: &mut Gaussian) -> 
 }
 
 fn attend(text: &str, dim: usize, (key, value): (CodecId, CodecId), group: u32, batch: &Batch<'_>) {
-    // The batch has more parts than pages, and more than one round of the merge takes.
-    let parts = if batch.lengths.len() > 1 { 35 } else { 2 };
+    // One sequence has parts of two pages. The batch has a page per part.
+    let parts = batch.parts(if batch.lengths.len() > 1 { 1 } else { 2 });
     let mut gaussian = Gaussian::new(3);
     let keys = fill(key, dim, batch, &mut gaussian);
     let values = fill(value, dim, batch, &mut gaussian);
@@ -352,9 +364,11 @@ fn attend(text: &str, dim: usize, (key, value): (CodecId, CodecId), group: u32, 
         values.levels,
         words(batch.table()),
         words(batch.lengths.iter().rev().copied()),
-        vec![0xff; (count * parts) as usize * 4 * (4 + dim)],
+        vec![0xff; parts.entries() as usize * (batch.num_kv_heads * group) as usize * 4 * (4 + dim)],
         vec![0xff; 4 * queries.len()],
         words(batch.sequence_of()),
+        words(parts.list.iter().copied().flatten()),
+        words(parts.first.iter().copied()),
     ];
     let rotate = Kernel::new(text, &format!("rotate_queries_d{dim}"));
     let arguments =
@@ -373,7 +387,8 @@ fn attend(text: &str, dim: usize, (key, value): (CodecId, CodecId), group: u32, 
         tqkv_gpu::with_formats(text, &name, [key_format, value_format]).expect("it reads its formats");
     let kernel = Kernel::new(if batch.lengths.len() > 1 { &fixed } else { text }, &name);
     let arguments = Attend {
-        parts,
+        parts: parts.entries(),
+        list: 12,
         queries: 2,
         num_kv_heads: batch.num_kv_heads,
         group,
@@ -389,16 +404,17 @@ fn attend(text: &str, dim: usize, (key, value): (CodecId, CodecId), group: u32, 
         lengths: 8,
         partials: 9,
     };
-    for z in 0..sequences {
-        for y in 0..batch.num_kv_heads * group.div_ceil(heads_a_warp) {
-            for part in 0..parts {
-                kernel.run((part, y, z), &arguments.list(), &mut buffers);
-            }
+    // The last block may have warps without an entry.
+    for y in 0..batch.num_kv_heads * group.div_ceil(heads_a_warp) {
+        for part in 0..parts.entries() + 2 {
+            kernel.run((part, y, 0), &arguments.list(), &mut buffers);
         }
     }
     let merge = Kernel::new(text, &format!("attend_merge_d{dim}"));
     let mut results = |kind: u32| {
-        let arguments = AttendMerge { count, partials: 9, parts, signs: 1, rotated: 1, out: 10, kind };
+        let heads = batch.num_kv_heads * group;
+        let arguments =
+            AttendMerge { count, heads, partials: 9, first_part: 13, signs: 1, rotated: 1, out: 10, kind };
         for warp in 0..count {
             merge.run((warp, 0, 0), &arguments.list(), &mut buffers);
         }
@@ -441,27 +457,24 @@ fn arguments_are_as_many_and_as_wide_as_the_parameters() {
         ("qjl_correct_", &QjlCorrect::<()>::PARAMETERS),
         ("read_bytes", &ReadBytes::<()>::PARAMETERS),
     ];
-    for architecture in FILES {
-        let text = text(architecture);
-        let kernels: Vec<_> = text.split(".visible .entry ").skip(1).collect();
-        assert!(kernels.len() > 100, "{architecture}");
-        for kernel in kernels {
-            let (name, rest) = kernel.split_once('(').unwrap();
-            let (_, list) = lists.iter().find(|(start, _)| name.starts_with(start)).expect(name);
-            let declared =
-                rest.split_once(')').unwrap().0.lines().map(str::trim).filter(|line| !line.is_empty());
-            // `.param .u64 .ptr .align 1 name_param_0,`
-            let bytes = declared.map(|line| match line.split_whitespace().nth(1) {
-                Some(".u64" | ".b64") => 8,
-                Some(".u32" | ".b32" | ".f32") => 4,
-                other => panic!("{name}: a parameter of type {other:?}"),
-            });
-            assert_eq!(
-                bytes.collect::<Vec<_>>(),
-                list.iter().map(|(_, bytes)| *bytes).collect::<Vec<_>>(),
-                "{name}"
-            );
-        }
+    let text = text();
+    let kernels: Vec<_> = text.split(".visible .entry ").skip(1).collect();
+    assert!(kernels.len() > 100);
+    for kernel in kernels {
+        let (name, rest) = kernel.split_once('(').unwrap();
+        let (_, list) = lists.iter().find(|(start, _)| name.starts_with(start)).expect(name);
+        let declared = rest.split_once(')').unwrap().0.lines().map(str::trim).filter(|line| !line.is_empty());
+        // `.param .u64 .ptr .align 1 name_param_0,`
+        let bytes = declared.map(|line| match line.split_whitespace().nth(1) {
+            Some(".u64" | ".b64") => 8,
+            Some(".u32" | ".b32" | ".f32") => 4,
+            other => panic!("{name}: a parameter of type {other:?}"),
+        });
+        assert_eq!(
+            bytes.collect::<Vec<_>>(),
+            list.iter().map(|(_, bytes)| *bytes).collect::<Vec<_>>(),
+            "{name}"
+        );
     }
 }
 
@@ -484,7 +497,7 @@ fn noticed(text: &str, codec: &AnyCodec, rows: &[f32], (nth, from, to): (usize, 
 
 #[test]
 fn a_mutated_instruction_is_noticed() {
-    let text = text("sm_90");
+    let text = text();
     let codec = AnyCodec::new(CodecId::S4, 128, Options::DEFAULT).unwrap();
     let rows = Gaussian::new(1).vector(64 * 128);
     let none = (0, "add.rn.f32", "add.rn.f32");
@@ -586,23 +599,18 @@ fn the_machine_stops_where_a_gpu_would_go_wrong() {
 
 #[test]
 fn encoders_without_their_barriers_stop() {
-    for architecture in FILES {
-        let text = text(architecture);
-        let bare: String = text
-            .lines()
-            .filter(|line| !line.contains("bar.warp.sync"))
-            .flat_map(|line| [line, "\n"])
-            .collect();
-        assert!(bare.len() < text.len());
-        let codec = AnyCodec::new(CodecId::T2, 64, Options::DEFAULT).unwrap();
-        let rows = Gaussian::new(2).vector(2 * 64);
-        let encoded = |text: &str| {
-            let kernel = Kernel::new(text, "encode_append_t2_d64");
-            std::panic::catch_unwind(|| mismatches(&codec, &rows, &encode(&kernel, &codec, &rows)))
-        };
-        assert_eq!(encoded(&text).ok(), Some(0), "{architecture}");
-        let why = encoded(&bare).expect_err("a race");
-        let why = why.downcast_ref::<String>().expect("a message");
-        assert!(why.contains("no barrier since another thread"), "{architecture}: {why}");
-    }
+    let text = text();
+    let bare: String =
+        text.lines().filter(|line| !line.contains("bar.warp.sync")).flat_map(|line| [line, "\n"]).collect();
+    assert!(bare.len() < text.len());
+    let codec = AnyCodec::new(CodecId::T2, 64, Options::DEFAULT).unwrap();
+    let rows = Gaussian::new(2).vector(2 * 64);
+    let encoded = |text: &str| {
+        let kernel = Kernel::new(text, "encode_append_t2_d64");
+        std::panic::catch_unwind(|| mismatches(&codec, &rows, &encode(&kernel, &codec, &rows)))
+    };
+    assert_eq!(encoded(&text).ok(), Some(0));
+    let why = encoded(&bare).expect_err("a race");
+    let why = why.downcast_ref::<String>().expect("a message");
+    assert!(why.contains("no barrier since another thread"), "{why}");
 }

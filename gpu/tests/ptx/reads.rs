@@ -1,7 +1,7 @@
 //! Tests the kernels that read: scores, weights, the residual sketch, and attention over f16 rows.
 
 use crate::parse::Kernel;
-use crate::{FILES, floats, of_each_codec, put_block, read_floats, signs, text, words};
+use crate::{floats, of_each_codec, put_block, read_floats, signs, text, words};
 use half::f16;
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_gpu_kernels::args::{
@@ -16,16 +16,10 @@ use tqkv_tests::{oracle, scope};
 /// Tokens of the tests below; they cross a page boundary.
 const TOKENS: usize = 70;
 
-fn each_file(test: impl Fn(&str)) {
-    for architecture in FILES {
-        test(&text(architecture));
-    }
-}
-
 of_each_codec!(scores_and_weights_are_the_portable_codecs);
 
-fn scores_and_weights_are_the_portable_codecs(file: &str, id: CodecId) {
-    let text = &text(file);
+fn scores_and_weights_are_the_portable_codecs(id: CodecId) {
+    let text = &text();
     for dim in scope::dims(&HEAD_DIMS) {
         let codec = AnyCodec::new(id, dim, Options::DEFAULT).unwrap();
         let rows = Gaussian::new(2).vector(TOKENS * dim);
@@ -123,82 +117,79 @@ fn decode(text: &str, codec: &AnyCodec, blocks: &[u8]) {
 
 #[test]
 fn the_yardstick_reads_every_word() {
-    each_file(|text| {
-        let (warps, runs) = (3, 5);
-        let memory: Vec<u32> = (0..warps * runs * 1024).map(|i: u32| i.wrapping_mul(2_654_435_761)).collect();
-        let mut buffers = [words(memory.iter().copied()), vec![0xff; warps as usize * 512]];
-        let kernel = Kernel::new(text, "read_bytes");
-        let arguments = ReadBytes { memory: 0, warps, runs, sums: 1 };
-        for warp in 0..=warps {
-            kernel.run((warp, 0, 0), &arguments.list(), &mut buffers);
-        }
-        let all = |words: &[u32]| words.iter().fold(0, |sum, word| sum ^ word);
-        let sums: Vec<u32> = buffers[1].as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)).collect();
-        for (warp, sums) in sums.chunks_exact(128).enumerate() {
-            let runs = memory.chunks_exact(1024).skip(warp).step_by(warps as usize);
-            assert_eq!(all(sums), runs.fold(0, |sum, run| sum ^ all(run)), "warp {warp}");
-        }
-    });
+    let text = &text();
+    let (warps, runs) = (3, 5);
+    let memory: Vec<u32> = (0..warps * runs * 1024).map(|i: u32| i.wrapping_mul(2_654_435_761)).collect();
+    let mut buffers = [words(memory.iter().copied()), vec![0xff; warps as usize * 512]];
+    let kernel = Kernel::new(text, "read_bytes");
+    let arguments = ReadBytes { memory: 0, warps, runs, sums: 1 };
+    for warp in 0..=warps {
+        kernel.run((warp, 0, 0), &arguments.list(), &mut buffers);
+    }
+    let all = |words: &[u32]| words.iter().fold(0, |sum, word| sum ^ word);
+    let sums: Vec<u32> = buffers[1].as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)).collect();
+    for (warp, sums) in sums.chunks_exact(128).enumerate() {
+        let runs = memory.chunks_exact(1024).skip(warp).step_by(warps as usize);
+        assert_eq!(all(sums), runs.fold(0, |sum, run| sum ^ all(run)), "warp {warp}");
+    }
 }
 
 #[test]
 fn the_residual_sketch_follows_algorithm_2() {
-    each_file(|text| {
-        for dim in HEAD_DIMS {
-            let mut gaussian = Gaussian::new(4);
-            let (matrix, residuals) = (gaussian.vector(dim * dim), gaussian.vector(5 * dim));
-            let query = gaussian.vector(dim);
-            let transposed: Vec<f32> = (0..dim * dim).map(|i| matrix[i % dim * dim + i / dim]).collect();
-            let projected: Vec<f32> =
-                matrix.chunks_exact(dim).map(|row| oracle::dot(row, &query) as f32).collect();
-            let mut buffers = [
-                floats(&residuals),
-                floats(&transposed),
-                vec![0xff; 5 * dim / 8],
-                vec![0xff; 4 * 5],
-                floats(&projected),
-                floats(&[0.0; 5]),
-            ];
-            let sketch = Kernel::new(text, &format!("qjl_sketch_d{dim}"));
-            let correct = Kernel::new(text, &format!("qjl_correct_d{dim}"));
-            let arguments = QjlSketch { residuals: 0, count: 5, transposed: 1, signs: 2, norms: 3 };
-            for warp in 0..6 {
-                sketch.run((warp, 0, 0), &arguments.list(), &mut buffers);
-            }
-            let arguments = QjlCorrect {
-                sketched: 4,
-                num_heads: 1,
-                signs: 2,
-                norms: 3,
-                tokens: 5,
-                num_kv_heads: 1,
-                scores: 5,
-            };
-            for warp in 0..6 {
-                correct.run((warp, 0, 0), &arguments.list(), &mut buffers);
-            }
-            for (residual, got) in residuals.chunks_exact(dim).zip(read_floats(&buffers[5])) {
-                let sum: f64 = matrix
-                    .chunks_exact(dim)
-                    .map(|row| oracle::dot(row, &query) * oracle::dot(row, residual).signum())
-                    .sum();
-                let factor = (std::f64::consts::PI / 2.0).sqrt() / dim as f64;
-                let want = oracle::energy(residual).sqrt() * factor * sum;
-                assert!((f64::from(got) - want).abs() < 1e-4 * want.abs().max(1.0), "{dim}: {got} {want}");
-            }
+    let text = &text();
+    for dim in HEAD_DIMS {
+        let mut gaussian = Gaussian::new(4);
+        let (matrix, residuals) = (gaussian.vector(dim * dim), gaussian.vector(5 * dim));
+        let query = gaussian.vector(dim);
+        let transposed: Vec<f32> = (0..dim * dim).map(|i| matrix[i % dim * dim + i / dim]).collect();
+        let projected: Vec<f32> =
+            matrix.chunks_exact(dim).map(|row| oracle::dot(row, &query) as f32).collect();
+        let mut buffers = [
+            floats(&residuals),
+            floats(&transposed),
+            vec![0xff; 5 * dim / 8],
+            vec![0xff; 4 * 5],
+            floats(&projected),
+            floats(&[0.0; 5]),
+        ];
+        let sketch = Kernel::new(text, &format!("qjl_sketch_d{dim}"));
+        let correct = Kernel::new(text, &format!("qjl_correct_d{dim}"));
+        let arguments = QjlSketch { residuals: 0, count: 5, transposed: 1, signs: 2, norms: 3 };
+        for warp in 0..6 {
+            sketch.run((warp, 0, 0), &arguments.list(), &mut buffers);
         }
-    });
+        let arguments = QjlCorrect {
+            sketched: 4,
+            num_heads: 1,
+            signs: 2,
+            norms: 3,
+            tokens: 5,
+            num_kv_heads: 1,
+            scores: 5,
+        };
+        for warp in 0..6 {
+            correct.run((warp, 0, 0), &arguments.list(), &mut buffers);
+        }
+        for (residual, got) in residuals.chunks_exact(dim).zip(read_floats(&buffers[5])) {
+            let sum: f64 = matrix
+                .chunks_exact(dim)
+                .map(|row| oracle::dot(row, &query) * oracle::dot(row, residual).signum())
+                .sum();
+            let factor = (std::f64::consts::PI / 2.0).sqrt() / dim as f64;
+            let want = oracle::energy(residual).sqrt() * factor * sum;
+            assert!((f64::from(got) - want).abs() < 1e-4 * want.abs().max(1.0), "{dim}: {got} {want}");
+        }
+    }
 }
 
 #[test]
 fn the_f16_baseline_attends_as_f64_does() {
-    each_file(|text| {
-        for dim in HEAD_DIMS {
-            for heads in 1..=3 {
-                f16_attention(text, dim, heads);
-            }
+    let text = &text();
+    for dim in HEAD_DIMS {
+        for heads in 1..=3 {
+            f16_attention(text, dim, heads);
         }
-    });
+    }
 }
 
 fn f16_attention(text: &str, dim: usize, heads: usize) {
@@ -227,12 +218,15 @@ fn f16_attention(text: &str, dim: usize, heads: usize) {
         vec![0xff; heads * 2 * 4 * (4 + dim)],
         vec![0xff; 4 * queries.len()],
         words([0]),
+        words([0, 0, 1, 0, 1, 2]),
+        words([0, 2]),
     ];
     let a_warp = heads.min(2) as u32;
     let attend = Kernel::new(text, &format!("attend_f16_d{dim}_r{a_warp}"));
     let heads = heads as u32;
     let arguments = Attend {
         parts: 2,
+        list: 9,
         queries: 0,
         num_kv_heads: 1,
         group: heads,
@@ -254,8 +248,16 @@ fn f16_attention(text: &str, dim: usize, heads: usize) {
         }
     }
     let merge = Kernel::new(text, &format!("attend_merge_d{dim}"));
-    let arguments =
-        AttendMerge { count: heads, partials: 6, parts: 2, signs: 3, rotated: 0, out: 7, kind: element::F32 };
+    let arguments = AttendMerge {
+        count: heads,
+        heads,
+        partials: 6,
+        first_part: 10,
+        signs: 3,
+        rotated: 0,
+        out: 7,
+        kind: element::F32,
+    };
     for warp in 0..heads {
         merge.run((warp, 0, 0), &arguments.list(), &mut buffers);
     }

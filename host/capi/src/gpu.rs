@@ -61,6 +61,7 @@ impl From<GpuError> for Failure {
             GpuError::NoDriver
             | GpuError::NoDevice { .. }
             | GpuError::UnsupportedArchitecture { .. }
+            | GpuError::OldDriver { .. }
             | GpuError::KernelsRefused { .. } => TqkvStatus::TqkvUnsupported,
             GpuError::OutOfMemory { .. } | GpuError::SequenceFull { .. } | GpuError::PoolFull { .. } => {
                 TqkvStatus::TqkvNoRoom
@@ -196,8 +197,9 @@ pub unsafe extern "C" fn tqkv_gpu_spec_init(
 
 /// Makes an empty cache on device number `ordinal`, in its primary context, which the CUDA runtime API also
 /// uses. Allocates all of its device memory. All work happens in the order of `stream`, a CUstream or
-/// cudaStream_t; null is the default stream. The stream must outlive the cache. On failure `*cache` is null.
-/// TQKV_UNSUPPORTED says that the machine has no driver or no suitable device.
+/// cudaStream_t; null is the default stream, which graphs cannot capture. The stream must outlive the cache.
+/// No call changes the current context of the calling thread. On failure `*cache` is null. TQKV_UNSUPPORTED
+/// says that the machine has no driver or no suitable device.
 ///
 /// # Safety
 /// `spec` is null or was filled by `tqkv_gpu_spec_init`. `stream` is a stream or null. `cache` is null or can
@@ -220,7 +222,7 @@ pub unsafe extern "C" fn tqkv_gpu_create(
     })
 }
 
-/// Frees a cache; null is accepted.
+/// Frees a cache; null is accepted. Waits for its work. Any thread may call it.
 ///
 /// # Safety
 /// `cache` is null or a handle from `tqkv_gpu_create` that is not freed and that no call uses.
@@ -262,7 +264,7 @@ pub unsafe extern "C" fn tqkv_gpu_append(
 
 /// Attends from the newest token of some sequences. `q` and `out` are device memory of [count, num_heads,
 /// head_dim], and row i is for `sequences[i]`. Null with a count of 0 means all sequences in order. Sequences
-/// without tokens give zeros. Does not wait.
+/// without tokens give zeros. A query that is not finite gives NaN. Does not wait.
 ///
 /// # Safety
 /// The contract of `tqkv_gpu_append`. Nothing else touches `out` before the stream has passed the call.
@@ -374,8 +376,9 @@ pub unsafe extern "C" fn tqkv_gpu_end_step(cache: *mut TqkvGpuCache) -> TqkvStat
     unsafe { DeviceCall::run(cache, |mut call| Ok(call.cache.end_step()?)) }
 }
 
-/// Allocates the buffers for steps of up to `tokens` tokens. No buffer moves later, so CUDA graphs may hold
-/// the launches.
+/// Allocates the buffers for steps of up to `tokens` tokens. They stay until the cache is freed, whatever
+/// other calls need, so CUDA graphs may hold the launches. A larger step is refused later, and so is room for
+/// more.
 ///
 /// # Safety
 /// `cache` is null or a cache that is not freed.

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use tqkv_capi::TqkvDtype::{TqkvF16, TqkvF32};
 use tqkv_capi::TqkvStatus::*;
 use tqkv_capi::*;
+use tqkv_gpu::cudarc::driver::result::ctx;
 use tqkv_gpu::cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr};
 use tqkv_gpu::{Device, GpuCache, GpuSpec, Rows};
 
@@ -128,6 +129,62 @@ fn results_are_those_of_the_library() {
     // SAFETY: as above.
     unsafe { assert_eq!(tqkv_gpu_truncate(cache.0, 2, 1), TqkvOk) };
     assert_eq!(len(&cache, 2), 1);
+}
+
+#[test]
+fn calls_leave_the_current_context_and_null_is_the_default_stream() {
+    let stream = stream();
+    let rows = stream.clone_htod(&values(1, TOKEN)).unwrap();
+    let queries = stream.clone_htod(&values(2, QUERY)).unwrap();
+    let out = stream.alloc_zeros::<f32>(QUERY).unwrap();
+    let (kv, q, to) = (address(&stream, &rows), address(&stream, &queries), address(&stream, &out));
+    // The stream does not wait for the default stream.
+    stream.synchronize().unwrap();
+    let other = CudaContext::new(1).unwrap();
+    other.bind_to_thread().unwrap();
+    let before = ctx::get_current().unwrap();
+    let here = |status, call: &str| {
+        assert_eq!(status, TqkvOk, "{call}: {}", last_error());
+        assert_eq!(ctx::get_current().unwrap(), before, "{call}");
+    };
+    let mut cache = null_mut();
+    // SAFETY: the spec is whole, null is the default stream, and the memory is allocated until the end of the
+    // test.
+    unsafe {
+        here(tqkv_gpu_create(&spec(), 0, null_mut(), &raw mut cache), "create");
+        here(tqkv_gpu_reserve(cache, 1), "reserve");
+        here(tqkv_gpu_append(cache, 0, &0, 1, F32, kv, TOKEN, kv, TOKEN), "append");
+        here(tqkv_gpu_append(cache, 1, &0, 1, F32, kv, TOKEN, kv, TOKEN), "append");
+        here(tqkv_gpu_begin_step(cache, &0, 1), "begin_step");
+        here(tqkv_gpu_append_step(cache, 0, F32, kv, TOKEN, kv, TOKEN), "append_step");
+        here(tqkv_gpu_attend_step(cache, 0, F32, q, QUERY, F32, to, QUERY), "attend_step");
+        here(tqkv_gpu_append_step(cache, 1, F32, kv, TOKEN, kv, TOKEN), "append_step");
+        here(tqkv_gpu_end_step(cache), "end_step");
+        here(tqkv_gpu_attend(cache, 1, &0, 1, F32, q, QUERY, F32, to, QUERY), "attend");
+        tqkv_gpu_free(cache);
+    }
+    here(TqkvOk, "free");
+    // The free waited for the attention. Both tokens are equal, so the result is the decoded value.
+    let got = stream.clone_dtoh(&out).unwrap();
+    assert!(
+        got.iter().all(|value| value.is_finite()) && got.iter().any(|value| value.abs() > 0.1),
+        "{got:?}"
+    );
+    let handle = {
+        other.bind_to_thread().unwrap();
+        let mut cache = null_mut();
+        // SAFETY: as above.
+        here(unsafe { tqkv_gpu_create(&spec(), 0, null_mut(), &raw mut cache) }, "create");
+        cache.expose_provenance()
+    };
+    // A thread that never used CUDA frees a cache, for example a collector of garbage.
+    let freed = std::thread::spawn(move || {
+        // SAFETY: made above, and freed once.
+        unsafe { tqkv_gpu_free(std::ptr::with_exposed_provenance_mut(handle)) };
+        assert_eq!(ctx::get_current().unwrap(), None);
+    });
+    freed.join().unwrap();
+    CudaContext::new(0).unwrap().check_err().expect("every free was made");
 }
 
 #[test]

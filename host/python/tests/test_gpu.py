@@ -196,6 +196,40 @@ def test_tensors_that_cannot_be_read_are_refused_with_the_reason(gpu):
 
 
 @needs_feature
+def test_the_default_stream_works_and_the_current_device_stays(gpu, rng):
+    keys = rng.standard_normal((1, KV_HEADS, DIM)).astype(np.float32)
+    k = Tensor(gpu.memory(keys), keys.shape)
+    queries = rng.standard_normal((1, HEADS, DIM), dtype=np.float32)
+    q, out = (Tensor(gpu.memory(x), queries.shape) for x in (queries, np.zeros_like(queries)))
+    first, other, current = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+    gpu.call("cuStreamSynchronize", gpu.stream)
+    gpu.call("cuCtxGetCurrent", ctypes.byref(first))
+    gpu.call("cuDevicePrimaryCtxRetain", ctypes.byref(other), 1)
+    gpu.call("cuCtxSetCurrent", other)
+
+    def stays():
+        gpu.call("cuCtxGetCurrent", ctypes.byref(current))
+        assert current.value == other.value
+
+    cache = gpu.cache(stream=0)
+    stays()
+    for layer in range(LAYERS):
+        cache.append(layer, [1], k, k)
+        stays()
+    assert k.streams == [1] * 2 * LAYERS, "DLPack's number of the default stream"
+    cache.attend(0, [1], q, out)
+    stays()
+    del cache
+    stays()
+    gpu.call("cuCtxSetCurrent", first)
+    codec = tqkv.Codec("s4", DIM)
+    decoded = codec.decode(codec.encode(keys[0]))
+    got = gpu.read(out.held.data, queries.shape, np.float32)
+    for head in range(HEADS):
+        assert np.abs(got[0, head] - decoded[head * KV_HEADS // HEADS]).max() < 1e-5
+
+
+@needs_feature
 def test_what_a_cache_cannot_be_is_refused(gpu):
     for options, reason in [
         (dict(kv="s4,f16"), "codec f16 has no kernels; expected s2, s3, s4, n4, i8, t2, t3, t4"),

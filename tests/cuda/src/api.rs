@@ -16,9 +16,8 @@ const MEMORY_POOLS: i32 = 115;
 driver! {
     cuInit(_flags: u32) { 0 }
     cuDriverGetVersion(version: *mut i32) {
-        let number = if REFUSES_PTX.get() { 11_060 } else { 12_040 };
         // SAFETY: the caller passes a pointer that can be written.
-        unsafe { put(version, number) };
+        unsafe { put(version, VERSION.get()) };
         0
     }
     cuDeviceGetCount(number: *mut i32) {
@@ -72,7 +71,7 @@ driver! {
     }
     cuCtxGetDevice(device: *mut i32) {
         // SAFETY: the caller passes a pointer that can be written.
-        unsafe { put(device, (CONTEXT_HERE.get() - CONTEXT) as i32) };
+        unsafe { put(device, CONTEXT_HERE.get().wrapping_sub(CONTEXT) as i32) };
         0
     }
     cuCtxSynchronize() {
@@ -84,7 +83,7 @@ driver! {
         })
     }
     cuMemGetInfo_v2(free: *mut usize, total: *mut usize) {
-        let used = with(|machine| machine.memory.values().map(|a| a.bytes.len()).sum::<usize>());
+        let used = with(|machine| machine.used(CONTEXT_HERE.get()));
         // SAFETY: the caller passes a pointer that can be written.
         unsafe { put(free, MEMORY - used) };
         // SAFETY: the caller passes a pointer that can be written.
@@ -102,7 +101,7 @@ driver! {
         0
     }
     cuStreamGetCtx(stream: usize, context: *mut usize) {
-        answer(|machine| {
+        on(stream, |machine, stream| {
             let of = machine.stream(stream)?.context;
             // SAFETY: the caller passes a pointer that can be written.
             unsafe { put(context, of) };
@@ -118,22 +117,26 @@ driver! {
     }
     cuStreamSynchronize(stream: usize) {
         count(|counts| counts.waits += 1);
-        answer(|machine| machine.finish(stream))
+        on(stream, Machine::finish)
     }
-    cuStreamWaitEvent(_stream: usize, event: usize, _flags: u32) {
-        answer(|machine| {
+    cuStreamWaitEvent(stream: usize, event: usize, _flags: u32) {
+        on(stream, |machine, _| {
             let Some(&(of, until)) = machine.events.get(&event) else { return Ok(()) };
             machine.run(of, until)
         })
     }
     cuStreamBeginCapture_v2(stream: usize, _mode: u32) {
-        answer(|machine| {
+        // The default stream cannot be captured.
+        if stream == 0 {
+            return CAPTURE_UNSUPPORTED;
+        }
+        on(stream, |machine, stream| {
             machine.stream(stream)?.capture = Some(Vec::new());
             Ok(())
         })
     }
     cuStreamIsCapturing(stream: usize, status: *mut u32) {
-        answer(|machine| {
+        on(stream, |machine, stream| {
             let is = machine.stream(stream)?.capture.is_some();
             // SAFETY: the caller passes a pointer that can be written.
             unsafe { put(status, u32::from(is)) };
@@ -141,7 +144,7 @@ driver! {
         })
     }
     cuStreamEndCapture(stream: usize, graph: *mut usize) {
-        answer(|machine| {
+        on(stream, |machine, stream| {
             let works = machine.stream(stream)?.capture.take().ok_or(INVALID_VALUE)?;
             let handle = machine.handle();
             machine.graphs.insert(handle, works);
@@ -161,7 +164,7 @@ driver! {
         })
     }
     cuGraphLaunch(exec: usize, stream: usize) {
-        answer(|machine| {
+        on(stream, |machine, stream| {
             let works = machine.graphs.get(&exec).cloned().ok_or(INVALID_HANDLE)?;
             works.iter().for_each(count_launch);
             works.into_iter().try_for_each(|work| machine.ask(stream, work))
@@ -178,7 +181,7 @@ driver! {
     cuEventDestroy_v2(event: usize) { with(|machine| machine.events.remove(&event)); 0 }
     cuEventRecord(event: usize, stream: usize) {
         count(|counts| counts.events += 1);
-        answer(|machine| match machine.stream(stream)?.capture {
+        on(stream, |machine, stream| match machine.stream(stream)?.capture {
             Some(_) => Err(CAPTURE_UNSUPPORTED),
             None => machine.record(event, stream),
         })
@@ -209,6 +212,8 @@ driver! {
         unsafe { put(counts, COUNTS.with_borrow(|counts| *counts)) };
         0
     }
-    // Sets if the calling thread's driver is too old for the kernels.
+    // Sets if the calling thread's driver refuses the kernels.
     tqkv_fake_refuses_ptx(refuses: i32) { REFUSES_PTX.set(refuses != 0); 0 }
+    // Sets the version of the calling thread's driver.
+    tqkv_fake_version(version: i32) { VERSION.set(version); 0 }
 }

@@ -7,6 +7,8 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub(crate) struct Function {
     pub(crate) context: usize,
+    /// The module of the kernel, which must still be loaded when the kernel runs.
+    pub(crate) module: usize,
     pub(crate) kernel: Arc<Kernel>,
     pub(crate) pointers: Vec<bool>,
 }
@@ -22,12 +24,12 @@ pub(crate) struct Launch {
 }
 
 impl Function {
-    /// Reads kernel `name` of a text, if the text has it.
-    pub(crate) fn new(context: usize, text: &str, name: &str) -> Option<Self> {
+    /// Reads kernel `name` of a module's text, if the text has it.
+    pub(crate) fn new(context: usize, (module, text): (usize, &str), name: &str) -> Option<Self> {
         let start = text.find(&format!(".entry {name}("))?;
         let head = text[start..].split(")\n").next()?;
         let parameters = head.lines().filter(|line| line.trim_start().starts_with(".param"));
         let pointers = parameters.map(|line| line.contains(".u64")).collect();
-        Some(Self { context, kernel: Arc::new(Kernel::new(text, name)), pointers })
+        Some(Self { context, module, kernel: Arc::new(Kernel::new(text, name)), pointers })
     }
 }

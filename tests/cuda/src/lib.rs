@@ -40,6 +40,10 @@ pub struct Counts {
     pub warps: u64,
     /// Copies to the device.
     pub copies_in: u64,
+    /// Bytes of these copies.
+    pub bytes_in: u64,
+    /// Bytes of copies from the device.
+    pub bytes_out: u64,
     /// Copies to the device from memory that is not page-locked.
     pub pageable: u64,
     /// Waits for a stream, or for an event that had not happened.

@@ -8,7 +8,7 @@ use std::ffi::{CStr, c_char, c_void};
 driver! {
     cuMemAllocAsync(at: *mut u64, len: usize, stream: usize) {
         count(|counts| counts.allocations += 1);
-        answer(|machine| {
+        on(stream, |machine, stream| {
             let stream = machine.stream(stream)?;
             if stream.capture.is_some() {
                 return Err(CAPTURE_UNSUPPORTED);
@@ -20,13 +20,27 @@ driver! {
             Ok(())
         })
     }
-    cuMemFreeAsync(at: u64, stream: usize) { answer(|machine| machine.ask(stream, Work::Free { at })) }
+    cuMemFreeAsync(at: u64, stream: usize) {
+        on(stream, |machine, stream| {
+            let context = machine.stream(stream)?.context;
+            let (start, _) = machine.locate(at).ok_or(INVALID_VALUE)?;
+            // A stream of another device does not wait for the work that uses the memory.
+            if machine.memory[&start].context != context {
+                eprintln!("the fake driver: memory was freed in the order of another device's stream");
+                return Err(INVALID_VALUE);
+            }
+            machine.ask(stream, Work::Free { at })
+        })
+    }
     cuMemsetD8Async(to: u64, value: u8, len: usize, stream: usize) {
-        answer(|machine| machine.ask(stream, Work::Set { to, value, len }))
+        on(stream, |machine, stream| machine.ask(stream, Work::Set { to, value, len }))
     }
     cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, len: usize, stream: usize) {
-        count(|counts| counts.copies_in += 1);
-        answer(|machine| {
+        count(|counts| {
+            counts.copies_in += 1;
+            counts.bytes_in += len as u64;
+        });
+        on(stream, |machine, stream| {
             let captured = machine.stream(stream)?.capture.is_some();
             if machine.is_pinned(from as usize, len) {
                 return machine.ask(stream, Work::In { to, from: from as usize, len });
@@ -41,7 +55,8 @@ driver! {
         })
     }
     cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, len: usize, stream: usize) {
-        answer(|machine| {
+        count(|counts| counts.bytes_out += len as u64);
+        on(stream, |machine, stream| {
             if machine.is_pinned(to as usize, len) {
                 return machine.ask(stream, Work::Out { to: to as usize, from, len });
             }
@@ -54,7 +69,7 @@ driver! {
         })
     }
     cuMemcpyDtoDAsync_v2(to: u64, from: u64, len: usize, stream: usize) {
-        answer(|machine| machine.ask(stream, Work::Copy { to, from, len }))
+        on(stream, |machine, stream| machine.ask(stream, Work::Copy { to, from, len }))
     }
     cuMemHostAlloc(at: *mut *mut c_void, len: usize, _flags: u32) {
         with(|machine| {
@@ -109,7 +124,7 @@ driver! {
         let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
         answer(|machine| {
             let text = machine.modules.get(&module).ok_or(INVALID_HANDLE)?;
-            let loaded = Function::new(CONTEXT_HERE.get(), text, &name).ok_or(NOT_FOUND)?;
+            let loaded = Function::new(CONTEXT_HERE.get(), (module, text), &name).ok_or(NOT_FOUND)?;
             let handle = machine.handle();
             machine.functions.insert(handle, loaded);
             // SAFETY: the caller passes a pointer that can be written.
@@ -130,7 +145,7 @@ driver! {
         function: usize, x: u32, y: u32, z: u32, width: u32, height: u32, depth: u32, shared: u32,
         stream: usize, parameters: *const *const c_void, _extra: *const c_void
     ) {
-        answer(|machine| {
+        on(stream, |machine, stream| {
             let function = machine.functions.get(&function).cloned().ok_or(INVALID_HANDLE)?;
             if [width, depth, shared] != [32, 1, 0]
                 || !(1..=crate::parse::WARPS).contains(&height)

@@ -98,6 +98,10 @@ pub(crate) fn with<R>(f: impl FnOnce(&mut Machine) -> R) -> R {
 impl Machine {
     /// Runs a launch in the interpreter.
     fn launch(&mut self, launch: &Launch) -> Result<(), Failure> {
+        if !self.modules.contains_key(&launch.function.module) {
+            eprintln!("the fake driver: a kernel was unloaded before it ran");
+            return Err(ILLEGAL_ADDRESS);
+        }
         let mut places = Vec::new();
         let mut arguments = Vec::new();
         for (&value, &is_pointer) in launch.values.iter().zip(&launch.function.pointers) {
@@ -146,9 +150,14 @@ impl Machine {
         0x1000 + self.handles
     }
 
+    /// Bytes that are allocated on a device.
+    pub(crate) fn used(&self, context: usize) -> usize {
+        let here = self.memory.values().filter(|allocation| allocation.context == context);
+        here.map(|allocation| allocation.bytes.len()).sum()
+    }
+
     pub(crate) fn allocate(&mut self, context: usize, len: usize) -> Result<u64, Failure> {
-        let used: usize = self.memory.values().map(|allocation| allocation.bytes.len()).sum();
-        if used + len > MEMORY {
+        if self.used(context) + len > MEMORY {
             return Err(OUT_OF_MEMORY);
         }
         // There is a gap behind each allocation, so that a run over its end finds no other allocation.
@@ -193,6 +202,12 @@ impl Machine {
             }
         }
         Ok(())
+    }
+
+    /// The handle of a context's default stream.
+    pub(crate) fn default_stream(&mut self, context: usize) -> usize {
+        self.streams.entry(context).or_insert_with(|| Stream::new(context));
+        context
     }
 
     pub(crate) fn stream(&mut self, stream: usize) -> Result<&mut Stream, Failure> {

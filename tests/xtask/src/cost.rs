@@ -2,8 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// Path of the committed kernels.
+pub(crate) const FILE: &str = "gpu/ptx/sm_80.ptx";
+
+/// The folder of the assembler's files.
+const FOLDER: &str = "target/ptx-assembled";
 
 /// The text before a kernel's name.
 pub(crate) const ENTRY: &str = ".visible .entry ";
@@ -31,15 +37,21 @@ pub(crate) fn only(text: &str, name: &str) -> String {
     text.split(ENTRY).enumerate().filter(is_kept).map(|(_, kernel)| kernel).collect::<Vec<_>>().join(ENTRY)
 }
 
+/// Path of the machine code that [`assemble`] writes for an architecture.
+pub(crate) fn object(root: &Path, architecture: &str) -> PathBuf {
+    root.join(FOLDER).join(architecture).join("kernels.cubin")
+}
+
+/// Assembles a text and returns the costs of its kernels.
 pub(crate) fn assemble(
     root: &Path,
     ptxas: &Path,
     architecture: &str,
     text: &str,
 ) -> Result<BTreeMap<String, Cost>, String> {
-    let folder = root.join(format!("target/ptx-{architecture}"));
-    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let (input, output) = (folder.join("kernels.ptx"), folder.join("kernels.cubin"));
+    let output = object(root, architecture);
+    let (folder, input) = (output.parent().unwrap_or(root), output.with_extension("ptx"));
+    fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     fs::write(&input, text).map_err(|error| format!("{}: {error}", input.display()))?;
     let result = Command::new(ptxas)
         .args(["-v", &format!("-arch={architecture}"), "-o"])
@@ -49,7 +61,7 @@ pub(crate) fn assemble(
     let report =
         String::from_utf8_lossy(&result.stderr).into_owned() + &String::from_utf8_lossy(&result.stdout);
     if !result.status.success() {
-        return Err(format!("ptxas refuses the {architecture} file:\n{report}"));
+        return Err(format!("ptxas refuses the file for {architecture}:\n{report}"));
     }
     Ok(read_report(&report))
 }

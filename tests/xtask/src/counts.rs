@@ -50,10 +50,10 @@ struct Page {
     products: usize,
 }
 
-/// The tables as Markdown, from the committed text of an architecture.
+/// The tables as Markdown, from the committed text, assembled for an architecture.
 pub(crate) fn tables(root: &Path, ptxas: &Path, architecture: &str) -> Result<String, String> {
     let disassembler = disassembler(root)?;
-    let path = root.join(format!("gpu/ptx/{architecture}.ptx"));
+    let path = root.join(cost::FILE);
     let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     let pages = CODECS.iter().filter(|id| **id != CodecId::N4);
     let pages: Vec<Page> = pages
@@ -115,7 +115,7 @@ fn count(
     let text = with_formats(&cost::only(text, &name), &name, formats).ok_or(format!("{name}: no formats"))?;
     let costs = cost::assemble(root, ptxas, architecture, &text)?;
     let Cost { registers, .. } = *costs.get(&name).ok_or(format!("{name}: not assembled"))?;
-    let object = root.join(format!("target/ptx-{architecture}/kernels.cubin"));
+    let object = cost::object(root, architecture);
     let output = Command::new(disassembler).arg("-c").arg(object).output();
     let output = output.map_err(|error| format!("{}: {error}", disassembler.display()))?;
     if !output.status.success() {

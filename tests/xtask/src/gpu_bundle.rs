@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 /// The scripts and their data, by their names in the bundle.
-const TEXTS: [(&str, &str); 12] = [
+const TEXTS: [(&str, &str); 11] = [
     ("README.md", include_str!("gpu_bundle/README.md")),
     ("common.sh", include_str!("gpu_bundle/common.sh")),
     ("1-first-launch.sh", include_str!("gpu_bundle/1-first-launch.sh")),
@@ -18,7 +18,6 @@ const TEXTS: [(&str, &str); 12] = [
     ("7-baseline.sh", include_str!("gpu_bundle/7-baseline.sh")),
     ("sdpa.py", include_str!("gpu_bundle/sdpa.py")),
     ("sm_80.ptx", include_str!("../../../gpu/ptx/sm_80.ptx")),
-    ("sm_90.ptx", include_str!("../../../gpu/ptx/sm_90.ptx")),
 ];
 
 #[derive(clap::Args)]
@@ -146,7 +145,7 @@ mod tests {
         let script = TEXTS.iter().find(|(name, _)| *name == "6-tune.sh").unwrap().1;
         let start = script.find("awk -v limit=\"$limit\" '").unwrap() + "awk -v limit=\"$limit\" '".len();
         let program = &script[start..start + script[start..].find('\'').unwrap()];
-        let ptx = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../gpu/ptx/sm_90.ptx");
+        let ptx = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../gpu/ptx/sm_80.ptx");
         let variant = |limit: &str| {
             let output =
                 Command::new("awk").args(["-v", &format!("limit={limit}"), program]).arg(&ptx).output();

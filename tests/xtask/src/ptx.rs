@@ -1,6 +1,6 @@
-//! Builds the GPU kernels to PTX, compares them with the committed files, and audits the output of `ptxas`.
-//! It needs the components rust-src, llvm-tools and llvm-bitcode-linker, and Python with pip for `ptxas`. It
-//! needs no GPU and no CUDA installation.
+//! Builds the GPU kernels to PTX, compares the text with the committed file, and audits the output of
+//! `ptxas`. It needs the components rust-src, llvm-tools and llvm-bitcode-linker, and Python with pip for
+//! `ptxas`. It needs no GPU and no CUDA installation.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -9,11 +9,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use crate::cost::{Cost, ENTRY, assemble, only};
+use crate::cost::{Cost, ENTRY, FILE, assemble, only};
 use crate::{counts, wheel};
 
-/// Architectures with a committed file.
-const ARCHITECTURES: [&str; 2] = ["sm_80", "sm_90"];
+/// The architecture of the committed file. Later ones run it too.
+const BUILT: &str = "sm_80";
+
+/// The folder of the build.
+const FOLDER: &str = "target/ptx";
+
+/// Architectures for which the audit looks at every kernel.
+const AUDITED: [&str; 2] = [BUILT, "sm_90"];
 
 /// The assembler, from the Python package index.
 const PTXAS_PACKAGE: &str = "nvidia-cuda-nvcc==13.0.88";
@@ -24,7 +30,7 @@ const PTXAS_FOLDER: &str = "target/ptxas";
 /// The program in that folder.
 const PTXAS_PROGRAM: &str = "nvidia/cu13/bin/ptxas";
 
-/// Later architectures that run a committed file. The file must assemble for them too.
+/// Later architectures. The file must assemble for them too.
 const LATER: [&str; 2] = ["sm_100", "sm_120"];
 
 /// Directives that rustc cannot write, and the start of the names of their kernels. With 168 registers, three
@@ -35,7 +41,7 @@ const DIRECTIVES: [(&str, &str); 2] =
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Compare with the committed files instead of writing them
+    /// Compare with the committed file instead of writing it
     #[arg(long)]
     check: bool,
     /// Print the registers of every kernel
@@ -61,29 +67,30 @@ fn build_all(args: &Args) -> Result<(), String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).ok_or("no workspace root")?;
     let ptxas = ptxas(root)?;
     if args.counts {
-        print!("{}", counts::tables(root, &ptxas, "sm_90")?);
+        print!("{}", counts::tables(root, &ptxas, AUDITED[1])?);
         return Ok(());
     }
-    // To the compiler, each architecture is one unit and takes one processor, so both build in parallel.
-    let made = |architecture| {
-        let text = normalise(&build(root, architecture)?);
-        Ok::<_, String>((assemble(root, &ptxas, architecture, &text)?, text))
-    };
+    let text = normalise(&build(root)?);
+    let faults = audit_text(&text, root);
+    if !faults.is_empty() {
+        return Err(faults.join("\n"));
+    }
+    write_or_compare(&root.join(FILE), &text, args.check)?;
+    // The assembler takes one processor, so architectures are assembled side by side.
     let made = std::thread::scope(|scope| {
-        let threads = ARCHITECTURES.map(|architecture| scope.spawn(move || made(architecture)));
-        threads.map(|thread| thread.join().unwrap_or_else(|_| Err("a build panicked".into())))
+        let threads = AUDITED.map(|architecture| {
+            let (ptxas, text) = (&ptxas, &text);
+            scope.spawn(move || costs(root, ptxas, architecture, text))
+        });
+        threads.map(|thread| thread.join().unwrap_or_else(|_| Err("an assembler panicked".into())))
     });
     let mut all = Vec::new();
-    for (architecture, made) in ARCHITECTURES.into_iter().zip(made) {
-        let (mut costs, text) = made?;
-        costs.extend(costs_by_format(root, &ptxas, architecture, &text)?);
-        costs.extend(costs_of_pairs(root, &ptxas, architecture, &text)?);
-        let mut faults = audit_text(&text, root);
-        faults.extend(audit_costs(&costs));
+    for (architecture, made) in AUDITED.into_iter().zip(made) {
+        let costs = made?;
+        let faults = audit_costs(&costs);
         if !faults.is_empty() {
             return Err(format!("{architecture}: {}", faults.join("\n")));
         }
-        write_or_compare(&root.join(format!("gpu/ptx/{architecture}.ptx")), &text, args.check)?;
         println!("{architecture}: {} kernels, no stack, no spills", costs.len());
         if args.registers {
             for (name, cost) in &costs {
@@ -91,13 +98,24 @@ fn build_all(args: &Args) -> Result<(), String> {
             }
         }
         all.push(costs);
-        if architecture == ARCHITECTURES[1] {
-            for later in LATER {
-                assemble(root, &ptxas, later, &text)?;
-            }
-        }
+    }
+    for later in LATER {
+        assemble(root, &ptxas, later, &text)?;
     }
     write_or_compare(&root.join("gpu/ptx/REGISTERS.md"), &register_table(&all), args.check)
+}
+
+/// Costs of all kernels, those that caches get in another form included.
+fn costs(
+    root: &Path,
+    ptxas: &Path,
+    architecture: &str,
+    text: &str,
+) -> Result<BTreeMap<String, Cost>, String> {
+    let mut costs = assemble(root, ptxas, architecture, text)?;
+    costs.extend(costs_by_format(root, ptxas, architecture, text)?);
+    costs.extend(costs_of_pairs(root, ptxas, architecture, text)?);
+    Ok(costs)
 }
 
 /// Writes a file with this text, or with `check` compares the file with it.
@@ -111,16 +129,17 @@ fn write_or_compare(path: &Path, text: &str, check: bool) -> Result<(), String> 
     }
 }
 
-/// The registers of every kernel, one row for all head dims. `all` has one entry per architecture.
+/// The registers of every kernel, one row for all head dims. `all` has one entry per architecture of the
+/// audit.
 fn register_table(all: &[BTreeMap<String, Cost>]) -> String {
     let assembler = PTXAS_PACKAGE.rsplit('=').next().unwrap_or_default();
     let head_dims = tqkv_gpu::HEAD_DIMS;
     let mut text = format!(
-        "# Registers of the GPU kernels\n\n{}, ptxas {assembler}; all {} kernels of both: 0 bytes of stack, 0 spills, \
-         0 calls.\nAttention on tensor cores: formats are constants; the maximum over pairs of equal formats, \
+        "# Registers of the GPU kernels\n\n{}, ptxas {assembler}; all {} kernels on both: 0 bytes of stack, 0 spills, \
+         no call in the text.\nAttention on tensor cores: formats are constants; the maximum over pairs of equal formats, \
          and over pairs with the last format.\nEncoders: keys and values side by side, as one kernel, both of this codec; the last codec also \
          with the first.\nWritten by `cargo xtask ptx`.\n\n| kernel |{}\n| --- |{}\n",
-        ARCHITECTURES.join(" / "),
+        AUDITED.join(" / "),
         kernels().len(),
         head_dims.map(|dim| format!(" d{dim} |")).concat(),
         " --- |".repeat(head_dims.len()),
@@ -178,8 +197,8 @@ fn kernels() -> Vec<String> {
 }
 
 /// Compiles the device crate and returns the linker's text.
-fn build(root: &Path, architecture: &str) -> Result<String, String> {
-    let target = root.join(format!("target/ptx-{architecture}"));
+fn build(root: &Path) -> Result<String, String> {
+    let target = root.join(FOLDER);
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
     cargo.current_dir(root).args([
         "rustc",
@@ -203,11 +222,11 @@ fn build(root: &Path, architecture: &str) -> Result<String, String> {
     }
     // Jump threading may move a shuffle into a branch, because MIR passes do not know that its intrinsic is
     // convergent. Only LLVM knows it.
-    let flags = [format!("-Ctarget-cpu={architecture}"), "-Zmir-enable-passes=-JumpThreading".to_owned()];
+    let flags = [format!("-Ctarget-cpu={BUILT}"), "-Zmir-enable-passes=-JumpThreading".to_owned()];
     cargo.env("RUSTC_BOOTSTRAP", "1").env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
     let status = cargo.status().map_err(|error| format!("cargo: {error}"))?;
     if !status.success() {
-        return Err(format!("the kernels do not build for {architecture}"));
+        return Err("the kernels do not build".to_owned());
     }
     let path = target.join("nvptx64-nvidia-cuda/ptx/tqkv_gpu_kernels.ptx");
     fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))

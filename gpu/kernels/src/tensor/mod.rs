@@ -30,7 +30,7 @@ mod tile;
 mod values;
 
 use crate::args::Attend;
-use crate::attend::{LOWEST, PARTIAL_HEADER, Share, share_pages};
+use crate::attend::{LOWEST, PARTIAL_HEADER, Share, entry};
 use crate::page;
 use crate::rows::Pool;
 use crate::threads::{Threads, load_half};
@@ -77,14 +77,14 @@ pub fn attend<T: Threads, const G: usize, const TRELLIS: bool, const SLICE: usiz
     args: Attend<T::Memory>,
 ) {
     const { assert!(SLICE == slice(G, TRELLIS)) };
-    let Attend { parts, num_kv_heads, group, .. } = args;
-    let Share { part, chunk, kv_head, row: query } = share;
+    let Attend { num_kv_heads, group, .. } = args;
+    let Share { part, chunk, kv_head } = share;
+    let Some((query, pages)) = entry::<T>(args.list, part) else { return };
     let (keys, values) = (Pool::<T>::keys(&args), Pool::<T>::values(&args));
     let dim = 32 * G as u32;
     // For scalar codes the format is the width. This saves a register.
     let bits = |pool: &Pool<T>| if TRELLIS { page::bits(pool.format) } else { pool.format };
     let (sequence, length) = (T::read(args.sequence_of, 4 * query), T::read(args.lengths, 4 * query));
-    let pages = share_pages(length, part, parts);
     let homes = |page: u32| -> Homes<T::Memory> {
         let id = T::read(args.page_table, 4 * (sequence * args.max_pages + page));
         [&keys, &values]
@@ -100,9 +100,9 @@ pub fn attend<T: Threads, const G: usize, const TRELLIS: bool, const SLICE: usiz
         ask(next);
     }
 
-    let head = query * num_kv_heads * group + kv_head * group + chunk * HEADS;
+    let (all_heads, head) = (num_kv_heads * group, kv_head * group + chunk * HEADS);
     let heads = u32::min(group - chunk * HEADS, HEADS);
-    let place = T::at(args.queries, u64::from(head) * u64::from(4 * dim));
+    let place = T::at(args.queries, u64::from(query * all_heads + head) * u64::from(4 * dim));
     let queries = Queries::<T>::load::<G>(place, heads - 1, keys.format);
     let (key_planes, value_planes) = (keys.planes(), values.planes());
     let unit = T::map(queries.unit, |unit| unit * key_planes.unit);
@@ -157,6 +157,6 @@ pub fn attend<T: Threads, const G: usize, const TRELLIS: bool, const SLICE: usiz
         });
     }
     let stride = 4 * (PARTIAL_HEADER + dim);
-    let partials = T::at(args.partials, u64::from(head * parts + part) * u64::from(stride));
-    running.write::<G>(values.format, heads, parts * stride, partials);
+    let partials = T::at(args.partials, u64::from(part * all_heads + head) * u64::from(stride));
+    running.write::<G>(values.format, heads, stride, partials);
 }

@@ -75,7 +75,9 @@ impl<T: Threads> Queries<T> {
                 });
             }
         });
-        let unit = T::map(largest, |m| m / LARGEST_QUERY);
+        // A maximum skips NaN, and the digits of NaN are those of 0. If one coordinate of a rotated query is
+        // not finite, all are NaN, and then so is the unit.
+        let unit = T::zip(largest, values[0], |m, v| m / LARGEST_QUERY + 0.0 * v[0]);
         let of_head = |value| shuffle_f32::<T>(value, T::map(column::<T>(), |head| 8 * head));
         Self { digits, last, unit: of_head(unit) }
     }

@@ -134,7 +134,7 @@ impl<T: Threads> Running<T> {
         });
     }
 
-    /// Writes the partial results of the chunk's heads below `heads`, at `bytes` from one head to the next.
+    /// Writes the partial results of the chunk's heads below `heads`, which are `bytes` apart.
     #[inline(always)]
     pub(super) fn write<const G: usize>(self, format: u32, heads: u32, bytes: u32, partials: T::Memory) {
         let sum = over_rows::<T>(self.sum, |a, b| a + b);

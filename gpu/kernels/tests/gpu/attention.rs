@@ -85,7 +85,23 @@ fn tensor_of(keys: &Side, values: &Side) -> Kernel {
     Kernel::Tensor([keys, values].iter().any(|side| page::is_trellis(side.format)))
 }
 
-/// Runs the rotation, attention in `parts` parts, and the merge.
+/// The list of parts of rows of these lengths, each in `parts` parts; then the first part of each row and the
+/// number of parts. Behind the parts of a row is an entry without work.
+pub(crate) fn list_of(lengths: &[u32], parts: u32) -> (Vec<u32>, Vec<u32>) {
+    let (mut list, mut first) = (Vec::new(), vec![0]);
+    for (row, length) in (0..).zip(lengths) {
+        let pages = length.div_ceil(page::SLOTS);
+        let each = pages.div_ceil(parts);
+        for part in 0..parts {
+            list.extend([row, u32::min(part * each, pages), u32::min((part + 1) * each, pages)]);
+        }
+        first.push(list.len() as u32 / 3);
+    }
+    list.extend([attend::UNUSED; 6]);
+    (list, first)
+}
+
+/// Runs the rotation, attention in `parts` parts per row, and the merge.
 fn run(
     scene: &Scene,
     dim: usize,
@@ -102,15 +118,20 @@ fn run(
     let factor = scale / (dim as f32).sqrt() * std::f32::consts::LOG2_E;
     let queries = rotate(dim, &signs, queries, rotated, factor);
     let count = scene.lengths.len() as u32 * scene.num_kv_heads * group;
-    let partials = Buffer::garbage((count * parts * (PARTIAL_HEADER + dim as u32) * 4) as usize);
+    let heads = scene.num_kv_heads * group;
     let page_table = Buffer::from_u32(&scene.page_table);
     // The rows are the sequences in reverse, so that a mix-up of the two shows.
     let sequences: Vec<u32> = (0..scene.lengths.len() as u32).rev().collect();
     let lengths: Vec<u32> = scene.lengths.iter().rev().copied().collect();
+    let (list, first_part) = list_of(&lengths, parts);
+    let entries = list.len() as u32 / 3;
+    let partials = Buffer::garbage((entries * heads * (PARTIAL_HEADER + dim as u32) * 4) as usize);
+    let (list, first_part) = (Buffer::from_u32(&list), Buffer::from_u32(&first_part));
     let (sequence_of, lengths) = (Buffer::from_u32(&sequences), Buffer::from_u32(&lengths));
     let out = Buffer::garbage(4 * count as usize * dim);
     let args = Attend {
-        parts,
+        parts: entries,
+        list: list.place(),
         queries: queries.place(),
         num_kv_heads: scene.num_kv_heads,
         group,
@@ -127,28 +148,27 @@ fn run(
         partials: partials.place(),
     };
     let chunks = group.div_ceil(kernel.heads());
-    for row in 0..scene.lengths.len() as u32 {
-        for kv_head in 0..scene.num_kv_heads {
-            for (chunk, part) in (0..chunks).flat_map(|chunk| (0..parts).map(move |part| (chunk, part))) {
-                let share = Share { part, chunk, kv_head, row };
-                with_groups!(dim, G => match kernel {
-                    Kernel::Codes => attend::attend::<Emulated<'_>, Codes, G, 1>(share, args),
-                    Kernel::Halves(1) => attend::attend::<Emulated<'_>, Halves, G, 1>(share, args),
-                    Kernel::Halves(_) => attend::attend::<Emulated<'_>, Halves, G, 2>(share, args),
-                    Kernel::Tensor(false) => {
-                        tensor::attend::<Emulated<'_>, G, false, { tensor::slice(G, false) }>(share, args);
-                    }
-                    Kernel::Tensor(true) => {
-                        tensor::attend::<Emulated<'_>, G, true, { tensor::slice(G, true) }>(share, args);
-                    }
-                });
-            }
+    for kv_head in 0..scene.num_kv_heads {
+        for (chunk, part) in (0..chunks).flat_map(|chunk| (0..entries).map(move |part| (chunk, part))) {
+            let share = Share { part, chunk, kv_head };
+            with_groups!(dim, G => match kernel {
+                Kernel::Codes => attend::attend::<Emulated<'_>, Codes, G, 1>(share, args),
+                Kernel::Halves(1) => attend::attend::<Emulated<'_>, Halves, G, 1>(share, args),
+                Kernel::Halves(_) => attend::attend::<Emulated<'_>, Halves, G, 2>(share, args),
+                Kernel::Tensor(false) => {
+                    tensor::attend::<Emulated<'_>, G, false, { tensor::slice(G, false) }>(share, args);
+                }
+                Kernel::Tensor(true) => {
+                    tensor::attend::<Emulated<'_>, G, true, { tensor::slice(G, true) }>(share, args);
+                }
+            });
         }
     }
     let args = AttendMerge {
         count,
+        heads,
         partials: partials.place(),
-        parts,
+        first_part: first_part.place(),
         signs: signs.place(),
         rotated: u32::from(rotated),
         out: out.place(),
@@ -169,14 +189,16 @@ fn results_are_rounded_to_the_type_asked_for() {
     }
     // One value is NaN, and one is beyond every half.
     (partials[PARTIAL_HEADER as usize], partials[1000]) = (f32::NAN, 1e30);
+    let first_part = Buffer::from_u32(&(0..=count).map(|row| row * parts).collect::<Vec<_>>());
     let (partials, signs) =
         (Buffer::from_f32(&partials), signs(&AnyCodec::new(CodecId::S4, dim, Options::DEFAULT).unwrap()));
     let run = |kind| {
         let out = Buffer::garbage((count * encode::element::bytes(kind)) as usize * dim);
         let args = AttendMerge {
             count,
+            heads: 1,
             partials: partials.place(),
-            parts,
+            first_part: first_part.place(),
             signs: signs.place(),
             rotated: 1,
             out: out.place(),
@@ -328,6 +350,50 @@ fn the_f16_baseline_attends_as_f64_does() {
                 [(1, (Halves(1), 2)), (3, (Halves(2), 3)), (4, (Halves(2), 2)), (4, (Halves(1), 3))]
             {
                 check(&scene, dim, group, &keys, &values, shape);
+            }
+        }
+    });
+}
+
+/// A query with one coordinate that is not finite gives NaN in all its results, and the other heads are as
+/// they were. A sequence without tokens still gives zeros.
+fn check_not_finite(scene: &Scene, dim: usize, group: u32, keys: &Side, values: &Side, kernel: Kernel) {
+    let heads = (scene.num_kv_heads * group) as usize;
+    let queries = Gaussian::new(8).vector(scene.lengths.len() * heads * dim);
+    let good = run(scene, dim, group, &queries, keys, values, (kernel, 3));
+    for (i, bad) in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY].into_iter().enumerate() {
+        let mut queries = queries.clone();
+        let is_bad = |row: usize| row % heads == i % heads;
+        for (row, query) in queries.chunks_exact_mut(dim).enumerate().filter(|(row, _)| is_bad(*row)) {
+            query[(17 * row + 5) % dim] = bad;
+        }
+        let out = run(scene, dim, group, &queries, keys, values, (kernel, 3));
+        for (row, (got, good)) in out.chunks_exact(dim).zip(good.chunks_exact(dim)).enumerate() {
+            let is_empty = scene.lengths[scene.lengths.len() - 1 - row / heads] == 0;
+            let name = format!("{kernel:?}, format {}, row {row}, {bad}: {got:?}", keys.format);
+            if is_bad(row) && !is_empty {
+                assert!(got.iter().all(|v| v.is_nan()), "{name}");
+            } else {
+                assert_eq!(got, good, "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_query_that_is_not_finite_shows_in_every_kernel() {
+    with_stack(|| {
+        use CodecId::{F16, S4, T2};
+        let dim = 64;
+        let scene = Scene::new(&[0, 3, 70], 1);
+        for (id, kernels) in [
+            (S4, &[Kernel::Codes, Kernel::Tensor(false), Kernel::Tensor(true)][..]),
+            (T2, &[Kernel::Codes, Kernel::Tensor(true)]),
+            (F16, &[Kernel::Halves(1), Kernel::Halves(2)]),
+        ] {
+            let (keys, values) = (side(&scene, dim, id, 1), side(&scene, dim, id, 2));
+            for &kernel in kernels {
+                check_not_finite(&scene, dim, 3, &keys, &values, kernel);
             }
         }
     });

@@ -155,4 +155,15 @@ fn reads(id: CodecId, dim: usize) {
         codec.scores(query, &blocks[at..at + codec.block_bytes()], &mut want);
         assert_eq!(score.to_bits(), want[0].to_bits(), "{} at {dim}, score {i}", id.name());
     }
+
+    // A value that is not finite, or that overflows in the rotation, makes all scores of its head NaN.
+    for bad in [one_hot(dim, 3, f32::INFINITY), one_hot(dim, 9, f32::NAN), vec![f32::MAX; dim]] {
+        let queries = [&bad, &queries[dim..]].concat();
+        let rotated = rotate(dim, &signs, &queries, true, 1.0 / dim as f32);
+        assert!(rotated.floats()[..dim].iter().all(|v| v.is_nan()), "{bad:?}");
+        let got = scene.scores(&codec, &rotated, heads as u32, &pool, 1);
+        for (i, (got, &before)) in got.into_iter().zip(&scores).enumerate() {
+            assert!(if i % heads == 0 { got.is_nan() } else { got == before }, "score {i}: {got}, {bad:?}");
+        }
+    }
 }

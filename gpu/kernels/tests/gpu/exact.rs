@@ -4,7 +4,7 @@
 //! vector. So this file repeats the definition in integers, with the levels from the portable codec's dot
 //! product.
 
-use crate::attention::{Side, with_stack};
+use crate::attention::{Side, list_of, with_stack};
 use crate::scene::Scene;
 use crate::warp::{Buffer, Emulated};
 use tqkv_core::{AnyCodec, CodecId, Options};
@@ -65,8 +65,11 @@ fn maxima(scene: &Scene, dim: usize, queries: &[f32], keys: &Side, values: &Side
     let (partials, queries) = (Buffer::garbage(4 * count as usize * stride), Buffer::from_f32(queries));
     let (page_table, lengths) = (Buffer::from_u32(&scene.page_table), Buffer::from_u32(&scene.lengths));
     let sequence_of = Buffer::from_u32(&(0..scene.lengths.len() as u32).collect::<Vec<_>>());
+    let (list, _) = list_of(&scene.lengths, 1);
+    let list = Buffer::from_u32(&list);
     let args = Attend {
-        parts: 1,
+        parts: scene.lengths.len() as u32,
+        list: list.place(),
         queries: queries.place(),
         num_kv_heads: 1,
         group: GROUP,
@@ -82,8 +85,8 @@ fn maxima(scene: &Scene, dim: usize, queries: &[f32], keys: &Side, values: &Side
         lengths: lengths.place(),
         partials: partials.place(),
     };
-    for row in 0..scene.lengths.len() as u32 {
-        let share = Share { part: 0, chunk: 0, kv_head: 0, row };
+    for part in 0..scene.lengths.len() as u32 {
+        let share = Share { part, chunk: 0, kv_head: 0 };
         with_groups!(dim, G => if page::is_trellis(keys.format) {
             tensor::attend::<Emulated<'_>, G, true, { tensor::slice(G, true) }>(share, args);
         } else {

@@ -105,6 +105,7 @@ impl Scene {
         let position_of = Buffer::from_u32(&self.position_of);
         let page_table = Buffer::from_u32(&self.page_table);
         let outcome = Buffer::garbage(4 * (tokens * heads) as usize);
+        let refused = Buffer::from_u32(&[0]);
         let workspace = match codec.trellis() {
             Some(_) => workspace_bytes(codec.dim() as u32) * tokens * heads,
             None => 0,
@@ -126,6 +127,7 @@ impl Scene {
             pool: pool.place(),
             workspace: workspace.place(),
             outcome: outcome.place(),
+            refused: refused.place(),
         };
         // Launches are rounded up to whole blocks, so some warps have no work.
         for warp in 0..tokens * heads + 3 {
@@ -133,7 +135,10 @@ impl Scene {
                 encode::encode_append::<Emulated<'_>, C, G>(warp, args)
             });
         }
-        outcome.words()
+        let outcomes = outcome.words();
+        let any = outcomes.iter().any(|&outcome| outcome != encode::status::DONE);
+        assert_eq!(refused.words(), [u32::from(any)], "one word says if a vector was refused");
+        outcomes
     }
 
     /// Runs `decode_pages` over one sequence and returns the bytes of `[tokens, num_kv_heads, dim]`.

@@ -14,7 +14,12 @@ class GpuCache:
     Keys, values, queries and `out` are contiguous tensors on that GPU with DLPack (`__dlpack__`: PyTorch, CuPy, JAX), of float32,
     float16 or bfloat16. Keys and values are `[tokens, num_kv_heads, head_dim]`, queries and `out` `[tokens, num_heads, head_dim]`.
     Nothing is copied, and results are written into `out`. All work runs in the order of `stream`, the number of a CUDA stream
-    (`torch.cuda.current_stream().cuda_stream`); 0 is the default stream. The stream must exist as long as the cache.
+    (`torch.cuda.current_stream().cuda_stream`); 0 is the default stream, which graphs cannot capture. The stream must exist as long as
+    the cache. The current device of the caller stays as it is.
+
+    `attend`, `append_step`, `attend_step`, `keys` and `values` return before the GPU has read or written their tensors. A library may give
+    the memory of a tensor that you drop to another tensor, unless both are of the cache's stream. So keep such tensors, for example
+    `q.half()`, until the stream has passed the call, or call PyTorch's `record_stream` on them. `end_step` waits for the whole step.
 
     `kv` takes the codecs `s2 s3 s4 n4 i8 t2 t3 t4`. Every token is encoded as it is appended: unlike `KvCache`, this cache has no
     sinks, no hot window and no centring. The package has this class if it was built with the feature `cuda`
@@ -69,7 +74,7 @@ class GpuCache:
         self._native.append(layer, sequences, k, v)
 
     def attend(self, layer: int, sequences: Sequence[int], q: Any, out: Any) -> None:
-        """Attends from the newest token of each of `sequences`. Does not wait."""
+        """Attends from the newest token of each of `sequences`. A query that is not finite gives NaN. Does not wait."""
         self._native.attend(layer, sequences, q, out)
 
     def begin_step(self, sequences: Sequence[int]) -> None:
@@ -90,7 +95,8 @@ class GpuCache:
         self._native.end_step()
 
     def reserve(self, tokens: int) -> None:
-        """Allocates memory for steps of up to `tokens` tokens, so that CUDA graphs can contain their launches."""
+        """Allocates memory for steps of up to `tokens` tokens, so that CUDA graphs can contain their launches. The memory stays
+        until the cache is gone. A larger step is refused later."""
         self._native.reserve(tokens)
 
     def fork(self, source: int, to: int, tokens: int) -> None:
