@@ -28,7 +28,10 @@ fn assert_scale(codec: &AnyCodec, x: &[f32], block: &[u8]) {
     }
     let mut y = vec![0.0; x.len()];
     codec.decode(block, &mut y).expect("a block of the encoder's");
-    let (own, got, cross) = (energy(x), energy(&y), dot(x, &y));
+    let (own, got, cross) = match codec.weights() {
+        None => (energy(x), energy(&y), dot(x, &y)),
+        Some(weights) => weighted(codec, x, block, weights.values),
+    };
     let near = |a: f64, b: f64| (a - b).abs() <= 3e-3 * b;
     let kept = match codec.options().scale_mode {
         // The norm, or the scale that a search for less error took instead.
@@ -39,6 +42,20 @@ fn assert_scale(codec: &AnyCodec, x: &[f32], block: &[u8]) {
         ScaleMode::Mmse => near(cross, got) && own - 2.0 * cross + got <= 1.0001 * own,
     };
     assert!(kept, "{}: energy {own}, decoded {got}, product {cross}", told(codec));
+}
+
+/// The energy of `x`, that of its block and their product, weighted by quarters where they were encoded.
+fn weighted(codec: &AnyCodec, x: &[f32], block: &[u8], weights: [f32; 4]) -> (f64, f64, f64) {
+    let width = x.len() / 4;
+    let (mut own, mut got) = (vec![0.0; x.len()], vec![0.0; x.len()]);
+    codec.rotate_query(x, &mut own);
+    own.iter_mut().for_each(|v| *v *= x.len() as f32);
+    codec.decode_rotated(block, &mut got);
+    let root = |y: &[f32]| -> Vec<f32> {
+        y.iter().enumerate().map(|(i, v)| v * weights[i / width].sqrt()).collect()
+    };
+    let (own, got) = (root(&own), root(&got));
+    (energy(&own), energy(&got), dot(&own, &got))
 }
 
 fn assert_steps(codec: &AnyCodec, x: &[f32], block: &[u8]) {

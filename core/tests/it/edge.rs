@@ -255,13 +255,17 @@ fn names_and_codes_are_unique_and_stable() {
     }
     assert_eq!(bytes("s3", 80), Some(32));
     assert_eq!(bytes("q4_0", 80), None);
+    assert_eq!([bytes("m2", 128), bytes("m3", 128)], [Some(34), Some(50)]);
+    for dim in HEAD_DIMS {
+        assert_eq!(bytes("m2", dim).is_some(), dim.is_power_of_two() && dim >= 64, "{dim}");
+    }
 }
 
 #[test]
 fn errors_say_what_is_accepted() {
     let blocks = [
         (BlockError::Shape(ShapeError::UnsupportedHeadDim), "multiples of 16 from 16 to 1024"),
-        (BlockError::Shape(ShapeError::UnsupportedCodec), "multiple of 32"),
+        (BlockError::Shape(ShapeError::UnsupportedCodec), "a power of two from 64"),
         (BlockError::Decode(DecodeError::WrongLength), "head_dim values"),
         (BlockError::Decode(DecodeError::NonFiniteScale), "finite f16"),
         (BlockError::Encode(EncodeError::NonFinite), "only finite"),
@@ -283,7 +287,9 @@ fn a_vector_made_against_the_signs_is_not_stretched_without_end() {
                 (0..dim).map(|i| if codec.signs().is_negative(i) { -1.0 } else { 1.0 }).collect();
             let out = round_trip(&codec, &x);
             let stretch = dot(&out, &out) / dot(&x, &x);
-            assert!(stretch < 4.01, "{} {dim}: {stretch}", codec.id().name());
+            // The weights of quarters share the bound.
+            let most = if codec.id().rotates_quarters() { 8.0 } else { 4.01 };
+            assert!(stretch < most, "{} {dim}: {stretch}", codec.id().name());
         }
     }
 }

@@ -451,6 +451,7 @@ impl CacheSpec {
                 LayerKind::Sliding(_) | LayerKind::Full | LayerKind::None => {}
             }
             self.check_tiers(layer)?;
+            self.check_quarters(layer)?;
         }
         if !(0.0..1.0).contains(&self.sparse_values) {
             return bad(format!(
@@ -508,6 +509,19 @@ impl CacheSpec {
         Ok(())
     }
 
+    /// Refuses codes of quarters where no map puts the energy of the logits into the first quarter.
+    fn check_quarters(&self, layer: usize) -> Result<(), CacheError> {
+        let (key, value) = self.codecs_at(layer);
+        let why = if value.rotates_quarters() {
+            format!("{} is not valid for values: expected a codec of one width, such as t2", value.name())
+        } else if key.rotates_quarters() {
+            format!("{} is not valid for keys without a map: expected map=pairs or map=full", key.name())
+        } else {
+            return Ok(());
+        };
+        Err(CacheError::BadSpec(why))
+    }
+
     /// Refuses tiers that the pages of a layer cannot move through.
     fn check_tiers(&self, layer: usize) -> Result<(), CacheError> {
         let (mut key, mut value) = self.codecs_at(layer);
@@ -542,6 +556,8 @@ fn check_demotion(warm: CodecId, cold: CodecId, dim: usize) -> Result<(), CacheE
     let trellis = |id: CodecId| id.trellis().is_some();
     let refused = if cold == warm {
         return Ok(());
+    } else if cold.rotates_quarters() || warm.rotates_quarters() {
+        "codes of quarters are not encoded again"
     } else if cold.is_rotated() != warm.is_rotated() {
         "both must be rotated or both unrotated"
     } else if cold.block_bytes(dim) >= warm.block_bytes(dim) {
