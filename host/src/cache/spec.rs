@@ -73,7 +73,8 @@ pub enum Arithmetic {
 /// A map has a factor per RoPE pair of a KV head. Keys are multiplied by it before encoding and queries are
 /// divided, so that the error falls where queries look least. It is learnt from the first 128 keys behind the
 /// sinks and from the queries at 64 positions there; until then keys wait uncompressed. A head that saw fewer
-/// than 16 of these queries has no map. Rotated codes alone use it ([`CodecId::is_rotated`]).
+/// than 16 of these queries has no map. Rotated codes alone use it ([`CodecId::is_rotated`]). Keys in `m2`
+/// and `m3` need it; it orders their pairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeyMap {
     /// Keys are encoded as they are.
@@ -509,13 +510,17 @@ impl CacheSpec {
         Ok(())
     }
 
-    /// Refuses codes of quarters where no map puts the energy of the logits into the first quarter.
+    /// Refuses codes of quarters where no map puts the energy of the logits into the first quarter. Latent
+    /// vectors are values, so they have no map.
     fn check_quarters(&self, layer: usize) -> Result<(), CacheError> {
         let (key, value) = self.codecs_at(layer);
-        let why = if value.rotates_quarters() {
-            format!("{} is not valid for values: expected a codec of one width, such as t2", value.name())
-        } else if key.rotates_quarters() {
-            format!("{} is not valid for keys without a map: expected map=pairs or map=full", key.name())
+        let one_width = "expected a codec of one width, such as t2";
+        let why = if value.rotates_quarters() && self.position_dim == 0 {
+            format!("{} is not valid for values: {one_width}", value.name())
+        } else if key.rotates_quarters() && self.position_dim > 0 {
+            format!("{} is not valid for latent vectors: {one_width}", key.name())
+        } else if key.rotates_quarters() && self.key_map == KeyMap::Off {
+            format!("{} is not valid for keys without a map: expected map=pairs", key.name())
         } else {
             return Ok(());
         };
