@@ -2,8 +2,9 @@
 
 use tqkv::cache::{CacheSpec, KvCache};
 use tqkv_core::unstable::trellis::{Quarters, Trellis};
-use tqkv_core::{AnyCodec, CodecId, HEAD_DIMS, Options};
+use tqkv_core::{AnyCodec, CodecId, HEAD_DIMS, Options, ScaleMode};
 use tqkv_tests::inputs::Gaussian;
+use tqkv_tests::oracle::energy;
 
 const CODES: [(CodecId, [usize; 4]); 2] = [(CodecId::M2, [4, 2, 1, 1]), (CodecId::M3, [4, 3, 3, 2])];
 
@@ -87,6 +88,56 @@ fn each_quarter_has_the_error_of_its_width() {
         let found = errors(&codec(id, 128), 600);
         for (g, width) in widths.into_iter().enumerate() {
             assert!(found[g] < limit[width], "{} quarter {g}: {}", id.name(), found[g]);
+        }
+    }
+}
+
+/// The sums x^ y / y^2 of each quarter, in the rotated domain.
+fn slopes(codec: &AnyCodec, count: usize) -> [f64; 4] {
+    let (dim, mut source) = (codec.dim(), Gaussian::new(6));
+    let (mut product, mut energy) = ([0.0; 4], [0.0; 4]);
+    let (mut block, mut y, mut levels) = (vec![0; codec.block_bytes()], vec![0.0; dim], vec![0.0; dim]);
+    for _ in 0..count {
+        let x = source.vector(dim);
+        codec.encode(&x, &mut block).expect("finite");
+        codec.rotate_query(&x, &mut y);
+        codec.decode_rotated(&block, &mut levels);
+        for (i, (y, level)) in y.iter().zip(&levels).enumerate() {
+            let y = f64::from(*y) * dim as f64;
+            product[4 * i / dim] += y * f64::from(*level);
+            energy[4 * i / dim] += y * y;
+        }
+    }
+    core::array::from_fn(|g| product[g] / energy[g])
+}
+
+#[test]
+fn each_quarter_is_unbiased() {
+    for (id, _) in CODES {
+        for weights in [[1.0, 0.6, 0.3, 0.2], [90.0, 10.0, 1.0, 0.3]] {
+            let found = slopes(&codec(id, 128).weighted(weights), 400);
+            eprintln!("{} {weights:?}: {found:.4?}", id.name());
+        }
+        eprintln!("{} default: {:.4?} errors {:.5?}", id.name(), slopes(&codec(id, 128), 2000), errors(&codec(id, 128), 4000));
+    }
+}
+
+#[test]
+fn the_preserving_scale_keeps_the_norm_at_any_weights() {
+    let mut source = Gaussian::new(7);
+    for (id, _) in CODES {
+        for dim in [64, 128, 1024] {
+            let options = Options::DEFAULT.scale_mode(ScaleMode::Preserving);
+            let plain = AnyCodec::new(id, dim, options).expect("a power of two");
+            for codec in [plain, plain.weighted([1e3, 30.0, 1.0, 0.1]), plain.weighted([1.0; 4])] {
+                let x = source.vector(dim);
+                let (mut block, mut back) = (vec![0; codec.block_bytes()], vec![0.0; dim]);
+                codec.encode(&x, &mut block).expect("finite");
+                codec.decode(&block, &mut back).expect("own block");
+                let ratio = (energy(&back) / energy(&x)).sqrt();
+                // The scale has the precision of f16.
+                assert!((ratio - 1.0).abs() < 1e-3, "{} {dim}: {ratio}", id.name());
+            }
         }
     }
 }

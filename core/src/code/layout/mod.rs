@@ -105,7 +105,7 @@ impl Layout {
             Self::Floats => spread / LARGEST_FLOAT,
             Self::Bytes | Self::Runs { bits: 8 } => spread / (127.0 * unit),
             Self::Runs { .. } => spread / 8.0,
-            // Weights of quarters leave less of a bound: twice the preserving scale of one large coordinate.
+            // Twice the preserving scale of one large coordinate: weights may ask for all of it.
             Self::Planes(Plain::Quarters(_)) => 2.0 * spread / LARGEST_OF_QUARTERS,
             Self::Dense { .. } | Self::Planes(_) => {
                 let (mut least, mut largest) = (f32::INFINITY, 0.0);

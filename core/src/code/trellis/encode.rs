@@ -126,6 +126,8 @@ pub struct Vector {
     norm_squared: f32,
     norm: f32,
     predicted: f32,
+    /// `norm_squared` with the weights of a code of quarters: sum w y^2 / dim.
+    weighted: f32,
 }
 
 impl Vector {
@@ -138,7 +140,7 @@ impl Vector {
         }
         let norm = isa.sqrt(norm_squared);
         let peak = if norm > 0.0 { largest.max() / norm } else { 0.0 };
-        Self { norm_squared, norm, predicted: code.predictor.scale(peak) }
+        Self { norm_squared, norm, predicted: code.predictor.scale(peak), weighted: norm_squared }
     }
 
     /// The factor that turns a coordinate into a target, at a scale of [`offsets`].
@@ -161,15 +163,26 @@ pub struct Candidate(Moments);
 
 impl Candidate {
     /// Worse than every useful candidate; stored as the zero block.
-    pub const NONE: Self = Self(Moments { norm_squared: 0.0, assumed: 0.0, cross: 0.0, energy: 1.0 });
+    pub const NONE: Self =
+        Self(Moments { norm_squared: 0.0, assumed: 0.0, cross: 0.0, energy: 1.0, whole: None });
 
     /// `cross` is the sum of y l and `energy` the sum of l^2, with l in units of the levels.
     #[inline(always)]
     pub fn new(code: &Code, vector: &Vector, offset: f32, cross: f32, energy: f32) -> Self {
-        let Vector { norm_squared, norm, predicted } = *vector;
+        let Vector { norm_squared, norm, predicted, .. } = *vector;
         let unit = code.unit();
         let assumed = norm / (predicted + offset);
-        Self(Moments { norm_squared, assumed, cross, energy }.in_units_of(unit))
+        Self(Moments { norm_squared, assumed, cross, energy, whole: None }.in_units_of(unit))
+    }
+
+    /// [`Candidate::new`] for a code of quarters. The sums have weights in the first row.
+    fn of_quarters(code: &Code, vector: &Vector, offset: f32, sums: [[f32; 2]; 2]) -> Self {
+        let Vector { norm_squared, norm, predicted, weighted } = *vector;
+        let ([cross, energy], [plain_cross, plain_energy]) = (sums[0], sums[1]);
+        let assumed = norm / (predicted + offset);
+        let whole = Some([norm_squared, plain_cross, plain_energy]);
+        let moments = Moments { norm_squared: weighted, assumed, cross, energy, whole };
+        Self(moments.in_units_of(code.unit()))
     }
 
     /// Returns true if it is better than `best`; of equal candidates the first stays.
@@ -229,7 +242,7 @@ fn encode<I: Memory, S: Search, const G: usize, const N: usize>(
     let (dim, code) = (job.shape.dim(), &job.trellis.code);
     let (groups, quarters) = (job.shape.groups(), job.quarters());
     let mut registers = [[isa.splat(0.0); G]; N];
-    let mut vectors = [Vector { norm_squared: 0.0, norm: 0.0, predicted: 1.0 }; N];
+    let mut vectors = [Vector { norm_squared: 0.0, norm: 0.0, predicted: 1.0, weighted: 0.0 }; N];
     for ((x, y), vector) in xs.chunks_exact(dim).zip(&mut registers).zip(&mut vectors) {
         *vector = prepare(job, isa, x, &mut y[..groups])?;
     }
@@ -258,13 +271,18 @@ fn encode<I: Memory, S: Search, const G: usize, const N: usize>(
             let v = i / offsets.len();
             let mut body = [[0; GROUP / 2]; G];
             let (y, body_bytes) = (&registers[v][..groups], body.as_flattened_mut());
-            let (cross, energy) = match &quarters {
-                None => finish::<I, S, G>(code, isa, search, y, targets, coded, body_bytes),
+            let (vector, offset) = (&vectors[v], offsets[i % offsets.len()]);
+            let candidate = match &quarters {
+                None => {
+                    let (cross, energy) = finish::<I, S, G>(code, isa, search, y, targets, coded, body_bytes);
+                    Candidate::new(code, vector, offset, cross, energy)
+                }
                 Some(of) => {
-                    finish_quarters::<I, S, G>(code, of, isa, search, y, (targets, coded), body_bytes)
+                    let codes = (targets, coded);
+                    let sums = finish_quarters::<I, S, G>(code, of, isa, search, y, codes, body_bytes);
+                    Candidate::of_quarters(code, vector, offset, sums)
                 }
             };
-            let candidate = Candidate::new(code, &vectors[v], offsets[i % offsets.len()], cross, energy);
             if candidate.beats(&best[v].candidate) {
                 best[v] = Best { candidate, body };
             }
@@ -313,7 +331,7 @@ fn prepare<I: Memory>(job: &Job<'_>, isa: I, x: &[f32], y: &mut [I::V]) -> Resul
                     |(g, &v)| weigh(isa, &weights, dim, g, v) * v,
                 ),
             );
-            Ok(Vector { norm_squared: energy / dim as f32, ..vector })
+            Ok(Vector { weighted: energy / dim as f32, ..vector })
         },
     )
 }
@@ -470,7 +488,7 @@ fn finish_in_line<I: Memory, S: Search, const G: usize>(
     (cross, energy as f32)
 }
 
-/// [`finish`] for a code of quarters: the sums are weighted.
+/// [`finish`] for a code of quarters: both sums with weights, then both without.
 fn finish_quarters<I: Memory, S: Search, const G: usize>(
     code: &Code,
     (quarters, weights): &(&Quarters, Weights),
@@ -479,7 +497,7 @@ fn finish_quarters<I: Memory, S: Search, const G: usize>(
     y: &[I::V],
     (targets, coded): (&[i16], &[u8]),
     body: &mut [u8],
-) -> (f32, f32) {
+) -> [[f32; 2]; 2] {
     isa.apart(
         #[inline(always)]
         |isa| {
@@ -504,24 +522,33 @@ fn finish_quarters<I: Memory, S: Search, const G: usize>(
                 *level = z | symbol << 3;
             }
             planes::look_up_quarters(isa, quarters, levels);
-            let mut energy = 0.0;
+            let (mut energy, mut whole) = (0.0, 0);
             for (levels, weight) in levels.chunks(width).zip(weights.values) {
                 let squares = levels.iter().map(|&level| i32::from(level as i8) * i32::from(level as i8));
-                energy += weight * squares.sum::<i32>() as f32;
+                let sum = squares.sum::<i32>();
+                energy += weight * sum as f32;
+                whole += sum;
             }
             let mut registers = [isa.round_i8(isa.splat(0.0)); G];
             for (register, bytes) in registers.iter_mut().zip(levels.chunks(GROUP)) {
                 *register = isa.read_codes::<8>(bytes);
             }
-            let terms = y.iter().zip(registers).enumerate();
+            let terms = || y.iter().zip(registers).enumerate();
             let cross = canonical_sum(
                 isa,
-                terms.map(
+                terms().map(
                     #[inline(always)]
                     |(g, (&v, level))| weigh(isa, weights, dim, g, v) * isa.widen_i8(level),
                 ),
             );
-            (cross, energy)
+            let plain = canonical_sum(
+                isa,
+                terms().map(
+                    #[inline(always)]
+                    |(_, (&v, level))| v * isa.widen_i8(level),
+                ),
+            );
+            [[cross, energy], [plain, whole as f32]]
         },
     )
 }

@@ -129,7 +129,6 @@ pub fn levels<I: Memory>(isa: I, trellis: &Trellis<'_>, body: &[u8], levels: &mu
 
 /// Indices of the levels for planes of `W` words: head dims 64, 128 and 256. It takes a fifth of the time of
 /// the loop over bytes.
-/// over bytes.
 #[inline(always)]
 fn in_words<const W: usize>(taps: &TapMasks, coded: &[u8], plain: &[u8], indices: &mut [u8]) {
     let (Some(coded), planes) = (words(coded), plain.chunks_exact(8 * W)) else { return };
