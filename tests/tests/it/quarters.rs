@@ -114,11 +114,11 @@ fn slopes(codec: &AnyCodec, count: usize) -> [f64; 4] {
 #[test]
 fn each_quarter_is_unbiased() {
     for (id, _) in CODES {
-        for weights in [[1.0, 0.6, 0.3, 0.2], [90.0, 10.0, 1.0, 0.3]] {
-            let found = slopes(&codec(id, 128).weighted(weights), 400);
-            eprintln!("{} {weights:?}: {found:.4?}", id.name());
-        }
-        eprintln!("{} default: {:.4?} errors {:.5?}", id.name(), slopes(&codec(id, 128), 2000), errors(&codec(id, 128), 4000));
+        let found = slopes(&codec(id, 128), 1000);
+        assert!(found.iter().all(|slope| (slope - 1.0).abs() < 0.03), "{}: {found:?}", id.name());
+        // Steep weights leave more error in the last quarter, which then shrinks; the first stays.
+        let steep = slopes(&codec(id, 128).weighted([90.0, 10.0, 1.0, 0.3]), 300);
+        assert!((steep[0] - 1.0).abs() < 0.01, "{}: {steep:?}", id.name());
     }
 }
 

@@ -257,7 +257,10 @@ fn specs_that_no_cache_can_have_are_refused() {
     let quarters = TqkvSpec { key_codec: m2, value_codec: t2, ..spec() };
     no_cache(&quarters, "m2 is not valid for keys without a map: expected map=pairs");
     no_cache(&TqkvSpec { text: c"m3,t3".as_ptr(), ..spec() }, "m3 is not valid for keys without a map");
-    no_cache(&TqkvSpec { value_codec: m2, ..spec() }, "m2 is not valid for values: expected a codec of one width");
+    no_cache(
+        &TqkvSpec { value_codec: m2, ..spec() },
+        "m2 is not valid for values: expected a codec of one width",
+    );
     drop(Cache::new(&TqkvSpec { text: c"map=pairs".as_ptr(), ..quarters }));
     let windows = [0, usize::MAX, 128];
     let layer_windows = windows.as_ptr();
