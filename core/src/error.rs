@@ -10,7 +10,8 @@ use core::fmt;
 pub enum ShapeError {
     /// The head dim is not one of [`crate::HEAD_DIMS`].
     UnsupportedHeadDim,
-    /// This codec does not support the head dim (the ggml layouts need a multiple of 32).
+    /// This codec does not support the head dim. The ggml layouts need a multiple of 32. `m2` and `m3` need a
+    /// power of two from 64 on.
     UnsupportedCodec,
 }
 
@@ -70,7 +71,9 @@ impl ShapeError {
             Self::UnsupportedHeadDim => {
                 concat!("head dim not supported: accepted are ", accepted_head_dims!())
             }
-            Self::UnsupportedCodec => "codec not supported at this head dim: it needs a multiple of 32",
+            Self::UnsupportedCodec => {
+                "codec not supported at this head dim: the ggml layouts need a multiple of 32, m2 and m3 a power of two from 64"
+            }
         }
     }
 }

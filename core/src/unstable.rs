@@ -31,9 +31,9 @@ pub mod scalar {
 /// The trellis codes: tables, planes of bits, and the search.
 pub mod trellis {
     pub use crate::code::trellis::{
-        Candidate, Code, MAX_LEVELS, MAX_MEMORY, PARITIES, Plain, Predictor, RESOLUTION, Search, TapMasks,
-        Trellis, Vector, WARM_UP, choose_plain, levels, offsets, pair_parts, parities, round_target,
-        workspace_bytes,
+        Candidate, Code, MAX_LEVELS, MAX_MEMORY, PARITIES, Plain, Predictor, QUARTERS, Quarter, Quarters,
+        RESOLUTION, Search, TapMasks, Target, Trellis, Vector, WARM_UP, Weights, choose_plain, levels,
+        offsets, pair_parts, parities, round_target, workspace_bytes,
     };
 }
 

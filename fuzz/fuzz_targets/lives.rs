@@ -94,6 +94,10 @@ impl Input {
         let shape = KvShape::new(heads.0, heads.1, heads.2, dims[0]).with_value_dim(dims[1]);
         let id = |name: &str| CodecId::from_name(name).expect("a codec");
         let [mut key, mut value] = self.codecs.map(|codec| pick(codec, CodecId::ALL));
+        // Codes of quarters need a map.
+        if key.rotates_quarters() || value.rotates_quarters() {
+            return None;
+        }
         let mut spec = CacheSpec::from(shape);
         for (after, &(k, v, tokens)) in AGEING[usize::from(self.ageing) % AGEING.len()].iter().enumerate() {
             spec = match (after, k) {

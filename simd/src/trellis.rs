@@ -26,7 +26,7 @@ pub(crate) use bytes::{Bytes, DECISIONS};
 use bytes::{STATES, TURNS};
 pub(crate) use plain::choose_plain;
 use tqkv_core::Portable;
-use tqkv_core::unstable::trellis::{Code, PARITIES, Plain, Search, Trellis, WARM_UP};
+use tqkv_core::unstable::trellis::{Code, PARITIES, Search, Target, Trellis, WARM_UP};
 
 /// Registers of the narrowest set of states (16 bytes each).
 const MAX_REGISTERS: usize = 16;
@@ -41,11 +41,11 @@ macro_rules! search {
             const PROBLEMS: usize = crate::trellis::PROBLEMS;
 
             #[inline(always)]
-            fn search(
+            fn search<T: tqkv_core::unstable::trellis::Target>(
                 self,
                 trellis: &tqkv_core::unstable::trellis::Trellis<'_>,
                 dim: usize,
-                targets: &[i16],
+                targets: &[T],
                 coded: &mut [u8],
                 workspace: &mut [u8],
             ) {
@@ -77,11 +77,11 @@ pub(crate) const PROBLEMS: usize = SIDE_BY_SIDE;
 
 /// [`Search::search`].
 #[inline(always)]
-pub(crate) fn run<I: Bytes>(
+pub(crate) fn run<I: Bytes, T: Target>(
     isa: I,
     trellis: &Trellis<'_>,
     dim: usize,
-    targets: &[i16],
+    targets: &[T],
     coded: &mut [u8],
     workspace: &mut [u8],
 ) {
@@ -91,10 +91,10 @@ pub(crate) fn run<I: Bytes>(
     }
     let steps = Steps::new::<I>(&trellis.code);
     let search = Running { isa, trellis, steps: &steps };
-    let pairs = !matches!(trellis.code.plain, Plain::Bits(_));
+    let pairs = trellis.code.plain.pair_symbols() > 0;
     let mut problems = targets.chunks_exact(dim).zip(coded.chunks_exact_mut(dim / 8));
     while let Some((targets, coded)) = problems.next() {
-        if pairs {
+        if const { T::SHARES } && pairs {
             search.pairs(targets, coded, workspace);
             continue;
         }
@@ -310,9 +310,9 @@ impl<I: Bytes> Running<'_, I> {
 
     /// Runs over `count` coordinates (a multiple of 8), starting at `first`; leaves the metrics by address.
     #[inline(always)]
-    fn pass_inlined<const TWIN: bool>(
+    fn pass_inlined<T: Target, const TWIN: bool>(
         &self,
-        targets: &[i16],
+        targets: &[T],
         first: usize,
         count: usize,
         bytes: &mut [u8; STATES],
@@ -327,7 +327,7 @@ impl<I: Bytes> Running<'_, I> {
         for decisions in steps.iter_mut().take(count / TURNS) {
             let Some(targets) = runs.get(run) else { break };
             turns!(|TURN| {
-                let row = rows.get((i32::from(targets[TURN]) + limit) as usize).unwrap_or(&[0; PARITIES]);
+                let row = targets[TURN].row(rows, limit, (1, 0));
                 let (next, decided) = self.step::<TURN, TWIN>(row, &metrics);
                 metrics = next;
                 self.isa.write(decided, &mut decisions[TURN]);
@@ -343,9 +343,9 @@ impl<I: Bytes> Running<'_, I> {
     }
 
     /// Compiled once, not once per pass.
-    fn pass(
+    fn pass<T: Target>(
         &self,
-        targets: &[i16],
+        targets: &[T],
         first: usize,
         count: usize,
         bytes: &mut [u8; STATES],
@@ -355,19 +355,24 @@ impl<I: Bytes> Running<'_, I> {
         if code.parity(1) == code.parity(STATES) {
             self.isa.apart(
                 #[inline(always)]
-                |_| self.pass_inlined::<true>(targets, first, count, bytes, workspace),
+                |_| self.pass_inlined::<T, true>(targets, first, count, bytes, workspace),
             );
         } else {
             self.isa.apart(
                 #[inline(always)]
-                |_| self.pass_inlined::<false>(targets, first, count, bytes, workspace),
+                |_| self.pass_inlined::<T, false>(targets, first, count, bytes, workspace),
             );
         }
     }
 
     /// Searches for `P` problems of codes with plain bits.
     #[inline(always)]
-    fn together<const P: usize>(&self, targets: [&[i16]; P], coded: [&mut [u8]; P], workspace: &mut [u8]) {
+    fn together<T: Target, const P: usize>(
+        &self,
+        targets: [&[T]; P],
+        coded: [&mut [u8]; P],
+        workspace: &mut [u8],
+    ) {
         let dim = targets[0].len();
         let room = if dim > WARM_UP { dim } else { WARM_UP } * DECISIONS;
         let before = (dim - WARM_UP % dim) % dim;
@@ -405,7 +410,7 @@ impl<I: Bytes> Running<'_, I> {
 
     /// Searches for one problem of a code whose pairs share symbols; its two classes run side by side.
     #[inline(always)]
-    fn pairs(&self, targets: &[i16], coded: &mut [u8], workspace: &mut [u8]) {
+    fn pairs<T: Target>(&self, targets: &[T], coded: &mut [u8], workspace: &mut [u8]) {
         let dim = targets.len();
         let mut metrics = [0; STATES];
         let before = (dim - WARM_UP % dim) % dim;
@@ -422,9 +427,9 @@ impl<I: Bytes> Running<'_, I> {
     }
 
     /// Compiled once, not once per pass.
-    fn pass_pairs(
+    fn pass_pairs<T: Target>(
         &self,
-        targets: &[i16],
+        targets: &[T],
         first: usize,
         count: usize,
         bytes: &mut [u8; STATES],
@@ -437,9 +442,9 @@ impl<I: Bytes> Running<'_, I> {
     }
 
     #[inline(always)]
-    fn pass_pairs_inlined(
+    fn pass_pairs_inlined<T: Target>(
         &self,
-        targets: &[i16],
+        targets: &[T],
         first: usize,
         count: usize,
         bytes: &mut [u8; STATES],
@@ -458,8 +463,7 @@ impl<I: Bytes> Running<'_, I> {
                 ($($pair:literal)*) => {
                     $({
                         let row_of = |t: usize, row: usize| {
-                            let first = (i32::from(targets[t]) + limit) as usize * stride;
-                            rows.get(first + row).unwrap_or(&[0; PARITIES])
+                            targets[t].row(rows, limit, (stride, row))
                         };
                         let decisions = &mut decisions[$pair];
                         let mut ends = [metrics; 2];

@@ -46,6 +46,8 @@ pub fn blocks() -> String {
                 CodecId::T2H,
                 CodecId::T3,
                 CodecId::T4S8,
+                CodecId::M2,
+                CodecId::M3,
             ] {
                 line(&mut out, id, 128, Options::DEFAULT.seed(7).scale_mode(scale_mode).effort(effort));
             }

@@ -28,6 +28,9 @@ pub trait Form: 'static {
     /// called.
     const SEARCHES: bool = false;
 
+    /// True if the quarters of a vector are rotated by themselves.
+    const ROTATES_QUARTERS: bool = false;
+
     /// Levels of a block, one register of `out` per group. Returns the factor to multiply them by.
     fn levels<I: Memory>(coding: &Coding, isa: I, shape: HeadDim, block: &[u8], out: &mut [I::V]) -> f32;
 
@@ -56,9 +59,12 @@ pub enum Bytes {}
 /// [`Layout::Runs`].
 #[derive(Clone, Copy, Debug)]
 pub enum Runs<const BITS: usize> {}
-/// [`Layout::Planes`], for every trellis.
+/// [`Layout::Planes`], for every trellis that rotates whole vectors.
 #[derive(Clone, Copy, Debug)]
 pub enum Planes {}
+/// [`Layout::Planes`] of a code of quarters.
+#[derive(Clone, Copy, Debug)]
+pub enum Quarters {}
 
 impl<const BITS: usize> Form for Dense<BITS> {
     const LAYOUT: Option<Layout> = Some(Layout::Dense { bits: BITS as u8 });
@@ -181,6 +187,31 @@ impl Form for Planes {
         _: &mut [u8],
     ) -> Result<(), EncodeError> {
         Err(EncodeError::WorkspaceTooSmall)
+    }
+}
+
+/// Reads blocks as [`Planes`] does, but only of codes that rotate quarters.
+impl Form for Quarters {
+    const LAYOUT: Option<Layout> = None;
+    const SEARCHES: bool = true;
+    const ROTATES_QUARTERS: bool = true;
+
+    #[inline(always)]
+    fn levels<I: Memory>(coding: &Coding, isa: I, shape: HeadDim, block: &[u8], out: &mut [I::V]) -> f32 {
+        Planes::levels(coding, isa, shape, block, out)
+    }
+
+    /// See [`Planes`].
+    fn quantise<I: Memory>(
+        coding: &Coding,
+        isa: I,
+        shape: HeadDim,
+        norm_squared: f32,
+        y: &[I::V],
+        codes: [&mut [I::C]; 2],
+        block: &mut [u8],
+    ) -> Result<(), EncodeError> {
+        Planes::quantise(coding, isa, shape, norm_squared, y, codes, block)
     }
 }
 

@@ -39,6 +39,8 @@ macro_rules! for_each_code {
             T2S8 "t2s8" 145 rotated [Planes(Plain::Bits(1))] Trellis(&tables::T2S8);
             T3S8 "t3s8" 146 rotated [Planes(Plain::Bits(2))] Trellis(&tables::T3S8);
             T4S8 "t4s8" 147 rotated [Planes(Plain::Bits(3))] Trellis(&tables::T4S8);
+            M2 "m2" 160 quarters [Planes(Plain::Quarters([4, 2, 1, 1]))] Trellis(&tables::M2);
+            M3 "m3" 161 quarters [Planes(Plain::Quarters([4, 3, 3, 2]))] Trellis(&tables::M3);
         }
     };
 }

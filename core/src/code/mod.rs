@@ -55,17 +55,28 @@ struct Row {
     id: CodecId,
     name: &'static str,
     number: u8,
-    rotated: bool,
+    rotation: Rotation,
     layout: Layout,
     levels: Levels,
 }
 
-macro_rules! rotated {
-    (rotated) => {
-        true
-    };
+/// The parts of a vector that a codec rotates.
+#[derive(Clone, Copy, PartialEq)]
+enum Rotation {
+    Nothing,
+    Whole,
+    Quarters,
+}
+
+macro_rules! rotation {
     (plain) => {
-        false
+        Rotation::Nothing
+    };
+    (rotated) => {
+        Rotation::Whole
+    };
+    (quarters) => {
+        Rotation::Quarters
     };
 }
 
@@ -85,7 +96,7 @@ macro_rules! codes {
             id: CodecId::$id,
             name: $name,
             number: $number,
-            rotated: rotated!($rotation),
+            rotation: rotation!($rotation),
             layout: <$id as Code>::LAYOUT,
             levels: <$id as Code>::LEVELS,
         }),*];
@@ -164,7 +175,13 @@ impl CodecId {
 
     /// Returns true if the codec rotates the vector before it is coded.
     pub const fn is_rotated(self) -> bool {
-        self.row().rotated
+        !matches!(self.row().rotation, Rotation::Nothing)
+    }
+
+    /// Returns true if the codec rotates each quarter of a vector by itself.
+    #[doc(hidden)]
+    pub const fn rotates_quarters(self) -> bool {
+        matches!(self.row().rotation, Rotation::Quarters)
     }
 
     /// Bytes of one block, or `None` if the codec does not support the head dim.

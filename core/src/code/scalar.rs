@@ -70,7 +70,7 @@ fn quantise_at<I: Isa, const BITS: usize>(
         cross = cross + v * level;
         energy = energy + level * level;
     }
-    Moments { norm_squared, assumed, cross: cross.sum(), energy: energy.sum() }
+    Moments { norm_squared, assumed, cross: cross.sum(), energy: energy.sum(), whole: None }
 }
 
 /// [`quantise`] for machines that index memory. The codes stay where their pass wrote them, so choosing one
@@ -107,7 +107,7 @@ pub(crate) fn quantise_in_place<I: Isa, const BITS: usize>(
     let (i, whose) = if candidates.len() == 1 { (0, 0) } else { (chosen, (best & 1) as usize) };
     let [cross, energy] = sums.get(i).copied().unwrap_or_default();
     let assumed = norm * candidates.get(i).copied().unwrap_or_default();
-    let moments = Moments { norm_squared, assumed, cross, energy }.in_units_of(book.unit());
+    let moments = Moments { norm_squared, assumed, cross, energy, whole: None }.in_units_of(book.unit());
     (moments.scale(isa, mode, dim), whose)
 }
 
@@ -134,7 +134,7 @@ pub fn quantise<I: Isa, const BITS: usize>(
     spare: &mut [I::C],
 ) -> f32 {
     let norm = isa.sqrt(norm_squared);
-    let mut best = Moments { norm_squared, assumed: norm, cross: 0.0, energy: 1.0 };
+    let mut best = Moments { norm_squared, assumed: norm, cross: 0.0, energy: 1.0, whole: None };
     // One call only: each copy of the body would be a copy per instruction set, width and shape.
     for (i, &factor) in effort.candidates(BITS).iter().enumerate() {
         let next = quantise_at::<I, BITS>(isa, book, norm_squared, norm * factor, y, ragged, spare);

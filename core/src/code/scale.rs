@@ -111,18 +111,30 @@ pub(crate) struct Moments {
     pub(crate) cross: f32,
     /// sum l^2
     pub(crate) energy: f32,
+    /// If the sums have weights: |x|^2, sum y l and sum l^2 without them. Lengths and errors are those of the
+    /// vector; weights choose codes and leave dot products unbiased.
+    pub(crate) whole: Option<[f32; 3]>,
 }
 
 impl Moments {
     /// The moments with levels multiplied by `unit`.
     #[inline(always)]
     pub(crate) fn in_units_of(self, unit: f32) -> Self {
-        Self { cross: self.cross * unit, energy: self.energy * (unit * unit), ..self }
+        let square = unit * unit;
+        let whole =
+            self.whole.map(|[norm_squared, cross, energy]| [norm_squared, cross * unit, energy * square]);
+        Self { cross: self.cross * unit, energy: self.energy * square, whole, ..self }
     }
 
     #[inline(always)]
     fn preserving<I: Isa>(&self, isa: I, dim: f32) -> f32 {
-        isa.sqrt(self.norm_squared * dim / self.energy)
+        let [norm_squared, _, energy] = self.without_weights();
+        isa.sqrt(norm_squared * dim / energy)
+    }
+
+    #[inline(always)]
+    fn without_weights(&self) -> [f32; 3] {
+        self.whole.unwrap_or([self.norm_squared, self.cross, self.energy])
     }
 
     /// Squared cosine between y and l, up to a factor that the codes do not change.
@@ -142,6 +154,9 @@ impl Moments {
             // preserving to the unbiased scale; here it is below the inverse of the limit.
             ScaleMode::Unbiased => {
                 let target = self.norm_squared * dim;
+                if self.whole.is_some() {
+                    return f32::min(target / self.cross, LARGEST_STRETCH * self.preserving(isa, dim));
+                }
                 let stretched = LARGEST_STRETCH * self.cross;
                 if stretched * stretched < target * self.energy {
                     LARGEST_STRETCH * self.preserving(isa, dim)
@@ -149,7 +164,10 @@ impl Moments {
                     target / self.cross
                 }
             }
-            ScaleMode::Mmse => self.cross / self.energy,
+            ScaleMode::Mmse => {
+                let [_, cross, energy] = self.without_weights();
+                if self.whole.is_some() { f32::max(cross / energy, 0.0) } else { cross / energy }
+            }
         }
     }
 }

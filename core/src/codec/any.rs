@@ -13,7 +13,7 @@ use crate::Portable;
 use crate::code::codebook::Codebook;
 use crate::code::coding::Coding;
 use crate::code::scale::{Effort, ScaleMode};
-use crate::code::trellis::{self, Trellis};
+use crate::code::trellis::{self, QUARTERS, Trellis, Weights};
 use crate::code::{CodecId, Levels};
 use crate::error::{DecodeError, EncodeError, ShapeError};
 use crate::head_dim::HeadDim;
@@ -76,14 +76,15 @@ pub struct AnyCodec {
     signs: Signs,
     book: Option<&'static Codebook>,
     unit: f32,
+    weights: Option<Weights>,
 }
 
 impl AnyCodec {
     /// A codec for vectors of `dim` values.
     ///
     /// # Errors
-    /// The head dim is not supported, or the codec does not support it (the ggml layouts need a multiple of
-    /// 32).
+    /// The head dim is not supported, or the codec does not support it. The ggml layouts need a multiple of
+    /// 32, `m2` and `m3` a power of two from 64 on.
     pub fn new(id: CodecId, dim: usize, options: Options) -> Result<Self, ShapeError> {
         Self::from_parts(id, dim, options, id.codebook(dim))
     }
@@ -104,7 +105,8 @@ impl AnyCodec {
             (Levels::LloydMax | Levels::Nested, Some(book)) => book.unit(),
             (Levels::LloydMax | Levels::Nested, None) => return Err(ShapeError::UnsupportedCodec),
         };
-        Ok(Self { id, shape, block_bytes, options, signs: Signs::from_seed(options.seed, dim), book, unit })
+        let signs = Signs::from_seed(options.seed, dim);
+        Ok(Self { id, shape, block_bytes, options, signs, book, unit, weights: None })
     }
 
     /// The codec's id.
@@ -130,6 +132,27 @@ impl AnyCodec {
     /// The settings of the encoder.
     pub const fn options(&self) -> Options {
         self.options
+    }
+
+    /// The codec with other weights of the squared errors of the four quarters; only their ratios matter.
+    /// They steer the encoder, and decoders do not need them. Codecs of one width ignore them. Weights that
+    /// are not all positive numbers are ignored too.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn weighted(mut self, weights: [f32; QUARTERS]) -> Self {
+        let quarters = self.trellis().and_then(Trellis::quarters);
+        if let Some(weights) = quarters.and_then(|quarters| Weights::new(quarters, weights)) {
+            self.weights = Some(weights);
+        }
+        self
+    }
+
+    /// The weights of the errors of the quarters, for a codec of several widths: its own, or those of
+    /// [`AnyCodec::weighted`].
+    #[doc(hidden)]
+    pub fn weights(&self) -> Option<Weights> {
+        let quarters = self.trellis()?.quarters()?;
+        Some(self.weights.unwrap_or_else(|| Weights::even(quarters)))
     }
 
     /// The rotation's signs.

@@ -134,7 +134,12 @@ impl AnyCodec {
     pub fn rotate_query_with<I: Memory>(&self, isa: I, queries: &[f32], out: &mut [f32]) {
         assert!(queries.len() == out.len(), "queries and results of the same length");
         assert!(queries.len().is_multiple_of(self.dim()), "queries of head_dim values");
-        if self.id().is_rotated() {
+        if self.id().rotates_quarters() {
+            let vectors = queries.chunks_exact(self.dim()).zip(out.chunks_exact_mut(self.dim()));
+            for (query, out) in vectors {
+                self.rotate_quarters(isa, query, out);
+            }
+        } else if self.id().is_rotated() {
             with_groups!(self.shape(), G => isa.apart(
                 #[inline(always)]
                 |isa| {
@@ -156,7 +161,11 @@ impl AnyCodec {
     #[doc(hidden)]
     pub fn unrotate_with<I: Memory>(&self, isa: I, accs: &mut [f32]) {
         assert!(accs.len().is_multiple_of(self.dim()), "sums of head_dim values");
-        if self.id().is_rotated() {
+        if self.id().rotates_quarters() {
+            for acc in accs.chunks_exact_mut(self.dim()) {
+                self.unrotate_quarters(isa, acc);
+            }
+        } else if self.id().is_rotated() {
             with_groups!(self.shape(), G => isa.apart(
                 #[inline(always)]
                 |isa| {
@@ -217,7 +226,8 @@ impl AnyCodec {
             return Err(EncodeError::WorkspaceTooSmall);
         }
         let (scale_mode, effort) = (self.options().scale_mode, self.options().effort);
-        let job = trellis::Job { trellis, shape: self.shape(), signs: self.signs(), scale_mode, effort };
+        let (shape, signs, weights) = (self.shape(), self.signs(), self.weights());
+        let job = trellis::Job { trellis, shape, signs, scale_mode, effort, weights };
         // The search takes most of the time, so head dim 128 needs no function of its own.
         if self.dim() <= SMALL_GROUPS * GROUP {
             isa.apart(
@@ -295,6 +305,33 @@ impl AnyCodec {
         forward::<I, G>(isa, shape, self.signs(), y);
         for v in y.iter_mut() {
             *v = *v * isa.splat(factor);
+        }
+        rotation::store(isa, y, out);
+    }
+
+    /// [`AnyCodec::rotate`] for codecs that rotate quarters, by 1 / dim.
+    fn rotate_quarters<I: Memory>(&self, isa: I, x: &[f32], out: &mut [f32]) {
+        let mut registers = [isa.splat(0.0); MAX_GROUPS];
+        let y = &mut registers[..self.shape().groups()];
+        rotation::load(isa, x, y);
+        rotation::quarters_forward_apart(isa, self.shape(), self.signs(), y);
+        self.store_per_dim(isa, y, out);
+    }
+
+    /// The inverse of [`AnyCodec::rotate_quarters`], but also by 1 / dim.
+    fn unrotate_quarters<I: Memory>(&self, isa: I, acc: &mut [f32]) {
+        let mut registers = [isa.splat(0.0); MAX_GROUPS];
+        let y = &mut registers[..self.shape().groups()];
+        rotation::load(isa, acc, y);
+        rotation::quarters_inverse_apart(isa, self.shape(), self.signs(), y);
+        self.store_per_dim(isa, y, acc);
+    }
+
+    /// Multiplies by 1 / dim and stores.
+    #[inline(always)]
+    fn store_per_dim<I: Memory>(&self, isa: I, y: &mut [I::V], out: &mut [f32]) {
+        for v in y.iter_mut() {
+            *v = *v * isa.splat(1.0 / self.dim() as f32);
         }
         rotation::store(isa, y, out);
     }
@@ -380,6 +417,7 @@ pub(super) fn decode<I: Memory, F: Way, const G: usize>(
         #[inline(always)]
         |isa| {
             let (shape, coding) = (codec.shape_of::<G>(), codec.coding());
+            let quarters = codec.id().rotates_quarters();
             // A copy that nothing else can write to, so that the compiler makes the masks before the loop.
             let signs = *codec.signs();
             let mut registers = [isa.splat(0.0); G];
@@ -388,7 +426,11 @@ pub(super) fn decode<I: Memory, F: Way, const G: usize>(
             for (block, out) in blocks.chunks_exact(codec.bytes_of::<F, G>()).zip(vectors) {
                 let mut factor = F::levels(codec, &coding, isa, shape, block, y);
                 if unrotate {
-                    inverse::<I, G>(isa, shape, &signs, y);
+                    if F::ROTATES_QUARTERS.unwrap_or(quarters) {
+                        rotation::quarters_inverse_apart(isa, shape, &signs, y);
+                    } else {
+                        inverse::<I, G>(isa, shape, &signs, y);
+                    }
                     factor *= 1.0 / shape.dim() as f32;
                 }
                 for v in y.iter_mut() {

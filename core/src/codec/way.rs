@@ -15,6 +15,8 @@ pub(super) trait Way: 'static {
     const LAYOUT: Option<Layout>;
     /// See [`Form::SEARCHES`].
     const SEARCHES: bool;
+    /// See [`Form::ROTATES_QUARTERS`]; `None` if only the codec knows.
+    const ROTATES_QUARTERS: Option<bool>;
 
     /// See [`Form::levels`].
     fn levels<I: Memory>(
@@ -43,6 +45,7 @@ pub(super) trait Way: 'static {
 impl<F: Form> Way for F {
     const LAYOUT: Option<Layout> = F::LAYOUT;
     const SEARCHES: bool = F::SEARCHES;
+    const ROTATES_QUARTERS: Option<bool> = Some(F::ROTATES_QUARTERS);
 
     #[inline(always)]
     fn levels<I: Memory>(
@@ -79,6 +82,7 @@ pub(super) enum Any {}
 impl Way for Any {
     const LAYOUT: Option<Layout> = None;
     const SEARCHES: bool = false;
+    const ROTATES_QUARTERS: Option<bool> = None;
 
     #[inline(always)]
     fn levels<I: Memory>(

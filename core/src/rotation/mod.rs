@@ -160,6 +160,38 @@ pub(crate) fn inverse<I: Memory>(isa: I, shape: HeadDim, signs: &Signs, y: &mut 
     flip(signs, y);
 }
 
+/// Rotates each quarter of the coordinates by itself: y = 2 * diag(H, H, H, H) * diag(signs) * x, with H of
+/// order dim / 4. The factor gives |y|^2 = dim * |x|^2, as for whole vectors. The head dim is a power of two
+/// from 64 on.
+pub(crate) fn quarters_forward_apart<I: Memory>(isa: I, shape: HeadDim, signs: &Signs, y: &mut [I::V]) {
+    isa.apart(
+        #[inline(always)]
+        |_| {
+            flip(signs, y);
+            quarters(shape, y);
+        },
+    );
+}
+
+/// The inverse of [`quarters_forward_apart`] except for the factor 1/dim: its transpose.
+pub(crate) fn quarters_inverse_apart<I: Memory>(isa: I, shape: HeadDim, signs: &Signs, y: &mut [I::V]) {
+    isa.apart(
+        #[inline(always)]
+        |_| {
+            quarters(shape, y);
+            flip(signs, y);
+        },
+    );
+}
+
+#[inline(always)]
+fn quarters<V: Lanes>(shape: HeadDim, y: &mut [V]) {
+    sylvester(y, shape.dim() / 4);
+    for v in y {
+        *v = *v + *v;
+    }
+}
+
 /// [`paley_registers`] as a separate function.
 fn paley_apart<I: Memory>(isa: I, shape: HeadDim, transposed: bool, y: &mut [I::V]) {
     isa.apart(

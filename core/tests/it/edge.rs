@@ -255,13 +255,17 @@ fn names_and_codes_are_unique_and_stable() {
     }
     assert_eq!(bytes("s3", 80), Some(32));
     assert_eq!(bytes("q4_0", 80), None);
+    assert_eq!([bytes("m2", 128), bytes("m3", 128)], [Some(34), Some(50)]);
+    for dim in HEAD_DIMS {
+        assert_eq!(bytes("m2", dim).is_some(), dim.is_power_of_two() && dim >= 64, "{dim}");
+    }
 }
 
 #[test]
 fn errors_say_what_is_accepted() {
     let blocks = [
         (BlockError::Shape(ShapeError::UnsupportedHeadDim), "multiples of 16 from 16 to 1024"),
-        (BlockError::Shape(ShapeError::UnsupportedCodec), "multiple of 32"),
+        (BlockError::Shape(ShapeError::UnsupportedCodec), "a power of two from 64"),
         (BlockError::Decode(DecodeError::WrongLength), "head_dim values"),
         (BlockError::Decode(DecodeError::NonFiniteScale), "finite f16"),
         (BlockError::Encode(EncodeError::NonFinite), "only finite"),

@@ -87,8 +87,9 @@ pub(crate) fn read(text: &str, held: &Held) -> Result<Held, String> {
 /// More layers than models have, so that every step of a gradient has one.
 const LAYERS: usize = 1024;
 
-/// f16, and codecs that attention reads without decoding.
+/// f16, and codecs of one width that attention reads without decoding. Streams have no map, which codes of
+/// quarters need.
 fn serves(id: CodecId) -> bool {
-    let pages = |codec: AnyCodec| KeyPages::new(&codec, 32).is_some();
+    let pages = |codec: AnyCodec| KeyPages::new(&codec, 32).is_some() && !id.rotates_quarters();
     id == CodecId::F16 || AnyCodec::new(id, 128, CodecOptions::DEFAULT).is_ok_and(pages)
 }

@@ -12,7 +12,7 @@ use crate::error::SessionError;
 use crate::layout::Layout;
 use crate::plain::{PIECE, compress};
 use crate::slab::{Slab, read_slab};
-use crate::tile::{CELLS, Tile};
+use crate::tile::{CELLS, Tile, one_width};
 
 /// Pieces that are compressed at once.
 const PIECES: u64 = 8;
@@ -55,11 +55,12 @@ impl Mode {
         }
         let (key, value) = text.split_once(',').unwrap_or((text, text));
         let codec = |name: &str| {
-            name.trim().parse::<CodecId>().map_err(|_| {
+            let id = name.trim().parse::<CodecId>().map_err(|_| {
                 let why =
                     format!("{name:?} is not valid: expected a codec such as t4, two as t4,t2, or exact");
                 SessionError::Codec(why)
-            })
+            })?;
+            one_width(id).map(|()| id).map_err(SessionError::Codec)
         };
         let (key, value) = (codec(key)?, codec(value)?);
         Ok(Self::Coded(Codecs { key, value, key_dim: head_dim, value_dim: head_dim }))
@@ -155,6 +156,7 @@ fn tile(rows: &Rows, codecs: &Codecs) -> Result<Option<Tile>, SessionError> {
         Side::Keys => (codecs.key, codecs.key_dim),
         Side::Values => (codecs.value, codecs.value_dim),
     };
+    one_width(codec).map_err(SessionError::Codec)?;
     let width = rows.width as usize;
     let head_dim = match given {
         Some(dim) if dim > 0 && width.is_multiple_of(dim) => Some(dim),

@@ -88,6 +88,7 @@ impl Tile {
         let dim = self.head_dim as usize;
         let cast = Cast::new(self.numbers, dim);
         let cast = cast.ok_or_else(|| format!("head dim {dim} of type {}", self.numbers.name()))?;
+        one_width(self.codec)?;
         let codec = AnyCodec::new(self.codec, dim, Options::DEFAULT);
         Ok((cast, codec.map_err(|error| format!("codec {} at head dim {dim}: {error}", self.codec.name()))?))
     }
@@ -96,6 +97,17 @@ impl Tile {
         let (cast, codec) = self.parts().map_err(SessionError::Codec)?;
         Ok(Coder { tile: *self, level, cast, codec, mean: vec![0.0; self.width()] })
     }
+}
+
+/// Refuses codes of quarters: no map orders the keys of a saved state.
+pub(crate) fn one_width(codec: CodecId) -> Result<(), String> {
+    if codec.rotates_quarters() {
+        return Err(format!(
+            "{} is not valid for a saved state: expected a codec of one width, such as t4",
+            codec.name()
+        ));
+    }
+    Ok(())
 }
 
 /// A tile's codec, ready to run.

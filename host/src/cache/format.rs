@@ -5,6 +5,7 @@
 
 use super::spec::{Arithmetic, CacheSpec};
 use crate::error::CacheError;
+use tqkv_core::unstable::trellis::QUARTERS;
 use tqkv_core::{AnyCodec, CodecId};
 use tqkv_simd::Level;
 use tqkv_simd::page::{HalfPages, KeyPages, Line, Queries, ValuePages, ValuePart, row_scores, row_sums};
@@ -82,6 +83,11 @@ impl PageFormat {
 
     pub(super) fn codec(&self) -> &AnyCodec {
         &self.codec
+    }
+
+    /// The format with other weights of the errors of quarters. Only its encoder differs.
+    pub(super) fn weighted(self, weights: [f32; QUARTERS]) -> Self {
+        Self { codec: self.codec.weighted(weights), ..self }
     }
 
     /// The format with fewer slots, a multiple of [`SLOT_STEP`].

@@ -2,7 +2,7 @@
 
 use super::budget::{Budget, Lease};
 use super::format::{PAGE_TOKENS, PageFormat};
-use super::map::{self, Map};
+use super::map::{self, Map, Order};
 use super::meter::{Event, count};
 use super::spec::CacheSpec;
 use super::spill::Spilled;
@@ -186,6 +186,13 @@ impl Pages {
         self.map.as_deref()
     }
 
+    /// The format that encodes: the warm one with the weights of the map. The bytes of pages do not depend
+    /// on weights, so all else uses the warm format.
+    pub(super) fn encoder(&self) -> PageFormat {
+        let weights = self.map().and_then(Map::order).map(Order::weights);
+        weights.map_or(*self.warm(), |weights| self.warm().weighted(weights))
+    }
+
     /// Sets the map. There must be no page yet, or it must be the map of the pages.
     pub(super) fn set_map(&mut self, map: Option<Map>) {
         self.map = map.map(map::Shared::new);
@@ -202,7 +209,7 @@ impl Pages {
         let codec = self.warm().codec();
         blocks.clear();
         blocks.resize(x.len() / codec.dim() * codec.block_bytes(), 0);
-        encode(self.warm(), x, blocks)?;
+        encode(&self.encoder(), x, blocks)?;
         self.push_blocks(blocks);
         Ok(())
     }

@@ -449,7 +449,7 @@ impl Queries {
 /// Queries for mapped keys.
 fn mapped(map: &Map, queries: &[f32]) -> Result<Vec<f32>, CacheError> {
     let mut mapped = memory::collected(queries.len(), queries.iter().copied())?;
-    map.undo(&mut mapped);
+    map.apply_to_queries(&mut mapped);
     Ok(mapped)
 }
 

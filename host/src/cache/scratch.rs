@@ -41,7 +41,7 @@ impl Queries {
         let mut queries = &self.plain;
         if let Some(map) = pages.map() {
             self.mapped.clone_from(&self.plain);
-            map.undo(&mut self.mapped);
+            map.apply_to_queries(&mut self.mapped);
             queries = &self.mapped;
         }
         let tiers = pages.tiers();

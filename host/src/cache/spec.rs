@@ -73,7 +73,8 @@ pub enum Arithmetic {
 /// A map has a factor per RoPE pair of a KV head. Keys are multiplied by it before encoding and queries are
 /// divided, so that the error falls where queries look least. It is learnt from the first 128 keys behind the
 /// sinks and from the queries at 64 positions there; until then keys wait uncompressed. A head that saw fewer
-/// than 16 of these queries has no map. Rotated codes alone use it ([`CodecId::is_rotated`]).
+/// than 16 of these queries has no map. Rotated codes alone use it ([`CodecId::is_rotated`]). Keys in `m2`
+/// and `m3` need it; it orders their pairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeyMap {
     /// Keys are encoded as they are.
@@ -451,6 +452,7 @@ impl CacheSpec {
                 LayerKind::Sliding(_) | LayerKind::Full | LayerKind::None => {}
             }
             self.check_tiers(layer)?;
+            self.check_quarters(layer)?;
         }
         if !(0.0..1.0).contains(&self.sparse_values) {
             return bad(format!(
@@ -508,6 +510,23 @@ impl CacheSpec {
         Ok(())
     }
 
+    /// Refuses codes of quarters where no map puts the energy of the logits into the first quarter. Latent
+    /// vectors are values, so they have no map.
+    fn check_quarters(&self, layer: usize) -> Result<(), CacheError> {
+        let (key, value) = self.codecs_at(layer);
+        let one_width = "expected a codec of one width, such as t2";
+        let why = if value.rotates_quarters() && self.position_dim == 0 {
+            format!("{} is not valid for values: {one_width}", value.name())
+        } else if key.rotates_quarters() && self.position_dim > 0 {
+            format!("{} is not valid for latent vectors: {one_width}", key.name())
+        } else if key.rotates_quarters() && self.key_map == KeyMap::Off {
+            format!("{} is not valid for keys without a map: expected map=pairs", key.name())
+        } else {
+            return Ok(());
+        };
+        Err(CacheError::BadSpec(why))
+    }
+
     /// Refuses tiers that the pages of a layer cannot move through.
     fn check_tiers(&self, layer: usize) -> Result<(), CacheError> {
         let (mut key, mut value) = self.codecs_at(layer);
@@ -542,6 +561,8 @@ fn check_demotion(warm: CodecId, cold: CodecId, dim: usize) -> Result<(), CacheE
     let trellis = |id: CodecId| id.trellis().is_some();
     let refused = if cold == warm {
         return Ok(());
+    } else if cold.rotates_quarters() || warm.rotates_quarters() {
+        "codes of quarters are not encoded again"
     } else if cold.is_rotated() != warm.is_rotated() {
         "both must be rotated or both unrotated"
     } else if cold.block_bytes(dim) >= warm.block_bytes(dim) {

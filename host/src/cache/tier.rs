@@ -95,6 +95,8 @@ pub(super) fn encode(format: &PageFormat, x: &[f32], blocks: &mut [u8]) -> Resul
             let options = codec.options().scale_mode(ScaleMode::Raw);
             let raw = AnyCodec::new(codec.id(), codec.dim(), options).map_err(|_| EncodeError::OutOfRange);
             let vectors = x.chunks_exact(codec.dim()).zip(blocks.chunks_exact_mut(codec.block_bytes()));
+            let weights = codec.weights().map(|weights| weights.values);
+            let raw = raw.map(|raw| weights.map_or(raw, |weights| raw.weighted(weights)));
             raw.and_then(|raw| {
                 vectors.into_iter().try_for_each(|(x, block)| {
                     encode_one(level, codec, x, block).or_else(|_| encode_one(level, &raw, x, block))

@@ -8,7 +8,7 @@ mod read;
 use super::ahead::Ahead;
 use super::budget::Budget;
 use super::format::PAGE_TOKENS;
-use super::map::{LEARN_TOKENS, Learner, Map};
+use super::map::{LEARN_TOKENS, Learner, Map, Order};
 use super::means::{Means, State};
 use super::meter::{Event, count};
 use super::page::{Memory, Pages};
@@ -304,7 +304,7 @@ impl Track {
     /// Starts the encoding of the tokens that leave next, on a spare thread.
     pub(super) fn encode_ahead(&mut self) {
         if let Some(ahead) = &mut self.ahead {
-            ahead.begin(self.pages.warm());
+            ahead.begin(&self.pages.encoder());
         }
     }
 
@@ -312,7 +312,7 @@ impl Track {
     fn made_ahead(&mut self, count: usize, leaving: usize) -> Option<Vec<u8>> {
         let ahead = self.ahead.take()?;
         if count == BATCH && leaving == BATCH && ahead.first() == self.coded_end() {
-            ahead.blocks(self.pages.warm())
+            ahead.blocks(&self.pages.encoder())
         } else {
             None
         }
@@ -327,7 +327,7 @@ impl Track {
         self.sinks.read(0, first);
         self.recent.read(0, rest);
         let mean = self.means.list().first().map(|mean| &*mean.values);
-        let map = learner.learn(&keys, mean);
+        let map = learner.learn(&keys, mean, self.pages.warm().codec().id().rotates_quarters());
         learner.clear();
         self.pages.set_map(map);
     }
@@ -521,7 +521,7 @@ impl Track {
     /// Upper bound of the bytes of a map and of the queries for it.
     fn map_growth(&self, tokens: usize) -> usize {
         let Some(learner) = self.learner.as_ref().filter(|_| self.learns_map()) else { return 0 };
-        learner.bytes(self.len() + tokens) + Map::bytes(self.dim)
+        learner.bytes(self.len() + tokens) + Map::bytes(self.dim) + Order::bytes(self.dim)
     }
 }
 

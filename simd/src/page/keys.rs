@@ -362,22 +362,23 @@ impl<C: Planes> KeyCodes for Woven<C> {
     const FIELDS: usize = 8;
     const DEPTH: usize = <C as Planes>::DEPTH;
     /// The levels, and true if the ring begins at the third byte.
-    type Table<I: Machine> = (I::Levels, bool);
+    type Table<I: Machine> = (trellis::Tables<I>, bool);
 
     /// Levels cost much more than products. Two or three heads are therefore cheapest as four, with some
     /// results dropped; eight heads are twice four.
     const HEADS: Heads = if C::IS_SMALL { Heads::One } else { Heads::OneOrFour };
 
     #[inline(always)]
-    fn table<I: Machine>(isa: I, plan: &Plan) -> (I::Levels, bool) {
-        (isa.key_levels(&plan.levels), plan.pad > 0)
+    fn table<I: Machine>(isa: I, plan: &Plan) -> (trellis::Tables<I>, bool) {
+        let [first, second, last] = trellis::all_levels::<C>(&plan.levels);
+        ([isa.key_levels(first), isa.key_levels(second), isa.key_levels(last)], plan.pad > 0)
     }
 
     #[inline(always)]
     fn dot<I: Machine, const H: usize>(
         isa: I,
         lines: &[Line],
-        (table, shifted): (I::Levels, bool),
+        (table, shifted): (trellis::Tables<I>, bool),
         words: &[u32],
         next: &[Line],
     ) -> [I::Sum; H] {

@@ -25,12 +25,12 @@
 use crate::lines::Machine;
 use tqkv_core::code::{Code, Layout};
 use tqkv_core::unstable::Levels;
-use tqkv_core::unstable::trellis::{MAX_MEMORY, Plain};
+use tqkv_core::unstable::trellis::{MAX_LEVELS, MAX_MEMORY, Plain, Quarters};
 
 /// Bit planes of a codec, known when the kernel is compiled. The codec is a trellis code, or has codes that
 /// are wide enough to be read as planes.
 pub(super) trait Planes {
-    /// Index bits beside the three lowest bits, 0 to 3.
+    /// Index bits beside the three lowest bits, 0 to 3. In codes of quarters, the planes that hold them.
     const PLAIN: usize;
     /// Lines of the symbols of pairs: 1, 3 or 5, or 0 if each coordinate has its own plain bits.
     const PAIRED: usize;
@@ -41,6 +41,8 @@ pub(super) trait Planes {
     /// Taps of the parity bits, most significant parity first. Without taps, the three lowest index bits are
     /// planes.
     const GENERATORS: Option<[u16; 3]>;
+    /// The quarters of a code of several widths.
+    const QUARTERS: Option<&'static Quarters>;
     /// True for the codes for microcontrollers. Their kernels handle one head at a time, because few caches
     /// here use them.
     const IS_SMALL: bool;
@@ -52,6 +54,7 @@ impl<C: Code> Planes for C {
         Layout::Planes(Plain::PairBit) => 1,
         Layout::Planes(Plain::PairOfThree) => 2,
         Layout::Planes(Plain::PairOfSix) => 3,
+        Layout::Planes(plain @ Plain::Quarters(_)) => plain.planes(),
         Layout::Dense { bits } => (bits as usize).saturating_sub(3),
         // Never read as planes: `rows` names every layout.
         _ => 0,
@@ -70,6 +73,10 @@ impl<C: Code> Planes for C {
     };
     const GENERATORS: Option<[u16; 3]> = match C::LEVELS {
         Levels::Trellis(trellis) => Some(trellis.code.generators),
+        Levels::Values | Levels::Codes(_) | Levels::LloydMax | Levels::Nested => None,
+    };
+    const QUARTERS: Option<&'static Quarters> = match C::LEVELS {
+        Levels::Trellis(trellis) => trellis.quarters(),
         Levels::Values | Levels::Codes(_) | Levels::LloydMax | Levels::Nested => None,
     };
     const IS_SMALL: bool = match C::LEVELS {
@@ -263,12 +270,81 @@ pub(super) fn levels<I: Machine, C: Planes, O: Order>(
     now: I::Line,
     before: [I::Line; 2],
     plain: PlainLines<I>,
-    table: I::Levels,
+    tables: Tables<I>,
 ) -> [I::Line; 8] {
+    if const { C::QUARTERS.is_some() } {
+        return isa.step(
+            #[inline(always)]
+            |isa| levels_of_quarters::<I, C, O>(isa, now, before, plain, tables),
+        );
+    }
+    let [table, ..] = tables;
     isa.step(
         #[inline(always)]
         |isa| levels_in_line::<I, C, O>(isa, now, before, plain, table),
     )
+}
+
+/// The levels of a code; of codes of quarters, those of the first, second and last quarter. The third quarter
+/// has the levels of one of its neighbours. Other codes use the first only.
+pub(super) type Tables<I> = [<I as Machine>::Levels; 3];
+
+/// The levels from which [`Tables`] are made.
+pub(super) const fn all_levels<C: Planes>(levels: &[i8; MAX_LEVELS]) -> [&[i8; MAX_LEVELS]; 3] {
+    match C::QUARTERS {
+        Some([first, second, _, last]) => [&first.levels, &second.levels, &last.levels],
+        None => [levels; 3],
+    }
+}
+
+/// [`levels`] for codes of quarters: bits 2 q and 2 q + 1 of a byte belong to quarter q. The high half of the
+/// last plane's bytes holds two index bits of bit 0, then two of bit 1. The low half of a second plane holds
+/// the fifth index bits of bits 2 to 5.
+#[inline(always)]
+fn levels_of_quarters<I: Machine, C: Planes, O: Order>(
+    isa: I,
+    now: I::Line,
+    before: [I::Line; 2],
+    plain: PlainLines<I>,
+    tables: Tables<I>,
+) -> [I::Line; 8] {
+    let [first, second, last] = tables;
+    let [j0, j1, ..] = plain;
+    let [z0, z1, z2] = parities::<I, O>(isa, C::GENERATORS.unwrap_or_default(), now, before);
+    let nibbles = nibbles(isa, [z0, z1, z2, j0]);
+    // A plane without bits for a quarter holds others there, which its table ignores.
+    let upper = if const { C::PLAIN == 1 } { j0 } else { j1 };
+    let lines = [
+        isa.look_up::<6>(isa.merge::<0x0f>(nibbles[0], upper), first),
+        isa.look_up::<6>(isa.merge::<0x0f>(nibbles[1], isa.down::<2>(upper)), first),
+    ];
+    let rest = if const { C::PLAIN == 1 } {
+        [
+            isa.look_up::<4>(nibbles[2], second),
+            isa.look_up::<4>(nibbles[3], second),
+            isa.look_up::<4>(nibbles[4], last),
+            isa.look_up::<4>(nibbles[5], last),
+        ]
+    } else {
+        [
+            isa.look_up::<5>(isa.merge::<0x0f>(nibbles[2], isa.up::<4>(upper)), second),
+            isa.look_up::<5>(isa.merge::<0x0f>(nibbles[3], isa.up::<3>(upper)), second),
+            isa.look_up::<5>(isa.merge::<0x0f>(nibbles[4], isa.up::<2>(upper)), second),
+            isa.look_up::<5>(isa.merge::<0x0f>(nibbles[5], isa.up::<1>(upper)), second),
+        ]
+    };
+    let end = [isa.look_up::<4>(nibbles[6], last), isa.look_up::<4>(nibbles[7], last)];
+    [lines[0], lines[1], rest[0], rest[1], rest[2], rest[3], end[0], end[1]]
+}
+
+/// The four lowest index bits of the eight coordinates of every byte, from their planes, lowest first. The
+/// bits above them are undefined.
+#[inline(always)]
+fn nibbles<I: Machine>(isa: I, [z0, z1, z2, j0]: [I::Line; 4]) -> [I::Line; 8] {
+    let [a, b] = swap::<I, 1, 0x55>(isa, z0, z1);
+    let [c, d] = swap::<I, 1, 0x55>(isa, z2, j0);
+    let ([n0, n2], [n1, n3]) = (swap::<I, 2, 0x33>(isa, a, c), swap::<I, 2, 0x33>(isa, b, d));
+    [n0, n1, n2, n3, isa.down::<4>(n0), isa.down::<4>(n1), isa.down::<4>(n2), isa.down::<4>(n3)]
 }
 
 #[inline(always)]
@@ -287,11 +363,7 @@ fn levels_in_line<I: Machine, C: Planes, O: Order>(
     };
     // Without plain bits any fourth plane is correct, because the level table repeats.
     let j0 = if C::PLAIN == 0 { z2 } else { j0 };
-    let [a, b] = swap::<I, 1, 0x55>(isa, z0, z1);
-    let [c, d] = swap::<I, 1, 0x55>(isa, z2, j0);
-    let ([n0, n2], [n1, n3]) = (swap::<I, 2, 0x33>(isa, a, c), swap::<I, 2, 0x33>(isa, b, d));
-    let nibbles =
-        [n0, n1, n2, n3, isa.down::<4>(n0), isa.down::<4>(n1), isa.down::<4>(n2), isa.down::<4>(n3)];
+    let nibbles = nibbles(isa, [z0, z1, z2, j0]);
     match C::PLAIN {
         2 => {
             // Bit 4 of the index of coordinate b is bit b of the plane.

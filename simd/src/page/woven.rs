@@ -4,7 +4,7 @@ use super::columns::{
     Given, Job, Out, Pass, Strip, ValueCodes, WOVEN_POSITIONS, ahead, join, load_weights, sum_levels,
 };
 use super::plan::{Plan, Woven};
-use super::trellis::{self, InQuads, PlainLines, Planes, eight};
+use super::trellis::{self, InQuads, PlainLines, Planes, Tables, eight};
 use super::weights::{NONE, RUN_LINES, Run};
 use super::{Line, MAX_SLOTS, prefetch};
 use crate::lines::Machine;
@@ -15,6 +15,13 @@ const MAX_GROUPS: usize = MAX_SLOTS / (64 / WOVEN_POSITIONS);
 
 /// Dwords of a line that hold different tokens.
 const DWORDS: usize = 16 / WOVEN_POSITIONS;
+
+/// The levels of a code.
+#[inline(always)]
+fn tables<I: Machine, C: Planes>(isa: I, plan: &Plan) -> Tables<I> {
+    let [first, second, last] = trellis::all_levels::<C>(&plan.levels);
+    [isa.value_levels(first), isa.value_levels(second), isa.value_levels(last)]
+}
 
 impl<C: Planes> ValueCodes for Woven<C> {
     fn sum<I: Machine>(isa: I, mut pass: Pass<'_, '_>) {
@@ -33,7 +40,7 @@ impl<C: Planes> Woven<C> {
         isa.apart(
             #[inline(always)]
             |isa| {
-                let table = isa.value_levels(&pass.plan.levels);
+                let table = tables::<I, C>(isa, pass.plan);
                 pass.for_each_sign(
                     isa,
                     0..1,
@@ -50,7 +57,7 @@ impl<C: Planes> Woven<C> {
     }
 
     #[inline(always)]
-    fn column_of_one<I: Machine>(isa: I, job: &mut Job<'_, '_>, at: usize, table: I::Levels) {
+    fn column_of_one<I: Machine>(isa: I, job: &mut Job<'_, '_>, at: usize, table: Tables<I>) {
         let (mut sums, mut first) = ([[isa.zero(); 2]; 8], 0);
         for i in 0..job.parts.len() {
             let (units, mut ahead) = Units::<C>::of(job.parts, i, at, job.out.plan);
@@ -74,7 +81,7 @@ impl<C: Planes> Woven<C> {
         isa.apart(
             #[inline(always)]
             |isa| {
-                let (table, heads) = (isa.value_levels(&pass.plan.levels), pass.heads);
+                let (table, heads) = (tables::<I, C>(isa, pass.plan), pass.heads);
                 pass.for_each_sign(
                     isa,
                     0..heads,
@@ -91,7 +98,7 @@ impl<C: Planes> Woven<C> {
     }
 
     #[inline(always)]
-    fn column_of_many<I: Machine>(isa: I, job: &mut Job<'_, '_>, heads: usize, at: usize, table: I::Levels) {
+    fn column_of_many<I: Machine>(isa: I, job: &mut Job<'_, '_>, heads: usize, at: usize, table: Tables<I>) {
         // This memory is written before it is read: clearing it would take as long as the products of a head.
         let mut kept = ArrayVec::<[I::Line; 8], MAX_GROUPS>::new();
         for i in 0..job.parts.len() {
@@ -296,7 +303,7 @@ impl<'a, C: Planes> Units<'a, C> {
 
     /// Levels of a group of tokens.
     #[inline(always)]
-    fn levels<I: Machine>(&self, isa: I, group: usize, table: I::Levels) -> [I::Line; 8] {
+    fn levels<I: Machine>(&self, isa: I, group: usize, table: Tables<I>) -> [I::Line; 8] {
         let [near, far] = &self.before;
         let before = if let Some(last) = &self.seam {
             self.at_seam(isa, group, last)

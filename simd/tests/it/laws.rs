@@ -35,8 +35,12 @@ fn float() -> impl Strategy<Value = f32> {
 fn vectors(count: usize, number: BoxedStrategy<f32>) -> impl Strategy<Value = (AnyCodec, Vec<f32>)> {
     let options = (prop::sample::select(&ScaleMode::ALL[..]), prop::sample::select(&Effort::ALL[..]))
         .prop_map(|(mode, effort)| Options::DEFAULT.scale_mode(mode).effort(effort));
-    let codec = (prop::sample::select(CodecId::ALL), prop::sample::select(&DIMS[..]), options)
-        .prop_filter_map("no such codec", |(id, dim, options)| AnyCodec::new(id, dim, options).ok());
+    // Codecs of one width ignore weights.
+    let weights = prop::array::uniform4(1e-4f32..100.0);
+    let codec = (prop::sample::select(CodecId::ALL), prop::sample::select(&DIMS[..]), options, weights)
+        .prop_filter_map("no such codec", |(id, dim, options, weights)| {
+            AnyCodec::new(id, dim, options).ok().map(|codec| codec.weighted(weights))
+        });
     codec
         .prop_flat_map(move |codec| (Just(codec), prop::collection::vec(number.clone(), count * codec.dim())))
 }

@@ -509,7 +509,9 @@ fn long(arithmetic: Arithmetic, key: CodecId, value: CodecId, tokens: usize) -> 
 
 #[test]
 fn integer_attention_is_within_a_percent_of_exact_levels() {
-    for &id in CodecId::ALL.iter().filter(|id| !matches!(id.levels(), Levels::Values)) {
+    for &id in
+        CodecId::ALL.iter().filter(|id| !matches!(id.levels(), Levels::Values) && !id.rotates_quarters())
+    {
         let ((logits, out), (exact_logits, exact_out)) =
             (long(Arithmetic::Int8, id, id, 1500), long(Arithmetic::F32, id, id, 1500));
         let error = oracle::relative_mse(&exact_logits, &logits).sqrt();
@@ -537,7 +539,8 @@ fn the_number_of_threads_changes_no_bit() {
 #[test]
 fn what_append_accepts_is_stored_whatever_its_direction() {
     let norm = |x: &[f32]| x.iter().map(|v| v * v).sum::<f32>().sqrt();
-    for &id in CodecId::ALL {
+    // Codes of quarters need a map.
+    for &id in CodecId::ALL.iter().filter(|id| !id.rotates_quarters()) {
         let spec = CacheSpec::new(1, 1, 1, DIM).codecs(id, id).sinks(0).hot(0).centring(Centring::On);
         let nested = id.is_nested().then_some(CodecId::N1);
         let cold = |spec: CacheSpec| match nested {

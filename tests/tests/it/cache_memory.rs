@@ -11,7 +11,8 @@ fn a_cache_is_never_larger_than_its_tokens_in_f16() {
     for (dim, sinks, hot) in shapes {
         let mut gaussian = Gaussian::new(3);
         let smaller = |id: &CodecId| id.block_bytes(dim).is_some_and(|bytes| bytes < 2 * dim);
-        for id in CodecId::ALL.iter().copied().filter(smaller) {
+        let one_width = |id: &CodecId| !id.rotates_quarters();
+        for id in CodecId::ALL.iter().copied().filter(smaller).filter(one_width) {
             // Token by token; then after a prompt of 17.
             for prompt in [1, 17] {
                 let spec = CacheSpec::new(1, 1, 1, dim).codecs(id, id).sinks(sinks).hot(hot);

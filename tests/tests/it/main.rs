@@ -11,6 +11,7 @@ mod documents;
 mod lives;
 mod prose;
 mod publish;
+mod quarters;
 mod surface;
 mod trellis;
 mod workspace;

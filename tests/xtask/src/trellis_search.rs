@@ -43,7 +43,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) {
-    let ids = CodecId::ALL.iter().filter_map(|&id| id.trellis().map(|t| (id, t.code)));
+    let ids = CodecId::ALL.iter().filter(|id| !id.rotates_quarters());
+    let ids = ids.filter_map(|&id| id.trellis().map(|t| (id, t.code)));
     for (id, held) in ids {
         if args.codec.is_empty() || args.codec.iter().any(|name| name == id.name()) {
             let found = find(args, id.name(), held);
@@ -115,11 +116,12 @@ fn encode(
     Portable.search(trellis, dim, &targets, &mut coded, workspace);
     parities(code, &coded, indices);
     let (mut symbols, mut levels) = (vec![0; dim], vec![0; dim]);
-    let pairs = !matches!(code.plain, Plain::Bits(_));
+    let pairs = code.plain.pair_symbols() > 0;
     choose_plain(code, &targets, indices, &mut symbols[..if pairs { dim / 2 } else { dim }], &mut levels);
     for (t, index) in indices.iter_mut().enumerate() {
         let part = match code.plain {
-            Plain::Bits(_) => symbols[t],
+            // Codes of quarters are made of others, so they are not searched.
+            Plain::Bits(_) | Plain::Quarters(_) => symbols[t],
             Plain::PairBit | Plain::PairOfThree | Plain::PairOfSix => {
                 let (even, odd) = pair_parts(code.plain, symbols[t / 2]);
                 if t % 2 == 0 { even } else { odd }
@@ -226,7 +228,7 @@ fn first_levels(code: &mut Code) {
 /// Bits per coordinate.
 fn rate(code: &Code) -> f64 {
     match code.plain {
-        Plain::Bits(bits) => 1.0 + f64::from(bits),
+        Plain::Bits(_) | Plain::Quarters(_) => 1.0 + code.plain.planes() as f64,
         Plain::PairBit => 1.5,
         Plain::PairOfThree => 2.5,
         Plain::PairOfSix => 3.5,

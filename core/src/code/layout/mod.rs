@@ -39,6 +39,8 @@ pub enum Layout {
 const LARGEST_FLOAT: f32 = 448.0;
 /// The most by which a search for the scale stretches a vector that has one large coordinate.
 const SEARCH_SLACK: f32 = 1.3;
+/// The least of the largest levels of the quarters, in sigmas.
+const LARGEST_OF_QUARTERS: f32 = 2.0;
 /// The most by which a search exceeds the norm.
 const LONGEST_RAW: f32 = 2.5;
 
@@ -55,6 +57,7 @@ impl Layout {
                 Plain::PairBit => 1,
                 Plain::PairOfThree => 2,
                 Plain::PairOfSix => 3,
+                Plain::Quarters(_) => 1 + plain.planes() as u32,
             },
         }
     }
@@ -71,6 +74,8 @@ impl Layout {
             Self::Affine => Some(2 * SCALE_BYTES + dim / 2),
             Self::Runs { .. } if !dim.is_multiple_of(ggml::RUN) => None,
             Self::Runs { bits } => Some(dim / ggml::RUN * (SCALE_BYTES + ggml::RUN * bits as usize / 8)),
+            // Quarters are rotated by themselves and read in words of eight bytes.
+            Self::Planes(Plain::Quarters(_)) if !dim.is_power_of_two() || dim < 64 => None,
             Self::Planes(plain) => Some(SCALE_BYTES + plain.body_bytes(dim)),
         }
     }
@@ -100,6 +105,8 @@ impl Layout {
             Self::Floats => spread / LARGEST_FLOAT,
             Self::Bytes | Self::Runs { bits: 8 } => spread / (127.0 * unit),
             Self::Runs { .. } => spread / 8.0,
+            // Twice the preserving scale of one large coordinate: weights may ask for all of it.
+            Self::Planes(Plain::Quarters(_)) => 2.0 * spread / LARGEST_OF_QUARTERS,
             Self::Dense { .. } | Self::Planes(_) => {
                 let (mut least, mut largest) = (f32::INFINITY, 0.0);
                 for level in levels {
@@ -142,6 +149,9 @@ macro_rules! form {
     };
     (Floats) => {
         layout::float8::Floats
+    };
+    (Planes(Plain::Quarters($($widths:tt)*))) => {
+        form::Quarters
     };
     (Planes($($plain:tt)*)) => {
         form::Planes

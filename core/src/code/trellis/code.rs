@@ -26,16 +26,28 @@ pub enum Plain {
     /// * Bit 4 set: bits 0 and 1 are the inner part, and bit 2 selects the outer part. If bit 3 is set, the
     ///   even coordinate is the outer one.
     PairOfSix,
+    /// One width for each quarter of the coordinates: that many bits in all, the coded bit among them. Widths
+    /// descend, and their sum is a multiple of 4.
+    Quarters([u8; 4]),
 }
 
 impl Plain {
     /// Number of symbols of a pair, if neighbours share one.
     pub const fn pair_symbols(self) -> u8 {
         match self {
-            Self::Bits(_) => 0,
+            Self::Bits(_) | Self::Quarters(_) => 0,
             Self::PairBit => 2,
             Self::PairOfThree => 8,
             Self::PairOfSix => 32,
+        }
+    }
+
+    /// Whole planes of plain bits, if neighbours share none.
+    pub const fn planes(self) -> usize {
+        match self {
+            Self::Bits(bits) => bits as usize,
+            Self::Quarters([a, b, c, d]) => (a + b + c + d) as usize / 4 - 1,
+            Self::PairBit | Self::PairOfThree | Self::PairOfSix => 0,
         }
     }
 
@@ -43,7 +55,7 @@ impl Plain {
     pub(crate) const fn body_bytes(self, dim: usize) -> usize {
         dim / 8
             + match self {
-                Self::Bits(bits) => dim / 8 * bits as usize,
+                Self::Bits(_) | Self::Quarters(_) => dim / 8 * self.planes(),
                 Self::PairBit => dim / 16,
                 Self::PairOfThree => 3 * (dim / 16),
                 Self::PairOfSix => 5 * (dim / 16),
@@ -118,10 +130,11 @@ impl Code {
             Plain::PairBit => 2,
             Plain::PairOfThree => 3,
             Plain::PairOfSix => 6,
+            Plain::Quarters(widths) => 1 << (widths[0] - 1),
         }
     }
 
-    /// Number of levels in use.
+    /// Number of levels in use; in codes of quarters, by the first quarter.
     pub const fn level_count(&self) -> usize {
         PARITIES * self.parts()
     }
@@ -172,7 +185,7 @@ impl Code {
     /// and of six need four: two for even and two for odd coordinates.
     pub const fn rows_per_target(&self) -> usize {
         match self.plain {
-            Plain::Bits(_) => 1,
+            Plain::Bits(_) | Plain::Quarters(_) => 1,
             Plain::PairBit => 2,
             Plain::PairOfThree | Plain::PairOfSix => 4,
         }
@@ -245,7 +258,7 @@ impl Code {
     ///   odd one any part. In class 1 the even one takes an outer part, and the odd one an inner part.
     const fn class_parts(&self, class: usize, odd: bool) -> (usize, usize) {
         match (self.plain, class, odd) {
-            (Plain::Bits(_), _, _) => (0, self.parts()),
+            (Plain::Bits(_) | Plain::Quarters(_), _, _) => (0, self.parts()),
             (Plain::PairBit, _, _) => (class, class + 1),
             (Plain::PairOfThree, 0, false) | (Plain::PairOfThree, 1, true) => (0, 2),
             (Plain::PairOfThree, 0, true) => (0, 3),

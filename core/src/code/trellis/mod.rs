@@ -1,4 +1,5 @@
-//! Tail-biting trellis codes: `t1 t1h t2 t2h t3 t3h t4` (256 states) and `t1s8 .. t4s8` (8 states).
+//! Tail-biting trellis codes: `t1 t1h t2 t2h t3 t3h t4` (256 states), `t1s8 .. t4s8` (8 states), and `m2 m3`
+//! of several widths.
 //!
 //! Half the squared error of a scalar codebook in the same bytes. Decoding is still one look-up per
 //! coordinate:
@@ -17,7 +18,8 @@
 //! | file | contents |
 //! | --- | --- |
 //! | `code` | the description of a code, its metric rows |
-//! | `tables` | the eleven codes |
+//! | `tables` | the thirteen codes |
+//! | `quarters` | widths and weights of `m2` and `m3` |
 //! | `planes` | bytes: bit planes to levels and back |
 //! | `viterbi` | the search, in bytes |
 //! | `encode` | scale candidates, choice of plain symbols, the block |
@@ -28,13 +30,15 @@
 mod code;
 mod encode;
 mod planes;
+mod quarters;
 pub(super) mod tables;
 mod viterbi;
 
 pub use code::{Code, MAX_LEVELS, MAX_MEMORY, PARITIES, Plain, Predictor, RESOLUTION, TapMasks};
-pub use encode::{Candidate, Search, Vector, choose_plain, offsets, round_target};
+pub use encode::{Candidate, Search, Target, Vector, choose_plain, offsets, round_target};
 pub(crate) use encode::{Job, encode_all};
 pub use planes::{levels, pair_parts, parities};
+pub use quarters::{QUARTERS, Quarter, Quarters, Weights};
 pub use viterbi::{WARM_UP, workspace_bytes};
 
 /// A code and its metric rows.
@@ -45,6 +49,7 @@ pub struct Trellis<'a> {
     pub code: Code,
     rows: &'a [[u8; PARITIES]],
     taps: &'a TapMasks,
+    quarters: Option<&'a Quarters>,
 }
 
 impl<'a> Trellis<'a> {
@@ -54,7 +59,17 @@ impl<'a> Trellis<'a> {
     /// `rows` does not hold [`Code::row_count`] rows.
     pub const fn new(code: Code, rows: &'a [[u8; PARITIES]], taps: &'a TapMasks) -> Self {
         assert!(rows.len() == code.row_count(), "row_count rows, filled by fill_rows");
-        Self { code, rows, taps }
+        Self { code, rows, taps, quarters: None }
+    }
+
+    /// A code of quarters. `code` has the levels of the first one.
+    const fn of_quarters(code: Code, quarters: &'a Quarters, taps: &'a TapMasks) -> Self {
+        Self { code, rows: quarters[0].rows, taps, quarters: Some(quarters) }
+    }
+
+    /// The quarters of a code of several widths.
+    pub const fn quarters(&self) -> Option<&'a Quarters> {
+        self.quarters
     }
 
     /// All metric rows.

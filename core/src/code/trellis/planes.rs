@@ -3,10 +3,12 @@
 //! A plane of n = dim / 8 bytes holds one bit per coordinate: coordinate t is bit t / n of byte t mod n. One
 //! coordinate back is therefore one byte back. Before the first byte comes the last byte, rotated by one bit.
 //! A parity plane is an XOR of shifted copies of the coded plane, in whole bytes, on any machine. Planes of
-//! pairs have n / 2 bytes: the pair (2 i, 2 i + 1) lies in byte (2 i mod n) / 2.
+//! pairs have n / 2 bytes: the pair (2 i, 2 i + 1) lies in byte (2 i mod n) / 2. In a code of quarters, the
+//! coordinates of quarter q are bits 2 q and 2 q + 1 of every byte.
 
 use super::Trellis;
-use super::code::{Code, MAX_MEMORY, Plain, TapMasks};
+use super::code::{Code, MAX_LEVELS, MAX_MEMORY, Plain, TapMasks};
+use super::quarters::{QUARTERS, Quarters, place};
 use crate::head_dim::MAX_HEAD_DIM;
 use crate::machine::Memory;
 
@@ -54,6 +56,8 @@ fn add_plain(code: &Code, plain: &[u8], index: &mut [u8]) {
         return;
     }
     match code.plain {
+        // Codes of quarters are read in words.
+        Plain::Quarters(_) => {}
         Plain::Bits(_) => {
             for (p, plane) in plain.chunks_exact(n).enumerate() {
                 for (bit, run) in index.chunks_exact_mut(n).enumerate() {
@@ -92,7 +96,7 @@ pub const fn pair_parts(plain: Plain, symbol: u8) -> (u8, u8) {
                 _ => (4 + (middle & 1), low),
             }
         }
-        Plain::PairBit | Plain::Bits(_) => (symbol, symbol),
+        Plain::PairBit | Plain::Bits(_) | Plain::Quarters(_) => (symbol, symbol),
     }
 }
 
@@ -101,6 +105,16 @@ pub const fn pair_parts(plain: Plain, symbol: u8) -> (u8, u8) {
 pub fn levels<I: Memory>(isa: I, trellis: &Trellis<'_>, body: &[u8], levels: &mut [u8]) {
     let (code, taps) = (&trellis.code, trellis.taps);
     let Some((coded, plain)) = body.split_at_checked(levels.len() / 8) else { return };
+    if let (Some(quarters), Plain::Quarters(widths)) = (trellis.quarters, code.plain) {
+        match coded.len() {
+            8 => quarters_in_words::<1>(taps, widths, coded, plain, levels),
+            16 => quarters_in_words::<2>(taps, widths, coded, plain, levels),
+            32 => quarters_in_words::<4>(taps, widths, coded, plain, levels),
+            64 => quarters_in_words::<8>(taps, widths, coded, plain, levels),
+            _ => quarters_in_words::<16>(taps, widths, coded, plain, levels),
+        }
+        return look_up_quarters(isa, quarters, levels);
+    }
     match (coded.len(), code.plain) {
         (8, Plain::Bits(_)) => in_words::<1>(taps, coded, plain, levels),
         (16, Plain::Bits(_)) => in_words::<2>(taps, coded, plain, levels),
@@ -115,7 +129,6 @@ pub fn levels<I: Memory>(isa: I, trellis: &Trellis<'_>, body: &[u8], levels: &mu
 
 /// Indices of the levels for planes of `W` words: head dims 64, 128 and 256. It takes a fifth of the time of
 /// the loop over bytes.
-/// over bytes.
 #[inline(always)]
 fn in_words<const W: usize>(taps: &TapMasks, coded: &[u8], plain: &[u8], indices: &mut [u8]) {
     let (Some(coded), planes) = (words(coded), plain.chunks_exact(8 * W)) else { return };
@@ -189,6 +202,7 @@ fn spread<const W: usize, const P: usize>(planes: &[[u64; W]; 6], indices: &mut 
 #[inline(always)]
 pub(super) fn pack_plain(code: &Code, symbols: &[u8], plain: &mut [u8]) {
     let planes = match code.plain {
+        Plain::Quarters(widths) => return pack_quarters(widths, symbols, plain),
         Plain::Bits(bits) => usize::from(bits),
         Plain::PairBit => 1,
         Plain::PairOfThree => 3,
@@ -201,6 +215,69 @@ pub(super) fn pack_plain(code: &Code, symbols: &[u8], plain: &mut [u8]) {
             for (byte, &symbol) in plane.iter_mut().zip(run) {
                 *byte |= (symbol >> p & 1) << bit;
             }
+        }
+    }
+}
+
+/// [`pack_plain`] for a code of quarters.
+fn pack_quarters(widths: [u8; QUARTERS], symbols: &[u8], plain: &mut [u8]) {
+    let n = (symbols.len() / 8).max(1);
+    let planes = Plain::Quarters(widths).planes();
+    plain.fill(0);
+    for (bit, run) in symbols.chunks_exact(n).enumerate() {
+        for p in 0..usize::from(widths[bit / 2 % QUARTERS]) - 1 {
+            let (plane, at) = place(planes, p, bit);
+            for (byte, &symbol) in plain[plane * n..].iter_mut().zip(run) {
+                *byte |= (symbol >> p & 1) << at;
+            }
+        }
+    }
+}
+
+/// Indices of the levels for planes of `W` words, in a code of quarters.
+#[inline(always)]
+fn quarters_in_words<const W: usize>(
+    taps: &TapMasks,
+    widths: [u8; QUARTERS],
+    coded: &[u8],
+    plain: &[u8],
+    indices: &mut [u8],
+) {
+    let Some(coded) = words::<W>(coded) else { return };
+    let [high, middle, low] = parity_words::<W>(taps, &coded);
+    let mut planes = [[0; W]; 2];
+    for (plane, bytes) in planes.iter_mut().zip(plain.chunks_exact(8 * W)) {
+        *plane = words(bytes).unwrap_or([0; W]);
+    }
+    let count = Plain::Quarters(widths).planes();
+    for (bit, run) in indices.chunks_exact_mut(8 * W).enumerate() {
+        let mut index = [0; W];
+        for w in 0..W {
+            index[w] = (low[w] >> bit & LOW) | (middle[w] >> bit & LOW) << 1 | (high[w] >> bit & LOW) << 2;
+        }
+        for p in 0..usize::from(widths[bit / 2 % QUARTERS]) - 1 {
+            let (plane, at) = place(count, p, bit);
+            for w in 0..W {
+                index[w] |= (planes[plane % 2][w] >> at & LOW) << (3 + p);
+            }
+        }
+        for (eight, index) in run.as_chunks_mut::<8>().0.iter_mut().zip(index) {
+            *eight = index.to_le_bytes();
+        }
+    }
+}
+
+/// Replaces the indices of every quarter by its levels.
+#[inline(always)]
+pub(super) fn look_up_quarters<I: Memory>(isa: I, quarters: &Quarters, indices: &mut [u8]) {
+    let width = (indices.len() / QUARTERS).max(1);
+    for (indices, quarter) in indices.chunks_mut(width).zip(quarters) {
+        for indices in indices.chunks_mut(MAX_LEVELS) {
+            // Machines look up whole lines.
+            let mut line = [0; MAX_LEVELS];
+            line[..indices.len()].copy_from_slice(indices);
+            isa.look_up_levels(&mut line, &quarter.levels);
+            indices.copy_from_slice(&line[..indices.len()]);
         }
     }
 }

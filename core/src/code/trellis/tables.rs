@@ -1,7 +1,8 @@
-//! The eleven codes, as found by `cargo xtask trellis-search`.
+//! The thirteen codes. `cargo xtask trellis-search` found all but `m2` and `m3`, which are made of them.
 
 use super::Trellis;
 use super::code::{Code, MAX_LEVELS, PARITIES, Plain, Predictor, TapMasks};
+use super::quarters::{Quarter, Quarters};
 
 const fn levels(used: &[i8]) -> [i8; MAX_LEVELS] {
     let (mut all, mut i) = ([0; MAX_LEVELS], 0);
@@ -190,3 +191,53 @@ entry!(
         predictor: Predictor { offset: 1.608, slope: 0.189 },
     }
 );
+
+/// A quarter of the width of `$of`.
+macro_rules! quarter {
+    ($of:ident) => {{
+        // Stretch of the code in one sigma, and the inverse of 1 - D, with which it is unbiased.
+        const STRETCH: f64 = stretch::$of;
+        const GAMMA: f64 = gamma::$of;
+        const FIRST: f64 = gamma::T4 / (T4.code.per_sigma as f64 * stretch::T4);
+        const PER_SIGMA: f64 = $of.code.per_sigma as f64 * STRETCH;
+        Quarter::new($of.code, $of.rows, PER_SIGMA as f32, GAMMA / PER_SIGMA / FIRST)
+    }};
+}
+
+/// Sigmas of a code in one sigma of its quarter.
+mod stretch {
+    pub(super) const T1: f64 = 0.98;
+    pub(super) const T2: f64 = 1.02;
+    pub(super) const T3: f64 = 1.07;
+    pub(super) const T4: f64 = 1.08;
+}
+
+/// 1 / (1 - D), D the relative squared error of the width inside these codes.
+mod gamma {
+    pub(super) const T1: f64 = 1.38;
+    pub(super) const T2: f64 = 1.08;
+    pub(super) const T3: f64 = 1.02;
+    pub(super) const T4: f64 = 1.005;
+}
+
+macro_rules! of_quarters {
+    ($name:ident, $widths:expr, [$($of:ident)*]) => {
+        pub(in crate::code) static $name: Trellis<'static> = {
+            const CODE: Code = Code {
+                memory: 8,
+                generators: T2.code.generators,
+                plain: Plain::Quarters($widths),
+                levels: T4.code.levels,
+                per_sigma: (T4.code.per_sigma as f64 * stretch::T4 / gamma::T4) as f32,
+                divisor: T4.code.divisor,
+                predictor: Predictor { offset: 1.0, slope: 0.0 },
+            };
+            static QUARTERS: Quarters = [$(quarter!($of)),*];
+            static TAPS: TapMasks = CODE.tap_masks();
+            Trellis::of_quarters(CODE, &QUARTERS, &TAPS)
+        };
+    };
+}
+
+of_quarters!(M2, [4, 2, 1, 1], [T4 T2 T1 T1]);
+of_quarters!(M3, [4, 3, 3, 2], [T4 T3 T3 T2]);

@@ -13,8 +13,9 @@
 //! Pairs that share plain symbols run the two classes of symbols side by side. Each class takes two plain
 //! steps from the same metrics. Each state keeps the better class (class 0 on a tie).
 
-use super::code::{PARITIES, Plain};
-use super::{Code, Search, Trellis};
+use super::code::PARITIES;
+use super::encode::{Search, Target};
+use super::{Code, Trellis};
 use crate::Portable;
 
 /// Coordinates on either side of coordinate 0 over which the first pass runs.
@@ -23,25 +24,25 @@ pub const WARM_UP: usize = 64;
 /// Bytes of workspace that one search needs.
 pub const fn workspace_bytes(code: &Code, dim: usize) -> usize {
     let coordinates = if dim > WARM_UP { dim } else { WARM_UP };
-    coordinates * code.states() / 8 * if matches!(code.plain, Plain::Bits(_)) { 1 } else { 2 }
+    coordinates * code.states() / 8 * if code.plain.pair_symbols() == 0 { 1 } else { 2 }
 }
 
 impl Search for Portable {
     const PROBLEMS: usize = 1;
 
-    fn search(
+    fn search<T: Target>(
         self,
         trellis: &Trellis<'_>,
         dim: usize,
-        targets: &[i16],
+        targets: &[T],
         coded: &mut [u8],
         workspace: &mut [u8],
     ) {
         for (targets, coded) in targets.chunks_exact(dim).zip(coded.chunks_exact_mut(dim / 8)) {
             if trellis.code.memory == 3 {
-                Ring::<8, 4> { trellis, targets }.search(coded, workspace);
+                Ring::<T, 8, 4> { trellis, targets }.search(coded, workspace);
             } else {
-                Ring::<256, 16> { trellis, targets }.search(coded, workspace);
+                Ring::<T, 256, 16> { trellis, targets }.search(coded, workspace);
             }
         }
     }
@@ -57,12 +58,12 @@ struct Parities {
 }
 
 /// One search over `S` states, in runs of `LOW` pairs.
-struct Ring<'a, const S: usize, const LOW: usize> {
+struct Ring<'a, T, const S: usize, const LOW: usize> {
     trellis: &'a Trellis<'a>,
-    targets: &'a [i16],
+    targets: &'a [T],
 }
 
-impl<const S: usize, const LOW: usize> Ring<'_, S, LOW> {
+impl<T: Target, const S: usize, const LOW: usize> Ring<'_, T, S, LOW> {
     /// Bytes of one decision bit per state.
     const BITS: usize = S / 8;
 
@@ -107,9 +108,9 @@ impl<const S: usize, const LOW: usize> Ring<'_, S, LOW> {
     ) {
         let mut least = 0;
         let targets = self.targets.iter().cycle().skip(first).take(steps);
-        if matches!(self.trellis.code.plain, Plain::Bits(_)) {
-            for ((n, &target), decisions) in targets.enumerate().zip(workspace.chunks_exact_mut(Self::BITS)) {
-                let Some(row) = self.trellis.rows_of(target).first() else { return };
+        if self.trellis.code.plain.pair_symbols() == 0 {
+            for ((n, target), decisions) in targets.enumerate().zip(workspace.chunks_exact_mut(Self::BITS)) {
+                let Some(row) = target.rows(self.trellis).first() else { return };
                 let mut next = [0; S];
                 step::<S, LOW>(parities, row, metrics, &mut next, decisions);
                 *metrics = next;
@@ -123,7 +124,7 @@ impl<const S: usize, const LOW: usize> Ring<'_, S, LOW> {
         }
         let mut targets = targets;
         let mut sections = workspace.chunks_exact_mut(4 * Self::BITS).enumerate();
-        while let (Some(&even), Some(&odd)) = (targets.next(), targets.next())
+        while let (Some(even), Some(odd)) = (targets.next(), targets.next())
             && let Some((n, decisions)) = sections.next()
         {
             self.pair(parities, even, odd, metrics, decisions);
@@ -138,9 +139,9 @@ impl<const S: usize, const LOW: usize> Ring<'_, S, LOW> {
     /// Steps over two coordinates that share a symbol. Decisions: the even coordinate in class 0 and in class
     /// 1, the odd coordinate in the class that won, and the class that won.
     #[inline(always)]
-    fn pair(&self, parities: &Parities, even: i16, odd: i16, metrics: &mut [u8; S], decisions: &mut [u8]) {
+    fn pair(&self, parities: &Parities, even: &T, odd: &T, metrics: &mut [u8; S], decisions: &mut [u8]) {
         let stride = self.trellis.code.rows_per_target();
-        let (even, odd) = (self.trellis.rows_of(even), &self.trellis.rows_of(odd)[stride - 2..]);
+        let (even, odd) = (even.rows(self.trellis), &odd.rows(self.trellis)[stride - 2..]);
         let (even_decisions, odd_decisions) = decisions.split_at_mut(2 * Self::BITS);
         let (mut middle, mut ends, mut odd_bits) = ([0; S], [[0; S]; 2], [[0; 32]; 2]);
         for class in 0..2 {
@@ -183,7 +184,7 @@ impl<const S: usize, const LOW: usize> Ring<'_, S, LOW> {
             bit(t, state as u8 & 1);
             state >> 1 | decision::<S>(decisions, state) << (S.trailing_zeros() - 1)
         };
-        if matches!(self.trellis.code.plain, Plain::Bits(_)) {
+        if self.trellis.code.plain.pair_symbols() == 0 {
             for (t, decisions) in workspace.chunks_exact(Self::BITS).enumerate().take(steps).rev() {
                 state = back(t, decisions, state);
             }

@@ -71,6 +71,12 @@ impl<const D: usize> Default for TrellisWorkspace<D> {
 /// # Ok::<(), tqkv_core::EncodeError>(())
 /// ```
 ///
+/// Codes of quarters do not compile:
+/// ```compile_fail
+/// use tqkv_core::{code::M2, fixed::FixedTrellis};
+/// let _ = FixedTrellis::<128, M2>::DEFAULT;
+/// ```
+///
 /// The other codes only decode:
 /// ```compile_fail
 /// use tqkv_core::code::T2;
@@ -100,7 +106,7 @@ impl<const D: usize, C: Code> FixedTrellis<D, C> {
     pub const fn new(seed: u64, mode: ScaleMode) -> Self {
         const {
             assert!(
-                C::ID.trellis().is_some(),
+                C::ID.trellis().is_some() && !C::ID.rotates_quarters(),
                 "codec not supported: accepted are T1 to T4, T1H to T3H and T1S8 to T4S8"
             );
         }

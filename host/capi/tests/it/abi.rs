@@ -9,6 +9,7 @@ use tqkv::cache::{CacheSpec, KvCache};
 use tqkv_capi::TqkvDtype::*;
 use tqkv_capi::TqkvStatus::*;
 use tqkv_capi::*;
+use tqkv_core::CodecId;
 
 const F32: u32 = TqkvF32 as u32;
 
@@ -252,6 +253,15 @@ fn specs_that_no_cache_can_have_are_refused() {
     no_cache(&TqkvSpec { soft_cap: -1.0, ..spec() }, "soft cap");
     no_cache(&TqkvSpec { sparse_values: 1.0, ..spec() }, "expected 0 or more, and less than 1");
     no_cache(&TqkvSpec { reserved: 1, ..spec() }, "later version");
+    let (m2, t2) = (CodecId::M2.code().into(), CodecId::T2.code().into());
+    let quarters = TqkvSpec { key_codec: m2, value_codec: t2, ..spec() };
+    no_cache(&quarters, "m2 is not valid for keys without a map: expected map=pairs");
+    no_cache(&TqkvSpec { text: c"m3,t3".as_ptr(), ..spec() }, "m3 is not valid for keys without a map");
+    no_cache(
+        &TqkvSpec { value_codec: m2, ..spec() },
+        "m2 is not valid for values: expected a codec of one width",
+    );
+    drop(Cache::new(&TqkvSpec { text: c"map=pairs".as_ptr(), ..quarters }));
     let windows = [0, usize::MAX, 128];
     let layer_windows = windows.as_ptr();
     no_cache(
@@ -367,7 +377,7 @@ fn tokens_up_to_256_behind_the_greatest_length_can_be_dropped() {
 #[test]
 fn codecs_encode_decode_and_score_as_those_of_rust() {
     let x = values(5, 3 * DIM);
-    for id in tqkv_core::CodecId::ALL.iter().copied() {
+    for id in CodecId::ALL.iter().copied() {
         let name = CString::new(id.name()).unwrap();
         let rust = tqkv_core::AnyCodec::new(id, DIM, tqkv_core::Options::DEFAULT).unwrap();
         let (mut codec, mut bytes) = (null_mut(), 0);

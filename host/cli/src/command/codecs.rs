@@ -43,7 +43,7 @@ const PAIRS_FOR: [(&str, &str); 2] = [
 ];
 
 /// The use of each codec: first those of [`COMMON`], then those of the laboratory.
-const CODECS_FOR: [(&str, &str); 28] = [
+const CODECS_FOR: [(&str, &str); 30] = [
     ("f16", "not compressed: what others are compared with"),
     ("i8", "8 bits: no visible loss"),
     ("t4", "4 bits, trellis: half the error, slower to encode"),
@@ -68,6 +68,8 @@ const CODECS_FOR: [(&str, &str); 28] = [
     ("t3s8", "t3 that microcontrollers encode"),
     ("t2s8", "t2 that microcontrollers encode"),
     ("t1s8", "t1 that microcontrollers encode"),
+    ("m3", "3 bits, quarters of 4, 3, 3, 2: keys with a map"),
+    ("m2", "2 bits, quarters of 4, 2, 1, 1: keys with a map"),
     ("q8_0r", "q8_0 of rotated vectors"),
     ("q4_0r", "q4_0 of rotated vectors"),
     ("u4", "4 bits by minimum and step, for comparison"),

@@ -26,6 +26,9 @@ VERSION = 1
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 """The dtypes of encoded tensors, in the order of their codes."""
 
+_CODECS = tuple(name for name in Codec.names() if name not in ("m2", "m3"))
+"""Codecs of payloads. `m2` and `m3` need a map of the keys, which payloads have not."""
+
 _CENTRED = 1
 _HEADER = struct.Struct("<8sHH8s8sHHQ4I8s")
 _CRC = struct.Struct("<I")
@@ -125,8 +128,8 @@ def _digest(name: str) -> bytes:
 def _name(field: bytes) -> str:
     """Reads the name of a codec from its field of eight bytes."""
     name = field.rstrip(b"\0")
-    if not name.isascii() or name.decode("ascii") not in Codec.names():
-        raise TqkvError(f"payload with codec {name!r} is not valid: expected {', '.join(Codec.names())}")
+    if not name.isascii() or name.decode("ascii") not in _CODECS:
+        raise TqkvError(f"payload with codec {name!r} is not valid: expected {', '.join(_CODECS)}")
     return name.decode("ascii")
 
 
@@ -170,8 +173,8 @@ class Format:
             raise TqkvError(
                 f"budget {self.budget!r} and basis {self.basis!r} are not valid: expected both (bits per value, a file of `tqkv basis`) or none"
             )
-        if not isinstance(self.codec, str) or not all(name in Codec.names() for name in self.names()):
-            raise TqkvError(f"codec {self.codec!r} is not valid: expected one or two (keys,values) of {', '.join(Codec.names())}")
+        if not isinstance(self.codec, str) or not all(name in _CODECS for name in self.names()):
+            raise TqkvError(f"codec {self.codec!r} is not valid: expected one or two (keys,values) of {', '.join(_CODECS)}")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**64:
             raise TqkvError(f"seed {self.seed!r} is not valid: expected an integer of 64 bits")
         if not isinstance(self.centre, bool):

@@ -7,6 +7,7 @@
 //! A program that appends the first page and never attends gives no queries. Its keys are then coded
 //! without a map.
 
+use super::order::Order;
 use super::pairs::Map;
 use crate::cache::budget::Budget;
 use crate::cache::rows::Rows;
@@ -187,8 +188,14 @@ impl Learner {
     }
 
     /// Makes the map from keys `[n, dim]`, the sinks and at least [`LEARN_TOKENS`] more, and the mean that is
-    /// subtracted from them. `None` if too few queries were seen, or if they do not decide a map.
-    pub(in crate::cache) fn learn(&self, keys: &[f32], mean: Option<&[f32]>) -> Option<Map> {
+    /// subtracted from them. The map of a code of quarters has an order. `None` if too few queries were seen,
+    /// or if they do not decide a map.
+    pub(in crate::cache) fn learn(
+        &self,
+        keys: &[f32],
+        mean: Option<&[f32]>,
+        in_quarters: bool,
+    ) -> Option<Map> {
         let seen = self.seen();
         if seen.rows.len() < LEAST_SAMPLES {
             return None;
@@ -211,9 +218,16 @@ impl Learner {
             add_energy(&mut key_energy, key, mean, weight);
         }
         let (of_queries, of_keys) = (of_pairs(&query_energy), of_pairs(&key_energy));
-        let factor = |i: usize| (of_queries[i] / of_keys[i]).sqrt().sqrt();
-        let factors: Vec<f64> = (0..self.dim).map(|i| factor(i % of_queries.len())).collect();
-        Map::new(&factors)
+        let mut factors: Vec<f64> =
+            of_queries.iter().zip(&of_keys).map(|(q, k)| (q / k).sqrt().sqrt()).collect();
+        let mut order = None;
+        if in_quarters {
+            let products: Vec<f64> = of_queries.iter().zip(&of_keys).map(|(q, k)| q * k).collect();
+            let (made, sizes) = Order::new(&products)?;
+            factors.iter_mut().zip(&sizes).for_each(|(factor, size)| *factor /= size);
+            order = Some(made);
+        }
+        Map::new(&factors.repeat(2), order)
     }
 
     /// Adds p (1 - p) of each key that teaches, for the attention p of the query at a position.

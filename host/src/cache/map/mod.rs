@@ -7,15 +7,18 @@
 //! block's error grows with its own length.
 //!
 //! Both coordinates of a pair have one factor, and the rotation of RoPE keeps their energy. A map is
-//! therefore the same at every position. It is learnt once, from the first page ([`learner`]).
+//! therefore the same at every position. It is learnt once, from the first page ([`learner`]). For codes
+//! whose widths differ by quarter, the map also orders the coordinates and weighs the quarters ([`order`]).
 //!
 //! Values gain nothing from a map, and latent vectors are values, so both have none. Means are in
 //! [`super::means`]; pages keep the map beside their blocks ([`super::page`]).
 
 mod learner;
+mod order;
 mod pairs;
 
 pub(super) use learner::{LEARN_TOKENS, Learner, Rule};
+pub(super) use order::Order;
 pub(super) use pairs::{Map, Shared};
 
 #[cfg(test)]

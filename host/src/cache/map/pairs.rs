@@ -1,38 +1,42 @@
-//! The factors of a head, and their use. How they are learnt is in [`super::learner`].
+//! The factors of a head, and their use. How they are learnt is in [`super::learner`], the order of the
+//! coordinates in [`super::order`].
 
+use super::order::Order;
 use half::f16;
 use std::sync::Arc;
+use tqkv_core::MAX_HEAD_DIM;
 
 /// Least factor; the largest is 1. A key never grows, and a query grows at most 64 times.
 const LEAST: f32 = 1.0 / 64.0;
 
-/// Factors of the coordinates of keys, with f16 precision.
+/// Factors of the coordinates of keys, with f16 precision. Codes of quarters have an order too.
 #[derive(Debug)]
 pub(in crate::cache) struct Map {
     factors: Box<[f32]>,
     inverse: Box<[f32]>,
+    order: Option<Order>,
 }
 
 impl Map {
     /// Makes a map of factors in any unit. `None` if one is not a positive number.
-    pub(super) fn new(factors: &[f64]) -> Option<Self> {
+    pub(super) fn new(factors: &[f64], order: Option<Order>) -> Option<Self> {
         let largest = factors.iter().copied().fold(0.0, f64::max);
         if !factors.iter().all(|x| x.is_finite() && *x > 0.0) {
             return None;
         }
         let bits = factors.iter().map(|x| f16::from_f64(x / largest).to_f32().max(LEAST));
-        Some(Self::rounded(bits.collect()))
+        Some(Self::rounded(bits.collect(), order))
     }
 
-    fn rounded(factors: Box<[f32]>) -> Self {
+    fn rounded(factors: Box<[f32]>, order: Option<Order>) -> Self {
         let inverse = factors.iter().map(|x| 1.0 / x).collect();
-        Self { factors, inverse }
+        Self { factors, inverse, order }
     }
 
     /// The map of a snapshot. `None` if no cache makes it.
-    pub(in crate::cache) fn from_bits(bits: &[u16]) -> Option<Self> {
+    pub(in crate::cache) fn from_bits(bits: &[u16], order: Option<Order>) -> Option<Self> {
         let factors: Box<[f32]> = bits.iter().map(|&bits| f16::from_bits(bits).to_f32()).collect();
-        factors.iter().all(|x| (LEAST..=1.0).contains(x)).then(|| Self::rounded(factors))
+        factors.iter().all(|x| (LEAST..=1.0).contains(x)).then(|| Self::rounded(factors, order))
     }
 
     /// The factors as bits of f16, which have their exact values.
@@ -40,21 +44,45 @@ impl Map {
         self.factors.iter().map(|x| f16::from_f32(*x).to_bits())
     }
 
-    /// Multiplies keys (`[n, dim]`) by the factors.
-    pub(in crate::cache) fn apply(&self, keys: &mut [f32]) {
-        multiply(keys, &self.factors);
+    /// The order of the coordinates for a code of quarters.
+    pub(in crate::cache) fn order(&self) -> Option<&Order> {
+        self.order.as_ref()
     }
 
-    /// Divides queries, or mapped keys, by the factors.
-    pub(in crate::cache) fn undo(&self, rows: &mut [f32]) {
-        multiply(rows, &self.inverse);
+    /// Multiplies keys (`[n, dim]`) by the factors, and puts their coordinates in order.
+    pub(in crate::cache) fn apply(&self, keys: &mut [f32]) {
+        multiply(keys, &self.factors);
+        self.arrange(keys, Order::apply);
+    }
+
+    /// Divides queries by the factors, and puts their coordinates in order.
+    pub(in crate::cache) fn apply_to_queries(&self, queries: &mut [f32]) {
+        multiply(queries, &self.inverse);
+        self.arrange(queries, Order::apply);
+    }
+
+    /// Brings mapped keys back to their own coordinates.
+    pub(in crate::cache) fn undo(&self, keys: &mut [f32]) {
+        self.arrange(keys, Order::undo);
+        multiply(keys, &self.inverse);
+    }
+
+    fn arrange(&self, rows: &mut [f32], each: fn(&Order, &[f32], &mut [f32])) {
+        let Some(order) = &self.order else { return };
+        let mut copy = [0.0; MAX_HEAD_DIM];
+        let dim = self.factors.len();
+        for row in rows.chunks_exact_mut(dim) {
+            copy[..dim].copy_from_slice(row);
+            each(order, &copy[..dim], row);
+        }
     }
 
     pub(in crate::cache) fn allocated_bytes(&self) -> usize {
-        Self::bytes(self.factors.len())
+        let order = self.order.as_ref().map_or(0, Order::allocated_bytes);
+        Self::bytes(self.factors.len()) + order
     }
 
-    /// Bytes of a map, the counts of its users included.
+    /// Bytes of a map without an order, the counts of its users included.
     pub(in crate::cache) const fn bytes(dim: usize) -> usize {
         size_of::<Self>() + 2 * size_of::<usize>() + 2 * dim * size_of::<f32>()
     }
@@ -75,14 +103,14 @@ mod tests {
 
     #[test]
     fn a_map_and_its_inverse_keep_products() {
-        let map = Map::new(&[1.0, 3.0, 0.02, 0.001]).unwrap();
+        let map = Map::new(&[1.0, 3.0, 0.02, 0.001], None).unwrap();
         assert_eq!(map.factors[1], 1.0);
         assert_eq!(map.factors[3], LEAST);
         let (mut key, mut query) = ([1.5, -2.0, 4.0, 0.5], [0.25, 1.0, -3.0, 8.0]);
         let product = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f32>();
         let before = product(&key, &query);
         map.apply(&mut key);
-        map.undo(&mut query);
+        map.apply_to_queries(&mut query);
         assert!((product(&key, &query) - before).abs() < 1e-5);
         map.undo(&mut key);
         assert!((key[0] - 1.5).abs() < 1e-6);
@@ -90,14 +118,14 @@ mod tests {
 
     #[test]
     fn only_maps_that_a_cache_makes_are_read() {
-        let map = Map::new(&[1.0, 0.7, 0.3, 0.1]).unwrap();
+        let map = Map::new(&[1.0, 0.7, 0.3, 0.1], None).unwrap();
         let bits: Vec<u16> = map.bits().collect();
-        assert_eq!(Map::from_bits(&bits).unwrap().factors, map.factors);
+        assert_eq!(Map::from_bits(&bits, None).unwrap().factors, map.factors);
         for bad in [0.0, -0.5, 1.5, f32::NAN, f32::INFINITY, LEAST / 2.0] {
             let bits = [bits[0], bits[1], f16::from_f32(bad).to_bits(), bits[3]];
-            assert!(Map::from_bits(&bits).is_none(), "{bad}");
+            assert!(Map::from_bits(&bits, None).is_none(), "{bad}");
         }
-        assert!(Map::new(&[1.0, f64::NAN]).is_none());
-        assert!(Map::new(&[0.0, 0.0]).is_none());
+        assert!(Map::new(&[1.0, f64::NAN], None).is_none());
+        assert!(Map::new(&[0.0, 0.0], None).is_none());
     }
 }

@@ -1,9 +1,12 @@
 //! Maps through the life of a cache.
 
+use super::Map;
 use crate::cache::{Budget, CacheSpec, KvCache};
+use half::f16;
+use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::Level;
 
-const DIM: usize = 32;
+const DIM: usize = 64;
 /// Query heads; there is one KV head.
 const HEADS: usize = 2;
 const TOKENS: usize = 400;
@@ -121,7 +124,9 @@ fn a_map_moves_the_error_to_where_queries_do_not_look() {
 #[test]
 fn a_map_does_not_depend_on_the_cuts_of_the_appends_or_the_level() {
     let sequence = Sequence::new(2);
-    for policy in ["t2 map=pairs", "s3 map=pairs hot=0 sinks=0", "t2 map=pairs hot=30 sinks=9"] {
+    let quarters = ["m2,t2 map=pairs", "m3,t2 map=pairs hot=0 sinks=0"];
+    let others = ["t2 map=pairs", "s3 map=pairs hot=0 sinks=0", "t2 map=pairs hot=30 sinks=9"];
+    for policy in quarters.into_iter().chain(others) {
         let mut whole = cache(policy);
         sequence.prefill(&mut whole, &[TOKENS]);
         let wanted = keys(&whole);
@@ -134,9 +139,11 @@ fn a_map_does_not_depend_on_the_cuts_of_the_appends_or_the_level() {
         let mut stepped = cache(policy);
         sequence.steps(&mut stepped, TOKENS);
         assert_eq!(keys(&stepped), wanted, "{policy}: append, then attend");
-        let mut portable = KvCache::new(spec(policy).level(Level::Portable)).unwrap();
-        sequence.prefill(&mut portable, &[TOKENS]);
-        assert_eq!(keys(&portable), wanted, "{policy}: portable");
+        for level in Level::available() {
+            let mut cache = KvCache::new(spec(policy).level(level)).unwrap();
+            sequence.prefill(&mut cache, &[TOKENS]);
+            assert_eq!(keys(&cache), wanted, "{policy}: {level:?}");
+        }
     }
 }
 
@@ -150,6 +157,14 @@ fn keys_without_queries_are_coded_without_a_map() {
         keys(&cache)
     });
     assert_eq!(mapped, plain);
+    let mut quarters = cache("m2,t2 map=pairs hot=0 sinks=0 centring=off");
+    sequence.append(&mut quarters, TOKENS);
+    let first: Vec<f32> = sequence.k[..DIM].iter().map(|x| f16::from_f32(*x).to_f32()).collect();
+    let codec = AnyCodec::new(CodecId::M2, DIM, Options::DEFAULT).unwrap();
+    let runs = quarters.key_blocks(0, 0).unwrap();
+    let mut want = vec![0; codec.block_bytes()];
+    codec.encode(&first, &mut want).unwrap();
+    assert_eq!(runs[0].blocks[..want.len()], want, "its own order and weights");
     let [plain, mapped] = ["off", "pairs"].map(|map| {
         let mut cache = cache(&format!("q4_0 map={map}"));
         sequence.prefill(&mut cache, &[TOKENS]);
@@ -160,32 +175,50 @@ fn keys_without_queries_are_coded_without_a_map() {
 
 #[test]
 fn a_snapshot_keeps_the_map_and_the_queries_that_wait_for_it() {
+    for policy in ["t2 map=pairs", "m2,t2 map=pairs", "t2 map=pairs each:m3,t2"] {
+        keeps_the_map(policy);
+    }
+}
+
+fn keeps_the_map(policy: &str) {
     let sequence = Sequence::new(4);
-    let mut whole = cache("t2 map=pairs");
+    let mut whole = cache(policy);
     sequence.prefill(&mut whole, &[TOKENS]);
     for at in [0, 3, 70, 150, 195, 196, 260] {
-        let mut first = cache("t2 map=pairs");
+        let mut first = cache(policy);
         sequence.steps(&mut first, at);
         let stored = bytes(&first);
         let mut second = KvCache::from_snapshot(&mut &stored[..]).unwrap();
         assert_eq!(bytes(&second), stored, "at {at}");
         sequence.prefill(&mut second, &[TOKENS]);
         assert_eq!(keys(&second), keys(&whole), "at {at}");
-        let refused = cache("t2").restore(&mut &stored[..]).unwrap_err().to_string();
-        assert!(refused.contains("longer spec"), "{refused}");
     }
-    let refused = whole.restore(&mut &bytes(&cache("t2"))[..]).unwrap_err().to_string();
+}
+
+#[test]
+fn a_snapshot_of_a_cache_with_another_map_is_refused() {
+    let [mut plain, mut mapped] = ["t2", "t2 map=pairs"].map(cache);
+    let (without, with) = (bytes(&plain), bytes(&mapped));
+    let refused = plain.restore(&mut &with[..]).unwrap_err().to_string();
+    assert!(refused.contains("longer spec"), "{refused}");
+    let refused = mapped.restore(&mut &without[..]).unwrap_err().to_string();
     assert!(refused.contains("another key map"), "{refused}");
 }
 
 #[test]
 fn forks_and_truncated_caches_continue_as_if_nothing_had_followed() {
+    for policy in ["t2 map=pairs", "m2,t2 map=pairs"] {
+        continues(policy);
+    }
+}
+
+fn continues(policy: &str) {
     let (sequence, other) = (Sequence::new(5), Sequence::new(6));
-    let mut whole = cache("t2 map=pairs");
+    let mut whole = cache(policy);
     sequence.prefill(&mut whole, &[TOKENS]);
     let wanted = keys(&whole);
     for at in [0, 2, 90, 150, 195] {
-        let mut cut = cache("t2 map=pairs");
+        let mut cut = cache(policy);
         sequence.prefill(&mut cut, &[at]);
         let mut fork = cut.fork().unwrap();
         // Tokens that wait, and their queries, are dropped.
@@ -200,7 +233,7 @@ fn forks_and_truncated_caches_continue_as_if_nothing_had_followed() {
     }
     // A cache that loses all its pages learns anew; one that keeps a token in them keeps its map.
     for len in [4, 5] {
-        let mut cut = cache("t2 map=pairs");
+        let mut cut = cache(policy);
         other.prefill(&mut cut, &[TOKENS]);
         cut.truncate(len).unwrap();
         let before = keys(&cut);
@@ -214,9 +247,15 @@ fn forks_and_truncated_caches_continue_as_if_nothing_had_followed() {
 
 #[test]
 fn maps_and_waiting_queries_are_counted() {
+    for policy in ["t2 map=pairs hot=32", "m2,t2 map=pairs hot=32"] {
+        is_counted(policy);
+    }
+}
+
+fn is_counted(policy: &str) {
     let sequence = Sequence::new(7);
     let budget = Budget::new(1 << 20);
-    let mut cache = KvCache::within(spec("t2 map=pairs hot=32"), &budget).unwrap();
+    let mut cache = KvCache::within(spec(policy), &budget).unwrap();
     for at in 1..=TOKENS {
         sequence.prefill(&mut cache, &[at]);
         assert!(budget.used() <= cache.stats().allocated_bytes, "at {at}");
@@ -225,4 +264,82 @@ fn maps_and_waiting_queries_are_counted() {
     let fork = cache.fork().unwrap();
     drop((cache, fork));
     assert_eq!(budget.used(), 0, "of {with}");
+}
+
+/// The words of the layers of a spec are not those of its keys, so each layer is checked.
+#[test]
+fn codes_of_quarters_need_a_map_of_their_keys() {
+    let refused =
+        |spec: CacheSpec| KvCache::new(spec).err().map(|error| error.to_string()).unwrap_or_default();
+    let layers = |policy: &str| CacheSpec::new(4, HEADS, 1, DIM).with(policy).unwrap();
+    for (policy, why) in [
+        ("m2,t2", "m2 is not valid for keys without a map: expected map=pairs"),
+        ("t2 last:m3,t3", "m3 is not valid for keys without a map: expected map=pairs"),
+        ("m2 map=pairs", "m2 is not valid for values: expected a codec of one width, such as t2"),
+        ("t2 last:t3,m3 map=pairs", "m3 is not valid for values: expected a codec of one width, such as t2"),
+        ("m2,t2 map=pairs tier=128:t1", "m2 pages cannot go cold as t1"),
+    ] {
+        let error = refused(layers(policy));
+        assert!(error.contains(why), "{policy}: {error}");
+    }
+    for policy in ["m2,t2 map=pairs", "t2 map=pairs last:m3,t3", "m2,t2 map=pairs tier=128:m2,t2"] {
+        assert_eq!(refused(layers(policy)), "");
+    }
+    let latent =
+        CacheSpec::mla(1, HEADS, DIM, 16).codecs(CodecId::M2, CodecId::T2).with("map=pairs").unwrap();
+    let error = refused(latent);
+    assert!(error.contains("m2 is not valid for latent vectors: expected a codec of one width"), "{error}");
+}
+
+/// The first quarter holds the pairs that matter, whatever their place in the model.
+#[test]
+fn codes_of_quarters_find_the_pairs_that_matter() {
+    let mut sequence = Sequence::new(8);
+    // Every eighth pair has most of the energy, in queries and in keys.
+    let size = |i: usize| if i % 8 == 3 { 6.0 } else { 0.25 };
+    for (i, x) in sequence.q.iter_mut().chain(&mut sequence.k).enumerate() {
+        *x *= size(i % DIM) / if i % 16 < 4 { 1.0 } else { 0.5 };
+    }
+    let [wide, narrow] = ["m2,t2", "t2"].map(|codecs| {
+        let mut cache = cache(&format!("{codecs} map=pairs hot=0 sinks=0"));
+        sequence.prefill(&mut cache, &[TOKENS]);
+        error(&cache, &sequence)
+    });
+    assert!(wide < 0.5 * narrow, "{wide} by quarter, {narrow} even");
+}
+
+/// A snapshot whose `from` bytes are `to`, with a fitting sum of the chunk. They occur once.
+fn changed(cache: &KvCache, from: &[u8], to: &[u8]) -> Vec<u8> {
+    let mut stored = bytes(cache);
+    let places: Vec<usize> = (0..stored.len()).filter(|&at| stored[at..].starts_with(from)).collect();
+    assert_eq!(places.len(), 1, "{places:?}");
+    stored[places[0]..][..to.len()].copy_from_slice(to);
+    // The magic and the version, then chunks: length, payload, sum.
+    let mut at = 12;
+    while at < stored.len() {
+        let length = u64::from_le_bytes(*stored[at..].first_chunk().unwrap()) as usize;
+        let payload = at + 8..at + 8 + length;
+        let sum = crc32fast::hash(&stored[payload.clone()]);
+        stored[payload.end..][..4].copy_from_slice(&sum.to_le_bytes());
+        at = payload.end + 4;
+    }
+    stored
+}
+
+#[test]
+fn a_snapshot_with_an_order_that_no_cache_makes_is_refused() {
+    let mut whole = cache("m2,t2 map=pairs");
+    Sequence::new(9).prefill(&mut whole, &[TOKENS]);
+    let order = whole.layers[0].heads[0].keys.pages().map().and_then(Map::order).unwrap();
+    let pairs: Vec<u8> = order.pairs().iter().flat_map(|pair| pair.to_le_bytes()).collect();
+    let weights: Vec<u8> = order.weights().iter().flat_map(|weight| weight.to_le_bytes()).collect();
+    let good = [pairs.clone(), weights.clone()].concat();
+    let restored = |bad: &[u8]| cache("m2,t2 map=pairs").restore(&mut &changed(&whole, &good, bad)[..]);
+    restored(&good).unwrap();
+    let twice = [pairs[..2].repeat(2), pairs[4..].to_vec(), weights.clone()].concat();
+    let negative = [pairs, (-1.0f32).to_le_bytes().to_vec(), weights[4..].to_vec()].concat();
+    for bad in [twice, negative] {
+        let error = restored(&bad).unwrap_err().to_string();
+        assert!(error.contains("an order of pairs that the cache cannot have"), "{error}");
+    }
 }

@@ -3,7 +3,7 @@
 use super::bytes::{Parser, put, put_count, refused};
 use crate::cache::format::PAGE_TOKENS;
 use crate::cache::head::Head;
-use crate::cache::map::{Learner, Map};
+use crate::cache::map::{Learner, Map, Order};
 use crate::cache::means::{Mean, Means, State};
 use crate::cache::page::Pages;
 use crate::cache::rows::Rows;
@@ -14,6 +14,7 @@ use crate::error::CacheError;
 use crate::memory;
 use half::f16;
 use half::slice::HalfBitsSliceExt;
+use tqkv_core::unstable::trellis::QUARTERS;
 
 /// The states of means, by stored number.
 const STATES: [State; 3] = [State::Off, State::Learning, State::On];
@@ -45,7 +46,7 @@ fn most_bytes(track: &Track) -> usize {
     let rows = (track.sinks().len() + track.recent().len()) * track.sinks().row_bytes();
     let (pages, codec) = (track.pages(), track.pages().warm().codec());
     // Cold blocks are not larger than warm ones.
-    let map = 2 * codec.dim() + track.learner().map_or(0, Learner::allocated_bytes);
+    let map = 3 * codec.dim() + 4 * QUARTERS + track.learner().map_or(0, Learner::allocated_bytes);
     rows + (pages.len() - pages.first()) * codec.block_bytes()
         + track.means().allocated_bytes()
         + map
@@ -132,6 +133,10 @@ fn write_map(track: &Track, bytes: &mut Vec<u8>) {
     let factors: Vec<u16> = track.pages().map().map_or(Vec::new(), |map| map.bits().collect());
     put_count(bytes, factors.len());
     put(bytes, &factors);
+    if let Some(order) = track.pages().map().and_then(Map::order) {
+        put(bytes, order.pairs());
+        put(bytes, &order.weights());
+    }
     let (samples, rows) = learner.state();
     put(bytes, &[samples]);
     put(bytes, &rows);
@@ -148,7 +153,9 @@ fn read_map(
     let dim = track.codec().dim();
     let count = parser.count("factors of a map", dim)?;
     let factors = parser.values::<u16>(count)?;
-    let map = Map::from_bits(&factors).filter(|_| count == dim);
+    let order =
+        if count > 0 && track.codec().id().rotates_quarters() { read_order(dim, parser)? } else { None };
+    let map = Map::from_bits(&factors, order).filter(|_| count == dim);
     if count > 0 && (map.is_none() || pages.len() == 0) {
         return refused("a map that the cache cannot have");
     }
@@ -161,6 +168,14 @@ fn read_map(
     } else {
         refused("queries that the cache cannot have")
     }
+}
+
+/// Reads the order of a map for a code of quarters.
+fn read_order(dim: usize, parser: &mut Parser<'_>) -> Result<Option<Order>, CacheError> {
+    let pairs = parser.values::<u16>(dim / 2)?;
+    let weights = parser.values::<f32>(QUARTERS)?;
+    let order = weights.first_chunk().and_then(|weights| Order::from_parts(&pairs, *weights));
+    order.map_or_else(|| refused("an order of pairs that the cache cannot have"), |order| Ok(Some(order)))
 }
 
 type MeansState = (State, Vec<Mean>, Vec<i64>);

@@ -28,7 +28,10 @@ impl<'a> Wanted<'a> {
     /// Runs what several sections show.
     pub(crate) fn new(source: &'a Source) -> Result<Self, CliError> {
         let dims = source.dims()?;
-        let fits = |codec: &&CodecId| dims.iter().all(|&dim| codec.block_bytes(dim).is_some());
+        // Codes of quarters need a map.
+        let fits = |codec: &&CodecId| {
+            !codec.rotates_quarters() && dims.iter().all(|&dim| codec.block_bytes(dim).is_some())
+        };
         let names = CodecId::ALL.iter().filter(fits).map(|codec| codec.name()).filter(|name| *name != "f16");
         let each = names.chain(OTHERS).map(|name| format!(" --kv {name}")).collect::<String>();
         let (windows, tokens) = (source.windows(), source.full_or_quick(160, 24));
