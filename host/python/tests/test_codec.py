@@ -163,9 +163,9 @@ REFUSED = [
     (lambda: tqkv.Codec("t3").encode(np.full((3, 128), np.nan, np.float32)), "vector 0 of x: the vector holds NaN"),
     (lambda: tqkv.Codec("s4").decode(np.full((9, 66), 255, np.uint8)), "block 0: the block's scale is NaN or infinite"),
     (lambda: tqkv.Codec("s4").decode(np.zeros((9, 65), np.uint8)), r"blocks of the shape \[9, 65\] is not valid: expected"),
-    (lambda: tqkv.Codec("s4").decode(np.zeros((9, 66), np.int8)), "blocks is not an array of uint8"),
+    (lambda: tqkv.Codec("s4").decode(np.zeros((9, 66), np.int8)), "blocks of this type is not valid: expected an array of uint8"),
     (lambda: tqkv.Codec("s4").decode(np.zeros((9, 66), np.uint8), "int8"), "dtype int8 is not valid: expected float32, "),
-    (lambda: tqkv.Codec("s4").scores(np.full(128, np.inf, np.float32), np.zeros((9, 66), np.uint8)), "q: values must"),
+    (lambda: tqkv.Codec("s4").scores(np.full(128, np.inf, np.float32), np.zeros((9, 66), np.uint8)), "q with NaN or infinity is not valid"),
     (lambda: tqkv.Codec("s4").scores(np.zeros(128, np.float32), np.zeros(66, np.uint8)), r"blocks of the shape \[66\] is not valid: expected"),
 ]
 

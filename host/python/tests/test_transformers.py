@@ -252,7 +252,7 @@ def test_learned_sinks_are_exact_or_refused():
 def test_what_cannot_be_is_refused_before_a_model_runs(llama):
     with pytest.raises(tqkv.TqkvError, match="'t9' is neither a preset"):
         TqkvCache(llama.config, kv="t9")
-    with pytest.raises(tqkv.TqkvError, match="codecs of 1 layers for a model of 3"):
+    with pytest.raises(tqkv.TqkvError, match="codecs of 1 layers are not valid: expected 3"):
         TqkvCache(llama.config, layers=["t4"])
     mixed = TqkvCache(llama.config, layers=["i8", "t4,t3", "f16"])
     assert [layer.options["layers"] for layer in mixed.layers] == [["i8"], ["t4,t3"], ["f16"]]
@@ -262,9 +262,9 @@ def test_what_cannot_be_is_refused_before_a_model_runs(llama):
         TqkvCache(llama.config, warm=3)
     cache = TqkvCache(llama.config)
     logits(llama, cache, prompt(2)["input_ids"])
-    with pytest.raises(tqkv.TqkvError, match="a batch of 3 for a cache of 2 rows"):
+    with pytest.raises(tqkv.TqkvError, match="a batch of 3 is not valid: expected the 2 rows"):
         logits(llama, cache, prompt(3)["input_ids"])
     llama.set_attn_implementation("tqkv")
     handle, _ = cache.layers[0].update(*torch.ones(2, 2, 2, 1, 32))
-    with pytest.raises(tqkv.TqkvError, match="attn_implementation 'tqkv' is not for this model"):
+    with pytest.raises(tqkv.TqkvError, match="attn_implementation 'tqkv' is not valid for this model"):
         handle + 1
