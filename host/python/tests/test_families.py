@@ -21,7 +21,7 @@ SIZES = {
     64: "hidden_size n_embd d_model dim hidden_dim embedding_size embed_dim",
     96: "intermediate_size n_inner d_ff ffn_dim ffn_hidden_size shared_expert_intermediate_size shared_intermediate_size decoder_ffn_dim",
     4: "num_hidden_layers n_layer n_layers num_layers decoder_layers encoder_layers encoder_attention_heads num_attention_heads n_head n_heads num_heads decoder_attention_heads num_experts num_local_experts n_routed_experts moe_num_experts",
-    2: "num_key_value_heads num_kv_heads moe_topk moe_k n_group topk_group num_experts_per_token top_k_experts attn_layer_period",
+    2: "num_key_value_heads num_kv_heads num_experts_per_tok moe_topk moe_k n_group topk_group num_experts_per_token top_k_experts attn_layer_period",
     32: "head_dim kv_channels attention_head_dim qk_nope_head_dim v_head_dim moe_intermediate_size expert_ffn_hidden_size",
     16: "rotary_dim qk_rope_head_dim kv_lora_rank q_lora_rank sliding_window hidden_size_per_layer_input laurel_rank",
     512: "max_position_embeddings n_positions n_ctx seq_length max_seq_len",
@@ -35,6 +35,10 @@ SPECIAL = {
     "gemma4_unified_text": dict(SHARED, global_head_dim=32),
     "bamba": dict(attn_layer_indices=[1, 3]),
     "mpt": {},
+    "dory": dict(n_recurrent_layers=2),
+    "granitemoehybrid": dict(layer_types=["attention", "mamba"] * 2),
+    "jamba": dict(attn_layer_period=2, attn_layer_offset=0),
+    "nemotron": dict(head_dim=16, num_key_value_heads=2),
     "gpt_neo": dict(attention_types=[[["global", "local"], 2]], window_size=16),
     "zaya": dict(num_experts_per_tok=1),
 }
@@ -55,6 +59,8 @@ def tiny(name):
                 sizes[word] = size
     if "qk_rope_head_dim" in fields or name in UNSET:
         sizes.pop("head_dim", None)
+    if "kv_lora_rank" in fields:
+        sizes["num_key_value_heads"] = sizes["num_attention_heads"]
     for word in TYPES:
         kinds = list(dict.fromkeys(fields.get(word) or ()))
         if kinds and isinstance(kinds[0], str):

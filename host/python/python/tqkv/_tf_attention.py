@@ -64,6 +64,8 @@ def tqkv_attention(
         if out is not None:
             return out, None
         key, value = key.layer.all_tokens(key, value)
+        # Layers with a cache are causal, whatever a module says of itself.
+        kwargs["is_causal"] = attention_mask is None and query.shape[2] > 1
     if softcap is not None:
         return _capped(query, key, value, attention_mask, scaling, softcap), None
     return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
