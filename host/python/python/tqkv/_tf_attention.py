@@ -38,6 +38,8 @@ class Handle(torch.Tensor):
         if name in ("__get__", "size", "dim"):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
+        if name == "_is_view" or torch.compiler.is_compiling():
+            raise TqkvError("torch.compile is not valid with attn_implementation 'tqkv': expected 'sdpa', or a model that is not compiled")
         raise TqkvError(
             f"attn_implementation 'tqkv' is not valid for this model, which uses keys or values outside attention ({name}): expected 'sdpa' or 'eager'"
         )
