@@ -250,3 +250,24 @@ def test_arguments_of_other_types_are_errors_of_python():
             cache(**bad)
     with pytest.raises((TypeError, OverflowError)):
         cache().truncate(-1)
+
+
+@pytest.mark.parametrize("max_bytes", [None, 1 << 22])
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, lambda cache: pickle.loads(pickle.dumps(cache))])
+def test_copies_share_nothing_that_changes(rng, way, max_bytes):
+    cache = tqkv.KvCache(2, 2, 64, "t4,t3 hot=8", num_heads=4, max_bytes=max_bytes)
+    k, v = rng.standard_normal((2, 100, 2, 64), dtype=np.float32)
+    for layer in range(2):
+        cache.append(layer, k, v)
+    copied, q = way(cache), rng.standard_normal((4, 64), dtype=np.float32)
+    assert copied.spec == cache.spec and len(copied) == 100
+    for layer in range(2):
+        np.testing.assert_array_equal(copied.attend(layer, q), cache.attend(layer, q))
+    copied.append(0, k[:3], v[:3])
+    assert (len(cache), len(copied)) == (100, 103)
+    if max_bytes is not None:
+        with pytest.raises(tqkv.TqkvError, match="bytes are needed"):
+            for _ in range(1000):
+                copied.append(0, k, v)
+    with pytest.raises(tqkv.TqkvError):
+        tqkv.KvCache.from_snapshot(cache.snapshot()[:-5])

@@ -177,7 +177,7 @@ class TqkvTier(SecondaryTierManager):
         self._lookups.shutdown()
         self._pool.shutdown()
         # vLLM closes the memory of the primary tier next, which nothing may refer to then.
-        del self.rows
+        del self.rows, self._primary_kv_view
 
     def _name(self, key: OffloadKey) -> str:
         name = key.hex()
