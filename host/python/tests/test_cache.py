@@ -1,6 +1,8 @@
 """Attention is exact without compression, and nearly exact with it."""
 
+import copy
 import os
+import pickle
 
 import numpy as np
 import pytest
@@ -260,7 +262,7 @@ def test_copies_share_nothing_that_changes(rng, way, max_bytes):
     for layer in range(2):
         cache.append(layer, k, v)
     copied, q = way(cache), rng.standard_normal((4, 64), dtype=np.float32)
-    assert copied.spec == cache.spec and len(copied) == 100
+    assert copied.layer_codecs == cache.layer_codecs and len(copied) == 100
     for layer in range(2):
         np.testing.assert_array_equal(copied.attend(layer, q), cache.attend(layer, q))
     copied.append(0, k[:3], v[:3])

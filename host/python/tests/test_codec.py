@@ -1,5 +1,8 @@
 """Blocks are the same as those of the Rust library, for every kind of array."""
 
+import copy
+import pickle
+import subprocess
 import sys
 from pathlib import Path
 
