@@ -61,13 +61,14 @@ def tqkv_attention(
         raise TqkvError("attn_implementation 'tqkv' is not valid for learned sinks: expected 'eager', which a TqkvCache allows as well")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     if isinstance(key, Handle):
+        # Without a mask, only the module tells whether a token sees later ones. Codes have causal attention.
+        if attention_mask is None and query.shape[2] > 1 and not getattr(module, "is_causal", True):
+            raise TqkvError("attn_implementation 'tqkv' is not valid for attention that is not causal: expected 'sdpa' or 'eager'")
         value = value.states
         out = key.layer.attend(query, key, value, attention_mask, scaling)
         if out is not None:
             return out, None
         key, value = key.layer.all_tokens(key, value)
-        # Layers with a cache are causal, whatever a module says of itself.
-        kwargs["is_causal"] = attention_mask is None and query.shape[2] > 1
     if softcap is not None:
         return _capped(query, key, value, attention_mask, scaling, softcap), None
     return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
