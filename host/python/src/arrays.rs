@@ -173,9 +173,9 @@ pub(crate) fn slice<'a, T: Element>(
 ) -> Result<&'a [T], Failure> {
     match array.as_slice() {
         Ok(values) if array.is_c_contiguous() => Ok(values),
-        _ => {
-            Err(refused(format!("{what} is not aligned and contiguous in C order: numpy.array makes it so")))
-        }
+        _ => Err(refused(format!(
+            "{what} in this memory order is not valid: expected aligned values in C order, as numpy.array makes them"
+        ))),
     }
 }
 
@@ -186,7 +186,7 @@ pub(crate) fn bytes<'py>(
 ) -> Result<PyReadonlyArrayDyn<'py, u8>, Failure> {
     match array.cast::<PyArrayDyn<u8>>() {
         Ok(array) => reading(what, array),
-        Err(_) => Err(refused(format!("{what} is not an array of uint8"))),
+        Err(_) => Err(refused(format!("{what} of this type is not valid: expected an array of uint8"))),
     }
 }
 
@@ -201,7 +201,9 @@ pub(crate) fn target<'py, T: Element>(
         Ok(out) if out.shape() == shape && out.is_c_contiguous() => Ok(out.clone()),
         _ => {
             let dtype = T::get_dtype(py).typeobj().name()?.to_string();
-            Err(refused(format!("out must be a contiguous array of {dtype} of the shape {shape:?}")))
+            Err(refused(format!(
+                "out of another kind is not valid: expected a contiguous array of {dtype} of the shape {shape:?}"
+            )))
         }
     }
 }
@@ -226,7 +228,9 @@ pub(crate) fn writing<'py, T: Element>(
 pub(crate) fn slice_mut<'a, T: Element>(
     array: &'a mut PyReadwriteArrayDyn<'_, T>,
 ) -> Result<&'a mut [T], Failure> {
-    array.as_slice_mut().map_err(|_| refused("out is not contiguous and aligned"))
+    array
+        .as_slice_mut()
+        .map_err(|_| refused("out in this memory order is not valid: expected aligned values in C order"))
 }
 
 /// Refuses vectors whose last axis does not have length `last`. Returns the shape before it.

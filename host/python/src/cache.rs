@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use std::sync::RwLock;
 use tqkv::KvShape;
 use tqkv::cache::{Budget, KvCache};
+use tqkv::error::CacheError;
 
 type Floats<'py> = Bound<'py, PyArrayDyn<f32>>;
 
@@ -83,6 +84,20 @@ impl Cache {
         let budget = max_bytes.map_or_else(Budget::unlimited, Budget::new);
         let spec = spec::read(&texts)?;
         Ok(Self::of(py.detach(|| KvCache::within(spec, &budget))?))
+    }
+
+    /// The cache of a snapshot, with its options.
+    #[staticmethod]
+    fn from_snapshot(py: Python<'_>, snapshot: &[u8], max_bytes: Option<usize>) -> Result<Self, Failure> {
+        pool::start()?;
+        let cache = py.detach(|| {
+            let cache = KvCache::from_snapshot(&mut &*snapshot)?;
+            let Some(max) = max_bytes else { return Ok(cache) };
+            let mut within = KvCache::within(cache.spec().clone(), &Budget::new(max))?;
+            within.restore(&mut &*snapshot)?;
+            Ok::<_, CacheError>(within)
+        })?;
+        Ok(Self::of(cache))
     }
 
     #[staticmethod]
@@ -154,7 +169,10 @@ impl Cache {
         let KvShape { num_heads, head_dim, value_dim, .. } = self.shape;
         let tokens = self.check_kv(&k, &v)?;
         if Self::tokens("q", q.shape(), num_heads, head_dim)? != tokens {
-            return Err(refused(format!("q is of {} tokens, k and v of {tokens}", q.shape()[0])));
+            return Err(refused(format!(
+                "q of {} tokens is not valid: expected {tokens}, as many as k and v have",
+                q.shape()[0]
+            )));
         }
         let q = queries("q", q.values("q")?)?;
         let (k, v) = (k.values("k")?, v.values("v")?);
@@ -283,7 +301,11 @@ impl Cache {
         let KvShape { num_kv_heads, head_dim, value_dim, .. } = self.shape;
         let keys = Self::tokens("k", k.shape(), num_kv_heads, head_dim)?;
         let values = Self::tokens("v", v.shape(), num_kv_heads, value_dim)?;
-        if keys == values { Ok(keys) } else { Err(refused(format!("k is of {keys} tokens, v of {values}"))) }
+        if keys == values {
+            Ok(keys)
+        } else {
+            Err(refused(format!("v of {values} tokens is not valid: expected {keys}, as many as k has")))
+        }
     }
 }
 

@@ -168,7 +168,7 @@ impl Codec {
             )));
         }
         if !scale.is_finite() {
-            return Err(refused("scale must be finite"));
+            return Err(refused(format!("scale {scale} is not valid: expected a finite number")));
         }
         shape.push(value_codec.codec.dim());
         let results = zeros::<f32>(py, &shape)?;
@@ -177,7 +177,9 @@ impl Codec {
         let to = slice_mut(&mut writing)?;
         let codecs = [&self.codec, &value_codec.codec];
         if !py.detach(|| batch::attend(self.level, codecs, scale, &q, blocks, to)) {
-            return Err(refused("a block's scale is NaN or infinite; scales are finite f16"));
+            return Err(refused(
+                "a block with a scale of NaN or infinity is not valid: expected finite scales",
+            ));
         }
         drop(writing);
         Ok(results)
@@ -206,7 +208,11 @@ fn decode_as<'py, T: Narrow>(
 /// Queries as f32. They are few, so they are copied.
 pub(crate) fn queries(what: &str, values: Values<'_>) -> Result<Vec<f32>, Failure> {
     let q = values.wide(0, values.len(), &mut Vec::new()).to_vec();
-    if q.iter().all(|x| x.is_finite()) { Ok(q) } else { Err(refused_in(what, "values must be finite")) }
+    if q.iter().all(|x| x.is_finite()) {
+        Ok(q)
+    } else {
+        Err(refused(format!("{what} with NaN or infinity is not valid: expected finite values")))
+    }
 }
 
 /// Number of blocks in an array `[tokens, block_bytes]`.

@@ -104,7 +104,8 @@ impl Tensor {
             }
         };
         let shape = self.axes(self.shape);
-        let odd = || refused(format!("{what} has the shape {shape:?}, which is none"));
+        let odd =
+            || refused(format!("{what} of the shape {shape:?} is not valid: expected sizes of 0 or more"));
         let sizes: Vec<usize> =
             shape.iter().map(|&size| usize::try_from(size).map_err(|_| odd())).collect::<Result<_, _>>()?;
         let values = sizes.iter().try_fold(1, |n: usize, &size| n.checked_mul(size)).ok_or_else(odd)?;
@@ -112,14 +113,18 @@ impl Tensor {
         let mut dense = 1;
         for (&stride, &size) in self.axes(self.strides).iter().zip(shape).rev() {
             if size > 1 && stride != dense && values > 0 {
-                let message = format!("{what} is not contiguous in C order: .contiguous() makes it so");
+                let message = format!(
+                    "{what} in this memory order is not valid: expected C order, as .contiguous() makes it"
+                );
                 return Err(refused(message));
             }
             dense = dense.saturating_mul(size);
         }
         let address = (self.data.addr() as u64).wrapping_add(self.byte_offset);
         if !address.is_multiple_of(bytes) {
-            return Err(refused(format!("{what} is not aligned to {bytes} bytes")));
+            return Err(refused(format!(
+                "{what} at this address is not valid: expected a multiple of {bytes} bytes"
+            )));
         }
         // SAFETY: the capsule describes this memory. The Python caller holds the tensor and orders its use.
         Ok((unsafe { Raw::new(address, values, element) }, sizes))

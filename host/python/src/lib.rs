@@ -23,6 +23,9 @@ mod storage;
 #[pyo3::pymodule]
 mod _native {
     #[pymodule_export]
+    #[expect(non_upper_case_globals, reason = "the name that Python gives it")]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+    #[pymodule_export]
     use super::cache::Cache;
     #[pymodule_export]
     use super::codec::Codec;

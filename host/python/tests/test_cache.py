@@ -1,6 +1,8 @@
 """Attention is exact without compression, and nearly exact with it."""
 
+import copy
 import os
+import pickle
 
 import numpy as np
 import pytest
@@ -228,7 +230,7 @@ REFUSED = [
     (lambda: cache(windows=[7]), "1 kinds for 2 layers"),
     (lambda: cache().append(2, ONE, ONE), "layer 2 is out of range"),
     (lambda: cache().append(0, ONE[0], ONE[0]), r"k of the shape \[2, 64\] is not valid: expected \[tokens, 2, 64\]"),
-    (lambda: cache().append(0, ONE, np.ones((2, 2, 64), np.float32)), "k is of 1 tokens, v of 2"),
+    (lambda: cache().append(0, ONE, np.ones((2, 2, 64), np.float32)), "v of 2 tokens is not valid: expected 1"),
     (lambda: cache().append(0, ONE * np.nan, ONE), "layer 0, key of token 0, KV head 0: values must be finite"),
     (lambda: cache().attend(0, np.ones((4, 64), np.float32)), "layer 0 holds no token yet"),
     (lambda: cache().attend(0, np.ones((2, 64), np.float32)), r"q of the shape \[2, 64\] is not valid: expected \[4, 64\]"),
@@ -252,3 +254,24 @@ def test_arguments_of_other_types_are_errors_of_python():
             cache(**bad)
     with pytest.raises((TypeError, OverflowError)):
         cache().truncate(-1)
+
+
+@pytest.mark.parametrize("max_bytes", [None, 1 << 22])
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, lambda cache: pickle.loads(pickle.dumps(cache))])
+def test_copies_share_nothing_that_changes(rng, way, max_bytes):
+    cache = tqkv.KvCache(2, 2, 64, "t4,t3 hot=8", num_heads=4, max_bytes=max_bytes)
+    k, v = rng.standard_normal((2, 100, 2, 64), dtype=np.float32)
+    for layer in range(2):
+        cache.append(layer, k, v)
+    copied, q = way(cache), rng.standard_normal((4, 64), dtype=np.float32)
+    assert copied.layer_codecs == cache.layer_codecs and len(copied) == 100
+    for layer in range(2):
+        np.testing.assert_array_equal(copied.attend(layer, q), cache.attend(layer, q))
+    copied.append(0, k[:3], v[:3])
+    assert (len(cache), len(copied)) == (100, 103)
+    if max_bytes is not None:
+        with pytest.raises(tqkv.TqkvError, match="bytes are needed"):
+            for _ in range(1000):
+                copied.append(0, k, v)
+    with pytest.raises(tqkv.TqkvError):
+        tqkv.KvCache.from_snapshot(cache.snapshot()[:-5])

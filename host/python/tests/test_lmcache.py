@@ -210,11 +210,26 @@ def test_files_hold_payloads_and_damaged_ones_are_misses(tmp_path):
     l2.close()
 
 
+def test_a_damaged_entry_is_removed_and_is_then_no_hit(tmp_path):
+    l2 = L2(type="fs", base_path=str(tmp_path))
+    keys = [key(1), key(2)]
+    assert l2.store(keys, [chunk(seed=1), chunk(seed=2)])
+    (file,) = tmp_path.rglob(f"*{keys[0].chunk_hash.hex()}*.data")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:500] + bytes([whole[500] ^ 1]) + whole[501:])
+    assert l2.found(keys) == [True, True] and l2.load([keys[0]], [chunk()]) == [False]
+    assert l2.found(keys) == [False, True] and not file.exists()
+    assert l2.store([keys[0]], [chunk(seed=1)])
+    assert l2.found(keys) == [True, True] and l2.load(keys, [chunk(), chunk()]) == [True, True]
+    l2.close()
+
+
 def test_a_chunk_of_another_dtype_or_model_is_a_miss(tmp_path):
     l2 = L2(type="fs", base_path=str(tmp_path))
     assert l2.store([key(1)], [chunk(seed=1)])
     for other in (chunk(dtype=torch.float16), chunk((2, LAYERS, TOKENS, 4 * DIM)), chunk((2, LAYERS + 1, TOKENS, 2 * DIM))):
         assert l2.load([key(1)], [other]) == [False] and not other.raw_data.any()
+        l2.store([key(1)], [chunk(seed=1)])
     l2.close()
 
 

@@ -60,7 +60,7 @@ def test_what_is_damaged_is_refused_by_name(tmp_path, state):
         ((state, "t4", 60), "heads of 60"),
         ((state[:100],), "cut"),
         ((b"",), "cut"),
-        ((np.zeros(9, np.float32),), "not an array of uint8"),
+        ((np.zeros(9, np.float32),), "expected an array of uint8"),
     ]:
         with pytest.raises(tqkv.TqkvError, match=said):
             session.pack(*arguments)

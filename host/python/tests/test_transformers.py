@@ -1,5 +1,9 @@
 """The cache in tiny, random models of Transformers on the CPU."""
 
+import copy
+import pickle
+import warnings
+
 import pytest
 import torch
 import tqkv
@@ -249,10 +253,112 @@ def test_learned_sinks_are_exact_or_refused():
         generate(model, TqkvCache(model.config), implementation="tqkv")
 
 
+@pytest.mark.parametrize("tokens", [1, 4, 8])
+def test_gradients_are_those_of_the_default_cache(llama, tokens):
+    ids = prompt(1, 94)["input_ids"]
+    norms = []
+    for implementation, cache in (("eager", DynamicCache(config=llama.config)), ("tqkv", TqkvCache(llama.config, kv="f16"))):
+        logits(llama, cache, ids[:, :90], implementation)
+        llama.zero_grad()
+        llama(ids[:, 90 : 90 + tokens], past_key_values=cache).logits.square().mean().backward()
+        attention = [layer.self_attn for layer in llama.model.layers]
+        weights = [getattr(one, name).weight for one in attention for name in ("q_proj", "k_proj", "v_proj")]
+        norms.append(torch.stack([weight.grad.norm() for weight in weights]))
+    llama.zero_grad()
+    assert (norms[0] > 0).all()
+    torch.testing.assert_close(norms[1], norms[0], rtol=2e-2, atol=1e-5)
+
+
+def test_a_compiled_model_is_refused_in_one_line(llama):
+    """By the first question that the compiler asks of a tensor: to start it takes many seconds."""
+    llama.set_attn_implementation("tqkv")
+    for handle in TqkvCache(llama.config).layers[0].update(*torch.ones(2, 2, 2, 1, 32)):
+        with pytest.raises(tqkv.TqkvError, match="torch.compile is not valid with attn_implementation 'tqkv'"):
+            handle._is_view()
+
+
+COPIES = {
+    "copy": lambda cache, path: copy.copy(cache),
+    "deepcopy": lambda cache, path: copy.deepcopy(cache),
+    "fork": lambda cache, path: cache.fork(),
+    "pickle": lambda cache, path: pickle.loads(pickle.dumps(cache)),
+    "file": lambda cache, path: through_file(cache, path),
+}
+
+
+def through_file(cache, path):
+    cache.save(path)
+    loaded = copy.deepcopy(cache)
+    loaded.reset()
+    loaded.load(path)
+    return loaded
+
+
+@pytest.mark.parametrize("way", COPIES)
+@pytest.mark.parametrize("implementation", ["eager", "tqkv"])
+def test_copies_go_on_alone_with_the_same_bits(tmp_path, model, way, implementation):
+    inputs = prompt(2, 120, (0, 13))
+    ids, seen = inputs["input_ids"], inputs["attention_mask"]
+    cache = TqkvCache(model.config, kv="t4,t3", hot=16)
+    logits(model, cache, ids, implementation, attention_mask=seen)
+    copied = COPIES[way](cache, tmp_path / "cache")
+    both = []
+    for one in (cache, copied):
+        mask = seen
+        steps = []
+        for token in (17, 29):
+            mask = torch.cat([mask, torch.ones(2, 1, dtype=mask.dtype)], 1)
+            steps.append(logits(model, one, torch.full((2, 1), token), implementation, attention_mask=mask))
+        both.append(torch.cat(steps, 1))
+    assert torch.equal(*both)
+    assert cache.get_seq_length() == copied.get_seq_length() == 122
+
+
+def test_files_of_other_caches_and_damaged_ones_change_nothing(tmp_path, llama):
+    cache, path = TqkvCache(llama.config, kv="t4,t3"), tmp_path / "cache"
+    logits(llama, cache, prompt(1, 100)["input_ids"], "tqkv")
+    cache.save(path)
+    whole = path.read_bytes()
+    assert list(tmp_path.iterdir()) == [path]
+    other = TqkvCache(llama.config, kv="s4")
+    logits(llama, other, prompt(1, 7)["input_ids"], "tqkv")
+    gemma = TqkvCache(CONFIGS["gemma3"](), kv="t4,t3")
+    for target, why in ((other, "spec|codec|t4"), (gemma, "layers of another model")):
+        with pytest.raises(tqkv.TqkvError, match=why):
+            target.load(path)
+    assert other.get_seq_length() == 7 and gemma.get_seq_length() == 0
+    for damaged in (whole[:-1], b"", whole[:200] + b"\xff" + whole[201:], b"x" + whole[1:]):
+        path.write_bytes(damaged)
+        with pytest.raises(tqkv.TqkvError, match="expected one of TqkvCache.save, undamaged"):
+            cache.load(path)
+    assert cache.get_seq_length() == 100
+
+
+def test_a_warning_says_that_attention_decodes_or_nothing_is_compressed(llama):
+    ids = prompt(1, 40)["input_ids"]
+    for implementation, warned in (("sdpa", True), ("tqkv", False)):
+        cache = TqkvCache(llama.config)
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("default")
+            logits(llama, cache, ids, implementation)
+            after_prompt = len(seen)
+            for token in range(3):
+                logits(llama, cache, ids[:, :1], implementation)
+        # Once, however many layers and tokens there are.
+        decodes = [index for index, one in enumerate(seen) if "attention decodes" in str(one.message)]
+        assert len(decodes) == warned and all(index >= after_prompt for index in decodes)
+    windows = Gemma3TextConfig(**SMALL, sliding_window=16, layer_types=["sliding_attention"] * 3)
+    with pytest.warns(UserWarning, match="nothing is compressed"):
+        stats = TqkvCache(windows).stats()
+    assert (stats["compressed_layers"], stats["other_layers"]) == (0, 3)
+    stats = TqkvCache(CONFIGS["gemma3"]()).stats()
+    assert (stats["compressed_layers"], stats["other_layers"]) == (1, 2)
+
+
 def test_what_cannot_be_is_refused_before_a_model_runs(llama):
     with pytest.raises(tqkv.TqkvError, match="'t9' is neither a preset"):
         TqkvCache(llama.config, kv="t9")
-    with pytest.raises(tqkv.TqkvError, match="codecs of 1 layers for a model of 3"):
+    with pytest.raises(tqkv.TqkvError, match="codecs of 1 layers are not valid: expected 3"):
         TqkvCache(llama.config, layers=["t4"])
     mixed = TqkvCache(llama.config, layers=["i8", "t4,t3", "f16"])
     assert [layer.options["layers"] for layer in mixed.layers] == [["i8"], ["t4,t3"], ["f16"]]
@@ -260,11 +366,13 @@ def test_what_cannot_be_is_refused_before_a_model_runs(llama):
     assert [layer.options["layers"] for layer in ruled.layers] == [["t4,t2"], ["t4,t2"], ["i8,i8"]]
     with pytest.raises(tqkv.TqkvError, match="warm= is not valid: expected"):
         TqkvCache(llama.config, warm=3)
+    with pytest.raises(tqkv.TqkvError, match="config of the type LlamaForCausalLM is not valid"):
+        TqkvCache(llama)
     cache = TqkvCache(llama.config)
     logits(llama, cache, prompt(2)["input_ids"])
-    with pytest.raises(tqkv.TqkvError, match="a batch of 3 for a cache of 2 rows"):
+    with pytest.raises(tqkv.TqkvError, match="a batch of 3 is not valid: expected the 2 rows"):
         logits(llama, cache, prompt(3)["input_ids"])
     llama.set_attn_implementation("tqkv")
-    handle, _ = cache.layers[0].update(*torch.ones(2, 2, 2, 1, 32))
-    with pytest.raises(tqkv.TqkvError, match="attn_implementation 'tqkv' is not for this model"):
-        handle + 1
+    for handle in cache.layers[0].update(*torch.ones(2, 2, 2, 1, 32)):
+        with pytest.raises(tqkv.TqkvError, match="attn_implementation 'tqkv' is not valid for this model"):
+            handle + 1

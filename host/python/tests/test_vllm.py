@@ -1,6 +1,8 @@
 """The secondary tier of KV offloading, created by vLLM's own factory over vLLM's own region."""
 
 import os
+import threading
+import time
 import uuid
 from types import SimpleNamespace
 
@@ -74,6 +76,20 @@ def run(tier, submit, keys, chunks, job=[0]):
     return result
 
 
+def look(tier, keys, ends=True):
+    """What a request finds. Nothing is known in the step that asks first; answers come with the next steps of the scheduler."""
+    found, end = [tier.lookup(key, CONTEXT) for key in keys], time.monotonic() + 20
+    assert found == [LookupResult.RETRY] * len(keys)
+    while LookupResult.RETRY in found:
+        assert time.monotonic() < end, "no answer"
+        tier.on_schedule_end(None)
+        time.sleep(0.002)
+        found = [tier.lookup(key, CONTEXT) for key in keys]
+    if ends:
+        tier.on_request_finished(CONTEXT)
+    return found
+
+
 def keys(count):
     return [make_offload_key(bytes([i]) * 32, 0) for i in range(count)]
 
@@ -96,10 +112,10 @@ def test_chunks_come_back_as_the_codec_has_them(tmp_path, region, layout, where)
         parts = sides(region, layout, chunk)
         wanted.append([tuple(torch.zeros_like(side) for side in part) for part in parts])
         decode(Format("t4,t3").encode(parts), wanted[-1])
-    assert [made.lookup(key, CONTEXT) for key in keys(2)] == [LookupResult.MISS] * 2
+    assert look(made, keys(2)) == [LookupResult.MISS] * 2
     stored = run(made, made.submit_store, keys(2), [1, 2])
     assert stored.success and stored.transfer_bytes == 2 * 2 * made.format.size(AXES, torch.bfloat16)
-    assert [made.lookup(key, CONTEXT) for key in keys(3)] == [LookupResult.HIT] * 2 + [LookupResult.MISS]
+    assert look(made, keys(3)) == [LookupResult.HIT] * 2 + [LookupResult.MISS]
     if where == "folder":
         made.shutdown()
         made = tier(region, offloading(layout), folder=str(tmp_path))
@@ -120,13 +136,17 @@ def test_damaged_and_missing_chunks_fail_and_are_misses_then(tmp_path, region):
     victim = tmp_path / made._name(keys(3)[1])
     victim.write_bytes(victim.read_bytes()[:-7])
     before = region.base_tensor.clone().view(CHUNKS, -1)
+    # The request has looked it up before it fails to load, and must not be told to load it again.
+    assert look(made, keys(2)[1:], ends=False) == [LookupResult.HIT]
     result = run(made, made.submit_load, keys(4), [4, 5, 6, 7])
+    assert made.lookup(keys(2)[1], CONTEXT) == LookupResult.MISS
+    made.on_request_finished(CONTEXT)
     assert not result.success and result.successful_keys == (keys(3)[0], keys(3)[2])
     after = region.base_tensor.view(CHUNKS, -1)
     assert torch.equal(before[[5, 7]], after[[5, 7]])
-    assert made.lookup(keys(2)[1], CONTEXT) == LookupResult.MISS
+    assert look(made, keys(2)[1:]) == [LookupResult.MISS]
     assert run(made, made.submit_store, keys(2), [0, 1]).success
-    assert made.lookup(keys(2)[1], CONTEXT) == LookupResult.HIT
+    assert look(made, keys(2)[1:]) == [LookupResult.HIT]
     made.shutdown()
 
 
@@ -146,7 +166,7 @@ def test_a_chunk_that_cannot_be_stored_fails_its_job(tmp_path, region):
     region.base_tensor.view(CHUNKS, -1)[1, 100:102].view(torch.bfloat16)[0] = float("nan")
     result = run(made, made.submit_store, keys(2), [0, 1])
     assert not result.success
-    assert [made.lookup(key, CONTEXT) for key in keys(2)] == [LookupResult.HIT, LookupResult.MISS]
+    assert look(made, keys(2)) == [LookupResult.HIT, LookupResult.MISS]
     made.shutdown()
 
 
@@ -159,6 +179,26 @@ def test_jobs_run_at_once_and_are_all_reported(tmp_path, region):
         (100 + job, True) for job in range(CHUNKS)
     }
     made.shutdown()
+
+
+def test_files_are_looked_up_outside_the_scheduler(tmp_path, region, monkeypatch):
+    made, threads = tier(region, folder=str(tmp_path), locality="REMOTE"), set()
+    assert made.locality.value == "REMOTE"
+    has = made.store.has
+    monkeypatch.setattr(made.store, "has", lambda name: threads.add(threading.current_thread()) or has(name))
+    assert look(made, keys(2)) == [LookupResult.MISS] * 2
+    assert threads and threading.current_thread() not in threads
+    made.shutdown()
+    with pytest.raises(tqkv.TqkvError, match="locality 'near' is not valid: expected LOCAL or REMOTE"):
+        tier(region, folder=str(tmp_path), locality="near")
+
+
+def test_a_stopped_tier_lets_go_of_the_memory_of_the_primary_tier(tmp_path, region, caplog):
+    made = tier(region, folder=str(tmp_path))
+    assert run(made, made.submit_store, keys(1), [0]).success
+    made.shutdown()
+    region.cleanup()
+    assert "Failed to close" not in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from ._codec import Codec
 from ._compress import Compressor
 from ._files import TqkFile, TqkWriter, open, save
 from ._gpu import GpuCache
-from ._native import TqkvError
+from ._native import TqkvError, __version__
 from ._storage import Basis, Learner, Rope, Storage
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "TqkFile",
     "TqkWriter",
     "TqkvError",
+    "__version__",
     "open",
     "save",
 ]

@@ -6,13 +6,22 @@ PyTorch is never imported here: a caller that passes a tensor has imported it.
 from __future__ import annotations
 
 import sys
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 import numpy as np
 
 from ._native import TqkvError
 
-Restore = Callable[[np.ndarray], Any]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor, dtype
+
+    Either = Union[NDArray[Any], Tensor]
+    """Keys, values, queries or blocks: arrays or tensors."""
+    Array = TypeVar("Array", NDArray[Any], Tensor)
+    """The same, where results have the type of the argument."""
+    DType = Union[str, type, np.dtype[Any], dtype]
+    """A dtype of NumPy or PyTorch, or its name."""
 
 
 def _torch() -> Any:
@@ -39,7 +48,7 @@ def to_numpy(x: Any) -> np.ndarray:
         x = np.from_dlpack(x) if hasattr(x, "__dlpack__") else np.asarray(x)
     if x.dtype.name == "bfloat16":
         x = x.view(np.uint16)
-    return np.require(x, requirements="CA")
+    return np.require(x, requirements=["C", "A"])
 
 
 def from_numpy(array: np.ndarray, like: Any, dtype: str = "") -> Any:
@@ -58,14 +67,14 @@ def writable(out: Any) -> np.ndarray | None:
         return None
     if is_tensor(out):
         if out.device.type != "cpu" or not out.is_contiguous():
-            raise TqkvError("out must be a contiguous tensor in main memory")
+            raise TqkvError("out in this memory is not valid: expected a contiguous tensor in main memory")
         return to_numpy(out)
     if not isinstance(out, np.ndarray):
         raise TqkvError(f"out of the type {type(out).__name__} is not valid: expected an array or a tensor")
     return out
 
 
-def dtype_name(dtype: Any) -> str:
+def dtype_name(dtype: DType) -> str:
     """The name of a dtype of NumPy or PyTorch. A name stays as it is."""
     name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", None) or str(dtype)
     return name.rpartition(".")[2]

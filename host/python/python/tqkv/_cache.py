@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import shlex
-from typing import Any, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Iterable, Sequence
 
 import numpy as np
 
 from . import _native
 from ._arrays import dtype_name, from_numpy, to_numpy
+
+if TYPE_CHECKING:
+    from ._arrays import Array, DType, Either
 
 
 class KvCache:
@@ -53,7 +56,7 @@ class KvCache:
         windows: Sequence[int | None] | None = None,
         cold: Sequence[tuple[int, str]] | None = None,
         spill: tuple[int, str | os.PathLike[str]] | None = None,
-        sink_logits: Any = None,
+        sink_logits: Either | Sequence[Sequence[float]] | None = None,
         max_bytes: int | None = None,
         **options: Any,
     ) -> None:
@@ -74,14 +77,26 @@ class KvCache:
             logits = np.asarray(sink_logits, np.float32).ravel()
             words.append(("sink-logits", "/".join(map(str, logits)) or "none"))
         texts = [_text(shape.items()), kv, _text(words)]
-        self._native = _native.Cache(texts if words else texts[:2], max_bytes)
+        self._hold(_native.Cache(texts if words else texts[:2], max_bytes), max_bytes)
+
+    def _hold(self, native: _native.Cache, max_bytes: int | None) -> None:
+        self._native, self._max_bytes = native, max_bytes
+
+    @classmethod
+    def _of(cls, native: _native.Cache, max_bytes: int | None) -> KvCache:
+        cache = cls.__new__(cls)
+        cache._hold(native, max_bytes)
+        return cache
 
     @classmethod
     def from_spec(cls, text: str, *, max_bytes: int | None = None) -> KvCache:
         """The cache of a text that has the shape as well: "layers=32 heads=32 kv-heads=8 head-dim=128 t4,t2"."""
-        cache = cls.__new__(cls)
-        cache._native = _native.Cache([text], max_bytes)
-        return cache
+        return cls._of(_native.Cache([text], max_bytes), max_bytes)
+
+    @classmethod
+    def from_snapshot(cls, snapshot: bytes, *, max_bytes: int | None = None) -> KvCache:
+        """The cache of a snapshot, with the options of the snapshot. Spilled pages go to a file in the folder for temporary files."""
+        return cls._of(_native.Cache.from_snapshot(snapshot, max_bytes), max_bytes)
 
     @property
     def spec(self) -> str:
@@ -97,34 +112,34 @@ class KvCache:
         """Number of tokens in the first layer."""
         return len(self._native)
 
-    def append(self, layer: int, k: Any, v: Any) -> None:
+    def append(self, layer: int, k: Either, v: Either) -> None:
         """Appends tokens to a layer. `k` is `[tokens, num_kv_heads, head_dim]`, after RoPE; `v` is `[tokens, num_kv_heads,
         value_dim]`."""
         self._native.append(layer, to_numpy(k), to_numpy(v))
 
-    def attend(self, layer: int, q: Any) -> Any:
+    def attend(self, layer: int, q: Array) -> Array:
         """Attends from the newest position. `q` is `[num_heads, head_dim]`, the result is `[num_heads, value_dim]`."""
         return from_numpy(self._native.attend(layer, to_numpy(q)), q)
 
-    def attend_prefill(self, layer: int, q: Any, k: Any, v: Any) -> Any:
+    def attend_prefill(self, layer: int, q: Array, k: Either, v: Either) -> Array:
         """Appends a chunk and attends causally with each of its tokens. `q` is `[tokens, num_heads, head_dim]`, the result is
         `[tokens, num_heads, value_dim]`. The lengths of chunks change results only by rounding."""
         out = self._native.attend_prefill(layer, to_numpy(q), to_numpy(k), to_numpy(v))
         return from_numpy(out, q)
 
-    def scores(self, layer: int, head: int, q: Any) -> Any:
+    def scores(self, layer: int, head: int, q: Array) -> Array:
         """Logits of one query `[head_dim]` of a query head over every token that the newest position sees, oldest first."""
         return from_numpy(self._native.scores(layer, head, to_numpy(q)), q)
 
     def keys(
-        self, layer: int, start: int = 0, stop: int | None = None, dtype: Any = "float32"
+        self, layer: int, start: int = 0, stop: int | None = None, dtype: DType = "float32"
     ) -> np.ndarray:
         """Decoded keys of tokens, `[num_kv_heads, tokens, head_dim]`. Attention does not need them."""
         stop = len(self) if stop is None else stop
         return self._native.keys(layer, start, stop, dtype_name(dtype))
 
     def values(
-        self, layer: int, start: int = 0, stop: int | None = None, dtype: Any = "float32"
+        self, layer: int, start: int = 0, stop: int | None = None, dtype: DType = "float32"
     ) -> np.ndarray:
         """Decoded values of tokens, `[num_kv_heads, tokens, value_dim]`."""
         stop = len(self) if stop is None else stop
@@ -135,10 +150,17 @@ class KvCache:
         self._native.truncate(length)
 
     def fork(self) -> KvCache:
-        """Another cache with the same tokens. The two share pages until one of them writes."""
-        cache = KvCache.__new__(KvCache)
-        cache._native = self._native.fork()
-        return cache
+        """Another cache with the same tokens. The two share pages until one of them writes. `copy` and `deepcopy` are forks too."""
+        return self._of(self._native.fork(), self._max_bytes)
+
+    __copy__ = fork
+
+    def __deepcopy__(self, memo: Any) -> KvCache:
+        return self.fork()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles a snapshot."""
+        return _unpickled, (self.snapshot(), self._max_bytes)
 
     def reset(self) -> None:
         """Empties the cache."""
@@ -167,6 +189,10 @@ class KvCache:
     def load(self, path: str | os.PathLike[str]) -> None:
         """Restores a snapshot from a file."""
         self._native.load(path)
+
+
+def _unpickled(snapshot: bytes, max_bytes: int | None) -> KvCache:
+    return KvCache.from_snapshot(snapshot, max_bytes=max_bytes)
 
 
 def _text(options: Iterable[tuple[str, Any]]) -> str:

@@ -70,9 +70,9 @@ def decode(
     for first, count in _runs(axes[1]):
         size, tokens, _, found = storage.peek(data[at:])
         if found != name:
-            raise TqkvError("payload of another name")
+            raise TqkvError("payload of another name is not valid: expected the name that it is loaded by")
         if tokens != count:
-            raise TqkvError(f"payload with a chunk of {tokens} tokens; wanted are {count}")
+            raise TqkvError(f"payload with a chunk of {tokens} tokens is not valid: expected {count}")
         k, v = torch.empty(2, axes[0], tokens, *axes[2:], dtype=dtype)
         storage.decode(data[at : at + size], k, v)
         keys[:, first : first + tokens], values[:, first : first + tokens] = k, v

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from . import _native
 from ._arrays import dtype_name, from_numpy, to_numpy, writable
+
+if TYPE_CHECKING:
+    from ._arrays import Array, DType, Either
 
 
 class Codec:
@@ -86,18 +90,18 @@ class Codec:
         """Bits of a block per value, its scale included."""
         return 8 * self.block_bytes / self.dim
 
-    def encode(self, x: Any, out: Any = None) -> Any:
+    def encode(self, x: Array, out: Array | None = None) -> Array:
         """Encodes vectors to blocks, in `out` if it is given."""
         blocks = self._native.encode(to_numpy(x), writable(out))
         return from_numpy(blocks, x) if out is None else out
 
-    def decode(self, blocks: Any, dtype: Any = "float32", out: Any = None) -> Any:
+    def decode(self, blocks: Array, dtype: DType = "float32", out: Array | None = None) -> Array:
         """Decodes blocks to vectors of float32, float16 or bfloat16, in `out` if it is given."""
         dtype = dtype_name(dtype)
         vectors = self._native.decode(to_numpy(blocks), dtype, writable(out))
         return from_numpy(vectors, blocks, dtype) if out is None else out
 
-    def scores(self, q: Any, blocks: Any) -> Any:
+    def scores(self, q: Array, blocks: Either) -> Array:
         """Dot products `[..., tokens]` of queries `[..., dim]` and blocks `[tokens, block_bytes]`, which stay encoded.
 
         A block with a scale of NaN or infinity, which no encoder writes, has a score of NaN or infinity.
@@ -106,13 +110,13 @@ class Codec:
 
     def attend(
         self,
-        q: Any,
-        k_blocks: Any,
-        v_blocks: Any,
+        q: Array,
+        k_blocks: Either,
+        v_blocks: Either,
         *,
         value_codec: Codec | None = None,
         scale: float | None = None,
-    ) -> Any:
+    ) -> Array:
         """Attention of queries `[..., dim]` over encoded tokens, f32 `[..., value dim]`. Nothing is decoded.
 
         `value_codec` is the codec of the values, by default this one. Logits are multiplied by `scale`, by default 1 / sqrt(dim).
@@ -121,6 +125,11 @@ class Codec:
         scale = self.dim**-0.5 if scale is None else scale
         arrays = to_numpy(q), to_numpy(k_blocks), to_numpy(v_blocks)
         return from_numpy(self._native.attend(*arrays, values._native, scale), q)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles are made anew from the arguments."""
+        make = partial(Codec, scale_mode=self.scale_mode, effort=self.effort)
+        return make, (self.name, self.dim, self.seed)
 
     def __repr__(self) -> str:
         return f"tqkv.Codec({self.name!r}, dim={self.dim}, seed={self.seed})"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ._codec import Codec
+
+if TYPE_CHECKING:
+    from ._arrays import Array, DType, Either
 
 
 class Compressor:
@@ -26,27 +29,27 @@ class Compressor:
         self.key_codec = Codec(key.strip(), head_dim, seed)
         self.value_codec = Codec((value or key).strip(), head_dim, seed)
 
-    def compress_k(self, k: Any) -> Any:
+    def compress_k(self, k: Array) -> Array:
         """Encodes keys to blocks, uint8 `[.., key_codec.block_bytes]`."""
         return self.key_codec.encode(k)
 
-    def compress_v(self, v: Any) -> Any:
+    def compress_v(self, v: Array) -> Array:
         """Encodes values to blocks, uint8 `[.., value_codec.block_bytes]`."""
         return self.value_codec.encode(v)
 
-    def decompress_k(self, blocks: Any, dtype: Any = "float32") -> Any:
+    def decompress_k(self, blocks: Array, dtype: DType = "float32") -> Array:
         """Decodes blocks to keys."""
         return self.key_codec.decode(blocks, dtype)
 
-    def decompress_v(self, blocks: Any, dtype: Any = "float32") -> Any:
+    def decompress_v(self, blocks: Array, dtype: DType = "float32") -> Array:
         """Decodes blocks to values."""
         return self.value_codec.decode(blocks, dtype)
 
-    def estimate(self, q: Any, k_blocks: Any) -> Any:
+    def estimate(self, q: Array, k_blocks: Either) -> Array:
         """Unbiased estimates `[.., tokens]` of the dot products of queries `[.., head_dim]` and compressed keys `[tokens,
         block_bytes]`. The keys stay compressed."""
         return self.key_codec.scores(q, k_blocks)
 
-    def attend(self, q: Any, k_blocks: Any, v_blocks: Any, scale: float | None = None) -> Any:
+    def attend(self, q: Array, k_blocks: Either, v_blocks: Either, scale: float | None = None) -> Array:
         """Attention of queries over compressed tokens, like `Codec.attend`."""
         return self.key_codec.attend(q, k_blocks, v_blocks, value_codec=self.value_codec, scale=scale)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import _native
 from ._arrays import dtype_name, to_numpy
 from ._codec import Codec
+
+if TYPE_CHECKING:
+    from ._arrays import DType, Either
 
 
 class TqkFile:
@@ -33,7 +36,7 @@ class TqkFile:
         """Number of vectors."""
         return len(self._native)
 
-    def read(self, start: int = 0, stop: int | None = None, dtype: Any = "float32") -> np.ndarray:
+    def read(self, start: int = 0, stop: int | None = None, dtype: DType = "float32") -> np.ndarray:
         """Decoded vectors `[stop - start, dim]`."""
         stop = len(self) if stop is None else stop
         return self._native.read(start, stop, dtype_name(dtype))
@@ -59,11 +62,11 @@ class TqkFile:
 class TqkWriter:
     """Writes a .tqk file piece by piece. The file appears whole when the `with` block ends, and not at all if the block fails."""
 
-    def __init__(self, path: str | os.PathLike[str], codec: Codec, mean: Any = None) -> None:
+    def __init__(self, path: str | os.PathLike[str], codec: Codec, mean: Either | None = None) -> None:
         mean = None if mean is None else to_numpy(mean)
         self._native = _native.FileWriter(path, codec._native, mean)
 
-    def write(self, x: Any) -> None:
+    def write(self, x: Either) -> None:
         """Appends vectors `[.., dim]`."""
         self._native.write(to_numpy(x))
 
@@ -93,7 +96,7 @@ def open(path: str | os.PathLike[str]) -> TqkFile:
     return TqkFile(path)
 
 
-def save(path: str | os.PathLike[str], x: Any, codec: Codec, *, centre: bool = False) -> None:
+def save(path: str | os.PathLike[str], x: Either, codec: Codec, *, centre: bool = False) -> None:
     """Writes vectors `[.., dim]` to a .tqk file, like `tqkv encode`. `centre` subtracts their mean, which the file stores."""
     array = to_numpy(x)
     mean = _mean(array, codec.dim) if centre else None

@@ -45,7 +45,7 @@ class GpuCache:
     ) -> None:
         native = getattr(_native, "GpuCache", None)
         if native is None:
-            raise TqkvError("this package was built without the feature cuda: maturin build --features cuda")
+            raise TqkvError("GpuCache is not valid in this package: expected a build with maturin build --features cuda")
         self._native = native(
             {
                 "num_layers": num_layers,

@@ -23,6 +23,8 @@ __all__ = [
     "unpack_session_file",
 ]
 
+__version__: str
+
 class TqkvError(ValueError):
     """An input that tqkv refuses. The message is one line with the fault and the accepted values."""
 
@@ -74,6 +76,8 @@ class GpuCache:
 @final
 class Cache:
     def __new__(cls, texts: list[str], max_bytes: int | None) -> Cache: ...
+    @staticmethod
+    def from_snapshot(snapshot: bytes, max_bytes: int | None) -> Cache: ...
     @staticmethod
     def options() -> list[tuple[str, str]]: ...
     def spec(self) -> str: ...

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import _native
 from ._arrays import dtype_name, to_numpy, writable
 from ._native import Basis, TqkvError
+
+if TYPE_CHECKING:
+    from ._arrays import DType, Either
 
 __all__ = ["Basis", "Learner", "Rope", "Storage"]
 
@@ -44,7 +47,7 @@ class Learner:
         counts = layers, heads, head_dim, head_dim
         self._native = _native.Learner(counts, rope.kind, list(rope.frequencies), shared_layers)
 
-    def learn(self, k: Any, v: Any, first_position: int = 0) -> None:
+    def learn(self, k: Either, v: Either, first_position: int = 0) -> None:
         """Learns from keys, after RoPE, and values `[layers, tokens, heads, head_dim]` at consecutive positions."""
         self._native.learn(to_numpy(k), to_numpy(v), first_position)
 
@@ -88,19 +91,19 @@ class Storage:
         self._native = _native.Storage.without(counts, rope.kind, list(rope.frequencies))
         return self
 
-    def size(self, tokens: int, budget: float, dtype: Any = "bfloat16", exact: int = 0) -> int:
+    def size(self, tokens: int, budget: float, dtype: DType = "bfloat16", exact: int = 0) -> int:
         """Bytes of a chunk of all layers. They do not depend on the values."""
         return self._native.size(tokens, exact, dtype_name(dtype), budget)
 
-    def locate(self, k: Any, end: int = 1 << 17) -> int:
+    def locate(self, k: Either, end: int = 1 << 17) -> int:
         """The most likely position of the first token: a multiple of the number of tokens, below `end`."""
         k = _keys(k)
         return self._native.locate(k, k.shape[1], end)
 
     def encode(
         self,
-        k: Any,
-        v: Any,
+        k: Either,
+        v: Either,
         budget: float,
         first_position: int = 0,
         exact: int | None = None,
@@ -113,21 +116,21 @@ class Storage:
             exact = min(max(EXACT - first_position, 0), k.shape[1])
         return self._native.encode(k, v, k.shape[1], exact, first_position, name, budget)
 
-    def decode(self, chunk: Any, k: Any, v: Any) -> None:
+    def decode(self, chunk: bytes | np.ndarray, k: Either, v: Either) -> None:
         """Decodes a chunk into `k` and `v`, which are contiguous and of the encoded shape."""
         keys, values = writable(k), writable(v)
         if keys is None or values is None:
-            raise TqkvError("k and v are needed to write to")
+            raise TqkvError("k or v None is not valid: expected arrays or tensors to write to")
         name = "bfloat16" if keys.dtype == np.uint16 else keys.dtype.name
         self._native.decode(np.frombuffer(chunk, np.uint8), keys, values, name)
 
-    def peek(self, data: Any) -> tuple[int, int, int, bytes]:
+    def peek(self, data: bytes | np.ndarray) -> tuple[int, int, int, bytes]:
         """Bytes, tokens, first position and name of the chunk at the start of `data`."""
         size, tokens, first, name = self._native.peek(np.frombuffer(data, np.uint8))
         return size, tokens, first, bytes(name)
 
 
-def _keys(k: Any) -> np.ndarray:
+def _keys(k: Either) -> np.ndarray:
     k = to_numpy(k)
     if k.ndim != 4:
         raise TqkvError(f"k of the shape {list(k.shape)} is not valid: expected [layers, tokens, heads, head_dim]")

@@ -12,6 +12,18 @@ from typing import Any
 from ._native import TqkvError
 
 
+def write_whole(path: str | os.PathLike[str], data: Any) -> None:
+    """Writes a file, which appears whole or not at all, and is readable by its owner only."""
+    descriptor, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=Path(path).parent)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
 class Folder:
     """Files that appear whole or not at all. Files are never evicted and never synced. If a crash of the machine truncates one, its
     CRC refuses it."""
@@ -23,14 +35,7 @@ class Folder:
     def put(self, name: str, data: Any) -> None:
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(data)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        write_whole(path, data)
 
     def get(self, name: str) -> bytes | None:
         try:
@@ -56,7 +61,7 @@ class Memory:
     def put(self, name: str, data: Any) -> None:
         data = bytes(data)
         if len(data) > self.max_bytes:
-            raise TqkvError(f"payload of {len(data)} bytes in a memory of {self.max_bytes}")
+            raise TqkvError(f"payload of {len(data)} bytes is not valid: expected at most max_bytes {self.max_bytes}")
         self.drop(name)
         with self._lock:
             self._entries[name] = data

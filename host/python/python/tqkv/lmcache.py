@@ -9,10 +9,11 @@ module. The arguments are those of the command `lmcache`:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable
 
 import torch
 from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey
+from lmcache.v1.distributed.l2_adapters.serde_wrapper import SerdeL2AdapterWrapper
 from lmcache.v1.distributed.serde import AsyncSerdeProcessor, Deserializer, Serializer, register_serde_factory
 from lmcache.v1.memory_management import MemoryFormat, MemoryObj
 
@@ -38,16 +39,37 @@ class TqkvSerializer(Serializer):
 
 
 class TqkvDeserializer(Deserializer):
-    """Decodes payloads to chunks. A damaged payload, or one of another shape, raises an error, and LMCache counts a miss."""
+    """Decodes payloads to chunks. A damaged payload, or one of another shape, raises an error, and LMCache counts a miss. `remove`
+    deletes it from the adapter, because LMCache would find it at each lookup and never load it."""
 
     def __init__(self, head_dim: int, basis: str | None = None) -> None:
         self.head_dim, self.basis = head_dim, basis
+        self.remove: Callable[[list[ObjectKey]], None] = lambda keys: None
 
     def deserialize(self, src: MemoryObj, dst: MemoryObj, key: ObjectKey) -> None:
-        payload.decode(src.byte_array, _parts(dst, self.head_dim), _name(key), self.basis)
+        parts = _parts(dst, self.head_dim)
+        try:
+            payload.decode(src.byte_array, parts, _name(key), self.basis)
+        except TqkvError:
+            self.remove([key])
+            raise
 
 
-def create(options: dict[str, Any]) -> AsyncSerdeProcessor:
+class TqkvProcessor(AsyncSerdeProcessor):
+    """The serde of one adapter."""
+
+    def removes_from(self, adapter: SerdeL2AdapterWrapper) -> None:
+        self._deserializer.remove = adapter.delete
+
+
+def _wrap(self: SerdeL2AdapterWrapper, inner: Any, serde: Any, l1_manager: Any) -> None:
+    """LMCache gives a serde no way to its adapter, so the one is told of the other where they meet."""
+    _wrapped(self, inner, serde, l1_manager)
+    if isinstance(serde, TqkvProcessor):
+        serde.removes_from(self)
+
+
+def create(options: dict[str, Any]) -> TqkvProcessor:
     """The processor for the options of a configuration.
 
     `head_dim` of the model is required. Optional are `codec`, `seed`, `centre`, `exact` and `effort`, or `budget` and `basis`, as in
@@ -63,7 +85,7 @@ def create(options: dict[str, Any]) -> AsyncSerdeProcessor:
             " max_workers"
         )
     format = payload.Format(**options)
-    return AsyncSerdeProcessor(TqkvSerializer(format, head_dim), TqkvDeserializer(head_dim, format.basis), workers)
+    return TqkvProcessor(TqkvSerializer(format, head_dim), TqkvDeserializer(head_dim, format.basis), workers)
 
 
 def _name(key: ObjectKey) -> str:
@@ -79,11 +101,11 @@ def _axes(shape: tuple[int, ...], head_dim: int) -> tuple[int, ...]:
         axes = 1, shape[1] if shape[0] == 2 else shape[0]
     else:
         raise TqkvError(
-            f"chunk of the shape {list(shape)} is not valid: expected [2, layers, tokens, width], [2, tokens, width] and"
-            " [tokens, 2, width]: latent (MLA) and fused planes are not"
+            f"chunk of the shape {list(shape)} is not valid: expected [2, layers, tokens, width], [2, tokens, width] or"
+            " [tokens, 2, width], no latent (MLA) or fused planes"
         )
     if shape[-1] % head_dim:
-        raise TqkvError(f"chunk of the shape {list(shape)}, whose width is no multiple of head_dim {head_dim}")
+        raise TqkvError(f"chunk of the shape {list(shape)} is not valid: expected a width that is a multiple of head_dim {head_dim}")
     return *axes, shape[-1] // head_dim, head_dim
 
 
@@ -108,3 +130,5 @@ if __name__ == "__main__":
     main()
 else:
     register_serde_factory("tqkv", create)
+    _wrapped = SerdeL2AdapterWrapper.__init__
+    SerdeL2AdapterWrapper.__init__ = _wrap

@@ -88,17 +88,17 @@ class Header:
     def unpack(cls, data: np.ndarray) -> Header:
         """Reads the header at the start of `data`, and refuses bytes that are none."""
         if len(data) < _HEADER.size:
-            raise TqkvError(f"payload of {len(data)} bytes, which is shorter than a header")
+            raise TqkvError(f"payload of {len(data)} bytes is not valid: expected a header of {_HEADER.size} and more")
         magic, version, flags, keys, values, dtype, exact, seed, *axes, digest = _HEADER.unpack_from(data)
         if magic != MAGIC:
             raise TqkvError(f"payload that begins with {magic.hex()} is not valid: expected {MAGIC.hex()}")
         if version != VERSION:
             raise TqkvError(f"payload of version {version} is not valid: expected {VERSION}")
         if flags & ~_CENTRED or dtype >= len(DTYPES):
-            raise TqkvError(f"payload with flags {flags} and dtype {dtype}; newer than this reader, or damaged")
+            raise TqkvError(f"payload with flags {flags} and dtype {dtype} is not valid: expected what this reader knows")
         header = cls(_name(keys), _name(values), bool(flags), DTYPES[dtype], exact, seed, Shape(*axes), digest)
         if exact > header.shape.tokens:
-            raise TqkvError(f"payload with {exact} exact tokens of {header.shape.tokens}")
+            raise TqkvError(f"payload with {exact} exact tokens is not valid: expected at most {header.shape.tokens}, as many as it has")
         header.codecs()
         return header
 
@@ -211,7 +211,7 @@ class Format:
         total = sum(header.size for header in headers)
         target = np.empty(total, np.uint8) if out is None else np.frombuffer(out, np.uint8)
         if len(target) < total:
-            raise TqkvError(f"{len(target)} bytes to write to; needed are {total}")
+            raise TqkvError(f"out of {len(target)} bytes is not valid: expected {total}")
         at = 0
         for header, (keys, values) in zip(headers, parts):
             _encode(header, header.codecs(self.effort), keys, values, target[at : at + header.size])
@@ -228,7 +228,7 @@ class Format:
         total = sum(self.size(keys.shape, keys.dtype) for keys, _ in parts)
         target = np.empty(total, np.uint8) if out is None else np.frombuffer(out, np.uint8)
         if len(target) < total:
-            raise TqkvError(f"{len(target)} bytes to write to; needed are {total}")
+            raise TqkvError(f"out of {len(target)} bytes is not valid: expected {total}")
         data = np.concatenate(chunks)
         target[: len(data)], target[len(data) : total] = data, 0
         return target if out is None else total
@@ -249,19 +249,19 @@ def decode(data: Any, parts: Sequence[Part], name: str = "", basis: str | None =
         header = Header.unpack(data[at:])
         if _alike(keys, values) and (header.shape, header.dtype) != (Shape.of(keys.shape), keys.dtype):
             raise TqkvError(
-                f"payload of {header.dtype} {header.shape}; wanted is {keys.dtype} {Shape.of(keys.shape)}"
+                f"payload of {header.dtype} {header.shape} is not valid: expected {keys.dtype} {Shape.of(keys.shape)}"
             )
         if header.digest != _digest(name):
-            raise TqkvError(f"payload of another name than {name!r}")
+            raise TqkvError(f"payload of another name is not valid: expected {name!r}")
         part = data[at : at + header.size]
         if len(part) < header.size:
-            raise TqkvError(f"payload ends after {len(data)} bytes; its header says {at + header.size}")
+            raise TqkvError(f"payload of {len(data)} bytes is not valid: expected {at + header.size}, as its header says")
         if zlib.crc32(part[: -_CRC.size]) != _CRC.unpack_from(part, len(part) - _CRC.size)[0]:
-            raise TqkvError("payload is damaged: its CRC does not fit")
+            raise TqkvError("payload with damage is not valid: expected bytes that fit its CRC")
         checked.append((header, part, keys, values))
         at += header.size
     if at != len(data):
-        raise TqkvError(f"payload of {len(data)} bytes, {at} of which were expected")
+        raise TqkvError(f"payload of {len(data)} bytes is not valid: expected {at}")
     decoded = [_decode(header, part, keys.shape) for header, part, keys, _ in checked]
     for (*_, keys, values), (k, v) in zip(checked, decoded):
         keys.copy_(k)
@@ -270,7 +270,7 @@ def decode(data: Any, parts: Sequence[Part], name: str = "", basis: str | None =
 
 def _decode_chunks(data: np.ndarray, parts: Sequence[Part], name: str, basis: str | None) -> None:
     if basis is None:
-        raise TqkvError("payload of the storage tier; its basis is needed")
+        raise TqkvError("basis None is not valid for a payload of the storage tier: expected the file of its basis")
     storage, decoded, at = _chunks.storage_of(basis), [], 0
     for keys, values in parts:
         _alike(keys, values)
@@ -278,7 +278,7 @@ def _decode_chunks(data: np.ndarray, parts: Sequence[Part], name: str, basis: st
         decoded += [(keys, k), (values, v)]
         at += size
     if data[at:].any():
-        raise TqkvError("payload with bytes behind its chunks")
+        raise TqkvError("payload with bytes behind its chunks is not valid: expected zeros there")
     for target, x in decoded:
         target.copy_(x.view(target.shape))
 
@@ -315,7 +315,7 @@ def _encode(
         for what, x, target in zip(("keys", "values"), (k, v), kept):
             x = x[: header.exact].contiguous()
             if not x.isfinite().all():
-                raise TqkvError(f"{what} of layer {layer} are not finite")
+                raise TqkvError(f"{what} of layer {layer} with NaN or infinity are not valid: expected finite numbers")
             target[layer] = _bytes(x)
         k, v = k[header.exact :], v[header.exact :]
         if header.centred:
@@ -351,7 +351,7 @@ def _decode(header: Header, part: np.ndarray, axes: Sequence[int]) -> list[torch
         finite = finite and bool(numbers.isfinite().all())
         decoded.append(side.view(*axes))
     if not finite:
-        raise TqkvError("payload with keys, values or means that are not finite")
+        raise TqkvError("payload with NaN or infinity is not valid: expected finite keys, values and means")
     return decoded
 
 

@@ -98,7 +98,7 @@ class TqkvHiCache(HiCacheStorage):
         """Views of the pages in the host pool."""
         first = host_indices[:: self.mem_pool_host.page_size].tolist()
         if len(first) != len(keys):
-            raise TqkvError(f"{len(keys)} keys and {len(first)} pages")
+            raise TqkvError(f"{len(keys)} keys for {len(first)} pages are not valid: expected as many of each")
         return [self.mem_pool_host.get_data_page(index, flat=False) for index in first]
 
     def _part(self, page: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

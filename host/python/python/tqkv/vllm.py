@@ -18,7 +18,8 @@ from typing import Any, Callable, ClassVar, Iterable
 
 import numpy as np
 import torch
-from vllm.v1.kv_offload.base import LookupResult, Medium, OffloadKey, ReqContext, RequestOffloadingContext
+from vllm.v1.kv_offload.base import Locality, LookupResult, Medium, OffloadKey, ReqContext, RequestOffloadingContext, ScheduleEndContext
+from vllm.v1.kv_offload.tiering.async_lookup import AsyncLookupManager
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
 from . import payload
@@ -55,8 +56,8 @@ class Rows:
         heads, rest = divmod(config.worker_kv_bytes_per_block, width)
         if rest or not heads:
             raise TqkvError(
-                f"blocks of {config.worker_kv_bytes_per_block} bytes per worker; {layers} layers of {tokens} tokens with"
-                f" head_dim {head_dim} make a multiple of {width}"
+                f"blocks of {config.worker_kv_bytes_per_block} bytes per worker are not valid: expected a multiple of {width}, as {layers}"
+                f" layers of {tokens} tokens with head_dim {head_dim} have"
             )
         sizes = dict(L=layers, B=config.cache.blocks_per_chunk, H=heads, N=tokens)
         order = config.kv_cache_layout[:-1]
@@ -82,6 +83,17 @@ def _prefix(config: Any) -> str:
     return f"{config.model.name.replace('/', '-')}-{hashlib.sha256(repr(fields).encode()).hexdigest()[:12]}"
 
 
+class _Lookups(AsyncLookupManager):
+    """Looks for payloads in a thread of its own, because a folder may be slow."""
+
+    def __init__(self, tier: TqkvTier) -> None:
+        self._has = lambda key: tier.store.has(tier._name(key))
+        super().__init__(tier.tier_type)
+
+    def batch_lookup(self, keys: list[OffloadKey], req_context: ReqContext) -> list[bool]:
+        return [self._has(key) for key in keys]
+
+
 class TqkvTier(SecondaryTierManager):
     """Options:
 
@@ -89,6 +101,7 @@ class TqkvTier(SecondaryTierManager):
     * `folder`, or `max_bytes` of main memory
     * `codec`, `seed`, `centre`, `effort` and `exact`, as in `tqkv.payload.Format`; `exact` applies to chunks that begin a text
     * `threads`
+    * `locality` of the store, "LOCAL" or "REMOTE", which vLLM passes on to its listeners
 
     A chunk that is missing, damaged or of another shape fails to load, and is a miss from then on."""
 
@@ -110,21 +123,35 @@ class TqkvTier(SecondaryTierManager):
         folder: str | None = None,
         max_bytes: int | None = None,
         threads: int = 2,
+        locality: str | None = None,
     ) -> None:
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
+        if locality not in (None, "LOCAL", "REMOTE"):
+            raise TqkvError(f"locality {locality!r} is not valid: expected LOCAL or REMOTE")
+        self.locality = None if locality is None else Locality(locality)
         self.format = payload.Format(codec, seed, centre, exact, effort)
         self.rows = Rows(offloading_spec.config, primary_kv_view, head_dim)
         self.store = open_store(folder, max_bytes)
         self._prefix = _prefix(offloading_spec.config)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="tqkv")
         self._running: set[Future[None]] = set()
-        self._finished: SimpleQueue[JobResult] = SimpleQueue()
+        self._finished: SimpleQueue[tuple[JobResult, list[OffloadKey]]] = SimpleQueue()
+        self._lookups = _Lookups(self)
 
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
         return RequestOffloadingContext()
 
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
-        return LookupResult.HIT if self.store.has(self._name(key)) else LookupResult.MISS
+        found = self._lookups.lookup(key, req_context)
+        if found is None:
+            return LookupResult.RETRY
+        return LookupResult.HIT if found else LookupResult.MISS
+
+    def on_schedule_end(self, context: ScheduleEndContext) -> None:
+        self._lookups.flush()
+
+    def on_request_finished(self, req_context: ReqContext) -> None:
+        self._lookups.cleanup(req_context.req_id)
 
     def submit_store(self, job_metadata: TransferJob) -> None:
         self._submit(job_metadata, self._store)
@@ -136,15 +163,21 @@ class TqkvTier(SecondaryTierManager):
         results = []
         while True:
             try:
-                results.append(self._finished.get_nowait())
+                result, failed = self._finished.get_nowait()
             except Empty:
                 return results
+            # What was found and did not load is a miss from now on, also for a request that has looked it up already.
+            self._lookups.mark_miss(failed)
+            results.append(result)
 
     def drain_jobs(self) -> None:
         wait(self._running.copy())
 
     def shutdown(self) -> None:
+        self._lookups.shutdown()
         self._pool.shutdown()
+        # vLLM closes the memory of the primary tier next, which nothing may refer to then.
+        del self.rows, self._primary_kv_view
 
     def _name(self, key: OffloadKey) -> str:
         name = key.hex()
@@ -157,16 +190,18 @@ class TqkvTier(SecondaryTierManager):
 
     def _run(self, job: TransferJob, transfer: Callable[[TransferJob, OffloadKey, int], int]) -> None:
         """Transfers each chunk of a job, and reports which of them succeeded."""
-        begin, done, total = time.monotonic(), [], 0
+        begin, done, failed, total = time.monotonic(), [], [], 0
         for key, chunk in zip(job.keys, job.chunk_ids):
             try:
                 total += transfer(job, key, chunk)
                 done.append(key)
             except Exception as error:
+                failed.append(key)
                 _log.warning("%s of chunk %s failed: %s", "load" if job.is_promotion else "store", key.hex(), error)
-        whole = len(done) == len(job.keys)
+        whole = not failed
         some = tuple(done) if job.is_promotion and done and not whole else None
-        self._finished.put(JobResult(job.job_id, whole, some, time.monotonic() - begin, total))
+        result = JobResult(job.job_id, whole, some, time.monotonic() - begin, total)
+        self._finished.put((result, failed if job.is_promotion else []))
 
     def _store(self, job: TransferJob, key: OffloadKey, chunk: int) -> int:
         """Stores a chunk and returns the bytes written."""
@@ -184,7 +219,7 @@ class TqkvTier(SecondaryTierManager):
         name = self._name(key)
         data = self.store.get(name)
         if data is None:
-            raise TqkvError("not there")
+            raise TqkvError("a chunk that is not there is not valid: expected one that lookup found")
         try:
             payload.decode(data, self.rows[chunk], name)
         except TqkvError:

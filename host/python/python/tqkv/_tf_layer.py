@@ -1,0 +1,218 @@
+"""A layer of full attention in a cache for Transformers."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import torch
+from transformers.cache_utils import CacheLayerMixin
+
+from ._arrays import dtype_name
+from ._cache import KvCache
+from ._native import TqkvError
+from ._tf_attention import NAME, Handle
+
+# From this many query tokens on, keys are decoded once for all of them.
+PROMPT = 8
+
+DECODES = (
+    "attention decodes all keys and values for each token, which is slow: model.set_attn_implementation('tqkv') attends on codes, for"
+    " models whose attention it can be"
+)
+
+
+STATE = ("is_initialized", "length", "shape", "pads", "dtype", "device")
+"""What a saved layer has beside its rows."""
+
+
+class TqkvLayer(CacheLayerMixin):
+    """One layer of full attention, with a `tqkv.KvCache` per row of the batch."""
+
+    is_sliding = False
+    is_croppable = True
+    supports_early_init = False
+
+    def __init__(self, config: Any, options: dict[str, Any]) -> None:
+        super().__init__()
+        self.config, self.options = config, options
+        self.reset()
+
+    @property
+    def token_values(self) -> int:
+        """Values of a token in all KV heads."""
+        heads, head_dim, value_dim = self.shape
+        return heads * (head_dim + value_dim)
+
+    def reset(self) -> None:
+        self.is_initialized = False
+        self.length = 0
+        self.shape = (0, 0, 0)
+        self.rows: list[KvCache] = []
+        # Number of padding tokens at the start of each row. They are not stored.
+        self.pads: list[int] = []
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        batch, heads, _, head_dim = key_states.shape
+        value_dim = value_states.shape[-1]
+        self.dtype, self.device = key_states.dtype, key_states.device
+        self.shape = (heads, head_dim, value_dim)
+        first = KvCache(1, heads, head_dim, value_dim=value_dim, **self.options)
+        self.rows = [first] + [first.fork() for _ in range(1, batch)]
+        self.pads = [0] * batch
+        self.is_initialized = True
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values to attend to: those of all tokens. For attention on codes, handles of the new ones."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        if len(key_states) != len(self.rows):
+            raise TqkvError(f"a batch of {len(key_states)} is not valid: expected the {len(self.rows)} rows of the cache")
+        tokens = key_states.shape[-2]
+        self.length += tokens
+        if self.config._attn_implementation == NAME:
+            return Handle.of(key_states, self), Handle.of(value_states, self)
+        if self.length > tokens and tokens < PROMPT:
+            warnings.warn(DECODES, stacklevel=2)
+        past = self._decoded(tokens)
+        self._append(key_states, value_states)
+        return _joined(past, key_states, value_states)
+
+    def all_tokens(self, handle: Handle, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of all tokens: the older ones decoded, the new ones of the handle unchanged. They are appended once."""
+        if handle.decoded is None:
+            handle.decoded = _joined(self._decoded(values.shape[-2]), handle.states, values)
+            if not handle.appended:
+                self._append(handle.states, values)
+                handle.appended = True
+        return handle.decoded
+
+    def _append(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        tokens = keys.shape[-2]
+        for row, pad, k, v in zip(self.rows, self.pads, keys, values):
+            first = tokens - self._new(row, pad, tokens)
+            row.append(0, k[:, first:].transpose(0, 1), v[:, first:].transpose(0, 1))
+
+    def _new(self, row: KvCache, pad: int, tokens: int) -> int:
+        """Number of the newest tokens that a row does not hold yet. The others are padding."""
+        new = max(self.length - pad - len(row), 0)
+        if new > tokens:
+            raise TqkvError("an earlier forward pass was not finished: reset the cache")
+        return new
+
+    def _decoded(self, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Decoded keys and values of all rows before the newest `tokens`, with zeros for padding."""
+        dtype, length = dtype_name(self.dtype), self.length - tokens
+        keys, values = ([], [])
+        for row, pad in zip(self.rows, self.pads):
+            count = max(min(len(row), length - pad), 0)
+            for into, held in ((keys, row.keys(0, 0, count, dtype)), (values, row.values(0, 0, count, dtype))):
+                tensor = torch.from_numpy(held.view("int16") if dtype == "bfloat16" else held)
+                tensor = tensor.view(self.dtype).to(self.device)
+                into.append(torch.nn.functional.pad(tensor, (0, 0, length - count, 0)))
+        return torch.stack(keys), torch.stack(values)
+
+    def attend(
+        self, query: torch.Tensor, keys: Handle, values: torch.Tensor, mask: torch.Tensor | None, scaling: float
+    ) -> torch.Tensor | None:
+        """Appends tokens and attends on codes, `[batch, tokens, num_heads, value_dim]`.
+
+        Appends nothing and returns None where decoded keys are needed: for a prompt, for which they are faster, for gradients, and for
+        a mask that is not causal attention after padding on the left. The same holds for several tokens that are there already."""
+        pads = [0] * len(self.rows) if mask is None else getattr(mask, "left_padding", None)
+        if not any(map(len, self.rows)):
+            self.pads = pads or [0] * len(self.rows)
+        batch, heads, tokens, head_dim = query.shape
+        learns = torch.is_grad_enabled() and any(x.requires_grad for x in (query, keys.states, values))
+        if pads != self.pads or tokens >= PROMPT or learns or (keys.appended and tokens > 1):
+            return None
+        out = query.new_zeros(batch, tokens, heads, values.shape[-1])
+        # Caches scale by 1 / sqrt(head_dim).
+        query = query.float() * (scaling * head_dim**0.5)
+        for i, (row, pad) in enumerate(zip(self.rows, self.pads)):
+            new = min(tokens, max(self.length - pad, 0)) if keys.appended else self._new(row, pad, tokens)
+            q, k, v = (x[i, :, tokens - new :].transpose(0, 1) for x in (query, keys.states, values))
+            if new and keys.appended:
+                out[i, 0] = row.attend(0, q[0])
+            elif new:
+                out[i, tokens - new :] = row.attend_prefill(0, q, k, v)
+        keys.appended = True
+        return out
+
+    def get_seq_length(self) -> int:
+        return self.length
+
+    def get_max_length(self) -> int:
+        return -1
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.length + query_length, 0
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Removes the newest tokens. Their number is negative, as in the library."""
+        if tokens_to_remove > 0:
+            raise TqkvError(f"crop({tokens_to_remove}) is not valid: expected 0 or less: minus the tokens to remove")
+        self.length = max(self.length + tokens_to_remove, 0)
+        self.pads = [min(pad, self.length) for pad in self.pads]
+        for row, pad in zip(self.rows, self.pads):
+            row.truncate(min(len(row), self.length - pad))
+
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
+        self._select(beam_idx.tolist())
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        rows = torch.arange(len(self.rows), device=indices.device)
+        self._select(rows[indices].tolist())
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self._select([row for row in range(len(self.rows)) for _ in range(repeats)])
+
+    def _select(self, indices: list[int]) -> None:
+        """Keeps the rows of these indices. A row that occurs more than once is forked."""
+        if not self.is_initialized:
+            return
+        old, taken = self.rows, set()
+        self.rows = []
+        for index in indices:
+            self.rows.append(old[index].fork() if index in taken else old[index])
+            taken.add(index)
+        self.pads = [self.pads[index] for index in indices]
+
+    def offload(self) -> None:
+        """Nothing to do: codes are in main memory."""
+
+    def prefetch(self) -> None:
+        """Nothing to do, as for `offload`."""
+
+    def __deepcopy__(self, memo: Any) -> TqkvLayer:
+        """A layer with forks of the rows. The config stays the model's, whose attention may change later."""
+        layer = copy.copy(self)
+        layer.rows, layer.pads = [row.fork() for row in self.rows], list(self.pads)
+        return layer
+
+    def state(self) -> dict[str, Any]:
+        """What the layer holds, for `restored`."""
+        kept = {name: getattr(self, name) for name in STATE if hasattr(self, name)}
+        rows = [torch.frombuffer(bytearray(row.snapshot()), dtype=torch.uint8) for row in self.rows]
+        return {**kept, "rows": rows}
+
+    def restored(self, state: dict[str, Any]) -> TqkvLayer:
+        """A layer with these options and a state of `state`."""
+        layer = copy.copy(self)
+        layer.__dict__.update({name: state[name] for name in STATE if name in state})
+        layer.rows = []
+        for snapshot in state["rows"]:
+            heads, head_dim, value_dim = layer.shape
+            row = KvCache(1, heads, head_dim, value_dim=value_dim, **self.options)
+            row.restore(snapshot.numpy().tobytes())
+            layer.rows.append(row)
+        return layer
+
+
+def _joined(
+    past: tuple[torch.Tensor, torch.Tensor], keys: torch.Tensor, values: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.cat([past[0], keys], dim=-2), torch.cat([past[1], values], dim=-2)
