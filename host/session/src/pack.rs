@@ -156,6 +156,7 @@ fn tile(rows: &Rows, codecs: &Codecs) -> Result<Option<Tile>, SessionError> {
         Side::Keys => (codecs.key, codecs.key_dim),
         Side::Values => (codecs.value, codecs.value_dim),
     };
+    one_width(codec).map_err(SessionError::Codec)?;
     let width = rows.width as usize;
     let head_dim = match given {
         Some(dim) if dim > 0 && width.is_multiple_of(dim) => Some(dim),
