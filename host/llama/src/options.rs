@@ -85,6 +85,7 @@ mod tests {
         for (name, value, part) in [
             ("TQKV_KV", "t4,q9", "'q9' is not a codec"),
             ("TQKV_KV", "t4,u4", "u4 is not valid in llama.cpp: expected one of"),
+            ("TQKV_KV", "m2,t2", "m2 is not valid in llama.cpp: expected one of"),
             ("TQKV_KV", "", "expected codecs"),
             ("TQKV_KV", "s4 hot=many", "hot=many is not valid: expected hot=TOKENS"),
             ("TQKV_KV", "s4 hot=9999999", "at most 1048576 exact tokens"),
