@@ -18,7 +18,7 @@ pub(crate) fn accepted_head_dims() -> String {
     HEAD_DIMS.map(|dim| dim.to_string()).join(", ")
 }
 
-/// Most tokens of one call. A token is a row of a launch of attention, and a grid has at most this number.
+/// Most tokens of one call. Launches count vectors in 32 bits, and lists of tokens stay small.
 pub const MAX_CHUNK: usize = 65_535;
 
 /// Most vectors of one launch of trellis encoders. Each vector needs workspace; this number is several times

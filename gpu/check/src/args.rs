@@ -115,7 +115,7 @@ mod tests {
             ("64x32768x8x4x96", "expected 64, 128, 256"),
             ("0x64x1x1x64", "num_sequences is 0"),
             ("1x100x1x1x64", "a multiple of 64"),
-            ("2000x64x1x1x64", "at most 1024"),
+            ("2000x64x1x1x64", "at most 1023"),
             ("1x64x0x1x64", "KV head"),
         ] {
             let error = shape(text).unwrap_err();

@@ -60,7 +60,7 @@ fn queries_of_the_host_must_be_finite() {
 }
 
 #[test]
-fn more_tokens_than_a_grid_has_rows_are_refused() {
+fn more_tokens_than_a_call_takes_are_refused() {
     let mut cache = GpuCache::new(&device(0), spec(1).sequences(1, 1 << 17).pool_tokens(64)).unwrap();
     let mut out = cache.device().stream().alloc_zeros::<f32>(QUERY).unwrap();
     let many = vec![0; 65_536];
