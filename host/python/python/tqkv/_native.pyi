@@ -16,6 +16,7 @@ __all__ = [
     "Learner",
     "Storage",
     "TqkvError",
+    "__version__",
     "inspect_session",
     "pack_session",
     "pack_session_file",
