@@ -13,13 +13,18 @@
 //! Values gain nothing from a map, and latent vectors are values, so both have none. Means are in
 //! [`super::means`]; pages keep the map beside their blocks ([`super::page`]).
 
+mod full;
 mod learner;
+mod moments;
 mod order;
 mod pairs;
+mod ranges;
 
 pub(super) use learner::{LEARN_TOKENS, Learner, Rule};
+pub(super) use moments::{Moments, Setting};
 pub(super) use order::Order;
-pub(super) use pairs::{Map, Shared};
+pub(super) use pairs::Pairs;
+pub(super) use ranges::{Map, Maps};
 
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 use super::bytes::{Parser, put, put_count, refused};
 use crate::cache::format::PAGE_TOKENS;
 use crate::cache::head::Head;
-use crate::cache::map::{Learner, Map, Order};
+use crate::cache::map::{Learner, Maps, Moments, Order, Pairs, Setting};
 use crate::cache::means::{Mean, Means, State};
 use crate::cache::page::Pages;
 use crate::cache::rows::Rows;
@@ -46,7 +46,8 @@ fn most_bytes(track: &Track) -> usize {
     let rows = (track.sinks().len() + track.recent().len()) * track.sinks().row_bytes();
     let (pages, codec) = (track.pages(), track.pages().warm().codec());
     // Cold blocks are not larger than warm ones.
-    let map = 3 * codec.dim() + 4 * QUARTERS + track.learner().map_or(0, Learner::allocated_bytes);
+    let moments = track.pages().maps().moments().map_or(0, |moments| size_of_val(moments.values()));
+    let map = 3 * codec.dim() + 4 * QUARTERS + moments + track.learner().map_or(0, Learner::allocated_bytes);
     rows + (pages.len() - pages.first()) * codec.block_bytes()
         + track.means().allocated_bytes()
         + map
@@ -90,7 +91,10 @@ fn read_track(track: &mut Track, max_norm: f32, parser: &mut Parser<'_>) -> Resu
     if !begins || !learnt || !waits || !summed || list.iter().any(|mean| mean.first_page > held) {
         return refused("rows, pages and means that do not fit each other");
     }
-    let learner = read_map(track, &mut pages, sinks.len() + recent.len(), parser)?;
+    let learner = read_map(track, &mut pages, (state, sinks.len() + recent.len()), parser)?;
+    if sum.len() > pages.maps().len().max(1) * track.codec().dim() {
+        return refused("more sums than maps");
+    }
     track.restore(sinks, pages, recent, |means| means.restore(state, list, sum), learner);
     Ok(())
 }
@@ -130,36 +134,41 @@ fn write_means(means: &Means, bytes: &mut Vec<u8>) {
 /// Writes the map, or the queries that wait for it. Nothing for tracks without a map.
 fn write_map(track: &Track, bytes: &mut Vec<u8>) {
     let Some(learner) = track.learner() else { return };
-    let factors: Vec<u16> = track.pages().map().map_or(Vec::new(), |map| map.bits().collect());
-    put_count(bytes, factors.len());
-    put(bytes, &factors);
-    if let Some(order) = track.pages().map().and_then(Map::order) {
-        put(bytes, order.pairs());
-        put(bytes, &order.weights());
+    if learner.setting().is_some() {
+        let moments = track.pages().maps().moments().map_or(&[][..], Moments::values);
+        put_count(bytes, moments.len());
+        put(bytes, moments);
+    } else {
+        write_factors(track, bytes);
     }
     let (samples, rows) = learner.state();
     put(bytes, &[samples]);
     put(bytes, &rows);
 }
 
-/// Reads the map of pages, or the queries that wait for it in a cache of `rows` tokens.
+fn write_factors(track: &Track, bytes: &mut Vec<u8>) {
+    let factors: Vec<u16> = track.pages().maps().pairs().map_or(Vec::new(), |map| map.bits().collect());
+    put_count(bytes, factors.len());
+    put(bytes, &factors);
+    if let Some(order) = track.pages().maps().pairs().and_then(Pairs::order) {
+        put(bytes, order.pairs());
+        put(bytes, &order.weights());
+    }
+}
+
+/// Reads the maps of pages, or the queries that wait for them in a cache of `rows` uncompressed tokens.
 fn read_map(
     track: &Track,
     pages: &mut Pages,
-    rows: usize,
+    (means, rows): (State, usize),
     parser: &mut Parser<'_>,
 ) -> Result<Option<Learner>, CacheError> {
     let Some(mut learner) = track.learner().cloned() else { return Ok(None) };
-    let dim = track.codec().dim();
-    let count = parser.count("factors of a map", dim)?;
-    let factors = parser.values::<u16>(count)?;
-    let order =
-        if count > 0 && track.codec().id().rotates_quarters() { read_order(dim, parser)? } else { None };
-    let map = Map::from_bits(&factors, order).filter(|_| count == dim);
-    if count > 0 && (map.is_none() || pages.len() == 0) {
-        return refused("a map that the cache cannot have");
-    }
-    pages.set_map(map);
+    let maps = match learner.setting() {
+        Some(setting) => read_moments(setting, means, pages.len(), parser)?,
+        None => read_factors(track, pages.len(), parser)?,
+    };
+    pages.set_maps(maps);
     let samples = parser.values::<u64>(1)?.first().copied().unwrap_or_default();
     let queries = parser.values::<u16>(samples.count_ones() as usize * learner.width())?;
     let waits = samples == 0 || pages.len() == 0;
@@ -168,6 +177,42 @@ fn read_map(
     } else {
         refused("queries that the cache cannot have")
     }
+}
+
+/// Reads moments, and makes the maps of `tokens` encoded tokens from them.
+fn read_moments(
+    setting: &Setting,
+    means: State,
+    tokens: usize,
+    parser: &mut Parser<'_>,
+) -> Result<Maps, CacheError> {
+    let count = parser.count("moments", Moments::count(setting.dim))?;
+    let values = parser.values::<f32>(count)?;
+    if count == 0 {
+        return Ok(Maps::default());
+    }
+    let moments = Moments::from_values(setting.clone(), means == State::On, values);
+    match moments.filter(|_| tokens > 0).and_then(Maps::of_moments) {
+        Some(mut maps) => {
+            maps.open_all(tokens.div_ceil(PAGE_TOKENS));
+            Ok(maps)
+        }
+        None => refused("moments that the cache cannot have"),
+    }
+}
+
+/// Reads the factors of `tokens` encoded tokens.
+fn read_factors(track: &Track, tokens: usize, parser: &mut Parser<'_>) -> Result<Maps, CacheError> {
+    let dim = track.codec().dim();
+    let count = parser.count("factors of a map", dim)?;
+    let factors = parser.values::<u16>(count)?;
+    let order =
+        if count > 0 && track.codec().id().rotates_quarters() { read_order(dim, parser)? } else { None };
+    let map = Pairs::from_bits(&factors, order).filter(|_| count == dim);
+    if count > 0 && (map.is_none() || tokens == 0) {
+        return refused("a map that the cache cannot have");
+    }
+    Ok(map.map(Maps::of_pairs).unwrap_or_default())
 }
 
 /// Reads the order of a map for a code of quarters.
@@ -198,8 +243,8 @@ fn read_means(means: &Means, dim: usize, parser: &mut Parser<'_>) -> Result<Mean
         }
         list.push(Mean { first_page, values: values.into() });
     }
-    let sums = parser.count("sums", dim)?;
-    if sums != 0 && sums != dim {
+    let sums = parser.count("sums", u64::BITS as usize * dim)?;
+    if !sums.is_multiple_of(dim) {
         return refused("the sums are not one per coordinate");
     }
     Ok((state, list, parser.values::<i64>(sums)?))
