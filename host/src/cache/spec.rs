@@ -71,11 +71,11 @@ pub enum Arithmetic {
 
 /// The map that keys go through, learnt from the sequence.
 ///
-/// A map has a factor per RoPE pair of a KV head. Keys are multiplied by it before encoding and queries are
-/// divided, so that the error falls where queries look least. It is learnt from the first 128 keys behind the
-/// sinks and from the queries at 64 positions there; until then keys wait uncompressed. A head that saw fewer
-/// than 16 of these queries has no map. Rotated codes alone use it ([`CodecId::is_rotated`]). Keys in `m2`
-/// and `m3` need it; it orders their pairs.
+/// Keys go through the map before encoding and queries through its inverse, so that the error falls where
+/// queries look least. Each KV head learns it from the first 128 keys behind the sinks and from the queries at
+/// 64 positions there; until then keys wait uncompressed. A head that saw fewer than 16 of these queries has
+/// no map. Rotated codes alone use it ([`CodecId::is_rotated`]). Keys in `m2` and `m3` need it; it orders
+/// their coordinates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeyMap {
     /// Keys are encoded as they are.
@@ -84,7 +84,8 @@ pub enum KeyMap {
     /// One factor for coordinates i and i + head_dim / 2, which RoPE rotates together in most models. With
     /// another layout the gain is smaller.
     Pairs,
-    /// A matrix for each range of positions. It needs [`CacheSpec::rope`].
+    /// A matrix for each range of positions: the first 512 behind the sinks, then up to 2,048, 8,192 and so
+    /// on. It needs [`CacheSpec::rope`].
     Full,
 }
 

@@ -16,8 +16,8 @@ use tqkv_core::unstable::trellis::QUARTERS;
 const SHARE: f64 = 0.5;
 /// Share of the mean energy that is added to each coordinate.
 const RIDGE: f64 = 0.01;
-/// Norm of the matrix over all entries, so that no key grows.
-const NORM: f64 = 0.99;
+/// Norm of the matrix over all entries, so that no key grows. Rounding of the inverse changes it a little.
+const NORM: f64 = 0.95;
 
 /// The inverse of the matrix of a range, with f16 precision.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(in crate::cache) struct Full {
     weights: Option<[f32; QUARTERS]>,
 }
 
-/// The matrix that keys go through, which only the newest range needs.
+/// The matrix that keys go through, with f16 precision. Only the newest range needs it.
 #[derive(Debug)]
 pub(super) struct Front {
     dim: usize,
@@ -55,13 +55,11 @@ pub(super) fn make(moments: &Moments, keys: Range<usize>, queries: Range<usize>)
     }
     let weights = moments.setting().in_quarters.then(|| even_out(&mut rows, &values, dim));
     let norm = rows.iter().fold(0.0, |sum, x| sum + x * x).sqrt();
-    let rounded: Vec<f16> = rows.iter().map(|x| f16::from_f64(x * (NORM / norm))).collect();
-    let matrix = (0..dim * dim).map(|at| rounded[at % dim * dim + at / dim]).collect();
-    // The inverse is that of the rounded matrix.
-    let inverse = inverse(rounded.iter().map(|x| x.to_f64()).collect(), dim)?;
-    let inverse: Box<[f16]> = inverse.iter().map(|x| f16::from_f64(*x)).collect();
-    let is_finite = inverse.iter().all(|x| x.is_finite());
-    is_finite.then_some((Full { dim, inverse, weights }, Front { dim, matrix }))
+    rows.iter_mut().for_each(|x| *x *= NORM / norm);
+    let inverse = inverse(rows, dim)?.iter().map(|x| f16::from_f64(*x)).collect();
+    let map = Full { dim, inverse, weights };
+    let front = Front::new(&map)?;
+    Some((map, front))
 }
 
 /// Gives every quarter of the rows the same energy of keys. Returns the weights of the errors of the quarters.
@@ -78,6 +76,18 @@ fn even_out(rows: &mut [f64], values: &[f64], dim: usize) -> [f32; QUARTERS] {
 }
 
 impl Full {
+    /// The map of a snapshot. `None` if no cache makes it.
+    pub(super) fn from_parts(dim: usize, inverse: &[f16], weights: Option<[f32; QUARTERS]>) -> Option<Self> {
+        let weighs = weights.iter().flatten().all(|weight| *weight > 0.0 && *weight <= 1.0);
+        let map = Self { dim, inverse: inverse.into(), weights };
+        (inverse.len() == dim * dim && weighs && Front::new(&map).is_some()).then_some(map)
+    }
+
+    /// The values of the inverse, row by row.
+    pub(in crate::cache) fn values(&self) -> &[f16] {
+        &self.inverse
+    }
+
     pub(in crate::cache) fn weights(&self) -> Option<[f32; QUARTERS]> {
         self.weights
     }
@@ -107,6 +117,16 @@ impl Full {
 }
 
 impl Front {
+    /// The matrix of an inverse. It depends on the stored bits alone, so a cache whose newest pages were dropped
+    /// encodes as before. `None` if there is none, or if keys would grow.
+    pub(super) fn new(map: &Full) -> Option<Self> {
+        let (dim, values) = (map.dim, map.inverse.iter().map(|x| x.to_f64()).collect());
+        let matrix = inverse(values, dim)?;
+        let norm = matrix.iter().fold(0.0, |sum, x| sum + x * x).sqrt();
+        let columns = (0..dim * dim).map(|at| f16::from_f64(matrix[at % dim * dim + at / dim])).collect();
+        (norm <= 1.0).then_some(Self { dim, matrix: columns })
+    }
+
     /// Maps keys, `[n, dim]`.
     pub(super) fn apply(&self, keys: &mut [f32]) {
         apply(&self.matrix, self.dim, keys);
@@ -224,6 +244,7 @@ fn inverse(mut matrix: Vec<f64>, dim: usize) -> Option<Vec<f64>> {
 #[cfg(test)]
 mod tests {
     use super::super::moments::{Moments, Setting, Sums};
+    use super::super::noise::noise;
     use super::*;
     use crate::rope::{Pairs, Rope};
 
@@ -234,10 +255,9 @@ mod tests {
         let inv_freq = (0..DIM / 2).map(|i| libm::pow(10_000.0, -(i as f64) / 32.0)).collect();
         let setting = Setting::new(&Rope::new(0, Pairs::Half, inv_freq), DIM, 4, in_quarters);
         let mut sums = Sums::new(&setting);
-        let wave = |i: usize| (i as f32 * 12.9898).sin();
         let row = |i: usize, direction: usize| -> Vec<f32> {
-            let along = |j: usize| if j % 32 < 20 { 0.0 } else { wave(i) * wave(direction * DIM + j) };
-            (0..DIM).map(|j| along(j) + 0.1 * wave(1000 + i * DIM + j)).collect()
+            let along = |j: usize| if j % 32 < 20 { 0.0 } else { noise(i) * noise(direction * DIM + j) };
+            (0..DIM).map(|j| along(j) + 0.1 * noise(1_000_000 + i * DIM + j)).collect()
         };
         for i in 0..128 {
             sums.add_key(&row(i, 1000), 0, 1.0);
@@ -312,6 +332,22 @@ mod tests {
             let made = make(&moments, 0..512, 0..512);
             assert!(made.is_none() || value > 0.0, "{value}");
         }
+    }
+
+    #[test]
+    fn only_maps_that_a_cache_makes_are_read() {
+        let (map, _) = make(&moments(true), 4..516, 4..516).unwrap();
+        let read = |values: &[f16], weight| Full::from_parts(DIM, values, Some([1.0, 0.5, weight, 0.1]));
+        assert!(read(map.values(), 0.2).is_some());
+        assert!(read(map.values(), 0.0).is_none() && read(map.values(), f32::NAN).is_none());
+        assert!(read(&map.values()[1..], 0.2).is_none());
+        for bad in [0.0, f32::NAN, f32::INFINITY] {
+            let mut values = map.values().to_vec();
+            values[..DIM].fill(f16::from_f32(bad));
+            assert!(read(&values, 0.2).is_none(), "{bad}");
+        }
+        let small: Vec<f16> = map.values().iter().map(|x| *x / f16::from_f32(2.0)).collect();
+        assert!(read(&small, 0.2).is_none(), "keys would grow");
     }
 
     #[test]

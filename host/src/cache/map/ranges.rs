@@ -9,6 +9,7 @@ use super::full::{self, Front, Full};
 use super::moments::Moments;
 use super::pairs::Pairs;
 use crate::cache::format::PAGE_TOKENS;
+use half::f16;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use tqkv_core::unstable::trellis::QUARTERS;
@@ -110,9 +111,14 @@ impl Maps {
         Self { list: vec![Place { first_page: 0, map }], moments: None, ..Self::default() }
     }
 
+    /// Moments without matrices, which follow by [`Maps::restore`].
+    pub(in crate::cache) fn restored(moments: Moments) -> Self {
+        Self { moments: Some(Arc::new(moments)), ..Self::default() }
+    }
+
     /// Matrices that are made from moments, the first one now. `None` if the moments do not decide one.
     pub(in crate::cache) fn of_moments(moments: Moments) -> Option<Self> {
-        let mut maps = Self { list: Vec::new(), moments: Some(Arc::new(moments)), ..Self::default() };
+        let mut maps = Self::restored(moments);
         maps.open(0);
         (!maps.list.is_empty()).then_some(maps)
     }
@@ -152,17 +158,18 @@ impl Maps {
     pub(in crate::cache) fn open(&mut self, page: usize) {
         let Some(moments) = &self.moments else { return };
         let range = range_of(page);
-        let is_new = self.list.last().is_none_or(|last| last.first_page < range.start);
-        if !is_new && self.front.is_some() {
-            return;
+        if self.list.last().is_none_or(|last| last.first_page < range.start) {
+            let next = self.next.take_if(|next| next.first_page == range.start);
+            let made = next.map_or_else(|| make(moments, &range), |next| next.made(moments));
+            if let Some((map, front)) = made {
+                self.front = Some(front);
+                self.push(range.start, map);
+            }
         }
-        let next = self.next.take_if(|next| next.first_page == range.start);
-        let made = next.map_or_else(|| make(moments, &range), |next| next.made(moments));
-        let Some((map, front)) = made else { return };
-        self.front = Some(front);
-        if is_new {
-            self.list.reserve_exact(1);
-            self.list.push(Place { first_page: range.start, map });
+        if self.front.is_none()
+            && let Some(Map::Full(map)) = self.list.last().map(|last| &*last.map)
+        {
+            self.front = Front::new(map).map(Arc::new);
         }
     }
 
@@ -181,13 +188,34 @@ impl Maps {
         self.next = Some(next);
     }
 
-    /// Makes the maps of the first `pages` pages.
-    pub(in crate::cache) fn open_all(&mut self, pages: usize) {
-        let mut next = 0;
-        while next < pages {
-            self.open(next);
-            next = range_of(next).end;
+    fn push(&mut self, first_page: usize, map: Arc<Map>) {
+        self.list.reserve_exact(1);
+        self.list.push(Place { first_page, map });
+    }
+
+    /// The matrices, each with the first page that uses it.
+    pub(in crate::cache) fn matrices(&self) -> impl Iterator<Item = (usize, &Full)> {
+        self.list.iter().filter_map(|place| match &*place.map {
+            Map::Full(map) => Some((place.first_page, map)),
+            Map::Pairs(_) => None,
+        })
+    }
+
+    /// Takes the next matrix of a snapshot. Returns false if no cache has it there.
+    pub(in crate::cache) fn restore(
+        &mut self,
+        first_page: usize,
+        inverse: &[f16],
+        weights: Option<[f32; QUARTERS]>,
+    ) -> bool {
+        let Some(moments) = &self.moments else { return false };
+        let next = self.list.last().map_or(0, |last| range_of(last.first_page).end);
+        let map = Full::from_parts(moments.setting().dim, inverse, weights);
+        match map.filter(|_| first_page == next) {
+            Some(map) => self.push(first_page, Arc::new(Map::Full(map))),
+            None => return false,
         }
+        true
     }
 
     /// Maps keys (`[n, dim]`) of the newest page.

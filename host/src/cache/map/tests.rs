@@ -1,6 +1,7 @@
 //! Maps through the life of a cache.
 
 use super::Pairs;
+use super::noise::noise;
 use crate::cache::{Budget, CacheSpec, KvCache};
 use half::f16;
 use tqkv_core::{AnyCodec, CodecId, Options};
@@ -13,16 +14,6 @@ const HEADS: usize = 2;
 const TOKENS: usize = 620;
 /// A policy with matrices needs RoPE.
 const FULL: &str = "map=full rope=10000";
-
-/// A repeatable number of about normal distribution.
-fn noise(seed: usize) -> f32 {
-    let part = |i: u64| {
-        let x = (seed as u64 * 4 + i).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let x = (x ^ (x >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        ((x ^ (x >> 32)) & 0xffff) as f32 / 65536.0 - 0.5
-    };
-    (0..4).map(part).sum::<f32>() * 1.7
-}
 
 /// Queries, keys and values of a sequence. Pairs with long keys have short queries.
 struct Sequence {
@@ -473,13 +464,27 @@ fn matrices_need_rope_and_the_same_rope() {
 }
 
 #[test]
-fn a_snapshot_with_moments_that_no_cache_makes_is_refused() {
-    let mut whole = cache(&format!("t2 {FULL}"));
+fn a_snapshot_with_matrices_that_no_cache_makes_is_refused() {
+    let policy = format!("m2,t2 {FULL}");
+    let mut whole = cache(&policy);
     Sequence::new(13).prefill(&mut whole, &[TOKENS]);
-    let moments = whole.layers[0].heads[0].keys.pages().maps().moments().unwrap().values();
-    let good: Vec<u8> = moments[..2 * DIM].iter().flat_map(|x| x.to_le_bytes()).collect();
-    let restored = |bad: &[u8]| cache(&format!("t2 {FULL}")).restore(&mut &changed(&whole, &good, bad)[..]);
-    restored(&good).unwrap();
-    let error = restored(&f32::NAN.to_le_bytes()).unwrap_err().to_string();
+    let restored = |from: &[u8], to: &[u8]| cache(&policy).restore(&mut &changed(&whole, from, to)[..]);
+    let maps = whole.layers[0].heads[0].keys.pages().maps();
+    let moments: Vec<u8> = maps.moments().unwrap().values().iter().flat_map(|x| x.to_le_bytes()).collect();
+    restored(&moments, &moments).unwrap();
+    let error = restored(&moments, &f32::NAN.to_le_bytes()).unwrap_err().to_string();
     assert!(error.contains("moments that the cache cannot have"), "{error}");
+    let matrices: Vec<_> = maps.matrices().collect();
+    assert_eq!(matrices.iter().map(|(page, _)| *page).collect::<Vec<_>>(), [0, 4]);
+    for (first_page, map) in matrices {
+        let values: Vec<u8> = map.values().iter().flat_map(|x| x.to_le_bytes()).collect();
+        let good = [&(first_page as u64).to_le_bytes()[..], &values].concat();
+        restored(&good, &good).unwrap();
+        let page = [&1u64.to_le_bytes()[..], &values].concat();
+        let flat = [&good[..8], &[0; 2 * DIM]].concat();
+        for bad in [page, flat] {
+            let error = restored(&good, &bad).unwrap_err().to_string();
+            assert!(error.contains("a matrix that the cache cannot have"), "{error}");
+        }
+    }
 }

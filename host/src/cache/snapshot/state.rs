@@ -13,7 +13,7 @@ use crate::cache::vectors::Floats;
 use crate::error::CacheError;
 use crate::memory;
 use half::f16;
-use half::slice::HalfBitsSliceExt;
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use tqkv_core::unstable::trellis::QUARTERS;
 
 /// The states of means, by stored number.
@@ -46,8 +46,8 @@ fn most_bytes(track: &Track) -> usize {
     let rows = (track.sinks().len() + track.recent().len()) * track.sinks().row_bytes();
     let (pages, codec) = (track.pages(), track.pages().warm().codec());
     // Cold blocks are not larger than warm ones.
-    let moments = track.pages().maps().moments().map_or(0, |moments| size_of_val(moments.values()));
-    let map = 3 * codec.dim() + 4 * QUARTERS + moments + track.learner().map_or(0, Learner::allocated_bytes);
+    let matrices = track.pages().maps().allocated_bytes();
+    let map = 3 * codec.dim() + 4 * QUARTERS + matrices + track.learner().map_or(0, Learner::allocated_bytes);
     rows + (pages.len() - pages.first()) * codec.block_bytes()
         + track.means().allocated_bytes()
         + map
@@ -138,12 +138,22 @@ fn write_map(track: &Track, bytes: &mut Vec<u8>) {
         let moments = track.pages().maps().moments().map_or(&[][..], Moments::values);
         put_count(bytes, moments.len());
         put(bytes, moments);
+        write_matrices(track, bytes);
     } else {
         write_factors(track, bytes);
     }
     let (samples, rows) = learner.state();
     put(bytes, &[samples]);
     put(bytes, &rows);
+}
+
+fn write_matrices(track: &Track, bytes: &mut Vec<u8>) {
+    put_count(bytes, track.pages().maps().matrices().count());
+    for (first_page, map) in track.pages().maps().matrices() {
+        put_count(bytes, first_page);
+        put(bytes, map.values().reinterpret_cast());
+        put(bytes, map.weights().as_ref().map_or(&[][..], |weights| &weights[..]));
+    }
 }
 
 fn write_factors(track: &Track, bytes: &mut Vec<u8>) {
@@ -179,7 +189,7 @@ fn read_map(
     }
 }
 
-/// Reads moments, and makes the maps of `tokens` encoded tokens from them.
+/// Reads moments, and the matrices of `tokens` encoded tokens.
 fn read_moments(
     setting: &Setting,
     means: State,
@@ -192,13 +202,25 @@ fn read_moments(
         return Ok(Maps::default());
     }
     let moments = Moments::from_values(setting.clone(), means == State::On, values);
-    match moments.filter(|_| tokens > 0).and_then(Maps::of_moments) {
-        Some(mut maps) => {
-            maps.open_all(tokens.div_ceil(PAGE_TOKENS));
-            Ok(maps)
+    let matrices = parser.count("matrices", u64::BITS as usize)?;
+    let Some(moments) = moments.filter(|_| tokens > 0 && matrices > 0) else {
+        return refused("moments that the cache cannot have");
+    };
+    let mut maps = Maps::restored(moments);
+    for _ in 0..matrices {
+        // The matrix of the page after the last one may be there.
+        let first_page = parser.count("pages", tokens / PAGE_TOKENS)?;
+        let values = parser.values::<u16>(setting.dim * setting.dim)?;
+        let weights = parser.values::<f32>(if setting.in_quarters { QUARTERS } else { 0 })?;
+        if !maps.restore(first_page, values.reinterpret_cast(), weights.first_chunk().copied()) {
+            return refused("a matrix that the cache cannot have");
         }
-        None => refused("moments that the cache cannot have"),
     }
+    if maps.len() < Maps::most((tokens - 1) / PAGE_TOKENS) {
+        return refused("fewer matrices than ranges of pages");
+    }
+    maps.open(0);
+    Ok(maps)
 }
 
 /// Reads the factors of `tokens` encoded tokens.
