@@ -1,8 +1,9 @@
 //! RoPE as data: which coordinates of a key turn, and by how much per position.
 //!
-//! Storage undoes it before keys are coded, and the cache undoes it in what maps are learnt from. Angles come from a table of frequencies, which covers every scaling of them. A constant factor of rotated
-//! coordinates (the attention scaling of YaRN) stays in the keys: only the rotation is undone. `libm`
-//! computes the angles in f64, so they are the same on every machine.
+//! Storage undoes it before keys are coded, and the cache undoes it in what maps are learnt from. Angles come
+//! from a table of frequencies, which covers every scaling of them. A constant factor of rotated coordinates
+//! (the attention scaling of YaRN) stays in the keys: only the rotation is undone. `libm` computes the angles
+//! in f64, so they are the same on every machine.
 
 use std::str::FromStr;
 

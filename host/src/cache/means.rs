@@ -46,9 +46,9 @@ pub(super) struct Means {
     max_norm: f32,
     state: State,
     list: Vec<Mean>,
-    /// For each map of the head (or once without maps), the sum of the keys of all full pages of the map, less
-    /// their means, in the domain of the blocks. It is an exact integer, so that keys can be subtracted
-    /// again. Empty before the first mean.
+    /// Sums of the keys of full pages, less their means, in the domain of the blocks. There is one for each
+    /// map of the head, and one without maps. It is an exact integer, so that keys can be subtracted again.
+    /// Empty before the first mean.
     sum: Vec<i64>,
     lease: Lease,
 }

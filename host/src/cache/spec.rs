@@ -72,10 +72,10 @@ pub enum Arithmetic {
 /// The map that keys go through, learnt from the sequence.
 ///
 /// Keys go through the map before encoding and queries through its inverse, so that the error falls where
-/// queries look least. Each KV head learns it from the first 128 keys behind the sinks and from the queries at
-/// 64 positions there; until then keys wait uncompressed. A head that saw fewer than 16 of these queries has
-/// no map. Rotated codes alone use it ([`CodecId::is_rotated`]). Keys in `m2` and `m3` need it; it orders
-/// their coordinates.
+/// queries look least. Each KV head learns it from the first 128 keys behind the sinks and from the
+/// queries at 64 positions there. Until then keys wait uncompressed. A head that saw fewer than 16 of these
+/// queries has no map. Rotated codes alone use it ([`CodecId::is_rotated`]). Keys in `m2` and `m3` need it;
+/// it orders their coordinates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeyMap {
     /// Keys are encoded as they are.
@@ -129,8 +129,8 @@ pub struct CacheSpec {
     /// The map of keys: the option `map=` of the text.
     #[doc(hidden)]
     pub key_map: KeyMap,
-    /// RoPE of the layers: one for all, or one per layer. Empty if it is not known. Only [`KeyMap::Full`] needs
-    /// it: the option `rope=` of the text.
+    /// RoPE of the layers: one for all, or one per layer. Empty if it is not known. Only [`KeyMap::Full`]
+    /// needs it: the option `rope=` of the text.
     #[doc(hidden)]
     pub rope: Vec<Rope>,
     /// Number format when single queries meet encoded tokens.

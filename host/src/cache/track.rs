@@ -262,8 +262,8 @@ impl Track {
         Ok(())
     }
 
-    /// The mean of the page that comes next, or of the last one. Makes it, and the map, if the page starts new
-    /// ones.
+    /// The mean of the page that comes next, or of the last one. Makes it, and the map, if the page starts
+    /// new ones.
     fn open_page(&mut self, page: usize) -> Option<Arc<[f32]>> {
         let mean = self.means.open(page, &self.pages);
         self.pages.open_map(page);
@@ -529,7 +529,7 @@ impl Track {
         rows + pages + means + copies + ahead + maps
     }
 
-    /// Upper bounds of the bytes of maps and of the queries for them, and of the number of maps, if `coded` of
+    /// Upper bounds of the bytes of maps with the queries for them, and of the number of maps. `coded` of
     /// `tokens` more tokens are encoded.
     fn map_growth(&self, tokens: usize, coded: usize) -> (usize, usize) {
         let (maps, learns) = (self.pages.maps(), self.learns_map());

@@ -212,7 +212,8 @@ impl Config {
         if self.kinds.is_empty() { spec } else { spec.kinds(self.kinds.clone()) }
     }
 
-    /// RoPE of the keys: one for all layers, or one per layer. Empty for latent vectors, which it does not turn.
+    /// RoPE of the keys: one for all layers, or one per layer. Empty for latent vectors, which it does not
+    /// turn.
     fn ropes(&self) -> Vec<tqkv::unstable::rope::Rope> {
         let stored = |rotary| Rope::new(rotary).stored(0);
         match &self.local_rotary {

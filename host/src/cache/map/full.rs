@@ -1,8 +1,8 @@
 //! A matrix for the keys of a range of positions, and its inverse for queries.
 //!
-//! With covariances K of keys and Q of queries, A is such that keys A k and queries A^-T q have one diagonal
-//! covariance, the largest coordinate first. Errors that are even over the coordinates of A k then move the
-//! logits least (`docs/maps.md`). All sums are in a fixed order, so the bits are equal on every machine.
+//! Keys A k and queries A^-T q have one diagonal covariance, the largest coordinate first. Errors that are
+//! even over the coordinates of A k then move the logits least (`docs/maps.md`). All sums are in a fixed
+//! order, so the bits are equal on every machine.
 
 use super::moments::{Covariances, Moments};
 use crate::eigen;
@@ -62,7 +62,8 @@ pub(super) fn make(moments: &Moments, keys: Range<usize>, queries: Range<usize>)
     Some((map, front))
 }
 
-/// Gives every quarter of the rows the same energy of keys. Returns the weights of the errors of the quarters.
+/// Gives every quarter of the rows the same energy of keys. Returns the weights of the errors of the
+/// quarters.
 fn even_out(rows: &mut [f64], values: &[f64], dim: usize) -> [f32; QUARTERS] {
     let mut energies = [0.0; QUARTERS];
     let quarter = dim / QUARTERS;
@@ -117,8 +118,8 @@ impl Full {
 }
 
 impl Front {
-    /// The matrix of an inverse. It depends on the stored bits alone, so a cache whose newest pages were dropped
-    /// encodes as before. `None` if there is none, or if keys would grow.
+    /// The matrix of an inverse. It depends on the stored bits alone, so a cache whose newest pages were
+    /// dropped encodes as before. `None` if there is none, or if keys would grow.
     pub(super) fn new(map: &Full) -> Option<Self> {
         let (dim, values) = (map.dim, map.inverse.iter().map(|x| x.to_f64()).collect());
         let matrix = inverse(values, dim)?;
@@ -138,7 +139,8 @@ impl Front {
     }
 }
 
-/// Multiplies rows (`[n, dim]`) by a matrix, given column by column. Every sum is in the order of the columns.
+/// Multiplies rows (`[n, dim]`) by a matrix, given column by column. Every sum is in the order of the
+/// columns.
 fn apply(columns: &[f16], dim: usize, rows: &mut [f32]) {
     let mut column = [0.0; MAX_HEAD_DIM];
     let column = &mut column[..dim];

@@ -58,7 +58,7 @@ pub(in crate::cache) struct Learner {
     dim: usize,
     sinks: usize,
     hot: usize,
-    /// What matrices need to know. `None` for factors per pair.
+    /// The setting of matrices. `None` for factors per pair.
     setting: Option<Setting>,
     /// True for a code whose widths differ by quarter.
     in_quarters: bool,
@@ -92,7 +92,7 @@ impl Learner {
         self
     }
 
-    /// What matrices need to know. `None` for factors per pair.
+    /// The setting of matrices. `None` for factors per pair.
     pub(in crate::cache) fn setting(&self) -> Option<&Setting> {
         self.setting.as_ref()
     }
@@ -208,8 +208,8 @@ impl Learner {
         self.rule.group * self.dim
     }
 
-    /// Makes the maps from keys `[n, dim]`, the sinks and at least [`LEARN_TOKENS`] more, and the mean that is
-    /// subtracted from them. `None` if too few queries were seen, or if they do not decide a map.
+    /// Makes the maps from keys `[n, dim]`, the sinks and at least [`LEARN_TOKENS`] more, and the mean that
+    /// is subtracted from them. `None` if too few queries were seen, or if they do not decide a map.
     pub(in crate::cache) fn learn(&self, keys: &[f32], mean: Option<&[f32]>) -> Option<Maps> {
         let seen = self.seen();
         if seen.rows.len() < LEAST_SAMPLES {

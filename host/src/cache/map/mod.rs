@@ -1,8 +1,8 @@
 //! Maps of the keys of one KV head: keys go through a map before encoding, and queries through its inverse.
 //!
-//! Logits of exact keys stay as they are. The error of a coded key is even over its coordinates. The map moves
-//! it from directions that queries amplify to directions that they do not. Keys weigh by the attention that
-//! they get, because a block's error grows with its own length. All is learnt from the first page
+//! Logits of exact keys stay as they are. The error of a coded key is even over its coordinates. The map
+//! moves it from directions that queries amplify to directions that they do not. Keys weigh by the attention
+//! that they get, because a block's error grows with its own length. All is learnt from the first page
 //! ([`learner`]).
 //!
 //! * A factor per RoPE pair ([`pairs`]). The rotation of RoPE keeps the energy of a pair, so the factors are

@@ -1,9 +1,9 @@
 //! Moments of the keys and queries of one KV head before RoPE, and their means over a range of positions.
 //!
 //! RoPE turns the pairs of a vector at different speeds. A covariance of keys therefore belongs to a range of
-//! positions. Before RoPE there is one for all positions, and its mean over a range has a closed form: each
-//! product of two pairs is multiplied by the mean of the turns by the sum and by the difference of their
-//! angles.
+//! positions. Before RoPE there is one for all positions, and its mean over a range has a closed form. Each
+//! product of two pairs is multiplied by two means of turns: by the sum of their angles, and by the
+//! difference.
 //!
 //! Sums are f64 in a fixed order, and angles are those of `libm`, so the bits are equal on every machine.
 
@@ -11,7 +11,7 @@ use crate::rope::Rope;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What is known of a head's attention besides its moments.
+/// The facts that maps depend on besides moments.
 #[derive(Clone, Debug)]
 pub(in crate::cache) struct Setting {
     /// Coordinates that turn together, and the others two by two.
@@ -206,7 +206,7 @@ impl Moments {
             for q in &self.setting.pairs[..=n] {
                 let ([a, b], [c, d]) = (p.places, q.places);
                 let (ac, bd, bc, ad) = (product(a, c), product(b, d), product(b, c), product(a, d));
-                // As complex numbers: p times the conjugate of q, and p times q.
+                // The products of p and the conjugate of q, and of p and q, as complex numbers.
                 let (x, y) = turned((ac + bd, bc - ad), mean_turn(p.speed - q.speed, range));
                 let (u, v) = turned((ac - bd, bc + ad), mean_turn(p.speed + q.speed, range));
                 for (i, j, value) in [(a, c, x + u), (b, d, x - u), (b, c, v + y), (a, d, v - y)] {

@@ -135,9 +135,6 @@ fn write_means(means: &Means, bytes: &mut Vec<u8>) {
 fn write_map(track: &Track, bytes: &mut Vec<u8>) {
     let Some(learner) = track.learner() else { return };
     if learner.setting().is_some() {
-        let moments = track.pages().maps().moments().map_or(&[][..], Moments::values);
-        put_count(bytes, moments.len());
-        put(bytes, moments);
         write_matrices(track, bytes);
     } else {
         write_factors(track, bytes);
@@ -148,8 +145,15 @@ fn write_map(track: &Track, bytes: &mut Vec<u8>) {
 }
 
 fn write_matrices(track: &Track, bytes: &mut Vec<u8>) {
-    put_count(bytes, track.pages().maps().matrices().count());
-    for (first_page, map) in track.pages().maps().matrices() {
+    let maps = track.pages().maps();
+    let moments = maps.moments().map_or(&[][..], Moments::values);
+    put_count(bytes, moments.len());
+    if moments.is_empty() {
+        return;
+    }
+    put(bytes, moments);
+    put_count(bytes, maps.matrices().count());
+    for (first_page, map) in maps.matrices() {
         put_count(bytes, first_page);
         put(bytes, map.values().reinterpret_cast());
         put(bytes, map.weights().as_ref().map_or(&[][..], |weights| &weights[..]));
