@@ -15,11 +15,13 @@ pub mod cache;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod dense;
+mod eigen;
 pub mod error;
 pub mod file;
 mod matmul;
 mod memory;
 mod mmap;
+mod rope;
 pub mod threads;
 #[doc(hidden)]
 pub mod unstable;

@@ -22,3 +22,13 @@ pub mod cache {
     pub use crate::cache::spec::{KeyMap, MEAN_TOKENS};
     pub use crate::cache::text::{COMMON_CODECS, OPTIONS, Part, SpecOption};
 }
+
+/// RoPE, and its angles.
+pub mod rope {
+    pub use crate::rope::{Angles, Pairs, Rope, UnknownPairs, Way};
+}
+
+/// Eigenvectors.
+pub mod eigen {
+    pub use crate::eigen::symmetric;
+}

@@ -21,7 +21,7 @@ pub struct Encoded {
 
 impl KvCache {
     /// Blocks of the held encoded keys of a KV head, oldest first, one run per page. Centred keys are stored
-    /// less their mean, and keys with a map are stored multiplied by its factors.
+    /// less their mean, and keys with a map are stored as they leave it.
     ///
     /// # Errors
     /// Layer or KV head out of range, or a page that cannot be read back.

@@ -46,8 +46,9 @@ pub(super) struct Means {
     max_norm: f32,
     state: State,
     list: Vec<Mean>,
-    /// Sum of the keys of all full pages, less their means, in the domain of the blocks. It is an exact
-    /// integer, so that keys can be subtracted again. Empty before the first mean.
+    /// Sums of the keys of full pages, less their means, in the domain of the blocks. There is one for each
+    /// map of the head, and one without maps. It is an exact integer, so that keys can be subtracted again.
+    /// Empty before the first mean.
     sum: Vec<i64>,
     lease: Lease,
 }
@@ -148,8 +149,15 @@ impl Means {
     /// Mean of all keys in the pages before `page`.
     fn mean_before(&self, page: usize, pages: &Pages) -> Vec<f32> {
         let factor = 1.0 / (ONE * (page * PAGE_TOKENS) as f32);
-        let mut mean: Vec<f32> = self.sum.iter().map(|&sum| sum as f32 * factor).collect();
-        pages.unrotate(&mut mean);
+        let mut sums: Vec<f32> = self.sum.iter().map(|&sum| sum as f32 * factor).collect();
+        let dim = pages.warm().codec().dim();
+        let (mean, later) = sums.split_at_mut(dim);
+        pages.undo(0, mean);
+        for (i, sum) in later.chunks_exact_mut(dim).enumerate() {
+            pages.undo(pages.maps().end(i), sum);
+            mean.iter_mut().zip(sum).for_each(|(m, x)| *m += *x);
+        }
+        let mut mean = mean.to_vec();
         let ends = self.list.iter().skip(1).map(|mean| mean.first_page).chain([page]);
         for (old, end) in self.list.iter().zip(ends) {
             let share = (end - old.first_page) as f32 / page as f32;
@@ -159,30 +167,33 @@ impl Means {
     }
 
     /// Adds the keys of a page that is now full (`[n, dim]`, less their mean, in the domain of the blocks).
-    pub(super) fn close(&mut self, keys: &[f32], dim: usize) {
-        if self.sum.is_empty() {
-            self.sum = vec![0; dim];
+    /// `map` is the index of the page's map.
+    pub(super) fn close(&mut self, map: usize, keys: &[f32], dim: usize) {
+        if self.sum.len() < (map + 1) * dim {
+            self.sum.reserve_exact((map + 1) * dim - self.sum.len());
+            self.sum.resize((map + 1) * dim, 0);
             self.lease.set(self.allocated_bytes());
         }
         for key in keys.chunks_exact(dim) {
-            join_key(&mut self.sum, key, i64::wrapping_add);
+            join_key(&mut self.sum[map * dim..(map + 1) * dim], key, i64::wrapping_add);
         }
     }
 
     /// Subtracts the keys that [`Means::close`] added.
-    pub(super) fn reopen(&mut self, keys: &[f32], dim: usize) {
+    pub(super) fn reopen(&mut self, map: usize, keys: &[f32], dim: usize) {
         for key in keys.chunks_exact(dim) {
-            join_key(&mut self.sum, key, i64::wrapping_sub);
+            join_key(&mut self.sum[map * dim..(map + 1) * dim], key, i64::wrapping_sub);
         }
     }
 
-    /// Drops the means that begin after the first `pages` pages. With 0 pages, the head waits for its first
-    /// keys again.
-    pub(super) fn truncate(&mut self, pages: usize) {
+    /// Drops the means that begin after the first `pages` pages, and all but the first `sums` sums. With 0
+    /// pages, the head waits for its first keys again.
+    pub(super) fn truncate(&mut self, pages: usize, sums: usize) {
         if pages == 0 {
             self.clear();
         } else {
             self.list.truncate(self.list.partition_point(|mean| mean.first_page < pages));
+            self.sum.truncate(sums);
             self.lease.set(self.allocated_bytes());
         }
     }
@@ -192,12 +203,12 @@ impl Means {
         self.list.capacity() * size_of::<Mean>() + values + self.sum.capacity() * size_of::<i64>()
     }
 
-    /// Upper bound of the bytes of one more mean and the first sum.
-    pub(super) fn growth(&self, dim: usize) -> usize {
+    /// Upper bound of the bytes of one more mean and of the sums of `maps` more maps.
+    pub(super) fn growth(&self, dim: usize, maps: usize) -> usize {
         if self.state == State::Off {
             return 0;
         }
-        self.allocated_bytes() + 2 * size_of::<Mean>() + dim * (size_of::<f32>() + size_of::<i64>())
+        self.allocated_bytes() + 2 * size_of::<Mean>() + dim * (size_of::<f32>() + maps * size_of::<i64>())
     }
 }
 

@@ -498,10 +498,12 @@ impl Layer {
             sparse: spec.sparse_values,
         };
         let sink_logits = spec.sink_logits.chunks(num_heads).nth(layer).unwrap_or_default();
-        let learner = Layer::has_map(spec, layer).then(|| {
+        let learner = spec.has_map(layer).then(|| {
             let Rule { scale, soft_cap, window, .. } = rule;
             let rule = map::Rule { scale, soft_cap, window, group: spec.shape.group() };
-            Learner::new(rule, head_dim, kept, budget)
+            let in_quarters = spec.codecs_at(layer).0.rotates_quarters();
+            let rope = spec.rope_at(layer).filter(|_| spec.key_map == KeyMap::Full);
+            Learner::new(rule, head_dim, kept, in_quarters, budget).with_rope(rope)
         });
         let made = (0..num_kv_heads).map(|i| Head {
             keys: track(&keys, centring).with_map(learner.clone()),
@@ -511,16 +513,6 @@ impl Layer {
             sink_logits: sink_logits.chunks(spec.shape.group()).nth(i).unwrap_or_default().to_vec(),
         });
         Ok(Self { max_norms, heads: memory::collected(num_kv_heads, made)? })
-    }
-
-    /// True if the keys of a layer go through a map. A code that is not rotated spreads its error by itself,
-    /// and latent vectors are values too.
-    fn has_map(spec: &CacheSpec, layer: usize) -> bool {
-        let is_coded = spec.codecs_at(layer).0.is_rotated();
-        spec.key_map != KeyMap::Off
-            && is_coded
-            && spec.position_dim == 0
-            && spec.shape.head_dim.is_multiple_of(2)
     }
 
     /// Approximate bytes that all layers of an empty cache take.

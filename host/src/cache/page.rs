@@ -2,7 +2,7 @@
 
 use super::budget::{Budget, Lease};
 use super::format::{PAGE_TOKENS, PageFormat};
-use super::map::{self, Map, Order};
+use super::map::{Map, Maps};
 use super::meter::{Event, count};
 use super::spec::CacheSpec;
 use super::spill::Spilled;
@@ -10,6 +10,7 @@ use super::tier::{Store, Tiers, encode, transcode};
 use crate::error::CacheError;
 use std::borrow::Cow;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use tqkv_simd::page::{Line, SLOT_STEP, ask_for};
 
@@ -117,8 +118,8 @@ pub(super) struct Pages {
     evicted: usize,
     /// Number of tokens, evicted ones included.
     len: usize,
-    /// The map of the vectors, if they are keys that have one.
-    map: Option<map::Shared>,
+    /// The maps of the vectors, if they are keys that have them.
+    maps: Maps,
     /// Counts the bytes of the page list.
     list: Lease,
 }
@@ -128,8 +129,8 @@ impl Clone for Pages {
     fn clone(&self) -> Self {
         let Self { held, beside, evicted, len, .. } = *self;
         let (tiers, pages, cooled) = (self.tiers.clone(), self.pages.clone(), self.cooled.clone());
-        let (map, list) = (self.map.clone(), self.list.budget().lease());
-        let mut copy = Self { tiers, pages, cooled, last: self.last, held, beside, evicted, len, map, list };
+        let (maps, list) = (self.maps.clone(), self.list.budget().lease());
+        let mut copy = Self { tiers, pages, cooled, last: self.last, held, beside, evicted, len, maps, list };
         copy.list.set(copy.list_bytes());
         copy
     }
@@ -158,7 +159,7 @@ impl Pages {
             beside: 0,
             evicted: 0,
             len: 0,
-            map: None,
+            maps: Maps::default(),
             list: budget.lease(),
         }
     }
@@ -181,22 +182,51 @@ impl Pages {
         (self.evicted * PAGE_TOKENS).min(self.len)
     }
 
-    /// The map that vectors go through before they are encoded.
-    pub(super) fn map(&self) -> Option<&Map> {
-        self.map.as_deref()
+    /// The maps that vectors go through before they are encoded.
+    pub(super) fn maps(&self) -> &Maps {
+        &self.maps
     }
 
-    /// The format that encodes: the warm one with the weights of the map. The bytes of pages do not depend
-    /// on weights, so all else uses the warm format.
+    /// The map of a page.
+    fn map(&self, page: usize) -> Option<&Map> {
+        self.maps.index(page).and_then(|index| self.maps.get(index))
+    }
+
+    /// Indices of the maps of held pages; one without a map too.
+    pub(super) fn ranges(&self) -> Range<usize> {
+        self.maps.index(self.evicted).unwrap_or_default()..self.maps.len().max(1)
+    }
+
+    /// One past the last token, from index `from` on, of a page that has the same map.
+    pub(super) fn range_end(&self, from: usize) -> usize {
+        let index = self.maps.index(from / PAGE_TOKENS);
+        index.map_or(usize::MAX, |index| self.maps.end(index)).saturating_mul(PAGE_TOKENS)
+    }
+
+    /// The format that encodes: the warm one with the weights of the newest map. The bytes of pages do not
+    /// depend on weights, so all else uses the warm format.
     pub(super) fn encoder(&self) -> PageFormat {
-        let weights = self.map().and_then(Map::order).map(Order::weights);
-        weights.map_or(*self.warm(), |weights| self.warm().weighted(weights))
+        self.maps.weights().map_or(*self.warm(), |weights| self.warm().weighted(weights))
     }
 
-    /// Sets the map. There must be no page yet, or it must be the map of the pages.
-    pub(super) fn set_map(&mut self, map: Option<Map>) {
-        self.map = map.map(map::Shared::new);
+    /// Sets the maps. There must be no page yet, or they must be those of the pages.
+    pub(super) fn set_maps(&mut self, maps: Maps) {
+        self.maps = maps;
         self.list.set(self.list_bytes());
+    }
+
+    /// Makes the map of the next page, if the page begins a range.
+    pub(super) fn open_map(&mut self, page: usize) {
+        self.maps.open(page);
+        self.list.set(self.list_bytes());
+    }
+
+    /// Begins the map of the next range, if the last page is the one before it.
+    pub(super) fn begin_map(&mut self) {
+        if let Some(last) = self.len.checked_sub(1) {
+            self.maps.begin(last / PAGE_TOKENS);
+            self.list.set(self.list_bytes());
+        }
     }
 
     /// Sets the memory outside the pages that exists because of them.
@@ -363,6 +393,8 @@ impl Pages {
         self.pages.truncate(pages);
         self.held = self.pages.iter().map(|page| page.allocated_bytes()).sum();
         self.len = len;
+        self.maps.truncate(len.div_ceil(PAGE_TOKENS));
+        self.list.set(self.list_bytes());
         let full = self.len / PAGE_TOKENS;
         self.cooled.iter_mut().for_each(|cooled| *cooled = (*cooled).min(full));
         if len == 0 {
@@ -416,7 +448,7 @@ impl Pages {
         self.pages = VecDeque::new();
         self.cooled.fill(0);
         (self.held, self.evicted, self.len, self.last) = (0, 0, 0, *self.warm());
-        self.map = None;
+        self.maps = Maps::default();
         self.list.set(0);
     }
 
@@ -516,10 +548,15 @@ impl Pages {
         Ok(())
     }
 
-    /// Brings sums (`[n, dim]`) from the domain of the blocks back to that of the vectors.
+    /// Brings sums (`[n, dim]`) of vectors without a map back from the domain of the blocks.
     pub(super) fn unrotate(&self, sums: &mut [f32]) {
         tqkv_simd::codec::unrotate(self.warm().level(), self.warm().codec(), sums);
-        if let Some(map) = &self.map {
+    }
+
+    /// Brings vectors or sums (`[n, dim]`) of one page back from the domain of the blocks.
+    pub(super) fn undo(&self, page: usize, sums: &mut [f32]) {
+        self.unrotate(sums);
+        if let Some(map) = self.map(page) {
             map.undo(sums);
         }
     }
@@ -542,8 +579,7 @@ impl Pages {
     }
 
     pub(super) fn list_bytes(&self) -> usize {
-        let map = self.map.as_ref().map_or(0, |map| map.allocated_bytes());
-        self.pages.capacity() * size_of::<Arc<Page>>() + map
+        self.pages.capacity() * size_of::<Arc<Page>>() + self.maps.allocated_bytes()
     }
 
     /// Bytes of the pages and their list. Shared pages count in full.

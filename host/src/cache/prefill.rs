@@ -8,7 +8,6 @@
 
 use super::format::PAGE_TOKENS;
 use super::head::Head;
-use super::map::Map;
 use super::scratch::{self, Scratch};
 use super::track::{Track, leaving};
 use super::vectors::{Vectors, dot};
@@ -150,6 +149,7 @@ struct Side<'a> {
 /// Queries of a tile, `[rows, dim]` in both domains, and their accumulators.
 struct Queries {
     plain: Vec<f32>,
+    /// `[maps, rows, dim]`
     rotated: Vec<f32>,
     /// Parts of the queries for the positional parts of latent keys, `[rows, position_dim]`.
     position: Vec<f32>,
@@ -269,8 +269,12 @@ impl Work<'_> {
         // `past`.
         let parts = [newest[0], (oldest[1].0.min(newest[1].0).max(past.1), newest[1].1)];
         for (part, (start, end)) in parts.into_iter().enumerate() {
-            for from in (start..end).step_by(TILE) {
-                let to = (from + TILE).min(end);
+            let mut next = start;
+            while next < end {
+                let from = next;
+                // Tokens of a tile have one map.
+                let to = (from + TILE).min(end).min(head.keys.map_end(from));
+                next = to;
                 let (logits, spare) = (&mut logits[..rows * (to - from)], &mut spare[..rows * (to - from)]);
                 let filled = key_tile.fill(self.keys, tile, from, to)?;
                 let position = &mut position[..(to - from) * position_dim];
@@ -327,7 +331,8 @@ impl Work<'_> {
     ) {
         let (head, dim, count) = (self.head, self.head.keys.codec().dim(), to - from);
         let group = queries.softmax.len() / (self.tile.1 - self.tile.0);
-        queries.score(has_coded.then_some(&tile.coded[..]), &queries.rotated, count, dim, logits);
+        let rotated = queries.rotated_at(head.keys.map_at(from));
+        queries.score(has_coded.then_some(&tile.coded[..]), rotated, count, dim, logits);
         queries.score(has_plain.then_some(&tile.plain[..]), &queries.plain, count, dim, plain);
         queries.add_position(position, count, [&mut *logits, &mut *plain]);
         let (means, sinks) = (head.keys.means(), head.keys.sinks().len());
@@ -398,14 +403,16 @@ impl Queries {
         let means = head.keys.means().list();
         let each = |q| means.iter().map(move |mean| dot(q, &mean.values));
         let offsets = memory::collected(rows * means.len(), plain.chunks_exact(dim).flat_map(each))?;
-        let mut rotated = memory::filled(plain.len(), 0.0)?;
-        let mapped = head.keys.pages().map().map(|map| mapped(map, &plain)).transpose()?;
-        let queries = mapped.as_deref().unwrap_or(&plain);
-        tqkv_simd::codec::rotate_queries(head.keys.level(), head.keys.codec(), queries, &mut rotated);
+        let rotated = rotated(&head.keys, &plain)?;
         let mut softmax = memory::filled(rows, Attention::EMPTY)?;
         softmax.chunks_exact_mut(group).for_each(|heads| head.start(0, heads));
         let (plain_sum, rotated_sum) = (memory::filled(out, 0.0)?, memory::filled(out, 0.0)?);
         Ok(Self { plain, rotated, position, offsets, softmax, plain_sum, rotated_sum })
+    }
+
+    /// The queries for keys of a map.
+    fn rotated_at(&self, map: usize) -> &[f32] {
+        &self.rotated[map * self.plain.len()..(map + 1) * self.plain.len()]
     }
 
     /// Writes `out[row, i]` = <query row, token i>. Leaves `out` unchanged if there are no tokens.
@@ -446,11 +453,20 @@ impl Queries {
     }
 }
 
-/// Queries for mapped keys.
-fn mapped(map: &Map, queries: &[f32]) -> Result<Vec<f32>, CacheError> {
-    let mut mapped = memory::collected(queries.len(), queries.iter().copied())?;
-    map.apply_to_queries(&mut mapped);
-    Ok(mapped)
+/// Queries (`[rows, dim]`) for the encoded keys of each map: `[maps, rows, dim]`. Those of evicted pages
+/// alone are zeros.
+fn rotated(keys: &Track, queries: &[f32]) -> Result<Vec<f32>, CacheError> {
+    let (pages, ranges) = (keys.pages(), keys.pages().ranges());
+    let mut rotated = memory::filled(ranges.end * queries.len(), 0.0)?;
+    let parts = rotated.chunks_exact_mut(queries.len().max(1)).enumerate().skip(ranges.start);
+    for (range, rotated) in parts {
+        let mut mapped = memory::collected(queries.len(), queries.iter().copied())?;
+        if let Some(map) = pages.maps().get(range) {
+            map.apply_to_queries(&mut mapped);
+        }
+        tqkv_simd::codec::rotate_queries(keys.level(), keys.codec(), &mapped, rotated);
+    }
+    Ok(rotated)
 }
 
 /// `sum[row, :] += weights[row, :] * values`.

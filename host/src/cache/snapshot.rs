@@ -20,7 +20,8 @@ use crate::error::CacheError;
 use crate::file::flush::flush;
 use crate::file::{AtomicFile, Existing};
 use crate::memory;
-use bytes::{NO_NUMBER, Parser, put, refused};
+use crate::rope::Pairs;
+use bytes::{NO_NUMBER, Parser, put, put_count, refused};
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::Path;
@@ -242,8 +243,21 @@ fn fields(spec: &CacheSpec) -> Vec<(&'static str, Vec<u8>)> {
     match spec.key_map {
         KeyMap::Off => {}
         KeyMap::Pairs => fields.push(("key map", vec![1])),
+        KeyMap::Full => {
+            fields.push(("key map", vec![2]));
+            fields.push(("RoPE", (0..spec.shape.num_layers).flat_map(|layer| rope(spec, layer)).collect()));
+        }
     }
     fields
+}
+
+/// The RoPE of a layer: a byte for its pairs, and its frequencies.
+fn rope(spec: &CacheSpec, layer: usize) -> Vec<u8> {
+    let Some(rope) = spec.rope_at(layer) else { return Vec::from([0; 9]) };
+    let mut bytes = vec![u8::from(rope.pairs == Pairs::Interleaved)];
+    put_count(&mut bytes, rope.inv_freq.len());
+    put(&mut bytes, &rope.inv_freq);
+    bytes
 }
 
 fn write_chunk(writer: &mut dyn Write, payload: &[u8]) -> io::Result<()> {

@@ -3,6 +3,7 @@
 use super::layer::{KvPair, LayerKind, LayerPolicy};
 use super::vectors::{Floats, Vectors};
 use crate::error::CacheError;
+use crate::rope::Rope;
 use half::f16;
 use std::path::PathBuf;
 use tqkv_core::{AnyCodec, CodecId, KvError, KvShape, Options};
@@ -70,11 +71,11 @@ pub enum Arithmetic {
 
 /// The map that keys go through, learnt from the sequence.
 ///
-/// A map has a factor per RoPE pair of a KV head. Keys are multiplied by it before encoding and queries are
-/// divided, so that the error falls where queries look least. It is learnt from the first 128 keys behind the
-/// sinks and from the queries at 64 positions there; until then keys wait uncompressed. A head that saw fewer
-/// than 16 of these queries has no map. Rotated codes alone use it ([`CodecId::is_rotated`]). Keys in `m2`
-/// and `m3` need it; it orders their pairs.
+/// Keys go through the map before encoding and queries through its inverse, so that the error falls where
+/// queries look least. Each KV head learns it from the first 128 keys behind the sinks and from the
+/// queries at 64 positions there. Until then keys wait uncompressed. A head that saw fewer than 16 of these
+/// queries has no map. Rotated codes alone use it ([`CodecId::is_rotated`]). Keys in `m2` and `m3` need it;
+/// it orders their coordinates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeyMap {
     /// Keys are encoded as they are.
@@ -83,6 +84,9 @@ pub enum KeyMap {
     /// One factor for coordinates i and i + head_dim / 2, which RoPE rotates together in most models. With
     /// another layout the gain is smaller.
     Pairs,
+    /// A matrix for each range of positions: the first 512 behind the sinks, then up to 2,048, 8,192 and so
+    /// on. It needs [`CacheSpec::rope`].
+    Full,
 }
 
 /// Shape and policy of a [`crate::cache::KvCache`].
@@ -125,6 +129,10 @@ pub struct CacheSpec {
     /// The map of keys: the option `map=` of the text.
     #[doc(hidden)]
     pub key_map: KeyMap,
+    /// RoPE of the layers: one for all, or one per layer. Empty if it is not known. Only [`KeyMap::Full`]
+    /// needs it: the option `rope=` of the text.
+    #[doc(hidden)]
+    pub rope: Vec<Rope>,
     /// Number format when single queries meet encoded tokens.
     pub arithmetic: Arithmetic,
     /// Number of tokens that a query sees besides the sinks, in layers that have no entry in `kinds`. Older
@@ -165,6 +173,7 @@ impl From<KvShape> for CacheSpec {
             hot: Self::DEFAULT_HOT,
             centring: Centring::Auto,
             key_map: KeyMap::Off,
+            rope: Vec::new(),
             arithmetic: Arithmetic::Int8,
             sliding_window: None,
             max_tokens: None,
@@ -336,6 +345,11 @@ impl CacheSpec {
         if slides { 0 } else { self.sinks }
     }
 
+    /// RoPE of a layer, if it is known.
+    pub(super) fn rope_at(&self, layer: usize) -> Option<&Rope> {
+        if self.rope.len() == 1 { self.rope.first() } else { self.rope.get(layer) }
+    }
+
     /// Codecs of a layer's warm keys and values.
     #[doc(hidden)]
     pub fn codecs_at(&self, layer: usize) -> (CodecId, CodecId) {
@@ -441,6 +455,9 @@ impl CacheSpec {
                  before, at most {MOST_TOKENS}"
             ));
         }
+        if !self.rope.is_empty() && self.rope.len() != 1 && self.rope.len() != num_layers {
+            return bad(format!("RoPE of {} layers: expected 1 or {num_layers}", self.rope.len()));
+        }
         for layer in 0..num_layers {
             match self.kind(layer) {
                 LayerKind::Sliding(window) if window < self.hot || window > MOST_TOKENS => {
@@ -453,6 +470,7 @@ impl CacheSpec {
             }
             self.check_tiers(layer)?;
             self.check_quarters(layer)?;
+            self.check_rope(layer)?;
         }
         if !(0.0..1.0).contains(&self.sparse_values) {
             return bad(format!(
@@ -525,6 +543,33 @@ impl CacheSpec {
             return Ok(());
         };
         Err(CacheError::BadSpec(why))
+    }
+
+    /// Refuses a map that needs RoPE without it, and RoPE that does not fit the head dim.
+    fn check_rope(&self, layer: usize) -> Result<(), CacheError> {
+        let head_dim = self.shape.head_dim;
+        let Some(rope) = self.rope_at(layer) else {
+            let needs = self.key_map == KeyMap::Full && self.has_map(layer);
+            let why = "map=full is not valid without RoPE: expected rope=BASE as well, such as rope=10000, or map=pairs";
+            return if needs { Err(CacheError::BadSpec(why.to_owned())) } else { Ok(()) };
+        };
+        let rotated = rope.inv_freq.len().saturating_mul(2);
+        if rope.first != 0 || rotated > head_dim || !rope.inv_freq.iter().all(|x| x.is_finite()) {
+            return Err(CacheError::BadSpec(format!(
+                "RoPE of {rotated} coordinates from {} on: expected at most {head_dim} from 0 on, and finite frequencies",
+                rope.first
+            )));
+        }
+        Ok(())
+    }
+
+    /// True if the keys of a layer go through a map. A code that is not rotated spreads its error by itself,
+    /// and latent vectors are values too.
+    pub(super) fn has_map(&self, layer: usize) -> bool {
+        self.key_map != KeyMap::Off
+            && self.codecs_at(layer).0.is_rotated()
+            && self.position_dim == 0
+            && self.shape.head_dim.is_multiple_of(2)
     }
 
     /// Refuses tiers that the pages of a layer cannot move through.

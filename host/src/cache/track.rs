@@ -8,7 +8,7 @@ mod read;
 use super::ahead::Ahead;
 use super::budget::Budget;
 use super::format::PAGE_TOKENS;
-use super::map::{LEARN_TOKENS, Learner, Map, Order};
+use super::map::{LEARN_TOKENS, Learner, Maps};
 use super::means::{Means, State};
 use super::meter::{Event, count};
 use super::page::{Memory, Pages};
@@ -245,11 +245,10 @@ impl Track {
         match self.made_ahead(now, leaving) {
             Some(blocks) => self.pages.push_blocks(&blocks),
             None => {
-                let mean = self.means.open(page, &self.pages);
-                self.pages.set_beside(self.means.allocated_bytes());
+                let mean = self.open_page(page);
                 let rows = scratch.rows(now * self.dim);
                 self.recent.read(row, rows);
-                prepare(rows, mean.as_deref(), self.pages.map());
+                prepare(rows, mean.as_deref(), self.pages.maps());
                 let from = self.coded_end();
                 let (rows, blocks) = scratch.rows_and_blocks();
                 self.pages
@@ -263,6 +262,15 @@ impl Track {
         Ok(())
     }
 
+    /// The mean of the page that comes next, or of the last one. Makes it, and the map, if the page starts
+    /// new ones.
+    fn open_page(&mut self, page: usize) -> Option<Arc<[f32]>> {
+        let mean = self.means.open(page, &self.pages);
+        self.pages.open_map(page);
+        self.pages.set_beside(self.means.allocated_bytes());
+        mean
+    }
+
     /// Handles a page that became full: adds its keys to the mean, and samples its last token, which is still
     /// in row `row`.
     fn close_page(&mut self, page: usize, row: usize, scratch: &mut Scratch) -> Result<(), CacheError> {
@@ -270,13 +278,13 @@ impl Track {
         if self.means.state() == State::On {
             let keys = scratch.rows(PAGE_TOKENS * self.dim);
             self.pages.decode_rotated(page * PAGE_TOKENS, keys)?;
-            self.means.close(keys, self.dim);
+            self.means.close(self.pages.maps().index(page).unwrap_or_default(), keys, self.dim);
             self.pages.set_beside(self.means.allocated_bytes());
         }
         let (vector, decoded) = scratch.rows(2 * self.dim).split_at_mut(self.dim);
         self.recent.read(row, vector);
         self.pages.decode_rotated(self.pages.len() - 1, decoded)?;
-        self.pages.unrotate(decoded);
+        self.pages.undo(page, decoded);
         let mean = self.means.index(page).map(|mean| &*self.means.list()[mean].values);
         self.sample.take(vector, mean, decoded);
         Ok(())
@@ -292,17 +300,17 @@ impl Track {
         }
         let paid = self.pages.saved_bytes() / 2 >= BATCH * self.dim * size_of::<f32>();
         if paid && self.recent.len() >= BATCH {
-            let mean = self.means.open(self.pages.len() / PAGE_TOKENS, &self.pages);
-            self.pages.set_beside(self.means.allocated_bytes());
+            let mean = self.open_page(self.pages.len() / PAGE_TOKENS);
             let mut rows = vec![0.0; BATCH * self.dim];
             self.recent.read(0, &mut rows);
-            prepare(&mut rows, mean.as_deref(), self.pages.map());
+            prepare(&mut rows, mean.as_deref(), self.pages.maps());
             self.ahead = Some(Ahead::new(self.coded_end(), rows));
         }
     }
 
-    /// Starts the encoding of the tokens that leave next, on a spare thread.
+    /// Starts the encoding of the tokens that leave next on a spare thread, and the map of the next range.
     pub(super) fn encode_ahead(&mut self) {
+        self.pages.begin_map();
         if let Some(ahead) = &mut self.ahead {
             ahead.begin(&self.pages.encoder());
         }
@@ -327,9 +335,9 @@ impl Track {
         self.sinks.read(0, first);
         self.recent.read(0, rest);
         let mean = self.means.list().first().map(|mean| &*mean.values);
-        let map = learner.learn(&keys, mean, self.pages.warm().codec().id().rotates_quarters());
+        let maps = learner.learn(&keys, mean);
         learner.clear();
-        self.pages.set_map(map);
+        self.pages.set_maps(maps.unwrap_or_default());
     }
 
     /// Mean of the oldest `count` recent tokens, and its share of their energy.
@@ -433,10 +441,12 @@ impl Track {
             for page in full..self.pages.len() / PAGE_TOKENS {
                 keys.resize(PAGE_TOKENS * self.dim, 0.0);
                 self.pages.decode_rotated(page * PAGE_TOKENS, &mut keys)?;
-                means.reopen(&keys, self.dim);
+                means.reopen(self.pages.maps().index(page).unwrap_or_default(), &keys, self.dim);
             }
         }
-        means.truncate(coded.div_ceil(PAGE_TOKENS));
+        let pages = coded.div_ceil(PAGE_TOKENS);
+        let map = self.pages.maps().index(pages.saturating_sub(1)).unwrap_or_default();
+        means.truncate(pages, (map + 1) * self.dim);
         Ok(Some(means))
     }
 
@@ -512,16 +522,25 @@ impl Track {
         let rows = sinks * row + most.saturating_sub(self.recent.capacity()) * row;
         let coded = leaving(self.hot, after.saturating_sub(self.hot));
         let pages = self.pages.growth(coded);
-        let means = if coded > 0 { self.means.growth(self.dim) } else { 0 };
+        let (maps, opened) = self.map_growth(tokens, coded);
+        let means = if coded > 0 { self.means.growth(self.dim, opened) } else { 0 };
         let copies = if sinks > 0 { copy(&self.sinks) } else { 0 } + copy(&self.recent);
         let ahead = if self.is_dear() { BATCH * self.dim * size_of::<f32>() } else { 0 };
-        rows + pages + means + copies + ahead + self.map_growth(tokens)
+        rows + pages + means + copies + ahead + maps
     }
 
-    /// Upper bound of the bytes of a map and of the queries for it.
-    fn map_growth(&self, tokens: usize) -> usize {
-        let Some(learner) = self.learner.as_ref().filter(|_| self.learns_map()) else { return 0 };
-        learner.bytes(self.len() + tokens) + Map::bytes(self.dim) + Order::bytes(self.dim)
+    /// Upper bounds of the bytes of maps with the queries for them, and of the number of maps. `coded` of
+    /// `tokens` more tokens are encoded.
+    fn map_growth(&self, tokens: usize, coded: usize) -> (usize, usize) {
+        let (maps, learns) = (self.pages.maps(), self.learns_map());
+        // A head that did not learn a map has none until it loses all its pages.
+        let Some(learner) = self.learner.as_ref().filter(|_| learns || maps.moments().is_some()) else {
+            return (0, 1);
+        };
+        // The page behind may be opened ahead.
+        let last = (self.pages.len() + coded) / PAGE_TOKENS;
+        let queries = if learns { learner.bytes(self.len() + tokens) } else { 0 };
+        (queries + learner.growth(maps, last), Maps::most(last))
     }
 }
 
@@ -533,14 +552,12 @@ fn own(rows: &mut Arc<Rows>) -> Result<&mut Rows, CacheError> {
     Ok(Arc::make_mut(rows))
 }
 
-/// Makes rows ready for encoding: less the mean, and through the map.
-fn prepare(rows: &mut [f32], mean: Option<&[f32]>, map: Option<&Map>) {
+/// Makes rows ready for encoding: less the mean, and through the newest map.
+fn prepare(rows: &mut [f32], mean: Option<&[f32]>, maps: &Maps) {
     if let Some(mean) = mean {
         for row in rows.chunks_exact_mut(mean.len()) {
             row.iter_mut().zip(mean).for_each(|(x, m)| *x -= m);
         }
     }
-    if let Some(map) = map {
-        map.apply(rows);
-    }
+    maps.apply(rows);
 }

@@ -13,9 +13,9 @@ use crate::error::StorageError;
 use crate::layer::{Head, Layout};
 use crate::locate::locate;
 use crate::parse::Bytes;
-use crate::rope::Angles;
 use crate::rows::Place;
 use crate::shape::Shape;
+use tqkv::unstable::rope::Angles;
 
 /// Bits per coded value. All bytes count but the header and the exact tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]

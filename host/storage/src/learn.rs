@@ -1,6 +1,5 @@
 //! Learns a basis from keys and values that pass.
 
-use nalgebra::{DMatrix, SymmetricEigen};
 use rayon::prelude::*;
 use tqkv::unstable::matmul::{Mat, MatMut, Store, product};
 
@@ -11,9 +10,10 @@ use crate::element::Element;
 use crate::error::StorageError;
 use crate::frame::{Frame, rounded, scale_of};
 use crate::marks::Marks;
-use crate::rope::Angles;
 use crate::rows::Place;
 use crate::shape::{Join, Shape};
+use tqkv::unstable::eigen::symmetric;
+use tqkv::unstable::rope::Angles;
 
 /// Sums over the rows of one layer, or of the layers that share a basis.
 #[derive(Debug, Clone)]
@@ -244,22 +244,15 @@ impl Moments {
     }
 }
 
-/// QR steps per eigenvalue before the iteration gives up. Three are already many.
-const MOST_STEPS: usize = 64;
-
 /// The eigenvectors one after the other, largest eigenvalue first. Reads the lower triangle of the matrix.
 fn eigenvectors(matrix: &[f64], dim: usize) -> Result<Vec<f64>, StorageError> {
     let failed = |why| StorageError::Learning(format!("no eigenvectors: {why}"));
     if matrix.iter().any(|x| !x.is_finite()) {
         return Err(failed("products of the values are too large"));
     }
-    let matrix = DMatrix::from_row_slice(dim, dim, matrix);
-    let found = SymmetricEigen::try_new(matrix, f64::EPSILON, MOST_STEPS * dim)
-        .ok_or_else(|| failed("the iteration does not converge"))?;
-    let mut order: Vec<usize> = (0..dim).collect();
-    order.sort_by(|a, b| found.eigenvalues[*b].total_cmp(&found.eigenvalues[*a]));
-    let vectors = found.eigenvectors.as_slice();
-    Ok(order.iter().flat_map(|column| &vectors[column * dim..(column + 1) * dim]).copied().collect())
+    symmetric(matrix, dim)
+        .map(|(_, vectors)| vectors)
+        .ok_or_else(|| failed("the iteration does not converge"))
 }
 
 #[cfg(test)]

@@ -34,7 +34,6 @@ mod learn;
 mod locate;
 mod marks;
 mod parse;
-mod rope;
 mod rows;
 mod shape;
 mod streams;
@@ -46,8 +45,8 @@ pub use codec::{Budget, StorageCodec};
 pub use element::{Dtype, Element};
 pub use error::StorageError;
 pub use learn::Learner;
-pub use rope::{Pairs, Rope};
 pub use shape::{Join, Shape};
+pub use tqkv::unstable::rope::{Pairs, Rope};
 
 /// The example of the README must compile and run.
 #[cfg(doctest)]

@@ -3,8 +3,8 @@
 use crate::basis::Basis;
 use crate::chunk::Span;
 use crate::element::Element;
-use crate::rope::{Pairs, Rope};
 use crate::rows::Place;
+use tqkv::unstable::rope::Rope;
 
 /// The candidate position at which un-RoPEd keys are most like the keys that the basis was learned from. The
 /// mean of keys turns with the position, and in most pairs of coordinates the mean is large.
@@ -42,14 +42,10 @@ pub(crate) fn locate<T: Element>(basis: &Basis, span: &Span, k: &[T], candidates
 /// For each pair of coordinates, the complex product of the mean and the conjugate of the basis's mean,
 /// summed over heads.
 fn products(rope: &Rope, head_dim: usize, mean: &[f64], known: &[f32]) -> Vec<(f64, f64)> {
-    let half = rope.inv_freq.len();
-    let mut sums = vec![(0.0, 0.0); half];
+    let mut sums = vec![(0.0, 0.0); rope.inv_freq.len()];
     for (own, known) in mean.chunks_exact(head_dim).zip(known.chunks_exact(head_dim)) {
         for (i, (re, im)) in sums.iter_mut().enumerate() {
-            let (a, b) = match rope.pairs {
-                Pairs::Half => (rope.first + i, rope.first + half + i),
-                Pairs::Interleaved => (rope.first + 2 * i, rope.first + 2 * i + 1),
-            };
+            let (a, b) = rope.pair(i);
             let (x, y) = (f64::from(known[a]), f64::from(known[b]));
             *re += own[a] * x + own[b] * y;
             *im += own[b] * x - own[a] * y;

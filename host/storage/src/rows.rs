@@ -8,8 +8,8 @@ use std::ops::Range;
 
 use crate::element::Element;
 use crate::error::StorageError;
-use crate::rope::{Angles, Way};
 use crate::shape::Shape;
+use tqkv::unstable::rope::{Angles, Way};
 
 /// The code of norm 1. A step of the code is an eighth of the norm's logarithm to base 2.
 const UNIT_CODE: f32 = 128.0;

@@ -7,12 +7,15 @@
 //! A program that appends the first page and never attends gives no queries. Its keys are then coded
 //! without a map.
 
+use super::moments::{Setting, Sums};
 use super::order::Order;
-use super::pairs::Map;
+use super::pairs::Pairs;
+use super::ranges::Maps;
 use crate::cache::budget::Budget;
 use crate::cache::rows::Rows;
 use crate::cache::vectors::Floats;
 use crate::error::CacheError;
+use crate::rope::Rope;
 use half::f16;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tqkv_simd::Level;
@@ -55,12 +58,17 @@ pub(in crate::cache) struct Learner {
     dim: usize,
     sinks: usize,
     hot: usize,
+    /// The setting of matrices. `None` for factors per pair.
+    setting: Option<Setting>,
+    /// True for a code whose widths differ by quarter.
+    in_quarters: bool,
     seen: Mutex<Seen>,
 }
 
 impl Clone for Learner {
     fn clone(&self) -> Self {
-        Self { seen: Mutex::new(self.seen().clone()), ..*self }
+        let (seen, setting) = (Mutex::new(self.seen().clone()), self.setting.clone());
+        Self { seen, setting, ..*self }
     }
 }
 
@@ -69,11 +77,24 @@ impl Learner {
         rule: Rule,
         dim: usize,
         (sinks, hot): (usize, usize),
+        in_quarters: bool,
         budget: &Budget,
     ) -> Self {
         // Sums over these rows are this file's own, so any level has the same bits.
         let rows = Rows::new(rule.group * dim, Level::Portable, budget);
-        Self { rule, dim, sinks, hot, seen: Mutex::new(Seen { samples: 0, rows }) }
+        let seen = Mutex::new(Seen { samples: 0, rows });
+        Self { rule, dim, sinks, hot, setting: None, in_quarters, seen }
+    }
+
+    /// Learns matrices in place of factors.
+    pub(in crate::cache) fn with_rope(mut self, rope: Option<&Rope>) -> Self {
+        self.setting = rope.map(|rope| Setting::new(rope, self.dim, self.sinks, self.in_quarters));
+        self
+    }
+
+    /// The setting of matrices. `None` for factors per pair.
+    pub(in crate::cache) fn setting(&self) -> Option<&Setting> {
+        self.setting.as_ref()
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -187,47 +208,69 @@ impl Learner {
         self.rule.group * self.dim
     }
 
-    /// Makes the map from keys `[n, dim]`, the sinks and at least [`LEARN_TOKENS`] more, and the mean that is
-    /// subtracted from them. The map of a code of quarters has an order. `None` if too few queries were seen,
-    /// or if they do not decide a map.
-    pub(in crate::cache) fn learn(
-        &self,
-        keys: &[f32],
-        mean: Option<&[f32]>,
-        in_quarters: bool,
-    ) -> Option<Map> {
+    /// Makes the maps from keys `[n, dim]`, the sinks and at least [`LEARN_TOKENS`] more, and the mean that
+    /// is subtracted from them. `None` if too few queries were seen, or if they do not decide a map.
+    pub(in crate::cache) fn learn(&self, keys: &[f32], mean: Option<&[f32]>) -> Option<Maps> {
         let seen = self.seen();
         if seen.rows.len() < LEAST_SAMPLES {
             return None;
         }
-        let (mut weights, mut query_energy) = (vec![0.0; LEARN_TOKENS], vec![0.0; self.dim]);
+        let mut queries = Vec::new();
         let mut row = vec![0.0; self.width()];
         let samples = (0..SAMPLES).filter(|sample| seen.samples >> sample & 1 == 1);
         for (i, sample) in samples.enumerate() {
             seen.rows.read(i, &mut row);
-            for query in row.chunks_exact(self.dim) {
-                add_energy(&mut query_energy, query, None, 1.0);
-                self.add_weights(keys, self.position(sample), query, &mut weights);
-            }
+            queries.push((self.position(sample), row.clone()));
+        }
+        let mut weights = vec![0.0; LEARN_TOKENS];
+        for (position, query) in self.each(&queries) {
+            self.add_weights(keys, position, query, &mut weights);
         }
         normalise(&mut weights)?;
         weights.iter_mut().for_each(|weight| *weight = weight.min(LARGEST_WEIGHT));
         normalise(&mut weights)?;
-        let mut key_energy = vec![0.0; self.dim];
-        for (key, &weight) in keys.chunks_exact(self.dim).skip(self.sinks).zip(&weights) {
+        match &self.setting {
+            None => self.learn_pairs(keys, mean, &weights, &queries).map(Maps::of_pairs),
+            Some(setting) => {
+                let mut sums = Sums::new(setting);
+                self.each(&queries).for_each(|(position, query)| sums.add_query(query, position));
+                let keys = keys.chunks_exact(self.dim).enumerate().skip(self.sinks);
+                keys.zip(&weights).for_each(|((position, key), weight)| sums.add_key(key, position, *weight));
+                Maps::of_moments(sums.moments(mean.is_some()))
+            }
+        }
+    }
+
+    /// The sampled queries of all heads, with their positions.
+    fn each<'a>(&self, queries: &'a [(usize, Vec<f32>)]) -> impl Iterator<Item = (usize, &'a [f32])> {
+        let dim = self.dim;
+        queries.iter().flat_map(move |(at, row)| row.chunks_exact(dim).map(move |query| (*at, query)))
+    }
+
+    /// Factors per pair, from weighted keys and all queries.
+    fn learn_pairs(
+        &self,
+        keys: &[f32],
+        mean: Option<&[f32]>,
+        weights: &[f64],
+        queries: &[(usize, Vec<f32>)],
+    ) -> Option<Pairs> {
+        let (mut key_energy, mut query_energy) = (vec![0.0; self.dim], vec![0.0; self.dim]);
+        self.each(queries).for_each(|(_, query)| add_energy(&mut query_energy, query, None, 1.0));
+        for (key, &weight) in keys.chunks_exact(self.dim).skip(self.sinks).zip(weights) {
             add_energy(&mut key_energy, key, mean, weight);
         }
         let (of_queries, of_keys) = (of_pairs(&query_energy), of_pairs(&key_energy));
         let mut factors: Vec<f64> =
             of_queries.iter().zip(&of_keys).map(|(q, k)| (q / k).sqrt().sqrt()).collect();
         let mut order = None;
-        if in_quarters {
+        if self.in_quarters {
             let products: Vec<f64> = of_queries.iter().zip(&of_keys).map(|(q, k)| q * k).collect();
             let (made, sizes) = Order::new(&products)?;
             factors.iter_mut().zip(&sizes).for_each(|(factor, size)| *factor /= size);
             order = Some(made);
         }
-        Map::new(&factors.repeat(2), order)
+        Pairs::new(&factors.repeat(2), order)
     }
 
     /// Adds p (1 - p) of each key that teaches, for the attention p of the query at a position.
@@ -253,6 +296,15 @@ impl Learner {
         let products = query.iter().zip(key).map(|(q, k)| f64::from(*q) * f64::from(*k));
         let logit = products.fold(0.0, |sum, product| sum + product) * f64::from(self.rule.scale);
         self.rule.soft_cap.map_or(logit, |cap| f64::from(cap) * near_tanh(logit / f64::from(cap))) as f32
+    }
+
+    /// Upper bound of the bytes that pages up to number `last` add to the maps.
+    pub(in crate::cache) fn growth(&self, maps: &Maps, last: usize) -> usize {
+        match self.setting {
+            Some(_) => maps.growth(self.dim, last),
+            None if maps.len() == 0 => Pairs::bytes(self.dim) + Order::bytes(self.dim),
+            None => 0,
+        }
     }
 
     /// Number of keys behind the sinks that [`Learner::learn`] reads.

@@ -1,25 +1,34 @@
-//! A map of the keys of one KV head: a factor per RoPE pair, by which keys are multiplied before encoding and
-//! queries are divided.
+//! Maps of the keys of one KV head: keys go through a map before encoding, and queries through its inverse.
 //!
-//! Logits of exact keys stay as they are. The error of a coded key is even over its coordinates. The factors
-//! move it from pairs that queries amplify to pairs that they do not. The best factor of a pair is the fourth
-//! root of (energy of queries / energy of keys). Here keys weigh by the attention that they get, because a
-//! block's error grows with its own length.
+//! Logits of exact keys stay as they are. The error of a coded key is even over its coordinates. The map
+//! moves it from directions that queries amplify to directions that they do not. Keys weigh by the attention
+//! that they get, because a block's error grows with its own length. All is learnt from the first page
+//! ([`learner`]).
 //!
-//! Both coordinates of a pair have one factor, and the rotation of RoPE keeps their energy. A map is
-//! therefore the same at every position. It is learnt once, from the first page ([`learner`]). For codes
-//! whose widths differ by quarter, the map also orders the coordinates and weighs the quarters ([`order`]).
+//! * A factor per RoPE pair ([`pairs`]). The rotation of RoPE keeps the energy of a pair, so the factors are
+//!   the same at every position.
+//! * A matrix per range of positions ([`full`], [`ranges`]), made from moments before RoPE ([`moments`]).
+//!
+//! For codes whose widths differ by quarter, a map also orders the coordinates and weighs the quarters
+//! ([`order`]).
 //!
 //! Values gain nothing from a map, and latent vectors are values, so both have none. Means are in
-//! [`super::means`]; pages keep the map beside their blocks ([`super::page`]).
+//! [`super::means`]; pages keep the maps beside their blocks ([`super::page`]).
 
+mod full;
 mod learner;
+mod moments;
 mod order;
 mod pairs;
+mod ranges;
 
 pub(super) use learner::{LEARN_TOKENS, Learner, Rule};
+pub(super) use moments::{Moments, Setting};
 pub(super) use order::Order;
-pub(super) use pairs::{Map, Shared};
+pub(super) use pairs::Pairs;
+pub(super) use ranges::{Map, Maps};
 
+#[cfg(test)]
+mod noise;
 #[cfg(test)]
 mod tests;

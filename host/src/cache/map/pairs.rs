@@ -3,7 +3,6 @@
 
 use super::order::Order;
 use half::f16;
-use std::sync::Arc;
 use tqkv_core::MAX_HEAD_DIM;
 
 /// Least factor; the largest is 1. A key never grows, and a query grows at most 64 times.
@@ -11,13 +10,13 @@ const LEAST: f32 = 1.0 / 64.0;
 
 /// Factors of the coordinates of keys, with f16 precision. Codes of quarters have an order too.
 #[derive(Debug)]
-pub(in crate::cache) struct Map {
+pub(in crate::cache) struct Pairs {
     factors: Box<[f32]>,
     inverse: Box<[f32]>,
     order: Option<Order>,
 }
 
-impl Map {
+impl Pairs {
     /// Makes a map of factors in any unit. `None` if one is not a positive number.
     pub(super) fn new(factors: &[f64], order: Option<Order>) -> Option<Self> {
         let largest = factors.iter().copied().fold(0.0, f64::max);
@@ -88,9 +87,6 @@ impl Map {
     }
 }
 
-/// A map that copies share.
-pub(in crate::cache) type Shared = Arc<Map>;
-
 fn multiply(rows: &mut [f32], factors: &[f32]) {
     for row in rows.chunks_exact_mut(factors.len()) {
         row.iter_mut().zip(factors).for_each(|(x, factor)| *x *= factor);
@@ -103,7 +99,7 @@ mod tests {
 
     #[test]
     fn a_map_and_its_inverse_keep_products() {
-        let map = Map::new(&[1.0, 3.0, 0.02, 0.001], None).unwrap();
+        let map = Pairs::new(&[1.0, 3.0, 0.02, 0.001], None).unwrap();
         assert_eq!(map.factors[1], 1.0);
         assert_eq!(map.factors[3], LEAST);
         let (mut key, mut query) = ([1.5, -2.0, 4.0, 0.5], [0.25, 1.0, -3.0, 8.0]);
@@ -118,14 +114,14 @@ mod tests {
 
     #[test]
     fn only_maps_that_a_cache_makes_are_read() {
-        let map = Map::new(&[1.0, 0.7, 0.3, 0.1], None).unwrap();
+        let map = Pairs::new(&[1.0, 0.7, 0.3, 0.1], None).unwrap();
         let bits: Vec<u16> = map.bits().collect();
-        assert_eq!(Map::from_bits(&bits, None).unwrap().factors, map.factors);
+        assert_eq!(Pairs::from_bits(&bits, None).unwrap().factors, map.factors);
         for bad in [0.0, -0.5, 1.5, f32::NAN, f32::INFINITY, LEAST / 2.0] {
             let bits = [bits[0], bits[1], f16::from_f32(bad).to_bits(), bits[3]];
-            assert!(Map::from_bits(&bits, None).is_none(), "{bad}");
+            assert!(Pairs::from_bits(&bits, None).is_none(), "{bad}");
         }
-        assert!(Map::new(&[1.0, f64::NAN], None).is_none());
-        assert!(Map::new(&[0.0, 0.0], None).is_none());
+        assert!(Pairs::new(&[1.0, f64::NAN], None).is_none());
+        assert!(Pairs::new(&[0.0, 0.0], None).is_none());
     }
 }

@@ -1,6 +1,7 @@
 //! Maps through the life of a cache.
 
-use super::Map;
+use super::Pairs;
+use super::noise::noise;
 use crate::cache::{Budget, CacheSpec, KvCache};
 use half::f16;
 use tqkv_core::{AnyCodec, CodecId, Options};
@@ -9,17 +10,10 @@ use tqkv_simd::Level;
 const DIM: usize = 64;
 /// Query heads; there is one KV head.
 const HEADS: usize = 2;
-const TOKENS: usize = 400;
-
-/// A repeatable number of about normal distribution.
-fn noise(seed: usize) -> f32 {
-    let part = |i: u64| {
-        let x = (seed as u64 * 4 + i).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let x = (x ^ (x >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        ((x ^ (x >> 32)) & 0xffff) as f32 / 65536.0 - 0.5
-    };
-    (0..4).map(part).sum::<f32>() * 1.7
-}
+/// The second range of matrices begins at page 4.
+const TOKENS: usize = 620;
+/// A policy with matrices needs RoPE.
+const FULL: &str = "map=full rope=10000";
 
 /// Queries, keys and values of a sequence. Pairs with long keys have short queries.
 struct Sequence {
@@ -126,7 +120,8 @@ fn a_map_does_not_depend_on_the_cuts_of_the_appends_or_the_level() {
     let sequence = Sequence::new(2);
     let quarters = ["m2,t2 map=pairs", "m3,t2 map=pairs hot=0 sinks=0"];
     let others = ["t2 map=pairs", "s3 map=pairs hot=0 sinks=0", "t2 map=pairs hot=30 sinks=9"];
-    for policy in quarters.into_iter().chain(others) {
+    let full = [format!("m2,t2 {FULL}"), format!("s3 hot=0 sinks=0 {FULL}"), format!("t2 {FULL}:32")];
+    for policy in quarters.into_iter().chain(others).chain(full.iter().map(|policy| &**policy)) {
         let mut whole = cache(policy);
         sequence.prefill(&mut whole, &[TOKENS]);
         let wanted = keys(&whole);
@@ -178,13 +173,16 @@ fn a_snapshot_keeps_the_map_and_the_queries_that_wait_for_it() {
     for policy in ["t2 map=pairs", "m2,t2 map=pairs", "t2 map=pairs each:m3,t2"] {
         keeps_the_map(policy);
     }
+    for codecs in ["t2", "m2,t2", "t2 each:m3,t2"] {
+        keeps_the_map(&format!("{codecs} {FULL}"));
+    }
 }
 
 fn keeps_the_map(policy: &str) {
     let sequence = Sequence::new(4);
     let mut whole = cache(policy);
     sequence.prefill(&mut whole, &[TOKENS]);
-    for at in [0, 3, 70, 150, 195, 196, 260] {
+    for at in [0, 3, 70, 150, 195, 196, 260, 579, 580, 590] {
         let mut first = cache(policy);
         sequence.steps(&mut first, at);
         let stored = bytes(&first);
@@ -209,6 +207,9 @@ fn a_snapshot_of_a_cache_with_another_map_is_refused() {
 fn forks_and_truncated_caches_continue_as_if_nothing_had_followed() {
     for policy in ["t2 map=pairs", "m2,t2 map=pairs"] {
         continues(policy);
+    }
+    for codecs in ["t2", "m2,t2"] {
+        continues(&format!("{codecs} {FULL}"));
     }
 }
 
@@ -250,6 +251,7 @@ fn maps_and_waiting_queries_are_counted() {
     for policy in ["t2 map=pairs hot=32", "m2,t2 map=pairs hot=32"] {
         is_counted(policy);
     }
+    is_counted(&format!("m2,t2 hot=32 {FULL}"));
 }
 
 fn is_counted(policy: &str) {
@@ -330,7 +332,7 @@ fn changed(cache: &KvCache, from: &[u8], to: &[u8]) -> Vec<u8> {
 fn a_snapshot_with_an_order_that_no_cache_makes_is_refused() {
     let mut whole = cache("m2,t2 map=pairs");
     Sequence::new(9).prefill(&mut whole, &[TOKENS]);
-    let order = whole.layers[0].heads[0].keys.pages().map().and_then(Map::order).unwrap();
+    let order = whole.layers[0].heads[0].keys.pages().maps().pairs().and_then(Pairs::order).unwrap();
     let pairs: Vec<u8> = order.pairs().iter().flat_map(|pair| pair.to_le_bytes()).collect();
     let weights: Vec<u8> = order.weights().iter().flat_map(|weight| weight.to_le_bytes()).collect();
     let good = [pairs.clone(), weights.clone()].concat();
@@ -341,5 +343,148 @@ fn a_snapshot_with_an_order_that_no_cache_makes_is_refused() {
     for bad in [twice, negative] {
         let error = restored(&bad).unwrap_err().to_string();
         assert!(error.contains("an order of pairs that the cache cannot have"), "{error}");
+    }
+}
+
+/// The cut goes back over the end of a range. The same tokens then get the same maps and means.
+#[test]
+fn a_cache_that_is_cut_behind_a_range_makes_the_same_maps_again() {
+    let (sequence, other) = (Sequence::new(10), Sequence::new(11));
+    for codecs in ["t2", "m2,t2"] {
+        let policy = format!("{codecs} {FULL}");
+        let mut whole = cache(&policy);
+        sequence.prefill(&mut whole, &[TOKENS]);
+        for at in [360, 515, 517, 575] {
+            let mut cut = cache(&policy);
+            sequence.prefill(&mut cut, &[at]);
+            other.prefill(&mut cut, &[TOKENS]);
+            cut.truncate(at).unwrap();
+            let mut stepped = cut.fork().unwrap();
+            sequence.prefill(&mut cut, &[TOKENS]);
+            // Tokens leave in fours, which begin elsewhere behind the cut.
+            let coded = (TOKENS - 68) * DIM;
+            assert_eq!(keys(&cut)[..coded], keys(&whole)[..coded], "{policy}: at {at}");
+            sequence.steps(&mut stepped, TOKENS);
+            assert_eq!(keys(&stepped), keys(&cut), "{policy}: at {at}");
+        }
+    }
+}
+
+#[test]
+fn exact_tokens_have_exact_logits_under_a_matrix() {
+    let sequence = Sequence::new(12);
+    let [plain, mapped] = ["t2".to_owned(), format!("t2 {FULL}")].map(|policy| {
+        let mut cache = cache(&policy);
+        sequence.prefill(&mut cache, &[TOKENS]);
+        cache.scores(0, 0, &sequence.queries(TOKENS - 1, TOKENS)[..DIM]).unwrap()
+    });
+    let exact = (0..4).chain(TOKENS - 64..TOKENS);
+    for at in exact {
+        assert_eq!(mapped[at].to_bits(), plain[at].to_bits(), "token {at}");
+    }
+    assert_ne!(mapped[10], plain[10]);
+}
+
+/// Keys and queries of a model with RoPE. Before it, keys lie along two directions across slow pairs, and
+/// queries along two others.
+fn turned(tokens: usize) -> Sequence {
+    let row = |salt: usize, first: usize, position: usize| -> Vec<f32> {
+        let mut row: Vec<f32> = (0..DIM).map(|j| 0.1 * noise(salt * DIM + j)).collect();
+        for direction in first..first + 2 {
+            let part = noise(7_000_000 + salt * 4 + direction);
+            let slow = (0..DIM).filter(|j| j % (DIM / 2) >= 20);
+            slow.for_each(|j| row[j] += part * noise(direction * DIM + j));
+        }
+        for i in 0..DIM / 2 {
+            let angle = position as f32 * 10_000f32.powf(-(i as f32) / (DIM / 2) as f32);
+            let (x, y) = (row[i], row[i + DIM / 2]);
+            (row[i], row[i + DIM / 2]) =
+                (x * angle.cos() - y * angle.sin(), y * angle.cos() + x * angle.sin());
+        }
+        row
+    };
+    let rows = |count: usize, salt: usize, first: usize, each: usize| {
+        (0..count).flat_map(|i| row(salt + i, first, i / each)).collect::<Vec<_>>()
+    };
+    Sequence {
+        q: rows(tokens * HEADS, 1_000_000, 0, HEADS),
+        k: rows(tokens, 2_000_000, 2, 1),
+        v: vec![1.0; tokens * DIM],
+    }
+}
+
+/// Squared error of the logits of encoded tokens before the newest queries.
+fn error_of_last(cache: &KvCache, sequence: &Sequence, tokens: usize) -> f64 {
+    let mut error = 0.0;
+    for at in tokens - 40..tokens {
+        let q = &sequence.queries(at, at + 1)[..DIM];
+        let scores = cache.scores(0, 0, q).unwrap();
+        for (i, got) in scores.iter().enumerate().skip(tokens - 500).take(400) {
+            let key = &sequence.k[i * DIM..(i + 1) * DIM];
+            let want = key.iter().zip(q).map(|(k, q)| k * q).sum::<f32>() / (DIM as f32).sqrt();
+            error += f64::from(got - want).powi(2);
+        }
+    }
+    error
+}
+
+/// The map of positions that come long after those that taught it fits them.
+#[test]
+fn matrices_fit_the_positions_of_their_range() {
+    let tokens = 4600;
+    let sequence = turned(tokens);
+    let [plain, pairs, full] =
+        ["t2".to_owned(), "t2 map=pairs".to_owned(), format!("t2 {FULL}")].map(|policy| {
+            let mut cache = cache(&format!("{policy} effort=fast"));
+            sequence.prefill(&mut cache, &[300, tokens]);
+            error_of_last(&cache, &sequence, tokens)
+        });
+    assert!(full < 0.7 * pairs.min(plain), "{full} with matrices, {pairs} with factors, {plain} without");
+}
+
+#[test]
+fn matrices_need_rope_and_the_same_rope() {
+    let refused = |policy: &str| KvCache::new(spec(policy)).unwrap_err().to_string();
+    let error = refused("t2 map=full");
+    assert!(error.contains("map=full is not valid without RoPE: expected rope=BASE"), "{error}");
+    let error = refused("t2 map=full rope=10000:128");
+    assert!(error.contains("RoPE of 128 coordinates from 0 on: expected at most 64"), "{error}");
+    let error = refused("t2 map=full rope=10000/10000");
+    assert!(error.contains("RoPE of 2 layers: expected 1"), "{error}");
+    // Codes that are not rotated, and latent vectors, have no map.
+    assert!(KvCache::new(spec("q4_0 map=full")).is_ok());
+    assert!(KvCache::new(CacheSpec::mla(1, HEADS, DIM, 16).with("map=full").unwrap()).is_ok());
+    let stored = bytes(&cache("t2 map=full rope=10000"));
+    for other in ["500", "10000:32", "10000:interleaved"] {
+        let error = cache(&format!("t2 map=full rope={other}")).restore(&mut &stored[..]).unwrap_err();
+        assert!(error.to_string().contains("of a cache with another RoPE"), "{error}");
+    }
+    let error = cache("t2 map=pairs").restore(&mut &stored[..]).unwrap_err().to_string();
+    assert!(error.contains("another key map"), "{error}");
+}
+
+#[test]
+fn a_snapshot_with_matrices_that_no_cache_makes_is_refused() {
+    let policy = format!("m2,t2 {FULL}");
+    let mut whole = cache(&policy);
+    Sequence::new(13).prefill(&mut whole, &[TOKENS]);
+    let restored = |from: &[u8], to: &[u8]| cache(&policy).restore(&mut &changed(&whole, from, to)[..]);
+    let maps = whole.layers[0].heads[0].keys.pages().maps();
+    let moments: Vec<u8> = maps.moments().unwrap().values().iter().flat_map(|x| x.to_le_bytes()).collect();
+    restored(&moments, &moments).unwrap();
+    let error = restored(&moments, &f32::NAN.to_le_bytes()).unwrap_err().to_string();
+    assert!(error.contains("moments that the cache cannot have"), "{error}");
+    let matrices: Vec<_> = maps.matrices().collect();
+    assert_eq!(matrices.iter().map(|(page, _)| *page).collect::<Vec<_>>(), [0, 4]);
+    for (first_page, map) in matrices {
+        let values: Vec<u8> = map.values().iter().flat_map(|x| x.to_le_bytes()).collect();
+        let good = [&(first_page as u64).to_le_bytes()[..], &values].concat();
+        restored(&good, &good).unwrap();
+        let page = [&1u64.to_le_bytes()[..], &values].concat();
+        let flat = [&good[..8], &[0; 2 * DIM]].concat();
+        for bad in [page, flat] {
+            let error = restored(&good, &bad).unwrap_err().to_string();
+            assert!(error.contains("a matrix that the cache cannot have"), "{error}");
+        }
     }
 }

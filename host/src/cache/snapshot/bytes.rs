@@ -30,6 +30,12 @@ impl Stored for f32 {
     }
 }
 
+impl Stored for f64 {
+    fn little_endian(self) -> Self {
+        Self::from_bits(self.to_bits().to_le())
+    }
+}
+
 pub(super) fn refused<T>(why: impl Into<String>) -> Result<T, CacheError> {
     Err(CacheError::Snapshot(why.into()))
 }

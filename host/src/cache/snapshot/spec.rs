@@ -4,6 +4,7 @@ use super::bytes::{NO_NUMBER, Parser, refused};
 use crate::cache::layer::{LayerKind, LayerPolicy};
 use crate::cache::spec::{Arithmetic, CacheSpec, Centring, Cold, KeyMap};
 use crate::error::CacheError;
+use crate::rope::{Pairs, Rope};
 use tqkv_core::{CodecId, Effort, KvShape, Options, ScaleMode};
 
 /// Limit on a count in a spec. It is larger than any real count, and far from overflow.
@@ -54,7 +55,7 @@ pub(super) fn read(payload: &[u8]) -> Result<CacheSpec, CacheError> {
     let sparse_values = float(parser)?.unwrap_or(f32::NAN);
     let logits = parser.count("learned sinks", MOST)?;
     let sink_logits = parser.values::<f32>(logits)?;
-    let key_map = key_map(parser)?;
+    let (key_map, rope) = key_map(parser, head_dim, num_layers)?;
     let Some(&(key, value)) = pairs.first() else { return refused("of a cache without layers") };
     Ok(CacheSpec {
         position_dim,
@@ -71,6 +72,7 @@ pub(super) fn read(payload: &[u8]) -> Result<CacheSpec, CacheError> {
         hot,
         centring,
         key_map,
+        rope,
         arithmetic,
         cold,
         scale,
@@ -81,14 +83,35 @@ pub(super) fn read(payload: &[u8]) -> Result<CacheSpec, CacheError> {
     })
 }
 
-/// Reads the last field, which specs without a map do not have.
-fn key_map(parser: &mut Parser<'_>) -> Result<KeyMap, CacheError> {
+/// Reads the last fields, which specs without a map do not have: the map and, if it needs it, RoPE.
+fn key_map(
+    parser: &mut Parser<'_>,
+    head_dim: usize,
+    num_layers: usize,
+) -> Result<(KeyMap, Vec<Rope>), CacheError> {
     if parser.end().is_ok() {
-        return Ok(KeyMap::Off);
+        return Ok((KeyMap::Off, Vec::new()));
     }
-    let code = parser.bytes(1, 1)?[0];
+    let read = match parser.bytes(1, 1)?[0] {
+        1 => (KeyMap::Pairs, Vec::new()),
+        2 => {
+            let ropes = (0..num_layers).map(|_| rope(parser, head_dim)).collect::<Result<_, _>>()?;
+            (KeyMap::Full, ropes)
+        }
+        code => return refused(format!("key map {code}, which is not known")),
+    };
     parser.end()?;
-    if code == 1 { Ok(KeyMap::Pairs) } else { refused(format!("key map {code}, which is not known")) }
+    Ok(read)
+}
+
+fn rope(parser: &mut Parser<'_>, head_dim: usize) -> Result<Rope, CacheError> {
+    let pairs = match parser.bytes(1, 1)?[0] {
+        0 => Pairs::Half,
+        1 => Pairs::Interleaved,
+        code => return refused(format!("RoPE of kind {code}, which is not known")),
+    };
+    let count = parser.count("pairs of RoPE", head_dim / 2)?;
+    Ok(Rope::new(0, pairs, parser.values::<f64>(count)?))
 }
 
 fn two(parser: &mut Parser<'_>) -> Result<[u8; 2], CacheError> {

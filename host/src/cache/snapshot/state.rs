@@ -3,7 +3,7 @@
 use super::bytes::{Parser, put, put_count, refused};
 use crate::cache::format::PAGE_TOKENS;
 use crate::cache::head::Head;
-use crate::cache::map::{Learner, Map, Order};
+use crate::cache::map::{Learner, Maps, Moments, Order, Pairs, Setting};
 use crate::cache::means::{Mean, Means, State};
 use crate::cache::page::Pages;
 use crate::cache::rows::Rows;
@@ -13,7 +13,7 @@ use crate::cache::vectors::Floats;
 use crate::error::CacheError;
 use crate::memory;
 use half::f16;
-use half::slice::HalfBitsSliceExt;
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use tqkv_core::unstable::trellis::QUARTERS;
 
 /// The states of means, by stored number.
@@ -46,7 +46,8 @@ fn most_bytes(track: &Track) -> usize {
     let rows = (track.sinks().len() + track.recent().len()) * track.sinks().row_bytes();
     let (pages, codec) = (track.pages(), track.pages().warm().codec());
     // Cold blocks are not larger than warm ones.
-    let map = 3 * codec.dim() + 4 * QUARTERS + track.learner().map_or(0, Learner::allocated_bytes);
+    let matrices = track.pages().maps().allocated_bytes();
+    let map = 3 * codec.dim() + 4 * QUARTERS + matrices + track.learner().map_or(0, Learner::allocated_bytes);
     rows + (pages.len() - pages.first()) * codec.block_bytes()
         + track.means().allocated_bytes()
         + map
@@ -90,7 +91,10 @@ fn read_track(track: &mut Track, max_norm: f32, parser: &mut Parser<'_>) -> Resu
     if !begins || !learnt || !waits || !summed || list.iter().any(|mean| mean.first_page > held) {
         return refused("rows, pages and means that do not fit each other");
     }
-    let learner = read_map(track, &mut pages, sinks.len() + recent.len(), parser)?;
+    let learner = read_map(track, &mut pages, (state, sinks.len() + recent.len()), parser)?;
+    if sum.len() > pages.maps().len().max(1) * track.codec().dim() {
+        return refused("more sums than maps");
+    }
     track.restore(sinks, pages, recent, |means| means.restore(state, list, sum), learner);
     Ok(())
 }
@@ -130,36 +134,55 @@ fn write_means(means: &Means, bytes: &mut Vec<u8>) {
 /// Writes the map, or the queries that wait for it. Nothing for tracks without a map.
 fn write_map(track: &Track, bytes: &mut Vec<u8>) {
     let Some(learner) = track.learner() else { return };
-    let factors: Vec<u16> = track.pages().map().map_or(Vec::new(), |map| map.bits().collect());
-    put_count(bytes, factors.len());
-    put(bytes, &factors);
-    if let Some(order) = track.pages().map().and_then(Map::order) {
-        put(bytes, order.pairs());
-        put(bytes, &order.weights());
+    if learner.setting().is_some() {
+        write_matrices(track, bytes);
+    } else {
+        write_factors(track, bytes);
     }
     let (samples, rows) = learner.state();
     put(bytes, &[samples]);
     put(bytes, &rows);
 }
 
-/// Reads the map of pages, or the queries that wait for it in a cache of `rows` tokens.
+fn write_matrices(track: &Track, bytes: &mut Vec<u8>) {
+    let maps = track.pages().maps();
+    let moments = maps.moments().map_or(&[][..], Moments::values);
+    put_count(bytes, moments.len());
+    if moments.is_empty() {
+        return;
+    }
+    put(bytes, moments);
+    put_count(bytes, maps.matrices().count());
+    for (first_page, map) in maps.matrices() {
+        put_count(bytes, first_page);
+        put(bytes, map.values().reinterpret_cast());
+        put(bytes, map.weights().as_ref().map_or(&[][..], |weights| &weights[..]));
+    }
+}
+
+fn write_factors(track: &Track, bytes: &mut Vec<u8>) {
+    let factors: Vec<u16> = track.pages().maps().pairs().map_or(Vec::new(), |map| map.bits().collect());
+    put_count(bytes, factors.len());
+    put(bytes, &factors);
+    if let Some(order) = track.pages().maps().pairs().and_then(Pairs::order) {
+        put(bytes, order.pairs());
+        put(bytes, &order.weights());
+    }
+}
+
+/// Reads the maps of pages, or the queries that wait for them in a cache of `rows` uncompressed tokens.
 fn read_map(
     track: &Track,
     pages: &mut Pages,
-    rows: usize,
+    (means, rows): (State, usize),
     parser: &mut Parser<'_>,
 ) -> Result<Option<Learner>, CacheError> {
     let Some(mut learner) = track.learner().cloned() else { return Ok(None) };
-    let dim = track.codec().dim();
-    let count = parser.count("factors of a map", dim)?;
-    let factors = parser.values::<u16>(count)?;
-    let order =
-        if count > 0 && track.codec().id().rotates_quarters() { read_order(dim, parser)? } else { None };
-    let map = Map::from_bits(&factors, order).filter(|_| count == dim);
-    if count > 0 && (map.is_none() || pages.len() == 0) {
-        return refused("a map that the cache cannot have");
-    }
-    pages.set_map(map);
+    let maps = match learner.setting() {
+        Some(setting) => read_moments(setting, means, pages.len(), parser)?,
+        None => read_factors(track, pages.len(), parser)?,
+    };
+    pages.set_maps(maps);
     let samples = parser.values::<u64>(1)?.first().copied().unwrap_or_default();
     let queries = parser.values::<u16>(samples.count_ones() as usize * learner.width())?;
     let waits = samples == 0 || pages.len() == 0;
@@ -168,6 +191,54 @@ fn read_map(
     } else {
         refused("queries that the cache cannot have")
     }
+}
+
+/// Reads moments, and the matrices of `tokens` encoded tokens.
+fn read_moments(
+    setting: &Setting,
+    means: State,
+    tokens: usize,
+    parser: &mut Parser<'_>,
+) -> Result<Maps, CacheError> {
+    let count = parser.count("moments", Moments::count(setting.dim))?;
+    let values = parser.values::<f32>(count)?;
+    if count == 0 {
+        return Ok(Maps::default());
+    }
+    let moments = Moments::from_values(setting.clone(), means == State::On, values);
+    let matrices = parser.count("matrices", u64::BITS as usize)?;
+    let Some(moments) = moments.filter(|_| tokens > 0 && matrices > 0) else {
+        return refused("moments that the cache cannot have");
+    };
+    let mut maps = Maps::restored(moments);
+    for _ in 0..matrices {
+        // The matrix of the page after the last one may be there.
+        let first_page = parser.count("pages", tokens / PAGE_TOKENS)?;
+        let values = parser.values::<u16>(setting.dim * setting.dim)?;
+        let weights = parser.values::<f32>(if setting.in_quarters { QUARTERS } else { 0 })?;
+        if !maps.restore(first_page, values.reinterpret_cast(), weights.first_chunk().copied()) {
+            return refused("a matrix that the cache cannot have");
+        }
+    }
+    if maps.len() < Maps::most((tokens - 1) / PAGE_TOKENS) {
+        return refused("fewer matrices than ranges of pages");
+    }
+    maps.open(0);
+    Ok(maps)
+}
+
+/// Reads the factors of `tokens` encoded tokens.
+fn read_factors(track: &Track, tokens: usize, parser: &mut Parser<'_>) -> Result<Maps, CacheError> {
+    let dim = track.codec().dim();
+    let count = parser.count("factors of a map", dim)?;
+    let factors = parser.values::<u16>(count)?;
+    let order =
+        if count > 0 && track.codec().id().rotates_quarters() { read_order(dim, parser)? } else { None };
+    let map = Pairs::from_bits(&factors, order).filter(|_| count == dim);
+    if count > 0 && (map.is_none() || tokens == 0) {
+        return refused("a map that the cache cannot have");
+    }
+    Ok(map.map(Maps::of_pairs).unwrap_or_default())
 }
 
 /// Reads the order of a map for a code of quarters.
@@ -198,8 +269,8 @@ fn read_means(means: &Means, dim: usize, parser: &mut Parser<'_>) -> Result<Mean
         }
         list.push(Mean { first_page, values: values.into() });
     }
-    let sums = parser.count("sums", dim)?;
-    if sums != 0 && sums != dim {
+    let sums = parser.count("sums", u64::BITS as usize * dim)?;
+    if !sums.is_multiple_of(dim) {
         return refused("the sums are not one per coordinate");
     }
     Ok((state, list, parser.values::<i64>(sums)?))

@@ -3,6 +3,7 @@
 //! The rows of [`OPTIONS`] define the words. A new option is a field of [`CacheSpec`] and a row there.
 
 mod options;
+mod rope;
 mod values;
 
 pub use options::{OPTIONS, Part, SpecOption};

@@ -1,5 +1,6 @@
 //! The options of a cache, one row each: name, value, help, and how to read and write it.
 
+use super::rope::{self, Ropes};
 use super::values::{Share, Value};
 use crate::cache::layer::KvPair;
 use crate::cache::spec::{CacheSpec, Cold};
@@ -105,6 +106,9 @@ pub const OPTIONS: &[SpecOption] = &[
         "Logits l become F * tanh(l / F).", soft_cap),
     row!(Model, "sink-logits", "F/F/..", "0.5/-1/0/2/0/0/1/1.5",
         "Learned sinks: one logit per query head of each layer.", sink_logits),
+    row!(Model, "rope", "BASE[:COORDINATES]/..", "10000",
+        "RoPE of the layers, for map=full: a base, or its frequencies F,F,.. none stands for unknown.",
+        rope::text, |spec, ropes: Ropes| rope::set(spec, ropes)),
     row!(Policy, CODECS, "PRESET|K,V", "t4,t2",
         "A preset, one codec for both, or two. The name may be left out.",
         |spec| (spec.key, spec.value).write(),
@@ -133,7 +137,7 @@ pub const OPTIONS: &[SpecOption] = &[
         |spec, Share(share)| spec.sparse_values = share),
     row!(Policy, "centring", "auto|on|off", "off",
         "Keys are stored less their mean.", centring),
-    row!(Policy, "map", "off|pairs", "pairs",
+    row!(Policy, "map", "off|pairs|full", "pairs",
         "Keys go through a map that is learnt from the first page.", key_map),
     row!(Policy, "arithmetic", "int8|f32", "f32",
         "Numbers in which single queries meet encoded tokens.", arithmetic),

@@ -133,7 +133,7 @@ macro_rules! words {
 
 words! {
     Centring { Off = "off", On = "on", Auto = "auto" }
-    KeyMap { Off = "off", Pairs = "pairs" }
+    KeyMap { Off = "off", Pairs = "pairs", Full = "full" }
     Arithmetic { Int8 = "int8", F32 = "f32" }
 }
 
@@ -258,36 +258,50 @@ const MOST_LAYERS: usize = 1 << 16;
 /// Kinds of layers. A run of equal kinds is written once.
 impl Value for Vec<LayerKind> {
     fn read(text: &str) -> Result<Self, String> {
-        let mut kinds = Self::new();
         if text == UNIFORM {
-            return Ok(kinds);
+            return Ok(Self::new());
         }
-        for part in text.split('/') {
-            let (n, kind) = part.split_once('*').unwrap_or(("1", part));
-            let free = MOST_LAYERS - kinds.len();
-            let n = n.parse::<usize>().ok().filter(|n| (1..=free).contains(n));
-            let n = n.ok_or_else(|| format!("'{part}' does not stand for 1 to {free} layers"))?;
-            let kind = match kind {
+        layers_of(text, |kind| {
+            Ok(match kind {
                 "full" => LayerKind::Full,
                 NONE => LayerKind::None,
-                tokens => LayerKind::Sliding(tokens.parse().map_err(|_| format!("'{part}' is not a kind"))?),
-            };
-            kinds.extend(std::iter::repeat_n(kind, n));
-        }
-        Ok(kinds)
+                tokens => LayerKind::Sliding(tokens.parse().map_err(|_| format!("'{kind}' is not a kind"))?),
+            })
+        })
     }
 
     fn write(&self) -> String {
         if self.is_empty() {
             return UNIFORM.to_owned();
         }
-        joined(self.chunk_by(PartialEq::eq).map(|run| {
-            let kind = match run[0] {
-                LayerKind::Full => "full".to_owned(),
-                LayerKind::None => NONE.to_owned(),
-                LayerKind::Sliding(tokens) => tokens.to_string(),
-            };
-            if run.len() == 1 { kind } else { format!("{}*{kind}", run.len()) }
-        }))
+        runs(self, |kind| match kind {
+            LayerKind::Full => "full".to_owned(),
+            LayerKind::None => NONE.to_owned(),
+            LayerKind::Sliding(tokens) => tokens.to_string(),
+        })
     }
+}
+
+/// Parses words of layers, parted by slashes. `5*WORD` stands for five layers.
+pub(super) fn layers_of<T: Clone>(
+    text: &str,
+    read: impl Fn(&str) -> Result<T, String>,
+) -> Result<Vec<T>, String> {
+    let mut layers = Vec::new();
+    for part in text.split('/') {
+        let (n, word) = part.split_once('*').unwrap_or(("1", part));
+        let free = MOST_LAYERS - layers.len();
+        let n = n.parse::<usize>().ok().filter(|n| (1..=free).contains(n));
+        let n = n.ok_or_else(|| format!("'{part}' does not stand for 1 to {free} layers"))?;
+        layers.extend(std::iter::repeat_n(read(word)?, n));
+    }
+    Ok(layers)
+}
+
+/// The inverse of [`layers_of`].
+pub(super) fn runs<T: PartialEq>(layers: &[T], write: impl Fn(&T) -> String) -> String {
+    joined(layers.chunk_by(PartialEq::eq).map(|run| {
+        let word = write(&run[0]);
+        if run.len() == 1 { word } else { format!("{}*{word}", run.len()) }
+    }))
 }

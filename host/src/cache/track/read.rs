@@ -21,6 +21,18 @@ impl Track {
         end.min(from + MAX_PART)
     }
 
+    /// Index of the map of a position's page; 0 if it has none.
+    pub(in crate::cache) fn map_at(&self, position: usize) -> usize {
+        let page = position.saturating_sub(self.sink_capacity) / PAGE_TOKENS;
+        self.pages.maps().index(page).unwrap_or_default()
+    }
+
+    /// First position from `from` on whose page has another map.
+    pub(in crate::cache) fn map_end(&self, from: usize) -> usize {
+        let index = from.saturating_sub(self.sink_capacity);
+        self.pages.range_end(index).saturating_add(self.sink_capacity)
+    }
+
     /// Lines of the page that holds a position. Empty if the position is not encoded.
     pub(in crate::cache) fn lines(&self, position: usize) -> &[Line] {
         position.checked_sub(self.sinks.len()).map_or(&[], |index| self.pages.lines(index))
@@ -54,7 +66,8 @@ impl Track {
             self.recent.scores(from - coded, queries.plain(), out);
         } else {
             let run = self.pages.run(from - sinks)?;
-            run.format.scores(&run.lines, run.slot, queries.coded(run.tier), next, out);
+            let map = self.pages.maps().index(run.page).unwrap_or_default();
+            run.format.scores(&run.lines, run.slot, queries.coded(map, run.tier), next, out);
             if let Some(mean) = self.means.index(run.page) {
                 let n = out.len() / queries.heads();
                 for (out, offset) in out.chunks_exact_mut(n).zip(queries.offsets(mean)) {
@@ -143,8 +156,9 @@ impl Track {
                 self.recent.read(at - coded, out);
             } else {
                 self.pages.decode_rotated(at - sinks, out)?;
-                self.pages.unrotate(out);
-                if let Some(mean) = self.means.index((at - sinks) / PAGE_TOKENS) {
+                let page = (at - sinks) / PAGE_TOKENS;
+                self.pages.undo(page, out);
+                if let Some(mean) = self.means.index(page) {
                     let mean = &self.means.list()[mean].values;
                     for row in out.chunks_exact_mut(self.dim) {
                         row.iter_mut().zip(mean.iter()).for_each(|(x, m)| *x += m);

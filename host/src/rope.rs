@@ -1,12 +1,11 @@
-//! RoPE is undone before keys are coded, and applied again after decoding.
+//! RoPE as data: which coordinates of a key turn, and by how much per position.
 //!
-//! Angles come from a table of frequencies, which covers every scaling of them. A constant factor of rotated
-//! coordinates (the attention scaling of YaRN) stays in the keys: only the rotation is undone. `libm`
-//! computes the angles in f64, so they are the same on every machine.
+//! Storage undoes it before keys are coded, and the cache undoes it in what maps are learnt from. Angles come
+//! from a table of frequencies, which covers every scaling of them. A constant factor of rotated coordinates
+//! (the attention scaling of YaRN) stays in the keys: only the rotation is undone. `libm` computes the angles
+//! in f64, so they are the same on every machine.
 
 use std::str::FromStr;
-
-use crate::error::StorageError;
 
 /// Which coordinates turn together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,16 +16,20 @@ pub enum Pairs {
     Interleaved,
 }
 
+/// The name of a kind of RoPE that is not one of [`Pairs`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownPairs(pub String);
+
 impl FromStr for Pairs {
-    type Err = StorageError;
+    type Err = UnknownPairs;
 
     /// Parses a name. Kinds whose angles are not position times frequency (M-RoPE, dynamic ones) are refused
     /// by name.
-    fn from_str(name: &str) -> Result<Self, StorageError> {
+    fn from_str(name: &str) -> Result<Self, UnknownPairs> {
         match name {
             "half" => Ok(Self::Half),
             "interleaved" => Ok(Self::Interleaved),
-            other => Err(StorageError::RopeKind(other.to_owned())),
+            other => Err(UnknownPairs(other.to_owned())),
         }
     }
 }
@@ -34,9 +37,12 @@ impl FromStr for Pairs {
 /// How positions turn the keys of a layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rope {
-    pub(crate) first: usize,
-    pub(crate) pairs: Pairs,
-    pub(crate) inv_freq: Vec<f64>,
+    /// First coordinate that turns.
+    pub first: usize,
+    /// Which coordinates turn together.
+    pub pairs: Pairs,
+    /// Radians per position of each pair.
+    pub inv_freq: Vec<f64>,
 }
 
 impl Rope {
@@ -56,8 +62,16 @@ impl Rope {
         (self.first, self.pairs, self.inv_freq)
     }
 
+    /// The two coordinates of pair `i`.
+    pub fn pair(&self, i: usize) -> (usize, usize) {
+        match self.pairs {
+            Pairs::Half => (self.first + i, self.first + self.inv_freq.len() + i),
+            Pairs::Interleaved => (self.first + 2 * i, self.first + 2 * i + 1),
+        }
+    }
+
     /// Cosines and sines of `tokens` positions from `first` on.
-    pub(crate) fn angles(&self, first: u64, tokens: usize) -> Angles {
+    pub fn angles(&self, first: u64, tokens: usize) -> Angles {
         let turn = |i: usize| {
             let position = (first + i as u64) as f64;
             self.inv_freq.iter().map(move |f| libm::sincos(position * f))
@@ -67,7 +81,7 @@ impl Rope {
     }
 
     /// Turns the keys `[heads, head_dim]` of one token by the angles of its row.
-    pub(crate) fn turn(&self, angles: &Angles, row: usize, keys: &mut [f32], head_dim: usize, way: Way) {
+    pub fn turn(&self, angles: &Angles, row: usize, keys: &mut [f32], head_dim: usize, way: Way) {
         let half = self.inv_freq.len();
         let (cos, sin) = (&angles.cos[row * half..][..half], &angles.sin[row * half..][..half]);
         for head in keys.chunks_exact_mut(head_dim) {
@@ -87,15 +101,17 @@ impl Rope {
 
 /// Cosines and sines of consecutive positions, `[tokens, pairs]`.
 #[derive(Debug)]
-pub(crate) struct Angles {
+pub struct Angles {
     cos: Vec<f32>,
     sin: Vec<f32>,
 }
 
 /// The direction of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub enum Way {
+    /// From after RoPE to before it.
     Undo,
+    /// From before RoPE to after it.
     Do,
 }
 
@@ -142,13 +158,5 @@ mod tests {
         let (c, s) = (1f32.cos(), 1f32.sin());
         assert_eq!(turned(Pairs::Half), [c, 0.0, s, 0.0]);
         assert_eq!(turned(Pairs::Interleaved), [c, s, 0.0, 0.0]);
-    }
-
-    #[test]
-    fn other_kinds_are_refused_by_name() {
-        assert_eq!(
-            "mrope".parse::<Pairs>().unwrap_err().to_string(),
-            "RoPE of the kind 'mrope' is not stored; expected half, interleaved or none"
-        );
     }
 }

@@ -1,0 +1,365 @@
+//! A matrix for the keys of a range of positions, and its inverse for queries.
+//!
+//! Keys A k and queries A^-T q have one diagonal covariance, the largest coordinate first. Errors that are
+//! even over the coordinates of A k then move the logits least (`docs/maps.md`). All sums are in a fixed
+//! order, so the bits are equal on every machine.
+
+use super::moments::{Covariances, Moments};
+use crate::eigen;
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use std::ops::Range;
+use tqkv_core::MAX_HEAD_DIM;
+use tqkv_core::unstable::trellis::QUARTERS;
+
+/// Share of a covariance that is moved to its pairs. 128 tokens say little about the rest.
+const SHARE: f64 = 0.5;
+/// Share of the mean energy that is added to each coordinate.
+const RIDGE: f64 = 0.01;
+/// Norm of the matrix over all entries, so that no key grows. Rounding of the inverse changes it a little.
+const NORM: f64 = 0.95;
+
+/// The inverse of the matrix of a range, with f16 precision.
+#[derive(Debug)]
+pub(in crate::cache) struct Full {
+    dim: usize,
+    /// Row by row, which are the columns for queries.
+    inverse: Box<[f16]>,
+    /// Weights of squared errors by quarter, for a code of quarters.
+    weights: Option<[f32; QUARTERS]>,
+}
+
+/// The matrix that keys go through, with f16 precision. Only the newest range needs it.
+#[derive(Debug)]
+pub(super) struct Front {
+    dim: usize,
+    /// Column by column.
+    matrix: Box<[f16]>,
+}
+
+/// Makes the map of keys at positions `keys` and queries at positions `queries`. `None` if the moments do not
+/// decide one.
+pub(super) fn make(moments: &Moments, keys: Range<usize>, queries: Range<usize>) -> Option<(Full, Front)> {
+    let dim = moments.setting().dim;
+    let Covariances { keys: mut lower, mut queries } = moments.covariances(keys, queries);
+    moments.shrink(&mut lower, SHARE, RIDGE);
+    moments.shrink(&mut queries, SHARE, RIDGE);
+    factorise(&mut lower, dim)?;
+    let (values, mut rows) = eigen::symmetric(&between(&queries, &lower, dim), dim)?;
+    if !values.iter().all(|value| value.is_finite() && *value > 0.0) {
+        return None;
+    }
+    for (row, value) in rows.chunks_exact_mut(dim).zip(&values) {
+        solve(&lower, row);
+        row.iter_mut().for_each(|x| *x *= value.sqrt().sqrt());
+    }
+    let weights = moments.setting().in_quarters.then(|| even_out(&mut rows, &values, dim));
+    let norm = rows.iter().fold(0.0, |sum, x| sum + x * x).sqrt();
+    rows.iter_mut().for_each(|x| *x *= NORM / norm);
+    let inverse = inverse(rows, dim)?.iter().map(|x| f16::from_f64(*x)).collect();
+    let map = Full { dim, inverse, weights };
+    let front = Front::new(&map)?;
+    Some((map, front))
+}
+
+/// Gives every quarter of the rows the same energy of keys. Returns the weights of the errors of the
+/// quarters.
+fn even_out(rows: &mut [f64], values: &[f64], dim: usize) -> [f32; QUARTERS] {
+    let mut energies = [0.0; QUARTERS];
+    let quarter = dim / QUARTERS;
+    for (energy, values) in energies.iter_mut().zip(values.chunks_exact(quarter)) {
+        *energy = values.iter().fold(0.0, |sum, value| sum + value.sqrt()) / quarter as f64;
+    }
+    for (rows, energy) in rows.chunks_exact_mut(quarter * dim).zip(&energies) {
+        rows.iter_mut().for_each(|x| *x /= energy.sqrt());
+    }
+    energies.map(|energy| (energy / energies[0]).powi(2) as f32)
+}
+
+impl Full {
+    /// The map of a snapshot. `None` if no cache makes it.
+    pub(super) fn from_parts(dim: usize, inverse: &[f16], weights: Option<[f32; QUARTERS]>) -> Option<Self> {
+        let weighs = weights.iter().flatten().all(|weight| *weight > 0.0 && *weight <= 1.0);
+        let map = Self { dim, inverse: inverse.into(), weights };
+        (inverse.len() == dim * dim && weighs && Front::new(&map).is_some()).then_some(map)
+    }
+
+    /// The values of the inverse, row by row.
+    pub(in crate::cache) fn values(&self) -> &[f16] {
+        &self.inverse
+    }
+
+    pub(in crate::cache) fn weights(&self) -> Option<[f32; QUARTERS]> {
+        self.weights
+    }
+
+    /// Maps queries, `[n, dim]`.
+    pub(super) fn apply_to_queries(&self, queries: &mut [f32]) {
+        apply(&self.inverse, self.dim, queries);
+    }
+
+    /// Brings mapped keys (`[n, dim]`) back to their own coordinates.
+    pub(super) fn undo(&self, keys: &mut [f32]) {
+        let mut row = [0.0; MAX_HEAD_DIM];
+        let row = &mut row[..self.dim];
+        let given = keys.to_vec();
+        for (i, halves) in self.inverse.chunks_exact(self.dim).enumerate() {
+            halves.convert_to_f32_slice(row);
+            for (given, key) in given.chunks_exact(self.dim).zip(keys.chunks_exact_mut(self.dim)) {
+                key[i] = dot(given, row);
+            }
+        }
+    }
+
+    /// Bytes of a map, the counts of its users included.
+    pub(super) const fn bytes(dim: usize) -> usize {
+        size_of::<Self>() + 2 * size_of::<usize>() + dim * dim * size_of::<f16>()
+    }
+}
+
+impl Front {
+    /// The matrix of an inverse. It depends on the stored bits alone, so a cache whose newest pages were
+    /// dropped encodes as before. `None` if there is none, or if keys would grow.
+    pub(super) fn new(map: &Full) -> Option<Self> {
+        let (dim, values) = (map.dim, map.inverse.iter().map(|x| x.to_f64()).collect());
+        let matrix = inverse(values, dim)?;
+        let norm = matrix.iter().fold(0.0, |sum, x| sum + x * x).sqrt();
+        let columns = (0..dim * dim).map(|at| f16::from_f64(matrix[at % dim * dim + at / dim])).collect();
+        (norm <= 1.0).then_some(Self { dim, matrix: columns })
+    }
+
+    /// Maps keys, `[n, dim]`.
+    pub(super) fn apply(&self, keys: &mut [f32]) {
+        apply(&self.matrix, self.dim, keys);
+    }
+
+    /// Bytes of the matrix, the counts of its users included.
+    pub(super) const fn bytes(dim: usize) -> usize {
+        size_of::<Self>() + 2 * size_of::<usize>() + dim * dim * size_of::<f16>()
+    }
+}
+
+/// Multiplies rows (`[n, dim]`) by a matrix, given column by column. Every sum is in the order of the
+/// columns.
+fn apply(columns: &[f16], dim: usize, rows: &mut [f32]) {
+    let mut column = [0.0; MAX_HEAD_DIM];
+    let column = &mut column[..dim];
+    let given = rows.to_vec();
+    rows.fill(0.0);
+    for (i, halves) in columns.chunks_exact(dim).enumerate() {
+        halves.convert_to_f32_slice(column);
+        for (given, sums) in given.chunks_exact(dim).zip(rows.chunks_exact_mut(dim)) {
+            let factor = given[i];
+            sums.iter_mut().zip(&*column).for_each(|(sum, x)| *sum += factor * x);
+        }
+    }
+}
+
+/// The product of two rows, summed in eight lanes.
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let mut lanes = [0.0; 8];
+    for (a, b) in a.as_chunks::<8>().0.iter().zip(b.as_chunks::<8>().0) {
+        lanes.iter_mut().zip(a.iter().zip(b)).for_each(|(lane, (a, b))| *lane += a * b);
+    }
+    lanes.iter().fold(0.0, |sum, lane| sum + lane)
+}
+
+/// Subtracts `factor` times `row`.
+fn subtract(sums: &mut [f64], factor: f64, row: &[f64]) {
+    sums.iter_mut().zip(row).for_each(|(sum, x)| *sum -= factor * x);
+}
+
+/// Replaces the lower triangle of a symmetric matrix by its Cholesky factor, and the upper one by zeros.
+/// `None` if the matrix is not positive definite.
+fn factorise(matrix: &mut [f64], dim: usize) -> Option<()> {
+    for i in 0..dim {
+        let (above, rest) = matrix.split_at_mut(i * dim);
+        let row = &mut rest[..dim];
+        for j in 0..i {
+            let (before, own) = (&above[j * dim..j * dim + j], &row[..j]);
+            let sum = own.iter().zip(before).fold(row[j], |sum, (x, y)| sum - x * y);
+            row[j] = sum / above[j * (dim + 1)];
+        }
+        let rest = row[..i].iter().fold(row[i], |sum, x| sum - x * x);
+        if !(rest.is_finite() && rest > 0.0) {
+            return None;
+        }
+        row[i] = rest.sqrt();
+        row[i + 1..].fill(0.0);
+    }
+    Some(())
+}
+
+/// L' Q L for a lower triangular L.
+fn between(queries: &[f64], lower: &[f64], dim: usize) -> Vec<f64> {
+    let mut right = vec![0.0; dim * dim];
+    for (row, out) in queries.chunks_exact(dim).zip(right.chunks_exact_mut(dim)) {
+        for (x, lower) in row.iter().zip(lower.chunks_exact(dim)) {
+            subtract(out, -x, lower);
+        }
+    }
+    let mut product = vec![0.0; dim * dim];
+    for (lower, right) in lower.chunks_exact(dim).zip(right.chunks_exact(dim)) {
+        for (x, out) in lower.iter().zip(product.chunks_exact_mut(dim)) {
+            subtract(out, -x, right);
+        }
+    }
+    product
+}
+
+/// Replaces x by the solution y of L' y = x.
+fn solve(lower: &[f64], x: &mut [f64]) {
+    let dim = x.len();
+    for i in (0..dim).rev() {
+        x[i] /= lower[i * (dim + 1)];
+        let y = x[i];
+        subtract(&mut x[..i], y, &lower[i * dim..i * dim + i]);
+    }
+}
+
+/// The inverse of a matrix, by elimination with pivots. `None` if there is none.
+fn inverse(mut matrix: Vec<f64>, dim: usize) -> Option<Vec<f64>> {
+    let mut inverse: Vec<f64> = (0..dim * dim).map(|at| f64::from(at % (dim + 1) == 0)).collect();
+    for i in 0..dim {
+        let size = |row: &usize| matrix[row * dim + i].abs();
+        let pivot = (i..dim).max_by(|a, b| size(a).total_cmp(&size(b)))?;
+        let divisor = matrix[pivot * dim + i];
+        if !(divisor.is_finite() && divisor != 0.0) {
+            return None;
+        }
+        let factors: Vec<f64> = (0..dim).map(|row| matrix[row * dim + i]).collect();
+        for side in [&mut matrix, &mut inverse] {
+            for column in 0..dim {
+                side.swap(i * dim + column, pivot * dim + column);
+            }
+            let own: Vec<f64> = side[i * dim..(i + 1) * dim].iter().map(|x| x / divisor).collect();
+            for (row, out) in side.chunks_exact_mut(dim).enumerate().filter(|(row, _)| *row != i) {
+                // The pivot's row and this one have changed places.
+                subtract(out, factors[if row == pivot { i } else { row }], &own);
+            }
+            side[i * dim..(i + 1) * dim].copy_from_slice(&own);
+        }
+    }
+    Some(inverse)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::moments::{Moments, Setting, Sums};
+    use super::super::noise::noise;
+    use super::*;
+    use crate::rope::{Pairs, Rope};
+
+    const DIM: usize = 64;
+
+    /// Moments of keys along one direction across slow pairs, and of queries along another one.
+    fn moments(in_quarters: bool) -> Moments {
+        let inv_freq = (0..DIM / 2).map(|i| libm::pow(10_000.0, -(i as f64) / 32.0)).collect();
+        let setting = Setting::new(&Rope::new(0, Pairs::Half, inv_freq), DIM, 4, in_quarters);
+        let mut sums = Sums::new(&setting);
+        let row = |i: usize, direction: usize| -> Vec<f32> {
+            let along = |j: usize| if j % 32 < 20 { 0.0 } else { noise(i) * noise(direction * DIM + j) };
+            (0..DIM).map(|j| along(j) + 0.1 * noise(1_000_000 + i * DIM + j)).collect()
+        };
+        for i in 0..128 {
+            sums.add_key(&row(i, 1000), 0, 1.0);
+            sums.add_query(&row(i + 128, 2000), 0);
+        }
+        sums.moments(false)
+    }
+
+    /// The energy that an error of one share of the keys' energy, even over coordinates, gives logits at
+    /// positions `there`.
+    fn loss(moments: &Moments, (map, front): &(Full, Front), there: Range<usize>) -> f64 {
+        let mut covariances = moments.covariances(there.clone(), there);
+        moments.shrink(&mut covariances.keys, 0.0, 0.0);
+        let energy = |matrix: &[f64], apply: &dyn Fn(&mut [f32])| -> f64 {
+            let (values, vectors) = eigen::symmetric(matrix, DIM).unwrap();
+            let mapped = values.iter().zip(vectors.chunks_exact(DIM)).map(|(value, vector)| {
+                let mut row: Vec<f32> = vector.iter().map(|x| *x as f32).collect();
+                apply(&mut row);
+                value.max(0.0) * row.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>()
+            });
+            mapped.sum()
+        };
+        let keys = energy(&covariances.keys, &|row| front.apply(row));
+        keys * energy(&covariances.queries, &|row| map.apply_to_queries(row))
+    }
+
+    #[test]
+    fn a_map_and_its_inverse_keep_products() {
+        for in_quarters in [false, true] {
+            let (map, front) = make(&moments(in_quarters), 4..516, 4..516).unwrap();
+            let row = |salt: usize| (0..DIM).map(|i| ((i * salt) as f32 * 0.61).sin()).collect::<Vec<_>>();
+            let (mut keys, mut queries) = ([row(3), row(5)].concat(), [row(7), row(11)].concat());
+            let product = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f32>();
+            let given = keys.clone();
+            let want = product(&keys[DIM..], &queries[..DIM]);
+            front.apply(&mut keys);
+            let norm = |row: &[f32]| product(row, row);
+            assert!(norm(&keys[..DIM]) <= norm(&given[..DIM]), "a key does not grow");
+            map.apply_to_queries(&mut queries);
+            let got = product(&keys[DIM..], &queries[..DIM]);
+            assert!((got - want).abs() < 0.01, "{got}, not {want}");
+            map.undo(&mut keys);
+            assert!(keys.iter().zip(&given).all(|(x, y)| (x - y).abs() < 0.01));
+        }
+    }
+
+    #[test]
+    fn a_map_serves_its_range_of_positions() {
+        let moments = moments(false);
+        let (near, far) = (0..512, 4096..4608);
+        let here = make(&moments, near.clone(), near.clone()).unwrap();
+        let there = make(&moments, far.clone(), far.clone()).unwrap();
+        let (own, other) = (loss(&moments, &there, far.clone()), loss(&moments, &here, far));
+        assert!(own < 0.5 * other, "{own} with its own map, {other} with that of the first positions");
+        let (own, other) = (loss(&moments, &here, near.clone()), loss(&moments, &there, near));
+        assert!(own < 0.5 * other, "{own} with its own map, {other} with that of later positions");
+    }
+
+    #[test]
+    fn the_first_quarter_matters_most() {
+        let weights = make(&moments(true), 4..516, 4..516).unwrap().0.weights().unwrap();
+        assert_eq!(weights[0], 1.0);
+        assert!(weights.windows(2).all(|two| two[1] > 0.0 && two[1] < two[0]), "{weights:?}");
+    }
+
+    #[test]
+    fn moments_without_energy_decide_no_map() {
+        let setting = Setting::new(&Rope::new(0, Pairs::Half, vec![1.0]), 4, 0, false);
+        for value in [0.0, 1e38] {
+            let values = vec![value; Moments::count(4)];
+            let moments = Moments::from_values(setting.clone(), true, values).unwrap();
+            let made = make(&moments, 0..512, 0..512);
+            assert!(made.is_none() || value > 0.0, "{value}");
+        }
+    }
+
+    #[test]
+    fn only_maps_that_a_cache_makes_are_read() {
+        let (map, _) = make(&moments(true), 4..516, 4..516).unwrap();
+        let read = |values: &[f16], weight| Full::from_parts(DIM, values, Some([1.0, 0.5, weight, 0.1]));
+        assert!(read(map.values(), 0.2).is_some());
+        assert!(read(map.values(), 0.0).is_none() && read(map.values(), f32::NAN).is_none());
+        assert!(read(&map.values()[1..], 0.2).is_none());
+        for bad in [0.0, f32::NAN, f32::INFINITY] {
+            let mut values = map.values().to_vec();
+            values[..DIM].fill(f16::from_f32(bad));
+            assert!(read(&values, 0.2).is_none(), "{bad}");
+        }
+        let small: Vec<f16> = map.values().iter().map(|x| *x / f16::from_f32(2.0)).collect();
+        assert!(read(&small, 0.2).is_none(), "keys would grow");
+    }
+
+    #[test]
+    fn an_inverse_is_exact_and_needs_one() {
+        let matrix = vec![0.0, 2.0, 1.0, 1.0, 1.0, 0.0, 3.0, 0.0, 1.0];
+        let inverse = inverse(matrix.clone(), 3).unwrap();
+        for (i, j) in (0..9).map(|at| (at / 3, at % 3)) {
+            let got: f64 = (0..3).map(|k| matrix[i * 3 + k] * inverse[k * 3 + j]).sum();
+            assert!((got - f64::from(i == j)).abs() < 1e-12);
+        }
+        assert!(super::inverse(vec![1.0, 2.0, 2.0, 4.0], 2).is_none());
+    }
+}
