@@ -25,12 +25,11 @@ impl Threads {
     pub(crate) fn run<R: Send>(&self, products: usize, work: impl FnOnce() -> R + Send) -> R {
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
         let (count, pools) = &mut *pools;
-        if *count > 1 && products >= WORTH {
-            if let Some(pool) = pool_of(pools, *count) {
-                return pool.install(work);
-            }
+        let pool = if *count > 1 && products >= WORTH { pool_of(pools, *count) } else { None };
+        match pool {
+            Some(pool) => pool.install(work),
+            None => work(),
         }
-        work()
     }
 }
 
