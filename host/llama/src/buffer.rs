@@ -145,8 +145,8 @@ pub(crate) unsafe fn cached(tensor: &View<'_>) -> Option<(Arc<Cached>, usize)> {
     space.find(tensor.get().data)
 }
 
-/// Leaves the values of the tensor that a view lies in in the buffer's memory: the host writes them by columns,
-/// as it does without flash attention. False if the system lacks that memory.
+/// Leaves the values of a view's tensor in the buffer's memory. The host writes them by columns, as it does
+/// without flash attention. False if the system lacks that memory.
 ///
 /// # Safety
 /// The buffer of the tensor is valid.

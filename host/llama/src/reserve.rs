@@ -1,5 +1,5 @@
-//! Memory in reserved address space. It grows without a copy and gives memory back by pages of the system, so
-//! the bytes that it holds are the bytes that are resident.
+//! Memory in reserved address space. It grows without a copy, and gives memory back by pages of the system.
+//! So the bytes that it holds are the bytes that are resident.
 
 #![allow(unsafe_code, reason = "memory comes from the system by address")]
 

@@ -33,7 +33,7 @@ impl Threads {
     }
 }
 
-/// The pool of `count` threads, which becomes the last in the list. The first leaves where it is one too many.
+/// The pool of `count` threads, which becomes the last in the list. The first leaves if there are too many.
 fn pool_of(pools: &mut Vec<ThreadPool>, count: usize) -> Option<&ThreadPool> {
     match pools.iter().position(|pool| pool.current_num_threads() == count) {
         Some(at) => pools[at..].rotate_left(1),
