@@ -7,6 +7,7 @@ use crate::abi::{BufferTypeOf, Device, Tensor};
 use crate::cache::{Side, Store};
 use crate::host;
 use crate::options::Options;
+use crate::reserve::Region;
 use crate::settings::options;
 use crate::tensor::View;
 use std::cell::RefCell;
@@ -33,7 +34,7 @@ pub(crate) struct Cached {
     store: Mutex<Store>,
     /// True if the values lie in the buffer's memory. The host writes them by columns, as it does without
     /// flash attention.
-    pub(crate) is_plain: AtomicBool,
+    is_plain: AtomicBool,
 }
 
 impl Cached {
@@ -58,8 +59,9 @@ impl Cached {
 /// The memory of a buffer.
 #[derive(Debug)]
 struct Space {
-    base: *mut c_void,
-    size: usize,
+    region: Region,
+    /// True if all of the memory may be used. Tensors of the cache need none, unless they are plain.
+    is_committed: AtomicBool,
     options: Arc<Options>,
     layers: Arc<AtomicUsize>,
     cached: RwLock<Vec<Arc<Cached>>>,
@@ -68,7 +70,7 @@ struct Space {
 impl Space {
     /// The tensor of the cache that contains an address, and the byte offset in that tensor.
     fn find(&self, address: *const c_void) -> Option<(Arc<Cached>, usize)> {
-        let at = (address as usize).checked_sub(self.base as usize)?;
+        let at = (address as usize).checked_sub(self.region.base() as usize)?;
         let cached = self.cached.read().unwrap_or_else(PoisonError::into_inner);
         let i = cached.partition_point(|cached| cached.offset <= at).checked_sub(1)?;
         let found = cached.get(i).filter(|cached| at < cached.offset + cached.bytes)?;
@@ -80,16 +82,18 @@ impl Space {
         cached.iter().map(|cached| cached.store().held_bytes()).sum()
     }
 
+    /// Makes all of the memory usable; false if the system lacks memory.
+    fn commit(&self) -> bool {
+        self.is_committed.load(Ordering::Relaxed) || {
+            let done = self.region.commit(0..self.region.bytes());
+            self.is_committed.store(done, Ordering::Relaxed);
+            done
+        }
+    }
+
     fn declared_bytes(&self) -> usize {
         let cached = self.cached.read().unwrap_or_else(PoisonError::into_inner);
         cached.iter().map(|cached| cached.bytes).sum()
-    }
-}
-
-impl Drop for Space {
-    fn drop(&mut self) {
-        // SAFETY: `alloc` mapped this range for this buffer, and no reference to it is left.
-        unsafe { libc::munmap(self.base, self.size) };
     }
 }
 
@@ -139,6 +143,20 @@ pub(crate) unsafe fn cached(tensor: &View<'_>) -> Option<(Arc<Cached>, usize)> {
     // SAFETY: the caller keeps this function's contract.
     let space = unsafe { space(tensor.root().get().buffer) }?;
     space.find(tensor.get().data)
+}
+
+/// Leaves the values of a view's tensor in the buffer's memory. The host writes them by columns, as it does
+/// without flash attention. False if the system lacks that memory.
+///
+/// # Safety
+/// The buffer of the tensor is valid.
+pub(crate) unsafe fn make_plain(tensor: &View<'_>) -> bool {
+    // SAFETY: the caller keeps this function's contract.
+    let places = unsafe { (space(tensor.root().get().buffer), cached(tensor)) };
+    let (Some(space), Some((cached, _))) = places else { return true };
+    let is_plain = space.commit();
+    cached.is_plain.store(is_plain, Ordering::Relaxed);
+    is_plain
 }
 
 thread_local! {
@@ -223,17 +241,14 @@ unsafe extern "C" fn is_host(_: *mut BufferType) -> bool {
 
 unsafe extern "C" fn alloc(kind: *mut BufferType, size: usize) -> *mut Buffer {
     let (Ok(host), Some(options)) = (host::host(), options()) else { return null_mut() };
-    let size = size.max(1);
-    // SAFETY: an anonymous mapping at any address touches no other memory; the result is checked.
-    let base = unsafe {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_NORESERVE;
-        libc::mmap(null_mut(), size, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+    let Some(region) = Region::new(size) else { return null_mut() };
+    let space = Space {
+        region,
+        is_committed: AtomicBool::new(false),
+        options,
+        layers: LAYERS.with_borrow(Arc::clone),
+        cached: RwLock::default(),
     };
-    if base == libc::MAP_FAILED {
-        return null_mut();
-    }
-    let space =
-        Space { base, size, options, layers: LAYERS.with_borrow(Arc::clone), cached: RwLock::default() };
     let functions = BufferFunctions {
         free_buffer: free,
         get_base: base_of,
@@ -264,7 +279,7 @@ unsafe extern "C" fn free(buffer: *mut Buffer) {
 
 unsafe extern "C" fn base_of(buffer: *mut Buffer) -> *mut c_void {
     // SAFETY: the host calls this with a buffer of this type.
-    unsafe { space(buffer) }.map_or(null_mut(), |space| space.base)
+    unsafe { space(buffer) }.map_or(null_mut(), |space| space.region.base().cast())
 }
 
 /// Makes a store for a tensor of the cache; leaves other tensors in the buffer's memory.
@@ -275,7 +290,8 @@ unsafe extern "C" fn init(buffer: *mut Buffer, tensor: *mut Tensor) -> c_int {
     };
     let is_leaf = view.get().view_src.is_null() && view.get().src[0].is_null();
     if !is_leaf || !view.name().to_bytes().starts_with(b"cache_") {
-        return abi::SUCCESS;
+        let is_usable = space.find(view.get().data).is_some() || space.commit();
+        return if is_usable { abi::SUCCESS } else { abi::FAILED };
     }
     let Some(side) = side(&view) else {
         eprintln!(
@@ -292,7 +308,7 @@ unsafe extern "C" fn init(buffer: *mut Buffer, tensor: *mut Tensor) -> c_int {
         );
         return abi::FAILED;
     }
-    let offset = (view.get().data as usize).saturating_sub(space.base as usize);
+    let offset = (view.get().data as usize).saturating_sub(space.region.base() as usize);
     let layer = layer(view.name().to_bytes());
     space.layers.fetch_max(layer + 1, Ordering::Relaxed);
     let cached = Cached {
@@ -385,14 +401,12 @@ unsafe extern "C" fn clear(buffer: *mut Buffer, value: u8) {
         let Some(space) = space(buffer) else { return };
         let cached = space.cached.read().unwrap_or_else(PoisonError::into_inner);
         cached.iter().for_each(|cached| cached.store().clear());
-        if value != 0 {
-            std::ptr::write_bytes(space.base.cast::<u8>(), value, space.size);
-        } else if libc::madvise(space.base, space.size, libc::MADV_DONTNEED) != 0
-            || !cfg!(target_os = "linux")
-        {
-            // Only Linux promises that the pages read as zeros afterwards.
-            if cached.is_empty() || cached.iter().any(|cached| cached.is_plain()) {
-                std::ptr::write_bytes(space.base.cast::<u8>(), 0, space.size);
+        if value != 0 && space.commit() {
+            std::ptr::write_bytes(space.region.base(), value, space.region.bytes());
+        } else {
+            space.region.discard(0..space.region.bytes());
+            if space.is_committed.swap(false, Ordering::Relaxed) && !space.commit() {
+                eprintln!("tqkv: the system lacks memory for {} bytes", space.region.bytes());
             }
         }
     }

@@ -8,6 +8,7 @@ use crate::abi::{
 use crate::backend;
 use crate::buffer;
 use crate::host::{self, Operation};
+use crate::os;
 use crate::serve;
 use crate::settings::{set_options, wrong_options};
 use crate::tensor::View;
@@ -116,23 +117,8 @@ unsafe extern "C" fn description(_: *mut Device) -> *const c_char {
     c"KV cache in tqkv codes".as_ptr()
 }
 
-/// Free memory and total memory of the machine, in bytes.
-fn machine() -> (usize, usize) {
-    // SAFETY: `sysconf` only reads constants of the system.
-    let (pages, page) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
-    let total = usize::try_from(pages).unwrap_or(0) * usize::try_from(page).unwrap_or(0);
-    (available().unwrap_or(total), total)
-}
-
-/// `MemAvailable` of Linux, in bytes.
-fn available() -> Option<usize> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim().trim_end_matches("kB").trim().parse::<usize>().ok().map(|kib| kib << 10)
-}
-
 unsafe extern "C" fn memory(_: *mut Device, free: *mut usize, total: *mut usize) {
-    let machine = machine();
+    let machine = os::memory();
     // SAFETY: the host passes pointers to two numbers.
     unsafe { (*free, *total) = machine };
 }
@@ -142,7 +128,7 @@ unsafe extern "C" fn kind(_: *mut Device) -> c_int {
 }
 
 unsafe extern "C" fn props(_: *mut Device, props: *mut DeviceProps) {
-    let (memory_free, memory_total) = machine();
+    let (memory_free, memory_total) = os::memory();
     let all = DeviceProps {
         name: c"TQKV".as_ptr(),
         description: c"KV cache in tqkv codes".as_ptr(),

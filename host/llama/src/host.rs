@@ -3,7 +3,8 @@
 #![allow(unsafe_code, reason = "functions of another library are called by address")]
 
 use crate::abi::{Buffer, BufferFunctions, BufferType, Tensor};
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use crate::os;
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
 
 /// Oldest version of ggml whose structs are those of [`crate::abi`].
@@ -49,8 +50,8 @@ pub fn host() -> Result<&'static Host, &'static str> {
 
 impl Host {
     fn find() -> Result<Self, String> {
-        let library = open();
-        let version = function(library, c"ggml_version").map(|address| {
+        let library = os::ggml_base();
+        let version = os::function(library, c"ggml_version").map(|address| {
             // SAFETY: ggml.h declares `const char * ggml_version(void)`; the string is valid as long as the
             // library.
             unsafe {
@@ -64,10 +65,10 @@ impl Host {
         }
         let need = |name: &CStr| {
             let missing = || unsupported(&format!("{version} without {}", name.to_string_lossy()));
-            function(library, name).ok_or_else(missing)
+            os::function(library, name).ok_or_else(missing)
         };
         let op_name = need(c"ggml_op_name")?;
-        let api = if function(library, c"ggml_backend_buft_alloc_buffer_n").is_some() { 3 } else { 2 };
+        let api = if os::function(library, c"ggml_backend_buft_alloc_buffer_n").is_some() { 3 } else { 2 };
         // SAFETY: the signatures are those of ggml.h, ggml-backend.h and ggml-backend-impl.h in all supported
         // versions.
         unsafe {
@@ -175,58 +176,6 @@ fn operations(name: unsafe extern "C" fn(c_int) -> *const c_char) -> Vec<Operati
         number += 1;
     }
     found
-}
-
-/// The loaded libggml-base, also where the program does not export its symbols. Null where it has no file of
-/// its own.
-fn open() -> *mut c_void {
-    let Some(path) = loaded() else { return std::ptr::null_mut() };
-    // SAFETY: the string ends in NUL; RTLD_NOLOAD loads nothing, so no code of the library runs.
-    unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }
-}
-
-/// Path of the loaded libggml-base.
-#[cfg(target_os = "linux")]
-fn loaded() -> Option<CString> {
-    unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
-        // SAFETY: dl_iterate_phdr passes an entry that is valid during the call, and the pointer to `found`
-        // below.
-        unsafe {
-            let name = (*info).dlpi_name;
-            if !name.is_null() {
-                let name = CStr::from_ptr(name);
-                if name.to_bytes().windows(9).any(|part| part == b"ggml-base") {
-                    *found.cast::<Option<CString>>() = Some(name.to_owned());
-                    return 1;
-                }
-            }
-        }
-        0
-    }
-    let mut found: Option<CString> = None;
-    // SAFETY: `visit` takes the pointer for an `Option<CString>`, which outlives the call.
-    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut found).cast()) };
-    found
-}
-
-#[cfg(not(target_os = "linux"))]
-fn loaded() -> Option<CString> {
-    ["libggml-base.dylib", "@rpath/libggml-base.dylib"].into_iter().find_map(|name| {
-        let name = CString::new(name).ok()?;
-        // SAFETY: as in `open`.
-        let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-        (!library.is_null()).then_some(name)
-    })
-}
-
-/// Address of a function in the library, or in any library whose symbols the program exports.
-fn function(library: *mut c_void, name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: the string ends in NUL; the handle is that of a loaded library or RTLD_DEFAULT.
-    let address = unsafe {
-        let own = if library.is_null() { std::ptr::null_mut() } else { libc::dlsym(library, name.as_ptr()) };
-        if own.is_null() { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) } else { own }
-    };
-    (!address.is_null()).then_some(address)
 }
 
 #[cfg(test)]

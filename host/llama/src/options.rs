@@ -94,7 +94,7 @@ mod tests {
             ("TQKV_KV", "s4 tier=256:t2", "expected codecs, hot=, sinks=, effort= and layer-kv="),
             ("TQKV_KV", "s4 layer-kv=middle:1:t4", "gradient"),
             ("TQKV_KV", "s4 layer-kv=gradient:u4/s4", "u4 is not valid in llama.cpp"),
-            ("TQKV_LOG", "yes", "0 and 1"),
+            ("TQKV_LOG", "yes", "expected 0 or 1"),
         ] {
             let error = read(name, value).unwrap_err();
             assert!(error.contains(part) && error.starts_with(name) && !error.contains('\n'), "{error}");

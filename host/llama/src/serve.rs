@@ -16,7 +16,6 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 use std::sync::Once;
-use std::sync::atomic::Ordering;
 
 /// Bytes per value of the declared cache.
 const HALF: usize = size_of::<f16>();
@@ -75,28 +74,17 @@ pub(crate) unsafe fn can_set_rows(op: &View<'_>) -> bool {
         return false;
     }
     if width == 1 && op.root().shape()[0] > 1 {
+        static SAID: Once = Once::new();
         // SAFETY: the caller keeps this function's contract.
-        unsafe { note_columns(op) };
-        return true;
-    }
-    width == op.root().shape()[0]
-}
-
-/// Marks values that the host writes by columns, as it does without flash attention. They stay f16.
-///
-/// # Safety
-/// Same as [`can_set_rows`].
-unsafe fn note_columns(op: &View<'_>) {
-    static SAID: Once = Once::new();
-    // SAFETY: the caller keeps this function's contract.
-    if let Some((cached, _)) = unsafe { buffer::cached(op) } {
-        cached.is_plain.store(true, Ordering::Relaxed);
+        let is_plain = unsafe { buffer::make_plain(op) };
         SAID.call_once(|| {
             eprintln!(
                 "tqkv: without flash attention nothing is encoded and steps are slow: use -fa on (or auto)"
             );
         });
+        return is_plain;
     }
+    width == op.root().shape()[0]
 }
 
 /// Writes rows to a cache.

@@ -6,6 +6,8 @@
 //   shift N TIMES        prints N tokens; TIMES times shifts by 8 positions and prints N tokens
 //   logits FILE          writes logits of TEXT from position FROM on, as f32 [positions, vocabulary]; prints
 //                        the end and the size of the vocabulary; a longer TEXT is cut at CTX
+//   shifted TIMES FILE   decodes TEXT up to FROM; TIMES times removes 64 tokens after the first 4 and shifts the
+//                        rest; then writes logits of the rest of TEXT as `logits` does
 //   speed CONTEXT N      prints tokens per second of a prefill of CONTEXT tokens, and of N tokens after it
 //   parallel N           prints N tokens for each of 4 sequences that share TEXT, in turns
 //   save N FILE          prints N tokens, writes the state to FILE, prints N more tokens
@@ -80,6 +82,23 @@ static void decode(const llama_token * tokens, int count, int from, int sequence
         llama_batch_free(batch);
     }
 }
+static int position(int sequence) {
+    return llama_memory_seq_pos_max(llama_get_memory(context), sequence) + 1;
+}
+// Decodes tokens after those of sequence 0, and writes logits from token `from` on to a file.
+static void write_logits(const llama_token * tokens, int count, int from, const char * path) {
+    FILE * file = fopen(path, "wb");
+    if (!file) fail("no file");
+    int most = number("BATCH", 512);
+    for (int done = 0; done < count; done += most) {
+        int now = count - done < most ? count - done : most;
+        decode(tokens + done, now, position(0), 0, 1);
+        for (int i = 0; i < now; i++)
+            if (done + i >= from) fwrite(llama_get_logits_ith(context, i), sizeof(float), words, file);
+    }
+    fclose(file);
+    printf("%d %d\n", count, words);
+}
 static FILE * choices;
 static char * given;
 // The next of GIVEN, otherwise the likeliest token.
@@ -97,9 +116,6 @@ static llama_token best(void) {
     for (int i = 1; i < words; i++)
         if (logits[i] > logits[top]) top = i;
     return top;
-}
-static int position(int sequence) {
-    return llama_memory_seq_pos_max(llama_get_memory(context), sequence) + 1;
 }
 static void generate(llama_token next, int count, int sequence) {
     for (int i = 0; i < count; i++) {
@@ -258,17 +274,19 @@ int main(int count, char ** arguments) {
             generate(next, first, 0);
         }
     } else if (!strcmp(command, "logits")) {
-        FILE * file = fopen(arguments[5], "wb");
-        if (!file) fail("no file");
-        int most = number("BATCH", 512), end = length < (int) of_context.n_ctx ? length : (int) of_context.n_ctx;
-        for (int done = 0; done < end; done += most) {
-            int now = end - done < most ? end - done : most;
-            decode(tokens + done, now, done, 0, 1);
-            for (int i = 0; i < now; i++)
-                if (done + i >= number("FROM", 0)) fwrite(llama_get_logits_ith(context, i), sizeof(float), words, file);
+        int end = length < (int) of_context.n_ctx ? length : (int) of_context.n_ctx;
+        write_logits(tokens, end, number("FROM", 0), arguments[5]);
+    } else if (!strcmp(command, "shifted")) {
+        int from = number("FROM", 0), end = length < (int) of_context.n_ctx ? length : (int) of_context.n_ctx;
+        if (from >= end || from < 4 + 64 * first) fail("FROM is outside of TEXT");
+        decode(tokens, from, 0, 0, 0);
+        for (int i = 0; i < first; i++) {
+            if (!llama_memory_seq_rm(memory, 0, 4, 4 + 64)) fail("remove");
+            llama_memory_seq_add(memory, 0, 4 + 64, -1, -64);
+            // The host shifts at the next step, so a step follows at once.
+            decode(tokens + from++, 1, position(0), 0, 0);
         }
-        fclose(file);
-        printf("%d %d\n", end, words);
+        write_logits(tokens + from, end - from, 0, arguments[6]);
     } else if (!strcmp(command, "speed")) {
         for (int i = length; i < first; i++) tokens[i] = tokens[i % length];
         double start = seconds(), processor = processor_seconds();

@@ -31,7 +31,8 @@ impl Store {
     }
 
     fn empty(&self) -> Stream {
-        let mut stream = Stream::new(self.width, (self.held.hot, self.held.sinks), self.side == Side::Keys);
+        let mut stream =
+            Stream::new((self.width, self.slots), (self.held.hot, self.held.sinks), self.side == Side::Keys);
         if let Some(format) = &self.format {
             stream.divide(format.dim);
         }

@@ -2,10 +2,12 @@
 //!
 //! Exact rows lie back to back, head by head, in no order: the last row moves to the place of a row that
 //! leaves. The newest writes stay exact. The oldest leave in groups of four and become codes in pages of
-//! [`SLOTS`] slots.
+//! [`SLOTS`] slots. Rows and pages lie in address space of their own, so none moves when others come or go.
 
 use super::format::{Format, SLOTS};
 use super::means::{self, MEAN_TOKENS, Means};
+use crate::os;
+use crate::reserve::Table;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
@@ -36,41 +38,47 @@ const CODED: u32 = u32::MAX - 1;
 pub struct Stream {
     /// Values per row, of all heads.
     width: usize,
+    /// Largest number of slots.
+    slots: usize,
     dim: usize,
     hot: usize,
     sinks: usize,
     /// The state of each slot up to the last written one: [`EMPTY`], [`CODED`] or an index of the exact rows.
-    places: Vec<u32>,
+    places: Table<u32>,
     /// Slot and time of the last write of each exact row. A row of time 0 never leaves.
     owners: Vec<(u32, u64)>,
     /// Exact rows, `[rows, dim]` per head.
-    pub(super) exact: Vec<Vec<f16>>,
+    pub(super) exact: Vec<Table<f16>>,
     /// Slot and time of writes, oldest first. A write that is not the last of its slot is skipped.
     queue: VecDeque<(u32, u64)>,
     /// Number of exact rows that wait to leave: the entries of the queue that are not skipped.
     waiting: usize,
     time: u64,
-    /// One entry per page, with the codes of all heads, head by head. None where no slot is a code.
-    pages: Vec<Option<Box<[Line]>>>,
+    /// Lines of one head in a page; 0 before the first code.
+    lines: usize,
+    /// Codes, `[pages, heads, lines]`. Zeros in pages where no slot is a code.
+    pages: Table<Line>,
     /// The number of coded slots in each page.
     coded: Vec<u32>,
     pub(super) means: Means,
 }
 
 impl Stream {
-    pub(super) fn new(width: usize, (hot, sinks): (usize, usize), has_means: bool) -> Self {
+    pub(super) fn new((width, slots): (usize, usize), (hot, sinks): (usize, usize), has_means: bool) -> Self {
         Self {
             width,
+            slots,
             dim: width,
             hot,
             sinks,
-            places: Vec::new(),
+            places: Table::new(slots),
             owners: Vec::new(),
-            exact: vec![Vec::new()],
+            exact: vec![Table::new(slots * width)],
             queue: VecDeque::new(),
             waiting: 0,
             time: 0,
-            pages: Vec::new(),
+            lines: 0,
+            pages: Table::new(0),
             coded: Vec::new(),
             means: if has_means { Means::Learning } else { Means::Off },
         }
@@ -81,15 +89,13 @@ impl Stream {
         if self.dim == dim {
             return;
         }
-        let heads = self.width / dim;
-        let whole = std::mem::take(&mut self.exact);
-        self.exact = vec![Vec::new(); heads];
-        for row in whole.concat().chunks_exact(self.width) {
-            for (head, part) in self.exact.iter_mut().zip(row.chunks_exact(dim)) {
-                head.extend_from_slice(part);
-            }
+        let heads = vec![Table::new(self.slots * dim); self.width / dim];
+        let whole = std::mem::replace(&mut self.exact, heads);
+        for (h, head) in self.exact.iter_mut().enumerate() {
+            head.resize(self.owners.len() * dim);
+            let parts = whole[0].chunks_exact(dim).skip(h).step_by(self.width / dim);
+            head.chunks_exact_mut(dim).zip(parts).for_each(|(to, part)| to.copy_from_slice(part));
         }
-        self.pages.clear();
         self.dim = dim;
     }
 
@@ -149,8 +155,8 @@ impl Stream {
 
     /// Codes of one head in a page; none where no slot of the page is a code.
     pub(super) fn page(&self, head: usize, page: usize) -> Option<&[Line]> {
-        let lines = self.pages.get(page)?.as_deref()?;
-        lines.chunks_exact(lines.len() / self.exact.len()).nth(head)
+        let at = (page * self.exact.len() + head) * self.lines;
+        if self.coded(page) == 0 { None } else { self.pages.get(at..at + self.lines) }
     }
 
     /// Number of slots of a page that are codes.
@@ -160,15 +166,33 @@ impl Stream {
 
     /// Bytes held.
     pub(super) fn held_bytes(&self) -> usize {
-        let pages = self.pages.iter().flatten().map(|page| size_of_val(&**page)).sum::<usize>();
-        let exact = self.exact.iter().map(|rows| rows.capacity() * 2).sum::<usize>();
-        pages + exact + self.places.capacity() * 4 + (self.owners.capacity() + self.queue.capacity()) * 16
+        let exact = self.exact.iter().map(Table::held_bytes).sum::<usize>();
+        let means = if let Means::Known(means) = &self.means { means.capacity() } else { 0 };
+        self.code_bytes()
+            + exact
+            + self.places.held_bytes()
+            + (self.coded.capacity() + means) * 4
+            + (self.owners.capacity() + self.queue.capacity()) * 16
+    }
+
+    /// Bytes of the system's pages that hold codes.
+    fn code_bytes(&self) -> usize {
+        let (page, bytes) = (os::page_bytes(), self.exact.len() * self.lines * size_of::<Line>());
+        let (mut held, mut from) = (0, 0);
+        for i in (0..self.coded.len()).filter(|&i| self.coded(i) > 0) {
+            let end = ((i + 1) * bytes).next_multiple_of(page);
+            held += end - from.max(i * bytes / page * page);
+            from = end;
+        }
+        held
     }
 
     /// Writes a row to a slot. It stays exact until [`Stream::cool`] encodes it.
     pub(super) fn write(&mut self, slot: usize, row: &[f16]) {
         if self.places.len() <= slot {
-            self.places.resize(slot + 1, EMPTY);
+            let len = self.places.len();
+            self.places.resize(slot + 1);
+            self.places[len..].fill(EMPTY);
         }
         let at = match self.place(slot) {
             Place::Exact(at) => at,
@@ -178,7 +202,7 @@ impl Stream {
                 }
                 self.owners.push((slot as u32, 0));
                 for head in &mut self.exact {
-                    head.resize(head.len() + self.dim, f16::ZERO);
+                    head.resize(head.len() + self.dim);
                 }
                 self.places[slot] = self.owners.len() as u32 - 1;
                 self.owners.len() - 1
@@ -205,7 +229,8 @@ impl Stream {
         let page = slot / SLOTS;
         self.coded[page] -= 1;
         if self.coded[page] == 0 {
-            self.pages[page] = None;
+            let lines = self.exact.len() * self.lines;
+            self.pages.forget(page * lines..(page + 1) * lines);
         }
     }
 
@@ -298,21 +323,20 @@ impl Stream {
 
     /// Writes the blocks of each head to pages, and counts the slots as codes.
     pub(super) fn put(&mut self, format: &Format, slots: &[usize], blocks: &[Vec<u8>]) {
-        let lines = format.page_bytes() / size_of::<Line>();
+        let (heads, lines) = (self.exact.len(), format.page_bytes() / size_of::<Line>());
+        if self.lines == 0 {
+            self.lines = lines;
+            self.pages = Table::new(self.slots.div_ceil(SLOTS) * heads * lines);
+        }
         let pages = slots.iter().map(|slot| slot / SLOTS + 1).max().unwrap_or(0);
         if self.coded.len() < pages {
             self.coded.resize(pages, 0);
+            self.pages.resize(pages * heads * lines);
         }
-        if self.pages.len() < pages {
-            self.pages.resize(pages, None);
-        }
-        let heads = self.exact.len();
         for (head, blocks) in blocks.iter().enumerate() {
             for (&slot, block) in slots.iter().zip(blocks.chunks_exact(blocks.len() / slots.len())) {
-                let page =
-                    self.pages[slot / SLOTS].get_or_insert_with(|| vec![Line::ZERO; heads * lines].into());
-                let page = &mut page[head * lines..(head + 1) * lines];
-                format.write(page, std::iter::once(slot % SLOTS), block);
+                let at = (slot / SLOTS * heads + head) * lines;
+                format.write(&mut self.pages[at..at + lines], std::iter::once(slot % SLOTS), block);
             }
         }
         for &slot in slots {
@@ -330,7 +354,7 @@ impl Stream {
         self.owners.swap_remove(at);
         for head in &mut self.exact {
             head.copy_within(last * self.dim..(last + 1) * self.dim, at * self.dim);
-            head.truncate(last * self.dim);
+            head.resize(last * self.dim);
         }
         if let Some(&(moved, _)) = self.owners.get(at) {
             self.places[moved as usize] = at as u32;
@@ -342,12 +366,8 @@ impl Stream {
         let rows = self.owners.len();
         for head in &mut self.exact {
             // A surplus of up to `PIECE` rows stays, because the next writes need it.
-            if head.capacity() > (rows + PIECE) * self.dim {
-                // A new allocation, because a shrunk one would leave parts of the system's memory pages
-                // unused.
-                let mut small = Vec::with_capacity((rows + 2 * BATCH) * self.dim);
-                small.extend_from_slice(head);
-                *head = small;
+            if head.held_bytes() > (rows + PIECE) * self.dim * size_of::<f16>() {
+                head.shrink();
             }
         }
         if self.owners.capacity() > rows + PIECE {
