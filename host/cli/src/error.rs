@@ -6,7 +6,6 @@ use std::fmt;
 use std::io;
 use std::num::{IntErrorKind, ParseIntError};
 use std::path::Path;
-use std::process::ExitCode;
 
 use crate::array::ArrayError;
 use crate::lab_options;
@@ -160,8 +159,8 @@ impl CliError {
         Self::bad_input(format_args!("{} (see --help)", plain.as_deref().unwrap_or(message)))
     }
 
-    pub(crate) fn exit_code(&self) -> ExitCode {
-        ExitCode::from(self.code)
+    pub(crate) fn exit_code(&self) -> u8 {
+        self.code
     }
 
     /// Returns true if the reader of stdout is gone.

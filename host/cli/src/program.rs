@@ -62,14 +62,19 @@ pub fn parse<P: Program>(words: &[&str]) -> Result<P, CliError> {
 
 /// Runs the program on the command line of the process.
 pub fn main<P: Program>() -> ExitCode {
+    ExitCode::from(run::<P>(std::env::args_os()))
+}
+
+/// Runs the program on `words`, which begin with the program's name. Returns the exit code.
+pub fn run<P: Program>(words: impl IntoIterator<Item = OsString>) -> u8 {
     output::name_program(P::NAME);
-    let program = match parse_line::<P>(std::env::args_os()) {
+    let program = match parse_line::<P>(words) {
         Ok(program) => program,
         Err(error) if error.use_stderr() => return report(&CliError::usage(&error)),
         // The texts of `--help` and `--version`.
         Err(error) => {
             return match error.print() {
-                Ok(()) => ExitCode::SUCCESS,
+                Ok(()) => 0,
                 Err(error) => report(&CliError::from(error)),
             };
         }
@@ -78,12 +83,12 @@ pub fn main<P: Program>() -> ExitCode {
     let CommonArgs { json, threads } = program.common();
     let mut out = Output::new(json);
     match threads::with_threads(threads, || program.run(&mut out)) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => 0,
         Err(error) => report(&error),
     }
 }
 
-fn report(error: &CliError) -> ExitCode {
+fn report(error: &CliError) -> u8 {
     if error.is_closed_pipe() {
         signals::end_as_by_closed_pipe();
     }

@@ -9,6 +9,7 @@ mod arrays;
 mod batch;
 mod cache;
 mod codec;
+mod command;
 #[cfg(feature = "cuda")]
 mod dlpack;
 mod errors;
@@ -29,6 +30,8 @@ mod _native {
     use super::cache::Cache;
     #[pymodule_export]
     use super::codec::Codec;
+    #[pymodule_export]
+    use super::command::run_command;
     #[pymodule_export]
     use super::errors::TqkvError;
     #[pymodule_export]

@@ -20,11 +20,14 @@ __all__ = [
     "inspect_session",
     "pack_session",
     "pack_session_file",
+    "run_command",
     "unpack_session",
     "unpack_session_file",
 ]
 
 __version__: str
+
+def run_command(words: list[str]) -> int: ...
 
 class TqkvError(ValueError):
     """An input that tqkv refuses. The message is one line with the fault and the accepted values."""
