@@ -8,6 +8,7 @@
 
 use crate::lines::Machine;
 use core::fmt;
+use tqkv_core::unstable::machine::Memory;
 
 /// Every level except the portable one, slowest first within an architecture. A row holds the name, the name
 /// in `TQKV_LEVEL`, the architecture and the token. Calls the macro `$with` with `$given` and the rows.
@@ -190,6 +191,13 @@ impl Level {
             None => Ok(Self::fastest()),
             Some(name) => Self::from_name(name.to_str().ok_or(LevelError::Unknown)?),
         }
+    }
+
+    /// Runs `work` compiled for this level. The compiler makes vector code of its plain loops, and the
+    /// results stay the same to the bit. `work` is an `#[inline(always)]` closure, as is all that it calls.
+    #[inline]
+    pub fn plain<R>(self, work: impl FnOnce() -> R) -> R {
+        at_level!(self, isa => isa.apart(#[inline(always)] |_| work()), work())
     }
 
     /// Runs `kernel` compiled for this level.

@@ -27,6 +27,8 @@ mod method;
 #[cfg(not(all(target_arch = "arm", target_os = "none")))]
 pub mod page;
 #[cfg(not(all(target_arch = "arm", target_os = "none")))]
+pub mod products;
+#[cfg(not(all(target_arch = "arm", target_os = "none")))]
 #[cfg_attr(
     not(any(target_arch = "x86_64", target_arch = "aarch64")),
     expect(dead_code, unused_macros, unused_imports, reason = "other machines run the portable search")

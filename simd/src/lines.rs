@@ -116,6 +116,8 @@ pub(crate) trait Machine: Memory + Search {
 
     /// Sums of 0.
     fn zero(self) -> Self::Sum;
+    /// The same sum in all lanes.
+    fn all(self, sum: i32) -> Self::Sum;
     /// Lane-wise sum.
     fn add(self, a: Self::Sum, b: Self::Sum) -> Self::Sum;
     /// Adds the dot product of each dword's four levels (from a key table, above -128) and `query`, four
@@ -137,6 +139,8 @@ pub(crate) trait Machine: Memory + Search {
     fn value_dot(self, sum: Self::Sum, levels: Self::Line, weights: Self::Line) -> Self::Sum;
     /// The lanes.
     fn lanes(self, sum: Self::Sum) -> [i32; 16];
+    /// The lanes of two sums. They are below 2^24, so they are exact.
+    fn floats(self, sums: [Self::Sum; 2]) -> Self::V;
 
     /// Widens halves to f32, exactly.
     fn widen16(self, halves: &[u16; 16]) -> [f32; 16];
@@ -326,6 +330,11 @@ impl Machine for Portable {
     }
 
     #[inline(always)]
+    fn all(self, sum: i32) -> [i32; 16] {
+        [sum; 16]
+    }
+
+    #[inline(always)]
     fn add(self, a: [i32; 16], b: [i32; 16]) -> [i32; 16] {
         core::array::from_fn(|i| a[i] + b[i])
     }
@@ -333,6 +342,17 @@ impl Machine for Portable {
     #[inline(always)]
     fn key_dot(self, sum: [i32; 16], levels: [u8; 64], query: u32) -> [i32; 16] {
         self.value_dot(sum, levels, self.splat_weights(query))
+    }
+
+    #[inline(never)]
+    fn byte_dot(self, mut sum: [i32; 16], levels: [u8; 64], query: u32) -> [i32; 16] {
+        let query = query.to_le_bytes().map(|byte| i32::from(byte.cast_signed()));
+        for (lane, levels) in sum.iter_mut().zip(levels.as_chunks::<4>().0) {
+            for (level, query) in levels.iter().zip(query) {
+                *lane += i32::from(level.cast_signed()) * query;
+            }
+        }
+        sum
     }
 
     #[inline(always)]
@@ -369,6 +389,11 @@ impl Machine for Portable {
     #[inline(always)]
     fn lanes(self, sum: [i32; 16]) -> [i32; 16] {
         sum
+    }
+
+    #[inline(always)]
+    fn floats(self, sums: [[i32; 16]; 2]) -> F32x32 {
+        F32x32(core::array::from_fn(|i| sums[i / 16][i % 16] as f32))
     }
 
     #[inline(always)]

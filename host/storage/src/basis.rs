@@ -27,7 +27,7 @@ impl fmt::Debug for BasisId {
 /// nothing changes it.
 ///
 /// Size: about `layer_values^2` bytes per layer where keys and values share a basis. It is half of that where
-/// they have one each, and n times that where n layers share one.
+/// they have one each, and n times that where n layers share one. Encoding takes as much again.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Basis {
     pub(crate) shape: Shape,

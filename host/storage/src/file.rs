@@ -69,7 +69,7 @@ impl Basis {
             frame.scales.as_flattened().iter().for_each(|scale| out.extend_from_slice(&scale.to_le_bytes()));
             for part in &frame.columns {
                 push_f16s(part.scales.iter().copied(), &mut out);
-                out.extend(part.entries.iter().map(|x| x.cast_unsigned()));
+                out.extend(part.entries().map(i8::cast_unsigned));
             }
         }
         out
@@ -164,8 +164,8 @@ fn frame(bytes: &mut Bytes<'_>, shape: &Shape, join: Join) -> Result<Frame, Stor
     let mut columns = Vec::new();
     for dim in shape.parts(join) {
         let scales = f16s(bytes, dim)?;
-        let entries = bytes.take(dim * dim)?.iter().map(|x| x.cast_signed()).collect();
-        columns.push(Columns { scales, entries });
+        let entries: Vec<i8> = bytes.take(dim * dim)?.iter().map(|x| x.cast_signed()).collect();
+        columns.push(Columns::new(scales, &entries));
     }
     if scales.as_flattened().iter().any(|scale| !scale.is_normal() || *scale < 0.0) {
         return Err(StorageError::basis("a scale is not a positive number"));

@@ -1,6 +1,7 @@
 //! A frame moves rows by a mean and scales them. With a basis it also rotates them into it.
 
 use half::f16;
+use tqkv_simd::Level;
 
 use crate::columns::Columns;
 use crate::rows::Rows;
@@ -40,7 +41,7 @@ impl Frame {
     }
 
     /// Transforms rows to coefficients `[tokens, stride]`.
-    pub(crate) fn coefficients(&self, mut rows: Vec<f32>, stride: usize) -> Vec<f32> {
+    pub(crate) fn coefficients(&self, level: Level, mut rows: Vec<f32>, stride: usize) -> Vec<f32> {
         for row in rows.chunks_exact_mut(stride) {
             row.iter_mut().zip(&self.mean).for_each(|(x, mean)| *x -= mean);
             self.scale(row, |scale| scale);
@@ -50,37 +51,21 @@ impl Frame {
         }
         let (mut out, mut first) = (vec![0.0; rows.len()], 0);
         for part in &self.columns {
-            part.project(&rows, &mut out, stride, first);
+            part.project(level, &rows, &mut out, stride, first);
             first += part.dim();
         }
         out
     }
 
-    /// Transforms coefficients back to rows. A coefficient counts as zero where `is_used` is false.
-    pub(crate) fn rows(
-        &self,
-        coefficients: Vec<f32>,
-        stride: usize,
-        is_used: impl Fn(usize) -> bool,
-    ) -> Vec<f32> {
-        let mut rows = if self.columns.is_empty() {
-            coefficients
-        } else {
-            let (mut rows, mut first) = (vec![0.0; coefficients.len()], 0);
-            for part in &self.columns {
-                part.back(&coefficients, &mut rows, stride, first, &is_used);
-                first += part.dim();
-            }
-            rows
-        };
-        for row in rows.chunks_exact_mut(stride) {
-            self.scale(row, |scale| 1.0 / scale);
-            row.iter_mut().zip(&self.mean).for_each(|(x, mean)| *x += mean);
-        }
-        rows
+    /// Undoes the scales of a row, and then moves it by the mean.
+    #[inline(always)]
+    pub(crate) fn undo(&self, row: &mut [f32]) {
+        self.scale(row, |scale| 1.0 / scale);
+        row.iter_mut().zip(&self.mean).for_each(|(x, mean)| *x += mean);
     }
 
     /// Multiplies the keys and the values of each layer in a row by `factor` of their scale.
+    #[inline(always)]
     fn scale(&self, row: &mut [f32], factor: impl Fn(f32) -> f32) {
         let layers = self.scales.len();
         let (keys, values) = row.split_at_mut(self.mean.len());

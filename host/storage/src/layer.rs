@@ -7,6 +7,7 @@ use half::f16;
 use tqkv_simd::Level;
 
 use crate::basis::Basis;
+use crate::coefficients::Coefficients;
 use crate::element::Element;
 use crate::error::StorageError;
 use crate::frame::Frame;
@@ -95,16 +96,16 @@ impl<'a> Layout<'a> {
             None => Cow::Owned(Frame::of_rows(&rows, self.shape)),
         };
         let norms = rows.norms;
-        let coefficients = frame.coefficients(rows.values, stride);
+        let coefficients = frame.coefficients(level, rows.values, stride);
         let (head, mut rest) = section.split_at_mut(self.head());
         let widths = widths::allot(&energies(&coefficients, stride, run), run * self.tokens, rest.len());
         self.write_head(&norms, &frame, &widths, head);
         for width in streams::order() {
-            let members = streams::members(&widths, run, width);
-            let bytes = streams::bytes(members.len() * self.tokens, width);
+            let runs = streams::runs(&widths, width);
+            let bytes = streams::bytes(runs.len() * run * self.tokens, width);
             let (stream, after) = rest.split_at_mut(bytes);
             if bytes > 0 {
-                streams::encode(level, width, &members, &coefficients, stride, stream)
+                streams::encode(level, width, (&runs, run), &coefficients, stride, stream)
                     .map_err(|what| StorageError::Layer { layer: place.first_layer, what })?;
             }
             rest = after;
@@ -176,27 +177,30 @@ impl<'a> Layout<'a> {
         (k, v): (&mut [T], &mut [T]),
     ) -> Result<(), String> {
         let (stride, run) = (self.stride(), self.run());
-        let mut coefficients = vec![0.0; self.tokens * stride];
+        let mut coefficients = Coefficients::new(&head.frame, self.tokens, stride);
         let mut rest = streams;
         for width in streams::order().filter(|width| *width >= least) {
-            let members = streams::members(&head.widths, run, width);
-            let bytes = streams::bytes(members.len() * self.tokens, width);
+            let runs = streams::runs(&head.widths, width);
+            let bytes = streams::bytes(runs.len() * run * self.tokens, width);
             let (stream, after) = rest.split_at(bytes);
             if bytes > 0 {
-                streams::decode(level, width, &members, stream, &mut coefficients, stride)?;
+                coefficients.add(level, width, (&runs, run), &streams::decode(level, width, stream)?);
             }
             rest = after;
         }
         if rest.iter().any(|byte| *byte != 0) {
             return Err("bytes behind the last stream".into());
         }
-        let is_used = |i: usize| head.widths[i / run] >= least;
-        let mut rows = head.frame.rows(coefficients, stride, is_used);
-        if place.put_together(&mut rows, head.norms, k, v) {
-            Ok(())
-        } else {
-            Err("keys or values that are not finite, or too large".into())
-        }
+        let mut rows = coefficients.rows(level);
+        let finite = place.put_together(
+            &mut rows,
+            head.norms,
+            #[inline(always)]
+            |row| head.frame.undo(row),
+            k,
+            v,
+        );
+        if finite { Ok(()) } else { Err("keys or values that are not finite, or too large".into()) }
     }
 }
 

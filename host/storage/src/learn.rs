@@ -2,7 +2,9 @@
 
 use nalgebra::{DMatrix, SymmetricEigen};
 use rayon::prelude::*;
+use tqkv::error::CacheError;
 use tqkv::unstable::matmul::{Mat, MatMut, Store, product};
+use tqkv_simd::Level;
 
 use crate::basis::Basis;
 use crate::chunk::EXACT_TOKENS;
@@ -31,6 +33,7 @@ struct Moments {
 /// lower the error by a fifth to a third.
 #[derive(Debug, Clone)]
 pub struct Learner {
+    level: Level,
     shape: Shape,
     join: Join,
     tokens: u64,
@@ -42,12 +45,14 @@ impl Learner {
     /// A learner that has seen no tokens. [`Shape::join`] is the usual `join`.
     ///
     /// # Errors
-    /// Layers that cannot share a basis.
+    /// Layers that cannot share a basis. Also a `TQKV_LEVEL` that forces a level that this machine does
+    /// not have.
     pub fn new(shape: Shape, join: Join) -> Result<Self, StorageError> {
         shape.check_join(join)?;
         let products = shape.parts(join).iter().map(|dim| vec![0.0; dim * dim]).collect();
         let moments = Moments { sums: vec![0.0; join.layers() * shape.layer_values()], products };
         Ok(Self {
+            level: Level::detect().map_err(CacheError::Level)?,
             join,
             tokens: 0,
             marks: Marks::default(),
@@ -95,9 +100,10 @@ impl Learner {
             .iter()
             .map(|rope| rope.angles(first_position + skipped as u64, tokens - skipped))
             .collect();
-        let (shape, layers) = (&self.shape, self.join.layers());
+        let (level, shape, layers) = (self.level, &self.shape, self.join.layers());
         self.moments.par_iter_mut().enumerate().try_for_each(|(i, moments)| {
             let place = Place {
+                level,
                 shape,
                 first_layer: i * layers,
                 layers,

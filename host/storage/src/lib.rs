@@ -22,8 +22,10 @@
 
 mod archive;
 mod basis;
+mod bytes;
 mod chunk;
 mod codec;
+mod coefficients;
 mod columns;
 mod element;
 mod error;

@@ -1,5 +1,7 @@
 //! Finds the position of a run of tokens, for stores that do not keep it.
 
+use tqkv_simd::Level;
+
 use crate::basis::Basis;
 use crate::chunk::Span;
 use crate::element::Element;
@@ -12,7 +14,13 @@ use crate::rows::Place;
 /// `k` are keys `[layers, tokens, num_kv_heads, head_dim]` of the layers of `span`. A wrong position costs
 /// bits, not correctness: a chunk is decoded with the position that it was encoded with. Cost: a pass over
 /// the keys, and a product of all pairs for each candidate.
-pub(crate) fn locate<T: Element>(basis: &Basis, span: &Span, k: &[T], candidates: &[u64]) -> u64 {
+pub(crate) fn locate<T: Element>(
+    level: Level,
+    basis: &Basis,
+    span: &Span,
+    k: &[T],
+    candidates: &[u64],
+) -> u64 {
     let shape = basis.shape();
     let keys = shape.key_values();
     let angles: Vec<_> = shape.ropes.iter().map(|rope| rope.angles(0, span.tokens)).collect();
@@ -20,8 +28,16 @@ pub(crate) fn locate<T: Element>(basis: &Basis, span: &Span, k: &[T], candidates
     for index in 0..span.layers {
         let layer = span.first_layer + index;
         let tokens = span.tokens;
-        let place =
-            Place { shape, first_layer: layer, layers: 1, exact: 0, tokens, angles: &angles, norms: 0 };
+        let place = Place {
+            level,
+            shape,
+            first_layer: layer,
+            layers: 1,
+            exact: 0,
+            tokens,
+            angles: &angles,
+            norms: 0,
+        };
         let mean = place.key_mean(&k[index * tokens * keys..][..tokens * keys]);
         let (frame, own) = (basis.frame(layer), layer % basis.join().layers());
         let weight = f64::from(frame.scales[own][0]).powi(2);

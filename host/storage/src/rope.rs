@@ -67,6 +67,7 @@ impl Rope {
     }
 
     /// Turns the keys `[heads, head_dim]` of one token by the angles of its row.
+    #[inline(always)]
     pub(crate) fn turn(&self, angles: &Angles, row: usize, keys: &mut [f32], head_dim: usize, way: Way) {
         let half = self.inv_freq.len();
         let (cos, sin) = (&angles.cos[row * half..][..half], &angles.sin[row * half..][..half]);
@@ -99,6 +100,7 @@ pub(crate) enum Way {
     Do,
 }
 
+#[inline(always)]
 fn turn_pairs<'a>(
     pairs: impl Iterator<Item = (&'a mut f32, &'a mut f32)>,
     cos: &[f32],

@@ -6,6 +6,8 @@
 
 use std::ops::Range;
 
+use tqkv_simd::Level;
+
 use crate::element::Element;
 use crate::error::StorageError;
 use crate::rope::{Angles, Way};
@@ -36,6 +38,7 @@ pub(crate) struct Rows {
 /// The tokens and layers of rows, and the angles of their keys.
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'a> {
+    pub(crate) level: Level,
     pub(crate) shape: &'a Shape,
     pub(crate) first_layer: usize,
     /// Layers per row.
@@ -75,6 +78,7 @@ impl Place<'_> {
         first..first + values
     }
 
+    #[inline(always)]
     fn turn(&self, layer: usize, token: usize, key: &mut [f32], way: Way) {
         let layer = self.first_layer + layer;
         let angles = &self.angles[usize::from(self.shape.rope_of[layer])];
@@ -92,13 +96,16 @@ impl Place<'_> {
         for layer in 0..self.layers {
             let (keys, values) = self.parts(layer);
             for (token, row) in rows.values.chunks_exact_mut(stride).enumerate() {
-                read(&k[self.source(layer, token, keys.len())], &mut row[keys.clone()]);
-                read(&v[self.source(layer, token, values.len())], &mut row[values.clone()]);
+                T::widen(self.level, &k[self.source(layer, token, keys.len())], &mut row[keys.clone()]);
+                T::widen(self.level, &v[self.source(layer, token, values.len())], &mut row[values.clone()]);
                 if row[keys.clone()].iter().chain(&row[values.clone()]).any(|x| !x.is_finite()) {
                     let what = format!("keys or values of coded token {token} are not finite");
                     return Err(StorageError::Layer { layer: self.first_layer + layer, what });
                 }
-                self.turn(layer, token, &mut row[keys.clone()], Way::Undo);
+                self.level.plain(
+                    #[inline(always)]
+                    || self.turn(layer, token, &mut row[keys.clone()], Way::Undo),
+                );
                 let codes = &mut rows.norms[token * norms + layer * self.norms..][..self.norms];
                 for (part, code) in row[values.clone()].chunks_exact_mut(self.norm_values()).zip(codes) {
                     *code = norm_code(part.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt() as f32);
@@ -115,7 +122,7 @@ impl Place<'_> {
         let keys = self.shape.key_values();
         let (mut sums, mut key) = (vec![0.0f64; keys], vec![0.0; keys]);
         for (token, own) in k.chunks_exact(keys).enumerate() {
-            read(own, &mut key);
+            T::widen(self.level, own, &mut key);
             self.turn(0, token, &mut key, Way::Undo);
             sums.iter_mut().zip(&key).for_each(|(sum, x)| *sum += f64::from(*x));
         }
@@ -123,43 +130,48 @@ impl Place<'_> {
         sums.into_iter().map(|sum| sum / tokens).collect()
     }
 
-    /// Writes rows back to keys and values. The exact tokens in front stay, and `rows` is overwritten.
-    /// Returns false if a number is not finite, which no encoder writes.
+    /// Writes rows back to keys and values, each after `undo`, which is an `#[inline(always)]` closure. The
+    /// exact tokens in front stay, and `rows` is overwritten. Returns false if a number is not finite, which
+    /// no encoder writes.
     pub(crate) fn put_together<T: Element>(
         &self,
         rows: &mut [f32],
         norms: &[u8],
+        undo: impl Fn(&mut [f32]),
         k: &mut [T],
         v: &mut [T],
     ) -> bool {
         let mut finite = true;
-        for layer in 0..self.layers {
-            let (keys, values) = self.parts(layer);
-            for (token, row) in rows.chunks_exact_mut(self.stride()).enumerate() {
-                self.turn(layer, token, &mut row[keys.clone()], Way::Do);
-                let codes = &norms[(token * self.layers + layer) * self.norms..][..self.norms];
-                for (part, code) in row[values.clone()].chunks_exact_mut(self.norm_values()).zip(codes) {
-                    let norm = norm_of(*code);
-                    part.iter_mut().for_each(|x| *x *= norm);
-                }
-                finite &= write(&row[keys.clone()], &mut k[self.source(layer, token, keys.len())]);
-                finite &= write(&row[values.clone()], &mut v[self.source(layer, token, values.len())]);
+        for (token, row) in rows.chunks_exact_mut(self.stride()).enumerate() {
+            self.level.plain(
+                #[inline(always)]
+                || {
+                    undo(row);
+                    (0..self.layers).for_each(|layer| self.complete(layer, token, norms, row));
+                },
+            );
+            for layer in 0..self.layers {
+                let (keys, values) = self.parts(layer);
+                let to = &mut k[self.source(layer, token, keys.len())];
+                finite &= T::narrow(self.level, &row[keys], to);
+                let to = &mut v[self.source(layer, token, values.len())];
+                finite &= T::narrow(self.level, &row[values], to);
             }
         }
         finite
     }
-}
 
-fn read<T: Element>(from: &[T], to: &mut [f32]) {
-    from.iter().zip(to).for_each(|(from, to)| *to = from.to_f32());
-}
-
-/// True if all numbers written are finite.
-fn write<T: Element>(from: &[f32], to: &mut [T]) -> bool {
-    from.iter().zip(to).fold(true, |finite, (from, to)| {
-        *to = T::from_f32(*from);
-        finite & to.to_f32().is_finite()
-    })
+    /// Turns the keys of a layer, and multiplies its values by their norms.
+    #[inline(always)]
+    fn complete(&self, layer: usize, token: usize, norms: &[u8], row: &mut [f32]) {
+        let (keys, values) = self.parts(layer);
+        self.turn(layer, token, &mut row[keys], Way::Do);
+        let codes = &norms[(token * self.layers + layer) * self.norms..][..self.norms];
+        for (part, code) in row[values].chunks_exact_mut(self.norm_values()).zip(codes) {
+            let norm = norm_of(*code);
+            part.iter_mut().for_each(|x| *x *= norm);
+        }
+    }
 }
 
 #[cfg(test)]

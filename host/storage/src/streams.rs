@@ -36,26 +36,28 @@ pub(crate) fn bytes(values: usize, width: u8) -> usize {
     if values == 0 { 0 } else { values.div_ceil(BLOCK) * codec_of(width).block_bytes() + CRC }
 }
 
-/// The indices of a token's coefficients in the stream of a width. A run has `run` coefficients.
-pub(crate) fn members(widths: &[u8], run: usize, width: u8) -> Vec<usize> {
-    let runs = widths.iter().enumerate().filter(|(_, own)| **own == width);
-    runs.flat_map(|(i, _)| i * run..(i + 1) * run).collect()
+/// The runs of a width.
+pub(crate) fn runs(widths: &[u8], width: u8) -> Vec<usize> {
+    (0..).zip(widths).filter(|(_, own)| **own == width).map(|(run, _)| run).collect()
 }
 
-/// Writes a stream of the coefficients `[tokens, stride]`. [`bytes`] gives the length of `out`.
+/// Writes a stream of runs, each of `run` coefficients, from the coefficients `[tokens, stride]`. [`bytes`]
+/// gives the length of `out`.
 ///
 /// # Errors
 /// Coefficients too large for a block, as a message.
 pub(crate) fn encode(
     level: Level,
     width: u8,
-    members: &[usize],
+    (runs, run): (&[usize], usize),
     coefficients: &[f32],
     stride: usize,
     out: &mut [u8],
 ) -> Result<(), String> {
-    let rows = coefficients.chunks_exact(stride);
-    let mut values: Vec<f32> = rows.flat_map(|row| members.iter().map(|&i| row[i])).collect();
+    let mut values = Vec::with_capacity(out.len() / codec_of(width).block_bytes() * BLOCK);
+    for row in coefficients.chunks_exact(stride) {
+        runs.iter().for_each(|i| values.extend_from_slice(&row[i * run..][..run]));
+    }
     values.resize(values.len().next_multiple_of(BLOCK), 0.0);
     let (blocks, crc) = out.split_at_mut(out.len() - CRC);
     codec::encode(level, codec_of(width), &values, blocks)
@@ -64,18 +66,11 @@ pub(crate) fn encode(
     Ok(())
 }
 
-/// Reads a stream into the coefficients of its members.
+/// Reads the coefficients of a stream, token after token, and the zeros behind them.
 ///
 /// # Errors
 /// A damaged stream, as a message.
-pub(crate) fn decode(
-    level: Level,
-    width: u8,
-    members: &[usize],
-    stream: &[u8],
-    coefficients: &mut [f32],
-    stride: usize,
-) -> Result<(), String> {
+pub(crate) fn decode(level: Level, width: u8, stream: &[u8]) -> Result<Vec<f32>, String> {
     let (blocks, crc) = stream.split_at(stream.len() - CRC);
     if crc32fast::hash(blocks).to_le_bytes() != crc {
         return Err(format!("damaged stream of {width} bits (CRC-32 does not match)"));
@@ -84,8 +79,5 @@ pub(crate) fn decode(
     let mut values = vec![0.0; blocks.len() / codec.block_bytes() * BLOCK];
     codec::decode(level, codec, blocks, &mut values)
         .map_err(|error| format!("stream of {width} bits: {error}"))?;
-    for (row, values) in coefficients.chunks_exact_mut(stride).zip(values.chunks_exact(members.len())) {
-        members.iter().zip(values).for_each(|(&i, x)| row[i] = *x);
-    }
-    Ok(())
+    Ok(values)
 }

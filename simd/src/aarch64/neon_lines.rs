@@ -300,6 +300,12 @@ impl<const DOT: bool> Machine for Neon<DOT> {
     }
 
     neon!(
+        fn all(self, sum: i32) -> Sum {
+            [vdupq_n_s32(sum); 4]
+        }
+    );
+
+    neon!(
         fn add(self, a: Sum, b: Sum) -> Sum {
             [vaddq_s32(a[0], b[0]), vaddq_s32(a[1], b[1]), vaddq_s32(a[2], b[2]), vaddq_s32(a[3], b[3])]
         }
@@ -353,6 +359,13 @@ impl<const DOT: bool> Machine for Neon<DOT> {
         }
         out
     }
+
+    neon!(
+        fn floats(self, sums: [Sum; 2]) -> V {
+            let [[a, b, c, d], [e, f, g, h]] = sums;
+            V::from_registers(each8([a, b, c, d, e, f, g, h], |sum| vcvtq_f32_s32(sum)))
+        }
+    );
 
     neon!(
         fn widen16(self, halves: &[u16; 16]) -> [f32; 16] {

@@ -303,6 +303,11 @@ impl<const VNNI: bool> Machine for Avx2<VNNI> {
     }
 
     #[inline(always)]
+    fn all(self, sum: i32) -> [__m256i; 2] {
+        [avx2!(_mm256_set1_epi32(sum)); 2]
+    }
+
+    #[inline(always)]
     fn add(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
         avx2!([_mm256_add_epi32(a[0], b[0]), _mm256_add_epi32(a[1], b[1])])
     }
@@ -384,6 +389,16 @@ impl<const VNNI: bool> Machine for Avx2<VNNI> {
             _mm256_storeu_si256(p.add(1), sum[1]);
         });
         out
+    }
+
+    #[inline(always)]
+    fn floats(self, [[a, b], [c, d]]: [[__m256i; 2]; 2]) -> V {
+        avx2!(V::from_registers([
+            _mm256_cvtepi32_ps(a),
+            _mm256_cvtepi32_ps(b),
+            _mm256_cvtepi32_ps(c),
+            _mm256_cvtepi32_ps(d)
+        ]))
     }
 
     #[inline(always)]

@@ -205,6 +205,12 @@ impl Machine for Avx512 {
     }
 
     avx512!(
+        fn all(self, sum: i32) -> __m512i {
+            _mm512_set1_epi32(sum)
+        }
+    );
+
+    avx512!(
         fn add(self, a: __m512i, b: __m512i) -> __m512i {
             _mm512_add_epi32(a, b)
         }
@@ -249,6 +255,12 @@ impl Machine for Avx512 {
     fn lanes(self, sum: __m512i) -> [i32; 16] {
         cast(sum)
     }
+
+    avx512!(
+        fn floats(self, sums: [__m512i; 2]) -> V {
+            V::from_registers([_mm512_cvtepi32_ps(sums[0]), _mm512_cvtepi32_ps(sums[1])])
+        }
+    );
 
     avx512!(
         fn widen16(self, halves: &[u16; 16]) -> [f32; 16] {

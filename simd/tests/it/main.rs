@@ -10,4 +10,5 @@ mod common;
 mod laws;
 mod pages;
 mod parity;
+mod products;
 mod rows;

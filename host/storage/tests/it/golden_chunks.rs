@@ -1,4 +1,4 @@
-//! Stored bytes do not change: a chunk without a basis to the bit, one in a basis, and the basis.
+//! Stored bytes do not change: those of a chunk without a basis, of one in a basis, and of the basis.
 //!
 //! `cargo test --workspace --test it golden_chunks:: -- --ignored` writes the files anew, which is a new
 //! version of the format.
@@ -70,10 +70,7 @@ fn in_a_basis_the_chunk_decodes_as_it_did() {
     let basis = Basis::load(&path("basis.tqb")).unwrap();
     assert_eq!(basis.to_bytes(), read("basis.tqb"));
     assert_near(&decode(Some(basis.clone()), &read("based.tqc")), "based.f32");
-    // The order of sums of products depends on the machine, and may move a code at a boundary.
-    let again = encode(Some(basis));
-    assert_eq!(again.len(), read("based.tqc").len());
-    assert_eq!(again[..92], read("based.tqc")[..92]);
+    assert!(encode(Some(basis)) == read("based.tqc"), "bytes of a chunk in a basis changed");
 }
 
 fn assert_near(got: &[f32], name: &str) {
@@ -90,7 +87,8 @@ fn write_the_files() {
     let mut learner = Learner::new(shape(), Join::Joint).unwrap();
     let (k, v) = (numbers(LAYERS * 200 * WIDTH, 3), numbers(LAYERS * 200 * WIDTH, 4));
     learner.learn(&k, &v, 0).unwrap();
-    let basis = learner.freeze("golden").unwrap();
+    // A basis that is there stays: one that is learned again may differ in signs.
+    let basis = Basis::load(&path("basis.tqb")).unwrap_or_else(|_| learner.freeze("golden").unwrap());
     let write = |name: &str, bytes: &[u8]| std::fs::write(path(name), bytes).unwrap();
     let floats = |x: Vec<f32>| x.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
     write("basis.tqb", &basis.to_bytes());
