@@ -338,8 +338,8 @@ impl StorageCodec {
 mod tests {
     use super::*;
     use crate::learn::Learner;
-    use crate::{Pairs, Rope};
     use crate::shape::Join;
+    use crate::{Pairs, Rope};
 
     #[test]
     fn every_level_gives_the_same_bytes_and_numbers() -> Result<(), StorageError> {
