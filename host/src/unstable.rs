@@ -18,6 +18,7 @@ pub mod file {
 /// The blocks of a cache, the options of a spec as rows, and constants.
 pub mod cache {
     pub use crate::cache::blocks::Encoded;
+    pub use crate::cache::map::map_bytes;
     pub use crate::cache::snapshot::MAGIC as SNAPSHOT_MAGIC;
     pub use crate::cache::spec::{KeyMap, MEAN_TOKENS};
     pub use crate::cache::text::{COMMON_CODECS, OPTIONS, Part, SpecOption};

@@ -15,6 +15,7 @@ pub(crate) use source::PlanSource;
 pub(crate) use stored::StorageTier;
 
 use tqkv::cache::{CacheSpec, PAGE_TOKENS};
+use tqkv::unstable::cache::{KeyMap, map_bytes};
 use tqkv_core::fixed::INTEGER_CODECS;
 use tqkv_core::{CodecId, KvShape};
 use tqkv_model::ModelError;
@@ -68,6 +69,8 @@ pub struct Life {
     pub kept: Uncompressed,
     /// Age in tokens from which pages have other codecs, and those codecs; in ascending order.
     pub tiers: Vec<(u64, KvCodecs)>,
+    /// The map of keys.
+    pub key_map: KeyMap,
 }
 
 impl Life {
@@ -226,7 +229,22 @@ impl CacheShape {
             let before = std::mem::replace(&mut page, self.page_bytes(codecs)?);
             savings.push((after, before.saturating_sub(page) as u128));
         }
-        Ok(self.growth(warm_page, savings, life.kept))
+        let of_tokens = self.growth(warm_page, savings, life.kept);
+        let of_maps = self.map_growth(life);
+        Ok(move |tokens: u64| of_tokens(tokens).saturating_add(of_maps(tokens)))
+    }
+
+    /// Bytes of the maps of keys, multiplied by the tokens per page.
+    fn map_growth(&self, life: &Life) -> impl Fn(u64) -> u128 + use<> {
+        let has_map = life.codecs.k.is_rotated() && !self.is_latent();
+        let kind = if has_map { life.key_map } else { KeyMap::Off };
+        let (dim, heads) = (self.head_dim, self.num_layers as u128 * self.num_kv_heads as u128);
+        let raw = life.kept.sinks.saturating_add(life.kept.hot);
+        move |tokens: u64| {
+            let pages = tokens.saturating_sub(raw).div_ceil(PAGE_TOKENS as u64);
+            let bytes = map_bytes(kind, dim, usize::try_from(pages).unwrap_or(usize::MAX));
+            (bytes as u128 * PAGE_TOKENS as u128).saturating_mul(heads)
+        }
     }
 
     /// The same for pages of `warm_page` bytes, which shrink as they move to tiers.

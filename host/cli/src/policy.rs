@@ -187,7 +187,7 @@ impl Policy {
             Cold::Demote { key, value } => Some((*after as u64, KvCodecs { k: key, v: value })),
             Cold::Spill(_) => None,
         };
-        let CacheSpec { hot, sinks, cold, layers, sliding_window, .. } = self.settings();
+        let CacheSpec { hot, sinks, cold, layers, sliding_window, key_map, .. } = self.settings();
         let kept = Uncompressed { sinks: sinks as u64, hot: hot as u64 };
         let codecs =
             self.name.kv.own().ok_or_else(|| CliError::not_stored("plan", self.name.kv).to_string())?;
@@ -199,7 +199,7 @@ impl Policy {
                 self.name
             )
         })?;
-        Ok(Life { codecs, kept, tiers })
+        Ok(Life { codecs, kept, tiers, key_map })
     }
 
     /// Returns true if the pair alone decides how every token behind the window is stored.

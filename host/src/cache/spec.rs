@@ -538,7 +538,7 @@ impl CacheSpec {
         } else if key.rotates_quarters() && self.position_dim > 0 {
             format!("{} is not valid for latent vectors: {one_width}", key.name())
         } else if key.rotates_quarters() && self.key_map == KeyMap::Off {
-            format!("{} is not valid for keys without a map: expected map=pairs", key.name())
+            format!("{} is not valid for keys without a map: expected map=pairs or map=full", key.name())
         } else {
             return Ok(());
         };

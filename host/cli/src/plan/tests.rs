@@ -10,7 +10,7 @@ fn codecs(text: &str) -> KvCodecs {
 }
 
 fn life(text: &str, kept: Uncompressed) -> Life {
-    Life { codecs: codecs(text), kept, tiers: Vec::new() }
+    Life { codecs: codecs(text), kept, tiers: Vec::new(), key_map: KeyMap::Off }
 }
 
 #[test]
@@ -241,12 +241,33 @@ fn kinds(whole: bool) -> Vec<Kind> {
     all
 }
 
+#[test]
+fn maps_of_keys_are_counted() {
+    let shape = CacheShape::new(2, 3, 64);
+    let kept = Uncompressed { sinks: 4, hot: 64 };
+    let planned = |key_map, tokens| {
+        let life = Life { key_map, ..life("t2", kept) };
+        shape.bytes(&life, tokens).unwrap()
+    };
+    let heads = 2 * 3;
+    let (few, many) = (68 + 128, 68 + 16 * 128 + 1);
+    for key_map in [KeyMap::Pairs, KeyMap::Full] {
+        assert_eq!(planned(key_map, 68), planned(KeyMap::Off, 68), "no token is encoded");
+    }
+    let added = |key_map, tokens| planned(key_map, tokens) - planned(KeyMap::Off, tokens);
+    assert_eq!(added(KeyMap::Pairs, few), added(KeyMap::Pairs, many), "one map serves all positions");
+    // Each of the two further ranges of positions has an inverse, of f16.
+    let ranges = added(KeyMap::Full, many) - added(KeyMap::Full, few);
+    assert!(ranges >= heads * 2 * 2 * 64 * 64 && ranges < heads * 2 * 3 * 64 * 64, "{ranges}");
+}
+
 /// Bytes that a cache of a kind holds, over the planned ones.
 fn held_over_planned(Kind { shape, codec, tokens, .. }: &Kind) -> f64 {
     use tqkv::cache::{Centring, LayerKind};
     use tqkv_core::{Effort, Options};
     let kept = Uncompressed { sinks: 4, hot: 64 };
-    let life = Life { codecs: KvCodecs { k: *codec, v: *codec }, kept, tiers: Vec::new() };
+    let life =
+        Life { codecs: KvCodecs { k: *codec, v: *codec }, kept, tiers: Vec::new(), key_map: KeyMap::Off };
     let options = Options::DEFAULT.effort(Effort::Fast);
     let mut spec = shape.spec().codecs(*codec, *codec).options(options).centring(Centring::Off);
     if let Some(window) = &shape.windowed {

@@ -28,6 +28,18 @@ pub(super) use order::Order;
 pub(super) use pairs::Pairs;
 pub(super) use ranges::{Map, Maps};
 
+use super::spec::KeyMap;
+
+/// Upper bound of the bytes of the maps of one KV head, for keys in this number of pages.
+pub fn map_bytes(kind: KeyMap, head_dim: usize, pages: usize) -> usize {
+    let Some(last) = pages.checked_sub(1) else { return 0 };
+    match kind {
+        KeyMap::Off => 0,
+        KeyMap::Pairs => Pairs::bytes(head_dim) + Order::bytes(head_dim),
+        KeyMap::Full => Maps::default().growth(head_dim, last),
+    }
+}
+
 #[cfg(test)]
 mod noise;
 #[cfg(test)]

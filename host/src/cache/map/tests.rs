@@ -275,8 +275,8 @@ fn codes_of_quarters_need_a_map_of_their_keys() {
         |spec: CacheSpec| KvCache::new(spec).err().map(|error| error.to_string()).unwrap_or_default();
     let layers = |policy: &str| CacheSpec::new(4, HEADS, 1, DIM).with(policy).unwrap();
     for (policy, why) in [
-        ("m2,t2", "m2 is not valid for keys without a map: expected map=pairs"),
-        ("t2 last:m3,t3", "m3 is not valid for keys without a map: expected map=pairs"),
+        ("m2,t2", "m2 is not valid for keys without a map: expected map=pairs or map=full"),
+        ("t2 last:m3,t3", "m3 is not valid for keys without a map: expected map=pairs or map=full"),
         ("m2 map=pairs", "m2 is not valid for values: expected a codec of one width, such as t2"),
         ("t2 last:t3,m3 map=pairs", "m3 is not valid for values: expected a codec of one width, such as t2"),
         ("m2,t2 map=pairs tier=128:t1", "m2 pages cannot go cold as t1"),

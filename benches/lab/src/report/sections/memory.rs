@@ -1,5 +1,6 @@
 //! Memory against context for well-known models, and the longest context for a budget.
 
+use tqkv::unstable::cache::KeyMap;
 use tqkv_cli::error::CliError;
 use tqkv_cli::output::grouped;
 use tqkv_cli::plan::{CacheShape, Life, PlanError, Uncompressed};
@@ -21,7 +22,7 @@ pub(super) fn sections(wanted: &Wanted<'_>) -> Result<Vec<Section>, CliError> {
 
 fn life(name: &str) -> Result<Life, CliError> {
     let codecs: KvCodecs = name.parse().map_err(CliError::failure)?;
-    Ok(Life { codecs, kept: Uncompressed { sinks: 4, hot: 64 }, tiers: Vec::new() })
+    Ok(Life { codecs, kept: Uncompressed { sinks: 4, hot: 64 }, tiers: Vec::new(), key_map: KeyMap::Off })
 }
 
 fn contexts() -> Result<Result<Section, CliError>, PlanError> {
