@@ -35,7 +35,7 @@ mod format;
 mod head;
 mod layer;
 mod many;
-mod map;
+pub(crate) mod map;
 mod means;
 mod meter;
 mod page;
