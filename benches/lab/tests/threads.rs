@@ -32,6 +32,8 @@ fn threads_that_cannot_be_had_are_done_without() {
         .args(["-c", "ulimit -v 600000; exec \"$0\" \"$@\"", PROGRAM])
         .args(STATS)
         .env("RAYON_NUM_THREADS", "250")
+        // Each arena of glibc takes up to 128 MiB of it, and then a thread has no memory for its first word.
+        .env("MALLOC_ARENA_MAX", "1")
         .output()
         .unwrap();
     let note = String::from_utf8(output.stderr).unwrap();
