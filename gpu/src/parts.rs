@@ -210,7 +210,7 @@ mod tests {
         ends.into_iter().map(|Reverse(end)| end).max().unwrap()
     }
 
-    /// The figures are those of MEASURED.md, M35.
+    /// The figures are those of MEASURED.md, M34.
     #[test]
     fn the_last_warp_ends_soon_after_the_others() {
         let one_long = |tokens| [&[1024; 63][..], &[tokens]].concat();
