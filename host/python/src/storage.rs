@@ -70,7 +70,7 @@ fn shape(
 ) -> Result<Shape, Failure> {
     let rope = match kind {
         "none" => Rope::none(),
-        kind => Rope::new(0, kind.parse::<Pairs>()?, frequencies),
+        kind => Rope::new(0, kind.parse::<Pairs>().map_err(StorageError::from)?, frequencies),
     };
     Ok(Shape::new(layers, heads, head_dim, value_dim, rope)?)
 }
