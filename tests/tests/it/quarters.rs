@@ -61,10 +61,11 @@ fn any_bytes_decode_as_the_specification_says() {
     }
 }
 
-/// The relative squared error of each quarter, in the rotated domain.
-fn errors(codec: &AnyCodec, count: usize) -> [f64; 4] {
+/// The sums of a term over the coordinates of each quarter, over those of y^2. The term is of y and its level,
+/// in the rotated domain.
+fn shares(codec: &AnyCodec, count: usize, term: fn(f64, f64) -> f64) -> [f64; 4] {
     let (dim, mut source) = (codec.dim(), Gaussian::new(5));
-    let (mut error, mut energy) = ([0.0; 4], [0.0; 4]);
+    let (mut sums, mut energy) = ([0.0; 4], [0.0; 4]);
     let (mut block, mut y, mut levels) = (vec![0; codec.block_bytes()], vec![0.0; dim], vec![0.0; dim]);
     for _ in 0..count {
         let x = source.vector(dim);
@@ -73,11 +74,21 @@ fn errors(codec: &AnyCodec, count: usize) -> [f64; 4] {
         codec.decode_rotated(&block, &mut levels);
         for (i, (y, level)) in y.iter().zip(&levels).enumerate() {
             let y = f64::from(*y) * dim as f64;
-            error[4 * i / dim] += (y - f64::from(*level)).powi(2);
+            sums[4 * i / dim] += term(y, f64::from(*level));
             energy[4 * i / dim] += y * y;
         }
     }
-    core::array::from_fn(|g| error[g] / energy[g])
+    core::array::from_fn(|g| sums[g] / energy[g])
+}
+
+/// The relative squared error of each quarter.
+fn errors(codec: &AnyCodec, count: usize) -> [f64; 4] {
+    shares(codec, count, |y, level| (y - level).powi(2))
+}
+
+/// The sums x^ y / y^2 of each quarter.
+fn slopes(codec: &AnyCodec, count: usize) -> [f64; 4] {
+    shares(codec, count, |y, level| y * level)
 }
 
 #[test]
@@ -90,25 +101,6 @@ fn each_quarter_has_the_error_of_its_width() {
             assert!(found[g] < limit[width], "{} quarter {g}: {}", id.name(), found[g]);
         }
     }
-}
-
-/// The sums x^ y / y^2 of each quarter, in the rotated domain.
-fn slopes(codec: &AnyCodec, count: usize) -> [f64; 4] {
-    let (dim, mut source) = (codec.dim(), Gaussian::new(6));
-    let (mut product, mut energy) = ([0.0; 4], [0.0; 4]);
-    let (mut block, mut y, mut levels) = (vec![0; codec.block_bytes()], vec![0.0; dim], vec![0.0; dim]);
-    for _ in 0..count {
-        let x = source.vector(dim);
-        codec.encode(&x, &mut block).expect("finite");
-        codec.rotate_query(&x, &mut y);
-        codec.decode_rotated(&block, &mut levels);
-        for (i, (y, level)) in y.iter().zip(&levels).enumerate() {
-            let y = f64::from(*y) * dim as f64;
-            product[4 * i / dim] += y * f64::from(*level);
-            energy[4 * i / dim] += y * y;
-        }
-    }
-    core::array::from_fn(|g| product[g] / energy[g])
 }
 
 #[test]
