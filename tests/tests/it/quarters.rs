@@ -61,8 +61,8 @@ fn any_bytes_decode_as_the_specification_says() {
     }
 }
 
-/// The sums of a term over the coordinates of each quarter, over those of y^2. The term is of y and its level,
-/// in the rotated domain.
+/// The sums of a term over the coordinates of each quarter, over those of y^2. The term is of y and its
+/// level, in the rotated domain.
 fn shares(codec: &AnyCodec, count: usize, term: fn(f64, f64) -> f64) -> [f64; 4] {
     let (dim, mut source) = (codec.dim(), Gaussian::new(5));
     let (mut sums, mut energy) = ([0.0; 4], [0.0; 4]);
