@@ -58,6 +58,11 @@ impl CliError {
         Self { is_silent: true, ..Self::new("", INTERRUPTED) }
     }
 
+    /// A failure whose reasons stand in the output of the command.
+    pub(crate) fn said() -> Self {
+        Self { is_silent: true, ..Self::new("", FAILURE) }
+    }
+
     fn new(message: impl fmt::Display, code: u8) -> Self {
         // Some libraries write messages of several lines.
         let message = message.to_string();

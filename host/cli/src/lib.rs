@@ -16,6 +16,7 @@ pub mod cache_args;
 pub mod command;
 pub mod device;
 mod door;
+mod environment;
 pub mod error;
 mod help;
 pub mod input;

@@ -8,7 +8,7 @@ use clap::builder::RangedU64ValueParser;
 
 use crate::error::CliError;
 use crate::output::{self, Output};
-use crate::{help, signals, threads};
+use crate::{environment, help, signals, threads};
 
 /// Options of all commands.
 #[derive(Clone, Copy, Debug, clap::Args)]
@@ -82,6 +82,9 @@ pub fn run<P: Program>(words: impl IntoIterator<Item = OsString>) -> u8 {
     signals::watch();
     let CommonArgs { json, threads } = program.common();
     let mut out = Output::new(json);
+    if let Err(error) = environment::check() {
+        return report(&error);
+    }
     match threads::with_threads(threads, || program.run(&mut out)) {
         Ok(()) => 0,
         Err(error) => report(&error),

@@ -35,7 +35,7 @@ pub(crate) struct Args {
 }
 
 /// Binaries to look for in a folder, the preferred one first.
-const BINARIES: [&str; 2] = ["llama-server", "llama-cli"];
+pub(super) const BINARIES: [&str; 2] = ["llama-server", "llama-cli"];
 
 /// The README of the library explains `-ngl` and `-fa`.
 const ARGUMENTS: [&str; 4] = ["-ngl", "99", "-fa", "on"];
@@ -57,8 +57,7 @@ struct Report {
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let library = library(args.library.as_deref())?;
     let binary = args.llama.as_deref().map(binary).transpose()?;
-    let mut environment = BTreeMap::from([("GGML_BACKEND_PATH", library.display().to_string())]);
-    environment.extend(args.policy.clone().map(|policy| ("TQKV_KV", policy)));
+    let environment = environment(&library, args.policy.clone());
     let device = binary.as_deref().map(|binary| device(binary, &environment)).transpose()?;
     let program = binary.map_or(BINARIES[0].to_owned(), |binary| binary.display().to_string());
     let model = args.model.display().to_string();
@@ -81,8 +80,15 @@ fn human(report: &Report) -> String {
     format!("{}\n\n{device}\n{}", report.command, report.fit)
 }
 
+/// Variables that make llama.cpp load the library, with a policy if one is given.
+pub(super) fn environment(library: &Path, policy: Option<String>) -> BTreeMap<&'static str, String> {
+    let mut environment = BTreeMap::from([("GGML_BACKEND_PATH", library.display().to_string())]);
+    environment.extend(policy.map(|policy| ("TQKV_KV", policy)));
+    environment
+}
+
 /// The absolute path of the library.
-fn library(given: Option<&Path>) -> Result<PathBuf, CliError> {
+pub(super) fn library(given: Option<&Path>) -> Result<PathBuf, CliError> {
     let name = format!("{}ggml_tqkv{}", env::consts::DLL_PREFIX, env::consts::DLL_SUFFIX);
     let path = match given {
         Some(path) if path.is_dir() => path.join(name),
@@ -98,7 +104,7 @@ fn library(given: Option<&Path>) -> Result<PathBuf, CliError> {
 }
 
 /// The absolute path of the binary: the given file, or the one found in the given folder.
-fn binary(given: &Path) -> Result<PathBuf, CliError> {
+pub(super) fn binary(given: &Path) -> Result<PathBuf, CliError> {
     let path = if given.is_dir() {
         let named = BINARIES.map(|name| given.join(format!("{name}{}", env::consts::EXE_SUFFIX)));
         let found = named.into_iter().find(|path| path.is_file());
@@ -111,7 +117,10 @@ fn binary(given: &Path) -> Result<PathBuf, CliError> {
 }
 
 /// The line that a binary prints for our device.
-fn device(binary: &Path, environment: &BTreeMap<&'static str, String>) -> Result<String, CliError> {
+pub(super) fn device(
+    binary: &Path,
+    environment: &BTreeMap<&'static str, String>,
+) -> Result<String, CliError> {
     let mut command = Command::new(binary);
     command.arg("--list-devices").envs(environment).env("TQKV_LOG", "1").stdin(Stdio::null());
     let done = command.output().map_err(|error| CliError::io(binary, &error))?;

@@ -8,6 +8,7 @@ mod decode;
 pub mod demo;
 pub mod demo_speed;
 mod demo_text;
+mod doctor;
 mod encode;
 pub mod eval;
 mod eval_scores;
@@ -53,6 +54,7 @@ pub(crate) enum Command {
     Export(export::Args),
     Llama(llama::Args),
     Bench(bench::Args),
+    Doctor(doctor::Args),
     #[cfg(feature = "cuda")]
     GpuCheck(gpu_check::Args),
     Completions(completions::Args),
@@ -97,6 +99,7 @@ impl Command {
             Self::Export(args) => export::run(args, out),
             Self::Llama(args) => llama::run(args, out),
             Self::Bench(args) => bench::run(args, out),
+            Self::Doctor(args) => doctor::run(args, out),
             #[cfg(feature = "cuda")]
             Self::GpuCheck(args) => gpu_check::run(args, out),
             Self::Completions(args) => completions::run::<P>(args, out),

@@ -2,6 +2,7 @@
 
 mod arrays;
 mod cli;
+mod doctor;
 mod door;
 mod figures;
 mod files;

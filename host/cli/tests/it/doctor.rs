@@ -1,0 +1,107 @@
+//! `tqkv doctor` beside programs that say what Python and builds of llama.cpp say.
+
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output};
+use tempfile::tempdir;
+
+use crate::PROGRAM;
+
+/// Runs the command without variables but `PATH`, which is `folder` alone, and `variables`.
+fn doctor(folder: &Path, args: &[&str], variables: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(PROGRAM);
+    command.env_clear().env("PATH", folder).envs(variables.iter().copied());
+    command.current_dir(folder).arg("doctor").args(args).output().unwrap()
+}
+
+fn program(folder: &Path, name: &str, text: &str) {
+    let path = folder.join(name);
+    fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+fn report(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).expect("one JSON object")
+}
+
+#[test]
+fn a_machine_without_engines_is_well() {
+    let folder = tempdir().unwrap();
+    let output = doctor(folder.path(), &["--json"], &[]);
+    let report = report(&output);
+    assert!(output.status.success(), "{report}");
+    assert_eq!(report["levels"][0], "portable");
+    assert!(report["levels"].as_array().unwrap().contains(&report["level"]), "{report}");
+    assert!(
+        report["processors"].as_u64() >= Some(1) && report["python"].is_null() && report["llama"].is_null()
+    );
+    let text = String::from_utf8(doctor(folder.path(), &[], &[]).stdout).unwrap();
+    assert!(text.ends_with("\nNothing is wrong.\n") && text.lines().all(|line| line.len() <= 100), "{text}");
+}
+
+#[test]
+fn what_is_wrong_is_said_and_fails() {
+    let folder = tempdir().unwrap();
+    let folder = folder.path();
+    let packages = r#"[{"name": "transformers", "version": "5.20.0", "door": "tqkv.transformers", "fault": null},
+        {"name": "vllm", "version": "0.1", "door": "tqkv.vllm", "fault": "ImportError: too old"}]"#;
+    let said = format!("{{\"version\": \"3.9\", \"packages\": {packages}}}").replace('\n', " ");
+    program(folder, "python3", &format!("echo noise; echo '{said}'"));
+    program(folder, "llama-cli", "exit 0");
+    let variables = [("TQKV_LEVEL", "avx9"), ("TQKV_COLOUR", "red")];
+    let output = doctor(folder, &["--json"], &variables);
+    let report = report(&output);
+    assert_eq!(output.status.code(), Some(1), "{report}");
+    assert!(report["level"].is_null() && report["python"]["packages"][0]["fault"].is_null(), "{report}");
+    assert!(report["llama"]["binary"].as_str().unwrap().ends_with("/llama-cli"), "{report}");
+    let faults: Vec<_> =
+        report["faults"].as_array().unwrap().iter().map(|fault| fault.as_str().unwrap()).collect();
+    for (fault, expected) in faults.iter().zip([
+        "TQKV_LEVEL: unknown level: accepted are portable",
+        "nothing reads the variable TQKV_COLOUR: expected TQKV_LEVEL (",
+        "import tqkv.vllm beside vllm 0.1: ImportError: too old",
+    ]) {
+        assert!(fault.starts_with(expected), "{fault}");
+    }
+    assert_eq!(faults.len(), 3, "{faults:?}");
+    let text = String::from_utf8(doctor(folder, &[], &variables).stdout).unwrap();
+    for line in
+        ["vllm 0.1: its door does not load", "transformers 5.20.0: tqkv.transformers", "wrong: TQKV_LEVEL"]
+    {
+        assert!(text.contains(line), "{text}");
+    }
+}
+
+#[test]
+fn a_program_that_is_no_python_is_refused() {
+    let folder = tempdir().unwrap();
+    program(folder.path(), "strange", "echo 'Python 2.7'; echo 'no module json' >&2");
+    let output = doctor(folder.path(), &["--python", "./strange"], &[]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains("./strange is not a Python 3: no module json"), "{error}");
+}
+
+/// The script itself, where there is a Python.
+#[test]
+fn the_python_of_this_machine_answers() {
+    let folder = tempdir().unwrap();
+    let mut command = Command::new(PROGRAM);
+    let python = Command::new("python3").arg("--version").output();
+    if python.is_ok_and(|output| output.status.success()) {
+        let report = report(&command.current_dir(folder.path()).args(["doctor", "--json"]).output().unwrap());
+        assert!(report["python"]["version"].as_str().unwrap().starts_with("3."), "{report}");
+    }
+}
+
+#[test]
+fn a_misspelt_variable_is_refused_by_every_command() {
+    let folder = tempdir().unwrap();
+    let mut command = Command::new(PROGRAM);
+    let output = command.current_dir(folder.path()).arg("codecs").env("TQKV_LEVLE", "avx2").output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains("the variable TQKV_LEVLE is not valid: expected TQKV_LEVEL"), "{error}");
+}
