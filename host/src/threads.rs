@@ -56,7 +56,12 @@ pub fn running() -> Result<usize, CacheError> {
 fn start_pool(threads: usize) -> Result<(), CacheError> {
     static REFUSED: OnceLock<Option<String>> = OnceLock::new();
     let refused = REFUSED.get_or_init(|| {
-        let error = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global().err()?;
+        let mut pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+        // WebAssembly has no threads: the calling thread does all work.
+        if cfg!(target_family = "wasm") {
+            pool = pool.num_threads(1).use_current_thread();
+        }
+        let error = pool.build_global().err()?;
         // An error without a source means that the pool had started before.
         error.source().map(ToString::to_string)
     });

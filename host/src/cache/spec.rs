@@ -34,8 +34,8 @@ pub const MEAN_TOKENS: usize = 64;
 /// Limit on the KV heads of all layers together.
 const MOST_HEADS: usize = 1 << 20;
 
-/// Limit on the tokens of sinks, windows and tiers: more than any memory holds.
-pub(super) const MOST_TOKENS: usize = 1 << 40;
+/// Limit on the tokens of sinks, windows and tiers, 2^40 on 64-bit machines: more than any memory holds.
+pub(super) const MOST_TOKENS: usize = 1 << (usize::BITS * 5 / 8);
 
 /// The treatment of pages whose tokens are old.
 #[derive(Clone, Debug, PartialEq, Eq)]

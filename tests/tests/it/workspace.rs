@@ -43,6 +43,7 @@ fn dependency_arrows_point_one_way() {
         ("tqkv-session", vec!["tqkv-core", "tqkv-simd"]),
         ("tqkv-reference", vec!["tqkv", "tqkv-core"]),
         ("tqkv-model", vec!["tqkv", "tqkv-core", "tqkv-lm", "tqkv-simd", "tqkv-storage"]),
+        ("tqkv-browser", vec!["tqkv", "tqkv-model"]),
         (
             "tqkv-cli",
             vec![

@@ -9,6 +9,7 @@ mod firmware;
 mod gpu_bundle;
 mod gpu_check;
 mod needs;
+mod page;
 mod ptx;
 mod real_model;
 mod sass;
@@ -34,6 +35,8 @@ enum Task {
     GpuBundle(gpu_bundle::Args),
     /// Check the GPU kernels on this machine's GPU, and measure them; exits 3 without one
     GpuCheck(gpu_check::Args),
+    /// Build the page for browsers: the shipped model over several caches, in one file
+    Page(page::Args),
     /// Build the GPU kernels, or compare them with the committed PTX, and audit them
     Ptx(ptx::Args),
     /// Measure caches on a published model, next to llama.cpp's caches; or check the runner on it
@@ -53,6 +56,7 @@ fn main() -> ExitCode {
         Task::GpuBundle(args) => when_ready("gpu-bundle", || gpu_bundle::run(&args)),
         // This task reports a missing GPU itself, with its own exit code.
         Task::GpuCheck(args) => gpu_check::run(&args),
+        Task::Page(args) => when_ready("page", || page::run(&args)),
         Task::Ptx(args) => when_ready("ptx", || ptx::run(&args)),
         Task::RealModel(args) => when_ready("real-model", || real_model::run(&args)),
         Task::TrellisSearch(args) => {

@@ -7,8 +7,9 @@ use crate::error::CacheError;
 use crate::rope::{Pairs, Rope};
 use tqkv_core::{CodecId, Effort, KvShape, Options, ScaleMode};
 
-/// Limit on a count in a spec. It is larger than any real count, and far from overflow.
-const MOST: usize = 1 << 48;
+/// Limit on a count in a spec, 2^48 on 64-bit machines. It is larger than any real count, and far from
+/// overflow.
+const MOST: usize = 1 << (usize::BITS * 3 / 4);
 
 /// Limit on the KV heads of all layers. No model has as many, and empty ones take few megabytes.
 const MOST_HEADS: usize = 1 << 16;
