@@ -11,26 +11,29 @@ use core::fmt;
 use tqkv_core::unstable::machine::Memory;
 
 /// Every level except the portable one, slowest first within an architecture. A row holds the name, the name
-/// in `TQKV_LEVEL`, the architecture and the token. Calls the macro `$with` with `$given` and the rows.
+/// in `TQKV_LEVEL`, the condition for it to be compiled, and the token. Calls the macro `$with` with `$given`
+/// and the rows.
 macro_rules! for_each_level {
     ([$($with:tt)*] $given:tt) => {
         $($with)*! { $given
             /// AVX2, FMA, F16C, BMI: x86-64-v3.
-            Avx2 = "avx2", "x86_64", crate::x86::avx2::Avx2<false>;
+            Avx2 = "avx2", target_arch = "x86_64", crate::x86::avx2::Avx2<false>;
             /// AVX2 with AVX-VNNI: Alder Lake and later, Zen 5.
-            AvxVnni = "avxvnni", "x86_64", crate::x86::avx2::Avx2<true>;
+            AvxVnni = "avxvnni", target_arch = "x86_64", crate::x86::avx2::Avx2<true>;
             /// AVX-512 with VBMI and VNNI: Ice Lake, Zen 4 and later.
-            Avx512 = "avx512", "x86_64", crate::x86::avx512::Avx512;
+            Avx512 = "avx512", target_arch = "x86_64", crate::x86::avx512::Avx512;
             /// NEON: every AArch64 processor.
-            Neon = "neon", "aarch64", crate::aarch64::neon::Neon<false>;
+            Neon = "neon", target_arch = "aarch64", crate::aarch64::neon::Neon<false>;
             /// NEON with the dot product.
-            NeonDot = "neondot", "aarch64", crate::aarch64::neon::Neon<true>;
+            NeonDot = "neondot", target_arch = "aarch64", crate::aarch64::neon::Neon<true>;
+            /// Vectors of WebAssembly, if the build has them.
+            Simd128 = "simd128", all(target_arch = "wasm32", target_feature = "simd128"), crate::wasm::simd128::Simd128;
         }
     };
 }
 
 macro_rules! define_levels {
-    (() $($(#[$doc:meta])* $level:ident = $name:literal, $arch:literal, $token:ty;)*) => {
+    (() $($(#[$doc:meta])* $level:ident = $name:literal, $with_it:meta, $token:ty;)*) => {
         /// The name of a level, known on every machine.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum LevelName {
@@ -58,7 +61,7 @@ macro_rules! define_levels {
         pub enum Level {
             /// Plain Rust.
             Portable,
-            $($(#[$doc])* #[cfg(target_arch = $arch)] $level($token),)*
+            $($(#[$doc])* #[cfg($with_it)] $level($token),)*
         }
 
         impl Level {
@@ -66,7 +69,7 @@ macro_rules! define_levels {
             pub const fn name(self) -> LevelName {
                 match self {
                     Self::Portable => LevelName::Portable,
-                    $(#[cfg(target_arch = $arch)] Self::$level(_) => LevelName::$level,)*
+                    $(#[cfg($with_it)] Self::$level(_) => LevelName::$level,)*
                 }
             }
 
@@ -78,9 +81,9 @@ macro_rules! define_levels {
                 let level = match name {
                     LevelName::Portable => Some(Self::Portable),
                     $(
-                        #[cfg(all(target_arch = $arch, feature = "std"))]
+                        #[cfg(all($with_it, feature = "std"))]
                         LevelName::$level => <$token>::new().map(Self::$level),
-                        #[cfg(not(all(target_arch = $arch, feature = "std")))]
+                        #[cfg(not(all($with_it, feature = "std")))]
                         LevelName::$level => None,
                     )*
                 };
@@ -108,10 +111,10 @@ macro_rules! at_level {
 
 macro_rules! match_level {
     (($level:expr, $isa:ident => $fast:expr, $portable:expr)
-        $($(#[$doc:meta])* $name:ident = $text:literal, $arch:literal, $token:ty;)*) => {
+        $($(#[$doc:meta])* $name:ident = $text:literal, $with_it:meta, $token:ty;)*) => {
         match $level {
             $crate::level::Level::Portable => $portable,
-            $(#[cfg(target_arch = $arch)] $crate::level::Level::$name($isa) => $fast,)*
+            $(#[cfg($with_it)] $crate::level::Level::$name($isa) => $fast,)*
         }
     };
 }

@@ -1,4 +1,4 @@
-//! The tqkv codec and attention kernels on AVX2, AVX-VNNI, AVX-512 and NEON.
+//! The tqkv codec and attention kernels on AVX2, AVX-VNNI, AVX-512, NEON and in WebAssembly.
 //!
 //! The crate has two halves. [`codec`] runs the float algorithms of `tqkv-core` on wider registers: same
 //! source, same bits, entered once per batch of vectors. [`page`] holds the kernels that attend over a cache:
@@ -30,10 +30,16 @@ pub mod page;
 pub mod products;
 #[cfg(not(all(target_arch = "arm", target_os = "none")))]
 #[cfg_attr(
-    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    not(any(
+        target_arch = "x86_64",
+        target_arch = "aarch64",
+        all(target_arch = "wasm32", target_feature = "simd128")
+    )),
     expect(dead_code, unused_macros, unused_imports, reason = "other machines run the portable search")
 )]
 mod trellis;
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+mod wasm;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -45,5 +51,7 @@ pub use arm::Dsp;
 pub use arm::Helium;
 #[cfg(not(all(target_arch = "arm", target_os = "none")))]
 pub use level::{Level, LevelError, LevelName};
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+pub use wasm::simd128::Simd128;
 #[cfg(target_arch = "x86_64")]
 pub use x86::{avx2::Avx2, avx512::Avx512};

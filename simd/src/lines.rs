@@ -167,6 +167,7 @@ pub(crate) fn look_up_levels<I: Machine>(isa: I, indices: &mut [u8], levels: &[i
 
 /// The source of each byte of [`Machine::pair_bytes`] in 128 bits: below 16 it is in `even`, from 16 on in
 /// `odd`.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) const fn pair_index(half: usize) -> [u8; 16] {
     let (mut index, mut i) = ([0; 16], 0);
     while i < 16 {

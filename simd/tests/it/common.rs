@@ -107,7 +107,7 @@ macro_rules! for_each_level {
     ([$($then:tt)*] $given:tt) => {
         $($then)*! { $given
             avx2 Avx2 "x86_64", avxvnni AvxVnni "x86_64", avx512 Avx512 "x86_64",
-            neon Neon "aarch64", neondot NeonDot "aarch64"
+            neon Neon "aarch64", neondot NeonDot "aarch64", simd128 Simd128 "wasm32"
         }
     };
 }

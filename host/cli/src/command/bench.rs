@@ -48,7 +48,7 @@ pub struct KernelArgs {
     /// Head dims to measure.
     #[arg(long = "dim", value_name = "D", value_delimiter = ',', default_value = "128")]
     dims: Vec<usize>,
-    /// Instruction sets: portable, avx2, avxvnni, avx512, neon or neondot [default: the fastest of this
+    /// Instruction sets: portable, avx2, avxvnni, avx512, neon, neondot or simd128 [default: the fastest of this
     /// machine].
     #[arg(long = "level", value_name = "LEVEL", value_parser = level, value_delimiter = ',')]
     levels: Vec<Level>,
