@@ -48,8 +48,8 @@ pub struct KernelArgs {
     /// Head dims to measure.
     #[arg(long = "dim", value_name = "D", value_delimiter = ',', default_value = "128")]
     dims: Vec<usize>,
-    /// Instruction sets: portable, avx2, avxvnni, avx512, neon, neondot or simd128 [default: the fastest of this
-    /// machine].
+    /// Instruction sets: portable, avx2, avxvnni, avx512, neon, neondot or simd128 [default: the fastest of
+    /// this machine].
     #[arg(long = "level", value_name = "LEVEL", value_parser = level, value_delimiter = ',')]
     levels: Vec<Level>,
     /// Number of threads, each with its own data [default: 1]. Two or more are timed in wall-clock time.
