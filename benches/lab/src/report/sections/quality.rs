@@ -24,6 +24,22 @@ pub(super) fn by_family(rows: &[Row<'_>], look: Look, point: impl Fn(Row<'_>) ->
     all
 }
 
+/// Moves points far above the others to the upper edge, with their values as names. Otherwise one codec of
+/// 1 bit would press all others onto the axis.
+fn clip(series: &mut [Series]) {
+    let mut values: Vec<_> = series.iter().flat_map(|series| &series.points).map(|point| point.1).collect();
+    values.sort_by(f64::total_cmp);
+    let edge = 2.0 * values.get(values.len() * 3 / 4).copied().unwrap_or(0.0);
+    for series in series {
+        for (point, label) in series.points.iter_mut().zip(&mut series.labels) {
+            if edge > 0.0 && point.1 > edge {
+                *label = format!("{label}: {:.0} \u{2191}", point.1);
+                point.1 = edge;
+            }
+        }
+    }
+}
+
 pub(super) fn sections(wanted: &Wanted<'_>) -> Result<Vec<Section>, CliError> {
     let mut rows = wanted.codecs.rows("results");
     rows.sort_by(|a, b| b.number("cache_bytes_per_token").total_cmp(&a.number("cache_bytes_per_token")));
@@ -43,9 +59,10 @@ pub(super) fn sections(wanted: &Wanted<'_>) -> Result<Vec<Section>, CliError> {
         y: Axis { name: "KL to f16, nats", log: true, label: |kl| power(*kl) },
         series: &kl,
     };
-    let perplexity = by_family(&coded, Look::Points, |row| {
+    let mut perplexity = by_family(&coded, Look::Points, |row| {
         (row.number("cache_bytes_per_token"), 100.0 * (row.number("perplexity") / f16 - 1.0))
     });
+    clip(&mut perplexity);
     let perplexity = Chart {
         label: "Perplexity above that of f16, in percent, against bytes a token, every token coded"
             .to_owned(),
@@ -78,4 +95,25 @@ pub(super) fn sections(wanted: &Wanted<'_>) -> Result<Vec<Section>, CliError> {
         commands: vec![wanted.codecs.command.clone()],
         ..Section::default()
     }])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_codec_does_not_ruin_the_scale() {
+        let points = vec![(1.0, 0.5), (2.0, 1.0), (3.0, 2.0), (4.0, 900.0)];
+        let labels = ["a", "b", "c", "d"].map(str::to_owned).to_vec();
+        let mut series = [Series { name: String::new(), look: Look::Points, points, labels, colour: 0 }];
+        clip(&mut series);
+        assert_eq!(series[0].points[..3], [(1.0, 0.5), (2.0, 1.0), (3.0, 2.0)]);
+        // The third quarter of four values ends at the largest, so nothing is far above it.
+        assert_eq!(series[0].points[3].1, 900.0);
+        series[0].points.insert(0, (0.5, 0.25));
+        series[0].labels.insert(0, "e".to_owned());
+        clip(&mut series);
+        assert_eq!(series[0].points[4], (4.0, 4.0));
+        assert_eq!(series[0].labels[4], "d: 900 \u{2191}");
+    }
 }
