@@ -22,7 +22,7 @@ fn every_token_is_a_line_with_what_the_cache_holds() {
     let texts =
         |index: u64| lines.iter().filter(move |line| line["event"] == "text" && line["index"] == index);
     assert_eq!((texts(0).count(), texts(1).count()), (24, 24));
-    let last = texts(1).last().unwrap();
+    let last = texts(1).next_back().unwrap();
     // 4 layers with keys and values of one head of 128.
     assert_eq!(last["f16_bytes"].as_u64(), last["tokens"].as_u64().map(|tokens| tokens * 4 * 2 * 2 * 128));
     let text: String = texts(0).map(|line| line["piece"].as_str().unwrap()).collect();
