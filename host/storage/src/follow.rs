@@ -1,9 +1,10 @@
 //! A basis that follows its text.
 //!
 //! Each chunk tells what share of its energy is lost. More loss than usual means that the text has changed.
-//! The sums begin anew then, because a tenth of another text would cost more than it helps. After 1,024 tokens of the new text, and whenever these
-//! have doubled, a basis is made and tried on the next chunk, which it has not seen. It is the next
-//! generation if it lowers the error by a tenth.
+//! The sums begin anew then, because a tenth of another text would cost more than it helps.
+//!
+//! A basis is made after 1,024 tokens of the new text, and whenever these have doubled. It is tried on the
+//! next chunk, which it has not seen. It is the next generation if it lowers the error by a tenth.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use crate::shape::Join;
 const FIRST_TRIAL: u64 = 1024;
 /// Trials stop when a text has this many times as many tokens.
 const TRIALS: u64 = 64;
-/// What has passed counts as at most this many tokens.
+/// The tokens that have passed count as at most this many.
 const MEMORY: u64 = 1 << 16;
 /// A basis is the next generation if its error is below this share of the present one's.
 const PAYS: f64 = 0.9;
@@ -37,12 +38,12 @@ pub struct Encoded {
     pub basis: Option<Arc<Basis>>,
 }
 
-/// Encodes chunks, and learns from them. Where the text differs from what the basis was learned from, it makes
-/// a new basis: the next generation. Chunks name their basis, so older ones stay readable. See
+/// Encodes chunks, and learns from them. Where the text differs from what the basis was learned from, it
+/// makes a new basis: the next generation. Chunks name their basis, so older ones stay readable. See
 /// [`crate::Generations`].
 ///
-/// Cost: a product per layer for each chunk, and eigenvectors for each trial ([`Learner::freeze`]). A text has
-/// at most seven trials. Memory is that of a [`Learner`].
+/// Cost: a product per layer for each chunk, and eigenvectors for each trial ([`Learner::freeze`]). A text
+/// has at most seven trials. Memory is that of a [`Learner`].
 #[derive(Debug)]
 pub struct Follower {
     model: String,

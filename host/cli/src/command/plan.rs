@@ -101,8 +101,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", conflicts_with = "ram", value_parser = clap::value_parser!(u64).range(1..))]
     tokens: Option<u64>,
     /// Memory bandwidth of the GPU or CPU, such as 2TB/s: shows the time to read memory in a step of
-    /// generation. With --storage that of a disk, a network or a bus: shows the time to load the tokens. May be
-    /// repeated there.
+    /// generation.
+    ///
+    /// With --storage that of a disk, a network or a bus: shows the time to load the tokens, and may be
+    /// repeated.
     #[arg(long, value_name = "SIZE/s", value_parser = parse_bandwidth, requires = "tokens")]
     bandwidth: Vec<u64>,
     /// Tokens per second that the model computes anew, for the break-even of stored tokens.

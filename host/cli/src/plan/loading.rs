@@ -36,7 +36,7 @@ impl CodingTime {
     }
 }
 
-/// What all forms of a plan share.
+/// The figures that all forms of a plan share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Loads {
     pub(crate) tokens: u64,

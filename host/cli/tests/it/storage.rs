@@ -33,7 +33,10 @@ fn sums_of_two_runs_make_one_basis() {
     let added = run(&["--text", "b.txt", "--merge", "a.tqm", "added.tqb"]);
     assert_eq!([&merged["tokens"], &added["tokens"]], [&both["tokens"]; 2]);
     // The sums of a merge are in the order of its files.
-    assert_ne!(merged["basis"], json(at, &["basis", "--context", "512", "--merge", "a.tqm", "one.tqb"])["basis"]);
+    assert_ne!(
+        merged["basis"],
+        json(at, &["basis", "--context", "512", "--merge", "a.tqm", "one.tqb"])["basis"]
+    );
     let said = |more: &[&str]| error(at, &[&learn[..], more].concat(), 2);
     assert!(said(&["--merge", "a.tqb", "x.tqb"]).contains("a.tqb: moments: not moments"));
     assert!(said(&["--apart", "--merge", "a.tqm", "x.tqb"]).contains("a.tqm: basis does not fit"));
@@ -67,7 +70,9 @@ fn plan_compares_loading_with_computing_anew() {
         }
     }
     // A tenth of the bytes: from the slow link it is loaded before it could be computed, and f16 is not.
-    assert!(forms[0]["links"][1]["loads_to_pay"].is_null() && number(&forms[2]["links"][1], "loads_to_pay") > 0.0);
+    assert!(
+        forms[0]["links"][1]["loads_to_pay"].is_null() && number(&forms[2]["links"][1], "loads_to_pay") > 0.0
+    );
     assert!(forms[0]["sooner_than_f16_to"].is_null() && number(&forms[2], "sooner_than_f16_to") > 1e9);
     let text = String::from_utf8(tqkv(at, &args).stdout).unwrap();
     for word in ["before f16 to", "load at 7.0 GB/s", "load at 100 MB/s", "pays after"] {
