@@ -3,13 +3,13 @@
 //! Each chunk tells what share of its energy is lost. More loss than usual means that the text has changed.
 //! The sums begin anew then, because a tenth of another text would cost more than it helps.
 //!
-//! A basis is made after 1,024 tokens of the new text, and whenever these have doubled. It is tried on the
-//! next chunk, which it has not seen. It is the next generation if it lowers the error by a tenth.
+//! A basis is made after 1,024 tokens of the new text, and whenever these have grown by half. It is tried on
+//! the next chunk, which it has not seen. It is the next generation if it lowers the error by a twentieth.
 
 use std::sync::Arc;
 
 use crate::basis::Basis;
-use crate::chunk::{MAX_TOKENS, Span};
+use crate::chunk::Span;
 use crate::codec::{Budget, StorageCodec};
 use crate::element::Element;
 use crate::error::StorageError;
@@ -18,14 +18,16 @@ use crate::shape::Join;
 
 /// Tokens of a text before the first trial. A basis needs as many as it has columns at least.
 const FIRST_TRIAL: u64 = 1024;
-/// Trials stop when a text has this many times as many tokens.
-const TRIALS: u64 = 64;
+/// Trials stop when a text has as many tokens.
+const LAST_TRIAL: u64 = 1 << 16;
 /// The tokens that have passed count as at most this many.
 const MEMORY: u64 = 1 << 16;
 /// A basis is the next generation if its error is below this share of the present one's.
-const PAYS: f64 = 0.9;
+const PAYS: f64 = 0.95;
 /// A text has changed if this many times the usual loss is lost.
 const CHANGED: f64 = 1.15;
+/// Shorter chunks say too little about a text.
+const LEAST_JUDGED: usize = 64;
 /// Weight of a chunk in the mean of the latest losses.
 const LATEST: f64 = 0.25;
 
@@ -43,7 +45,7 @@ pub struct Encoded {
 /// [`crate::Generations`].
 ///
 /// Cost: a product per layer for each chunk, and eigenvectors for each trial ([`Learner::freeze`]). A text
-/// has at most seven trials. Memory is that of a [`Learner`].
+/// has at most eleven trials. Memory is that of a [`Learner`].
 #[derive(Debug)]
 pub struct Follower {
     model: String,
@@ -98,10 +100,12 @@ impl Follower {
             return Err(StorageError::Span(why));
         }
         let (mut chunk, lost) = self.codec.encode_measured(self.budget, span, k, v)?;
-        let mut basis = None;
-        self.notice(lost)?;
-        if self.tokens >= self.next && span.coded() == MAX_TOKENS {
-            self.next = if self.tokens < TRIALS * FIRST_TRIAL { 2 * self.tokens } else { u64::MAX };
+        let (mut basis, is_judged) = (None, span.coded() >= LEAST_JUDGED);
+        if is_judged {
+            self.notice(lost)?;
+        }
+        if is_judged && self.tokens >= self.next {
+            self.next = if self.tokens < LAST_TRIAL { self.tokens + self.tokens / 2 } else { u64::MAX };
             if let Some((codec, better)) = self.trial(span, k, v, &chunk)? {
                 (chunk, basis) = (better, codec.basis_shared());
                 (self.codec, self.usual) = (codec, (0.0, 0));
@@ -128,7 +132,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Makes a basis, and encodes the chunk with it. `None` if the error is not much lower.
+    /// Makes a basis, and encodes the chunk with it. `None` if there is none, or the error is not much lower.
     fn trial<T: Element>(
         &self,
         span: &Span,
@@ -136,7 +140,11 @@ impl Follower {
         v: &[T],
         chunk: &[u8],
     ) -> Result<Option<(StorageCodec, Vec<u8>)>, StorageError> {
-        let basis = self.learner.freeze(&self.model)?;
+        let basis = match self.learner.freeze(&self.model) {
+            // The chunk is good without a new basis.
+            Err(StorageError::Learning(_)) => return Ok(None),
+            basis => basis?,
+        };
         let codec = StorageCodec::new(self.codec.shape().clone(), Some(Arc::new(basis)))?;
         let better = codec.encode(self.budget, span, k, v)?;
         let error = |codec: &StorageCodec, chunk: &[u8]| {

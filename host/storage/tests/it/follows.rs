@@ -83,6 +83,29 @@ fn after_8k_tokens_of_another_text_the_basis_is_as_good_as_its_own() {
     }
 }
 
+#[test]
+fn short_chunks_and_parts_of_the_layers_do_not_mislead() {
+    let source = source(7);
+    let mut follower = follower(&source.shape, Some(basis(&source)));
+    for seed in 0..40 {
+        // Exact tokens alone, a few tokens, and a whole chunk.
+        for (first, count) in [(0, 3), (0, 20), (4, MAX_TOKENS)] {
+            let tokens = source.tokens(seed, first, count);
+            let encoded =
+                follower.encode(&Span::of(&source.shape, first, count), &tokens.k, &tokens.v).unwrap();
+            assert!(encoded.basis.is_none());
+        }
+    }
+    let part = Span { layers: 1, ..Span::of(&source.shape, 4, 16) };
+    let tokens = source.tokens(1, 4, 16);
+    let error =
+        follower.encode(&part, &tokens.k[..tokens.k.len() / 2], &tokens.v[..tokens.v.len() / 2]).unwrap_err();
+    assert!(error.to_string().contains("all layers at once"), "{error}");
+    let codec = StorageCodec::new(source.shape.clone(), Some(basis(&source))).unwrap();
+    let other = Follower::new("another model", codec, source.shape.join(), budget()).unwrap_err();
+    assert!(other.to_string().contains("of the model 'a model'"), "{other}");
+}
+
 struct Folder(PathBuf, #[allow(dead_code, reason = "removed with it")] tempfile::TempDir);
 
 fn folder() -> Folder {
