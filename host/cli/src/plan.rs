@@ -5,11 +5,13 @@
 
 mod config;
 mod foreign;
+mod loading;
 mod size;
 mod source;
 mod stored;
 
 pub(crate) use foreign::Foreign;
+pub(crate) use loading::{CodingTime, Loads};
 pub(crate) use size::{parse_bandwidth, parse_size};
 pub(crate) use source::PlanSource;
 pub(crate) use stored::StorageTier;

@@ -13,7 +13,7 @@ use tqkv::attention::AttentionCache;
 use tqkv::dense::DenseCache;
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::{Level, codec};
-use tqkv_storage::{Basis, Budget, EXACT_TOKENS, Learner, MAX_TOKENS, Shape, Span, StorageCodec};
+use tqkv_storage::{Basis, Budget, EXACT_TOKENS, Follower, Learner, MAX_TOKENS, Shape, Span, StorageCodec};
 
 /// Keys and values of consecutive tokens, `[layers, tokens, num_kv_heads, head_dim]` each. Values are empty
 /// for latent vectors.
@@ -151,6 +151,33 @@ impl Model {
             progress(context);
         }
         Ok(())
+    }
+
+    /// Passes the keys and values of windows of `context` tokens through a follower, in chunks as a store
+    /// writes them. Skips `skipped` windows. Returns the number of bases that the follower made.
+    ///
+    /// # Errors
+    /// Errors of tokeniser, model and follower, and a text with fewer windows.
+    pub fn follow(
+        &self,
+        text: &[u8],
+        context: usize,
+        (skipped, windows): (usize, usize),
+        follower: &mut Follower,
+    ) -> Result<usize, ModelError> {
+        let mut made = 0;
+        for window in
+            self.windows(text, &EvalSpec::new(context, Some(skipped + windows)))?.iter().skip(skipped)
+        {
+            let mut cache = self.config().dense_cache()?;
+            self.hidden(window, 0, &mut cache, &mut |_, _, _| {})?;
+            for first in (0..context).step_by(MAX_TOKENS) {
+                let tokens = self.tokens(&cache, first, MAX_TOKENS.min(context - first));
+                let span = Span::of(follower.codec().shape(), first as u64, tokens.count);
+                made += usize::from(follower.encode(&span, &tokens.k, &tokens.v)?.basis.is_some());
+            }
+        }
+        Ok(made)
     }
 
     /// Number of the windows of `spec` that a basis knows: it learned from more than half of each.

@@ -11,6 +11,22 @@ use crate::shape::{Join, Shape};
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct BasisId(pub [u8; 32]);
 
+impl BasisId {
+    /// Reads the 64 hexadecimal digits that `Display` writes.
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        let mut id = [0; 32];
+        let digits = name.as_bytes().as_chunks::<2>().0;
+        if name.len() != 2 * id.len() {
+            return None;
+        }
+        for (byte, digits) in id.iter_mut().zip(digits) {
+            let [high, low] = digits.map(|digit| char::from(digit).to_digit(16));
+            *byte = (high? << 4 | low?) as u8;
+        }
+        Some(Self(id))
+    }
+}
+
 impl fmt::Display for BasisId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))

@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use tqkv::error::CacheError;
 use tqkv_simd::Level;
 
-use crate::basis::Basis;
+use crate::basis::{Basis, BasisId};
 use crate::chunk::{Header, Span};
 use crate::element::Element;
 use crate::error::StorageError;
@@ -83,6 +83,17 @@ impl StorageCodec {
         self.basis.as_deref()
     }
 
+    /// [`StorageCodec::basis`], to be kept.
+    pub(crate) fn basis_shared(&self) -> Option<Arc<Basis>> {
+        self.basis.clone()
+    }
+
+    /// The basis that a chunk names. `None` where it was encoded without one.
+    pub(crate) fn wanted(&self, chunk: &[u8]) -> Result<Option<BasisId>, StorageError> {
+        let (header, _) = Header::read(chunk, &self.shape)?;
+        Ok(header.has_basis.then_some(BasisId(header.frame)))
+    }
+
     fn layout(&self, span: &Span) -> Layout<'_> {
         Layout { shape: &self.shape, basis: self.basis(), tokens: span.coded() }
     }
@@ -133,6 +144,17 @@ impl StorageCodec {
         k: &[T],
         v: &[T],
     ) -> Result<Vec<u8>, StorageError> {
+        Ok(self.encode_measured(budget, span, k, v)?.0)
+    }
+
+    /// [`StorageCodec::encode`], and the mean share of a section's energy that is lost, as it is foreseen.
+    pub(crate) fn encode_measured<T: Element>(
+        &self,
+        budget: Budget,
+        span: &Span,
+        k: &[T],
+        v: &[T],
+    ) -> Result<(Vec<u8>, f64), StorageError> {
         let header = self.header::<T>(budget, span)?;
         span.check_lengths(&self.shape, k.len(), v.len())?;
         let (layout, angles) = (self.layout(span), self.angles(span));
@@ -142,16 +164,17 @@ impl StorageCodec {
         let start = out.len();
         out.resize(start + bytes, 0);
         if header.section == 0 {
-            return Ok(out);
+            return Ok((out, 0.0));
         }
         let [keys, values] = self.section_values(span, &layout);
         let sections = out[start..].par_chunks_exact_mut(header.section).enumerate();
-        sections.try_for_each(|(i, section)| {
+        let lost = sections.map(|(i, section)| {
             let place = self.place(span, i, &angles, &layout);
             let of = |x: &'_ [T], values: usize| i * values..((i + 1) * values).min(x.len());
-            layout.encode(self.level, place, (&k[of(k, keys)], &v[of(v, values)]), section)
-        })?;
-        Ok(out)
+            layout.encode(place, (&k[of(k, keys)], &v[of(v, values)]), section)
+        });
+        let lost = lost.collect::<Result<Vec<f64>, _>>()?;
+        Ok((out, lost.iter().sum::<f64>() / lost.len() as f64))
     }
 
     /// Numbers of keys and of values in one section.
@@ -186,8 +209,8 @@ impl StorageCodec {
     fn read_header<'a>(&self, bytes: &'a [u8]) -> Result<(Header, &'a [u8]), StorageError> {
         let (header, rest) = Header::read(bytes, &self.shape)?;
         let names = |has_basis: bool, frame: [u8; 32]| match has_basis {
-            true => crate::BasisId(frame).to_string(),
-            false => format!("none, for the shape {}", crate::BasisId(frame)),
+            true => BasisId(frame).to_string(),
+            false => format!("none, for the shape {}", BasisId(frame)),
         };
         if (header.has_basis, header.frame) != (self.basis.is_some(), self.frame) {
             return Err(StorageError::OtherBasis {
@@ -222,7 +245,7 @@ impl StorageCodec {
             |(i, (target, (head, streams)))| {
                 let place = self.place(&span, i, &angles, &layout);
                 layout
-                    .decode(self.level, place, (head, header.least, streams), target)
+                    .decode(place, (head, header.least, streams), target)
                     .map_err(|why| StorageError::chunk(format!("layer {}: {why}", place.first_layer)))
             },
         )?;

@@ -47,21 +47,15 @@ impl Basis {
     /// The bytes without the digest.
     fn body(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
-        let join = match self.join {
-            Join::Joint => 0,
-            Join::Apart => 1,
-            Join::Layers(layers) => layers,
-        };
         let has_marks = self.marks.iter().len() > 0;
-        for field in [VERSIONS[usize::from(has_marks)], join] {
+        for field in [VERSIONS[usize::from(has_marks)], self.join.code()] {
             out.extend_from_slice(&field.to_le_bytes());
         }
         out.extend_from_slice(&(self.model.len() as u32).to_le_bytes());
         out.extend_from_slice(self.model.as_bytes());
         out.extend_from_slice(&self.tokens.to_le_bytes());
         if has_marks {
-            out.extend_from_slice(&(self.marks.iter().len() as u32).to_le_bytes());
-            self.marks.iter().for_each(|mark| out.extend_from_slice(&mark.to_le_bytes()));
+            self.marks.write(&mut out);
         }
         out.extend_from_slice(&self.shape.to_bytes());
         for frame in &self.frames {
@@ -125,11 +119,7 @@ impl Basis {
         if found != *digest {
             return Err(StorageError::basis("damaged (SHA-256 does not match)"));
         }
-        let join = match rest.u16()? {
-            0 => Join::Joint,
-            1 => Join::Apart,
-            layers => Join::Layers(layers),
-        };
+        let join = Join::from_code(rest.u16()?);
         let name = rest.u32()? as usize;
         let model = String::from_utf8(rest.take(name)?.to_vec())
             .map_err(|_| StorageError::basis("the model's name is no UTF-8"))?;
@@ -148,10 +138,7 @@ impl Basis {
 }
 
 fn marks(bytes: &mut Bytes<'_>) -> Result<Marks, StorageError> {
-    let count = bytes.u32()? as usize;
-    let hashes =
-        bytes.take(count.saturating_mul(8))?.as_chunks().0.iter().map(|mark| u64::from_le_bytes(*mark));
-    let marks = Marks::read(hashes).filter(|_| count > 0);
+    let marks = Marks::parse(bytes)?.filter(|marks| marks.iter().len() > 0);
     marks.ok_or_else(|| StorageError::basis("the hashes of its text do not ascend, or there are none"))
 }
 

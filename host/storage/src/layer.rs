@@ -4,7 +4,6 @@
 use std::borrow::Cow;
 
 use half::f16;
-use tqkv_simd::Level;
 
 use crate::basis::Basis;
 use crate::coefficients::Coefficients;
@@ -81,15 +80,15 @@ impl<'a> Layout<'a> {
         asked.max(2 * self.head()).min(most)
     }
 
-    /// Encodes keys and values into a section.
+    /// Encodes keys and values into a section. Returns the share of the energy that is lost, as it is
+    /// foreseen.
     pub(crate) fn encode<T: Element>(
         &self,
-        level: Level,
         place: Place<'_>,
         (k, v): (&[T], &[T]),
         section: &mut [u8],
-    ) -> Result<(), StorageError> {
-        let (stride, run) = (self.stride(), self.run());
+    ) -> Result<f64, StorageError> {
+        let (level, stride, run) = (place.level, self.stride(), self.run());
         let rows = place.take_apart(k, v)?;
         let frame = match self.basis {
             Some(basis) => Cow::Borrowed(basis.frame(place.first_layer)),
@@ -98,7 +97,8 @@ impl<'a> Layout<'a> {
         let norms = rows.norms;
         let coefficients = frame.coefficients(level, rows.values, stride);
         let (head, mut rest) = section.split_at_mut(self.head());
-        let widths = widths::allot(&energies(&coefficients, stride, run), run * self.tokens, rest.len());
+        let energies = energies(&coefficients, stride, run);
+        let widths = widths::allot(&energies, run * self.tokens, rest.len());
         self.write_head(&norms, &frame, &widths, head);
         for width in streams::order() {
             let runs = streams::runs(&widths, width);
@@ -111,7 +111,7 @@ impl<'a> Layout<'a> {
             rest = after;
         }
         rest.fill(0);
-        Ok(())
+        Ok(widths::lost(&energies, &widths))
     }
 
     fn write_head(&self, norms: &[u8], frame: &Frame, widths: &[u8], head: &mut [u8]) {
@@ -171,12 +171,11 @@ impl<'a> Layout<'a> {
     /// Decodes a section from its head and its streams of at least `least` bits.
     pub(crate) fn decode<T: Element>(
         &self,
-        level: Level,
         place: Place<'_>,
         (head, least, streams): (&Head<'_>, u8, &[u8]),
         (k, v): (&mut [T], &mut [T]),
     ) -> Result<(), String> {
-        let (stride, run) = (self.stride(), self.run());
+        let (level, stride, run) = (place.level, self.stride(), self.run());
         let mut coefficients = Coefficients::new(&head.frame, self.tokens, stride);
         let mut rest = streams;
         for width in streams::order().filter(|width| *width >= least) {

@@ -19,11 +19,11 @@ use tqkv::unstable::rope::Angles;
 
 /// Sums over the rows of one layer, or of the layers that share a basis.
 #[derive(Debug, Clone)]
-struct Moments {
+pub(crate) struct Moments {
     /// Sums of the rows.
-    sums: Vec<f64>,
+    pub(crate) sums: Vec<f64>,
     /// Sums of the products of a row's values, for each part.
-    products: Vec<Vec<f64>>,
+    pub(crate) products: Vec<Vec<f64>>,
 }
 
 /// Gathers the sums that a [`Basis`] is made of.
@@ -34,11 +34,11 @@ struct Moments {
 #[derive(Debug, Clone)]
 pub struct Learner {
     level: Level,
-    shape: Shape,
-    join: Join,
-    tokens: u64,
-    marks: Marks,
-    moments: Vec<Moments>,
+    pub(crate) shape: Shape,
+    pub(crate) join: Join,
+    pub(crate) tokens: u64,
+    pub(crate) marks: Marks,
+    pub(crate) moments: Vec<Moments>,
 }
 
 impl Learner {
@@ -148,6 +148,25 @@ impl Learner {
         Ok(())
     }
 
+    /// Makes what was seen so far count as at most `tokens` tokens, so that later text outweighs it.
+    pub(crate) fn fade(&mut self, tokens: u64) {
+        if self.tokens <= tokens {
+            return;
+        }
+        let factor = tokens as f64 / self.tokens as f64;
+        self.tokens = tokens;
+        for moments in &mut self.moments {
+            for sum in moments.sums.iter_mut().chain(moments.products.iter_mut().flatten()) {
+                *sum *= factor;
+            }
+        }
+    }
+
+    /// The fewest tokens that a basis is made of: the most columns of a matrix.
+    pub(crate) fn least_tokens(&self) -> u64 {
+        self.shape.parts(self.join).into_iter().max().unwrap_or(0) as u64
+    }
+
     /// The basis of the tokens seen so far, named after `model`. Cost: eigenvectors of each layer, one second
     /// for 1024 values on one core.
     ///
@@ -155,7 +174,7 @@ impl Learner {
     /// [`StorageError::Learning`]: fewer tokens than the basis has columns, or no eigenvectors.
     pub fn freeze(&self, model: &str) -> Result<Basis, StorageError> {
         let parts = self.shape.parts(self.join);
-        let least = parts.iter().copied().max().unwrap_or(0) as u64;
+        let least = self.least_tokens();
         if self.tokens < least {
             return Err(StorageError::Learning(format!(
                 "{} tokens for a basis of {least} values per token; needed are {least}, better ten times as many",

@@ -9,6 +9,8 @@
 //! Learner  <- keys, values           moments of the first few thousand tokens that pass
 //!    freeze -> Basis                 eigenvectors of each layer; a file, named by its SHA-256
 //! StorageCodec + Basis | nothing     chunks of up to 256 tokens <-> bytes (SPEC.md)
+//! Follower                           encodes, learns, and makes a new basis when the text has changed
+//! Generations                        a folder of bases; each chunk is read with the basis that it names
 //!    archive, restore                a cache's whole sequence <-> a stream of chunks
 //! ```
 //!
@@ -30,7 +32,10 @@ mod columns;
 mod element;
 mod error;
 mod file;
+mod follow;
 mod frame;
+mod gathered;
+mod generations;
 mod layer;
 mod learn;
 mod locate;
@@ -46,6 +51,8 @@ pub use chunk::{EXACT_TOKENS, MAX_TOKENS, Span};
 pub use codec::{Budget, StorageCodec};
 pub use element::{Dtype, Element};
 pub use error::StorageError;
+pub use follow::{Encoded, Follower};
+pub use generations::Generations;
 pub use learn::Learner;
 pub use shape::{Join, Shape};
 pub use tqkv::unstable::rope::{Pairs, Rope};

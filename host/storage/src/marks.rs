@@ -5,6 +5,9 @@ use std::collections::BTreeSet;
 
 use sha2::{Digest, Sha256};
 
+use crate::error::StorageError;
+use crate::parse::Bytes;
+
 /// Consecutive tokens that are hashed together.
 const RUN: usize = 32;
 /// About one hash of this many is kept.
@@ -49,9 +52,18 @@ impl Marks {
         self.0.iter().copied()
     }
 
-    /// Reads hashes. `None` if they do not ascend.
-    pub(crate) fn read(hashes: impl Iterator<Item = u64> + Clone) -> Option<Self> {
-        hashes.clone().is_sorted_by(|a, b| a < b).then(|| Self(hashes.collect()))
+    /// Appends the number of hashes, and the hashes.
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&(self.0.len() as u32).to_le_bytes());
+        self.0.iter().for_each(|mark| out.extend_from_slice(&mark.to_le_bytes()));
+    }
+
+    /// Reads what [`Marks::write`] wrote. `None` if the hashes do not ascend.
+    pub(crate) fn parse(bytes: &mut Bytes<'_>) -> Result<Option<Self>, StorageError> {
+        let count = bytes.u32()? as usize;
+        let raw = bytes.take(count.saturating_mul(8))?.as_chunks().0;
+        let hashes = raw.iter().map(|mark| u64::from_le_bytes(*mark));
+        Ok(hashes.clone().is_sorted_by(|a, b| a < b).then(|| Self(hashes.collect())))
     }
 }
 
@@ -69,7 +81,11 @@ mod tests {
         assert!(marks.share(&tokens[37..1500]) > 0.8);
         assert_eq!(marks.share(&tokens[2048..]), 0.0);
         assert_eq!(marks.share(&tokens[..RUN - 1]), 0.0, "too short for a mark");
-        assert_eq!(Marks::read(marks.iter().collect::<Vec<_>>().into_iter()), Some(marks));
-        assert_eq!(Marks::read([2, 2].into_iter()), None);
+        let mut bytes = Vec::new();
+        marks.write(&mut bytes);
+        assert_eq!(Marks::parse(&mut Bytes::new(&bytes, "basis")).unwrap(), Some(marks));
+        let twice = [2, 0, 0, 0].into_iter().chain([7; 16]).collect::<Vec<u8>>();
+        assert_eq!(Marks::parse(&mut Bytes::new(&twice, "basis")).unwrap(), None);
+        assert!(Marks::parse(&mut Bytes::new(&twice[..12], "basis")).is_err());
     }
 }

@@ -32,6 +32,23 @@ impl Join {
             Self::Layers(layers) => usize::from(layers),
         }
     }
+
+    /// The number in files.
+    pub(crate) const fn code(self) -> u16 {
+        match self {
+            Self::Joint => 0,
+            Self::Apart => 1,
+            Self::Layers(layers) => layers,
+        }
+    }
+
+    pub(crate) const fn from_code(code: u16) -> Self {
+        match code {
+            0 => Self::Joint,
+            1 => Self::Apart,
+            layers => Self::Layers(layers),
+        }
+    }
 }
 
 /// Layers, heads, coordinates and RoPE of a model's keys and values.

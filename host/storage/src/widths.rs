@@ -57,6 +57,14 @@ pub(crate) fn allot(energies: &[f64], run_values: usize, bytes: usize) -> Vec<u8
     widths
 }
 
+/// The share of the energy that is lost at these widths.
+pub(crate) fn lost(energies: &[f64], widths: &[u8]) -> f64 {
+    let all: f64 = energies.iter().sum();
+    let left: f64 =
+        energies.iter().zip(widths).map(|(energy, width)| energy * LEFT[usize::from(*width)]).sum();
+    if all > 0.0 { left / all } else { 0.0 }
+}
+
 fn stream_bytes(runs_at: &[usize; 6], run_values: usize) -> usize {
     (1..=MAX_WIDTH).map(|width| streams::bytes(runs_at[usize::from(width)] * run_values, width)).sum()
 }
@@ -104,6 +112,8 @@ mod tests {
     fn equal_energies_share_and_none_is_worth_nothing() {
         assert_eq!(allot(&[1.0; 4], 256, 4 * 66 + 4), [2; 4]);
         assert_eq!(allot(&[0.0, 1.0], 256, 10_000), [0, 5]);
+        assert_eq!(lost(&[3.0, 1.0], &[1, 0]), (3.0 * LEFT[1] + 1.0) / 4.0);
+        assert_eq!(lost(&[0.0; 2], &[0; 2]), 0.0);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use tqkv_cli::preset::KvCodecs;
 use tqkv_core::CodecId;
 use tqkv_model::eval::EvalResult;
 use tqkv_model::stored::{Store, StoredSpec, evaluate_stored};
-use tqkv_storage::{Basis, Budget, StorageCodec};
+use tqkv_storage::{Basis, Budget, Follower, StorageCodec};
 
 /// The stored part, and its form.
 #[derive(Debug, clap::Args)]
@@ -26,6 +26,10 @@ pub(crate) struct StorageArgs {
     /// Basis from `tqkv basis` [default: none; each channel has its own width].
     #[arg(long, value_name = "FILE", requires = "storage")]
     basis: Option<PathBuf>,
+    /// Let the basis follow the text first: pass this many windows behind those to evaluate through a store
+    /// at the first of --storage. The last basis that the store makes is the one that is measured.
+    #[arg(long, value_name = "N", requires = "storage")]
+    follow: Option<usize>,
     /// Number of tokens to store of each window [default: three quarters].
     #[arg(long, value_name = "TOKENS", requires = "storage")]
     prefix: Option<usize>,
@@ -39,6 +43,9 @@ struct Report {
     model: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     basis: Option<String>,
+    /// Bases that were made with `--follow`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    followed: Option<usize>,
     context: usize,
     prefix: usize,
     windows: usize,
@@ -80,7 +87,6 @@ impl StorageArgs {
                 Some(Arc::new(basis))
             }
         };
-        let name = basis.as_ref().map(|basis| basis.id().to_string());
         let prefix = self.prefix.unwrap_or(context * 3 / 4);
         let spec = StoredSpec { context, prefix, windows: Some(windows) };
         if let (Some(basis), Some(path)) = (&basis, &self.basis) {
@@ -93,7 +99,15 @@ impl StorageArgs {
                 )));
             }
         }
-        let codec = StorageCodec::new(shape, basis).map_err(CliError::bad_input)?;
+        let join = basis.as_ref().map_or_else(|| shape.join(), |basis| basis.join());
+        let mut codec = StorageCodec::new(shape, basis).map_err(CliError::bad_input)?;
+        let mut followed = None;
+        if let (Some(more), Some(&budget)) = (self.follow, self.storage.first()) {
+            let mut follower =
+                Follower::new(model.name(), codec, join, budget).map_err(CliError::bad_input)?;
+            let made = model.follow(text, context, (windows, more), &mut follower).map_err(refused)?;
+            (codec, followed) = (follower.codec().clone(), Some(made));
+        }
         let kv = kv.unwrap_or_else(|| BESIDE.map(|id| KvCodecs { k: id, v: id }).to_vec());
         let blocks = kv.iter().map(|kv| Store::blocks(model, kv.k, kv.v).map_err(refused));
         let mut stores = blocks.collect::<Result<Vec<_>, _>>()?;
@@ -110,7 +124,8 @@ impl StorageArgs {
         let values = model.config().cached_values();
         let report = Report {
             model: model.name().to_owned(),
-            basis: name,
+            basis: codec.basis().map(|basis| basis.id().to_string()),
+            followed,
             context,
             prefix,
             windows,
@@ -136,7 +151,10 @@ fn row(result: &EvalResult, values: usize) -> Row {
 
 fn text_of(report: &Report) -> String {
     let Report { model, context, prefix, windows, seconds, results, .. } = report;
-    let basis = report.basis.as_ref().map_or_else(|| "no basis".to_owned(), |basis| format!("basis {basis}"));
+    let mut basis = report.basis.as_ref().map_or_else(|| "no basis".to_owned(), |basis| format!("basis {basis}"));
+    if let Some(made) = report.followed {
+        basis.push_str(&format!(", after {made} new ones"));
+    }
     let head = ["stored as", "perplexity", "KL to f16", "KL 99 %", "top-1", "bytes/token", "bits"];
     let rows = results.iter().map(|row| {
         vec![

@@ -18,6 +18,10 @@ use crate::output::{self, Output, grouped};
   tqkv basis --text manual.txt manual.tqb
   tqkv-lab eval --text other.txt --storage 1.1 --storage 2.1 --basis manual.tqb
 
+Example: one basis of the sums of two texts, each learned from on its own machine
+  tqkv basis --text a.txt --sums a.tqm a.tqb
+  tqkv basis --text b.txt --merge a.tqm both.tqb
+
 A few thousand tokens are enough. One basis can serve several kinds of text: repeat --text. The file holds second \
 moments of keys and values, and hashes of some runs of 32 tokens. With the hashes, eval refuses text that the basis was learned \
 from. The file reveals little about the text, but more than nothing."
@@ -29,6 +33,13 @@ pub(crate) struct Args {
     /// held-out text, unused by a default eval].
     #[arg(long, value_name = "FILE")]
     text: Vec<PathBuf>,
+    /// Add the sums of another run (--sums), of the same model and the same kind of basis; may be repeated.
+    /// Without --text nothing else is learned from.
+    #[arg(long, value_name = "FILE.tqm")]
+    merge: Vec<PathBuf>,
+    /// Write the sums that the basis is made of as well, for --merge: about four times the size of the basis.
+    #[arg(long, value_name = "FILE.tqm")]
+    sums: Option<PathBuf>,
     /// Tokens per window; every window is a text of its own.
     #[arg(long, value_name = "TOKENS", default_value_t = 1024)]
     context: usize,
@@ -61,6 +72,7 @@ struct Report {
 
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let texts = match &args.text[..] {
+        [] if !args.merge.is_empty() => Vec::new(),
         [] => vec![shipped::HELDOUT_TEXT[shipped::HELDOUT_TEXT.len() / 2..].to_vec()],
         paths => paths.iter().map(|path| input::read(path)).collect::<Result<_, _>>()?,
     };
@@ -83,7 +95,14 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
             .map_err(refused)?;
     }
     bar.finish_and_clear();
+    for path in &args.merge {
+        let named = |error| CliError::storage(path, &error);
+        learner.merge(&Learner::load(path).map_err(named)?).map_err(named)?;
+    }
     let basis = learner.freeze(model.name()).map_err(CliError::bad_input)?;
+    if let Some(path) = &args.sums {
+        learner.save(path).map_err(|error| CliError::storage(path, &error))?;
+    }
     let bytes = basis.to_bytes().len() as u64;
     basis.save(&args.out).map_err(|error| CliError::storage(&args.out, &error))?;
     let report = Report {

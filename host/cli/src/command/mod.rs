@@ -22,6 +22,7 @@ mod inspect;
 mod llama;
 pub mod man;
 mod plan;
+mod plan_loading;
 mod plan_ram;
 mod plan_table;
 mod session;

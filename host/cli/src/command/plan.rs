@@ -3,9 +3,11 @@
 
 use std::path::PathBuf;
 
-use crate::plan::{CacheShape, Foreign, PlanError, PlanSource, StorageTier, parse_bandwidth, parse_size};
+use crate::plan::{
+    CacheShape, CodingTime, Foreign, Loads, PlanError, PlanSource, StorageTier, parse_bandwidth, parse_size,
+};
 use crate::policy::{self, AgeArgs, LifeArgs, Policy, PolicyArg};
-use crate::preset::KvCodecs;
+use crate::preset::{F16, KvCodecs};
 use clap::builder::RangedU64ValueParser;
 use tqkv::cache::KvCache;
 use tqkv_core::CodecId;
@@ -15,6 +17,7 @@ use crate::args::{KvArgs, budget};
 use crate::error::CliError;
 use crate::output::Output;
 
+use super::plan_loading::Loading;
 use super::plan_ram;
 use super::plan_table::{Report, Row, Step, Weights, human};
 
@@ -33,6 +36,8 @@ Example: memory of a model that is larger than memory, with streamed weights
   tqkv plan --model Llama-3.3-70B/config.json --weight-bits 4.5 --memory 8GB
 Example: read time of a decode step at 32k tokens, on a GPU with 2 TB/s and 16 GB of weights
   tqkv plan --layers 32 --kv-heads 32 --head-dim 128 --tokens 32768 --bandwidth 2TB/s --weight-bytes 16GB
+Example: stored tokens from a disk of 7 GB/s and a network of 3 GB/s, beside computing 5,000 tokens per second
+  tqkv plan --layers 32 --kv-heads 8 --head-dim 128 --tokens 32768 --storage 1.1 --bandwidth 7GB/s --bandwidth 3GB/s --prefill 5000 --cores 4
 Example: rows for formats of other programs, by name or by bytes per head vector
   tqkv plan --layers 80 --kv-heads 8 --head-dim 128 --memory 34GB --kv t3 --kv tq3 --other mine=72,68
 Example: a microcontroller, one KV head of 64 coordinates
@@ -49,6 +54,12 @@ Columns:
   read ms          time to read that cache once at --bandwidth
   step ms          time to read cache and weights once, the least that a step of
                    generation takes
+
+With --storage, --bandwidth is that of a disk, a network or a bus. A second table has the
+time to load the tokens from there, and the loads after which storing has paid:
+  before f16 to          bandwidth up to which the form is there sooner than f16
+  before computing from  bandwidth from which loading beats computing anew
+Times of coding are those of M37 in MEASURED.md, per core with AVX-512.
 
 Layers with a state of fixed size, which hybrids have, are not counted.")]
 pub(crate) struct Args {
@@ -91,8 +102,17 @@ pub(crate) struct Args {
     tokens: Option<u64>,
     /// Memory bandwidth of the GPU or CPU, such as 2TB/s: shows the time to read memory in a step of
     /// generation.
+    ///
+    /// With --storage that of a disk, a network or a bus: shows the time to load the tokens, and may be
+    /// repeated.
     #[arg(long, value_name = "SIZE/s", value_parser = parse_bandwidth, requires = "tokens")]
-    bandwidth: Option<u64>,
+    bandwidth: Vec<u64>,
+    /// Tokens per second that the model computes anew, for the break-even of stored tokens.
+    #[arg(long, value_name = "TOKENS", requires_all = ["storage", "bandwidth"], value_parser = prefill)]
+    prefill: Option<f64>,
+    /// Cores that encode and decode stored tokens.
+    #[arg(long, value_name = "N", requires_all = ["storage", "bandwidth"], default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    cores: u32,
     /// Bytes of weights that a step reads, in place of --weights. For a mixture of experts, count the active
     /// ones.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "bandwidth")]
@@ -120,6 +140,11 @@ pub(crate) struct Args {
 /// Parses a number of layers, heads or coordinates.
 fn size() -> RangedU64ValueParser<u32> {
     RangedU64ValueParser::new().range(1..)
+}
+
+fn prefill(text: &str) -> Result<f64, String> {
+    let speed = text.parse::<f64>().ok().filter(|speed| (1e-3..=1e9).contains(speed));
+    speed.ok_or_else(|| "expected tokens per second, .001 to 1000000000".to_owned())
 }
 
 fn weight_bits(text: &str) -> Result<f64, String> {
@@ -150,6 +175,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let tier = (!args.storage.is_empty()).then(|| StorageTier::new(&shape)).transpose()?;
     let stored = tier.iter().flat_map(|tier| args.storage.iter().map(|&bits| planner.stored(tier, bits)));
     let rows: Result<Vec<_>, CliError> = rows.chain(others).chain(stored).collect();
+    let loading = tier.as_ref().map(|tier| planner.loading(tier, &policies)).transpose()?.flatten();
     let report = Report {
         layers: shape.num_layers,
         kv_heads: shape.num_kv_heads,
@@ -162,12 +188,13 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         memory: args.memory,
         weights,
         tokens: args.tokens,
-        bandwidth: args.bandwidth,
-        weight_bytes: args.bandwidth.and(weight_bytes),
+        bandwidth: planner.bandwidth()?,
+        weight_bytes: planner.bandwidth()?.and(weight_bytes),
         hot: args.ages.window.hot,
         sinks: args.ages.window.sinks,
         basis_bytes: tier.as_ref().map(|tier| tier.basis_bytes),
         rows: rows?,
+        loading,
     };
     out.print(&report, human)
 }
@@ -224,10 +251,52 @@ impl Planner<'_> {
         Ok(Row { other: Some(format!("stored at {} bits", bits.bits())), ..figures })
     }
 
+    /// The bandwidth of memory; `None` where it is that of stored tokens.
+    fn bandwidth(&self) -> Result<Option<u64>, CliError> {
+        match &self.args.bandwidth[..] {
+            _ if !self.args.storage.is_empty() => Ok(None),
+            [] => Ok(None),
+            [one] => Ok(Some(*one)),
+            _ => Err(CliError::bad_input(
+                "several --bandwidth are not valid for memory: expected --storage too",
+            )),
+        }
+    }
+
+    /// Loading all tokens as f16, in the codecs of the rows without tiers, and as chunks.
+    fn loading(&self, tier: &StorageTier, policies: &[Policy]) -> Result<Option<Loading>, CliError> {
+        let &Args { tokens: Some(tokens), cores, prefill, ref bandwidth, .. } = self.args else {
+            return Ok(None);
+        };
+        if bandwidth.is_empty() {
+            return Ok(None);
+        }
+        let values = (self.shape.values_per_head() * self.shape.num_layers * self.shape.num_kv_heads) as f64;
+        let all = |per_token: u64| tokens.saturating_mul(per_token);
+        let coded = |codecs: KvCodecs| {
+            let bytes = all(self.shape.bytes_per_token(codecs).map_err(CliError::bad_input)?);
+            Ok((codecs.to_string(), bytes, CodingTime::of_codecs(codecs, values / 2.0)))
+        };
+        let pairs =
+            policies.iter().filter(|policy| policy.is_uniform()).filter_map(|policy| policy.name.kv.own());
+        let mut forms = std::iter::once(F16)
+            .chain(pairs.filter(|codecs| *codecs != F16))
+            .map(coded)
+            .collect::<Result<Vec<_>, CliError>>()?;
+        let loads = Loads { tokens, cores, plain: forms[0].1, prefill };
+        for &bits in &self.args.storage {
+            let name = format!("stored at {} bits", bits.bits());
+            let time = CodingTime::of_storage(tier, bits, values);
+            forms.push((name, all(tier.bytes_per_token(bits)?), time));
+        }
+        Ok(Some(Loading::new(loads, bandwidth, forms)))
+    }
+
     fn figures(&self, per_token: (u64, Option<u64>), max_tokens: Option<u64>, bytes: Option<u64>) -> Row {
         let values = self.shape.values_per_head() * self.shape.num_layers * self.shape.num_kv_heads;
         let f16_ratio = 2.0 * values as f64 / per_token.0 as f64;
-        let milliseconds = |bytes: u64| Some(1e3 * bytes as f64 / self.args.bandwidth? as f64);
+        let bandwidth = self.bandwidth().ok().flatten();
+        let milliseconds = |bytes: u64| Some(1e3 * bytes as f64 / bandwidth? as f64);
         let all = |bytes: u64| self.weight_bytes.map(|weights| weights.saturating_add(bytes));
         Row {
             codec_k: None,

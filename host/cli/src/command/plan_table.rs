@@ -3,6 +3,8 @@
 use crate::output::{bytes, grouped, sized, table};
 use serde::Serialize;
 
+use super::plan_loading::Loading;
+
 #[derive(Serialize)]
 pub(super) struct Report {
     pub(super) layers: usize,
@@ -33,6 +35,9 @@ pub(super) struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) basis_bytes: Option<u64>,
     pub(super) rows: Vec<Row>,
+    /// With `--storage` and `--bandwidth`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) loading: Option<Loading>,
 }
 
 /// Bytes of the weights in their stored form.
@@ -110,7 +115,11 @@ pub(super) fn human(report: &Report) -> String {
     if let Some(basis) = report.basis_bytes {
         text.push_str(&format!("\na basis of stored tokens takes {}, once for all of them", bytes(basis)));
     }
-    format!("{text}\n{}", table(&head(report), report.rows.iter().map(|row| cells(report, row))))
+    text.push_str(&format!("\n{}", table(&head(report), report.rows.iter().map(|row| cells(report, row)))));
+    if let Some(loading) = &report.loading {
+        text.push_str(&format!("\n\n{}", loading.human()));
+    }
+    text
 }
 
 fn shape(report: &Report) -> String {

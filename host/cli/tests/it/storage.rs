@@ -17,6 +17,73 @@ fn a_basis_of_too_few_tokens_is_refused() {
     assert!(tqkv(at, &["basis"]).status.code() == Some(2));
 }
 
+#[test]
+fn sums_of_two_runs_make_one_basis() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let text = tqkv_model::shipped::HELDOUT_TEXT;
+    fs::write(at.join("a.txt"), &text[..2048]).unwrap();
+    fs::write(at.join("b.txt"), &text[4096..6144]).unwrap();
+    let learn = ["basis", "--context", "512"];
+    let run = |more: &[&str]| json(at, &[&learn[..], more].concat());
+    run(&["--text", "a.txt", "--sums", "a.tqm", "a.tqb"]);
+    run(&["--text", "b.txt", "--sums", "b.tqm", "b.tqb"]);
+    let both = run(&["--text", "a.txt", "--text", "b.txt", "both.tqb"]);
+    let merged = run(&["--merge", "a.tqm", "--merge", "b.tqm", "merged.tqb"]);
+    let added = run(&["--text", "b.txt", "--merge", "a.tqm", "added.tqb"]);
+    assert_eq!([&merged["tokens"], &added["tokens"]], [&both["tokens"]; 2]);
+    // The sums of a merge are in the order of its files.
+    assert_ne!(
+        merged["basis"],
+        json(at, &["basis", "--context", "512", "--merge", "a.tqm", "one.tqb"])["basis"]
+    );
+    let said = |more: &[&str]| error(at, &[&learn[..], more].concat(), 2);
+    assert!(said(&["--merge", "a.tqb", "x.tqb"]).contains("a.tqb: moments: not moments"));
+    assert!(said(&["--apart", "--merge", "a.tqm", "x.tqb"]).contains("a.tqm: basis does not fit"));
+    let mut damaged = fs::read(at.join("a.tqm")).unwrap();
+    damaged[5000] ^= 1;
+    fs::write(at.join("damaged.tqm"), damaged).unwrap();
+    assert!(said(&["--merge", "damaged.tqm", "x.tqb"]).contains("SHA-256 does not match"));
+    assert!(!at.join("x.tqb").exists());
+}
+
+#[test]
+fn plan_compares_loading_with_computing_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let shape = ["plan", "--layers", "32", "--kv-heads", "8", "--head-dim", "128", "--tokens", "32768"];
+    let links = ["--kv", "t4", "--storage", "1.1", "--bandwidth", "7GB/s", "--bandwidth", "100MB/s"];
+    let args = [&shape[..], &links, &["--prefill", "5000", "--cores", "4"]].concat();
+    let plan = json(at, &args);
+    assert!(plan["bandwidth"].is_null() && plan["rows"][0]["read_ms"].is_null());
+    let loading = &plan["loading"];
+    assert_eq!(number(loading, "compute_seconds"), 32768.0 / 5000.0);
+    let forms = loading["forms"].as_array().unwrap();
+    let names: Vec<_> = forms.iter().map(|form| form["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["f16,f16", "t4,t4", "stored at 1.1 bits"]);
+    for form in forms {
+        let (bytes, decode) = (number(form, "bytes"), number(form, "decode_seconds"));
+        for (link, bandwidth) in form["links"].as_array().unwrap().iter().zip([7e9, 1e8]) {
+            let load = number(link, "load_seconds");
+            assert!((load - decode.max(bytes / bandwidth)).abs() < 1e-9, "{form}");
+            assert_eq!(link["loads_to_pay"].is_null(), load >= 32768.0 / 5000.0, "{form}");
+        }
+    }
+    // A tenth of the bytes: from the slow link it is loaded before it could be computed, and f16 is not.
+    assert!(
+        forms[0]["links"][1]["loads_to_pay"].is_null() && number(&forms[2]["links"][1], "loads_to_pay") > 0.0
+    );
+    assert!(forms[0]["sooner_than_f16_to"].is_null() && number(&forms[2], "sooner_than_f16_to") > 1e9);
+    let text = String::from_utf8(tqkv(at, &args).stdout).unwrap();
+    for word in ["before f16 to", "load at 7.0 GB/s", "load at 100 MB/s", "pays after"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    let many = [&shape[..], &["--kv", "t4", "--bandwidth", "7GB/s", "--bandwidth", "3GB/s"]].concat();
+    assert!(error(at, &many, 2).contains("expected --storage too"));
+    let alone = [&shape[..], &["--prefill", "10"]].concat();
+    assert!(error(at, &alone, 2).contains("--storage"));
+}
+
 /// An f32 array of version 1.
 fn npy(shape: [usize; 4], value: impl Fn(usize) -> f32) -> Vec<u8> {
     let [a, b, c, d] = shape;

@@ -28,10 +28,19 @@ pub(crate) fn rope(first: usize, pairs: Pairs, rotated: usize) -> Rope {
 
 impl Source {
     pub(crate) fn new(layers: usize, heads: usize, head_dim: usize, value_dim: usize, rope: Rope) -> Self {
+        Self::of_kind(7, (layers, heads, head_dim, value_dim), rope)
+    }
+
+    /// Another kind of text: other maps.
+    pub(crate) fn of_kind(
+        kind: u64,
+        (layers, heads, head_dim, value_dim): (usize, usize, usize, usize),
+        rope: Rope,
+    ) -> Self {
         let shape = Shape::new(layers, heads, head_dim, value_dim, rope.clone()).unwrap();
         let width = shape.layer_values();
         let rank = width / 2;
-        let mut rng = Rng::with_seed(7);
+        let mut rng = Rng::with_seed(kind);
         // Some directions hold more of the energy than others.
         let entry = |rng: &mut Rng, i: usize| normal(rng) * 0.97f32.powi((i % rank) as i32);
         let layers = (0..layers).map(|_| (0..width * rank).map(|i| entry(&mut rng, i)).collect()).collect();

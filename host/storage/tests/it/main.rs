@@ -4,5 +4,6 @@
 mod archive;
 mod chunks;
 mod common;
+mod follows;
 mod golden_chunks;
 mod refused;
