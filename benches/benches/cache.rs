@@ -1,12 +1,14 @@
-//! Costs of a cache besides its kernels: appends at any length, a chunk after a long past, forks, and skipped
-//! values. Attention is measured from memory and from a file.
+//! Costs of a cache besides its kernels: appends at any length, a chunk after a long past, forks, skipped
+//! values, and maps of keys. Attention is measured from memory and from a file.
 //!
 //! ```text
 //! cargo bench -p tqkv-benches --bench cache -- --quick append
+//! cargo bench -p tqkv-benches --bench cache -- maps
 //! ```
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput};
 use std::cell::LazyCell;
+use std::time::Instant;
 use tqkv::cache::{CacheSpec, Cold, KvCache};
 use tqkv_core::CodecId;
 
@@ -129,7 +131,66 @@ fn prefill(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// Codes with maps and without.
+const MAPPED: [&str; 8] = [
+    "t2",
+    "t3",
+    "t4",
+    "t2 map=pairs",
+    "t2 map=full rope=10000",
+    "m2,t2 map=pairs",
+    "m2,t2 map=full rope=10000",
+    "m3,t3 map=full rope=10000",
+];
+
+/// Times steps of generation with one KV head. The policies take turns, so that other programs on the machine
+/// slow all of them alike. Least time of attention, then mean and largest time of an append.
+fn maps() {
+    const TOKENS: usize = 4096;
+    const ROUNDS: usize = 60;
+    for (dim, heads) in [64, 128, 256].into_iter().flat_map(|dim| [1, 4, 8].map(|heads| (dim, heads))) {
+        let (q, k, v) = (normal(1, TOKENS * heads * dim), normal(2, TOKENS * dim), normal(3, TOKENS * dim));
+        let mut out = vec![0.0; heads * dim];
+        let made = MAPPED.map(|policy| {
+            let spec =
+                CacheSpec::new(1, heads, 1, dim).with(policy).unwrap_or_else(|error| panic!("{error}"));
+            let mut cache = KvCache::new(spec).unwrap_or_else(|error| panic!("{error}"));
+            let mut times = Vec::with_capacity(TOKENS);
+            for at in 0..TOKENS {
+                let row = at * dim..(at + 1) * dim;
+                let clock = Instant::now();
+                cache.append(0, &k[row.clone()], &v[row]).unwrap_or_else(|error| panic!("{error}"));
+                times.push(clock.elapsed().as_secs_f64());
+                // Queries of the first tokens teach the map.
+                if at < 300 {
+                    let queries = &q[at * heads * dim..(at + 1) * heads * dim];
+                    cache.attend(0, queries, &mut out).unwrap_or_else(|error| panic!("{error}"));
+                }
+            }
+            (cache, times)
+        });
+        let mut least = [f64::INFINITY; MAPPED.len()];
+        for _ in 0..ROUNDS {
+            for ((cache, _), least) in made.iter().zip(&mut least) {
+                let clock = Instant::now();
+                cache.attend(0, &q[..heads * dim], &mut out).unwrap_or_else(|error| panic!("{error}"));
+                *least = least.min(clock.elapsed().as_secs_f64());
+            }
+        }
+        println!("maps: {heads} heads, D = {dim}, {TOKENS} tokens");
+        for ((policy, (_, times)), least) in MAPPED.iter().zip(&made).zip(least) {
+            let mean = times.iter().sum::<f64>() / times.len() as f64;
+            let most = times.iter().copied().fold(0.0, f64::max);
+            let (attend, mean, most) = (1e6 * least, 1e6 * mean, 1e3 * most);
+            println!("{policy:28} attend {attend:8.1} us   append {mean:7.2} us, worst {most:7.2} ms");
+        }
+    }
+}
+
 fn main() {
+    if std::env::args().any(|arg| arg == "maps") {
+        return maps();
+    }
     let mut criterion = Criterion::default().configure_from_args();
     prefill(&mut criterion);
     append(&mut criterion);

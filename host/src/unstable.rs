@@ -18,7 +18,8 @@ pub mod file {
 /// The blocks of a cache, the options of a spec as rows, and constants.
 pub mod cache {
     pub use crate::cache::blocks::Encoded;
-    pub use crate::cache::map::map_bytes;
+    pub use crate::cache::calibration::Calibration;
+    pub use crate::cache::map::{Calibrator, map_bytes};
     pub use crate::cache::snapshot::MAGIC as SNAPSHOT_MAGIC;
     pub use crate::cache::spec::{KeyMap, MEAN_TOKENS};
     pub use crate::cache::text::{COMMON_CODECS, OPTIONS, Part, SpecOption};

@@ -85,7 +85,7 @@ impl CacheArgs {
     }
 
     /// The row of f16, then the given rows; every preset if none is given.
-    pub(crate) fn policies_beside_f16(&self) -> Vec<Policy> {
+    pub fn policies_beside_f16(&self) -> Vec<Policy> {
         let presets: Vec<KvCodecs> = PRESETS.iter().map(|preset| preset.codecs.into()).collect();
         let mut policies = vec![self.life.plain(F16)];
         for policy in self.policies(&presets) {
@@ -113,6 +113,22 @@ impl CacheArgs {
                     Some(why) if !or_cpu => return Err(CliError::bad_input(why)),
                     _ => {}
                 },
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses policies that do not fit a model, before any work is done. Files of moments must be of it.
+    pub fn check_model(&self, place: &Place, config: &Config, policies: &[Policy]) -> Result<(), CliError> {
+        let base = config.cache_spec();
+        self.check(place, &base, policies)?;
+        for policy in policies {
+            let file = policy.apply(base.clone()).calibration;
+            if file.is_some_and(|file| *file.model() != config.identity()) {
+                return Err(CliError::bad_input(format_args!(
+                    "{}: moments of another model: expected a file that tqkv calibrate made with this one",
+                    policy.name
+                )));
             }
         }
         Ok(())

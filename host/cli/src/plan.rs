@@ -18,6 +18,7 @@ pub(crate) use stored::StorageTier;
 
 use tqkv::cache::{CacheSpec, PAGE_TOKENS};
 use tqkv::unstable::cache::{KeyMap, map_bytes};
+use tqkv::unstable::rope::Rope;
 use tqkv_core::fixed::INTEGER_CODECS;
 use tqkv_core::{CodecId, KvShape};
 use tqkv_model::ModelError;
@@ -161,6 +162,8 @@ impl CacheShape {
         let shape = KvShape::new(1, 1, 1, self.head_dim).with_value_dim(self.value_dim);
         let mut spec = CacheSpec::from(shape);
         spec.position_dim = self.position_dim;
+        // Maps of any RoPE take the same bytes.
+        spec.rope = vec![Rope::none()];
         spec
     }
 

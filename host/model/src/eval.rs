@@ -4,7 +4,8 @@
 //! the model's BOS if it has one ([`Model::without_bos`]), else a token of the text.
 //!
 //! Tokens 1 to T-1 of a window are scored; the first is only input. Perplexity is exp(mean negative log
-//! likelihood in nats per token). KL(reference || setting) and agreement are means over all T positions.
+//! likelihood in nats per token). KL(reference || setting) and agreement are means over all T positions, or
+//! over those from [`EvalSpec::from`] on.
 //!
 //! One setting runs over all windows before the next begins, so its figures are known early. Memory holds the
 //! reference's last hidden states of all windows. It holds the states of every layer if layers are compared.
@@ -46,6 +47,8 @@ pub struct EvalSpec {
     pub windows: Option<usize>,
     /// Tokens per forward pass. `None` means a whole window. 1 attends like generation, one query at a time.
     pub step: Option<usize>,
+    /// First position of a window that is scored. Tokens before it are input only.
+    pub from: usize,
     /// Compare hidden states layer by layer, and collect the statistics of each KV head.
     pub layers: bool,
     /// Compare attention outputs with a reference cache that receives the same queries, keys and values.
@@ -58,7 +61,7 @@ pub struct EvalSpec {
 impl EvalSpec {
     /// Whole windows per forward pass. Only predictions are compared.
     pub fn new(context: usize, windows: Option<usize>) -> Self {
-        Self { context, windows, step: None, layers: false, attention: false, scores: false }
+        Self { context, windows, step: None, from: 0, layers: false, attention: false, scores: false }
     }
 }
 
@@ -98,6 +101,14 @@ pub fn evaluate(
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<EvalReport, ModelError> {
     let texts = model.windows(text, spec)?;
+    if spec.from + 1 >= spec.context {
+        return Err(ModelError::Evaluation(format!(
+            "positions from {} on in windows of {} tokens: expected 0 to {}",
+            spec.from,
+            spec.context,
+            spec.context - 2
+        )));
+    }
     let windows = texts.len();
     let total = windows * (settings.len() + 1);
     let mut done = 0;
@@ -110,13 +121,13 @@ pub fn evaluate(
                 states.push(layer, x);
             }
         })?;
-        score(model, window, &hidden, &hidden, &mut tally)?;
+        score(model, window, spec.from, [&hidden, &hidden], &mut tally)?;
         bases.push((hidden, states));
         done += 1;
         progress(Progress::Passes(done, total));
     }
     if spec.layers {
-        tally.cosine = vec![tally.kl.len() as f64; model.config().num_layers];
+        tally.cosine = vec![tally.tokens as f64; model.config().num_layers];
     }
     if spec.attention {
         tally.attention = vec![(0.0, 1.0)];
@@ -137,7 +148,7 @@ pub fn evaluate(
                 }
             })?;
             tally.add_cosines(&cosines);
-            score(model, window, base, &hidden, &mut tally)?;
+            score(model, window, spec.from, [base, &hidden], &mut tally)?;
             done += 1;
             progress(Progress::Passes(done, total));
         }

@@ -9,7 +9,7 @@ use tqkv::error::CacheError;
 
 /// Tokens that run through all layers at once. This bounds the memory of activations to a few times this many
 /// rows of `intermediate_size`, and keeps the products large.
-const MAX_CHUNK: usize = 1024;
+pub(crate) const MAX_CHUNK: usize = 1024;
 
 /// Called after every layer with the layer, the index of the first row within the call, and the residual
 /// stream `[rows, hidden_size]`.

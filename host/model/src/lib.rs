@@ -11,6 +11,7 @@ use std::path::Path;
 
 mod attention;
 mod biased;
+mod calibrate;
 mod chat;
 mod checkpoint;
 mod coded;

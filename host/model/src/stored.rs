@@ -279,13 +279,13 @@ pub fn evaluate_stored(
         let mut exact = model.config().dense_cache()?;
         model.hidden(&window[..prefix], 0, &mut exact, &mut |_, _, _| {})?;
         let base = continued(&mut exact)?;
-        score(model, rest, &base, &base, &mut reference)?;
+        score(model, rest, 0, [&base, &base], &mut reference)?;
         done += 1;
         progress(done, total);
         for (store, (tally, bytes)) in stores.iter().zip(&mut tallies) {
             let (mut cache, taken) = model.stored(&exact, prefix, store)?;
             *bytes += taken;
-            score(model, rest, &base, &continued(&mut cache)?, tally)?;
+            score(model, rest, 0, [&base, &continued(&mut cache)?], tally)?;
             done += 1;
             progress(done, total);
         }

@@ -31,6 +31,8 @@
 mod ahead;
 pub(crate) mod blocks;
 mod budget;
+pub(crate) mod calibration;
+mod chunks;
 mod format;
 mod head;
 mod layer;
@@ -505,8 +507,10 @@ impl Layer {
             let rope = spec.rope_at(layer).filter(|_| spec.key_map == KeyMap::Full);
             Learner::new(rule, head_dim, kept, in_quarters, budget).with_rope(rope)
         });
+        let moments = |kv_head| spec.calibration.as_ref().and_then(|file| file.head(layer, kv_head));
         let made = (0..num_kv_heads).map(|i| Head {
-            keys: track(&keys, centring).with_map(learner.clone()),
+            keys: track(&keys, centring)
+                .with_map(learner.clone().map(|learner| learner.with_moments(moments(i)))),
             other: track(&other, Centring::Off),
             is_latent,
             rule: rule.clone(),

@@ -8,20 +8,19 @@
 //! snapshot. A restored cache continues with the same bits as the original. A snapshot is checked completely
 //! before the cache changes.
 
-mod bytes;
 #[cfg(feature = "object-store")]
 mod object;
 mod spec;
 mod state;
 
+use super::chunks::{NO_NUMBER, Parser, put, put_rope, read, read_chunk, refused, write_chunk};
 use super::spec::{Arithmetic, CacheSpec, Centring, Cold, KeyMap};
 use super::{KvCache, Layer, LayerKind};
 use crate::error::CacheError;
 use crate::file::flush::flush;
 use crate::file::{AtomicFile, Existing};
 use crate::memory;
-use crate::rope::Pairs;
-use bytes::{NO_NUMBER, Parser, put, put_count, refused};
+
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::Path;
@@ -89,7 +88,7 @@ impl KvCache {
         let mut layers: Vec<Layer> = self.layers.iter().map(Layer::emptied).collect();
         for (layer, Layer { heads, max_norms }) in layers.iter_mut().enumerate() {
             for (i, head) in heads.iter_mut().enumerate() {
-                read_chunk(reader, &mut payload)?;
+                read_chunk(reader, &mut payload, MAX_CHUNK)?;
                 // The blocks of each page, and the structures of pages. Only the last page may have spare
                 // room.
                 let last = head.keys.pages().page_bytes() + head.other.pages().page_bytes();
@@ -104,7 +103,7 @@ impl KvCache {
                 return refused(format!("KV heads of layer {layer} of different lengths"));
             }
         }
-        read_chunk(reader, &mut payload)?;
+        read_chunk(reader, &mut payload, MAX_CHUNK)?;
         if !payload.is_empty() {
             return refused("more KV heads than the cache has");
         }
@@ -183,7 +182,7 @@ fn read_spec(reader: &mut dyn Read) -> Result<Vec<u8>, CacheError> {
         return refused(format!("version {version} is not supported: expected {VERSION}"));
     }
     let mut payload = Vec::new();
-    read_chunk(reader, &mut payload)?;
+    read_chunk(reader, &mut payload, MAX_CHUNK)?;
     Ok(payload)
 }
 
@@ -244,56 +243,13 @@ fn fields(spec: &CacheSpec) -> Vec<(&'static str, Vec<u8>)> {
         KeyMap::Off => {}
         KeyMap::Pairs => fields.push(("key map", vec![1])),
         KeyMap::Full => {
-            fields.push(("key map", vec![2]));
-            fields.push(("RoPE", (0..spec.shape.num_layers).flat_map(|layer| rope(spec, layer)).collect()));
+            let mut ropes = Vec::new();
+            (0..spec.shape.num_layers).for_each(|layer| put_rope(&mut ropes, spec.rope_at(layer)));
+            let file = spec.calibration.as_ref().map(|file| file.to_bytes());
+            fields.push(("key map", vec![if file.is_some() { 3 } else { 2 }]));
+            fields.push(("RoPE", ropes));
+            fields.extend(file.map(|file| ("file of moments", file)));
         }
     }
     fields
-}
-
-/// The RoPE of a layer: a byte for its pairs, and its frequencies.
-fn rope(spec: &CacheSpec, layer: usize) -> Vec<u8> {
-    let Some(rope) = spec.rope_at(layer) else { return Vec::from([0; 9]) };
-    let mut bytes = vec![u8::from(rope.pairs == Pairs::Interleaved)];
-    put_count(&mut bytes, rope.inv_freq.len());
-    put(&mut bytes, &rope.inv_freq);
-    bytes
-}
-
-fn write_chunk(writer: &mut dyn Write, payload: &[u8]) -> io::Result<()> {
-    writer.write_all(&(payload.len() as u64).to_le_bytes())?;
-    writer.write_all(payload)?;
-    writer.write_all(&crc32fast::hash(payload).to_le_bytes())
-}
-
-fn read(reader: &mut dyn Read, bytes: &mut [u8]) -> Result<(), CacheError> {
-    reader.read_exact(bytes).or_else(|error| match error.kind() {
-        io::ErrorKind::UnexpectedEof => refused("cut short"),
-        _ => refused(error.to_string()),
-    })
-}
-
-/// Reads a chunk. Memory grows with the bytes that arrive, whatever the stored length is.
-fn read_chunk(reader: &mut dyn Read, payload: &mut Vec<u8>) -> Result<(), CacheError> {
-    let mut length = [0; 8];
-    read(reader, &mut length)?;
-    let length = u64::from_le_bytes(length);
-    if length > MAX_CHUNK {
-        return refused(format!("a chunk of {length} bytes is not valid: expected at most {MAX_CHUNK}"));
-    }
-    payload.clear();
-    let got = reader.take(length).read_to_end(payload).or_else(|error| match error.kind() {
-        io::ErrorKind::OutOfMemory => Err(CacheError::Memory { bytes: length as usize }),
-        _ => refused(error.to_string()),
-    })?;
-    if (got as u64) < length {
-        return refused("cut short");
-    }
-    let mut crc = [0; 4];
-    read(reader, &mut crc)?;
-    if u32::from_le_bytes(crc) == crc32fast::hash(payload) {
-        Ok(())
-    } else {
-        refused("damaged (CRC-32 does not match)")
-    }
 }

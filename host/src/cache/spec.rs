@@ -1,11 +1,13 @@
 //! The spec of a cache: shapes, codecs, windows and tiers.
 
+use super::calibration::Calibration;
 use super::layer::{KvPair, LayerKind, LayerPolicy};
 use super::vectors::{Floats, Vectors};
 use crate::error::CacheError;
 use crate::rope::Rope;
 use half::f16;
 use std::path::PathBuf;
+use std::sync::Arc;
 use tqkv_core::{AnyCodec, CodecId, KvError, KvShape, Options};
 use tqkv_simd::Level;
 
@@ -133,6 +135,10 @@ pub struct CacheSpec {
     /// needs it: the option `rope=` of the text.
     #[doc(hidden)]
     pub rope: Vec<Rope>,
+    /// Moments that the matrices of [`KeyMap::Full`] are made from, so that no key waits for them: a file as
+    /// the value of the option `map=`. RoPE is known from them.
+    #[doc(hidden)]
+    pub calibration: Option<Arc<Calibration>>,
     /// Number format when single queries meet encoded tokens.
     pub arithmetic: Arithmetic,
     /// Number of tokens that a query sees besides the sinks, in layers that have no entry in `kinds`. Older
@@ -174,6 +180,7 @@ impl From<KvShape> for CacheSpec {
             centring: Centring::Auto,
             key_map: KeyMap::Off,
             rope: Vec::new(),
+            calibration: None,
             arithmetic: Arithmetic::Int8,
             sliding_window: None,
             max_tokens: None,
@@ -347,7 +354,11 @@ impl CacheSpec {
 
     /// RoPE of a layer, if it is known.
     pub(super) fn rope_at(&self, layer: usize) -> Option<&Rope> {
-        if self.rope.len() == 1 { self.rope.first() } else { self.rope.get(layer) }
+        match &self.calibration {
+            Some(file) if self.rope.is_empty() => file.rope(layer),
+            _ if self.rope.len() == 1 => self.rope.first(),
+            _ => self.rope.get(layer),
+        }
     }
 
     /// Codecs of a layer's warm keys and values.
@@ -458,6 +469,9 @@ impl CacheSpec {
         if !self.rope.is_empty() && self.rope.len() != 1 && self.rope.len() != num_layers {
             return bad(format!("RoPE of {} layers: expected 1 or {num_layers}", self.rope.len()));
         }
+        if let Some(file) = &self.calibration {
+            file.check(&self.shape, |layer| self.rope_at(layer)).map_err(CacheError::BadSpec)?;
+        }
         for layer in 0..num_layers {
             match self.kind(layer) {
                 LayerKind::Sliding(window) if window < self.hot || window > MOST_TOKENS => {
@@ -550,7 +564,7 @@ impl CacheSpec {
         let head_dim = self.shape.head_dim;
         let Some(rope) = self.rope_at(layer) else {
             let needs = self.key_map == KeyMap::Full && self.has_map(layer);
-            let why = "map=full is not valid without RoPE: expected rope=BASE as well, such as rope=10000, or map=pairs";
+            let why = "map=full is not valid without RoPE: expected rope=BASE as well, such as rope=10000, or map=FILE.tqm, or map=pairs";
             return if needs { Err(CacheError::BadSpec(why.to_owned())) } else { Ok(()) };
         };
         let rotated = rope.inv_freq.len().saturating_mul(2);

@@ -8,7 +8,7 @@ mod read;
 use super::ahead::Ahead;
 use super::budget::Budget;
 use super::format::PAGE_TOKENS;
-use super::map::{LEARN_TOKENS, Learner, Maps};
+use super::map::{Learner, Maps};
 use super::means::{Means, State};
 use super::meter::{Event, count};
 use super::page::{Memory, Pages};
@@ -133,13 +133,9 @@ impl Track {
 
     /// Number of recent rows beyond the hot window that wait before any is encoded.
     pub(super) fn wait(&self) -> usize {
-        if self.learns_map() {
-            LEARN_TOKENS
-        } else if self.means.state() == State::Learning {
-            MEAN_TOKENS
-        } else {
-            0
-        }
+        let map = self.learner.as_ref().filter(|_| self.learns_map()).map_or(0, Learner::tokens);
+        let mean = if self.means.state() == State::Learning { MEAN_TOKENS } else { 0 };
+        map.max(mean)
     }
 
     /// True if keys wait for their map. It is made with the first page.
@@ -178,7 +174,7 @@ impl Track {
     fn rows_after(&self, tokens: usize) -> (usize, usize) {
         let sinks = tokens.min(self.sink_capacity - self.sinks.len());
         let (held, after) = (self.recent.len(), self.recent.len() + tokens - sinks);
-        let waits = if self.learner.is_some() { LEARN_TOKENS } else { MEAN_TOKENS };
+        let waits = self.learner.as_ref().map_or(0, Learner::tokens).max(MEAN_TOKENS);
         let most = after.min(self.hot + waits + PIECE + 2 * BATCH).max(held);
         (self.sinks.len() + sinks, most)
     }
@@ -210,10 +206,10 @@ impl Track {
             self.means.learn(mean, share);
             self.pages.set_beside(self.means.allocated_bytes());
         }
-        if self.learns_map() {
+        let count = leaving(self.hot, extra);
+        if self.learns_map() && count > 0 {
             self.learn_map();
         }
-        let count = leaving(self.hot, extra);
         let (mut done, mut result) = (0, Ok(()));
         while done < count && result.is_ok() {
             // All tokens of a page have the same mean.
@@ -293,7 +289,7 @@ impl Track {
     /// Copies the tokens that leave next, so that another thread can encode them. Only for codecs whose
     /// search is slow.
     fn plan_ahead(&mut self) {
-        let waits = self.wait() > 0;
+        let waits = self.wait() > 0 || self.learns_map();
         let one_page = self.pages.len() % PAGE_TOKENS <= PAGE_TOKENS - BATCH;
         if !self.is_dear() || self.ahead.is_some() || self.hot < BATCH || waits || !one_page {
             return;

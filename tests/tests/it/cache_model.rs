@@ -237,3 +237,20 @@ fn lives_of_trellis_codes() {
 fn lives_of_latent_vectors() {
     live(270, kind(latent(), prop_oneof![of(false), of(true)].boxed()));
 }
+
+/// Adds a map to a kind. Rows of one size keep its errors near those of the codecs, so bounds hold.
+fn mapped(kind: impl Strategy<Value = Kind>) -> impl Strategy<Value = Kind> {
+    (kind, select(vec!["map=pairs", "map=full rope=10000", "map=full rope=500:32"])).prop_map(
+        |(kind, map)| {
+            let mut spec = kind.spec.with(map).unwrap();
+            spec.cold.clear();
+            Kind { spec, rows: Rows { spiky: false, ..kind.rows }, ..kind }
+        },
+    )
+}
+
+#[test]
+fn lives_of_maps() {
+    let wide = [CodecId::T4, CodecId::S4, CodecId::T3, CodecId::S5, CodecId::Q4_0];
+    live(120, mapped(kind(heads(), select(wide.to_vec()).boxed())));
+}

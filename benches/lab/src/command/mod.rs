@@ -12,6 +12,8 @@ mod stats;
 mod stats_delta;
 mod stored;
 mod sweep;
+mod tasks;
+mod tasks_data;
 
 use clap::Subcommand;
 use tqkv_cli::command::{completions, man};
@@ -29,6 +31,7 @@ pub(crate) enum Command {
     Compare(compare::Args),
     Codebook(codebook::Args),
     Sweep(sweep::Args),
+    Tasks(tasks::Args),
     Picture(picture::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -45,6 +48,7 @@ impl Command {
             Self::Compare(args) => compare::run(args, out),
             Self::Codebook(args) => codebook::run(args, out),
             Self::Sweep(args) => sweep::run(args, out),
+            Self::Tasks(args) => tasks::run(args, out),
             Self::Picture(args) => picture::run::<P>(args, out),
             Self::Completions(args) => completions::run::<P>(args, out),
             Self::Man(args) => man::run::<P>(args, out),

@@ -18,6 +18,7 @@ mod shell;
 mod stats;
 #[path = "../../../../host/cli/tests/it/support.rs"]
 mod support;
+mod tasks;
 mod tools;
 
 /// The program under test.

@@ -60,7 +60,7 @@ pub(crate) struct Args {
 }
 
 /// Number of windows by default.
-const WINDOWS: usize = 4;
+pub(super) const WINDOWS: usize = 4;
 
 #[derive(Serialize)]
 struct Report {

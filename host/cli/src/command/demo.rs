@@ -128,7 +128,7 @@ fn first_paragraph() -> String {
 fn generate_all(args: &Args, model: &Model, prompt: &str, out: &mut Output) -> Result<Vec<Made>, CliError> {
     let policies = args.cache.policies_beside_f16();
     CacheArgs::check_stored("demo", &policies)?;
-    args.cache.check(&Place::Cpu, &model.config().cache_spec(), &policies)?;
+    args.cache.check_model(&Place::Cpu, model.config(), &policies)?;
     let spec = args.sampling.spec(args.tokens);
     let bar = out.progress((policies.len() * args.tokens) as u64, "generating");
     let made = policies.iter().map(|policy| {

@@ -77,6 +77,9 @@ pub struct Args {
     /// Tokens per step [default: the whole window]. 1 attends on codes, as generation does.
     #[arg(long, value_name = "TOKENS", value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     step: Option<usize>,
+    /// First position of a window that is scored; earlier tokens are input only.
+    #[arg(long, value_name = "POSITION", default_value_t = 0)]
+    from: usize,
     /// Add a table per setting with the figures of each layer: hidden states, errors of keys and values,
     /// bytes.
     #[arg(long)]
@@ -187,6 +190,7 @@ pub fn evaluate_subject(args: &Args, subject: &Subject, out: &mut Output) -> Res
     let (context, windows) = (subject.context, subject.windows);
     let spec = EvalSpec {
         step: args.step,
+        from: args.from,
         layers: args.layers,
         attention: args.attention_error,
         scores: args.attention,
@@ -251,7 +255,7 @@ pub(crate) fn measure(
     if matches!(place, Place::Cpu) {
         CacheArgs::check_compresses(&policies, "--context", spec.context)?;
     }
-    cache.check(place, &model.config().cache_spec(), &policies)?;
+    cache.check_model(place, model.config(), &policies)?;
     let setting = |policy: &Policy| {
         // The reference is on the CPU for every device.
         let place = if policy.name.kv == F16.into() { &Place::Cpu } else { place };

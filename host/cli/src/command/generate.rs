@@ -160,7 +160,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let balanced = PRESETS.iter().filter(|preset| preset.name == "balanced");
     let balanced: Vec<KvCodecs> = balanced.map(|preset| preset.codecs.into()).collect();
     let policies = args.cache.policies(&balanced);
-    args.cache.check(&place, &model.config().cache_spec(), &policies)?;
+    args.cache.check_model(&place, model.config(), &policies)?;
     let prompt = args.prompt()?;
     let prompt = match args.chat {
         true => model.chat_prompt(args.system.as_deref(), &prompt).map_err(asked)?,

@@ -2,6 +2,7 @@
 
 mod basis;
 pub mod bench;
+mod calibrate;
 mod codecs;
 pub mod completions;
 mod decode;
@@ -45,6 +46,7 @@ pub(crate) enum Command {
     Generate(generate::Args),
     Eval(eval::Args),
     Basis(basis::Args),
+    Calibrate(calibrate::Args),
     Encode(encode::Args),
     Decode(decode::Args),
     Inspect(inspect::Args),
@@ -90,6 +92,7 @@ impl Command {
             Self::Generate(args) => generate::run(args, out),
             Self::Eval(args) => eval::run(args, out),
             Self::Basis(args) => basis::run(args, out),
+            Self::Calibrate(args) => calibrate::run(args, out),
             Self::Encode(args) => encode::run(args, out),
             Self::Decode(args) => decode::run(args, out),
             Self::Inspect(args) => inspect::run(args, out),

@@ -228,11 +228,11 @@ impl Planner<'_> {
             })
         };
         let row = planned(life.oldest()).map_err(|error: PlanError| CliError::bad_input(error))?;
-        if !life.tiers.is_empty() {
-            // The cache itself checks which codecs can follow each other.
-            KvCache::new(policy.apply(shape.spec()))
-                .map_err(|error| CliError::bad_input(format_args!("{}: {error}", policy.name)))?;
-        }
+        // The cache itself checks which codecs can follow each other, and which need a map. A file of moments
+        // is for all heads, and this cache has one.
+        let mut spec = policy.apply(shape.spec());
+        spec.calibration = None;
+        KvCache::new(spec).map_err(|error| CliError::bad_input(format_args!("{}: {error}", policy.name)))?;
         Ok(row)
     }
 

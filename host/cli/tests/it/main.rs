@@ -1,6 +1,7 @@
 //! The `tqkv` command: its output, its files, its input and its errors.
 
 mod arrays;
+mod calibrate;
 mod cli;
 mod doctor;
 mod door;

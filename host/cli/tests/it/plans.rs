@@ -127,3 +127,25 @@ fn latents_are_planned_as_they_are_held() {
     assert_eq!(plan["rows"][0]["bytes_per_token"], 61 * (258 + 128));
     assert_eq!(plan["rows"][1]["bytes_per_token"], 61 * 2 * 576);
 }
+
+/// Rows of codecs that no cache accepts are refused as a cache refuses them.
+#[test]
+fn codes_of_quarters_are_planned_with_a_map_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let shape = ["plan", "--layers", "30", "--kv-heads", "3", "--head-dim", "64", "--tokens", "4096"];
+    let plan = |more: &[&'static str]| [&shape[..], more].concat();
+    for kv in ["m2,t2", "m3,t3"] {
+        let said = error(at, &plan(&["--kv", kv]), 2);
+        assert!(
+            said.contains("is not valid for keys without a map: expected map=pairs or map=full"),
+            "{said}"
+        );
+    }
+    let said = error(at, &plan(&["--kv", "t2,m2"]), 2);
+    assert!(said.contains("m2 is not valid for values"), "{said}");
+    let planned =
+        json(at, &plan(&["--kv", "t2", "--policy", "m2,t2 map=pairs", "--policy", "m2,t2 map=full"]));
+    let bytes = |row: usize| planned["rows"][row]["cache_bytes"].as_u64().unwrap();
+    assert!(bytes(0) < bytes(1) && bytes(1) < bytes(2), "{planned}");
+}

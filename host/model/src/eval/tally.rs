@@ -9,16 +9,17 @@ use tqkv::cache::HeadStats;
 /// Rows of logits that are held at once. This bounds memory for vocabularies of 100,000 tokens and more.
 const LOGIT_ROWS: usize = 128;
 
-/// Compares the logits of the reference and of a setting, a few rows at a time.
+/// Compares the logits of the reference and of a setting from position `from` on, a few rows at a time.
 pub(crate) fn score(
     model: &Model,
     window: &[u32],
-    base: &[f32],
-    hidden: &[f32],
+    from: usize,
+    [base, hidden]: [&[f32]; 2],
     tally: &mut Tally,
 ) -> Result<(), ModelError> {
     let (width, vocab) = (model.config().hidden_size, model.config().vocab_size);
-    for first in (0..window.len()).step_by(LOGIT_ROWS) {
+    tally.tokens += window.len();
+    for first in (from..window.len()).step_by(LOGIT_ROWS) {
         let rows = first..window.len().min(first + LOGIT_ROWS);
         let span = rows.start * width..rows.end * width;
         let base = log_softmax(&model.logits(&base[span.clone()]), vocab, first)?;
@@ -53,7 +54,9 @@ fn log_softmax(logits: &[f32], vocab: usize, first: usize) -> Result<Vec<LogProb
 pub(crate) struct Tally {
     nll: f64,
     scored: usize,
-    /// One entry per position.
+    /// Tokens of all windows, scored or not.
+    pub(super) tokens: usize,
+    /// One entry per scored position.
     pub(super) kl: Vec<f32>,
     agreed: usize,
     pub(super) cache_bytes: usize,
@@ -109,7 +112,7 @@ impl Tally {
     }
 
     pub(crate) fn finish(mut self, name: &str, reference_nll: f64) -> EvalResult {
-        let positions = self.kl.len() as f64;
+        let (positions, tokens) = (self.kl.len() as f64, self.tokens as f64);
         let nll = self.nll();
         EvalResult {
             name: name.to_owned(),
@@ -120,8 +123,8 @@ impl Tally {
             kl_p99: exceeded_by(&mut self.kl, 10),
             kl_p999: exceeded_by(&mut self.kl, 1),
             top1_agreement: self.agreed as f64 / positions,
-            cache_bytes_per_token: self.cache_bytes as f64 / positions,
-            layer_cosine: self.cosine.iter().map(|sum| sum / positions).collect(),
+            cache_bytes_per_token: self.cache_bytes as f64 / tokens,
+            layer_cosine: self.cosine.iter().map(|sum| sum / tokens).collect(),
             heads: self.heads,
             scores: self.scores.finish(),
             attention_error: (!self.attention.is_empty()).then(|| {

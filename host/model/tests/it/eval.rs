@@ -191,3 +191,25 @@ fn every_window_begins_as_a_text_of_the_model_does() {
     assert_eq!(bare.first_tokens(text, 2).unwrap(), words[..2]);
     assert!((exact(&bare) - by_hand(&bare, [words[..12].to_vec(), words[12..24].to_vec()])).abs() < 1e-4);
 }
+
+/// The sums over the positions from each one on differ by that position alone.
+#[test]
+fn scores_begin_at_the_position_that_is_asked_for() {
+    const CONTEXT: usize = 24;
+    let model = Model::shipped().unwrap();
+    let reference = setting(&model, CodecId::F16);
+    let settings = [setting(&model, CodecId::S2)];
+    let run = |from| {
+        let spec = EvalSpec { from, ..EvalSpec::new(CONTEXT, Some(1)) };
+        evaluate(&model, shipped::HELDOUT_TEXT, &spec, &reference, &settings, &mut |_| {})
+    };
+    let results: Vec<_> = (0..CONTEXT - 1).map(|from| run(from).unwrap().results.remove(0)).collect();
+    let sum = |from: usize| results.get(from).map_or(0.0, |r| r.kl * (CONTEXT - from) as f64);
+    for (from, result) in results.iter().enumerate() {
+        assert_eq!(result.cache_bytes_per_token, results[0].cache_bytes_per_token, "{from}");
+        // The last position has no target, so no run begins there.
+        let own = if from + 2 < CONTEXT { sum(from) - sum(from + 1) } else { 0.0 };
+        assert!(own >= -1e-9 && own <= results[from].kl_p999 + 1e-6, "{from}: {own}");
+    }
+    assert!(run(CONTEXT - 1).unwrap_err().to_string().contains("expected 0 to 22"));
+}

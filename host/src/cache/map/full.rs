@@ -4,6 +4,7 @@
 //! even over the coordinates of A k then move the logits least (`docs/maps.md`). All sums are in a fixed
 //! order, so the bits are equal on every machine.
 
+use super::algebra::{between, factorise, inverse, product, solve, transposed};
 use super::moments::{Covariances, Moments};
 use crate::eigen;
 use half::f16;
@@ -11,9 +12,8 @@ use half::slice::HalfFloatSliceExt;
 use std::ops::Range;
 use tqkv_core::MAX_HEAD_DIM;
 use tqkv_core::unstable::trellis::QUARTERS;
+use tqkv_simd::Level;
 
-/// Share of a covariance that is moved to its pairs. 128 tokens say little about the rest.
-const SHARE: f64 = 0.5;
 /// Share of the mean energy that is added to each coordinate.
 const RIDGE: f64 = 0.01;
 /// Norm of the matrix over all entries, so that no key grows. Rounding of the inverse changes it a little.
@@ -40,38 +40,65 @@ pub(super) struct Front {
 /// Makes the map of keys at positions `keys` and queries at positions `queries`. `None` if the moments do not
 /// decide one.
 pub(super) fn make(moments: &Moments, keys: Range<usize>, queries: Range<usize>) -> Option<(Full, Front)> {
-    let dim = moments.setting().dim;
-    let Covariances { keys: mut lower, mut queries } = moments.covariances(keys, queries);
-    moments.shrink(&mut lower, SHARE, RIDGE);
-    moments.shrink(&mut queries, SHARE, RIDGE);
-    factorise(&mut lower, dim)?;
-    let (values, mut rows) = eigen::symmetric(&between(&queries, &lower, dim), dim)?;
-    if !values.iter().all(|value| value.is_finite() && *value > 0.0) {
-        return None;
-    }
-    for (row, value) in rows.chunks_exact_mut(dim).zip(&values) {
-        solve(&lower, row);
-        row.iter_mut().for_each(|x| *x *= value.sqrt().sqrt());
-    }
-    let weights = moments.setting().in_quarters.then(|| even_out(&mut rows, &values, dim));
-    let norm = rows.iter().fold(0.0, |sum, x| sum + x * x).sqrt();
-    rows.iter_mut().for_each(|x| *x *= NORM / norm);
-    let inverse = inverse(rows, dim)?.iter().map(|x| f16::from_f64(*x)).collect();
+    let Covariances { mut keys, mut queries } = moments.covariances(keys, queries);
+    moments.shrink(&mut keys, moments.share(), RIDGE);
+    moments.shrink(&mut queries, moments.share(), RIDGE);
+    let (dim, in_quarters) = (moments.setting().dim, moments.setting().in_quarters);
+    let (inverse, weights) = level().plain(
+        #[inline(always)]
+        || inverse_of(keys, &queries, dim, in_quarters),
+    )?;
+    let inverse = inverse.iter().map(|x| f16::from_f64(*x)).collect();
     let map = Full { dim, inverse, weights };
     let front = Front::new(&map)?;
     Some((map, front))
 }
 
+/// The level of all work here. Levels do not change the bits, so one that the machine lacks may be ignored.
+fn level() -> Level {
+    Level::detect().unwrap_or(Level::Portable)
+}
+
+/// The inverse of the matrix for two covariances, and the weights of its quarters.
+#[inline(always)]
+fn inverse_of(
+    mut keys: Vec<f64>,
+    queries: &[f64],
+    dim: usize,
+    in_quarters: bool,
+) -> Option<(Vec<f64>, Option<[f32; QUARTERS]>)> {
+    factorise(&mut keys, dim)?;
+    let (values, vectors) = eigen::symmetric(&between(queries, &keys, dim), dim)?;
+    if !values.iter().all(|value| value.is_finite() && *value > 0.0) {
+        return None;
+    }
+    // Sizes of the rows of the matrix.
+    let mut sizes: Vec<f64> = values.iter().map(|value| value.sqrt().sqrt()).collect();
+    let weights = in_quarters.then(|| even_out(&mut sizes, &values));
+    // With the eigenvectors in columns the matrix is (L'^-1 U diag(sizes))', and its inverse L U / sizes.
+    let mut rows = transposed(&vectors, dim);
+    let mut columns = rows.clone();
+    for (row, column) in rows.chunks_exact_mut(dim).zip(columns.chunks_exact_mut(dim)) {
+        row.iter_mut().zip(&sizes).for_each(|(x, size)| *x *= size);
+        column.iter_mut().zip(&sizes).for_each(|(x, size)| *x /= size);
+    }
+    solve(&keys, &mut rows, dim);
+    let norm = rows.iter().fold(0.0, |sum, x| sum + x * x).sqrt();
+    let mut inverse = product(&keys, &columns, dim);
+    inverse.iter_mut().for_each(|x| *x *= norm / NORM);
+    Some((inverse, weights))
+}
+
 /// Gives every quarter of the rows the same energy of keys. Returns the weights of the errors of the
 /// quarters.
-fn even_out(rows: &mut [f64], values: &[f64], dim: usize) -> [f32; QUARTERS] {
+fn even_out(sizes: &mut [f64], values: &[f64]) -> [f32; QUARTERS] {
     let mut energies = [0.0; QUARTERS];
-    let quarter = dim / QUARTERS;
+    let quarter = values.len() / QUARTERS;
     for (energy, values) in energies.iter_mut().zip(values.chunks_exact(quarter)) {
         *energy = values.iter().fold(0.0, |sum, value| sum + value.sqrt()) / quarter as f64;
     }
-    for (rows, energy) in rows.chunks_exact_mut(quarter * dim).zip(&energies) {
-        rows.iter_mut().for_each(|x| *x /= energy.sqrt());
+    for (sizes, energy) in sizes.chunks_exact_mut(quarter).zip(&energies) {
+        sizes.iter_mut().for_each(|size| *size /= energy.sqrt());
     }
     energies.map(|energy| (energy / energies[0]).powi(2) as f32)
 }
@@ -122,7 +149,10 @@ impl Front {
     /// dropped encodes as before. `None` if there is none, or if keys would grow.
     pub(super) fn new(map: &Full) -> Option<Self> {
         let (dim, values) = (map.dim, map.inverse.iter().map(|x| x.to_f64()).collect());
-        let matrix = inverse(values, dim)?;
+        let matrix = level().plain(
+            #[inline(always)]
+            || inverse(values, dim),
+        )?;
         let norm = matrix.iter().fold(0.0, |sum, x| sum + x * x).sqrt();
         let columns = (0..dim * dim).map(|at| f16::from_f64(matrix[at % dim * dim + at / dim])).collect();
         (norm <= 1.0).then_some(Self { dim, matrix: columns })
@@ -162,85 +192,6 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
         lanes.iter_mut().zip(a.iter().zip(b)).for_each(|(lane, (a, b))| *lane += a * b);
     }
     lanes.iter().fold(0.0, |sum, lane| sum + lane)
-}
-
-/// Subtracts `factor` times `row`.
-fn subtract(sums: &mut [f64], factor: f64, row: &[f64]) {
-    sums.iter_mut().zip(row).for_each(|(sum, x)| *sum -= factor * x);
-}
-
-/// Replaces the lower triangle of a symmetric matrix by its Cholesky factor, and the upper one by zeros.
-/// `None` if the matrix is not positive definite.
-fn factorise(matrix: &mut [f64], dim: usize) -> Option<()> {
-    for i in 0..dim {
-        let (above, rest) = matrix.split_at_mut(i * dim);
-        let row = &mut rest[..dim];
-        for j in 0..i {
-            let (before, own) = (&above[j * dim..j * dim + j], &row[..j]);
-            let sum = own.iter().zip(before).fold(row[j], |sum, (x, y)| sum - x * y);
-            row[j] = sum / above[j * (dim + 1)];
-        }
-        let rest = row[..i].iter().fold(row[i], |sum, x| sum - x * x);
-        if !(rest.is_finite() && rest > 0.0) {
-            return None;
-        }
-        row[i] = rest.sqrt();
-        row[i + 1..].fill(0.0);
-    }
-    Some(())
-}
-
-/// L' Q L for a lower triangular L.
-fn between(queries: &[f64], lower: &[f64], dim: usize) -> Vec<f64> {
-    let mut right = vec![0.0; dim * dim];
-    for (row, out) in queries.chunks_exact(dim).zip(right.chunks_exact_mut(dim)) {
-        for (x, lower) in row.iter().zip(lower.chunks_exact(dim)) {
-            subtract(out, -x, lower);
-        }
-    }
-    let mut product = vec![0.0; dim * dim];
-    for (lower, right) in lower.chunks_exact(dim).zip(right.chunks_exact(dim)) {
-        for (x, out) in lower.iter().zip(product.chunks_exact_mut(dim)) {
-            subtract(out, -x, right);
-        }
-    }
-    product
-}
-
-/// Replaces x by the solution y of L' y = x.
-fn solve(lower: &[f64], x: &mut [f64]) {
-    let dim = x.len();
-    for i in (0..dim).rev() {
-        x[i] /= lower[i * (dim + 1)];
-        let y = x[i];
-        subtract(&mut x[..i], y, &lower[i * dim..i * dim + i]);
-    }
-}
-
-/// The inverse of a matrix, by elimination with pivots. `None` if there is none.
-fn inverse(mut matrix: Vec<f64>, dim: usize) -> Option<Vec<f64>> {
-    let mut inverse: Vec<f64> = (0..dim * dim).map(|at| f64::from(at % (dim + 1) == 0)).collect();
-    for i in 0..dim {
-        let size = |row: &usize| matrix[row * dim + i].abs();
-        let pivot = (i..dim).max_by(|a, b| size(a).total_cmp(&size(b)))?;
-        let divisor = matrix[pivot * dim + i];
-        if !(divisor.is_finite() && divisor != 0.0) {
-            return None;
-        }
-        let factors: Vec<f64> = (0..dim).map(|row| matrix[row * dim + i]).collect();
-        for side in [&mut matrix, &mut inverse] {
-            for column in 0..dim {
-                side.swap(i * dim + column, pivot * dim + column);
-            }
-            let own: Vec<f64> = side[i * dim..(i + 1) * dim].iter().map(|x| x / divisor).collect();
-            for (row, out) in side.chunks_exact_mut(dim).enumerate().filter(|(row, _)| *row != i) {
-                // The pivot's row and this one have changed places.
-                subtract(out, factors[if row == pivot { i } else { row }], &own);
-            }
-            side[i * dim..(i + 1) * dim].copy_from_slice(&own);
-        }
-    }
-    Some(inverse)
 }
 
 #[cfg(test)]
@@ -330,7 +281,7 @@ mod tests {
         let setting = Setting::new(&Rope::new(0, Pairs::Half, vec![1.0]), 4, 0, false);
         for value in [0.0, 1e38] {
             let values = vec![value; Moments::count(4)];
-            let moments = Moments::from_values(setting.clone(), true, values).unwrap();
+            let moments = Moments::learnt(setting.clone(), true, values.into()).unwrap();
             let made = make(&moments, 0..512, 0..512);
             assert!(made.is_none() || value > 0.0, "{value}");
         }
@@ -350,16 +301,5 @@ mod tests {
         }
         let small: Vec<f16> = map.values().iter().map(|x| *x / f16::from_f32(2.0)).collect();
         assert!(read(&small, 0.2).is_none(), "keys would grow");
-    }
-
-    #[test]
-    fn an_inverse_is_exact_and_needs_one() {
-        let matrix = vec![0.0, 2.0, 1.0, 1.0, 1.0, 0.0, 3.0, 0.0, 1.0];
-        let inverse = inverse(matrix.clone(), 3).unwrap();
-        for (i, j) in (0..9).map(|at| (at / 3, at % 3)) {
-            let got: f64 = (0..3).map(|k| matrix[i * 3 + k] * inverse[k * 3 + j]).sum();
-            assert!((got - f64::from(i == j)).abs() < 1e-12);
-        }
-        assert!(super::inverse(vec![1.0, 2.0, 2.0, 4.0], 2).is_none());
     }
 }

@@ -7,41 +7,29 @@
 //! A program that appends the first page and never attends gives no queries. Its keys are then coded
 //! without a map.
 
-use super::moments::{Setting, Sums};
+use super::moments::{Moments, Setting, Sums};
 use super::order::Order;
 use super::pairs::Pairs;
 use super::ranges::Maps;
+use super::weights::Rule;
 use crate::cache::budget::Budget;
 use crate::cache::rows::Rows;
 use crate::cache::vectors::Floats;
 use crate::error::CacheError;
 use crate::rope::Rope;
 use half::f16;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tqkv_simd::Level;
-use tqkv_simd::page::{Attention, soften};
 
 /// Number of keys that teach a map. They wait uncompressed.
-pub(in crate::cache) const LEARN_TOKENS: usize = 128;
+const LEARN_TOKENS: usize = 128;
 
 /// Most positions whose queries are sampled. The first of them has as many keys before it.
 const SAMPLES: usize = 64;
 /// Fewest positions with queries from which a map is made.
 const LEAST_SAMPLES: usize = 16;
-/// Largest weight of a key, in means.
-const LARGEST_WEIGHT: f64 = 50.0;
 /// Share of the mean energy that is added to each pair.
 const RIDGE: f64 = 0.01;
-
-/// The part of the model's attention that weights of keys depend on.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::cache) struct Rule {
-    pub(in crate::cache) scale: f32,
-    pub(in crate::cache) soft_cap: Option<f32>,
-    pub(in crate::cache) window: Option<usize>,
-    /// Query heads of the KV head.
-    pub(in crate::cache) group: usize,
-}
 
 /// Queries that wait until there are enough keys.
 #[derive(Clone, Debug)]
@@ -60,6 +48,8 @@ pub(in crate::cache) struct Learner {
     hot: usize,
     /// The setting of matrices. `None` for factors per pair.
     setting: Option<Setting>,
+    /// Moments of a file. Nothing is learnt then, and no key waits.
+    given: Option<Arc<[f32]>>,
     /// True for a code whose widths differ by quarter.
     in_quarters: bool,
     seen: Mutex<Seen>,
@@ -68,7 +58,7 @@ pub(in crate::cache) struct Learner {
 impl Clone for Learner {
     fn clone(&self) -> Self {
         let (seen, setting) = (Mutex::new(self.seen().clone()), self.setting.clone());
-        Self { seen, setting, ..*self }
+        Self { seen, setting, given: self.given.clone(), ..*self }
     }
 }
 
@@ -83,13 +73,29 @@ impl Learner {
         // Sums over these rows are this file's own, so any level has the same bits.
         let rows = Rows::new(rule.group * dim, Level::Portable, budget);
         let seen = Mutex::new(Seen { samples: 0, rows });
-        Self { rule, dim, sinks, hot, setting: None, in_quarters, seen }
+        Self { rule, dim, sinks, hot, setting: None, given: None, in_quarters, seen }
     }
 
     /// Learns matrices in place of factors.
     pub(in crate::cache) fn with_rope(mut self, rope: Option<&Rope>) -> Self {
         self.setting = rope.map(|rope| Setting::new(rope, self.dim, self.sinks, self.in_quarters));
         self
+    }
+
+    /// Takes moments of a file. None at all if there are no values.
+    pub(in crate::cache) fn with_moments(mut self, values: Option<&Arc<[f32]>>) -> Self {
+        self.given = values.cloned();
+        self
+    }
+
+    /// The moments of a file, if the map is not learnt.
+    pub(in crate::cache) fn given(&self) -> Option<&Arc<[f32]>> {
+        self.given.as_ref()
+    }
+
+    /// Number of keys that wait for the map.
+    pub(in crate::cache) fn tokens(&self) -> usize {
+        if self.given.is_some() { 0 } else { LEARN_TOKENS }
     }
 
     /// The setting of matrices. `None` for factors per pair.
@@ -113,6 +119,9 @@ impl Learner {
 
     /// Number of sampled positions below `position`.
     fn samples_before(&self, position: usize) -> usize {
+        if self.given.is_some() {
+            return 0;
+        }
         position.saturating_sub(self.sinks + SAMPLES).min(self.span()).div_ceil(self.stride())
     }
 
@@ -209,8 +218,12 @@ impl Learner {
     }
 
     /// Makes the maps from keys `[n, dim]`, the sinks and at least [`LEARN_TOKENS`] more, and the mean that
-    /// is subtracted from them. `None` if too few queries were seen, or if they do not decide a map.
+    /// is subtracted from them. Moments of a file need no keys. `None` if too few queries were seen, or if
+    /// they do not decide a map.
     pub(in crate::cache) fn learn(&self, keys: &[f32], mean: Option<&[f32]>) -> Option<Maps> {
+        if let (Some(given), Some(setting)) = (&self.given, &self.setting) {
+            return Moments::given(setting.clone(), mean.is_some(), given).and_then(Maps::of_moments);
+        }
         let seen = self.seen();
         if seen.rows.len() < LEAST_SAMPLES {
             return None;
@@ -222,13 +235,7 @@ impl Learner {
             seen.rows.read(i, &mut row);
             queries.push((self.position(sample), row.clone()));
         }
-        let mut weights = vec![0.0; LEARN_TOKENS];
-        for (position, query) in self.each(&queries) {
-            self.add_weights(keys, position, query, &mut weights);
-        }
-        normalise(&mut weights)?;
-        weights.iter_mut().for_each(|weight| *weight = weight.min(LARGEST_WEIGHT));
-        normalise(&mut weights)?;
+        let weights = self.rule.weights((keys, self.dim), self.sinks, LEARN_TOKENS, self.each(&queries))?;
         match &self.setting {
             None => self.learn_pairs(keys, mean, &weights, &queries).map(Maps::of_pairs),
             Some(setting) => {
@@ -273,31 +280,6 @@ impl Learner {
         Pairs::new(&factors.repeat(2), order)
     }
 
-    /// Adds p (1 - p) of each key that teaches, for the attention p of the query at a position.
-    fn add_weights(&self, keys: &[f32], position: usize, query: &[f32], weights: &mut [f64]) {
-        // Keys that the query sees and that are here: the sinks, then the window.
-        let end = (position + 1).min(keys.len() / self.dim);
-        let first = self.rule.window.map_or(0, |window| (position + 1).saturating_sub(window));
-        let mut logits = vec![f32::NEG_INFINITY; end];
-        for (i, key) in keys.chunks_exact(self.dim).take(end).enumerate() {
-            if i < self.sinks || i >= first {
-                logits[i] = self.logit(query, key);
-            }
-        }
-        let mut state = [Attention::EMPTY];
-        soften(Level::Portable, &mut logits, &mut state);
-        for (weight, p) in weights.iter_mut().zip(logits.iter().skip(self.sinks)) {
-            let p = f64::from(*p) / f64::from(state[0].sum);
-            *weight += p * (1.0 - p);
-        }
-    }
-
-    fn logit(&self, query: &[f32], key: &[f32]) -> f32 {
-        let products = query.iter().zip(key).map(|(q, k)| f64::from(*q) * f64::from(*k));
-        let logit = products.fold(0.0, |sum, product| sum + product) * f64::from(self.rule.scale);
-        self.rule.soft_cap.map_or(logit, |cap| f64::from(cap) * near_tanh(logit / f64::from(cap))) as f32
-    }
-
     /// Upper bound of the bytes that pages up to number `last` add to the maps.
     pub(in crate::cache) fn growth(&self, maps: &Maps, last: usize) -> usize {
         match self.setting {
@@ -309,14 +291,8 @@ impl Learner {
 
     /// Number of keys behind the sinks that [`Learner::learn`] reads.
     pub(in crate::cache) fn keys(&self) -> usize {
-        LEARN_TOKENS + self.hot.min(SAMPLES)
+        if self.given.is_some() { 0 } else { LEARN_TOKENS + self.hot.min(SAMPLES) }
     }
-}
-
-/// This is tanh within 2.4 %. That of the system's library has other bits on other machines.
-fn near_tanh(x: f64) -> f64 {
-    let x = x.clamp(-3.0, 3.0);
-    x * (27.0 + x * x) / (27.0 + 9.0 * x * x)
 }
 
 /// Adds the squares of a row less a mean, times a weight.
@@ -325,13 +301,6 @@ fn add_energy(energy: &mut [f64], row: &[f32], mean: Option<&[f32]>, weight: f64
         let x = f64::from(x) - mean.map_or(0.0, |mean| f64::from(mean[i]));
         *energy += weight * x * x;
     }
-}
-
-/// Divides weights by their mean. `None` if that is not a positive number: then no key got attention.
-fn normalise(weights: &mut [f64]) -> Option<()> {
-    let mean = weights.iter().fold(0.0, |sum, weight| sum + weight) / weights.len() as f64;
-    weights.iter_mut().for_each(|weight| *weight /= mean);
-    (mean.is_finite() && mean > 0.0).then_some(())
 }
 
 /// Energies of the pairs of a head dim, coordinates i and i + dim / 2, with the ridge.

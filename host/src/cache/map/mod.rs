@@ -2,8 +2,8 @@
 //!
 //! Logits of exact keys stay as they are. The error of a coded key is even over its coordinates. The map
 //! moves it from directions that queries amplify to directions that they do not. Keys weigh by the attention
-//! that they get, because a block's error grows with its own length. All is learnt from the first page
-//! ([`learner`]).
+//! that they get ([`weights`]), because a block's error grows with its own length. All is learnt from the
+//! first page ([`learner`]), or from a text beforehand ([`calibrator`]).
 //!
 //! * A factor per RoPE pair ([`pairs`]). The rotation of RoPE keeps the energy of a pair, so the factors are
 //!   the same at every position.
@@ -15,18 +15,23 @@
 //! Values gain nothing from a map, and latent vectors are values, so both have none. Means are in
 //! [`super::means`]; pages keep the maps beside their blocks ([`super::page`]).
 
+mod algebra;
+mod calibrator;
 mod full;
 mod learner;
 mod moments;
 mod order;
 mod pairs;
 mod ranges;
+mod weights;
 
-pub(super) use learner::{LEARN_TOKENS, Learner, Rule};
+pub use calibrator::Calibrator;
+pub(super) use learner::Learner;
 pub(super) use moments::{Moments, Setting};
 pub(super) use order::Order;
 pub(super) use pairs::Pairs;
 pub(super) use ranges::{Map, Maps};
+pub(super) use weights::Rule;
 
 use super::spec::KeyMap;
 

@@ -7,6 +7,7 @@
 //!
 //! Sums are f64 in a fixed order, and angles are those of `libm`, so the bits are equal on every machine.
 
+use crate::cache::calibration;
 use crate::rope::Rope;
 use std::ops::Range;
 use std::sync::Arc;
@@ -57,10 +58,15 @@ impl Setting {
     }
 }
 
+/// Share of a covariance that is moved to its pairs. 128 tokens say little about the rest.
+const LEARNT_SHARE: f64 = 0.5;
+/// The same for moments of a file, which has thousands of tokens.
+const GIVEN_SHARE: f64 = 0.5;
+
 /// Sums of a head's keys and queries.
-#[derive(Debug)]
-pub(super) struct Sums<'a> {
-    setting: &'a Setting,
+#[derive(Clone, Debug)]
+pub(super) struct Sums {
+    setting: Setting,
     /// Sums of keys, and of keys times their weight.
     keys: [Vec<f64>; 2],
     /// Products of keys times their weight, and of queries: the lower triangle, row by row.
@@ -68,11 +74,11 @@ pub(super) struct Sums<'a> {
     counts: [f64; 2],
 }
 
-impl<'a> Sums<'a> {
-    pub(super) fn new(setting: &'a Setting) -> Self {
+impl Sums {
+    pub(super) fn new(setting: &Setting) -> Self {
         let (dim, products) = (setting.dim, triangle(setting.dim));
         Self {
-            setting,
+            setting: setting.clone(),
             keys: [vec![0.0; dim], vec![0.0; dim]],
             products: [vec![0.0; products], vec![0.0; products]],
             counts: [0.0; 2],
@@ -96,12 +102,19 @@ impl<'a> Sums<'a> {
 
     /// The moments. `is_centred` says that keys are encoded less their mean.
     pub(super) fn moments(self, is_centred: bool) -> Moments {
+        Moments { values: self.values().into(), is_given: false, is_centred, setting: self.setting }
+    }
+
+    /// The values of the moments. Empty if no key or no query was added.
+    pub(super) fn values(&self) -> Vec<f32> {
+        if self.counts.contains(&0.0) {
+            return Vec::new();
+        }
         let [mean, weighted] = &self.keys;
         let [keys, queries] = &self.products;
         let [key_count, query_count] = self.counts;
         let parts = [(mean, key_count), (weighted, key_count), (keys, key_count), (queries, query_count)];
-        let values = parts.into_iter().flat_map(|(sums, count)| sums.iter().map(move |x| (x / count) as f32));
-        Moments { values: values.collect(), setting: self.setting.clone(), is_centred }
+        parts.into_iter().flat_map(|(sums, count)| sums.iter().map(move |x| (x / count) as f32)).collect()
     }
 }
 
@@ -119,14 +132,16 @@ const fn triangle(dim: usize) -> usize {
     dim * (dim + 1) / 2
 }
 
-/// Moments of the first keys and queries, from which every map of the head is made.
+/// Moments of the first keys and queries, or of those of a text, from which every map of the head is made.
 #[derive(Debug)]
 pub(in crate::cache) struct Moments {
     setting: Setting,
     is_centred: bool,
+    /// They come from a file, and not from the first page.
+    is_given: bool,
     /// Mean of keys, mean of weighted keys, then mean products of weighted keys and of queries, each as a
     /// lower triangle.
-    values: Box<[f32]>,
+    values: Arc<[f32]>,
 }
 
 /// Covariances of the keys and the queries of a range, `[dim, dim]`.
@@ -138,17 +153,24 @@ pub(super) struct Covariances {
 impl Moments {
     /// Number of values of a head's moments.
     pub(in crate::cache) const fn count(dim: usize) -> usize {
-        2 * dim + 2 * triangle(dim)
+        calibration::count(dim)
     }
 
     /// The moments of a snapshot. `None` if the number of values is another one, or if one is not finite.
-    pub(in crate::cache) fn from_values(
-        setting: Setting,
-        is_centred: bool,
-        values: Vec<f32>,
-    ) -> Option<Self> {
+    pub(in crate::cache) fn learnt(setting: Setting, is_centred: bool, values: Arc<[f32]>) -> Option<Self> {
         let fits = values.len() == Self::count(setting.dim) && values.iter().all(|x| x.is_finite());
-        fits.then(|| Self { setting, is_centred, values: values.into() })
+        fits.then_some(Self { setting, is_centred, is_given: false, values })
+    }
+
+    /// The moments of a file, which other caches share. `None` like [`Moments::learnt`].
+    pub(in crate::cache) fn given(setting: Setting, is_centred: bool, values: &Arc<[f32]>) -> Option<Self> {
+        let moments = Self::learnt(setting, is_centred, values.clone())?;
+        Some(Self { is_given: true, ..moments })
+    }
+
+    /// Share of a covariance that is moved to its pairs.
+    pub(super) fn share(&self) -> f64 {
+        if self.is_given { GIVEN_SHARE } else { LEARNT_SHARE }
     }
 
     pub(in crate::cache) fn values(&self) -> &[f32] {
@@ -298,7 +320,7 @@ mod tests {
                 sums.add_query(query, i + 9);
             }
             for is_centred in [false, true] {
-                let sums = Sums { keys: sums.keys.clone(), products: sums.products.clone(), ..sums };
+                let sums = sums.clone();
                 let moments = sums.moments(is_centred);
                 let (range, other) = (40..140, 700..711);
                 let got = moments.covariances(range.clone(), other.clone());
@@ -339,7 +361,7 @@ mod tests {
     #[test]
     fn shrinking_keeps_the_energies_of_pairs() {
         let setting = Setting::new(&Rope::new(0, Pairs::Half, vec![1.0]), 4, 0, false);
-        let moments = Moments::from_values(setting, false, vec![0.0; Moments::count(4)]).unwrap();
+        let moments = Moments::learnt(setting, false, vec![0.0; Moments::count(4)].into()).unwrap();
         let mut matrix: Vec<f64> = (0..16).map(f64::from).collect();
         moments.shrink(&mut matrix, 0.5, 0.1);
         let ridge = 0.1 * 30.0 / 4.0;
@@ -351,7 +373,7 @@ mod tests {
     #[test]
     fn only_moments_that_a_cache_makes_are_read() {
         let setting = Setting::new(&Rope::new(0, Pairs::Half, vec![1.0]), 4, 0, false);
-        let read = |values| Moments::from_values(setting.clone(), true, values);
+        let read = |values: Vec<f32>| Moments::learnt(setting.clone(), true, values.into());
         assert!(read(vec![1.0; Moments::count(4)]).is_some());
         assert!(read(vec![1.0; Moments::count(4) - 1]).is_none());
         assert!(read([vec![1.0; Moments::count(4) - 1], vec![f32::NAN]].concat()).is_none());

@@ -7,6 +7,8 @@ use half::f16;
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::Level;
 
+mod given;
+
 const DIM: usize = 64;
 /// Query heads; there is one KV head.
 const HEADS: usize = 2;

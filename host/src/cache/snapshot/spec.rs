@@ -1,10 +1,12 @@
 //! Reads the spec of a snapshot: the inverse of `fields`.
 
-use super::bytes::{NO_NUMBER, Parser, refused};
+use crate::cache::calibration::Calibration;
+use crate::cache::chunks::{NO_NUMBER, Parser, refused};
 use crate::cache::layer::{LayerKind, LayerPolicy};
 use crate::cache::spec::{Arithmetic, CacheSpec, Centring, Cold, KeyMap};
 use crate::error::CacheError;
-use crate::rope::{Pairs, Rope};
+use crate::rope::Rope;
+use std::sync::Arc;
 use tqkv_core::{CodecId, Effort, KvShape, Options, ScaleMode};
 
 /// Limit on a count in a spec, 2^48 on 64-bit machines. It is larger than any real count, and far from
@@ -56,7 +58,7 @@ pub(super) fn read(payload: &[u8]) -> Result<CacheSpec, CacheError> {
     let sparse_values = float(parser)?.unwrap_or(f32::NAN);
     let logits = parser.count("learned sinks", MOST)?;
     let sink_logits = parser.values::<f32>(logits)?;
-    let (key_map, rope) = key_map(parser, head_dim, num_layers)?;
+    let (key_map, rope, calibration) = key_map(parser, head_dim, num_layers)?;
     let Some(&(key, value)) = pairs.first() else { return refused("of a cache without layers") };
     Ok(CacheSpec {
         position_dim,
@@ -74,6 +76,7 @@ pub(super) fn read(payload: &[u8]) -> Result<CacheSpec, CacheError> {
         centring,
         key_map,
         rope,
+        calibration,
         arithmetic,
         cold,
         scale,
@@ -84,35 +87,28 @@ pub(super) fn read(payload: &[u8]) -> Result<CacheSpec, CacheError> {
     })
 }
 
-/// Reads the last fields, which specs without a map do not have: the map and, if it needs it, RoPE.
-fn key_map(
-    parser: &mut Parser<'_>,
-    head_dim: usize,
-    num_layers: usize,
-) -> Result<(KeyMap, Vec<Rope>), CacheError> {
+/// The map of a spec, with what it needs.
+type MapFields = (KeyMap, Vec<Rope>, Option<Arc<Calibration>>);
+
+/// Reads the last fields, which specs without a map do not have.
+fn key_map(parser: &mut Parser<'_>, head_dim: usize, num_layers: usize) -> Result<MapFields, CacheError> {
     if parser.end().is_ok() {
-        return Ok((KeyMap::Off, Vec::new()));
+        return Ok((KeyMap::Off, Vec::new(), None));
     }
-    let read = match parser.bytes(1, 1)?[0] {
-        1 => (KeyMap::Pairs, Vec::new()),
-        2 => {
-            let ropes = (0..num_layers).map(|_| rope(parser, head_dim)).collect::<Result<_, _>>()?;
-            (KeyMap::Full, ropes)
+    let code = parser.bytes(1, 1)?[0];
+    let mut ropes = || (0..num_layers).map(|_| parser.rope(head_dim)).collect::<Result<_, _>>();
+    let read = match code {
+        1 => (KeyMap::Pairs, Vec::new(), None),
+        2 => (KeyMap::Full, ropes()?, None),
+        3 => {
+            let ropes = ropes()?;
+            let file = Calibration::read(&mut parser.rest()).map_err(CacheError::Snapshot)?;
+            (KeyMap::Full, ropes, Some(Arc::new(file)))
         }
         code => return refused(format!("key map {code}, which is not known")),
     };
     parser.end()?;
     Ok(read)
-}
-
-fn rope(parser: &mut Parser<'_>, head_dim: usize) -> Result<Rope, CacheError> {
-    let pairs = match parser.bytes(1, 1)?[0] {
-        0 => Pairs::Half,
-        1 => Pairs::Interleaved,
-        code => return refused(format!("RoPE of kind {code}, which is not known")),
-    };
-    let count = parser.count("pairs of RoPE", head_dim / 2)?;
-    Ok(Rope::new(0, pairs, parser.values::<f64>(count)?))
 }
 
 fn two(parser: &mut Parser<'_>) -> Result<[u8; 2], CacheError> {

@@ -1,6 +1,6 @@
 //! The state of one KV head in a snapshot: rows, blocks and means of both sides.
 
-use super::bytes::{Parser, put, put_count, refused};
+use crate::cache::chunks::{Parser, put, put_count, refused};
 use crate::cache::format::PAGE_TOKENS;
 use crate::cache::head::Head;
 use crate::cache::map::{Learner, Maps, Moments, Order, Pairs, Setting};
@@ -14,6 +14,7 @@ use crate::error::CacheError;
 use crate::memory;
 use half::f16;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
+use std::sync::Arc;
 use tqkv_core::unstable::trellis::QUARTERS;
 
 /// The states of means, by stored number.
@@ -146,12 +147,15 @@ fn write_map(track: &Track, bytes: &mut Vec<u8>) {
 
 fn write_matrices(track: &Track, bytes: &mut Vec<u8>) {
     let maps = track.pages().maps();
-    let moments = maps.moments().map_or(&[][..], Moments::values);
-    put_count(bytes, moments.len());
-    if moments.is_empty() {
-        return;
+    // A file of moments is in the spec.
+    if track.learner().is_some_and(|learner| learner.given().is_none()) {
+        let moments = maps.moments().map_or(&[][..], Moments::values);
+        put_count(bytes, moments.len());
+        if moments.is_empty() {
+            return;
+        }
+        put(bytes, moments);
     }
-    put(bytes, moments);
     put_count(bytes, maps.matrices().count());
     for (first_page, map) in maps.matrices() {
         put_count(bytes, first_page);
@@ -179,7 +183,11 @@ fn read_map(
 ) -> Result<Option<Learner>, CacheError> {
     let Some(mut learner) = track.learner().cloned() else { return Ok(None) };
     let maps = match learner.setting() {
-        Some(setting) => read_moments(setting, means, pages.len(), parser)?,
+        Some(setting) => {
+            let (is_centred, given) = (means == State::On, learner.given());
+            let moments = read_moments(setting, is_centred, given, parser)?;
+            read_matrices(moments, (setting, given.is_some()), pages.len(), parser)?
+        }
         None => read_factors(track, pages.len(), parser)?,
     };
     pages.set_maps(maps);
@@ -193,20 +201,40 @@ fn read_map(
     }
 }
 
-/// Reads moments, and the matrices of `tokens` encoded tokens.
+/// Reads moments, or takes those of the file. `None` if there are none.
 fn read_moments(
     setting: &Setting,
-    means: State,
+    is_centred: bool,
+    given: Option<&Arc<[f32]>>,
+    parser: &mut Parser<'_>,
+) -> Result<Option<Moments>, CacheError> {
+    if let Some(given) = given {
+        return Ok(Moments::given(setting.clone(), is_centred, given));
+    }
+    let count = parser.count("moments", Moments::count(setting.dim))?;
+    if count == 0 {
+        return Ok(None);
+    }
+    let values = parser.values::<f32>(count)?;
+    let moments = Moments::learnt(setting.clone(), is_centred, values.into());
+    moments.map_or_else(|| refused("moments that the cache cannot have"), |moments| Ok(Some(moments)))
+}
+
+/// Reads the matrices of `tokens` encoded tokens, which moments decide.
+fn read_matrices(
+    moments: Option<Moments>,
+    (setting, is_given): (&Setting, bool),
     tokens: usize,
     parser: &mut Parser<'_>,
 ) -> Result<Maps, CacheError> {
-    let count = parser.count("moments", Moments::count(setting.dim))?;
-    let values = parser.values::<f32>(count)?;
-    if count == 0 {
+    if moments.is_none() && !is_given {
         return Ok(Maps::default());
     }
-    let moments = Moments::from_values(setting.clone(), means == State::On, values);
     let matrices = parser.count("matrices", u64::BITS as usize)?;
+    if is_given && matrices == 0 {
+        // Those of the file do not decide one, or no page is there.
+        return Ok(Maps::default());
+    }
     let Some(moments) = moments.filter(|_| tokens > 0 && matrices > 0) else {
         return refused("moments that the cache cannot have");
     };

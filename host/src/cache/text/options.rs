@@ -1,7 +1,7 @@
 //! The options of a cache, one row each: name, value, help, and how to read and write it.
 
 use super::rope::{self, Ropes};
-use super::values::{Share, Value};
+use super::values::{KeyMapWord, Share, Value};
 use crate::cache::layer::KvPair;
 use crate::cache::spec::{CacheSpec, Cold};
 use std::path::PathBuf;
@@ -137,8 +137,9 @@ pub const OPTIONS: &[SpecOption] = &[
         |spec, Share(share)| spec.sparse_values = share),
     row!(Policy, "centring", "auto|on|off", "off",
         "Keys are stored less their mean.", centring),
-    row!(Policy, "map", "off|pairs|full", "pairs",
-        "Keys go through a map that is learnt from the first page.", key_map),
+    row!(Policy, "map", "off|pairs|full|FILE.tqm", "pairs",
+        "Keys go through a map that is learnt from the first page, or from the text of tqkv calibrate.",
+        map_text, set_map),
     row!(Policy, "arithmetic", "int8|f32", "f32",
         "Numbers in which single queries meet encoded tokens.", arithmetic),
     row!(Policy, "seed", "N", "7",
@@ -196,6 +197,14 @@ fn setter<T: Value>(
 ) -> Result<Setter, String> {
     let value = T::read(text)?;
     Ok(Arc::new(move |spec| set(spec, value.clone())))
+}
+
+fn map_text(spec: &CacheSpec) -> String {
+    KeyMapWord(spec.key_map, spec.calibration.clone()).write()
+}
+
+fn set_map(spec: &mut CacheSpec, KeyMapWord(kind, file): KeyMapWord) {
+    (spec.key_map, spec.calibration) = (kind, file);
 }
 
 fn set_position_dim(spec: &mut CacheSpec, dim: usize) {

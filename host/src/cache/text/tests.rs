@@ -208,6 +208,8 @@ prop_compose! {
             soft_cap: None,
             sink_logits: Vec::new(),
             rope: Vec::new(),
+            // A file of moments is in the test of its map.
+            calibration: None,
         }
     }
 }

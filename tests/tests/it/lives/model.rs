@@ -3,12 +3,14 @@
 use super::exact::Exact;
 use super::truth::{Held, Of, Rows, error, halves, loss};
 use tqkv::cache::{CacheSpec, CacheStats, Centring, Cold, KvCache, LayerKind, PAGE_TOKENS};
-use tqkv::unstable::cache::MEAN_TOKENS;
+use tqkv::unstable::cache::{KeyMap, MEAN_TOKENS};
 use tqkv_core::{AnyCodec, CodecId};
 use tqkv_tests::oracle::energy;
 
 /// Tokens behind a window that stay for a rollback.
 const ROLLBACK: usize = 256;
+/// Keys that teach a map.
+const LEARN_TOKENS: usize = 128;
 /// Tokens that leave the hot window together.
 const BATCH: usize = 4;
 
@@ -17,8 +19,9 @@ const BATCH: usize = 4;
 struct Side {
     sinks: usize,
     hot: usize,
-    centred: bool,
-    /// True if keys wait for their mean.
+    /// Tokens behind the hot window that wait for the mean or the map of keys.
+    wait: usize,
+    /// True if keys wait.
     learning: bool,
     len: usize,
     /// For each encoded token, the squared error that it may have, relative to its squared norm.
@@ -62,17 +65,24 @@ impl Side {
             codecs: codecs.iter().map(make).collect(),
             heads: vec![Vec::new(); spec.shape.num_kv_heads],
         };
-        // Positional parts have no exact contents here.
-        let is_told = !centred && (is_first || !latent);
+        let even = spec.shape.head_dim.is_multiple_of(2);
+        let mapped = is_first && !latent && even && spec.key_map != KeyMap::Off && codecs[0].is_rotated();
+        let wait = if mapped { LEARN_TOKENS } else { usize::from(centred) * MEAN_TOKENS };
+        // Positional parts have no exact contents here. A map moves errors between coordinates.
+        let is_told = !centred && !mapped && (is_first || !latent);
+        let most = if mapped { 4.0 } else { 1.0 };
         Self {
             exact: is_told.then(exact),
             sinks: spec.sinks_at(layer),
             hot: spec.hot,
-            centred,
-            learning: centred,
+            wait,
+            learning: wait > 0,
             len: 0,
             errors: Vec::new(),
-            tiers: codecs.iter().map(|&id| (id, loss(id, dim, spec.options.scale_mode, rows))).collect(),
+            tiers: codecs
+                .iter()
+                .map(|&id| (id, most * loss(id, dim, spec.options.scale_mode, rows)))
+                .collect(),
             after: spec.cold.iter().map(|(after, _)| (*after).max(spec.hot + BATCH - 1)).collect(),
             cooled: vec![0; spec.cold.len()],
             evicted: 0,
@@ -104,7 +114,7 @@ impl Side {
     fn push(&mut self, tokens: &[u64]) {
         self.len = tokens.len();
         let extra = self.recent().saturating_sub(self.hot);
-        if !self.learning || extra >= MEAN_TOKENS {
+        if !self.learning || extra >= self.wait {
             self.learning = false;
             let leaving = if self.hot < BATCH { extra } else { extra / BATCH * BATCH };
             let first = self.sinks() + self.coded();
@@ -153,7 +163,7 @@ impl Side {
         }
         self.cooled.iter_mut().for_each(|cooled| *cooled = (*cooled).min(page));
         if coded == 0 {
-            (self.evicted, self.learning) = (0, self.centred);
+            (self.evicted, self.learning) = (0, self.wait > 0);
         }
     }
 }

@@ -1,0 +1,162 @@
+//! Chunks of a stream, each a length, a payload of little-endian fields, and its CRC-32. Snapshots and files
+//! of moments are made of them.
+
+use crate::error::CacheError;
+use crate::memory;
+use crate::rope::{Pairs, Rope};
+use bytemuck::{Pod, Zeroable};
+use std::io::{self, Read, Write};
+
+/// The bits of a NaN, which mark an unset field of a spec.
+pub(in crate::cache) const NO_NUMBER: u32 = 0x7fc0_0000;
+
+/// Numbers whose little-endian memory is their stored form.
+pub(in crate::cache) trait Stored: Pod + Zeroable {
+    /// Swaps bytes where the machine is big-endian.
+    fn little_endian(self) -> Self;
+}
+
+macro_rules! stored {
+    ($($int:ty),*) => {$(
+        impl Stored for $int {
+            fn little_endian(self) -> Self {
+                self.to_le()
+            }
+        }
+    )*};
+}
+stored!(u8, u16, u64, i64);
+
+impl Stored for f32 {
+    fn little_endian(self) -> Self {
+        Self::from_bits(self.to_bits().to_le())
+    }
+}
+
+impl Stored for f64 {
+    fn little_endian(self) -> Self {
+        Self::from_bits(self.to_bits().to_le())
+    }
+}
+
+pub(in crate::cache) fn refused<T>(why: impl Into<String>) -> Result<T, CacheError> {
+    Err(CacheError::Snapshot(why.into()))
+}
+
+/// Appends numbers.
+pub(in crate::cache) fn put<T: Stored>(bytes: &mut Vec<u8>, values: &[T]) {
+    for value in values {
+        bytes.extend_from_slice(bytemuck::bytes_of(&value.little_endian()));
+    }
+}
+
+/// Appends a count.
+pub(in crate::cache) fn put_count(bytes: &mut Vec<u8>, count: usize) {
+    put(bytes, &[count as u64]);
+}
+
+/// Appends the RoPE of a layer: a byte for its pairs, and its frequencies.
+pub(in crate::cache) fn put_rope(bytes: &mut Vec<u8>, rope: Option<&Rope>) {
+    bytes.push(u8::from(rope.is_some_and(|rope| rope.pairs == Pairs::Interleaved)));
+    let frequencies = rope.map_or(&[][..], |rope| &rope.inv_freq);
+    put_count(bytes, frequencies.len());
+    put(bytes, frequencies);
+}
+
+/// Takes numbers from the front of a chunk.
+pub(in crate::cache) struct Parser<'a>(&'a [u8]);
+
+impl<'a> Parser<'a> {
+    pub(in crate::cache) fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    /// Takes `count` times `size` bytes.
+    pub(in crate::cache) fn bytes(&mut self, count: usize, size: usize) -> Result<&'a [u8], CacheError> {
+        let split = count.checked_mul(size).and_then(|bytes| self.0.split_at_checked(bytes));
+        let Some((taken, rest)) = split else { return refused("fields longer than their chunk") };
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    pub(in crate::cache) fn values<T: Stored>(&mut self, count: usize) -> Result<Vec<T>, CacheError> {
+        let bytes = self.bytes(count, size_of::<T>())?;
+        let values = bytes.chunks_exact(size_of::<T>());
+        memory::collected(count, values.map(|value| bytemuck::pod_read_unaligned::<T>(value).little_endian()))
+    }
+
+    /// Takes a count, and refuses one above `most`.
+    pub(in crate::cache) fn count(&mut self, what: &str, most: usize) -> Result<usize, CacheError> {
+        let count = self.values::<u64>(1)?.first().copied().unwrap_or_default();
+        match usize::try_from(count) {
+            Ok(count) if count <= most => Ok(count),
+            _ => refused(format!("{count} {what}: expected at most {most}")),
+        }
+    }
+
+    /// Takes the RoPE of a layer.
+    pub(in crate::cache) fn rope(&mut self, head_dim: usize) -> Result<Rope, CacheError> {
+        let pairs = match self.bytes(1, 1)?[0] {
+            0 => Pairs::Half,
+            1 => Pairs::Interleaved,
+            code => return refused(format!("RoPE of kind {code}, which is not known")),
+        };
+        let count = self.count("pairs of RoPE", head_dim / 2)?;
+        Ok(Rope::new(0, pairs, self.values::<f64>(count)?))
+    }
+
+    /// Takes all that is left.
+    pub(in crate::cache) fn rest(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.0)
+    }
+
+    /// Refuses bytes that are left over.
+    pub(in crate::cache) fn end(&self) -> Result<(), CacheError> {
+        if self.0.is_empty() { Ok(()) } else { refused("a chunk longer than its fields") }
+    }
+}
+
+/// Writes a chunk.
+pub(in crate::cache) fn write_chunk(writer: &mut dyn Write, payload: &[u8]) -> io::Result<()> {
+    writer.write_all(&(payload.len() as u64).to_le_bytes())?;
+    writer.write_all(payload)?;
+    writer.write_all(&crc32fast::hash(payload).to_le_bytes())
+}
+
+/// Fills `bytes`, or refuses a stream that ends before.
+pub(in crate::cache) fn read(reader: &mut dyn Read, bytes: &mut [u8]) -> Result<(), CacheError> {
+    reader.read_exact(bytes).or_else(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => refused("cut short"),
+        _ => refused(error.to_string()),
+    })
+}
+
+/// Reads a chunk of at most `most` bytes. Memory grows with the bytes that arrive, whatever the stored length
+/// is.
+pub(in crate::cache) fn read_chunk(
+    reader: &mut dyn Read,
+    payload: &mut Vec<u8>,
+    most: u64,
+) -> Result<(), CacheError> {
+    let mut length = [0; 8];
+    read(reader, &mut length)?;
+    let length = u64::from_le_bytes(length);
+    if length > most {
+        return refused(format!("a chunk of {length} bytes is not valid: expected at most {most}"));
+    }
+    payload.clear();
+    let got = reader.take(length).read_to_end(payload).or_else(|error| match error.kind() {
+        io::ErrorKind::OutOfMemory => Err(CacheError::Memory { bytes: length as usize }),
+        _ => refused(error.to_string()),
+    })?;
+    if (got as u64) < length {
+        return refused("cut short");
+    }
+    let mut crc = [0; 4];
+    read(reader, &mut crc)?;
+    if u32::from_le_bytes(crc) == crc32fast::hash(payload) {
+        Ok(())
+    } else {
+        refused("damaged (CRC-32 does not match)")
+    }
+}
