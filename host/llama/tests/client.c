@@ -92,7 +92,7 @@ static void write_logits(const llama_token * tokens, int count, int from, const 
     int most = number("BATCH", 512);
     for (int done = 0; done < count; done += most) {
         int now = count - done < most ? count - done : most;
-        decode(tokens + done, now, position(0), 0, 1);
+        decode(tokens + done, now, position(0), 0, done + now > from);
         for (int i = 0; i < now; i++)
             if (done + i >= from) fwrite(llama_get_logits_ith(context, i), sizeof(float), words, file);
     }
