@@ -13,8 +13,8 @@
 //   save N FILE          prints N tokens, writes the state to FILE, prints N more tokens
 //   load N FILE          reads the state of another process from FILE and prints N tokens
 //   memory CONTEXT       prints the resident MiB that a clear frees after CONTEXT tokens
-//   soak SECONDS SEED    sends random requests to 4 sequences: begin, go on, cancel, shift, copy, save,
-//                        restore; compares logits of samples with those of a fresh context
+//   soak SECONDS SEED    for so much processor time, sends random requests to 4 sequences: begin, go on, cancel,
+//                        shift, copy, save, restore; compares logits of samples with those of a fresh context
 // Environment with defaults: CTX (1024), THREADS (1), LAYERS (999), BATCH (512), UNIFIED (1), FA (1),
 // FROM (0), CLEAR (0), TYPE (f16; also q8_0, q4_0)
 // CHOICES names a file for the logits of each choice of a token, as f32 [choices, vocabulary]. GIVEN is a list of
@@ -92,7 +92,7 @@ static void write_logits(const llama_token * tokens, int count, int from, const 
     int most = number("BATCH", 512);
     for (int done = 0; done < count; done += most) {
         int now = count - done < most ? count - done : most;
-        decode(tokens + done, now, position(0), 0, 1);
+        decode(tokens + done, now, position(0), 0, done + now > from);
         for (int i = 0; i < now; i++)
             if (done + i >= from) fwrite(llama_get_logits_ith(context, i), sizeof(float), words, file);
     }
@@ -171,9 +171,9 @@ static void soak(struct llama_context_params params, const llama_token * text, i
     llama_memory_t memory = llama_get_memory(context);
     for (int s = 0; s < 4; s++) held[s] = malloc(sizeof(llama_token) * (LONGEST + 256));
     int samples = 0, requests = 0;
-    double worst = 0, total = 0, early = 0, late = 0, start = seconds();
+    double worst = 0, total = 0, early = 0, late = 0, start = processor_seconds();
     srand(seed);
-    while (seconds() - start < limit) {
+    while (processor_seconds() - start < limit) {
         int s = rand() % 4, other = (s + 1 + rand() % 3) % 4, kind = rand() % 8;
         requests++;
         if (lengths[s] > LONGEST || (kind == 0 && lengths[s])) {
@@ -209,7 +209,7 @@ static void soak(struct llama_context_params params, const llama_token * text, i
                 worst = fmax(worst, now), total += now, samples++;
             }
         }
-        double share = (seconds() - start) / limit;
+        double share = (processor_seconds() - start) / limit;
         if (requests % 4 == 0 && share > 0.1 && share < 0.5) early = fmax(early, resident());
         if (requests % 4 == 0 && share >= 0.5) late = fmax(late, resident());
     }

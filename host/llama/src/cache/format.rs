@@ -66,6 +66,12 @@ impl Format {
         codec::encode(self.level, codec, x, blocks).is_ok()
     }
 
+    /// Encodes vectors (`[n, dim]`) and decodes them again; false if one cannot be encoded.
+    pub(super) fn round_trip(&self, x: &mut [f32]) -> bool {
+        let (Some((codec, _)), mut blocks) = (&self.coded, Vec::new()) else { return false };
+        self.encode(x, &mut blocks) && codec::decode(self.level, codec, &blocks, x).is_ok()
+    }
+
     /// Writes blocks, which are back to back, to slots of a page.
     pub(super) fn write(&self, page: &mut [Line], slots: impl Iterator<Item = usize>, blocks: &[u8]) {
         let Some((codec, pages)) = &self.coded else { return };

@@ -2,9 +2,21 @@
 //!
 //! Each is the mean of the first [`MEAN_TOKENS`] keys that leave the exact rows, as in the library's cache.
 //! It stays the same until the stream is cleared, also when one of these slots is overwritten.
+//!
+//! A saved state holds decoded keys and no means. Means lie on a grid that is coarse beside the f16 rounding of
+//! decoded keys, so that [`recover`] finds the same means again. With them, keys become the same codes again.
+
+use half::f16;
 
 /// Number of keys in a mean.
 pub(super) const MEAN_TOKENS: usize = 64;
+
+/// Steps of a mean's grid in the spread of the keys, at least. The rounding adds less than 1/48,000 to the
+/// energy that is encoded.
+const STEPS: f32 = 64.0;
+
+/// Most corrections of a mean that is searched.
+const CORRECTIONS: usize = 6;
 
 /// Least share of the keys' energy that a mean must hold to be used; the value of the library's cache.
 const LEAST_SHARE: f32 = 0.05;
@@ -29,18 +41,86 @@ impl Means {
     }
 }
 
-/// The mean of vectors (`[n, dim]`); zeros if it holds too small a share of their energy.
+/// The mean of vectors (`[n, dim]`) on a grid; zeros if it holds too small a share of their energy.
 pub(super) fn mean_of(x: &[f32], dim: usize) -> Vec<f32> {
+    let mut mean = average(x, dim);
+    let energy: f32 = x.iter().map(|x| x * x).sum();
+    let held: f32 = mean.iter().map(|x| x * x).sum::<f32>() * (x.len() / dim) as f32;
+    if !held.is_finite() || held < LEAST_SHARE * energy || energy == 0.0 {
+        mean.fill(0.0);
+        return mean;
+    }
+    snap(&mut mean, step(x, &average(x, dim)));
+    mean
+}
+
+/// The mean with which vectors (`[n, dim]`) were encoded before they were decoded and rounded to f16. None if
+/// most of them were not.
+///
+/// `code` encodes and decodes vectors. With the right mean it changes none of them. The mean of codes that are
+/// found with nearly the right one is off by what the vectors move on average.
+pub(super) fn recover(x: &[f32], dim: usize, code: impl Fn(&mut [f32]) -> bool) -> Option<Vec<f32>> {
+    let mut mean = vec![0.0; dim];
+    if is_kept(x, &mean, &code) {
+        return Some(mean);
+    }
+    mean = average(x, dim);
+    // The spread of decoded vectors may differ enough for a grid of half or twice the step.
+    let step = step(x, &mean) / 2.0;
+    for _ in 0..CORRECTIONS {
+        let coded = coded(x, &mean, &code)?;
+        let moved: Vec<f32> = x.iter().zip(&coded).map(|(x, coded)| x - coded).collect();
+        mean.iter_mut().zip(average(&moved, dim)).for_each(|(mean, moved)| *mean += moved);
+        let mut on_grid = mean.clone();
+        snap(&mut on_grid, step);
+        if is_kept(x, &on_grid, &code) {
+            return Some(on_grid);
+        }
+    }
+    None
+}
+
+/// True if most vectors (`[n, dim]`) are codes around `mean`: `code` does not change their f16 values.
+fn is_kept(x: &[f32], mean: &[f32], code: impl Fn(&mut [f32]) -> bool) -> bool {
+    let Some(coded) = coded(x, mean, code) else { return false };
+    let pairs = x.chunks_exact(mean.len()).zip(coded.chunks_exact(mean.len()));
+    let is_same =
+        |x: &[f32], coded: &[f32]| x.iter().zip(coded).all(|(x, y)| *x == f16::from_f32(*y).to_f32());
+    2 * pairs.filter(|(x, coded)| is_same(x, coded)).count() > x.len() / mean.len()
+}
+
+/// Vectors (`[n, dim]`) after they were encoded around `mean` and decoded.
+fn coded(x: &[f32], mean: &[f32], code: impl Fn(&mut [f32]) -> bool) -> Option<Vec<f32>> {
+    let mut coded = x.to_vec();
+    subtract(&mut coded, mean);
+    code(&mut coded).then(|| {
+        add(&mut coded, mean);
+        coded
+    })
+}
+
+/// The average of vectors (`[n, dim]`).
+fn average(x: &[f32], dim: usize) -> Vec<f32> {
     let (mut mean, count) = (vec![0.0; dim], (x.len() / dim).max(1) as f32);
     for x in x.chunks_exact(dim) {
         mean.iter_mut().zip(x).for_each(|(mean, x)| *mean += x / count);
     }
-    let energy: f32 = x.iter().map(|x| x * x).sum();
-    let held: f32 = mean.iter().map(|x| x * x).sum::<f32>() * count;
-    if !held.is_finite() || held < LEAST_SHARE * energy || energy == 0.0 {
-        mean.fill(0.0);
-    }
     mean
+}
+
+/// The step of the grid for vectors (`[n, dim]`) around `mean`: a power of two, at most their spread over
+/// [`STEPS`].
+fn step(x: &[f32], mean: &[f32]) -> f32 {
+    let apart = x.chunks_exact(mean.len()).flat_map(|x| x.iter().zip(mean).map(|(x, mean)| x - mean));
+    let spread = (apart.map(|x| x * x).sum::<f32>() / x.len().max(1) as f32).sqrt();
+    (spread / STEPS).log2().floor().exp2()
+}
+
+/// Rounds a mean to multiples of `step`.
+fn snap(mean: &mut [f32], step: f32) {
+    if step.is_normal() {
+        mean.iter_mut().for_each(|x| *x = (*x / step).round() * step);
+    }
 }
 
 /// Subtracts a mean from vectors (`[n, dim]`); an empty mean changes nothing.

@@ -112,8 +112,12 @@ impl Store {
 
     /// Encodes rows that are older than the newest writes.
     pub fn cool(&mut self) {
+        self.cool_rows(false);
+    }
+
+    fn cool_rows(&mut self, is_restored: bool) {
         let Some(format) = &self.format else { return };
-        self.streams.iter_mut().for_each(|stream| stream.cool(format));
+        self.streams.iter_mut().for_each(|stream| stream.cool(format, is_restored));
     }
 
     /// Replaces stream `to` by a copy of stream `from`, codes included.
@@ -159,7 +163,7 @@ impl Store {
     }
 
     /// Writes bytes from `offset` on. A row that already reads back as these bytes stays as it is, exact or
-    /// code.
+    /// code. Rows that [`Store::read_bytes`] gave become the same codes again in a stream that has no codes.
     pub fn write_bytes(&mut self, offset: usize, bytes: &[u8]) {
         let row_bytes = 2 * self.width;
         let (first, end) = (offset / row_bytes, (offset + bytes.len()).div_ceil(row_bytes).min(self.rows()));
@@ -183,6 +187,6 @@ impl Store {
             }
             from = to;
         }
-        self.cool();
+        self.cool_rows(true);
     }
 }

@@ -235,8 +235,8 @@ impl Stream {
     }
 
     /// Encodes rows that are older than the newest `hot` ones. A row that cannot be encoded stays exact for
-    /// good.
-    pub(super) fn cool(&mut self, format: &Format) {
+    /// good. If `is_restored`, rows may be decoded codes, which then become the same codes again.
+    pub(super) fn cool(&mut self, format: &Format, is_restored: bool) {
         if format.coded.is_none() || format.dim != self.dim {
             return;
         }
@@ -249,7 +249,12 @@ impl Stream {
         }
         if self.means == Means::Learning {
             let oldest = self.oldest(MEAN_TOKENS);
-            let means = (0..self.exact.len()).map(|h| means::mean_of(&self.rows(h, &oldest), self.dim));
+            let means = (0..self.exact.len()).map(|head| {
+                let rows = self.rows(head, &oldest);
+                let recovered = || means::recover(&rows, self.dim, |rows| format.round_trip(rows));
+                let recovered = if is_restored { recovered() } else { None };
+                recovered.unwrap_or_else(|| means::mean_of(&rows, self.dim))
+            });
             self.means = Means::Known(means.collect::<Vec<_>>().concat());
         }
         while count > 0 {

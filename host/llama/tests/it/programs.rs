@@ -218,9 +218,11 @@ fn a_saved_sequence_goes_on_in_another_process() {
     let (model, library) = (model.display().to_string(), tools::library().display().to_string());
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("state");
     let path = file.display().to_string();
-    for kv in ["f16", "s4 hot=16"] {
+    // Long enough that codes are saved: 64 rows must leave the exact ones before the first is encoded.
+    let text = TEXT.repeat(4);
+    for kv in ["f16", "s4", "i8 hot=16", "t2 hot=16"] {
         let run = |command: &str| {
-            let arguments = [&libraries, &model, TEXT, command, "64", &path];
+            let arguments = [&libraries, &model, &text, command, "64", &path];
             tools::run(&client, &arguments, &with(&library, kv)).expect("it runs")
         };
         let (saved, loaded) = (run("save"), run("load"));
