@@ -3,8 +3,9 @@
 //! Each is the mean of the first [`MEAN_TOKENS`] keys that leave the exact rows, as in the library's cache.
 //! It stays the same until the stream is cleared, also when one of these slots is overwritten.
 //!
-//! A saved state holds decoded keys and no means. Means lie on a grid that is coarse beside the f16 rounding of
-//! decoded keys, so that [`recover`] finds the same means again. With them, keys become the same codes again.
+//! A saved state holds decoded keys and no means. Means lie on a grid that is coarse beside the f16 rounding
+//! of decoded keys, so that [`recover`] finds the same means again. With them, keys become the same codes
+//! again.
 
 use half::f16;
 
@@ -50,15 +51,16 @@ pub(super) fn mean_of(x: &[f32], dim: usize) -> Vec<f32> {
         mean.fill(0.0);
         return mean;
     }
-    snap(&mut mean, step(x, &average(x, dim)));
+    let step = step(x, &mean);
+    snap(&mut mean, step);
     mean
 }
 
-/// The mean with which vectors (`[n, dim]`) were encoded before they were decoded and rounded to f16. None if
-/// most of them were not.
+/// The mean with which vectors (`[n, dim]`) were encoded before they were decoded and rounded to f16.
+/// None if most of them were not.
 ///
-/// `code` encodes and decodes vectors. With the right mean it changes none of them. The mean of codes that are
-/// found with nearly the right one is off by what the vectors move on average.
+/// `code` encodes and decodes vectors. With the right mean it changes none of them. With nearly the right one
+/// it finds the same codes. That mean is off by what the vectors move on average.
 pub(super) fn recover(x: &[f32], dim: usize, code: impl Fn(&mut [f32]) -> bool) -> Option<Vec<f32>> {
     let mut mean = vec![0.0; dim];
     if is_kept(x, &mean, &code) {
