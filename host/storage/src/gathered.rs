@@ -13,7 +13,7 @@ use crate::marks::Marks;
 use crate::parse::Bytes;
 use crate::shape::{Join, Shape};
 
-const MAGIC: [u8; 8] = *b"\x89TQM\r\n\x1a\n";
+const MAGIC: [u8; 8] = *b"\x89TQA\r\n\x1a\n";
 const VERSION: u16 = 1;
 /// The largest file that is read.
 const MOST: u64 = 64 << 30;

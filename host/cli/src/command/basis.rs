@@ -19,8 +19,8 @@ use crate::output::{self, Output, grouped};
   tqkv-lab eval --text other.txt --storage 1.1 --storage 2.1 --basis manual.tqb
 
 Example: one basis of the sums of two texts, each learned from on its own machine
-  tqkv basis --text a.txt --sums a.tqm a.tqb
-  tqkv basis --text b.txt --merge a.tqm both.tqb
+  tqkv basis --text a.txt --sums a.tqa a.tqb
+  tqkv basis --text b.txt --merge a.tqa both.tqb
 
 A few thousand tokens are enough. One basis can serve several kinds of text: repeat --text. The file holds second \
 moments of keys and values, and hashes of some runs of 32 tokens. With the hashes, eval refuses text that the basis was learned \
@@ -35,10 +35,10 @@ pub(crate) struct Args {
     text: Vec<PathBuf>,
     /// Add the sums of another run (--sums), of the same model and the same kind of basis; may be repeated.
     /// Without --text nothing else is learned from.
-    #[arg(long, value_name = "FILE.tqm")]
+    #[arg(long, value_name = "FILE.tqa")]
     merge: Vec<PathBuf>,
     /// Write the sums that the basis is made of as well, for --merge: about four times the size of the basis.
-    #[arg(long, value_name = "FILE.tqm")]
+    #[arg(long, value_name = "FILE.tqa")]
     sums: Option<PathBuf>,
     /// Tokens per window; every window is a text of its own.
     #[arg(long, value_name = "TOKENS", default_value_t = 1024)]
