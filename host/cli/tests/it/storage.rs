@@ -26,24 +26,24 @@ fn sums_of_two_runs_make_one_basis() {
     fs::write(at.join("b.txt"), &text[4096..6144]).unwrap();
     let learn = ["basis", "--context", "512"];
     let run = |more: &[&str]| json(at, &[&learn[..], more].concat());
-    run(&["--text", "a.txt", "--sums", "a.tqm", "a.tqb"]);
-    run(&["--text", "b.txt", "--sums", "b.tqm", "b.tqb"]);
+    run(&["--text", "a.txt", "--sums", "a.tqa", "a.tqb"]);
+    run(&["--text", "b.txt", "--sums", "b.tqa", "b.tqb"]);
     let both = run(&["--text", "a.txt", "--text", "b.txt", "both.tqb"]);
-    let merged = run(&["--merge", "a.tqm", "--merge", "b.tqm", "merged.tqb"]);
-    let added = run(&["--text", "b.txt", "--merge", "a.tqm", "added.tqb"]);
+    let merged = run(&["--merge", "a.tqa", "--merge", "b.tqa", "merged.tqb"]);
+    let added = run(&["--text", "b.txt", "--merge", "a.tqa", "added.tqb"]);
     assert_eq!([&merged["tokens"], &added["tokens"]], [&both["tokens"]; 2]);
     // The sums of a merge are in the order of its files.
     assert_ne!(
         merged["basis"],
-        json(at, &["basis", "--context", "512", "--merge", "a.tqm", "one.tqb"])["basis"]
+        json(at, &["basis", "--context", "512", "--merge", "a.tqa", "one.tqb"])["basis"]
     );
     let said = |more: &[&str]| error(at, &[&learn[..], more].concat(), 2);
     assert!(said(&["--merge", "a.tqb", "x.tqb"]).contains("a.tqb: moments: not moments"));
-    assert!(said(&["--apart", "--merge", "a.tqm", "x.tqb"]).contains("a.tqm: basis does not fit"));
-    let mut damaged = fs::read(at.join("a.tqm")).unwrap();
+    assert!(said(&["--apart", "--merge", "a.tqa", "x.tqb"]).contains("a.tqa: basis does not fit"));
+    let mut damaged = fs::read(at.join("a.tqa")).unwrap();
     damaged[5000] ^= 1;
-    fs::write(at.join("damaged.tqm"), damaged).unwrap();
-    assert!(said(&["--merge", "damaged.tqm", "x.tqb"]).contains("SHA-256 does not match"));
+    fs::write(at.join("damaged.tqa"), damaged).unwrap();
+    assert!(said(&["--merge", "damaged.tqa", "x.tqb"]).contains("SHA-256 does not match"));
     assert!(!at.join("x.tqb").exists());
 }
 
