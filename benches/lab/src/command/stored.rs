@@ -151,7 +151,8 @@ fn row(result: &EvalResult, values: usize) -> Row {
 
 fn text_of(report: &Report) -> String {
     let Report { model, context, prefix, windows, seconds, results, .. } = report;
-    let mut basis = report.basis.as_ref().map_or_else(|| "no basis".to_owned(), |basis| format!("basis {basis}"));
+    let mut basis =
+        report.basis.as_ref().map_or_else(|| "no basis".to_owned(), |basis| format!("basis {basis}"));
     if let Some(made) = report.followed {
         basis.push_str(&format!(", after {made} new ones"));
     }

@@ -55,8 +55,8 @@ Columns:
   step ms          time to read cache and weights once, the least that a step of
                    generation takes
 
-With --storage, --bandwidth is that of a disk, a network or a bus. A second table has the
-time to load the tokens from there, and the loads after which storing has paid:
+With --storage, --bandwidth is that of a disk, a network or a bus. A second table has the time to load the tokens from \
+there, and the loads after which storing has paid:
   before f16 to          bandwidth up to which the form is there sooner than f16
   before computing from  bandwidth from which loading beats computing anew
 Times of coding are those of M37 in MEASURED.md, per core with AVX-512.
