@@ -97,8 +97,9 @@ fn recall(model: &Model, filler: &[u8], tokens: usize) -> Result<Task, CliError>
         )));
     }
     let mut context = Vec::with_capacity(tokens);
-    for (piece, line) in filler.chunks(filler.len().div_ceil(lines.len()).max(1)).zip(&lines) {
-        context.extend_from_slice(piece);
+    for (i, line) in lines.iter().enumerate() {
+        let end = |i: usize| i * filler.len() / lines.len();
+        context.extend_from_slice(&filler[end(i)..end(i + 1)]);
         context.extend_from_slice(line);
     }
     let ask = |(door, n): (&&str, u32)| {
