@@ -149,7 +149,8 @@ impl Moments {
         calibration::count(dim)
     }
 
-    /// The moments of a snapshot or a file. `None` if the number of values is another one, or if one is not finite.
+    /// The moments of a snapshot or a file. `None` if the number of values is another one, or if one is not
+    /// finite.
     pub(in crate::cache) fn learnt(setting: Setting, is_centred: bool, values: Arc<[f32]>) -> Option<Self> {
         let fits = values.len() == Self::count(setting.dim) && values.iter().all(|x| x.is_finite());
         fits.then_some(Self { setting, is_centred, values })
