@@ -14,6 +14,9 @@ use tqkv_core::MAX_HEAD_DIM;
 use tqkv_core::unstable::trellis::QUARTERS;
 use tqkv_simd::Level;
 
+/// Share of a covariance that is moved to its pairs. 128 tokens say little about the rest, and for the
+/// thousands of a file it matters little.
+const SHARE: f64 = 0.5;
 /// Share of the mean energy that is added to each coordinate.
 const RIDGE: f64 = 0.01;
 /// Norm of the matrix over all entries, so that no key grows. Rounding of the inverse changes it a little.
@@ -41,8 +44,8 @@ pub(super) struct Front {
 /// decide one.
 pub(super) fn make(moments: &Moments, keys: Range<usize>, queries: Range<usize>) -> Option<(Full, Front)> {
     let Covariances { mut keys, mut queries } = moments.covariances(keys, queries);
-    moments.shrink(&mut keys, moments.share(), RIDGE);
-    moments.shrink(&mut queries, moments.share(), RIDGE);
+    moments.shrink(&mut keys, SHARE, RIDGE);
+    moments.shrink(&mut queries, SHARE, RIDGE);
     let (dim, in_quarters) = (moments.setting().dim, moments.setting().in_quarters);
     let (inverse, weights) = level().plain(
         #[inline(always)]

@@ -222,7 +222,8 @@ impl Learner {
     /// they do not decide a map.
     pub(in crate::cache) fn learn(&self, keys: &[f32], mean: Option<&[f32]>) -> Option<Maps> {
         if let (Some(given), Some(setting)) = (&self.given, &self.setting) {
-            return Moments::given(setting.clone(), mean.is_some(), given).and_then(Maps::of_moments);
+            return Moments::learnt(setting.clone(), mean.is_some(), given.clone())
+                .and_then(Maps::of_moments);
         }
         let seen = self.seen();
         if seen.rows.len() < LEAST_SAMPLES {

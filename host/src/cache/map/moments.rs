@@ -58,11 +58,6 @@ impl Setting {
     }
 }
 
-/// Share of a covariance that is moved to its pairs. 128 tokens say little about the rest.
-const LEARNT_SHARE: f64 = 0.5;
-/// The same for moments of a file, which has thousands of tokens.
-const GIVEN_SHARE: f64 = 0.5;
-
 /// Sums of a head's keys and queries.
 #[derive(Clone, Debug)]
 pub(super) struct Sums {
@@ -102,7 +97,7 @@ impl Sums {
 
     /// The moments. `is_centred` says that keys are encoded less their mean.
     pub(super) fn moments(self, is_centred: bool) -> Moments {
-        Moments { values: self.values().into(), is_given: false, is_centred, setting: self.setting }
+        Moments { values: self.values().into(), is_centred, setting: self.setting }
     }
 
     /// The values of the moments. Empty if no key or no query was added.
@@ -137,8 +132,6 @@ const fn triangle(dim: usize) -> usize {
 pub(in crate::cache) struct Moments {
     setting: Setting,
     is_centred: bool,
-    /// They come from a file, and not from the first page.
-    is_given: bool,
     /// Mean of keys, mean of weighted keys, then mean products of weighted keys and of queries, each as a
     /// lower triangle.
     values: Arc<[f32]>,
@@ -156,21 +149,11 @@ impl Moments {
         calibration::count(dim)
     }
 
-    /// The moments of a snapshot. `None` if the number of values is another one, or if one is not finite.
+    /// The moments of a snapshot or a file. `None` if the number of values is another one, or if one is not
+    /// finite.
     pub(in crate::cache) fn learnt(setting: Setting, is_centred: bool, values: Arc<[f32]>) -> Option<Self> {
         let fits = values.len() == Self::count(setting.dim) && values.iter().all(|x| x.is_finite());
-        fits.then_some(Self { setting, is_centred, is_given: false, values })
-    }
-
-    /// The moments of a file, which other caches share. `None` like [`Moments::learnt`].
-    pub(in crate::cache) fn given(setting: Setting, is_centred: bool, values: &Arc<[f32]>) -> Option<Self> {
-        let moments = Self::learnt(setting, is_centred, values.clone())?;
-        Some(Self { is_given: true, ..moments })
-    }
-
-    /// Share of a covariance that is moved to its pairs.
-    pub(super) fn share(&self) -> f64 {
-        if self.is_given { GIVEN_SHARE } else { LEARNT_SHARE }
+        fits.then_some(Self { setting, is_centred, values })
     }
 
     pub(in crate::cache) fn values(&self) -> &[f32] {

@@ -209,7 +209,7 @@ fn read_moments(
     parser: &mut Parser<'_>,
 ) -> Result<Option<Moments>, CacheError> {
     if let Some(given) = given {
-        return Ok(Moments::given(setting.clone(), is_centred, given));
+        return Ok(Moments::learnt(setting.clone(), is_centred, given.clone()));
     }
     let count = parser.count("moments", Moments::count(setting.dim))?;
     if count == 0 {
