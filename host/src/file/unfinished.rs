@@ -143,8 +143,12 @@ fn remove_what_is_left(path: &Path) {
     // These flags follow no link and do not wait for a pipe.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let Ok(file) = rustix::fs::open(path, flags, Mode::empty()).map(File::from) else { return };
-    let own = file.metadata().is_ok_and(|meta| meta.uid() == rustix::process::geteuid().as_raw());
-    if own && file.try_lock().is_ok() {
+    let Ok(found) = file.metadata() else { return };
+    let own = found.uid() == rustix::process::geteuid().as_raw();
+    // A temporary that was opened here may be committed since, and a new one may have its name. A name that
+    // still leads to the locked file keeps leading to it: only the holder of the lock removes it.
+    let same = |now: fs::Metadata| (now.dev(), now.ino()) == (found.dev(), found.ino());
+    if own && file.try_lock().is_ok() && fs::symlink_metadata(path).is_ok_and(same) {
         remove(path);
     }
 }

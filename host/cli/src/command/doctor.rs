@@ -20,7 +20,8 @@ use crate::output::{Output, Waiting};
 
 The exit code is 1 if something is wrong. An engine that is not there is not wrong.")]
 pub(crate) struct Args {
-    /// The Python whose packages are looked at [default: the one that runs this command, else python3].
+    /// The Python whose packages are looked at [default: that of the wheel with this
+    /// command, else python3].
     #[arg(long, value_name = "FILE")]
     python: Option<PathBuf>,
     /// A folder with llama-server or llama-cli, or one of these two [default: PATH].
@@ -137,12 +138,9 @@ fn find_llama(given: Option<&Path>, faults: &mut Vec<String>) -> Result<Option<L
     Ok(Some(Llama { binary, device }))
 }
 
-/// The Python that is given, that runs this command, or that is on `PATH`, and its packages.
+/// The Python that is given or on `PATH`, and its packages.
 fn find_python(given: Option<&Path>, faults: &mut Vec<String>) -> Result<Option<Python>, CliError> {
-    let is_python =
-        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("python"));
-    let own = env::current_exe().ok().filter(is_python);
-    let Some(program) = given.map(Path::to_owned).or(own).or_else(|| on_path(["python3", "python"])) else {
+    let Some(program) = given.map(Path::to_owned).or_else(|| on_path(["python3", "python"])) else {
         return Ok(None);
     };
     let waiting = Waiting::new("importing the doors to engines");

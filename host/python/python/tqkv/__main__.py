@@ -9,7 +9,11 @@ from ._native import run_command
 
 def main() -> int:
     """Runs the command with the arguments of the process. Returns its exit code."""
-    return run_command(["tqkv", *sys.argv[1:]])
+    words = sys.argv[1:]
+    # A program of this process sees the interpreter, but not its environment.
+    if words[:1] == ["doctor"] and "--python" not in words:
+        words += ["--python", sys.executable]
+    return run_command(["tqkv", *words])
 
 
 if __name__ == "__main__":
