@@ -46,7 +46,8 @@ fn tree() -> BTreeSet<String> {
         for entry in std::fs::read_dir(folder).unwrap() {
             let entry = entry.unwrap();
             let name = entry.file_name().into_string().unwrap();
-            if name == "target" || (name.starts_with('.') && name != ".ci" && name != ".cargo") {
+            let hidden = name.starts_with('.') && ![".cargo", ".ci", ".github"].contains(&name.as_str());
+            if name == "target" || hidden {
                 continue;
             }
             let path = format!("{prefix}{name}");
