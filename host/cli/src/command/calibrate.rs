@@ -10,6 +10,7 @@ use crate::cache_args::ModelArgs;
 use crate::error::CliError;
 use crate::input;
 use crate::output::{self, Output, grouped};
+use crate::target::TargetArgs;
 
 /// Learn moments of a model's keys and queries, so that no key waits for its map.
 #[derive(Debug, clap::Args)]
@@ -36,6 +37,8 @@ pub(crate) struct Args {
     /// File to write, whose name ends in .tqm.
     #[arg(long, value_name = "FILE.tqm", value_parser = tqm)]
     out: PathBuf,
+    #[command(flatten)]
+    target: TargetArgs,
 }
 
 /// Parses the name of a file of moments. A policy knows it by its ending.
@@ -53,6 +56,8 @@ struct Report {
 }
 
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
+    // The output is checked before the work, and made after it.
+    drop(args.target.create_new(&args.out)?);
     let texts = match &args.text[..] {
         [] => vec![shipped::HELDOUT_TEXT[shipped::HELDOUT_TEXT.len() / 2..].to_vec()],
         paths => paths.iter().map(|path| input::read(path)).collect::<Result<_, _>>()?,

@@ -16,6 +16,8 @@ fn moments_of_a_text_serve_another_one() {
     assert_eq!(made["tokens"], 1024);
     assert_eq!(made["bytes"], fs::metadata(at.join("m.tqm")).unwrap().len());
     assert_eq!(fs::read_dir(at).unwrap().count(), 1);
+    let again = ["calibrate", "--context", "512", "--windows", "1", "--out", "m.tqm"];
+    assert!(error(at, &again, 2).contains("m.tqm: exists, --force replaces it"));
     let eval = ["eval", "--context", "512", "--windows", "1", "--kv", "t2", "--policy", "m2,t2 map=m.tqm"];
     let rows = &json(at, &eval)["results"];
     let kl = |row: usize| number(&rows[row], "kl_to_f16");
