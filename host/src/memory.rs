@@ -52,12 +52,6 @@ pub(crate) fn reserve<T>(list: &mut Vec<T>, more: usize) -> Result<(), CacheErro
     list.try_reserve(more).map_err(|_| refused::<T>(list.len().saturating_add(more)))
 }
 
-/// Makes room for exactly `more` values at the end.
-pub(crate) fn reserve_exact<T>(list: &mut Vec<T>, more: usize) -> Result<(), CacheError> {
-    check_faults(list.capacity() - list.len(), more, || refused::<T>(more))?;
-    list.try_reserve_exact(more).map_err(|_| refused::<T>(list.len().saturating_add(more)))
-}
-
 /// Allocates this many bytes in one piece and frees them. For work that allocates in many small pieces.
 pub(crate) fn check(bytes: usize) -> Result<(), CacheError> {
     list::<u8>(bytes).map(|_| ())

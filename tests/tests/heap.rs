@@ -1,11 +1,11 @@
 //! The hot path of a cache does not allocate. Attention never does. An append does only if a page begins,
-//! ends, or grows (in a short cache, by a quarter at a time).
+//! ends, or grows (in a short cache, by a quarter at a time). In a ring it never does.
 // This is a separate binary, because counting replaces the allocator of the whole program.
 #![allow(missing_docs, reason = "a test crate")]
 
 use allocation_counter::measure;
-use tqkv::cache::{CacheSpec, Cold, KvCache, PAGE_TOKENS};
-use tqkv_core::CodecId;
+use tqkv::cache::{CacheSpec, Centring, Cold, KvCache, PAGE_TOKENS};
+use tqkv_core::{CodecId, Effort, Options};
 use tqkv_tests::inputs::Gaussian;
 
 const DIM: usize = 128;
@@ -32,5 +32,44 @@ fn the_hot_path_allocates_nothing() {
         let dear = appends.iter().filter(|&&count| count > 0).count();
         let most = appends.len() / PAGE_TOKENS + 1;
         assert!(dear <= 6 * most, "{dear} of {} appends allocate: {appends:?}", appends.len());
+    }
+}
+
+/// A ring takes all its memory when it is made. On one thread, so that no work is handed over.
+#[test]
+fn a_ring_allocates_nothing_after_it_is_made() {
+    let spec = || CacheSpec::new(1, 8, 2, DIM).ring(600);
+    let tiers = spec().codecs(CodecId::N4, CodecId::N4);
+    let tiers = tiers.cold(200, Cold::Demote { key: CodecId::N2, value: CodecId::N2 });
+    let again = spec().codecs(CodecId::S4, CodecId::S4);
+    let again = again.cold(300, Cold::Demote { key: CodecId::S2, value: CodecId::S2 });
+    let fast = Options::DEFAULT.effort(Effort::Fast);
+    let trellis = spec().codecs(CodecId::T4, CodecId::T2).options(fast);
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+    for spec in [
+        spec(),
+        spec().centring(Centring::On),
+        tiers,
+        again,
+        trellis,
+        spec().codecs(CodecId::F16, CodecId::I8),
+    ] {
+        pool.install(|| {
+            let mut cache = KvCache::new(spec.clone()).unwrap();
+            let (mut gaussian, mut out) = (Gaussian::new(1), vec![0.0; 8 * DIM]);
+            let bytes = cache.stats().allocated_bytes;
+            for token in 0..4000 {
+                let (k, v, q) =
+                    (gaussian.vector(2 * DIM), gaussian.vector(2 * DIM), gaussian.vector(8 * DIM));
+                let k: Vec<f32> = k.iter().map(|x| x + 1.0).collect();
+                let append = measure(|| cache.append(0, &k, &v).unwrap());
+                assert_eq!(append.count_total, 0, "append {token} of {spec:?}");
+                if token % 7 == 0 {
+                    let attend = measure(|| cache.attend(0, &q, &mut out).unwrap());
+                    assert_eq!(attend.count_total, 0, "attend after {token} tokens of {spec:?}");
+                }
+                assert_eq!(cache.stats().allocated_bytes, bytes, "bytes after {token} tokens of {spec:?}");
+            }
+        });
     }
 }

@@ -9,7 +9,7 @@ const HEADINGS: [(&str, &[&str]); 5] = [
     ("Model", &["model", "stream_weights"]),
     ("Sampling", &["temperature", "sample_seed"]),
     ("Cache", &["kv", "cache_type_k", "cache_type_v", "policy", "hot", "sinks", "device"]),
-    ("Older tokens, and layers", &["tier", "spill", "layer_kv"]),
+    ("Older tokens, and layers", &["tier", "spill", "ring", "layer_kv"]),
     (
         "Laboratory",
         &["seed", "scale_mode", "effort", "centre", "arithmetic", "sparse_values", "rotation", "no_bos"],

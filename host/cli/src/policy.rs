@@ -38,6 +38,10 @@ pub struct LifeArgs {
     /// Move tokens older than AFTER, unchanged, to an unnamed file in FOLDER. Example: --spill 4096:/tmp.
     #[arg(long, value_name = "AFTER:FOLDER", value_parser = spill)]
     spill: Option<Words>,
+    /// Hold the sinks and this many newest tokens, in memory that is taken at the start. Older tokens are
+    /// overwritten. Example: --ring 4096.
+    #[arg(long, value_name = "TOKENS", value_parser = ring)]
+    ring: Option<Words>,
     /// Codecs of some layers: boundary:1:i8,s4 (the first and the last layer), tail:2:i8,i8 (the last two),
     /// or gradient:i8,i8/s4,s4/s3,s3 (equal parts, first to last).
     ///
@@ -111,7 +115,7 @@ pub struct Policy {
 impl From<AgeArgs> for LifeArgs {
     /// The same codecs in all layers, and no spill file.
     fn from(ages: AgeArgs) -> Self {
-        Self { ages, spill: None, layer_kv: None, sparse_values: None }
+        Self { ages, spill: None, ring: None, layer_kv: None, sparse_values: None }
     }
 }
 
@@ -150,7 +154,7 @@ impl LifeArgs {
 
     /// The options as a policy text.
     fn words(&self) -> Words {
-        let others = [&self.spill, &self.layer_kv, &self.sparse_values];
+        let others = [&self.spill, &self.ring, &self.layer_kv, &self.sparse_values];
         self.ages.tier.iter().chain(others.into_iter().flatten()).cloned().collect()
     }
 }
@@ -187,12 +191,12 @@ impl Policy {
             Cold::Demote { key, value } => Some((*after as u64, KvCodecs { k: key, v: value })),
             Cold::Spill(_) => None,
         };
-        let CacheSpec { hot, sinks, cold, layers, sliding_window, key_map, .. } = self.settings();
+        let CacheSpec { hot, sinks, cold, layers, sliding_window, ring, key_map, .. } = self.settings();
         let kept = Uncompressed { sinks: sinks as u64, hot: hot as u64 };
         let codecs =
             self.name.kv.own().ok_or_else(|| CliError::not_stored("plan", self.name.kv).to_string())?;
         let tiers = cold.iter().map(tier).collect::<Option<_>>();
-        let is_planned = layers == LayerPolicy::Uniform && sliding_window.is_none();
+        let is_planned = layers == LayerPolicy::Uniform && sliding_window.or(ring).is_none();
         let tiers = tiers.filter(|_| is_planned).ok_or_else(|| {
             format!(
                 "{}: files, codecs by layer and windows are not planned: expected hot=, sinks= and tier=",
@@ -270,6 +274,10 @@ fn tier(text: &str) -> Result<Words, String> {
 
 fn spill(text: &str) -> Result<Words, String> {
     option("spill", text)
+}
+
+fn ring(text: &str) -> Result<Words, String> {
+    option("ring", text)
 }
 
 fn layer_kv(text: &str) -> Result<Words, String> {
@@ -401,7 +409,7 @@ mod tests {
                 assert_eq!(shape.max_tokens(&planned, bytes).unwrap(), TOKENS as u64, "{text}");
             }
         }
-        for text in ["n4 spill=9:/tmp", "n4 layer-kv=tail:1:i8", "n4 sliding-window=128"] {
+        for text in ["n4 spill=9:/tmp", "n4 layer-kv=tail:1:i8", "n4 sliding-window=128", "n4 ring=128"] {
             assert!(life(&[]).written(&text.parse().unwrap()).life().unwrap_err().starts_with(text));
         }
     }

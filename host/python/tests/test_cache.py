@@ -126,6 +126,7 @@ def test_every_option_arrives(rng, tmp_path):
         "layers": {"layers": ["s4", "f16"]},
         "windows": {"windows": [200, None]},
         "sliding_window": {"sliding_window": 200},
+        "ring": {"ring": 200},
         "cold": {"cold": [(128, "t2,t1")]},
         "spill": {"spill": (128, tmp_path)},
         "centring": {"centring": "on"},
@@ -146,6 +147,7 @@ def test_every_option_arrives(rng, tmp_path):
     for name, (out, _) in seen.items():
         assert (out != plain).any(), name
     assert stats["sinks"] == 4 and stats["warm"] > 500
+    assert (seen["ring"][0] == seen["sliding_window"][0]).all()
     assert seen["windows"][1]["evicted"] > 0 and seen["cold"][1]["cold"] > 0
     narrow = tqkv.KvCache(1, 2, 64, "f16", value_dim=32)
     narrow.append(0, k, v[..., :32])

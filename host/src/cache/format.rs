@@ -6,12 +6,18 @@
 use super::spec::{Arithmetic, CacheSpec};
 use crate::error::CacheError;
 use tqkv_core::unstable::trellis::QUARTERS;
-use tqkv_core::{AnyCodec, CodecId};
+use tqkv_core::{AnyCodec, CodecId, MAX_HEAD_DIM};
 use tqkv_simd::Level;
 use tqkv_simd::page::{HalfPages, KeyPages, Line, Queries, ValuePages, ValuePart, row_scores, row_sums};
 
 /// Number of tokens in a full page.
 pub const PAGE_TOKENS: usize = 128;
+
+/// More bytes than a block of any codec has.
+pub(super) const MAX_BLOCK_BYTES: usize = size_of::<f32>() * MAX_HEAD_DIM;
+
+/// Bytes of the blocks that are decoded at once.
+const DECODED_BYTES: usize = 4 * MAX_BLOCK_BYTES;
 
 /// The role of a page's vectors in attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,7 +161,7 @@ impl PageFormat {
     }
 
     /// Reads a block back in its stored form.
-    fn read(&self, page: &[Line], slot: usize, block: &mut [u8]) {
+    pub(super) fn read(&self, page: &[Line], slot: usize, block: &mut [u8]) {
         match &self.layout {
             Layout::Keys(pages) => pages.read(page, slot, block),
             Layout::Values(pages) => pages.read(page, slot, block),
@@ -266,8 +272,16 @@ impl PageFormat {
 
     /// Decodes the slots from `from` on, in the domain of the blocks: `out` is `[n, dim]`.
     pub(super) fn decode_rotated(&self, page: &[Line], from: usize, out: &mut [f32]) {
-        let blocks = self.read_blocks(page, from, from + out.len() / self.codec.dim());
-        tqkv_simd::codec::decode_rotated(self.level, &self.codec, &blocks, out);
+        let (dim, bytes) = (self.codec.dim(), self.codec.block_bytes());
+        let mut memory = [0; DECODED_BYTES];
+        let at_once = DECODED_BYTES / bytes;
+        for (i, out) in out.chunks_mut(at_once * dim).enumerate() {
+            let blocks = &mut memory[..out.len() / dim * bytes];
+            for (slot, block) in (from + i * at_once..).zip(blocks.chunks_exact_mut(bytes)) {
+                self.read(page, slot, block);
+            }
+            tqkv_simd::codec::decode_rotated(self.level, &self.codec, blocks, out);
+        }
     }
 
     /// Blocks of slots `from..to`, if they lie back to back.

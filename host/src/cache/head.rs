@@ -19,7 +19,7 @@ const SPARSE_RUN: usize = 32;
 
 /// Tokens behind a sliding window that are kept for a rollback. This is more than a page, because only whole
 /// pages are evicted.
-const ROLLBACK: usize = 2 * PAGE_TOKENS;
+pub(super) const ROLLBACK: usize = 2 * PAGE_TOKENS;
 
 /// A range of positions: start, end.
 type Range = (usize, usize);
@@ -60,6 +60,33 @@ impl Head {
     /// The positional parts of latent keys.
     pub(super) fn position(&self) -> Option<&Track> {
         self.is_latent.then_some(&self.other)
+    }
+
+    /// Takes the memory of a ring, or what is missing of it.
+    pub(super) fn hold(&mut self) -> Result<(), CacheError> {
+        self.keys.hold()?;
+        self.other.hold()
+    }
+
+    /// Takes the memory for all work on the head of a ring, with `group` query heads.
+    pub(super) fn hold_scratch(&self, scratch: &mut Scratch, group: usize) -> Result<(), CacheError> {
+        let heads = group.min(MAX_HEADS);
+        scratch.queries.hold(self.keys.pages(), self.keys.means(), heads);
+        let values = heads * self.values().codec().dim();
+        let spans = self.rule.window.map_or(1, |window| window.div_ceil(SPAN) + 1);
+        let (_, seen) = scratch.spans(spans)?;
+        seen.iter_mut().try_for_each(|seen| seen.clear(values))?;
+        for codec in [self.keys.codec(), self.other.codec()] {
+            scratch.make_room(PAGE_TOKENS * codec.dim(), PAGE_TOKENS * codec.block_bytes());
+        }
+        Ok(())
+    }
+
+    /// Bytes that [`Head::hold`] takes.
+    pub(super) fn missing_bytes(&self) -> usize {
+        let missing =
+            |track: &Track| track.ring_bytes().saturating_sub(track.allocated_bytes() - track.shared_bytes());
+        missing(&self.keys) + missing(&self.other)
     }
 
     pub(super) fn reset(&mut self) {

@@ -10,7 +10,7 @@
 use super::budget::{Budget, Lease};
 use super::format::PAGE_TOKENS;
 use super::page::Pages;
-use super::spec::{AUTO_SHARE, Centring};
+use super::spec::{AUTO_SHARE, Centring, MOST_TOKENS};
 use std::sync::Arc;
 
 /// Fixed-point scale of [`Means::sum`]. A sum of decoded keys overflows at no length that fits in memory. If
@@ -50,22 +50,69 @@ pub(super) struct Means {
     /// map of the head, and one without maps. It is an exact integer, so that keys can be subtracted again.
     /// Empty before the first mean.
     sum: Vec<i64>,
+    /// Memory of means to come, which a ring takes at the start.
+    spare: Vec<Arc<[f32]>>,
     lease: Lease,
 }
 
+/// Number of means that a ring has memory for: one for the first keys and one for each doubling of the pages.
+pub(super) const RING_MEANS: usize = MOST_TOKENS.ilog2() as usize - PAGE_TOKENS.ilog2() as usize + 2;
+
 impl Means {
     pub(super) fn new(centring: Centring, max_norm: f32, budget: &Budget) -> Self {
-        let (list, sum, lease) = (Vec::new(), Vec::new(), budget.lease());
-        let mut means = Self { centring, max_norm, state: State::Off, list, sum, lease };
+        let (list, sum, spare, lease) = (Vec::new(), Vec::new(), Vec::new(), budget.lease());
+        let mut means = Self { centring, max_norm, state: State::Off, list, sum, spare, lease };
         means.clear();
         means
     }
 
     pub(super) fn clear(&mut self) {
         self.state = if self.centring == Centring::Off { State::Off } else { State::Learning };
-        self.list = Vec::new();
-        self.sum = Vec::new();
-        self.lease.set(0);
+        if !self.is_ring() {
+            (self.list, self.sum) = (Vec::new(), Vec::new());
+        }
+        self.give_back(0);
+        self.sum.clear();
+        self.lease.set(self.allocated_bytes());
+    }
+
+    /// Takes the memory of all means of a ring, for vectors of `dim` values. Memory that a fork shares
+    /// stays with the fork.
+    pub(super) fn hold(&mut self, dim: usize) {
+        if self.centring == Centring::Off {
+            return;
+        }
+        self.spare.retain(|values| Arc::strong_count(values) == 1);
+        self.spare.truncate(RING_MEANS.saturating_sub(self.list.len()));
+        self.list.reserve_exact(RING_MEANS.saturating_sub(self.list.len()));
+        self.sum.reserve_exact(dim - self.sum.len().min(dim));
+        self.spare.reserve_exact(RING_MEANS - self.spare.len());
+        while self.list.len() + self.spare.len() < RING_MEANS {
+            self.spare.push(vec![0.0; dim].into());
+        }
+        self.lease.set(self.allocated_bytes());
+    }
+
+    /// True if the means have memory of their own.
+    fn is_ring(&self) -> bool {
+        self.spare.capacity() > 0
+    }
+
+    /// Bytes that [`Means::hold`] takes.
+    pub(super) fn ring_bytes(&self, dim: usize) -> usize {
+        let mean = size_of::<Mean>() + size_of::<Arc<[f32]>>() + dim * size_of::<f32>();
+        if self.centring == Centring::Off { 0 } else { RING_MEANS * mean + dim * size_of::<i64>() }
+    }
+
+    /// Drops all means but the first `kept`. Their memory stays with a ring.
+    fn give_back(&mut self, kept: usize) {
+        while self.list.len() > kept
+            && let Some(mean) = self.list.pop()
+        {
+            if self.spare.len() < self.spare.capacity() {
+                self.spare.push(mean.values);
+            }
+        }
     }
 
     pub(super) fn state(&self) -> State {
@@ -112,7 +159,7 @@ impl Means {
     }
 
     /// Takes the mean of the first keys, and its share of their energy.
-    pub(super) fn learn(&mut self, mean: Vec<f32>, share: f32) {
+    pub(super) fn learn(&mut self, mean: &mut [f32], share: f32) {
         if self.centring == Centring::On || share >= AUTO_SHARE {
             self.state = State::On;
             self.add(0, mean);
@@ -127,29 +174,38 @@ impl Means {
     }
 
     /// The mean of the next page. A new mean is made if the page starts one. `pages` holds the keys.
-    pub(super) fn open(&mut self, page: usize, pages: &Pages) -> Option<Arc<[f32]>> {
+    /// `sums` is memory for as many values as [`Means::sum`] has.
+    pub(super) fn open(&mut self, page: usize, pages: &Pages, sums: &mut [f32]) -> Option<Arc<[f32]>> {
         let last = self.list.last()?;
         if page.is_power_of_two() && last.first_page < page && !self.sum.is_empty() {
-            let mean = self.mean_before(page, pages);
-            self.add(page, mean);
+            self.add(page, self.mean_before(page, pages, sums));
         }
         self.index(page).map(|i| self.list[i].values.clone())
     }
 
-    fn add(&mut self, first_page: usize, mut values: Vec<f32>) {
-        let norm = norm(&values);
+    fn add(&mut self, first_page: usize, values: &mut [f32]) {
+        let norm = norm(values);
         if norm > self.max_norm {
             values.iter_mut().for_each(|x| *x *= self.max_norm / norm);
         }
         self.list.reserve_exact(1);
-        self.list.push(Mean { first_page, values: values.into() });
+        let mut spare = self.spare.pop();
+        let values = match spare.as_mut().and_then(Arc::get_mut) {
+            Some(memory) => {
+                memory.copy_from_slice(values);
+                spare
+            }
+            None => None,
+        }
+        .unwrap_or_else(|| Arc::from(&*values));
+        self.list.push(Mean { first_page, values });
         self.lease.set(self.allocated_bytes());
     }
 
-    /// Mean of all keys in the pages before `page`.
-    fn mean_before(&self, page: usize, pages: &Pages) -> Vec<f32> {
+    /// Mean of all keys in the pages before `page`. `sums` is memory for one value per sum.
+    fn mean_before<'a>(&self, page: usize, pages: &Pages, sums: &'a mut [f32]) -> &'a mut [f32] {
         let factor = 1.0 / (ONE * (page * PAGE_TOKENS) as f32);
-        let mut sums: Vec<f32> = self.sum.iter().map(|&sum| sum as f32 * factor).collect();
+        sums.iter_mut().zip(&self.sum).for_each(|(x, &sum)| *x = sum as f32 * factor);
         let dim = pages.warm().codec().dim();
         let (mean, later) = sums.split_at_mut(dim);
         pages.undo(0, mean);
@@ -157,7 +213,6 @@ impl Means {
             pages.undo(pages.maps().end(i), sum);
             mean.iter_mut().zip(sum).for_each(|(m, x)| *m += *x);
         }
-        let mut mean = mean.to_vec();
         let ends = self.list.iter().skip(1).map(|mean| mean.first_page).chain([page]);
         for (old, end) in self.list.iter().zip(ends) {
             let share = (end - old.first_page) as f32 / page as f32;
@@ -192,7 +247,7 @@ impl Means {
         if pages == 0 {
             self.clear();
         } else {
-            self.list.truncate(self.list.partition_point(|mean| mean.first_page < pages));
+            self.give_back(self.list.partition_point(|mean| mean.first_page < pages));
             self.sum.truncate(sums);
             self.lease.set(self.allocated_bytes());
         }
@@ -200,12 +255,15 @@ impl Means {
 
     pub(super) fn allocated_bytes(&self) -> usize {
         let values: usize = self.list.iter().map(|mean| size_of_val(&*mean.values)).sum();
-        self.list.capacity() * size_of::<Mean>() + values + self.sum.capacity() * size_of::<i64>()
+        let spare: usize = self.spare.iter().map(|values| size_of_val(&**values)).sum();
+        let lists =
+            self.list.capacity() * size_of::<Mean>() + self.spare.capacity() * size_of::<Arc<[f32]>>();
+        lists + values + spare + self.sum.capacity() * size_of::<i64>()
     }
 
     /// Upper bound of the bytes of one more mean and of the sums of `maps` more maps.
     pub(super) fn growth(&self, dim: usize, maps: usize) -> usize {
-        if self.state == State::Off {
+        if self.state == State::Off || self.is_ring() {
             return 0;
         }
         self.allocated_bytes() + 2 * size_of::<Mean>() + dim * (size_of::<f32>() + maps * size_of::<i64>())

@@ -47,6 +47,7 @@ mod preset;
 mod rows;
 mod sample;
 mod scratch;
+mod shelf;
 pub(crate) mod snapshot;
 pub(crate) mod spec;
 mod spill;
@@ -70,7 +71,7 @@ use crate::attention::AttentionCache;
 use crate::error::CacheError;
 use crate::{memory, threads};
 use format::Side;
-use head::{Head, Rule};
+use head::{Head, ROLLBACK, Rule};
 use map::Learner;
 use means::Means;
 use meter::{Event, count};
@@ -149,7 +150,26 @@ impl KvCache {
         for layer in 0..spec.shape.num_layers {
             layers.push(Layer::new(&spec, layer, level, file.as_ref(), budget)?);
         }
-        Ok(Self { spec, layers, budget: budget.clone(), scratch: ScratchPool::default() })
+        let mut cache = Self { spec, layers, budget: budget.clone(), scratch: ScratchPool::default() };
+        cache.hold()?;
+        Ok(cache)
+    }
+
+    /// Takes all memory of a ring, or what is missing of it. Does nothing for other caches.
+    fn hold(&mut self) -> Result<(), CacheError> {
+        if self.spec.ring.is_none() {
+            return Ok(());
+        }
+        let missing = self.heads().map(Head::missing_bytes).sum();
+        let budget = self.budget.clone();
+        let _room = budget.reserve(missing)?;
+        memory::check(missing)?;
+        self.layers.iter_mut().flat_map(|layer| &mut layer.heads).try_for_each(Head::hold)?;
+        let group = self.spec.shape.group();
+        let first_heads = || self.layers.iter().filter_map(|layer| layer.heads.first());
+        self.scratch.hold(threads::running()?, |scratch| {
+            first_heads().try_for_each(|head| head.hold_scratch(scratch, group))
+        })
     }
 
     /// The spec of the cache, with the detected instruction set.
@@ -181,7 +201,9 @@ impl KvCache {
         let lists = self.heads().map(Head::list_bytes).sum();
         let _room = self.budget.reserve(lists)?;
         memory::check(lists + Layer::bytes(&self.spec))?;
-        Ok(self.clone())
+        let mut fork = self.clone();
+        fork.hold()?;
+        Ok(fork)
     }
 
     /// Appends tokens to one layer. `k` is `[n, num_kv_heads, head_dim]`, after RoPE. `v` is `[n,
@@ -328,7 +350,10 @@ impl KvCache {
         };
         if let Err(error) = result {
             match kept {
-                Some(kept) => *heads = kept,
+                Some(kept) => {
+                    *heads = kept;
+                    refill(heads);
+                }
                 // The newest tokens are rows, or lie at the end of pages in memory, so this cut can read
                 // them.
                 None => cut(heads, before)?,
@@ -336,6 +361,9 @@ impl KvCache {
             return Err(error);
         }
         drop(kept);
+        if keeps {
+            refill(heads);
+        }
         count(Event::Tokens, n);
         for head in heads {
             head.cool_what_fits(head.len());
@@ -458,6 +486,11 @@ impl KvCache {
     }
 }
 
+/// Takes the memory of a ring that copies of its heads have kept. Without it, a ring allocates later.
+fn refill(heads: &mut [Head]) {
+    let _ = heads.iter_mut().try_for_each(Head::hold);
+}
+
 /// Drops the tokens from position `len` on in all heads. If a page cannot be read, no head changes.
 fn cut<'a>(heads: impl IntoIterator<Item = &'a mut Head>, len: usize) -> Result<(), CacheError> {
     let heads: Vec<&mut Head> = heads.into_iter().collect();
@@ -489,8 +522,10 @@ impl Layer {
         let plain = spec.codecs_at(layer).0 == CodecId::F16 || is_latent;
         let centring = if plain { Centring::Off } else { spec.centring };
         let kept = (spec.sinks_at(layer), spec.hot);
+        let ring = window.filter(|_| spec.ring.is_some()).map(|window| window + ROLLBACK);
         let track = |tiers: &Tiers, centring| {
             Track::new(tiers.clone(), kept, Means::new(centring, max_norms[0], budget), budget)
+                .with_ring(ring)
         };
         let KvShape { num_heads, num_kv_heads, head_dim, .. } = spec.shape;
         let rule = Rule {

@@ -1,9 +1,12 @@
 //! Pages: runs of encoded tokens of one KV head, and the store that holds them in order.
 
+mod ring;
+
 use super::budget::{Budget, Lease};
 use super::format::{PAGE_TOKENS, PageFormat};
 use super::map::{Map, Maps};
 use super::meter::{Event, count};
+use super::shelf::Shelf;
 use super::spec::CacheSpec;
 use super::spill::Spilled;
 use super::tier::{Store, Tiers, encode, transcode};
@@ -60,6 +63,13 @@ impl Page {
         Ok(Cow::Owned(lines))
     }
 
+    /// Clears the lines for the next tokens.
+    fn blank(&mut self) {
+        if let Memory::Held(lines) = &mut self.memory {
+            lines.fill(Line::ZERO);
+        }
+    }
+
     /// Bytes of the blocks and of the page's own structure.
     fn allocated_bytes(&self) -> usize {
         let blocks = match &self.memory {
@@ -108,6 +118,8 @@ pub(super) struct Pages {
     /// For each tier behind the warm one: number of pages, evicted ones included, in this tier or a colder
     /// one.
     cooled: Vec<usize>,
+    /// Empty pages of each tier, which a ring takes its pages from.
+    shelves: Vec<Shelf<Page>>,
     /// Arrangement of the last page if it is warm.
     last: PageFormat,
     /// Bytes of all pages.
@@ -129,8 +141,9 @@ impl Clone for Pages {
     fn clone(&self) -> Self {
         let Self { held, beside, evicted, len, .. } = *self;
         let (tiers, pages, cooled) = (self.tiers.clone(), self.pages.clone(), self.cooled.clone());
-        let (maps, list) = (self.maps.clone(), self.list.budget().lease());
-        let mut copy = Self { tiers, pages, cooled, last: self.last, held, beside, evicted, len, maps, list };
+        let (maps, list, shelves) = (self.maps.clone(), self.list.budget().lease(), self.shelves.clone());
+        let last = self.last;
+        let mut copy = Self { tiers, pages, cooled, shelves, last, held, beside, evicted, len, maps, list };
         copy.list.set(copy.list_bytes());
         copy
     }
@@ -152,6 +165,7 @@ impl Pages {
         let last = *tiers.warm();
         Self {
             cooled: vec![0; tiers.len() - 1],
+            shelves: vec![Shelf::default(); tiers.len()],
             tiers,
             pages: VecDeque::new(),
             last,
@@ -250,7 +264,13 @@ impl Pages {
         while !blocks.is_empty() {
             let slot = self.len % PAGE_TOKENS;
             if slot == 0 {
-                self.add(Page::new(Memory::Loose(Box::default()), self.list.budget()));
+                let page = self.take(0).unwrap_or_else(|| {
+                    Arc::new(Page::new(Memory::Loose(Box::default()), self.list.budget()))
+                });
+                if self.is_ring() {
+                    self.last = *self.warm();
+                }
+                self.add(page);
             }
             let count = (PAGE_TOKENS - slot).min(blocks.len() / bytes);
             let (now, later) = blocks.split_at(count * bytes);
@@ -260,10 +280,10 @@ impl Pages {
         }
     }
 
-    fn add(&mut self, page: Page) {
+    fn add(&mut self, page: Arc<Page>) {
         self.held += page.allocated_bytes();
         self.pages.reserve_exact(1);
-        self.pages.push_back(Arc::new(page));
+        self.pages.push_back(page);
         self.list.set(self.list_bytes());
     }
 
@@ -310,7 +330,7 @@ impl Pages {
         let small = warm.of_slots(needed.next_multiple_of(SLOT_STEP).min(PAGE_TOKENS));
         // Codes as wide as f16 save nothing, and a full page cannot be smaller.
         let must = small.slots() == needed || self.saves_nothing();
-        if self.pages.len() > MANY_PAGES && bytes(warm) <= budget {
+        if self.is_ring() || (self.pages.len() > MANY_PAGES && bytes(warm) <= budget) {
             (*warm, true)
         } else {
             (small, must || bytes(&small) <= budget)
@@ -339,6 +359,10 @@ impl Pages {
         }
         // The last page may be rewritten, and every page that becomes full may make another one cold.
         let pages = (self.len % PAGE_TOKENS + tokens).div_ceil(PAGE_TOKENS) + 1;
+        let opened = (self.len + tokens).div_ceil(PAGE_TOKENS) - self.len.div_ceil(PAGE_TOKENS);
+        if self.is_ring() && self.shelves.iter().all(|shelf| shelf.has(opened)) {
+            return 0;
+        }
         let page = self.page_bytes();
         let lists = 2 * (self.pages.len() + pages) * size_of::<Arc<Page>>();
         pages * page * self.tiers.len() + lists
@@ -346,7 +370,12 @@ impl Pages {
 
     /// Bytes of a whole warm page. The last page may have this size even with few tokens.
     pub(super) fn page_bytes(&self) -> usize {
-        self.warm().lines() * size_of::<Line>() + PAGE_OVERHEAD
+        self.tier_page_bytes(0)
+    }
+
+    /// Bytes of a whole page of a tier in memory.
+    fn tier_page_bytes(&self, tier: usize) -> usize {
+        self.tiers.format(tier).lines() * size_of::<Line>() + PAGE_OVERHEAD
     }
 
     /// Upper bound of the bytes that a cut at `len` tokens needs: a cold page in its way becomes warm.
@@ -371,7 +400,8 @@ impl Pages {
             && let tier = self.tier(self.evicted + pages - 1)
             && tier > 0
         {
-            let lines = transcode(self.tiers.format(tier), &page.load()?, kept, self.warm())?;
+            let mut lines = vec![Line::ZERO; self.warm().lines()];
+            transcode((self.tiers.format(tier), &page.load()?), kept, (self.warm(), &mut lines))?;
             return Ok(Some(Memory::Held(lines.into())));
         }
         Ok(None)
@@ -384,28 +414,34 @@ impl Pages {
         }
         let (pages, _) = self.cut(len);
         if let Some(memory) = warm {
-            self.set(pages - 1, memory);
+            let page = Page::new(memory, self.list.budget());
+            self.set(pages - 1, Arc::new(page));
         }
         // Every page before the last one is allocated whole.
         if pages < self.pages.len() {
             self.last = *self.warm();
         }
-        self.pages.truncate(pages);
+        while self.pages.len() > pages
+            && let Some(page) = self.pages.pop_back()
+        {
+            self.give(self.tier(self.evicted + self.pages.len()), page);
+        }
         self.held = self.pages.iter().map(|page| page.allocated_bytes()).sum();
         self.len = len;
         self.maps.truncate(len.div_ceil(PAGE_TOKENS));
-        self.list.set(self.list_bytes());
         let full = self.len / PAGE_TOKENS;
         self.cooled.iter_mut().for_each(|cooled| *cooled = (*cooled).min(full));
         if len == 0 {
             self.clear();
         }
+        self.refill();
+        self.list.set(self.list_bytes());
     }
 
-    fn set(&mut self, index: usize, memory: Memory) {
-        let page = Page::new(memory, self.list.budget());
+    /// Replaces a page. Returns the one before.
+    fn set(&mut self, index: usize, page: Arc<Page>) -> Arc<Page> {
         self.held = self.held - self.pages[index].allocated_bytes() + page.allocated_bytes();
-        self.pages[index] = Arc::new(page);
+        std::mem::replace(&mut self.pages[index], page)
     }
 
     /// Sets counts for empty pages that follow evicted ones. `cooled` counts pages per tier, evicted ones
@@ -428,7 +464,7 @@ impl Pages {
                 Memory::Spilled(file.write(&lines).map_err(|error| CacheError::Spill(error.to_string()))?)
             }
         };
-        self.add(Page::new(memory, self.list.budget()));
+        self.add(Arc::new(Page::new(memory, self.list.budget())));
         self.len += tokens;
         Ok(())
     }
@@ -445,11 +481,17 @@ impl Pages {
     }
 
     pub(super) fn clear(&mut self) {
-        self.pages = VecDeque::new();
+        while let Some(page) = self.pages.pop_back() {
+            self.give(self.tier(self.evicted + self.pages.len()), page);
+        }
+        if !self.is_ring() {
+            self.pages = VecDeque::new();
+        }
         self.cooled.fill(0);
         (self.held, self.evicted, self.len, self.last) = (0, 0, 0, *self.warm());
         self.maps = Maps::default();
-        self.list.set(0);
+        self.refill();
+        self.list.set(self.list_bytes());
     }
 
     /// Frees the pages that end at or before token `first`.
@@ -458,9 +500,12 @@ impl Pages {
             && let Some(page) = self.pages.pop_front()
         {
             self.held -= page.allocated_bytes();
+            let tier = self.tier(self.evicted);
             self.evicted += 1;
+            self.give(tier, page);
             count(Event::PageEvicted, 1);
         }
+        self.shrink_ring();
     }
 
     /// Moves full pages to the tiers that are due at a length of `len` tokens. If the file refuses a page,
@@ -472,10 +517,11 @@ impl Pages {
             self.cooled[tier - 1] = self.cooled[tier - 1].max(self.evicted.min(due));
             while self.cooled[tier - 1] < due {
                 let index = self.cooled[tier - 1] - self.evicted;
-                let memory = self.cold_memory(index, tier)?;
-                self.set(index, memory);
+                let page = self.cold_page(index, tier)?;
+                let before = self.set(index, page);
                 count(Event::PageCooled, 1);
                 self.cooled[tier - 1] += 1;
+                self.give(tier - 1, before);
             }
         }
         Ok(())
@@ -492,16 +538,25 @@ impl Pages {
         (1..self.tiers.len()).map(next).min()
     }
 
-    /// The memory of a page after its move from the previous tier to `tier`.
-    fn cold_memory(&self, index: usize, tier: usize) -> Result<Memory, CacheError> {
+    /// A page as it is after its move from the previous tier to `tier`.
+    fn cold_page(&mut self, index: usize, tier: usize) -> Result<Arc<Page>, CacheError> {
+        let mut ready = self.take(tier);
         let lines = self.pages[index].load()?;
         let (from, to) = (self.tiers.format(tier - 1), self.tiers.format(tier));
-        Ok(match self.tiers.store(tier) {
-            Store::Memory => Memory::Held(transcode(from, &lines, PAGE_TOKENS, to)?.into()),
-            Store::File(file) => {
-                Memory::Spilled(file.write(&lines).map_err(|error| CacheError::Spill(error.to_string()))?)
-            }
-        })
+        if let Store::File(file) = self.tiers.store(tier) {
+            let spilled = file.write(&lines).map_err(|error| CacheError::Spill(error.to_string()))?;
+            return Ok(Arc::new(Page::new(Memory::Spilled(spilled), self.list.budget())));
+        }
+        if let Some(page) = ready.as_mut().and_then(Arc::get_mut)
+            && let Memory::Held(cold) = &mut page.memory
+        {
+            transcode((from, &lines), PAGE_TOKENS, (to, cold))?;
+        } else {
+            let mut cold = vec![Line::ZERO; to.lines()];
+            transcode((from, &lines), PAGE_TOKENS, (to, &mut cold))?;
+            ready = Some(Arc::new(Page::new(Memory::Held(cold.into()), self.list.budget())));
+        }
+        ready.ok_or(CacheError::Memory { bytes: to.lines() * size_of::<Line>() })
     }
 
     /// The page that holds token `index`, from that token on. The page must not be evicted.
@@ -579,12 +634,15 @@ impl Pages {
     }
 
     pub(super) fn list_bytes(&self) -> usize {
-        self.pages.capacity() * size_of::<Arc<Page>>() + self.maps.allocated_bytes()
+        let shelves: usize = self.shelves.iter().map(Shelf::list_bytes).sum();
+        self.pages.capacity() * size_of::<Arc<Page>>() + self.maps.allocated_bytes() + shelves
     }
 
-    /// Bytes of the pages and their list. Shared pages count in full.
+    /// Bytes of the pages, used and on shelves, and their lists. Shared pages count in full.
     pub(super) fn allocated_bytes(&self) -> usize {
-        self.held + self.list_bytes()
+        let shelf = |(tier, shelf): (usize, &Shelf<Page>)| shelf.len() * self.tier_page_bytes(tier);
+        let shelves: usize = self.shelves.iter().enumerate().map(shelf).sum();
+        self.held + shelves + self.list_bytes()
     }
 
     /// Bytes of pages that other caches share.

@@ -1,7 +1,7 @@
 //! Reusable memory of operations. After the first tokens, the hot path allocates nothing.
 
 use super::format::CodedQueries;
-use super::means::Means;
+use super::means::{Means, RING_MEANS};
 use super::page::Pages;
 use super::vectors::dot;
 use crate::error::CacheError;
@@ -54,6 +54,17 @@ impl Queries {
                     tiers.format(tier).set_queries(queries, coded);
                 }
             }
+        }
+    }
+
+    /// Takes the memory for the queries of `heads` query heads, any tier, and as many means as a ring may
+    /// have.
+    pub(super) fn hold(&mut self, pages: &Pages, means: &Means, heads: usize) {
+        let queries = vec![0.0; heads * pages.warm().codec().dim()];
+        self.set(pages, means, &queries, 1.0);
+        self.offsets.reserve(RING_MEANS * heads);
+        for (tier, coded) in self.coded.iter_mut().enumerate() {
+            pages.tiers().format(tier).set_queries(&queries, coded);
         }
     }
 
@@ -132,6 +143,12 @@ impl Scratch {
         Ok((&self.queries, &mut self.seen[..spans]))
     }
 
+    /// Takes the memory for this many values of rows and bytes of blocks.
+    pub(super) fn make_room(&mut self, values: usize, bytes: usize) {
+        self.rows.resize(self.rows.len().max(values), 0.0);
+        self.blocks.reserve(bytes);
+    }
+
     /// A buffer of this many values.
     pub(super) fn rows(&mut self, values: usize) -> &mut [f32] {
         self.rows.resize(values, 0.0);
@@ -155,6 +172,19 @@ impl ScratchPool {
         let result = work(&mut scratch);
         self.lock().push(scratch);
         result
+    }
+
+    /// Makes a scratch for each of `threads` threads, ready for `work`.
+    pub(super) fn hold(
+        &self,
+        threads: usize,
+        work: impl Fn(&mut Scratch) -> Result<(), CacheError>,
+    ) -> Result<(), CacheError> {
+        let mut pool = self.lock();
+        let more = threads.saturating_sub(pool.len());
+        memory::reserve(&mut pool, more)?;
+        pool.resize_with(threads, Scratch::default);
+        pool.iter_mut().try_for_each(work)
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Scratch>> {

@@ -108,7 +108,7 @@ impl KvCache {
             return refused("more KV heads than the cache has");
         }
         self.layers = layers;
-        Ok(())
+        self.hold()
     }
 
     /// Writes a snapshot to a file, which appears whole or not at all. A new file is readable by its owner
@@ -197,7 +197,7 @@ fn fields(spec: &CacheSpec) -> Vec<(&'static str, Vec<u8>)> {
         let (key, value) = spec.codecs_at(layer);
         [key.code(), value.code()]
     });
-    let kinds = (0..spec.shape.num_layers).flat_map(|layer| match spec.kind(layer) {
+    let kinds = (0..spec.shape.num_layers).flat_map(|layer| match spec.kind_without_ring(layer) {
         LayerKind::Full => ints(&[0]),
         LayerKind::None => ints(&[1]),
         LayerKind::Sliding(window) if spec.sinks_at(layer) == spec.sinks => ints(&[2, window]),
@@ -238,7 +238,10 @@ fn fields(spec: &CacheSpec) -> Vec<(&'static str, Vec<u8>)> {
         ("threshold of sparse values", float(Some(spec.sparse_values))),
         ("learned sink", sink_logits),
     ];
-    // Only specs with a map have the field, so the others are as before maps existed.
+    if let Some(ring) = spec.ring {
+        fields.push(("ring", [vec![4], ints(&[ring])].concat()));
+    }
+    // Only specs with a map or a ring have the field, so the others are as before these existed.
     match spec.key_map {
         KeyMap::Off => {}
         KeyMap::Pairs => fields.push(("key map", vec![1])),

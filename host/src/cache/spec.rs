@@ -144,6 +144,8 @@ pub struct CacheSpec {
     /// Number of tokens that a query sees besides the sinks, in layers that have no entry in `kinds`. Older
     /// tokens are evicted.
     pub sliding_window: Option<usize>,
+    /// Number of tokens that a cache of fixed memory holds besides the sinks; see [`CacheSpec::ring`].
+    pub ring: Option<usize>,
     /// Token limit of a layer, evicted tokens included. `None` allows more than any memory holds. A call that
     /// would exceed it is refused before anything changes ([`CacheError::TooLong`]).
     pub max_tokens: Option<usize>,
@@ -183,6 +185,7 @@ impl From<KvShape> for CacheSpec {
             calibration: None,
             arithmetic: Arithmetic::Int8,
             sliding_window: None,
+            ring: None,
             max_tokens: None,
             cold: Vec::new(),
             scale: None,
@@ -274,6 +277,23 @@ impl CacheSpec {
         self
     }
 
+    /// Makes the cache a ring: all its memory is taken when it is made, and new tokens overwrite the
+    /// oldest page behind the sinks.
+    ///
+    /// A query sees the sinks and the newest `tokens` tokens, as with [`CacheSpec::sliding_window`], and
+    /// results have the same bits. Layers whose own window is shorter hold that window. The positions of
+    /// rotary embeddings are the caller's: keys come with them.
+    ///
+    /// Appends of fewer than 256 tokens allocate nothing, and neither does attention on one thread.
+    /// Longer chunks and [`KvCache::attend_prefill`](super::KvCache::attend_prefill) take memory for the
+    /// duration of the call. Pages in a spill file take memory while they are read. A fork is a ring with
+    /// memory of its own. Maps of keys grow with the text, so a ring has none.
+    #[must_use]
+    pub fn ring(mut self, tokens: usize) -> Self {
+        self.ring = Some(tokens);
+        self
+    }
+
     /// Sets the token limit of a layer.
     #[must_use]
     pub fn max_tokens(mut self, tokens: usize) -> Self {
@@ -324,6 +344,7 @@ impl CacheSpec {
     }
 
     /// Sets the share of the largest weight below which values are skipped.
+    #[doc(hidden)]
     #[must_use]
     pub fn sparse_values(mut self, share: f32) -> Self {
         self.sparse_values = share;
@@ -340,6 +361,15 @@ impl CacheSpec {
     /// The tokens that the queries of a layer see.
     #[doc(hidden)]
     pub fn kind(&self, layer: usize) -> LayerKind {
+        match (self.kind_without_ring(layer), self.ring) {
+            (LayerKind::Full, Some(ring)) => LayerKind::Sliding(ring),
+            (LayerKind::Sliding(window), Some(ring)) => LayerKind::Sliding(window.min(ring)),
+            (kind, _) => kind,
+        }
+    }
+
+    /// The tokens that the queries of a layer would see without [`CacheSpec::ring`].
+    pub(super) fn kind_without_ring(&self, layer: usize) -> LayerKind {
         let all = self.sliding_window.map_or(LayerKind::Full, LayerKind::Sliding);
         self.kinds.get(layer).copied().unwrap_or(all)
     }
@@ -451,6 +481,12 @@ impl CacheSpec {
     /// Refuses a spec that no cache can have.
     pub(super) fn check(&self) -> Result<(), CacheError> {
         let bad = |why: String| Err(CacheError::BadSpec(why));
+        if let Some(tokens) = self.ring.filter(|tokens| !(self.hot.max(1)..=MOST_TOKENS).contains(tokens)) {
+            return bad(format!(
+                "a ring of {tokens} tokens: expected {} (the hot window) to {MOST_TOKENS}",
+                self.hot.max(1)
+            ));
+        }
         self.check_attention()?;
         let num_layers = self.shape.num_layers;
         self.layers.check(num_layers)?;
@@ -471,6 +507,11 @@ impl CacheSpec {
         }
         if let Some(file) = &self.calibration {
             file.check(&self.shape, |layer| self.rope_at(layer)).map_err(CacheError::BadSpec)?;
+        }
+        if self.ring.is_some() && self.key_map != KeyMap::Off {
+            return bad(
+                "a ring with a map of keys is not valid, as maps take memory later: expected map=off".into(),
+            );
         }
         for layer in 0..num_layers {
             match self.kind(layer) {

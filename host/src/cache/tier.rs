@@ -1,11 +1,11 @@
 //! The tiers of the encoded tokens of one side of a head: warm first, then colder ones.
 
-use super::format::{PageFormat, Side};
+use super::format::{MAX_BLOCK_BYTES, PAGE_TOKENS, PageFormat, Side};
 use super::spec::{CacheSpec, Cold};
 use super::spill::SpillFile;
 use crate::error::CacheError;
 use std::sync::Arc;
-use tqkv_core::{AnyCodec, EncodeError, ScaleMode, demote};
+use tqkv_core::{AnyCodec, EncodeError, MAX_HEAD_DIM, ScaleMode, demote};
 use tqkv_simd::Level;
 use tqkv_simd::page::Line;
 
@@ -80,6 +80,22 @@ impl Tiers {
         self.0[tier].after
     }
 
+    /// Number of pages of a tier that a ring needs for `tokens` encoded tokens, of which the newest has `hot`
+    /// newer ones.
+    pub(super) fn ring_pages(&self, tier: usize, tokens: usize, hot: usize) -> usize {
+        let begin = |tier: usize| match self.0.get(tier) {
+            Some(tier) => tier.after.saturating_sub(hot).min(tokens),
+            None => tokens,
+        };
+        let span = begin(tier + 1) - begin(tier);
+        if matches!(self.store(tier), Store::File(_)) || span == 0 {
+            return 0;
+        }
+        // A page leaves when its last token does. It leaves a tier for the next one after its copy is made.
+        let copy = usize::from(self.len() > 1);
+        (span + PAGE_TOKENS - 1 + BATCH).div_ceil(PAGE_TOKENS) + copy
+    }
+
     pub(super) fn store(&self, tier: usize) -> &Store {
         &self.0[tier].store
     }
@@ -112,31 +128,31 @@ fn encode_one(level: Level, codec: &AnyCodec, x: &[f32], block: &mut [u8]) -> Re
     tqkv_simd::codec::encode(level, codec, x, block).map_err(|failed| failed.error)
 }
 
-/// Converts the first `count` tokens of a page to another format. Blocks of the same codec stay unchanged. A
-/// nested codec drops bits for a narrower nested one. Any other pair goes through the decoded vectors.
+/// Converts the first `count` tokens of a page to an empty page of another format. Blocks of the same
+/// codec stay unchanged. A nested codec drops bits for a narrower nested one. Any other pair goes through
+/// the decoded vectors.
 pub(super) fn transcode(
-    from: &PageFormat,
-    page: &[Line],
+    (from, page): (&PageFormat, &[Line]),
     count: usize,
-    to: &PageFormat,
-) -> Result<Vec<Line>, CacheError> {
+    (to, lines): (&PageFormat, &mut [Line]),
+) -> Result<(), CacheError> {
     let (codec, target) = (from.codec(), to.codec());
-    let blocks = from.read_blocks(page, 0, count);
-    let mut lines = vec![Line::ZERO; to.lines()];
     let nested = |codec: &AnyCodec| codec.id().is_nested();
     let drops = nested(codec) && nested(target) && target.id().bits() <= codec.id().bits();
-    let (mut result, mut x) = (vec![0; target.block_bytes()], vec![0.0; codec.dim()]);
-    for (slot, block) in blocks.chunks_exact(codec.block_bytes()).enumerate() {
+    let (mut block, mut result) = ([0; MAX_BLOCK_BYTES], [0; MAX_BLOCK_BYTES]);
+    let (block, result) = (&mut block[..codec.block_bytes()], &mut result[..target.block_bytes()]);
+    let x = &mut [0.0; MAX_HEAD_DIM][..codec.dim()];
+    for slot in 0..count {
+        from.read(page, slot, block);
         if codec.id() == target.id() {
             result.copy_from_slice(block);
         } else if drops {
-            demote(codec, block, target, &mut result)
-                .map_err(|error| CacheError::Encode(error.to_string()))?;
+            demote(codec, block, target, result).map_err(|error| CacheError::Encode(error.to_string()))?;
         } else {
-            codec.decode(block, &mut x).map_err(|error| CacheError::Encode(error.to_string()))?;
-            encode(to, &x, &mut result)?;
+            codec.decode(block, x).map_err(|error| CacheError::Encode(error.to_string()))?;
+            encode(to, x, result)?;
         }
-        to.write(&mut lines, slot, &result);
+        to.write(lines, slot, result);
     }
-    Ok(lines)
+    Ok(())
 }

@@ -26,6 +26,9 @@ use tqkv_simd::Level;
 /// Number of tokens that are appended at once. It bounds the rows that wait.
 pub(super) const PIECE: usize = 64;
 
+/// The same number in a ring, whose rows take their memory at the start.
+const RING_PIECE: usize = 4 * BATCH;
+
 /// Number of tokens to encode if `extra` tokens lie beyond a hot window of `hot`.
 pub(super) fn leaving(hot: usize, extra: usize) -> usize {
     // With a window shorter than a batch, every token is encoded at once.
@@ -44,6 +47,8 @@ pub(super) struct Track {
     dim: usize,
     sink_capacity: usize,
     hot: usize,
+    /// Number of tokens behind the sinks that a ring holds.
+    ring: Option<usize>,
     /// Shared by forks until one of them writes.
     sinks: Arc<Rows>,
     pages: Pages,
@@ -64,6 +69,7 @@ impl Track {
             dim,
             sink_capacity: sinks,
             hot,
+            ring: None,
             sinks: Arc::new(Rows::new(dim, level, budget)),
             pages: Pages::new(tiers, budget),
             recent: Arc::new(Rows::new(dim, level, budget)),
@@ -77,6 +83,45 @@ impl Track {
     /// Gives the track a map, which it learns.
     pub(super) fn with_map(self, learner: Option<Learner>) -> Self {
         Self { learner, ..self }
+    }
+
+    /// Makes the track a ring of this many tokens behind the sinks. [`Track::hold`] takes its memory.
+    pub(super) fn with_ring(self, ring: Option<usize>) -> Self {
+        Self { ring, ..self }
+    }
+
+    /// Takes all memory of a ring, or what is missing of it.
+    ///
+    /// # Errors
+    /// [`CacheError::Memory`].
+    pub(super) fn hold(&mut self) -> Result<(), CacheError> {
+        let Some(tokens) = self.ring else { return Ok(()) };
+        own(&mut self.sinks)?.make_room(self.sink_capacity)?;
+        let rows = self.ring_rows();
+        own(&mut self.recent)?.make_room(rows)?;
+        self.means.hold(self.dim);
+        self.pages.hold(tokens.saturating_sub(self.hot), self.hot);
+        self.pages.set_beside(self.means.allocated_bytes());
+        Ok(())
+    }
+
+    /// Bytes that [`Track::hold`] takes for an empty ring.
+    pub(super) fn ring_bytes(&self) -> usize {
+        let Some(tokens) = self.ring else { return 0 };
+        let rows = (self.sink_capacity + self.ring_rows()) * self.recent.row_bytes();
+        rows + self.means.ring_bytes(self.dim)
+            + self.pages.ring_bytes(tokens.saturating_sub(self.hot), self.hot)
+    }
+
+    /// The most recent rows of a ring. Keys wait for their first mean.
+    fn ring_rows(&self) -> usize {
+        let waits = if self.means.can_be(State::Learning) { MEAN_TOKENS } else { 0 };
+        self.hot + waits + self.piece() + 2 * BATCH
+    }
+
+    /// Number of tokens that are appended at once. It bounds the rows that wait.
+    fn piece(&self) -> usize {
+        if self.ring.is_some() { RING_PIECE } else { PIECE }
     }
 
     pub(super) fn sample(&self) -> Sample {
@@ -175,7 +220,8 @@ impl Track {
         let sinks = tokens.min(self.sink_capacity - self.sinks.len());
         let (held, after) = (self.recent.len(), self.recent.len() + tokens - sinks);
         let waits = self.learner.as_ref().map_or(0, Learner::tokens).max(MEAN_TOKENS);
-        let most = after.min(self.hot + waits + PIECE + 2 * BATCH).max(held);
+        let most = if self.ring.is_some() { self.ring_rows() } else { self.hot + waits + PIECE + 2 * BATCH };
+        let most = after.min(most).max(held);
         (self.sinks.len() + sinks, most)
     }
 
@@ -187,7 +233,7 @@ impl Track {
             own(&mut self.sinks)?.push(x.part(0, from).rows())?;
         }
         while from < x.len() {
-            let to = x.len().min(from + PIECE);
+            let to = x.len().min(from + self.piece());
             own(&mut self.recent)?.push(x.part(from, to).rows())?;
             self.encode_oldest(scratch)?;
             from = to;
@@ -202,7 +248,8 @@ impl Track {
             return Ok(());
         }
         if self.means.state() == State::Learning {
-            let (mean, share) = self.mean_of_oldest(MEAN_TOKENS);
+            let (mean, row) = scratch.rows(2 * self.dim).split_at_mut(self.dim);
+            let share = self.mean_of_oldest(MEAN_TOKENS, mean, row);
             self.means.learn(mean, share);
             self.pages.set_beside(self.means.allocated_bytes());
         }
@@ -221,11 +268,14 @@ impl Track {
             // Half of the saved bytes may be spare rows. The other half is for vectors that are encoded
             // ahead.
             let spare = self.pages.saved_bytes() / 2 / self.recent.row_bytes();
-            let wanted = ((self.recent.len() - done) / 8).max(BATCH);
-            Arc::make_mut(&mut self.recent).drop_front(done, spare.min(wanted));
+            let recent = Arc::make_mut(&mut self.recent);
+            recent.drop_front(done);
+            if self.ring.is_none() {
+                recent.shrink(spare.min(BATCH));
+            }
         }
         result?;
-        self.plan_ahead();
+        self.plan_ahead(scratch);
         Ok(())
     }
 
@@ -241,7 +291,7 @@ impl Track {
         match self.made_ahead(now, leaving) {
             Some(blocks) => self.pages.push_blocks(&blocks),
             None => {
-                let mean = self.open_page(page);
+                let mean = self.open_page(page, scratch);
                 let rows = scratch.rows(now * self.dim);
                 self.recent.read(row, rows);
                 prepare(rows, mean.as_deref(), self.pages.maps());
@@ -260,8 +310,9 @@ impl Track {
 
     /// The mean of the page that comes next, or of the last one. Makes it, and the map, if the page starts
     /// new ones.
-    fn open_page(&mut self, page: usize) -> Option<Arc<[f32]>> {
-        let mean = self.means.open(page, &self.pages);
+    fn open_page(&mut self, page: usize, scratch: &mut Scratch) -> Option<Arc<[f32]>> {
+        let sums = scratch.rows(self.means.sum().len());
+        let mean = self.means.open(page, &self.pages, sums);
         self.pages.open_map(page);
         self.pages.set_beside(self.means.allocated_bytes());
         mean
@@ -287,16 +338,22 @@ impl Track {
     }
 
     /// Copies the tokens that leave next, so that another thread can encode them. Only for codecs whose
-    /// search is slow.
-    fn plan_ahead(&mut self) {
+    /// search is slow. A ring does without: the copy and the hand-over would allocate.
+    fn plan_ahead(&mut self, scratch: &mut Scratch) {
         let waits = self.wait() > 0 || self.learns_map();
         let one_page = self.pages.len() % PAGE_TOKENS <= PAGE_TOKENS - BATCH;
-        if !self.is_dear() || self.ahead.is_some() || self.hot < BATCH || waits || !one_page {
+        if !self.is_dear()
+            || self.ring.is_some()
+            || self.ahead.is_some()
+            || self.hot < BATCH
+            || waits
+            || !one_page
+        {
             return;
         }
         let paid = self.pages.saved_bytes() / 2 >= BATCH * self.dim * size_of::<f32>();
         if paid && self.recent.len() >= BATCH {
-            let mean = self.open_page(self.pages.len() / PAGE_TOKENS);
+            let mean = self.open_page(self.pages.len() / PAGE_TOKENS, scratch);
             let mut rows = vec![0.0; BATCH * self.dim];
             self.recent.read(0, &mut rows);
             prepare(&mut rows, mean.as_deref(), self.pages.maps());
@@ -336,20 +393,21 @@ impl Track {
         self.pages.set_maps(maps.unwrap_or_default());
     }
 
-    /// Mean of the oldest `count` recent tokens, and its share of their energy.
-    fn mean_of_oldest(&self, count: usize) -> (Vec<f32>, f32) {
-        let (mut mean, mut energy, mut row) = (vec![0.0; self.dim], 0.0, vec![0.0; self.dim]);
+    /// Makes the mean of the oldest `count` recent tokens. Returns its share of their energy. `row` is memory
+    /// for one token.
+    fn mean_of_oldest(&self, count: usize, mean: &mut [f32], row: &mut [f32]) -> f32 {
+        let mut energy = 0.0;
+        mean.fill(0.0);
         for i in 0..count {
-            self.recent.read(i, &mut row);
-            for (m, x) in mean.iter_mut().zip(&row) {
+            self.recent.read(i, row);
+            for (m, x) in mean.iter_mut().zip(row.iter()) {
                 *m += x;
                 energy += x * x;
             }
         }
         mean.iter_mut().for_each(|m| *m /= count as f32);
         let mean_energy: f32 = mean.iter().map(|m| m * m).sum();
-        let share = if energy > 0.0 { mean_energy * count as f32 / energy } else { 0.0 };
-        (mean, share)
+        if energy > 0.0 { mean_energy * count as f32 / energy } else { 0.0 }
     }
 
     /// Frees encoded pages whose tokens all lie before position `first`.
@@ -412,6 +470,9 @@ impl Track {
         let coded = len.saturating_sub(self.sinks.len()).min(self.pages.len());
         if let Some(means) = means {
             self.means = means;
+            if self.ring.is_some() {
+                self.means.hold(self.dim);
+            }
             self.pages.set_beside(self.means.allocated_bytes());
         }
         self.pages.truncate(coded, page);
@@ -456,7 +517,11 @@ impl Track {
         }
         self.pages.set_beside(0);
         for rows in [&mut self.sinks, &mut self.recent] {
-            *rows = Arc::new(rows.emptied());
+            if self.ring.is_some() {
+                Arc::make_mut(rows).empty();
+            } else {
+                *rows = Arc::new(rows.emptied());
+            }
         }
     }
 
@@ -513,15 +578,17 @@ impl Track {
         let copy = |rows: &Arc<Rows>| if Arc::strong_count(rows) > 1 { rows.allocated_bytes() } else { 0 };
         let row = self.recent.row_bytes();
         let (sinks, most) = self.rows_after(tokens);
+        let more_sinks = sinks.saturating_sub(self.sinks.capacity());
         let sinks = sinks - self.sinks.len();
         let after = self.recent.len() + tokens - sinks;
-        let rows = sinks * row + most.saturating_sub(self.recent.capacity()) * row;
+        let rows = more_sinks * row + most.saturating_sub(self.recent.capacity()) * row;
         let coded = leaving(self.hot, after.saturating_sub(self.hot));
         let pages = self.pages.growth(coded);
         let (maps, opened) = self.map_growth(tokens, coded);
         let means = if coded > 0 { self.means.growth(self.dim, opened) } else { 0 };
         let copies = if sinks > 0 { copy(&self.sinks) } else { 0 } + copy(&self.recent);
-        let ahead = if self.is_dear() { BATCH * self.dim * size_of::<f32>() } else { 0 };
+        let ahead =
+            if self.is_dear() && self.ring.is_none() { BATCH * self.dim * size_of::<f32>() } else { 0 };
         rows + pages + means + copies + ahead + maps
     }
 

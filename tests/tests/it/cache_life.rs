@@ -58,7 +58,7 @@ fn spec() -> impl Strategy<Value = CacheSpec> {
     };
     let centring = prop::sample::select(vec![Centring::Off, Centring::On, Centring::Auto]);
     let arithmetic = prop::sample::select(vec![Arithmetic::Int8, Arithmetic::F32]);
-    (codec(), codec(), 0..6usize, 0..40usize, centring, arithmetic, 0..4usize).prop_map(
+    (codec(), codec(), 0..6usize, 0..40usize, centring, arithmetic, 0..6usize).prop_map(
         |(key, value, sinks, hot, centring, arithmetic, shape)| {
             let spec = CacheSpec::new(1, HEADS, 1, DIM).codecs(key, value).sinks(sinks).hot(hot);
             let spec = spec.centring(centring).arithmetic(arithmetic);
@@ -70,6 +70,11 @@ fn spec() -> impl Strategy<Value = CacheSpec> {
                     .codecs(CodecId::N4, CodecId::N3)
                     .cold(150, demote(CodecId::N3, CodecId::N2))
                     .cold(300, demote(CodecId::N2, CodecId::N1)),
+                3 => spec.ring(100),
+                4 => spec
+                    .codecs(CodecId::N4, CodecId::N3)
+                    .cold(150, demote(CodecId::N3, CodecId::N2))
+                    .ring(300),
                 _ => spec.cold(130, Cold::Spill(std::env::temp_dir())),
             }
         },
@@ -160,7 +165,7 @@ proptest! {
                     Ok(()) => history.push(step),
                     Err(error) => {
                         let evicted = matches!(error, CacheError::Evicted { .. });
-                        prop_assert!(evicted && spec.sliding_window.is_some(), "{}", error);
+                        prop_assert!(evicted && spec.sliding_window.or(spec.ring).is_some(), "{}", error);
                         prop_assert_eq!(bits(cache), &others[current][..]);
                     }
                 }
@@ -208,7 +213,14 @@ proptest! {
     #[test]
     fn a_budget_is_never_passed(spec in spec(), limit in 0..60_000usize, ops in prop::collection::vec(op(), 1..12)) {
         let budget = Budget::new(limit);
-        let mut caches = vec![KvCache::within(spec.clone(), &budget).unwrap()];
+        // A ring takes all its bytes at once.
+        let mut caches = match KvCache::within(spec.clone(), &budget) {
+            Ok(cache) => vec![cache],
+            Err(error) => {
+                prop_assert!(matches!(error, CacheError::Full { .. }) && spec.ring.is_some(), "{}", error);
+                return Ok(());
+            }
+        };
         let mut current = 0;
         for (seed, op) in ops.iter().enumerate() {
             let cache = &mut caches[current];
@@ -436,6 +448,7 @@ fn a_cache_is_made_of_its_snapshot_alone() {
         tiers,
         base().soft_cap(30.0).scale(0.5).sparse_values(1e-3),
         base().sliding_window(200).hot(16),
+        base().ring(200),
     ] {
         let cache = filled(spec, 700);
         let bytes = snapshot(&cache);
@@ -510,6 +523,7 @@ fn a_damaged_or_foreign_snapshot_is_refused_and_changes_nothing() {
         (base().options(tqkv_core::Options::DEFAULT.seed(7)), "seed"),
         (base().centring(Centring::Off), "centring"),
         (base().sliding_window(200), "kind"),
+        (base().ring(200), "ring"),
         (base().cold(200, Cold::Demote { key: CodecId::N2, value: CodecId::N2 }), "cold"),
         (CacheSpec::new(1, HEADS, 2, DIM), "shape"),
         (base().soft_cap(30.0), "soft cap"),

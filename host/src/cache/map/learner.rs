@@ -187,7 +187,7 @@ impl Learner {
     /// The queries so far, for a snapshot: a bit per sample, and rows as bits of f16.
     pub(in crate::cache) fn state(&self) -> (u64, Vec<u16>) {
         let seen = self.seen();
-        (seen.samples, seen.rows.bits(0, seen.rows.len()).to_vec())
+        (seen.samples, seen.rows.runs(0, seen.rows.len()).concat())
     }
 
     /// Takes the queries of a snapshot of `tokens` tokens. Returns false if no cache has them.

@@ -58,7 +58,7 @@ pub(super) fn read(payload: &[u8]) -> Result<CacheSpec, CacheError> {
     let sparse_values = float(parser)?.unwrap_or(f32::NAN);
     let logits = parser.count("learned sinks", MOST)?;
     let sink_logits = parser.values::<f32>(logits)?;
-    let (key_map, rope, calibration) = key_map(parser, head_dim, num_layers)?;
+    let (ring, (key_map, rope, calibration)) = last_field(parser, head_dim, num_layers)?;
     let Some(&(key, value)) = pairs.first() else { return refused("of a cache without layers") };
     Ok(CacheSpec {
         position_dim,
@@ -67,6 +67,7 @@ pub(super) fn read(payload: &[u8]) -> Result<CacheSpec, CacheError> {
         layers: LayerPolicy::Custom(pairs),
         kinds,
         sliding_window,
+        ring,
         options: Options::DEFAULT
             .seed(seed.first().copied().unwrap_or_default())
             .scale_mode(scale_mode)
@@ -90,10 +91,15 @@ pub(super) fn read(payload: &[u8]) -> Result<CacheSpec, CacheError> {
 /// The map of a spec, with what it needs.
 type MapFields = (KeyMap, Vec<Rope>, Option<Arc<Calibration>>);
 
-/// Reads the last fields, which specs without a map do not have.
-fn key_map(parser: &mut Parser<'_>, head_dim: usize, num_layers: usize) -> Result<MapFields, CacheError> {
+/// Reads the last fields, which only specs with a ring or a map have.
+fn last_field(
+    parser: &mut Parser<'_>,
+    head_dim: usize,
+    num_layers: usize,
+) -> Result<(Option<usize>, MapFields), CacheError> {
+    let no_map = (KeyMap::Off, Vec::new(), None);
     if parser.end().is_ok() {
-        return Ok((KeyMap::Off, Vec::new(), None));
+        return Ok((None, no_map));
     }
     let code = parser.bytes(1, 1)?[0];
     let mut ropes = || (0..num_layers).map(|_| parser.rope(head_dim)).collect::<Result<_, _>>();
@@ -105,10 +111,15 @@ fn key_map(parser: &mut Parser<'_>, head_dim: usize, num_layers: usize) -> Resul
             let file = Calibration::read(&mut parser.rest()).map_err(CacheError::Snapshot)?;
             (KeyMap::Full, ropes, Some(Arc::new(file)))
         }
+        4 => {
+            let ring = parser.count("tokens of a ring", MOST)?;
+            parser.end()?;
+            return Ok((Some(ring), no_map));
+        }
         code => return refused(format!("key map {code}, which is not known")),
     };
     parser.end()?;
-    Ok(read)
+    Ok((None, read))
 }
 
 fn two(parser: &mut Parser<'_>) -> Result<[u8; 2], CacheError> {

@@ -102,7 +102,7 @@ fn read_track(track: &mut Track, max_norm: f32, parser: &mut Parser<'_>) -> Resu
 
 fn write_rows(rows: &Rows, bytes: &mut Vec<u8>) {
     put_count(bytes, rows.len());
-    put(bytes, rows.bits(0, rows.len()));
+    rows.runs(0, rows.len()).iter().for_each(|run| put(bytes, run));
 }
 
 /// Reads rows of the same kind as the empty `like`.

@@ -187,8 +187,8 @@ fn rope() -> impl Strategy<Value = Rope> {
 prop_compose! {
     fn policies()(
         (key, value, layers, cold) in (codec(), codec(), layers(), cold()),
-        (hot, sinks, sliding_window, max_tokens, sparse_values) in
-            (any::<usize>(), any::<usize>(), any::<Option<usize>>(), any::<Option<usize>>(), 0.0..1.0_f32),
+        (hot, sinks, sparse_values) in (any::<usize>(), any::<usize>(), 0.0..1.0_f32),
+        [sliding_window, ring, max_tokens] in prop::array::uniform3(any::<Option<usize>>()),
         centring in select(vec![Centring::Off, Centring::On, Centring::Auto]),
         key_map in select(vec![KeyMap::Off, KeyMap::Pairs, KeyMap::Full]),
         arithmetic in select(vec![Arithmetic::Int8, Arithmetic::F32]),
@@ -196,7 +196,7 @@ prop_compose! {
         level in any::<bool>(),
     ) -> CacheSpec {
         CacheSpec {
-            key, value, layers, cold, hot, sinks, sliding_window, max_tokens, sparse_values, centring, key_map, arithmetic,
+            key, value, layers, cold, hot, sinks, sliding_window, ring, max_tokens, sparse_values, centring, key_map, arithmetic,
             options: Options::DEFAULT.seed(seed).scale_mode(mode).effort(effort),
             level: level.then(|| Level::new(LevelName::Portable).unwrap()),
             // The caller sets the shape. There is no `..` here, so a new option does not compile until it is

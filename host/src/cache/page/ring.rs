@@ -1,0 +1,77 @@
+//! Pages of a ring: all of them are made at once, and go back to a shelf when they leave.
+
+use super::{Memory, Page, Pages};
+use crate::cache::shelf::Shelf;
+use std::sync::Arc;
+use tqkv_simd::page::Line;
+
+impl Pages {
+    /// True if the pages are those of a ring.
+    pub(super) fn is_ring(&self) -> bool {
+        self.shelves[0].most() > 0
+    }
+
+    /// Makes a ring of pages for `tokens` encoded tokens behind `hot` newer ones. Takes the memory of all of
+    /// them, and of the list.
+    pub(in crate::cache) fn hold(&mut self, tokens: usize, hot: usize) {
+        for (tier, shelf) in self.shelves.iter_mut().enumerate() {
+            shelf.set_most(self.tiers.ring_pages(tier, tokens, hot));
+        }
+        self.refill();
+    }
+
+    /// Bytes that [`Pages::hold`] takes for an empty ring.
+    pub(in crate::cache) fn ring_bytes(&self, tokens: usize, hot: usize) -> usize {
+        let of_tier = |tier| {
+            let page = self.tier_page_bytes(tier) + 2 * size_of::<Arc<Page>>();
+            self.tiers.ring_pages(tier, tokens, hot) * page
+        };
+        (0..self.tiers.len()).map(of_tier).sum()
+    }
+
+    /// Fills the shelves of a ring again, for instance in a fork, which shares the pages in use.
+    pub(super) fn refill(&mut self) {
+        if !self.is_ring() {
+            return;
+        }
+        for tier in 0..self.tiers.len() {
+            let own = |index: &usize| {
+                self.tier(self.evicted + index) == tier && Arc::strong_count(&self.pages[*index]) == 1
+            };
+            let used = (0..self.pages.len()).filter(own).count();
+            let (lines, budget) = (self.tiers.format(tier).lines(), self.list.budget().clone());
+            self.shelves[tier]
+                .fill(used, || Page::new(Memory::Held(vec![Line::ZERO; lines].into()), &budget));
+        }
+        self.pages.reserve_exact(self.most().saturating_sub(self.pages.len()));
+        self.list.set(self.list_bytes());
+    }
+
+    /// An empty page from the shelf of a tier. `None` if there is none, as without a ring.
+    pub(super) fn take(&mut self, tier: usize) -> Option<Arc<Page>> {
+        self.shelves[tier].take()
+    }
+
+    /// Puts a page that is not in the list any more on the shelf of its tier, or frees it.
+    pub(super) fn give(&mut self, tier: usize, page: Arc<Page>) {
+        let colder =
+            |tier: usize| self.cooled.get(tier).map_or(0, |&pages| pages.saturating_sub(self.evicted));
+        let warmer = if tier == 0 { self.pages.len() } else { colder(tier - 1) };
+        let used = warmer.saturating_sub(colder(tier));
+        self.shelves[tier].give(page, used, Page::blank);
+    }
+
+    /// Frees the room in the list that a long chunk has left behind.
+    pub(super) fn shrink_ring(&mut self) {
+        let most = self.most();
+        if self.is_ring() && self.pages.capacity() > most && self.pages.len() <= most {
+            self.pages.shrink_to(most);
+            self.list.set(self.list_bytes());
+        }
+    }
+
+    /// Number of pages of all tiers of a ring.
+    fn most(&self) -> usize {
+        self.shelves.iter().map(Shelf::most).sum()
+    }
+}
