@@ -7,7 +7,7 @@
 //! [`CacheSpec::DEFAULT_HOT`] and [`CacheSpec::DEFAULT_SINKS`], also in `plan`. `tqkv` without a command is
 //! `demo`, with the defaults of its own argument definitions.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::preset::{F16, Kv, KvCodecs, PRESETS};
 use clap::{Args, ValueEnum};
@@ -323,21 +323,25 @@ pub struct ModelArgs {
 impl ModelArgs {
     /// Loads the model. An error names the model and the missing part.
     pub fn load(&self) -> Result<Model, CliError> {
-        let _waiting = Waiting::new("loading the model");
-        let loaded = match &self.model {
-            None => Model::shipped(),
-            Some(path) if !path.exists() => {
-                return Err(CliError::bad_input(format_args!(
-                    "{}: no such file or folder: expected {}",
-                    path.display(),
-                    tqkv_model::ACCEPTED
-                )));
-            }
-            Some(path) => {
-                Model::open(path, if self.stream_weights { Access::Streamed } else { Access::Mapped })
-            }
-        };
-        let model = if self.no_bos { loaded.map(Model::without_bos) } else { loaded };
-        model.map_err(|e| CliError::model(self.model.as_deref(), &e))
+        let access = if self.stream_weights { Access::Streamed } else { Access::Mapped };
+        let model = open_model(self.model.as_deref(), access)?;
+        Ok(if self.no_bos { model.without_bos() } else { model })
     }
+}
+
+/// Opens a model, or the shipped one. An error names the model and the missing part.
+pub(crate) fn open_model(path: Option<&Path>, access: Access) -> Result<Model, CliError> {
+    let _waiting = Waiting::new("loading the model");
+    let opened = match path {
+        None => Model::shipped(),
+        Some(path) if !path.exists() => {
+            return Err(CliError::bad_input(format_args!(
+                "{}: no such file or folder: expected {}",
+                path.display(),
+                tqkv_model::ACCEPTED
+            )));
+        }
+        Some(path) => Model::open(path, access),
+    };
+    opened.map_err(|error| CliError::model(path, &error))
 }

@@ -8,6 +8,7 @@ use tqkv_benches::{Case, Data, Op, Outcome};
 use tqkv_core::{CodecId, Effort};
 use tqkv_simd::Level;
 
+use super::bench_model::{self, ModelBenchArgs};
 use crate::args;
 use crate::error::CliError;
 use crate::names;
@@ -18,6 +19,9 @@ use crate::output::{Output, table};
 #[command(after_help = "Example: scores from memory on one thread, at two levels
   tqkv bench --op scores --codec s4,s3,s2 --data dram
   tqkv bench --op scores --level avx2 --json
+
+Example: a whole model, at two lengths, on one thread and on all
+  tqkv bench --model model.gguf --depth 512,4096 --policy f16 --policy s4 --policy \"t4,t2 hot=32\"
 
 Samples of all cases alternate. The time is the smallest; with one thread it is CPU time. Ratios compare the smallest \
 times of one run: never compare times of two runs. Options may be repeated, and every combination is \
@@ -36,6 +40,8 @@ pub(crate) struct Args {
     #[arg(long = "effort", value_name = "EFFORT", value_delimiter = ',', default_value = "default",
         value_parser = args::effort)]
     efforts: Vec<Effort>,
+    #[command(flatten)]
+    model: ModelBenchArgs,
 }
 
 /// The kernels to measure, and the time for it.
@@ -139,6 +145,9 @@ impl From<&Outcome> for Row {
 }
 
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
+    if let Some(path) = &args.model.model {
+        return bench_model::run(&args.model, path.as_ref(), args.kernels.threads, out);
+    }
     let measured = args.kernels.measure((&args.ops, &args.data, &args.efforts), out)?;
     print(&measured, out)
 }

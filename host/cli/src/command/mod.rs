@@ -2,6 +2,7 @@
 
 mod basis;
 pub mod bench;
+mod bench_model;
 mod calibrate;
 mod codecs;
 pub mod completions;

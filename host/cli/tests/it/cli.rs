@@ -334,6 +334,26 @@ fn bench_measures_each_combination_once() {
 }
 
 #[test]
+fn bench_measures_a_whole_model() {
+    let run = |options: &[&str]| tqkv(folder().path(), &[&["bench", "--model"], options].concat());
+    let output = run(&["--depth", "70,5", "--tokens", "2", "--rounds", "2", "--threads", "1", "--json"]);
+    assert!(output.status.success(), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = report["results"].as_array().unwrap();
+    let cases: Vec<_> =
+        rows.iter().map(|row| (row["policy"].as_str().unwrap(), row["depth"].as_u64().unwrap())).collect();
+    assert_eq!(cases, [("f16", 70), ("s4", 70), ("t4,t2", 70), ("f16", 5), ("s4", 5), ("t4,t2", 5)]);
+    for (row, rate) in rows.iter().flat_map(|row| [(row, &row["prompt"]), (row, &row["generation"])]) {
+        assert!(rate[0].as_f64() >= rate[1].as_f64() && rate[1].as_f64() > Some(0.0), "{row}");
+    }
+    let said = |options: &[&str]| String::from_utf8(run(options).stderr).unwrap();
+    assert!(said(&["--depth", "1024"]).contains("--depth 1024 and --tokens 32: expected at most"));
+    assert!(said(&["no-such-file"]).contains("no-such-file: no such file or folder"));
+    assert!(said(&["--op", "scores"]).contains("cannot be used with"));
+    assert!(said(&["--policy", "t9"]).contains("t9"));
+}
+
+#[test]
 fn every_help_text_shows_an_example() {
     let folder = tempfile::tempdir().unwrap();
     for command in ["demo", "generate", "eval", "encode", "decode", "inspect", "codecs", "plan", "bench"] {
