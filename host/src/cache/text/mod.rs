@@ -27,7 +27,8 @@ const EVERY: &[Part] = &[Part::Model, Part::Policy];
 ///
 /// A policy does not describe the model. [`Policy::apply`] leaves every field that the policy does not name
 /// as it is. A word without `=` is a codec, a preset or, if it has a colon, a rule for layers. Words with
-/// spaces are quoted as in a shell.
+/// spaces are quoted as in a shell. `tiered` stands for `t4,t2 hot=16 tier=512:t2`, except for options that
+/// the text has itself.
 ///
 /// ```
 /// use tqkv::CodecId;
@@ -52,6 +53,12 @@ struct Word {
     row: usize,
     set: options::Setter,
 }
+
+/// A word for codecs and tiers together: wide codes for the newest tokens, and narrow ones behind them.
+const TIERED: &str = "tiered";
+const TIERED_CODECS: &str = "t4,t2";
+/// The other options that it stands for, where they are not given.
+const TIERED_WORDS: [(&str, &str); 2] = [("hot", "16"), ("tier", "512:t2")];
 
 impl Policy {
     /// Makes a policy of options, which are pairs of a name and a value.
@@ -80,8 +87,13 @@ impl Policy {
     }
 
     fn of<'a>(options: impl IntoIterator<Item = (&'a str, &'a str)>, parts: &[Part]) -> Result<Self, String> {
+        let given: Vec<_> = options.into_iter().collect();
+        let is_tiered = given.contains(&(options::CODECS, TIERED));
+        let tiers =
+            TIERED_WORDS.into_iter().filter(|(name, _)| is_tiered && given.iter().all(|own| own.0 != *name));
         let mut policy = Self::default();
-        for (name, value) in options {
+        for (name, value) in given.iter().copied().chain(tiers) {
+            let value = if (name, value) == (options::CODECS, TIERED) { TIERED_CODECS } else { value };
             let row = OPTIONS.iter().position(|row| row.name == name && parts.contains(&row.part));
             let Some(row) = row else { return Err(options::unknown(name, parts)) };
             if policy.names(row) && OPTIONS[row].clear.is_none() {

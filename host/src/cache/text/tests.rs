@@ -92,6 +92,16 @@ fn a_policy_changes_what_it_names_and_nothing_else() {
 }
 
 #[test]
+fn tiered_stands_for_codecs_and_tiers_that_other_words_may_change() {
+    let spec = |text: &str| CacheSpec::new(4, 4, 2, 64).with(text).unwrap();
+    assert_eq!(spec("tiered"), spec("t4,t2 hot=16 tier=512:t2"));
+    assert_eq!(spec("kv=tiered hot=64 sinks=1"), spec("t4,t2 hot=64 sinks=1 tier=512:t2"));
+    assert_eq!(spec("tier=none tiered"), spec("t4,t2 hot=16"));
+    let policy: Policy = "tiered".parse().unwrap();
+    assert_eq!(policy.to_string(), "t4,t2 hot=16 tier=512:t2,t2");
+}
+
+#[test]
 fn a_text_that_is_refused_says_what_is_accepted() {
     for (text, expected) in [
         ("", "an empty text is not valid: expected codecs or kv=, layer-kv=, hot="),
