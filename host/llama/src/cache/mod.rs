@@ -5,6 +5,7 @@
 //! | `format.rs` | how the vectors of a head are encoded and arranged in pages |
 //! | `stream.rs` | slots of one stream: write, encode, read |
 //! | `means.rs` | the means that are subtracted from keys |
+//! | `maps.rs` | the factors that keys are multiplied by |
 //! | `store.rs` | all streams of a tensor, as rows and as ranges of bytes |
 //! | `rope.rs` | the rotation of keys by a shift of positions |
 //! | `task.rs` | the operands and the result of attention over one part of the slots |
@@ -18,6 +19,7 @@ pub mod attend;
 mod codes;
 mod exact;
 mod format;
+mod maps;
 mod means;
 pub mod rope;
 mod store;
@@ -25,6 +27,7 @@ mod stream;
 mod task;
 
 pub use format::{Format, SLOTS, Side};
+pub use maps::Turn;
 pub use store::Store;
 pub use stream::Stream;
 pub use task::{Asked, Rule, Track};

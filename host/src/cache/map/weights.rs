@@ -30,9 +30,7 @@ impl Rule {
         for (position, query) in queries {
             self.add(keys.chunks_exact(dim), sinks, (position, query), &mut weights);
         }
-        normalise(&mut weights)?;
-        weights.iter_mut().for_each(|weight| *weight = weight.min(LARGEST_WEIGHT));
-        normalise(&mut weights)?;
+        limit_weights(&mut weights)?;
         Some(weights)
     }
 
@@ -71,6 +69,13 @@ impl Rule {
 fn near_tanh(x: f64) -> f64 {
     let x = x.clamp(-3.0, 3.0);
     x * (27.0 + x * x) / (27.0 + 9.0 * x * x)
+}
+
+/// Gives the weights of keys a mean of 1 and an upper limit. `None` if no key got attention.
+pub fn limit_weights(weights: &mut [f64]) -> Option<()> {
+    normalise(weights)?;
+    weights.iter_mut().for_each(|weight| *weight = weight.min(LARGEST_WEIGHT));
+    normalise(weights)
 }
 
 /// Divides weights by their mean. `None` if that is not a positive number: then no key got attention.
