@@ -58,8 +58,8 @@ impl Format {
         self.coded.as_ref().map_or(0, |(_, pages)| pages.lines() * size_of::<Line>())
     }
 
-    /// Encodes vectors (`[n, dim]`) to blocks back to back; false if one cannot be encoded. A code of quarters
-    /// takes the weights of their errors.
+    /// Encodes vectors (`[n, dim]`) to blocks back to back; false if one cannot be encoded. A code of
+    /// quarters takes the weights of their errors.
     pub(super) fn encode(&self, x: &[f32], weights: Option<[f32; 4]>, blocks: &mut Vec<u8>) -> bool {
         let Some((codec, _)) = self.coded else { return false };
         blocks.clear();

@@ -107,7 +107,7 @@ impl Map {
     }
 }
 
-/// What the queries of one head saw until the map is made.
+/// Sums over the queries of one head until its map is made.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
     queries: usize,
@@ -187,7 +187,7 @@ impl Seen {
 pub(super) enum Maps {
     /// Values have none, and neither have keys without the setting.
     Off,
-    /// What each head's queries saw. Keys wait for them.
+    /// Sums over the queries of each head. Keys wait for them.
     Learning(Vec<Seen>),
     /// By head; none where the queries did not decide one.
     Known(Vec<Option<Map>>),

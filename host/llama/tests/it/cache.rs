@@ -358,7 +358,7 @@ fn shifts_lose_what_as_many_encodings_lose() {
         for keys in [|id| store(Side::Keys, id, 0), |id| mapped(id, 0)] {
             let errors = [0, 1, 10].map(|shifts| shift_error(keys(id), shifts));
             println!("{}: {errors:.4?}", id.name());
-            // The squares of independent errors add up; with 2 bits, the length of vectors grows a little too.
+            // Squares of independent errors add up; with 2 bits, the length of vectors grows a little too.
             assert!(errors[1] < 1.5 * errors[0] && errors[2] < 4.2 * errors[0], "{id:?}: {errors:?}");
         }
     }

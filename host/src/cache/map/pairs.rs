@@ -20,8 +20,8 @@ pub struct Pairs {
 }
 
 impl Pairs {
-    /// The map of the energies of queries and of weighted keys, by coordinate. Coordinates i and i + n / 2 of n
-    /// are a pair. `None` if the energies do not decide one.
+    /// The map of the energies of queries and of weighted keys, by coordinate. Coordinates i and i + n / 2 of
+    /// n are a pair. `None` if the energies do not decide one.
     pub fn of_energies(queries: &[f64], keys: &[f64], in_quarters: bool) -> Option<Self> {
         let (of_queries, of_keys) = (of_pairs(queries), of_pairs(keys));
         let mut factors: Vec<f64> =
