@@ -4,11 +4,10 @@
 
 #![allow(unsafe_code, reason = "operands are tensors of the host's")]
 
-use crate::buffer;
+use crate::buffer::{self, HALF};
 use crate::cache::rope::{self, Rope};
 use crate::cache::{Side, Turn};
 use crate::host::{self, Operation};
-use crate::serve::HALF;
 use crate::tensor::View;
 use half::f16;
 

@@ -5,7 +5,7 @@
 
 #![allow(unsafe_code, reason = "operands are tensors of the host's")]
 
-use crate::buffer;
+use crate::buffer::{self, HALF};
 use crate::cache::attend::attend as attend_head;
 use crate::cache::{Asked, Format, Rule, Side, Store, Track};
 use crate::rotate;
@@ -16,9 +16,6 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 use std::sync::Once;
-
-/// Bytes per value of the declared cache.
-pub(crate) const HALF: usize = size_of::<f16>();
 
 /// Keys or values of an operation: views `[dim, slots, heads, streams]` of a tensor of the cache.
 #[derive(Clone, Copy, Debug)]

@@ -4,8 +4,9 @@
 use super::apart;
 use super::format::{Pages, SLOTS};
 use super::means::Means;
+use super::rule::{Asked, add_mask, cap, changes_any, shows_any};
 use super::stream::{Place, Stream};
-use super::task::{Asked, Seen, Task, Track, add_mask, cap, changes_any, shows_any};
+use super::task::{Seen, Task, Track};
 use std::ops::Range;
 use tqkv_simd::codec;
 use tqkv_simd::page::{Attention, Line, MAX_HEADS, Queries, rescale, soften};

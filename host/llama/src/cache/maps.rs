@@ -5,7 +5,7 @@
 //! got from queries until then. A map stays until the stream is cleared, as means do.
 
 use super::format::Format;
-use super::task::{Asked, Rule, add_mask, cap};
+use super::rule::{Asked, Rule, add_mask, cap};
 use std::sync::Arc;
 use tqkv::unstable::cache::{Pairs, limit_weights};
 use tqkv_simd::Level;

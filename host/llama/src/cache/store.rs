@@ -2,8 +2,8 @@
 
 use super::format::{Format, SLOTS, Side};
 use super::maps::Turn;
+use super::rule::{Asked, Rule};
 use super::stream::Stream;
-use super::task::{Asked, Rule};
 use crate::policy::Held;
 use half::f16;
 use tqkv_core::CodecId;

@@ -7,7 +7,7 @@
 use super::format::{Format, SLOTS};
 use super::maps::{MOST_TOKENS, Map, Maps, Seen, Turn};
 use super::means::{self, MEAN_TOKENS, Means};
-use super::task::{Asked, Rule};
+use super::rule::{Asked, Rule};
 use crate::os;
 use crate::reserve::Table;
 use half::f16;
