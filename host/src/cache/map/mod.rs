@@ -26,13 +26,13 @@ mod ranges;
 mod weights;
 
 pub use calibrator::Calibrator;
-pub use pairs::Pairs;
-pub use weights::limit_weights;
 pub(super) use learner::Learner;
 pub(super) use moments::{Moments, Setting};
 pub(super) use order::Order;
+pub use pairs::Pairs;
 pub(super) use ranges::{Map, Maps};
 pub(super) use weights::Rule;
+pub use weights::limit_weights;
 
 use super::spec::KeyMap;
 
