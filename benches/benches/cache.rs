@@ -225,8 +225,43 @@ fn ring() {
     }
 }
 
+/// Times the appends of a sequence of an 8B model, all layers together: 32 layers of 32 query heads over 8 KV
+/// heads of dim 128. The append that learns the maps is the slowest one.
+fn learning() {
+    const LAYERS: usize = 32;
+    const TOKENS: usize = 240;
+    let (heads, kv_heads, dim) = (32, 8, 128);
+    let (q, k) = (normal(1, TOKENS * heads * dim), normal(2, TOKENS * kv_heads * dim));
+    let mut out = vec![0.0; heads * dim];
+    for policy in ["t2", "t2 map=pairs", "m2,t2 map=pairs", "m2,t2 map=full rope=500000"] {
+        let spec = CacheSpec::new(LAYERS, heads, kv_heads, dim).with(policy);
+        let spec = spec.unwrap_or_else(|error| panic!("{error}"));
+        let mut cache = KvCache::new(spec).unwrap_or_else(|error| panic!("{error}"));
+        let (mut sum, mut worst) = (0.0, 0.0);
+        for at in 0..TOKENS {
+            let row = &k[at * kv_heads * dim..(at + 1) * kv_heads * dim];
+            let mut token = 0.0;
+            for layer in 0..LAYERS {
+                let clock = Instant::now();
+                cache.append(layer, row, row).unwrap_or_else(|error| panic!("{error}"));
+                token += clock.elapsed().as_secs_f64();
+                let queries = &q[at * heads * dim..(at + 1) * heads * dim];
+                cache.attend(layer, queries, &mut out).unwrap_or_else(|error| panic!("{error}"));
+            }
+            sum += token;
+            worst = f64::max(worst, token);
+        }
+        println!(
+            "8B, {policy:28} appends {TOKENS} tokens in {:7.1} ms, one in {:7.1} ms",
+            1e3 * sum,
+            1e3 * worst
+        );
+    }
+}
+
 fn main() {
     if std::env::args().any(|arg| arg == "maps") {
+        learning();
         return maps();
     }
     if std::env::args().any(|arg| arg == "ring") {

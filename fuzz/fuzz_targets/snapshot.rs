@@ -6,7 +6,7 @@
 mod caches;
 mod seeds;
 
-use caches::{SPECS, answers, snapshot, spec, tokens};
+use caches::{SPECS, answers, snapshot, spec, tokens, values};
 use libfuzzer_sys::fuzz_target;
 use std::sync::OnceLock;
 use tqkv::cache::KvCache;
@@ -27,7 +27,10 @@ fn good(number: u8) -> Good {
     for layer in 0..shape.num_layers {
         // This is past the first mean, in the second tier, in the middle of a page.
         let [k, v] = tokens(shape, 2 * u64::from(number) + 1, 470);
-        let _ = cache.append(layer, &k, &v);
+        // Queries teach the maps.
+        let q = values(3, 470 * shape.num_heads * shape.head_dim);
+        let mut out = vec![0.0; 470 * shape.num_heads * shape.value_dim];
+        let _ = cache.attend_prefill(layer, &q, &k, &v, &mut out);
     }
     let chunks = split(&snapshot(&cache));
     Good { cache, chunks }

@@ -19,7 +19,7 @@ pub mod file {
 pub mod cache {
     pub use crate::cache::blocks::Encoded;
     pub use crate::cache::calibration::Calibration;
-    pub use crate::cache::map::{Calibrator, map_bytes};
+    pub use crate::cache::map::{Calibrator, Pairs, limit_weights, map_bytes};
     pub use crate::cache::snapshot::MAGIC as SNAPSHOT_MAGIC;
     pub use crate::cache::spec::{KeyMap, MEAN_TOKENS};
     pub use crate::cache::text::{COMMON_CODECS, OPTIONS, Part, SpecOption};

@@ -3,9 +3,11 @@
 
 #![allow(dead_code, reason = "each target uses some of it")]
 
+use std::sync::{Arc, OnceLock};
 use tqkv::KvError;
 use tqkv::cache::{CacheSpec, Centring, Cold, KvCache, LayerKind, LayerPolicy};
 use tqkv::error::CacheError;
+use tqkv::unstable::cache::{Calibration, Calibrator};
 use tqkv_core::{CodecId, KvShape};
 
 /// Small, because the target is the kinds of pages and not their width.
@@ -13,7 +15,7 @@ const DIM: usize = 32;
 const VALUE_DIM: usize = 48;
 
 /// Number of specs of [`spec`].
-pub const SPECS: u8 = 10;
+pub const SPECS: u8 = 13;
 
 /// One of [`SPECS`] specs. `hot` sets the hot window and the sinks.
 pub fn spec(number: u8, hot: u8) -> CacheSpec {
@@ -40,9 +42,30 @@ pub fn spec(number: u8, hot: u8) -> CacheSpec {
             .sink_logits(vec![0.5, -1.0, 0.0, 2.0, 0.25, 30.0]),
         7 => KvShape::new(1, 4, 2, DIM).with_value_dim(VALUE_DIM).into(),
         8 => shape(1, 1, 1).codecs(id("t2"), id("t3")).centring(Centring::On).soft_cap(5.0),
-        _ => shape(1, 2, 1).codecs(id("q4_0"), id("s2")).sparse_values(0.125).scale(0.5),
+        9 => shape(1, 2, 1).codecs(id("q4_0"), id("s2")).sparse_values(0.125).scale(0.5),
+        10 => mapped(shape(1, 2, 1).codecs(id("t2"), id("s2")), "map=pairs"),
+        11 => mapped(shape(1, 2, 1).codecs(id("s3"), id("t2")), "map=full rope=10000"),
+        _ => {
+            let mut spec = mapped(shape(1, 2, 1).codecs(id("t3"), id("s2")), "map=full rope=500");
+            spec.calibration = Some(CALIBRATION.get_or_init(|| calibration(&spec)).clone());
+            spec
+        }
     };
     spec.hot(hot).sinks(sinks)
+}
+
+fn mapped(spec: CacheSpec, map: &str) -> CacheSpec {
+    spec.with(map).expect("the words of a spec")
+}
+
+static CALIBRATION: OnceLock<Arc<Calibration>> = OnceLock::new();
+
+/// Moments of 200 tokens.
+fn calibration(spec: &CacheSpec) -> Arc<Calibration> {
+    let mut calibrator = Calibrator::new(spec).expect("a spec with a map");
+    let queries = values(91, 200 * spec.shape.num_heads * DIM);
+    calibrator.learn(0, &queries, &values(92, 200 * DIM)).expect("a window that is long enough");
+    Arc::new(calibrator.finish([7; 32]))
 }
 
 /// Numbers between -1 and 1 around a mean that differs by coordinate. The same seed gives the same numbers.

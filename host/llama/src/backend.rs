@@ -4,6 +4,7 @@
 
 use crate::abi::{self, Backend, BackendFunctions, Device, Tensor};
 use crate::host::{self, Operation};
+use crate::rotate;
 use crate::serve;
 use crate::tensor::View;
 use crate::threads::Threads;
@@ -83,7 +84,7 @@ unsafe fn run(host: &host::Host, threads: &Threads, node: *const Tensor) -> bool
         match kind {
             Operation::SetRows => serve::set_rows(&op),
             Operation::Attention => serve::attend(&op, threads),
-            Operation::Rope => serve::rotate(&op),
+            Operation::Rope => rotate::rotate(&op),
             Operation::Nothing | Operation::Other => None,
         }
         .is_some()

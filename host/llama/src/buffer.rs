@@ -19,6 +19,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 /// Alignment of tensors in bytes, which is that of a line of pages.
 const ALIGNMENT: usize = 64;
 
+/// Bytes per value of the declared cache.
+pub(crate) const HALF: usize = size_of::<half::f16>();
+
 /// A tensor of the cache in a buffer.
 #[derive(Debug)]
 pub(crate) struct Cached {

@@ -9,6 +9,7 @@ use crate::backend;
 use crate::buffer;
 use crate::host::{self, Operation};
 use crate::os;
+use crate::rotate;
 use crate::serve;
 use crate::settings::{set_options, wrong_options};
 use crate::tensor::View;
@@ -170,7 +171,7 @@ unsafe extern "C" fn supports_op(_: *mut Device, tensor: *const Tensor) -> bool 
             Operation::Nothing => true,
             Operation::SetRows => serve::can_set_rows(&op),
             Operation::Attention => serve::can_attend(&op),
-            Operation::Rope => serve::can_rotate(&op),
+            Operation::Rope => rotate::can_rotate(&op),
             Operation::Other => false,
         }
     }

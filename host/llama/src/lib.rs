@@ -14,6 +14,7 @@ pub mod options;
 mod os;
 mod policy;
 mod reserve;
+mod rotate;
 mod serve;
 mod settings;
 mod tensor;

@@ -72,6 +72,9 @@ mod tests {
         assert_eq!((options.held.hot, options.held.sinks, options.held.effort), (0, 8, Effort::Fast));
         let codecs = |options: &Options| [0, 1, 2, 3].map(|layer| options.held.codecs(layer, 4));
         assert_eq!(codecs(&options), [(T4, T2), (T4, T2), (T4, T2), (I8, I8)]);
+        let mapped = read("TQKV_KV", "m2,t2 map=pairs").unwrap();
+        assert!(mapped.held.map && !options.held.map);
+        assert!(!mapped.with("t2 map=off").unwrap().held.map);
         let last = read("TQKV_KV", "t4,t2 last:i8").unwrap();
         assert_eq!(codecs(&last), codecs(&options));
         let other = options.with("layer-kv=boundary:1:t4,i8").unwrap();
@@ -85,13 +88,18 @@ mod tests {
         for (name, value, part) in [
             ("TQKV_KV", "t4,q9", "'q9' is not a codec"),
             ("TQKV_KV", "t4,u4", "u4 is not valid in llama.cpp: expected one of"),
-            ("TQKV_KV", "m2,t2", "m2 is not valid in llama.cpp: expected one of"),
+            ("TQKV_KV", "m2,t2", "m2 is not valid in llama.cpp: expected map=pairs"),
+            ("TQKV_KV", "t2,m2 map=pairs", "m2 is not valid for values"),
+            ("TQKV_KV", "m2 map=pairs", "m2 is not valid for values"),
+            ("TQKV_KV", "t2 map=full", "map=full is not valid in llama.cpp: expected map=pairs"),
+            ("TQKV_KV", "t2 map=model.tqm", "because rows come without positions"),
+            ("TQKV_KV", "t2 layer-kv=tail:1:m2,t2", "m2 is not valid in llama.cpp: expected map=pairs"),
             ("TQKV_KV", "", "expected codecs"),
             ("TQKV_KV", "s4 hot=many", "hot=many is not valid: expected hot=TOKENS"),
             ("TQKV_KV", "s4 hot=9999999", "at most 1048576 exact tokens"),
             ("TQKV_KV", "s4 sinks=-1", "expected sinks=TOKENS"),
             ("TQKV_KV", "s4 effort=most", "effort=most is not valid"),
-            ("TQKV_KV", "s4 tier=256:t2", "expected codecs, hot=, sinks=, effort= and layer-kv="),
+            ("TQKV_KV", "s4 tier=256:t2", "expected codecs, hot=, sinks=, map=, effort= and layer-kv="),
             ("TQKV_KV", "s4 layer-kv=middle:1:t4", "gradient"),
             ("TQKV_KV", "s4 layer-kv=gradient:u4/s4", "u4 is not valid in llama.cpp"),
             ("TQKV_LOG", "yes", "expected 0 or 1"),

@@ -3,6 +3,7 @@
 use tqkv::Effort;
 use tqkv::cache::{CacheSpec, KvPair, LayerPolicy, Policy};
 use tqkv::error::CacheError;
+use tqkv::unstable::cache::KeyMap;
 use tqkv_core::{AnyCodec, CodecId, Options as CodecOptions};
 use tqkv_simd::page::KeyPages;
 
@@ -20,6 +21,8 @@ pub struct Held {
     pub hot: usize,
     /// First slots of a stream that stay f16.
     pub sinks: usize,
+    /// True if keys go through factors per RoPE pair.
+    pub map: bool,
     /// How far the encoder searches.
     pub effort: Effort,
 }
@@ -31,6 +34,7 @@ impl Default for Held {
             layers: LayerPolicy::Uniform,
             hot: 64,
             sinks: 4,
+            map: false,
             effort: Effort::Default,
         }
     }
@@ -48,48 +52,70 @@ impl Held {
 /// # Errors
 /// A line that says what is wrong and what is expected.
 pub(crate) fn read(text: &str, held: &Held) -> Result<Held, String> {
+    // A file of moments is not read in vain.
+    let is_map = |word: &&str| word.starts_with("map=") && !["map=off", "map=pairs"].contains(word);
+    if let Some(word) = text.split_whitespace().find(is_map) {
+        return Err(format!(
+            "{word} is not valid in llama.cpp: expected map=pairs or map=off, because rows come without positions"
+        ));
+    }
     let policy: Policy = text.parse().map_err(|error| match error {
         CacheError::BadSpec(why) => why,
         other => other.to_string(),
     })?;
     let effort = CodecOptions::DEFAULT.effort(held.effort);
     let plain = CacheSpec::new(1, 1, 1, 128);
-    let old = plain.clone().codecs(held.kv.0, held.kv.1).hot(held.hot).sinks(held.sinks);
-    let spec = policy.apply(old.layers(held.layers.clone()).options(effort));
+    let mut old = plain.clone().codecs(held.kv.0, held.kv.1).hot(held.hot).sinks(held.sinks);
+    old.key_map = if held.map { KeyMap::Pairs } else { KeyMap::Off };
+    let mut spec = policy.apply(old.layers(held.layers.clone()).options(effort));
     let set = Held {
         kv: (spec.key, spec.value),
         layers: spec.layers.clone(),
         hot: spec.hot,
         sinks: spec.sinks,
+        map: spec.key_map == KeyMap::Pairs,
         effort: spec.options.effort,
     };
     // Every other setting must be as it is by default.
+    spec.key_map = plain.key_map;
     let rest = spec.codecs(plain.key, plain.value).layers(plain.layers.clone());
     let rest = rest.hot(plain.hot).sinks(plain.sinks).options(plain.options);
     if rest != plain {
         return Err(format!(
-            "{policy} is not valid: expected codecs, hot=, sinks=, effort= and layer-kv= in llama.cpp"
+            "{policy} is not valid: expected codecs, hot=, sinks=, map=, effort= and layer-kv= in llama.cpp"
         ));
     }
     if set.hot.max(set.sinks) > MOST {
         return Err(format!("{policy} is not valid: expected at most {MOST} exact tokens"));
     }
-    // Each codec that a layer has must be one that attention reads.
-    let pairs = (0..LAYERS).map(|layer| set.codecs(layer, LAYERS));
-    if let Some(codec) = pairs.flat_map(|(key, value)| [key, value]).find(|codec| !serves(*codec)) {
+    check_codecs(&set)?;
+    Ok(set)
+}
+
+/// Each codec that a layer has must be one that attention reads. Codes of quarters are for keys with a map.
+fn check_codecs(held: &Held) -> Result<(), String> {
+    let pairs = || (0..LAYERS).map(|layer| held.codecs(layer, LAYERS));
+    for (key, value) in pairs() {
+        if key.rotates_quarters() && !held.map {
+            return Err(format!("{} is not valid in llama.cpp: expected map=pairs with it", key.name()));
+        }
+        if value.rotates_quarters() {
+            return Err(format!("{} is not valid for values: expected a codec of one width", value.name()));
+        }
+    }
+    if let Some(codec) = pairs().flat_map(|(key, value)| [key, value]).find(|codec| !serves(*codec)) {
         let served = CodecId::ALL.iter().filter(|codec| serves(**codec)).map(|codec| codec.name());
         let served = served.collect::<Vec<_>>().join(", ");
         return Err(format!("{} is not valid in llama.cpp: expected one of {served}", codec.name()));
     }
-    Ok(set)
+    Ok(())
 }
 
 /// More layers than models have, so that every step of a gradient has one.
 const LAYERS: usize = 1024;
 
-/// f16, and codecs of one width that attention reads without decoding. Streams have no map, which codes of
-/// quarters need.
+/// f16, and codecs that attention reads without decoding.
 fn serves(id: CodecId) -> bool {
-    let pages = |codec: AnyCodec| KeyPages::new(&codec, 32).is_some() && !id.rotates_quarters();
+    let pages = |codec: AnyCodec| KeyPages::new(&codec, 32).is_some();
     id == CodecId::F16 || AnyCodec::new(id, 128, CodecOptions::DEFAULT).is_ok_and(pages)
 }

@@ -5,10 +5,10 @@
 
 #![allow(unsafe_code, reason = "operands are tensors of the host's")]
 
-use crate::buffer;
+use crate::buffer::{self, HALF};
 use crate::cache::attend::attend as attend_head;
-use crate::cache::rope::{self, Rope};
 use crate::cache::{Asked, Format, Rule, Side, Store, Track};
+use crate::rotate;
 use crate::settings::options;
 use crate::tensor::View;
 use crate::threads::Threads;
@@ -16,9 +16,6 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 use std::sync::Once;
-
-/// Bytes per value of the declared cache.
-const HALF: usize = size_of::<f16>();
 
 /// Keys or values of an operation: views `[dim, slots, heads, streams]` of a tensor of the cache.
 #[derive(Clone, Copy, Debug)]
@@ -83,6 +80,12 @@ pub(crate) unsafe fn can_set_rows(op: &View<'_>) -> bool {
             );
         });
         return is_plain;
+    }
+    // When the host computes a part of its graph, the operands from other parts are copies without sources.
+    // SAFETY: the caller keeps this function's contract.
+    let cached = unsafe { buffer::cached(op) };
+    if let (Some(turn), Some((cached, _))) = (rotate::turn_of(&rows), cached) {
+        cached.store().set_turn(turn);
     }
     width == op.root().shape()[0]
 }
@@ -249,6 +252,9 @@ pub(crate) unsafe fn can_attend(op: &View<'_>) -> bool {
 /// Most queries of a task, so that its working memory stays in the second-level cache.
 const MOST_QUERIES: usize = 192;
 
+/// Most tokens of an operation whose queries teach maps.
+const SHOWN: usize = 64;
+
 /// Queries of one KV head, which are attended to together.
 #[derive(Clone, Copy, Debug)]
 struct Task {
@@ -306,15 +312,9 @@ impl<'a> Operands<'a> {
         mask.get(at..at + self.rule.slots)
     }
 
-    /// Attends with the queries of one task; `out` is `[n, value_dim]`.
-    fn attend(
-        &self,
-        task: &Task,
-        (keys, values): (&Streams<'_>, &Streams<'_>),
-        out: &mut [f32],
-    ) -> Option<()> {
+    /// The queries of a task (`[n, dim]`), and their settings.
+    fn gather(&self, task: &Task, dim: usize) -> Option<(Vec<f32>, Vec<Asked<'a>>)> {
         let (queries, steps) = self.queries;
-        let dim = keys.format.dim();
         let (mut given, mut asked) = (Vec::new(), Vec::new());
         for (token, head) in task.queries() {
             let at = token * steps[1] + head * steps[2] + task.stream * steps[3];
@@ -325,8 +325,36 @@ impl<'a> Operands<'a> {
                 sink: self.sinks.get(head).copied(),
             });
         }
+        Some((given, asked))
+    }
+
+    /// Attends with the queries of one task; `out` is `[n, value_dim]`.
+    fn attend(
+        &self,
+        task: &Task,
+        (keys, values): (&Streams<'_>, &Streams<'_>),
+        out: &mut [f32],
+    ) -> Option<()> {
+        let (given, asked) = self.gather(task, keys.format.dim())?;
         let tracks = (keys.track(task)?, values.track(task)?);
         attend_head(&self.rule, tracks, &asked, &given, out);
+        Some(())
+    }
+
+    /// Shows the queries of some tokens to streams of keys that learn maps from them.
+    fn show(&self, key: &mut Store, tasks: &[Task], tokens: usize) -> Option<()> {
+        let dim = key.format()?.dim();
+        for task in tasks {
+            let stream = self.first_streams[0] + task.stream;
+            if !key.is_learning(stream) {
+                continue;
+            }
+            let (first, end) = task.tokens;
+            for token in (first..end).filter(|token| token.is_multiple_of(tokens.div_ceil(SHOWN))) {
+                let (given, asked) = self.gather(&Task { tokens: (token, token + 1), ..*task }, dim)?;
+                key.show((stream, task.head), &self.rule, &asked, &given);
+            }
+        }
         Some(())
     }
 }
@@ -380,6 +408,7 @@ pub(crate) unsafe fn attend(op: &View<'_>, threads: &Threads) -> Option<()> {
     let steps = op.strides::<f32>()?;
     threads.run(products, || {
         operands.run(&tasks, (key, value), out, steps)?;
+        operands.show(key, &tasks, tokens)?;
         key.cool();
         value.cool();
         Some(())
@@ -415,69 +444,6 @@ impl Operands<'_> {
         }
         Some(())
     }
-}
-
-/// `GGML_ROPE_TYPE_NEOX`
-const NEOX: i32 = 2;
-
-/// True if an operation rotates all keys of a cache in place.
-///
-/// # Safety
-/// `op` is a tensor of the host; its sources and buffers are valid.
-pub(crate) unsafe fn can_rotate(op: &View<'_>) -> bool {
-    let (Some(keys), Some(shifts)) = (op.source(0), op.source(1)) else { return false };
-    // SAFETY: the caller keeps this function's contract.
-    if !unsafe { buffer::is_cached(op) && buffer::is_cached(&keys) } {
-        return false;
-    }
-    let root = op.root();
-    let [width, slots, streams, _] = root.shape();
-    let [dim, heads, rows, one] = keys.shape();
-    let steps = [HALF, HALF * dim, HALF * width];
-    let in_place = keys.get().view_offs == 0 && op.get().view_offs == 0 && keys.root().name() == root.name();
-    let whole = dim * heads == width && rows == slots * streams && one == 1;
-    let in_order = keys.get().nb.iter().zip(steps).all(|(step, wanted)| *step == wanted);
-    let divisors = op.source(2).is_none_or(|divisors| divisors.strides::<f32>().is_some());
-    let pairs = op.int(1) % 2 == 0 && (2..=dim).contains(&usize::try_from(op.int(1)).unwrap_or(0));
-    in_place
-        && whole
-        && in_order
-        && divisors
-        && pairs
-        && keys.strides::<f16>().is_some()
-        && shifts.strides::<i32>().is_some()
-        && (op.int(2) == 0 || op.int(2) == NEOX)
-        && op.int(15) == 0
-        && buffer::side(&root) == Some(Side::Keys)
-}
-
-/// Rotates all keys of a cache by a shift of positions.
-///
-/// # Safety
-/// Same as [`can_rotate`]; the shifts also lie in memory.
-pub(crate) unsafe fn rotate(op: &View<'_>) -> Option<()> {
-    let (keys, shifts) = (op.source(0)?, op.source(1)?);
-    // SAFETY: the caller keeps this function's contract.
-    let ((cached, _), shifts) = unsafe { (buffer::cached(op)?, shifts.elements::<i32>()?) };
-    let divisors = match op.source(2) {
-        // SAFETY: the caller keeps this function's contract.
-        Some(divisors) => unsafe { divisors.elements::<f32>()? }.to_vec(),
-        None => Vec::new(),
-    };
-    let (dims, trained) = (usize::try_from(op.int(1)).ok()?, usize::try_from(op.int(4)).unwrap_or(0));
-    let rope = Rope {
-        head_dim: keys.shape()[0],
-        dims,
-        halves: op.int(2) == NEOX,
-        base: op.float(5),
-        scale: op.float(6),
-        extrapolated: op.float(7),
-        factor: op.float(8),
-        ramp: rope::ramp(dims, trained, op.float(5), [op.float(9), op.float(10)]),
-        divisors,
-    };
-    rope::rotate(&mut cached.store(), &rope, shifts);
-    Some(())
 }
 
 #[cfg(test)]

@@ -355,6 +355,24 @@ def test_a_warning_says_that_attention_decodes_or_nothing_is_compressed(llama):
     assert (stats["compressed_layers"], stats["other_layers"]) == (1, 2)
 
 
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_a_map_has_the_rope_of_the_model(name):
+    model = make(name)
+    cache, plain = (TqkvCache(model.config, kv=f"t2 hot=0 {map}") for map in ("map=full", ""))
+    tokens = prompt(1, 300)["input_ids"]
+    for one in (cache, plain):
+        for token in tokens[0, :200]:
+            logits(model, one, token[None, None], "tqkv")
+        logits(model, one, tokens[:, 200:], "tqkv")
+    [layer, *_] = [layer for layer in cache.layers if isinstance(layer, TqkvLayer)]
+    rope = next(word for word in layer.rows[0].spec.split() if word.startswith("rope="))
+    theta = model.config.rope_parameters.get("full_attention", model.config.rope_parameters)["rope_theta"]
+    wanted = [theta ** (-2 * i / 32) for i in range(16)]
+    assert [float(x) for x in rope[5:].rstrip(",").split(",")] == pytest.approx(wanted)
+    # Matrices were learnt, which take memory.
+    assert cache.stats()["bytes"] > plain.stats()["bytes"]
+
+
 def test_what_cannot_be_is_refused_before_a_model_runs(llama):
     with pytest.raises(tqkv.TqkvError, match="'t9' is neither a preset"):
         TqkvCache(llama.config, kv="t9")
@@ -366,6 +384,12 @@ def test_what_cannot_be_is_refused_before_a_model_runs(llama):
     assert [layer.options["layers"] for layer in ruled.layers] == [["t4,t2"], ["t4,t2"], ["i8,i8"]]
     with pytest.raises(tqkv.TqkvError, match="warm= is not valid: expected"):
         TqkvCache(llama.config, warm=3)
+    with pytest.raises(tqkv.TqkvError, match="map=model.tqm is not valid: expected off, pairs or full"):
+        TqkvCache(llama.config, kv="t2 map=model.tqm")
+    scaled = LlamaConfig(**SMALL, rope_parameters={"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0})
+    with pytest.raises(tqkv.TqkvError, match="map=full is not valid for RoPE of the type yarn: expected rope="):
+        TqkvCache(scaled, kv="t2 map=full")
+    assert TqkvCache(scaled, kv="t2 map=full rope=10000").layers[0].options["kv"] == "t2 map=full rope=10000"
     with pytest.raises(tqkv.TqkvError, match="config of the type LlamaForCausalLM is not valid"):
         TqkvCache(llama)
     cache = TqkvCache(llama.config)

@@ -7,7 +7,8 @@
 use super::codes;
 use super::exact;
 use super::format::SLOTS;
-use super::task::{Asked, Rule, Seen, Task, Track};
+use super::rule::{Asked, Rule};
+use super::task::{Seen, Task, Track};
 use rayon::prelude::*;
 use std::cell::RefCell;
 use std::ops::Range;

@@ -4,8 +4,9 @@
 use super::apart;
 use super::format::{Pages, SLOTS};
 use super::means::Means;
+use super::rule::{Asked, add_mask, cap, changes_any, shows_any};
 use super::stream::{Place, Stream};
-use super::task::{Asked, Seen, Task, Track, add_mask, cap, changes_any, shows_any};
+use super::task::{Seen, Task, Track};
 use std::ops::Range;
 use tqkv_simd::codec;
 use tqkv_simd::page::{Attention, Line, MAX_HEADS, Queries, rescale, soften};
@@ -15,6 +16,7 @@ use tqkv_simd::page::{Attention, Line, MAX_HEADS, Queries, rescale, soften};
 pub(super) struct Scratch {
     logits: Vec<f32>,
     scaled: Vec<f32>,
+    mapped: Vec<f32>,
     rotated: Vec<f32>,
     offsets: Vec<f32>,
     wide: Vec<f32>,
@@ -91,12 +93,16 @@ impl Task<'_> {
 /// Scales queries by the factor of logits, and converts them to the forms that codes need.
 fn prepare(task: &Task<'_>, queries: &[f32], scratch: &mut Scratch) {
     let (format, keys) = (task.keys.format, task.keys);
-    let Scratch { scaled, rotated, offsets, int8, .. } = scratch;
+    let Scratch { scaled, mapped, rotated, offsets, int8, .. } = scratch;
     scaled.clear();
     scaled.extend(queries.iter().map(|x| x * task.rule.scale));
     if let Some((codec, Pages::Keys(pages))) = &format.coded {
         rotated.resize(scaled.len(), 0.0);
-        codec::rotate_queries(format.level, codec, scaled, rotated);
+        mapped.clone_from(scaled);
+        if let Some(map) = keys.stream.maps.of(keys.head) {
+            map.apply_to_queries(mapped);
+        }
+        codec::rotate_queries(format.level, codec, mapped, rotated);
         **int8 = pages.queries(format.level, rotated);
     }
     offsets.clear();

@@ -1,7 +1,8 @@
 //! Attention over exact rows: row by row for up to eight queries, as products of matrices for more.
 
 use super::apart;
-use super::task::{Asked, Seen, Task, Track, add_mask, cap, changes_any, shows_any};
+use super::rule::{Asked, add_mask, cap, changes_any, shows_any};
+use super::task::{Seen, Task, Track};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use std::ops::Range;

@@ -58,18 +58,30 @@ impl Format {
         self.coded.as_ref().map_or(0, |(_, pages)| pages.lines() * size_of::<Line>())
     }
 
-    /// Encodes vectors (`[n, dim]`) to blocks back to back; false if one cannot be encoded.
-    pub(super) fn encode(&self, x: &[f32], blocks: &mut Vec<u8>) -> bool {
-        let Some((codec, _)) = &self.coded else { return false };
+    /// Encodes vectors (`[n, dim]`) to blocks back to back; false if one cannot be encoded. A code of
+    /// quarters takes the weights of their errors.
+    pub(super) fn encode(&self, x: &[f32], weights: Option<[f32; 4]>, blocks: &mut Vec<u8>) -> bool {
+        let Some((codec, _)) = self.coded else { return false };
         blocks.clear();
         blocks.resize(x.len() / self.dim * codec.block_bytes(), 0);
-        codec::encode(self.level, codec, x, blocks).is_ok()
+        let codec = weights.map_or(codec, |weights| codec.weighted(weights));
+        codec::encode(self.level, &codec, x, blocks).is_ok()
+    }
+
+    /// True if the codec rotates vectors before it codes them, so that a map moves its error.
+    pub(super) fn is_rotated(&self) -> bool {
+        self.coded.is_some_and(|(codec, _)| codec.id().is_rotated())
+    }
+
+    /// True for a code whose widths differ by quarter.
+    pub(super) fn is_of_quarters(&self) -> bool {
+        self.coded.is_some_and(|(codec, _)| codec.id().rotates_quarters())
     }
 
     /// Encodes vectors (`[n, dim]`) and decodes them again; false if one cannot be encoded.
     pub(super) fn round_trip(&self, x: &mut [f32]) -> bool {
         let (Some((codec, _)), mut blocks) = (&self.coded, Vec::new()) else { return false };
-        self.encode(x, &mut blocks) && codec::decode(self.level, codec, &blocks, x).is_ok()
+        self.encode(x, None, &mut blocks) && codec::decode(self.level, codec, &blocks, x).is_ok()
     }
 
     /// Writes blocks, which are back to back, to slots of a page.

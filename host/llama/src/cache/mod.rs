@@ -5,8 +5,10 @@
 //! | `format.rs` | how the vectors of a head are encoded and arranged in pages |
 //! | `stream.rs` | slots of one stream: write, encode, read |
 //! | `means.rs` | the means that are subtracted from keys |
+//! | `maps.rs` | the factors that keys are multiplied by |
 //! | `store.rs` | all streams of a tensor, as rows and as ranges of bytes |
 //! | `rope.rs` | the rotation of keys by a shift of positions |
+//! | `rule.rs` | the settings of queries, and what they do to logits |
 //! | `task.rs` | the operands and the result of attention over one part of the slots |
 //! | `attend.rs` | attention of the queries of one KV head, in parts that are merged |
 //! | `codes.rs` | attention over pages of codes |
@@ -18,13 +20,17 @@ pub mod attend;
 mod codes;
 mod exact;
 mod format;
+mod maps;
 mod means;
 pub mod rope;
+mod rule;
 mod store;
 mod stream;
 mod task;
 
 pub use format::{Format, SLOTS, Side};
+pub use maps::Turn;
+pub use rule::{Asked, Rule};
 pub use store::Store;
 pub use stream::Stream;
-pub use task::{Asked, Rule, Track};
+pub use task::Track;

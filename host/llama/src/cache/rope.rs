@@ -1,7 +1,6 @@
 //! The rotation of keys by a shift of positions, with the formulas of the host's own `ROPE`.
 
 use super::format::{Format, SLOTS};
-use super::means;
 use super::store::Store;
 use super::stream::{Place, Stream};
 use half::f16;
@@ -123,9 +122,7 @@ fn encode_again(stream: &mut Stream, format: &Format, from: usize, slots: &[usiz
     let mut blocks = vec![Vec::new(); heads.len()];
     let mut fine = true;
     for (head, (x, blocks)) in heads.iter().zip(&mut blocks).enumerate() {
-        let mut x = x.clone();
-        means::subtract(&mut x, stream.means.of(head, format.dim));
-        fine &= format.encode(&x, blocks);
+        fine &= stream.code(format, head, &mut x.clone(), blocks);
     }
     if fine {
         let slots: Vec<usize> = slots.iter().map(|slot| from + slot).collect();

@@ -1,6 +1,8 @@
 //! One tensor of the cache as the host sees it: rows of f16, stream by stream.
 
 use super::format::{Format, SLOTS, Side};
+use super::maps::Turn;
+use super::rule::{Asked, Rule};
 use super::stream::Stream;
 use crate::policy::Held;
 use half::f16;
@@ -20,12 +22,15 @@ pub struct Store {
     slots: usize,
     streams: Vec<Stream>,
     format: Option<Format>,
+    /// How RoPE turned the keys.
+    turn: Turn,
 }
 
 impl Store {
     /// An empty store of `streams` streams with `slots` rows each; a row has `width` values.
     pub fn new(side: Side, held: &Held, width: usize, slots: usize, streams: usize) -> Self {
-        let mut store = Self { side, held: held.clone(), width, slots, streams: Vec::new(), format: None };
+        let (held, turn) = (held.clone(), Turn::default());
+        let mut store = Self { side, held, width, slots, streams: Vec::new(), format: None, turn };
         store.streams = vec![store.empty(); streams];
         store
     }
@@ -34,9 +39,37 @@ impl Store {
         let mut stream =
             Stream::new((self.width, self.slots), (self.held.hot, self.held.sinks), self.side == Side::Keys);
         if let Some(format) = &self.format {
-            stream.divide(format.dim);
+            stream.divide(format.dim, self.has_maps(format));
         }
         stream
+    }
+
+    /// True if the vectors go through maps.
+    fn has_maps(&self, format: &Format) -> bool {
+        self.side == Side::Keys && self.held.map && format.is_rotated()
+    }
+
+    /// Says how RoPE turned the keys. Maps that are there stay.
+    pub fn set_turn(&mut self, turn: Turn) {
+        self.turn = turn;
+    }
+
+    /// True if a stream learns maps from the queries that attend to it.
+    pub fn is_learning(&self, stream: usize) -> bool {
+        self.streams.get(stream).is_some_and(Stream::is_learning)
+    }
+
+    /// Shows queries (`[n, dim]`) of one head to a stream that learns maps.
+    pub fn show(
+        &mut self,
+        (stream, head): (usize, usize),
+        rule: &Rule,
+        asked: &[Asked<'_>],
+        queries: &[f32],
+    ) {
+        if let (Some(stream), Some(format)) = (self.streams.get_mut(stream), &self.format) {
+            stream.show((format.level, head), rule, asked, queries);
+        }
     }
 
     /// Divides rows into heads of `dim` values, to be encoded with codec `id`, unless they are divided
@@ -50,7 +83,8 @@ impl Store {
         let Some(format) = Self::format_of(self.side, id, &self.held, self.width, dim) else {
             return false;
         };
-        self.streams.iter_mut().for_each(|stream| stream.divide(dim));
+        let has_maps = self.has_maps(&format);
+        self.streams.iter_mut().for_each(|stream| stream.divide(dim, has_maps));
         self.format = Some(format);
         true
     }
@@ -117,7 +151,8 @@ impl Store {
 
     fn cool_rows(&mut self, is_restored: bool) {
         let Some(format) = &self.format else { return };
-        self.streams.iter_mut().for_each(|stream| stream.cool(format, is_restored));
+        let turn = self.turn;
+        self.streams.iter_mut().for_each(|stream| stream.cool(format, turn, is_restored));
     }
 
     /// Replaces stream `to` by a copy of stream `from`, codes included.

@@ -5,7 +5,9 @@
 //! [`SLOTS`] slots. Rows and pages lie in address space of their own, so none moves when others come or go.
 
 use super::format::{Format, SLOTS};
+use super::maps::{MOST_TOKENS, Map, Maps, Seen, Turn};
 use super::means::{self, MEAN_TOKENS, Means};
+use super::rule::{Asked, Rule};
 use crate::os;
 use crate::reserve::Table;
 use half::f16;
@@ -13,7 +15,8 @@ use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 use std::collections::VecDeque;
 use std::ops::Range;
-use tqkv_simd::page::Line;
+use tqkv_simd::Level;
+use tqkv_simd::page::{Line, row_scores};
 
 /// Rows that leave together, because encoders are faster with several vectors.
 const BATCH: usize = 4;
@@ -61,6 +64,7 @@ pub struct Stream {
     /// The number of coded slots in each page.
     coded: Vec<u32>,
     pub(super) means: Means,
+    pub(super) maps: Maps,
 }
 
 impl Stream {
@@ -81,11 +85,16 @@ impl Stream {
             pages: Table::new(0),
             coded: Vec::new(),
             means: if has_means { Means::Learning } else { Means::Off },
+            maps: Maps::Off,
         }
     }
 
-    /// Divides rows into heads of `dim` values. Rows are never encoded before this call.
-    pub(super) fn divide(&mut self, dim: usize) {
+    /// Divides rows into heads of `dim` values, which go through maps if `has_maps`. Rows are never encoded
+    /// before this call.
+    pub(super) fn divide(&mut self, dim: usize, has_maps: bool) {
+        if has_maps {
+            self.maps = Maps::Learning(vec![Seen::default(); self.width / dim]);
+        }
         if self.dim == dim {
             return;
         }
@@ -171,6 +180,7 @@ impl Stream {
         self.code_bytes()
             + exact
             + self.places.held_bytes()
+            + self.maps.held_bytes()
             + (self.coded.capacity() + means) * 4
             + (self.owners.capacity() + self.queue.capacity()) * 16
     }
@@ -236,7 +246,7 @@ impl Stream {
 
     /// Encodes rows that are older than the newest `hot` ones. A row that cannot be encoded stays exact for
     /// good. If `is_restored`, rows may be decoded codes, which then become the same codes again.
-    pub(super) fn cool(&mut self, format: &Format, is_restored: bool) {
+    pub(super) fn cool(&mut self, format: &Format, turn: Turn, is_restored: bool) {
         if format.coded.is_none() || format.dim != self.dim {
             return;
         }
@@ -244,7 +254,7 @@ impl Stream {
         let mut count = if self.hot < BATCH { extra } else { extra / BATCH * BATCH };
         // Keys wait until there are enough for a mean. Values wait as long, because attention is faster where
         // both sides have a slot in the same state.
-        if self.coded.is_empty() && extra < MEAN_TOKENS {
+        if self.coded.is_empty() && extra < MEAN_TOKENS || self.maps.wait(self.waiting) {
             return;
         }
         if self.means == Means::Learning {
@@ -252,10 +262,22 @@ impl Stream {
             let means = (0..self.exact.len()).map(|head| {
                 let rows = self.rows(head, &oldest);
                 let recovered = || means::recover(&rows, self.dim, |rows| format.round_trip(rows));
+                // Maps do not come with restored rows, so these have other codes.
+                let is_restored = is_restored && !self.is_learning();
                 let recovered = if is_restored { recovered() } else { None };
                 recovered.unwrap_or_else(|| means::mean_of(&rows, self.dim))
             });
             self.means = Means::Known(means.collect::<Vec<_>>().concat());
+        }
+        if self.is_learning() {
+            let slots = self.oldest(MOST_TOKENS);
+            let mut maps = std::mem::replace(&mut self.maps, Maps::Off);
+            maps.learn(&slots, turn, format, |head| {
+                let mut keys = self.rows(head, &slots);
+                means::subtract(&mut keys, self.means.of(head, self.dim));
+                keys
+            });
+            self.maps = maps;
         }
         while count > 0 {
             let slots = self.oldest(count.min(PIECE));
@@ -266,6 +288,29 @@ impl Stream {
             self.leave(format, &slots);
         }
         self.release();
+    }
+
+    /// True if the maps of the stream are not made yet.
+    pub(super) fn is_learning(&self) -> bool {
+        matches!(self.maps, Maps::Learning(_))
+    }
+
+    /// Shows queries (`[n, dim]`) of one head to a stream that learns maps.
+    pub(super) fn show(
+        &mut self,
+        (level, head): (Level, usize),
+        rule: &Rule,
+        asked: &[Asked<'_>],
+        queries: &[f32],
+    ) {
+        let (Maps::Learning(heads), Some(rows)) = (&mut self.maps, self.exact.get(head)) else { return };
+        let slots: Vec<usize> = self.owners.iter().map(|(slot, _)| *slot as usize).collect();
+        let mut logits = vec![0.0; slots.len()];
+        for (query, asked) in queries.chunks_exact(self.dim).zip(asked) {
+            let scaled: Vec<f32> = query.iter().map(|x| x * rule.scale).collect();
+            row_scores(level, rows.reinterpret_cast(), self.dim, &scaled, &mut logits);
+            heads[head].take((rule, asked), query, (&slots, &mut logits));
+        }
     }
 
     /// The slots that have waited longest, at most `count`.
@@ -314,8 +359,7 @@ impl Stream {
     fn encode(&self, format: &Format, slots: &[usize]) -> Option<Vec<Vec<u8>>> {
         let each = |head: usize| {
             let (mut rows, mut blocks) = (self.rows(head, slots), Vec::new());
-            means::subtract(&mut rows, self.means.of(head, self.dim));
-            format.encode(&rows, &mut blocks).then_some(blocks)
+            self.code(format, head, &mut rows, &mut blocks).then_some(blocks)
         };
         let heads = 0..self.exact.len();
         // In the host's threads, if this one is among them.
@@ -324,6 +368,16 @@ impl Stream {
         } else {
             heads.map(each).collect()
         }
+    }
+
+    /// Encodes rows (`[n, dim]`) of one head to blocks; false if one cannot be encoded. The rows are used up.
+    pub(super) fn code(&self, format: &Format, head: usize, rows: &mut [f32], blocks: &mut Vec<u8>) -> bool {
+        means::subtract(rows, self.means.of(head, self.dim));
+        let map = self.maps.of(head);
+        if let Some(map) = map {
+            map.apply(rows);
+        }
+        format.encode(rows, map.and_then(Map::weights), blocks)
     }
 
     /// Writes the blocks of each head to pages, and counts the slots as codes.
@@ -391,6 +445,9 @@ impl Stream {
         let mut rows = vec![0.0; slots.len() * self.dim];
         if let Some(lines) = self.page(head, page) {
             format.decode(lines, slots, &mut rows);
+            if let Some(map) = self.maps.of(head) {
+                map.undo(&mut rows);
+            }
             means::add(&mut rows, self.means.of(head, self.dim));
         }
         rows

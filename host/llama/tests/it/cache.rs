@@ -2,18 +2,20 @@
 
 use ggml_tqkv::cache::attend::attend;
 use ggml_tqkv::cache::rope::{self, Rope};
-use ggml_tqkv::cache::{Asked, Rule, Side, Store, Track};
+use ggml_tqkv::cache::{Asked, Rule, Side, Store, Track, Turn};
 use ggml_tqkv::options::Held;
 use half::f16;
 use tqkv_core::CodecId;
 
-/// A random generator that needs no crate (64-bit linear congruential).
+/// A random generator that needs no crate (64-bit linear congruential, mixed).
 struct Random(u64);
 
 impl Random {
     fn bits(&mut self) -> u32 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as u32
+        // Numbers of the plain generator that are a power of two apart resemble each other.
+        let mixed = (self.0 ^ (self.0 >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        (mixed >> 33) as u32
     }
 
     fn below(&mut self, n: usize) -> usize {
@@ -33,6 +35,25 @@ fn store(side: Side, id: CodecId, hot: usize) -> Store {
     let mut store = Store::new(side, &Held { hot, ..Held::default() }, HEADS * DIM, SLOTS, 2);
     assert!(store.divide(DIM, id));
     store
+}
+
+/// A store of keys whose streams learn maps.
+fn mapped(id: CodecId, hot: usize) -> Store {
+    let held = Held { hot, map: true, ..Held::default() };
+    let mut store = Store::new(Side::Keys, &held, HEADS * DIM, SLOTS, 2);
+    assert!(store.divide(DIM, id));
+    store
+}
+
+/// The scale is small, so that all keys get attention.
+const PLAIN: Rule = Rule { scale: 0.01, soft_cap: 0.0, slots: SLOTS };
+
+/// Shows `n` queries to each head of each stream. Their coordinate i is multiplied by `loudness(i)`.
+fn teach(store: &mut Store, random: &mut Random, n: usize, loudness: impl Fn(usize) -> f32) {
+    for (stream, head) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        let queries: Vec<f32> = (0..n * DIM).map(|i| random.normal() * loudness(i % DIM)).collect();
+        store.show((stream, head), &PLAIN, &vec![Asked::default(); n], &queries);
+    }
 }
 
 fn rows(store: &Store, stream: usize) -> Vec<f32> {
@@ -67,8 +88,12 @@ fn exact(rule: &Rule, asked: &Asked<'_>, q: &[f32], keys: &[f32], values: &[f32]
 }
 
 fn check_steps((key, value): (CodecId, CodecId), hot: usize, tolerance: f64) {
+    check_steps_of(store(Side::Keys, key, hot), (key, value), hot, tolerance);
+}
+
+fn check_steps_of(mut keys: Store, (key, value): (CodecId, CodecId), hot: usize, tolerance: f64) {
     let mut random = Random(key as u64 + hot as u64);
-    let (mut keys, mut values) = (store(Side::Keys, key, hot), store(Side::Values, value, hot));
+    let mut values = store(Side::Values, value, hot);
     let threads = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
     for step in 0..40 {
         for _ in 0..random.below(300) {
@@ -81,6 +106,9 @@ fn check_steps((key, value): (CodecId, CodecId), hot: usize, tolerance: f64) {
             values.write(row, &value);
         }
         if step % 3 > 0 {
+            if keys.is_learning(0) || keys.is_learning(1) {
+                teach(&mut keys, &mut random, 8, |i| if i % 32 < 8 { 4.0 } else { 1.0 });
+            }
             keys.cool();
             values.cool();
         }
@@ -127,6 +155,87 @@ fn attention_over_random_slots_and_masks_is_that_of_f64() {
         check_steps((CodecId::F16, CodecId::I8), hot, 0.03);
         check_steps((CodecId::S4, CodecId::F16), hot, 0.03);
     }
+}
+
+#[test]
+fn attention_over_mapped_keys_is_that_of_f64() {
+    for hot in [0, 7, 64] {
+        for (key, tolerance) in [(CodecId::T2, 0.03), (CodecId::M2, 0.03), (CodecId::M3, 0.03)] {
+            check_steps_of(mapped(key, hot), (key, CodecId::T2), hot, tolerance);
+        }
+    }
+}
+
+/// Squared error of logits of keys, over their variance, where four pairs of queries are loud.
+fn logit_error(mut keys: Store, loud: impl Fn(usize) -> bool) -> f64 {
+    let mut random = Random(77);
+    let loudness = |i: usize| if loud(i) { 8.0 } else { 1.0 };
+    let mut written = Vec::new();
+    for slot in 0..600 {
+        let row: Vec<f16> = (0..HEADS * DIM).map(|_| f16::from_f32(random.normal())).collect();
+        keys.write(slot, &row);
+        written.extend(row.iter().map(|x| x.to_f32()));
+    }
+    teach(&mut keys, &mut random, 20, loudness);
+    keys.cool();
+    let held = rows(&keys, 0);
+    let (mut error, mut energy) = (0.0, 0.0);
+    for _ in 0..20 {
+        let query: Vec<f32> = (0..DIM).map(|i| random.normal() * loudness(i)).collect();
+        for (held, written) in held.chunks_exact(DIM).zip(written.chunks_exact(DIM)) {
+            let logit = |key: &[f32]| key.iter().zip(&query).map(|(k, q)| f64::from(k * q)).sum::<f64>();
+            error += (logit(held) - logit(written)).powi(2);
+            energy += logit(written).powi(2);
+        }
+    }
+    error / energy
+}
+
+#[test]
+fn a_map_moves_the_error_of_keys_away_from_loud_pairs() {
+    let halves = |i: usize| i % (DIM / 2) < 4;
+    let neighbours = |i: usize| i / 2 < 4;
+    let plain = logit_error(store(Side::Keys, CodecId::T2, 0), halves);
+    let of_halves = logit_error(mapped(CodecId::T2, 0), halves);
+    assert!(of_halves < 0.5 * plain, "{of_halves} and {plain}");
+    // Pairs of another kind than expected gain less.
+    let unturned = logit_error(mapped(CodecId::T2, 0), neighbours);
+    let mut keys = mapped(CodecId::T2, 0);
+    keys.set_turn(Turn { dims: DIM, halves: false });
+    let turned = logit_error(keys, neighbours);
+    assert!(turned < 0.5 * plain && turned < 0.9 * unturned, "{turned}, {unturned} and {plain}");
+    let quarters = logit_error(mapped(CodecId::M2, 0), halves);
+    assert!(quarters < 0.9 * of_halves, "{quarters} and {of_halves}");
+}
+
+#[test]
+fn mapped_keys_wait_for_queries() {
+    let mut random = Random(3);
+    let mut keys = mapped(CodecId::T2, 16);
+    for slot in 0..300 {
+        keys.write(slot, &(0..HEADS * DIM).map(|_| f16::from_f32(random.normal())).collect::<Vec<_>>());
+    }
+    let written = rows(&keys, 0);
+    let changed = |keys: &Store| written.iter().zip(rows(keys, 0)).filter(|(a, b)| **a != *b).count();
+    keys.cool();
+    // Queries among few rows do not count.
+    let few = Rule { slots: 40, ..PLAIN };
+    keys.show((0, 0), &few, &[Asked::default(); 30], &[1.0; 30 * DIM]);
+    teach(&mut keys, &mut random, 15, |_| 1.0);
+    keys.cool();
+    assert!(keys.is_learning(0) && changed(&keys) == 0);
+    teach(&mut keys, &mut random, 1, |_| 1.0);
+    keys.cool();
+    assert!(!keys.is_learning(0) && keys.is_learning(1) && changed(&keys) > 200 * HEADS * DIM);
+    // Rows of a state that come back where the maps are keep their codes.
+    let mut state = vec![0; 300 * HEADS * DIM * 2];
+    keys.read_bytes(0, &mut state);
+    keys.write_bytes(0, &state);
+    let mut again = vec![0; state.len()];
+    keys.read_bytes(0, &mut again);
+    assert!(state == again);
+    keys.clear();
+    assert!(keys.is_learning(0));
 }
 
 #[test]
@@ -211,7 +320,7 @@ fn a_row_that_cannot_be_encoded_stays_exact() {
 
 /// Relative error of keys after `shifts` shifts by 8 positions back. The reference is keys that were rotated
 /// once and never encoded.
-fn shift_error(id: CodecId, shifts: usize) -> f32 {
+fn shift_error(coded: Store, shifts: usize) -> f32 {
     let rope = Rope {
         head_dim: DIM,
         dims: DIM,
@@ -224,11 +333,14 @@ fn shift_error(id: CodecId, shifts: usize) -> f32 {
         divisors: Vec::new(),
     };
     let mut random = Random(9);
-    let (mut coded, mut exact) = (store(Side::Keys, id, 0), store(Side::Keys, CodecId::F16, 0));
+    let (mut coded, mut exact) = (coded, store(Side::Keys, CodecId::F16, 0));
     for slot in 0..SLOTS {
         let row: Vec<f16> = (0..HEADS * DIM).map(|_| f16::from_f32(random.normal())).collect();
         coded.write(slot, &row);
         exact.write(slot, &row);
+    }
+    if coded.is_learning(0) {
+        teach(&mut coded, &mut random, 20, |i| if i % (DIM / 2) < 8 { 2.0 } else { 1.0 });
     }
     coded.cool();
     for _ in 0..shifts {
@@ -243,9 +355,11 @@ fn shift_error(id: CodecId, shifts: usize) -> f32 {
 #[test]
 fn shifts_lose_what_as_many_encodings_lose() {
     for id in [CodecId::I8, CodecId::S4, CodecId::T4, CodecId::T2] {
-        let errors = [0, 1, 10].map(|shifts| shift_error(id, shifts));
-        println!("{}: {errors:.4?}", id.name());
-        // The squares of independent errors add up; with 2 bits, the length of vectors grows a little too.
-        assert!(errors[1] < 1.5 * errors[0] && errors[2] < 4.2 * errors[0], "{id:?}: {errors:?}");
+        for keys in [|id| store(Side::Keys, id, 0), |id| mapped(id, 0)] {
+            let errors = [0, 1, 10].map(|shifts| shift_error(keys(id), shifts));
+            println!("{}: {errors:.4?}", id.name());
+            // Squares of independent errors add up; with 2 bits, the length of vectors grows a little too.
+            assert!(errors[1] < 1.5 * errors[0] && errors[2] < 4.2 * errors[0], "{id:?}: {errors:?}");
+        }
     }
 }

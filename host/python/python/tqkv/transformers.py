@@ -44,7 +44,7 @@ class TqkvCache(DynamicCache):
     """A cache for the argument `past_key_values`. Layers of full attention are compressed, others are the library's own.
 
     `kv` is the text of `tqkv.KvCache`: "t4,t3", or "t4,t2 hot=32 last:i8". `layers` names the codecs of each layer, in its place. The
-    further options are those of `tqkv.KvCache`. Each row of a batch is a cache of its own, and rows that began alike share their
+    further options are those of `tqkv.KvCache`; `map=full` has the RoPE of the model. Each row of a batch is a cache of its own, and rows that began alike share their
     memory.
 
     `fork` (and `copy`, `deepcopy`) makes a cache with the same tokens that shares their pages: a prefix for many continuations. `save`
@@ -59,8 +59,16 @@ class TqkvCache(DynamicCache):
         super().__init__(config=config)
         decoder = config.get_text_config(decoder=True)
         options = {"soft_cap": getattr(decoder, "attn_logit_softcapping", None), **options}
+        words = {**dict(word.partition("=")[::2] for word in str(kv).split()), **options}
+        key_map = str(words.get("map", "off"))
+        if key_map not in ("off", "pairs", "full"):
+            raise TqkvError(f"map={key_map} is not valid: expected off, pairs or full, because each layer is a cache of its own")
+        # For the checks of codecs any RoPE will do.
+        stand_in = {"rope": "10000"} if key_map == "full" else {}
+        if key_map == "full" and "rope" not in words:
+            options["rope"] = _rope(decoder)
         # Each layer is a cache of its own, so rules for layers are followed here.
-        codecs = KvCache(len(self.layers), 1, 64, kv).layer_codecs if layers is None else list(layers)
+        codecs = KvCache(len(self.layers), 1, 64, kv, **stand_in).layer_codecs if layers is None else list(layers)
         if len(codecs) != len(self.layers):
             raise TqkvError(f"codecs of {len(codecs)} layers are not valid: expected {len(self.layers)}, as many as the model has")
         for i, (layer, of) in enumerate(zip(self.layers, decoder.per_layer_config)):
@@ -68,7 +76,7 @@ class TqkvCache(DynamicCache):
             if type(layer) is DynamicLayer:
                 own = {"kv": kv, "layers": [codecs[i]], "num_heads": of.num_attention_heads, **options}
                 # Before a model runs: what no cache can be is refused here.
-                KvCache(1, own["num_heads"], 64, **own)
+                KvCache(1, own["num_heads"], 64, **(own | stand_in))
                 self.layers[i] = TqkvLayer(decoder, own)
         if not any(isinstance(layer, TqkvLayer) for layer in self.layers):
             warnings.warn(f"nothing is compressed: no layer of this {decoder.model_type} keeps the keys and values of all tokens", stacklevel=2)
@@ -114,6 +122,19 @@ class TqkvCache(DynamicCache):
         if [kind for kind, _ in states] != kinds:
             raise TqkvError(f"{os.fspath(path)}: layers of another model are not valid: expected {', '.join(sorted(set(kinds)))}")
         self.layers = [_restored(layer, state) for layer, (_, state) in zip(self.layers, states)]
+
+
+def _rope(config: Any) -> str:
+    """RoPE of the layers of full attention, as the word `rope` has it. Its halves are pairs, as in all models of the library."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    rope = rope.get("full_attention", rope)
+    kind = rope.get("rope_type", "default")
+    if "rope_theta" not in rope or kind not in ("default", "linear"):
+        raise TqkvError(f"map=full is not valid for RoPE of the type {kind}: expected rope=BASE or rope=F,F,.. (its frequencies)")
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    turned = int(head_dim * rope.get("partial_rotary_factor", 1.0))
+    base, factor = float(rope["rope_theta"]), float(rope.get("factor", 1.0)) if kind == "linear" else 1.0
+    return ",".join(repr(base ** (-2 * i / turned) / factor) for i in range(turned // 2))
 
 
 def _state(layer: Any) -> dict[str, Any]:

@@ -28,8 +28,6 @@ const LEARN_TOKENS: usize = 128;
 const SAMPLES: usize = 64;
 /// Fewest positions with queries from which a map is made.
 const LEAST_SAMPLES: usize = 16;
-/// Share of the mean energy that is added to each pair.
-const RIDGE: f64 = 0.01;
 
 /// Queries that wait until there are enough keys.
 #[derive(Clone, Debug)]
@@ -268,17 +266,7 @@ impl Learner {
         for (key, &weight) in keys.chunks_exact(self.dim).skip(self.sinks).zip(weights) {
             add_energy(&mut key_energy, key, mean, weight);
         }
-        let (of_queries, of_keys) = (of_pairs(&query_energy), of_pairs(&key_energy));
-        let mut factors: Vec<f64> =
-            of_queries.iter().zip(&of_keys).map(|(q, k)| (q / k).sqrt().sqrt()).collect();
-        let mut order = None;
-        if self.in_quarters {
-            let products: Vec<f64> = of_queries.iter().zip(&of_keys).map(|(q, k)| q * k).collect();
-            let (made, sizes) = Order::new(&products)?;
-            factors.iter_mut().zip(&sizes).for_each(|(factor, size)| *factor /= size);
-            order = Some(made);
-        }
-        Pairs::new(&factors.repeat(2), order)
+        Pairs::of_energies(&query_energy, &key_energy, self.in_quarters)
     }
 
     /// Upper bound of the bytes that pages up to number `last` add to the maps.
@@ -302,13 +290,4 @@ fn add_energy(energy: &mut [f64], row: &[f32], mean: Option<&[f32]>, weight: f64
         let x = f64::from(x) - mean.map_or(0.0, |mean| f64::from(mean[i]));
         *energy += weight * x * x;
     }
-}
-
-/// Energies of the pairs of a head dim, coordinates i and i + dim / 2, with the ridge.
-fn of_pairs(energy: &[f64]) -> Vec<f64> {
-    let (first, second) = energy.split_at(energy.len() / 2);
-    let mut pairs: Vec<f64> = first.iter().zip(second).map(|(a, b)| a + b).collect();
-    let ridge = RIDGE * pairs.iter().fold(0.0, |sum, pair| sum + pair) / pairs.len() as f64;
-    pairs.iter_mut().for_each(|pair| *pair += ridge);
-    pairs
 }

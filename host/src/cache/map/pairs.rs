@@ -1,22 +1,41 @@
-//! The factors of a head, and their use. How they are learnt is in [`super::learner`], the order of the
-//! coordinates in [`super::order`].
+//! The factors of a head, and their use. Which keys and queries they are learnt from is in
+//! [`super::learner`], the order of the coordinates in [`super::order`].
 
 use super::order::Order;
 use half::f16;
 use tqkv_core::MAX_HEAD_DIM;
+use tqkv_core::unstable::trellis::QUARTERS;
 
 /// Least factor; the largest is 1. A key never grows, and a query grows at most 64 times.
 const LEAST: f32 = 1.0 / 64.0;
+/// Share of the mean energy that is added to each pair.
+const RIDGE: f64 = 0.01;
 
 /// Factors of the coordinates of keys, with f16 precision. Codes of quarters have an order too.
 #[derive(Debug)]
-pub(in crate::cache) struct Pairs {
+pub struct Pairs {
     factors: Box<[f32]>,
     inverse: Box<[f32]>,
     order: Option<Order>,
 }
 
 impl Pairs {
+    /// The map of the energies of queries and of weighted keys, by coordinate. Coordinates i and i + n / 2 of
+    /// n are a pair. `None` if the energies do not decide one.
+    pub fn of_energies(queries: &[f64], keys: &[f64], in_quarters: bool) -> Option<Self> {
+        let (of_queries, of_keys) = (of_pairs(queries), of_pairs(keys));
+        let mut factors: Vec<f64> =
+            of_queries.iter().zip(&of_keys).map(|(q, k)| (q / k).sqrt().sqrt()).collect();
+        let mut order = None;
+        if in_quarters {
+            let products: Vec<f64> = of_queries.iter().zip(&of_keys).map(|(q, k)| q * k).collect();
+            let (made, sizes) = Order::new(&products)?;
+            factors.iter_mut().zip(&sizes).for_each(|(factor, size)| *factor /= size);
+            order = Some(made);
+        }
+        Self::new(&factors.repeat(2), order)
+    }
+
     /// Makes a map of factors in any unit. `None` if one is not a positive number.
     pub(super) fn new(factors: &[f64], order: Option<Order>) -> Option<Self> {
         let largest = factors.iter().copied().fold(0.0, f64::max);
@@ -48,20 +67,25 @@ impl Pairs {
         self.order.as_ref()
     }
 
+    /// The weights of the errors of the quarters, for a code of quarters.
+    pub fn weights(&self) -> Option<[f32; QUARTERS]> {
+        self.order.as_ref().map(Order::weights)
+    }
+
     /// Multiplies keys (`[n, dim]`) by the factors, and puts their coordinates in order.
-    pub(in crate::cache) fn apply(&self, keys: &mut [f32]) {
+    pub fn apply(&self, keys: &mut [f32]) {
         multiply(keys, &self.factors);
         self.arrange(keys, Order::apply);
     }
 
     /// Divides queries by the factors, and puts their coordinates in order.
-    pub(in crate::cache) fn apply_to_queries(&self, queries: &mut [f32]) {
+    pub fn apply_to_queries(&self, queries: &mut [f32]) {
         multiply(queries, &self.inverse);
         self.arrange(queries, Order::apply);
     }
 
     /// Brings mapped keys back to their own coordinates.
-    pub(in crate::cache) fn undo(&self, keys: &mut [f32]) {
+    pub fn undo(&self, keys: &mut [f32]) {
         self.arrange(keys, Order::undo);
         multiply(keys, &self.inverse);
     }
@@ -76,7 +100,8 @@ impl Pairs {
         }
     }
 
-    pub(in crate::cache) fn allocated_bytes(&self) -> usize {
+    /// Bytes of the map.
+    pub fn allocated_bytes(&self) -> usize {
         let order = self.order.as_ref().map_or(0, Order::allocated_bytes);
         Self::bytes(self.factors.len()) + order
     }
@@ -85,6 +110,15 @@ impl Pairs {
     pub(in crate::cache) const fn bytes(dim: usize) -> usize {
         size_of::<Self>() + 2 * size_of::<usize>() + 2 * dim * size_of::<f32>()
     }
+}
+
+/// Energies of the pairs, with the ridge.
+fn of_pairs(energy: &[f64]) -> Vec<f64> {
+    let (first, second) = energy.split_at(energy.len() / 2);
+    let mut pairs: Vec<f64> = first.iter().zip(second).map(|(a, b)| a + b).collect();
+    let ridge = RIDGE * pairs.iter().fold(0.0, |sum, pair| sum + pair) / pairs.len() as f64;
+    pairs.iter_mut().for_each(|pair| *pair += ridge);
+    pairs
 }
 
 fn multiply(rows: &mut [f32], factors: &[f32]) {

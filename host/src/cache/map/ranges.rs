@@ -45,7 +45,7 @@ impl Map {
 
     fn weights(&self) -> Option<[f32; QUARTERS]> {
         match self {
-            Self::Pairs(map) => map.order().map(|order| order.weights()),
+            Self::Pairs(map) => map.weights(),
             Self::Full(map) => map.weights(),
         }
     }

@@ -30,9 +30,7 @@ impl Rule {
         for (position, query) in queries {
             self.add(keys.chunks_exact(dim), sinks, (position, query), &mut weights);
         }
-        normalise(&mut weights)?;
-        weights.iter_mut().for_each(|weight| *weight = weight.min(LARGEST_WEIGHT));
-        normalise(&mut weights)?;
+        limit_weights(&mut weights)?;
         Some(weights)
     }
 
@@ -61,16 +59,37 @@ impl Rule {
     }
 
     fn logit(&self, query: &[f32], key: &[f32]) -> f32 {
-        let products = query.iter().zip(key).map(|(q, k)| f64::from(*q) * f64::from(*k));
-        let logit = products.fold(0.0, |sum, product| sum + product) * f64::from(self.scale);
+        let logit = dot(query, key) * f64::from(self.scale);
         self.soft_cap.map_or(logit, |cap| f64::from(cap) * near_tanh(logit / f64::from(cap))) as f32
     }
+}
+
+/// The product of two vectors, in eight sums: one order for all machines, and vector units can follow it.
+fn dot(a: &[f32], b: &[f32]) -> f64 {
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<8>(), b.as_chunks::<8>());
+    let mut sums = [0.0; 8];
+    for (a, b) in a.iter().zip(b) {
+        for ((sum, a), b) in sums.iter_mut().zip(a).zip(b) {
+            *sum += f64::from(*a) * f64::from(*b);
+        }
+    }
+    for ((sum, a), b) in sums.iter_mut().zip(a_rest).zip(b_rest) {
+        *sum += f64::from(*a) * f64::from(*b);
+    }
+    sums.iter().fold(0.0, |sum, lane| sum + lane)
 }
 
 /// This is tanh within 2.4 %. That of the system's library has other bits on other machines.
 fn near_tanh(x: f64) -> f64 {
     let x = x.clamp(-3.0, 3.0);
     x * (27.0 + x * x) / (27.0 + 9.0 * x * x)
+}
+
+/// Gives the weights of keys a mean of 1 and an upper limit. `None` if no key got attention.
+pub fn limit_weights(weights: &mut [f64]) -> Option<()> {
+    normalise(weights)?;
+    weights.iter_mut().for_each(|weight| *weight = weight.min(LARGEST_WEIGHT));
+    normalise(weights)
 }
 
 /// Divides weights by their mean. `None` if that is not a positive number: then no key got attention.

@@ -1,0 +1,258 @@
+//! Factors that keys are multiplied by before they are encoded, and that queries are divided by, one map per
+//! KV head (`map=pairs`). They have no position, which rows of the host do not tell.
+//!
+//! A stream learns them once, when its first rows leave the exact ones. Keys weigh by the attention that they
+//! got from queries until then. A map stays until the stream is cleared, as means do.
+
+use super::format::Format;
+use super::rule::{Asked, Rule, add_mask, cap};
+use std::sync::Arc;
+use tqkv::unstable::cache::{Pairs, limit_weights};
+use tqkv_simd::Level;
+use tqkv_simd::page::{Attention, soften};
+
+/// Fewest keys that a map is learnt from.
+pub(super) const LEARN_TOKENS: usize = 128;
+
+/// Most keys that a map is learnt from.
+pub(super) const MOST_TOKENS: usize = 512;
+
+/// Fewest queries of a head that a map is learnt from.
+const LEAST_QUERIES: usize = 16;
+
+/// Fewest rows that a query must see to count. Among few rows each has much weight.
+const LEAST_SEEN: usize = 64;
+
+/// The coordinates that RoPE turns together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// Values per head that are turned, from the first on.
+    pub dims: usize,
+    /// True if the two values of a pair are `dims / 2` apart; false if they are neighbours.
+    pub halves: bool,
+}
+
+impl Default for Turn {
+    /// Value i beside value i + dim / 2, as in most models.
+    fn default() -> Self {
+        Self { dims: 0, halves: true }
+    }
+}
+
+impl Turn {
+    /// The coordinates in an order that puts value i of a pair beside i + dim / 2. Values that are not turned
+    /// follow the others in either half. None for an order that changes nothing.
+    fn places(self, dim: usize) -> Option<Arc<[u16]>> {
+        let dims = if self.dims <= dim && self.dims.is_multiple_of(2) { self.dims } else { dim };
+        let half = dims / 2;
+        let first = |pair: usize| if self.halves { pair } else { 2 * pair };
+        let step = if self.halves { half } else { 1 };
+        let rest = (dim - dims) / 2;
+        let firsts = (0..half).map(first).chain(dims..dims + rest);
+        let seconds = (0..half).map(|pair| first(pair) + step).chain(dims + rest..dim);
+        let places: Option<Vec<u16>> = firsts.chain(seconds).map(|at| u16::try_from(at).ok()).collect();
+        places.filter(|places| !places.is_sorted()).map(Arc::from)
+    }
+}
+
+/// The map of one head.
+#[derive(Clone, Debug)]
+pub(super) struct Map {
+    dim: usize,
+    places: Option<Arc<[u16]>>,
+    pairs: Arc<Pairs>,
+}
+
+impl Map {
+    /// Maps keys (`[n, dim]`).
+    pub(super) fn apply(&self, keys: &mut [f32]) {
+        self.arrange(keys);
+        self.pairs.apply(keys);
+    }
+
+    /// Maps queries (`[n, dim]`).
+    pub(super) fn apply_to_queries(&self, queries: &mut [f32]) {
+        self.arrange(queries);
+        self.pairs.apply_to_queries(queries);
+    }
+
+    /// Brings mapped keys (`[n, dim]`) back.
+    pub(super) fn undo(&self, keys: &mut [f32]) {
+        self.pairs.undo(keys);
+        let Some(places) = &self.places else { return };
+        let mut copy = vec![0.0; self.dim];
+        for key in keys.chunks_exact_mut(self.dim) {
+            copy.copy_from_slice(key);
+            places.iter().zip(&copy).for_each(|(&at, x)| key[usize::from(at)] = *x);
+        }
+    }
+
+    /// Puts the two values of a pair half a head apart.
+    fn arrange(&self, rows: &mut [f32]) {
+        let Some(places) = &self.places else { return };
+        let mut copy = vec![0.0; self.dim];
+        for row in rows.chunks_exact_mut(self.dim) {
+            copy.copy_from_slice(row);
+            row.iter_mut().zip(&**places).for_each(|(x, &at)| *x = copy[usize::from(at)]);
+        }
+    }
+
+    /// The weights of the errors of quarters, for a code that has them.
+    pub(super) fn weights(&self) -> Option<[f32; 4]> {
+        self.pairs.weights()
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.pairs.allocated_bytes() + self.places.as_ref().map_or(0, |places| 2 * places.len())
+    }
+}
+
+/// Sums over the queries of one head until its map is made.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Seen {
+    queries: usize,
+    /// Energy of the queries by coordinate.
+    energy: Vec<f64>,
+    /// Sum of p (1 - p) over the queries, for the attention p that a slot got.
+    weights: Vec<f64>,
+}
+
+impl Seen {
+    /// Takes one query, and its logits of exact rows, whose slots are in the same order. Rows that the query
+    /// does not see have none, so `asked` hides them here.
+    pub(super) fn take(
+        &mut self,
+        (rule, asked): (&Rule, &Asked<'_>),
+        query: &[f32],
+        (slots, logits): (&[usize], &mut [f32]),
+    ) {
+        cap(logits, rule.soft_cap);
+        let mask =
+            slots.iter().map(|&slot| asked.mask.get(slot).copied().unwrap_or_default()).collect::<Vec<_>>();
+        add_mask(logits, &mask, asked.slope, &mut Vec::new());
+        let past = slots.iter().zip(&mut *logits).filter(|(slot, _)| **slot >= rule.slots);
+        past.for_each(|(_, logit)| *logit = f32::NEG_INFINITY);
+        if logits.iter().filter(|logit| **logit > f32::NEG_INFINITY).count() < LEAST_SEEN {
+            return;
+        }
+        let mut state = [Attention::EMPTY];
+        if let Some(max) = asked.sink {
+            state = [Attention { max, sum: 1.0 }];
+        }
+        soften(Level::Portable, logits, &mut state);
+        let sum = f64::from(state[0].sum);
+        let energy = query.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
+        if !(sum.is_finite() && energy.is_finite()) {
+            return;
+        }
+        self.queries += 1;
+        self.energy.resize(query.len(), 0.0);
+        self.energy.iter_mut().zip(query).for_each(|(energy, x)| *energy += f64::from(*x).powi(2));
+        let end = slots.iter().max().map_or(0, |last| last + 1).max(self.weights.len());
+        self.weights.resize(end, 0.0);
+        for (&slot, p) in slots.iter().zip(logits) {
+            let p = f64::from(*p) / sum;
+            self.weights[slot] += p * (1.0 - p);
+        }
+    }
+
+    /// Makes the map from keys (`[n, dim]`) less their mean, which lie in these slots. None if they do not
+    /// decide one.
+    fn learn(
+        &self,
+        slots: &[usize],
+        keys: &[f32],
+        places: Option<&Arc<[u16]>>,
+        in_quarters: bool,
+    ) -> Option<Map> {
+        let dim = self.energy.len();
+        let mut weights: Vec<f64> =
+            slots.iter().map(|&slot| self.weights.get(slot).copied().unwrap_or(0.0)).collect();
+        limit_weights(&mut weights)?;
+        let mut of_keys = vec![0.0; dim];
+        for (key, weight) in keys.chunks_exact(dim).zip(&weights) {
+            of_keys.iter_mut().zip(key).for_each(|(energy, x)| *energy += weight * f64::from(*x).powi(2));
+        }
+        let ordered = |energy: &[f64]| match places {
+            Some(places) => places.iter().map(|&at| energy[usize::from(at)]).collect(),
+            None => energy.to_vec(),
+        };
+        let pairs = Pairs::of_energies(&ordered(&self.energy), &ordered(&of_keys), in_quarters)?;
+        Some(Map { dim, places: places.cloned(), pairs: Arc::new(pairs) })
+    }
+}
+
+/// The maps of a stream's keys.
+#[derive(Clone, Debug)]
+pub(super) enum Maps {
+    /// Values have none, and neither have keys without the setting.
+    Off,
+    /// Sums over the queries of each head. Keys wait for them.
+    Learning(Vec<Seen>),
+    /// By head; none where the queries did not decide one.
+    Known(Vec<Option<Map>>),
+}
+
+impl Maps {
+    /// The map of head `head`.
+    pub(super) fn of(&self, head: usize) -> Option<&Map> {
+        match self {
+            Self::Known(maps) => maps.get(head)?.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// True if keys cannot be encoded yet: too few queries came, or too few keys.
+    pub(super) fn wait(&self, keys: usize) -> bool {
+        match self {
+            Self::Learning(heads) => {
+                keys < LEARN_TOKENS || heads.iter().any(|seen| seen.queries < LEAST_QUERIES)
+            }
+            _ => false,
+        }
+    }
+
+    /// Learns the maps from the keys of each head (`[slots, dim]`) less their mean.
+    pub(super) fn learn(
+        &mut self,
+        slots: &[usize],
+        turn: Turn,
+        format: &Format,
+        keys: impl Fn(usize) -> Vec<f32>,
+    ) {
+        if let Self::Learning(heads) = self {
+            let (places, in_quarters) = (turn.places(format.dim), format.is_of_quarters());
+            let maps = heads.iter().enumerate();
+            let maps = maps.map(|(head, seen)| seen.learn(slots, &keys(head), places.as_ref(), in_quarters));
+            *self = Self::Known(maps.collect());
+        }
+    }
+
+    /// Bytes held.
+    pub(super) fn held_bytes(&self) -> usize {
+        match self {
+            Self::Off => 0,
+            Self::Learning(heads) => {
+                heads.iter().map(|seen| 8 * (seen.energy.len() + seen.weights.len())).sum()
+            }
+            Self::Known(maps) => maps.iter().flatten().map(Map::held_bytes).sum(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_put_the_two_values_of_a_pair_half_a_head_apart() {
+        let places = |dims, halves| Turn { dims, halves }.places(8).map(|places| places.to_vec());
+        assert_eq!(places(8, true), None);
+        assert_eq!(places(8, false), Some(vec![0, 2, 4, 6, 1, 3, 5, 7]));
+        assert_eq!(places(4, true), Some(vec![0, 1, 4, 5, 2, 3, 6, 7]));
+        assert_eq!(places(4, false), Some(vec![0, 2, 4, 5, 1, 3, 6, 7]));
+        // Numbers that no head has are ignored.
+        assert_eq!(places(10, true), None);
+        assert_eq!(places(3, false), places(8, false));
+    }
+}

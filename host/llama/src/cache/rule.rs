@@ -1,0 +1,65 @@
+//! The settings of queries, and their effect on logits: masks, soft caps and sinks.
+
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+
+/// The settings that all queries of an operation share.
+#[derive(Clone, Copy, Debug)]
+pub struct Rule {
+    /// Factor of logits.
+    pub scale: f32,
+    /// Logits l become cap * tanh(l / cap); 0 for none.
+    pub soft_cap: f32,
+    /// Number of slots that are attended to, from the first on.
+    pub slots: usize,
+}
+
+/// The settings of one query.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asked<'a> {
+    /// One number per slot, added to the logits; -inf hides the slot. Empty for no mask. All query heads of a
+    /// token may share one slice.
+    pub mask: &'a [f16],
+    /// Factor of the mask.
+    pub slope: f32,
+    /// A logit that takes weight but has no value (a learned sink).
+    pub sink: Option<f32>,
+}
+
+impl Asked<'_> {
+    /// True if both queries share one mask slice.
+    pub(super) fn is_beside(&self, other: &Self) -> bool {
+        std::ptr::eq(self.mask, other.mask)
+    }
+
+    /// The mask of slots `from..to`. Slots past the end of the mask are seen; the result leaves them out.
+    pub(super) fn mask_of(&self, from: usize, to: usize) -> &[f16] {
+        self.mask.get(from..to.min(self.mask.len())).unwrap_or_default()
+    }
+}
+
+const MINUS_INFINITY: u16 = 0xfc00;
+
+/// True if a mask shows one of its own slots. Slots past its end, which are seen too, do not count.
+pub(super) fn shows_any(mask: &[f16]) -> bool {
+    !mask.iter().fold(true, |hidden, x| hidden & (x.to_bits() == MINUS_INFINITY))
+}
+
+/// True if a mask changes a logit.
+pub(super) fn changes_any(mask: &[f16]) -> bool {
+    mask.iter().fold(false, |changed, x| changed | (x.to_bits() != 0))
+}
+
+/// Adds a mask times its factor to logits; `wide` is working memory.
+pub(super) fn add_mask(logits: &mut [f32], mask: &[f16], slope: f32, wide: &mut Vec<f32>) {
+    wide.resize(mask.len(), 0.0);
+    mask.convert_to_f32_slice(wide);
+    logits.iter_mut().zip(&*wide).for_each(|(logit, mask)| *logit += slope * mask);
+}
+
+/// Logits l become cap * tanh(l / cap); a cap of 0 changes nothing.
+pub(super) fn cap(logits: &mut [f32], soft_cap: f32) {
+    if soft_cap != 0.0 {
+        logits.iter_mut().for_each(|x| *x = soft_cap * (*x / soft_cap).tanh());
+    }
+}

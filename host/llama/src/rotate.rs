@@ -1,0 +1,87 @@
+//! RoPE of the host: keys that it turns in the cache, and how it turned keys before it wrote them.
+//!
+//! `can_rotate` checks an operation for [`rotate`], and must refuse everything that it cannot do.
+
+#![allow(unsafe_code, reason = "operands are tensors of the host's")]
+
+use crate::buffer::{self, HALF};
+use crate::cache::rope::{self, Rope};
+use crate::cache::{Side, Turn};
+use crate::host::{self, Operation};
+use crate::tensor::View;
+use half::f16;
+
+/// `GGML_ROPE_TYPE_NEOX`
+const NEOX: i32 = 2;
+
+/// True if an operation rotates all keys of a cache in place.
+///
+/// # Safety
+/// `op` is a tensor of the host; its sources and buffers are valid.
+pub(crate) unsafe fn can_rotate(op: &View<'_>) -> bool {
+    let (Some(keys), Some(shifts)) = (op.source(0), op.source(1)) else { return false };
+    // SAFETY: the caller keeps this function's contract.
+    if !unsafe { buffer::is_cached(op) && buffer::is_cached(&keys) } {
+        return false;
+    }
+    let root = op.root();
+    let [width, slots, streams, _] = root.shape();
+    let [dim, heads, rows, one] = keys.shape();
+    let steps = [HALF, HALF * dim, HALF * width];
+    let in_place = keys.get().view_offs == 0 && op.get().view_offs == 0 && keys.root().name() == root.name();
+    let whole = dim * heads == width && rows == slots * streams && one == 1;
+    let in_order = keys.get().nb.iter().zip(steps).all(|(step, wanted)| *step == wanted);
+    let divisors = op.source(2).is_none_or(|divisors| divisors.strides::<f32>().is_some());
+    let pairs = op.int(1) % 2 == 0 && (2..=dim).contains(&usize::try_from(op.int(1)).unwrap_or(0));
+    in_place
+        && whole
+        && in_order
+        && divisors
+        && pairs
+        && keys.strides::<f16>().is_some()
+        && shifts.strides::<i32>().is_some()
+        && (op.int(2) == 0 || op.int(2) == NEOX)
+        && op.int(15) == 0
+        && buffer::side(&root) == Some(Side::Keys)
+}
+
+/// Rotates all keys of a cache by a shift of positions.
+///
+/// # Safety
+/// Same as [`can_rotate`]; the shifts also lie in memory.
+pub(crate) unsafe fn rotate(op: &View<'_>) -> Option<()> {
+    let (keys, shifts) = (op.source(0)?, op.source(1)?);
+    // SAFETY: the caller keeps this function's contract.
+    let ((cached, _), shifts) = unsafe { (buffer::cached(op)?, shifts.elements::<i32>()?) };
+    let divisors = match op.source(2) {
+        // SAFETY: the caller keeps this function's contract.
+        Some(divisors) => unsafe { divisors.elements::<f32>()? }.to_vec(),
+        None => Vec::new(),
+    };
+    let (dims, trained) = (usize::try_from(op.int(1)).ok()?, usize::try_from(op.int(4)).unwrap_or(0));
+    let rope = Rope {
+        head_dim: keys.shape()[0],
+        dims,
+        halves: op.int(2) == NEOX,
+        base: op.float(5),
+        scale: op.float(6),
+        extrapolated: op.float(7),
+        factor: op.float(8),
+        ramp: rope::ramp(dims, trained, op.float(5), [op.float(9), op.float(10)]),
+        divisors,
+    };
+    rope::rotate(&mut cached.store(), &rope, shifts);
+    Some(())
+}
+
+/// Most operations between RoPE and the write of keys.
+const MOST_STEPS: usize = 8;
+
+/// How RoPE turned rows, found by the sources of their tensor; none if no RoPE is among them.
+pub(crate) fn turn_of(rows: &View<'_>) -> Option<Turn> {
+    let host = host::host().ok()?;
+    let steps = std::iter::successors(Some(*rows), |op| op.source(0)).take(MOST_STEPS);
+    let rope = steps.into_iter().find(|op| host.operation(op.get().op) == Operation::Rope)?;
+    // Every mode but the plain one turns halves.
+    Some(Turn { dims: usize::try_from(rope.int(1)).ok()?, halves: rope.int(2) != 0 })
+}
