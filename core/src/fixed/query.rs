@@ -16,7 +16,7 @@ use crate::machine::block_io::SCALE_BYTES;
 pub const SCORE_BITS: u32 = 16;
 
 /// Limit of scores, so that a multiple by log2(e) still fits.
-const LIMIT: i32 = 1 << 30;
+pub(super) const LIMIT: i32 = 1 << 30;
 
 /// A rotated query in signed bytes; from [`FixedCodec::query`].
 #[derive(Clone, Copy, Debug)]

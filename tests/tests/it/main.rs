@@ -6,6 +6,7 @@ mod cache_kinds;
 mod cache_life;
 mod cache_memory;
 mod cache_model;
+mod card;
 mod circles;
 mod documents;
 mod lives;

@@ -19,6 +19,15 @@ pub(super) struct Instructions {
     /// A ring over a trellis code: one token, and attention over 64 tokens.
     pub(super) t2s8_push: u64,
     pub(super) t2s8_attend_64: u64,
+    /// A ring of 32 tokens, 4 + 8 of them exact, with usual inputs and with the worst that are known.
+    pub(super) s4_tiered_push: u64,
+    pub(super) s4_worst_push: u64,
+    pub(super) s4_tiered_attend: u64,
+    pub(super) s4_worst_attend: u64,
+    pub(super) t2s8_tiered_push: u64,
+    pub(super) t2s8_worst_push: u64,
+    pub(super) t2s8_tiered_attend: u64,
+    pub(super) t2s8_worst_attend: u64,
 }
 
 /// Figures of one target.
