@@ -6,7 +6,7 @@
 
 use super::codec::FixedCodec;
 use super::kernels::Kernels;
-use super::math::{Multiplier, Real, clamp_exponent, exp2_fraction, from_f16, halves};
+use super::math::{Multiplier, Real, clamp_exponent, exp2_fraction, from_f16, halves, saturate};
 use super::tables::{self, Tables};
 use super::trellis::Body;
 use crate::code::Code;
@@ -179,12 +179,16 @@ impl<const D: usize> Attention<D> {
             return;
         }
         let denominator = Real { mantissa: self.denominator, exponent: self.denominator_reference };
-        let factor = ONE.over(denominator).shifted(values.reference - clamp_exponent(exponent));
-        let multiplier = Multiplier::new::<62>(factor, false);
-        let half = (1_i64 << multiplier.shift) >> 1;
+        let factor = ONE.over(denominator).normalised();
+        let exponent = factor.exponent + values.reference + 33 - clamp_exponent(exponent);
+        // The upper half of a product with 31 bits, below 2^30, then one shift with half a unit.
+        let multiplier = if exponent < -30 { 0 } else { i64::from(factor.mantissa >> 1) };
+        let down = (-exponent).clamp(0, 30) as u32;
+        let (half, up) = ((1_i32 << down) >> 1, 1_i32 << exponent.clamp(0, 17));
         for (out, &sum) in out.iter_mut().zip(&values.sums) {
-            let scaled = (i64::from(sum) * i64::from(multiplier.factor) + half) >> multiplier.shift;
-            *out = (i64::from(*out) + scaled).clamp(i64::from(i16::MIN), i64::from(i16::MAX)) as i16;
+            let high = ((i64::from(sum) * multiplier) >> 32) as i32;
+            let scaled = (high.saturating_add(half) >> down).saturating_mul(up);
+            *out = saturate(i32::from(*out).saturating_add(scaled));
         }
     }
 }

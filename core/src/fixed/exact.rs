@@ -4,9 +4,11 @@
 //! is that of the coded tokens: one denominator, and sums for each of the two kinds.
 
 use super::attend::{Attention, Sums};
+use super::kernels::Kernels;
 use super::math::{Real, clamp_exponent};
 use super::query::{LIMIT, SCORE_BITS};
 use super::sample::Sample;
+use super::words::Words;
 use crate::code::codebook::sqrt;
 use heapless::Vec;
 
@@ -60,35 +62,82 @@ impl<const D: usize, X: Sample> Row<D, X> {
 
     /// Becomes `x * 2^exponent`, rounded to the bits of the type.
     fn set(&mut self, x: &[i16; D], exponent: i32) {
-        // The bits of the largest magnitude, or one more; without the sign.
-        let all = x.iter().fold(0, |all: i16, &v| all | (v ^ (v >> 15)));
-        let bits = 16 - all.leading_zeros();
+        let bits = bits_of(x);
         let down = bits.saturating_sub(X::BITS - 1);
         let half = (1_i32 << down) >> 1;
         for (sample, &v) in self.samples.iter_mut().zip(x) {
             *sample = X::saturated((i32::from(v) + half) >> down);
         }
         // A vector of zeros must not decide the unit of a sum.
-        let unit = if x.iter().all(|&v| v == 0) { Self::ZERO.exponent() } else { clamp_exponent(exponent) };
-        self.exponent = (unit + down as i32) as i16;
+        let is_zero = bits == 0 && x.iter().all(|&v| v == 0);
+        let exponent = if is_zero { Self::ZERO.exponent() } else { clamp_exponent(exponent) };
+        self.exponent = (exponent + down as i32) as i16;
         self.room = (X::BITS - 1 + down - bits) as u16;
     }
+}
 
-    /// <q * 2^exponent, this> / sqrt(D), in units and with the limits of [`super::FixedCodec::score`]. The
-    /// dot is exact.
-    fn score(&self, q: &[i16; D], exponent: i32) -> i32 {
-        let products = q.iter().zip(&self.samples).map(|(&q, &k)| i64::from(i32::from(q) * k.widen()));
-        let dot: i64 = products.sum();
-        let magnitude = dot.unsigned_abs();
-        let zeros = magnitude.leading_zeros() & 63;
-        let exponent = clamp_exponent(exponent) + self.exponent() + 32 - zeros as i32;
-        let root = const { Real::from_f64(1.0 / sqrt(D as f64)) };
-        let score = Real { mantissa: ((magnitude << zeros) >> 32) as u32, exponent }.times(root);
-        // The mantissa is 0, or 2^30 at least.
-        let down = -(score.exponent + SCORE_BITS as i32);
-        let score = score.mantissa.checked_shr(down.max(0) as u32).unwrap_or(0).min(LIMIT as u32) as i32;
-        if dot < 0 { -score } else { score }
+/// Bits of the largest magnitude without the sign, or one more.
+#[inline(always)]
+fn bits_of<const D: usize>(x: &[i16; D]) -> u32 {
+    let all = x.iter().fold(0, |all: i16, &v| all | (v ^ (v >> 15)));
+    16 - all.leading_zeros()
+}
+
+/// Bits of a query without the sign, where rows have bytes: the dot of 1,024 of them stays below 2^30.
+const QUERY_BITS: u32 = 13;
+
+/// A query for exact rows: `samples * 2^exponent`.
+struct PlainQuery<'a, const D: usize> {
+    samples: &'a [i16; D],
+    /// Its samples, rounded to [`QUERY_BITS`], for [`Kernels::dot`].
+    narrow: Words<D>,
+    exponent: i32,
+    narrow_exponent: i32,
+}
+
+impl<'a, const D: usize> PlainQuery<'a, D> {
+    /// `narrow` is only filled for rows of bytes.
+    #[inline(always)]
+    fn new<X: Sample>(samples: &'a [i16; D], exponent: i32) -> Self {
+        let exponent = clamp_exponent(exponent);
+        let mut query = Self { samples, narrow: Words([0; D]), exponent, narrow_exponent: exponent };
+        if X::BITS == 8 {
+            let down = bits_of(samples).saturating_sub(QUERY_BITS);
+            let half = (1 << down) >> 1;
+            let pairs = samples.as_chunks::<2>().0;
+            for (word, &[first, second]) in query.narrow.as_mut_slice().iter_mut().zip(pairs) {
+                let [first, second] = [first, second].map(|v| (i32::from(v) + half) >> down);
+                *word = second & 0xffff | first << 16;
+            }
+            query.narrow_exponent += down as i32;
+        }
+        query
     }
+
+    /// <this, row> / sqrt(D), in units and with the limits of [`super::FixedCodec::score`].
+    #[inline(always)]
+    fn score<X: Sample>(&self, kernels: impl Kernels, row: &Row<D, X>) -> i32 {
+        if let Some(bytes) = X::bytes(&row.samples) {
+            let dot = kernels.dot(self.narrow.as_slice(), bytes).unwrap_or_else(|| self.narrow.dot(bytes));
+            return scaled::<D>(dot.into(), self.narrow_exponent + row.exponent());
+        }
+        let pairs = self.samples.iter().zip(&row.samples);
+        let dot = pairs.map(|(&q, &k)| i64::from(i32::from(q) * k.widen())).sum();
+        scaled::<D>(dot, self.exponent + row.exponent())
+    }
+}
+
+/// `dot * 2^exponent / sqrt(D)` in units of 2^-16, saturated.
+fn scaled<const D: usize>(dot: i64, exponent: i32) -> i32 {
+    let magnitude = dot.unsigned_abs();
+    let zeros = magnitude.leading_zeros() & 63;
+    let mantissa = ((magnitude << zeros) >> 32) as u32;
+    let root = const { Real::from_f64(1.0 / sqrt(D as f64)) };
+    let score = Real { mantissa, exponent: exponent + 32 - zeros as i32 }.times(root);
+    // The mantissa is 0, or 2^30 at least.
+    let down = (-(score.exponent + SCORE_BITS as i32)).max(0) as u32;
+    let score = score.mantissa.checked_shr(down).unwrap_or(0).min(LIMIT as u32) as i32;
+    if dot < 0 { -score } else { score }
 }
 
 impl<const D: usize, X: Sample, const S: usize, const N: usize> Default for ExactTokens<D, X, S, N> {
@@ -144,13 +193,27 @@ impl<const D: usize, X: Sample, const S: usize, const N: usize> ExactTokens<D, X
 
     /// Adds all tokens to the softmax of `sum`, and their values to `values`.
     #[inline(never)]
-    pub(super) fn attend(&self, q: &[i16; D], exponent: i32, sum: &mut Attention<D>, values: &mut Sums<D>) {
+    pub(super) fn attend(
+        &self,
+        kernels: impl Kernels,
+        q: &[i16; D],
+        exponent: i32,
+        sum: &mut Attention<D>,
+        values: &mut Sums<D>,
+    ) {
+        let query = PlainQuery::new::<X>(q, exponent);
         for token in self.sinks.iter().chain(&self.newest) {
-            let (whole, power) = sum.weigh(token.key.score(q, exponent));
+            let (whole, power) = sum.weigh(query.score(kernels, &token.key));
             let (row, room) = (&token.value, i32::from(token.value.room));
-            let weight = values.aligned(whole + row.exponent() - room, power as i32, most::<X>());
+            // Half of the power has 15 bits, as kernels take them.
+            let weight = values.aligned(whole + 1 + row.exponent() - room, power as i32 >> 1, most::<X>());
             // At most 2^(32 - BITS) times 2^(BITS - 1) after the shift.
             let weight = weight << room;
+            if let Some(bytes) = X::bytes(&row.samples)
+                && kernels.add_bytes(weight, bytes, &mut values.sums).is_some()
+            {
+                continue;
+            }
             for (sum, &v) in values.sums.iter_mut().zip(&row.samples) {
                 *sum += weight * v.widen();
             }

@@ -183,7 +183,7 @@ impl<'a, const D: usize, K: Code, V: Code, M: Kernels, X: Sample, const S: usize
             return Ok(());
         };
         let mut values = Sums::new();
-        exact.attend(q, exponent, &mut sum, &mut values);
+        exact.attend(self.codes.values.kernels, q, exponent, &mut sum, &mut values);
         self.codes.attend(q, exponent, &mut sum)?;
         sum.finish(self.codes.values, out_exponent, out);
         sum.finish_plain(&values, out_exponent, out);

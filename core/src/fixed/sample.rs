@@ -14,6 +14,9 @@ pub trait Sample: Copy + sealed::Sealed {
     /// The same vector, if its elements are `i16`.
     fn wide(x: &[Self]) -> Option<&[i16]>;
 
+    /// The same vector as signed bytes, if its elements are `i8`.
+    fn bytes(x: &[Self]) -> Option<&[u8]>;
+
     /// The nearest value of the type.
     fn saturated(value: i32) -> Self;
 }
@@ -30,6 +33,11 @@ impl Sample for i16 {
     #[inline(always)]
     fn wide(x: &[Self]) -> Option<&[i16]> {
         Some(x)
+    }
+
+    #[inline(always)]
+    fn bytes(_: &[Self]) -> Option<&[u8]> {
+        None
     }
 
     #[inline(always)]
@@ -50,6 +58,11 @@ impl Sample for i8 {
     #[inline(always)]
     fn wide(_: &[Self]) -> Option<&[i16]> {
         None
+    }
+
+    #[inline(always)]
+    fn bytes(x: &[Self]) -> Option<&[u8]> {
+        bytemuck::try_cast_slice(x).ok()
     }
 
     #[inline(always)]

@@ -1,5 +1,5 @@
-//! The packages that the project was asked to use: each is a dependency whose names occur in the source beside
-//! its manifest, or has a row in DECISIONS.md. The table of the card in ARCHITECTURE.md names them all.
+//! The packages that the project was asked to use. Each is a dependency, and the source beside its manifest
+//! names it. DECISIONS.md has those that nothing here links. "The card" in ARCHITECTURE.md names them all.
 
 use std::path::{Path, PathBuf};
 

@@ -31,7 +31,7 @@ fn bytes<const D: usize>(x: &[i16; D], exponent: i32) -> ([i8; D], i32) {
     (x.map(round), exponent + down)
 }
 
-/// What a ring holds of a token, and the vector that it stands for.
+/// The block of a vector in a ring of these rows, and the vector that the ring holds.
 fn held<const D: usize, C: Code, X: Sample, const B: usize>(
     x: &[i16; D],
     exponent: i32,

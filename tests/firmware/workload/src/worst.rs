@@ -1,5 +1,5 @@
-//! Inputs that make a push or an attention of a ring as slow as they can: rotated vectors of one coordinate,
-//! scores that rise with every token, scales at both ends of f16, zeros.
+//! Inputs that make a push or an attention of a ring slow. Scores rise with every token, vectors have one
+//! coordinate after the rotation, and scales are at both ends of f16.
 
 use super::vector;
 use tqkv_core::code::I8;
@@ -12,8 +12,7 @@ pub const QUERIES: u32 = 5;
 /// Tokens of a history.
 pub const LENGTH: u32 = 48;
 
-/// A vector that the rotation makes one coordinate: the decoder's signs. Its codes need the second pass of the
-/// unbiased scale.
+/// A vector of one coordinate after the rotation, the decoder's signs. Its scale takes a second pass.
 fn one_coordinate() -> [i16; 128] {
     let (mut block, mut out) = ([0; 130], [0; 128]);
     block[..3].copy_from_slice(&[0x00, 0x3c, 127]);

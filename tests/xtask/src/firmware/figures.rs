@@ -44,8 +44,9 @@ pub(super) fn text(reports: &Reports) -> String {
          `cargo xtask firmware` fails if a figure is 3 % larger. A test compares this table with `budget.json`.\n\n\
          Head dim 128; `s4` unless another codec is named; `opt-level` 3. Instructions are counted under QEMU; they are not cycles.\n\
          M4 and M33 run the DSP kernels of `tqkv-simd`. Rings with exact tokens have 4 + 8 of them in `i8`, and 20 coded ones.\n\n\
-         The worst append and attention are the largest of nine histories and five queries (`workload/src/worst.rs`): scores that rise\n\
-         with every token, vectors that the rotation makes one coordinate, scales at both ends of f16, zeros, and others.\n\n",
+         The worst append and attention are the largest of nine histories and five queries (`tests/firmware/workload/src/worst.rs`).\n\
+         Among them are scores that rise with every token, vectors of one coordinate after the rotation, and scales at both ends of\n\
+         f16. The costs of the language model are in M39 of [MEASURED.md](../../MEASURED.md).\n\n",
     );
     let names = reports.targets.iter().map(|report| {
         MACHINES.iter().find(|machine| machine.target == report.target).map_or("?", |machine| machine.what)
