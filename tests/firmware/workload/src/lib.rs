@@ -268,7 +268,7 @@ pub fn crc(kernels: impl Kernels) -> u32 {
     ring::<S4, S3>(kernels, &mut crc);
     ring::<T2S8, T3S8>(kernels, &mut crc);
     tiers::<S4, S3, i8>(kernels, &mut crc);
-    tiers::<T2S8, S2, i16>(kernels, &mut crc);
+    tiers::<T2S8, T3S8, i16>(kernels, &mut crc);
     crc.value()
 }
 
