@@ -72,7 +72,7 @@ impl Machine {
         self.target_folder().join(self.target).join("release")
     }
 
-    /// Returns true if the worst costs of a ring are counted on it: on the smallest core, and on one with DSP.
+    /// Returns true if the worst costs of a ring are counted on it.
     pub(super) fn measures_worst(&self) -> bool {
         ["cortex-m0", "cortex-m4"].contains(&self.cpu)
     }

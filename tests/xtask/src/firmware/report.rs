@@ -42,7 +42,7 @@ pub(super) struct Report {
     pub(super) machine: String,
     pub(super) crc: String,
     pub(super) instructions: Instructions,
-    /// Of the machines without caches whose time matters most.
+    /// The smallest core and one with DSP have it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) worst: Option<Worst>,
     /// Peak of `encode`.
