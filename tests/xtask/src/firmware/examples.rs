@@ -56,7 +56,7 @@ fn follow(name: &str, model: &[u8], environment: &[(&str, PathBuf)]) -> Result<(
 fn expected(file: &[u8]) -> Result<Vec<u8>> {
     let wrong = |error: LmError| format!("the model on this machine: {error}");
     let mut written = [0; NEW_TOKENS];
-    let (codes, exact) = (&mut vec![0; bytes_for::<S4, S3>(LONG_TOKENS)], &mut EXACTS);
+    let (codes, exact) = (&mut vec![0; bytes_for::<S4, S3>(LONG_TOKENS)], &mut { EXACTS });
     let work = &mut vec![0; Model::load(file).map_err(wrong)?.shape().work_words()];
     workload::lm::example(file, Memory { codes, exact, work }, &mut written).map_err(wrong)?;
     Ok([PROMPT, &written].concat())

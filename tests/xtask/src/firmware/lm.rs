@@ -61,7 +61,7 @@ pub(super) fn check() -> Result<()> {
 }
 
 fn write_over<K: Code, V: Code>(file: &[u8], tokens: usize) -> std::result::Result<Written, LmError> {
-    let (codes, exact) = (&mut vec![0; bytes_for::<K, V>(tokens)], &mut EXACTS);
+    let (codes, exact) = (&mut vec![0; bytes_for::<K, V>(tokens)], &mut { EXACTS });
     let work = &mut vec![0; Model::load(file)?.shape().work_words()];
     write::<K, V, _>(Portable, file, Memory { codes, exact, work }, tokens)
 }
