@@ -4,17 +4,8 @@
 use std::path::{Path, PathBuf};
 
 /// The packages of the card.
-const PACKAGES: [&str; 9] = [
-    "heapless",
-    "libm",
-    "half",
-    "bytemuck",
-    "defmt",
-    "criterion",
-    "proptest",
-    "cuda_std",
-    "cuda_builder",
-];
+const PACKAGES: [&str; 9] =
+    ["heapless", "libm", "half", "bytemuck", "defmt", "criterion", "proptest", "cuda_std", "cuda_builder"];
 
 /// Packages that no build of this machine links, so a row of DECISIONS.md says what was tried.
 const NOT_BUILT: [&str; 2] = ["cuda_std", "cuda_builder"];
