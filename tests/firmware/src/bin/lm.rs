@@ -11,11 +11,11 @@ use static_cell::ConstStaticCell;
 use tqkv_core::code::{Code, I8, S2, S4, T2S8};
 use tqkv_lm::Model;
 use workload::FASTEST;
-use workload::lm::{EXACTS, Exacts, Memory, bytes_for, short_tokens, write};
+use workload::lm::{Exacts, Memory, bytes_for, exacts, short_tokens, write};
 
 static CODES: ConstStaticCell<[u8; bytes_for::<I8, I8>(short_tokens())]> =
     ConstStaticCell::new([0; bytes_for::<I8, I8>(short_tokens())]);
-static EXACT: ConstStaticCell<Exacts> = ConstStaticCell::new(EXACTS);
+static EXACT: ConstStaticCell<Exacts> = ConstStaticCell::new(exacts());
 static WORK: ConstStaticCell<[i32; WORK_WORDS]> = ConstStaticCell::new([0; WORK_WORDS]);
 
 #[panic_handler]

@@ -9,11 +9,11 @@ use firmware::model::{FILE, WORK_WORDS};
 use static_cell::ConstStaticCell;
 use tqkv_core::code::{S3, S4};
 use workload::FASTEST;
-use workload::lm::{EXACTS, Exacts, LONG_TOKENS, Memory, bytes_for, write};
+use workload::lm::{Exacts, LONG_TOKENS, Memory, bytes_for, exacts, write};
 
 const BYTES: usize = bytes_for::<S4, S3>(LONG_TOKENS);
 static CODES: ConstStaticCell<[u8; BYTES]> = ConstStaticCell::new([0; BYTES]);
-static EXACT: ConstStaticCell<Exacts> = ConstStaticCell::new(EXACTS);
+static EXACT: ConstStaticCell<Exacts> = ConstStaticCell::new(exacts());
 static WORK: ConstStaticCell<[i32; WORK_WORDS]> = ConstStaticCell::new([0; WORK_WORDS]);
 
 #[panic_handler]

@@ -15,13 +15,13 @@ use static_cell::ConstStaticCell;
 use tqkv_core::code::{Code, I8, S2, S3, S4, T2S8};
 use tqkv_core::fixed::{FixedCodec, Kernels, Products, RingCache};
 use tqkv_lm::{Head, LayoutBytes, Lm, LmError, Model};
-use workload::lm::{DIM, EXACTS, Exacts, LONG_TOKENS, Memory, RINGS, SINKS, bytes_for};
+use workload::lm::{DIM, Exacts, LONG_TOKENS, Memory, RINGS, SINKS, bytes_for, exacts};
 use workload::{FASTEST, vector};
 
 /// Room for the widest cache of 1,024 tokens that fits; `i8` is only measured at 64 tokens.
 const BYTES: usize = bytes_for::<S4, S3>(LONG_TOKENS);
 static CODES: ConstStaticCell<[u8; BYTES]> = ConstStaticCell::new([0; BYTES]);
-static EXACT: ConstStaticCell<Exacts> = ConstStaticCell::new(EXACTS);
+static EXACT: ConstStaticCell<Exacts> = ConstStaticCell::new(exacts());
 static WORK: ConstStaticCell<[i32; WORK_WORDS]> = ConstStaticCell::new([0; WORK_WORDS]);
 
 #[panic_handler]

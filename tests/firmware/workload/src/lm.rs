@@ -32,7 +32,9 @@ pub type TieredHead<'a, K, V, M> = Head<'a, DIM, K, V, M, i8, SINKS, NEWEST>;
 pub type Tiered<'a, 'r, K, V, M> = Lm<'a, 'r, DIM, K, V, M, i8, SINKS, NEWEST>;
 
 /// No exact tokens yet.
-pub const EXACTS: Exacts = [const { Exact::new() }; RINGS];
+pub const fn exacts() -> Exacts {
+    [const { Exact::new() }; RINGS]
+}
 
 /// The results of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

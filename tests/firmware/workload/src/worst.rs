@@ -31,10 +31,10 @@ pub fn key(history: u32, token: u32) -> ([i16; 128], i32) {
         3 => (core::array::from_fn(|i| if i == token as usize { i16::MIN } else { 0 }), -15),
         4 => (one_coordinate(), -15),
         5 => ([0; 128], -15),
-        6 => ([if token % 2 == 0 { i16::MAX } else { i16::MIN }; 128], -8),
+        6 => ([if token.is_multiple_of(2) { i16::MAX } else { i16::MIN }; 128], -8),
         // The scale is subnormal, or too large.
         7 => (vector::<128>(token).map(|v| v >> 8), -28),
-        8 => ([i16::MAX; 128], if token % 3 == 0 { 4 } else { -1 }),
+        8 => ([i16::MAX; 128], if token.is_multiple_of(3) { 4 } else { -1 }),
         _ => (vector(token), -15),
     }
 }
@@ -42,7 +42,7 @@ pub fn key(history: u32, token: u32) -> ([i16; 128], i32) {
 /// Values of a history.
 pub fn value(history: u32, token: u32) -> ([i16; 128], i32) {
     match history {
-        1 | 2 => ([if token % 2 == 0 { i16::MAX } else { i16::MIN }; 128], -15 + (token % 3) as i32),
+        1 | 2 => ([if token.is_multiple_of(2) { i16::MAX } else { i16::MIN }; 128], -15 + (token % 3) as i32),
         _ => key(history, token + 7),
     }
 }
