@@ -7,15 +7,24 @@ use crate::rotary::{angles, rotate};
 use crate::silu::gated;
 use crate::vector::{RESIDUAL_BITS, add, mantissas, narrow};
 use tqkv_core::code::Code;
-use tqkv_core::fixed::{Kernels, RingCache};
+use tqkv_core::fixed::{Kernels, RingCache, Sample};
 
 /// Bits of the mantissas that RoPE rotates; a rotation may grow them by the square root of two.
 const TURNED: u32 = 14;
 
-/// The cache of one KV head of one layer.
+/// The cache of one KV head of one layer. Its parameters are those of the ring.
 #[derive(Debug)]
-pub struct Head<'a, const D: usize, K: Code, V: Code, M> {
-    ring: RingCache<'a, D, K, V, M>,
+pub struct Head<
+    'a,
+    const D: usize,
+    K: Code,
+    V: Code,
+    M,
+    X: Sample = i8,
+    const S: usize = 0,
+    const N: usize = 0,
+> {
+    ring: RingCache<'a, D, K, V, M, X, S, N>,
     /// Largest exponent of a value so far.
     exponent: i32,
 }
@@ -23,24 +32,36 @@ pub struct Head<'a, const D: usize, K: Code, V: Code, M> {
 /// The exponent before the first value.
 const NO_VALUE: i32 = -500;
 
-impl<'a, const D: usize, K: Code, V: Code, M: Kernels> Head<'a, D, K, V, M> {
+impl<'a, const D: usize, K: Code, V: Code, M: Kernels, X: Sample, const S: usize, const N: usize>
+    Head<'a, D, K, V, M, X, S, N>
+{
     /// A head that stores its tokens in `ring`.
-    pub const fn new(ring: RingCache<'a, D, K, V, M>) -> Self {
+    pub const fn new(ring: RingCache<'a, D, K, V, M, X, S, N>) -> Self {
         Self { ring, exponent: NO_VALUE }
     }
 
     /// The keys and values of this head.
-    pub const fn ring(&self) -> &RingCache<'a, D, K, V, M> {
+    pub const fn ring(&self) -> &RingCache<'a, D, K, V, M, X, S, N> {
         &self.ring
     }
 }
 
 /// A running model: weights in flash, rings for its tokens, and a workspace.
 #[derive(Debug)]
-pub struct Lm<'a, 'r, const D: usize, K: Code, V: Code, M> {
+pub struct Lm<
+    'a,
+    'r,
+    const D: usize,
+    K: Code,
+    V: Code,
+    M,
+    X: Sample = i8,
+    const S: usize = 0,
+    const N: usize = 0,
+> {
     model: Model<'a>,
     /// The KV heads of the first layer, then of the next.
-    heads: &'a mut [Head<'r, D, K, V, M>],
+    heads: &'a mut [Head<'r, D, K, V, M, X, S, N>],
     residual: &'a mut [i32],
     mantissas: &'a mut [i16],
     sums: &'a mut [i32],
@@ -50,7 +71,9 @@ pub struct Lm<'a, 'r, const D: usize, K: Code, V: Code, M> {
     kernels: M,
 }
 
-impl<'a, 'r, const D: usize, K: Code, V: Code, M: Kernels> Lm<'a, 'r, D, K, V, M> {
+impl<'a, 'r, const D: usize, K: Code, V: Code, M: Kernels, X: Sample, const S: usize, const N: usize>
+    Lm<'a, 'r, D, K, V, M, X, S, N>
+{
     /// `heads` are the KV heads of the first layer, then of the next. Each has its own ring, usually empty;
     /// all rings have the same size. `work` has [`crate::Shape::work_words`] words with any content.
     ///
@@ -59,7 +82,7 @@ impl<'a, 'r, const D: usize, K: Code, V: Code, M: Kernels> Lm<'a, 'r, D, K, V, M
     /// too small.
     pub fn new(
         model: Model<'a>,
-        heads: &'a mut [Head<'r, D, K, V, M>],
+        heads: &'a mut [Head<'r, D, K, V, M, X, S, N>],
         work: &'a mut [i32],
         kernels: M,
     ) -> Result<Self, LmError> {

@@ -37,9 +37,9 @@ impl<const D: usize, C: Code, K: Kernels> FixedCodec<D, C, K> {
 
     /// [`Self::encode`] for a ring, where the compiler does not know the length of a slot.
     #[inline(never)]
-    pub(super) fn encode_block(
+    pub(super) fn encode_block<T: Sample>(
         &self,
-        x: &[i16; D],
+        x: &[T; D],
         exponent: i32,
         block: &mut [u8],
     ) -> Result<(), EncodeError> {

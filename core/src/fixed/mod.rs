@@ -18,7 +18,7 @@
 //! | encode | [`FixedCodec::encode`]: i32 transform, Newton root, bin table, f16 packed in integers |
 //! | decode | [`FixedCodec::decode`]: int8 levels, two to a word through the transform |
 //! | attention | [`FixedCodec::query`], [`FixedCodec::score`], [`Attention`] |
-//! | a whole cache | [`RingCache`] |
+//! | a whole cache | [`RingCache`]: codes, and [`ExactTokens`] at both ends of the context |
 //! | trellis codes | [`FixedTrellis`]: less error in the same bytes; the search takes 7 to 16 times as long |
 //!
 //! On Cortex-M4, M7 and M33 the `Dsp` kernels of `tqkv-simd` run the loops of encoding
@@ -38,13 +38,14 @@
 //! | 128 | 68 B, 15.1 | 100 B, 10.2 | 132 B, 7.8 | 260 B, 3.9 | 512 B, 2.0 |
 //! | 256 | 132 B, 7.8 | 196 B, 5.2 | 260 B, 3.9 | 516 B, 2.0 | 1024 B, 1.0 |
 //!
-//! A [`RingCache`] adds seven words of RAM to the bytes that it borrows. Its codecs take one byte of flash
-//! per coordinate.
+//! A [`RingCache`] adds eight words of RAM to the bytes that it borrows. Exact tokens take `2 * (D + 4)`
+//! bytes each in `i8`, and `2 * (2 * D + 4)` in `i16`. Its codecs take one byte of flash per coordinate.
 
 mod attend;
 mod codec;
 mod decode;
 mod encode;
+mod exact;
 mod kernels;
 mod math;
 mod query;
@@ -62,6 +63,7 @@ mod words;
 
 pub use attend::Attention;
 pub use codec::FixedCodec;
+pub use exact::ExactTokens;
 pub use kernels::{Kernels, Products, Quantise};
 pub use math::exp2_fraction;
 pub use query::{FixedQuery, SCORE_BITS};

@@ -16,7 +16,7 @@ use crate::machine::block_io::SCALE_BYTES;
 pub const SCORE_BITS: u32 = 16;
 
 /// Limit of scores, so that a multiple by log2(e) still fits.
-const LIMIT: i32 = 1 << 30;
+pub(super) const LIMIT: i32 = 1 << 30;
 
 /// A rotated query in signed bytes; from [`FixedCodec::query`].
 #[derive(Clone, Copy, Debug)]
@@ -77,7 +77,8 @@ impl<const D: usize, C: Code, K: Kernels> FixedCodec<D, C, K> {
         let Some((head, codes)) = block.split_first_chunk::<SCALE_BYTES>() else { return Ok(0) };
         let (significand, octave) = from_f16(u16::from_le_bytes(*head)).ok_or(DecodeError::NonFiniteScale)?;
         if const { Tables::<D, C>::IS_INT8 } {
-            let dot = self.kernels.dot(query.words.as_slice(), codes).unwrap_or_else(|| query.dot(codes));
+            let dot =
+                self.kernels.dot(query.words.as_slice(), codes).unwrap_or_else(|| query.words.dot(codes));
             return Ok(query.scored(dot, significand, octave));
         }
         if const { Tables::<D, C>::IS_TRELLIS } {
@@ -103,15 +104,6 @@ impl<const D: usize, C: Code, K: Kernels> FixedCodec<D, C, K> {
 }
 
 impl<const D: usize> FixedQuery<D> {
-    /// The dot of halves with signed bytes.
-    #[inline(always)]
-    fn dot(&self, bytes: &[u8]) -> i32 {
-        let pairs = self.words.as_slice().iter().zip(bytes.as_chunks::<2>().0);
-        pairs.fold(0, |dot, (&q, &[first, second])| {
-            dot + (q >> 16) * i32::from(first as i8) + i32::from(q as i16) * i32::from(second as i8)
-        })
-    }
-
     /// The score of a dot with integer levels, with the scale of a block.
     #[inline(always)]
     fn scored(&self, dot: i32, significand: i32, octave: i32) -> i32 {

@@ -7,6 +7,7 @@ use crate::code::{Code, I8, N1, N2, N3, N4, S1, S2, S3, S4, S5};
 use crate::{AnyCodec, BlockView, CodecId, Effort, EncodeError, Options, ScaleMode};
 use half::f16;
 
+mod exact;
 mod trellis;
 
 struct Random(u64);

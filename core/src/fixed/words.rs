@@ -18,4 +18,13 @@ impl<const D: usize> Words<D> {
     pub(super) fn as_mut_slice(&mut self) -> &mut [i32] {
         bytemuck::try_cast_slice_mut(&mut self.0).unwrap_or_default()
     }
+
+    /// The dot of halves with signed bytes; the second coordinate of a pair is in the low half.
+    #[inline(always)]
+    pub(super) fn dot(&self, bytes: &[u8]) -> i32 {
+        let pairs = self.as_slice().iter().zip(bytes.as_chunks::<2>().0);
+        pairs.fold(0, |dot, (&q, &[first, second])| {
+            dot + (q >> 16) * i32::from(first as i8) + i32::from(q as i16) * i32::from(second as i8)
+        })
+    }
 }

@@ -7,7 +7,7 @@ use cortex_m_rt::entry;
 use semihosting::{print, println, process};
 use static_cell::ConstStaticCell;
 use tqkv_core::code::{S3, S4};
-use tqkv_core::fixed::{FixedCodec, RingCache};
+use tqkv_core::fixed::{ExactTokens, FixedCodec, RingCache};
 use tqkv_lm::{Head, Lm, LmError, Model, Sampler, Shape};
 use tqkv_simd::Dsp;
 
@@ -28,9 +28,11 @@ const RINGS: usize = SHAPE.rings();
 const TOKENS: usize = 1024;
 type Keys = S4;
 type Values = S3;
-/// The first tokens, which stay when the context is full.
+/// The first tokens, which stay when the context is full, and the newest tokens are exact.
 const SINKS: usize = 4;
-const RING_BYTES: usize = RingCache::<DIM, Keys, Values>::bytes_for(TOKENS);
+const NEWEST: usize = 16;
+type Exact = ExactTokens<DIM, i8, SINKS, NEWEST>;
+const RING_BYTES: usize = RingCache::<DIM, Keys, Values>::bytes_for(TOKENS - SINKS - NEWEST);
 
 // SAFETY: this runs on a Cortex-M33 with the DSP extension. For another core use `tqkv_core::Portable`
 // instead.
@@ -40,6 +42,7 @@ static VALUES: FixedCodec<DIM, Values, Dsp> = FixedCodec::DEFAULT.with_kernels(D
 
 /// These are zeros, so they take no flash.
 static MEMORY: ConstStaticCell<[u8; RINGS * RING_BYTES]> = ConstStaticCell::new([0; RINGS * RING_BYTES]);
+static EXACT: ConstStaticCell<[Exact; RINGS]> = ConstStaticCell::new([const { Exact::new() }; RINGS]);
 static WORK: ConstStaticCell<[i32; SHAPE.work_words()]> = ConstStaticCell::new([0; SHAPE.work_words()]);
 
 /// The start of the text. The tokens of the shipped model are bytes.
@@ -49,8 +52,9 @@ const NEW_TOKENS: usize = 200;
 fn write_text() -> Result<(), LmError> {
     let memory = MEMORY.take();
     let mut parts = memory.chunks_exact_mut(RING_BYTES);
-    let mut heads: [_; RINGS] = core::array::from_fn(|_| {
-        Head::new(RingCache::new(&KEYS, &VALUES, parts.next().unwrap_or_default(), SINKS))
+    let mut heads = EXACT.take().each_mut().map(|exact| {
+        let memory = parts.next().unwrap_or_default();
+        Head::new(RingCache::new(&KEYS, &VALUES, memory, SINKS).with_exact(exact))
     });
     let mut lm = Lm::new(Model::load(&FILE.0)?, &mut heads, WORK.take(), DSP)?;
     let mut sampler = Sampler::new(205, 1); // temperature 205 / 256, seed 1

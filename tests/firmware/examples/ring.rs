@@ -9,16 +9,20 @@
 use cortex_m as _;
 use defmt_semihosting as _;
 use tqkv_core::code::{S3, S4};
-use tqkv_core::fixed::{FixedCodec, RingCache};
+use tqkv_core::fixed::{ExactTokens, FixedCodec, RingCache};
 use workload::vector;
 
 static KEYS: FixedCodec<64, S4> = FixedCodec::DEFAULT;
 static VALUES: FixedCodec<64, S3> = FixedCodec::DEFAULT;
 
-/// 128 tokens: 7,680 bytes.
-const BYTES: usize = RingCache::<64, S4, S3>::bytes_for(128);
+/// 108 tokens in codes: 6,480 bytes.
+const BYTES: usize = RingCache::<64, S4, S3>::bytes_for(108);
 const START: u8 = cfg!(feature = "control-data") as u8;
 static mut MEMORY: [u8; BYTES] = [START; BYTES];
+
+/// 4 + 16 exact tokens: 2,732 bytes.
+type Exact = ExactTokens<64, i8, 4, 16>;
+static mut EXACT: Exact = Exact::new();
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo) -> ! {
@@ -28,9 +32,9 @@ fn panic(_: &core::panic::PanicInfo) -> ! {
 
 #[firmware::entry]
 fn main() -> ! {
-    // SAFETY: `main` runs once and no interrupt uses the memory, so this is the only reference.
-    let memory = unsafe { &mut *(&raw mut MEMORY) };
-    let mut ring = RingCache::new(&KEYS, &VALUES, memory, 4);
+    // SAFETY: `main` runs once and no interrupt uses the memories, so these are the only references.
+    let (memory, exact) = unsafe { (&mut *(&raw mut MEMORY), &mut *(&raw mut EXACT)) };
+    let mut ring = RingCache::new(&KEYS, &VALUES, memory, 4).with_exact(exact);
     for token in 0..200 {
         // Keys in Q12, values in Q15.
         if ring.push(&vector(token), -12, &vector(token + 1000), -15).is_err() {
@@ -43,7 +47,7 @@ fn main() -> ! {
     }
     let mut crc = workload::Crc::default();
     crc.samples(&out);
-    defmt::info!("ring_bytes {=usize}", BYTES);
+    defmt::info!("ring_bytes {=usize}", BYTES + size_of::<Exact>());
     defmt::info!("tokens {=usize}", ring.len());
     defmt::info!("attended {=u32:08x}", crc.value());
     firmware::exit(0)

@@ -16,7 +16,7 @@ mod report;
 
 use image::Image;
 use machine::{MACHINES, Machine, Result};
-use report::{Instructions, Report, Reports, budget, budget_path};
+use report::{Instructions, Report, Reports, Worst, budget, budget_path};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -83,9 +83,11 @@ fn write(path: &Path, text: &str) -> Result<()> {
 fn one(machine: &Machine, say: &dyn Fn(&str)) -> Result<Report> {
     proofs::tests_pass(machine, say)?;
     proofs::nothing_panics_or_allocates(machine, say)?;
-    let image = Image::build(machine, "measure")?;
-    let log: BTreeMap<String, String> = image
-        .run(machine)?
+    let mut lines = Image::build(machine, "measure")?.run(machine)?;
+    if machine.measures_worst() {
+        lines.extend(Image::build(machine, "worst")?.run(machine)?);
+    }
+    let log: BTreeMap<String, String> = lines
         .into_iter()
         .filter_map(|line| line.split_once(' ').map(|(key, value)| (key.to_owned(), value.to_owned())))
         .collect();
@@ -123,6 +125,21 @@ fn one(machine: &Machine, say: &dyn Fn(&str)) -> Result<Report> {
             t2s8_push: number("t2s8_push")?,
             t2s8_attend_64: number("t2s8_attend_64")?,
         },
+        worst: machine
+            .measures_worst()
+            .then(|| {
+                Ok::<_, String>(Worst {
+                    s4_tiered_push: number("s4_tiered_push")?,
+                    s4_worst_push: number("s4_worst_push")?,
+                    s4_tiered_attend: number("s4_tiered_attend")?,
+                    s4_worst_attend: number("s4_worst_attend")?,
+                    t2s8_tiered_push: number("t2s8_tiered_push")?,
+                    t2s8_worst_push: number("t2s8_worst_push")?,
+                    t2s8_tiered_attend: number("t2s8_tiered_attend")?,
+                    t2s8_worst_attend: number("t2s8_worst_attend")?,
+                })
+            })
+            .transpose()?,
         stack_bytes: number("stack_encode")?,
         flash_bytes: size.flash.saturating_sub(empty.flash),
         ram_bytes: size.ram.saturating_sub(empty.ram),
@@ -146,7 +163,7 @@ fn print(reports: &Reports) {
         "t2s8_decode",
         "t2_decode",
     );
-    for Report { target, machine, crc, instructions: i, stack_bytes, flash_bytes, ram_bytes } in
+    for Report { target, machine, crc, instructions: i, stack_bytes, flash_bytes, ram_bytes, .. } in
         &reports.targets
     {
         println!(
@@ -165,7 +182,7 @@ fn compare(reports: &Reports) -> Result<()> {
             return Err(format!("{}: no budget for {}", budget_path().display(), report.target));
         };
         let (i, l) = (&report.instructions, &limit.instructions);
-        let pairs = [
+        let mut pairs = vec![
             ("encode", i.encode, l.encode),
             ("encode_from_i8", i.encode_from_i8, l.encode_from_i8),
             ("decode", i.decode, l.decode),
@@ -180,6 +197,18 @@ fn compare(reports: &Reports) -> Result<()> {
             ("flash_bytes", report.flash_bytes, limit.flash_bytes),
             ("ram_bytes", report.ram_bytes, limit.ram_bytes),
         ];
+        if let (Some(i), Some(l)) = (&report.worst, &limit.worst) {
+            pairs.extend([
+                ("s4_tiered_push", i.s4_tiered_push, l.s4_tiered_push),
+                ("s4_worst_push", i.s4_worst_push, l.s4_worst_push),
+                ("s4_tiered_attend", i.s4_tiered_attend, l.s4_tiered_attend),
+                ("s4_worst_attend", i.s4_worst_attend, l.s4_worst_attend),
+                ("t2s8_tiered_push", i.t2s8_tiered_push, l.t2s8_tiered_push),
+                ("t2s8_worst_push", i.t2s8_worst_push, l.t2s8_worst_push),
+                ("t2s8_tiered_attend", i.t2s8_tiered_attend, l.t2s8_tiered_attend),
+                ("t2s8_worst_attend", i.t2s8_worst_attend, l.t2s8_worst_attend),
+            ]);
+        }
         for (what, measured, allowed) in pairs {
             if measured > allowed + allowed * 3 / 100 + 8 {
                 return Err(format!("{}: {what} is {measured}, budget {allowed}", report.target));

@@ -4,11 +4,22 @@
 use crate::TqkvLmStatus;
 use core::marker::PhantomData;
 use tqkv_core::code::{Code, I8, S2, S3, S4, T2S8};
-use tqkv_core::fixed::{FixedCodec, RingCache};
+use tqkv_core::fixed::{ExactTokens, FixedCodec, RingCache};
 use tqkv_lm::{Head, Lm, LmError, Logits, Model, Shape};
 
 /// Alignment of the memory of a model, in bytes.
 pub const TQKV_LM_ALIGN: usize = 8;
+
+/// First tokens that every cache keeps in 8 bits and never forgets.
+pub const TQKV_LM_SINKS: usize = 4;
+
+/// Newest tokens that every cache keeps in 8 bits.
+pub const TQKV_LM_NEWEST: usize = 16;
+
+type Exact<const D: usize> = ExactTokens<D, i8, TQKV_LM_SINKS, TQKV_LM_NEWEST>;
+type Running<const D: usize, K, V> =
+    Lm<'static, 'static, D, K, V, Fastest, i8, TQKV_LM_SINKS, TQKV_LM_NEWEST>;
+type Tiered<const D: usize, K, V> = Head<'static, D, K, V, Fastest, i8, TQKV_LM_SINKS, TQKV_LM_NEWEST>;
 
 #[cfg(all(feature = "dsp", target_arch = "arm", target_os = "none"))]
 type Fastest = tqkv_simd::Dsp;
@@ -24,8 +35,10 @@ const FASTEST: Fastest = tqkv_core::Portable;
 /// linked.
 pub struct TqkvLmCache {
     head_dim: u16,
-    /// Bytes per token of one KV head.
+    /// Bytes per coded token of one KV head.
     slot_bytes: usize,
+    /// Bytes of the exact tokens of one KV head.
+    exact_bytes: usize,
     /// Bytes of an opened handle, and of a KV head without its tokens.
     handle_bytes: usize,
     head_bytes: usize,
@@ -84,15 +97,16 @@ const MARK: u32 = 0x4d4c_5154;
 struct Opened<const D: usize, K: Code, V: Code> {
     /// The first field, so that a pointer to it is also a pointer to the whole.
     handle: TqkvLm,
-    lm: Lm<'static, 'static, D, K, V, Fastest>,
+    lm: Running<D, K, V>,
 }
 
-/// The layout of the memory: the handle, then the parts below, then the tokens.
+/// The layout of the memory: the handle, then the parts below.
 pub(crate) struct Plan {
     heads: usize,
     work: usize,
+    exact: usize,
     tokens: usize,
-    /// Bytes of the tokens of one KV head.
+    /// Bytes of the coded tokens of one KV head.
     ring_bytes: usize,
     pub(crate) total: usize,
 }
@@ -110,13 +124,15 @@ impl TqkvLmCache {
         let context = usize::try_from(context).ok().filter(|&context| context > 0)?;
         let after =
             |start: usize, bytes: usize| start.checked_add(bytes)?.checked_next_multiple_of(TQKV_LM_ALIGN);
-        let ring_bytes = context.checked_mul(self.slot_bytes)?;
+        let coded = context.saturating_sub(TQKV_LM_SINKS + TQKV_LM_NEWEST);
+        let ring_bytes = coded.checked_mul(self.slot_bytes)?;
         let heads = after(0, self.handle_bytes)?;
         let work = after(heads, shape.rings().checked_mul(self.head_bytes)?)?;
-        let tokens = after(work, 4 * shape.work_words())?;
+        let exact = after(work, 4 * shape.work_words())?;
+        let tokens = after(exact, shape.rings().checked_mul(self.exact_bytes)?)?;
         let total = after(tokens, shape.rings().checked_mul(ring_bytes)?)?;
         // A slice cannot be larger.
-        isize::try_from(total).ok().map(|_| Plan { heads, work, tokens, ring_bytes, total })
+        isize::try_from(total).ok().map(|_| Plan { heads, work, exact, tokens, ring_bytes, total })
     }
 }
 
@@ -145,12 +161,14 @@ impl<const D: usize, K: Code + 'static, V: Code + 'static> Kind<D, K, V> {
 
     const CACHE: TqkvLmCache = {
         assert!(align_of::<Opened<D, K, V>>() <= TQKV_LM_ALIGN);
-        assert!(align_of::<Head<'static, D, K, V, Fastest>>() <= TQKV_LM_ALIGN);
+        assert!(align_of::<Tiered<D, K, V>>() <= TQKV_LM_ALIGN);
+        assert!(align_of::<Exact<D>>() <= TQKV_LM_ALIGN);
         TqkvLmCache {
             head_dim: D as u16,
             slot_bytes: RingCache::<D, K, V>::SLOT_BYTES,
             handle_bytes: size_of::<Opened<D, K, V>>(),
-            head_bytes: size_of::<Head<'static, D, K, V, Fastest>>(),
+            exact_bytes: size_of::<Exact<D>>(),
+            head_bytes: size_of::<Tiered<D, K, V>>(),
             open: Self::open,
             push: Self::push,
             logits: Self::logits,
@@ -174,11 +192,14 @@ impl<const D: usize, K: Code + 'static, V: Code + 'static> Kind<D, K, V> {
         // it is read.
         let (heads, work) = unsafe {
             memory.write_bytes(0, plan.total);
-            let heads = memory.add(plan.heads).cast::<Head<'static, D, K, V, Fastest>>();
+            let heads = memory.add(plan.heads).cast::<Tiered<D, K, V>>();
+            let exact = memory.add(plan.exact).cast::<Exact<D>>();
             for index in 0..rings {
                 let tokens = memory.add(plan.tokens + index * plan.ring_bytes);
                 let tokens = core::slice::from_raw_parts_mut(tokens, plan.ring_bytes);
-                heads.add(index).write(Head::new(RingCache::new(Self::KEYS, Self::VALUES, tokens, sinks)));
+                exact.add(index).write(Exact::new());
+                let ring = RingCache::new(Self::KEYS, Self::VALUES, tokens, sinks);
+                heads.add(index).write(Head::new(ring.with_exact(&mut *exact.add(index))));
             }
             let work = core::slice::from_raw_parts_mut(memory.add(plan.work).cast::<i32>(), words);
             (core::slice::from_raw_parts_mut(heads, rings), work)
@@ -194,7 +215,7 @@ impl<const D: usize, K: Code + 'static, V: Code + 'static> Kind<D, K, V> {
     ///
     /// # Safety
     /// `lm` is a handle of this kind that no other thread uses.
-    unsafe fn lm(lm: *mut TqkvLm) -> &'static mut Lm<'static, 'static, D, K, V, Fastest> {
+    unsafe fn lm(lm: *mut TqkvLm) -> &'static mut Running<D, K, V> {
         // SAFETY: by the caller's promise. A handle is the first field of the opened struct.
         unsafe { &mut (*lm.cast::<Opened<D, K, V>>()).lm }
     }

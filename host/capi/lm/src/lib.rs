@@ -126,11 +126,12 @@ pub unsafe extern "C" fn tqkv_lm_memory(
 /// Checks a whole model, with about 10 instructions per byte, and makes a handle in `memory`. The old content
 /// of `memory` does not matter.
 ///
-/// `cache` selects the codecs, and `context` is the number of tokens that it keeps. When it is full, it
-/// forgets the oldest token that is not one of the first `sinks`. `memory` is aligned to TQKV_LM_ALIGN and
-/// has at least the bytes that `tqkv_lm_memory` says. The library uses both memories until the last call with
-/// the handle; there is nothing to close. Align the model to 4 bytes, which the DSP loops need. If the call
-/// fails, `lm` is unchanged.
+/// `cache` selects the codecs, and `context` is the number of tokens that it keeps, 20 at least. The first
+/// TQKV_LM_SINKS and the newest TQKV_LM_NEWEST have 8 bits, others are coded. When it is full, it forgets the
+/// oldest token that is not one of the first `sinks` or TQKV_LM_SINKS. `memory` is aligned to TQKV_LM_ALIGN
+/// and has at least the bytes that `tqkv_lm_memory` says. The library uses both memories until the last call
+/// with the handle; there is nothing to close. Align the model to 4 bytes, which the DSP loops need. If the
+/// call fails, `lm` is unchanged.
 ///
 /// # Safety
 /// `cache` is one of the constants TQKV_LM_... `model` points to `length` bytes that do not change while the

@@ -8,7 +8,7 @@ use tqkv_capi_lm::TqkvLmStatus::*;
 use tqkv_capi_lm::*;
 use tqkv_core::Portable;
 use tqkv_core::code::{S3, S4};
-use tqkv_core::fixed::{FixedCodec, RingCache};
+use tqkv_core::fixed::{ExactTokens, FixedCodec, RingCache};
 use tqkv_lm::{Head, LayoutBytes, Lm, Model, Sampler, Shape, WeightBits, checksum};
 
 const SHAPE: Shape = Shape {
@@ -25,8 +25,10 @@ const SHAPE: Shape = Shape {
     epsilon: 11_000_000,
 };
 /// Smaller than the number of tokens that are appended.
-const CONTEXT: u32 = 12;
-const SINKS: u32 = 2;
+const CONTEXT: u32 = 32;
+const SINKS: u32 = 6;
+/// Exact tokens of each ring.
+const EXACT: u32 = (TQKV_LM_SINKS + TQKV_LM_NEWEST) as u32;
 
 /// A whole file with weights that look random.
 fn file() -> Vec<u8> {
@@ -117,11 +119,13 @@ fn its_tokens_and_logits_are_those_of_the_crate() {
     let file = file();
     let (keys, values) = (FixedCodec::<64, S4>::DEFAULT, FixedCodec::<64, S3>::DEFAULT);
     let model = Model::load(&file).unwrap();
-    let room = RingCache::<64, S4, S3>::bytes_for(CONTEXT as usize);
+    let room = RingCache::<64, S4, S3>::bytes_for((CONTEXT - EXACT) as usize);
     let (mut tokens, mut work) = (vec![0; 2 * room], vec![0; model.shape().work_words()]);
-    let mut heads: Vec<_> = tokens
-        .chunks_exact_mut(room)
-        .map(|tokens| Head::new(RingCache::new(&keys, &values, tokens, SINKS as usize)))
+    let mut exact = [const { ExactTokens::<64, i8, TQKV_LM_SINKS, TQKV_LM_NEWEST>::new() }; 2];
+    let rings = tokens.chunks_exact_mut(room).zip(&mut exact);
+    let mut heads: Vec<_> = rings
+        .map(|(tokens, exact)| RingCache::new(&keys, &values, tokens, SINKS as usize).with_exact(exact))
+        .map(Head::new)
         .collect();
     let mut rust = Lm::new(model, &mut heads, &mut work, Portable).unwrap();
     let mut draws = Sampler::new(205, 9);
@@ -139,7 +143,7 @@ fn its_tokens_and_logits_are_those_of_the_crate() {
         rust.push(token).unwrap();
     }
     let mut seen = std::collections::BTreeSet::new();
-    for step in 0..40 {
+    for step in 0..60 {
         let (got, want) = (logits(lm), rust.logits());
         // SAFETY: the pointer has `count` values until the next call.
         let values = unsafe { std::slice::from_raw_parts(got.values, got.count as usize) };
@@ -162,7 +166,7 @@ fn its_tokens_and_logits_are_those_of_the_crate() {
         assert_eq!(unsafe { tqkv_lm_push(lm, token) }, TqkvLmOk);
     }
     // The context is smaller, so it was full. A model that always repeats one token would prove nothing.
-    assert_eq!(position(lm), 43);
+    assert_eq!(position(lm), 63);
     assert!(seen.len() > 5, "{seen:?}");
     // SAFETY: an opened handle.
     assert_eq!(unsafe { tqkv_lm_clear(lm) }, TqkvLmOk);
@@ -224,7 +228,9 @@ fn memory_is_checked() {
     assert_eq!(needed(&file, 0).0, TqkvLmContext);
     // A token takes 34 bytes for its key and 26 for its value in each of two KV heads. On a 64-bit machine
     // all fit.
-    assert_eq!(needed(&file, u32::MAX).1 - needed(&file, 1).1, 120 * (u32::MAX as usize - 1));
+    assert_eq!(needed(&file, u32::MAX).1 - needed(&file, EXACT).1, 120 * (u32::MAX - EXACT) as usize);
+    // Exact tokens have a place of their own, which is the same for any context.
+    assert_eq!(needed(&file, EXACT).1, needed(&file, 1).1);
     let mut lm = null_mut();
     let mut total = 0;
     let (data, length) = (file.as_ptr(), file.len());
@@ -308,12 +314,18 @@ fn tokens_and_handles_are_checked() {
         assert_eq!(tqkv_lm_prefill(lm, tokens.as_ptr(), tokens.len()), TqkvLmToken);
         assert_eq!(position(lm), 0);
         assert_eq!(tqkv_lm_prefill(lm, tokens.as_ptr(), 0), TqkvLmOk);
-        assert_eq!(tqkv_lm_prefill(lm, tokens.as_ptr(), 2), TqkvLmOk);
-        assert_eq!(position(lm), 2);
+        for _ in 0..11 {
+            assert_eq!(tqkv_lm_prefill(lm, tokens.as_ptr(), 2), TqkvLmOk);
+        }
+        assert_eq!(position(lm), 22);
         assert_eq!(tqkv_lm_push(zeros.as_mut_ptr().cast(), 1), TqkvLmNotOpen);
         // Scales that are not finite, as a stray write may leave them.
         let bytes = size_of_val(&*place);
-        place.as_mut_ptr().cast::<u8>().add(bytes - 2 * 60 * CONTEXT as usize).write_bytes(0xff, 720);
+        place
+            .as_mut_ptr()
+            .cast::<u8>()
+            .add(bytes - 2 * 60 * (CONTEXT - EXACT) as usize)
+            .write_bytes(0xff, 720);
         assert_eq!(tqkv_lm_push(lm, 1), TqkvLmDecode);
         assert_eq!(tqkv_lm_clear(lm), TqkvLmOk);
         assert_eq!(tqkv_lm_push(lm, 1), TqkvLmOk);

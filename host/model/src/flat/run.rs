@@ -3,9 +3,9 @@
 use super::refused::refused;
 use crate::ModelError;
 use tqkv_core::code::{Code, I8, S2, S3, S4, T2S8};
-use tqkv_core::fixed::{FixedCodec, RingCache};
+use tqkv_core::fixed::{ExactTokens, FixedCodec, RingCache};
 use tqkv_core::{CodecId, Portable};
-use tqkv_lm::{Head, Lm, Logits, Model};
+use tqkv_lm::{Head, Lm, LmError, Logits, Model};
 
 /// Codecs of keys and values that [`FlatRunner`] knows.
 pub const CACHES: [(CodecId, CodecId); 6] = [
@@ -20,6 +20,10 @@ pub const CACHES: [(CodecId, CodecId); 6] = [
 /// Head dims that [`FlatRunner`] knows.
 pub const HEAD_DIMS: [usize; 2] = [64, 128];
 
+/// First tokens and newest tokens that are exact in 8 bits, as in the firmware.
+const SINKS: usize = 4;
+const NEWEST: usize = 16;
+
 /// A running model: takes tokens and gives logits.
 trait Works {
     fn push(&mut self, token: u32) -> Result<(), ModelError>;
@@ -27,7 +31,7 @@ trait Works {
     fn clear(&mut self);
 }
 
-impl<const D: usize, K: Code, V: Code> Works for Lm<'_, '_, D, K, V, Portable> {
+impl<const D: usize, K: Code, V: Code> Works for Lm<'_, '_, D, K, V, Portable, i8, SINKS, NEWEST> {
     fn push(&mut self, token: u32) -> Result<(), ModelError> {
         Ok(Self::push(self, token)?)
     }
@@ -60,7 +64,7 @@ pub struct FlatFigures {
 
 impl<'a> FlatRunner<'a> {
     /// Checks the file. This machine must have the loops for its head dim and for these codecs. Each ring
-    /// holds `tokens` tokens.
+    /// holds `tokens` tokens, 20 at least: the first 4 and the newest 16 exactly, in 8 bits.
     ///
     /// # Errors
     /// [`ModelError::Export`] names the accepted values.
@@ -150,11 +154,17 @@ impl<'a> FlatRunner<'a> {
     ) -> Result<(), ModelError> {
         let (keys, values) = (FixedCodec::<D, K>::DEFAULT, FixedCodec::<D, V>::DEFAULT);
         let shape = self.model.shape();
-        let room = RingCache::<D, K, V>::bytes_for(self.tokens);
-        let mut memory = vec![0; shape.rings() * room];
-        let rings =
-            memory.chunks_exact_mut(room.max(1)).map(|memory| RingCache::new(&keys, &values, memory, 4));
-        let mut heads: Vec<_> = rings.map(Head::new).collect();
+        if self.tokens == 0 {
+            return Err(LmError::RingSize.into());
+        }
+        let room = RingCache::<D, K, V>::bytes_for(self.tokens.saturating_sub(SINKS + NEWEST));
+        let mut memory = vec![vec![0; room]; shape.rings()];
+        let exact = || ExactTokens::<D, i8, SINKS, NEWEST>::new();
+        let mut exact: Vec<_> = std::iter::repeat_with(exact).take(shape.rings()).collect();
+        let rings = memory.iter_mut().zip(&mut exact).map(|(memory, exact)| {
+            Head::new(RingCache::new(&keys, &values, memory, SINKS).with_exact(exact))
+        });
+        let mut heads: Vec<_> = rings.collect();
         let mut work = vec![0; shape.work_words()];
         run(&mut Lm::new(self.model, &mut heads, &mut work, Portable)?)
     }

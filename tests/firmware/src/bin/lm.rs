@@ -11,10 +11,11 @@ use static_cell::ConstStaticCell;
 use tqkv_core::code::{Code, I8, S2, S4, T2S8};
 use tqkv_lm::Model;
 use workload::FASTEST;
-use workload::lm::{bytes_for, short_tokens, write};
+use workload::lm::{Exacts, Memory, bytes_for, exacts, short_tokens, write};
 
-static MEMORY: ConstStaticCell<[u8; bytes_for::<I8, I8>(short_tokens())]> =
+static CODES: ConstStaticCell<[u8; bytes_for::<I8, I8>(short_tokens())]> =
     ConstStaticCell::new([0; bytes_for::<I8, I8>(short_tokens())]);
+static EXACT: ConstStaticCell<Exacts> = ConstStaticCell::new(exacts());
 static WORK: ConstStaticCell<[i32; WORK_WORDS]> = ConstStaticCell::new([0; WORK_WORDS]);
 
 #[panic_handler]
@@ -23,8 +24,9 @@ fn panic(_: &core::panic::PanicInfo) -> ! {
     firmware::exit(101)
 }
 
-fn run<C: Code>(name: &str, memory: &mut [u8], work: &mut [i32]) {
-    match write::<C, C, _>(FASTEST, FILE, memory, work, short_tokens()) {
+fn run<C: Code>(name: &str, memory: &mut Memory<'_>) {
+    let Memory { codes, exact, work } = memory;
+    match write::<C, C, _>(FASTEST, FILE, Memory { codes, exact, work }, short_tokens()) {
         Ok(written) => {
             defmt::info!("crc_{=str} {=u32:08x}", name, written.crc);
             defmt::info!(
@@ -47,13 +49,13 @@ fn main() -> ! {
         defmt::error!("{}", error);
         firmware::exit(1)
     }
-    let (memory, work) = (MEMORY.take(), WORK.take());
-    run::<I8>("i8", memory, work);
+    let memory = &mut Memory { codes: CODES.take(), exact: EXACT.take(), work: WORK.take() };
+    run::<I8>("i8", memory);
     if cfg!(feature = "four") {
         firmware::exit(0)
     }
-    run::<S4>("s4", memory, work);
-    run::<T2S8>("t2s8", memory, work);
-    run::<S2>("s2", memory, work);
+    run::<S4>("s4", memory);
+    run::<T2S8>("t2s8", memory);
+    run::<S2>("s2", memory);
     firmware::exit(0)
 }

@@ -9,10 +9,11 @@ use firmware::model::{FILE, WORK_WORDS};
 use static_cell::ConstStaticCell;
 use tqkv_core::code::{S3, S4};
 use workload::FASTEST;
-use workload::lm::{LONG_TOKENS, bytes_for, write};
+use workload::lm::{Exacts, LONG_TOKENS, Memory, bytes_for, exacts, write};
 
 const BYTES: usize = bytes_for::<S4, S3>(LONG_TOKENS);
-static MEMORY: ConstStaticCell<[u8; BYTES]> = ConstStaticCell::new([0; BYTES]);
+static CODES: ConstStaticCell<[u8; BYTES]> = ConstStaticCell::new([0; BYTES]);
+static EXACT: ConstStaticCell<Exacts> = ConstStaticCell::new(exacts());
 static WORK: ConstStaticCell<[i32; WORK_WORDS]> = ConstStaticCell::new([0; WORK_WORDS]);
 
 #[panic_handler]
@@ -23,8 +24,8 @@ fn panic(_: &core::panic::PanicInfo) -> ! {
 
 #[firmware::entry]
 fn main() -> ! {
-    let (memory, work) = (MEMORY.take(), WORK.take());
-    match write::<S4, S3, _>(FASTEST, FILE, memory, work, LONG_TOKENS) {
+    let memory = Memory { codes: CODES.take(), exact: EXACT.take(), work: WORK.take() };
+    match write::<S4, S3, _>(FASTEST, FILE, memory, LONG_TOKENS) {
         Ok(written) => defmt::info!("crc_long {=u32:08x}", written.crc),
         Err(error) => {
             defmt::error!("{}", error);

@@ -15,12 +15,13 @@ use static_cell::ConstStaticCell;
 use tqkv_core::code::{Code, I8, S2, S3, S4, T2S8};
 use tqkv_core::fixed::{FixedCodec, Kernels, Products, RingCache};
 use tqkv_lm::{Head, LayoutBytes, Lm, LmError, Model};
-use workload::lm::{DIM, LONG_TOKENS, RINGS, bytes_for};
+use workload::lm::{DIM, Exacts, LONG_TOKENS, Memory, RINGS, SINKS, bytes_for, exacts};
 use workload::{FASTEST, vector};
 
 /// Room for the widest cache of 1,024 tokens that fits; `i8` is only measured at 64 tokens.
 const BYTES: usize = bytes_for::<S4, S3>(LONG_TOKENS);
-static MEMORY: ConstStaticCell<[u8; BYTES]> = ConstStaticCell::new([0; BYTES]);
+static CODES: ConstStaticCell<[u8; BYTES]> = ConstStaticCell::new([0; BYTES]);
+static EXACT: ConstStaticCell<Exacts> = ConstStaticCell::new(exacts());
 static WORK: ConstStaticCell<[i32; WORK_WORDS]> = ConstStaticCell::new([0; WORK_WORDS]);
 
 #[panic_handler]
@@ -33,17 +34,18 @@ fn panic(_: &core::panic::PanicInfo) -> ! {
 fn measure<K: Code, V: Code>(
     counter: &Counter,
     name: &str,
-    memory: &mut [u8],
-    work: &mut [i32],
+    memory: &mut Memory<'_>,
     tokens: usize,
 ) -> Result<(), LmError> {
     let keys = FixedCodec::<DIM, K>::DEFAULT.with_kernels(FASTEST);
     let values = FixedCodec::<DIM, V>::DEFAULT.with_kernels(FASTEST);
-    let memory = memory.get_mut(..bytes_for::<K, V>(tokens)).unwrap_or_default();
-    let room = RingCache::<DIM, K, V>::bytes_for(tokens);
-    let mut parts = memory.chunks_exact_mut(room);
-    let mut rings: [_; RINGS] =
-        core::array::from_fn(|_| RingCache::new(&keys, &values, parts.next().unwrap_or_default(), 4));
+    let Memory { codes, exact, work } = memory;
+    let codes = codes.get_mut(..bytes_for::<K, V>(tokens)).unwrap_or_default();
+    let room = (codes.len() / RINGS).max(1);
+    let mut parts = codes.chunks_exact_mut(room);
+    let mut rings = exact.each_mut().map(|exact| {
+        RingCache::new(&keys, &values, parts.next().unwrap_or_default(), SINKS).with_exact(exact)
+    });
     let (x, mut out) = (vector::<DIM>(3), [0; DIM]);
     let (mut append, mut attend) = (0, 0);
     for ring in &mut rings {
@@ -111,20 +113,20 @@ fn products(counter: &Counter) {
 #[firmware::entry]
 fn main() -> ! {
     let Some(counter) = Counter::new() else { firmware::exit(1) };
-    let (memory, work) = (MEMORY.take(), WORK.take());
+    let memory = &mut Memory { codes: CODES.take(), exact: EXACT.take(), work: WORK.take() };
     products(&counter);
-    let first = measure::<I8, I8>(&counter, "i8", memory, work, 64);
+    let first = measure::<I8, I8>(&counter, "i8", memory, 64);
     if cfg!(feature = "four") {
         firmware::exit(i32::from(first.is_err()))
     }
     let all = [
         first,
-        measure::<S4, S4>(&counter, "s4", memory, work, 64),
-        measure::<T2S8, T2S8>(&counter, "t2s8", memory, work, 64),
-        measure::<S2, S2>(&counter, "s2", memory, work, 64),
-        measure::<S4, S3>(&counter, "s4,s3", memory, work, LONG_TOKENS),
-        measure::<T2S8, T2S8>(&counter, "t2s8", memory, work, LONG_TOKENS),
-        measure::<S2, S2>(&counter, "s2", memory, work, LONG_TOKENS),
+        measure::<S4, S4>(&counter, "s4", memory, 64),
+        measure::<T2S8, T2S8>(&counter, "t2s8", memory, 64),
+        measure::<S2, S2>(&counter, "s2", memory, 64),
+        measure::<S4, S3>(&counter, "s4,s3", memory, LONG_TOKENS),
+        measure::<T2S8, T2S8>(&counter, "t2s8", memory, LONG_TOKENS),
+        measure::<S2, S2>(&counter, "s2", memory, LONG_TOKENS),
     ];
     if all.iter().any(Result::is_err) {
         firmware::exit(1)

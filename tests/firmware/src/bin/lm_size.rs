@@ -14,7 +14,7 @@ fn panic(_: &core::panic::PanicInfo) -> ! {
 
 #[firmware::entry]
 fn main() -> ! {
-    workload::lm::everything::<64, S4, S2, _>(FASTEST);
+    workload::lm::everything::<64, S4, S2, i8, _>(FASTEST);
     loop {
         core::hint::spin_loop();
     }

@@ -21,6 +21,25 @@ fn panic(_: &core::panic::PanicInfo) -> ! {
     firmware::exit(101)
 }
 
+/// Push and attention of a ring of 64 coded tokens.
+#[inline(never)]
+fn ring(counter: &Counter) -> [u32; 2] {
+    let (x, mut out) = (vector(1), [0; 128]);
+    let mut memory = [0; RingCache::<128, T2S8, T2S8>::bytes_for(TOKENS)];
+    let mut ring = RingCache::new(&RINGED, &RINGED, &mut memory, 0);
+    for seed in 1..TOKENS as u32 {
+        ring.push(&vector(seed), EXPONENT, &vector(seed + 100), EXPONENT).ok();
+    }
+    let push = counter.instructions(|| {
+        black_box(ring.push(&x, EXPONENT, &x, EXPONENT)).ok();
+    });
+    let attend = counter.instructions(|| {
+        black_box(ring.attend(&x, EXPONENT, EXPONENT, &mut out)).ok();
+    });
+    black_box((out, ring.len()));
+    [push, attend]
+}
+
 #[firmware::entry]
 fn main() -> ! {
     let Some(counter) = Counter::new() else { firmware::exit(1) };
@@ -66,18 +85,8 @@ fn main() -> ! {
     let trellis_decode_256 = counter.instructions(|| {
         black_box(DECODER.decode(black_box(&small), EXPONENT, &mut back)).ok();
     });
-    let mut memory = [0; RingCache::<128, T2S8, T2S8>::bytes_for(TOKENS)];
-    let mut ring = RingCache::new(&RINGED, &RINGED, &mut memory, 0);
-    for seed in 1..TOKENS as u32 {
-        ring.push(&vector(seed), EXPONENT, &vector(seed + 100), EXPONENT).ok();
-    }
-    let ring_push = counter.instructions(|| {
-        black_box(ring.push(&x, EXPONENT, &x, EXPONENT)).ok();
-    });
-    let ring_attend = counter.instructions(|| {
-        black_box(ring.attend(&x, EXPONENT, EXPONENT, &mut out)).ok();
-    });
-    black_box((out, back, other, ring.len()));
+    let [ring_push, ring_attend] = ring(&counter);
+    black_box((out, back, other));
     defmt::info!("encode {=u32}", encode);
     defmt::info!("encode_from_i8 {=u32}", encode_i8);
     defmt::info!("decode {=u32}", decode);

@@ -11,7 +11,9 @@ use core::hint::black_box;
 #[cfg(target_arch = "arm")]
 use cortex_m as _;
 use tqkv_core::code::{Code, I8, N4, S3, S4, S5, T1, T1H, T2, T2H, T2S8, T3, T4, T4S8};
-use tqkv_core::fixed::{Attention, FixedCodec, FixedTrellis, RingCache, TrellisWorkspace};
+use tqkv_core::fixed::{
+    Attention, ExactTokens, FixedCodec, FixedTrellis, RingCache, Sample, TrellisWorkspace,
+};
 use workload::{EXPONENT, FASTEST, vector};
 
 unsafe extern "C" {
@@ -87,11 +89,12 @@ fn decoder<C: Code, const N: usize>() {
 }
 
 #[inline(never)]
-fn ring() {
+fn ring<X: Sample, const S: usize, const N: usize>() {
     static KEYS: FixedCodec<64, S4> = FixedCodec::DEFAULT;
     static VALUES: FixedCodec<64, S3> = FixedCodec::DEFAULT;
     let mut memory = [0; RingCache::<64, S4, S3>::bytes_for(8)];
-    let mut ring = RingCache::new(&KEYS, &VALUES, &mut memory, 2);
+    let mut exact = ExactTokens::<64, X, S, N>::new();
+    let mut ring = RingCache::new(&KEYS, &VALUES, &mut memory, 2).with_exact(&mut exact);
     let (x, mut out) = (black_box(vector(3)), [0; 64]);
     for _ in 0..black_box(20) {
         black_box(ring.push(&x, black_box(EXPONENT), &x, black_box(EXPONENT))).ok();
@@ -116,9 +119,12 @@ fn main() -> ! {
     decoder::<T2H, 42>();
     decoder::<T3, 50>();
     decoder::<T4, 66>();
-    ring();
-    workload::lm::everything::<128, I8, T2S8, _>(FASTEST);
-    workload::lm::everything::<64, S4, S3, _>(tqkv_core::Portable);
+    ring::<i8, 0, 0>();
+    ring::<i8, 2, 3>();
+    ring::<i16, 1, 0>();
+    ring::<i16, 0, 4>();
+    workload::lm::everything::<128, I8, T2S8, i16, _>(FASTEST);
+    workload::lm::everything::<64, S4, S3, i8, _>(tqkv_core::Portable);
     #[cfg(feature = "control-panic")]
     {
         let table = [1, 2, 3];

@@ -2,10 +2,12 @@
 #![no_std]
 
 pub mod lm;
+pub mod worst;
 
 use tqkv_core::code::{Code, I8, N2, N4, S2, S3, S4, T1, T1H, T2, T2H, T2S8, T3, T3S8, T4, T4S8};
 use tqkv_core::fixed::{
-    Attention, FixedCodec, FixedQuery, FixedTrellis, Kernels, RingCache, TrellisWorkspace,
+    Attention, ExactTokens, FixedCodec, FixedQuery, FixedTrellis, Kernels, RingCache, Sample,
+    TrellisWorkspace,
 };
 
 /// The measured kernels: the fastest of the machine.
@@ -145,6 +147,25 @@ fn ring<K: Code, V: Code>(kernels: impl Kernels, crc: &mut Crc) {
     }
 }
 
+/// Adds the results of a ring with exact tokens that overflows, with attention after every push.
+fn tiers<K: Code, V: Code, X: Sample>(kernels: impl Kernels, crc: &mut Crc) {
+    let keys = FixedCodec::<64, K>::DEFAULT.with_kernels(kernels);
+    let values = FixedCodec::<64, V>::DEFAULT.with_kernels(kernels);
+    let mut memory = [0; RingCache::<64, S4, S3>::bytes_for(5)];
+    let memory = memory.get_mut(..RingCache::<64, K, V>::bytes_for(5)).unwrap_or_default();
+    let mut exact = ExactTokens::<64, X, 2, 3>::new();
+    let mut ring = RingCache::new(&keys, &values, memory, 0).with_exact(&mut exact);
+    for token in 0..24 {
+        let value: [i16; 64] = vector(token + 50);
+        let value = if token % 4 == 1 { value.map(|v| v >> 9) } else { value };
+        let pushed = ring.push(&vector(token), EXPONENT, &value, EXPONENT);
+        let mut out = [0; 64];
+        let attended = ring.attend(&vector(token + 100), -13, EXPONENT, &mut out);
+        crc.bytes(&[pushed.is_ok() as u8, attended.is_ok() as u8, ring.len() as u8]);
+        crc.samples(&out);
+    }
+}
+
 /// Adds blocks of a trellis codec, and their decoded samples.
 fn trellis<const D: usize, C: Code, const N: usize>(kernels: impl Kernels, crc: &mut Crc) {
     let (codec, mut workspace) =
@@ -246,6 +267,8 @@ pub fn crc(kernels: impl Kernels) -> u32 {
     any_body::<128, T4, 66>(&mut crc);
     ring::<S4, S3>(kernels, &mut crc);
     ring::<T2S8, T3S8>(kernels, &mut crc);
+    tiers::<S4, S3, i8>(kernels, &mut crc);
+    tiers::<T2S8, T3S8, i16>(kernels, &mut crc);
     crc.value()
 }
 
@@ -269,8 +292,9 @@ pub fn c_example_crc() -> u32 {
 /// The CRC of the attention results of the example `ring`.
 pub fn ring_example_crc() -> u32 {
     let (keys, values) = (FixedCodec::<64, S4>::DEFAULT, FixedCodec::<64, S3>::DEFAULT);
-    let mut memory = [0; RingCache::<64, S4, S3>::bytes_for(128)];
-    let mut ring = RingCache::new(&keys, &values, &mut memory, 4);
+    let mut memory = [0; RingCache::<64, S4, S3>::bytes_for(108)];
+    let mut exact = ExactTokens::<64, i8, 4, 16>::new();
+    let mut ring = RingCache::new(&keys, &values, &mut memory, 4).with_exact(&mut exact);
     for token in 0..200 {
         let _ = ring.push(&vector(token), -12, &vector(token + 1000), -15);
     }

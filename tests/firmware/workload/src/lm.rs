@@ -5,7 +5,7 @@ use super::Crc;
 use core::hint::black_box;
 use tqkv_core::Portable;
 use tqkv_core::code::{Code, S3, S4};
-use tqkv_core::fixed::{FixedCodec, Kernels, RingCache};
+use tqkv_core::fixed::{ExactTokens, FixedCodec, Kernels, RingCache, Sample};
 use tqkv_lm::{Head, Lm, LmError, Model, Sampler, Shape};
 
 /// The start of the text.
@@ -18,6 +18,23 @@ pub const LONG_TOKENS: usize = 1024;
 pub const RINGS: usize = 4;
 /// Head dim of the shipped model.
 pub const DIM: usize = 128;
+/// First tokens that stay exact.
+pub const SINKS: usize = 4;
+/// Newest tokens that are exact.
+pub const NEWEST: usize = 16;
+/// The exact tokens of a KV head.
+pub type Exact = ExactTokens<DIM, i8, SINKS, NEWEST>;
+/// The exact tokens of all KV heads.
+pub type Exacts = [Exact; RINGS];
+/// A KV head with exact tokens.
+pub type TieredHead<'a, K, V, M> = Head<'a, DIM, K, V, M, i8, SINKS, NEWEST>;
+/// A model over such heads.
+pub type Tiered<'a, 'r, K, V, M> = Lm<'a, 'r, DIM, K, V, M, i8, SINKS, NEWEST>;
+
+/// No exact tokens yet.
+pub const fn exacts() -> Exacts {
+    [const { Exact::new() }; RINGS]
+}
 
 /// The results of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,45 +45,57 @@ pub struct Written {
     pub text: [u8; NEW_TOKENS],
 }
 
-/// Bytes of the rings for `tokens` tokens.
+/// Bytes of the codes for `tokens` tokens, [`Exacts`] among them.
 pub const fn bytes_for<K: Code, V: Code>(tokens: usize) -> usize {
-    RINGS * RingCache::<DIM, K, V>::bytes_for(tokens)
+    RINGS * RingCache::<DIM, K, V>::bytes_for(tokens.saturating_sub(SINKS + NEWEST))
+}
+
+/// Memory that a model borrows.
+pub struct Memory<'a> {
+    /// Tokens.
+    pub codes: &'a mut [u8],
+    /// Tokens.
+    pub exact: &'a mut Exacts,
+    /// The workspace.
+    pub work: &'a mut [i32],
 }
 
 /// Makes a model over rings in `memory` and passes it to `run`.
 pub fn with<K: Code, V: Code, M: Kernels, T>(
     kernels: M,
     file: &[u8],
-    memory: &mut [u8],
-    work: &mut [i32],
-    run: impl FnOnce(&mut Lm<'_, '_, DIM, K, V, M>) -> Result<T, LmError>,
+    memory: Memory<'_>,
+    run: impl FnOnce(&mut Tiered<'_, '_, K, V, M>) -> Result<T, LmError>,
 ) -> Result<T, LmError> {
     let keys = FixedCodec::<DIM, K>::DEFAULT.with_kernels(kernels);
     let values = FixedCodec::<DIM, V>::DEFAULT.with_kernels(kernels);
-    let mut heads = heads(&keys, &values, memory);
-    run(&mut Lm::new(Model::load_unverified(file)?, &mut heads, work, kernels)?)
+    let mut heads = heads(&keys, &values, memory.codes, memory.exact);
+    run(&mut Lm::new(Model::load_unverified(file)?, &mut heads, memory.work, kernels)?)
 }
 
-/// Makes empty rings that share `memory`.
+/// Makes empty rings that share the codes.
 pub fn heads<'a, K: Code, V: Code, M: Kernels>(
     keys: &'a FixedCodec<DIM, K, M>,
     values: &'a FixedCodec<DIM, V, M>,
-    memory: &'a mut [u8],
-) -> [Head<'a, DIM, K, V, M>; RINGS] {
-    let mut parts = memory.chunks_exact_mut((memory.len() / RINGS).max(1));
-    core::array::from_fn(|_| Head::new(RingCache::new(keys, values, parts.next().unwrap_or_default(), 4)))
+    codes: &'a mut [u8],
+    exact: &'a mut Exacts,
+) -> [TieredHead<'a, K, V, M>; RINGS] {
+    let mut parts = codes.chunks_exact_mut((codes.len() / RINGS).max(1));
+    exact.each_mut().map(|exact| {
+        let part = parts.next().unwrap_or_default();
+        Head::new(RingCache::new(keys, values, part, SINKS).with_exact(exact))
+    })
 }
 
 /// Feeds the prompt, then the likeliest tokens, until the model took `tokens` tokens.
 pub fn write<K: Code, V: Code, M: Kernels>(
     kernels: M,
     file: &[u8],
-    memory: &mut [u8],
-    work: &mut [i32],
+    memory: Memory<'_>,
     tokens: usize,
 ) -> Result<Written, LmError> {
-    let memory = memory.get_mut(..bytes_for::<K, V>(tokens)).unwrap_or_default();
-    with::<K, V, M, _>(kernels, file, memory, work, |lm| {
+    let codes = memory.codes.get_mut(..bytes_for::<K, V>(tokens)).unwrap_or_default();
+    with::<K, V, M, _>(kernels, file, Memory { codes, ..memory }, |lm| {
         let (mut crc, mut text) = (Crc::default(), [0; NEW_TOKENS]);
         for &byte in PROMPT {
             lm.push(u32::from(byte))?;
@@ -102,14 +131,16 @@ pub const fn shape(file: &[u8]) -> Shape {
 
 /// Calls all functions of a model. The compiler knows nothing of its file. This is for images that are
 /// inspected and not run.
-pub fn everything<const D: usize, K: Code, V: Code, M: Kernels>(kernels: M) {
+pub fn everything<const D: usize, K: Code, V: Code, X: Sample, M: Kernels>(kernels: M) {
     let Ok(model) = Model::load(black_box(&[])) else { return };
     let keys = FixedCodec::<D, K>::DEFAULT.with_kernels(kernels);
     let values = FixedCodec::<D, V>::DEFAULT.with_kernels(kernels);
     let (mut memory, mut work) = ([0; 2048], [0; 512]);
     let mut parts = memory.chunks_exact_mut(1024);
-    let mut heads: [_; 2] = core::array::from_fn(|_| {
-        Head::new(RingCache::new(&keys, &values, parts.next().unwrap_or_default(), 1))
+    let mut exact = [const { ExactTokens::<D, X, 1, 2>::new() }; 2];
+    let mut heads = exact.each_mut().map(|exact| {
+        let part = parts.next().unwrap_or_default();
+        Head::new(RingCache::new(&keys, &values, part, 1).with_exact(exact))
     });
     let Ok(mut lm) = Lm::new(model, &mut heads, &mut work, kernels) else { return };
     let mut sampler = Sampler::new(black_box(205), black_box(1));
@@ -122,8 +153,8 @@ pub fn everything<const D: usize, K: Code, V: Code, M: Kernels>(kernels: M) {
 }
 
 /// Generates text like the example project: `s4` keys, `s3` values, tokens drawn from a seed.
-pub fn example(file: &[u8], memory: &mut [u8], work: &mut [i32], text: &mut [u8]) -> Result<(), LmError> {
-    with::<S4, S3, _, _>(Portable, file, memory, work, |lm| {
+pub fn example(file: &[u8], memory: Memory<'_>, text: &mut [u8]) -> Result<(), LmError> {
+    with::<S4, S3, _, _>(Portable, file, memory, |lm| {
         let mut sampler = Sampler::new(205, 1);
         for &byte in PROMPT {
             lm.push(u32::from(byte))?;

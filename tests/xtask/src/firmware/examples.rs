@@ -8,7 +8,7 @@ use std::process::Command;
 use tempfile::TempDir;
 use tqkv_core::code::{S3, S4};
 use tqkv_lm::{LmError, Model};
-use workload::lm::{LONG_TOKENS, NEW_TOKENS, PROMPT, bytes_for};
+use workload::lm::{LONG_TOKENS, Memory, NEW_TOKENS, PROMPT, bytes_for, exacts};
 
 /// The root of this repository.
 fn root() -> Result<PathBuf> {
@@ -56,9 +56,9 @@ fn follow(name: &str, model: &[u8], environment: &[(&str, PathBuf)]) -> Result<(
 fn expected(file: &[u8]) -> Result<Vec<u8>> {
     let wrong = |error: LmError| format!("the model on this machine: {error}");
     let mut written = [0; NEW_TOKENS];
-    let mut memory = vec![0; bytes_for::<S4, S3>(LONG_TOKENS)];
-    let mut work = vec![0; Model::load(file).map_err(wrong)?.shape().work_words()];
-    workload::lm::example(file, &mut memory, &mut work, &mut written).map_err(wrong)?;
+    let (codes, exact) = (&mut vec![0; bytes_for::<S4, S3>(LONG_TOKENS)], &mut exacts());
+    let work = &mut vec![0; Model::load(file).map_err(wrong)?.shape().work_words()];
+    workload::lm::example(file, Memory { codes, exact, work }, &mut written).map_err(wrong)?;
     Ok([PROMPT, &written].concat())
 }
 

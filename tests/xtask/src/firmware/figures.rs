@@ -1,7 +1,7 @@
 //! `tests/firmware/FIGURES.md`: the budget as a table for readers.
 
 use super::machine::{MACHINES, folder};
-use super::report::{Report, Reports};
+use super::report::{Report, Reports, Worst};
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -28,29 +28,59 @@ const ROWS: [Row; 13] = [
     ("static RAM, bytes", |r| r.ram_bytes),
 ];
 
+/// A row of the second table.
+type WorstRow = (&'static str, fn(&Worst) -> u64);
+
+const WORST_ROWS: [WorstRow; 8] = [
+    ("append, `s4`, usual", |w| w.s4_tiered_push),
+    ("append, `s4`, worst", |w| w.s4_worst_push),
+    ("attention, `s4`, usual", |w| w.s4_tiered_attend),
+    ("attention, `s4`, worst", |w| w.s4_worst_attend),
+    ("append, `t2s8`, usual", |w| w.t2s8_tiered_push),
+    ("append, `t2s8`, worst", |w| w.t2s8_worst_push),
+    ("attention, `t2s8`, usual", |w| w.t2s8_tiered_attend),
+    ("attention, `t2s8`, worst", |w| w.t2s8_worst_attend),
+];
+
 /// The text of the document.
 pub(super) fn text(reports: &Reports) -> String {
+    let all: Vec<&Report> = reports.targets.iter().collect();
+    let worst: Vec<&Report> = all.iter().copied().filter(|report| report.worst.is_some()).collect();
     let mut out = String::from(
         "# Costs on microcontrollers\n\n\
          Written by `cargo xtask firmware --update-budget`, do not edit. These are the figures of `budget.json`. A run of\n\
          `cargo xtask firmware` fails if a figure is 3 % larger. A test compares this table with `budget.json`.\n\n\
          Head dim 128; `s4` unless another codec is named; `opt-level` 3. Instructions are counted under QEMU; they are not cycles.\n\
-         M4 and M33 run the DSP kernels of `tqkv-simd`.\n\n",
+         M4 and M33 run the DSP kernels of `tqkv-simd`. The costs of the language model are in M39 of [MEASURED.md](../../MEASURED.md).\n\n",
     );
-    let names = reports.targets.iter().map(|report| {
-        MACHINES.iter().find(|machine| machine.target == report.target).map_or("?", |machine| machine.what)
-    });
-    let mut line = |first: &str, cells: &mut dyn Iterator<Item = String>| {
-        let cells: Vec<String> = cells.collect();
-        // Writing to a String cannot fail.
-        let _ = writeln!(out, "| {first} | {} |", cells.join(" | "));
-    };
-    line("", &mut names.map(str::to_owned));
-    line("---", &mut reports.targets.iter().map(|_| "---:".to_owned()));
+    head(&mut out, &all);
     for (what, of) in ROWS {
-        line(what, &mut reports.targets.iter().map(|report| grouped(of(report))));
+        line(&mut out, what, all.iter().map(|report| grouped(of(report))));
+    }
+    out += "\n## Worst costs of a ring\n\n\
+            One append to a full ring, and attention over its 32 tokens: 4 + 8 are exact in `i8`, and 20 are coded. The worst is the\n\
+            largest of nine histories and five queries (`tests/firmware/workload/src/worst.rs`). Among them are scores that rise with\n\
+            every token, vectors of one coordinate after the rotation, and scales at both ends of f16.\n\n";
+    head(&mut out, &worst);
+    for (what, of) in WORST_ROWS {
+        line(&mut out, what, worst.iter().filter_map(|report| report.worst.as_ref()).map(|w| grouped(of(w))));
     }
     out
+}
+
+/// The first two lines of a table: the names of machines.
+fn head(out: &mut String, reports: &[&Report]) {
+    let names = reports.iter().map(|report| {
+        MACHINES.iter().find(|machine| machine.target == report.target).map_or("?", |machine| machine.what)
+    });
+    line(out, "", names.map(str::to_owned));
+    line(out, "---", reports.iter().map(|_| "---:".to_owned()));
+}
+
+fn line(out: &mut String, first: &str, cells: impl Iterator<Item = String>) {
+    let cells: Vec<String> = cells.collect();
+    // Writing to a String cannot fail.
+    let _ = writeln!(out, "| {first} | {} |", cells.join(" | "));
 }
 
 /// Formats 12345 as 12,345.

@@ -9,7 +9,7 @@ use std::process::Command;
 use tqkv_core::Portable;
 use tqkv_core::code::{Code, I8, S2, S3, S4, T2S8};
 use tqkv_lm::{LmError, Model};
-use workload::lm::{LONG_TOKENS, Written, bytes_for, short_tokens, write};
+use workload::lm::{LONG_TOKENS, Memory, Written, bytes_for, exacts, short_tokens, write};
 
 /// RAM of an RP2350; the next constant is the flash of its usual boards.
 const RAM: u64 = 520 * 1024;
@@ -61,9 +61,9 @@ pub(super) fn check() -> Result<()> {
 }
 
 fn write_over<K: Code, V: Code>(file: &[u8], tokens: usize) -> std::result::Result<Written, LmError> {
-    let mut memory = vec![0; bytes_for::<K, V>(tokens)];
-    let mut work = vec![0; Model::load(file)?.shape().work_words()];
-    write::<K, V, _>(Portable, file, &mut memory, &mut work, tokens)
+    let (codes, exact) = (&mut vec![0; bytes_for::<K, V>(tokens)], &mut exacts());
+    let work = &mut vec![0; Model::load(file)?.shape().work_words()];
+    write::<K, V, _>(Portable, file, Memory { codes, exact, work }, tokens)
 }
 
 impl Weights {

@@ -72,6 +72,11 @@ impl Machine {
         self.target_folder().join(self.target).join("release")
     }
 
+    /// Returns true if the worst costs of a ring are counted on it.
+    pub(super) fn measures_worst(&self) -> bool {
+        ["cortex-m0", "cortex-m4"].contains(&self.cpu)
+    }
+
     /// Returns true if its flash and RAM have room for the language model.
     pub(super) fn holds_model(&self) -> bool {
         self.name != "microbit"

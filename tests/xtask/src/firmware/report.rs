@@ -21,6 +21,20 @@ pub(super) struct Instructions {
     pub(super) t2s8_attend_64: u64,
 }
 
+/// Instructions of a ring of 32 tokens, 4 + 8 of them exact, with usual inputs and with the worst that are
+/// known. The fields have the names of the log lines.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Worst {
+    pub(super) s4_tiered_push: u64,
+    pub(super) s4_worst_push: u64,
+    pub(super) s4_tiered_attend: u64,
+    pub(super) s4_worst_attend: u64,
+    pub(super) t2s8_tiered_push: u64,
+    pub(super) t2s8_worst_push: u64,
+    pub(super) t2s8_tiered_attend: u64,
+    pub(super) t2s8_worst_attend: u64,
+}
+
 /// Figures of one target.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Report {
@@ -28,6 +42,9 @@ pub(super) struct Report {
     pub(super) machine: String,
     pub(super) crc: String,
     pub(super) instructions: Instructions,
+    /// The smallest core and one with DSP have it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) worst: Option<Worst>,
     /// Peak of `encode`.
     pub(super) stack_bytes: u64,
     /// Encode, decode and score.
