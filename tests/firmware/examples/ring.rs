@@ -22,7 +22,7 @@ static mut MEMORY: [u8; BYTES] = [START; BYTES];
 
 /// 4 + 16 exact tokens: 2,732 bytes.
 type Exact = ExactTokens<64, i8, 4, 16>;
-static mut EXACT: Exact = Exact::new();
+static mut EXACT: (Exact, u8) = (Exact::new(), START);
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo) -> ! {
@@ -33,7 +33,7 @@ fn panic(_: &core::panic::PanicInfo) -> ! {
 #[firmware::entry]
 fn main() -> ! {
     // SAFETY: `main` runs once and no interrupt uses the memories, so these are the only references.
-    let (memory, exact) = unsafe { (&mut *(&raw mut MEMORY), &mut *(&raw mut EXACT)) };
+    let (memory, exact) = unsafe { (&mut *(&raw mut MEMORY), &mut *(&raw mut EXACT.0)) };
     let mut ring = RingCache::new(&KEYS, &VALUES, memory, 4).with_exact(exact);
     for token in 0..200 {
         // Keys in Q12, values in Q15.

@@ -71,9 +71,36 @@ impl Counter {
         start.wrapping_sub(end) & mask
     }
 
+    /// Starts a timer that interrupts every `instructions` instructions from now on.
+    #[cfg(target_arch = "arm")]
+    pub fn into_timer(mut self, instructions: u32) -> Timer {
+        let period = (u64::from(instructions) * u64::from(self.unit) / u64::from(LOOP)) as u32;
+        self.systick.set_reload(period - 1);
+        self.systick.clear_current();
+        self.systick.enable_interrupt();
+        Timer { period, unit: self.unit }
+    }
+
     /// Instructions of `f`, rounded; they include call and return.
     pub fn instructions(&self, f: impl FnOnce()) -> u32 {
         let ticks = self.ticks(f) - self.empty;
         ((u64::from(ticks) * u64::from(LOOP) + u64::from(self.unit / 2)) / u64::from(self.unit)) as u32
+    }
+}
+
+/// A running timer. Its handler is `SysTick`.
+#[cfg(target_arch = "arm")]
+#[derive(Clone, Copy)]
+pub struct Timer {
+    period: u32,
+    unit: u32,
+}
+
+#[cfg(target_arch = "arm")]
+impl Timer {
+    /// Instructions since the last tick.
+    pub fn late(&self) -> u32 {
+        let ticks = self.period - 1 - cortex_m::peripheral::SYST::get_current();
+        (u64::from(ticks) * u64::from(LOOP) / u64::from(self.unit)) as u32
     }
 }

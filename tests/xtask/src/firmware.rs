@@ -140,6 +140,7 @@ fn one(machine: &Machine, say: &dyn Fn(&str)) -> Result<Report> {
                 })
             })
             .transpose()?,
+        tasks: machine.runs_tasks().then(|| proofs::tasks_share_the_core(machine, say)).transpose()?,
         stack_bytes: number("stack_encode")?,
         flash_bytes: size.flash.saturating_sub(empty.flash),
         ram_bytes: size.ram.saturating_sub(empty.ram),
@@ -208,6 +209,9 @@ fn compare(reports: &Reports) -> Result<()> {
                 ("t2s8_tiered_attend", i.t2s8_tiered_attend, l.t2s8_tiered_attend),
                 ("t2s8_worst_attend", i.t2s8_worst_attend, l.t2s8_worst_attend),
             ]);
+        }
+        if let (Some(i), Some(l)) = (&report.tasks, &limit.tasks) {
+            pairs.extend([("handler", i.handler, l.handler), ("latest", i.latest, l.latest)]);
         }
         for (what, measured, allowed) in pairs {
             if measured > allowed + allowed * 3 / 100 + 8 {

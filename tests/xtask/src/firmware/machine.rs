@@ -77,6 +77,11 @@ impl Machine {
         ["cortex-m0", "cortex-m4"].contains(&self.cpu)
     }
 
+    /// Returns true if the example of tasks runs on it.
+    pub(super) fn runs_tasks(&self) -> bool {
+        self.cpu == "cortex-m4"
+    }
+
     /// Returns true if its flash and RAM have room for the language model.
     pub(super) fn holds_model(&self) -> bool {
         self.name != "microbit"

@@ -3,6 +3,7 @@
 
 use super::image::{Image, Sections};
 use super::machine::{Machine, Result, cargo, folder, output};
+use super::report::Tasks;
 use std::process::Command;
 
 /// Runs the on-target tests.
@@ -123,6 +124,28 @@ pub(super) fn a_ring_takes_no_flash(machine: &Machine, say: &dyn Fn(&str)) -> Re
     }
     say(&format!("{}: a ring of {bytes} bytes takes none of flash (the control does)", machine.what));
     Ok(())
+}
+
+/// Runs the example of two tasks. No tick may be lost, and the handler of the timer must not wait for a
+/// call of the ring.
+pub(super) fn tasks_share_the_core(machine: &Machine, say: &dyn Fn(&str)) -> Result<Tasks> {
+    let log = Image::example(machine, "tasks", "embassy")?.figures(machine, Some(machine.icount))?;
+    let number = |key: &str| {
+        let value = log.get(key).and_then(|value| value.parse::<u64>().ok());
+        value.ok_or_else(|| format!("{}: the tasks did not say {key}", machine.target))
+    };
+    let (ticks, seen) = (number("ticks")?, number("seen")?);
+    let tasks = Tasks { handler: number("handler")?, soonest: number("soonest")?, latest: number("latest")? };
+    // The last tick may come after the last turn of the loop.
+    if ticks < 100 || ticks - seen > 1 || tasks.handler > 100 {
+        return Err(format!("{}: {ticks} ticks, {seen} seen, {tasks:?}", machine.target));
+    }
+    let Tasks { handler, soonest, latest } = tasks;
+    say(&format!(
+        "{}: {ticks} ticks beside a ring: {handler} instructions to the handler, {soonest} to {latest} to a task",
+        machine.what
+    ));
+    Ok(tasks)
 }
 
 /// Builds the C example against the static library and compares its output with the host's.

@@ -35,6 +35,15 @@ pub(super) struct Worst {
     pub(super) t2s8_worst_attend: u64,
 }
 
+/// Instructions from a tick of a timer to its handler and to a task, beside a task that uses a ring. The
+/// fields have the names of the log lines.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Tasks {
+    pub(super) handler: u64,
+    pub(super) soonest: u64,
+    pub(super) latest: u64,
+}
+
 /// Figures of one target.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Report {
@@ -45,6 +54,9 @@ pub(super) struct Report {
     /// The smallest core and one with DSP have it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) worst: Option<Worst>,
+    /// The core of the example of tasks has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tasks: Option<Tasks>,
     /// Peak of `encode`.
     pub(super) stack_bytes: u64,
     /// Encode, decode and score.
