@@ -86,7 +86,7 @@ impl Head {
     pub(super) fn missing_bytes(&self) -> usize {
         let missing =
             |track: &Track| track.ring_bytes().saturating_sub(track.allocated_bytes() - track.shared_bytes());
-        missing(&self.keys) + missing(&self.other)
+        missing(&self.keys).saturating_add(missing(&self.other))
     }
 
     pub(super) fn reset(&mut self) {

@@ -133,7 +133,14 @@ impl KvCache {
     ///
     /// # Errors
     /// The same as [`KvCache::new`].
-    pub fn within(mut spec: CacheSpec, budget: &Budget) -> Result<Self, CacheError> {
+    pub fn within(spec: CacheSpec, budget: &Budget) -> Result<Self, CacheError> {
+        let mut cache = Self::without_memory(spec, budget)?;
+        cache.hold()?;
+        Ok(cache)
+    }
+
+    /// Makes an empty cache. The memory of a ring is still to be taken.
+    fn without_memory(mut spec: CacheSpec, budget: &Budget) -> Result<Self, CacheError> {
         spec.check()?;
         threads::start()?;
         let level = spec.level.map_or_else(Level::detect, Ok).map_err(CacheError::Level)?;
@@ -150,9 +157,12 @@ impl KvCache {
         for layer in 0..spec.shape.num_layers {
             layers.push(Layer::new(&spec, layer, level, file.as_ref(), budget)?);
         }
-        let mut cache = Self { spec, layers, budget: budget.clone(), scratch: ScratchPool::default() };
-        cache.hold()?;
-        Ok(cache)
+        Ok(Self { spec, layers, budget: budget.clone(), scratch: ScratchPool::default() })
+    }
+
+    /// Bytes that a ring has not taken yet. 0 for other caches.
+    fn missing_bytes(&self) -> usize {
+        self.heads().map(Head::missing_bytes).fold(0, usize::saturating_add)
     }
 
     /// Takes all memory of a ring, or what is missing of it. Does nothing for other caches.
@@ -160,10 +170,10 @@ impl KvCache {
         if self.spec.ring.is_none() {
             return Ok(());
         }
-        let missing = self.heads().map(Head::missing_bytes).sum();
+        let missing = self.missing_bytes();
+        memory::check(missing)?;
         let budget = self.budget.clone();
         let _room = budget.reserve(missing)?;
-        memory::check(missing)?;
         self.layers.iter_mut().flat_map(|layer| &mut layer.heads).try_for_each(Head::hold)?;
         let group = self.spec.shape.group();
         let first_heads = || self.layers.iter().filter_map(|layer| layer.heads.first());

@@ -15,7 +15,7 @@ mod state;
 
 use super::chunks::{NO_NUMBER, Parser, put, put_rope, read, read_chunk, refused, write_chunk};
 use super::spec::{Arithmetic, CacheSpec, Centring, Cold, KeyMap};
-use super::{KvCache, Layer, LayerKind};
+use super::{Budget, KvCache, Layer, LayerKind};
 use crate::error::CacheError;
 use crate::file::flush::flush;
 use crate::file::{AtomicFile, Existing};
@@ -34,6 +34,9 @@ pub(super) const VERSION: u32 = 1;
 
 /// Limit on the bytes of a chunk: no KV head is larger.
 const MAX_CHUNK: u64 = 1 << 40;
+
+/// Limit on the memory of a ring that a snapshot alone asks for.
+const MAX_RING: usize = 256 << 20;
 
 impl KvCache {
     /// Writes the whole state: every row, block and mean, and the spec. The instruction set and the spill
@@ -76,9 +79,18 @@ impl KvCache {
     /// which checks it.
     ///
     /// # Errors
-    /// The snapshot has another version, a spec that no cache can have, or is cut short or damaged.
+    /// * The snapshot has another version, a spec that no cache can have, or is cut short or damaged.
+    /// * It is of a ring of more than 256 MiB. Its bytes do not prove that much memory is wanted.
     pub fn from_snapshot(reader: &mut dyn Read) -> Result<Self, CacheError> {
-        let mut cache = Self::new(spec::read(&read_spec(reader)?)?)?;
+        let spec = spec::read(&read_spec(reader)?)?;
+        let mut cache = Self::without_memory(spec, &Budget::unlimited())?;
+        let bytes = cache.missing_bytes();
+        if bytes > MAX_RING {
+            return refused(format!(
+                "of a ring of {bytes} bytes: expected at most {MAX_RING}, or a cache with this spec that restores it"
+            ));
+        }
+        cache.hold()?;
         cache.read_heads(reader)?;
         Ok(cache)
     }

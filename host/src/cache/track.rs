@@ -109,8 +109,8 @@ impl Track {
     pub(super) fn ring_bytes(&self) -> usize {
         let Some(tokens) = self.ring else { return 0 };
         let rows = (self.sink_capacity + self.ring_rows()) * self.recent.row_bytes();
-        rows + self.means.ring_bytes(self.dim)
-            + self.pages.ring_bytes(tokens.saturating_sub(self.hot), self.hot)
+        let pages = self.pages.ring_bytes(tokens.saturating_sub(self.hot), self.hot);
+        pages.saturating_add(rows + self.means.ring_bytes(self.dim))
     }
 
     /// The most recent rows of a ring. Keys wait for their first mean.

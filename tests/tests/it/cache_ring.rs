@@ -153,12 +153,32 @@ fn layers_with_windows_are_rings_of_their_own() {
     }
 }
 
+/// A snapshot cannot ask for memory that its bytes do not justify. A program that wants a large ring
+/// makes it.
+#[test]
+fn a_snapshot_alone_makes_no_vast_ring() {
+    let bytes = |ring| snapshot(&new(base().ring(ring)));
+    let small = bytes(1 << 12);
+    KvCache::from_snapshot(&mut &small[..]).unwrap();
+    let mut large = small;
+    // The ring is the last count of the spec, before its checksum.
+    let end = 20 + u64::from_le_bytes(*large[12..].first_chunk().unwrap()) as usize;
+    for ring in [1_u64 << 24, 1 << 39] {
+        large[end - 8..end].copy_from_slice(&ring.to_le_bytes());
+        let crc = crc32fast::hash(&large[20..end]);
+        large[end..end + 4].copy_from_slice(&crc.to_le_bytes());
+        let error = KvCache::from_snapshot(&mut &large[..]).unwrap_err().to_string();
+        assert!(error.contains("of a ring of"), "{error}");
+    }
+}
+
 #[test]
 fn a_ring_that_cannot_be_is_refused() {
     let refused = |spec: CacheSpec| KvCache::new(spec).unwrap_err().to_string();
     assert!(refused(base().ring(8)).contains("a ring of 8 tokens: expected 16 (the hot window)"));
     assert!(refused(base().hot(0).ring(0)).contains("expected 1"));
     assert!(refused(base().ring(usize::MAX)).contains("a ring of"));
+    assert!(refused(base().ring(1 << 39)).contains("bytes"));
     let maps: tqkv::cache::Policy = "map=pairs".parse().unwrap();
     assert!(refused(maps.apply(base().ring(100))).contains("map=off"));
 }

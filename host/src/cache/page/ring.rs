@@ -24,9 +24,9 @@ impl Pages {
     pub(in crate::cache) fn ring_bytes(&self, tokens: usize, hot: usize) -> usize {
         let of_tier = |tier| {
             let page = self.tier_page_bytes(tier) + 2 * size_of::<Arc<Page>>();
-            self.tiers.ring_pages(tier, tokens, hot) * page
+            self.tiers.ring_pages(tier, tokens, hot).saturating_mul(page)
         };
-        (0..self.tiers.len()).map(of_tier).sum()
+        (0..self.tiers.len()).map(of_tier).fold(0, usize::saturating_add)
     }
 
     /// Fills the shelves of a ring again, for instance in a fork, which shares the pages in use.
