@@ -73,3 +73,24 @@ fn a_ring_allocates_nothing_after_it_is_made() {
         });
     }
 }
+
+/// The same over ten million tokens, with `TQKV_EXHAUSTIVE=1`.
+#[test]
+fn a_ring_allocates_nothing_over_ten_million_tokens() {
+    if std::env::var_os("TQKV_EXHAUSTIVE").is_none() {
+        return;
+    }
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+    pool.install(|| {
+        let mut cache = KvCache::new(CacheSpec::new(1, 1, 1, DIM).ring(8192)).unwrap();
+        let bytes = cache.stats().allocated_bytes;
+        let rows = Gaussian::new(1).vector(4096 * DIM);
+        let taken = measure(|| {
+            for row in rows.chunks_exact(DIM).cycle().take(10_000_000) {
+                cache.append(0, row, row).unwrap();
+            }
+        });
+        assert_eq!((taken.count_total, cache.stats().allocated_bytes), (0, bytes));
+        assert_eq!((cache.len(), cache.stats().tokens), (10_000_000, 10_000_000));
+    });
+}
