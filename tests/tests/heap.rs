@@ -4,7 +4,7 @@
 #![allow(missing_docs, reason = "a test crate")]
 
 use allocation_counter::measure;
-use tqkv::cache::{CacheSpec, Centring, Cold, KvCache, PAGE_TOKENS};
+use tqkv::cache::{Arithmetic, CacheSpec, Centring, Cold, KvCache, PAGE_TOKENS};
 use tqkv_core::{CodecId, Effort, Options};
 use tqkv_tests::inputs::Gaussian;
 
@@ -53,6 +53,7 @@ fn a_ring_allocates_nothing_after_it_is_made() {
         again,
         trellis,
         spec().codecs(CodecId::F16, CodecId::I8),
+        spec().codecs(CodecId::Q8_0, CodecId::Q4_0).arithmetic(Arithmetic::F32).soft_cap(30.0),
     ] {
         pool.install(|| {
             let mut cache = KvCache::new(spec.clone()).unwrap();

@@ -284,10 +284,12 @@ impl CacheSpec {
     /// results have the same bits. Layers whose own window is shorter hold that window. The positions of
     /// rotary embeddings are the caller's: keys come with them.
     ///
-    /// Appends of fewer than 256 tokens allocate nothing, and neither does attention on one thread.
-    /// Longer chunks and [`KvCache::attend_prefill`](super::KvCache::attend_prefill) take memory for the
-    /// duration of the call. Pages in a spill file take memory while they are read. A fork is a ring with
-    /// memory of its own. Maps of keys grow with the text, so a ring has none.
+    /// Appends of fewer than 256 tokens allocate nothing. Attention on one thread allocates nothing
+    /// either, except over latent vectors ([`CacheSpec::mla`]). Scratch memory is lent under a lock that
+    /// is held for a moment. Longer chunks and
+    /// [`KvCache::attend_prefill`](super::KvCache::attend_prefill) take memory for the duration of the
+    /// call. Pages in a spill file take memory while they are read. A fork is a ring with memory of its
+    /// own. Maps of keys grow with the text, so a ring has none.
     #[must_use]
     pub fn ring(mut self, tokens: usize) -> Self {
         self.ring = Some(tokens);

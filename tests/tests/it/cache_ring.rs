@@ -1,7 +1,7 @@
 //! Caches of fixed memory: the bits of a window, the same bytes whatever happens, and what is refused.
 
 use crate::lives::{DIM, HEADS, append, base, snapshot, tokens};
-use tqkv::cache::{Budget, CacheSpec, Centring, Cold, KvCache, LayerKind};
+use tqkv::cache::{Budget, CacheSpec, Centring, Cold, Floats, KvCache, LayerKind};
 use tqkv_core::CodecId;
 use tqkv_tests::inputs::Gaussian;
 
@@ -126,6 +126,25 @@ fn a_needle_is_found_inside_of_the_ring_only() {
             let is_held = (at..at + RING).contains(&i);
             assert!(if is_held { out[0] > 0.9 } else { out[0].abs() < 1e-6 }, "{} after token {i}", out[0]);
         }
+    }
+}
+
+#[test]
+fn latent_vectors_have_a_ring_too() {
+    let spec = CacheSpec::mla(1, 4, DIM, 16).codecs(CodecId::S4, CodecId::S4).hot(16).scale(0.1);
+    let (mut window, mut ring) = (new(spec.clone().sliding_window(RING)), new(spec.ring(RING)));
+    let made = bytes(&ring);
+    let mut gaussian = Gaussian::new(5);
+    for i in 0..1500 {
+        let (k, q) = (gaussian.vector(DIM + 16), gaussian.vector(4 * (DIM + 16)));
+        let answers = [&mut window, &mut ring].map(|cache| {
+            cache.append(0, &k, Floats::NONE).unwrap();
+            let mut out = vec![0.0; 4 * DIM];
+            cache.attend(0, &q, &mut out).unwrap();
+            out
+        });
+        assert_eq!(answers[0], answers[1], "after token {i}");
+        assert_eq!(bytes(&ring), made);
     }
 }
 

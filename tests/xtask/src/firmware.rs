@@ -16,7 +16,7 @@ mod report;
 
 use image::Image;
 use machine::{MACHINES, Machine, Result};
-use report::{Instructions, Report, Reports, Worst, budget, budget_path};
+use report::{Report, Reports, budget, budget_path, numbers, of_log};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -113,33 +113,8 @@ fn one(machine: &Machine, say: &dyn Fn(&str)) -> Result<Report> {
         target: machine.target.to_owned(),
         machine: machine.name.to_owned(),
         crc: log.get("crc").cloned().unwrap_or_default(),
-        instructions: Instructions {
-            encode: number("encode")?,
-            encode_from_i8: number("encode_from_i8")?,
-            decode: number("decode")?,
-            score: number("score")?,
-            attend_64: number("attend_64")?,
-            t2s8_encode: number("t2s8_encode")?,
-            t2s8_decode: number("t2s8_decode")?,
-            t2_decode: number("t2_decode")?,
-            t2s8_push: number("t2s8_push")?,
-            t2s8_attend_64: number("t2s8_attend_64")?,
-        },
-        worst: machine
-            .measures_worst()
-            .then(|| {
-                Ok::<_, String>(Worst {
-                    s4_tiered_push: number("s4_tiered_push")?,
-                    s4_worst_push: number("s4_worst_push")?,
-                    s4_tiered_attend: number("s4_tiered_attend")?,
-                    s4_worst_attend: number("s4_worst_attend")?,
-                    t2s8_tiered_push: number("t2s8_tiered_push")?,
-                    t2s8_worst_push: number("t2s8_worst_push")?,
-                    t2s8_tiered_attend: number("t2s8_tiered_attend")?,
-                    t2s8_worst_attend: number("t2s8_worst_attend")?,
-                })
-            })
-            .transpose()?,
+        instructions: of_log(&log, machine)?,
+        worst: machine.measures_worst().then(|| of_log(&log, machine)).transpose()?,
         tasks: machine.runs_tasks().then(|| proofs::tasks_share_the_core(machine, say)).transpose()?,
         stack_bytes: number("stack_encode")?,
         flash_bytes: size.flash.saturating_sub(empty.flash),
@@ -182,38 +157,9 @@ fn compare(reports: &Reports) -> Result<()> {
         let Some(limit) = budget.targets.iter().find(|b| b.target == report.target) else {
             return Err(format!("{}: no budget for {}", budget_path().display(), report.target));
         };
-        let (i, l) = (&report.instructions, &limit.instructions);
-        let mut pairs = vec![
-            ("encode", i.encode, l.encode),
-            ("encode_from_i8", i.encode_from_i8, l.encode_from_i8),
-            ("decode", i.decode, l.decode),
-            ("score", i.score, l.score),
-            ("attend_64", i.attend_64, l.attend_64),
-            ("t2s8_encode", i.t2s8_encode, l.t2s8_encode),
-            ("t2s8_decode", i.t2s8_decode, l.t2s8_decode),
-            ("t2_decode", i.t2_decode, l.t2_decode),
-            ("t2s8_push", i.t2s8_push, l.t2s8_push),
-            ("t2s8_attend_64", i.t2s8_attend_64, l.t2s8_attend_64),
-            ("stack_bytes", report.stack_bytes, limit.stack_bytes),
-            ("flash_bytes", report.flash_bytes, limit.flash_bytes),
-            ("ram_bytes", report.ram_bytes, limit.ram_bytes),
-        ];
-        if let (Some(i), Some(l)) = (&report.worst, &limit.worst) {
-            pairs.extend([
-                ("s4_tiered_push", i.s4_tiered_push, l.s4_tiered_push),
-                ("s4_worst_push", i.s4_worst_push, l.s4_worst_push),
-                ("s4_tiered_attend", i.s4_tiered_attend, l.s4_tiered_attend),
-                ("s4_worst_attend", i.s4_worst_attend, l.s4_worst_attend),
-                ("t2s8_tiered_push", i.t2s8_tiered_push, l.t2s8_tiered_push),
-                ("t2s8_worst_push", i.t2s8_worst_push, l.t2s8_worst_push),
-                ("t2s8_tiered_attend", i.t2s8_tiered_attend, l.t2s8_tiered_attend),
-                ("t2s8_worst_attend", i.t2s8_worst_attend, l.t2s8_worst_attend),
-            ]);
-        }
-        if let (Some(i), Some(l)) = (&report.tasks, &limit.tasks) {
-            pairs.extend([("handler", i.handler, l.handler), ("latest", i.latest, l.latest)]);
-        }
-        for (what, measured, allowed) in pairs {
+        let measured = numbers(report)?;
+        for (what, allowed) in numbers(limit)? {
+            let measured = *measured.get(&what).ok_or(format!("{}: {what} is missing", report.target))?;
             if measured > allowed + allowed * 3 / 100 + 8 {
                 return Err(format!("{}: {what} is {measured}, budget {allowed}", report.target));
             }

@@ -95,14 +95,21 @@ fn human(report: &RamReport) -> String {
         _ => String::new(),
     };
     format!(
-        "{model}{} layers, {} KV heads, head dim {}, {} for slots; {} bytes more a ring for signs and indices\n{}",
+        "{model}{} layers, {} KV heads, head dim {}, {} for slots; {} bytes more a ring for signs and indices, and {} more with 4 + 16 exact tokens\n{}",
         report.layers,
         report.kv_heads,
         report.head_dim,
         bytes(report.ram.saturating_sub(report.work_bytes.unwrap_or(0))),
         grouped(ring_overhead(report.head_dim)),
+        grouped(exact_bytes(report.head_dim)),
         table(&["K,V", "bytes/token", "tokens/KiB", "tokens"], rows)
     )
+}
+
+/// `ExactTokens` of the language model and its C library: 4 + 16 tokens of two `i8` rows, and three
+/// words, on a 32-bit processor.
+fn exact_bytes(head_dim: usize) -> u64 {
+    20 * 2 * (head_dim as u64 + 4) + 3 * 4
 }
 
 /// Signs and scale mode of two codecs and three words, on a 32-bit processor.

@@ -179,7 +179,11 @@ impl Value for KvPair {
                 Some(preset) => Ok(preset.codecs),
                 None => one.parse().map(|codec| (codec, codec)).map_err(|_| {
                     let names: Vec<_> = PRESETS.iter().map(|preset| preset.name).collect();
-                    format!("'{one}' is neither a preset ({}) nor {}", names.join(", "), a_codec())
+                    format!(
+                        "'{one}' is neither a preset ({}; in a policy tiered) nor {}",
+                        names.join(", "),
+                        a_codec()
+                    )
                 }),
             },
             [key, value] => {

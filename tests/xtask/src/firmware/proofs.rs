@@ -3,7 +3,7 @@
 
 use super::image::{Image, Sections};
 use super::machine::{Machine, Result, cargo, folder, output};
-use super::report::Tasks;
+use super::report::{Tasks, of_log};
 use std::process::Command;
 
 /// Runs the on-target tests.
@@ -135,7 +135,7 @@ pub(super) fn tasks_share_the_core(machine: &Machine, say: &dyn Fn(&str)) -> Res
         value.ok_or_else(|| format!("{}: the tasks did not say {key}", machine.target))
     };
     let (ticks, seen) = (number("ticks")?, number("seen")?);
-    let tasks = Tasks { handler: number("handler")?, soonest: number("soonest")?, latest: number("latest")? };
+    let tasks: Tasks = of_log(&log, machine)?;
     // The last tick may come after the last turn of the loop.
     if ticks < 100 || ticks - seen > 1 || tasks.handler > 100 {
         return Err(format!("{}: {ticks} ticks, {seen} seen, {tasks:?}", machine.target));

@@ -1,7 +1,10 @@
 //! The figures of an image, and the budget that it must keep.
 
-use super::machine::{Result, folder};
+use super::machine::{Machine, Result, folder};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Instruction counts, under the names of the images' log lines.
@@ -79,4 +82,25 @@ pub(super) fn budget() -> Result<Reports> {
 
 pub(super) fn budget_path() -> PathBuf {
     folder().join("budget.json")
+}
+
+/// The numbers of a log under the names of `T`'s fields.
+pub(super) fn of_log<T: DeserializeOwned>(log: &BTreeMap<String, String>, machine: &Machine) -> Result<T> {
+    let numbers =
+        log.iter().filter_map(|(key, value)| Some((key.clone(), value.parse::<u64>().ok()?.into())));
+    let failed = |error| format!("{}: the log of the image: {error}", machine.target);
+    serde_json::from_value(Value::Object(numbers.collect())).map_err(failed)
+}
+
+/// All numbers of a report, by the names of their fields.
+pub(super) fn numbers(report: &Report) -> Result<BTreeMap<String, u64>> {
+    let mut numbers = BTreeMap::new();
+    let mut left = vec![(String::new(), serde_json::to_value(report).map_err(|error| error.to_string())?)];
+    while let Some((name, value)) = left.pop() {
+        match value {
+            Value::Object(fields) => left.extend(fields),
+            value => numbers.extend(value.as_u64().map(|number| (name, number))),
+        }
+    }
+    Ok(numbers)
 }
