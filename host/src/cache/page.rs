@@ -361,7 +361,9 @@ impl Pages {
         let pages = (self.len % PAGE_TOKENS + tokens).div_ceil(PAGE_TOKENS) + 1;
         let opened = (self.len + tokens).div_ceil(PAGE_TOKENS) - self.len.div_ceil(PAGE_TOKENS);
         if self.is_ring() && self.shelves.iter().all(|shelf| shelf.has(opened)) {
-            return 0;
+            // Only a last page that a fork shares is copied.
+            let shared = self.pages.back().filter(|page| Arc::strong_count(page) > 1);
+            return shared.map_or(0, |page| page.allocated_bytes());
         }
         let page = self.page_bytes();
         let lists = 2 * (self.pages.len() + pages) * size_of::<Arc<Page>>();

@@ -109,6 +109,27 @@ fn a_ring_fits_its_budget_or_is_not_made() {
     }
 }
 
+/// A fork shares the last page, which the next append copies. That page counts before it is made.
+#[test]
+fn the_copy_of_a_shared_page_is_reserved() {
+    let spec = base().hot(0).ring(100);
+    let made = bytes(&new(spec.clone()));
+    for limit in (made..3 * made).step_by(64) {
+        let budget = Budget::new(limit);
+        let mut cache = KvCache::within(spec.clone(), &budget).unwrap();
+        append(&mut cache, 1, 80);
+        let Ok(mut fork) = cache.fork() else { continue };
+        for cache in [&mut cache, &mut fork] {
+            let (k, v) = tokens(1, 80, 81);
+            let before = answer(cache);
+            if cache.append(0, &k, &v).is_err() {
+                assert_eq!(answer(cache), before);
+            }
+            assert!(budget.used() <= limit, "{} of {limit} bytes", budget.used());
+        }
+    }
+}
+
 /// A query finds the value of its key while the ring holds it.
 #[test]
 fn a_needle_is_found_inside_of_the_ring_only() {
