@@ -335,7 +335,7 @@ impl KvCache {
         } else {
             0
         };
-        let _room = self.budget.reserve(growth)?;
+        let room = self.budget.reserve(growth)?;
         if n >= BULK {
             memory::check(growth)?;
         }
@@ -362,7 +362,8 @@ impl KvCache {
             match kept {
                 Some(kept) => {
                     *heads = kept;
-                    refill(heads);
+                    drop(room);
+                    refill(heads, &self.budget);
                 }
                 // The newest tokens are rows, or lie at the end of pages in memory, so this cut can read
                 // them.
@@ -372,7 +373,8 @@ impl KvCache {
         }
         drop(kept);
         if keeps {
-            refill(heads);
+            drop(room);
+            refill(heads, &self.budget);
         }
         count(Event::Tokens, n);
         for head in heads {
@@ -496,9 +498,14 @@ impl KvCache {
     }
 }
 
-/// Takes the memory of a ring that copies of its heads have kept. Without it, a ring allocates later.
-fn refill(heads: &mut [Head]) {
-    let _ = heads.iter_mut().try_for_each(Head::hold);
+/// Takes the memory of a ring that copies of its heads have kept. Without room for it, the ring allocates
+/// later.
+fn refill(heads: &mut [Head], budget: &Budget) {
+    for head in heads {
+        if let Ok(_room) = budget.reserve(head.missing_bytes()) {
+            let _ = head.hold();
+        }
+    }
 }
 
 /// Drops the tokens from position `len` on in all heads. If a page cannot be read, no head changes.

@@ -46,9 +46,14 @@ impl<T> Shelf<T> {
         self.most == 0 || self.pages.len() >= pages
     }
 
+    /// Number of pages that a tier lacks, which uses `used` pages of its own.
+    pub(super) fn missing(&self, used: usize) -> usize {
+        self.most.saturating_sub(used + self.pages.len())
+    }
+
     /// Fills the shelf with what `make` makes, for a tier that uses `used` pages of its own.
     pub(super) fn fill(&mut self, used: usize, make: impl FnMut() -> T) {
-        let more = self.most.saturating_sub(used + self.pages.len());
+        let more = self.missing(used);
         self.pages.reserve_exact(self.most.saturating_sub(self.pages.len()));
         self.pages.extend(std::iter::repeat_with(make).take(more).map(Arc::new));
     }

@@ -109,25 +109,33 @@ fn a_ring_fits_its_budget_or_is_not_made() {
     }
 }
 
-/// A fork shares the last page, which the next append copies. That page counts before it is made.
+/// A fork shares pages. The next append copies the last one, and a rollback leaves them to the other
+/// cache. The budget holds all the same.
 #[test]
-fn the_copy_of_a_shared_page_is_reserved() {
-    let spec = base().hot(0).ring(100);
+fn a_fork_and_its_ring_keep_to_their_budget() {
+    let spec = base().hot(0).sinks(0).centring(Centring::Off).ring(100);
     let made = bytes(&new(spec.clone()));
+    let mut made_forks = 0;
     for limit in (made..3 * made).step_by(64) {
         let budget = Budget::new(limit);
         let mut cache = KvCache::within(spec.clone(), &budget).unwrap();
         append(&mut cache, 1, 80);
         let Ok(mut fork) = cache.fork() else { continue };
+        made_forks += 1;
+        let (k, v) = tokens(1, 80, 81);
         for cache in [&mut cache, &mut fork] {
-            let (k, v) = tokens(1, 80, 81);
             let before = answer(cache);
             if cache.append(0, &k, &v).is_err() {
                 assert_eq!(answer(cache), before);
             }
             assert!(budget.used() <= limit, "{} of {limit} bytes", budget.used());
         }
+        for len in [40, 0] {
+            let _ = cache.truncate(len);
+            assert!(budget.used() <= limit, "{} of {limit} bytes", budget.used());
+        }
     }
+    assert!(made_forks > 100, "{made_forks} limits have room for a fork");
 }
 
 /// A query finds the value of its key while the ring holds it.

@@ -17,7 +17,7 @@ impl Pages {
         for (tier, shelf) in self.shelves.iter_mut().enumerate() {
             shelf.set_most(self.tiers.ring_pages(tier, tokens, hot));
         }
-        self.refill();
+        self.fill();
     }
 
     /// Bytes that [`Pages::hold`] takes for an empty ring.
@@ -29,22 +29,38 @@ impl Pages {
         (0..self.tiers.len()).map(of_tier).fold(0, usize::saturating_add)
     }
 
-    /// Fills the shelves of a ring again, for instance in a fork, which shares the pages in use.
+    /// Fills the shelves of a ring again after pages left that a fork shares. Without room in the budget, the
+    /// next pages ask for it when they are needed.
     pub(super) fn refill(&mut self) {
         if !self.is_ring() {
             return;
         }
+        let missing = |(tier, shelf): (usize, &Shelf<Page>)| {
+            shelf.missing(self.own_pages(tier)) * self.tier_page_bytes(tier)
+        };
+        let bytes = self.shelves.iter().enumerate().map(missing).sum();
+        let budget = self.list.budget().clone();
+        if let Ok(_room) = budget.reserve(bytes) {
+            self.fill();
+        }
+    }
+
+    /// Fills the shelves with pages whose bytes are reserved, and makes room in the list.
+    fn fill(&mut self) {
         for tier in 0..self.tiers.len() {
-            let own = |index: &usize| {
-                self.tier(self.evicted + index) == tier && Arc::strong_count(&self.pages[*index]) == 1
-            };
-            let used = (0..self.pages.len()).filter(own).count();
-            let (lines, budget) = (self.tiers.format(tier).lines(), self.list.budget().clone());
-            self.shelves[tier]
-                .fill(used, || Page::new(Memory::Held(vec![Line::ZERO; lines].into()), &budget));
+            let (own, lines) = (self.own_pages(tier), self.tiers.format(tier).lines());
+            let budget = self.list.budget().clone();
+            self.shelves[tier].fill(own, || Page::new(Memory::Held(vec![Line::ZERO; lines].into()), &budget));
         }
         self.pages.reserve_exact(self.most().saturating_sub(self.pages.len()));
         self.list.set(self.list_bytes());
+    }
+
+    /// Number of pages of a tier that no fork shares.
+    fn own_pages(&self, tier: usize) -> usize {
+        let pages = self.pages.iter().enumerate();
+        let own = pages.filter(|(_, page)| Arc::strong_count(page) == 1);
+        own.filter(|(index, _)| self.tier(self.evicted + index) == tier).count()
     }
 
     /// An empty page from the shelf of a tier. `None` if there is none, as without a ring.
