@@ -10,13 +10,13 @@ use tqkv_cli::output::Output;
 use tqkv_cli::program::Program;
 use tqkv_cli::target::{TargetArgs, yield_stdout};
 
-use crate::report::{Page, SECTIONS, Source, Wanted, render};
+use crate::report::{Page, SECTIONS, Source, Wanted, render, write_cells};
 
 /// Measure this machine, and write one HTML page on what a compressed cache saves and costs.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: the shipped model, then another model
   tqkv-lab report report.html
-  tqkv-lab report --model DIR report.html
+  tqkv-lab report --model DIR --csv report.csv report.html
 
 The page is one file without scripts, and it loads no other file. It can be mailed, printed and read on a phone. The report takes \
 about a minute for the shipped model. Below every plot is the command that prints its data.")]
@@ -27,6 +27,9 @@ pub(crate) struct Args {
     /// Measure less, in a tenth of the time; the figures are rough.
     #[arg(long)]
     quick: bool,
+    /// Write the cells of all tables to this file too: section, table, line, column, value.
+    #[arg(long, value_name = "OUT.csv")]
+    csv: Option<PathBuf>,
     #[command(flatten)]
     target: TargetArgs,
     /// Page to write.
@@ -44,8 +47,9 @@ struct Report {
 
 pub(crate) fn run<P: Program>(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let clock = Instant::now();
-    // The output is checked before the measurement.
+    // The outputs are checked before the measurement.
     let mut file = args.target.create_new(&args.output)?;
+    let cells = args.csv.as_ref().map(|path| args.target.create_new(path)).transpose()?;
     let model = args.model.as_deref().map(text).transpose()?;
     let source = Source::new::<P>(model, args.quick);
     tell(0, "presets and every codec");
@@ -64,7 +68,13 @@ pub(crate) fn run<P: Program>(args: &Args, out: &mut Output) -> Result<(), CliEr
     file.write_all(html.as_bytes())
         .and_then(|()| file.commit())
         .map_err(|error| CliError::io(&args.output, &error))?;
-    yield_stdout(&[&args.output], out);
+    if let (Some(path), Some(mut file)) = (&args.csv, cells) {
+        file.write_all(&write_cells(&sections)?)
+            .and_then(|()| file.commit())
+            .map_err(|error| CliError::io(path, &error))?;
+    }
+    let csv = args.csv.iter().map(PathBuf::as_path);
+    yield_stdout(&csv.chain([&*args.output]).collect::<Vec<_>>(), out);
     let report = Report {
         output: args.output.display().to_string(),
         bytes: html.len(),

@@ -12,16 +12,16 @@ use super::{Figure, Key};
 
 /// The scale of an axis, and the format of its numbers.
 #[derive(Clone, Copy)]
-pub(super) struct Axis {
-    pub(super) name: &'static str,
+pub(crate) struct Axis {
+    pub(crate) name: &'static str,
     /// True if the scale is logarithmic.
-    pub(super) log: bool,
-    pub(super) label: fn(&f64) -> String,
+    pub(crate) log: bool,
+    pub(crate) label: fn(&f64) -> String,
 }
 
 /// The look of a series.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Look {
+pub(crate) enum Look {
     Line,
     Dashed,
     Points,
@@ -30,28 +30,28 @@ pub(super) enum Look {
 }
 
 /// Points of one colour.
-pub(super) struct Series {
-    pub(super) name: String,
-    pub(super) look: Look,
-    pub(super) points: Vec<(f64, f64)>,
+pub(crate) struct Series {
+    pub(crate) name: String,
+    pub(crate) look: Look,
+    pub(crate) points: Vec<(f64, f64)>,
     /// Names of points, drawn if there is room.
-    pub(super) labels: Vec<String>,
+    pub(crate) labels: Vec<String>,
     /// Number of the colour.
-    pub(super) colour: usize,
+    pub(crate) colour: usize,
 }
 
 /// A plot.
-pub(super) struct Chart<'a> {
+pub(crate) struct Chart<'a> {
     /// Description of the plot.
-    pub(super) label: String,
-    pub(super) x: Axis,
-    pub(super) y: Axis,
-    pub(super) series: &'a [Series],
+    pub(crate) label: String,
+    pub(crate) x: Axis,
+    pub(crate) y: Axis,
+    pub(crate) series: &'a [Series],
 }
 
 impl Chart<'_> {
     /// Draws the plot in both widths.
-    pub(super) fn figure(&self) -> Result<Figure, CliError> {
+    pub(crate) fn figure(&self) -> Result<Figure, CliError> {
         let key = |series: &Series| Key {
             colour: series.colour,
             dashed: series.look == Look::Dashed,

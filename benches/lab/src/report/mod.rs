@@ -4,19 +4,24 @@
 //! | --- | --- |
 //! | [`source`] | runs commands of this program and reads their JSON |
 //! | `chart.rs`, `heat.rs`, `svg.rs` | drawings, made with `plotters`, in the colours of the page |
+//! | `alone.rs` | a drawing as a file of its own |
+//! | `cells.rs` | the cells of all tables as one CSV file |
 //! | `page.rs`, `style.css` | the page: no script, nothing from elsewhere |
 //! | `sections` | one file per section |
 //!
 //! Codecs, presets and layers are those that the commands list. For an exact figure, do not use the page: run
 //! the command below the plot with more windows.
 
-mod chart;
+mod alone;
+mod cells;
+pub(crate) mod chart;
 mod heat;
 mod page;
 mod sections;
 mod source;
 mod svg;
 
+pub(crate) use cells::write_cells;
 pub(crate) use page::{Page, render};
 pub(crate) use sections::{SECTIONS, Wanted};
 pub(crate) use source::{Row, Source};
@@ -37,7 +42,7 @@ pub(crate) struct Section {
 
 /// A drawing in two widths, with the legend of its colours.
 #[derive(Debug)]
-struct Figure {
+pub(crate) struct Figure {
     /// Description of the drawing for readers who cannot see it.
     label: String,
     wide: String,

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::svg::STYLE;
 use super::{Figure, Key, Section, Table};
 
 /// The content above and below the sections.
@@ -17,14 +18,13 @@ pub(crate) struct Page {
 /// Renders the page as HTML.
 pub(crate) fn render(page: &Page, sections: &[Section]) -> String {
     let mut html = String::with_capacity(1 << 20);
-    let style = include_str!("style.css");
     // Writing to a string does not fail.
     let _ = write!(
         html,
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"generator\" content=\"tqkv {version}\">\n<link rel=\"icon\" href=\"data:,\">\n\
-         <title>A compressed KV cache, measured</title>\n<style>\n{style}</style>\n</head>\n<body>\n\
+         <title>A compressed KV cache, measured</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
          <header>\n<h1>What a compressed KV cache does</h1>\n\
          <p>When a transformer generates text, its key/value cache grows with every token and is read whole for every new one. \
          tqkv keeps it in 1 to 8 bits a value. This page was measured on one machine in {seconds:.0} seconds; under every plot \

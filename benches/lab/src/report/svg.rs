@@ -8,6 +8,8 @@ use tqkv_cli::error::CliError;
 pub(super) const INK: RGBColor = RGBColor(1, 1, 1);
 /// Colour of grid lines.
 pub(super) const GRID: RGBColor = RGBColor(2, 2, 2);
+/// The style sheet of the page, which has a variable per colour.
+pub(super) const STYLE: &str = include_str!("style.css");
 /// Number of colours for series; more series repeat them.
 const COLOURS: usize = 8;
 
@@ -51,15 +53,26 @@ pub(super) fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
+/// The colours of a drawing, and their names in the style sheet.
+fn roles() -> impl Iterator<Item = (RGBColor, String)> {
+    let series = (0..COLOURS).map(|i| (colour(i), format!("c{i}")));
+    [(INK, "ink".to_owned()), (GRID, "grid".to_owned())].into_iter().chain(series)
+}
+
+/// Puts the colours of the style sheet for light paper in place of its variables.
+pub(super) fn with_colours(svg: &str) -> String {
+    let names = roles().map(|(_, name)| name).chain(["card".to_owned()]);
+    names.fold(svg.to_owned(), |svg, name| {
+        let value = STYLE.split_once(&format!("--{name}: ")).and_then(|(_, rest)| rest.split(';').next());
+        svg.replace(&format!("var(--{name})"), value.unwrap_or("black"))
+    })
+}
+
 fn themed(svg: &str) -> String {
     // The page's column sets the size.
     let start = svg.find("viewBox").unwrap_or(0);
     let mut svg = format!("<svg aria-hidden=\"true\" {}", &svg[start..]);
-    for (colour, role) in [(INK, "ink".to_owned()), (GRID, "grid".to_owned())]
-        .into_iter()
-        .chain((0..COLOURS).map(|i| (colour(i), format!("c{i}"))))
-    {
-        let RGBColor(r, g, b) = colour;
+    for (RGBColor(r, g, b), role) in roles() {
         svg = svg.replace(&format!("\"#{r:02X}{g:02X}{b:02X}\""), &format!("\"var(--{role})\""));
     }
     svg

@@ -87,7 +87,7 @@ fn layers_of_the_shipped_model_say_little_of_each_other() {
 fn a_report_is_one_page_that_stands_alone() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
-    let output = lab(at, &["report", "--quick", "page.html", "--json"]);
+    let output = lab(at, &["report", "--quick", "--csv", "cells.csv", "page.html", "--json"]);
     let stderr = String::from_utf8(output.stderr).unwrap();
     // A machine that runs another program meanwhile measures unreliable times, and the report has a note.
     assert!(
@@ -139,6 +139,10 @@ fn a_report_is_one_page_that_stands_alone() {
     {
         assert!(page.contains(contexts) && page.contains(bytes), "{contexts}");
     }
+    // Each cell of each table is a line of the other file.
+    let cells = fs::read_to_string(at.join("cells.csv")).unwrap();
+    assert!(cells.starts_with("section,table,line,column,value\n") && !cells.contains("NaN"), "{cells}");
+    assert_eq!(cells.lines().count() - 1, page.matches("<td").count());
     let again = lab(at, &["report", "--quick", "page.html"]);
     assert_eq!(again.status.code(), Some(2), "a page that is there stays");
     assert!(String::from_utf8_lossy(&again.stderr).contains("--force"));
