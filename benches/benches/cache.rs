@@ -63,11 +63,10 @@ fn append(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Attends with the queries of one token. `spread` scales the logits, because attention of real models is
-/// peaked.
-fn attend(criterion: &mut Criterion, name: &str, spread: f32, cases: &[(String, CacheSpec)]) {
+/// Attends with the queries of one token.
+fn attend(criterion: &mut Criterion, name: &str, cases: &[(String, CacheSpec)]) {
     let mut group = criterion.benchmark_group(name);
-    let q: Vec<f32> = normal(7, HEADS * DIM).iter().map(|x| spread * x).collect();
+    let q = normal(7, HEADS * DIM);
     for tokens in [4_096, 32_768, 131_072] {
         group.throughput(Throughput::Elements(tokens as u64));
         let mut exact = Vec::new();
@@ -91,14 +90,9 @@ fn attend(criterion: &mut Criterion, name: &str, spread: f32, cases: &[(String, 
     group.finish();
 }
 
-fn sparse(criterion: &mut Criterion) {
-    let cases = [0.0, 1e-4, 1e-3, 1e-2].map(|share| (share.to_string(), spec().sparse_values(share)));
-    attend(criterion, "sparse-values", 3.0, &cases);
-}
-
 fn spilled(criterion: &mut Criterion) {
     let file = spec().cold(1000, Cold::Spill(std::env::temp_dir()));
-    attend(criterion, "spilled", 1.0, &[("memory".to_owned(), spec()), ("file".to_owned(), file)]);
+    attend(criterion, "spilled", &[("memory".to_owned(), spec()), ("file".to_owned(), file)]);
 }
 
 fn fork(criterion: &mut Criterion) {
@@ -270,7 +264,6 @@ fn main() {
     let mut criterion = Criterion::default().configure_from_args();
     prefill(&mut criterion);
     append(&mut criterion);
-    sparse(&mut criterion);
     spilled(&mut criterion);
     fork(&mut criterion);
     criterion.final_summary();

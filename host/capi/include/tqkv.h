@@ -360,14 +360,9 @@ typedef struct {
    */
   float soft_cap;
   /**
-   * Runs of 32 encoded values are skipped if each weighs less than this share of the largest weight so
-   * far. 0: none is skipped.
-   */
-  float sparse_values;
-  /**
    * Must be 0.
    */
-  uint32_t reserved;
+  uint64_t reserved;
   /**
    * A text of further options, such as "t4,t2 hot=32 last:i8 tier=4096:t2". If it names an option, the
    * field of that option has no effect. The text is read when a cache is made, and not kept. Null: none.

@@ -145,11 +145,8 @@ pub struct TqkvSpec {
     pub scale: f32,
     /// Soft cap: a logit l becomes soft_cap * tanh(l / soft_cap). 0: no cap.
     pub soft_cap: f32,
-    /// Runs of 32 encoded values are skipped if each weighs less than this share of the largest weight so
-    /// far. 0: none is skipped.
-    pub sparse_values: f32,
     /// Must be 0.
-    pub reserved: u32,
+    pub reserved: u64,
     /// A text of further options, such as "t4,t2 hot=32 last:i8 tier=4096:t2". If it names an option, the
     /// field of that option has no effect. The text is read when a cache is made, and not kept. Null: none.
     /// `tqkv_spec_from_text` sets it.
@@ -212,7 +209,6 @@ impl TqkvSpec {
             sink_logits_len: 0,
             scale: spec.scale.unwrap_or(0.0),
             soft_cap: spec.soft_cap.unwrap_or(0.0),
-            sparse_values: spec.sparse_values,
             reserved: 0,
             text: std::ptr::null(),
         }
@@ -274,7 +270,7 @@ impl TqkvSpec {
         let logits = array(call, "sink_logits", spec.sink_logits, spec.sink_logits_len, logits)?;
         let mut sinks = room(logits.len())?;
         sinks.extend_from_slice(logits);
-        made = made.sink_logits(sinks).sparse_values(spec.sparse_values);
+        made = made.sink_logits(sinks);
         if spec.scale != 0.0 {
             made = made.scale(spec.scale);
         }

@@ -10,10 +10,7 @@ const HEADINGS: [(&str, &[&str]); 5] = [
     ("Sampling", &["temperature", "sample_seed"]),
     ("Cache", &["kv", "cache_type_k", "cache_type_v", "policy", "hot", "sinks", "device"]),
     ("Older tokens, and layers", &["tier", "spill", "ring", "layer_kv"]),
-    (
-        "Laboratory",
-        &["seed", "scale_mode", "effort", "centre", "arithmetic", "sparse_values", "rotation", "no_bos"],
-    ),
+    ("Laboratory", &["seed", "scale_mode", "effort", "centre", "arithmetic", "rotation", "no_bos"]),
 ];
 
 /// Commands without the heading "Laboratory", because encoding is their subject.

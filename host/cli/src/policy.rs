@@ -49,13 +49,6 @@ pub struct LifeArgs {
     /// at fewer bytes).
     #[arg(long, value_name = "RULE", value_parser = layer_kv)]
     layer_kv: Option<Words>,
-    /// Skip encoded values whose weight is below this share of the largest, in runs of 32 tokens. Example:
-    /// --sparse-values 1e-4.
-    ///
-    /// It applies to single queries (generate, eval --step 1). Measured: it saves no time at 4k to 128k
-    /// tokens (MEASURED.md, M13). Two pages are no longer summed at once.
-    #[arg(long, value_name = "SHARE", value_parser = sparse_values)]
-    sparse_values: Option<Words>,
 }
 
 /// The name of a row.
@@ -115,7 +108,7 @@ pub struct Policy {
 impl From<AgeArgs> for LifeArgs {
     /// The same codecs in all layers, and no spill file.
     fn from(ages: AgeArgs) -> Self {
-        Self { ages, spill: None, ring: None, layer_kv: None, sparse_values: None }
+        Self { ages, spill: None, ring: None, layer_kv: None }
     }
 }
 
@@ -154,7 +147,7 @@ impl LifeArgs {
 
     /// The options as a policy text.
     fn words(&self) -> Words {
-        let others = [&self.spill, &self.ring, &self.layer_kv, &self.sparse_values];
+        let others = [&self.spill, &self.ring, &self.layer_kv];
         self.ages.tier.iter().chain(others.into_iter().flatten()).cloned().collect()
     }
 }
@@ -284,10 +277,6 @@ fn layer_kv(text: &str) -> Result<Words, String> {
     option("layer-kv", text)
 }
 
-fn sparse_values(text: &str) -> Result<Words, String> {
-    option("sparse-values", text)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -326,14 +315,13 @@ mod tests {
             (by_options.key, by_options.hot, by_options.sinks),
             (CodecId::N4, 32, CacheSpec::DEFAULT_SINKS)
         );
-        let text =
-            " n4,n4   hot=0 sinks=8 tier=128:n2 spill=600:/tmp sparse-values=1e-3 layer-kv=boundary:2:i8,s4 ";
+        let text = " n4,n4   hot=0 sinks=8 tier=128:n2 spill=600:/tmp layer-kv=boundary:2:i8,s4 ";
         let written = life.written(&text.parse().unwrap());
         assert_eq!(written.name.label(), text.split_whitespace().collect::<Vec<_>>().join(" "));
         let written = spec(&written);
         assert_eq!(written.cold, [(128, demote(CodecId::N2)), (600, Cold::Spill("/tmp".into()))]);
         assert_eq!(written.layers, LayerPolicy::Boundary { layers: 2, codecs: (CodecId::I8, CodecId::S4) });
-        assert_eq!((written.hot, written.sinks, written.sparse_values), (0, 8, 1e-3));
+        assert_eq!((written.hot, written.sinks), (0, 8));
         let bare = life.written(&"t4 layer-kv=gradient:i8/s4,s3".parse().unwrap());
         assert_eq!(spec(&bare).cold, by_options.cold, "what it does not say is as the options say");
         let steps = vec![(CodecId::I8, CodecId::I8), (CodecId::S4, CodecId::S3)];
@@ -365,13 +353,7 @@ mod tests {
     #[test]
     fn a_gpu_refuses_what_it_does_not_do() {
         let life = life(&[]);
-        for text in [
-            "n4 tier=256:n3",
-            "s4 spill=9:/tmp",
-            "s4 layer-kv=tail:1:i8",
-            "s4 sparse-values=0.1",
-            "s4 sliding-window=128",
-        ] {
+        for text in ["n4 tier=256:n3", "s4 spill=9:/tmp", "s4 layer-kv=tail:1:i8", "s4 sliding-window=128"] {
             let why = life.written(&text.parse().unwrap()).refused_by_gpu().unwrap();
             assert!(why.starts_with(text) && why.contains("--device cpu"), "{why}");
         }

@@ -137,7 +137,6 @@ def test_every_option_arrives(rng, tmp_path):
         "scale": {"scale": 0.3},
         "soft_cap": {"soft_cap": 2.0},
         "sink_logits": {"sink_logits": np.ones((LAYERS, HEADS))},
-        "sparse_values": {"sparse_values": 0.9},
     }.items():
         held = cache("t4,t3", **options)
         held.append(0, k, v)

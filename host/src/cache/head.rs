@@ -8,14 +8,11 @@ use crate::error::CacheError;
 use crate::{memory, threads};
 use rayon::prelude::*;
 use std::cell::RefCell;
-use tqkv_simd::page::{Attention, MAX_HEADS, MAX_PART, Part, Parts, attend, merge, rescale};
+use tqkv_simd::page::{Attention, MAX_HEADS, Part, Parts, attend, merge, rescale};
 
 /// Number of tokens in a span, which one thread attends to. Spans begin at fixed positions and are merged in
 /// order, so the result does not depend on the number of threads.
 const SPAN: usize = 16 * PAGE_TOKENS;
-
-/// Length of the runs in which values are skipped.
-const SPARSE_RUN: usize = 32;
 
 /// Tokens behind a sliding window that are kept for a rollback. This is more than a page, because only whole
 /// pages are evicted.
@@ -31,8 +28,6 @@ pub(super) struct Rule {
     /// Scale of the logits.
     pub(super) scale: f32,
     pub(super) soft_cap: Option<f32>,
-    /// Values that weigh less than this share of the largest weight so far are skipped. 0 skips nothing.
-    pub(super) sparse: f32,
 }
 
 #[derive(Clone, Debug)]
@@ -381,36 +376,6 @@ impl Tokens<'_> {
         let added = self.head.values().accumulate(weights, from, self.head.keys.lines(next), sums);
         self.note(added);
     }
-
-    /// Adds the values of one part, except for runs of negligible weight.
-    fn add_sparse(&mut self, from: usize, to: usize, weights: &[f32]) {
-        let (heads, n) = (self.queries.heads(), to - from);
-        let slot = from - self.head.values().sinks().len();
-        let matters = |start: usize, end: usize| {
-            let mut heads = weights.chunks_exact(n);
-            heads.any(|weights| weights[start..end].iter().any(|&weight| weight > self.head.rule.sparse))
-        };
-        let mut start = 0;
-        while start < n {
-            // Runs begin at fixed slots of the page, where kernels are fastest.
-            let run = |at: usize| ((slot + at) / SPARSE_RUN + 1) * SPARSE_RUN - slot;
-            let mut end = run(start).min(n);
-            if !matters(start, end) {
-                start = end;
-                continue;
-            }
-            while end < n && matters(end, run(end).min(n)) {
-                end = run(end).min(n);
-            }
-            let mut part = [0.0; MAX_HEADS * MAX_PART];
-            let part = &mut part[..heads * (end - start)];
-            for (part, weights) in part.chunks_exact_mut(end - start).zip(weights.chunks_exact(n)) {
-                part.copy_from_slice(&weights[start..end]);
-            }
-            self.add(from + start, to, part);
-            start = end;
-        }
-    }
 }
 
 impl Parts for Tokens<'_> {
@@ -433,7 +398,7 @@ impl Parts for Tokens<'_> {
     }
 
     fn joins(&self, from: usize) -> bool {
-        self.head.rule.sparse == 0.0 && self.head.values().joins(from, self.queries.heads())
+        self.head.values().joins(from, self.queries.heads())
     }
 
     fn accumulate(&mut self, parts: &[Part<'_>]) {
@@ -443,11 +408,7 @@ impl Parts for Tokens<'_> {
             return;
         }
         for &Part { from, to, weights } in parts {
-            if self.head.rule.sparse > 0.0 && self.head.values().is_coded(from) {
-                self.add_sparse(from, to, weights);
-            } else {
-                self.add(from, to, weights);
-            }
+            self.add(from, to, weights);
         }
     }
 }

@@ -549,7 +549,6 @@ impl Layer {
             window,
             scale: spec.scale.unwrap_or(1.0 / (head_dim as f32).sqrt()),
             soft_cap: spec.soft_cap,
-            sparse: spec.sparse_values,
         };
         let sink_logits = spec.sink_logits.chunks(num_heads).nth(layer).unwrap_or_default();
         let learner = spec.has_map(layer).then(|| {

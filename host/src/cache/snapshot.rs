@@ -247,7 +247,7 @@ fn fields(spec: &CacheSpec) -> Vec<(&'static str, Vec<u8>)> {
         ("cold tier", cold),
         ("factor of the logits", float(spec.scale)),
         ("soft cap", float(spec.soft_cap)),
-        ("threshold of sparse values", float(Some(spec.sparse_values))),
+        ("a number that must be 0", float(Some(0.0))),
         ("learned sink", sink_logits),
     ];
     if let Some(ring) = spec.ring {

@@ -159,9 +159,6 @@ pub struct CacheSpec {
     /// Learned sinks, `[num_layers, num_heads]`: a logit per query head that takes weight and adds no value.
     /// Empty if the model has none.
     pub sink_logits: Vec<f32>,
-    /// A run of 32 encoded values is skipped if no token in it weighs more than this share of the largest
-    /// weight so far. 0 skips nothing. Applies to single queries only.
-    pub sparse_values: f32,
     /// Instruction set; `None` is that of `TQKV_LEVEL`, or the fastest of the machine.
     pub level: Option<Level>,
 }
@@ -191,7 +188,6 @@ impl From<KvShape> for CacheSpec {
             scale: None,
             soft_cap: None,
             sink_logits: Vec::new(),
-            sparse_values: 0.0,
             level: None,
         }
     }
@@ -342,14 +338,6 @@ impl CacheSpec {
     #[must_use]
     pub fn sink_logits(mut self, logits: Vec<f32>) -> Self {
         self.sink_logits = logits;
-        self
-    }
-
-    /// Sets the share of the largest weight below which values are skipped.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn sparse_values(mut self, share: f32) -> Self {
-        self.sparse_values = share;
         self
     }
 
@@ -528,12 +516,6 @@ impl CacheSpec {
             self.check_tiers(layer)?;
             self.check_quarters(layer)?;
             self.check_rope(layer)?;
-        }
-        if !(0.0..1.0).contains(&self.sparse_values) {
-            return bad(format!(
-                "sparse-values {} is not valid: expected 0 or more, and less than 1",
-                self.sparse_values
-            ));
         }
         Ok(())
     }

@@ -446,7 +446,7 @@ fn a_cache_is_made_of_its_snapshot_alone() {
     for spec in [
         base(),
         tiers,
-        base().soft_cap(30.0).scale(0.5).sparse_values(1e-3),
+        base().soft_cap(30.0).scale(0.5),
         base().sliding_window(200).hot(16),
         base().ring(200),
     ] {
@@ -470,14 +470,21 @@ fn a_cache_is_made_of_its_snapshot_alone() {
         let close = held.iter().zip(&decoded).all(|(a, b)| (a - b).abs() <= 1e-5 * b.abs().max(1.0));
         assert!(close, "blocks are what tokens are read from");
     }
-    let mut vast = snapshot(&filled(base(), 3));
-    vast[20 + 16..20 + 24].copy_from_slice(&(1u64 << 40).to_le_bytes());
-    let crc =
-        crc32fast::hash(&vast[20..20 + u64::from_le_bytes(*vast[12..].first_chunk().unwrap()) as usize]);
-    let end = 20 + u64::from_le_bytes(*vast[12..].first_chunk().unwrap()) as usize;
-    vast[end..end + 4].copy_from_slice(&crc.to_le_bytes());
-    let error = KvCache::from_snapshot(&mut &vast[..]).unwrap_err().to_string();
+    let refused = |mut bytes: Vec<u8>, at: usize, new: &[u8]| {
+        bytes[at..at + new.len()].copy_from_slice(new);
+        let end = 20 + u64::from_le_bytes(*bytes[12..].first_chunk().unwrap()) as usize;
+        let crc = crc32fast::hash(&bytes[20..end]);
+        bytes[end..end + 4].copy_from_slice(&crc.to_le_bytes());
+        KvCache::from_snapshot(&mut &bytes[..]).unwrap_err().to_string()
+    };
+    let error = refused(snapshot(&filled(base(), 3)), 20 + 16, &(1u64 << 40).to_le_bytes());
     assert!(error.contains("KV heads"), "{error}");
+    // Behind the factor of the logits and the soft cap is a number that must be 0.
+    let bytes = snapshot(&filled(base().scale(0.5).soft_cap(30.0), 3));
+    let fields = [0.5_f32, 30.0, 0.0].map(f32::to_le_bytes).concat();
+    let at = bytes.windows(12).position(|window| window == fields).unwrap() + 8;
+    let error = refused(bytes, at, &0.01_f32.to_le_bytes());
+    assert!(error.contains("skipped values"), "{error}");
 }
 
 #[test]

@@ -101,11 +101,10 @@ fn kinds(codes: [u8; 2], layers: usize, hot: usize) -> Vec<LayerKind> {
     if kinds.iter().all(|kind| *kind == LayerKind::None) { vec![LayerKind::Full; layers] } else { kinds }
 }
 
-/// Sets scale, soft cap, learned sinks and skipped values.
-fn ruled(mut spec: CacheSpec, [scaled, capped, learned, sparse]: [bool; 4]) -> CacheSpec {
+/// Sets scale, soft cap and learned sinks.
+fn ruled(mut spec: CacheSpec, [scaled, capped, learned]: [bool; 3]) -> CacheSpec {
     spec.scale = scaled.then_some(0.31);
     spec.soft_cap = capped.then_some(2.5);
-    spec.sparse_values = if sparse { 1e-6 } else { 0.0 };
     let logits = spec.shape.num_layers * spec.shape.num_heads;
     spec.sink_logits = (0..logits).filter(|_| learned).map(|i| (i % 5) as f32 - 1.0).collect();
     spec
@@ -138,7 +137,7 @@ fn kind(
     let centring = select(vec![Centring::Off, Centring::On, Centring::Auto]);
     let windows = (0..7usize, 0..40usize, [0..10u8, 0..10u8], centring);
     let limit = prop_oneof![5 => Just(usize::MAX), 1 => 1000..400_000usize];
-    let rule = [(); 4].map(|()| prop::bool::weighted(0.2));
+    let rule = [(); 3].map(|()| prop::bool::weighted(0.2));
     let rows = (any::<bool>(), prop::bool::weighted(0.2), limit);
     (shape, coding, work(), rule, ageing(), windows, rows).prop_map(
         |(spec, codecs, work, rule, ageing, windows, (shift, spiky, limit))| {

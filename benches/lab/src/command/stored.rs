@@ -21,7 +21,7 @@ pub(crate) struct StorageArgs {
     /// Store the first part of each window at this many bits per value, read it back and score the rest. May
     /// be repeated. The codecs of --kv are measured in the same way; options of caches have no effect.
     #[arg(long, value_name = "BITS", value_parser = budget,
-        conflicts_with_all = ["step", "layers", "attention_error", "policy", "tier", "spill", "layer_kv", "sparse_values", "device"])]
+        conflicts_with_all = ["step", "layers", "attention_error", "policy", "tier", "spill", "layer_kv", "device"])]
     storage: Vec<Budget>,
     /// Basis from `tqkv basis` [default: none; each channel has its own width].
     #[arg(long, value_name = "FILE", requires = "storage")]

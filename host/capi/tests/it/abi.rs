@@ -251,7 +251,6 @@ fn specs_that_no_cache_can_have_are_refused() {
     no_cache(&TqkvSpec { value_dim: 100, ..spec() }, "value_dim 100");
     no_cache(&TqkvSpec { scale: f32::NAN, ..spec() }, "scale of the logits");
     no_cache(&TqkvSpec { soft_cap: -1.0, ..spec() }, "soft cap");
-    no_cache(&TqkvSpec { sparse_values: 1.0, ..spec() }, "expected 0 or more, and less than 1");
     no_cache(&TqkvSpec { reserved: 1, ..spec() }, "later version");
     let (m2, t2) = (CodecId::M2.code().into(), CodecId::T2.code().into());
     let quarters = TqkvSpec { key_codec: m2, value_codec: t2, ..spec() };

@@ -211,7 +211,6 @@ fn layers_differ_as_the_spec_says() {
         sink_logits_len: logits.len(),
         scale: 0.25,
         soft_cap: 20.0,
-        sparse_values: 0.01,
         ..spec()
     };
     let cache = Cache::new(&made);
@@ -222,8 +221,7 @@ fn layers_differ_as_the_spec_says() {
         .kinds(vec![LayerKind::None, LayerKind::Full, LayerKind::Sliding(70)])
         .sink_logits(values(8, 3 * HEADS))
         .scale(0.25)
-        .soft_cap(20.0)
-        .sparse_values(0.01);
+        .soft_cap(20.0);
     let pairs = codecs.map(|code| tqkv_core::CodecId::from_code(code as u8).unwrap());
     rust_spec = rust_spec
         .layers(LayerPolicy::Custom(pairs.as_chunks::<2>().0.iter().map(|p| (p[0], p[1])).collect()));

@@ -538,7 +538,6 @@ fn bad_input_is_one_line_with_code_2() {
         (vec!["eval", "--spill", "x"], "spill=AFTER:FOLDER, such as spill=4096:/tmp"),
         (generate(&["--spill", "9:missing/folder"]), "missing/folder"),
         (generate(&["--layer-kv", "boundary:i8"]), "tail:N:K,V, boundary:N:K,V, gradient"),
-        (generate(&["--sparse-values", "2"]), "0 to 1, 1 not included"),
         (vec!["eval", "--policy", "n4 cold=2"], "cold= is not valid: expected kv=, layer-kv=, hot="),
         (vec!["eval", "--policy", "t4 tier=64:t3"], "t4 tier=64:t3: cache spec: t4 pages"),
         (vec!["eval", "--scale-mode", "best"], "raw, preserving"),

@@ -55,7 +55,9 @@ pub(super) fn read(payload: &[u8]) -> Result<CacheSpec, CacheError> {
     let tiers = parser.count("cold tiers", usize::from(u16::MAX))?;
     let cold = (0..tiers).map(|_| tier(parser)).collect::<Result<_, _>>()?;
     let [scale, soft_cap] = [float(parser)?, float(parser)?];
-    let sparse_values = float(parser)?.unwrap_or(f32::NAN);
+    if float(parser)? != Some(0.0) {
+        return refused("with skipped values, which no cache has any more".to_owned());
+    }
     let logits = parser.count("learned sinks", MOST)?;
     let sink_logits = parser.values::<f32>(logits)?;
     let (ring, (key_map, rope, calibration)) = last_field(parser, head_dim, num_layers)?;
@@ -83,7 +85,6 @@ pub(super) fn read(payload: &[u8]) -> Result<CacheSpec, CacheError> {
         scale,
         soft_cap,
         sink_logits,
-        sparse_values,
         ..CacheSpec::from(shape)
     })
 }

@@ -1,7 +1,7 @@
 //! The options of a cache, one row each: name, value, help, and how to read and write it.
 
 use super::rope::{self, Ropes};
-use super::values::{KeyMapWord, Share, Value};
+use super::values::{KeyMapWord, Value};
 use crate::cache::layer::KvPair;
 use crate::cache::spec::{CacheSpec, Cold};
 use std::path::PathBuf;
@@ -133,10 +133,6 @@ pub const OPTIONS: &[SpecOption] = &[
     },
     row!(Policy, "spill", "AFTER:FOLDER", "4096:/tmp",
         "Tokens older than AFTER go to a file in FOLDER.", spill, set_spill),
-    row!(Policy, "sparse-values", "SHARE", "0.001",
-        "Values whose weight is below this share of the largest weight are skipped.",
-        |spec| spec.sparse_values.write(),
-        |spec, Share(share)| spec.sparse_values = share),
     row!(Policy, "centring", "auto|on|off", "off",
         "Keys are stored less their mean.", centring),
     row!(Policy, "map", "off|pairs|full|FILE.tqm", "pairs",

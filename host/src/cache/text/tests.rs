@@ -121,8 +121,6 @@ fn a_text_that_is_refused_says_what_is_accepted() {
         ("n4 spill=256:", "spill=256: is not valid: expected spill=AFTER:FOLDER, such as spill=4096:/tmp"),
         ("n4 middle:1:i8", "layer-kv=middle:1:i8 is not valid: expected layer-kv=RULE"),
         ("n4 tail:one:i8", "'one' is not a number of layers"),
-        ("n4 sparse-values=1", "sparse-values=1 is not valid: expected sparse-values=SHARE"),
-        ("n4 sparse-values=nan", "0 to 1, 1 not included"),
         ("n4 effort=fats", "effort=fats is not valid: expected effort=fast|default|best"),
         ("n4 level=x87", "level=x87 is not valid"),
         ("n4 cold=256:n3", "cold= is not valid: expected kv=, layer-kv=, hot="),
@@ -197,7 +195,7 @@ fn rope() -> impl Strategy<Value = Rope> {
 prop_compose! {
     fn policies()(
         (key, value, layers, cold) in (codec(), codec(), layers(), cold()),
-        (hot, sinks, sparse_values) in (any::<usize>(), any::<usize>(), 0.0..1.0_f32),
+        (hot, sinks) in (any::<usize>(), any::<usize>()),
         [sliding_window, ring, max_tokens] in prop::array::uniform3(any::<Option<usize>>()),
         centring in select(vec![Centring::Off, Centring::On, Centring::Auto]),
         key_map in select(vec![KeyMap::Off, KeyMap::Pairs, KeyMap::Full]),
@@ -206,7 +204,7 @@ prop_compose! {
         level in any::<bool>(),
     ) -> CacheSpec {
         CacheSpec {
-            key, value, layers, cold, hot, sinks, sliding_window, ring, max_tokens, sparse_values, centring, key_map, arithmetic,
+            key, value, layers, cold, hot, sinks, sliding_window, ring, max_tokens, centring, key_map, arithmetic,
             options: Options::DEFAULT.seed(seed).scale_mode(mode).effort(effort),
             level: level.then(|| Level::new(LevelName::Portable).unwrap()),
             // The caller sets the shape. There is no `..` here, so a new option does not compile until it is

@@ -58,21 +58,6 @@ impl<T: Value> Value for Option<T> {
     }
 }
 
-/// A share below 1.
-#[derive(Clone, Copy)]
-pub(super) struct Share(pub(super) f32);
-
-impl Value for Share {
-    fn read(text: &str) -> Result<Self, String> {
-        let share = number(text)?;
-        if (0.0..1.0).contains(&share) { Ok(Self(share)) } else { Err("0 to 1, 1 not included".to_owned()) }
-    }
-
-    fn write(&self) -> String {
-        self.0.write()
-    }
-}
-
 /// A map, and the file of its moments if it has one.
 #[derive(Clone)]
 pub(super) struct KeyMapWord(pub(super) KeyMap, pub(super) Option<Arc<Calibration>>);

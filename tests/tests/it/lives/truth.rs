@@ -127,8 +127,7 @@ impl Held {
             // Query and key have eight bits. The error is a share of the product of random directions.
             Arithmetic::Int8 => 1e-6 + 0.1 * reach / (shape.head_dim as f64).sqrt(),
         };
-        let skipped = f64::from(spec.sparse_values) * logits.len() as f64;
-        let share = 1e-5 + skipped + 2.0 * logit_error.min(1.0);
+        let share = 1e-5 + 2.0 * logit_error.min(1.0);
         Attended {
             logits,
             out,
