@@ -4,6 +4,7 @@ use super::model::Model;
 use super::truth::Rows;
 use tqkv::cache::{Budget, CacheSpec, CacheStats, KvCache};
 use tqkv::error::CacheError;
+use tqkv::unstable::cache::KeyMap;
 use tqkv_core::KvError;
 
 /// Most tokens of a layer: two pages and colder tiers.
@@ -89,9 +90,14 @@ impl Life {
         let outs = self.model.spec.shape.out_values();
         let mut out = vec![f32::NAN; tokens.len() * outs];
         let one = tokens[0] as usize % tokens.len();
-        let mut fork = self.cache.fork().ok().map(|cache| Self { cache, model: self.model.clone() });
-        if let Some(fork) = &mut fork {
-            fork.append(layer, &tokens[..=one]);
+        // A map learns from queries, so the fork sees those of the chunk too.
+        let learns = self.model.spec.key_map != KeyMap::Off;
+        let fork = if learns && one + 1 == tokens.len() { None } else { self.cache.fork().ok() };
+        let mut fork = fork.map(|cache| Self { cache, model: self.model.clone() });
+        match &mut fork {
+            Some(fork) if learns => fork.prefill(layer, &tokens[..=one]),
+            Some(fork) => fork.append(layer, &tokens[..=one]),
+            None => {}
         }
         match self.cache.attend_prefill(layer, &q, &k, &v, &mut out) {
             Err(CacheError::NoCache { .. }) => return assert!(!self.model.keeps(layer)),
