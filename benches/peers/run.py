@@ -1,4 +1,4 @@
-"""Compares tqkv with ONNX Runtime and OpenVINO: time, bytes and error of one step of attention, in rounds, one process at a time."""
+"""Compares tqkv with ONNX Runtime, OpenVINO and llama.cpp: time, bytes and error of one step of attention, in rounds, one process at a time."""
 
 import argparse
 import json
@@ -14,6 +14,7 @@ PACKAGES = ["onnxruntime==1.31.1", "onnx==1.23.2", "openvino==2026.4.1", "numpy=
 CASES = [
     ("tqkv", "f16"), ("tqkv", "i8"), ("onnx", "i8"), ("tqkv", "s4"), ("onnx", "i4"), ("openvino", "u8"), ("tqkv", "t4"), ("openvino", "u4"),
     ("tqkv", "s2"), ("openvino", "turbo4"), ("tqkv", "t2"), ("openvino", "turbo3"), ("openvino", "bf16"), ("onnx", "f32"),
+    ("llamacpp", "f16"), ("llamacpp", "q8_0"), ("llamacpp", "q4_0"),
 ]  # fmt: skip
 
 
@@ -26,12 +27,24 @@ def environment(wheel):
     return python
 
 
-def row_of(python, engine, kind, tokens, threads, seconds, seeds):
+def row_of(python, case, tokens, threads, seconds, seeds, limit):
+    """The row of a process of its own. None if it takes longer than the limit or fails, which is told."""
+    engine, kind = case
     command = [python, HERE / f"engine_{engine}.py", kind, str(tokens), str(threads), str(seconds), *map(str, seeds)]
-    done = subprocess.run(command, env=os.environ | {"RAYON_NUM_THREADS": str(threads)}, capture_output=True, text=True)
+    settings = os.environ | {"RAYON_NUM_THREADS": str(threads)}
+    name = f"{engine} {kind}, {tokens or 4096} tokens, {threads} threads"
+    try:
+        done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=limit)
+    except subprocess.TimeoutExpired:
+        print(f"{name}: ended after {limit:.0f} s", file=sys.stderr)
+        return None
     if done.returncode:
-        sys.exit(f"{engine} {kind}: {done.stderr.strip().splitlines()[-1]}")
-    return {"engine": engine, **json.loads(done.stdout.splitlines()[-1])}
+        print(f"{name}: {(done.stderr.strip().splitlines() or [done.returncode])[-1]}", file=sys.stderr)
+        return None
+    row = {"engine": engine, **json.loads(done.stdout.splitlines()[-1])}
+    if "ns" in row:
+        print(f"{name}: {row['ns']:.1f} ns", file=sys.stderr)
+    return row
 
 
 def main():
@@ -44,27 +57,36 @@ def main():
     parser.add_argument("--seconds", type=float, default=1, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=3, help="the best of which counts")
     parser.add_argument("--seeds", type=int, default=8, help="of the errors: each is another draw of the data")
+    parser.add_argument("--limit", type=float, default=120, help="seconds after which a process is ended")
+    parser.add_argument("--llama", type=Path, help="folder of the released libraries of llama.cpp; without it llama.cpp has no rows")
+    parser.add_argument("--engines", default="tqkv,onnx,openvino,llamacpp", help="with commas between")
     parser.add_argument("--json", type=Path, help="where all figures go")
     args = parser.parse_args()
     python = args.python or environment(args.wheel)
+    if args.llama:
+        os.environ["LLAMA_CPP_LIBRARIES"] = str(args.llama.resolve())
     settings = [(tokens, threads) for tokens in args.tokens for threads in args.threads]
-    rows, errors = defaultdict(list), {}
-    for engine, kind in CASES:
-        errors[engine, kind] = row_of(python, engine, kind, 0, 2, 0, range(1, args.seeds + 1))
+    wanted = [name for name in args.engines.split(",") if name != "llamacpp" or args.llama]
+    cases, rows = [case for case in CASES if case[0] in wanted], defaultdict(list)
+    errors = {case: row_of(python, case, 0, 2, 0, range(1, args.seeds + 1), args.limit) for case in cases}
     for round in range(args.rounds):
         for setting in settings:
-            for case in CASES:
-                print(f"round {round + 1}: {case[0]} {case[1]}, {setting[0]} tokens", end="\r", file=sys.stderr)
-                rows[case, setting].append(row_of(python, *case, *setting, args.seconds, []))
+            for case in cases:
+                # What was too slow once is not waited for again.
+                if round == 0 or rows[case, setting]:
+                    row = row_of(python, case, *setting, args.seconds, [], args.limit)
+                    rows[case, setting] += [row] if row else []
     if args.json:
-        args.json.write_text(json.dumps([*errors.values(), *(row for some in rows.values() for row in some)]))
+        kept = [row for row in errors.values() if row]
+        args.json.write_text(json.dumps([*kept, *(row for some in rows.values() for row in some)]))
     heads = " | ".join(f"{tokens}, {threads} threads" for tokens, threads in settings)
     print(f"| engine | KV | bytes | {heads} | error | with outliers |\n|{' --- |' * (5 + len(settings))}")
-    for case in CASES:
-        best = [min(row["ns"] for row in rows[case, setting]) for setting in settings]
+    for case in cases:
+        best = [min((row["ns"] for row in rows[case, setting]), default=None) for setting in settings]
+        size = next((str(row["bytes"]) for setting in settings for row in rows[case, setting]), "")
         spread = lambda values: f"{min(values):.3f} to {max(values):.3f}"
-        cells = [*case, str(rows[case, settings[0]][0]["bytes"]), *(f"{ns:.1f}" for ns in best)]
-        cells += [spread(errors[case][name]) for name in ("error", "error_outliers")]
+        cells = [*case, size, *("" if ns is None else f"{ns:.1f}" for ns in best)]
+        cells += [spread(errors[case][name]) if errors[case] else "" for name in ("error", "error_outliers")]
         print("| " + " | ".join(cells) + " |")
 
 
