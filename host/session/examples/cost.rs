@@ -76,7 +76,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         let sizes = pack(&mut File::open(&state)?, &mut out, mode, level)?;
         let packing = start.elapsed().as_secs_f64();
         let start = Instant::now();
-        unpack(&mut BufReader::new(File::open(&packed)?), &mut File::create(&back)?, level)?;
+        unpack(&mut BufReader::new(File::open(&packed)?), &mut File::create(&back)?, None, level)?;
         let unpacking = start.elapsed().as_secs_f64();
         let gigabytes = sizes.state as f64 * 1e-9;
         println!(
