@@ -37,7 +37,7 @@ pub struct Stored<'a> {
 }
 
 impl<'a> Stored<'a> {
-    /// The basis of `codec`, at so many bits per value.
+    /// The basis of `codec`, and the bits that a value takes in it.
     ///
     /// # Errors
     /// [`SessionError::Basis`]: a codec without a basis, or one of latent vectors.
@@ -190,8 +190,8 @@ impl<'a> Stored<'a> {
         Ok(written)
     }
 
-    /// The order of the coordinates of keys, by trial of a chunk in both. llama.cpp has the keys of some
-    /// families pair by pair where a checkpoint has them half by half.
+    /// The order of the coordinates of keys, by trial of a chunk in both. For some families llama.cpp has
+    /// them pair by pair, and a checkpoint half by half.
     fn find_order<R: Read + Seek>(
         &self,
         state: &mut R,
@@ -391,7 +391,7 @@ impl<'a> Coder<'a> {
         }
     }
 
-    /// What `codec` loses of these rows; `None` where they cannot be coded.
+    /// The error of these rows in `codec`; `None` where they cannot be coded.
     fn error(
         &self,
         codec: &StorageCodec,

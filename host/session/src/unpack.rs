@@ -51,12 +51,13 @@ pub struct Summary {
 /// Unpacks a state: the same bytes on every machine. `state` is empty and at its start. `basis` is needed for
 /// a pack that names one. Memory is bounded, as for [`crate::pack()`].
 ///
-/// Transposed rows and those in a basis are written at several places, so a pack that lies about their number
+/// Transposed rows and those in a basis are written at several places. A pack that lies about their number
 /// makes a long sparse file before it is refused. [`inspect`] first is safe for packs of strangers in memory.
 ///
 /// # Errors
 /// [`SessionError::Pack`]: no pack, another version, or a damaged or cut one. [`SessionError::Basis`]: the
-/// pack names a basis, and none or another one is given. Errors of reading and writing. Bytes that were written until then are no state.
+/// pack names a basis, and none or another one is given. Errors of reading and writing. Bytes that were
+/// written until then are no state.
 pub fn unpack<R: Read, W: Write + Seek>(
     pack: &mut R,
     state: &mut W,

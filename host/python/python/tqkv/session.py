@@ -34,7 +34,7 @@ def pack(
     state: Data, kv: str = "t4", head_dim: int | None = None, basis: Storage | None = None, budget: float = 2.1
 ) -> np.ndarray:
     """The pack of a state, as uint8. `kv` is one codec, two for keys and values (`t4,t2`), or `exact`. Without `head_dim`, heads of 128
-    or 64 are assumed, whichever divides a row. With a `basis` (`tqkv.storage.load`) keys and values take `budget` bits each in it, and
+    or 64 are assumed, whichever divides a row. In a `basis` (`Storage(Basis.load(path))`) keys and values take `budget` bits each, and
     `kv` is not read."""
     return _native.pack_session(_array(state), kv, head_dim, _codec(basis), budget)
 

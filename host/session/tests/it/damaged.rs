@@ -111,7 +111,7 @@ fn damaged_packs_are_refused_or_come_back() {
     let modes = [Mode::Exact, codecs("s2"), codecs("t2"), stored.mode(1.1)];
     let mut packs: Vec<Vec<u8>> =
         states.iter().enumerate().filter_map(|(i, s)| pack(s, modes[i % 4]).ok()).map(|(p, _)| p).collect();
-    // As many in a basis again: most states above have another shape.
+    // Most states above have another shape than the basis: half of the packs are of one that fits.
     let based = state_in_basis(2, 64, 40);
     let based: Vec<Vec<u8>> = (0..packs.len()).map(|_| pack(&based, stored.mode(1.1)).unwrap().0).collect();
     packs.extend(based);
