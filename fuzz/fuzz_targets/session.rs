@@ -1,6 +1,6 @@
 //! Bytes as a saved state of llama.cpp and as a packed session: as they are, and as packs whose checksums are
-//! mended, with codecs and in a basis. None makes a panic; a state that is accepted comes back, and an exact
-//! pack of it is the same bytes again.
+//! mended. States are coded with codecs and in a basis. None makes a panic. A state that is accepted comes
+//! back, and an exact pack of it is the same bytes again.
 #![no_main]
 
 mod seeds;

@@ -45,7 +45,7 @@ fn codec<'a>(basis: Option<&'a Bound<'_, Storage>>) -> Option<&'a StorageCodec> 
     basis.map(|basis| basis.get().codec())
 }
 
-/// How a state is packed: in a basis at so many bits per value, or in codecs.
+/// How a state is packed: in a basis with `budget` bits per value, or in codecs.
 fn mode<'a>(
     codecs: &str,
     head_dim: Option<usize>,

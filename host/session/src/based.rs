@@ -1,5 +1,5 @@
-//! Keys and values that are coded in a basis of the storage tier: which rows of a state belong together, and
-//! how their cells and layers are cut into chunks.
+//! Keys and values that are coded in a basis of the storage tier. Here is which rows of a state belong
+//! together, and how their cells and layers are cut into chunks.
 
 use std::ops::Range;
 
@@ -100,7 +100,7 @@ pub(crate) struct Piece {
     pub(crate) position: Option<u32>,
 }
 
-/// Cuts cells into pieces. First tokens, and cells whose positions do not follow each other, stay as they are.
+/// Cuts cells into pieces. First tokens stay as they are, and cells whose positions do not follow each other.
 pub(crate) fn pieces(runs: &[Run]) -> Vec<Piece> {
     // Runs that stay, or are coded, with neighbours that stay as one.
     let mut parts: Vec<(Run, bool)> = Vec::new();

@@ -27,7 +27,7 @@ pub enum Class {
     Exact,
     /// Rows are coded and come back close to what they were. All else comes back as it was.
     Coded,
-    /// As coded, in a basis of the storage tier that the pack names.
+    /// Rows are coded in a basis of the storage tier that the pack names. All else is as above.
     Stored,
 }
 

@@ -252,8 +252,8 @@ impl StorageCodec {
         Ok(span)
     }
 
-    /// The error of a chunk of these keys and values: the squared error of keys over their energy, plus the
-    /// mean over tokens of the same of values. Keys want the same noise for every token, values noise in
+    /// The error of a chunk of these keys and values. It is the squared error of keys over their energy, plus
+    /// the mean over tokens of the same of values. Keys want the same noise for every token, values noise in
     /// proportion.
     ///
     /// # Errors
