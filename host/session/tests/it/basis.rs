@@ -166,8 +166,8 @@ fn loss(before: &[u8], after: &[u8]) -> (f64, usize) {
 
 #[test]
 fn a_basis_takes_few_bits_and_loses_little() {
-    let (layers, width) = (3, 128);
-    let cache = Written { streams: vec![(0, 700)], layers: 3, width: 128, ..Written::default() };
+    let (layers, width) = (3, 64);
+    let cache = Written { streams: vec![(0, 700)], layers: 3, width: 64, ..Written::default() };
     let several = Written { streams: vec![(0, 90), (0, 0), (300, 520)], ..cache.clone() };
     let transposed = Written { is_transposed: true, ..cache.clone() };
     for join in [Join::Joint, Join::Apart, Join::Layers(3)] {
@@ -184,7 +184,7 @@ fn a_basis_takes_few_bits_and_loses_little() {
             assert_eq!(summary.basis, Some(stored.basis().id()));
             assert_eq!(
                 summary.groups.iter().map(|group| (group.codec, group.heads)).collect::<Vec<_>>(),
-                [(None, 4); 2]
+                [(None, 2); 2]
             );
             let (again, _) = pack(&state, stored.mode(1.1)).unwrap();
             assert!(again == packed, "deterministic");
