@@ -1,7 +1,8 @@
 //! Time and memory of packing a state: a file that llama.cpp wrote, or a synthetic one of a model of 8B.
 //!
 //! `cargo run --release -p tqkv-session --example cost -- FOLDER TOKENS|STATE [CODEC ..]`. Without codecs:
-//! exact, s4, t4 and t2. `FILE.tqb@1.1` is a basis at 1.1 bits. `RAYON_NUM_THREADS` says how many threads work.
+//! exact, s4, t4 and t2. `FILE.tqb@1.1` is a basis at 1.1 bits. `RAYON_NUM_THREADS` says how many threads
+//! work.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Result, Write};
