@@ -20,8 +20,9 @@ static CODEC: LazyLock<StorageCodec> = LazyLock::new(|| {
     let rope = Rope::new(0, Pairs::Half, (0..16).map(|i| 1e4f64.powf(-f64::from(i) / 16.0)).collect());
     let shape = Shape::new(1, 2, 32, 32, rope).expect("a shape");
     let mut learner = Learner::new(shape.clone(), shape.join()).expect("a learner");
-    let numbers = |step: f32| (0..200 * 64).map(|i| (i as f32 * step).sin()).collect::<Vec<f32>>();
-    learner.learn(&numbers(0.37), &numbers(0.73), 0).expect("numbers");
+    let number = |i: u32| (i.wrapping_mul(2_654_435_761) >> 16) as f32 / 32768.0 - 1.0;
+    let numbers = |first: u32| (first..first + 200 * 64).map(number).collect::<Vec<f32>>();
+    learner.learn(&numbers(0), &numbers(1 << 20), 0).expect("numbers");
     let basis = learner.freeze("fuzz").expect("a basis");
     StorageCodec::new(shape, Some(Arc::new(basis))).expect("a codec")
 });
@@ -59,7 +60,7 @@ fn state(bytes: &[u8], mode: Mode<'_>) {
 
 fn unpacked(mut pack: &[u8]) -> Result<Vec<u8>, SessionError> {
     let mut state = Cursor::new(Vec::new());
-    unpack(&mut pack, &mut state, Some(&CODEC), *LEVEL)?;
+    unpack(&mut pack, &mut state, Some(&*CODEC), *LEVEL)?;
     Ok(state.into_inner())
 }
 
