@@ -1,8 +1,8 @@
 //! Keys and values of a state in a basis of the storage tier.
 //!
 //! A state has keys after RoPE. The basis says how RoPE turned them, and the state has the positions, so a
-//! chunk is coded without it. A foreign basis would cost precision: the first chunk is tried, and the state is
-//! refused where the basis gains nothing.
+//! chunk is coded without it. A foreign basis would cost precision. So the first chunk is tried, and the
+//! state is refused where the basis gains nothing.
 
 use std::io::{Read, Seek, Write};
 use std::ops::Range;
