@@ -1,24 +1,41 @@
 //! Bytes as a saved state of llama.cpp and as a packed session: as they are, and as packs whose checksums are
-//! mended. None makes a panic; a state that is accepted comes back, and an exact pack of it is the same bytes
-//! again.
+//! mended. States are coded with codecs and in a basis. None makes a panic. A state that is accepted comes
+//! back, and an exact pack of it is the same bytes again.
 #![no_main]
 
 mod seeds;
 
 use libfuzzer_sys::fuzz_target;
 use std::io::Cursor;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use tqkv_core::CodecId;
-use tqkv_session::{Codecs, Layout, Mode, SessionError, inspect, pack, unpack};
+use tqkv_session::{Budget, Codecs, Layout, Mode, SessionError, StorageCodec, Stored, inspect, pack, unpack};
 use tqkv_simd::Level;
+use tqkv_storage::{Learner, Pairs, Rope, Shape};
 
 static LEVEL: LazyLock<Level> = LazyLock::new(|| Level::detect().expect("a level"));
+
+/// A basis of one layer, two KV heads of 32.
+static CODEC: LazyLock<StorageCodec> = LazyLock::new(|| {
+    let rope = Rope::new(0, Pairs::Half, (0..16).map(|i| 1e4f64.powf(-f64::from(i) / 16.0)).collect());
+    let shape = Shape::new(1, 2, 32, 32, rope).expect("a shape");
+    let mut learner = Learner::new(shape.clone(), shape.join()).expect("a learner");
+    let number = |i: u32| (i.wrapping_mul(2_654_435_761) >> 16) as f32 / 32768.0 - 1.0;
+    let numbers = |first: u32| (first..first + 200 * 64).map(number).collect::<Vec<f32>>();
+    learner.learn(&numbers(0), &numbers(1 << 20), 0).expect("numbers");
+    let basis = learner.freeze("fuzz").expect("a basis");
+    StorageCodec::new(shape, Some(Arc::new(basis))).expect("a codec")
+});
 
 fuzz_target!(|data: &[u8]| {
     let Some((kind, bytes)) = data.split_first() else { return seeds::refused("too short") };
     match kind & 3 {
         0 => state(bytes, Mode::Exact),
         1 => state(bytes, Mode::Coded(Codecs { key: CodecId::S2, value: CodecId::T2, ..Codecs::DEFAULT })),
+        2 if kind & 4 > 0 => {
+            let budget = Budget::new(1.1).expect("a budget");
+            state(bytes, Mode::Stored(Stored::new(&CODEC, budget).expect("a basis")));
+        }
         2 => read(bytes),
         _ => {
             let mut bytes = bytes.to_vec();
@@ -28,13 +45,13 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-fn state(bytes: &[u8], mode: Mode) {
+fn state(bytes: &[u8], mode: Mode<'_>) {
     let mut packed = Vec::new();
     if let Err(error) = pack(&mut Cursor::new(bytes), &mut packed, mode, *LEVEL) {
         return seeds::refused(error);
     }
     let back = unpacked(&packed).expect("a pack of ours");
-    if mode == Mode::Exact {
+    if matches!(mode, Mode::Exact) {
         assert_eq!(back, bytes);
     }
     let layout = |bytes: &[u8]| Layout::read(&mut Cursor::new(bytes)).expect("a state that was packed");
@@ -43,7 +60,7 @@ fn state(bytes: &[u8], mode: Mode) {
 
 fn unpacked(mut pack: &[u8]) -> Result<Vec<u8>, SessionError> {
     let mut state = Cursor::new(Vec::new());
-    unpack(&mut pack, &mut state, *LEVEL)?;
+    unpack(&mut pack, &mut state, Some(&*CODEC), *LEVEL)?;
     Ok(state.into_inner())
 }
 

@@ -1144,6 +1144,27 @@ tqkv_status tqkv_session_pack_file(const char *state, const char *pack, const ch
 
 #if defined(TQKV_SESSION)
 /**
+ * Codes the state in a file in the basis of a file of `tqkv basis`, at `bits` bits per value: .5 to 5. The
+ * pack appears whole or not at all, and replaces an existing file. Memory grows with the basis alone.
+ *
+ * # Safety
+ * The paths are null or end with a zero.
+ */
+tqkv_status tqkv_session_pack_basis_file(const char *state, const char *pack, const char *basis, float bits);
+#endif
+
+#if defined(TQKV_SESSION)
+/**
+ * Writes the state of a pack that names a basis to a file, as `tqkv_session_unpack_file` does.
+ *
+ * # Safety
+ * The paths are null or end with a zero.
+ */
+tqkv_status tqkv_session_unpack_basis_file(const char *pack, const char *state, const char *basis);
+#endif
+
+#if defined(TQKV_SESSION)
+/**
  * Writes the state that a pack holds to a file, which appears whole or not at all. An existing file is
  * replaced. Memory does not grow with the state.
  *

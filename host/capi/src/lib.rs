@@ -57,7 +57,8 @@ pub use gpu::{
 #[cfg(feature = "session")]
 pub use session::{
     TqkvSessionInfo, tqkv_session_inspect, tqkv_session_inspect_file, tqkv_session_pack,
-    tqkv_session_pack_file, tqkv_session_unpack, tqkv_session_unpack_file,
+    tqkv_session_pack_basis_file, tqkv_session_pack_file, tqkv_session_unpack,
+    tqkv_session_unpack_basis_file, tqkv_session_unpack_file,
 };
 pub use snapshot::{TqkvRead, TqkvWrite, tqkv_load, tqkv_restore, tqkv_save, tqkv_snapshot};
 pub use spec::{

@@ -7,9 +7,12 @@ use std::ffi::{c_char, c_void};
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Cursor, Read, Seek};
 use std::path::Path;
+use std::sync::Arc;
 use tqkv::error::CacheError;
 use tqkv::file::{AtomicFile, Existing};
-use tqkv_session::{Class, Layout, MAGIC, Mode, SessionError, Sizes};
+use tqkv_session::{
+    Basis, Budget, Class, Layout, MAGIC, Mode, SessionError, Sizes, StorageCodec, StorageError, Stored,
+};
 use tqkv_simd::Level;
 
 /// A state of llama.cpp, or a pack of one. A later version of the library may have more fields.
@@ -39,7 +42,7 @@ impl From<SessionError> for Failure {
     fn from(error: SessionError) -> Self {
         let status = match error {
             SessionError::State { .. } | SessionError::Pack(_) => TqkvStatus::TqkvBadSession,
-            SessionError::Codec(_) => TqkvStatus::TqkvBadArgument,
+            SessionError::Codec(_) | SessionError::Basis(_) => TqkvStatus::TqkvBadArgument,
             SessionError::Io(_) => TqkvStatus::TqkvIo,
             _ => TqkvStatus::TqkvOther,
         };
@@ -54,9 +57,41 @@ fn ready() -> Result<Level, Failure> {
 }
 
 /// The codecs of a call: null is `t4`, a head dim of 0 is found.
-fn mode(call: &Call, codecs: *const c_char, head_dim: usize) -> Result<Mode, Failure> {
+fn mode(call: &Call, codecs: *const c_char, head_dim: usize) -> Result<Mode<'static>, Failure> {
     let text = if codecs.is_null() { "t4" } else { call.text("codecs", codecs)? };
     Ok(Mode::parse(text, (head_dim > 0).then_some(head_dim))?)
+}
+
+/// The basis in a file.
+fn basis(call: &Call, path: *const c_char) -> Result<StorageCodec, Failure> {
+    let path = call.text("basis", path)?;
+    let failed = |error: StorageError| {
+        let status = match error {
+            StorageError::Io(_) => TqkvStatus::TqkvIo,
+            _ => TqkvStatus::TqkvBadArgument,
+        };
+        Failure::new(status, format!("{path}: {error}"))
+    };
+    let basis = Arc::new(Basis::load(Path::new(path)).map_err(failed)?);
+    StorageCodec::new(basis.shape().clone(), Some(basis)).map_err(failed)
+}
+
+fn pack_file(from: &str, to: &str, mode: Mode<'_>) -> Result<(), Failure> {
+    let level = ready()?;
+    let mut state = File::open(from).map_err(in_file(from))?;
+    write_file(to, |pack| {
+        let packed = tqkv_session::pack(&mut state, pack, mode, level);
+        packed.map(drop).map_err(|error| Failure::from(error).about(from))
+    })
+}
+
+fn unpack_file(from: &str, to: &str, basis: Option<&StorageCodec>) -> Result<(), Failure> {
+    let level = ready()?;
+    let mut pack = BufReader::new(File::open(from).map_err(in_file(from))?);
+    write_file(to, |state| {
+        let unpacked = tqkv_session::unpack(&mut pack, state, basis, level);
+        unpacked.map(drop).map_err(|error| Failure::from(error).about(from))
+    })
 }
 
 fn in_file(path: &str) -> impl Fn(io::Error) -> Failure {
@@ -130,7 +165,7 @@ pub unsafe extern "C" fn tqkv_session_unpack(
             let why = format!("state has room for {room} bytes, expected {bytes} or more");
             return Err(Failure::new(TqkvStatus::TqkvFull, why));
         };
-        tqkv_session::unpack(&mut &*pack, &mut Cursor::new(state), level)?;
+        tqkv_session::unpack(&mut &*pack, &mut Cursor::new(state), None, level)?;
         Ok(())
     })
 }
@@ -168,12 +203,45 @@ pub unsafe extern "C" fn tqkv_session_pack_file(
     // SAFETY: the arguments are text, by the contract of this call.
     unsafe { Call::new() }.run(|call| {
         let (from, to) = (call.text("state", state)?, call.text("pack", pack)?);
-        let (mode, level) = (mode(call, codecs, head_dim)?, ready()?);
-        let mut state = File::open(from).map_err(in_file(from))?;
-        write_file(to, |pack| {
-            let packed = tqkv_session::pack(&mut state, pack, mode, level);
-            packed.map(drop).map_err(|error| Failure::from(error).about(from))
-        })
+        pack_file(from, to, mode(call, codecs, head_dim)?)
+    })
+}
+
+/// Codes the state in a file in the basis of a file of `tqkv basis`, at `bits` bits per value: .5 to 5. The
+/// pack appears whole or not at all, and replaces an existing file. Memory grows with the basis alone.
+///
+/// # Safety
+/// The paths are null or end with a zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_session_pack_basis_file(
+    state: *const c_char,
+    pack: *const c_char,
+    basis: *const c_char,
+    bits: f32,
+) -> TqkvStatus {
+    // SAFETY: the arguments are text, by the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        let (from, to) = (call.text("state", state)?, call.text("pack", pack)?);
+        let budget = Budget::new(bits).map_err(|error| Failure::argument(error.to_string()))?;
+        let codec = self::basis(call, basis)?;
+        pack_file(from, to, Mode::Stored(Stored::new(&codec, budget)?))
+    })
+}
+
+/// Writes the state of a pack that names a basis to a file, as `tqkv_session_unpack_file` does.
+///
+/// # Safety
+/// The paths are null or end with a zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_session_unpack_basis_file(
+    pack: *const c_char,
+    state: *const c_char,
+    basis: *const c_char,
+) -> TqkvStatus {
+    // SAFETY: the arguments are text, by the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        let (from, to) = (call.text("pack", pack)?, call.text("state", state)?);
+        unpack_file(from, to, Some(&self::basis(call, basis)?))
     })
 }
 
@@ -187,12 +255,7 @@ pub unsafe extern "C" fn tqkv_session_unpack_file(pack: *const c_char, state: *c
     // SAFETY: the arguments are text, by the contract of this call.
     unsafe { Call::new() }.run(|call| {
         let (from, to) = (call.text("pack", pack)?, call.text("state", state)?);
-        let level = ready()?;
-        let mut pack = BufReader::new(File::open(from).map_err(in_file(from))?);
-        write_file(to, |state| {
-            let unpacked = tqkv_session::unpack(&mut pack, state, level);
-            unpacked.map(drop).map_err(|error| Failure::from(error).about(from))
-        })
+        unpack_file(from, to, None)
     })
 }
 

@@ -3,6 +3,7 @@
 use crate::arrays::{self, slice_mut, target, writing};
 use crate::errors::{Failure, refused};
 use crate::pool;
+use crate::storage::Storage;
 use numpy::PyArrayDyn;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -11,7 +12,7 @@ use std::io::{self, BufReader, BufWriter, Cursor, Read, Seek};
 use std::path::{Path, PathBuf};
 use tqkv::error::CacheError;
 use tqkv::file::{AtomicFile, Existing};
-use tqkv_session::{Class, Layout, MAGIC, Mode, SessionError, Sizes};
+use tqkv_session::{Budget, Class, Layout, MAGIC, Mode, SessionError, Sizes, StorageCodec, Stored};
 use tqkv_simd::Level;
 
 impl From<SessionError> for Failure {
@@ -39,6 +40,24 @@ fn ready() -> Result<Level, Failure> {
     Ok(Level::detect().map_err(CacheError::Level)?)
 }
 
+/// The codec of a basis, where one is given.
+fn codec<'a>(basis: Option<&'a Bound<'_, Storage>>) -> Option<&'a StorageCodec> {
+    basis.map(|basis| basis.get().codec())
+}
+
+/// How a state is packed: in a basis with `budget` bits per value, or in codecs.
+fn mode<'a>(
+    codecs: &str,
+    head_dim: Option<usize>,
+    basis: Option<&'a StorageCodec>,
+    budget: f32,
+) -> Result<Mode<'a>, Failure> {
+    match basis {
+        None => Ok(Mode::parse(codecs, head_dim)?),
+        Some(codec) => Ok(Mode::Stored(Stored::new(codec, Budget::new(budget)?)?)),
+    }
+}
+
 fn array<'py>(py: Python<'py>, bytes: &[u8]) -> Result<Bound<'py, PyArrayDyn<u8>>, Failure> {
     let out = target::<u8>(py, None, &[bytes.len()])?;
     slice_mut(&mut writing(&out)?)?.copy_from_slice(bytes);
@@ -51,8 +70,10 @@ pub(crate) fn pack_session<'py>(
     state: &Bound<'py, PyAny>,
     codecs: &str,
     head_dim: Option<usize>,
+    basis: Option<&Bound<'py, Storage>>,
+    budget: f32,
 ) -> Result<Bound<'py, PyArrayDyn<u8>>, Failure> {
-    let (mode, level) = (Mode::parse(codecs, head_dim)?, ready()?);
+    let (mode, level) = (mode(codecs, head_dim, codec(basis), budget)?, ready()?);
     let state = arrays::bytes("state", state)?;
     let state = arrays::slice("state", &state)?;
     let mut pack = Vec::new();
@@ -64,8 +85,9 @@ pub(crate) fn pack_session<'py>(
 pub(crate) fn unpack_session<'py>(
     py: Python<'py>,
     pack: &Bound<'py, PyAny>,
+    basis: Option<&Bound<'py, Storage>>,
 ) -> Result<Bound<'py, PyArrayDyn<u8>>, Failure> {
-    let level = ready()?;
+    let (level, basis) = (ready()?, codec(basis));
     let pack = arrays::bytes("pack", pack)?;
     let pack = arrays::slice("pack", &pack)?;
     // Checksums first: a pack that lies about its size takes no memory.
@@ -75,7 +97,7 @@ pub(crate) fn unpack_session<'py>(
     {
         let mut writing = writing(&out)?;
         let mut state = Cursor::new(slice_mut(&mut writing)?);
-        py.detach(|| tqkv_session::unpack(&mut &*pack, &mut state, level))?;
+        py.detach(|| tqkv_session::unpack(&mut &*pack, &mut state, basis, level))?;
     }
     Ok(out)
 }
@@ -98,8 +120,10 @@ pub(crate) fn pack_session_file(
     pack: PathBuf,
     codecs: &str,
     head_dim: Option<usize>,
+    basis: Option<&Bound<'_, Storage>>,
+    budget: f32,
 ) -> Result<(), Failure> {
-    let (mode, level) = (Mode::parse(codecs, head_dim)?, ready()?);
+    let (mode, level) = (mode(codecs, head_dim, codec(basis), budget)?, ready()?);
     py.detach(|| {
         let mut from = File::open(&state).map_err(|error| in_file(&state)(error.into()))?;
         write_file(&pack, |to| {
@@ -110,13 +134,18 @@ pub(crate) fn pack_session_file(
 }
 
 #[pyfunction]
-pub(crate) fn unpack_session_file(py: Python<'_>, pack: PathBuf, state: PathBuf) -> Result<(), Failure> {
-    let level = ready()?;
+pub(crate) fn unpack_session_file(
+    py: Python<'_>,
+    pack: PathBuf,
+    state: PathBuf,
+    basis: Option<&Bound<'_, Storage>>,
+) -> Result<(), Failure> {
+    let (level, basis) = (ready()?, codec(basis));
     py.detach(|| {
         let from = File::open(&pack).map_err(|error| in_file(&pack)(error.into()))?;
         let mut from = BufReader::new(from);
         write_file(&state, |to| {
-            let unpacked = tqkv_session::unpack(&mut from, to, level);
+            let unpacked = tqkv_session::unpack(&mut from, to, basis, level);
             unpacked.map(drop).map_err(in_file(&pack))
         })
     })
@@ -175,6 +204,7 @@ impl Look {
                 dict.set_item("pack_bytes", pack)?;
                 dict.set_item("coded_state_bytes", coded_state)?;
                 dict.set_item("coded_pack_bytes", coded_pack)?;
+                dict.set_item("basis", summary.basis.map(|id| id.to_string()))?;
             }
         }
         Ok(dict)

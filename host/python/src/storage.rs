@@ -136,6 +136,12 @@ impl Learner {
 #[pyclass(frozen, module = "tqkv._native")]
 pub(crate) struct Storage(storage::StorageCodec);
 
+impl Storage {
+    pub(crate) const fn codec(&self) -> &storage::StorageCodec {
+        &self.0
+    }
+}
+
 #[pymethods]
 impl Storage {
     #[staticmethod]

@@ -30,6 +30,21 @@ def test_a_state_goes_through_memory_and_comes_back(state):
     assert (found["kind"], found["cells"], found["tokens"]) == ("state", [66], 3)
 
 
+def test_a_pack_in_a_basis_needs_it(tmp_path, state):
+    basis = tqkv.Storage(tqkv.Basis.load(GOLDEN / "basis.tqb"))
+    packed = session.pack(state, basis=basis, budget=1.1)
+    found = session.inspect(packed)
+    assert found["coded_pack_bytes"] * 5 < found["coded_state_bytes"] and len(found["basis"]) == 64
+    back = session.unpack(packed, basis)
+    assert len(back) == len(state)
+    with pytest.raises(tqkv.TqkvError, match="given is none"):
+        session.unpack(packed)
+    (tmp_path / "state").write_bytes(state)
+    session.pack_file(tmp_path / "state", tmp_path / "pack", basis=basis, budget=1.1)
+    session.unpack_file(tmp_path / "pack", tmp_path / "back", basis)
+    assert (tmp_path / "back").read_bytes() == back.tobytes()
+
+
 def test_files_have_the_bytes_of_memory(tmp_path, state):
     (tmp_path / "state").write_bytes(state)
     session.pack_file(tmp_path / "state", str(tmp_path / "pack"), "s4", 64)

@@ -1,16 +1,18 @@
 //! Time and memory of packing a state: a file that llama.cpp wrote, or a synthetic one of a model of 8B.
 //!
 //! `cargo run --release -p tqkv-session --example cost -- FOLDER TOKENS|STATE [CODEC ..]`. Without codecs:
-//! exact, s4, t4 and t2. `RAYON_NUM_THREADS` says how many threads work.
+//! exact, s4, t4 and t2. `FILE.tqb@1.1` is a basis at 1.1 bits. `RAYON_NUM_THREADS` says how many threads
+//! work.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Result, Write};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 use half::f16;
 use tqkv_core::CodecId;
-use tqkv_session::{Codecs, Mode, pack, unpack};
+use tqkv_session::{Basis, Budget, Codecs, Mode, StorageCodec, Stored, pack, unpack};
 use tqkv_simd::Level;
 
 const LAYERS: u32 = 32;
@@ -46,6 +48,14 @@ fn peak() -> Option<u64> {
     Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? >> 10)
 }
 
+/// A basis and its bits per value, from `FILE.tqb@BITS`.
+fn basis(name: &str) -> std::result::Result<Option<(StorageCodec, Budget)>, Box<dyn std::error::Error>> {
+    let Some((path, bits)) = name.split_once('@') else { return Ok(None) };
+    let basis = Arc::new(Basis::load(Path::new(path))?);
+    let codec = StorageCodec::new(basis.shape().clone(), Some(basis))?;
+    Ok(Some((codec, Budget::new(bits.parse()?)?)))
+}
+
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [folder, which, codecs @ ..] = &arguments[..] else {
@@ -65,18 +75,22 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let level = Level::detect()?;
     let all = ["exact", "s4", "t4", "t2"].map(String::from);
     for name in if codecs.is_empty() { &all[..] } else { codecs } {
-        let mode = match CodecId::from_name(name) {
-            Some(id) => Mode::Coded(Codecs { key: id, value: id, ..Codecs::DEFAULT }),
-            None if name == "exact" => Mode::Exact,
-            None => return Err(format!("no codec {name}").into()),
+        let codec = basis(name)?;
+        let mode = match (CodecId::from_name(name), &codec) {
+            (Some(id), _) => Mode::Coded(Codecs { key: id, value: id, ..Codecs::DEFAULT }),
+            (_, Some((codec, budget))) => Mode::Stored(Stored::new(codec, *budget)?),
+            _ if name == "exact" => Mode::Exact,
+            _ => return Err(format!("no codec {name}").into()),
         };
+        let codec = codec.as_ref().map(|(codec, _)| codec);
+        let name = name.rsplit('/').next().unwrap_or(name);
         let (packed, back) = (folder.join("cost.tqs"), folder.join(format!("cost-{name}.state")));
         let start = Instant::now();
         let mut out = BufWriter::new(File::create(&packed)?);
         let sizes = pack(&mut File::open(&state)?, &mut out, mode, level)?;
         let packing = start.elapsed().as_secs_f64();
         let start = Instant::now();
-        unpack(&mut BufReader::new(File::open(&packed)?), &mut File::create(&back)?, level)?;
+        unpack(&mut BufReader::new(File::open(&packed)?), &mut File::create(&back)?, codec, level)?;
         let unpacking = start.elapsed().as_secs_f64();
         let gigabytes = sizes.state as f64 * 1e-9;
         println!(

@@ -3,11 +3,12 @@
 use std::io::{Read, Seek};
 use std::sync::Arc;
 
+use crate::grid::Grid;
 use crate::numbers::Numbers;
 use crate::source::{Miss, Source};
 
 /// Tokens at the start of a sequence whose rows stay as they are: attention sinks.
-pub const EXACT_TOKENS: i32 = 4;
+pub const EXACT_TOKENS: u32 = 4;
 
 /// Most sequences of a context (`LLAMA_MAX_SEQ`).
 const MOST_STREAMS: u32 = 256;
@@ -54,8 +55,16 @@ pub struct Rows {
     pub cells: u32,
     /// `[width, cells]` instead of `[cells, width]`: values without flash attention.
     pub is_transposed: bool,
-    /// Cells of the first tokens, ascending.
-    pub(crate) early: Arc<[u32]>,
+    /// The positions of all cells.
+    pub(crate) runs: Arc<[Run]>,
+}
+
+/// Cells whose positions follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) first_cell: u32,
+    pub(crate) cells: u32,
+    pub(crate) first_position: u32,
 }
 
 impl Rows {
@@ -67,6 +76,20 @@ impl Rows {
     /// Bytes of all cells.
     pub fn bytes(&self) -> u64 {
         u64::from(self.cells) * self.row_bytes()
+    }
+
+    pub(crate) fn grid(&self) -> Grid {
+        let Self { numbers, width, cells, is_transposed, .. } = *self;
+        Grid { numbers, width, cells, is_transposed }
+    }
+
+    /// Cells of the first tokens, ascending.
+    pub(crate) fn early(&self) -> Vec<u32> {
+        let of = |run: &Run| {
+            let early = EXACT_TOKENS.saturating_sub(run.first_position).min(run.cells);
+            run.first_cell..run.first_cell + early
+        };
+        self.runs.iter().flat_map(of).collect()
     }
 }
 
@@ -98,20 +121,20 @@ pub(crate) fn read_cache<R: Read + Seek>(
         if cells == 0 {
             continue;
         }
-        let early = read_cells(source, variant, cells)?;
+        let runs = read_cells(source, variant, cells)?;
         cache.cells += u64::from(cells);
-        read_stream(source, variant, has_values, (cells, &early), &mut cache.rows)?;
+        read_stream(source, variant, has_values, (cells, &runs), &mut cache.rows)?;
     }
     Ok(cache)
 }
 
-/// The positions and sequences of cells: those of the first tokens.
+/// The positions and sequences of cells.
 fn read_cells<R: Read + Seek>(
     source: &mut Source<'_, R>,
     variant: Variant,
     cells: u32,
-) -> Result<Arc<[u32]>, Miss> {
-    let mut early = Vec::new();
+) -> Result<Arc<[Run]>, Miss> {
+    let mut runs: Vec<Run> = Vec::new();
     for cell in 0..cells {
         let at = source.at();
         let foreign = |why: String| Miss::Foreign { at, why: format!("no KV cache: cell {cell} has {why}") };
@@ -133,18 +156,20 @@ fn read_cells<R: Read + Seek>(
                 return Err(foreign(format!("sequence {sequence}; expected 0 to {}", MOST_STREAMS - 1)));
             }
         }
-        if position < EXACT_TOKENS {
-            early.push(cell);
+        let position = position.cast_unsigned();
+        match runs.last_mut() {
+            Some(run) if run.first_position + run.cells == position => run.cells += 1,
+            _ => runs.push(Run { first_cell: cell, cells: 1, first_position: position }),
         }
     }
-    Ok(early.into())
+    Ok(runs.into())
 }
 
 fn read_stream<R: Read + Seek>(
     source: &mut Source<'_, R>,
     variant: Variant,
     has_values: bool,
-    (cells, early): (u32, &Arc<[u32]>),
+    (cells, runs): (u32, &Arc<[Run]>),
     rows: &mut Vec<Rows>,
 ) -> Result<(), Miss> {
     let at = source.at();
@@ -172,8 +197,8 @@ fn read_stream<R: Read + Seek>(
                 let why = format!("layer {layer} has {} where the first has another type", numbers.name());
                 return Err(Miss::Damaged { at: source.at(), why });
             }
-            let early = Arc::clone(early);
-            let own = Rows { at: source.at(), side, layer, numbers, width, cells, is_transposed, early };
+            let runs = Arc::clone(runs);
+            let own = Rows { at: source.at(), side, layer, numbers, width, cells, is_transposed, runs };
             source.skip(own.bytes(), &format!("layer {layer}, {}", side.name()))?;
             rows.push(own);
         }

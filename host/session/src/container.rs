@@ -4,7 +4,9 @@ use std::io::{Read, Write};
 
 use tqkv_core::CodecId;
 
+use crate::based::{Based, Set};
 use crate::error::SessionError;
+use crate::grid::Grid;
 use crate::numbers::Numbers;
 use crate::tile::Tile;
 
@@ -25,6 +27,8 @@ pub enum Class {
     Exact,
     /// Rows are coded and come back close to what they were. All else comes back as it was.
     Coded,
+    /// Rows are coded in a basis of the storage tier that the pack names. All else is as above.
+    Stored,
 }
 
 impl Class {
@@ -33,6 +37,7 @@ impl Class {
         match self {
             Self::Exact => "exact",
             Self::Coded => "coded",
+            Self::Stored => "coded in a basis",
         }
     }
 }
@@ -44,6 +49,8 @@ pub(crate) enum Segment {
     Raw { bytes: u64, planes: u8 },
     /// Coded rows.
     Rows(Tile),
+    /// Rows coded in a basis, with the rest of their set.
+    Based(Based),
 }
 
 impl Segment {
@@ -51,6 +58,7 @@ impl Segment {
         match self {
             Self::Raw { bytes, .. } => *bytes,
             Self::Rows(tile) => tile.bytes(),
+            Self::Based(rows) => rows.grid.bytes(),
         }
     }
 
@@ -71,6 +79,14 @@ impl Segment {
                 entry[8..12].copy_from_slice(&tile.head_dim.to_le_bytes());
                 entry[12..16].copy_from_slice(&tile.heads.to_le_bytes());
                 entry[16..20].copy_from_slice(&tile.cells.to_le_bytes());
+            }
+            Self::Based(rows) => {
+                let grid = &rows.grid;
+                (entry[0], entry[1]) = (2, u8::from(grid.is_transposed) | u8::from(rows.is_values) << 1);
+                let fields = [grid.numbers.ggml(), rows.head_dim, rows.heads(), grid.cells, rows.set];
+                for (to, field) in entry[4..].as_chunks_mut().0.iter_mut().zip(fields) {
+                    *to = field.to_le_bytes();
+                }
             }
         }
         entry
@@ -99,7 +115,18 @@ impl Segment {
                 tile.check().map_err(bad)?;
                 Self::Rows(tile)
             }
-            kind => return Err(bad(format!("kind {kind}; expected 0 or 1"))),
+            2 => {
+                let numbers = Numbers::from_ggml(word(4));
+                let numbers = numbers.ok_or_else(|| bad(format!("unknown type {}", word(4))))?;
+                let (head_dim, cells, set) = (word(8), word(16), word(20));
+                let width = head_dim.saturating_mul(word(12));
+                let [is_transposed, is_values] = [1, 2].map(|bit| entry[1] & bit > 0);
+                let grid = Grid { numbers, width, cells, is_transposed };
+                let rows = Based { grid, head_dim, is_values, set };
+                rows.check().map_err(bad)?;
+                Self::Based(rows)
+            }
+            kind => return Err(bad(format!("kind {kind}; expected 0 to 2"))),
         };
         if segment.entry() != *entry {
             return Err(bad("a field that must be zero is not".into()));
@@ -159,7 +186,8 @@ impl Map {
         let class = match short(10) {
             0 => Class::Exact,
             1 => Class::Coded,
-            class => return Err(SessionError::pack(format!("class {class}; expected 0 or 1"))),
+            2 => Class::Stored,
+            class => return Err(SessionError::pack(format!("class {class}; expected 0 to 2"))),
         };
         let mut state_bytes = [0; 8];
         state_bytes.copy_from_slice(&header[16..24]);
@@ -169,10 +197,37 @@ impl Map {
         if sum != Some(state_bytes) {
             return Err(SessionError::pack("map: its runs are not as long as the state"));
         }
-        if class == Class::Exact && segments.iter().any(|s| matches!(s, Segment::Rows(_))) {
-            return Err(SessionError::pack("map: an exact pack has coded rows"));
+        let fits = |segment: &Segment| match segment {
+            Segment::Raw { .. } => true,
+            Segment::Rows(_) => class == Class::Coded,
+            Segment::Based(_) => class == Class::Stored,
+        };
+        if !segments.iter().all(fits) {
+            return Err(SessionError::pack(format!(
+                "map: rows that a pack of class {} has not",
+                class as u16
+            )));
         }
         Ok(Self { class, state_bytes, segments })
+    }
+
+    /// The rows in a basis that belong together.
+    pub(crate) fn sets(&self) -> Result<Vec<Set>, SessionError> {
+        let bad = |why: &str| SessionError::pack(format!("map: a set of rows with {why}"));
+        let (mut sets, mut at): (Vec<Set>, u64) = (Vec::new(), 0);
+        for segment in &self.segments {
+            if let Segment::Based(rows) = segment {
+                if rows.set as usize == sets.len() {
+                    sets.push(Set::default());
+                }
+                let last = sets.len().checked_sub(1) == Some(rows.set as usize);
+                let set = sets.last_mut().filter(|_| last).ok_or_else(|| bad("another number"))?;
+                set.push(at, *rows);
+            }
+            at += segment.bytes();
+        }
+        sets.iter().try_for_each(Set::check).map_err(|why| bad(&why))?;
+        Ok(sets)
     }
 }
 

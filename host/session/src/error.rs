@@ -20,6 +20,9 @@ pub enum SessionError {
     /// The codec or the head dim does not fit the rows.
     #[error("{0}")]
     Codec(String),
+    /// The basis is missing, is another one, or does not fit the state.
+    #[error("basis: {0}")]
+    Basis(String),
     /// The system failed to read or write.
     #[error(transparent)]
     Io(#[from] io::Error),

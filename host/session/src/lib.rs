@@ -13,22 +13,25 @@
 //! | part | file |
 //! | --- | --- |
 //! | what a state holds, and where | [`Layout`], [`Cache`], [`Rows`] |
-//! | state to pack | [`pack()`], [`Mode`], [`Codecs`] |
+//! | state to pack | [`pack()`], [`Mode`], [`Codecs`], [`Stored`] |
 //! | pack to state, checks | [`unpack()`], [`inspect`] |
 //!
 //! Both directions hold some 8 MiB of rows at a time. Not for a live cache, and not for caches of other
 //! engines: LMCache has a serde in `tqkv`'s Python package.
 #![forbid(unsafe_code)]
 
+mod based;
 mod cache;
 mod container;
 mod error;
+mod grid;
 mod layout;
 mod numbers;
 mod pack;
 mod plain;
 mod slab;
 mod source;
+mod stored;
 mod tile;
 mod unpack;
 
@@ -38,6 +41,8 @@ pub use error::SessionError;
 pub use layout::{Layout, Origin};
 pub use numbers::Numbers;
 pub use pack::{Codecs, Mode, Sizes, pack};
+pub use stored::Stored;
+pub use tqkv_storage::{Basis, BasisId, Budget, StorageCodec, StorageError};
 pub use unpack::{Group, Summary, inspect, unpack};
 
 /// Compiles and runs the example of the README.

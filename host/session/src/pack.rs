@@ -12,6 +12,7 @@ use crate::error::SessionError;
 use crate::layout::Layout;
 use crate::plain::{PIECE, compress};
 use crate::slab::{Slab, read_slab};
+use crate::stored::Stored;
 use crate::tile::{CELLS, Tile, one_width};
 
 /// Pieces that are compressed at once.
@@ -36,15 +37,18 @@ impl Codecs {
 }
 
 /// How a state is packed.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Mode {
+#[derive(Debug, Clone, Copy)]
+pub enum Mode<'a> {
     /// Without loss.
     Exact,
     /// Rows of keys and values in codecs, all else without loss.
     Coded(Codecs),
+    /// Rows of keys and values in a basis of the storage tier, all else without loss. Needs the memory of the
+    /// basis, twice.
+    Stored(Stored<'a>),
 }
 
-impl Mode {
+impl Mode<'_> {
     /// Reads `exact`, one codec for keys and values (`t4`), or two (`t4,t2`). A head dim of `None` is found.
     ///
     /// # Errors
@@ -85,22 +89,39 @@ pub struct Sizes {
 /// # Errors
 /// [`SessionError::State`]: no state of llama.cpp, a damaged one, or, where rows are to be coded, one without
 /// a cache that is understood. [`SessionError::Codec`]: the head dim or the codec does not fit the rows.
+/// [`SessionError::Basis`]: the basis does not.
 /// Errors of reading and writing.
 pub fn pack<R: Read + Seek, W: Write>(
     state: &mut R,
     out: &mut W,
-    mode: Mode,
+    mode: Mode<'_>,
     level: Level,
 ) -> Result<Sizes, SessionError> {
     let layout = Layout::read(state)?;
-    if let (Mode::Coded(_), Some((at, why))) = (mode, &layout.foreign) {
+    if let (Mode::Coded(_) | Mode::Stored(_), Some((at, why))) = (mode, &layout.foreign) {
         let why = format!("{why}; an exact pack keeps a memory that is not understood");
         return Err(SessionError::state(*at, why));
     }
-    let class = if mode == Mode::Exact { Class::Exact } else { Class::Coded };
-    let segments = segments(&layout, mode)?;
+    let class = match mode {
+        Mode::Exact => Class::Exact,
+        Mode::Coded(_) => Class::Coded,
+        Mode::Stored(_) => Class::Stored,
+    };
+    let sets = match mode {
+        Mode::Stored(stored) => stored.sets(&layout)?,
+        _ => Vec::new(),
+    };
+    let mut based = sets.iter().flat_map(|set| set.set.keys.iter().chain(&set.set.values));
+    let segments = segments(&layout, |rows| match mode {
+        Mode::Exact => Ok(None),
+        Mode::Coded(codecs) => Ok(tile(rows, &codecs)?.map(Segment::Rows)),
+        Mode::Stored(_) => Ok(based.next().map(|(_, rows)| Segment::Based(*rows))),
+    })?;
     let map = Map { class, state_bytes: layout.bytes, segments };
     let mut sizes = Sizes { state: layout.bytes, pack: map.write(out)?, ..Sizes::default() };
+    if let Mode::Stored(stored) = mode {
+        sizes.pack += write_chunk(out, &stored.id().0)?;
+    }
     let all_rows: Vec<&Rows> = layout.caches.iter().flat_map(|cache| &cache.rows).collect();
     let (mut at, mut crc) = (0, crc32fast::Hasher::new());
     for segment in &map.segments {
@@ -110,14 +131,22 @@ pub fn pack<R: Read + Seek, W: Write>(
             }
             Segment::Rows(tile) => {
                 let found = all_rows.binary_search_by_key(&at, |rows| rows.at);
-                let early = found.map_or(&[][..], |i| &all_rows[i].early);
-                let written = pack_rows(state, out, (at, tile, early), level)?;
+                let early = found.map_or_else(|_| Vec::new(), |i| all_rows[i].early());
+                let written = pack_rows(state, out, (at, tile, &early), level)?;
                 sizes.coded_state += tile.bytes();
                 sizes.coded_pack += written;
                 sizes.pack += written;
             }
+            Segment::Based(_) => {}
         }
         at += segment.bytes();
+    }
+    for set in &sets {
+        let Mode::Stored(stored) = mode else { break };
+        let written = stored.pack(state, out, set, level)?;
+        sizes.coded_state += set.set.bytes();
+        sizes.coded_pack += written;
+        sizes.pack += written;
     }
     if class == Class::Exact {
         out.write_all(&crc.finalize().to_le_bytes())?;
@@ -128,15 +157,14 @@ pub fn pack<R: Read + Seek, W: Write>(
 }
 
 /// The runs of a state: rows that are coded, and all between them.
-fn segments(layout: &Layout, mode: Mode) -> Result<Vec<Segment>, SessionError> {
+fn segments(
+    layout: &Layout,
+    mut coded: impl FnMut(&Rows) -> Result<Option<Segment>, SessionError>,
+) -> Result<Vec<Segment>, SessionError> {
     let (mut segments, mut at) = (Vec::new(), 0);
     for rows in layout.caches.iter().flat_map(|cache| &cache.rows) {
-        let segment = match mode {
-            Mode::Exact => None,
-            Mode::Coded(codecs) => tile(rows, &codecs)?.map(Segment::Rows),
-        };
         let planes = rows.numbers.plane_bytes();
-        let segment = segment.unwrap_or(Segment::Raw { bytes: rows.bytes(), planes });
+        let segment = coded(rows)?.unwrap_or(Segment::Raw { bytes: rows.bytes(), planes });
         if rows.at > at {
             segments.push(Segment::Raw { bytes: rows.at - at, planes: 1 });
         }
@@ -224,8 +252,8 @@ fn pack_rows<R: Read + Seek, W: Write>(
 ) -> Result<u64, SessionError> {
     let mut coder = tile.coder(level)?;
     let (mut written, row_bytes) = (0, tile.row_bytes());
-    for slab in Slab::all(tile) {
-        let rows = read_slab(state, at, tile, slab)?;
+    for slab in Slab::all(&tile.grid()) {
+        let rows = read_slab(state, at, &tile.grid(), slab)?;
         if tile.is_centred && slab.first == 0 {
             written += write_chunk(out, &coder.learn_mean(&rows))?;
         }

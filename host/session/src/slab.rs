@@ -3,7 +3,8 @@
 use std::io::{Read, Seek, SeekFrom, Write};
 
 use crate::error::SessionError;
-use crate::tile::{CELLS, Tile};
+use crate::grid::Grid;
+use crate::tile::CELLS;
 
 /// Bytes of a slab, or 64 cells where these are longer.
 const BYTES: usize = 1 << 23;
@@ -16,9 +17,9 @@ pub(crate) struct Slab {
 }
 
 impl Slab {
-    pub(crate) fn all(tile: &Tile) -> impl Iterator<Item = Self> {
-        let cells = tile.cells as usize;
-        let step = (BYTES / tile.row_bytes().max(1) / CELLS).max(1) * CELLS;
+    pub(crate) fn all(grid: &Grid) -> impl Iterator<Item = Self> {
+        let cells = grid.cells as usize;
+        let step = (BYTES / grid.row_bytes().max(1) / CELLS).max(1) * CELLS;
         (0..cells).step_by(step).map(move |first| Self { first, cells: step.min(cells - first) })
     }
 }
@@ -27,18 +28,18 @@ impl Slab {
 pub(crate) fn read_slab<R: Read + Seek>(
     state: &mut R,
     at: u64,
-    tile: &Tile,
+    grid: &Grid,
     slab: Slab,
 ) -> Result<Vec<u8>, SessionError> {
-    let mut bytes = vec![0; slab.cells * tile.row_bytes()];
-    if !tile.is_transposed {
-        state.seek(SeekFrom::Start(at + (slab.first * tile.row_bytes()) as u64))?;
+    let mut bytes = vec![0; slab.cells * grid.row_bytes()];
+    if !grid.is_transposed {
+        state.seek(SeekFrom::Start(at + (slab.first * grid.row_bytes()) as u64))?;
         state.read_exact(&mut bytes)?;
         return Ok(bytes);
     }
-    let element = tile.row_bytes() / tile.width();
+    let element = grid.element_bytes();
     for (j, line) in bytes.chunks_mut(slab.cells * element).enumerate() {
-        state.seek(SeekFrom::Start(line_at(at, tile, slab, j)))?;
+        state.seek(SeekFrom::Start(line_at(at, grid, slab, j)))?;
         state.read_exact(line)?;
     }
     Ok(turned(&bytes, element, slab.cells))
@@ -48,27 +49,27 @@ pub(crate) fn read_slab<R: Read + Seek>(
 pub(crate) fn write_slab<W: Write + Seek>(
     state: &mut W,
     at: u64,
-    tile: &Tile,
+    grid: &Grid,
     slab: Slab,
     rows: &[u8],
 ) -> Result<(), SessionError> {
-    if !tile.is_transposed {
+    if !grid.is_transposed {
+        state.seek(SeekFrom::Start(at + (slab.first * grid.row_bytes()) as u64))?;
         return Ok(state.write_all(rows)?);
     }
-    let element = tile.row_bytes() / tile.width();
-    let turned = turned(rows, element, tile.width());
+    let element = grid.element_bytes();
+    let turned = turned(rows, element, grid.width as usize);
     for (j, line) in turned.chunks(slab.cells * element).enumerate() {
-        state.seek(SeekFrom::Start(line_at(at, tile, slab, j)))?;
+        state.seek(SeekFrom::Start(line_at(at, grid, slab, j)))?;
         state.write_all(line)?;
     }
-    state.seek(SeekFrom::Start(at + tile.bytes()))?;
     Ok(())
 }
 
 /// Where coordinate `j` of a slab's cells begins.
-fn line_at(at: u64, tile: &Tile, slab: Slab, j: usize) -> u64 {
-    let element = (tile.row_bytes() / tile.width()) as u64;
-    at + (j as u64 * u64::from(tile.cells) + slab.first as u64) * element
+fn line_at(at: u64, grid: &Grid, slab: Slab, j: usize) -> u64 {
+    let element = grid.element_bytes() as u64;
+    at + (j as u64 * u64::from(grid.cells) + slab.first as u64) * element
 }
 
 /// The transpose of a matrix with rows of `columns` elements.

@@ -9,6 +9,7 @@ use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::{Level, codec};
 
 use crate::error::SessionError;
+use crate::grid::Grid;
 use crate::numbers::{Cast, Numbers};
 
 /// Cells of a chunk; the last of a matrix may have fewer.
@@ -38,12 +39,17 @@ impl Tile {
         self.head_dim as usize * self.heads as usize
     }
 
+    pub(crate) fn grid(&self) -> Grid {
+        let Self { numbers, cells, is_transposed, .. } = *self;
+        Grid { numbers, width: self.width() as u32, cells, is_transposed }
+    }
+
     pub(crate) fn row_bytes(&self) -> usize {
-        self.numbers.bytes(self.width() as u64).unwrap_or(0) as usize
+        self.grid().row_bytes()
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        self.row_bytes() as u64 * u64::from(self.cells)
+        self.grid().bytes()
     }
 
     /// Bytes of the blocks of one cell.

@@ -1,9 +1,10 @@
 //! A pack to a state.
 
-use std::io::{Read, Seek, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 
 use rayon::prelude::*;
 use tqkv_simd::Level;
+use tqkv_storage::{BasisId, StorageCodec};
 
 use crate::container::{Class, Map, Segment, exactly, read_chunk};
 use crate::error::SessionError;
@@ -11,6 +12,7 @@ use crate::numbers::Numbers;
 use crate::pack::Sizes;
 use crate::plain::{PIECE, expand};
 use crate::slab::{Slab, write_slab};
+use crate::stored;
 use crate::tile::{CELLS, Tile};
 
 /// Pieces that are expanded at once.
@@ -19,8 +21,8 @@ const PIECES: u64 = 8;
 /// Rows of a pack that are coded alike.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Group {
-    /// Codec.
-    pub codec: tqkv_core::CodecId,
+    /// Codec; none in a basis.
+    pub codec: Option<tqkv_core::CodecId>,
     /// Type of the numbers in the state.
     pub numbers: Numbers,
     /// True for values, false for keys.
@@ -42,38 +44,57 @@ pub struct Summary {
     pub sizes: Sizes,
     /// Coded rows.
     pub groups: Vec<Group>,
+    /// The basis that is needed to unpack it.
+    pub basis: Option<BasisId>,
 }
 
-/// Unpacks a state: the same bytes on every machine. `state` is empty and at its start. Memory is bounded, as
-/// for [`crate::pack()`].
+/// Unpacks a state: the same bytes on every machine. `state` is empty and at its start. `basis` is needed for
+/// a pack that names one. Memory is bounded, as for [`crate::pack()`].
 ///
-/// Transposed rows are written at several places, so a pack that lies about their number makes a long sparse
-/// file before it is refused. [`inspect`] first is safe for packs of strangers in memory.
+/// Transposed rows and those in a basis are written at several places. A pack that lies about their number
+/// makes a long sparse file before it is refused. [`inspect`] first is safe for packs of strangers in memory.
 ///
 /// # Errors
-/// [`SessionError::Pack`]: no pack, another version, or a damaged or cut one. Errors of reading and writing.
-/// Bytes that were written until then are no state.
+/// [`SessionError::Pack`]: no pack, another version, or a damaged or cut one. [`SessionError::Basis`]: the
+/// pack names a basis, and none or another one is given. Errors of reading and writing. Bytes that were
+/// written until then are no state.
 pub fn unpack<R: Read, W: Write + Seek>(
     pack: &mut R,
     state: &mut W,
+    basis: Option<&StorageCodec>,
     level: Level,
 ) -> Result<Sizes, SessionError> {
     let mut pack = Counted { from: pack, bytes: 0 };
     let map = Map::read(&mut pack)?;
+    let sets = map.sets()?;
+    let codec = match basis_of(&mut pack, map.class)? {
+        None => None,
+        Some(wanted) => Some(basis_that_is(wanted, basis)?),
+    };
     let (mut at, mut crc) = (0, crc32fast::Hasher::new());
     let mut sizes = Sizes { state: map.state_bytes, ..Sizes::default() };
     for segment in &map.segments {
         let before = pack.bytes;
         match segment {
-            Segment::Raw { bytes, planes } => unpack_raw(&mut pack, state, *bytes, *planes, &mut crc)?,
+            Segment::Raw { bytes, planes } => {
+                state.seek(SeekFrom::Start(at))?;
+                unpack_raw(&mut pack, state, *bytes, *planes, &mut crc)?;
+            }
             Segment::Rows(tile) => {
                 unpack_rows(&mut pack, state, at, tile, level)?;
                 sizes.coded_state += tile.bytes();
                 sizes.coded_pack += pack.bytes - before;
             }
+            Segment::Based(_) => {}
         }
         at += segment.bytes();
     }
+    let before = pack.bytes;
+    for (set, codec) in sets.iter().zip(codec.into_iter().cycle()) {
+        stored::unpack(&mut pack, state, set, codec, level)?;
+        sizes.coded_state += set.bytes();
+    }
+    sizes.coded_pack += if sets.is_empty() { 0 } else { pack.bytes - before };
     end(&mut pack, map.class, Some(crc))?;
     state.flush()?;
     sizes.pack = pack.bytes;
@@ -87,6 +108,7 @@ pub fn unpack<R: Read, W: Write + Seek>(
 pub fn inspect<R: Read>(pack: &mut R) -> Result<Summary, SessionError> {
     let mut pack = Counted { from: pack, bytes: 0 };
     let map = Map::read(&mut pack)?;
+    let (sets, basis) = (map.sets()?, basis_of(&mut pack, map.class)?);
     let mut sizes = Sizes { state: map.state_bytes, ..Sizes::default() };
     let mut groups: Vec<Group> = Vec::new();
     for segment in &map.segments {
@@ -106,18 +128,50 @@ pub fn inspect<R: Read>(pack: &mut R) -> Result<Summary, SessionError> {
                 }
                 sizes.coded_state += tile.bytes();
                 sizes.coded_pack += pack.bytes - before;
-                count(tile, &mut groups);
+                let Tile { codec, numbers, is_values, head_dim, heads, .. } = *tile;
+                let codec = Some(codec);
+                count(Group { codec, numbers, is_values, head_dim, heads, matrices: 0 }, &mut groups);
+            }
+            Segment::Based(rows) => {
+                let (numbers, head_dim, heads) = (rows.grid.numbers, rows.head_dim, rows.heads());
+                let is_values = rows.is_values;
+                count(Group { codec: None, numbers, is_values, head_dim, heads, matrices: 0 }, &mut groups);
             }
         }
     }
+    let before = pack.bytes;
+    for set in &sets {
+        stored::skip(&mut pack, set)?;
+        sizes.coded_state += set.bytes();
+    }
+    sizes.coded_pack += pack.bytes - before;
     end(&mut pack, map.class, None)?;
     sizes.pack = pack.bytes;
-    Ok(Summary { class: map.class, sizes, groups })
+    Ok(Summary { class: map.class, sizes, groups, basis })
 }
 
-fn count(tile: &Tile, groups: &mut Vec<Group>) {
-    let Tile { codec, numbers, is_values, head_dim, heads, .. } = *tile;
-    let own = Group { codec, numbers, is_values, head_dim, heads, matrices: 0 };
+/// The basis that a pack names.
+fn basis_of(pack: &mut impl Read, class: Class) -> Result<Option<BasisId>, SessionError> {
+    if class != Class::Stored {
+        return Ok(None);
+    }
+    let name = read_chunk(pack, size_of::<BasisId>(), "the name of the basis")?;
+    let name = name.try_into().map_err(|_| SessionError::pack("the name of the basis is cut"))?;
+    Ok(Some(BasisId(name)))
+}
+
+fn basis_that_is(wanted: BasisId, given: Option<&StorageCodec>) -> Result<&StorageCodec, SessionError> {
+    let id = given.and_then(StorageCodec::basis).map(tqkv_storage::Basis::id);
+    match given {
+        Some(codec) if id == Some(wanted) => Ok(codec),
+        _ => {
+            let given = id.map_or("none".to_owned(), |id| id.to_string());
+            Err(SessionError::Basis(format!("the pack needs {wanted}; given is {given}")))
+        }
+    }
+}
+
+fn count(own: Group, groups: &mut Vec<Group>) {
     let at = groups.iter().position(|group| Group { matrices: 0, ..*group } == own);
     let at = at.unwrap_or_else(|| {
         groups.push(own);
@@ -162,7 +216,7 @@ fn unpack_rows(
     if tile.is_centred {
         coder.read_mean(&read_chunk(pack, 2 * tile.width(), "coded rows")?)?;
     }
-    for slab in Slab::all(tile) {
+    for slab in Slab::all(&tile.grid()) {
         let mut chunks = Vec::new();
         for first in (0..slab.cells).step_by(CELLS) {
             let cells = CELLS.min(slab.cells - first);
@@ -170,7 +224,7 @@ fn unpack_rows(
         }
         let rows: Result<Vec<_>, _> =
             chunks.into_par_iter().map(|(chunk, cells)| coder.decode(&chunk, cells)).collect();
-        write_slab(state, at, tile, slab, &rows?.concat())?;
+        write_slab(state, at, &tile.grid(), slab, &rows?.concat())?;
     }
     Ok(())
 }

@@ -252,6 +252,18 @@ impl StorageCodec {
         Ok(span)
     }
 
+    /// The error of a chunk of these keys and values. It is the squared error of keys over their energy, plus
+    /// the mean over tokens of the same of values. Keys want the same noise for every token, values noise in
+    /// proportion.
+    ///
+    /// # Errors
+    /// Those of [`StorageCodec::decode`].
+    pub fn error<T: Element>(&self, bytes: &[u8], k: &[T], v: &[T]) -> Result<f64, StorageError> {
+        let (mut k2, mut v2) = (vec![0.0f32; k.len()], vec![0.0f32; v.len()]);
+        self.decode(bytes, &mut k2, &mut v2)?;
+        Ok(relative(k, &k2, k.len()) + relative(v, &v2, self.shape.value_values()))
+    }
+
     /// Bytes of the chunk at the start of `bytes`.
     ///
     /// # Errors
@@ -355,6 +367,22 @@ impl StorageCodec {
         }
         Ok(out)
     }
+}
+
+/// The mean over rows of `width` numbers of the squared error over the squared norm.
+fn relative<T: Element>(exact: &[T], got: &[f32], width: usize) -> f64 {
+    let row = |(exact, got): (&[T], &[f32])| {
+        let (mut wrong, mut norm) = (0.0, f64::MIN_POSITIVE);
+        for (exact, got) in exact.iter().map(|x| f64::from(x.to_f32())).zip(got) {
+            wrong += (exact - f64::from(*got)).powi(2);
+            norm += exact * exact;
+        }
+        wrong / norm
+    };
+    // Latent vectors have no values.
+    let width = width.max(1);
+    let rows = (exact.len() / width).max(1) as f64;
+    exact.chunks_exact(width).zip(got.chunks_exact(width)).map(row).sum::<f64>() / rows
 }
 
 #[cfg(test)]

@@ -147,31 +147,7 @@ impl Follower {
         };
         let codec = StorageCodec::new(self.codec.shape().clone(), Some(Arc::new(basis)))?;
         let better = codec.encode(self.budget, span, k, v)?;
-        let error = |codec: &StorageCodec, chunk: &[u8]| {
-            let (mut k2, mut v2) = (vec![0.0f32; k.len()], vec![0.0f32; v.len()]);
-            codec.decode(chunk, &mut k2, &mut v2)?;
-            let shape = codec.shape();
-            // Keys want the same noise for every token, values noise in proportion.
-            let keys = relative(k, &k2, k.len());
-            Ok::<f64, StorageError>(keys + relative(v, &v2, shape.value_values()))
-        };
-        let pays = error(&codec, &better)? < PAYS * error(&self.codec, chunk)?;
+        let pays = codec.error(&better, k, v)? < PAYS * self.codec.error(chunk, k, v)?;
         Ok(pays.then_some((codec, better)))
     }
-}
-
-/// The mean over rows of `width` numbers of the squared error over the squared norm.
-fn relative<T: Element>(exact: &[T], got: &[f32], width: usize) -> f64 {
-    let row = |(exact, got): (&[T], &[f32])| {
-        let (mut wrong, mut norm) = (0.0, f64::MIN_POSITIVE);
-        for (exact, got) in exact.iter().map(|x| f64::from(x.to_f32())).zip(got) {
-            wrong += (exact - f64::from(*got)).powi(2);
-            norm += exact * exact;
-        }
-        wrong / norm
-    };
-    // Latent vectors have no values.
-    let width = width.max(1);
-    let rows = (exact.len() / width).max(1) as f64;
-    exact.chunks_exact(width).zip(got.chunks_exact(width)).map(row).sum::<f64>() / rows
 }

@@ -26,7 +26,7 @@ pub enum Join {
 
 impl Join {
     /// Number of layers that share a basis.
-    pub(crate) fn layers(self) -> usize {
+    pub fn layers(self) -> usize {
         match self {
             Self::Joint | Self::Apart => 1,
             Self::Layers(layers) => usize::from(layers),
@@ -162,6 +162,11 @@ impl Shape {
     /// Numbers in a token's keys and values in one layer.
     pub const fn layer_values(&self) -> usize {
         self.key_values() + self.value_values()
+    }
+
+    /// The kind of RoPE of each layer, a number from 0.
+    pub fn rope_kinds(&self) -> &[u8] {
+        &self.rope_of
     }
 
     pub(crate) fn rope(&self, layer: usize) -> &Rope {

@@ -40,7 +40,7 @@ fn dependency_arrows_point_one_way() {
         ("tqkv-capi", vec!["tqkv", "tqkv-core", "tqkv-gpu", "tqkv-session", "tqkv-simd"]),
         ("tqkv-capi-lm", vec!["tqkv-core", "tqkv-lm", "tqkv-simd"]),
         ("tqkv-storage", vec!["tqkv", "tqkv-core", "tqkv-simd"]),
-        ("tqkv-session", vec!["tqkv-core", "tqkv-simd"]),
+        ("tqkv-session", vec!["tqkv-core", "tqkv-simd", "tqkv-storage"]),
         ("tqkv-reference", vec!["tqkv", "tqkv-core"]),
         ("tqkv-model", vec!["tqkv", "tqkv-core", "tqkv-lm", "tqkv-simd", "tqkv-storage"]),
         ("tqkv-browser", vec!["tqkv", "tqkv-model"]),

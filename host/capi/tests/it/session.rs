@@ -98,6 +98,32 @@ fn files_have_the_bytes_of_memory() {
 }
 
 #[test]
+fn a_pack_in_a_basis_needs_its_file() {
+    const BASIS: &[u8] = include_bytes!("../../../session/tests/golden/basis.tqb");
+    let folder = tempfile::tempdir().unwrap();
+    let text = |name: &str| CString::new(folder.path().join(name).to_str().unwrap()).unwrap();
+    fs::write(folder.path().join("state"), STATE).unwrap();
+    fs::write(folder.path().join("basis"), BASIS).unwrap();
+    let (state, packed, back, basis) = (text("state"), text("pack"), text("back"), text("basis"));
+    // SAFETY: the texts end with zeros.
+    unsafe {
+        let pack = |basis: &CString, bits| {
+            tqkv_session_pack_basis_file(state.as_ptr(), packed.as_ptr(), basis.as_ptr(), bits)
+        };
+        assert_eq!(pack(&basis, 1.1), TqkvOk, "{}", last_error());
+        let unpack =
+            |basis: &CString| tqkv_session_unpack_basis_file(packed.as_ptr(), back.as_ptr(), basis.as_ptr());
+        assert_eq!(unpack(&basis), TqkvOk, "{}", last_error());
+        assert_eq!(fs::read(folder.path().join("back")).unwrap().len(), STATE.len());
+        refused(pack(&basis, 9.0), TqkvBadArgument, "expected 0.5 to 5");
+        refused(pack(&state, 1.1), TqkvBadArgument, "state: basis");
+        refused(unpack(&text("none")), TqkvIo, "none");
+        let without = tqkv_session_unpack_file(packed.as_ptr(), back.as_ptr());
+        refused(without, TqkvBadArgument, "given is none");
+    }
+}
+
+#[test]
 fn mistakes_are_refused() {
     let coded = pack("t4", 64);
     let (status, len, state) = unpack(&coded, STATE.len() - 1);

@@ -7,10 +7,11 @@ use std::time::Instant;
 
 use clap::Subcommand;
 use serde::Serialize;
+use tqkv_core::CodecId;
 use tqkv_session::{Layout, MAGIC, Side, Sizes, Summary};
 
 use super::session_codes::CodeArgs;
-use super::session_serve;
+use super::{session_serve, stored};
 use crate::args;
 use crate::error::CliError;
 use crate::input;
@@ -42,6 +43,11 @@ enum Session {
   tqkv session unpack chat.tqs slots/chat.bin --force
   curl -X POST 'localhost:8080/slots/0?action=restore' -d '{\"filename\": \"chat.bin\"}'
 
+Example: at about one bit per value, in a basis of the model
+  tqkv basis --model model.gguf --text manual.txt model.tqb
+  tqkv session pack --basis model.tqb --storage 1.1 slots/chat.bin chat.tqs
+  tqkv session unpack --basis model.tqb chat.tqs slots/chat.bin --force
+
 STATE is a file of llama_state_seq_save_file or llama_state_save_file, or a buffer of llama_state_seq_get_data or \
 llama_state_get_data in a file. Its rows are f32, f16, bf16, q8_0 or q4_0. The rows of the first 4 tokens stay as they are. \
 The engine loads the unpacked state with the model and the cache types that it was saved with.")]
@@ -65,6 +71,9 @@ struct PackArgs {
 struct UnpackArgs {
     #[command(flatten)]
     target: TargetArgs,
+    /// The basis that the pack names, where it was packed with --basis.
+    #[arg(long, value_name = "FILE.tqb")]
+    basis: Option<PathBuf>,
     /// The pack, - for standard input.
     #[arg(value_name = "IN.tqs")]
     input: PathBuf,
@@ -120,7 +129,8 @@ impl Moved {
 
 fn pack(args: &PackArgs, out: &mut Output) -> Result<(), CliError> {
     let level = args::machine_level()?;
-    let mode = args.codes.mode()?;
+    let codec = args.codes.codec()?;
+    let mode = args.codes.mode(codec.as_ref())?;
     let mut state = open(&args.input)?;
     let target = args.target.create(&args.output, &args.input)?;
     let (start, waiting) = (Instant::now(), Waiting::new("packing"));
@@ -140,11 +150,12 @@ fn pack(args: &PackArgs, out: &mut Output) -> Result<(), CliError> {
 
 fn unpack(args: &UnpackArgs, out: &mut Output) -> Result<(), CliError> {
     let level = args::machine_level()?;
+    let codec = args.basis.as_deref().map(stored::load).transpose()?.map(|(_, codec)| codec);
     let mut pack = BufReader::new(input::open(&args.input)?);
     let target = args.target.create(&args.output, &args.input)?;
     let (start, waiting) = (Instant::now(), Waiting::new("unpacking"));
     let mut file = BufWriter::new(target);
-    let sizes = tqkv_session::unpack(&mut pack, &mut file, level)
+    let sizes = tqkv_session::unpack(&mut pack, &mut file, codec.as_ref(), level)
         .map_err(|error| CliError::session(&args.input, &error))?;
     commit(file, &args.output)?;
     waiting.end();
@@ -203,6 +214,8 @@ struct Packed {
     coded_state_bytes: u64,
     coded_pack_bytes: u64,
     crc: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    basis: Option<String>,
     rows: Vec<Rows>,
 }
 
@@ -213,7 +226,7 @@ impl Packed {
             matrices: group.matrices as usize,
             numbers: group.numbers.name(),
             values_per_token: u64::from(group.head_dim) * u64::from(group.heads),
-            codec: Some(group.codec.name()),
+            codec: group.codec.map(CodecId::name),
             head_dim: Some(group.head_dim),
         });
         Self {
@@ -224,6 +237,7 @@ impl Packed {
             coded_state_bytes: summary.sizes.coded_state,
             coded_pack_bytes: summary.sizes.coded_pack,
             crc: "ok",
+            basis: summary.basis.map(|id| id.to_string()),
             rows: rows.collect(),
         }
     }
@@ -238,11 +252,13 @@ impl Packed {
         ];
         rows.extend(self.rows.iter().map(|rows| {
             let dim = rows.head_dim.unwrap_or(0);
-            let (codec, heads) = (rows.codec.unwrap_or(""), rows.values_per_token / u64::from(dim.max(1)));
+            let codec = rows.codec.unwrap_or("in the basis");
+            let heads = rows.values_per_token / u64::from(dim.max(1));
             let shape =
                 format!("{codec}, {} layers, {heads} KV heads of {dim}, {}", rows.matrices, rows.numbers);
             (rows.side.to_owned(), shape)
         }));
+        rows.extend(self.basis.iter().map(|id| ("basis".to_owned(), id.clone())));
         rows.push(("CRC".to_owned(), "ok, header and every chunk".to_owned()));
         table(&["field", "value"], rows.into_iter().map(|(name, value)| vec![name, value]))
     }

@@ -77,7 +77,9 @@ impl Served {
 }
 
 pub(super) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
-    let codes = Codes { mode: args.codes.mode()?, level: args::machine_level()? };
+    let codec = args.codes.codec()?;
+    let basis = codec.as_ref();
+    let codes = Codes { mode: args.codes.mode(basis)?, basis, level: args::machine_level()? };
     let io = |error: std::io::Error| CliError::io(&args.folder, &error);
     let folder = Folder::open(&args.folder, codes).map_err(io)?;
     let door = if args.once { None } else { Some(Door::open(&args.listen, &args.server)?) };

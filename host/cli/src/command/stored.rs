@@ -164,7 +164,8 @@ pub(crate) fn decode(
     })
 }
 
-fn load(path: &Path) -> Result<(Arc<Basis>, StorageCodec), CliError> {
+/// The basis in a file, and its codec.
+pub(super) fn load(path: &Path) -> Result<(Arc<Basis>, StorageCodec), CliError> {
     let bad = |error: StorageError| CliError::storage(path, &error);
     let basis = Arc::new(Basis::load(path).map_err(bad)?);
     if basis.shape().value_dim() == 0 {

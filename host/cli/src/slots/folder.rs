@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime};
 
 use tempfile::NamedTempFile;
 use tqkv::file::{AtomicFile, Existing};
-use tqkv_session::{Layout, Mode, SessionError, Sizes};
+use tqkv_session::{Layout, Mode, SessionError, Sizes, StorageCodec};
 use tqkv_simd::Level;
 
 use super::busy::{Busy, Taken};
@@ -31,9 +31,11 @@ const COPY: &str = ".tqkv-copy";
 
 /// How states are packed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Codes {
+pub(crate) struct Codes<'a> {
     /// Mode of states with a cache that is understood. Others are kept without loss.
-    pub(crate) mode: Mode,
+    pub(crate) mode: Mode<'a>,
+    /// The basis of packs that name one.
+    pub(crate) basis: Option<&'a StorageCodec>,
     pub(crate) level: Level,
 }
 
@@ -74,9 +76,9 @@ pub(super) enum Given {
 
 /// A slot folder that this process keeps.
 #[derive(Debug)]
-pub(crate) struct Folder {
+pub(crate) struct Folder<'a> {
     path: PathBuf,
-    codes: Codes,
+    codes: Codes<'a>,
     busy: Busy,
     /// States that a call has saved.
     saved: Mutex<HashSet<String>>,
@@ -84,12 +86,12 @@ pub(crate) struct Folder {
     _lock: Option<File>,
 }
 
-impl Folder {
+impl<'a> Folder<'a> {
     /// Takes the folder, and cleans up what a killed process left.
     ///
     /// # Errors
     /// `ResourceBusy` if another process keeps it. Errors of reading and renaming.
-    pub(crate) fn open(path: &Path, codes: Codes) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path, codes: Codes<'a>) -> io::Result<Self> {
         if !fs::metadata(path)?.is_dir() {
             return Err(io::Error::new(io::ErrorKind::NotADirectory, "is not valid: expected a folder"));
         }
@@ -192,7 +194,7 @@ impl Folder {
         let (state, pack) = (self.at(name, ""), self.at(name, PACK));
         let before = Stamp::of(&state)?;
         let mut file = Stoppable(File::open(&state)?);
-        let Codes { mut mode, level } = self.codes;
+        let Codes { mut mode, level, .. } = self.codes;
         if Layout::read(&mut file)?.caches.is_empty() {
             mode = Mode::Exact;
         }
@@ -239,7 +241,7 @@ impl Folder {
         let builder = &mut tempfile::Builder::new();
         let copy = builder.prefix(".tqkv-").suffix(COPY).tempfile_in(&self.path)?;
         let mut target = BufWriter::new(CopyFile(copy));
-        tqkv_session::unpack(&mut BufReader::new(&from), &mut target, self.codes.level)?;
+        tqkv_session::unpack(&mut BufReader::new(&from), &mut target, self.codes.basis, self.codes.level)?;
         let CopyFile(copy) = target.into_inner().map_err(io::IntoInnerError::into_error)?;
         copy.as_file().set_modified(copy_time())?;
         match copy.persist_noclobber(&state) {

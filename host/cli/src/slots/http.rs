@@ -122,7 +122,7 @@ impl Door {
     }
 
     /// Answers calls until a signal. Several threads may do so.
-    pub(crate) fn answer(&self, folder: &Folder) {
+    pub(crate) fn answer(&self, folder: &Folder<'_>) {
         while !signals::interrupted() {
             match self.server.recv_timeout(LOOK) {
                 Ok(Some(mut request)) => {
@@ -141,7 +141,7 @@ impl Door {
         }
     }
 
-    fn call(&self, folder: &Folder, request: &mut Request) -> Answer {
+    fn call(&self, folder: &Folder<'_>, request: &mut Request) -> Answer {
         let path = request.url().to_owned();
         let is_slots =
             path.strip_prefix("/slots").is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '?']));
@@ -182,7 +182,7 @@ impl Door {
         }
     }
 
-    fn restore(&self, folder: &Folder, name: &str, pass: impl FnOnce() -> Answer) -> Answer {
+    fn restore(&self, folder: &Folder<'_>, name: &str, pass: impl FnOnce() -> Answer) -> Answer {
         let given = match self.threads.install(|| folder.give(name)) {
             Ok(given) => given,
             Err(error) => {

@@ -31,7 +31,7 @@ struct Seen {
 /// Packs the states of a folder and forgets old packs.
 #[derive(Debug)]
 pub(crate) struct Keeper<'a> {
-    folder: &'a Folder,
+    folder: &'a Folder<'a>,
     quiet: Duration,
     limit: Option<u64>,
     seen: HashMap<String, Seen>,
@@ -40,7 +40,7 @@ pub(crate) struct Keeper<'a> {
 }
 
 impl<'a> Keeper<'a> {
-    pub(crate) fn new(folder: &'a Folder, quiet: Duration, limit: Option<u64>) -> Self {
+    pub(crate) fn new(folder: &'a Folder<'a>, quiet: Duration, limit: Option<u64>) -> Self {
         Self { folder, quiet, limit, seen: HashMap::new(), packed: 0, forgotten: 0 }
     }
 

@@ -45,6 +45,43 @@ fn a_state_is_packed_unpacked_and_inspected() {
     }
 }
 
+/// One layer of two KV heads of 32.
+const BASIS: &[u8] = include_bytes!("../../../session/tests/golden/basis.tqb");
+
+#[test]
+fn a_state_is_packed_in_a_basis_and_needs_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    fs::write(at.join("chat.bin"), STATE).unwrap();
+    fs::write(at.join("model.tqb"), BASIS).unwrap();
+    fs::write(at.join("cut.tqb"), &BASIS[..BASIS.len() - 1]).unwrap();
+    let pack = ["session", "pack", "--basis", "model.tqb", "--storage", "1.1", "chat.bin", "chat.tqs"];
+    let packed = json(at, &pack);
+    assert!(packed["coded_pack_bytes"].as_u64().unwrap() * 5 < packed["coded_state_bytes"].as_u64().unwrap());
+    let found = json(at, &["session", "inspect", "chat.tqs"]);
+    let name = found["basis"].as_str().unwrap();
+    assert_eq!((found["class"].as_str().unwrap(), name.len()), ("coded in a basis", 64));
+    json(at, &["session", "unpack", "--basis", "model.tqb", "chat.tqs", "back.bin"]);
+    assert_eq!(fs::metadata(at.join("back.bin")).unwrap().len(), STATE.len() as u64);
+    for (words, said) in [
+        (
+            &["unpack", "chat.tqs", "out"][..],
+            &*format!("chat.tqs: basis: the pack needs {name}; given is none"),
+        ),
+        (&["unpack", "--basis", "cut.tqb", "chat.tqs", "out"], "cut.tqb: basis: "),
+        (&["unpack", "--basis", "none.tqb", "chat.tqs", "out"], "none.tqb"),
+        (&["pack", "--basis", "model.tqb", "--kv", "t2", "chat.bin", "out"], "--kv"),
+        (&["pack", "--storage", "2", "chat.bin", "out"], "--basis"),
+        (&["pack", "--basis", "model.tqb", "--storage", "9", "chat.bin", "out"], "0.5 to 5"),
+    ] {
+        let said_it = error(at, &[&["session"], words].concat(), 2);
+        assert!(said_it.contains(said), "{words:?}: {said_it}");
+        assert!(!at.join("out").exists(), "{words:?}");
+    }
+    let shown = tqkv(at, &["session", "inspect", "chat.tqs"]);
+    assert!(String::from_utf8(shown.stdout).unwrap().contains(name));
+}
+
 #[test]
 fn a_session_that_is_refused_leaves_no_file() {
     let folder = tempfile::tempdir().unwrap();

@@ -12,6 +12,7 @@ import numpy as np
 
 from . import _native
 from ._arrays import to_numpy
+from ._storage import Storage
 
 Data = Union[bytes, bytearray, memoryview, np.ndarray]
 """Bytes, or an array of uint8."""
@@ -25,15 +26,22 @@ def _array(data: Data) -> np.ndarray:
     return to_numpy(data)
 
 
-def pack(state: Data, kv: str = "t4", head_dim: int | None = None) -> np.ndarray:
+def _codec(basis: Storage | None) -> _native.Storage | None:
+    return None if basis is None else basis._native
+
+
+def pack(
+    state: Data, kv: str = "t4", head_dim: int | None = None, basis: Storage | None = None, budget: float = 2.1
+) -> np.ndarray:
     """The pack of a state, as uint8. `kv` is one codec, two for keys and values (`t4,t2`), or `exact`. Without `head_dim`, heads of 128
-    or 64 are assumed, whichever divides a row."""
-    return _native.pack_session(_array(state), kv, head_dim)
+    or 64 are assumed, whichever divides a row. In a `basis` (`Storage(Basis.load(path))`) keys and values take `budget` bits each, and
+    `kv` is not read."""
+    return _native.pack_session(_array(state), kv, head_dim, _codec(basis), budget)
 
 
-def unpack(pack: Data) -> np.ndarray:
-    """The state that a pack holds, as uint8: the same bytes on every machine."""
-    return _native.unpack_session(_array(pack))
+def unpack(pack: Data, basis: Storage | None = None) -> np.ndarray:
+    """The state that a pack holds, as uint8: the same bytes on every machine. A pack that names a basis needs it."""
+    return _native.unpack_session(_array(pack), _codec(basis))
 
 
 def pack_file(
@@ -41,14 +49,18 @@ def pack_file(
     pack: str | os.PathLike[str],
     kv: str = "t4",
     head_dim: int | None = None,
+    basis: Storage | None = None,
+    budget: float = 2.1,
 ) -> None:
-    """Packs a file. The pack appears whole or not at all, and replaces an existing file. Memory does not grow with the state."""
-    _native.pack_session_file(state, pack, kv, head_dim)
+    """Packs a file, as `pack` does. The pack appears whole or not at all, and replaces an existing file. Memory does not grow with the state."""
+    _native.pack_session_file(state, pack, kv, head_dim, _codec(basis), budget)
 
 
-def unpack_file(pack: str | os.PathLike[str], state: str | os.PathLike[str]) -> None:
+def unpack_file(
+    pack: str | os.PathLike[str], state: str | os.PathLike[str], basis: Storage | None = None
+) -> None:
     """Unpacks a file, which appears whole or not at all. An existing file is replaced."""
-    _native.unpack_session_file(pack, state)
+    _native.unpack_session_file(pack, state, _codec(basis))
 
 
 def inspect(source: str | os.PathLike[str] | Data) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use std::io::Cursor;
-use tqkv_session::{Codecs, Mode, SessionError, Sizes};
+use tqkv_session::{Codecs, Mode, SessionError, Sizes, StorageCodec};
 use tqkv_simd::Level;
 
 pub(crate) fn level() -> Level {
@@ -10,7 +10,7 @@ pub(crate) fn level() -> Level {
 }
 
 /// Codecs with head dims of 64.
-pub(crate) fn codecs(codec: &str) -> Mode {
+pub(crate) fn codecs(codec: &str) -> Mode<'static> {
     let id = tqkv_core::CodecId::from_name(codec).unwrap();
     Mode::Coded(Codecs { key: id, value: id, key_dim: Some(64), value_dim: Some(64) })
 }
@@ -23,9 +23,13 @@ pub(crate) fn pack(state: &[u8], mode: Mode) -> Result<(Vec<u8>, Sizes), Session
 }
 
 pub(crate) fn unpack(pack: &[u8]) -> Result<Vec<u8>, SessionError> {
+    unpack_with(pack, None)
+}
+
+pub(crate) fn unpack_with(pack: &[u8], basis: Option<&StorageCodec>) -> Result<Vec<u8>, SessionError> {
     let mut state = Cursor::new(Vec::new());
     let mut rest = pack;
-    let sizes = tqkv_session::unpack(&mut rest, &mut state, level())?;
+    let sizes = tqkv_session::unpack(&mut rest, &mut state, basis, level())?;
     assert_eq!(sizes.pack, pack.len() as u64);
     assert_eq!(sizes.state, state.get_ref().len() as u64);
     Ok(state.into_inner())

@@ -1,7 +1,10 @@
 //! The bytes of a pack are those of `SPEC.md`, and stay so.
 
+use std::sync::Arc;
+
+use crate::basis::Stored;
 use crate::common::*;
-use tqkv_session::Mode;
+use tqkv_session::{Basis, Mode, StorageCodec};
 
 /// A state of one layer, 66 cells of 64 values, s2: small enough to be written down.
 fn state() -> Vec<u8> {
@@ -36,6 +39,32 @@ fn packs_that_were_written_once_are_read_for_ever() {
     assert_eq!(rows(&coded), rows(&golden("coded.tqs")));
     // The mean of the keys; a mask, four rows as they were, 60 blocks; then the other two cells.
     assert_eq!(rows(&coded).map(|chunk| chunk.len()), [128, 1600, 44, 1600, 44]);
+}
+
+/// A pack in a basis. Writes the files anew: `TQKV_GOLDEN=1 cargo test -p tqkv-session golden`.
+#[test]
+fn a_pack_in_a_basis_that_was_written_once_is_read_for_ever() {
+    if std::env::var_os("TQKV_GOLDEN").is_some() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+        let stored = Stored::of(1, 64);
+        std::fs::write(folder.join("basis.tqb"), stored.codec.basis().unwrap().to_bytes()).unwrap();
+        let packed = pack(&golden("coded.state"), stored.mode(2.1)).unwrap().0;
+        std::fs::write(folder.join("stored.state"), unpack_with(&packed, Some(&stored.codec)).unwrap())
+            .unwrap();
+        std::fs::write(folder.join("stored.tqs"), packed).unwrap();
+    }
+    let basis = Arc::new(Basis::from_bytes(&golden("basis.tqb")).unwrap());
+    let stored = Stored { codec: StorageCodec::new(basis.shape().clone(), Some(basis.clone())).unwrap() };
+    assert_eq!(unpack_with(&golden("stored.tqs"), Some(&stored.codec)).unwrap(), golden("stored.state"));
+    let packed = pack(&golden("coded.state"), stored.mode(2.1)).unwrap().0;
+    // The name of the basis, three runs of kept bytes, the plan, first tokens, all others.
+    let [packed, written] = [packed, golden("stored.tqs")].map(|pack| chunks(&pack));
+    assert_eq!((packed.len(), &packed[0][..]), (7, &basis.id().0[..]));
+    assert_eq!([&packed[4], &packed[6]], [&written[4], &written[6]]);
+    // The order of keys, layers of a chunk, the layer, cells of each piece.
+    let plan: Vec<u32> = packed[4].as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
+    assert_eq!(plan[1..], [64, 0, 4, 62]);
+    assert_eq!((packed[5][0], &packed[6][..9]), (0, &b"\x01\x89TQC\r\n\x1a\n"[..]));
 }
 
 /// The payloads of a pack, read by hand.

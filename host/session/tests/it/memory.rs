@@ -84,7 +84,8 @@ fn a_state_of_half_a_gigabyte_takes_less_than_a_tenth() {
     let grown = peak() - before;
     assert!(grown < 50 << 10, "{grown} kB");
     // The kept part of the pack is cut: it is read to its end, and refused there.
-    let error = unpack(&mut &packed[..], &mut Cursor::new(Vec::new()), level()).unwrap_err().to_string();
+    let error =
+        unpack(&mut &packed[..], &mut Cursor::new(Vec::new()), None, level()).unwrap_err().to_string();
     assert!(error.contains("cut within"), "{error}");
 }
 

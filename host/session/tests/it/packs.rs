@@ -97,7 +97,7 @@ fn every_codec_packs() {
         let summary = inspect(&mut &packed[..]).unwrap();
         assert_eq!(summary.sizes, own);
         assert_eq!(summary.groups.len(), 2, "{id:?}");
-        assert!(summary.groups.iter().all(|group| group.codec == id && group.matrices == 1));
+        assert!(summary.groups.iter().all(|group| group.codec == Some(id) && group.matrices == 1));
         assert_eq!(layout(&unpack(&packed).unwrap()), layout(&state.bytes));
         sizes.push((own.coded_pack, id));
     }
