@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tempfile::Builder;
+use tempfile::{Builder, NamedTempFile, TempDir};
 
 /// Number of concurrent writers of one name whose temporaries can be found later. Further ones get random
 /// names.
@@ -76,7 +76,7 @@ impl Drop for Unfinished {
 impl Unfinished {
     /// Removes the temporaries that killed processes left for `target`, and makes a new one in its folder
     /// with `make`.
-    pub(super) fn begin<T: AsRef<Path>>(
+    pub(super) fn begin<T: Temporary>(
         target: &Path,
         make: impl Fn(&mut Builder<'_, '_>, &Path) -> io::Result<T>,
     ) -> io::Result<(T, Self)> {
@@ -108,10 +108,11 @@ impl Unfinished {
             let path = made.as_ref().to_path_buf();
             paths.push(path.clone());
             drop(paths);
-            match hold(&path) {
+            match hold(&made) {
                 Some(lock) => return Ok((made, Self { path, _lock: lock })),
-                None => drop(Self { path, _lock: None }),
+                None => made.leave(),
             }
+            drop(Self { path, _lock: None });
         }
         Err(io::Error::new(
             io::ErrorKind::WouldBlock,
@@ -120,19 +121,62 @@ impl Unfinished {
     }
 }
 
-/// Locks a temporary of this process. Returns `None` if another process took it for an abandoned one and
+/// A file or a folder that is removed with its name when it is dropped.
+pub(super) trait Temporary: AsRef<Path> {
+    /// A handle that can be locked: of the file itself, or of the folder that has the name now.
+    fn handle(&self) -> io::Result<File>;
+
+    /// Drops it and keeps what has the name, which may be the temporary of another writer by now.
+    fn leave(self);
+}
+
+impl Temporary for NamedTempFile {
+    fn handle(&self) -> io::Result<File> {
+        self.as_file().try_clone()
+    }
+
+    fn leave(mut self) {
+        self.disable_cleanup(true);
+    }
+}
+
+impl Temporary for TempDir {
+    fn handle(&self) -> io::Result<File> {
+        File::open(self.path())
+    }
+
+    fn leave(mut self) {
+        self.disable_cleanup(true);
+    }
+}
+
+/// Locks a temporary of this process. Returns `None` if another writer took it for an abandoned one and
 /// removes it, and `Some(None)` if it cannot be locked.
-fn hold(path: &Path) -> Option<Option<File>> {
-    let file = match File::open(path) {
+fn hold(made: &impl Temporary) -> Option<Option<File>> {
+    let file = match made.handle() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
         Err(_) => return Some(None),
         Ok(file) => file,
     };
     match file.try_lock() {
-        Ok(()) => path.exists().then_some(Some(file)),
+        Ok(()) => leads_to(made.as_ref(), &file).then_some(Some(file)),
         Err(fs::TryLockError::WouldBlock) => None,
         Err(fs::TryLockError::Error(_)) => Some(None),
     }
+}
+
+/// True if a name leads to an open file or folder.
+#[cfg(unix)]
+fn leads_to(path: &Path, file: &File) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let id = |found: fs::Metadata| (found.dev(), found.ino());
+    let open = file.metadata().map(id);
+    fs::symlink_metadata(path).map(id).is_ok_and(|now| open.is_ok_and(|open| now == open))
+}
+
+#[cfg(not(unix))]
+fn leads_to(path: &Path, _: &File) -> bool {
+    path.exists()
 }
 
 /// Removes a temporary of this user whose process has ended.
@@ -147,8 +191,7 @@ fn remove_what_is_left(path: &Path) {
     let own = found.uid() == rustix::process::geteuid().as_raw();
     // A temporary that was opened here may be committed since, and a new one may have its name. A name that
     // still leads to the locked file keeps leading to it: only the holder of the lock removes it.
-    let same = |now: fs::Metadata| (now.dev(), now.ino()) == (found.dev(), found.ino());
-    if own && file.try_lock().is_ok() && fs::symlink_metadata(path).is_ok_and(same) {
+    if own && file.try_lock().is_ok() && leads_to(path, &file) {
         remove(path);
     }
 }
@@ -182,7 +225,7 @@ pub(super) fn sync_folder_of(path: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn begin(target: &Path) -> (tempfile::NamedTempFile, Unfinished) {
+    fn begin(target: &Path) -> (NamedTempFile, Unfinished) {
         Unfinished::begin(target, |builder, folder| builder.tempfile_in(folder)).unwrap()
     }
 
