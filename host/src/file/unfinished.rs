@@ -292,6 +292,26 @@ mod tests {
     }
 
     #[test]
+    fn a_name_that_another_writer_has_by_now_is_left_to_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let other = std::cell::OnceCell::new();
+        let (file, _held) = Unfinished::begin(&folder.path().join("out"), |builder, folder| {
+            let made = builder.tempfile_in(folder)?;
+            if other.get().is_none() {
+                // The other one takes it for an abandoned one, and makes its own.
+                fs::remove_file(made.path())?;
+                let new = File::create_new(made.path())?;
+                new.lock()?;
+                other.set((made.path().to_path_buf(), new)).unwrap();
+            }
+            Ok(made)
+        })
+        .unwrap();
+        let (path, _lock) = other.get().unwrap();
+        assert!(path.exists() && file.path().exists() && file.path() != path);
+    }
+
+    #[test]
     fn threads_that_write_one_name_do_not_take_each_others_files() {
         let folder = tempfile::tempdir().unwrap();
         let target = folder.path().join("out");
