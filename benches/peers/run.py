@@ -59,15 +59,15 @@ def main():
     parser.add_argument("--seeds", type=int, default=8, help="of the errors: each is another draw of the data")
     parser.add_argument("--limit", type=float, default=120, help="seconds after which a process is ended")
     parser.add_argument("--llama", type=Path, help="folder of the released libraries of llama.cpp; without it llama.cpp has no rows")
-    parser.add_argument("--engines", default="tqkv,onnx,openvino,llamacpp", help="with commas between")
     parser.add_argument("--json", type=Path, help="where all figures go")
     args = parser.parse_args()
     python = args.python or environment(args.wheel)
     if args.llama:
+        if not (args.llama / "libggml-base.so").exists():
+            parser.error(f"--llama {args.llama}: no libggml-base.so: expected the folder of the released libraries of llama.cpp")
         os.environ["LLAMA_CPP_LIBRARIES"] = str(args.llama.resolve())
     settings = [(tokens, threads) for tokens in args.tokens for threads in args.threads]
-    wanted = [name for name in args.engines.split(",") if name != "llamacpp" or args.llama]
-    cases, rows = [case for case in CASES if case[0] in wanted], defaultdict(list)
+    cases, rows = [case for case in CASES if case[0] != "llamacpp" or args.llama], defaultdict(list)
     errors = {case: row_of(python, case, 0, 2, 0, range(1, args.seeds + 1), args.limit) for case in cases}
     for round in range(args.rounds):
         for setting in settings:
@@ -88,6 +88,8 @@ def main():
         cells = [*case, size, *("" if ns is None else f"{ns:.1f}" for ns in best)]
         cells += [spread(errors[case][name]) if errors[case] else "" for name in ("error", "error_outliers")]
         print("| " + " | ".join(cells) + " |")
+    if not all(errors.values()) or not all(rows[case, setting] for case in cases for setting in settings):
+        sys.exit("something was left out: see above")
 
 
 main()
