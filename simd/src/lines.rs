@@ -26,6 +26,9 @@ unsafe impl bytemuck::Zeroable for Line {}
 // SAFETY: as above.
 unsafe impl bytemuck::Pod for Line {}
 
+/// Fractional bits of weights in [`Machine::write_bytes`].
+pub(crate) const FRACTION: u32 = 12;
+
 /// The operations that the page kernels need of a token.
 pub(crate) trait Machine: Memory + Search {
     /// The token for operations on blocks.
@@ -50,6 +53,8 @@ pub(crate) trait Machine: Memory + Search {
     const SUMS: usize;
     /// The number that is added to every level of a [`Machine::key_table`].
     const KEY_BIAS: i32;
+    /// True if [`Machine::value_dot`] takes any unsigned bytes as weights. Others take weights below 128.
+    const BYTE_WEIGHTS: bool;
 
     /// The token for operations on blocks. Tokens that only differ in products of bytes share it.
     fn of_blocks(self) -> Self::Blocks;
@@ -118,6 +123,8 @@ pub(crate) trait Machine: Memory + Search {
     fn zero(self) -> Self::Sum;
     /// The same sum in all lanes.
     fn all(self, sum: i32) -> Self::Sum;
+    /// Sums of these lanes.
+    fn sums(self, lanes: &[i32; 16]) -> Self::Sum;
     /// Lane-wise sum.
     fn add(self, a: Self::Sum, b: Self::Sum) -> Self::Sum;
     /// Adds the dot product of each dword's four levels (from a key table, above -128) and `query`, four
@@ -135,7 +142,12 @@ pub(crate) trait Machine: Memory + Search {
     /// Rounds weights of 0 to 16383 to the nearest integer, ties to even, and writes their high and their low
     /// 7 bits.
     fn write_halves(self, weights: Self::V, halves: &mut [[u8; 32]; 2]);
-    /// Adds the dot product of each dword's four levels and four weights below 128.
+    /// Rounds weights, whose lowest [`FRACTION`] bits are fractions, to bytes. Each lane of `sums` has the
+    /// weights of the lane so far; the result has the new ones too. A byte is the difference of the whole parts
+    /// before and after, so the error of a weight is carried to the next one of the lane. Weights are at most
+    /// 254, sums are below 2^30.
+    fn write_bytes(self, weights: Self::V, sums: [Self::Sum; 2], bytes: &mut [u8; 32]) -> [Self::Sum; 2];
+    /// Adds the dot product of each dword's four levels and four weights ([`Machine::BYTE_WEIGHTS`]).
     fn value_dot(self, sum: Self::Sum, levels: Self::Line, weights: Self::Line) -> Self::Sum;
     /// The lanes.
     fn lanes(self, sum: Self::Sum) -> [i32; 16];
@@ -177,6 +189,9 @@ pub(crate) const fn pair_index(half: usize) -> [u8; 16] {
     index
 }
 
+/// 1.5 * 2^23: adding and then subtracting it rounds a number below 2^22, ties to even.
+const ROUND: f32 = 12_582_912.0;
+
 /// The code in field `FIELD` of a byte, for fields of `BITS` bits.
 const fn field(byte: u8, bits: usize, field: usize) -> usize {
     (byte >> (bits * field)) as usize & ((1 << bits) - 1)
@@ -211,6 +226,7 @@ impl Machine for Portable {
     const FIELDS: usize = 8;
     const SUMS: usize = 8;
     const KEY_BIAS: i32 = 0;
+    const BYTE_WEIGHTS: bool = true;
 
     #[inline(always)]
     fn of_blocks(self) -> Self {
@@ -336,13 +352,18 @@ impl Machine for Portable {
     }
 
     #[inline(always)]
+    fn sums(self, lanes: &[i32; 16]) -> [i32; 16] {
+        *lanes
+    }
+
+    #[inline(always)]
     fn add(self, a: [i32; 16], b: [i32; 16]) -> [i32; 16] {
         core::array::from_fn(|i| a[i] + b[i])
     }
 
     #[inline(always)]
     fn key_dot(self, sum: [i32; 16], levels: [u8; 64], query: u32) -> [i32; 16] {
-        self.value_dot(sum, levels, self.splat_weights(query))
+        self.byte_dot(sum, levels, query)
     }
 
     #[inline(never)]
@@ -367,9 +388,17 @@ impl Machine for Portable {
     }
 
     #[inline(never)]
+    fn write_bytes(self, weights: F32x32, mut sums: [[i32; 16]; 2], bytes: &mut [u8; 32]) -> [[i32; 16]; 2] {
+        for ((weight, sum), byte) in weights.0.into_iter().zip(sums.as_flattened_mut()).zip(bytes) {
+            let before = *sum >> FRACTION;
+            *sum += (weight + ROUND - ROUND) as i32;
+            *byte = ((*sum >> FRACTION) - before) as u8;
+        }
+        sums
+    }
+
+    #[inline(never)]
     fn write_halves(self, weights: F32x32, [high, low]: &mut [[u8; 32]; 2]) {
-        // 1.5 * 2^23: adding and then subtracting it rounds.
-        const ROUND: f32 = 12_582_912.0;
         for (weight, (high, low)) in weights.0.into_iter().zip(high.iter_mut().zip(low)) {
             let weight = (weight + ROUND - ROUND) as u16;
             (*high, *low) = ((weight >> 7) as u8, (weight & 127) as u8);
@@ -381,7 +410,7 @@ impl Machine for Portable {
         let products = levels.as_chunks::<4>().0.iter().zip(weights.as_chunks::<4>().0);
         for (lane, (levels, weights)) in sum.iter_mut().zip(products) {
             for (&level, &weight) in levels.iter().zip(weights) {
-                *lane += i32::from(level as i8) * i32::from(weight as i8);
+                *lane += i32::from(level as i8) * i32::from(weight);
             }
         }
         sum

@@ -3,7 +3,7 @@
 //! most 2 * 127 * 127, fit 16 bits.
 
 use super::neon::{Neon, V, each as each8, neon};
-use crate::lines::{Line, Machine, pair_index};
+use crate::lines::{FRACTION, Line, Machine, pair_index};
 use bytemuck::{must_cast as cast, must_cast_mut as parts_mut, must_cast_ref as parts};
 use core::arch::aarch64::*;
 
@@ -128,6 +128,7 @@ impl<const DOT: bool> Machine for Neon<DOT> {
     const CHAINS: usize = 4;
     const FIELDS: usize = 2;
     const SUMS: usize = 2;
+    const BYTE_WEIGHTS: bool = false;
     const KEY_BIAS: i32 = 0;
 
     #[inline(always)]
@@ -305,6 +306,12 @@ impl<const DOT: bool> Machine for Neon<DOT> {
         }
     );
 
+    #[inline(always)]
+    fn sums(self, lanes: &[i32; 16]) -> Sum {
+        let [a, b, c, d]: &[[i32; 4]; 4] = parts(lanes);
+        [cast(*a), cast(*b), cast(*c), cast(*d)]
+    }
+
     neon!(
         fn add(self, a: Sum, b: Sum) -> Sum {
             [vaddq_s32(a[0], b[0]), vaddq_s32(a[1], b[1]), vaddq_s32(a[2], b[2]), vaddq_s32(a[3], b[3])]
@@ -338,6 +345,25 @@ impl<const DOT: bool> Machine for Neon<DOT> {
                 *high = cast(vshrn_n_u16::<7>(weights));
                 *low = cast(vmovn_u16(vandq_u16(weights, vdupq_n_u16(127))));
             }
+        }
+    );
+
+    neon!(
+        fn write_bytes(self, weights: V, sums: [Sum; 2], bytes: &mut [u8; 32]) -> [Sum; 2] {
+            const SHIFT: i32 = FRACTION.cast_signed();
+            let (pairs, mut sums) = (weights.registers(), sums);
+            let pairs = pairs.as_chunks::<2>().0.iter().zip(sums.as_flattened_mut().as_chunks_mut::<2>().0);
+            for ((weights, sums), bytes) in pairs.zip(bytes.as_chunks_mut::<8>().0) {
+                let mut steps = [vdup_n_u16(0); 2];
+                for ((step, &weights), sum) in steps.iter_mut().zip(weights).zip(sums) {
+                    let before = vshrq_n_s32::<SHIFT>(*sum);
+                    *sum = vaddq_s32(*sum, vcvtnq_s32_f32(weights));
+                    let after = vshrq_n_s32::<SHIFT>(*sum);
+                    *step = vmovn_u32(vreinterpretq_u32_s32(vsubq_s32(after, before)));
+                }
+                *bytes = cast(vmovn_u16(vcombine_u16(steps[0], steps[1])));
+            }
+            sums
         }
     );
 

@@ -2,7 +2,9 @@
 //! the two.
 
 use super::plan::Plan;
-use super::weights::{NO_HALVES, Products, RUN_LINES, Run, TOGETHER, bounds, step};
+use super::weights::{
+    NO_HALVES, Products, RUN_LINES, Run, TOGETHER, are_bytes, bounds, first_sums, is_wide, step,
+};
 use super::{Line, fetch_scales};
 use crate::lines::Machine;
 use core::ops::Range;
@@ -122,18 +124,55 @@ impl Out<'_> {
     }
 }
 
-/// Combines the sums for the high and for the low 7 bits of the weights.
+/// Combines the sums for the two halves of the weights.
 #[inline(always)]
-pub(super) fn join(high: [i32; 16], mut low: [i32; 16]) -> [i32; 16] {
+pub(super) fn join<I: Machine, const BITS: usize>(isa: I, [first, second]: [I::Sum; 2]) -> [i32; 16] {
+    if const { are_bytes::<I, BITS>() } {
+        return isa.lanes(first);
+    }
+    if const { !is_wide(BITS) } {
+        return isa.lanes(isa.add(first, second));
+    }
+    let (high, mut low) = (isa.lanes(first), isa.lanes(second));
     for (low, high) in low.iter_mut().zip(high) {
         *low += high * 128;
     }
     low
 }
 
+/// Adds the products of levels with the two halves of their weights.
+#[inline(always)]
+pub(super) fn add_products<I: Machine, const BITS: usize>(
+    isa: I,
+    [first, second]: [I::Sum; 2],
+    levels: I::Line,
+    weights: [I::Line; 2],
+) -> [I::Sum; 2] {
+    let first = isa.value_dot(first, levels, weights[0]);
+    if const { are_bytes::<I, BITS>() } {
+        [first, second]
+    } else {
+        [first, isa.value_dot(second, levels, weights[1])]
+    }
+}
+
+/// The two halves of the weights of a line's tokens, each repeated over its positions. The second half is
+/// read only if there is one.
+#[inline(always)]
+pub(super) fn load_halves<I: Machine, const BITS: usize, const DWORDS: usize>(
+    isa: I,
+    [first, second]: [&[[u8; 4]; DWORDS]; 2],
+) -> [I::Line; 2] {
+    let first_line = load_weights(isa, first);
+    if const { are_bytes::<I, BITS>() } {
+        return [first_line; 2];
+    }
+    [first_line, load_weights(isa, second)]
+}
+
 /// Weights of a line's tokens, each repeated over its positions.
 #[inline(always)]
-pub(super) fn load_weights<I: Machine, const DWORDS: usize>(isa: I, dwords: &[[u8; 4]; DWORDS]) -> I::Line {
+fn load_weights<I: Machine, const DWORDS: usize>(isa: I, dwords: &[[u8; 4]; DWORDS]) -> I::Line {
     if const { DWORDS == 1 } {
         isa.splat_weights(u32::from_le_bytes(dwords[0]))
     } else {
@@ -144,7 +183,14 @@ pub(super) fn load_weights<I: Machine, const DWORDS: usize>(isa: I, dwords: &[[u
 /// One head's sums of `N` of the `COUNT` levels per byte, from level `FIRST` on. The levels of the tokens are
 /// already made. `N` is at most what registers hold.
 #[inline(always)]
-pub(super) fn sum_levels<I, const COUNT: usize, const FIRST: usize, const N: usize, const DWORDS: usize>(
+pub(super) fn sum_levels<
+    I,
+    const BITS: usize,
+    const COUNT: usize,
+    const FIRST: usize,
+    const N: usize,
+    const DWORDS: usize,
+>(
     isa: I,
     levels: &[[I::Line; COUNT]],
     weights: &[Run],
@@ -155,21 +201,18 @@ where
 {
     let mut sums = [[isa.zero(); 2]; N];
     for (levels, run) in levels.chunks(RUN_LINES / DWORDS).zip(weights) {
-        let [high, low] = run.get(head).unwrap_or(&NO_HALVES);
-        let halves = high.as_chunks::<DWORDS>().0.iter().zip(low.as_chunks::<DWORDS>().0);
-        for (levels, (high, low)) in levels.iter().zip(halves) {
-            let (by_high, by_low) = (load_weights(isa, high), load_weights(isa, low));
+        let [first, second] = run.get(head).unwrap_or(&NO_HALVES);
+        let halves = first.as_chunks::<DWORDS>().0.iter().zip(second.as_chunks::<DWORDS>().0);
+        for (levels, (first, second)) in levels.iter().zip(halves) {
+            let weights = load_halves::<I, BITS, DWORDS>(isa, [first, second]);
             for n in 0..N {
-                let [high, low] = sums[n];
-                let high = isa.value_dot(high, levels[FIRST + n], by_high);
-                sums[n] = [high, isa.value_dot(low, levels[FIRST + n], by_low)];
+                sums[n] = add_products::<I, BITS>(isa, sums[n], levels[FIRST + n], weights);
             }
         }
     }
     let mut lanes = [[0; 16]; N];
     for n in 0..N {
-        let [high, low] = sums[n];
-        lanes[n] = join(isa.lanes(high), isa.lanes(low));
+        lanes[n] = join::<I, BITS>(isa, sums[n]);
     }
     lanes
 }
@@ -224,7 +267,7 @@ impl<'p> Pass<'_, 'p> {
     ///
     /// It is inlined into each kernel, because a call between the two costs 5 to 10 ns per page.
     #[inline(always)]
-    pub(super) fn for_each_sign<I: Machine>(
+    pub(super) fn for_each_sign<I: Machine, const BITS: usize>(
         &mut self,
         isa: I,
         heads: Range<usize>,
@@ -240,7 +283,7 @@ impl<'p> Pass<'_, 'p> {
                 *largest = bounds(isa, self.parts.iter().map(|part| part.products(self.first + h, r)));
             }
             for (side, sign) in [1.0, -1.0].into_iter().enumerate() {
-                let factors = self.round(isa, r, &heads, (side, sign), &largest);
+                let factors = self.round::<I, BITS>(isa, r, &heads, (side, sign), &largest);
                 if factors.iter().all(|&factor| factor == 0.0) {
                     continue;
                 }
@@ -255,7 +298,7 @@ impl<'p> Pass<'_, 'p> {
     /// index of the largest product of that sign. Returns the value of one step of each head's weights: 0 if
     /// the head has none.
     #[inline(always)]
-    fn round<I: Machine>(
+    fn round<I: Machine, const BITS: usize>(
         &mut self,
         isa: I,
         r: usize,
@@ -268,16 +311,16 @@ impl<'p> Pass<'_, 'p> {
             factors.iter_mut().zip(largest).enumerate().take(heads.end).skip(heads.start)
         {
             let largest = largest[side];
-            let step = step(sign, largest);
+            let step = step::<BITS>(sign, largest);
             *factor = step * self.plan.unit;
             if step == 0.0 {
                 continue;
             }
-            let mut room = &mut *self.room;
+            let (mut room, mut sums) = (&mut *self.room, first_sums(isa));
             for part in &*self.parts {
                 let products = part.products(self.first + h, r);
                 let (now, later) = room.split_at_mut(products.runs().len().min(room.len()));
-                products.round(isa, sign, largest, h, now);
+                products.round::<I, BITS>(isa, (sign, largest), h, &mut sums, now);
                 room = later;
             }
         }

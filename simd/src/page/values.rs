@@ -5,14 +5,14 @@
 //! that divides the row. If it is below 16, the line continues with the next four tokens. Only trellis codes
 //! pad some head dims.
 //!
-//! Weights times scales are 14-bit integers in two halves ([`super::weights`]) and are summed exactly: 512
-//! tokens times 16383 times 127 is below 2^30.
+//! Weights times scales are integers of 8 bits, or of 14 bits for 8-bit codes ([`super::weights`]), and are
+//! summed exactly: 512 tokens times 16383 times 127 is below 2^30.
 
 use super::columns::{
-    Given, Out, Pass, Strip, ValueCodes, WOVEN_POSITIONS, ahead, join, load_weights, sum_levels,
+    Given, Out, Pass, Strip, ValueCodes, WOVEN_POSITIONS, add_products, ahead, join, load_halves, sum_levels,
 };
 use super::plan::{MAX_WORDS, Packed, Plan, with_kernel};
-use super::weights::{NONE, RUN, RUN_LINES, Run, TOGETHER};
+use super::weights::{NONE, RUN, RUN_LINES, Run, TOGETHER, are_bytes};
 use super::{Line, MAX_PARTS, MAX_SLOTS, SLOT_STEP, bytes, bytes_mut, prefetch, read_lines};
 use crate::level::{Kernels, Level};
 use crate::lines::Machine;
@@ -324,6 +324,16 @@ impl Kernels for Roomy<'_, '_, '_> {
     }
 }
 
+/// Fields of one head whose sums fit the registers.
+const fn fields<I: Machine, const BITS: usize>() -> usize {
+    if are_bytes::<I, BITS>() { 2 * I::FIELDS } else { I::FIELDS }
+}
+
+/// The same number over fields and heads.
+const fn sums_of<I: Machine, const BITS: usize>() -> usize {
+    if are_bytes::<I, BITS>() { 2 * I::SUMS } else { I::SUMS }
+}
+
 /// Number of lines whose levels are kept; each line has four tokens.
 const MAX_KEPT: usize = MAX_SLOTS / 4;
 
@@ -347,16 +357,18 @@ impl<const BITS: usize> Packed<BITS> {
     ) {
         let heads = pass.heads;
         // The conditions are constants, so only the kernels that can be chosen are compiled.
-        if const { Self::CODES > I::FIELDS } {
+        if const { Self::CODES > fields::<I, BITS>() } {
             return Self::columns::<I, POSITIONS, DWORDS, LINES, 0>(isa, &mut pass, 0..heads);
         }
         // Several heads at a time if whole lines are summed, which is the case at common head dims.
         let mut head = 0;
-        if const { LINES == 8 && 4 * Self::CODES <= I::SUMS && I::HEADS >= 4 } && heads >= 4 {
+        if const { LINES == 8 && 4 * Self::CODES <= sums_of::<I, BITS>() && I::HEADS >= 4 } && heads >= 4 {
             Self::columns::<I, POSITIONS, DWORDS, LINES, 4>(isa, &mut pass, 0..4);
             head = 4;
         }
-        if const { LINES == 8 && 2 * Self::CODES <= I::SUMS && I::HEADS >= 2 } && heads - head >= 2 {
+        if const { LINES == 8 && 2 * Self::CODES <= sums_of::<I, BITS>() && I::HEADS >= 2 }
+            && heads - head >= 2
+        {
             let last = head + (heads - head) / 2 * 2;
             Self::columns::<I, POSITIONS, DWORDS, LINES, 2>(isa, &mut pass, head..last);
             head = last;
@@ -383,7 +395,7 @@ impl<const BITS: usize> Packed<BITS> {
             #[inline(always)]
             |isa| {
                 let table = isa.value_table(pass.plan.levels.first_chunk().unwrap_or(&[0; 16]));
-                pass.for_each_sign(
+                pass.for_each_sign::<I, BITS>(
                     isa,
                     asked.clone(),
                     #[inline(always)]
@@ -449,7 +461,7 @@ fn sum_column<
                 let Some(heads) = run.get(asked.start..).and_then(|heads| heads.first_chunk::<H>()) else { return };
                 macro_rules! step {
                     ($at:expr, $part:expr) => {{
-                        let (at, part) = ($at, const { if 2 * COUNT * H <= I::SUMS { $part } else { 0 } });
+                        let (at, part) = ($at, const { if 2 * COUNT * H <= sums_of::<I, BITS>() { $part } else { 0 } });
                         prefetch::<I, BITS>(isa, &next[at]);
                         let $line = read_lines(isa, &lines[at]);
                         // With several heads, make all levels first: they take fewer registers than the
@@ -457,15 +469,14 @@ fn sum_column<
                         // registers than all levels, which matters for AVX-VNNI at 4 bits.
                         let made = if const { H > 1 } { [$($levels),*] } else { [isa.line(&Line::ZERO); COUNT] };
                         for h in 0..H {
-                            let [high, low] = &heads[h];
-                            let (high, low) = (high.as_chunks::<DWORDS>().0, low.as_chunks::<DWORDS>().0);
-                            let (by_high, by_low) = (load_weights(isa, &high[at]), load_weights(isa, &low[at]));
+                            let [first, second] = &heads[h];
+                            let halves = [&first.as_chunks().0[at], &second.as_chunks().0[at]];
+                            let weights = load_halves::<I, BITS, DWORDS>(isa, halves);
                             let mut field = 0;
                             $(
                                 let levels = if const { H > 1 } { made[field] } else { $levels };
-                                let [high, low] = sums[part][h][field];
-                                let high = isa.value_dot(high, levels, by_high);
-                                sums[part][h][field] = [high, isa.value_dot(low, levels, by_low)];
+                                sums[part][h][field] =
+                                    add_products::<I, BITS>(isa, sums[part][h][field], levels, weights);
                                 field += 1;
                             )*
                             debug_assert_eq!(field, COUNT);
@@ -484,12 +495,12 @@ fn sum_column<
             for h in 0..H {
                 let mut lanes = [[0; 16]; COUNT];
                 for field in 0..COUNT {
-                    let [mut high, mut low] = sums[0][h][field];
-                    if const { 2 * COUNT * H <= I::SUMS } {
-                        let [others_high, others_low] = sums[1][h][field];
-                        (high, low) = (isa.add(high, others_high), isa.add(low, others_low));
+                    let [mut first, mut second] = sums[0][h][field];
+                    if const { 2 * COUNT * H <= sums_of::<I, BITS>() } {
+                        let [others, others_second] = sums[1][h][field];
+                        (first, second) = (isa.add(first, others), isa.add(second, others_second));
                     }
-                    lanes[field] = join(isa.lanes(high), isa.lanes(low));
+                    lanes[field] = join::<I, BITS>(isa, [first, second]);
                 }
                 out.add::<POSITIONS, COUNT>(asked.start + h, lanes);
             }
@@ -515,7 +526,7 @@ fn sum_column<
                     }
                 }
                 for (head, sums) in asked.clone().zip(&mut sums) {
-                    [sums[$field], sums[$field + 1]] = sum_levels::<I, 2, 0, 2, DWORDS>(isa, &levels, weights, head);
+                    [sums[$field], sums[$field + 1]] = sum_levels::<I, BITS, 2, 0, 2, DWORDS>(isa, &levels, weights, head);
                 }
             )*
             for (head, sums) in asked.zip(sums) {
@@ -526,7 +537,7 @@ fn sum_column<
     match BITS {
         8 => together!(1, |line| [line[0]]),
         4 => together!(1, |line| [isa.level::<4, 0>(line[0], table), isa.level::<4, 1>(line[0], table)]),
-        2 if const { I::FIELDS >= 4 } => together!(1, |line| [
+        2 if const { fields::<I, BITS>() >= 4 } => together!(1, |line| [
             isa.level::<2, 0>(line[0], table),
             isa.level::<2, 1>(line[0], table),
             isa.level::<2, 2>(line[0], table),
@@ -536,7 +547,7 @@ fn sum_column<
             0: isa.level::<2, 0>(line[0], table), isa.level::<2, 1>(line[0], table);
             2: isa.level::<2, 2>(line[0], table), isa.level::<2, 3>(line[0], table)
         ]),
-        1 if const { I::FIELDS >= 8 } => together!(1, |line| [
+        1 if const { fields::<I, BITS>() >= 8 } => together!(1, |line| [
             isa.level::<1, 0>(line[0], table),
             isa.level::<1, 1>(line[0], table),
             isa.level::<1, 2>(line[0], table),
@@ -552,7 +563,7 @@ fn sum_column<
             4: isa.level::<1, 4>(line[0], table), isa.level::<1, 5>(line[0], table);
             6: isa.level::<1, 6>(line[0], table), isa.level::<1, 7>(line[0], table)
         ]),
-        3 if const { I::FIELDS >= 8 } => together!(3, |line| [
+        3 if const { fields::<I, BITS>() >= 8 } => together!(3, |line| [
             isa.level3::<0>(line, table),
             isa.level3::<1>(line, table),
             isa.level3::<2>(line, table),

@@ -1,14 +1,18 @@
 //! Weights of tokens as integers, the factors of levels in sums of values.
 //!
-//! Weights times scales are rounded to 14 bits against the largest of the part. They are split into two 7-bit
-//! halves, which fit the byte products of every machine.
+//! Weights times scales are rounded against the largest of a sum. For codes of 8 bits they have 14 bits, as two
+//! halves of 7 bits. For all other codes they have 8 bits. There the rounding error of a token is carried to the
+//! token that is a run later, so that many small weights beside a large one keep their sum.
 
 use super::SLOT_STEP;
-use crate::lines::Machine;
+use crate::lines::{FRACTION, Machine};
 use tqkv_core::unstable::machine::Lanes;
 
-/// Largest weight: 14 bits.
-const STEPS: f32 = 16383.0;
+/// Largest weight of 14 bits.
+const WIDE_STEPS: f32 = 16383.0;
+
+/// Largest weight of 8 bits; the carry may add one.
+const BYTE_STEPS: f32 = 254.0;
 
 /// Below this a number has no reciprocal; such values vanish in any sum.
 const LEAST: f32 = 1e-30;
@@ -22,12 +26,25 @@ pub(super) const RUN_LINES: usize = RUN / 4;
 /// Heads that share the look-ups of a column.
 pub(super) const TOGETHER: usize = 4;
 
-/// Weights of a run of tokens as bytes, four tokens per dword: for each head the high halves, then the low
-/// halves. Heads are neighbours, so kernels read one slice for any number of heads.
+/// Weights of a run of tokens as bytes, four tokens per dword. Heads are neighbours, so kernels read one slice
+/// for any number of heads.
 pub(super) type Run = [Halves; TOGETHER];
 
-/// The high halves of a head's weights, then the low halves.
+/// The two halves of a head's weights. Weights of 14 bits have their high 7 bits, then the low ones. Weights of
+/// 8 bits are the sum of their halves, or are whole in the first half if the machine has
+/// [`Machine::BYTE_WEIGHTS`].
 pub(super) type Halves = [[[u8; 4]; RUN_LINES]; 2];
+
+/// Returns true if the weights of levels of `BITS` bits (0 for bit planes) have 14 bits. Levels of 8 bits are
+/// finer than weights of 8 bits.
+pub(super) const fn is_wide(bits: usize) -> bool {
+    bits == 8
+}
+
+/// Returns true if each weight is one byte on the machine.
+pub(super) const fn are_bytes<I: Machine, const BITS: usize>() -> bool {
+    I::BYTE_WEIGHTS && !is_wide(BITS)
+}
 
 /// The halves of tokens without weight.
 pub(super) const NO_HALVES: Halves = [[[0; 4]; RUN_LINES]; 2];
@@ -73,23 +90,59 @@ impl Products<'_> {
     }
 
     /// Rounds the products times `sign`, if positive, against `largest`, as weights of head `head`. Slots
-    /// outside the range get the weight 0.
+    /// outside the range get the weight 0. `sums` are those of
+    /// [`Machine::write_bytes`], and [`first_sums`] at first.
     #[inline(always)]
-    pub(super) fn round<I: Machine>(
+    pub(super) fn round<I: Machine, const BITS: usize>(
         &self,
         isa: I,
-        sign: f32,
-        largest: f32,
+        (sign, largest): (f32, f32),
         head: usize,
+        sums: &mut [I::Sum; 2],
         weights: &mut [Run],
     ) {
-        let (zero, steps) = (isa.splat(0.0), isa.splat(sign * (STEPS / largest)));
+        let (zero, steps) = (isa.splat(0.0), isa.splat(sign * (largest_weight::<BITS>() / largest)));
         for (run, weights) in self.runs().zip(weights) {
             let Some(halves) = weights.get_mut(head) else { break };
-            let steps = isa.larger(self.run(isa, run) * steps, zero);
-            isa.write_halves(steps, bytemuck::must_cast_mut(halves));
+            let halves: &mut [[u8; RUN]; 2] = bytemuck::must_cast_mut(halves);
+            let weights = isa.larger(self.run(isa, run) * steps, zero);
+            if const { is_wide(BITS) } {
+                isa.write_halves(weights, halves);
+                continue;
+            }
+            let [bytes, others] = halves;
+            *sums = isa.write_bytes(weights, *sums, bytes);
+            if const { !I::BYTE_WEIGHTS } {
+                for (byte, other) in bytes.iter_mut().zip(others) {
+                    let half = *byte >> 1;
+                    (*byte, *other) = (*byte - half, half);
+                }
+            }
         }
     }
+}
+
+/// Where the sums of the lanes begin: fractions at equal distances, in the order of reversed bits. If all weights
+/// are much smaller than a step, as many lanes reach a whole step as the sum of the weights has.
+const FIRST_SUMS: [[i32; 16]; 2] = {
+    let (mut sums, mut lane) = ([[0; 16]; 2], 0);
+    while lane < RUN {
+        let place = (lane as u32).reverse_bits() >> (u32::BITS - RUN.trailing_zeros());
+        sums[lane / 16][lane % 16] = ((2 * place as i32 + 1) << FRACTION) / (2 * RUN as i32);
+        lane += 1;
+    }
+    sums
+};
+
+/// The sums before the first weights of a head.
+#[inline(always)]
+pub(super) fn first_sums<I: Machine>(isa: I) -> [I::Sum; 2] {
+    [isa.sums(&FIRST_SUMS[0]), isa.sums(&FIRST_SUMS[1])]
+}
+
+/// The number that stands for the largest weight.
+const fn largest_weight<const BITS: usize>() -> f32 {
+    if is_wide(BITS) { WIDE_STEPS } else { BYTE_STEPS * (1 << FRACTION) as f32 }
 }
 
 /// The largest product of one head, and the largest of the negated products; at least 0.
@@ -109,6 +162,7 @@ pub(super) fn bounds<'a, I: Machine>(isa: I, parts: impl Iterator<Item = Product
 
 /// The value of one step of weights that are rounded against `largest`; 0 if there is nothing to sum.
 #[inline(always)]
-pub(super) fn step(sign: f32, largest: f32) -> f32 {
-    if largest < LEAST { 0.0 } else { largest * (sign / STEPS) }
+pub(super) fn step<const BITS: usize>(sign: f32, largest: f32) -> f32 {
+    let steps = if const { is_wide(BITS) } { WIDE_STEPS } else { BYTE_STEPS };
+    if largest < LEAST { 0.0 } else { largest * (sign / steps) }
 }

@@ -1,7 +1,8 @@
 //! Values of trellis and 5-bit codes: levels are made from bit planes and summed over tokens.
 
 use super::columns::{
-    Given, Job, Out, Pass, Strip, ValueCodes, WOVEN_POSITIONS, ahead, join, load_weights, sum_levels,
+    Given, Job, Out, Pass, Strip, ValueCodes, WOVEN_POSITIONS, add_products, ahead, join, load_halves,
+    sum_levels,
 };
 use super::plan::{Plan, Woven};
 use super::trellis::{self, InQuads, PlainLines, Planes, Tables, eight};
@@ -41,7 +42,7 @@ impl<C: Planes> Woven<C> {
             #[inline(always)]
             |isa| {
                 let table = tables::<I, C>(isa, pass.plan);
-                pass.for_each_sign(
+                pass.for_each_sign::<I, 0>(
                     isa,
                     0..1,
                     #[inline(always)]
@@ -69,8 +70,8 @@ impl<C: Planes> Woven<C> {
             first += units.count;
         }
         let mut lanes = [[0; 16]; 8];
-        for (lanes, [high, low]) in lanes.iter_mut().zip(sums) {
-            *lanes = join(isa.lanes(high), isa.lanes(low));
+        for (lanes, sums) in lanes.iter_mut().zip(sums) {
+            *lanes = join::<I, 0>(isa, sums);
         }
         close::<0, 8>(0, lanes, &mut job.out);
     }
@@ -82,7 +83,7 @@ impl<C: Planes> Woven<C> {
             #[inline(always)]
             |isa| {
                 let (table, heads) = (tables::<I, C>(isa, pass.plan), pass.heads);
-                pass.for_each_sign(
+                pass.for_each_sign::<I, 0>(
                     isa,
                     0..heads,
                     #[inline(always)]
@@ -134,7 +135,7 @@ fn sum_bits<I: Machine, const FIRST: usize, const N: usize>(
     isa.step(
         #[inline(always)]
         |isa| {
-            let sums = sum_levels::<I, 8, FIRST, N, DWORDS>(isa, kept, job.weights, head);
+            let sums = sum_levels::<I, 0, 8, FIRST, N, DWORDS>(isa, kept, job.weights, head);
             close::<FIRST, N>(head, sums, &mut job.out);
         },
     );
@@ -174,12 +175,12 @@ fn add_levels<I: Machine>(
 ) -> [[I::Sum; 2]; 8] {
     const GROUPS: usize = RUN_LINES / DWORDS;
     // Past the end, which callers never reach, weights are 0: cheaper than a check that panics.
-    let [halves, ..] = weights.get(group / GROUPS).unwrap_or(&NONE);
-    let dwords = |half: &[[u8; 4]; RUN_LINES]| half.as_chunks::<DWORDS>().0[group % GROUPS];
-    let (high, low) = (load_weights(isa, &dwords(&halves[0])), load_weights(isa, &dwords(&halves[1])));
+    let [[first, second], ..] = weights.get(group / GROUPS).unwrap_or(&NONE);
+    let at = group % GROUPS;
+    let halves = [&first.as_chunks().0[at], &second.as_chunks().0[at]];
+    let weights = load_halves::<I, 0, DWORDS>(isa, halves);
     eight!(|FIELD| {
-        sums[FIELD][0] = isa.value_dot(sums[FIELD][0], levels[FIELD], high);
-        sums[FIELD][1] = isa.value_dot(sums[FIELD][1], levels[FIELD], low);
+        sums[FIELD] = add_products::<I, 0>(isa, sums[FIELD], levels[FIELD], weights);
     });
     sums
 }

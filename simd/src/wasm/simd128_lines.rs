@@ -3,7 +3,7 @@
 //! its result for signed bytes depends on the engine.
 
 use super::simd128::{Simd128, V, each as each8, look_up};
-use crate::lines::{Line, Machine};
+use crate::lines::{FRACTION, Line, Machine};
 use bytemuck::{must_cast as cast, must_cast_mut as parts_mut, must_cast_ref as parts};
 use core::arch::wasm32::*;
 
@@ -89,6 +89,7 @@ impl Machine for Simd128 {
     const CHAINS: usize = 4;
     const FIELDS: usize = 2;
     const SUMS: usize = 2;
+    const BYTE_WEIGHTS: bool = false;
     const KEY_BIAS: i32 = 0;
 
     #[inline(always)]
@@ -232,6 +233,12 @@ impl Machine for Simd128 {
     }
 
     #[inline(always)]
+    fn sums(self, lanes: &[i32; 16]) -> Quad {
+        let [a, b, c, d]: [[i32; 4]; 4] = *parts(lanes);
+        [cast(a), cast(b), cast(c), cast(d)]
+    }
+
+    #[inline(always)]
     fn add(self, a: Quad, b: Quad) -> Quad {
         both(a, b, |a, b| i32x4_add(a, b))
     }
@@ -262,6 +269,23 @@ impl Machine for Simd128 {
             let (upper, lower) = (u16x8_shr(weights, 7), v128_and(weights, u16x8_splat(127)));
             [*high, *low] = cast(u8x16_narrow_i16x8(upper, lower));
         }
+    }
+
+    #[inline(always)]
+    fn write_bytes(self, weights: V, mut sums: [Quad; 2], bytes: &mut [u8; 32]) -> [Quad; 2] {
+        let pairs = weights.registers();
+        let pairs = pairs.as_chunks::<2>().0.iter().zip(sums.as_flattened_mut().as_chunks_mut::<2>().0);
+        for ((weights, sums), bytes) in pairs.zip(bytes.as_chunks_mut::<8>().0) {
+            let mut steps = [i32x4_splat(0); 2];
+            for ((step, &weights), sum) in steps.iter_mut().zip(weights).zip(sums) {
+                let before = i32x4_shr(*sum, FRACTION);
+                *sum = i32x4_add(*sum, i32x4_trunc_sat_f32x4(f32x4_nearest(weights)));
+                *step = i32x4_sub(i32x4_shr(*sum, FRACTION), before);
+            }
+            let steps = i16x8_narrow_i32x4(steps[0], steps[1]);
+            [*bytes, _] = cast(u8x16_narrow_i16x8(steps, steps));
+        }
+        sums
     }
 
     #[inline(always)]

@@ -10,7 +10,7 @@
 //! * Values: weights are below 128, with the same bound.
 
 use super::avx2::{Avx2, V, avx2};
-use crate::lines::{Line, Machine, pair_index};
+use crate::lines::{FRACTION, Line, Machine, pair_index};
 use core::arch::x86_64::*;
 
 /// Adds products of unsigned and signed bytes, four at a time; the file's documentation has the bounds.
@@ -65,6 +65,23 @@ fn look_up3<const FIELD: usize>([a, b, c]: [__m256i; 3], table: __m256i) -> __m2
         };
         look_up(code, 7, table)
     })
+}
+
+/// The whole steps that weights add to the sums of their lanes, and the new sums.
+#[inline(always)]
+fn whole_steps(weights: __m256, before: __m256i) -> (__m256i, __m256i) {
+    const SHIFT: i32 = FRACTION.cast_signed();
+    avx2!({
+        let after = _mm256_add_epi32(before, _mm256_cvtps_epi32(weights));
+        (_mm256_sub_epi32(_mm256_srli_epi32::<SHIFT>(after), _mm256_srli_epi32::<SHIFT>(before)), after)
+    })
+}
+
+/// The order of dwords after packing, which works within each half of a register: groups of four alternate
+/// between the halves.
+#[inline(always)]
+fn packed_order() -> __m256i {
+    avx2!(_mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7))
 }
 
 #[inline(always)]
@@ -168,6 +185,7 @@ impl<const VNNI: bool> Machine for Avx2<VNNI> {
     const CHAINS: usize = 4;
     const FIELDS: usize = 2;
     const SUMS: usize = 2;
+    const BYTE_WEIGHTS: bool = VNNI;
     const KEY_BIAS: i32 = if VNNI { 128 } else { 0 };
 
     #[inline(always)]
@@ -308,6 +326,12 @@ impl<const VNNI: bool> Machine for Avx2<VNNI> {
     }
 
     #[inline(always)]
+    fn sums(self, lanes: &[i32; 16]) -> [__m256i; 2] {
+        let p: *const __m256i = lanes.as_ptr().cast();
+        avx2!([_mm256_loadu_si256(p), _mm256_loadu_si256(p.add(1))])
+    }
+
+    #[inline(always)]
     fn add(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
         avx2!([_mm256_add_epi32(a[0], b[0]), _mm256_add_epi32(a[1], b[1])])
     }
@@ -359,8 +383,7 @@ impl<const VNNI: bool> Machine for Avx2<VNNI> {
         avx2!({
             let ab = _mm256_packus_epi32(_mm256_cvtps_epi32(a), _mm256_cvtps_epi32(b));
             let cd = _mm256_packus_epi32(_mm256_cvtps_epi32(c), _mm256_cvtps_epi32(d));
-            // Packed within each half of a register: groups of four alternate between the halves.
-            let in_order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+            let in_order = packed_order();
             let upper = _mm256_packus_epi16(_mm256_srli_epi16::<7>(ab), _mm256_srli_epi16::<7>(cd));
             let mask = _mm256_set1_epi16(127);
             let lower = _mm256_packus_epi16(_mm256_and_si256(ab, mask), _mm256_and_si256(cd, mask));
@@ -369,6 +392,21 @@ impl<const VNNI: bool> Machine for Avx2<VNNI> {
             _mm256_storeu_si256(high.as_mut_ptr().cast(), upper);
             _mm256_storeu_si256(low.as_mut_ptr().cast(), lower);
         });
+    }
+
+    #[inline(always)]
+    fn write_bytes(self, weights: V, sums: [[__m256i; 2]; 2], bytes: &mut [u8; 32]) -> [[__m256i; 2]; 2] {
+        let ([a, b, c, d], [[sum_a, sum_b], [sum_c, sum_d]]) = (weights.registers(), sums);
+        let (a, sum_a) = whole_steps(a, sum_a);
+        let (b, sum_b) = whole_steps(b, sum_b);
+        let (c, sum_c) = whole_steps(c, sum_c);
+        let (d, sum_d) = whole_steps(d, sum_d);
+        avx2!({
+            let packed = _mm256_packus_epi16(_mm256_packus_epi32(a, b), _mm256_packus_epi32(c, d));
+            let packed = _mm256_permutevar8x32_epi32(packed, packed_order());
+            _mm256_storeu_si256(bytes.as_mut_ptr().cast(), packed);
+        });
+        [[sum_a, sum_b], [sum_c, sum_d]]
     }
 
     #[inline(always)]

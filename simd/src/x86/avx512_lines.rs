@@ -7,9 +7,19 @@
 
 use super::avx2_lines::pair_shuffles;
 use super::avx512::{Avx512, V, avx512};
-use crate::lines::{Line, Machine};
+use crate::lines::{FRACTION, Line, Machine};
 use bytemuck::{must_cast as cast, must_cast_ref as parts};
 use core::arch::x86_64::*;
+
+/// The low bytes of the dwords of two registers.
+const LOW_BYTES: [u8; 64] = {
+    let (mut index, mut i) = ([0; 64], 0);
+    while i < 32 {
+        index[i] = 4 * i as u8;
+        i += 1;
+    }
+    index
+};
 
 impl Machine for Avx512 {
     type Blocks = Self;
@@ -23,6 +33,7 @@ impl Machine for Avx512 {
     const FIELDS: usize = 8;
     const SUMS: usize = 8;
     const KEY_BIAS: i32 = 128;
+    const BYTE_WEIGHTS: bool = true;
 
     #[inline(always)]
     fn of_blocks(self) -> Self {
@@ -210,6 +221,11 @@ impl Machine for Avx512 {
         }
     );
 
+    #[inline(always)]
+    fn sums(self, lanes: &[i32; 16]) -> __m512i {
+        cast(*lanes)
+    }
+
     avx512!(
         fn add(self, a: __m512i, b: __m512i) -> __m512i {
             _mm512_add_epi32(a, b)
@@ -242,6 +258,20 @@ impl Machine for Avx512 {
                 *high = cast(_mm512_cvtepi32_epi8(_mm512_srli_epi32::<7>(weights)));
                 *low = cast(_mm512_cvtepi32_epi8(_mm512_and_si512(weights, _mm512_set1_epi32(127))));
             }
+        }
+    );
+
+    avx512!(
+        fn write_bytes(self, weights: V, sums: [__m512i; 2], bytes: &mut [u8; 32]) -> [__m512i; 2] {
+            let ([a, b], [before_a, before_b]) = (weights.registers(), sums);
+            let after_a = _mm512_add_epi32(before_a, _mm512_cvtps_epi32(a));
+            let after_b = _mm512_add_epi32(before_b, _mm512_cvtps_epi32(b));
+            let whole = |sum| _mm512_srli_epi32::<FRACTION>(sum);
+            let a = _mm512_sub_epi32(whole(after_a), whole(before_a));
+            let b = _mm512_sub_epi32(whole(after_b), whole(before_b));
+            let low_bytes = _mm512_permutex2var_epi8(a, cast(LOW_BYTES), b);
+            *bytes = cast(_mm512_castsi512_si256(low_bytes));
+            [after_a, after_b]
         }
     );
 

@@ -12,3 +12,4 @@ mod pages;
 mod parity;
 mod products;
 mod rows;
+mod weights;

@@ -189,8 +189,10 @@ fn two_pages_in_one_sum(level: Level, ids: &[CodecId]) {
                     );
                 }
             });
+            // Weights are rounded against the largest of both pages: to 14 bits for codes of 8 bits, else to 8.
+            let steps = if codec.id().bits() == 8 { 1e-3 } else { 2e-2 };
             let error = relative_rms(&together, &apart);
-            assert!(error < 1e-3, "{what}: {error}");
+            assert!(error < steps, "{what}: {error}");
         }
     }
 }
