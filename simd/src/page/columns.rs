@@ -3,7 +3,7 @@
 
 use super::plan::Plan;
 use super::weights::{
-    NO_HALVES, Products, RUN_LINES, Run, TOGETHER, are_bytes, bounds, first_sums, is_wide, step,
+    Halves, Products, RUN_LINES, TOGETHER, Weights, are_bytes, bounds, first_sums, is_wide, step,
 };
 use super::{Line, fetch_scales};
 use crate::lines::Machine;
@@ -193,15 +193,15 @@ pub(super) fn sum_levels<
 >(
     isa: I,
     levels: &[[I::Line; COUNT]],
-    weights: &[Run],
+    weights: Weights<'_>,
     head: usize,
 ) -> [[i32; 16]; N]
 where
     I: Machine,
 {
     let mut sums = [[isa.zero(); 2]; N];
-    for (levels, run) in levels.chunks(RUN_LINES / DWORDS).zip(weights) {
-        let [first, second] = run.get(head).unwrap_or(&NO_HALVES);
+    for (run, levels) in levels.chunks(RUN_LINES / DWORDS).enumerate() {
+        let [[first, second]] = weights.of(run, head);
         let halves = first.as_chunks::<DWORDS>().0.iter().zip(second.as_chunks::<DWORDS>().0);
         for (levels, (first, second)) in levels.iter().zip(halves) {
             let weights = load_halves::<I, BITS, DWORDS>(isa, [first, second]);
@@ -257,7 +257,7 @@ pub(super) struct Pass<'a, 'p> {
     /// `[heads, dim]`
     pub(super) accs: &'a mut [f32],
     /// Workspace for the rounded weights of all runs of tokens.
-    pub(super) room: &'a mut [Run],
+    pub(super) room: &'a mut [Halves],
 }
 
 impl<'p> Pass<'_, 'p> {
@@ -289,7 +289,8 @@ impl<'p> Pass<'_, 'p> {
                 }
                 let out = Out { plan: self.plan, column: 0, accs: &mut *self.accs, factors: &factors };
                 let range = r * self.run_columns..(r + 1) * self.run_columns;
-                columns(isa, &mut Job { parts: &mut *self.parts, columns: range, weights: &*self.room, out });
+                let weights = Weights { halves: &*self.room, heads: self.heads };
+                columns(isa, &mut Job { parts: &mut *self.parts, columns: range, weights, out });
             }
         }
     }
@@ -319,8 +320,8 @@ impl<'p> Pass<'_, 'p> {
             let (mut room, mut sums) = (&mut *self.room, first_sums(isa));
             for part in &*self.parts {
                 let products = part.products(self.first + h, r);
-                let (now, later) = room.split_at_mut(products.runs().len().min(room.len()));
-                products.round::<I, BITS>(isa, (sign, largest), h, &mut sums, now);
+                let (now, later) = room.split_at_mut((products.runs().len() * self.heads).min(room.len()));
+                products.round::<I, BITS>(isa, (sign, largest), &mut sums, (h, self.heads), now);
                 room = later;
             }
         }
@@ -333,7 +334,7 @@ pub(super) struct Job<'a, 'p> {
     /// The parts, whose runs of weights are consecutive.
     pub(super) parts: &'a mut [Given<'p>],
     pub(super) columns: Range<usize>,
-    pub(super) weights: &'a [Run],
+    pub(super) weights: Weights<'a>,
     pub(super) out: Out<'a>,
 }
 

@@ -12,13 +12,16 @@ use super::columns::{
     Given, Out, Pass, Strip, ValueCodes, WOVEN_POSITIONS, add_products, ahead, join, load_halves, sum_levels,
 };
 use super::plan::{MAX_WORDS, Packed, Plan, with_kernel};
-use super::weights::{NONE, RUN, RUN_LINES, Run, TOGETHER, are_bytes};
+use super::weights::{Halves, NO_HALVES, RUN, RUN_LINES, TOGETHER, Weights, are_bytes};
 use super::{Line, MAX_PARTS, MAX_SLOTS, SLOT_STEP, bytes, bytes_mut, prefetch, read_lines};
 use crate::level::{Kernels, Level};
 use crate::lines::Machine;
 use arrayvec::ArrayVec;
 use core::ops::Range;
 use tqkv_core::AnyCodec;
+
+/// Runs of the most tokens of a sum.
+const MAX_RUNS: usize = MAX_SLOTS / RUN;
 
 /// The layout of pages of values of one codec.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +39,7 @@ pub struct ValuePages {
     run_columns: usize,
     /// Lines (or line triples) per column.
     groups: usize,
-    /// Lines of a column that hold the tokens of one [`Run`].
+    /// Lines of a column that hold the tokens of one [`RUN`].
     run_lines: usize,
     /// Lines of scales; each run has the scales of all tokens.
     scale_lines: usize,
@@ -238,7 +241,7 @@ impl ValuePages {
             return;
         }
         let mut given = ArrayVec::<Given<'_>, MAX_PARTS>::new();
-        let mut tokens = 0;
+        let mut runs = 0;
         for &ValuePart { pages: own, page, from, weights, next } in parts {
             let n = weights.len() / heads;
             assert!(from + n <= own.slots, "the slots must be in the page");
@@ -248,19 +251,17 @@ impl ValuePages {
             );
             if n > 0 {
                 given.push(own.given(page, from..from + n, weights, next));
-                tokens += (from + n).div_ceil(RUN) - from / RUN;
+                runs += (from + n).div_ceil(RUN) - from / RUN;
             }
         }
         // Only as much memory as is needed: clearing it takes noticeable time beside a page of few bits.
         let accumulate = Accumulate { pages, parts: &mut given, acc };
-        match tokens {
-            0..=4 => accumulate.with_room::<4>(level),
-            5..=8 => accumulate.with_room::<8>(level),
-            9..=16 => accumulate.with_room::<16>(level),
-            needed => {
-                assert!(needed <= MAX_SLOTS / RUN, "at most MAX_SLOTS tokens in one sum");
-                accumulate.with_room::<{ MAX_SLOTS / RUN }>(level);
-            }
+        assert!(runs <= MAX_RUNS, "at most MAX_SLOTS tokens in one sum");
+        match runs * heads.min(TOGETHER) {
+            0..=8 => accumulate.with_room::<8>(level),
+            9..=32 => accumulate.with_room::<32>(level),
+            33..=64 => accumulate.with_room::<64>(level),
+            _ => accumulate.with_room::<{ MAX_RUNS * TOGETHER }>(level),
         }
     }
 }
@@ -294,14 +295,14 @@ impl Accumulate<'_, '_> {
     /// because a large stack frame also costs time.
     #[inline(never)]
     fn with_room<const N: usize>(self, level: Level) {
-        level.choose(Roomy { sum: self, room: &mut [NONE; N] });
+        level.choose(Roomy { sum: self, room: &mut [NO_HALVES; N] });
     }
 }
 
 /// An [`Accumulate`] and its workspace.
 struct Roomy<'a, 'p, 'r> {
     sum: Accumulate<'a, 'p>,
-    room: &'r mut [Run],
+    room: &'r mut [Halves],
 }
 
 impl Kernels for Roomy<'_, '_, '_> {
@@ -362,17 +363,20 @@ impl<const BITS: usize> Packed<BITS> {
         }
         // Several heads at a time if whole lines are summed, which is the case at common head dims.
         let mut head = 0;
-        if const { LINES == 8 && 4 * Self::CODES <= sums_of::<I, BITS>() && I::HEADS >= 4 } && heads >= 4 {
-            Self::columns::<I, POSITIONS, DWORDS, LINES, 4>(isa, &mut pass, 0..4);
-            head = 4;
+        macro_rules! together {
+            ($h:literal) => {
+                if const { LINES == 8 && $h * Self::CODES <= sums_of::<I, BITS>() && I::HEADS >= $h }
+                    && heads - head >= $h
+                {
+                    let last = head + (heads - head) / $h * $h;
+                    Self::columns::<I, POSITIONS, DWORDS, LINES, $h>(isa, &mut pass, head..last);
+                    head = last;
+                }
+            };
         }
-        if const { LINES == 8 && 2 * Self::CODES <= sums_of::<I, BITS>() && I::HEADS >= 2 }
-            && heads - head >= 2
-        {
-            let last = head + (heads - head) / 2 * 2;
-            Self::columns::<I, POSITIONS, DWORDS, LINES, 2>(isa, &mut pass, head..last);
-            head = last;
-        }
+        together!(8);
+        together!(4);
+        together!(2);
         if head < heads {
             Self::columns::<I, POSITIONS, DWORDS, LINES, 1>(isa, &mut pass, head..heads);
         }
@@ -440,7 +444,7 @@ fn sum_column<
     isa: I,
     reads: &[[&[Line]; 2]],
     table: I::Table,
-    weights: &[Run],
+    weights: Weights<'_>,
     asked: Range<usize>,
     out: &mut Out<'_>,
 ) {
@@ -451,14 +455,13 @@ fn sum_column<
             const COUNT: usize = [$(stringify!($levels)),*].len();
             // If there are few sums, each is kept twice, so that additions need not wait.
             let mut sums = [[[[isa.zero(); 2]; COUNT]; H]; 2];
-            let mut weights = weights;
+            let mut run = 0;
             for [lines, next] in reads {
             let (lines, next) = (lines.as_chunks::<$depth>().0, next.as_chunks::<$depth>().0);
             let (lines, next) = (lines.as_chunks::<LINES>().0, next.as_chunks::<LINES>().0);
-            let (runs, later) = weights.split_at(lines.len().min(weights.len()));
-            weights = later;
-            for ((lines, next), run) in lines.iter().zip(next).zip(runs) {
-                let Some(heads) = run.get(asked.start..).and_then(|heads| heads.first_chunk::<H>()) else { return };
+            for (lines, next) in lines.iter().zip(next) {
+                let heads: &[Halves; H] = weights.of(run, asked.start);
+                run += 1;
                 macro_rules! step {
                     ($at:expr, $part:expr) => {{
                         let (at, part) = ($at, const { if 2 * COUNT * H <= sums_of::<I, BITS>() { $part } else { 0 } });
@@ -471,12 +474,12 @@ fn sum_column<
                         for h in 0..H {
                             let [first, second] = &heads[h];
                             let halves = [&first.as_chunks().0[at], &second.as_chunks().0[at]];
-                            let weights = load_halves::<I, BITS, DWORDS>(isa, halves);
+                            let by = load_halves::<I, BITS, DWORDS>(isa, halves);
                             let mut field = 0;
                             $(
                                 let levels = if const { H > 1 } { made[field] } else { $levels };
                                 sums[part][h][field] =
-                                    add_products::<I, BITS>(isa, sums[part][h][field], levels, weights);
+                                    add_products::<I, BITS>(isa, sums[part][h][field], levels, by);
                                 field += 1;
                             )*
                             debug_assert_eq!(field, COUNT);

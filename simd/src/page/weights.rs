@@ -4,7 +4,7 @@
 //! halves of 7 bits. For all other codes they have 8 bits. There the rounding error of a token is carried to the
 //! token that is a run later, so that many small weights beside a large one keep their sum.
 
-use super::SLOT_STEP;
+use super::{MAX_HEADS, SLOT_STEP};
 use crate::lines::{FRACTION, Machine};
 use tqkv_core::unstable::machine::Lanes;
 
@@ -24,13 +24,28 @@ pub(super) const RUN: usize = SLOT_STEP;
 pub(super) const RUN_LINES: usize = RUN / 4;
 
 /// Heads that share the look-ups of a column.
-pub(super) const TOGETHER: usize = 4;
+pub(super) const TOGETHER: usize = MAX_HEADS;
 
-/// Weights of a run of tokens as bytes, four tokens per dword. Heads are neighbours, so kernels read one slice
+/// Rounded weights of consecutive runs of tokens. The heads of a run are neighbours, so kernels read one slice
 /// for any number of heads.
-pub(super) type Run = [Halves; TOGETHER];
+#[derive(Clone, Copy)]
+pub(super) struct Weights<'a> {
+    /// `[runs, heads]`
+    pub(super) halves: &'a [Halves],
+    pub(super) heads: usize,
+}
 
-/// The two halves of a head's weights. Weights of 14 bits have their high 7 bits, then the low ones. Weights of
+impl<'a> Weights<'a> {
+    /// The weights of `H` heads from `head` on, in a run. Past the end, which callers never reach, they are 0. A
+    /// loop that ends early there would keep its sums in memory.
+    #[inline(always)]
+    pub(super) fn of<const H: usize>(&self, run: usize, head: usize) -> &'a [Halves; H] {
+        let own = self.halves.get(run * self.heads + head..).and_then(|own| own.first_chunk());
+        own.unwrap_or(const { &[NO_HALVES; H] })
+    }
+}
+
+/// The two halves of a head's weights in a run, as bytes, four tokens per dword. Weights of 14 bits have their high 7 bits, then the low ones. Weights of
 /// 8 bits are the sum of their halves, or are whole in the first half if the machine has
 /// [`Machine::BYTE_WEIGHTS`].
 pub(super) type Halves = [[[u8; 4]; RUN_LINES]; 2];
@@ -48,9 +63,6 @@ pub(super) const fn are_bytes<I: Machine, const BITS: usize>() -> bool {
 
 /// The halves of tokens without weight.
 pub(super) const NO_HALVES: Halves = [[[0; 4]; RUN_LINES]; 2];
-
-/// [`NO_HALVES`] for every head.
-pub(super) const NONE: Run = [NO_HALVES; TOGETHER];
 
 /// Weights times scales of the slots of a page.
 #[derive(Clone, Copy)]
@@ -89,7 +101,7 @@ impl Products<'_> {
         })
     }
 
-    /// Rounds the products times `sign`, if positive, against `largest`, as weights of head `head`. Slots
+    /// Rounds the products times `sign`, if positive, against `largest`, as weights of head `head` of `heads`. Slots
     /// outside the range get the weight 0. `sums` are those of
     /// [`Machine::write_bytes`], and [`first_sums`] at first.
     #[inline(always)]
@@ -97,13 +109,13 @@ impl Products<'_> {
         &self,
         isa: I,
         (sign, largest): (f32, f32),
-        head: usize,
         sums: &mut [I::Sum; 2],
-        weights: &mut [Run],
+        (head, heads): (usize, usize),
+        room: &mut [Halves],
     ) {
         let (zero, steps) = (isa.splat(0.0), isa.splat(sign * (largest_weight::<BITS>() / largest)));
-        for (run, weights) in self.runs().zip(weights) {
-            let Some(halves) = weights.get_mut(head) else { break };
+        for (at, run) in self.runs().enumerate() {
+            let Some(halves) = room.get_mut(at * heads + head) else { break };
             let halves: &mut [[u8; RUN]; 2] = bytemuck::must_cast_mut(halves);
             let weights = isa.larger(self.run(isa, run) * steps, zero);
             if const { is_wide(BITS) } {

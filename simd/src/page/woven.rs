@@ -6,7 +6,7 @@ use super::columns::{
 };
 use super::plan::{Plan, Woven};
 use super::trellis::{self, InQuads, PlainLines, Planes, Tables, eight};
-use super::weights::{NONE, RUN_LINES, Run};
+use super::weights::{RUN_LINES, Weights};
 use super::{Line, MAX_SLOTS, prefetch};
 use crate::lines::Machine;
 use arrayvec::ArrayVec;
@@ -170,12 +170,11 @@ fn add_levels<I: Machine>(
     isa: I,
     mut sums: [[I::Sum; 2]; 8],
     levels: &[I::Line; 8],
-    weights: &[Run],
+    weights: Weights<'_>,
     group: usize,
 ) -> [[I::Sum; 2]; 8] {
     const GROUPS: usize = RUN_LINES / DWORDS;
-    // Past the end, which callers never reach, weights are 0: cheaper than a check that panics.
-    let [[first, second], ..] = weights.get(group / GROUPS).unwrap_or(&NONE);
+    let [[first, second]] = weights.of(group / GROUPS, 0);
     let at = group % GROUPS;
     let halves = [&first.as_chunks().0[at], &second.as_chunks().0[at]];
     let weights = load_halves::<I, 0, DWORDS>(isa, halves);
