@@ -1,6 +1,6 @@
 //! Pages of every codec, head dim and length, written in any order and repeatedly. Blocks come back as they
 //! were written. Logits and sums are bit-identical to the portable ones on every level. They are as near to
-//! the exact ones as rounding to bytes and to 14 bits allows.
+//! the exact ones as rounding to bytes allows, and weights of 8-bit codes to 14 bits.
 #![no_main]
 
 mod numbers;
@@ -198,7 +198,9 @@ impl Written<'_> {
         }
         for (weights, sums) in weights.chunks_exact(call.count).zip(want.chunks_exact(dim)) {
             let products = weights.iter().zip(&scales).map(|(w, s)| (f64::from(*w) * s).abs());
-            let step = products.fold(0.0, f64::max) / 16383.0;
+            // Weights of bytes carry their error on, so a token may be off by a whole step.
+            let (steps, off_by) = if self.codec.id().bits() == 8 { (16383.0, 0.51) } else { (254.0, 1.01) };
+            let step = products.fold(0.0, f64::max) / steps;
             for (j, sum) in sums.iter().enumerate() {
                 let (mut exact, mut size, mut levels) = (0.0, 0.0, 0.0);
                 for ((row, weight), scale) in rows.chunks_exact(dim).zip(weights).zip(&scales) {
@@ -207,7 +209,7 @@ impl Written<'_> {
                     levels += if *scale == 0.0 { 0.0 } else { (f64::from(row[j]) / scale).abs() };
                 }
                 let (off, allowed) =
-                    ((f64::from(*sum) - exact).abs(), 0.51 * step * levels + 1e-5 * size + 1e-25);
+                    ((f64::from(*sum) - exact).abs(), off_by * step * levels + 1e-5 * size + 1e-25);
                 assert!(off <= allowed, "{}: {off}, {allowed}", self.what(Level::Portable, call));
             }
         }

@@ -46,8 +46,8 @@ pub(crate) trait Machine: Memory + Search {
     const HEADS: usize;
     /// Number of key sums that fit the registers; with few heads, each head gets several.
     const CHAINS: usize;
-    /// Number of fields of one head whose value sums fit the registers. Each field has a sum for the high and
-    /// for the low part.
+    /// Number of fields of one head whose value sums fit the registers. Each field has a sum for each half of
+    /// the weights. Weights that are bytes have one, so twice as many fit.
     const FIELDS: usize;
     /// The same number over fields and heads.
     const SUMS: usize;
@@ -143,9 +143,9 @@ pub(crate) trait Machine: Memory + Search {
     /// 7 bits.
     fn write_halves(self, weights: Self::V, halves: &mut [[u8; 32]; 2]);
     /// Rounds weights, whose lowest [`FRACTION`] bits are fractions, to bytes. Each lane of `sums` has the
-    /// weights of the lane so far; the result has the new ones too. A byte is the difference of the whole parts
-    /// before and after, so the error of a weight is carried to the next one of the lane. Weights are at most
-    /// 254, sums are below 2^30.
+    /// weights of the lane so far; the result has the new ones too. A byte is the difference of the whole
+    /// parts before and after, so the error of a weight is carried to the next one of the lane. Weights are
+    /// at most 254, sums are below 2^30.
     fn write_bytes(self, weights: Self::V, sums: [Self::Sum; 2], bytes: &mut [u8; 32]) -> [Self::Sum; 2];
     /// Adds the dot product of each dword's four levels and four weights ([`Machine::BYTE_WEIGHTS`]).
     fn value_dot(self, sum: Self::Sum, levels: Self::Line, weights: Self::Line) -> Self::Sum;

@@ -11,9 +11,9 @@
 //! ```
 //!
 //! Scores multiply an int8 query with int8 levels in exact integer arithmetic. The logits are therefore equal
-//! to the bit on every level of the machine. Sums of values do the same with 14-bit weights. The cost in
-//! accuracy is under 1 % of a logit's spread. [`crate::codec`] has the exact levels in `f32`, on stored
-//! blocks.
+//! to the bit on every level of the machine. Sums of values do the same with 8-bit weights (14 bits beside
+//! 8-bit codes). The cost in accuracy is under 1 % of a logit's spread. [`crate::codec`] has the exact levels
+//! in `f32`, on stored blocks.
 
 mod attend;
 mod columns;

@@ -1,8 +1,8 @@
 //! Weights of tokens as integers, the factors of levels in sums of values.
 //!
-//! Weights times scales are rounded against the largest of a sum. For codes of 8 bits they have 14 bits, as two
-//! halves of 7 bits. For all other codes they have 8 bits. There the rounding error of a token is carried to the
-//! token that is a run later, so that many small weights beside a large one keep their sum.
+//! Weights times scales are rounded against the largest of a sum. For codes of 8 bits they have 14 bits, as
+//! two halves of 7 bits. For all other codes they have 8 bits. There the rounding error of a token is carried
+//! to the token that is a run later, so that many small weights beside a large one keep their sum.
 
 use super::{MAX_HEADS, SLOT_STEP};
 use crate::lines::{FRACTION, Machine};
@@ -11,7 +11,7 @@ use tqkv_core::unstable::machine::Lanes;
 /// Largest weight of 14 bits.
 const WIDE_STEPS: f32 = 16383.0;
 
-/// Largest weight of 8 bits; the carry may add one.
+/// Largest weight of 8 bits: its halves are below 128.
 const BYTE_STEPS: f32 = 254.0;
 
 /// Below this a number has no reciprocal; such values vanish in any sum.
@@ -26,8 +26,8 @@ pub(super) const RUN_LINES: usize = RUN / 4;
 /// Heads that share the look-ups of a column.
 pub(super) const TOGETHER: usize = MAX_HEADS;
 
-/// Rounded weights of consecutive runs of tokens. The heads of a run are neighbours, so kernels read one slice
-/// for any number of heads.
+/// Rounded weights of consecutive runs of tokens. The heads of a run are neighbours, so kernels read one
+/// slice for any number of heads.
 #[derive(Clone, Copy)]
 pub(super) struct Weights<'a> {
     /// `[runs, heads]`
@@ -36,8 +36,8 @@ pub(super) struct Weights<'a> {
 }
 
 impl<'a> Weights<'a> {
-    /// The weights of `H` heads from `head` on, in a run. Past the end, which callers never reach, they are 0. A
-    /// loop that ends early there would keep its sums in memory.
+    /// The weights of `H` heads from `head` on, in a run. Past the end, which callers never reach, they are 0.
+    /// A loop that ends early there would keep its sums in memory.
     #[inline(always)]
     pub(super) fn of<const H: usize>(&self, run: usize, head: usize) -> &'a [Halves; H] {
         let own = self.halves.get(run * self.heads + head..).and_then(|own| own.first_chunk());
@@ -45,9 +45,9 @@ impl<'a> Weights<'a> {
     }
 }
 
-/// The two halves of a head's weights in a run, as bytes, four tokens per dword. Weights of 14 bits have their high 7 bits, then the low ones. Weights of
-/// 8 bits are the sum of their halves, or are whole in the first half if the machine has
-/// [`Machine::BYTE_WEIGHTS`].
+/// The two halves of a head's weights in a run, as bytes, four tokens per dword. Weights of 14 bits have their
+/// high 7 bits, then the low ones. Weights of 8 bits are the sum of their halves, or are whole in the first
+/// half if the machine has [`Machine::BYTE_WEIGHTS`].
 pub(super) type Halves = [[[u8; 4]; RUN_LINES]; 2];
 
 /// Returns true if the weights of levels of `BITS` bits (0 for bit planes) have 14 bits. Levels of 8 bits are
@@ -101,9 +101,9 @@ impl Products<'_> {
         })
     }
 
-    /// Rounds the products times `sign`, if positive, against `largest`, as weights of head `head` of `heads`. Slots
-    /// outside the range get the weight 0. `sums` are those of
-    /// [`Machine::write_bytes`], and [`first_sums`] at first.
+    /// Rounds the products times `sign`, if positive, against `largest`, as weights of head `head` of `heads`.
+    /// Slots outside the range get the weight 0. `sums` are those of [`Machine::write_bytes`], and
+    /// [`first_sums`] at first.
     #[inline(always)]
     pub(super) fn round<I: Machine, const BITS: usize>(
         &self,
@@ -134,8 +134,8 @@ impl Products<'_> {
     }
 }
 
-/// Where the sums of the lanes begin: fractions at equal distances, in the order of reversed bits. If all weights
-/// are much smaller than a step, as many lanes reach a whole step as the sum of the weights has.
+/// Where the sums of the lanes begin: fractions at equal distances, in the order of reversed bits. If all
+/// weights are much smaller than a step, as many lanes reach a whole step as the sum of the weights has.
 const FIRST_SUMS: [[i32; 16]; 2] = {
     let (mut sums, mut lane) = ([[0; 16]; 2], 0);
     while lane < RUN {

@@ -189,7 +189,7 @@ fn two_pages_in_one_sum(level: Level, ids: &[CodecId]) {
                     );
                 }
             });
-            // Weights are rounded against the largest of both pages: to 14 bits for codes of 8 bits, else to 8.
+            // Weights are rounded against the largest of both pages: to 14 bits beside codes of 8 bits, else 8.
             let steps = if codec.id().bits() == 8 { 1e-3 } else { 2e-2 };
             let error = relative_rms(&together, &apart);
             assert!(error < steps, "{what}: {error}");
@@ -219,7 +219,7 @@ pub(crate) fn relative_rms(a: &[f32], b: &[f32]) -> f64 {
 }
 
 /// Compared with the exact levels in f32, the integers cost little. The int8 query and levels cost at most 1
-/// % of the logits' spread. The 14-bit weights and int8 levels of values cost at most 1 % of the output.
+/// % of the logits' spread. The weights and int8 levels of values cost at most 1 % of the output.
 #[test]
 fn integer_arithmetic_costs_at_most_one_percent() {
     let level = Level::fastest();
