@@ -17,7 +17,9 @@ mod file;
 #[cfg(feature = "cuda")]
 mod gpu;
 mod pool;
+mod payload;
 mod session;
+mod rows;
 mod spec;
 mod storage;
 
@@ -43,6 +45,8 @@ mod _native {
     use super::session::{
         inspect_session, pack_session, pack_session_file, unpack_session, unpack_session_file,
     };
+    use super::payload::{crc32, decode_side, encode_side, side_is_finite};
+    #[pymodule_export]
     #[pymodule_export]
     use super::storage::{Basis, Learner, Storage};
 }

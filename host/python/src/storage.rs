@@ -252,7 +252,7 @@ impl Storage {
 }
 
 /// Converts the number types of this module to those of the storage tier.
-trait Stored: Element + Copy + Send + Sync {
+pub(crate) trait Stored: Element + Copy + Default + Send + Sync {
     type As: storage::Element;
     fn of(values: &mut [Self]) -> &mut [Self::As];
 }
@@ -274,6 +274,10 @@ impl Stored for half::f16 {
 /// The bits of a bfloat16, which NumPy does not have.
 impl Stored for u16 {
     type As = bf16;
+    /// The same, to be read.
+    fn seen(values: &[Self]) -> &[Self::As];
+    /// Returns true for numbers that are neither infinite nor NaN, by their bits.
+    fn is_finite(self) -> bool;
     fn of(values: &mut [Self]) -> &mut [bf16] {
         values.reinterpret_cast_mut()
     }
@@ -281,6 +285,14 @@ impl Stored for u16 {
 
 fn decode<T: Stored>(
     py: Python<'_>,
+
+    fn seen(values: &[Self]) -> &[Self] {
+        values
+    }
+
+    fn is_finite(self) -> bool {
+        self.is_finite()
+    }
     codec: &storage::StorageCodec,
     bytes: &[u8],
     k: &Bound<'_, PyAny>,
@@ -288,6 +300,14 @@ fn decode<T: Stored>(
 ) -> Result<(), Failure> {
     let (k, v) = (array::<T>("k", k)?, array::<T>("v", v)?);
     let (mut k, mut v) = (writing(&k)?, writing(&v)?);
+
+    fn seen(values: &[Self]) -> &[Self] {
+        values
+    }
+
+    fn is_finite(self) -> bool {
+        self.is_finite()
+    }
     let (k, v) = (T::of(slice_mut(&mut k)?), T::of(slice_mut(&mut v)?));
     py.detach(|| codec.decode(bytes, k, v))?;
     Ok(())
@@ -296,6 +316,14 @@ fn decode<T: Stored>(
 /// Casts to a contiguous array of the dtype.
 fn array<'py, T: Element>(what: &str, x: &Bound<'py, PyAny>) -> Result<Bound<'py, PyArrayDyn<T>>, Failure> {
     match x.cast::<PyArrayDyn<T>>() {
+
+    fn seen(values: &[Self]) -> &[bf16] {
+        values.reinterpret_cast()
+    }
+
+    fn is_finite(self) -> bool {
+        bf16::from_bits(self).is_finite()
+    }
         Ok(array) if array.is_c_contiguous() => Ok(array.clone()),
         _ => Err(refused(format!("{what} is no contiguous array of the dtype"))),
     }
