@@ -160,7 +160,7 @@ def ways(model: Model, learned: np.ndarray, folder: Path):
     yield from ((f"tqkv basis {budget}", lambda: Chunks(*learn(), budget)) for budget in (1.1, 2.1, 3.1))
     for exact in (0, 4):
         yield from ((f"CacheGen {scale} {exact}", partial(CacheGen, learned, scale, exact)) for scale in (0.5, 1, 2))
-    for together in (1, 10):
+    for together in (1, learned.shape[1]):
         yield from ((f"KVTC {together} {budget}", partial(Kvtc, learned, model.turn, budget, together)) for budget in (1.1, 2.1, 3.1))
 
 

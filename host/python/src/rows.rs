@@ -93,7 +93,7 @@ impl<'a, T: Stored> Layer<'a, T> {
     }
 }
 
-/// Writes the sections of a side `[layers, a, b, heads, dim]`, whose tokens are those of both axes `a` and `b`.
+/// Writes the sections of a side `[layers, a, b, heads, dim]`. Tokens are those of both axes `a` and `b`.
 pub(crate) fn encode<T: Stored>(
     coding: Coding<'_>,
     x: ArrayView5<'_, T>,
