@@ -32,7 +32,6 @@ impl Follower {
     }
 
     /// The chunk, and the basis that is to be kept before it.
-    #[expect(clippy::type_complexity, reason = "what Python gets")]
     #[expect(clippy::too_many_arguments, reason = "the Python module names them")]
     fn encode<'py>(
         &self,
