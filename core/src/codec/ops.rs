@@ -116,6 +116,13 @@ impl AnyCodec {
         bad.map_or(Ok(()), |bad| Err((bad, DecodeError::NonFiniteScale)))
     }
 
+    /// Returns true if every scale of blocks back to back is finite. Then all of them can be decoded.
+    #[doc(hidden)]
+    pub fn has_finite_scales(&self, blocks: &[u8]) -> bool {
+        let layout = self.id().layout();
+        blocks.chunks_exact(self.block_bytes()).all(|block| layout.has_finite_scales(block))
+    }
+
     /// [`AnyCodec::decode_rotated`] on the instruction set of `isa`; same bits.
     ///
     /// # Panics

@@ -14,9 +14,12 @@ mod command;
 mod dlpack;
 mod errors;
 mod file;
+mod follow;
 #[cfg(feature = "cuda")]
 mod gpu;
+mod payload;
 mod pool;
+mod rows;
 mod session;
 mod spec;
 mod storage;
@@ -36,9 +39,13 @@ mod _native {
     use super::errors::TqkvError;
     #[pymodule_export]
     use super::file::{File, FileWriter};
+    #[pymodule_export]
+    use super::follow::{Follower, Generations};
     #[cfg(feature = "cuda")]
     #[pymodule_export]
     use super::gpu::GpuCache;
+    #[pymodule_export]
+    use super::payload::{crc32, decode_side, encode_side, side_is_finite};
     #[pymodule_export]
     use super::session::{
         inspect_session, pack_session, pack_session_file, unpack_session, unpack_session_file,

@@ -28,6 +28,16 @@ impl From<StorageError> for Failure {
 #[pyclass(frozen, module = "tqkv._native")]
 pub(crate) struct Basis(Arc<storage::Basis>);
 
+impl Basis {
+    pub(crate) const fn of(basis: Arc<storage::Basis>) -> Self {
+        Self(basis)
+    }
+
+    pub(crate) fn shared(&self) -> &storage::Basis {
+        &self.0
+    }
+}
+
 #[pymethods]
 impl Basis {
     #[staticmethod]
@@ -62,8 +72,13 @@ impl Basis {
     }
 }
 
+/// How layers share bases: as the shape asks for, or this many of them.
+pub(crate) fn join(shape: &Shape, layers: u16) -> Join {
+    if layers == 1 { shape.join() } else { Join::Layers(layers) }
+}
+
 /// Makes a shape from Python's arguments.
-fn shape(
+pub(crate) fn shape(
     (layers, heads, head_dim, value_dim): (usize, usize, usize, usize),
     kind: &str,
     frequencies: Vec<f64>,
@@ -89,7 +104,7 @@ impl Learner {
         layers: u16,
     ) -> Result<Self, Failure> {
         let shape = shape(counts, kind, frequencies)?;
-        let join = if layers == 1 { shape.join() } else { Join::Layers(layers) };
+        let join = join(&shape, layers);
         Ok(Self(Mutex::new(storage::Learner::new(shape, join)?)))
     }
 
@@ -137,6 +152,10 @@ impl Learner {
 pub(crate) struct Storage(storage::StorageCodec);
 
 impl Storage {
+    pub(crate) fn of(codec: &storage::StorageCodec) -> Self {
+        Self(codec.clone())
+    }
+
     pub(crate) const fn codec(&self) -> &storage::StorageCodec {
         &self.0
     }
@@ -252,15 +271,27 @@ impl Storage {
 }
 
 /// Converts the number types of this module to those of the storage tier.
-trait Stored: Element + Copy + Send + Sync {
+pub(crate) trait Stored: Element + Copy + Default + Send + Sync {
     type As: storage::Element;
     fn of(values: &mut [Self]) -> &mut [Self::As];
+    /// The same, to be read.
+    fn seen(values: &[Self]) -> &[Self::As];
+    /// Returns true for numbers that are neither infinite nor NaN, by their bits.
+    fn is_finite(self) -> bool;
 }
 
 impl Stored for f32 {
     type As = Self;
     fn of(values: &mut [Self]) -> &mut [Self] {
         values
+    }
+
+    fn seen(values: &[Self]) -> &[Self] {
+        values
+    }
+
+    fn is_finite(self) -> bool {
+        self.is_finite()
     }
 }
 
@@ -269,6 +300,14 @@ impl Stored for half::f16 {
     fn of(values: &mut [Self]) -> &mut [Self] {
         values
     }
+
+    fn seen(values: &[Self]) -> &[Self] {
+        values
+    }
+
+    fn is_finite(self) -> bool {
+        self.is_finite()
+    }
 }
 
 /// The bits of a bfloat16, which NumPy does not have.
@@ -276,6 +315,14 @@ impl Stored for u16 {
     type As = bf16;
     fn of(values: &mut [Self]) -> &mut [bf16] {
         values.reinterpret_cast_mut()
+    }
+
+    fn seen(values: &[Self]) -> &[bf16] {
+        values.reinterpret_cast()
+    }
+
+    fn is_finite(self) -> bool {
+        bf16::from_bits(self).is_finite()
     }
 }
 

@@ -96,6 +96,60 @@ def test_views_of_any_strides_have_one_payload():
         assert torch.equal(bits(strided.reshape(plain.shape)), bits(plain))
 
 
+def test_more_axes_of_tokens_and_memory_in_any_order_have_the_same_payload():
+    keys, values = sides(torch.float32)
+    data = Format("s4").encode([(keys, values)])
+    split = lambda x: x.view(LAYERS, 2, 4, 5, HEADS, DIM)
+    backwards = lambda x: x.flip(-1).contiguous().flip(-1)
+    for view in (split, backwards, lambda x: x.permute(4 - 1, 2, 1, 0).contiguous().permute(3, 2, 1, 0)):
+        assert bytes(Format("s4").encode([(view(keys), view(values))])) == bytes(data)
+        got, wanted = [view(x) for x in blank(keys)], blank(keys)
+        decode(data, [tuple(got)])
+        decode(data, [wanted])
+        for side, plain in zip(got, wanted):
+            assert torch.equal(bits(side.reshape(plain.shape)), bits(plain))
+
+
+@pytest.mark.parametrize("axes", [(0, 4, 2, 64), (2, 0, 2, 64), (2, 0, 3, 2, 64), (2, 3, 0, 2, 64), (2, 4, 0, 64)])
+def test_parts_without_numbers_have_a_payload(axes):
+    empty = torch.zeros(axes, dtype=torch.bfloat16)
+    data = Format("s4").encode([(empty, empty.clone())])
+    assert len(data) == Format("s4").size(axes, empty.dtype)
+    decode(data, [(empty, empty.clone())])
+
+
+def test_views_whose_numbers_share_memory_are_not_written():
+    keys, values = sides()
+    data = Format("s4").encode([(keys, values)])
+    shared = torch.zeros(1, TOKENS, HEADS, DIM, dtype=keys.dtype)
+    with pytest.raises(tqkv.TqkvError, match="share memory"):
+        decode(data, [(shared.expand(LAYERS, -1, -1, -1), torch.zeros_like(values))])
+    assert not shared.any()
+
+
+@pytest.mark.parametrize("tokens", [1, 15, 16, 17, 255, 256, 257, 300, 4099])
+def test_means_are_those_of_pytorch_to_the_bit(tokens):
+    torch.manual_seed(tokens)
+    keys = (3 * torch.randn(2, tokens, 2, 64) + 100).bfloat16()
+    data = Format("i8", exact=0).encode([(keys, keys)])
+    means = torch.from_numpy(data[64 : 64 + 2 * 2 * 2 * 64].copy().view(np.float16)).view(2, 2, 64)
+    for layer, mean in zip(keys, means):
+        assert torch.equal(mean, (layer.float().sum(0) / tokens).half())
+
+
+@pytest.mark.parametrize("codec, digest", [("s4", "e1f052fd621cd018"), ("t4,t3", "cae491b2f1196ba7"), ("i8,q4_0", "411b8580860f61de")])
+def test_bytes_stay_as_they_are(codec, digest):
+    """The digests are those of the first version, which had other code."""
+    steps = torch.arange(2 * LAYERS * 70 * HEADS * DIM, dtype=torch.int64)
+    numbers = ((steps * 2654435761) % 65537).float() / 65537 - 0.3
+    keys, values = numbers.view(2, LAYERS, 70, HEADS, DIM).bfloat16()
+    data = Format(codec, seed=5).encode([(keys, values)])
+    got = blank(keys)
+    decode(data, [got])
+    everything = bytes(data) + b"".join(bytes(bits(x).numpy()) for x in got)
+    assert hashlib.sha256(everything).hexdigest()[:16] == digest
+
+
 def test_several_parts_follow_each_other():
     first, second = sides(), sides(torch.float16, tokens=9, seed=1)
     out = bytearray(Format().size(first[0].shape, first[0].dtype) + Format().size(second[0].shape, second[0].dtype))

@@ -142,3 +142,51 @@ def test_a_basis_goes_through_its_file(storage, chunk, kv, tmp_path):
     (tmp_path / "cut.tqb").write_bytes((tmp_path / "basis.tqb").read_bytes()[:-1])
     with pytest.raises(tqkv.TqkvError):
         tqkv.Basis.load(tmp_path / "cut.tqb")
+
+
+def test_a_follower_makes_a_basis_for_its_text_and_the_folder_finds_it(tmp_path):
+    rope = tqkv.Rope.of(10_000.0, DIM)
+    shape = dict(layers=LAYERS, heads=HEADS, head_dim=DIM, rope=rope)
+    k, v = low_rank(np.random.default_rng(5), 24 * TOKENS)
+    bases = tqkv.Generations(tmp_path / "bases", "mine", **shape)
+    follower = tqkv.Follower("mine", bases.newest(), budget=1.0)
+    chunks, made = [], []
+    for first in range(0, k.shape[1], TOKENS):
+        chunk, basis = follower.encode(k[:, first : first + TOKENS], v[:, first : first + TOKENS], first, name=b"chunk001")
+        if basis is not None:
+            bases.add(basis)
+            made.append(basis.id)
+        chunks.append(chunk)
+    assert made and follower.storage.peek(chunks[-1]) == (len(chunks[-1]), TOKENS, k.shape[1] - TOKENS, b"chunk001")
+
+    # Another process opens the folder anew.
+    bases = tqkv.Generations(str(tmp_path / "bases"), "mine", **shape)
+    errors = []
+    for i, chunk in enumerate(chunks):
+        out = like()
+        bases.of(chunk).decode(chunk, *out)
+        errors.append(float(((out[1] - v[:, i * TOKENS : (i + 1) * TOKENS]) ** 2).mean()))
+    assert max(errors[-4:]) < 0.5 * min(errors[1:4]), "the chunks of a basis lose less than those without one"
+    plain = tqkv.Storage.without_basis(**shape)
+    plain.decode(chunks[0], *like())
+    with pytest.raises(tqkv.TqkvError, match="basis"):
+        plain.decode(chunks[-1], *like())
+    newest, named = like(), like()
+    bases.newest().decode(chunks[-1], *newest)
+    bases.of(chunks[-1]).decode(chunks[-1], *named)
+    assert np.array_equal(newest, named)
+
+
+def test_a_follower_takes_its_own_model_and_a_folder_its_own_bases(tmp_path, storage, kv):
+    rope = tqkv.Rope.of(10_000.0, DIM)
+    with pytest.raises(tqkv.TqkvError, match="another"):
+        tqkv.Follower("another", storage, budget=1.0)
+    with pytest.raises(tqkv.TqkvError, match="0.5 to 5"):
+        tqkv.Follower("mine", storage, budget=9.0)
+    folder = tqkv.Generations(tmp_path, "another", LAYERS, HEADS, DIM, rope)
+    with pytest.raises(tqkv.TqkvError, match="another"):
+        folder.add(learned(kv))
+    k, v = np.ascontiguousarray(kv[:, :, :TOKENS])
+    chunk, _ = tqkv.Follower("mine", storage, budget=1.0).encode(k, v)
+    with pytest.raises(tqkv.TqkvError, match="is not there"):
+        tqkv.Generations(tmp_path, "mine", LAYERS, HEADS, DIM, rope).of(chunk)

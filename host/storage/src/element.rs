@@ -74,10 +74,12 @@ macro_rules! element {
                 $from(x)
             }
 
+            #[inline]
             fn push(self, out: &mut Vec<u8>) {
                 out.extend_from_slice(&self.to_le_bytes());
             }
 
+            #[inline]
             fn read(bytes: &[u8]) -> Self {
                 let mut own = [0; Self::DTYPE.bytes()];
                 own.copy_from_slice(bytes);

@@ -9,12 +9,14 @@ from ._compress import Compressor
 from ._files import TqkFile, TqkWriter, open, save
 from ._gpu import GpuCache
 from ._native import TqkvError, __version__
-from ._storage import Basis, Learner, Rope, Storage
+from ._storage import Basis, Follower, Generations, Learner, Rope, Storage
 
 __all__ = [
     "Basis",
     "Codec",
     "Compressor",
+    "Follower",
+    "Generations",
     "GpuCache",
     "KvCache",
     "Learner",

@@ -169,6 +169,53 @@ class Storage:
     def peek(self, data: NDArray[np.uint8]) -> tuple[int, int, int, bytes]: ...
     def decode(self, chunk: NDArray[np.uint8], k: NDArray[Any], v: NDArray[Any], dtype: str) -> None: ...
 
+def crc32(data: NDArray[np.uint8]) -> int: ...
+def encode_side(
+    codec: Codec,
+    what: str,
+    x: NDArray[Any],
+    exact: int,
+    sections: tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8]],
+) -> None: ...
+def side_is_finite(
+    codec: Codec, dtype: str, sections: tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8]]
+) -> bool: ...
+def decode_side(
+    codec: Codec,
+    what: str,
+    out: NDArray[Any],
+    exact: int,
+    sections: tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8]],
+) -> bool: ...
+@final
+class Follower:
+    def __new__(cls, model: str, storage: Storage, budget: float, layers: int) -> Follower: ...
+    @property
+    def storage(self) -> Storage: ...
+    def encode(
+        self,
+        k: NDArray[Any],
+        v: NDArray[Any],
+        tokens: int,
+        exact: int,
+        first_position: int,
+        name: bytes,
+    ) -> tuple[NDArray[np.uint8], Basis | None]: ...
+
+@final
+class Generations:
+    def __new__(
+        cls,
+        folder: str | os.PathLike[str],
+        model: str,
+        counts: tuple[int, int, int, int],
+        kind: str,
+        frequencies: list[float],
+    ) -> Generations: ...
+    def add(self, basis: Basis) -> None: ...
+    def newest(self) -> Storage: ...
+    def of(self, chunk: NDArray[np.uint8]) -> Storage: ...
+
 def pack_session(
     state: NDArray[np.uint8], codecs: str, head_dim: int | None, basis: Storage | None, budget: float
 ) -> NDArray[np.uint8]: ...

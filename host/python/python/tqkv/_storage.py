@@ -15,7 +15,7 @@ from ._native import Basis, TqkvError
 if TYPE_CHECKING:
     from ._arrays import DType, Either
 
-__all__ = ["Basis", "Learner", "Rope", "Storage"]
+__all__ = ["Basis", "Follower", "Generations", "Learner", "Rope", "Storage"]
 
 EXACT = 4
 """Tokens at the start of a text that stay exact."""
@@ -84,12 +84,16 @@ class Storage:
         self._native = _native.Storage.with_basis(basis)
 
     @classmethod
+    def _of(cls, native: _native.Storage) -> Storage:
+        self = cls.__new__(cls)
+        self._native = native
+        return self
+
+    @classmethod
     def without_basis(cls, layers: int, heads: int, head_dim: int, rope: Rope) -> Storage:
         """Works from the first token on, and takes about twice the bits."""
-        self = cls.__new__(cls)
         counts = layers, heads, head_dim, head_dim
-        self._native = _native.Storage.without(counts, rope.kind, list(rope.frequencies))
-        return self
+        return cls._of(_native.Storage.without(counts, rope.kind, list(rope.frequencies)))
 
     def size(self, tokens: int, budget: float, dtype: DType = "bfloat16", exact: int = 0) -> int:
         """Bytes of a chunk of all layers. They do not depend on the values."""
@@ -112,9 +116,7 @@ class Storage:
         """Encodes keys, after RoPE, and values `[layers, tokens, heads, head_dim]` at `budget` bits per value. The first `exact` tokens
         stay exact. By default these are the tokens at the first four positions."""
         k, v = _keys(k), to_numpy(v)
-        if exact is None:
-            exact = min(max(EXACT - first_position, 0), k.shape[1])
-        return self._native.encode(k, v, k.shape[1], exact, first_position, name, budget)
+        return self._native.encode(k, v, k.shape[1], _exact(exact, first_position, k), first_position, name, budget)
 
     def decode(self, chunk: bytes | np.ndarray, k: Either, v: Either) -> None:
         """Decodes a chunk into `k` and `v`, which are contiguous and of the encoded shape."""
@@ -128,6 +130,81 @@ class Storage:
         """Bytes, tokens, first position and name of the chunk at the start of `data`."""
         size, tokens, first, name = self._native.peek(np.frombuffer(data, np.uint8))
         return size, tokens, first, bytes(name)
+
+
+class Follower:
+    """Encodes chunks, and learns from them. Where the text changes, it makes a new basis: the next generation.
+
+    Chunks name their basis. So a new one is added to the `Generations` before the chunk that came with it is stored.
+
+    >>> import numpy as np, tempfile, tqkv
+    >>> rng, rope = np.random.default_rng(0), tqkv.Rope(kind="none")
+    >>> hidden = rng.standard_normal((2048, 64), dtype=np.float32)
+    >>> both = (hidden @ rng.standard_normal((64, 2 * 4 * 64), dtype=np.float32)).reshape(2048, 2, 1, 4, 64)
+    >>> k, v = np.ascontiguousarray(both.transpose(1, 2, 0, 3, 4))  # layers, tokens, heads, head_dim
+    >>> bases = tqkv.Generations(tempfile.mkdtemp(), "mine", layers=1, heads=4, head_dim=64, rope=rope)
+    >>> follower, chunks = tqkv.Follower("mine", bases.newest(), budget=1.0), []
+    >>> for at in range(0, 2048, 256):
+    ...     chunk, basis = follower.encode(k[:, at : at + 256], v[:, at : at + 256], first_position=at)
+    ...     if basis is not None:
+    ...         bases.add(basis)
+    ...     chunks.append(chunk)
+    >>> k2, v2 = np.zeros((2, 1, 256, 4, 64), np.float32)
+    >>> bases.of(chunks[-1]).decode(chunks[-1], k2, v2)
+    >>> bool(((k2 - k[:, -256:]) ** 2).mean() < 0.03 * (k**2).mean())
+    True
+    """
+
+    def __init__(self, model: str, storage: Storage, budget: float, shared_layers: int = 1) -> None:
+        """Follows the text from the basis of `storage`, or from none, at `budget` bits per value. New bases are for the model of
+        this name, and `shared_layers` consecutive layers share one."""
+        self._native = _native.Follower(model, storage._native, budget, shared_layers)
+
+    @property
+    def storage(self) -> Storage:
+        """The storage of the present generation."""
+        return Storage._of(self._native.storage)
+
+    def encode(
+        self,
+        k: Either,
+        v: Either,
+        first_position: int = 0,
+        exact: int | None = None,
+        name: bytes = bytes(8),
+    ) -> tuple[np.ndarray, Basis | None]:
+        """Encodes keys and values of all layers as `Storage.encode` does, and learns from them. Returns the chunk, and the new basis
+        if the chunk is the first that needs it."""
+        k, v = _keys(k), to_numpy(v)
+        return self._native.encode(k, v, k.shape[1], _exact(exact, first_position, k), first_position, name)
+
+
+class Generations:
+    """A folder of bases of one model, a file for each. Older ones stay, because chunks name them."""
+
+    def __init__(
+        self, folder: str | os.PathLike[str], model: str, layers: int, heads: int, head_dim: int, rope: Rope
+    ) -> None:
+        """Opens a folder, and makes it if it does not exist."""
+        counts = layers, heads, head_dim, head_dim
+        self._native = _native.Generations(folder, model, counts, rope.kind, list(rope.frequencies))
+
+    def add(self, basis: Basis) -> None:
+        """Writes a basis, which is the newest then."""
+        self._native.add(basis)
+
+    def newest(self) -> Storage:
+        """The storage of the newest basis, or without one."""
+        return Storage._of(self._native.newest())
+
+    def of(self, chunk: bytes | np.ndarray) -> Storage:
+        """The storage that decodes a chunk: of the basis that the chunk names."""
+        return Storage._of(self._native.of(np.frombuffer(chunk, np.uint8)))
+
+
+def _exact(exact: int | None, first_position: int, k: np.ndarray) -> int:
+    """The number of exact tokens, by default those of the first positions."""
+    return min(max(EXACT - first_position, 0), k.shape[1]) if exact is None else exact
 
 
 def _keys(k: Either) -> np.ndarray:

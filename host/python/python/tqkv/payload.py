@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-import zlib
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Sequence
@@ -17,7 +16,8 @@ from typing import Any, Sequence
 import numpy as np
 import torch
 
-from . import _chunks
+from . import _chunks, _native
+from ._arrays import dtype_name
 from ._codec import Codec
 from ._native import TqkvError
 
@@ -32,7 +32,8 @@ _CODECS = tuple(name for name in Codec.names() if name not in ("m2", "m3"))
 _CENTRED = 1
 _HEADER = struct.Struct("<8sHH8s8sHHQ4I8s")
 _CRC = struct.Struct("<I")
-_LARGEST_F16 = 65504.0
+_MOST_AXES = 5
+"""Layers, two axes of tokens, heads and head dim."""
 
 Part = "tuple[torch.Tensor, torch.Tensor]"
 """Keys and values: views with any strides and the same shape `[layers, tokens.., heads, head_dim]`. Axes between layers and heads
@@ -239,7 +240,7 @@ def decode(data: Any, parts: Sequence[Part], name: str = "", basis: str | None =
     were encoded with.
 
     A payload that `Format.encode` did not write for such parts under this name is refused, and the views stay as they are. All parts
-    are therefore decoded before any view is written, which takes as much memory again as the parts.
+    are therefore checked before any view is written. Parts of float16 are decoded beside them, which takes as much memory again.
     """
     data = np.frombuffer(data, np.uint8)
     if data[: len(MAGIC)].tobytes() == _chunks.MAGIC:
@@ -256,16 +257,21 @@ def decode(data: Any, parts: Sequence[Part], name: str = "", basis: str | None =
         part = data[at : at + header.size]
         if len(part) < header.size:
             raise TqkvError(f"payload of {len(data)} bytes is not valid: expected {at + header.size}, as its header says")
-        if zlib.crc32(part[: -_CRC.size]) != _CRC.unpack_from(part, len(part) - _CRC.size)[0]:
+        if _native.crc32(part[: -_CRC.size]) != _CRC.unpack_from(part, len(part) - _CRC.size)[0]:
             raise TqkvError("payload with damage is not valid: expected bytes that fit its CRC")
         checked.append((header, part, keys, values))
         at += header.size
     if at != len(data):
         raise TqkvError(f"payload of {len(data)} bytes is not valid: expected {at}")
-    decoded = [_decode(header, part, keys.shape) for header, part, keys, _ in checked]
+    for header, part, *_ in checked:
+        _check(header, part)
+    decoded = [_place(header, keys, values) for header, _, keys, values in checked]
+    for (header, part, *_), place in zip(checked, decoded):
+        _decode(header, part, place)
     for (*_, keys, values), (k, v) in zip(checked, decoded):
-        keys.copy_(k)
-        values.copy_(v)
+        if k is not keys:
+            keys.copy_(k.view(keys.shape))
+            values.copy_(v.view(values.shape))
 
 
 def _decode_chunks(data: np.ndarray, parts: Sequence[Part], name: str, basis: str | None) -> None:
@@ -293,68 +299,55 @@ def _alike(keys: torch.Tensor, values: torch.Tensor) -> bool:
     return True
 
 
-def _sections(header: Header, part: np.ndarray) -> list[np.ndarray]:
-    """Views of `Header.sections`. The means are f16 `[layers, heads, head_dim]`."""
+def _sides(header: Header, part: np.ndarray) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Views of the sections of keys and of values: exact tokens, means, blocks. There are no means of values."""
     at, views = _HEADER.size, []
-    for shape in header.sections():
-        views.append(part[at : at + math.prod(shape)].reshape(shape))
-        at += math.prod(shape)
-    views[2] = views[2].view("<f2").reshape(-1, header.shape.heads, header.shape.head_dim)
-    return views
+    for size in map(math.prod, header.sections()):
+        # Empty views of one array would count as the same memory.
+        views.append(part[at : at + size] if size else np.empty(0, np.uint8))
+        at += size
+    exact_keys, exact_values, means, keys, values = views
+    return [(exact_keys, means, keys), (exact_values, np.empty(0, np.uint8), values)]
 
 
 def _encode(
     header: Header, codecs: tuple[Codec, Codec], keys: torch.Tensor, values: torch.Tensor, part: np.ndarray
 ) -> None:
     part[: _HEADER.size] = np.frombuffer(header.pack(), np.uint8)
-    *kept, means, key_blocks, value_blocks = _sections(header, part)
-    rows = header.shape.tokens, header.shape.heads, header.shape.head_dim
-    key_codec, value_codec = codecs
-    for layer in range(header.shape.layers):
-        k, v = keys[layer].reshape(rows), values[layer].reshape(rows)
-        for what, x, target in zip(("keys", "values"), (k, v), kept):
-            x = x[: header.exact].contiguous()
-            if not x.isfinite().all():
-                raise TqkvError(f"{what} of layer {layer} with NaN or infinity are not valid: expected finite numbers")
-            target[layer] = _bytes(x)
-        k, v = k[header.exact :], v[header.exact :]
-        if header.centred:
-            k = k.float()
-            mean = (k.sum(0) / max(len(k), 1)).clamp_(-_LARGEST_F16, _LARGEST_F16).half()
-            means[layer] = mean.numpy()
-            k = k - mean.float()
-        key_codec.encode(k, key_blocks[layer])
-        value_codec.encode(v, value_blocks[layer])
-    part[-_CRC.size :] = np.frombuffer(_CRC.pack(zlib.crc32(part[: -_CRC.size])), np.uint8)
+    for what, codec, x, sections in zip(("keys", "values"), codecs, (keys, values), _sides(header, part)):
+        if x.dim() > _MOST_AXES:
+            x = x.reshape(header.shape.axes)
+        _native.encode_side(codec._native, what, _numbers(x), header.exact, sections)
+    part[-_CRC.size :] = np.frombuffer(_CRC.pack(_native.crc32(part[: -_CRC.size])), np.uint8)
 
 
-def _decode(header: Header, part: np.ndarray, axes: Sequence[int]) -> list[torch.Tensor]:
-    """Decodes keys and values into new memory. The CRC proves that the bytes are the writer's, not that the writer is correct.
-    Numbers that are not finite are therefore refused."""
-    *kept, means, key_blocks, value_blocks = _sections(header, part)
-    rows = header.shape.tokens, header.shape.heads, header.shape.head_dim
-    key_codec, value_codec = header.codecs()
-    sides = (kept[0], key_codec, key_blocks, header.centred), (kept[1], value_codec, value_blocks, False)
-    decoded, finite = [], bool(np.isfinite(means).all())
-    for exact, codec, blocks, centred in sides:
-        side = torch.empty(header.shape.layers, *rows, dtype=header.dtype)
-        for layer in range(header.shape.layers):
-            _bytes(side[layer, : header.exact])[:] = exact[layer]
-            rest = side[layer, header.exact :]
-            if centred:
-                wide = torch.from_numpy(codec.decode(blocks[layer]))
-                torch.add(wide, torch.from_numpy(means[layer].astype(np.float32)), out=rest)
-            else:
-                codec.decode(blocks[layer], rest.dtype, out=rest)
-        # Codecs refuse scales that are not finite. Only f16 can be too narrow for the numbers that they decode.
-        numbers = side if header.dtype == torch.float16 else side[:, : header.exact]
-        finite = finite and bool(numbers.isfinite().all())
-        decoded.append(side.view(*axes))
-    if not finite:
-        raise TqkvError("payload with NaN or infinity is not valid: expected finite keys, values and means")
-    return decoded
+def _check(header: Header, part: np.ndarray) -> None:
+    """The CRC proves that the bytes are the writer's, not that the writer is correct. Numbers that are not finite are refused."""
+    for codec, sections in zip(header.codecs(), _sides(header, part)):
+        if not _native.side_is_finite(codec._native, dtype_name(header.dtype), sections):
+            raise TqkvError("payload with NaN or infinity is not valid: expected finite keys, values and means")
 
 
-def _bytes(x: torch.Tensor) -> np.ndarray:
-    """The memory of a contiguous tensor."""
-    return x.view(torch.uint8).numpy().reshape(-1)
+def _decode(header: Header, part: np.ndarray, out: tuple[torch.Tensor, torch.Tensor]) -> None:
+    for what, codec, x, sections in zip(("keys", "values"), header.codecs(), out, _sides(header, part)):
+        if not _native.decode_side(codec._native, what, _numbers(x), header.exact, sections):
+            raise TqkvError(f"payload with {what} beyond {header.dtype} is not valid: expected finite keys and values")
+
+
+def _place(header: Header, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where to decode to: the views, which have been checked, or memory beside them. A sum of numbers and means may be too large
+    for f16, and more axes than two of tokens are not decoded to."""
+    if header.dtype != torch.float16 and keys.dim() <= _MOST_AXES:
+        return keys, values
+    axes = header.shape.axes
+    return torch.empty(axes, dtype=header.dtype), torch.empty(axes, dtype=header.dtype)
+
+
+def _numbers(x: torch.Tensor) -> np.ndarray:
+    """An array in the same memory. NumPy has no bfloat16, so its bits are passed, by way of the type that all versions know."""
+    x = x.detach()
+    if x.dtype == torch.bfloat16:
+        bits: np.ndarray = x.view(torch.int16).numpy().view(np.uint16)
+        return bits
+    numbers: np.ndarray = x.numpy()
+    return numbers
