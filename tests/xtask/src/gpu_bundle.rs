@@ -1,21 +1,14 @@
-//! `cargo xtask gpu-bundle`: writes programs and scripts for a machine with a GPU and without a compiler.
+//! `cargo xtask gpu-bundle`: writes programs and a script for a machine with a GPU and without a compiler.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-/// The scripts and their data, by their names in the bundle.
-const TEXTS: [(&str, &str); 11] = [
+/// The script and its data, by their names in the bundle.
+const TEXTS: [(&str, &str); 4] = [
     ("README.md", include_str!("gpu_bundle/README.md")),
-    ("common.sh", include_str!("gpu_bundle/common.sh")),
-    ("1-first-launch.sh", include_str!("gpu_bundle/1-first-launch.sh")),
-    ("2-sanitizers.sh", include_str!("gpu_bundle/2-sanitizers.sh")),
-    ("3-check.sh", include_str!("gpu_bundle/3-check.sh")),
-    ("4-one-sequence.sh", include_str!("gpu_bundle/4-one-sequence.sh")),
-    ("5-profile.sh", include_str!("gpu_bundle/5-profile.sh")),
-    ("6-tune.sh", include_str!("gpu_bundle/6-tune.sh")),
-    ("7-baseline.sh", include_str!("gpu_bundle/7-baseline.sh")),
+    ("run-all.sh", include_str!("gpu_bundle/run-all.sh")),
     ("sdpa.py", include_str!("gpu_bundle/sdpa.py")),
     ("sm_80.ptx", include_str!("../../../gpu/ptx/sm_80.ptx")),
 ];
@@ -132,17 +125,82 @@ mod tests {
                 assert!(is_there, "{name}: {word} is not in the bundle");
             }
             let is_listed = TEXTS[0].1.contains(&format!("`{name}`"));
-            assert!(*name == "common.sh" || is_listed, "{name} is not in the bundle's README.md");
+            assert!(is_listed, "{name} is not in the bundle's README.md");
         }
         let refused = bundle(Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap_err();
         assert!(refused.contains("is not a bundle"), "{refused}");
         fs::remove_dir_all(&folder).unwrap();
     }
 
+    /// Writes a program of the bundle that a test makes up.
+    fn fake(folder: &Path, name: &str, text: &str) {
+        let path = folder.join(name);
+        fs::write(&path, format!("#!/bin/bash\n{text}\n")).unwrap();
+        let status = Command::new("chmod").arg("+x").arg(&path).status().expect("chmod");
+        assert!(status.success());
+    }
+
+    /// Runs all steps with programs that a test makes up. Returns if all were well, the output and the
+    /// summary.
+    fn run_all(name: &str, device: &str) -> (bool, String, String) {
+        let folder = std::env::temp_dir().join(format!("tqkv-run-all-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        write_texts(&folder).unwrap();
+        let row = r#"{"row":"speed","codec":"s4","sequences":64,"tokens":32768,"num_kv_heads":8,"heads_per_kv_head":4,"head_dim":128,"runs":9,"attend_seconds":{"p1":0.0001,"p50":0.00025,"p90":0.0003,"p99":0.0004},"copy_share":0.855,"f16_ratio":3.5}"#;
+        fake(&folder, "tqkv", &format!("case $* in *--attend*) exit 7;; *--json*) echo '{row}';; esac"));
+        fake(&folder, "device", device);
+        fake(&folder, "driver", "echo driver $*");
+        // This Python has no torch.
+        fake(&folder, "python3", "exit 1");
+        let path = format!("{}:/usr/bin:/bin", folder.display());
+        let output = Command::new("bash").arg("run-all.sh").current_dir(&folder).env("PATH", path).output();
+        let output = output.expect("bash");
+        let said = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
+        let summary = fs::read_to_string(folder.join("out/summary.txt")).unwrap();
+        if output.status.code() == Some(1) && name == "later" {
+            let tuned = fs::read_to_string(folder.join("out/tune.jsonl")).unwrap();
+            assert!(tuned.starts_with("{\"limit\":\"none\",\"row\""), "{tuned}");
+            assert_eq!(tuned.lines().count(), 12, "five limits and seven cuts");
+        }
+        fs::remove_dir_all(&folder).unwrap();
+        (output.status.success(), said, summary)
+    }
+
+    #[test]
+    fn a_step_that_fails_does_not_stop_the_others() {
+        let (is_well, said, summary) = run_all("later", "echo device $*");
+        assert!(!is_well, "a step failed: {said}");
+        let starts = |line: &str| summary.lines().any(|other| other.starts_with(line));
+        for line in [
+            "first: done",
+            "batch: done",
+            "baseline: not done: torch is not here",
+            "one: done",
+            "tests: FAILED with status 7",
+            "shapes: done",
+            "tune: done",
+        ] {
+            assert!(starts(line), "{line} is not in {summary}");
+        }
+        assert!(said.contains("nvidia-smi is not here: going on without it") || said.contains("nvidia-smi"));
+        assert!(said.contains("s4   64x32768x8x4x128"), "{said}");
+        assert!(said.contains("250.0 us  85.5 % of copy   3.50 times f16"), "{said}");
+        assert_eq!(summary.matches("    expected: ").count(), 9, "{summary}");
+    }
+
+    #[test]
+    fn a_wrong_first_launch_stops_all() {
+        let (is_well, said, summary) = run_all("first", "echo wrong codes; exit 101");
+        assert!(!is_well, "{said}");
+        assert!(summary.starts_with("first: FAILED with status 101: wrong codes"), "{summary}");
+        assert!(summary.ends_with("the first launch was wrong: nothing else is run\n"), "{summary}");
+        assert!(!summary.contains("batch"), "{summary}");
+    }
+
     /// The script only changes the register limits of the kernels that it tunes.
     #[test]
     fn the_tuning_changes_the_limits_of_attention_alone() {
-        let script = TEXTS.iter().find(|(name, _)| *name == "6-tune.sh").unwrap().1;
+        let script = TEXTS.iter().find(|(name, _)| *name == "run-all.sh").unwrap().1;
         let start = script.find("awk -v limit=\"$limit\" '").unwrap() + "awk -v limit=\"$limit\" '".len();
         let program = &script[start..start + script[start..].find('\'').unwrap()];
         let ptx = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../gpu/ptx/sm_80.ptx");

@@ -7,7 +7,8 @@ use std::ops::Range;
 /// The part of a multiprocessor that an instruction occupies, besides instruction issue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pipe {
-    /// Integers, logic, permutations, comparisons: one instruction per two cycles.
+    /// Integers, logic, permutations, comparisons, packed conversions to floats (`I2FP`): one instruction per
+    /// two cycles.
     Integer,
     /// Floating point, and integer products.
     Float,
@@ -22,9 +23,9 @@ pub(crate) fn pipe(opcode: &str) -> Pipe {
     match opcode.split('.').next().unwrap_or_default() {
         "IMMA" => Pipe::Tensor,
         "IMAD" | "FFMA" | "FMUL" | "FADD" | "HADD2" | "HFMA2" | "HMUL2" => Pipe::Float,
-        "LDG" | "STG" | "LD" | "ST" | "LDC" | "ULDC" | "CCTL" | "SHFL" | "MUFU" | "I2F" | "I2FP" | "F2I"
-        | "F2F" | "BRA" | "BRX" | "BSYNC" | "BSSY" | "BREAK" | "WARPSYNC" | "EXIT" | "NOP" | "CALL"
-        | "RET" | "VOTE" | "R2UR" | "S2R" | "S2UR" | "CS2R" => Pipe::Other,
+        "LDG" | "STG" | "LD" | "ST" | "LDC" | "ULDC" | "CCTL" | "SHFL" | "MUFU" | "I2F" | "F2I" | "F2F"
+        | "BRA" | "BRX" | "BSYNC" | "BSSY" | "BREAK" | "WARPSYNC" | "EXIT" | "NOP" | "CALL" | "RET"
+        | "VOTE" | "R2UR" | "S2R" | "S2UR" | "CS2R" => Pipe::Other,
         // Opcodes of the uniform pipe.
         name if name.starts_with('U') => Pipe::Other,
         _ => Pipe::Integer,
@@ -196,6 +197,13 @@ fn falls_through(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn packed_conversions_run_on_the_integer_pipe() {
+        assert_eq!(pipe("I2FP.F32.S32"), Pipe::Integer);
+        assert_eq!(pipe("I2F.S8"), Pipe::Other);
+        assert_eq!(pipe("IMMA.16832.S8.S8"), Pipe::Tensor);
+    }
 
     const LISTING: &str = "
         .text.k:

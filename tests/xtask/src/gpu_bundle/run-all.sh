@@ -1,0 +1,197 @@
+#!/usr/bin/env bash
+# Runs every step of the first visit to a GPU, in at most 45 minutes. `run-all.sh STEP` runs one step alone.
+# A step writes to the folder $OUT (default: out). A step that fails does not stop the others, except the first.
+set -uo pipefail
+cd "$(dirname "$0")" || exit 1
+export OUT=${OUT:-out} TQKV_REQUIRE_GPU=1
+# The folder of the driver in some containers.
+export LD_LIBRARY_PATH="/usr/local/nvidia/lib64:${LD_LIBRARY_PATH:-}"
+mkdir -p "$OUT" || exit 1
+
+# Most seconds of all steps together.
+TOTAL=2700
+SHAPES=64x32768x8x1x128,64x32768x8x4x128,64x32768x8x8x128
+ONE=1x4096x8x4x128,1x32768x8x4x128,1x131072x8x4x128,1x32768x8x8x128
+
+# Status 3 says that a step needs something that is not here.
+needs() {
+    command -v "$1" >/dev/null || { echo "$1 is not here: this step is not done"; exit 3; }
+}
+
+# What matters of gpu-check's JSON rows of times.
+times() {
+    awk '
+        function field(name) {
+            return match($0, "\"" name "\":\"?[^,\"}]*") ? substr($0, RSTART + length(name) + 3, RLENGTH - length(name) - 3) : "?"
+        }
+        function plain(text) { sub(/^"/, "", text); return text }
+        /"row":"speed"/ {
+            shape = field("sequences") "x" field("tokens") "x" field("num_kv_heads") "x" field("heads_per_kv_head") "x" field("head_dim")
+            printf "%-4s %-22s %9.1f us %5.1f %% of copy %6.2f times f16\n", plain(field("codec")), shape,
+                1e6 * field("p50"), 100 * field("copy_share"), field("f16_ratio")
+        }' "$1"
+}
+
+speed() {
+    local file=$1
+    shift
+    ./tqkv gpu-check --speed --json "$@" > "$file"
+    times "$file"
+}
+
+# Refused calls, the codes of every codec, and a step.
+first() {
+    if command -v nvidia-smi >/dev/null; then
+        nvidia-smi --query-gpu=name,driver_version,memory.free,clocks.max.sm,clocks.max.mem --format=csv | tee "$OUT/gpu.csv" ||
+            echo "nvidia-smi failed: going on without it"
+    else
+        echo "nvidia-smi is not here: going on without it"
+    fi
+    ./device --test-threads 1 --nocapture refused_calls
+    ./device --test-threads 1 --nocapture codes_are
+    ./driver --test-threads 1 --nocapture steps_are
+}
+
+batch() { speed "$OUT/batch.jsonl" --shape "$SHAPES" --codec s4,s2,i8; }
+
+baseline() {
+    needs python3
+    python3 -c "import torch" 2>/dev/null || { echo "torch is not here: this step is not done"; exit 3; }
+    python3 sdpa.py | tee "$OUT/sdpa.jsonl"
+}
+
+one() { speed "$OUT/one-sequence.jsonl" --shape "$ONE" --codec s4,s2,i8,t4; }
+
+tests() {
+    ./device --test-threads 1
+    ./driver --test-threads 1
+    ./tqkv gpu-check --codes --attend
+}
+
+shapes() { speed "$OUT/speed.jsonl"; }
+
+# Pipes, stalls and memory of attention, the merge and the encoder.
+profile() {
+    needs ncu
+    for codec in s4 s2; do
+        ncu --clock-control none --set full --launch-skip 20 --launch-count 8 --force-overwrite -o "$OUT/profile-$codec" \
+            -k "regex:attend_tensor|attend_merge|encode_append" \
+            ./tqkv gpu-check --speed --seconds 0.001 --shape 64x32768x8x4x128 --codec "$codec"
+        ncu --import "$OUT/profile-$codec.ncu-rep" --page details > "$OUT/profile-$codec.txt"
+        grep -E "attend|encode|Duration|Throughput|Registers|Occupancy" "$OUT/profile-$codec.txt" || true
+    done
+}
+
+# Accesses outside buffers, and reads of unwritten memory.
+sanitize() {
+    needs compute-sanitizer
+    for tool in memcheck initcheck; do
+        compute-sanitizer --tool "$tool" --error-exitcode 1 ./device --test-threads 1 attention_and 2>&1 | tee "$OUT/$tool.txt"
+    done
+}
+
+# Other register limits (more warps at once, or fewer spills), then other parts and blocks.
+tune() {
+    : > "$OUT/tune.jsonl"
+    for limit in none 128 144 168 192; do
+        # The limit follows the parameters of an entry.
+        awk -v limit="$limit" '
+            /^\.maxnreg/ { next }
+            { print }
+            /^\.visible \.entry attend_(tensor|trellis)_d128/ { inside = 1 }
+            inside && /^\)/ { if (limit != "none") print ".maxnreg " limit; inside = 0 }
+        ' sm_80.ptx > "$OUT/variant.ptx"
+        variant "limit" "$limit" --ptx "$OUT/variant.ptx"
+    done
+    rm -f "$OUT/variant.ptx"
+    for cut in 171x4 57x4 16x4 8x4 4x4 2x4 3x2; do
+        variant "cut" "$cut" --cut "$cut"
+    done
+}
+
+# Times a variant, and writes its name into each row.
+variant() {
+    local kind=$1 value=$2
+    shift 2
+    echo "== $kind $value"
+    ./tqkv gpu-check --speed --seconds 0.1 --json --shape "64x32768x8x4x128,64x32768x8x8x128,1x32768x8x4x128" \
+        --codec s4,s2 "$@" > "$OUT/variant.jsonl"
+    times "$OUT/variant.jsonl"
+    sed "s/^{/{\"$kind\":\"$value\",/" "$OUT/variant.jsonl" >> "$OUT/tune.jsonl"
+    rm -f "$OUT/variant.jsonl"
+}
+
+STEPS="first batch baseline one tests shapes profile sanitize tune"
+
+# The most seconds of a step, then what is expected of it. Times are computed, not measured.
+limit() {
+    case $1 in
+        first | batch | one) echo 180 ;;
+        baseline) echo 240 ;;
+        tests | tune) echo 480 ;;
+        *) echo 300 ;;
+    esac
+}
+expected() {
+    case $1 in
+        first) echo "'test result: ok' three times, and nowhere 'not run on a GPU'" ;;
+        batch) echo "1 to 4 heads: s4 at 76 to 90 % of copy, s2 at 64 to 75 %, i8 at 92 %; 8 heads: slower, not known" ;;
+        baseline) echo "f16 attention of PyTorch at 85 to 92 % of copy; torch is needed" ;;
+        one) echo "32768 tokens: s4 below 25 us; the codes fit the second-level cache, the f16 rows do not" ;;
+        tests) echo "all tests ok; 0 vectors differ; attention within 1e-5 of f64" ;;
+        shapes) echo "t2 at 94 to 114 ps per token and KV head, t4 at 163 to 194: memory, not speed" ;;
+        profile) echo "attend: no spills, 3 blocks per multiprocessor at 4 heads; ncu and its permission are needed" ;;
+        sanitize) echo "'ERROR SUMMARY: 0 errors' twice; compute-sanitizer is needed" ;;
+        tune) echo "168 registers best at 4 heads; 144 slower" ;;
+    esac
+}
+
+# Runs a step in its time, and adds a line to the summary. Returns the status of the step.
+run() {
+    local step=$1 left=$((TOTAL - SECONDS)) most status came
+    most=$(limit "$step")
+    if ((left < most)); then most=$left; fi
+    if ((most <= 0)); then
+        echo "$step: not done, no time is left" >> "$OUT/summary.txt"
+        return 0
+    fi
+    echo "== $step, at most $most s"
+    timeout --kill-after=10 "$most" "$BASH" ./run-all.sh "$step" 2>&1 | tee "$OUT/$step.log"
+    status=${PIPESTATUS[0]}
+    case $status in
+        0) came="done" ;;
+        3) came="not done: $(tail -n 1 "$OUT/$step.log")" ;;
+        124 | 137) came="FAILED: not finished in $most s" ;;
+        *) came="FAILED with status $status: $(tail -n 1 "$OUT/$step.log")" ;;
+    esac
+    echo "-- expected: $(expected "$step")"
+    echo "-- came:     $came"
+    printf '%s: %s\n    expected: %s\n' "$step" "$came" "$(expected "$step")" >> "$OUT/summary.txt"
+    tail -n 12 "$OUT/$step.log" | sed 's/^/    came:     /' >> "$OUT/summary.txt"
+    if ((status == 3)); then return 0; fi
+    return "$status"
+}
+
+if (($# > 0)); then
+    case " $STEPS " in
+        *" $1 "*) ;;
+        *) echo "no step $1: expected one of $STEPS" >&2; exit 2 ;;
+    esac
+    set -e
+    "$1"
+    exit 0
+fi
+
+: > "$OUT/summary.txt"
+failed=0
+for step in $STEPS; do
+    run "$step" && continue
+    failed=1
+    if [[ $step == first ]]; then
+        echo "the first launch was wrong: nothing else is run" >> "$OUT/summary.txt"
+        break
+    fi
+done
+echo "== summary, $SECONDS s, also in $OUT/summary.txt"
+cat "$OUT/summary.txt"
+exit "$failed"
