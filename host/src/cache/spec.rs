@@ -62,9 +62,9 @@ pub enum Cold {
 /// tokens are decoded to f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Arithmetic {
-    /// Queries and levels are signed bytes, and sums are exact integers. Weights have 8 bits, or 14 beside codes
-    /// of 8 bits. This is several times faster than f32. Results have equal bits on every machine, and logits
-    /// are within 1 % of their spread.
+    /// Queries and levels are signed bytes, and sums are exact integers. Weights have 8 bits, or 14 beside
+    /// codes of 8 bits. This is several times faster than f32. Results have equal bits on every machine, and
+    /// logits are within 1 % of their spread.
     #[default]
     Int8,
     /// Exact levels, f32 sums.

@@ -664,9 +664,10 @@ fn groups_larger_than_the_kernels_take_are_split() {
     for (head, q) in q.array_windows::<{ 2 * DIM }>().step_by(DIM).enumerate() {
         assert_eq!(run(2, q), all[head * DIM..(head + 2) * DIM], "heads from {head} on");
     }
-    // For a single head, pages are summed one by one, so rounding happens at other places.
+    // For a single head, pages are summed one by one, so weights are rounded against other largest ones. The
+    // values themselves have an error of .01.
     for (head, q) in q.chunks_exact(DIM).enumerate() {
         let error = oracle::relative_mse(&run(1, q), &all[head * DIM..(head + 1) * DIM]);
-        assert!(error < 1e-6, "head {head}: {error}");
+        assert!(error < 1e-3, "head {head}: {error}");
     }
 }

@@ -73,7 +73,8 @@ fn the_codecs_have_the_figures_perplexity() {
         let (got, want) = (result.perplexity / base, number(row, "ppl"));
         assert!(relative(got, want) < extent(8.0, 1.0) * tolerance, "{codec:?}: {got} {want}");
         let agreement = number(row, "top1_agree");
-        assert!((result.top1_agreement - agreement).abs() < 0.01, "{codec:?}: {}", result.top1_agreement);
+        let off = (result.top1_agreement - agreement).abs();
+        assert!(off < extent(0.02, 0.01), "{codec:?}: {}", result.top1_agreement);
         assert!(relative(result.kl, number(row, "kl_nats")) < extent(0.3, 0.15), "{codec:?}: {}", result.kl);
     }
 }
