@@ -87,7 +87,7 @@ impl Attention {
         head_dim: usize,
         formats: [u32; 2],
     ) -> Result<Self, GpuError> {
-        let (name, heads_a_warp) = kernel(formats, group as u32);
+        let (name, heads_a_warp) = kernel(formats, group as u32, head_dim);
         let heads_a_warp = heads_a_warp as usize;
         let name = format!("{name}_d{head_dim}_r{heads_a_warp}");
         let [rotate, merge] =
@@ -256,17 +256,17 @@ mod tests {
         let pairs = formats.iter().flat_map(|&key| formats.map(|value| [key, value]));
         for pair in pairs.chain([[page::HALF_BITS; 2]]) {
             for (group, dim) in (1..=9).flat_map(|group| HEAD_DIMS.map(|dim| (group, dim))) {
-                let (name, heads) = kernel(pair, group);
+                let (name, heads) = kernel(pair, group, dim);
                 assert!(text.contains(&format!(".entry {name}_d{dim}_r{heads}(")), "{pair:?} {group} {dim}");
             }
         }
         let of = |key: CodecId, value: CodecId, group| {
-            kernel([key, value].map(|id| page::format(id.layout())), group)
+            kernel([key, value].map(|id| page::format(id.layout())), group, 128)
         };
         assert_eq!(of(CodecId::S4, CodecId::N4, 1), ("attend_tensor", 4));
         assert_eq!(of(CodecId::S4, CodecId::T4, 1), ("attend", 1));
-        assert_eq!(of(CodecId::S2, CodecId::I8, 8), ("attend_tensor", 4));
+        assert_eq!(of(CodecId::S2, CodecId::I8, 5), ("attend_tensor", 8));
         assert_eq!(of(CodecId::S4, CodecId::T2, 3), ("attend_trellis", 4));
-        assert_eq!(kernel([page::HALF_BITS; 2], 1), ("attend_f16", 1));
+        assert_eq!(kernel([page::HALF_BITS; 2], 1, 128), ("attend_f16", 1));
     }
 }

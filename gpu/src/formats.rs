@@ -48,9 +48,9 @@ mod tests {
         let formats = CODECS.map(|id| page::format(id.layout())).into_iter().chain([page::HALF_BITS]);
         for (format, dim, group) in formats
             .flat_map(|format| HEAD_DIMS.map(|dim| (format, dim)))
-            .flat_map(|(f, d)| [1, 2].map(|g| (f, d, g)))
+            .flat_map(|(f, d)| [1, 2, 8].map(|g| (f, d, g)))
         {
-            let (name, heads) = attend::kernel([format; 2], group);
+            let (name, heads) = attend::kernel([format; 2], group, dim);
             let name = format!("{name}_d{dim}_r{heads}");
             let fixed = with_formats(text, &name, [format; 2]).expect(&name);
             assert_eq!(fixed.lines().count(), text.lines().count());

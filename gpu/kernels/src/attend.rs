@@ -33,9 +33,12 @@ pub(crate) const LOWEST: f32 = -1e30;
 /// Floats before the accumulator in a partial result: maximum, sum, two unused.
 pub const PARTIAL_HEADER: u32 = 4;
 
+/// The largest head dim whose kernels have eight query heads per warp.
+const WIDEST_OF_EIGHT: usize = 128;
+
 /// Chooses the attention kernel for keys and values of these formats, with `group` query heads per KV head.
 /// Returns its name and the query heads per warp. The entry is `{name}_d{head_dim}_r{heads}`.
-pub fn kernel(formats: [u32; 2], group: u32) -> (&'static str, u32) {
+pub fn kernel(formats: [u32; 2], group: u32, head_dim: usize) -> (&'static str, u32) {
     let any = |test: fn(u32) -> bool| formats.iter().any(|&format| test(format));
     if any(|format| format == page::HALF_BITS) {
         ("attend_f16", group.min(2))
@@ -44,6 +47,8 @@ pub fn kernel(formats: [u32; 2], group: u32) -> (&'static str, u32) {
         ("attend", 1)
     } else if any(page::is_trellis) {
         ("attend_trellis", tensor::HEADS)
+    } else if group > tensor::HEADS && head_dim <= WIDEST_OF_EIGHT {
+        ("attend_tensor", 2 * tensor::HEADS)
     } else {
         ("attend_tensor", tensor::HEADS)
     }

@@ -108,17 +108,30 @@ macro_rules! entries {
         attend_entry!(
             concat!("attend_tensor_d", $dim, "_r4"),
             tensor::HEADS,
-            tensor::attend::<Device, { $dim / 32 }, false, { tensor::slice($dim / 32, false) }>
+            tensor::attend::<Device, { $dim / 32 }, false, { tensor::slice($dim / 32, false) }, 1>
         );
         attend_entry!(
             concat!("attend_trellis_d", $dim, "_r4"),
             tensor::HEADS,
-            tensor::attend::<Device, { $dim / 32 }, true, { tensor::slice($dim / 32, true) }>
+            tensor::attend::<Device, { $dim / 32 }, true, { tensor::slice($dim / 32, true) }, 1>
         );
     )* };
 }
 
 head_dims!([entries] []);
+
+/// Entry points of eight query heads per warp, which fit the registers up to D = 128.
+macro_rules! entries_of_eight {
+    ($($dim:literal),*) => { $(
+        attend_entry!(
+            concat!("attend_tensor_d", $dim, "_r8"),
+            2 * tensor::HEADS,
+            tensor::attend::<Device, { $dim / 32 }, false, { tensor::slice($dim / 32, false) }, 2>
+        );
+    )* };
+}
+
+entries_of_eight!(64, 128);
 
 with_arguments!(ReadBytes => entry! ["read_bytes", args => read_bytes::<Device>(warp(), args)]);
 

@@ -73,6 +73,6 @@ with_arguments!(Attend => entry! [attend_tensor_d128_r4, args => {
     let (y, part) = (thread::block_idx_y(), warp());
     if part < args.parts {
         let share = Share { part, chunk: y % chunks, kv_head: y / chunks };
-        tensor::attend::<CudaStd, GROUPS, false, { tensor::slice(GROUPS, false) }>(share, args);
+        tensor::attend::<CudaStd, GROUPS, false, { tensor::slice(GROUPS, false) }, 1>(share, args);
     }
 }]);

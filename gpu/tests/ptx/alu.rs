@@ -40,6 +40,10 @@ fn permute(bytes: u64, choices: u64) -> u64 {
 /// 2^x as hardware may compute it. Subnormal numbers are zero. The result is two units in the last place off,
 /// in the direction that x's last bit gives.
 fn rough_exp2(x: f32) -> f32 {
+    // The manual of PTX has this one exact result for finite arguments.
+    if x == 0.0 {
+        return 1.0;
+    }
     let flushed = |x: f32| if x.is_subnormal() { 0.0f32.copysign(x) } else { x };
     let power = flushed(flushed(x).exp2());
     if power == 0.0 || !power.is_finite() {

@@ -6,23 +6,39 @@
 //! * a shuffle or vote that not all threads reach together;
 //! * an opcode that [`crate::alu`] does not know;
 //! * an access outside a buffer, or a misaligned one;
-//! * an access that is not ordered with another thread's access ([`crate::races`]);
+//! * an access that is not ordered with another thread's access, or a byte that two warps write
+//!   ([`crate::races`]);
 //! * an unwritten register that decides a jump, is an address, or is stored or shown to other threads.
 
 use crate::parse::{Column, Instruction, Kernel, Kind, Operand, SPACING, WARPS};
-use crate::races::Races;
+use crate::races::{Races, Writes};
 use std::ops::Range;
 use tqkv_gpu_kernels::args::Argument;
 
 impl Kernel {
-    /// Runs warp x of a launch with `(32, WARPS)` threads per block. The warp is counted along the launch's x
-    /// axis; y and z are indices of the block. Buffers are named by their positions.
-    pub(crate) fn run(
+    /// Runs the warps of a launch with `(32, WARPS)` threads per block, one after the other. The first number
+    /// of a warp counts along the launch's x axis; the others are indices of the block. Buffers are named by
+    /// their positions.
+    pub(crate) fn launch(
+        &self,
+        warps: impl IntoIterator<Item = (u32, u32, u32)>,
+        arguments: &[Argument<usize>],
+        buffers: &mut [Vec<u8>],
+    ) {
+        let mut writes = Writes::default();
+        for warp in warps {
+            self.run(warp, arguments, buffers, &mut writes);
+        }
+    }
+
+    fn run(
         &self,
         (x, y, z): (u32, u32, u32),
         arguments: &[Argument<usize>],
         buffers: &mut [Vec<u8>],
+        writes: &mut Writes,
     ) {
+        writes.next_warp();
         let end = self.instructions.len();
         let mut warp = State {
             registers: vec![[POISON; 32]; self.registers],
@@ -33,6 +49,7 @@ impl Kernel {
             buffers,
             constants: &self.constants,
             races: Races::default(),
+            writes,
         };
         while let Some(at) = warp.at.into_iter().min().filter(|&at| at < end) {
             let here = warp.at.map(|lane| lane == at);
@@ -56,6 +73,8 @@ struct State<'a> {
     buffers: &'a mut [Vec<u8>],
     constants: &'a [Vec<u8>],
     races: Races,
+    /// Writes of the launch's warps up to here.
+    writes: &'a mut Writes,
 }
 
 impl State<'_> {
@@ -129,6 +148,7 @@ impl State<'_> {
         assert!(buffer < 1000, "{text}: writes a constant");
         self.races.write(lane, buffer, offset..offset + bytes as usize, text);
         let word = &value.to_le_bytes()[..bytes as usize];
+        self.writes.write(buffer, offset, word, text);
         self.buffers[buffer - 1][offset..offset + bytes as usize].copy_from_slice(word);
     }
 

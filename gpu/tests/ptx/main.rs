@@ -4,6 +4,7 @@
 //! By default each case of attention runs at one head dim. With `TQKV_EXHAUSTIVE=1` it runs at all head dims.
 
 mod alu;
+mod eight;
 mod machine;
 mod parse;
 mod races;
@@ -88,9 +89,7 @@ fn encode(kernel: &Kernel, codec: &AnyCodec, rows: &[f32]) -> Encoded {
         outcome: 7,
         refused: 8,
     };
-    for warp in 0..=tokens {
-        kernel.run((warp, 0, 0), &arguments.list(), &mut buffers);
-    }
+    kernel.launch((0..=tokens).map(|warp| (warp, 0, 0)), &arguments.list(), &mut buffers);
     let [.., pool, _, outcomes, refused] = buffers;
     assert_eq!(
         refused != [0; 4],
@@ -193,9 +192,7 @@ fn decode(text: &str, codec: &AnyCodec, encoded: &Encoded, rows: &[f32]) {
         out: 3,
         kind: element::F32,
     };
-    for warp in 0..tokens as u32 {
-        kernel.run((warp, 0, 0), &arguments.list(), &mut buffers);
-    }
+    kernel.launch((0..tokens as u32).map(|warp| (warp, 0, 0)), &arguments.list(), &mut buffers);
     let (mut block, mut want) = (vec![0; codec.block_bytes()], vec![0.0; dim]);
     for (x, got) in rows.chunks_exact(dim).zip(read_floats(&buffers[3]).chunks_exact(dim)) {
         codec.encode(x, &mut block).unwrap();
@@ -235,6 +232,9 @@ fn pages_are_attended_as_f64_does() {
             (S3, T3, 2),
             (T3, S3, 3),
             (S2, T4, 4),
+            (S4, S4, 8),
+            (S3, I8, 7),
+            (S2, N4, 12),
         ];
         for (i, (key, value, group)) in cases.into_iter().enumerate() {
             if scope::is_turn(i, shape, HEAD_DIMS.len()) {
@@ -344,6 +344,21 @@ fn fill(id: CodecId, dim: usize, batch: &Batch<'_>, gaussian: &mut Gaussian) -> 
 }
 
 fn attend(text: &str, dim: usize, (key, value): (CodecId, CodecId), group: u32, batch: &Batch<'_>) {
+    let kernel = match group {
+        1 => ("attend", 1),
+        _ => attend::kernel([key, value].map(|id| page::format(id.layout())), group, dim),
+    };
+    attend_by(text, dim, (key, value), (kernel, group), batch);
+}
+
+/// Attends by this kernel, compares with f64, and returns the results.
+fn attend_by(
+    text: &str,
+    dim: usize,
+    (key, value): (CodecId, CodecId),
+    ((name, heads_a_warp), group): ((&str, u32), u32),
+    batch: &Batch<'_>,
+) -> Vec<f32> {
     // One sequence has parts of two pages. The batch has a page per part.
     let parts = batch.parts(if batch.lengths.len() > 1 { 1 } else { 2 });
     let mut gaussian = Gaussian::new(3);
@@ -373,14 +388,8 @@ fn attend(text: &str, dim: usize, (key, value): (CodecId, CodecId), group: u32, 
     let rotate = Kernel::new(text, &format!("rotate_queries_d{dim}"));
     let arguments =
         RotateQueries { queries: 0, kind: element::F32, count, signs: 1, rotated: 1, factor, out: 2 };
-    for warp in 0..count {
-        rotate.run((warp, 0, 0), &arguments.list(), &mut buffers);
-    }
+    rotate.launch((0..count).map(|warp| (warp, 0, 0)), &arguments.list(), &mut buffers);
     let (key_format, value_format) = (page::format(key.layout()), page::format(value.layout()));
-    let (name, heads_a_warp) = match group {
-        1 => ("attend", 1),
-        _ => attend::kernel([key_format, value_format], group),
-    };
     let name = format!("{name}_d{dim}_r{heads_a_warp}");
     // A batch runs the text that a cache gets; a single sequence runs the committed text.
     let fixed =
@@ -405,19 +414,15 @@ fn attend(text: &str, dim: usize, (key, value): (CodecId, CodecId), group: u32, 
         partials: 9,
     };
     // The last block may have warps without an entry.
-    for y in 0..batch.num_kv_heads * group.div_ceil(heads_a_warp) {
-        for part in 0..parts.entries() + 2 {
-            kernel.run((part, y, 0), &arguments.list(), &mut buffers);
-        }
-    }
+    let rows = 0..batch.num_kv_heads * group.div_ceil(heads_a_warp);
+    let warps = rows.flat_map(|y| (0..parts.entries() + 2).map(move |part| (part, y, 0)));
+    kernel.launch(warps, &arguments.list(), &mut buffers);
     let merge = Kernel::new(text, &format!("attend_merge_d{dim}"));
     let mut results = |kind: u32| {
         let heads = batch.num_kv_heads * group;
         let arguments =
             AttendMerge { count, heads, partials: 9, first_part: 13, signs: 1, rotated: 1, out: 10, kind };
-        for warp in 0..count {
-            merge.run((warp, 0, 0), &arguments.list(), &mut buffers);
-        }
+        merge.launch((0..count).map(|warp| (warp, 0, 0)), &arguments.list(), &mut buffers);
         buffers[10].clone()
     };
     let got = read_floats(&results(element::F32));
@@ -440,6 +445,7 @@ fn attend(text: &str, dim: usize, (key, value): (CodecId, CodecId), group: u32, 
             assert!(error < 1e-5, "{name}: {error:e}");
         }
     }
+    got
 }
 
 #[test]
@@ -531,7 +537,7 @@ fn a_mutated_instruction_is_noticed() {
 fn stops(text: &str) -> bool {
     let text = format!(".visible .entry k(\n\t.param .u64 k_param_0\n)\n{{\n{text}\n\tret;\n}}\n");
     std::panic::catch_unwind(|| {
-        Kernel::new(&text, "k").run((0, 0, 0), &[Argument::Memory(0)], &mut [vec![0; 128]]);
+        Kernel::new(&text, "k").launch([(0, 0, 0)], &[Argument::Memory(0)], &mut [vec![0; 128]]);
     })
     .is_err()
 }
@@ -595,6 +601,22 @@ fn the_machine_stops_where_a_gpu_would_go_wrong() {
     let all = "ld.global.b32 %r3, [%rd1];";
     assert!(!stops(&format!("{lane}{all}")), "a word that all threads read");
     assert!(stops(&format!("{lane}{all}st.global.b32 [%rd1], %r1;")), "and all write");
+}
+
+#[test]
+fn two_warps_do_not_write_a_byte() {
+    let stops = |value: &str| {
+        let text = format!(
+            ".visible .entry k(\n\t.param .u64 k_param_0\n)\n{{\nmov.u32 %r1, %tid.x; mov.u32 %r2, %tid.y; \
+             ld.param.b64 %rd1, [k_param_0]; mul.wide.u32 %rd2, %r1, 4; add.s64 %rd3, %rd1, %rd2; \
+             st.global.b32 [%rd3], {value};\n\tret;\n}}\n"
+        );
+        let two = [(0, 0, 0), (1, 0, 0)];
+        let run = || Kernel::new(&text, "k").launch(two, &[Argument::Memory(0)], &mut [vec![0; 128]]);
+        std::panic::catch_unwind(run).is_err()
+    };
+    assert!(stops("%r2"), "each warp writes its number");
+    assert!(!stops("%r1"), "all warps write the same");
 }
 
 #[test]

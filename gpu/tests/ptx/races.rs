@@ -1,6 +1,6 @@
 //! The accesses of a warp's threads between two barriers. On a GPU, a write is not ordered with another
 //! thread's access of the same byte. The lock step of this machine must not hide that. Shuffles and votes do
-//! not order memory.
+//! not order memory. Warps of a launch are not ordered either, so no two may write a byte.
 
 use std::collections::HashMap;
 
@@ -8,6 +8,32 @@ use std::collections::HashMap;
 #[derive(Default)]
 pub(crate) struct Races {
     touched: HashMap<(usize, usize), Touched>,
+}
+
+/// Writes of a launch, by buffer and byte: the first warp that wrote it, and the value.
+#[derive(Default)]
+pub(crate) struct Writes {
+    warp: usize,
+    of_byte: HashMap<(usize, usize), (usize, u8)>,
+}
+
+impl Writes {
+    /// The next writes are those of another warp.
+    pub(crate) fn next_warp(&mut self) {
+        self.warp += 1;
+    }
+
+    /// Records that the warp writes some bytes of a buffer. Stops the test if an earlier warp has written
+    /// another value. Equal values are in order: encoders share the word that says if a vector was refused.
+    pub(crate) fn write(&mut self, buffer: usize, offset: usize, word: &[u8], text: &str) {
+        for (at, &value) in (offset..).zip(word) {
+            let (warp, written) = self.of_byte.entry((buffer, at)).or_insert((self.warp, value));
+            if *warp == self.warp {
+                *written = value;
+            }
+            assert!(*written == value, "{text}: another warp wrote another value here");
+        }
+    }
 }
 
 #[derive(Default)]

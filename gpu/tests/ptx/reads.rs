@@ -50,9 +50,7 @@ fn scores_and_weights_are_the_portable_codecs(id: CodecId) {
             num_kv_heads: 1,
             out: 3,
         };
-        for warp in 0..2 * TOKENS as u32 + 1 {
-            kernel.run((warp, 0, 0), &arguments.list(), &mut buffers);
-        }
+        kernel.launch((0..2 * TOKENS as u32 + 1).map(|warp| (warp, 0, 0)), &arguments.list(), &mut buffers);
         let mut want = vec![0.0; TOKENS];
         for (head, query) in rotated.chunks_exact(dim).enumerate() {
             codec.scores(query, &blocks, &mut want);
@@ -63,9 +61,7 @@ fn scores_and_weights_are_the_portable_codecs(id: CodecId) {
         let kernel = Kernel::new(text, &format!("weight_decode_{name}"));
         let mut buffers = [blocks.clone(), signs(&codec), vec![0xff; 2 * rows.len()]];
         let arguments = WeightDecode { blocks: 0, count: TOKENS as u32, signs: 1, out: 2 };
-        for warp in 0..TOKENS as u32 + 1 {
-            kernel.run((warp, 0, 0), &arguments.list(), &mut buffers);
-        }
+        kernel.launch((0..TOKENS as u32 + 1).map(|warp| (warp, 0, 0)), &arguments.list(), &mut buffers);
         let mut decoded = vec![0.0; dim];
         decode(text, &codec, &blocks);
         let halves = buffers[2].chunks_exact(2 * dim);
@@ -104,9 +100,7 @@ fn decode(text: &str, codec: &AnyCodec, blocks: &[u8]) {
         out: 3,
         kind: element::F32,
     };
-    for warp in 0..TOKENS as u32 {
-        kernel.run((warp, 0, 0), &arguments.list(), &mut buffers);
-    }
+    kernel.launch((0..TOKENS as u32).map(|warp| (warp, 0, 0)), &arguments.list(), &mut buffers);
     let mut want = vec![0.0; dim];
     let rows = read_floats(&buffers[3]);
     for (block, got) in blocks.chunks_exact(codec.block_bytes()).zip(rows.chunks_exact(dim)) {
@@ -123,9 +117,7 @@ fn the_yardstick_reads_every_word() {
     let mut buffers = [words(memory.iter().copied()), vec![0xff; warps as usize * 512]];
     let kernel = Kernel::new(text, "read_bytes");
     let arguments = ReadBytes { memory: 0, warps, runs, sums: 1 };
-    for warp in 0..=warps {
-        kernel.run((warp, 0, 0), &arguments.list(), &mut buffers);
-    }
+    kernel.launch((0..=warps).map(|warp| (warp, 0, 0)), &arguments.list(), &mut buffers);
     let all = |words: &[u32]| words.iter().fold(0, |sum, word| sum ^ word);
     let sums: Vec<u32> = buffers[1].as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)).collect();
     for (warp, sums) in sums.chunks_exact(128).enumerate() {
@@ -155,9 +147,7 @@ fn the_residual_sketch_follows_algorithm_2() {
         let sketch = Kernel::new(text, &format!("qjl_sketch_d{dim}"));
         let correct = Kernel::new(text, &format!("qjl_correct_d{dim}"));
         let arguments = QjlSketch { residuals: 0, count: 5, transposed: 1, signs: 2, norms: 3 };
-        for warp in 0..6 {
-            sketch.run((warp, 0, 0), &arguments.list(), &mut buffers);
-        }
+        sketch.launch((0..6).map(|warp| (warp, 0, 0)), &arguments.list(), &mut buffers);
         let arguments = QjlCorrect {
             sketched: 4,
             num_heads: 1,
@@ -167,9 +157,7 @@ fn the_residual_sketch_follows_algorithm_2() {
             num_kv_heads: 1,
             scores: 5,
         };
-        for warp in 0..6 {
-            correct.run((warp, 0, 0), &arguments.list(), &mut buffers);
-        }
+        correct.launch((0..6).map(|warp| (warp, 0, 0)), &arguments.list(), &mut buffers);
         for (residual, got) in residuals.chunks_exact(dim).zip(read_floats(&buffers[5])) {
             let sum: f64 = matrix
                 .chunks_exact(dim)
@@ -242,11 +230,8 @@ fn f16_attention(text: &str, dim: usize, heads: usize) {
         lengths: 5,
         partials: 6,
     };
-    for y in 0..heads.div_ceil(a_warp) {
-        for part in 0..2 {
-            attend.run((part, y, 0), &arguments.list(), &mut buffers);
-        }
-    }
+    let warps = (0..heads.div_ceil(a_warp)).flat_map(|y| (0..2).map(move |part| (part, y, 0)));
+    attend.launch(warps, &arguments.list(), &mut buffers);
     let merge = Kernel::new(text, &format!("attend_merge_d{dim}"));
     let arguments = AttendMerge {
         count: heads,
@@ -258,9 +243,7 @@ fn f16_attention(text: &str, dim: usize, heads: usize) {
         out: 7,
         kind: element::F32,
     };
-    for warp in 0..heads {
-        merge.run((warp, 0, 0), &arguments.list(), &mut buffers);
-    }
+    merge.launch((0..heads).map(|warp| (warp, 0, 0)), &arguments.list(), &mut buffers);
     for (query, got) in queries.chunks_exact(dim).zip(read_floats(&buffers[7]).chunks_exact(dim)) {
         for (&got, want) in got.iter().zip(oracle::attention(query, &keys, &values)) {
             assert!((f64::from(got) - want).abs() < 1e-5, "dim {dim}: {got} {want}");

@@ -122,12 +122,9 @@ impl Machine {
         let mut buffers = before.clone();
         let [x, y, z] = launch.warps;
         let run = AssertUnwindSafe(|| {
-            for (z, y, x) in (0..z)
-                .flat_map(|z| (0..y).map(move |y| (z, y)))
-                .flat_map(|(z, y)| (0..x).map(move |x| (z, y, x)))
-            {
-                launch.function.kernel.run((x, y, z), &arguments, &mut buffers);
-            }
+            let blocks = (0..z).flat_map(|z| (0..y).map(move |y| (y, z)));
+            let warps = blocks.flat_map(|(y, z)| (0..x).map(move |x| (x, y, z)));
+            launch.function.kernel.launch(warps, &arguments, &mut buffers);
         });
         if std::panic::catch_unwind(run).is_err() {
             return Err(ILLEGAL_ADDRESS);

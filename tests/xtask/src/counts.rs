@@ -21,7 +21,7 @@ const PROGRAM: &str = "nvidia/cu13/bin/nvdisasm";
 
 /// Head dim of the tables; the next constant is their query heads per KV head.
 const HEAD_DIM: usize = 128;
-const GROUP: u32 = 4;
+const GROUPS: [u32; 2] = [4, 8];
 
 /// Tiles of a page, which is the number of rounds of the loops over tiles.
 const TILES: usize = 4;
@@ -41,9 +41,11 @@ const H200: Gpu = Gpu { bytes: 4.3e12, issue: 132.0 * 4.0 * 1.755e9 };
 const INTEGER_CYCLES: f64 = 2.0;
 const TENSOR_CYCLES: f64 = 8.0;
 
-/// The cost of a page for one warp.
+/// The cost of a page for all query heads of a KV head. If they are more than a warp has, several warps read
+/// the page.
 struct Page {
     codec: CodecId,
+    group: u32,
     registers: u32,
     issue: usize,
     integer: usize,
@@ -57,18 +59,19 @@ pub(crate) fn tables(root: &Path, ptxas: &Path, architecture: &str) -> Result<St
     let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     let pages = CODECS.iter().filter(|id| **id != CodecId::N4);
     let pages: Vec<Page> = pages
-        .map(|&id| count(root, ptxas, &disassembler, architecture, &text, id))
+        .flat_map(|&id| GROUPS.map(|group| (id, group)))
+        .map(|page| count(root, ptxas, &disassembler, architecture, &text, page))
         .collect::<Result<_, _>>()?;
     Ok(counts(architecture, &pages) + "\n" + &expectations(&pages))
 }
 
 fn counts(architecture: &str, pages: &[Page]) -> String {
     let mut text = format!(
-        "| page of 64 tokens, d{HEAD_DIM}, {architecture} | registers | issue | of it integer pipe | products |\n\
-         | --- | --- | --- | --- | --- |\n"
+        "| page of 64 tokens, d{HEAD_DIM}, {architecture} | heads | registers | issue | of it integer pipe | products |\n\
+         | --- | --- | --- | --- | --- | --- |\n"
     );
-    for Page { codec, registers, issue, integer, products } in pages {
-        text += &format!("| {} | {registers} | {issue} | {integer} | {products} |\n", codec.name());
+    for Page { codec, group, registers, issue, integer, products } in pages {
+        text += &format!("| {} | {group} | {registers} | {issue} | {integer} | {products} |\n", codec.name());
     }
     text
 }
@@ -76,8 +79,8 @@ fn counts(architecture: &str, pages: &[Page]) -> String {
 fn expectations(pages: &[Page]) -> String {
     let picoseconds = |share: f64, bytes: f64| 1e12 * bytes / (share * H200.bytes);
     let half = 4.0 * HEAD_DIM as f64;
-    let mut text = "| keys and values | bytes a token | bandwidth, ps | issue, ps | integer pipe, ps | tensor cores, ps | \
-                    times f16, both at 92 % of copy | at 80 % |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n"
+    let mut text = "| keys and values | heads | bytes a token | bandwidth, ps | issue, ps | integer pipe, ps | tensor cores, ps | \
+                    times f16, both at 92 % of copy | at 80 % |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n"
         .to_owned();
     for page in pages {
         let bytes = 2.0 * (HEAD_DIM as f64 * f64::from(page.codec.bits()) / 8.0 + 2.0);
@@ -90,8 +93,9 @@ fn expectations(pages: &[Page]) -> String {
                 / [picoseconds(share, bytes), issue, integer, tensor].into_iter().fold(0.0, f64::max)
         };
         text += &format!(
-            "| {} | {bytes} | {:.1} | {issue:.1} | {integer:.1} | {tensor:.1} | {:.1} | {:.1} |\n",
+            "| {} | {} | {bytes} | {:.1} | {issue:.1} | {integer:.1} | {tensor:.1} | {:.1} | {:.1} |\n",
             page.codec.name(),
+            page.group,
             picoseconds(1.0, bytes),
             ratio(0.92),
             ratio(0.8)
@@ -107,10 +111,10 @@ fn count(
     disassembler: &Path,
     architecture: &str,
     text: &str,
-    codec: CodecId,
+    (codec, group): (CodecId, u32),
 ) -> Result<Page, String> {
     let formats = [page_format(codec); 2];
-    let (name, heads) = kernel_for(formats, GROUP);
+    let (name, heads) = kernel_for(formats, group, HEAD_DIM);
     let name = format!("{name}_d{HEAD_DIM}_r{heads}");
     let text = with_formats(&cost::only(text, &name), &name, formats).ok_or(format!("{name}: no formats"))?;
     let costs = cost::assemble(root, ptxas, architecture, &text)?;
@@ -123,11 +127,13 @@ fn count(
     }
     let code = Code::parse(&String::from_utf8_lossy(&output.stdout));
     let opcodes = code.once_round(TILES).ok_or(format!("{name}: no loop over pages"))?;
-    let of = |wanted| opcodes.iter().filter(|opcode| pipe(opcode) == wanted).count();
+    let warps = group.div_ceil(heads) as usize;
+    let of = |wanted| warps * opcodes.iter().filter(|opcode| pipe(opcode) == wanted).count();
     Ok(Page {
         codec,
+        group,
         registers,
-        issue: opcodes.len(),
+        issue: warps * opcodes.len(),
         integer: of(Pipe::Integer),
         products: of(Pipe::Tensor),
     })
@@ -153,12 +159,18 @@ mod tests {
 
     #[test]
     fn what_takes_longest_bounds_the_expectation() {
-        let page =
-            |issue, integer, products| Page { codec: CodecId::S4, registers: 0, issue, integer, products };
+        let page = |issue, integer, products| Page {
+            codec: CodecId::S4,
+            group: 4,
+            registers: 0,
+            issue,
+            integer,
+            products,
+        };
         let row = |page: Page| expectations(&[page]).lines().nth(2).unwrap().to_owned();
         // The codes take 132 bytes at 4.3 TB/s, and f16 takes 512 bytes at 92 % of that.
-        assert_eq!(row(page(593, 59, 8)), "| s4 | 132 | 30.7 | 10.0 | 2.0 | 1.1 | 3.9 | 3.4 |");
-        assert_eq!(row(page(5930, 59, 8)), "| s4 | 132 | 30.7 | 100.0 | 2.0 | 1.1 | 1.3 | 1.3 |");
-        assert_eq!(row(page(5930, 5930, 8)), "| s4 | 132 | 30.7 | 100.0 | 200.0 | 1.1 | 0.6 | 0.6 |");
+        assert_eq!(row(page(593, 59, 8)), "| s4 | 4 | 132 | 30.7 | 10.0 | 2.0 | 1.1 | 3.9 | 3.4 |");
+        assert_eq!(row(page(5930, 59, 8)), "| s4 | 4 | 132 | 30.7 | 100.0 | 2.0 | 1.1 | 1.3 | 1.3 |");
+        assert_eq!(row(page(5930, 5930, 8)), "| s4 | 4 | 132 | 30.7 | 100.0 | 200.0 | 1.1 | 0.6 | 0.6 |");
     }
 }

@@ -213,7 +213,7 @@ mod tests {
         let without = original.lines().filter(|line| !line.starts_with(".maxnreg")).collect::<Vec<_>>();
         assert_eq!(variant("none").lines().collect::<Vec<_>>(), without);
         let limited = variant("144");
-        assert_eq!(limited.matches("\n)\n.maxnreg 144\n{").count(), 2, "scalar and trellis codes");
+        assert_eq!(limited.matches("\n)\n.maxnreg 144\n{").count(), 3, "scalar and trellis codes");
         assert_eq!(limited.lines().filter(|line| !line.starts_with(".maxnreg")).collect::<Vec<_>>(), without);
     }
 }

@@ -37,7 +37,7 @@ const LATER: [&str; 2] = ["sm_100", "sm_120"];
 /// blocks of four warps run on a multiprocessor. The assembler would keep the merge below 33 registers, so
 /// that many warps fit. But there are few warps, and they need many loads under way instead.
 const DIRECTIVES: [(&str, &str); 2] =
-    [("attend_tensor_d128_", ".maxnreg 168\n"), ("attend_merge_", ".maxntid 128, 1, 1\n.minnctapersm 1\n")];
+    [("attend_tensor_d128_r4", ".maxnreg 168\n"), ("attend_merge_", ".maxntid 128, 1, 1\n.minnctapersm 1\n")];
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -192,6 +192,7 @@ fn kernels() -> Vec<String> {
             names.push(format!("{kernel}_d{dim}_r4"));
         }
     }
+    names.extend([64, 128].map(|dim| format!("attend_tensor_d{dim}_r8")));
     names.push("read_bytes".to_owned());
     names
 }
@@ -336,8 +337,12 @@ fn costs_by_format(
     let last = formats[formats.len() - 1];
     let pairs = formats.iter().flat_map(|&format| [[format; 2], [format, last], [last, format]]);
     let mut costs = BTreeMap::<String, Cost>::new();
-    for (formats, dim) in pairs.flat_map(|pair| tqkv_gpu::HEAD_DIMS.map(|dim| (pair, dim))) {
-        let (name, heads) = tqkv_gpu::kernel_for(formats, 2);
+    let shapes = tqkv_gpu::HEAD_DIMS.into_iter().flat_map(|dim| [(dim, 2), (dim, 8)]);
+    for (formats, (dim, group)) in pairs.flat_map(|pair| shapes.clone().map(move |shape| (pair, shape))) {
+        let (name, heads) = tqkv_gpu::kernel_for(formats, group, dim);
+        if group == 8 && heads < 8 {
+            continue;
+        }
         let name = format!("{name}_d{dim}_r{heads}");
         let text = tqkv_gpu::with_formats(&only(text, &name), &name, formats);
         let text = text.ok_or_else(|| format!("{name}: it does not read its formats"))?;

@@ -8,26 +8,29 @@ use crate::tables::Words;
 use crate::threads::Threads;
 
 /// Dot products of the keys of a page, of at least the first `tokens`. Thread (g, t) gets tokens 8 k + g with
-/// head t, in units of both factors.
+/// its head of each set, in units of both factors.
 #[inline(always)]
-pub(super) fn dots<T: Threads, C: Reader, const G: usize, const TRELLIS: bool>(
+pub(super) fn dots<T: Threads, C: Reader, const G: usize, const TRELLIS: bool, const SETS: usize>(
     keys: Side<T>,
     tokens: u32,
     planes: &Planes,
-    queries: &Queries<T>,
-) -> [T::Of<f32>; TOKENS] {
+    queries: &Queries<T, SETS>,
+) -> [[T::Of<f32>; TOKENS]; SETS] {
     let fetch = |slots: u32| match G {
         2 => keys.fetch::<C, G, 2>(slots),
         4 => keys.fetch::<C, G, 4>(slots),
         _ => keys.fetch::<C, G, 8>(slots),
     };
     let fetch = |tile: u32| [fetch(16 * tile), fetch(16 * tile + 8)];
-    let mut out = [T::splat(0.0); TOKENS];
+    let mut out = [[T::splat(0.0); TOKENS]; SETS];
     if !is_written_out(G, TRELLIS) {
         // Runs backwards, so that the first tile ends up in front: registers cannot be indexed at run time.
         for tile in (0..tokens.div_ceil(16)).rev() {
-            let [upper, lower] = tile_dots::<T, C, G>(fetch(tile), planes, queries);
-            out = [upper, lower, out[0], out[1], out[2], out[3], out[4], out[5]];
+            let dots = tile_dots::<T, C, G, SETS>(fetch(tile), planes, queries);
+            unroll2!(SETS, SET => {
+                let ([upper, lower], out) = (dots[SET % SETS], &mut out[SET % SETS]);
+                *out = [upper, lower, out[0], out[1], out[2], out[3], out[4], out[5]];
+            });
         }
         return out;
     }
@@ -37,34 +40,51 @@ pub(super) fn dots<T: Threads, C: Reader, const G: usize, const TRELLIS: bool>(
             if TILE + 1 < TOKENS / 2 {
                 words[(TILE + 1) % (TOKENS / 2)] = fetch(TILE as u32 + 1);
             }
-            let [upper, lower] = tile_dots::<T, C, G>(words[TILE % (TOKENS / 2)], planes, queries);
-            out[2 * TILE % TOKENS] = upper;
-            out[(2 * TILE + 1) % TOKENS] = lower;
+            let dots = tile_dots::<T, C, G, SETS>(words[TILE % (TOKENS / 2)], planes, queries);
+            unroll2!(SETS, SET => {
+                let ([upper, lower], out) = (dots[SET % SETS], &mut out[SET % SETS]);
+                out[2 * TILE % TOKENS] = upper;
+                out[(2 * TILE + 1) % TOKENS] = lower;
+            });
         }
     });
     out
 }
 
-/// Dot products of 16 keys: rows g and g + 8 with head t.
+/// Dot products of 16 keys: rows g and g + 8 with the thread's head of each set.
 #[inline(always)]
-fn tile_dots<T: Threads, C: Reader, const G: usize>(
+fn tile_dots<T: Threads, C: Reader, const G: usize, const SETS: usize>(
     words: [T::Of<Words>; 2],
     planes: &Planes,
-    queries: &Queries<T>,
-) -> [T::Of<f32>; 2] {
-    let (mut high, mut last) = (T::splat([0; 4]), T::splat([0; 4]));
+    queries: &Queries<T, SETS>,
+) -> [[T::Of<f32>; 2]; SETS] {
+    let [mut first, mut second, mut last] = [T::splat([0; 4]); 3];
     unroll32!(U => {
         if U < G {
             let [a, b] = words.map(|words| T::map(words, |words| C::bytes::<T>(planes, &words, U)));
             let bytes = T::zip(a, b, |a, b| [a[0], b[0], a[1], b[1]]);
-            high = T::multiply::<true>(bytes, queries.digits[U % 8], high);
+            first = T::multiply::<true>(bytes, queries.first[U % 8], first);
+            if SETS == 2 {
+                second = T::multiply::<true>(bytes, queries.second[U % 8], second);
+            }
             last = T::multiply::<true>(bytes, queries.last[U % 8], last);
         }
     });
-    let dot = T::zip(high, last, |high, last| {
+    let upper_digits = if SETS == 2 {
+        T::zip(first, second, |a, b| {
+            [256 * a[0] + b[0], 256 * a[1] + b[1], 256 * a[2] + b[2], 256 * a[3] + b[3]]
+        })
+    } else {
         // First and second digit are next to each other in the columns of a head.
-        let dot = |i: usize| 256.0 * (256 * high[i] + high[i + 1]) as f32 + last[i] as f32;
-        (dot(0), dot(2))
+        T::map(first, |a| [256 * a[0] + a[1], 0, 256 * a[2] + a[3], 0])
+    };
+    let dots = T::zip(upper_digits, last, |upper, last| {
+        let dot = |i: usize| 256.0 * upper[i] as f32 + last[i] as f32;
+        [dot(0), dot(1), dot(2), dot(3)]
     });
-    [T::map(dot, |(upper, _)| upper), T::map(dot, |(_, lower)| lower)]
+    let mut out = [[T::splat(0.0); 2]; SETS];
+    unroll2!(SETS, SET => {
+        out[SET % SETS] = [T::map(dots, |dots| dots[SET % 2]), T::map(dots, |dots| dots[SET % 2 + 2])];
+    });
+    out
 }

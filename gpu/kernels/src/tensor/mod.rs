@@ -1,4 +1,4 @@
-//! `attend` on tensor cores: up to four query heads share every code that is read.
+//! `attend` on tensor cores: up to eight query heads share every code that is read.
 //!
 //! All products are exact integers. Levels have 8 bits ([`planes`](crate::planes)) and queries have 24.
 //! Weights have 23 bits, relative to the largest of their page. The tiles are those of `mma.m16n8k32`. Thread
@@ -14,6 +14,10 @@
 //! A row of value codes holds two coordinates of a token side by side. So a weight is in the column of its
 //! coordinate, and the other column has a zero. Thread (g, t) ends up with the sums of head t, whose softmax
 //! it has.
+//!
+//! Eight heads are two sets of four: heads 2 t and 2 t + 1 are head t of each set. Then the columns of logits
+//! are 8 heads x 1 digit, with a third product, and a thread gets the logits of its two heads. The sums of
+//! values take the weights of each set, and the levels are looked up once for both.
 //!
 //! If registers suffice, the tiles of a page are unrolled. Then nothing in a page is counted at run time, and
 //! tokens behind the end have no weight. The codes of a tile are loaded before the tile before it is
@@ -69,14 +73,15 @@ pub const fn slice(groups: usize, trellis: bool) -> usize {
 /// The places of the keys and the values of a page.
 type Homes<M> = [M; 2];
 
-/// Attends over a share with up to [`HEADS`] query heads of a KV head. `TRELLIS` is true if a side may have a
-/// trellis code, which takes registers. `SLICE` is [`slice`] of both.
+/// Attends over a share with up to `SETS` times [`HEADS`] query heads of a KV head. `TRELLIS` is true if a side
+/// may have a trellis code, which takes registers. `SLICE` is [`slice`] of both.
 #[inline(always)]
-pub fn attend<T: Threads, const G: usize, const TRELLIS: bool, const SLICE: usize>(
+pub fn attend<T: Threads, const G: usize, const TRELLIS: bool, const SLICE: usize, const SETS: usize>(
     share: Share,
     args: Attend<T::Memory>,
 ) {
     const { assert!(SLICE == slice(G, TRELLIS)) };
+    let most = HEADS * SETS as u32;
     let Attend { num_kv_heads, group, .. } = args;
     let Share { part, chunk, kv_head } = share;
     let Some((query, pages)) = entry::<T>(args.list, part) else { return };
@@ -100,19 +105,19 @@ pub fn attend<T: Threads, const G: usize, const TRELLIS: bool, const SLICE: usiz
         ask(next);
     }
 
-    let (all_heads, head) = (num_kv_heads * group, kv_head * group + chunk * HEADS);
-    let heads = u32::min(group - chunk * HEADS, HEADS);
+    let (all_heads, head) = (num_kv_heads * group, kv_head * group + chunk * most);
+    let heads = u32::min(group - chunk * most, most);
     let place = T::at(args.queries, u64::from(query * all_heads + head) * u64::from(4 * dim));
-    let queries = Queries::<T>::load::<G>(place, heads - 1, keys.format);
+    let queries = Queries::<T, SETS>::load::<G>(place, heads - 1, keys.format);
     let (key_planes, value_planes) = (keys.planes(), values.planes());
-    let unit = T::map(queries.unit, |unit| unit * key_planes.unit);
+    let unit = queries.unit.map(|unit| T::map(unit, |unit| unit * key_planes.unit));
     let [key_row, value_row] = [&keys, &values].map(|pool| page::row_bytes(dim, bits(pool)));
     let (row, column) = (row::<T>(), column::<T>());
     // A unit of scalar codes takes one byte per code bit.
     let unit_bytes = |format: u32| if TRELLIS && page::is_trellis(format) { 0 } else { format };
     let key_unit = T::map(column, |t| t * G as u32);
     let key_start = T::zip(row, key_unit, |g, unit| g * key_row + unit * unit_bytes(keys.format));
-    let mut running = Running::<T>::new();
+    let mut running = [Running::<T>::new(); SETS];
     for page in pages.start..pages.end {
         let [key_home, value_home] = next;
         // The last page is prefetched twice, which avoids a branch.
@@ -120,13 +125,16 @@ pub fn attend<T: Threads, const G: usize, const TRELLIS: bool, const SLICE: usiz
         ask(next);
         let tokens = u32::min(length - page * page::SLOTS, page::SLOTS);
         let key_side = Side { home: key_home, row_bytes: key_row, start: key_start, unit: key_unit };
-        let mut logits = with_reader!(keys.format, TRELLIS, C => dots::<T, C, G, TRELLIS>(key_side, tokens, &key_planes, &queries));
+        let mut logits = with_reader!(keys.format, TRELLIS, C => dots::<T, C, G, TRELLIS, SETS>(key_side, tokens, &key_planes, &queries));
         let mut scales = [T::splat(0.0); TOKENS];
         unroll32!(K => {
             if K < TOKENS {
-                let by = scale::<T>(key_home, key_row, K as u64);
-                let by = T::zip(by, unit, |scale, unit| scale * unit);
-                logits[K % TOKENS] = T::zip(logits[K % TOKENS], by, |dot, by| dot * by);
+                let scale_of_key = scale::<T>(key_home, key_row, K as u64);
+                unroll2!(SETS, SET => {
+                    let by = T::zip(scale_of_key, unit[SET % SETS], |scale, unit| scale * unit);
+                    let logit = &mut logits[SET % SETS][K % TOKENS];
+                    *logit = T::zip(*logit, by, |dot, by| dot * by);
+                });
                 scales[K % TOKENS] = scale::<T>(value_home, value_row, K as u64);
             }
         });
@@ -136,12 +144,19 @@ pub fn attend<T: Threads, const G: usize, const TRELLIS: bool, const SLICE: usiz
                 if K < TOKENS {
                     let valid = T::map(row, |g| g < tokens.saturating_sub(8 * K as u32));
                     let keep = |value, other| T::zip(value, valid, |v, valid| if valid { v } else { other });
-                    logits[K % TOKENS] = keep(logits[K % TOKENS], LOWEST);
+                    unroll2!(SETS, SET => {
+                        let logit = &mut logits[SET % SETS][K % TOKENS];
+                        *logit = keep(*logit, LOWEST);
+                    });
                     scales[K % TOKENS] = keep(scales[K % TOKENS], 0.0);
                 }
             });
         }
-        let weights = running.soften::<G>(logits, scales);
+        let (mut integers, mut units) = ([[T::splat(0); TOKENS]; SETS], [T::splat(0.0); SETS]);
+        unroll2!(SETS, SET => {
+            (integers[SET % SETS], units[SET % SETS]) =
+                running[SET % SETS].soften::<G>(logits[SET % SETS], scales);
+        });
         unroll32!(AT => {
             if AT < G / SLICE {
                 let value_unit = T::map(row, |g| g * (G as u32 / 2) + (SLICE / 2 * AT) as u32);
@@ -150,13 +165,18 @@ pub fn attend<T: Threads, const G: usize, const TRELLIS: bool, const SLICE: usiz
                 let side = Side { home: value_home, row_bytes: value_row, start, unit: value_unit };
                 with_reader!(values.format, TRELLIS, C => {
                     let sums =
-                        sums::<T, C, G, TRELLIS, SLICE>(side, tokens, &value_planes, weights.integers);
-                    running.add::<SLICE>(AT, &sums, &weights, value_planes.unit);
+                        sums::<T, C, G, TRELLIS, SLICE, SETS>(side, tokens, &value_planes, integers);
+                    unroll2!(SETS, SET => {
+                        let (sums, unit) = (&sums[SET % SETS], units[SET % SETS]);
+                        running[SET % SETS].add::<SLICE>(AT, sums, unit, value_planes.unit);
+                    });
                 });
             }
         });
     }
     let stride = 4 * (PARTIAL_HEADER + dim);
     let partials = T::at(args.partials, u64::from(part * all_heads + head) * u64::from(stride));
-    running.write::<G>(values.format, heads, stride, partials);
+    unroll2!(SETS, SET => {
+        running[SET % SETS].write::<G>(values.format, [SET, SETS], heads, stride, partials);
+    });
 }

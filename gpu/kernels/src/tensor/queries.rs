@@ -10,15 +10,18 @@ const LARGEST_QUERY: f32 = 8_355_703.0;
 /// Below this, all coordinates of a query count as 0, so that the inverse stays finite.
 const LEAST: f32 = 1e-30;
 
-/// Four query heads as factors, with three digits per coordinate.
+/// Query heads as factors, with three digits per coordinate.
 #[derive(Clone, Copy)]
-pub(super) struct Queries<T: Threads> {
-    /// Columns 2 h and 2 h + 1: first and second digit of head h.
-    pub(super) digits: [T::Of<Bytes>; 8],
-    /// Column 2 h: third digit.
+pub(super) struct Queries<T: Threads, const SETS: usize> {
+    /// One set: columns 2 h and 2 h + 1 are the first and second digit of head h. Two sets: column h is the
+    /// first digit.
+    pub(super) first: [T::Of<Bytes>; 8],
+    /// Two sets only: column h is the second digit.
+    pub(super) second: [T::Of<Bytes>; 8],
+    /// The third digit, of head h: column 2 h with one set, column h with two.
     pub(super) last: [T::Of<Bytes>; 8],
-    /// The value of 1, for head t.
-    pub(super) unit: T::Of<f32>,
+    /// The value of 1, for the thread's head of each set.
+    pub(super) unit: [T::Of<f32>; SETS],
 }
 
 /// Byte `which` of four words, as signed digits.
@@ -29,11 +32,12 @@ fn digit<T: Threads>(words: [u32; 4], which: u32) -> u32 {
     T::permute(pair(words[0], words[1]), pair(words[2], words[3]), 0x5410) ^ 0x8080_8080
 }
 
-impl<T: Threads> Queries<T> {
+impl<T: Threads, const SETS: usize> Queries<T, SETS> {
     /// Reads rotated queries from `place` on. Head h of the columns is head `min(h, last_head)`.
     #[inline(always)]
     pub(super) fn load<const G: usize>(place: T::Memory, last_head: u32, format: u32) -> Self {
-        let start = T::map(T::lane(), |lane| u32::min(lane / 8, last_head) * 128 * G as u32);
+        let columns_a_head = 2 / SETS as u32;
+        let start = T::map(row::<T>(), |g| u32::min(g / columns_a_head, last_head) * 128 * G as u32);
         let mut values = [T::splat([0.0; 8]); 8];
         let mut largest = T::splat(0.0_f32);
         unroll32!(U => {
@@ -62,24 +66,32 @@ impl<T: Threads> Queries<T> {
         let largest = T::zip(largest, shuffle_xor_f32::<T>(largest, 1), f32::max);
         let largest = T::zip(largest, shuffle_xor_f32::<T>(largest, 2), f32::max);
         let steps = T::map(largest, |m| if m > LEAST { LARGEST_QUERY / m } else { 0.0 });
-        let (mut digits, mut last) = ([T::splat([0; 2]); 8], [T::splat([0; 2]); 8]);
+        let [mut first, mut second, mut last] = [[T::splat([0; 2]); 8]; 3];
         unroll32!(U => {
             if U < G {
                 let words = T::zip(values[U % 8], steps, |v, steps| v.map(|v| integer(v * steps)));
                 let runs = T::map(words, |w| ([w[0], w[1], w[2], w[3]], [w[4], w[5], w[6], w[7]]));
-                digits[U % 8] = T::zip(runs, row::<T>(), |(a, b), column| {
-                    [digit::<T>(a, 2 - column % 2), digit::<T>(b, 2 - column % 2)]
-                });
-                last[U % 8] = T::zip(runs, row::<T>(), |(a, b), column| {
-                    if column % 2 == 0 { [digit::<T>(a, 0), digit::<T>(b, 0)] } else { [0; 2] }
-                });
+                if SETS == 2 {
+                    let digits = |which| T::map(runs, |(a, b)| [digit::<T>(a, which), digit::<T>(b, which)]);
+                    (first[U % 8], second[U % 8], last[U % 8]) = (digits(2), digits(1), digits(0));
+                } else {
+                    first[U % 8] = T::zip(runs, row::<T>(), |(a, b), column| {
+                        [digit::<T>(a, 2 - column % 2), digit::<T>(b, 2 - column % 2)]
+                    });
+                    last[U % 8] = T::zip(runs, row::<T>(), |(a, b), column| {
+                        if column % 2 == 0 { [digit::<T>(a, 0), digit::<T>(b, 0)] } else { [0; 2] }
+                    });
+                }
             }
         });
         // A maximum skips NaN, and the digits of NaN are those of 0. If one coordinate of a rotated query is
         // not finite, all are NaN, and then so is the unit.
         let unit = T::zip(largest, values[0], |m, v| m / LARGEST_QUERY + 0.0 * v[0]);
-        let of_head = |value| shuffle_f32::<T>(value, T::map(column::<T>(), |head| 8 * head));
-        Self { digits, last, unit: of_head(unit) }
+        let mut units = [unit; SETS];
+        unroll2!(SETS, SET => {
+            units[SET % SETS] = shuffle_f32::<T>(unit, T::map(column::<T>(), |t| 8 * t + 4 * SET as u32));
+        });
+        Self { first, second, last, unit: units }
     }
 }
 

@@ -36,19 +36,17 @@ fn largest_of<T: Threads>(values: [T::Of<f32>; TOKENS]) -> T::Of<f32> {
     over_rows::<T>(largest, f32::max)
 }
 
-/// The running softmax of head t, and the running sums of its values.
+/// A page's weights as integers, and the value of 1.
+type Weights<T> = ([<T as Threads>::Of<u32>; TOKENS], <T as Threads>::Of<f32>);
+
+/// The running softmax of the thread's head of a set, and the running sums of its values.
+#[derive(Clone, Copy)]
 pub(super) struct Running<T: Threads> {
     max: T::Of<f32>,
     /// Sum over the thread's own tokens.
     sum: T::Of<f32>,
     /// Four coordinates of each tile.
     acc: [T::Of<[f32; 4]>; 8],
-}
-
-/// A page's weights as integers, and the value of 1.
-pub(super) struct Weights<T: Threads> {
-    pub(super) integers: [T::Of<u32>; TOKENS],
-    unit: T::Of<f32>,
 }
 
 impl<T: Threads> Running<T> {
@@ -89,7 +87,7 @@ impl<T: Threads> Running<T> {
                     T::zip(weights[K % TOKENS], steps, |w, steps| T::mul_add(w, steps, BESIDE).to_bits());
             }
         });
-        Weights { integers, unit: T::map(exponent, |e| power(e - ((WEIGHT_BITS - 1) << 23))) }
+        (integers, T::map(exponent, |e| power(e - ((WEIGHT_BITS - 1) << 23))))
     }
 
     /// Multiplies the running sums by `older`.
@@ -104,16 +102,16 @@ impl<T: Threads> Running<T> {
         });
     }
 
-    /// Adds a page's sums for the coordinates of slice `slice`. `unit` is the unit of the levels.
+    /// Adds a page's sums for the coordinates of slice `slice`, given the units of weights and levels.
     #[inline(always)]
     pub(super) fn add<const SLICE: usize>(
         &mut self,
         slice: usize,
         sums: &SliceSums<T>,
-        weights: &Weights<T>,
-        unit: f32,
+        weight_unit: T::Of<f32>,
+        level_unit: f32,
     ) {
-        let unit = T::map(weights.unit, |w| w * unit);
+        let unit = T::map(weight_unit, |w| w * level_unit);
         unroll32!(TILE => {
             if TILE < SLICE {
                 let [first, second, third] = sums[TILE % SLICE];
@@ -134,15 +132,24 @@ impl<T: Threads> Running<T> {
         });
     }
 
-    /// Writes the partial results of the chunk's heads below `heads`, which are `bytes` apart.
+    /// Writes the partial results of the chunk's heads below `heads`, which are `bytes` apart. This is set
+    /// `set` of `sets`.
     #[inline(always)]
-    pub(super) fn write<const G: usize>(self, format: u32, heads: u32, bytes: u32, partials: T::Memory) {
+    pub(super) fn write<const G: usize>(
+        self,
+        format: u32,
+        [set, sets]: [usize; 2],
+        heads: u32,
+        bytes: u32,
+        partials: T::Memory,
+    ) {
+        let head = T::map(column::<T>(), |t| t * sets as u32 + set as u32);
         let sum = over_rows::<T>(self.sum, |a, b| a + b);
         let header = T::zip(self.max, sum, |max, sum| [max.to_bits(), sum.to_bits(), 0, 0]);
-        let active = T::map(T::lane(), |lane| lane < u32::min(heads, HEADS));
-        let place = T::map(column::<T>(), |head| head * bytes);
-        T::store::<4>(partials, place, header, active);
-        let active = T::map(column::<T>(), |head| head < heads);
+        let active = T::map(head, |head| head < heads);
+        let place = T::map(head, |head| head * bytes);
+        let is_first = T::zip(T::lane(), active, |lane, active| active && lane < HEADS);
+        T::store::<4>(partials, place, header, is_first);
         unroll32!(I => {
             // Half a unit belongs to one tile.
             let (tile, i) = (I / 4, I % 4);

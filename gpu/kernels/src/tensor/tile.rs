@@ -8,7 +8,7 @@ use crate::threads::Threads;
 /// Tokens of a page whose logits one thread has.
 pub(super) const TOKENS: usize = page::SLOTS as usize / 8;
 
-/// Query heads that share a warp.
+/// Query heads of a set. A warp has one or two sets, so four or eight heads.
 pub const HEADS: u32 = 4;
 
 /// g: the row of a tile, and the column of its second factor.

@@ -10,14 +10,22 @@ use crate::threads::Threads;
 pub(super) type SliceSums<T> = [[Sums<T>; 3]; 4];
 
 /// Weights times the values of a page, for one slice of the coordinates and at least the first `tokens`.
-/// `weights` are the integers of tokens 8 k + g of head t. They are 0 behind the last token.
+/// `weights` are the integers of tokens 8 k + g, for the thread's head of each set. They are 0 behind the last
+/// token. Levels are looked up once for all sets.
 #[inline(always)]
-pub(super) fn sums<T: Threads, C: Reader, const G: usize, const TRELLIS: bool, const SLICE: usize>(
+pub(super) fn sums<
+    T: Threads,
+    C: Reader,
+    const G: usize,
+    const TRELLIS: bool,
+    const SLICE: usize,
+    const SETS: usize,
+>(
     values: Side<T>,
     tokens: u32,
     planes: &Planes,
-    weights: [T::Of<u32>; TOKENS],
-) -> SliceSums<T> {
+    weights: [[T::Of<u32>; TOKENS]; SETS],
+) -> [SliceSums<T>; SETS] {
     let fetch = |slots: u32| match SLICE {
         2 => values.fetch::<C, G, 1>(slots),
         _ => values.fetch::<C, G, 2>(slots),
@@ -25,25 +33,34 @@ pub(super) fn sums<T: Threads, C: Reader, const G: usize, const TRELLIS: bool, c
     // Thread (g, t) reads tokens t, t + 4, t + 8 and t + 12 of a step of 16 tokens.
     let fetch =
         |step: u32| [fetch(16 * step), fetch(16 * step + 4), fetch(16 * step + 8), fetch(16 * step + 12)];
-    let mut sums = [[T::splat([0; 4]); 3]; 4];
-    let mut add = |words, weights| {
-        let second = weight_digits::<T>(weights);
+    let mut sums = [[[T::splat([0; 4]); 3]; 4]; SETS];
+    // Weights `at` and `at + 1` of each set are those of the 16 tokens.
+    let mut add = |words, weights: &[[T::Of<u32>; TOKENS]; SETS], at: usize| {
+        let mut digits = [[T::splat([0; 2]); 3]; SETS];
+        unroll2!(SETS, SET => {
+            let weights = &weights[SET % SETS];
+            digits[SET % SETS] = weight_digits::<T>([weights[at % TOKENS], weights[(at + 1) % TOKENS]]);
+        });
         unroll32!(TILE => {
             if TILE < SLICE {
                 let levels = tile::<T, C>(planes, words, TILE);
-                let sums = &mut sums[TILE % SLICE];
-                sums[0] = T::multiply::<false>(levels, second[0], sums[0]);
-                sums[1] = T::multiply::<false>(levels, second[1], sums[1]);
-                sums[2] = T::multiply::<false>(levels, second[2], sums[2]);
+                unroll2!(SETS, SET => {
+                    let (sums, second) = (&mut sums[SET % SETS][TILE % SLICE], &digits[SET % SETS]);
+                    sums[0] = T::multiply::<false>(levels, second[0], sums[0]);
+                    sums[1] = T::multiply::<false>(levels, second[1], sums[1]);
+                    sums[2] = T::multiply::<false>(levels, second[2], sums[2]);
+                });
             }
         });
     };
     if !is_written_out(G, TRELLIS) {
         let mut weights = weights;
         for step in 0..tokens.div_ceil(16) {
-            add(fetch(step), [weights[0], weights[1]]);
-            let [a, b, c, d, e, f, g, h] = weights;
-            weights = [c, d, e, f, g, h, a, b];
+            add(fetch(step), &weights, 0);
+            unroll2!(SETS, SET => {
+                let [a, b, c, d, e, f, g, h] = weights[SET % SETS];
+                weights[SET % SETS] = [c, d, e, f, g, h, a, b];
+            });
         }
         return sums;
     }
@@ -53,7 +70,7 @@ pub(super) fn sums<T: Threads, C: Reader, const G: usize, const TRELLIS: bool, c
             if STEP + 1 < TOKENS / 2 {
                 words[(STEP + 1) % (TOKENS / 2)] = fetch(STEP as u32 + 1);
             }
-            add(words[STEP % (TOKENS / 2)], [weights[2 * STEP % TOKENS], weights[(2 * STEP + 1) % TOKENS]]);
+            add(words[STEP % (TOKENS / 2)], &weights, 2 * STEP);
         }
     });
     sums

@@ -68,6 +68,8 @@ enum Kernel {
     Halves(u32),
     /// True if a side may have a trellis code.
     Tensor(bool),
+    /// Eight heads, up to D = 128.
+    TensorOfEight,
 }
 
 impl Kernel {
@@ -76,13 +78,17 @@ impl Kernel {
             Self::Codes => 1,
             Self::Halves(heads) => heads,
             Self::Tensor(_) => tensor::HEADS,
+            Self::TensorOfEight => 2 * tensor::HEADS,
         }
     }
 }
 
 /// The tensor-core kernel for these sides.
-fn tensor_of(keys: &Side, values: &Side) -> Kernel {
-    Kernel::Tensor([keys, values].iter().any(|side| page::is_trellis(side.format)))
+fn tensor_of(keys: &Side, values: &Side, group: u32, dim: usize) -> Kernel {
+    match attend::kernel([keys.format, values.format], group, dim) {
+        ("attend_tensor", 8) => Kernel::TensorOfEight,
+        _ => Kernel::Tensor([keys, values].iter().any(|side| page::is_trellis(side.format))),
+    }
 }
 
 /// The list of parts of rows of these lengths, each in `parts` parts; then the first part of each row and the
@@ -156,10 +162,13 @@ fn run(
                 Kernel::Halves(1) => attend::attend::<Emulated<'_>, Halves, G, 1>(share, args),
                 Kernel::Halves(_) => attend::attend::<Emulated<'_>, Halves, G, 2>(share, args),
                 Kernel::Tensor(false) => {
-                    tensor::attend::<Emulated<'_>, G, false, { tensor::slice(G, false) }>(share, args);
+                    tensor::attend::<Emulated<'_>, G, false, { tensor::slice(G, false) }, 1>(share, args);
                 }
                 Kernel::Tensor(true) => {
-                    tensor::attend::<Emulated<'_>, G, true, { tensor::slice(G, true) }>(share, args);
+                    tensor::attend::<Emulated<'_>, G, true, { tensor::slice(G, true) }, 1>(share, args);
+                }
+                Kernel::TensorOfEight => {
+                    tensor::attend::<Emulated<'_>, G, false, { tensor::slice(G, false) }, 2>(share, args);
                 }
             });
         }
@@ -235,7 +244,8 @@ fn check(scene: &Scene, dim: usize, group: u32, keys: &Side, values: &Side, shap
         };
         let want = tqkv_tests::oracle::attention(query, &of_head(keys), &of_head(values));
         let largest = want.iter().fold(0.0, |a: f64, b| a.max(b.abs())).max(1.0);
-        let tolerance = if matches!(shape.0, Kernel::Tensor(_)) { 3e-6 } else { 1e-5 };
+        let tolerance =
+            if matches!(shape.0, Kernel::Tensor(_) | Kernel::TensorOfEight) { 3e-6 } else { 1e-5 };
         for (got, want) in got.iter().zip(want) {
             let error = (f64::from(*got) - want).abs();
             assert!(
@@ -290,7 +300,7 @@ fn pairs_with_any_values_attend_as_f64_does(key_id: CodecId) {
                 if scope::is_turn(number + i, shape, HEAD_DIMS.len()) {
                     let value = side(&scene, dim, value_id, 2);
                     check(&scene, dim, 1, &key, &value, (Kernel::Codes, 3));
-                    check(&scene, dim, 2, &key, &value, (tensor_of(&key, &value), 3));
+                    check(&scene, dim, 2, &key, &value, (tensor_of(&key, &value, 2, dim), 3));
                 }
             }
         }
@@ -328,7 +338,7 @@ fn group_sizes_and_splits(number: usize, ids: [CodecId; 2]) {
             for group in 1..=8 {
                 // By default each group size runs with two of the four pairs.
                 if scope::is_turn(number + group, 2 * shape, 2 * HEAD_DIMS.len()) {
-                    let shape = (tensor_of(&keys, &values), PARTS[(group + number) % 4]);
+                    let shape = (tensor_of(&keys, &values, group as u32, dim), PARTS[(group + number) % 4]);
                     check(&scene, dim, group as u32, &keys, &values, shape);
                 }
             }
@@ -351,6 +361,24 @@ fn the_f16_baseline_attends_as_f64_does() {
             {
                 check(&scene, dim, group, &keys, &values, shape);
             }
+        }
+    });
+}
+
+#[test]
+fn eight_heads_at_once_are_four_heads_to_the_bit() {
+    use CodecId::{I8, N4, S2, S3, S4};
+    with_stack(|| {
+        for (dim, ids, group) in [(64, [S4, S2], 8), (128, [S3, I8], 5), (64, [N4, S4], 11)] {
+            let scene = Scene::new(&[0, 3, 130], 2);
+            let (keys, values) = (side(&scene, dim, ids[0], 1), side(&scene, dim, ids[1], 2));
+            let count = scene.lengths.len() * 2 * group as usize;
+            let queries = Gaussian::new(5).vector(count * dim);
+            let of = |kernel| run(&scene, dim, group, &queries, &keys, &values, (kernel, 2));
+            let (four, eight) = (of(Kernel::Tensor(false)), of(Kernel::TensorOfEight));
+            assert!(four.iter().any(|v| *v != 0.0), "{ids:?}");
+            assert_eq!(eight, four, "{ids:?}, group {group}");
+            check(&scene, dim, group, &keys, &values, (Kernel::TensorOfEight, 2));
         }
     });
 }
@@ -387,7 +415,7 @@ fn a_query_that_is_not_finite_shows_in_every_kernel() {
         let dim = 64;
         let scene = Scene::new(&[0, 3, 70], 1);
         for (id, kernels) in [
-            (S4, &[Kernel::Codes, Kernel::Tensor(false), Kernel::Tensor(true)][..]),
+            (S4, &[Kernel::Codes, Kernel::Tensor(false), Kernel::TensorOfEight, Kernel::Tensor(true)][..]),
             (T2, &[Kernel::Codes, Kernel::Tensor(true)]),
             (F16, &[Kernel::Halves(1), Kernel::Halves(2)]),
         ] {

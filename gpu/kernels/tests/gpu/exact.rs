@@ -88,9 +88,9 @@ fn maxima(scene: &Scene, dim: usize, queries: &[f32], keys: &Side, values: &Side
     for part in 0..scene.lengths.len() as u32 {
         let share = Share { part, chunk: 0, kv_head: 0 };
         with_groups!(dim, G => if page::is_trellis(keys.format) {
-            tensor::attend::<Emulated<'_>, G, true, { tensor::slice(G, true) }>(share, args);
+            tensor::attend::<Emulated<'_>, G, true, { tensor::slice(G, true) }, 1>(share, args);
         } else {
-            tensor::attend::<Emulated<'_>, G, false, { tensor::slice(G, false) }>(share, args);
+            tensor::attend::<Emulated<'_>, G, false, { tensor::slice(G, false) }, 1>(share, args);
         });
     }
     partials.floats().chunks_exact(stride).map(|part| part[0]).collect()
