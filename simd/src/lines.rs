@@ -144,8 +144,8 @@ pub(crate) trait Machine: Memory + Search {
     fn write_halves(self, weights: Self::V, halves: &mut [[u8; 32]; 2]);
     /// Rounds weights, whose lowest [`FRACTION`] bits are fractions, to bytes. Each lane of `sums` has the
     /// weights of the lane so far; the result has the new ones too. A byte is the difference of the whole
-    /// parts before and after, so the error of a weight is carried to the next one of the lane. Weights are
-    /// at most 254, sums are below 2^30.
+    /// parts before and after. The error of a weight is therefore carried to the next one of the lane.
+    /// Weights are at most 254, sums are below 2^30.
     fn write_bytes(self, weights: Self::V, sums: [Self::Sum; 2], bytes: &mut [u8; 32]) -> [Self::Sum; 2];
     /// Adds the dot product of each dword's four levels and four weights ([`Machine::BYTE_WEIGHTS`]).
     fn value_dot(self, sum: Self::Sum, levels: Self::Line, weights: Self::Line) -> Self::Sum;

@@ -2,7 +2,7 @@
 //!
 //! Weights times scales are rounded against the largest of a sum. For codes of 8 bits they have 14 bits, as
 //! two halves of 7 bits. For all other codes they have 8 bits. There the rounding error of a token is carried
-//! to the token that is a run later, so that many small weights beside a large one keep their sum.
+//! to the token that is a run later. Many small weights beside a large one therefore keep their sum.
 
 use super::{MAX_HEADS, SLOT_STEP};
 use crate::lines::{FRACTION, Machine};
@@ -36,7 +36,7 @@ pub(super) struct Weights<'a> {
 }
 
 impl<'a> Weights<'a> {
-    /// The weights of `H` heads from `head` on, in a run. Past the end, which callers never reach, they are 0.
+    /// The weights of `H` heads from `head` on, in a run. Callers never reach the end; past it, they are 0.
     /// A loop that ends early there would keep its sums in memory.
     #[inline(always)]
     pub(super) fn of<const H: usize>(&self, run: usize, head: usize) -> &'a [Halves; H] {
@@ -45,9 +45,9 @@ impl<'a> Weights<'a> {
     }
 }
 
-/// The two halves of a head's weights in a run, as bytes, four tokens per dword. Weights of 14 bits have their
-/// high 7 bits, then the low ones. Weights of 8 bits are the sum of their halves, or are whole in the first
-/// half if the machine has [`Machine::BYTE_WEIGHTS`].
+/// The two halves of a head's weights in a run, as bytes, four tokens per dword. Weights of 14 bits have
+/// their high 7 bits, then the low ones. Weights of 8 bits are the sum of their halves. They are whole in the
+/// first half if the machine has [`Machine::BYTE_WEIGHTS`].
 pub(super) type Halves = [[[u8; 4]; RUN_LINES]; 2];
 
 /// Returns true if the weights of levels of `BITS` bits (0 for bit planes) have 14 bits. Levels of 8 bits are
@@ -101,8 +101,8 @@ impl Products<'_> {
         })
     }
 
-    /// Rounds the products times `sign`, if positive, against `largest`, as weights of head `head` of `heads`.
-    /// Slots outside the range get the weight 0. `sums` are those of [`Machine::write_bytes`], and
+    /// Rounds the products times `sign`, if positive, against `largest`. They are weights of head `head` of
+    /// `heads`. Slots outside the range get the weight 0. `sums` are those of [`Machine::write_bytes`], and
     /// [`first_sums`] at first.
     #[inline(always)]
     pub(super) fn round<I: Machine, const BITS: usize>(
