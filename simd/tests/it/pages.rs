@@ -189,7 +189,7 @@ fn two_pages_in_one_sum(level: Level, ids: &[CodecId]) {
                     );
                 }
             });
-            // Weights are rounded against the largest of both pages: to 14 bits beside codes of 8 bits, else 8.
+            // Weights are rounded against the largest of both pages, to 14 bits beside codes of 8 bits.
             let steps = if codec.id().bits() == 8 { 1e-3 } else { 2e-2 };
             let error = relative_rms(&together, &apart);
             assert!(error < steps, "{what}: {error}");

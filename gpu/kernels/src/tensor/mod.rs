@@ -73,8 +73,8 @@ pub const fn slice(groups: usize, trellis: bool) -> usize {
 /// The places of the keys and the values of a page.
 type Homes<M> = [M; 2];
 
-/// Attends over a share with up to `SETS` times [`HEADS`] query heads of a KV head. `TRELLIS` is true if a side
-/// may have a trellis code, which takes registers. `SLICE` is [`slice`] of both.
+/// Attends over a share with up to `SETS` times [`HEADS`] query heads of a KV head. `TRELLIS` is true if a
+/// side may have a trellis code, which takes registers. `SLICE` is [`slice`] of both.
 #[inline(always)]
 pub fn attend<T: Threads, const G: usize, const TRELLIS: bool, const SLICE: usize, const SETS: usize>(
     share: Share,

@@ -10,8 +10,8 @@ use crate::threads::Threads;
 pub(super) type SliceSums<T> = [[Sums<T>; 3]; 4];
 
 /// Weights times the values of a page, for one slice of the coordinates and at least the first `tokens`.
-/// `weights` are the integers of tokens 8 k + g, for the thread's head of each set. They are 0 behind the last
-/// token. Levels are looked up once for all sets.
+/// `weights` are the integers of tokens 8 k + g, for the thread's head of each set. They are 0 behind the
+/// last token. Levels are looked up once for all sets.
 #[inline(always)]
 pub(super) fn sums<
     T: Threads,
