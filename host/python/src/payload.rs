@@ -75,8 +75,8 @@ fn encode<T: Stored>(
         blocks: slice_mut(&mut blocks)?,
     };
     let (level, codec) = codec.parts();
-    let lengths = [to.kept.len(), to.means.len(), to.blocks.len()];
-    if check::<T::As>(what, codec, exact, x.dim(), lengths)? {
+    let found = [to.kept.len(), to.means.len(), to.blocks.len()];
+    if check::<T::As>(what, codec, exact, x.dim(), found)? {
         return Ok(());
     }
     py.detach(|| rows::encode(Coding { level, codec, exact }, x, to))
@@ -142,8 +142,6 @@ fn decode<T: Stored>(
         )));
     }
     aligned(what, out)?;
-    let mut writing = writing(out)?;
-    let out = five_axes(what, writing.as_array_mut())?;
     let (kept, means, blocks) = (bytes("kept", kept)?, bytes("means", means)?, bytes("blocks", blocks)?);
     let from = Sections {
         kept: slice("kept", &kept)?,
@@ -151,10 +149,14 @@ fn decode<T: Stored>(
         blocks: slice("blocks", &blocks)?,
     };
     let (level, codec) = codec.parts();
-    let lengths = [from.kept.len(), from.means.len(), from.blocks.len()];
-    if check::<T::As>(what, codec, exact, out.dim(), lengths)? {
+    let found = [from.kept.len(), from.means.len(), from.blocks.len()];
+    check::<T::As>(what, codec, exact, lengths(what, out.shape())?, found)?;
+    // Strides of arrays without numbers may be any, but not those of a view.
+    if out.shape().contains(&0) {
         return Ok(true);
     }
+    let mut writing = writing(out)?;
+    let out = five_axes(what, writing.as_array_mut())?;
     py.detach(|| rows::decode(Coding { level, codec, exact }, &from, out))
         .map_err(|(layer, token, error)| refused(format!("{what} of layer {layer}, token {token}: {error}")))
 }
@@ -170,9 +172,22 @@ fn written<'py>(section: &Bound<'py, PyAny>) -> Result<PyReadwriteArrayDyn<'py, 
 fn five_axes<S: RawData>(what: &str, x: ArrayBase<S, IxDyn>) -> Result<ArrayBase<S, Ix5>, Failure> {
     let found = x.ndim();
     let with_block = if found + 1 == AXES { x.insert_axis(Axis(1)) } else { x };
-    with_block.into_dimensionality::<Ix5>().map_err(|_| {
-        refused(format!("{what} of {found} axes is not valid: expected [layers, tokens, heads, dim], tokens with up to two axes"))
-    })
+    with_block.into_dimensionality::<Ix5>().map_err(|_| wrong_axes(what, found))
+}
+
+/// The lengths of these axes.
+fn lengths(what: &str, shape: &[usize]) -> Result<(usize, usize, usize, usize, usize), Failure> {
+    match *shape {
+        [layers, tokens, heads, dim] => Ok((layers, 1, tokens, heads, dim)),
+        [layers, outer, inner, heads, dim] => Ok((layers, outer, inner, heads, dim)),
+        _ => Err(wrong_axes(what, shape.len())),
+    }
+}
+
+fn wrong_axes(what: &str, found: usize) -> Failure {
+    refused(format!(
+        "{what} of {found} axes is not valid: expected [layers, tokens, heads, dim], tokens with up to two axes"
+    ))
 }
 
 /// Refuses memory whose numbers do not begin at a multiple of their size.
