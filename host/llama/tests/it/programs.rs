@@ -25,14 +25,15 @@ fn with<'a>(library: &'a str, kv: &'a str) -> Vec<(&'a str, &'a str)> {
 fn attention_and_shifts_are_those_of_the_cpu_on_what_the_cache_reads_back_as() {
     let Some((graph, libraries)) = program("graph") else { return };
     let library = tools::library().display().to_string();
-    // Each encoding of a rotated key adds about the codec's error once more.
+    // Each encoding of a rotated key adds about the codec's error once more. Weights of values have 8 bits, but
+    // 14 beside `i8`.
     for (kv, tolerance, rotation) in [
         ("f16", "0.004", "0.001"),
         ("i8 hot=16", "0.012", "0.02"),
-        ("s4 hot=0", "0.012", "0.2"),
-        ("t4,t2 hot=16 effort=fast", "0.012", "0.2"),
-        ("t2,s4 hot=300", "0.012", "0.5"),
-        ("t2,s4 map=pairs hot=16", "0.012", "0.5"),
+        ("s4 hot=0", "0.015", "0.2"),
+        ("t4,t2 hot=16 effort=fast", "0.015", "0.2"),
+        ("t2,s4 hot=300", "0.015", "0.5"),
+        ("t2,s4 map=pairs hot=16", "0.015", "0.5"),
     ] {
         let done = tools::run(&graph, &[&libraries, tolerance, "24", "7", rotation], &with(&library, kv));
         assert!(done.is_ok(), "{kv}: {}", done.unwrap_err());
