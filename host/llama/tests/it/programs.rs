@@ -25,8 +25,8 @@ fn with<'a>(library: &'a str, kv: &'a str) -> Vec<(&'a str, &'a str)> {
 fn attention_and_shifts_are_those_of_the_cpu_on_what_the_cache_reads_back_as() {
     let Some((graph, libraries)) = program("graph") else { return };
     let library = tools::library().display().to_string();
-    // Each encoding of a rotated key adds about the codec's error once more. Weights of values have 8 bits, but
-    // 14 beside `i8`.
+    // Each encoding of a rotated key adds about the codec's error once more. Weights of values have 8 bits,
+    // but 14 beside `i8`.
     for (kv, tolerance, rotation) in [
         ("f16", "0.004", "0.001"),
         ("i8 hot=16", "0.012", "0.02"),
