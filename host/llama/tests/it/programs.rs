@@ -57,6 +57,10 @@ const TIE: f64 = 0.5;
 /// differs by .004.
 const SUMS: f64 = 0.015;
 
+/// Largest mean KL divergence of a restored sequence from the one that was saved; .0028 was seen. A cache of
+/// other codes has more.
+const RESTORED: f64 = 0.005;
+
 /// Logits of each choice of a token, as 64-bit floats. `given` holds the tokens that go on the text.
 fn choices(
     client: &Path,
@@ -87,6 +91,24 @@ fn likeliest(logits: &[f64]) -> usize {
     (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).expect("logits")
 }
 
+/// Tokens as the client reads them in `GIVEN`.
+fn spelled(tokens: &[usize]) -> String {
+    tokens.iter().map(usize::to_string).collect::<Vec<_>>().join(" ")
+}
+
+/// Checks that a second run chooses the tokens of the first, ties aside, and predicts nearly the same. The
+/// largest mean divergence is `most`.
+fn assert_alike(said: &str, words: usize, first: (&[usize], &[f64]), second: &[f64], most: f64) {
+    let (tokens, logits) = first;
+    assert_eq!(second.len(), logits.len(), "{said}");
+    for (step, (logits, second)) in logits.chunks_exact(words).zip(second.chunks_exact(words)).enumerate() {
+        let gap = logits[tokens[step]] - logits[likeliest(second)];
+        assert!(gap <= TIE, "{said}: step {step} chooses a token {gap} below {}", tokens[step]);
+    }
+    let mean = divergence(words, logits, second);
+    assert!(mean < most, "{said}: {mean}");
+}
+
 #[test]
 fn a_model_chooses_the_same_tokens_also_after_a_restore_and_with_sequences_side_by_side() {
     let Some((client, libraries)) = program("client") else { return };
@@ -112,17 +134,10 @@ fn a_model_chooses_the_same_tokens_also_after_a_restore_and_with_sequences_side_
         let words = words(&client, &arguments, &name);
         let stock = choices(&client, &arguments, &name, &[("LAYERS", "0"), variable], "");
         let tokens: Vec<usize> = stock.chunks_exact(words).map(likeliest).collect();
-        let given = tokens.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
         let variables = [&with(&library, kv)[..], &[variable]].concat();
-        let ours = choices(&client, &arguments, &name, &variables, &given);
-        assert_eq!(ours.len(), stock.len(), "{kv} {variable:?} {command:?}");
+        let ours = choices(&client, &arguments, &name, &variables, &spelled(&tokens));
         let said = format!("{kv} {variable:?} {command:?}, {} bytes of text", text.len());
-        for (step, (stock, ours)) in stock.chunks_exact(words).zip(ours.chunks_exact(words)).enumerate() {
-            let gap = stock[tokens[step]] - stock[likeliest(ours)];
-            assert!(gap <= TIE, "{said}: step {step} chooses a token {gap} below {}", tokens[step]);
-        }
-        let mean = divergence(words, &stock, &ours);
-        assert!(mean < SUMS, "{said}: {mean}");
+        assert_alike(&said, words, (&tokens, &stock), &ours, SUMS);
     }
 
     let run = |text: &str, command: &[&str], variables: &[(&str, &str)]| {
@@ -221,15 +236,26 @@ fn a_saved_sequence_goes_on_in_another_process() {
     let (model, library) = (model.display().to_string(), tools::library().display().to_string());
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("state");
     let path = file.display().to_string();
-    // Long enough that codes are saved: 64 rows must leave the exact ones before the first is encoded.
-    let text = TEXT.repeat(4);
-    for kv in ["f16", "s4", "i8 hot=16", "t2 hot=16"] {
-        let run = |command: &str| {
+    for (kv, repeats) in
+        [("f16", 4), ("s4", 3), ("s4", 4), ("s4", 5), ("i8 hot=16", 3), ("i8 hot=16", 4), ("t2 hot=16", 4)]
+    {
+        // Long enough that codes are saved: 64 rows must leave the exact ones before the first is encoded.
+        let text = TEXT.repeat(repeats);
+        let run = |command: &str, kv: &str, given: &str| {
             let arguments = [&libraries, &model, &text, command, "64", &path];
-            tools::run(&client, &arguments, &with(&library, kv)).expect("it runs")
+            choices(&client, &arguments, "saved-choices", &with(&library, kv), given)
         };
-        let (saved, loaded) = (run("save"), run("load"));
-        assert_eq!(saved.lines().nth(1), loaded.lines().next(), "{kv}");
+        let words = words(&client, &[&libraries, &model], "saved-words");
+        let mut saved = run("save", kv, "");
+        // The choices after the state was saved.
+        let saved = saved.split_off(saved.len() - 64 * words);
+        let tokens: Vec<usize> = saved.chunks_exact(words).map(likeliest).collect();
+        let loaded = run("load", kv, &spelled(&tokens));
+        assert_alike(&format!("{kv}, {repeats} repeats"), words, (&tokens, &saved), &loaded, RESTORED);
+        if kv.starts_with("t2") {
+            let other = divergence(words, &saved, &run("load", "s2 hot=0", &spelled(&tokens)));
+            assert!(other > RESTORED, "codes that are not the saved ones: {other}");
+        }
     }
 }
 
