@@ -5,7 +5,7 @@ use crate::GpuError;
 use crate::device::Device;
 use crate::launch::{Memory, WARPS, launch, warps};
 use crate::parts::{Cut, Limits, Parts};
-use cudarc::driver::{CudaFunction, CudaSlice, CudaView, LaunchConfig};
+use cudarc::driver::{CudaFunction, CudaSlice, CudaView, LaunchConfig, sys};
 use tqkv_gpu_kernels::args::{Attend, AttendMerge, RotateQueries};
 use tqkv_gpu_kernels::attend::{PARTIAL_HEADER, kernel};
 use tqkv_gpu_kernels::{encode::element, page};
@@ -61,6 +61,15 @@ impl Work {
     }
 }
 
+/// What the driver's compiler gave to the attention kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resources {
+    /// Registers per thread.
+    pub registers: i32,
+    /// Bytes of local memory per thread. There are some if registers did not suffice.
+    pub local_bytes: i32,
+}
+
 /// The kernels of attention for one shape of heads.
 #[derive(Debug)]
 pub struct Attention {
@@ -68,6 +77,8 @@ pub struct Attention {
     attend: CudaFunction,
     merge: CudaFunction,
     limits: Limits,
+    /// What the attention kernel prefetches: the argument of [`Attend`].
+    ahead: u32,
     num_kv_heads: usize,
     group: usize,
     head_dim: usize,
@@ -96,11 +107,14 @@ impl Attention {
         let blocks = attend.occupancy_max_active_blocks_per_multiprocessor(32 * WARPS, 0, None)?;
         let heads = num_kv_heads * group;
         let limits = Limits {
-            resident: device.multiprocessors() * (blocks * WARPS) as usize,
+            multiprocessors: device.multiprocessors(),
+            blocks: blocks as usize,
             warps: num_kv_heads * group.div_ceil(heads_a_warp),
             stride: 4 * heads * (PARTIAL_HEADER as usize + head_dim),
         };
-        Ok(Self { rotate, attend, merge, limits, num_kv_heads, group, head_dim, cut: None })
+        let head_bytes = formats.map(|format| page::head_bytes(head_dim as u32, page::bits(format)) as usize);
+        let ahead = ahead(limits.resident(), head_bytes, device.l2_bytes()?);
+        Ok(Self { rotate, attend, merge, limits, ahead, num_kv_heads, group, head_dim, cut: None })
     }
 
     /// Rotates `count` queries and multiplies them by `factor`. The result is valid until the next call with
@@ -145,6 +159,20 @@ impl Attention {
         };
         // SAFETY: the caller upholds the contract, and `rotated` was made large enough above.
         unsafe { launch(device, &self.rotate, arguments.list(), warps(count)?) }
+    }
+
+    /// What the attention kernel takes per thread.
+    ///
+    /// # Errors
+    /// The errors of the driver.
+    pub fn resources(&self) -> Result<Resources, GpuError> {
+        use sys::CUfunction_attribute_enum::{
+            CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, CU_FUNC_ATTRIBUTE_NUM_REGS,
+        };
+        Ok(Resources {
+            registers: self.attend.get_attribute(CU_FUNC_ATTRIBUTE_NUM_REGS)?,
+            local_bytes: self.attend.get_attribute(CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?,
+        })
     }
 
     /// The parts of rows of these lengths. With `is_fixed` their number depends on the number of rows alone.
@@ -210,6 +238,7 @@ impl Attention {
             values: values.memory.into(),
             value_format: values.format,
             value_levels: values.levels.into(),
+            ahead: self.ahead,
             page_table: batch.table.into(),
             max_pages: batch.max_pages as u32,
             sequence_of: batch.sequence_of.into(),
@@ -237,6 +266,15 @@ impl Attention {
     }
 }
 
+/// What the attention kernel prefetches one page ahead: 0 is nothing, 1 is keys, 2 is keys and values. Each
+/// of `resident` warps reads a page while the next one arrives. Both must fit half of the second-level cache:
+/// it may hold what it has for each half of the device. Else pages leave the cache before they are read, and
+/// are fetched twice.
+fn ahead(resident: usize, [key, value]: [usize; 2], l2_bytes: usize) -> u32 {
+    let fits = |next: usize| resident * (key + value + next) <= l2_bytes / 2;
+    if fits(key + value) { 2 } else { u32::from(fits(key)) }
+}
+
 /// The grid of the merge. It has few warps, and they wait for memory. Each warp is a block, so that it can
 /// have a multiprocessor for itself.
 fn alone(count: usize) -> LaunchConfig {
@@ -248,6 +286,31 @@ mod tests {
     use super::*;
     use tqkv_core::CodecId;
     use tqkv_gpu_kernels::codecs::{CODECS, HEAD_DIMS};
+
+    /// The choice that was the fastest on an H100 (M48).
+    #[test]
+    fn pages_are_prefetched_if_two_of_each_warp_fit_half_of_the_cache() {
+        let (multiprocessors, l2_bytes) = (132, 50 << 20);
+        for (warps, dim, bits, expected) in [
+            (12, 128, 2, 2),
+            (12, 128, 3, 2),
+            (12, 128, 4, 1),
+            (12, 128, 8, 0),
+            (8, 128, 4, 2),
+            (8, 128, 8, 0),
+            (16, 64, 4, 2),
+            (8, 256, 2, 2),
+            (8, 256, 4, 0),
+        ] {
+            let bytes = page::head_bytes(dim, bits) as usize;
+            assert_eq!(
+                ahead(multiprocessors * warps, [bytes; 2], l2_bytes),
+                expected,
+                "{warps} {dim} {bits}"
+            );
+        }
+        assert_eq!(ahead(1, [1, 1], 0), 0, "a device without such a cache");
+    }
 
     #[test]
     fn every_shape_has_a_kernel() {

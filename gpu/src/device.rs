@@ -132,6 +132,16 @@ impl Device {
         self.multiprocessors
     }
 
+    /// Bytes of the second-level cache.
+    ///
+    /// # Errors
+    /// The driver's errors.
+    #[doc(hidden)]
+    pub fn l2_bytes(&self) -> Result<usize, GpuError> {
+        let bytes = self.context().attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?;
+        Ok(usize::try_from(bytes).unwrap_or(0))
+    }
+
     pub(crate) fn context(&self) -> &Arc<CudaContext> {
         self.stream.context()
     }

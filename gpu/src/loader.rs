@@ -66,7 +66,7 @@ fn refused(error: DriverError, text: &str) -> GpuError {
     GpuError::KernelsRefused {
         reason: format!("{:?}", error.0),
         needs: DRIVER,
-        cuda: cuda_of(driver_version()),
+        cuda: driver_cuda(),
         log: compiler_log(text).unwrap_or_default(),
     }
 }
@@ -77,6 +77,11 @@ fn driver_version() -> i32 {
     // SAFETY: the driver is open, and it writes one number.
     let _ = unsafe { sys::cuDriverGetVersion(&raw mut version) };
     version
+}
+
+/// The version of CUDA that the driver was made for. The driver must be open.
+pub fn driver_cuda() -> String {
+    cuda_of(driver_version())
 }
 
 /// A version as people write it.

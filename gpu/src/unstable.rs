@@ -1,12 +1,12 @@
 //! Items for the other crates of this project. A user of a cache does not need them.
 //!
 //! No promise covers this module: any release may change it. `tqkv-gpu-check` measures with it. The methods
-//! that it needs besides are hidden: `Device::kernels`, `Device::upload`, `Device::zeros` and
-//! `GpuCache::set_cut`.
+//! that it needs besides are hidden: `Device::kernels`, `Device::l2_bytes`, `Device::upload`,
+//! `Device::zeros`, `GpuCache::attention` and `GpuCache::set_cut`.
 
 /// One call of attention over pages, also over pages of f16.
 pub mod attention {
-    pub use crate::attention::{Attention, Batch, Pool, Vectors, Work};
+    pub use crate::attention::{Attention, Batch, Pool, Resources, Vectors, Work};
     pub use crate::parts::{Cut, Parts};
 }
 
@@ -15,4 +15,5 @@ pub mod launch {
     pub use crate::launch::{Memory, launch, warps};
 }
 
+pub use crate::loader::driver_cuda;
 pub use crate::spec::MAX_CHUNK;

@@ -153,6 +153,38 @@ fn attention_and_the_verbs_agree_with_f64() {
     }
 }
 
+/// Keys and values of a sequence behind the first 4 GiB of a pool. Only a GPU has the room.
+#[test]
+fn a_sequence_behind_4_gib_is_that_of_a_small_cache() {
+    let Some(device) = device() else { return };
+    let spec = |tokens| GpuSpec::new(1, 32, 8, 128).codecs(CodecId::I8, CodecId::I8).sequences(2, tokens);
+    // A token takes 8 heads of 132 bytes a side, so this many take 4 GiB and more.
+    let (chunk, before) = (64_000, 4_224_000);
+    if device.memory().unwrap().0 < 16 << 30 {
+        eprintln!("not run: it needs 16 GiB of free memory");
+        return;
+    }
+    let mut far = GpuCache::new(&device, spec(before).pool_tokens(before + 1024)).unwrap();
+    let mut near = GpuCache::new(&device, spec(1024)).unwrap();
+    let rows = device.stream().clone_htod(&Gaussian::new(1).vector(chunk * 8 * 128)).unwrap();
+    for _ in 0..before / chunk {
+        far.append(0, &vec![0; chunk], Rows::F32(&rows), Rows::F32(&rows)).unwrap();
+    }
+    let (rows, queries) = (Gaussian::new(2).vector(1000 * 8 * 128), Gaussian::new(3).vector(32 * 128));
+    let mut outs = Vec::new();
+    for cache in [&mut far, &mut near] {
+        cache.append(0, &[1; 1000], Rows::Host(&rows), Rows::Host(&rows)).unwrap();
+        // The cut depends on the other sequence, so this attends to the second one alone.
+        let mut out = device.stream().alloc_zeros::<f32>(32 * 128).unwrap();
+        cache.attend_some(0, &[1], Rows::Host(&queries), &mut out).unwrap();
+        outs.push(device.stream().clone_dtoh(&out).unwrap());
+    }
+    assert!(outs[0] == outs[1]);
+    for side in [Side::Keys, Side::Values] {
+        assert!(far.blocks(0, 1, side).unwrap() == near.blocks(0, 1, side).unwrap(), "{side:?}");
+    }
+}
+
 #[test]
 fn a_chunk_sees_what_each_of_its_tokens_sees() {
     let Some(device) = device() else { return };

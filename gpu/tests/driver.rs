@@ -7,6 +7,8 @@
 
 #[path = "driver/contexts.rs"]
 mod contexts;
+#[path = "driver/lives.rs"]
+mod lives;
 #[path = "driver/queries.rs"]
 mod queries;
 #[path = "driver/steps.rs"]

@@ -1,6 +1,6 @@
 //! The options of the check.
 
-use crate::bench::Shape;
+use crate::shape::Shape;
 use std::path::PathBuf;
 use tqkv_core::CodecId;
 use tqkv_gpu::unstable::attention::Cut;
@@ -17,10 +17,11 @@ pub struct CheckArgs {
     /// Measure times
     #[arg(long)]
     pub(crate) speed: bool,
-    /// Shapes to measure: sequences, tokens per sequence, KV heads, query heads per KV head, head dim. If f16
-    /// rows do not fit half of the memory, sequences are halved until they fit [default: 64 sequences of
-    /// 32768 tokens in several forms, and one sequence]
-    #[arg(long = "shape", value_name = "SxTxHxGxD", value_delimiter = ',', value_parser = shape)]
+    /// Shapes to measure: sequences, tokens per sequence, KV heads, query heads per KV head, head dim. More
+    /// sequences of other lengths come before, as in 63x1024+1x32768x8x4x128. If f16 rows do not fit half of
+    /// the memory, sequences are halved until they fit [default: 64 sequences of 32768 tokens in several
+    /// forms, one sequence, and sequences of unlike lengths]
+    #[arg(long = "shape", value_name = "SxTxHxGxD", value_delimiter = ',')]
     shapes: Vec<Shape>,
     /// Use only these codecs [default: all that have kernels]
     #[arg(long = "codec", value_name = "CODEC", value_delimiter = ',', value_parser = codec)]
@@ -58,15 +59,12 @@ impl CheckArgs {
         if !self.shapes.is_empty() {
             return self.shapes.clone();
         }
-        let shape = |sequences, (head_dim, group)| Shape {
-            sequences,
-            tokens: 32_768,
-            num_kv_heads: 8,
-            group,
-            head_dim,
-        };
-        let batches = [(128, 1), (128, 4), (128, 8), (64, 1), (256, 1)].map(|form| shape(64, form));
-        batches.into_iter().chain([shape(1, (128, 4))]).collect()
+        let shape = |lengths, head_dim, group| Shape { lengths, num_kv_heads: 8, group, head_dim };
+        let batch = |(head_dim, group)| shape(vec![32_768; 64], head_dim, group);
+        let mut shapes = [(128, 1), (128, 4), (128, 8), (64, 1), (256, 1)].map(batch).to_vec();
+        let unlike = [vec![1024; 63], vec![32_768]].concat();
+        shapes.extend([shape(vec![32_768], 128, 4), shape(unlike, 128, 4)]);
+        shapes
     }
 }
 
@@ -90,37 +88,12 @@ fn cut(text: &str) -> Result<Cut, String> {
     Cut::new(pages, warps).map_err(|error| error.to_string())
 }
 
-fn shape(text: &str) -> Result<Shape, String> {
-    let numbers: Option<Vec<usize>> = text.split('x').map(|number| number.parse().ok()).collect();
-    let Some(&[sequences, tokens, num_kv_heads, group, head_dim]) = numbers.as_deref() else {
-        return Err("five numbers with x between them are accepted, such as 64x32768x8x4x128".to_owned());
-    };
-    let shape = Shape { sequences, tokens, num_kv_heads, group, head_dim };
-    shape.check().map_err(|error| error.to_string())?;
-    Ok(shape)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn shapes_and_codecs_are_read_or_what_is_accepted_is_said() {
-        let read = shape("1x32768x8x4x128").unwrap();
-        assert_eq!((read.sequences, read.tokens, read.num_kv_heads), (1, 32_768, 8));
-        assert_eq!((read.group, read.head_dim), (4, 128));
-        for (text, expected) in [
-            ("64x32768x8x4", "five numbers"),
-            ("64x32768x8x4x-1", "five numbers"),
-            ("64x32768x8x4x96", "expected 64, 128, 256"),
-            ("0x64x1x1x64", "num_sequences is 0"),
-            ("1x100x1x1x64", "a multiple of 64"),
-            ("2000x64x1x1x64", "at most 1023"),
-            ("1x64x0x1x64", "KV head"),
-        ] {
-            let error = shape(text).unwrap_err();
-            assert!(error.contains(expected), "{text}: {error}");
-        }
+    fn cuts_and_codecs_are_read_or_what_is_accepted_is_said() {
         assert_eq!(cut("32x4"), Ok(Cut::new(32, 4).unwrap()));
         assert!(cut("32").unwrap_err().contains("such as 32x4"));
         assert!(cut("6x3").unwrap_err().contains("1, 2 or 4 warps"));

@@ -1,19 +1,16 @@
 //! Launches timed by CUDA events: the measurements of `tqkv gpu-check`.
 
+use crate::shape::{SLOTS, Shape};
 use tqkv_core::CodecId;
 use tqkv_gpu::cudarc::driver::{CudaSlice, sys};
-use tqkv_gpu::unstable::MAX_CHUNK;
-use tqkv_gpu::unstable::attention::{Attention, Batch, Cut, Pool, Work};
+use tqkv_gpu::unstable::attention::{Attention, Batch, Cut, Pool, Resources, Work};
 use tqkv_gpu::unstable::launch::{Memory, launch, warps};
-use tqkv_gpu::{Device, GpuCache, GpuError, GpuSpec, Rows};
+use tqkv_gpu::{Device, GpuCache, GpuError, Rows};
 use tqkv_gpu_kernels::args::ReadBytes;
 use tqkv_gpu_kernels::bandwidth::RUN_BYTES;
 use tqkv_gpu_kernels::encode::element;
 use tqkv_gpu_kernels::page;
 use tqkv_gpu_kernels::tables::TABLE_WORDS;
-
-/// Tokens of a page.
-const SLOTS: usize = page::SLOTS as usize;
 
 /// Reading warps per multiprocessor, enough to keep the memory busy.
 const WARPS_PER_MULTIPROCESSOR: usize = 32;
@@ -27,6 +24,11 @@ impl Times {
     pub(crate) fn at(&self, percent: usize) -> f64 {
         let last = self.0.len().saturating_sub(1);
         self.0.get((last * percent.min(100)).div_ceil(100)).copied().unwrap_or(f64::NAN)
+    }
+
+    /// The times of each of `count` equal pieces of a run.
+    fn of_each(self, count: usize) -> Self {
+        Self(self.0.into_iter().map(|seconds| seconds / count as f64).collect())
     }
 
     /// Number of runs.
@@ -99,53 +101,6 @@ pub(crate) fn bandwidth(device: &Device, bytes: usize, seconds: f64) -> Result<B
     Ok(Bandwidth { copy: 2.0 * bytes as f64 / copy.at(50), read: bytes as f64 / read.at(50) })
 }
 
-/// A batch to attend over.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
-    /// Number of sequences.
-    pub(crate) sequences: usize,
-    /// Tokens per sequence.
-    pub(crate) tokens: usize,
-    /// Number of KV heads.
-    pub(crate) num_kv_heads: usize,
-    /// Query heads per KV head.
-    pub(crate) group: usize,
-    /// Coordinates of a head vector.
-    pub(crate) head_dim: usize,
-}
-
-impl Shape {
-    /// Checks that the shape can be measured.
-    ///
-    /// # Errors
-    /// [`GpuError::BadSpec`] names what is wrong and what is accepted.
-    pub(crate) fn check(&self) -> Result<(), GpuError> {
-        self.spec(CodecId::S4, CodecId::S4).check()?;
-        let refuse = |message: String| Err(GpuError::BadSpec(message));
-        if !self.tokens.is_multiple_of(SLOTS) {
-            return refuse(format!("{} tokens to measure; a multiple of {SLOTS} is accepted", self.tokens));
-        }
-        // Each call appends one page of tokens to every sequence.
-        let most = MAX_CHUNK / SLOTS;
-        if self.sequences > most {
-            return refuse(format!("{} sequences to measure; at most {most}", self.sequences));
-        }
-        Ok(())
-    }
-
-    fn spec(&self, key: CodecId, value: CodecId) -> GpuSpec {
-        GpuSpec::new(1, self.num_kv_heads * self.group, self.num_kv_heads, self.head_dim)
-            .codecs(key, value)
-            .sequences(self.sequences, self.tokens)
-    }
-
-    /// Bytes of keys and values at these bits per coordinate, with f16 scales (without scales at 16 bits).
-    pub(crate) fn bytes(&self, key_bits: u32, value_bits: u32) -> usize {
-        let head = |bits| page::head_bytes(self.head_dim as u32, bits) as usize / SLOTS;
-        self.sequences * self.tokens * self.num_kv_heads * (head(key_bits) + head(value_bits))
-    }
-}
-
 /// Pseudo-random values in [-1, 1), in host order.
 fn noise(count: usize) -> Vec<f32> {
     let mut state = 0x9e37_79b9_u32;
@@ -156,92 +111,155 @@ fn noise(count: usize) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// The measurements of [`codes`].
-#[derive(Clone, Debug)]
-pub(crate) struct Codes {
-    /// Times of one attention: rotation, attention, merge.
-    pub(crate) attend: Times,
-    /// Vectors per second that the encoders of keys and values make, with rows and codes in device memory.
-    pub(crate) encoded_per_second: f64,
+/// Most layers that are attended over in turn.
+const MOST_LAYERS: usize = 128;
+
+/// Layers of `bytes` bytes that have four times the bytes of the second-level cache. A model attends over its
+/// layers in turn, so it finds nothing of a layer in that cache.
+fn layers(device: &Device, bytes: usize) -> Result<usize, GpuError> {
+    Ok((4 * device.l2_bytes()?).div_ceil(bytes.max(1)).clamp(1, MOST_LAYERS))
 }
 
-/// Times attention over codes, and the encoders on `64 * sequences` tokens, each for `seconds`. Attention
-/// uses `cut`; without one it uses the cut that a cache picks.
+/// Times of one layer's attention: rotation, attention, merge.
+#[derive(Clone, Debug)]
+pub(crate) struct Attended {
+    /// Seconds of one layer.
+    pub(crate) times: Times,
+    /// Layers that ran in turn.
+    pub(crate) layers: usize,
+    /// What the attention kernel takes of a multiprocessor.
+    pub(crate) resources: Resources,
+}
+
+/// Captures the launches of all layers in a graph, and times the graph. So the host's time per launch is not
+/// counted.
+fn captured(
+    device: &Device,
+    layers: usize,
+    seconds: f64,
+    mut run: impl FnMut(usize) -> Result<(), GpuError>,
+) -> Result<Times, GpuError> {
+    // The first launches allocate and send, which a graph cannot hold.
+    (0..layers).try_for_each(&mut run)?;
+    let stream = device.stream();
+    stream.synchronize()?;
+    stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
+    let launched = (0..layers).try_for_each(&mut run);
+    let graph = stream.end_capture(sys::CUgraphInstantiate_flags(0));
+    launched?;
+    let graph = graph?.ok_or_else(|| GpuError::Driver("no graph was captured".to_owned()))?;
+    Ok(times(device, seconds, || Ok(graph.launch()?))?.of_each(layers))
+}
+
+/// Times attention over codes, and the encoders on one page of each sequence, each for `seconds`. The second
+/// result is the number of vectors per second that the encoders of keys and values make, with rows and codes
+/// in device memory. Attention uses `cut`; without one it uses the cut that a cache picks.
 ///
 /// # Errors
-/// The errors of [`Shape::check`] and of [`GpuCache`].
+/// The errors of [`GpuCache`].
 pub(crate) fn codes(
     device: &Device,
-    shape: Shape,
+    shape: &Shape,
     key: CodecId,
     value: CodecId,
     cut: Option<Cut>,
     seconds: f64,
-) -> Result<Codes, GpuError> {
-    shape.check()?;
-    let mut cache = GpuCache::new(device, shape.spec(key, value))?;
-    let step: Vec<usize> = (0..shape.sequences * SLOTS).map(|i| i % shape.sequences).collect();
-    let rows = device.upload(&noise(step.len() * shape.num_kv_heads * shape.head_dim))?;
-    for _ in 1..shape.tokens / SLOTS {
-        cache.append(0, &step, Rows::F32(&rows), Rows::F32(&rows))?;
+) -> Result<(Attended, f64), GpuError> {
+    let layers = layers(device, shape.bytes(key.bits(), value.bits()))?;
+    let mut cache = GpuCache::new(device, shape.spec(layers, key, value))?;
+    let vectors_of = |tokens: &[usize]| noise(tokens.len() * shape.num_kv_heads * shape.head_dim);
+    let last = shape.longer_than(0, SLOTS);
+    for layer in 0..layers {
+        let mut rows = device.upload(&vectors_of(&last))?;
+        for tokens in (SLOTS..shape.longest()).step_by(SLOTS) {
+            let sequences = shape.longer_than(tokens, SLOTS);
+            if rows.len() != sequences.len() * shape.num_kv_heads * shape.head_dim {
+                rows = device.upload(&vectors_of(&sequences))?;
+            }
+            cache.append(layer, &sequences, Rows::F32(&rows), Rows::F32(&rows))?;
+        }
     }
+    let rows = device.upload(&vectors_of(&last))?;
     // Within a step, an append only launches the encoders: it waits for nothing, and the lengths are set.
-    cache.begin_step(&step)?;
+    cache.begin_step(&last)?;
     let encode = times(device, seconds, || cache.append_step(0, Rows::F32(&rows), Rows::F32(&rows)))?.at(50);
+    for layer in 1..layers {
+        cache.append_step(layer, Rows::F32(&rows), Rows::F32(&rows))?;
+    }
     cache.end_step()?;
     cache.set_cut(cut);
-    let values = shape.sequences * shape.num_kv_heads * shape.group * shape.head_dim;
+    let values = shape.sequences() * shape.num_kv_heads * shape.group * shape.head_dim;
     let queries = device.upload(&noise(values))?;
     let mut out = device.zeros::<f32>(values)?;
-    let attend = times(device, seconds, || cache.attend_on_device(0, Rows::F32(&queries), &mut out))?;
-    Ok(Codes { attend, encoded_per_second: (2 * step.len() * shape.num_kv_heads) as f64 / encode })
+    let times = captured(device, layers, seconds, |layer| {
+        cache.attend_on_device(layer, Rows::F32(&queries), &mut out)
+    })?;
+    let resources = cache.attention().resources()?;
+    let encoded = (2 * last.len() * shape.num_kv_heads) as f64;
+    Ok((Attended { times, layers, resources }, encoded / encode))
 }
 
 /// Times attention over f16 rows of the same shape: the baseline.
 ///
 /// # Errors
-/// The errors of [`Shape::check`], [`GpuError::OutOfMemory`], or the driver's errors.
-pub(crate) fn halves(device: &Device, shape: Shape, seconds: f64) -> Result<Times, GpuError> {
-    shape.check()?;
-    let max_pages = shape.tokens.div_ceil(SLOTS);
-    let bytes = shape.bytes(page::HALF_BITS, page::HALF_BITS) / 2;
-    let (keys, values) = (random_halves(device, bytes)?, random_halves(device, bytes)?);
+/// [`GpuError::OutOfMemory`], or the driver's errors.
+pub(crate) fn halves(device: &Device, shape: &Shape, seconds: f64) -> Result<Attended, GpuError> {
+    let bytes = shape.bytes(page::HALF_BITS, page::HALF_BITS);
+    let layers = layers(device, bytes)?;
+    let mut rows = Vec::with_capacity(layers);
+    for _ in 0..layers {
+        rows.push([random_halves(device, bytes / 2)?, random_halves(device, bytes / 2)?]);
+    }
     let (levels, signs) = (device.zeros(TABLE_WORDS)?, device.zeros(8)?);
     let pool = |memory| Pool { memory, format: page::HALF_BITS, levels: &levels, signs: &signs };
-    let table: Vec<u32> = (0..(shape.sequences * max_pages) as u32).collect();
-    let (table, lengths) =
-        (device.upload(&table)?, device.upload(&vec![shape.tokens as u32; shape.sequences])?);
-    let sequences = device.upload(&(0..shape.sequences as u32).collect::<Vec<_>>())?;
-    let count = shape.sequences * shape.num_kv_heads * shape.group * shape.head_dim;
+    let (table, max_pages) = table(shape);
+    let table = device.upload(&table)?;
+    let lengths = device.upload(&shape.lengths.iter().map(|&tokens| tokens as u32).collect::<Vec<_>>())?;
+    let sequences = device.upload(&(0..shape.sequences() as u32).collect::<Vec<_>>())?;
+    let count = shape.sequences() * shape.num_kv_heads * shape.group * shape.head_dim;
     let queries = device.upload(&noise(count))?;
     let mut out = device.zeros::<f32>(count)?;
     let mut work = Work::new(device)?;
     let attention =
         Attention::new(device, shape.num_kv_heads, shape.group, shape.head_dim, [page::HALF_BITS; 2])?;
-    let parts = attention.parts(&vec![shape.tokens; shape.sequences], false);
+    let parts = attention.parts(&shape.lengths, false);
     let words = device.upload(&parts.words)?;
-    times(device, seconds, || {
+    let times = captured(device, layers, seconds, |layer| {
         let batch = Batch {
             table: &table,
             max_pages,
             sequence_of: sequences.as_view(),
             lengths: lengths.as_view(),
-            rows: shape.sequences,
+            rows: shape.sequences(),
             parts: words.as_view(),
             entries: parts.entries,
         };
-        // SAFETY: every buffer was made for `shape` above; the table's pages are 0 .. sequences * max_pages.
+        let [keys, values] = &rows[layer];
+        // SAFETY: every buffer was made for `shape` above, and `table` counts the pages of all sequences.
         unsafe {
             attention.run(
                 device,
                 &mut work,
                 ((&queries).into(), element::F32),
-                [pool(&keys), pool(&values)],
+                [pool(keys), pool(values)],
                 batch,
                 ((&mut out).into(), element::F32),
             )
         }
-    })
+    })?;
+    Ok(Attended { times, layers, resources: attention.resources()? })
+}
+
+/// A page table whose sequences own pages one after the other, and its entries per sequence.
+fn table(shape: &Shape) -> (Vec<u32>, usize) {
+    let max_pages = shape.longest() / SLOTS;
+    let (mut table, mut next) = (Vec::with_capacity(shape.sequences() * max_pages), 0);
+    for tokens in &shape.lengths {
+        let pages = (tokens / SLOTS) as u32;
+        table.extend((0..max_pages as u32).map(|page| if page < pages { next + page } else { 0 }));
+        next += pages;
+    }
+    (table, max_pages)
 }
 
 /// A pool of finite f16 values.
@@ -271,5 +289,12 @@ mod tests {
         );
         assert_eq!(Times(vec![3.0]).at(99), 3.0);
         assert!(Times(Vec::new()).at(50).is_nan());
+        assert_eq!(times.of_each(2).at(100), 5.5);
+    }
+
+    #[test]
+    fn sequences_own_pages_one_after_the_other() {
+        let shape = "1x64+2x192+1x128x1x1x64".parse().unwrap();
+        assert_eq!(table(&shape), (vec![0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0], 3));
     }
 }

@@ -8,6 +8,7 @@
 //! | correctness of codes and attention | `right` |
 //! | times | `speed` |
 //! | timed launches | `bench` |
+//! | batches to measure | `shape` |
 //! | rows, as JSON and as tables | `row` |
 //!
 //! To measure the CPU's kernels, use `tqkv bench` instead.
@@ -17,6 +18,7 @@ mod bench;
 mod error;
 mod right;
 mod row;
+mod shape;
 mod speed;
 
 pub use args::CheckArgs;
@@ -24,6 +26,11 @@ pub use error::CheckError;
 
 use row::{Row, Writer};
 use std::io;
+use tqkv_gpu::cudarc::driver::sys::CUdevice_attribute;
+use tqkv_gpu::cudarc::driver::sys::CUdevice_attribute::{
+    CU_DEVICE_ATTRIBUTE_CLOCK_RATE, CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE,
+};
+use tqkv_gpu::unstable::driver_cuda;
 use tqkv_gpu::{Device, GpuError};
 
 /// Opens the GPU that the options name.
@@ -32,6 +39,12 @@ use tqkv_gpu::{Device, GpuError};
 /// The errors of [`Device::new`]: no driver, no device of that number, or a device that is too old.
 pub fn open(args: &CheckArgs) -> Result<Device, GpuError> {
     Device::new(args.gpu)
+}
+
+/// A clock of the device. The driver gives it in kHz.
+fn kilohertz(device: &Device, clock: CUdevice_attribute) -> Result<u64, GpuError> {
+    let rate = device.stream().context().attribute(clock)?;
+    Ok(u64::try_from(rate).unwrap_or(0) * 1000)
 }
 
 /// Checks and measures. `write` gets each line as soon as it is known; with `json` each line is an object.
@@ -58,6 +71,11 @@ pub fn run(
     writer.write(&Row::Device(row::Gpu {
         device: device.name()?,
         multiprocessors: device.multiprocessors(),
+        cuda: driver_cuda(),
+        l2_bytes: device.l2_bytes()?,
+        memory_bytes: device.memory()?.1,
+        clock_hz: kilohertz(device, CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
+        memory_clock_hz: kilohertz(device, CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?,
         copy_bytes_per_second: bandwidth.copy,
         read_bytes_per_second: bandwidth.read,
     }))?;

@@ -24,6 +24,14 @@ pub(crate) enum Row {
 pub(crate) struct Gpu {
     pub(crate) device: String,
     pub(crate) multiprocessors: usize,
+    /// The version of CUDA that the driver was made for.
+    pub(crate) cuda: String,
+    /// Bytes of the second-level cache.
+    pub(crate) l2_bytes: usize,
+    pub(crate) memory_bytes: usize,
+    /// The highest clocks of the multiprocessors and of the memory.
+    pub(crate) clock_hz: u64,
+    pub(crate) memory_clock_hz: u64,
     /// Bandwidth of a copy inside the device; counts bytes read and bytes written.
     pub(crate) copy_bytes_per_second: f64,
     /// Bandwidth of a kernel that only reads.
@@ -53,20 +61,32 @@ pub(crate) struct Attention {
 #[derive(Serialize)]
 pub(crate) struct Speed {
     pub(crate) codec: &'static str,
+    /// The shape as `--shape` takes it.
+    pub(crate) shape: String,
     pub(crate) sequences: usize,
+    /// Tokens of all sequences.
     pub(crate) tokens: usize,
     pub(crate) num_kv_heads: usize,
     pub(crate) heads_per_kv_head: usize,
     pub(crate) head_dim: usize,
+    /// Layers that were attended over in turn, in one graph.
+    pub(crate) layers: usize,
     pub(crate) runs: usize,
+    /// Registers and bytes of local memory per thread of the attention kernel.
+    pub(crate) registers: i32,
+    pub(crate) local_bytes: i32,
+    /// Seconds of one layer.
     pub(crate) attend_seconds: Spread,
     /// Bytes of the cache per second of the median time.
     pub(crate) attend_bytes_per_second: f64,
     /// Share of the copy bandwidth; the next field is the share of the read bandwidth.
     pub(crate) copy_share: f64,
     pub(crate) read_share: f64,
-    /// The median time of f16 divided by this codec's median time.
+    /// The median time of this crate's f16 kernel divided by this codec's median time.
     pub(crate) f16_ratio: f64,
+    /// The time of reading the f16 rows at the read bandwidth, divided by this codec's median time. No f16
+    /// kernel can be faster.
+    pub(crate) f16_read_ratio: f64,
     pub(crate) encoded_vectors_per_second: Option<f64>,
 }
 
@@ -95,7 +115,7 @@ pub(crate) struct Writer<'a> {
 const CODES: &str = "\ncodes against the portable codec\n";
 const ATTENTION: &str = "\nattention against f64\n";
 const SPEED: &str = "\n     sequences x tokens x KV heads x heads x dim  attend us     p1    p90    p99   TB/s  of copy  \
-    of read  times f16  encode Gvec/s\n";
+    of read  times f16  of its read  encode Gvec/s\n";
 
 impl<'a> Writer<'a> {
     pub(crate) fn new(json: bool, write: &'a mut dyn FnMut(&str) -> io::Result<()>) -> Self {
@@ -124,9 +144,11 @@ fn for_people(row: &Row) -> (&'static str, String) {
             "",
             writeln!(
                 line,
-                "{}, {} multiprocessors, copies {:.2} TB/s, reads {:.2} TB/s",
+                "{}, {} multiprocessors, CUDA {}, {} MB of second-level cache, copies {:.2} TB/s, reads {:.2} TB/s",
                 row.device,
                 row.multiprocessors,
+                row.cuda,
+                row.l2_bytes / 1_000_000,
                 row.copy_bytes_per_second / 1e12,
                 row.read_bytes_per_second / 1e12
             ),
@@ -153,14 +175,13 @@ fn for_people(row: &Row) -> (&'static str, String) {
 }
 
 fn speed_line(line: &mut String, row: &Speed) -> std::fmt::Result {
-    let Speed { sequences, tokens, num_kv_heads, heads_per_kv_head, head_dim, .. } = row;
-    let shape = format!("{sequences}x{tokens}x{num_kv_heads}x{heads_per_kv_head}x{head_dim}");
+    let shape = &row.shape;
     let micros = |seconds: f64| seconds * 1e6;
     let Spread { p1, p50, p90, p99 } = row.attend_seconds;
     let encode = row.encoded_vectors_per_second.map_or("-".to_owned(), |speed| format!("{:.3}", speed / 1e9));
     writeln!(
         line,
-        "{:>4} {shape:>44} {:>10.1} {:>6.1} {:>6.1} {:>6.1} {:>6.2} {:>7.1}% {:>7.1}% {:>10.2} {encode:>14}",
+        "{:>4} {shape:>44} {:>10.1} {:>6.1} {:>6.1} {:>6.1} {:>6.2} {:>7.1}% {:>7.1}% {:>10.2} {:>12.2} {encode:>14}",
         row.codec,
         micros(p50),
         micros(p1),
@@ -169,6 +190,7 @@ fn speed_line(line: &mut String, row: &Speed) -> std::fmt::Result {
         row.attend_bytes_per_second / 1e12,
         100.0 * row.copy_share,
         100.0 * row.read_share,
-        row.f16_ratio
+        row.f16_ratio,
+        row.f16_read_ratio
     )
 }

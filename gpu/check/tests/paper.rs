@@ -51,18 +51,24 @@ fn codes_and_attention_of_the_codecs_asked_for_are_right() {
 
 #[test]
 fn speed_has_f16_and_the_codecs_with_shares_of_what_the_memory_does() {
-    let (is_right, rows) = rows(&["--speed", "--codec", "s2", "--shape", "1x128x1x2x64,2x64x1x1x64"]);
+    let (is_right, rows) = rows(&["--speed", "--codec", "s2", "--shape", "1x128x1x2x64,2x64+1x128x1x1x64"]);
     assert!(is_right);
     let codecs: Vec<_> = rows[1..].iter().map(|row| row["codec"].as_str().unwrap()).collect();
     assert_eq!(codecs, ["f16", "s2", "f16", "s2"]);
-    // A run takes a millisecond on the fake driver.
-    let s2 = &rows[2];
-    assert_eq!(s2["attend_seconds"]["p50"].as_f64().unwrap(), 1e-3);
+    let number = |row: &Value, name: &str| row[name].as_f64().unwrap_or_else(|| panic!("{name}: {row}"));
+    // A run of all layers takes a millisecond on the fake driver. Codes of 4,608 bytes take two layers to have
+    // four times the 2,304 bytes of its second-level cache.
+    let (half, s2) = (&rows[1], &rows[2]);
+    assert_eq!((number(half, "layers"), number(s2, "layers")), (1.0, 2.0));
+    assert_eq!(s2["attend_seconds"]["p50"].as_f64().unwrap(), 1e-3 / 2.0);
     let bytes = 128.0 * 2.0 * (16.0 + 2.0);
-    assert_eq!(s2["attend_bytes_per_second"].as_f64().unwrap(), bytes / 1e-3);
-    let copy = rows[0]["copy_bytes_per_second"].as_f64().unwrap();
-    assert_eq!(s2["copy_share"].as_f64().unwrap(), bytes / 1e-3 / copy);
-    assert_eq!((s2["f16_ratio"].as_f64(), rows[1]["f16_ratio"].as_f64()), (Some(1.0), Some(1.0)));
+    assert_eq!(number(s2, "attend_bytes_per_second"), bytes / 5e-4);
+    assert_eq!(number(s2, "copy_share"), bytes / 5e-4 / number(&rows[0], "copy_bytes_per_second"));
+    assert_eq!((number(half, "f16_ratio"), number(s2, "f16_ratio")), (1.0, 2.0));
+    let read = 128.0 * 2.0 * 128.0 / number(&rows[0], "read_bytes_per_second");
+    assert_eq!(number(s2, "f16_read_ratio"), read / 5e-4);
+    assert_eq!((number(s2, "registers"), number(s2, "local_bytes")), (128.0, 0.0));
+    assert_eq!((&rows[4]["shape"], number(&rows[4], "tokens")), (&"2x64+1x128x1x1x64".into(), 256.0));
     assert!(rows[1]["encoded_vectors_per_second"].is_null());
 }
 

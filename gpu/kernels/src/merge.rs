@@ -1,14 +1,14 @@
 //! `attend_merge`: merges the parts of a sequence into one result and rotates it back.
 //!
 //! A warp merges the parts of one query head. Its time depends on how often it waits for memory. So it first
-//! reads 64 headers at once, two per thread, then up to 128 words of the accumulators per thread. For 192
-//! parts at head dim 128 it waits for them six times. [`crate::attend`] and [`crate::tensor`] make the parts.
+//! reads 64 headers at once, two per thread, then up to 128 words of the accumulators per thread, 16 bytes per
+//! load. For 192 parts at head dim 128 it waits for them six times. [`crate::attend`] and [`crate::tensor`] make the parts.
 
 use crate::args::AttendMerge;
 use crate::attend::{LOWEST, PARTIAL_HEADER};
 use crate::decode::{store_element, unrotate};
 use crate::encode::element;
-use crate::threads::{Threads, divide, load_f32, shuffle_f32, shuffle_xor_f32};
+use crate::threads::{Threads, divide, shuffle_f32, shuffle_xor_f32};
 use crate::warp::Lane;
 
 /// The partial results of a query head: their start, their number, and the bytes from one to the next.
@@ -32,15 +32,26 @@ impl<T: Threads> Parts<T> {
         })
     }
 
-    /// The accumulator of a part. Behind the last part it is the last part's.
+    /// The accumulator of a part. Behind the last part it is the last part's. Each load takes [`wide`]
+    /// neighbours per thread.
     #[inline(always)]
     fn accumulator<const G: usize>(self, part: u32) -> [T::Of<f32>; G] {
         let place = T::at(self.home, u64::from(u32::min(part, self.count - 1) * self.stride));
         let mut words = [T::splat(0.0); G];
-        unroll32!(I => {
-            if I < G {
-                let offset = T::map(T::lane(), |lane| 4 * (PARTIAL_HEADER + 32 * I as u32 + lane));
-                words[I % G] = load_f32::<T>(place, offset);
+        unroll32!(RUN => {
+            if RUN < G / wide(G) {
+                let first = PARTIAL_HEADER + (32 * wide(G) * RUN) as u32;
+                let offset = T::map(T::lane(), |lane| 4 * (first + wide(G) as u32 * lane));
+                let four = if wide(G) == 2 {
+                    T::map(T::load::<2>(place, offset), |[a, b]| [a, b, 0, 0])
+                } else {
+                    T::load::<4>(place, offset)
+                };
+                unroll32!(I => {
+                    if I < wide(G) {
+                        words[(wide(G) * RUN + I) % G] = T::map(four, |four| f32::from_bits(four[I % 4]));
+                    }
+                });
             }
         });
         words
@@ -65,6 +76,32 @@ impl<T: Threads> Parts<T> {
         });
         (T::uniform(T::map(all, |(max, _)| max)), T::uniform(T::map(all, |(_, sum)| sum)))
     }
+}
+
+/// Neighbours that a thread loads at once: 16 bytes, or 8 at head dim 64.
+const fn wide(groups: usize) -> usize {
+    if groups < 4 { groups } else { 4 }
+}
+
+/// Gives thread t of word g coordinate 32 g + t, as the rotation takes them.
+#[inline(always)]
+fn in_order<T: Threads, const G: usize>(words: [Lane<T>; G]) -> [Lane<T>; G] {
+    let wide = wide(G);
+    let mut ordered = [Lane(T::splat(0.0)); G];
+    unroll32!(I => {
+        if I < G {
+            let from = T::map(T::lane(), |lane| ((32 * (I % wide)) as u32 + lane) / wide as u32);
+            unroll32!(J => {
+                if J < wide {
+                    let word = shuffle_f32::<T>(words[(I / wide * wide + J) % G].0, from);
+                    let mine = T::zip(T::lane(), word, |lane, word| (lane % wide as u32 == J as u32, word));
+                    let ordered = &mut ordered[I % G].0;
+                    *ordered = T::zip(*ordered, mine, |other, (mine, word)| if mine { word } else { other });
+                }
+            });
+        }
+    });
+    ordered
 }
 
 /// The softmax of two sets of parts together.
@@ -112,6 +149,7 @@ pub fn attend_merge<T: Threads, const G: usize>(warp: u32, args: AttendMerge<T::
         });
         first += run as u32;
     }
+    let mut acc = in_order::<T, G>(acc);
     // The sum is 0 without tokens, and NaN for a query that is not finite.
     let mut factor = if sum > 0.0 { 1.0 / sum } else { 0.0 * sum };
     if args.rotated != 0 {

@@ -3,7 +3,7 @@
 use super::rows::check_len;
 use super::{GpuCache, Lists, Out, Rows, Token, Use, pools};
 use crate::GpuError;
-use crate::attention::Batch;
+use crate::attention::{Attention, Batch};
 use crate::current::Current;
 use crate::parts::Cut;
 use crate::spec::MAX_CHUNK;
@@ -100,6 +100,12 @@ impl GpuCache {
     #[doc(hidden)]
     pub fn set_cut(&mut self, cut: Option<Cut>) {
         self.attention.set_cut(cut);
+    }
+
+    /// The kernels of attention.
+    #[doc(hidden)]
+    pub fn attention(&self) -> &Attention {
+        &self.attention
     }
 
     /// The newest token of each sequence, in the form that attention takes.

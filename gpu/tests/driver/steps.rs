@@ -295,7 +295,7 @@ fn launches_are_cut_as_asked() {
     assert_eq!(warps(Some(Cut::new(2, 1).unwrap())), one + a_part);
     assert_eq!(warps(Some(Cut::new(1, 2).unwrap())), one + 3 * a_part, "six parts");
     assert_eq!(warps(Some(Cut::new(1, 4).unwrap())), one + 5 * a_part, "two warps without an entry");
-    assert_eq!(warps(None), one + 5 * a_part, "a page each");
+    assert_eq!(warps(None), one + a_part, "two pages each, in one block per KV head");
 }
 
 /// Attends over sequences of these lengths, alone and in a captured step, and compares with f64.

@@ -407,6 +407,8 @@ fn attend_by(
         values: 5,
         value_format,
         value_levels: 6,
+        // A prefetch changes no result: batches have it or not, by their number of heads.
+        ahead: batch.num_kv_heads % 3,
         page_table: 7,
         max_pages: MAX_PAGES,
         sequence_of: 11,

@@ -224,6 +224,7 @@ fn f16_attention(text: &str, dim: usize, heads: usize) {
         values: 2,
         value_format: page::HALF_BITS,
         value_levels: 3,
+        ahead: 2,
         page_table: 4,
         max_pages: 2,
         sequence_of: 8,

@@ -12,6 +12,11 @@ const MULTIPROCESSORS: i32 = 16;
 const MAJOR: i32 = 75;
 const MINOR: i32 = 76;
 const MEMORY_POOLS: i32 = 115;
+const L2_CACHE: i32 = 38;
+const CLOCK: i32 = 13;
+const MEMORY_CLOCK: i32 = 36;
+/// A small cache, so that measurements take few layers.
+const L2_BYTES: i32 = 2304;
 
 driver! {
     cuInit(_flags: u32) { 0 }
@@ -46,6 +51,8 @@ driver! {
             MAJOR => 9 - device,
             MINOR => 0,
             MEMORY_POOLS => 1,
+            L2_CACHE => L2_BYTES,
+            CLOCK | MEMORY_CLOCK => 1_000_000,
             // Registers, warps and threads of a multiprocessor are the same on every GPU that runs the
             // kernels.
             82 => 65_536,

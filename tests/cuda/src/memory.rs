@@ -141,6 +141,20 @@ driver! {
         unsafe { put(blocks, 2048 / threads.max(32)) };
         0
     }
+    cuFuncGetAttribute(value: *mut i32, attribute: i32, function: usize) {
+        answer(|machine| {
+            machine.functions.get(&function).ok_or(INVALID_HANDLE)?;
+            let number = match attribute {
+                // Bytes of local memory, and registers.
+                3 => 0,
+                4 => 128,
+                _ => return Err(INVALID_VALUE),
+            };
+            // SAFETY: the caller passes a pointer that can be written.
+            unsafe { put(value, number) };
+            Ok(())
+        })
+    }
     cuLaunchKernel(
         function: usize, x: u32, y: u32, z: u32, width: u32, height: u32, depth: u32, shared: u32,
         stream: usize, parameters: *const *const c_void, _extra: *const c_void

@@ -35,7 +35,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 
 fn bundle(folder: &Path) -> Result<(), String> {
     let said = |error: io::Error| format!("{}: {error}", folder.display());
-    // This must not overwrite other files.
+    // An earlier bundle is replaced as a whole; other folders stay.
     if folder.exists() && !folder.join("sdpa.py").exists() {
         return Err(format!(
             "{} is not a bundle: expected an earlier bundle, or a path that does not exist",
@@ -45,6 +45,9 @@ fn bundle(folder: &Path) -> Result<(), String> {
     let tqkv = built(&["build", "--release", "--package", "tqkv-cli", "--features", "cuda"], "tqkv")?;
     let tests = ["test", "--release", "--no-run", "--package", "tqkv-gpu", "--test"];
     let [device, driver] = ["device", "driver"].map(|name| built(&[&tests[..], &[name]].concat(), name));
+    if folder.exists() {
+        fs::remove_dir_all(folder).map_err(said)?;
+    }
     fs::create_dir_all(folder).map_err(said)?;
     write_texts(folder).map_err(said)?;
     for (program, name) in [(tqkv, "tqkv"), (device?, "device"), (driver?, "driver")] {
@@ -56,7 +59,21 @@ fn bundle(folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
+/// The commit that the programs are built from, with a word if the files differ from it.
+fn commit() -> String {
+    let git = |arguments: &[&str]| {
+        let output = Command::new("git").current_dir(env!("CARGO_MANIFEST_DIR")).args(arguments).output();
+        output.ok().filter(|output| output.status.success()).map(|output| output.stdout)
+    };
+    let Some(hash) = git(&["rev-parse", "--short=8", "HEAD"]) else { return "unknown\n".to_owned() };
+    let is_changed =
+        git(&["status", "--porcelain", "--untracked-files=no"]).is_none_or(|said| !said.is_empty());
+    let hash = String::from_utf8_lossy(&hash).trim().to_owned();
+    if is_changed { format!("{hash}, changed\n") } else { format!("{hash}\n") }
+}
+
 fn write_texts(folder: &Path) -> io::Result<()> {
+    fs::write(folder.join("commit.txt"), commit())?;
     for (name, text) in TEXTS {
         let path = folder.join(name);
         fs::write(&path, text)?;
@@ -146,7 +163,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("tqkv-run-all-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         write_texts(&folder).unwrap();
-        let row = r#"{"row":"speed","codec":"s4","sequences":64,"tokens":32768,"num_kv_heads":8,"heads_per_kv_head":4,"head_dim":128,"runs":9,"attend_seconds":{"p1":0.0001,"p50":0.00025,"p90":0.0003,"p99":0.0004},"copy_share":0.855,"f16_ratio":3.5}"#;
+        let row = r#"{"row":"speed","codec":"s4","shape":"63x1024+1x32768x8x4x128","local_bytes":0,"attend_seconds":{"p1":0.0001,"p50":0.00025,"p90":0.0003,"p99":0.0004},"read_share":0.855,"f16_ratio":9.9,"f16_read_ratio":3.5}"#;
         fake(&folder, "tqkv", &format!("case $* in *--attend*) exit 7;; *--json*) echo '{row}';; esac"));
         fake(&folder, "device", device);
         fake(&folder, "driver", "echo driver $*");
@@ -176,6 +193,7 @@ mod tests {
             "batch: done",
             "baseline: not done: torch is not here",
             "one: done",
+            "unlike: done",
             "tests: FAILED with status 7",
             "shapes: done",
             "tune: done",
@@ -183,16 +201,17 @@ mod tests {
             assert!(starts(line), "{line} is not in {summary}");
         }
         assert!(said.contains("nvidia-smi is not here: going on without it") || said.contains("nvidia-smi"));
-        assert!(said.contains("s4   64x32768x8x4x128"), "{said}");
-        assert!(said.contains("250.0 us  85.5 % of copy   3.50 times f16"), "{said}");
-        assert_eq!(summary.matches("    expected: ").count(), 9, "{summary}");
+        assert!(said.contains("s4   63x1024+1x32768x8x4x128"), "{said}");
+        assert!(said.contains("250.0 us  85.5 % of read   3.50 times f16 read\n"), "{said}");
+        assert_eq!(summary.matches("    expected: ").count(), 10, "{summary}");
     }
 
     #[test]
     fn a_wrong_first_launch_stops_all() {
         let (is_well, said, summary) = run_all("first", "echo wrong codes; exit 101");
         assert!(!is_well, "{said}");
-        assert!(summary.starts_with("first: FAILED with status 101: wrong codes"), "{summary}");
+        assert!(summary.starts_with("commit "), "{summary}");
+        assert!(summary.contains("\nfirst: FAILED with status 101: wrong codes"), "{summary}");
         assert!(summary.ends_with("the first launch was wrong: nothing else is run\n"), "{summary}");
         assert!(!summary.contains("batch"), "{summary}");
     }

@@ -21,7 +21,7 @@
 //!
 //! If registers suffice, the tiles of a page are unrolled. Then nothing in a page is counted at run time, and
 //! tokens behind the end have no weight. The codes of a tile are loaded before the tile before it is
-//! multiplied. A page's codes are prefetched one page ahead.
+//! multiplied. The codes of the next page are prefetched if the host says so: [`Attend`]'s `ahead`.
 //!
 //! Queries as factors are in `queries`, the two passes of a page in `keys` and `values`, and the step between
 //! them in `softmax`. For one head per KV head, and for f16 rows, see [`crate::attend`]. It also describes
@@ -96,8 +96,12 @@ pub fn attend<T: Threads, const G: usize, const TRELLIS: bool, const SLICE: usiz
             .map(|pool| T::at(pool.memory, page::head_offset(id, kv_head, num_kv_heads, dim, bits(pool))))
     };
     let ask = |[key, value]: Homes<T::Memory>| {
-        prefetch::<T, G>(key, page::head_bytes(dim, bits(&keys)));
-        prefetch::<T, G>(value, page::head_bytes(dim, bits(&values)));
+        if args.ahead > 0 {
+            prefetch::<T, G>(key, page::head_bytes(dim, bits(&keys)));
+        }
+        if args.ahead > 1 {
+            prefetch::<T, G>(value, page::head_bytes(dim, bits(&values)));
+        }
     };
     let mut next = [keys.memory, values.memory];
     if !pages.is_empty() {

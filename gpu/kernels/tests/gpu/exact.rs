@@ -79,6 +79,7 @@ fn maxima(scene: &Scene, dim: usize, queries: &[f32], keys: &Side, values: &Side
         values: values.pool.place(),
         value_format: values.format,
         value_levels: values.levels.place(),
+        ahead: 2,
         page_table: page_table.place(),
         max_pages: scene.max_pages,
         sequence_of: sequence_of.place(),
