@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("sglang", reason="sglang is not installed")
 
-from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, HiCacheStorageConfig, HiCacheStorageExtraInfo
+from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, HiCacheStorageConfig, HiCacheStorageExtraInfo, PoolName
 from sglang.srt.mem_cache.storage.backend_factory import StorageBackendFactory
 
 import tqkv
@@ -150,6 +150,31 @@ def test_memory_forgets_the_oldest_and_ranks_do_not_share(tmp_path):
     assert storage.store.bytes == 2 * size(exact=4)
     assert backend(pool, folder=str(tmp_path)).set("a", pool.get_data_page(0))
     assert not backend(pool, folder=str(tmp_path), tp_rank=1).exists("a")
+
+
+@pytest.mark.parametrize("where", ["folder", "memory"])
+def test_clear_removes_the_pages_of_this_rank(tmp_path, where):
+    pool = MHATokenToKVPoolHost("layer_first")
+    place = {"folder": str(tmp_path)} if where == "folder" else {"max_bytes": 1_000_000}
+    ranks = [backend(pool, tp_rank=rank, **place) for rank in range(2)]
+    ranks[1].store = ranks[0].store
+    writing = tmp_path / ranks[0]._prefix / ".0.tmp"
+    writing.parent.mkdir()
+    writing.touch()
+    for rank in ranks:
+        assert rank.set("key", pool.get_data_page(0))
+    ranks[0].clear()
+    assert [rank.exists("key") for rank in ranks] == [False, True] and writing.exists()
+    assert where == "folder" or ranks[0].store.bytes == size(exact=4)
+    assert ranks[0].set("key", pool.get_data_page(0)) and ranks[0].get("key") is not None
+
+
+def test_pages_of_further_pools_are_refused_when_they_are_registered(tmp_path):
+    pool = MHATokenToKVPoolHost("layer_first")
+    storage = backend(pool, folder=str(tmp_path))
+    storage.register_mem_host_pool_v2(pool, PoolName.KV)
+    with pytest.raises(tqkv.TqkvError, match="host pool 'swa' is not valid: expected a model with the pool 'kv' alone"):
+        storage.register_mem_host_pool_v2(MHATokenToKVPoolHost("layer_first"), PoolName.SWA)
 
 
 def test_what_is_not_understood_is_refused_by_name(tmp_path):

@@ -49,6 +49,11 @@ class Folder:
     def drop(self, name: str) -> None:
         (self.path / name).unlink(missing_ok=True)
 
+    def clear(self, prefix: str) -> None:
+        """Removes the payloads of a folder. Files that are being written stay, and appear after that."""
+        for path in (self.path / prefix).glob("[!.]*"):
+            path.unlink(missing_ok=True)
+
 
 class Memory:
     """At most `max_bytes` bytes. The least recently used payload is dropped first."""
@@ -81,6 +86,11 @@ class Memory:
     def drop(self, name: str) -> None:
         with self._lock:
             self.bytes -= len(self._entries.pop(name, b""))
+
+    def clear(self, prefix: str) -> None:
+        """Removes the payloads of a folder."""
+        for name in [name for name in tuple(self._entries) if name.startswith(prefix + "/")]:
+            self.drop(name)
 
 
 def open_store(folder: str | None, max_bytes: int | None) -> Folder | Memory:

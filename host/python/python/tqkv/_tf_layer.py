@@ -45,6 +45,24 @@ class TqkvLayer(CacheLayerMixin):
         heads, head_dim, value_dim = self.shape
         return heads * (head_dim + value_dim)
 
+    @property
+    def keys(self) -> torch.Tensor | None:
+        """Decoded keys of all tokens, for models that read them from the layer. The library expects None before the first token."""
+        return self._decoded(0)[0] if self.is_initialized else None
+
+    @keys.setter
+    def keys(self, given: None) -> None:
+        _refuse_to_set(given)
+
+    @property
+    def values(self) -> torch.Tensor | None:
+        """Decoded values of all tokens, as `keys`."""
+        return self._decoded(0)[1] if self.is_initialized else None
+
+    @values.setter
+    def values(self, given: None) -> None:
+        _refuse_to_set(given)
+
     def reset(self) -> None:
         self.is_initialized = False
         self.length = 0
@@ -210,6 +228,12 @@ class TqkvLayer(CacheLayerMixin):
             row.restore(snapshot.numpy().tobytes())
             layer.rows.append(row)
         return layer
+
+
+def _refuse_to_set(given: Any) -> None:
+    """The library's constructor sets None, which changes nothing."""
+    if given is not None:
+        raise TqkvError("keys or values that are set are not valid for a compressed layer: expected update")
 
 
 def _joined(

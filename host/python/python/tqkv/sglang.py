@@ -63,6 +63,12 @@ class TqkvHiCache(HiCacheStorage):
         self._order = [order.index(axis) for axis in "PLTHD"]
         self.format.header([sizes[axis] for axis in "LTHD"], pool.dtype)  # refuses other dtypes and head dims
 
+    def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: str) -> None:
+        """Takes the pool that `register_mem_pool_host` has read, and refuses others, whose pages would be lost without a word."""
+        if host_pool is not self.mem_pool_host:
+            raise TqkvError(f"host pool '{host_pool_name}' is not valid: expected a model with the pool 'kv' alone")
+        super().register_mem_host_pool_v2(host_pool, host_pool_name)
+
     def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> torch.Tensor | None:
         page = self.mem_pool_host.get_dummy_flat_data_page() if target_location is None else target_location
         return page if self._load(key, page) else None
@@ -90,6 +96,10 @@ class TqkvHiCache(HiCacheStorage):
 
     def exists(self, key: str) -> bool:
         return self.store.has(self._name(key))
+
+    def clear(self) -> None:
+        """Removes the pages of this model and rank."""
+        self.store.clear(self._prefix)
 
     def _name(self, key: str) -> str:
         return f"{self._prefix}/{key.replace('/', '-')}.tqp"
