@@ -61,7 +61,7 @@ impl Work {
     }
 }
 
-/// What the driver's compiler gave to the attention kernel.
+/// Registers and local memory that the driver's compiler gave to the attention kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resources {
     /// Registers per thread.
@@ -77,7 +77,7 @@ pub struct Attention {
     attend: CudaFunction,
     merge: CudaFunction,
     limits: Limits,
-    /// What the attention kernel prefetches: the argument of [`Attend`].
+    /// The prefetch of the attention kernel: the argument of [`Attend`].
     ahead: u32,
     num_kv_heads: usize,
     group: usize,
@@ -161,7 +161,7 @@ impl Attention {
         unsafe { launch(device, &self.rotate, arguments.list(), warps(count)?) }
     }
 
-    /// What the attention kernel takes per thread.
+    /// Registers and local memory of the attention kernel.
     ///
     /// # Errors
     /// The errors of the driver.
@@ -266,7 +266,7 @@ impl Attention {
     }
 }
 
-/// What the attention kernel prefetches one page ahead: 0 is nothing, 1 is keys, 2 is keys and values. Each
+/// The prefetch of the attention kernel, one page ahead: 0 is nothing, 1 is keys, 2 is keys and values. Each
 /// of `resident` warps reads a page while the next one arrives. Both must fit half of the second-level cache:
 /// it may hold what it has for each half of the device. Else pages leave the cache before they are read, and
 /// are fetched twice.

@@ -12,8 +12,8 @@ const MOST: usize = 256;
 /// The cost of a part beyond its pages, in pages: its queries are rounded and its result is written.
 const EDGES: usize = 1;
 
-/// The time of a page where `blocks` blocks share a multiprocessor. One block mostly waits, so two do not take
-/// twice its time. On an H100 a page of `s4` takes 2.2, 3.6 and 4.9 us with one, two and three.
+/// The time of a page where `blocks` blocks share a multiprocessor. One block mostly waits, so two do not
+/// take twice its time. On an H100 a page of `s4` takes 2.2, 3.6 and 4.9 us with one, two and three.
 fn pace(blocks: usize) -> usize {
     5 + 8 * blocks
 }

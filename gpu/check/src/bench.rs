@@ -127,7 +127,7 @@ pub(crate) struct Attended {
     pub(crate) times: Times,
     /// Layers that ran in turn.
     pub(crate) layers: usize,
-    /// What the attention kernel takes of a multiprocessor.
+    /// Registers and local memory of the attention kernel.
     pub(crate) resources: Resources,
 }
 

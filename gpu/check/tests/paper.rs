@@ -56,7 +56,7 @@ fn speed_has_f16_and_the_codecs_with_shares_of_what_the_memory_does() {
     let codecs: Vec<_> = rows[1..].iter().map(|row| row["codec"].as_str().unwrap()).collect();
     assert_eq!(codecs, ["f16", "s2", "f16", "s2"]);
     let number = |row: &Value, name: &str| row[name].as_f64().unwrap_or_else(|| panic!("{name}: {row}"));
-    // A run of all layers takes a millisecond on the fake driver. Codes of 4,608 bytes take two layers to have
+    // A run of all layers takes a millisecond on the fake driver. Codes of 4,608 bytes take two layers for
     // four times the 2,304 bytes of its second-level cache.
     let (half, s2) = (&rows[1], &rows[2]);
     assert_eq!((number(half, "layers"), number(s2, "layers")), (1.0, 2.0));

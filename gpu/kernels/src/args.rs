@@ -178,7 +178,7 @@ macro_rules! with_arguments {
             value_format: Word,
             /// The levels of the values; not used for f16 rows.
             value_levels: Memory,
-            /// What is prefetched one page ahead: 0 is nothing, 1 is keys, 2 is keys and values. Only the
+            /// The prefetch one page ahead: 0 is nothing, 1 is keys, 2 is keys and values. Only the
             /// kernels on tensor cores prefetch.
             ahead: Word,
             /// `[sequences, max_pages]`, page numbers in `keys` and `values`.

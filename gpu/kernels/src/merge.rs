@@ -1,8 +1,9 @@
 //! `attend_merge`: merges the parts of a sequence into one result and rotates it back.
 //!
-//! A warp merges the parts of one query head. Its time depends on how often it waits for memory. So it first
-//! reads 64 headers at once, two per thread, then up to 128 words of the accumulators per thread, 16 bytes per
-//! load. For 192 parts at head dim 128 it waits for them six times. [`crate::attend`] and [`crate::tensor`] make the parts.
+//! A warp merges the parts of one query head. Its time depends on how often it waits for memory. So it
+//! first reads 64 headers at once, two per thread, then up to 128 words of the accumulators per thread,
+//! 16 bytes per load. For 192 parts at head dim 128 it waits for them six times. [`crate::attend`] and
+//! [`crate::tensor`] make the parts.
 
 use crate::args::AttendMerge;
 use crate::attend::{LOWEST, PARTIAL_HEADER};

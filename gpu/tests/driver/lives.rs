@@ -1,5 +1,5 @@
-//! Random lives of a cache against a model on the CPU, and the same attention again and again while another
-//! stream copies. On a GPU both run longer than on the fake driver.
+//! Random histories of a cache against a model on the CPU, and the same attention again and again while
+//! another stream copies. On a GPU both run longer than on the fake driver.
 
 use super::*;
 
