@@ -141,7 +141,7 @@ pub fn decode(
     if !codec.fit(out.len(), blocks.len()) {
         return Err(BatchError { index: 0, error: DecodeError::WrongLength });
     }
-    let done = with_blocks!(level, isa => codec.decode_with(isa, blocks, out), {
+    let done = with_blocks!(level, isa => crate::decode::decode(isa, codec, blocks, out), {
         let mut vectors = out.chunks_mut(codec.dim()).zip(blocks.chunks(codec.block_bytes())).enumerate();
         vectors.try_for_each(|(i, (out, block))| codec.decode(block, out).map_err(|error| (i, error)))
     });
