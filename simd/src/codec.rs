@@ -129,6 +129,8 @@ pub fn encode_in(
 
 /// Decodes blocks back to back into vectors of `dim` values back to back.
 ///
+/// Trellis codecs with whole bits per coordinate decode four blocks at a time at head dim 128.
+///
 /// # Errors
 /// The first block that cannot be decoded ([`AnyCodec::decode`]). If the slices hold different numbers of
 /// blocks and vectors, the error is [`DecodeError::WrongLength`] and nothing is written.

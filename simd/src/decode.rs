@@ -1,8 +1,8 @@
 //! Trellis blocks of 128 coordinates to vectors, four at a time.
 //!
-//! Levels are signed bytes, so 128 of them sum to less than 2^15. The Hadamard transform of levels is therefore
-//! exact in 16 bits, as it is in floats, and has the bits of `AnyCodec::decode` with half the registers.
-//! A part of 128 bits belongs to one block from its planes to its floats, so nothing crosses the parts:
+//! Levels are signed bytes, so 128 of them sum to less than 2^15. Their Hadamard transform is therefore exact
+//! in 16 bits, as it is in floats. It has the bits of `AnyCodec::decode`, with half the registers. A part of
+//! 128 bits belongs to one block from its planes to its floats, so nothing crosses the parts:
 //!
 //! ```text
 //! planes of 4 blocks -> parities -> bytes transposed -> 8 lines of levels: line b has coordinates 16 b + m

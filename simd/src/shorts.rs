@@ -17,7 +17,8 @@ pub(crate) trait Shorts: Machine {
     fn neighbours(self, v: Self::Line) -> [Self::Line; 2];
     /// Lane-wise sums and differences of 16 bits.
     fn butterfly16(self, a: Self::Line, b: Self::Line) -> [Self::Line; 2];
-    /// In every 128 bits, the lanes of the lower halves of `a` and `b` in turn, and those of the upper halves.
+    /// In every 128 bits, the lanes of the lower halves of `a` and `b` in turn, then those of the upper
+    /// halves.
     fn zip16(self, a: Self::Line, b: Self::Line) -> [Self::Line; 2];
     /// The lanes as floats.
     fn floats16(self, v: Self::Line) -> Self::V;

@@ -1,4 +1,4 @@
-//! NEON: sums of 16 bits; a line is four registers.
+//! NEON: sums of 16 bits. A line is four registers.
 
 use super::neon::{Neon, V, neon};
 use crate::shorts::{Shorts, TRANSPOSE};

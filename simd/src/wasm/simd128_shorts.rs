@@ -1,4 +1,4 @@
-//! SIMD128: sums of 16 bits; a line is four registers.
+//! SIMD128: sums of 16 bits. A line is four registers.
 
 use super::simd128::{Simd128, V};
 use crate::shorts::{Shorts, TRANSPOSE};

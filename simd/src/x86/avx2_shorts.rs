@@ -1,4 +1,4 @@
-//! AVX2: sums of 16 bits; a line is two registers.
+//! AVX2: sums of 16 bits. A line is two registers.
 
 use super::avx2::{Avx2, V, avx2};
 use crate::shorts::{Shorts, TRANSPOSE};
