@@ -129,6 +129,8 @@ pub fn encode_in(
 
 /// Decodes blocks back to back into vectors of `dim` values back to back.
 ///
+/// Trellis codecs with whole bits per coordinate decode four blocks at a time at head dim 128.
+///
 /// # Errors
 /// The first block that cannot be decoded ([`AnyCodec::decode`]). If the slices hold different numbers of
 /// blocks and vectors, the error is [`DecodeError::WrongLength`] and nothing is written.
@@ -141,7 +143,7 @@ pub fn decode(
     if !codec.fit(out.len(), blocks.len()) {
         return Err(BatchError { index: 0, error: DecodeError::WrongLength });
     }
-    let done = with_blocks!(level, isa => codec.decode_with(isa, blocks, out), {
+    let done = with_blocks!(level, isa => crate::decode::decode(isa, codec, blocks, out), {
         let mut vectors = out.chunks_mut(codec.dim()).zip(blocks.chunks(codec.block_bytes())).enumerate();
         vectors.try_for_each(|(i, (out, block))| codec.decode(block, out).map_err(|error| (i, error)))
     });

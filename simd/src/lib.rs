@@ -19,6 +19,8 @@ mod arm;
 #[cfg(not(all(target_arch = "arm", target_os = "none")))]
 pub mod codec;
 #[cfg(not(all(target_arch = "arm", target_os = "none")))]
+mod decode;
+#[cfg(not(all(target_arch = "arm", target_os = "none")))]
 mod level;
 #[cfg(not(all(target_arch = "arm", target_os = "none")))]
 mod lines;
@@ -28,6 +30,8 @@ mod method;
 pub mod page;
 #[cfg(not(all(target_arch = "arm", target_os = "none")))]
 pub mod products;
+#[cfg(not(all(target_arch = "arm", target_os = "none")))]
+mod shorts;
 #[cfg(not(all(target_arch = "arm", target_os = "none")))]
 #[cfg_attr(
     not(any(

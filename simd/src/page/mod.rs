@@ -23,7 +23,7 @@ mod keys;
 mod plan;
 mod query;
 mod rows;
-mod trellis;
+pub(crate) mod trellis;
 mod values;
 mod weights;
 mod woven;

@@ -29,7 +29,7 @@ use tqkv_core::unstable::trellis::{MAX_LEVELS, MAX_MEMORY, Plain, Quarters};
 
 /// Bit planes of a codec, known when the kernel is compiled. The codec is a trellis code, or has codes that
 /// are wide enough to be read as planes.
-pub(super) trait Planes {
+pub(crate) trait Planes {
     /// Index bits beside the three lowest bits, 0 to 3. In codes of quarters, the planes that hold them.
     const PLAIN: usize;
     /// Lines of the symbols of pairs: 1, 3 or 5, or 0 if each coordinate has its own plain bits.
@@ -122,17 +122,15 @@ impl Order for InQuads {
     }
 }
 
-/// Parity bits of a line of coded bits, least significant first. `before` are the lines before it, the
-/// nearest first.
+/// A line of coded bits, and the same 1 to 8 coordinates back.
+pub(crate) type Earlier<I> = [<I as Machine>::Line; MAX_MEMORY + 1];
+
+/// The lines of coded bits up to eight coordinates back. `before` are the lines before `now`, the nearest
+/// first.
 #[inline(always)]
-fn parities<I: Machine, O: Order>(
-    isa: I,
-    [high, middle, low]: [u16; 3],
-    now: I::Line,
-    before: [I::Line; 2],
-) -> [I::Line; 3] {
+fn earlier<I: Machine, O: Order>(isa: I, now: I::Line, before: [I::Line; 2]) -> Earlier<I> {
     let [near, far] = before;
-    let earlier = [
+    [
         now,
         O::follow::<I, 1>(isa, now, near),
         O::follow::<I, 2>(isa, now, near),
@@ -142,13 +140,19 @@ fn parities<I: Machine, O: Order>(
         O::follow::<I, 2>(isa, near, far),
         O::follow::<I, 3>(isa, near, far),
         far,
-    ];
-    [parity(isa, low, &earlier), parity(isa, middle, &earlier), parity(isa, high, &earlier)]
+    ]
+}
+
+/// Parity bits of a line of coded bits, least significant first.
+#[inline(always)]
+pub(crate) fn parities<I: Machine, C: Planes>(isa: I, earlier: &Earlier<I>) -> [I::Line; 3] {
+    let [high, middle, low] = C::GENERATORS.unwrap_or_default();
+    [parity(isa, low, earlier), parity(isa, middle, earlier), parity(isa, high, earlier)]
 }
 
 /// XOR of the tapped lines; `taps` is a constant once this is inlined.
 #[inline(always)]
-fn parity<I: Machine>(isa: I, taps: u16, earlier: &[I::Line; 9]) -> I::Line {
+fn parity<I: Machine>(isa: I, taps: u16, earlier: &Earlier<I>) -> I::Line {
     let mut sum = isa.xor(earlier[0], earlier[0]);
     macro_rules! taps {
         ($($a:literal)*) => {
@@ -310,7 +314,7 @@ fn levels_of_quarters<I: Machine, C: Planes, O: Order>(
 ) -> [I::Line; 8] {
     let [first, second, last] = tables;
     let [j0, j1, ..] = plain;
-    let [z0, z1, z2] = parities::<I, O>(isa, C::GENERATORS.unwrap_or_default(), now, before);
+    let [z0, z1, z2] = parities::<I, C>(isa, &earlier::<I, O>(isa, now, before));
     let nibbles = nibbles(isa, [z0, z1, z2, j0]);
     // A plane without bits for a quarter holds others there, which its table ignores.
     let upper = if const { C::PLAIN == 1 } { j0 } else { j1 };
@@ -356,11 +360,22 @@ fn levels_in_line<I: Machine, C: Planes, O: Order>(
     table: I::Levels,
 ) -> [I::Line; 8] {
     let [a, b, c, d] = plain;
-    let ([z0, z1, z2], [j0, j1, j2]) = if const { C::GENERATORS.is_some() } {
-        (parities::<I, O>(isa, C::GENERATORS.unwrap_or_default(), now, before), [a, b, c])
+    let (parities, plain) = if const { C::GENERATORS.is_some() } {
+        (parities::<I, C>(isa, &earlier::<I, O>(isa, now, before)), [a, b, c])
     } else {
         ([now, a, b], [c, d, d])
     };
+    levels_of_planes::<I, C>(isa, parities, plain, table)
+}
+
+/// Levels of the eight coordinates of every byte of the index planes, lowest first.
+#[inline(always)]
+pub(crate) fn levels_of_planes<I: Machine, C: Planes>(
+    isa: I,
+    [z0, z1, z2]: [I::Line; 3],
+    [j0, j1, j2]: [I::Line; 3],
+    table: I::Levels,
+) -> [I::Line; 8] {
     // Without plain bits any fourth plane is correct, because the level table repeats.
     let j0 = if C::PLAIN == 0 { z2 } else { j0 };
     let nibbles = nibbles(isa, [z0, z1, z2, j0]);

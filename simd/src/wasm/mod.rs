@@ -6,3 +6,4 @@
 pub(crate) mod simd128;
 mod simd128_bytes;
 mod simd128_lines;
+mod simd128_shorts;

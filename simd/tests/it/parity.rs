@@ -55,6 +55,38 @@ fn blocks_and_decoded_values(level: Level, ids: &[CodecId]) {
     }
 }
 
+of_each_level!(batches_of_arbitrary_blocks: all);
+
+/// They decode to the portable bits, whatever the number of blocks, up to a block without a finite scale.
+fn batches_of_arbitrary_blocks(level: Level, ids: &[CodecId]) {
+    const BLOCKS: usize = 11;
+    for codec in codecs(ids).filter(|codec| codec.options() == Options::DEFAULT.seed(42 + codec.dim() as u64))
+    {
+        let (dim, bytes) = (codec.dim(), codec.block_bytes());
+        let mut random = Random(dim as u64);
+        let blocks: Vec<u8> = (0..BLOCKS * bytes).map(|_| random.next() as u8).collect();
+        for bad in 0..=BLOCKS {
+            // Every scale is the number that its low byte and a byte of a usual number make.
+            let mut blocks = blocks.clone();
+            for (i, block) in blocks.chunks_exact_mut(bytes).enumerate() {
+                let scale = if i == bad { 0x7c } else { 0x2c + i as u8 };
+                for at in (0..bytes).filter(|at| at % 2 == 1) {
+                    block[at] = if at == 1 { scale } else { block[at] & 0xbf };
+                }
+            }
+            let run = |level: Level, count: usize| {
+                let mut out = vec![0.5; count * dim];
+                (codec::decode(level, &codec, &blocks[..count * bytes], &mut out), out)
+            };
+            for count in [1, 3, 4, 7, 8, BLOCKS] {
+                let ((want_result, want), (result, got)) = (run(Level::Portable, count), run(level, count));
+                assert_eq!(result, want_result, "{}, {count} blocks, {bad} is bad", what(level, &codec));
+                assert_bits(&got, &want, &what(level, &codec));
+            }
+        }
+    }
+}
+
 of_each_level!(queries_scores_and_sums: all);
 
 /// They equal the portable ones.
