@@ -35,7 +35,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 
 fn bundle(folder: &Path) -> Result<(), String> {
     let said = |error: io::Error| format!("{}: {error}", folder.display());
-    // An earlier bundle is replaced as a whole; other folders stay.
+    // This must not overwrite other files. Measurements in an earlier bundle stay.
     if folder.exists() && !folder.join("sdpa.py").exists() {
         return Err(format!(
             "{} is not a bundle: expected an earlier bundle, or a path that does not exist",
@@ -45,9 +45,6 @@ fn bundle(folder: &Path) -> Result<(), String> {
     let tqkv = built(&["build", "--release", "--package", "tqkv-cli", "--features", "cuda"], "tqkv")?;
     let tests = ["test", "--release", "--no-run", "--package", "tqkv-gpu", "--test"];
     let [device, driver] = ["device", "driver"].map(|name| built(&[&tests[..], &[name]].concat(), name));
-    if folder.exists() {
-        fs::remove_dir_all(folder).map_err(said)?;
-    }
     fs::create_dir_all(folder).map_err(said)?;
     write_texts(folder).map_err(said)?;
     for (program, name) in [(tqkv, "tqkv"), (device?, "device"), (driver?, "driver")] {
