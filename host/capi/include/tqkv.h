@@ -186,6 +186,13 @@ typedef enum {
   TQKV_SCALE_MMSE = 3,
 } tqkv_scale_mode;
 
+#if defined(TQKV_SESSION)
+/**
+ * A basis of `tqkv basis`. It never changes.
+ */
+typedef struct tqkv_basis tqkv_basis;
+#endif
+
 /**
  * A limit on the bytes of keys and values of all caches made with it. Pages that forks share count once.
  */
@@ -1088,6 +1095,38 @@ tqkv_status tqkv_gpu_decode(tqkv_gpu_cache *cache,
 
 #if defined(TQKV_SESSION)
 /**
+ * Loads a file of `tqkv basis`. Packs and unpacks of any number of threads share one basis. On failure
+ * `*basis` is null.
+ *
+ * # Safety
+ * `path` is null or ends with a zero. `basis` is null or can be written.
+ */
+tqkv_status tqkv_basis_load(const char *path, tqkv_basis **basis);
+#endif
+
+#if defined(TQKV_SESSION)
+/**
+ * Reads a basis from the bytes of its file. On failure `*basis` is null.
+ *
+ * # Safety
+ * `bytes` is null or has `len` bytes. `basis` is null or can be written.
+ */
+tqkv_status tqkv_basis_from_bytes(const uint8_t *bytes, size_t len, tqkv_basis **basis);
+#endif
+
+#if defined(TQKV_SESSION)
+/**
+ * Frees a basis; null is accepted.
+ *
+ * # Safety
+ * `basis` is null or a handle of `tqkv_basis_load` or `tqkv_basis_from_bytes` that is not freed and that no
+ * call uses.
+ */
+void tqkv_basis_free(tqkv_basis *basis);
+#endif
+
+#if defined(TQKV_SESSION)
+/**
  * Codes a state of llama.cpp, and passes the pack to `write` from the first byte to the last. `codecs` is
  * null for "t4", one codec ("s4"), two for keys and values ("t4,t2"), or "exact" to lose nothing. With a
  * `head_dim` of 0 heads of 128 or 64 are assumed, whichever divides a row.
@@ -1106,16 +1145,35 @@ tqkv_status tqkv_session_pack(const uint8_t *state,
 
 #if defined(TQKV_SESSION)
 /**
- * Writes the state that a pack holds to `state`, which has room for `room` bytes, and its length to `*len`.
- * `tqkv_session_inspect` tells the length. If the room is less, the call returns TQKV_FULL and writes the
- * length alone. If a pack is refused, the bytes of `state` have no meaning.
+ * Codes a state of llama.cpp in a basis, at `bits` bits per value (.5 to 5), as `tqkv_session_pack` does.
+ * The pack needs the same basis again.
  *
  * # Safety
- * `pack` is null or has `pack_len` bytes. `state` is null or has room for `room` bytes. `len` is null or can
- * be written.
+ * `state` is null or has `len` bytes. `basis` is null or a basis that is not freed. `write` is null or may be
+ * called with `user`, reads no more bytes than it is passed, and returns.
+ */
+tqkv_status tqkv_session_pack_basis(const uint8_t *state,
+                                    size_t len,
+                                    const tqkv_basis *basis,
+                                    float bits,
+                                    tqkv_write_fn write,
+                                    void *user);
+#endif
+
+#if defined(TQKV_SESSION)
+/**
+ * Writes the state that a pack holds to `state`, which has room for `room` bytes, and its length to `*len`.
+ * `tqkv_session_inspect` tells the length. If the room is less, the call returns TQKV_FULL and writes the
+ * length alone. If a pack is refused, the bytes of `state` have no meaning. `basis` is the one that the pack
+ * was made with, or null.
+ *
+ * # Safety
+ * `pack` is null or has `pack_len` bytes. `basis` is null or a basis that is not freed. `state` is null or
+ * has room for `room` bytes. `len` is null or can be written.
  */
 tqkv_status tqkv_session_unpack(const uint8_t *pack,
                                 size_t pack_len,
+                                const tqkv_basis *basis,
                                 uint8_t *state,
                                 size_t room,
                                 size_t *len);
@@ -1144,34 +1202,27 @@ tqkv_status tqkv_session_pack_file(const char *state, const char *pack, const ch
 
 #if defined(TQKV_SESSION)
 /**
- * Codes the state in a file in the basis of a file of `tqkv basis`, at `bits` bits per value: .5 to 5. The
- * pack appears whole or not at all, and replaces an existing file. Memory grows with the basis alone.
+ * Codes the state in a file in a basis, as `tqkv_session_pack_basis` does. The pack appears whole or not at
+ * all, and replaces an existing file. Memory does not grow with the state.
  *
  * # Safety
- * The paths are null or end with a zero.
+ * The paths are null or end with a zero. `basis` is null or a basis that is not freed.
  */
-tqkv_status tqkv_session_pack_basis_file(const char *state, const char *pack, const char *basis, float bits);
-#endif
-
-#if defined(TQKV_SESSION)
-/**
- * Writes the state of a pack that names a basis to a file, as `tqkv_session_unpack_file` does.
- *
- * # Safety
- * The paths are null or end with a zero.
- */
-tqkv_status tqkv_session_unpack_basis_file(const char *pack, const char *state, const char *basis);
+tqkv_status tqkv_session_pack_basis_file(const char *state,
+                                         const char *pack,
+                                         const tqkv_basis *basis,
+                                         float bits);
 #endif
 
 #if defined(TQKV_SESSION)
 /**
  * Writes the state that a pack holds to a file, which appears whole or not at all. An existing file is
- * replaced. Memory does not grow with the state.
+ * replaced. Memory does not grow with the state. `basis` is as in `tqkv_session_unpack`.
  *
  * # Safety
- * The paths are null or end with a zero.
+ * The paths are null or end with a zero. `basis` is null or a basis that is not freed.
  */
-tqkv_status tqkv_session_unpack_file(const char *pack, const char *state);
+tqkv_status tqkv_session_unpack_file(const char *pack, const char *state, const tqkv_basis *basis);
 #endif
 
 #if defined(TQKV_SESSION)

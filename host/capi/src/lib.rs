@@ -56,9 +56,9 @@ pub use gpu::{
 };
 #[cfg(feature = "session")]
 pub use session::{
-    TqkvSessionInfo, tqkv_session_inspect, tqkv_session_inspect_file, tqkv_session_pack,
-    tqkv_session_pack_basis_file, tqkv_session_pack_file, tqkv_session_unpack,
-    tqkv_session_unpack_basis_file, tqkv_session_unpack_file,
+    TqkvBasis, TqkvSessionInfo, tqkv_basis_free, tqkv_basis_from_bytes, tqkv_basis_load,
+    tqkv_session_inspect, tqkv_session_inspect_file, tqkv_session_pack, tqkv_session_pack_basis,
+    tqkv_session_pack_basis_file, tqkv_session_pack_file, tqkv_session_unpack, tqkv_session_unpack_file,
 };
 pub use snapshot::{TqkvRead, TqkvWrite, tqkv_load, tqkv_restore, tqkv_save, tqkv_snapshot};
 pub use spec::{

@@ -1,7 +1,7 @@
 //! Saved states of llama.cpp: pack, unpack, inspect, in memory and in files.
 
 use crate::error::{Failure, TqkvStatus};
-use crate::pointer::{Call, Plain};
+use crate::pointer::{self, Call, Plain};
 use crate::snapshot::{Callback, TqkvWrite, null};
 use std::ffi::{c_char, c_void};
 use std::fs::File;
@@ -62,18 +62,32 @@ fn mode(call: &Call, codecs: *const c_char, head_dim: usize) -> Result<Mode<'sta
     Ok(Mode::parse(text, (head_dim > 0).then_some(head_dim))?)
 }
 
-/// The basis in a file.
-fn basis(call: &Call, path: *const c_char) -> Result<StorageCodec, Failure> {
-    let path = call.text("basis", path)?;
-    let failed = |error: StorageError| {
-        let status = match error {
-            StorageError::Io(_) => TqkvStatus::TqkvIo,
-            _ => TqkvStatus::TqkvBadArgument,
-        };
-        Failure::new(status, format!("{path}: {error}"))
-    };
-    let basis = Arc::new(Basis::load(Path::new(path)).map_err(failed)?);
-    StorageCodec::new(basis.shape().clone(), Some(basis)).map_err(failed)
+/// A basis of `tqkv basis`. It never changes.
+#[derive(Debug)]
+pub struct TqkvBasis(StorageCodec);
+
+impl TqkvBasis {
+    fn new(read: Result<Basis, StorageError>) -> Result<Self, Failure> {
+        let made = read.and_then(|basis| StorageCodec::new(basis.shape().clone(), Some(Arc::new(basis))));
+        made.map(Self).map_err(|error| {
+            let status = match error {
+                StorageError::Io(_) => TqkvStatus::TqkvIo,
+                _ => TqkvStatus::TqkvBadArgument,
+            };
+            Failure::new(status, error.to_string())
+        })
+    }
+
+    /// How a state is packed in this basis.
+    fn mode(&self, bits: f32) -> Result<Mode<'_>, Failure> {
+        let budget = Budget::new(bits).map_err(|error| Failure::argument(error.to_string()))?;
+        Ok(Mode::Stored(Stored::new(&self.0, budget)?))
+    }
+}
+
+/// The codec of a basis that a call may leave out.
+fn given<'a>(call: &'a Call, basis: *const TqkvBasis) -> Result<Option<&'a StorageCodec>, Failure> {
+    if basis.is_null() { Ok(None) } else { Ok(Some(&call.handle("basis", basis)?.0)) }
 }
 
 fn pack_file(from: &str, to: &str, mode: Mode<'_>) -> Result<(), Failure> {
@@ -94,6 +108,14 @@ fn unpack_file(from: &str, to: &str, basis: Option<&StorageCodec>) -> Result<(),
     })
 }
 
+/// Passes the pack of a state to a function of the program.
+fn pack_slice(state: &[u8], mode: Mode<'_>, (write, user): (TqkvWrite, *mut c_void)) -> Result<(), Failure> {
+    let function = write.ok_or_else(|| null("write"))?;
+    let mut writer = BufWriter::new(Callback { function, user });
+    tqkv_session::pack(&mut Cursor::new(state), &mut writer, mode, ready()?)?;
+    Ok(())
+}
+
 fn in_file(path: &str) -> impl Fn(io::Error) -> Failure {
     move |error| Failure::new(TqkvStatus::TqkvIo, format!("{path}: {error}"))
 }
@@ -108,6 +130,49 @@ fn write_file(
     write(&mut file)?;
     let file = file.into_inner().map_err(io::IntoInnerError::into_error).map_err(in_file(path))?;
     file.commit().map_err(in_file(path))
+}
+
+/// Loads a file of `tqkv basis`. Packs and unpacks of any number of threads share one basis. On failure
+/// `*basis` is null.
+///
+/// # Safety
+/// `path` is null or ends with a zero. `basis` is null or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_basis_load(path: *const c_char, basis: *mut *mut TqkvBasis) -> TqkvStatus {
+    // SAFETY: `path` is text and `basis` has room for a handle, by the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        call.give("basis", basis, || {
+            let path = call.text("path", path)?;
+            TqkvBasis::new(Basis::load(Path::new(path))).map_err(|failure| failure.about(path))
+        })
+    })
+}
+
+/// Reads a basis from the bytes of its file. On failure `*basis` is null.
+///
+/// # Safety
+/// `bytes` is null or has `len` bytes. `basis` is null or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_basis_from_bytes(
+    bytes: *const u8,
+    len: usize,
+    basis: *mut *mut TqkvBasis,
+) -> TqkvStatus {
+    // SAFETY: `bytes` has `len` bytes and `basis` has room for a handle, by the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        call.give("basis", basis, || TqkvBasis::new(Basis::from_bytes(call.slice("bytes", bytes, len)?)))
+    })
+}
+
+/// Frees a basis; null is accepted.
+///
+/// # Safety
+/// `basis` is null or a handle of `tqkv_basis_load` or `tqkv_basis_from_bytes` that is not freed and that no
+/// call uses.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_basis_free(basis: *mut TqkvBasis) {
+    // SAFETY: a call made it, and it is freed once, by the contract of this call.
+    unsafe { pointer::free(basis) }
 }
 
 /// Codes a state of llama.cpp, and passes the pack to `write` from the first byte to the last. `codecs` is
@@ -128,26 +193,45 @@ pub unsafe extern "C" fn tqkv_session_pack(
 ) -> TqkvStatus {
     // SAFETY: `state` has `len` bytes and `codecs` is text, by the contract of this call.
     unsafe { Call::new() }.run(|call| {
+        pack_slice(call.slice("state", state, len)?, mode(call, codecs, head_dim)?, (write, user))
+    })
+}
+
+/// Codes a state of llama.cpp in a basis, at `bits` bits per value (.5 to 5), as `tqkv_session_pack` does.
+/// The pack needs the same basis again.
+///
+/// # Safety
+/// `state` is null or has `len` bytes. `basis` is null or a basis that is not freed. `write` is null or may be
+/// called with `user`, reads no more bytes than it is passed, and returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_session_pack_basis(
+    state: *const u8,
+    len: usize,
+    basis: *const TqkvBasis,
+    bits: f32,
+    write: TqkvWrite,
+    user: *mut c_void,
+) -> TqkvStatus {
+    // SAFETY: `state` has `len` bytes and `basis` is a basis, by the contract of this call.
+    unsafe { Call::new() }.run(|call| {
         let state = call.slice("state", state, len)?;
-        let mode = mode(call, codecs, head_dim)?;
-        let function = write.ok_or_else(|| null("write"))?;
-        let mut writer = BufWriter::new(Callback { function, user });
-        tqkv_session::pack(&mut Cursor::new(state), &mut writer, mode, ready()?)?;
-        Ok(())
+        pack_slice(state, call.handle("basis", basis)?.mode(bits)?, (write, user))
     })
 }
 
 /// Writes the state that a pack holds to `state`, which has room for `room` bytes, and its length to `*len`.
 /// `tqkv_session_inspect` tells the length. If the room is less, the call returns TQKV_FULL and writes the
-/// length alone. If a pack is refused, the bytes of `state` have no meaning.
+/// length alone. If a pack is refused, the bytes of `state` have no meaning. `basis` is the one that the pack
+/// was made with, or null.
 ///
 /// # Safety
-/// `pack` is null or has `pack_len` bytes. `state` is null or has room for `room` bytes. `len` is null or can
-/// be written.
+/// `pack` is null or has `pack_len` bytes. `basis` is null or a basis that is not freed. `state` is null or
+/// has room for `room` bytes. `len` is null or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_session_unpack(
     pack: *const u8,
     pack_len: usize,
+    basis: *const TqkvBasis,
     state: *mut u8,
     room: usize,
     len: *mut usize,
@@ -156,7 +240,7 @@ pub unsafe extern "C" fn tqkv_session_unpack(
     unsafe { Call::new() }.run(|call| {
         let pack = call.slice("pack", pack, pack_len)?;
         let (state, len) = (call.room("state", state, room)?, call.place("len", len)?);
-        let level = ready()?;
+        let (basis, level) = (given(call, basis)?, ready()?);
         // Checksums first: a pack that lies about its size is refused before a byte is written.
         let sizes = tqkv_session::inspect(&mut &*pack)?.sizes;
         let bytes = bytes(sizes.state)?;
@@ -165,7 +249,7 @@ pub unsafe extern "C" fn tqkv_session_unpack(
             let why = format!("state has room for {room} bytes, expected {bytes} or more");
             return Err(Failure::new(TqkvStatus::TqkvFull, why));
         };
-        tqkv_session::unpack(&mut &*pack, &mut Cursor::new(state), None, level)?;
+        tqkv_session::unpack(&mut &*pack, &mut Cursor::new(state), basis, level)?;
         Ok(())
     })
 }
@@ -207,55 +291,40 @@ pub unsafe extern "C" fn tqkv_session_pack_file(
     })
 }
 
-/// Codes the state in a file in the basis of a file of `tqkv basis`, at `bits` bits per value: .5 to 5. The
-/// pack appears whole or not at all, and replaces an existing file. Memory grows with the basis alone.
+/// Codes the state in a file in a basis, as `tqkv_session_pack_basis` does. The pack appears whole or not at
+/// all, and replaces an existing file. Memory does not grow with the state.
 ///
 /// # Safety
-/// The paths are null or end with a zero.
+/// The paths are null or end with a zero. `basis` is null or a basis that is not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_session_pack_basis_file(
     state: *const c_char,
     pack: *const c_char,
-    basis: *const c_char,
+    basis: *const TqkvBasis,
     bits: f32,
 ) -> TqkvStatus {
-    // SAFETY: the arguments are text, by the contract of this call.
+    // SAFETY: the paths are text and `basis` is a basis, by the contract of this call.
     unsafe { Call::new() }.run(|call| {
         let (from, to) = (call.text("state", state)?, call.text("pack", pack)?);
-        let budget = Budget::new(bits).map_err(|error| Failure::argument(error.to_string()))?;
-        let codec = self::basis(call, basis)?;
-        pack_file(from, to, Mode::Stored(Stored::new(&codec, budget)?))
-    })
-}
-
-/// Writes the state of a pack that names a basis to a file, as `tqkv_session_unpack_file` does.
-///
-/// # Safety
-/// The paths are null or end with a zero.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn tqkv_session_unpack_basis_file(
-    pack: *const c_char,
-    state: *const c_char,
-    basis: *const c_char,
-) -> TqkvStatus {
-    // SAFETY: the arguments are text, by the contract of this call.
-    unsafe { Call::new() }.run(|call| {
-        let (from, to) = (call.text("pack", pack)?, call.text("state", state)?);
-        unpack_file(from, to, Some(&self::basis(call, basis)?))
+        pack_file(from, to, call.handle("basis", basis)?.mode(bits)?)
     })
 }
 
 /// Writes the state that a pack holds to a file, which appears whole or not at all. An existing file is
-/// replaced. Memory does not grow with the state.
+/// replaced. Memory does not grow with the state. `basis` is as in `tqkv_session_unpack`.
 ///
 /// # Safety
-/// The paths are null or end with a zero.
+/// The paths are null or end with a zero. `basis` is null or a basis that is not freed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tqkv_session_unpack_file(pack: *const c_char, state: *const c_char) -> TqkvStatus {
-    // SAFETY: the arguments are text, by the contract of this call.
+pub unsafe extern "C" fn tqkv_session_unpack_file(
+    pack: *const c_char,
+    state: *const c_char,
+    basis: *const TqkvBasis,
+) -> TqkvStatus {
+    // SAFETY: the paths are text and `basis` is a basis, by the contract of this call.
     unsafe { Call::new() }.run(|call| {
         let (from, to) = (call.text("pack", pack)?, call.text("state", state)?);
-        unpack_file(from, to, None)
+        unpack_file(from, to, given(call, basis)?)
     })
 }
 

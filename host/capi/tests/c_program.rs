@@ -158,6 +158,14 @@ fn a_program_packs_a_state_and_refuses_a_damaged_one() {
     let length = |name: &str| std::fs::metadata(at(name)).unwrap().len();
     let said = format!("{} of {} bytes\n", length("pack"), state.len());
     assert_eq!((String::from_utf8(done.stdout).unwrap(), length("back")), (said, state.len() as u64));
+    let coded = length("pack");
+    let mut in_basis = Command::new(at("session"));
+    in_basis
+        .args([at("state"), at("pack"), at("back")])
+        .arg(root().join("../session/tests/golden/basis.tqb"));
+    let done = in_basis.output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    assert!(length("pack") < coded && length("back") == state.len() as u64);
     let pack = std::fs::read(at("pack")).unwrap();
     std::fs::write(at("state"), &state[..state.len() / 2]).unwrap();
     let refused = run();

@@ -40,8 +40,9 @@ fn inspect(bytes: &[u8]) -> Result<TqkvSessionInfo, TqkvStatus> {
 fn unpack(pack: &[u8], room: usize) -> (TqkvStatus, usize, Vec<u8>) {
     let (mut state, mut len) = (vec![0xa5; room], 7);
     // SAFETY: the pack is there, and the rooms can be written.
-    let status =
-        unsafe { tqkv_session_unpack(pack.as_ptr(), pack.len(), state.as_mut_ptr(), room, &raw mut len) };
+    let status = unsafe {
+        tqkv_session_unpack(pack.as_ptr(), pack.len(), null(), state.as_mut_ptr(), room, &raw mut len)
+    };
     (status, len, state)
 }
 
@@ -77,7 +78,12 @@ fn files_have_the_bytes_of_memory() {
         let status = tqkv_session_pack_file(state.as_ptr(), packed.as_ptr(), c"s4".as_ptr(), 64);
         assert_eq!(status, TqkvOk, "{}", last_error());
         assert_eq!(fs::read(folder.path().join("pack")).unwrap(), coded);
-        assert_eq!(tqkv_session_unpack_file(packed.as_ptr(), back.as_ptr()), TqkvOk, "{}", last_error());
+        assert_eq!(
+            tqkv_session_unpack_file(packed.as_ptr(), back.as_ptr(), null()),
+            TqkvOk,
+            "{}",
+            last_error()
+        );
         assert_eq!(fs::read(folder.path().join("back")).unwrap(), unpack(&coded, STATE.len()).2);
         let size = size_of::<TqkvSessionInfo>();
         assert_eq!(tqkv_session_inspect_file(packed.as_ptr(), info.as_mut_ptr(), size), TqkvOk);
@@ -86,8 +92,12 @@ fn files_have_the_bytes_of_memory() {
         // A refused file leaves no output, and an old one as it was.
         fs::write(folder.path().join("cut"), &coded[..coded.len() - 1]).unwrap();
         let (cut, none) = (text("cut"), text("none"));
-        refused(tqkv_session_unpack_file(cut.as_ptr(), none.as_ptr()), TqkvBadSession, "cut: pack: cut");
-        refused(tqkv_session_unpack_file(none.as_ptr(), back.as_ptr()), TqkvIo, "none");
+        refused(
+            tqkv_session_unpack_file(cut.as_ptr(), none.as_ptr(), null()),
+            TqkvBadSession,
+            "cut: pack: cut",
+        );
+        refused(tqkv_session_unpack_file(none.as_ptr(), back.as_ptr(), null()), TqkvIo, "none");
         let status = tqkv_session_pack_file(cut.as_ptr(), packed.as_ptr(), null(), 0);
         refused(status, TqkvBadSession, "cut: state");
         refused(tqkv_session_inspect_file(cut.as_ptr(), info.as_mut_ptr(), size), TqkvBadSession, "cut");
@@ -98,28 +108,45 @@ fn files_have_the_bytes_of_memory() {
 }
 
 #[test]
-fn a_pack_in_a_basis_needs_its_file() {
+fn a_pack_in_a_basis_needs_its_basis() {
     const BASIS: &[u8] = include_bytes!("../../../session/tests/golden/basis.tqb");
     let folder = tempfile::tempdir().unwrap();
     let text = |name: &str| CString::new(folder.path().join(name).to_str().unwrap()).unwrap();
     fs::write(folder.path().join("state"), STATE).unwrap();
     fs::write(folder.path().join("basis"), BASIS).unwrap();
-    let (state, packed, back, basis) = (text("state"), text("pack"), text("back"), text("basis"));
-    // SAFETY: the texts end with zeros.
+    let (state, packed, back) = (text("state"), text("pack"), text("back"));
+    let (mut stream, mut number, mut room) = (Stream::default(), 0, vec![0; STATE.len()]);
+    let (mut loaded, mut read, mut none) = (null_mut(), null_mut(), null_mut());
+    // SAFETY: the texts end with zeros, the bytes are there, and each basis is freed once, at the end.
     unsafe {
-        let pack = |basis: &CString, bits| {
-            tqkv_session_pack_basis_file(state.as_ptr(), packed.as_ptr(), basis.as_ptr(), bits)
-        };
-        assert_eq!(pack(&basis, 1.1), TqkvOk, "{}", last_error());
-        let unpack =
-            |basis: &CString| tqkv_session_unpack_basis_file(packed.as_ptr(), back.as_ptr(), basis.as_ptr());
-        assert_eq!(unpack(&basis), TqkvOk, "{}", last_error());
-        assert_eq!(fs::read(folder.path().join("back")).unwrap().len(), STATE.len());
-        refused(pack(&basis, 9.0), TqkvBadArgument, "expected 0.5 to 5");
-        refused(pack(&state, 1.1), TqkvBadArgument, "state: basis");
-        refused(unpack(&text("none")), TqkvIo, "none");
-        let without = tqkv_session_unpack_file(packed.as_ptr(), back.as_ptr());
-        refused(without, TqkvBadArgument, "given is none");
+        assert_eq!(tqkv_basis_load(text("basis").as_ptr(), &raw mut loaded), TqkvOk, "{}", last_error());
+        assert_eq!(tqkv_basis_from_bytes(BASIS.as_ptr(), BASIS.len(), &raw mut read), TqkvOk);
+        refused(tqkv_basis_load(text("none").as_ptr(), &raw mut none), TqkvIo, "none");
+        refused(tqkv_basis_load(state.as_ptr(), &raw mut none), TqkvBadArgument, "state: basis");
+        refused(tqkv_basis_from_bytes(BASIS.as_ptr(), 99, &raw mut none), TqkvBadArgument, "basis");
+        assert!(none.is_null());
+
+        // Files and memory give the same bytes, and so do a basis of a file and one of memory.
+        let pack = |basis, bits| tqkv_session_pack_basis_file(state.as_ptr(), packed.as_ptr(), basis, bits);
+        assert_eq!(pack(loaded, 1.1), TqkvOk, "{}", last_error());
+        let (at, len, user) = (STATE.as_ptr(), STATE.len(), stream.user());
+        assert_eq!(tqkv_session_pack_basis(at, len, read, 1.1, Some(write), user), TqkvOk);
+        assert_eq!(fs::read(folder.path().join("pack")).unwrap(), stream.bytes);
+        let unpack = |basis| tqkv_session_unpack_file(packed.as_ptr(), back.as_ptr(), basis);
+        assert_eq!(unpack(read), TqkvOk, "{}", last_error());
+        let (first, bytes) = (room.as_mut_ptr(), room.len());
+        let (coded, coded_len) = (stream.bytes.as_ptr(), stream.bytes.len());
+        let status = tqkv_session_unpack(coded, coded_len, loaded, first, bytes, &raw mut number);
+        assert_eq!((status, number), (TqkvOk, STATE.len()), "{}", last_error());
+        assert_eq!(fs::read(folder.path().join("back")).unwrap(), room);
+
+        refused(pack(loaded, 9.0), TqkvBadArgument, "expected 0.5 to 5");
+        refused(pack(null(), 1.1), TqkvNullPointer, "basis");
+        refused(tqkv_session_pack_basis(at, len, read, 1.1, None, user), TqkvNullPointer, "write");
+        refused(unpack(null()), TqkvBadArgument, "given is none");
+        let status = tqkv_session_unpack(coded, coded_len, null(), first, bytes, &raw mut number);
+        refused(status, TqkvBadArgument, "given is none");
+        [loaded, read, none].into_iter().for_each(|basis| tqkv_basis_free(basis));
     }
 }
 
@@ -157,9 +184,9 @@ fn mistakes_are_refused() {
         refused(pack(&CString::new("t4").unwrap(), 60), TqkvBadArgument, "heads of 60");
         refused(tqkv_session_pack(at, 100, null(), 0, Some(write), user), TqkvBadSession, "cut");
         let first = state.as_mut_ptr();
-        let status = tqkv_session_unpack(first, state.len(), first, state.len(), &raw mut number);
+        let status = tqkv_session_unpack(first, state.len(), null(), first, state.len(), &raw mut number);
         refused(status, TqkvBadArgument, "overlap");
-        let status = tqkv_session_unpack(coded.as_ptr(), coded.len(), null_mut(), 0, &raw mut number);
+        let status = tqkv_session_unpack(coded.as_ptr(), coded.len(), null(), null_mut(), 0, &raw mut number);
         refused(status, TqkvNullPointer, "state");
         let status = tqkv_session_inspect(coded.as_ptr(), coded.len(), info.as_mut_ptr(), 1);
         refused(status, TqkvBadArgument, "pass sizeof");
