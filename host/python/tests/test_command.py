@@ -1,5 +1,6 @@
 """The command in the package."""
 
+import importlib.metadata
 import json
 import subprocess
 import sys
@@ -34,3 +35,10 @@ def test_a_wrong_word_ends_with_the_code_of_usage():
     done = run(sys.executable, "-m", "tqkv", "plann")
     assert done.returncode == 2
     assert "plan" in done.stderr
+
+
+def test_the_package_holds_its_licences_and_the_bill_of_its_dependencies():
+    package = importlib.metadata.distribution("tqkv-cache")
+    assert package.metadata["License-Expression"] == "MIT OR Apache-2.0"
+    names = {Path(str(file)).name for file in package.files or []}
+    assert {"LICENSE-APACHE", "LICENSE-MIT", "tqkv-python.cyclonedx.json"} <= names
