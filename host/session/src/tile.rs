@@ -167,13 +167,9 @@ impl Coder {
         }
         loop {
             let kept = |i: usize| mask >> i & 1 == 1;
-            let coded: Vec<f32> = values
-                .chunks(width)
-                .enumerate()
-                .filter(|(i, _)| !kept(*i))
-                .flat_map(|(_, x)| x)
-                .copied()
-                .collect();
+            let rows_of = values.chunks(width).enumerate();
+            let coded: Vec<&[f32]> = rows_of.filter(|(i, _)| !kept(*i)).map(|(_, row)| row).collect();
+            let coded = coded.concat();
             let mut blocks = vec![0; coded.len() / self.codec.dim() * self.codec.block_bytes()];
             match codec::encode(self.level, &self.codec, &coded, &mut blocks) {
                 Ok(()) => {
