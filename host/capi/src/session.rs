@@ -86,7 +86,7 @@ impl TqkvBasis {
 }
 
 /// The codec of a basis that a call may leave out.
-fn given<'a>(call: &'a Call, basis: *const TqkvBasis) -> Result<Option<&'a StorageCodec>, Failure> {
+fn given(call: &Call, basis: *const TqkvBasis) -> Result<Option<&StorageCodec>, Failure> {
     if basis.is_null() { Ok(None) } else { Ok(Some(&call.handle("basis", basis)?.0)) }
 }
 
