@@ -41,20 +41,18 @@ fn packs_that_were_written_once_are_read_for_ever() {
     assert_eq!(rows(&coded).map(|chunk| chunk.len()), [128, 1600, 44, 1600, 44]);
 }
 
-/// A pack in a basis. Writes the files anew: `TQKV_GOLDEN=1 cargo test -p tqkv-session golden`.
+/// A pack in a basis. Writes the pack and its state anew: `TQKV_GOLDEN=1 cargo test -p tqkv-session golden`.
 #[test]
 fn a_pack_in_a_basis_that_was_written_once_is_read_for_ever() {
+    let basis = Arc::new(Basis::from_bytes(&golden("basis.tqb")).unwrap());
+    let stored = Stored { codec: StorageCodec::new(basis.shape().clone(), Some(basis.clone())).unwrap() };
     if std::env::var_os("TQKV_GOLDEN").is_some() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
-        let stored = Stored::of(1, 64);
-        std::fs::write(folder.join("basis.tqb"), stored.codec.basis().unwrap().to_bytes()).unwrap();
         let packed = pack(&golden("coded.state"), stored.mode(2.1)).unwrap().0;
         std::fs::write(folder.join("stored.state"), unpack_with(&packed, Some(&stored.codec)).unwrap())
             .unwrap();
         std::fs::write(folder.join("stored.tqs"), packed).unwrap();
     }
-    let basis = Arc::new(Basis::from_bytes(&golden("basis.tqb")).unwrap());
-    let stored = Stored { codec: StorageCodec::new(basis.shape().clone(), Some(basis.clone())).unwrap() };
     assert_eq!(unpack_with(&golden("stored.tqs"), Some(&stored.codec)).unwrap(), golden("stored.state"));
     let packed = pack(&golden("coded.state"), stored.mode(2.1)).unwrap().0;
     // The name of the basis, three runs of kept bytes, the plan, first tokens, all others.
