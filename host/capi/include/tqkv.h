@@ -1149,8 +1149,8 @@ tqkv_status tqkv_session_pack(const uint8_t *state,
  * The pack needs the same basis again.
  *
  * # Safety
- * `state` is null or has `len` bytes. `basis` is null or a basis that is not freed. `write` is null or may be
- * called with `user`, reads no more bytes than it is passed, and returns.
+ * `state` is null or has `len` bytes. `basis` is null or a basis that is not freed. `write` is null or may
+ * be called with `user`, reads no more bytes than it is passed, and returns.
  */
 tqkv_status tqkv_session_pack_basis(const uint8_t *state,
                                     size_t len,

@@ -201,8 +201,8 @@ pub unsafe extern "C" fn tqkv_session_pack(
 /// The pack needs the same basis again.
 ///
 /// # Safety
-/// `state` is null or has `len` bytes. `basis` is null or a basis that is not freed. `write` is null or may be
-/// called with `user`, reads no more bytes than it is passed, and returns.
+/// `state` is null or has `len` bytes. `basis` is null or a basis that is not freed. `write` is null or may
+/// be called with `user`, reads no more bytes than it is passed, and returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_session_pack_basis(
     state: *const u8,

@@ -16,11 +16,13 @@ pub(crate) const MAX_WIDTH: u8 = 5;
 const BLOCK: usize = 256;
 const CRC: usize = 4;
 
-/// Codecs of the widths from 1 on. They try one scale: over 256 values a second one takes as long again, and
-/// removes a hundredth of the error.
+/// Codecs of the widths from 1 on. They try one scale. In blocks of 256 values, another scale takes as long
+/// again, and removes a hundredth of the error.
 static CODECS: LazyLock<Vec<AnyCodec>> = LazyLock::new(|| {
     let ids = [CodecId::T1, CodecId::T2, CodecId::T3, CodecId::T4, CodecId::S5];
-    ids.into_iter().filter_map(|id| AnyCodec::new(id, BLOCK, Options::DEFAULT.effort(Effort::Fast)).ok()).collect()
+    ids.into_iter()
+        .filter_map(|id| AnyCodec::new(id, BLOCK, Options::DEFAULT.effort(Effort::Fast)).ok())
+        .collect()
 });
 
 fn codec_of(width: u8) -> &'static AnyCodec {
