@@ -270,7 +270,7 @@ impl Attention {
 /// of `resident` warps reads a page while the next one arrives. Both must fit half of the second-level cache:
 /// it may hold what it has for each half of the device. Else pages leave the cache before they are read, and
 /// are fetched twice.
-fn ahead(resident: usize, [key, value]: [usize; 2], l2_bytes: usize) -> u32 {
+pub fn ahead(resident: usize, [key, value]: [usize; 2], l2_bytes: usize) -> u32 {
     let fits = |next: usize| resident * (key + value + next) <= l2_bytes / 2;
     if fits(key + value) { 2 } else { u32::from(fits(key)) }
 }

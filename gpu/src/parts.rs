@@ -77,20 +77,20 @@ impl Parts {
 
 /// The limits of the parts of a launch.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub struct Limits {
     /// Multiprocessors of the device.
-    pub(crate) multiprocessors: usize,
+    pub multiprocessors: usize,
     /// Blocks of [`WARPS`] warps that run on a multiprocessor at once.
-    pub(crate) blocks: usize,
+    pub blocks: usize,
     /// Warps of a part: one for each KV head and chunk of query heads.
-    pub(crate) warps: usize,
+    pub warps: usize,
     /// Bytes from a part to the next one among the partial results. The merge counts them in 32 bits.
-    pub(crate) stride: usize,
+    pub stride: usize,
 }
 
 impl Limits {
     /// Warps that run on the device at once.
-    pub(crate) fn resident(self) -> usize {
+    pub fn resident(self) -> usize {
         self.multiprocessors * self.blocks * WARPS as usize
     }
 
@@ -119,7 +119,7 @@ impl Limits {
     }
 
     /// The parts of rows of these lengths. With `is_fixed` the list is as long as for any other lengths.
-    pub(crate) fn parts(self, lengths: &[usize], is_fixed: bool, cut: Option<Cut>) -> Parts {
+    pub fn parts(self, lengths: &[usize], is_fixed: bool, cut: Option<Cut>) -> Parts {
         let pages: Vec<usize> = lengths.iter().map(|length| length.div_ceil(SLOTS)).collect();
         let longest = pages.iter().copied().max().unwrap_or(0).max(1);
         let most_entries = self.most_parts(lengths.len());

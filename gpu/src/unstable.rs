@@ -6,8 +6,8 @@
 
 /// One call of attention over pages, also over pages of f16.
 pub mod attention {
-    pub use crate::attention::{Attention, Batch, Pool, Resources, Vectors, Work};
-    pub use crate::parts::{Cut, Parts};
+    pub use crate::attention::{Attention, Batch, Pool, Resources, Vectors, Work, ahead};
+    pub use crate::parts::{Cut, Limits, Parts};
 }
 
 /// Launches of any kernel.

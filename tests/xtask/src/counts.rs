@@ -4,20 +4,10 @@
 //! one round of the loop over pages, for a full page of 64 tokens that does not change the maximum. Nothing
 //! here is measured. The second table follows from the first by the figures of [`H200`].
 
-use crate::cost::{self, Cost};
-use crate::sass::{Code, Pipe, pipe};
-use crate::wheel;
-use std::env;
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use crate::disassemble::Source;
+use crate::sass::{Pipe, pipe};
 use tqkv_core::CodecId;
-use tqkv_gpu::{CODECS, kernel_for, page_format, with_formats};
-
-/// The disassembler, from the Python package index.
-const PACKAGE: &str = "nvidia-cuda-nvdisasm==13.5.37";
-const FOLDER: &str = "target/nvdisasm";
-const PROGRAM: &str = "nvidia/cu13/bin/nvdisasm";
+use tqkv_gpu::CODECS;
 
 /// Head dim of the tables; the next constant is their query heads per KV head.
 const HEAD_DIM: usize = 128;
@@ -52,17 +42,14 @@ struct Page {
     products: usize,
 }
 
-/// The tables as Markdown, from the committed text, assembled for an architecture.
-pub(crate) fn tables(root: &Path, ptxas: &Path, architecture: &str) -> Result<String, String> {
-    let disassembler = disassembler(root)?;
-    let path = root.join(cost::FILE);
-    let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+/// The tables as Markdown.
+pub(crate) fn tables(source: &Source<'_>) -> Result<String, String> {
     let pages = CODECS.iter().filter(|id| **id != CodecId::N4);
     let pages: Vec<Page> = pages
         .flat_map(|&id| GROUPS.map(|group| (id, group)))
-        .map(|page| count(root, ptxas, &disassembler, architecture, &text, page))
+        .map(|page| count(source, page))
         .collect::<Result<_, _>>()?;
-    Ok(counts(architecture, &pages) + "\n" + &expectations(&pages))
+    Ok(counts(source.architecture(), &pages) + "\n" + &expectations(&pages))
 }
 
 fn counts(architecture: &str, pages: &[Page]) -> String {
@@ -104,53 +91,20 @@ fn expectations(pages: &[Page]) -> String {
     text
 }
 
-/// Assembles the kernel for keys and values of one codec, and counts one page.
-fn count(
-    root: &Path,
-    ptxas: &Path,
-    disassembler: &Path,
-    architecture: &str,
-    text: &str,
-    (codec, group): (CodecId, u32),
-) -> Result<Page, String> {
-    let formats = [page_format(codec); 2];
-    let (name, heads) = kernel_for(formats, group, HEAD_DIM);
-    let name = format!("{name}_d{HEAD_DIM}_r{heads}");
-    let text = with_formats(&cost::only(text, &name), &name, formats).ok_or(format!("{name}: no formats"))?;
-    let costs = cost::assemble(root, ptxas, architecture, &text)?;
-    let Cost { registers, .. } = *costs.get(&name).ok_or(format!("{name}: not assembled"))?;
-    let object = cost::object(root, architecture);
-    let output = Command::new(disassembler).arg("-c").arg(object).output();
-    let output = output.map_err(|error| format!("{}: {error}", disassembler.display()))?;
-    if !output.status.success() {
-        return Err(format!("nvdisasm: {}", String::from_utf8_lossy(&output.stderr)));
-    }
-    let code = Code::parse(&String::from_utf8_lossy(&output.stdout));
-    let opcodes = code.once_round(TILES).ok_or(format!("{name}: no loop over pages"))?;
-    let warps = group.div_ceil(heads) as usize;
-    let of = |wanted| warps * opcodes.iter().filter(|opcode| pipe(opcode) == wanted).count();
+/// Counts one page of the kernel for keys and values of one codec.
+fn count(source: &Source<'_>, (codec, group): (CodecId, u32)) -> Result<Page, String> {
+    let kernel = source.kernel(codec, group, HEAD_DIM)?;
+    let page = kernel.code.once_round(TILES).ok_or(format!("{}: no loop over pages", codec.name()))?;
+    let warps = group.div_ceil(kernel.heads) as usize;
+    let of = |wanted| warps * page.iter().filter(|instruction| pipe(&instruction.opcode) == wanted).count();
     Ok(Page {
         codec,
         group,
-        registers,
-        issue: warps * opcodes.len(),
+        registers: kernel.registers,
+        issue: warps * page.len(),
         integer: of(Pipe::Integer),
         products: of(Pipe::Tensor),
     })
-}
-
-/// Returns true if there is a disassembler, or a way to fetch it.
-pub(crate) fn has_disassembler() -> bool {
-    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(FOLDER).join(PROGRAM);
-    env::var_os("TQKV_NVDISASM").is_some() || kept.exists() || wheel::has_pip()
-}
-
-/// Path of `nvdisasm`: the variable `TQKV_NVDISASM`, or fetched once into the target folder.
-fn disassembler(root: &Path) -> Result<PathBuf, String> {
-    match env::var_os("TQKV_NVDISASM") {
-        Some(path) => Ok(PathBuf::from(path)),
-        None => wheel::program(&root.join(FOLDER), PACKAGE, PROGRAM),
-    }
 }
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ pub(crate) const TASKS: [(&str, &[Need]); 19] = [
         &[need(
             "nvdisasm",
             Other(
-                crate::counts::has_disassembler,
+                crate::disassemble::has_disassembler,
                 "apt-get install -y python3-pip (fetches it), or name yours in TQKV_NVDISASM",
             ),
         )],

@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use crate::cost::{Cost, ENTRY, FILE, assemble, only};
-use crate::{counts, wheel};
+use crate::disassemble::Source;
+use crate::timing::Machine;
+use crate::{counts, simulate, wheel};
 
 /// The architecture of the committed file. Later ones run it too.
 const BUILT: &str = "sm_80";
@@ -51,6 +53,12 @@ pub(crate) struct Args {
     /// times
     #[arg(long, conflicts_with_all = ["check", "registers"])]
     counts: bool,
+    /// Build nothing: run the pages of attention in a model of a scheduler, with these rates and latencies,
+    /// and print the expected times. Default figures are those of an H200
+    #[arg(long, conflicts_with_all = ["check", "registers", "counts"])]
+    simulate: bool,
+    #[command(flatten)]
+    machine: Machine,
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
@@ -67,7 +75,11 @@ fn build_all(args: &Args) -> Result<(), String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).ok_or("no workspace root")?;
     let ptxas = ptxas(root)?;
     if args.counts {
-        print!("{}", counts::tables(root, &ptxas, AUDITED[1])?);
+        print!("{}", counts::tables(&Source::open(root, &ptxas, AUDITED[1])?)?);
+        return Ok(());
+    }
+    if args.simulate {
+        print!("{}", simulate::table(&Source::open(root, &ptxas, AUDITED[1])?, &args.machine)?);
         return Ok(());
     }
     let text = normalise(&build(root)?);
@@ -102,7 +114,8 @@ fn build_all(args: &Args) -> Result<(), String> {
     for later in LATER {
         assemble(root, &ptxas, later, &text)?;
     }
-    write_or_compare(&root.join("gpu/ptx/REGISTERS.md"), &register_table(&all), args.check)
+    write_or_compare(&root.join("gpu/ptx/REGISTERS.md"), &register_table(&all), args.check)?;
+    write_or_compare(&root.join("gpu/ptx/TIMES.md"), &times(root, &ptxas)?, args.check)
 }
 
 /// Costs of all kernels, those that caches get in another form included.
@@ -116,6 +129,17 @@ fn costs(
     costs.extend(costs_by_format(root, ptxas, architecture, text)?);
     costs.extend(costs_of_pairs(root, ptxas, architecture, text)?);
     Ok(costs)
+}
+
+/// The expected times on the machine that the options of [`Machine`] have by default.
+fn times(root: &Path, ptxas: &Path) -> Result<String, String> {
+    let table = simulate::table(&Source::open(root, ptxas, AUDITED[1])?, &Machine::default())?;
+    Ok(format!(
+        "# Expected times of attention on a GPU\n\n\
+         Picoseconds per token and KV head, for 8 KV heads. They are **simulated, not measured**: `cargo xtask ptx \
+         --simulate`\nruns the machine code of a page in a model of a multiprocessor. The machine is that of \
+         MEASURED.md, M8. M51 has the model\nbeside measured times. Written by `cargo xtask ptx`.\n\n{table}"
+    ))
 }
 
 /// Writes a file with this text, or with `check` compares the file with it.

@@ -32,10 +32,39 @@ pub(crate) fn pipe(opcode: &str) -> Pipe {
     }
 }
 
-/// A function: its opcodes and its control flow.
+/// How the assembler tells the scheduler to wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Control {
+    /// Cycles until the warp's next instruction.
+    pub(crate) stall: u8,
+    /// The scoreboard that falls when the result is there; the next one falls when the operands are read.
+    pub(crate) written: Option<u8>,
+    pub(crate) read: Option<u8>,
+    /// A bit for each scoreboard that must have fallen before this instruction.
+    pub(crate) waits: u8,
+}
+
+impl Control {
+    /// Reads the upper 64 bits of an instruction of sm_80 or sm_90.
+    fn of(upper: u64) -> Self {
+        let bits = |from: u32, count: u32| ((upper >> from) & ((1 << count) - 1)) as u8;
+        let scoreboard = |from| Some(bits(from, 3)).filter(|&number| number < 6);
+        Self { stall: bits(41, 4), written: scoreboard(46), read: scoreboard(49), waits: bits(52, 6) }
+    }
+}
+
+/// An instruction of the machine.
+#[derive(Clone, Debug)]
+pub(crate) struct Instruction {
+    pub(crate) opcode: String,
+    /// Zeros if the listing has no encodings.
+    pub(crate) control: Control,
+}
+
+/// A function: its instructions and its control flow.
 #[derive(Debug)]
 pub(crate) struct Code {
-    opcodes: Vec<String>,
+    instructions: Vec<Instruction>,
     /// Runs of instructions without a jump inside.
     blocks: Vec<Range<usize>>,
     /// The possible successors of each block.
@@ -46,11 +75,15 @@ impl Code {
     /// Reads the listing of one function.
     pub(crate) fn parse(listing: &str) -> Self {
         let (mut lines, mut labels) = (Vec::new(), HashMap::new());
+        let mut controls = Vec::new();
         for line in listing.lines().map(str::trim) {
             if let Some(label) = line.strip_suffix(':').filter(|label| label.starts_with(".L_")) {
                 labels.insert(label, lines.len());
             } else if let Some(text) = instruction(line) {
                 lines.push(text);
+                controls.push(Control::default());
+            } else if let (Some(upper), Some(control)) = (encoding(line), controls.last_mut()) {
+                *control = Control::of(upper);
             }
         }
         let jumps =
@@ -65,7 +98,9 @@ impl Code {
         let next = blocks.iter().map(|block| {
             let last = lines[block.end - 1];
             let target = last.split_once("`(").and_then(|(_, rest)| labels.get(rest.split(')').next()?));
-            let target = target.filter(|_| opcode(last).starts_with("BRA"));
+            // Threads are together here, so a jump for those that are not (`BRA.DIV`) is not taken.
+            let is_taken = |_: &&usize| opcode(last).starts_with("BRA") && !opcode(last).contains(".DIV");
+            let target = target.filter(is_taken);
             target
                 .copied()
                 .into_iter()
@@ -75,28 +110,43 @@ impl Code {
         });
         Self {
             next: next.collect(),
-            opcodes: lines.iter().map(|text| opcode(text).to_owned()).collect(),
+            instructions: lines
+                .iter()
+                .zip(controls)
+                .map(|(text, control)| Instruction { opcode: opcode(text).to_owned(), control })
+                .collect(),
             blocks,
         }
     }
 
-    /// Number of tensor-core products in a range of blocks.
+    /// Number of tensor-core products in a range of blocks. In a function without any, look-ups by a shuffle
+    /// count instead.
     fn products(&self, blocks: Range<usize>) -> usize {
+        let is_product = |code: &Instruction| pipe(&code.opcode) == Pipe::Tensor;
+        let is_look_up = |code: &Instruction| code.opcode.starts_with("SHFL.IDX");
+        let counts = if self.instructions.iter().any(is_product) { is_product } else { is_look_up };
         let instructions = self.blocks[blocks.start].start..self.blocks[blocks.end - 1].end;
-        self.opcodes[instructions].iter().filter(|opcode| pipe(opcode) == Pipe::Tensor).count()
+        self.instructions[instructions].iter().filter(|code| counts(code)).count()
     }
 
-    /// Ranges of blocks whose last block may jump to the first.
+    /// Ranges of blocks whose last block may run and jump to the first.
     fn loops(&self) -> impl Iterator<Item = Range<usize>> {
-        let back = |(from, next): (usize, &Vec<usize>)| {
-            next.iter().filter(move |&&to| to <= from).map(move |&to| to..from + 1).collect::<Vec<_>>()
+        let (mut runs, mut todo) = (vec![false; self.blocks.len()], vec![0]);
+        while let Some(block) = todo.pop() {
+            if !std::mem::replace(&mut runs[block], true) {
+                todo.extend(&self.next[block]);
+            }
+        }
+        let back = move |(from, next): (usize, &Vec<usize>)| {
+            let next = next.iter().filter(|&&to| runs[from] && to <= from);
+            next.map(|&to| to..from + 1).collect::<Vec<_>>()
         };
         self.next.iter().enumerate().flat_map(back)
     }
 
-    /// The opcodes of the shortest round of the loop with the most products. Inner loops with products are on
-    /// the path, and run `rounds` times. Returns `None` without such a loop.
-    pub(crate) fn once_round(&self, rounds: usize) -> Option<Vec<&str>> {
+    /// The instructions of the shortest round of the loop with the most products. Inner loops with products
+    /// are on the path, and run `rounds` times. Returns `None` without such a loop.
+    pub(crate) fn once_round(&self, rounds: usize) -> Option<Vec<&Instruction>> {
         let outer = self.loops().max_by_key(|range| (self.products(range.clone()), range.len()))?;
         if self.products(outer.clone()) == 0 {
             return None;
@@ -125,11 +175,11 @@ impl Code {
             Some(_) => rounds,
             None => 1,
         };
-        let opcodes = way.iter().flat_map(|block| {
-            let opcodes = &self.opcodes[self.blocks[*block].clone()];
-            std::iter::repeat_n(opcodes, times(block)).flatten().map(String::as_str)
+        let instructions = way.iter().flat_map(|block| {
+            let instructions = &self.instructions[self.blocks[*block].clone()];
+            std::iter::repeat_n(instructions, times(block)).flatten()
         });
-        Some(opcodes.collect())
+        Some(instructions.collect())
     }
 
     /// The blocks of the path with the fewest instructions between two blocks of a loop, both included.
@@ -170,6 +220,12 @@ fn instruction(line: &str) -> Option<&str> {
     (address.len() >= 4 && address.bytes().all(|byte| byte.is_ascii_hexdigit()))
         .then(|| rest.split(';').next().unwrap_or_default().trim())
         .filter(|text| !text.is_empty())
+}
+
+/// The upper half of an encoding, in a line of its own such as `/* 0x000fe20000000800 */`.
+fn encoding(line: &str) -> Option<u64> {
+    let digits = line.strip_prefix("/* 0x")?.strip_suffix("*/")?;
+    u64::from_str_radix(digits.trim(), 16).ok()
 }
 
 /// The opcode behind the guard.
@@ -228,10 +284,12 @@ mod tests {
     fn a_loop_is_counted_by_its_shortest_way_and_inner_loops_as_often_as_they_run() {
         let code = Code::parse(LISTING);
         let once = ["FADD", "BRA", "PRMT", "IMMA.16832.S8.U8", "BRA", "UIADD3", "BRA"];
-        assert_eq!(code.once_round(1).unwrap(), once);
+        let opcodes =
+            |round: Vec<&Instruction>| round.iter().map(|code| code.opcode.clone()).collect::<Vec<_>>();
+        assert_eq!(opcodes(code.once_round(1).unwrap()), once);
         let of = |listing: &str, wanted| {
             let code = Code::parse(listing);
-            code.once_round(4).unwrap().iter().filter(|opcode| pipe(opcode) == wanted).count()
+            code.once_round(4).unwrap().iter().filter(|code| pipe(&code.opcode) == wanted).count()
         };
         assert_eq!(code.once_round(4).unwrap().len(), once.len() + 3 * 3);
         assert_eq!((of(LISTING, Pipe::Tensor), of(LISTING, Pipe::Integer)), (4, 4));
@@ -243,6 +301,29 @@ mod tests {
         // The first round is in front of the loop.
         let ahead = LISTING.replace("FADD R8, R4, R6", "IMMA.16832.S8.U8 R8, R4, R6");
         assert_eq!((of(&ahead, Pipe::Tensor), of(&ahead, Pipe::Integer)), (4, 3));
+    }
+
+    #[test]
+    fn encodings_hold_what_an_instruction_waits_for() {
+        let listing = "
+            .L_x_1:
+                /*0000*/  LDG.E.64 R4, [R2.64] ;                  /* 0x0000000402047981 */
+                                                                  /* 0x002ea4000c1e1b00 */
+                /*0010*/  IMMA.16832.S8.S8 R8, R4.ROW, R6, R8 ;   /* 0x0000000604087237 */
+                                                                  /* 0x004fee0000001208 */
+                /*0020*/  BRA `(.L_x_1) ;                         /* 0xfffffff000007947 */
+                                                                  /* 0x000fea000383ffff */
+        ";
+        let code = Code::parse(listing);
+        let round: Vec<_> = code.once_round(1).unwrap().iter().map(|code| code.control).collect();
+        let control = |stall, written, waits| Control { stall, written, read: None, waits };
+        assert_eq!(round, [control(2, Some(2), 0b10), control(7, None, 0b100), control(5, None, 0)]);
+    }
+
+    #[test]
+    fn a_function_without_products_is_counted_by_its_look_ups() {
+        let listing = LISTING.replace("IMMA.16832.S8.U8", "SHFL.IDX");
+        assert_eq!(Code::parse(&listing).once_round(4).unwrap().len(), 7 + 3 * 3);
     }
 
     #[test]
