@@ -3,10 +3,11 @@
 //! The estimator is unbiased, but a wider codebook is better at equal bits. It exists for callers that need
 //! an unbiased estimate.
 
+use crate::cache::check_len;
 use crate::current::{Current, Restore};
 use crate::launch::{Memory, launch, warps};
 use crate::spec::accepted_head_dims;
-use crate::{Device, GpuError, HEAD_DIMS};
+use crate::{Device, GpuError, HEAD_DIMS, Out};
 use cudarc::driver::{CudaFunction, CudaSlice};
 use tqkv_gpu_kernels::args::{QjlCorrect, QjlSketch};
 
@@ -41,7 +42,7 @@ impl Qjl {
             let message = format!("head dim {dim} has no kernels; expected {}", accepted_head_dims());
             return Err(GpuError::BadSpec(message));
         }
-        check("matrix", matrix.len(), dim * dim)?;
+        check_len("matrix", matrix.len(), dim * dim)?;
         let transposed: Vec<f32> = (0..dim * dim).map(|i| matrix[i % dim * dim + i / dim]).collect();
         let names = [format!("qjl_sketch_d{dim}"), format!("qjl_correct_d{dim}")];
         let [sketch, correct] = device.kernels(names.each_ref().map(String::as_str))?;
@@ -63,12 +64,9 @@ impl Qjl {
     ) -> Result<(), GpuError> {
         let _current = Current::keep();
         let count = residuals.len() / self.dim;
-        check("residuals", residuals.len(), count * self.dim)?;
-        check("signs", signs.len(), count * self.dim / 32)?;
-        check("norms", norms.len(), count)?;
-        self.device.check_context("residuals", residuals.context())?;
-        self.device.check_context("signs", signs.context())?;
-        self.device.check_context("norms", norms.context())?;
+        self.check("residuals", residuals, count * self.dim)?;
+        self.check("signs", signs, count * self.dim / 32)?;
+        self.check("norms", norms, count)?;
         let arguments = QjlSketch {
             residuals: Memory::from(residuals),
             count: count as u32,
@@ -80,6 +78,12 @@ impl Qjl {
         unsafe { launch(&self.device, &self.sketch, arguments.list(), warps(count)?) }
     }
 
+    /// Checks the length of a slice, and that it belongs to the device.
+    fn check<V>(&self, what: &'static str, slice: &CudaSlice<V>, expected: usize) -> Result<(), GpuError> {
+        check_len(what, slice.len(), expected)?;
+        self.device.check_context(what, slice.context())
+    }
+
     /// Projects queries, `[n, dim]`, on the host: S q, the input of [`Qjl::correct`]. Costs dim^2 products
     /// per query.
     pub fn project(&self, queries: &[f32]) -> Vec<f32> {
@@ -87,34 +91,30 @@ impl Qjl {
         queries.chunks_exact(self.dim).flat_map(rows).collect()
     }
 
-    /// Adds the estimates of <q, r> to `scores`, `[tokens, num_heads]`. `projected` is `[num_heads, dim]`.
-    /// `signs` and `norms` belong to `tokens * num_kv_heads` residuals. Does not wait.
+    /// Adds the estimates of <q, r> to `scores`, `[tokens, num_heads]` in f32, f16 or bf16. `projected` is
+    /// `[num_heads, dim]`. `signs` and `norms` belong to `tokens * num_kv_heads` residuals. Does not wait.
     ///
     /// # Errors
     /// [`GpuError::WrongLength`], or the driver's errors.
-    pub fn correct(
+    pub fn correct<'a>(
         &self,
         projected: &CudaSlice<f32>,
         signs: &CudaSlice<u32>,
         norms: &CudaSlice<f32>,
         num_kv_heads: usize,
-        scores: &mut CudaSlice<f32>,
+        scores: impl Into<Out<'a>>,
     ) -> Result<(), GpuError> {
         let _current = Current::keep();
         let heads = projected.len() / self.dim;
-        check("projected", projected.len(), heads * self.dim)?;
+        self.check("projected", projected, heads * self.dim)?;
         if num_kv_heads == 0 || heads == 0 || !heads.is_multiple_of(num_kv_heads) {
             let message = format!("{heads} query heads do not divide among {num_kv_heads} KV heads");
             return Err(GpuError::BadSpec(message));
         }
         let tokens = norms.len() / num_kv_heads;
-        check("norms", norms.len(), tokens * num_kv_heads)?;
-        check("signs", signs.len(), norms.len() * self.dim / 32)?;
-        check("scores", scores.len(), tokens * heads)?;
-        self.device.check_context("projected", projected.context())?;
-        self.device.check_context("signs", signs.context())?;
-        self.device.check_context("norms", norms.context())?;
-        self.device.check_context("scores", scores.context())?;
+        self.check("norms", norms, tokens * num_kv_heads)?;
+        self.check("signs", signs, norms.len() * self.dim / 32)?;
+        let (scores, kind) = scores.into().memory(&self.device, tokens * heads)?;
         let arguments = QjlCorrect {
             sketched: Memory::from(projected),
             num_heads: heads as u32,
@@ -122,7 +122,8 @@ impl Qjl {
             norms: norms.into(),
             tokens: tokens as u32,
             num_kv_heads: num_kv_heads as u32,
-            scores: scores.into(),
+            scores,
+            kind,
         };
         // SAFETY: lengths were checked above.
         unsafe { launch(&self.device, &self.correct, arguments.list(), warps(tokens * heads)?) }
@@ -131,8 +132,4 @@ impl Qjl {
 
 fn dot(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
-}
-
-fn check(what: &'static str, got: usize, expected: usize) -> Result<(), GpuError> {
-    if got == expected { Ok(()) } else { Err(GpuError::WrongLength { what, got, expected }) }
 }

@@ -1,16 +1,16 @@
-//! [`WeightDecoder`]: decodes groups of weights to f16.
+//! [`WeightDecoder`]: decodes groups of weights.
 
 use crate::current::{Current, Restore};
 use crate::launch::{Memory, launch, warps};
 use crate::spec::{accepted_codecs, accepted_head_dims};
-use crate::{CODECS, Device, GpuError, HEAD_DIMS};
+use crate::{CODECS, Device, GpuError, HEAD_DIMS, Out};
 use cudarc::driver::{CudaFunction, CudaSlice};
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_gpu_kernels::args::WeightDecode;
 
 /// Decodes blocks of SPEC.md that lie back to back on the device. Each block is one group of weights.
 ///
-/// Cost: one warp per group, bound by the 2 bytes per weight that it writes.
+/// Cost: one warp per group, bound by the 2 or 4 bytes per weight that it writes.
 #[derive(Debug)]
 pub struct WeightDecoder {
     device: Device,
@@ -56,11 +56,12 @@ impl WeightDecoder {
         Ok(Self { device: device.clone(), codec, kernel, signs, restore: Restore::default() })
     }
 
-    /// Decodes all of `blocks` into the bits of f16 values. Does not wait.
+    /// Decodes all of `blocks` into `out`. Values in f32 equal the CPU's to the bit; f16 and bf16 are rounded
+    /// from them. Does not wait.
     ///
     /// # Errors
     /// [`GpuError::WrongLength`] if `blocks` does not hold whole blocks, or if `out` is too short.
-    pub fn decode(&self, blocks: &CudaSlice<u8>, out: &mut CudaSlice<u16>) -> Result<(), GpuError> {
+    pub fn decode<'a>(&self, blocks: &CudaSlice<u8>, out: impl Into<Out<'a>>) -> Result<(), GpuError> {
         let _current = Current::keep();
         let block_bytes = self.codec.block_bytes();
         let count = blocks.len() / block_bytes;
@@ -68,17 +69,14 @@ impl WeightDecoder {
             let expected = count * block_bytes;
             return Err(GpuError::WrongLength { what: "blocks", got: blocks.len(), expected });
         }
-        if out.len() < count * self.codec.dim() {
-            let expected = count * self.codec.dim();
-            return Err(GpuError::WrongLength { what: "out", got: out.len(), expected });
-        }
         self.device.check_context("blocks", blocks.context())?;
-        self.device.check_context("out", out.context())?;
+        let (out, kind) = out.into().memory(&self.device, count * self.codec.dim())?;
         let arguments = WeightDecode {
             blocks: Memory::from(blocks),
             count: count as u32,
             signs: (&self.signs).into(),
-            out: out.into(),
+            out,
+            kind,
         };
         // SAFETY: lengths were checked above.
         unsafe { launch(&self.device, &self.kernel, arguments.list(), warps(count)?) }

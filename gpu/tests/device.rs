@@ -4,7 +4,7 @@
 // repository.
 
 use tqkv_core::{CodecId, Options};
-use tqkv_gpu::{Device, GpuCache, GpuError, GpuSpec, Qjl, Rows, Side, WeightDecoder};
+use tqkv_gpu::{Device, GpuCache, GpuError, GpuSpec, Out, Qjl, Rows, Side, WeightDecoder};
 use tqkv_tests::inputs::Gaussian;
 use tqkv_tests::oracle;
 
@@ -264,12 +264,14 @@ fn decoded_vectors_logits_and_weights_are_the_portable_codecs() {
         let blocks = stream.clone_htod(&blocks).unwrap();
         let decoder = WeightDecoder::new(&device, id, dim, Options::DEFAULT).unwrap();
         let mut halves = stream.alloc_zeros::<u16>(rows.len()).unwrap();
-        decoder.decode(&blocks, &mut halves).unwrap();
+        decoder.decode(&blocks, Out::F16(&mut halves)).unwrap();
         let halves = stream.clone_dtoh(&halves).unwrap();
         stream.synchronize().unwrap();
         assert!(halves.iter().zip(&got).all(|(h, &f)| *h == half::f16::from_f32(f).to_bits()));
         assert!(
-            decoder.decode(&stream.alloc_zeros(7).unwrap(), &mut stream.alloc_zeros(1).unwrap()).is_err()
+            decoder
+                .decode(&stream.alloc_zeros(7).unwrap(), &mut stream.alloc_zeros::<f32>(1).unwrap())
+                .is_err()
         );
     }
 }
@@ -287,7 +289,7 @@ fn the_residual_correction_is_the_papers_estimate() {
         (stream.alloc_zeros(count * dim / 32).unwrap(), stream.alloc_zeros(count).unwrap());
     qjl.sketch(&on_device, &mut signs, &mut norms).unwrap();
     let projected = stream.clone_htod(&qjl.project(&queries)).unwrap();
-    let mut scores = stream.alloc_zeros(count * heads).unwrap();
+    let mut scores = stream.alloc_zeros::<f32>(count * heads).unwrap();
     qjl.correct(&projected, &signs, &norms, 1, &mut scores).unwrap();
     let scores = stream.clone_dtoh(&scores).unwrap();
     stream.synchronize().unwrap();

@@ -464,7 +464,7 @@ fn memory_of_another_device_is_refused() {
     refused("out", cache.decode(0, 0, Side::Keys, &mut out));
     let decoder = WeightDecoder::new(cache.device(), CodecId::S4, DIM, Options::DEFAULT).unwrap();
     let blocks = stream.alloc_zeros::<u8>(34).unwrap();
-    refused("blocks", decoder.decode(&blocks, &mut stream.alloc_zeros(DIM).unwrap()));
+    refused("blocks", decoder.decode(&blocks, &mut stream.alloc_zeros::<f32>(DIM).unwrap()));
     let qjl = Qjl::new(cache.device(), DIM, noise(1, DIM * DIM)).unwrap();
     let (mut signs, mut norms) = (stream.alloc_zeros(6 * 4).unwrap(), stream.alloc_zeros(12).unwrap());
     refused("residuals", qjl.sketch(&rows, &mut signs, &mut norms));

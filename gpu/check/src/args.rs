@@ -8,7 +8,8 @@ use tqkv_gpu::unstable::attention::Cut;
 /// Selects checks and measurements, and their extent.
 #[derive(Clone, Debug, clap::Args)]
 pub struct CheckArgs {
-    /// Compare codes with the portable codec; without this, --attend and --speed, all three run
+    /// Compare codes and weights with the portable codec, and estimates of residuals with f64; without this,
+    /// --attend and --speed, all three run
     #[arg(long)]
     pub(crate) codes: bool,
     /// Compare attention with f64

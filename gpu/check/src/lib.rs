@@ -1,6 +1,6 @@
-//! The work of `tqkv gpu-check` and `cargo xtask gpu-check`. It compares codes with the portable codec, and
-//! attention with f64. It compares times with f16 and with the bandwidth of the memory. A row is written as
-//! soon as it is measured.
+//! The work of `tqkv gpu-check` and `cargo xtask gpu-check`. It compares codes and weights with the portable
+//! codec, attention and estimates of residuals with f64. It compares times with f16 and with the bandwidth
+//! of the memory. A row is written as soon as it is measured.
 //!
 //! | what | file |
 //! | --- | --- |
@@ -8,6 +8,7 @@
 //! | correctness of codes and attention | `right` |
 //! | times | `speed` |
 //! | timed launches | `bench` |
+//! | weights and 1-bit residuals | `beside` |
 //! | batches to measure | `shape` |
 //! | rows, as JSON and as tables | `row` |
 //!
@@ -15,6 +16,7 @@
 
 mod args;
 mod bench;
+mod beside;
 mod error;
 mod right;
 mod row;
@@ -86,6 +88,16 @@ pub fn run(
             is_right &= row.mismatches == 0;
             writer.write(&Row::Codes(row))?;
         }
+        for (id, dim) in args.codecs().into_iter().flat_map(|id| tqkv_gpu::HEAD_DIMS.map(|dim| (id, dim))) {
+            let row = beside::weights(device, id, dim, args.vectors)?;
+            is_right &= row.mismatches() == 0;
+            writer.write(&Row::Weights(row))?;
+        }
+        for dim in tqkv_gpu::HEAD_DIMS {
+            let row = beside::residuals(device, dim, args.vectors)?;
+            is_right &= row.is_right();
+            writer.write(&Row::Residuals(row))?;
+        }
     }
     if args.does(args.attend) {
         for (key, value, dim, group) in right::pairs(&args.codecs()) {
@@ -98,6 +110,7 @@ pub fn run(
         for shape in args.shapes() {
             speed::measure(device, shape, args, bandwidth, &mut |row| writer.write(&Row::Speed(row)))?;
         }
+        beside::measure(device, args, &mut |row| writer.write(&Row::Kernel(row)))?;
     }
     Ok(is_right)
 }

@@ -40,7 +40,7 @@ pub(crate) fn pairs(codecs: &[CodecId]) -> Vec<Pair> {
 }
 
 /// Values of N(0, 1), the same on every machine.
-fn gaussian(rng: &mut ChaCha8Rng, len: usize) -> Vec<f32> {
+pub(crate) fn gaussian(rng: &mut ChaCha8Rng, len: usize) -> Vec<f32> {
     StandardNormal.sample_iter(rng).take(len).collect()
 }
 

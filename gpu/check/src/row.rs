@@ -15,8 +15,11 @@ pub(crate) const MAX_ERROR: f64 = 1e-5;
 pub(crate) enum Row {
     Device(Gpu),
     Codes(Codes),
+    Weights(Weights),
+    Residuals(Residuals),
     Attention(Attention),
     Speed(Speed),
+    Kernel(Kernel),
 }
 
 /// The GPU and its memory bandwidth.
@@ -45,6 +48,42 @@ pub(crate) struct Codes {
     pub(crate) head_dim: usize,
     pub(crate) vectors: usize,
     pub(crate) mismatches: usize,
+}
+
+/// Result of comparing groups of weights, decoded to each element type, with the portable codec.
+#[derive(Serialize)]
+pub(crate) struct Weights {
+    pub(crate) codec: &'static str,
+    pub(crate) head_dim: usize,
+    pub(crate) groups: usize,
+    /// Values that differ. Those of f16 and bf16 are compared with rounded ones.
+    pub(crate) f32_mismatches: usize,
+    pub(crate) f16_mismatches: usize,
+    pub(crate) bf16_mismatches: usize,
+}
+
+/// Result of comparing estimates of 1-bit residuals with f64.
+#[derive(Serialize)]
+pub(crate) struct Residuals {
+    pub(crate) head_dim: usize,
+    pub(crate) residuals: usize,
+    /// Relative to the norms of query and residual.
+    pub(crate) largest_error: f64,
+    /// Estimates that are not the f32 ones, rounded.
+    pub(crate) f16_mismatches: usize,
+    pub(crate) bf16_mismatches: usize,
+}
+
+impl Weights {
+    pub(crate) fn mismatches(&self) -> usize {
+        self.f32_mismatches + self.f16_mismatches + self.bf16_mismatches
+    }
+}
+
+impl Residuals {
+    pub(crate) fn is_right(&self) -> bool {
+        self.largest_error <= MAX_ERROR && self.f16_mismatches + self.bf16_mismatches == 0
+    }
 }
 
 /// Result of comparing attention with f64 over the decoded cache.
@@ -90,6 +129,23 @@ pub(crate) struct Speed {
     pub(crate) encoded_vectors_per_second: Option<f64>,
 }
 
+/// Times of a kernel beside the cache.
+#[derive(Serialize)]
+pub(crate) struct Kernel {
+    pub(crate) kernel: &'static str,
+    /// `None` for residuals.
+    pub(crate) codec: Option<&'static str>,
+    /// The type of the results.
+    pub(crate) element: &'static str,
+    pub(crate) head_dim: usize,
+    pub(crate) vectors: usize,
+    pub(crate) runs: usize,
+    pub(crate) seconds: Spread,
+    pub(crate) vectors_per_second: f64,
+    /// Bytes read and written per second of the median time.
+    pub(crate) bytes_per_second: f64,
+}
+
 /// Percentiles of a set of times.
 #[derive(Serialize)]
 pub(crate) struct Spread {
@@ -114,6 +170,10 @@ pub(crate) struct Writer<'a> {
 
 const CODES: &str = "\ncodes against the portable codec\n";
 const ATTENTION: &str = "\nattention against f64\n";
+const WEIGHTS: &str = "\nweights against the portable codec, values that differ: f32, f16, bf16\n";
+const RESIDUALS: &str = "\nestimates of 1-bit residuals against f64\n";
+const KERNEL: &str =
+    "\n       kernel codec  results  vectors         us     p1    p90    p99  Gvec/s   TB/s\n";
 const SPEED: &str = "\n     sequences x tokens x KV heads x heads x dim  attend us     p1    p90    p99   TB/s  of copy  \
     of read  times f16  of its read  encode Gvec/s\n";
 
@@ -161,6 +221,28 @@ fn for_people(row: &Row) -> (&'static str, String) {
                 row.codec, row.head_dim, row.vectors, row.mismatches
             ),
         ),
+        Row::Weights(row) => (
+            WEIGHTS,
+            writeln!(
+                line,
+                "{:>4} {:>4} {:>7} groups {:>6} {:>6} {:>6}",
+                row.codec,
+                row.head_dim,
+                row.groups,
+                row.f32_mismatches,
+                row.f16_mismatches,
+                row.bf16_mismatches
+            ),
+        ),
+        Row::Residuals(row) => (
+            RESIDUALS,
+            writeln!(
+                line,
+                "{:>4} {:>7} residuals {:>9.1e} of {MAX_ERROR:e}, f16 {} and bf16 {} differ",
+                row.head_dim, row.residuals, row.largest_error, row.f16_mismatches, row.bf16_mismatches
+            ),
+        ),
+        Row::Kernel(row) => (KERNEL, kernel_line(&mut line, row)),
         Row::Attention(row) => (
             ATTENTION,
             writeln!(
@@ -172,6 +254,21 @@ fn for_people(row: &Row) -> (&'static str, String) {
         Row::Speed(row) => (SPEED, speed_line(&mut line, row)),
     };
     (head, line)
+}
+
+fn kernel_line(line: &mut String, row: &Kernel) -> std::fmt::Result {
+    let Spread { p1, p50, p90, p99 } = row.seconds;
+    let [p50, p1, p90, p99] = [p50, p1, p90, p99].map(|seconds| seconds * 1e6);
+    writeln!(
+        line,
+        "{:>13} {:>5} {:>8} {:>8} {p50:>10.1} {p1:>6.1} {p90:>6.1} {p99:>6.1} {:>7.3} {:>6.2}",
+        row.kernel,
+        row.codec.unwrap_or("-"),
+        row.element,
+        row.vectors,
+        row.vectors_per_second / 1e9,
+        row.bytes_per_second / 1e12
+    )
 }
 
 fn speed_line(line: &mut String, row: &Speed) -> std::fmt::Result {

@@ -46,13 +46,32 @@ fn codes_and_attention_of_the_codecs_asked_for_are_right() {
     let attention: Vec<_> = rows.iter().filter(|row| row["row"] == "attention").collect();
     assert_eq!(attention.len(), 2, "pairs of both");
     assert!(attention.iter().all(|row| row["largest_error"].as_f64().unwrap() < 1e-5));
-    assert_eq!(rows.len(), 1 + 6 + 2);
+    let weights: Vec<_> = rows.iter().filter(|row| row["row"] == "weights").collect();
+    assert_eq!(weights.len(), 2 * 3);
+    for element in ["f32", "f16", "bf16"] {
+        assert!(weights.iter().all(|row| row["groups"] == 16 && row[format!("{element}_mismatches")] == 0));
+    }
+    let residuals: Vec<_> = rows.iter().filter(|row| row["row"] == "residuals").collect();
+    assert_eq!(residuals.len(), 3);
+    assert!(
+        residuals.iter().all(|row| row["residuals"] == 16 && row["largest_error"].as_f64().unwrap() < 1e-5)
+    );
+    assert!(residuals.iter().all(|row| row["f16_mismatches"] == 0 && row["bf16_mismatches"] == 0));
+    assert_eq!(rows.len(), 1 + 6 + 6 + 3 + 2);
 }
 
 #[test]
 fn speed_has_f16_and_the_codecs_with_shares_of_what_the_memory_does() {
     let (is_right, rows) = rows(&["--speed", "--codec", "s2", "--shape", "1x128x1x2x64,2x64+1x128x1x1x64"]);
     assert!(is_right);
+    let (kernels, rows): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row["row"] == "kernel");
+    let names: Vec<_> = kernels.iter().map(|row| [&row["kernel"], &row["codec"], &row["element"]]).collect();
+    let decoded = ["f32", "f16", "bf16"].map(|element| ["weight_decode", "s2", element].map(Value::from));
+    assert!(names[..3].iter().zip(&decoded).all(|(got, want)| got.map(Value::clone) == *want), "{names:?}");
+    assert_eq!((names[3][0], names[6][0], names.len()), (&"sketch".into(), &"correct".into(), 7));
+    // A launch takes a millisecond: 36 blocks of 34 bytes, and 128 values of 2 bytes of each.
+    assert_eq!((&kernels[1]["vectors"], kernels[1]["seconds"]["p50"].as_f64()), (&36.into(), Some(1e-3)));
+    assert_eq!(kernels[1]["bytes_per_second"].as_f64(), Some(36.0 * (34.0 + 256.0) / 1e-3));
     let codecs: Vec<_> = rows[1..].iter().map(|row| row["codec"].as_str().unwrap()).collect();
     assert_eq!(codecs, ["f16", "s2", "f16", "s2"]);
     let number = |row: &Value, name: &str| row[name].as_f64().unwrap_or_else(|| panic!("{name}: {row}"));

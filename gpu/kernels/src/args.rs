@@ -108,8 +108,10 @@ macro_rules! with_arguments {
             count: Word,
             /// `[G]` words of sign bits.
             signs: Memory,
-            /// `[count, 32 G]` in f16; written.
+            /// `[count, 32 G]` of element type `kind`; written.
             out: Memory,
+            /// A number of [`element`](crate::encode::element).
+            kind: Word,
         } }
     };
     (RotateQueries => $then:ident! $with:tt) => {
@@ -254,8 +256,10 @@ macro_rules! with_arguments {
             tokens: Word,
             /// Number of KV heads; divides `num_heads`.
             num_kv_heads: Word,
-            /// `[tokens, num_heads]` in f32. The estimates are added to it.
+            /// `[tokens, num_heads]` of element type `kind`. The estimates are added to it.
             scores: Memory,
+            /// A number of [`element`](crate::encode::element).
+            kind: Word,
         } }
     };
 }

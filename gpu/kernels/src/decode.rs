@@ -4,7 +4,7 @@ use crate::args::{DecodePages, WeightDecode};
 use crate::encode::element;
 use crate::format::Blocks;
 use crate::page;
-use crate::threads::{Threads, divide, store_f32};
+use crate::threads::{Threads, divide};
 use crate::warp::{Lane, Warp};
 use tqkv_core::unstable::machine::{Isa, Lanes};
 use tqkv_core::unstable::rotation;
@@ -40,18 +40,36 @@ fn decode_row<T: Threads, F: Blocks<G>, const G: usize>(
     let factor = Warp::<T>::new().splat(scale * (1.0 / (32 * G) as f32));
     let out = T::at(out, u64::from(row) * u64::from(32 * G as u32 * element::bytes(kind)));
     for (g, &v) in y.iter().enumerate() {
-        store_element::<T>(out, kind, 32 * g as u32, (v * factor).0);
+        store_elements::<T>(out, kind, 32 * g as u32, (v * factor).0);
     }
 }
 
 /// Writes elements `first ..` of `row`, one per thread, rounded to nearest, ties to even.
 #[inline(always)]
-pub(crate) fn store_element<T: Threads>(row: T::Memory, kind: u32, first: u32, value: T::Of<f32>) {
-    let at = |size: u32| T::map(T::lane(), |lane| (first + lane) * size);
+pub(crate) fn store_elements<T: Threads>(row: T::Memory, kind: u32, first: u32, value: T::Of<f32>) {
+    store_element::<T>(
+        row,
+        kind,
+        |size| T::map(T::lane(), |lane| (first + lane) * size),
+        value,
+        T::splat(true),
+    );
+}
+
+/// Writes the element of each thread in `active`, rounded to nearest, ties to even. `at` gives their offsets
+/// for a size of elements.
+#[inline(always)]
+pub(crate) fn store_element<T: Threads>(
+    row: T::Memory,
+    kind: u32,
+    at: impl Fn(u32) -> T::Of<u32>,
+    value: T::Of<f32>,
+    active: T::Of<bool>,
+) {
     match kind {
-        element::F32 => store_f32::<T>(row, at(4), value),
-        element::F16 => T::store_u16(row, at(2), T::map(value, T::to_half), T::splat(true)),
-        _ => T::store_u16(row, at(2), T::map(value, to_bf16), T::splat(true)),
+        element::F32 => T::store(row, at(4), T::map(value, |v| [v.to_bits()]), active),
+        element::F16 => T::store_u16(row, at(2), T::map(value, T::to_half), active),
+        _ => T::store_u16(row, at(2), T::map(value, to_bf16), active),
     }
 }
 
@@ -89,5 +107,5 @@ pub fn weight_decode<T: Threads, F: Blocks<G>, const G: usize>(warp: u32, args: 
     }
     let block = 2 + page::row_bytes(32 * G as u32, F::BITS);
     let home = T::at(args.blocks, u64::from(warp) * u64::from(block));
-    decode_row::<T, F, G>(home, 2, scale::<T, F, G>(home, 0), args.signs, args.out, warp, element::F16);
+    decode_row::<T, F, G>(home, 2, scale::<T, F, G>(home, 0), args.signs, args.out, warp, args.kind);
 }

@@ -54,14 +54,23 @@ pub(crate) fn load_row<T: Threads, const G: usize>(rows: T::Memory, row: u32, ki
     let row = T::at(rows, u64::from(row) * u64::from(32 * G as u32 * element::bytes(kind)));
     let mut y = [Lane(T::splat(0.0)); G];
     for (g, v) in y.iter_mut().enumerate() {
-        let at = |size: u32| T::map(T::lane(), |lane| (32 * g as u32 + lane) * size);
-        v.0 = match kind {
-            element::F32 => load_f32::<T>(row, at(4)),
-            element::F16 => load_half::<T>(row, at(2)),
-            _ => T::map(T::load_u16(row, at(2)), |bits| f32::from_bits(u32::from(bits) << 16)),
-        };
+        v.0 = load_element::<T>(row, kind, |size| T::map(T::lane(), |lane| (32 * g as u32 + lane) * size));
     }
     y
+}
+
+/// Loads the element of each thread. `at` gives their offsets for a size of elements.
+#[inline(always)]
+pub(crate) fn load_element<T: Threads>(
+    row: T::Memory,
+    kind: u32,
+    at: impl Fn(u32) -> T::Of<u32>,
+) -> T::Of<f32> {
+    match kind {
+        element::F32 => load_f32::<T>(row, at(4)),
+        element::F16 => load_half::<T>(row, at(2)),
+        _ => T::map(T::load_u16(row, at(2)), |bits| f32::from_bits(u32::from(bits) << 16)),
+    }
 }
 
 /// y = H diag(signs) x. `signs` holds one word of sign bits per group.

@@ -7,7 +7,7 @@
 
 use crate::args::AttendMerge;
 use crate::attend::{LOWEST, PARTIAL_HEADER};
-use crate::decode::{store_element, unrotate};
+use crate::decode::{store_elements, unrotate};
 use crate::encode::element;
 use crate::threads::{Threads, divide, shuffle_f32, shuffle_xor_f32};
 use crate::warp::Lane;
@@ -159,6 +159,6 @@ pub fn attend_merge<T: Threads, const G: usize>(warp: u32, args: AttendMerge<T::
     }
     let out = T::at(args.out, u64::from(warp) * u64::from(32 * G as u32 * element::bytes(args.kind)));
     for (g, &v) in acc.iter().enumerate() {
-        store_element::<T>(out, args.kind, 32 * g as u32, (v * Lane(T::splat(factor))).0);
+        store_elements::<T>(out, args.kind, 32 * g as u32, (v * Lane(T::splat(factor))).0);
     }
 }

@@ -6,7 +6,8 @@
 //! one more bit of codebook. It exists for callers that need an unbiased estimate.
 
 use crate::args::{QjlCorrect, QjlSketch};
-use crate::encode::{element, load_row};
+use crate::decode::store_element;
+use crate::encode::{element, load_element, load_row};
 use crate::threads::{Threads, divide, first, kv_head_of, load_f32};
 use crate::warp::{Lane, Warp};
 use tqkv_core::unstable::machine::{Isa, Lanes};
@@ -66,8 +67,11 @@ pub fn qjl_correct<T: Threads, const G: usize>(warp: u32, args: QjlCorrect<T::Me
         sum = sum + query.flip(!T::read(signs, 4 * g as u32));
     }
     let norm = f32::from_bits(T::read(T::at(args.norms, 4 * u64::from(row)), 0));
-    let place = T::at(args.scores, 4 * u64::from(warp));
     let estimate = sum.sum() * (norm * (SQRT_HALF_PI / (32 * G) as f32));
-    let total = f32::from_bits(T::read(place, 0)) + estimate;
-    T::store::<1>(place, T::splat(0), T::splat([total.to_bits()]), first::<T>());
+    let place = T::at(args.scores, u64::from(element::bytes(args.kind)) * u64::from(warp));
+    let at = |_size| T::splat(0);
+    let total = T::map(load_element::<T>(place, args.kind, at), |score| score + estimate);
+    // All threads have read the score.
+    T::sync();
+    store_element::<T>(place, args.kind, at, total, first::<T>());
 }

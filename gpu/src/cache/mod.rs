@@ -20,6 +20,7 @@ use crate::staging::Staging;
 use buffers::{Buffers, Use};
 use coder::Coder;
 use cudarc::driver::{CudaFunction, CudaSlice};
+pub(crate) use rows::check_len;
 pub use rows::{Element, Out, Raw, Rows};
 use std::sync::Arc;
 use tokens::{Lists, Step, Token};

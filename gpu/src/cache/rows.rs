@@ -163,7 +163,7 @@ pub enum Out<'a> {
 
 impl<'a> Out<'a> {
     /// Memory for `expected` values, and the kernels' number for their type.
-    pub(super) fn memory(self, device: &Device, expected: usize) -> Result<(Memory<'a>, u32), GpuError> {
+    pub(crate) fn memory(self, device: &Device, expected: usize) -> Result<(Memory<'a>, u32), GpuError> {
         let what = "out";
         let got = match &self {
             Self::F32(out) => out.len(),

@@ -156,7 +156,7 @@ fn what_is_dropped_while_kernels_wait_ends_after_them() {
     let decoder = WeightDecoder::new(&device, CodecId::S4, DIM, Options::DEFAULT).unwrap();
     let blocks = upload(&device, &[0_u8; 34]);
     let mut halves = device.stream().alloc_zeros::<u16>(DIM).unwrap();
-    decoder.decode(&blocks, &mut halves).unwrap();
+    decoder.decode(&blocks, Out::F16(&mut halves)).unwrap();
     drop(decoder);
     let decoded = device.stream().clone_dtoh(&halves).unwrap();
     assert!(decoded.iter().all(|bits| bits & 0x7fff == 0), "a scale of 0 decodes to zeros: {decoded:?}");

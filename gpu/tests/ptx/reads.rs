@@ -2,7 +2,7 @@
 
 use crate::parse::Kernel;
 use crate::{floats, of_each_codec, put_block, read_floats, signs, text, words};
-use half::f16;
+use half::{bf16, f16};
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_gpu_kernels::args::{
     Attend, AttendMerge, DecodePages, QjlCorrect, QjlSketch, ReadBytes, Scores, WeightDecode,
@@ -59,16 +59,20 @@ fn scores_and_weights_are_the_portable_codecs(id: CodecId) {
         }
 
         let kernel = Kernel::new(text, &format!("weight_decode_{name}"));
-        let mut buffers = [blocks.clone(), signs(&codec), vec![0xff; 2 * rows.len()]];
-        let arguments = WeightDecode { blocks: 0, count: TOKENS as u32, signs: 1, out: 2 };
-        kernel.launch((0..TOKENS as u32 + 1).map(|warp| (warp, 0, 0)), &arguments.list(), &mut buffers);
-        let mut decoded = vec![0.0; dim];
+        let mut decoded = vec![0.0; rows.len()];
         decode(text, &codec, &blocks);
-        let halves = buffers[2].chunks_exact(2 * dim);
-        for (block, got) in blocks.chunks_exact(codec.block_bytes()).zip(halves) {
-            codec.decode(block, &mut decoded).unwrap();
-            let want: Vec<u8> = decoded.iter().flat_map(|&v| f16::from_f32(v).to_le_bytes()).collect();
-            assert_eq!(got, want, "{name}");
+        for (block, x) in blocks.chunks_exact(codec.block_bytes()).zip(decoded.chunks_exact_mut(dim)) {
+            codec.decode(block, x).unwrap();
+        }
+        let halves: Vec<u8> = decoded.iter().flat_map(|&v| f16::from_f32(v).to_le_bytes()).collect();
+        let brains: Vec<u8> = decoded.iter().flat_map(|&v| bf16::from_f32(v).to_le_bytes()).collect();
+        for (kind, want) in
+            [(element::F32, floats(&decoded)), (element::F16, halves), (element::BF16, brains)]
+        {
+            let mut buffers = [blocks.clone(), signs(&codec), vec![0xff; want.len()]];
+            let arguments = WeightDecode { blocks: 0, count: TOKENS as u32, signs: 1, out: 2, kind };
+            kernel.launch((0..TOKENS as u32 + 1).map(|warp| (warp, 0, 0)), &arguments.list(), &mut buffers);
+            assert!(buffers[2] == want, "{name} {kind}");
         }
     }
 }
@@ -143,21 +147,30 @@ fn the_residual_sketch_follows_algorithm_2() {
             vec![0xff; 4 * 5],
             floats(&projected),
             floats(&[0.0; 5]),
+            vec![0; 2 * 5],
+            vec![0; 2 * 5],
         ];
         let sketch = Kernel::new(text, &format!("qjl_sketch_d{dim}"));
         let correct = Kernel::new(text, &format!("qjl_correct_d{dim}"));
         let arguments = QjlSketch { residuals: 0, count: 5, transposed: 1, signs: 2, norms: 3 };
         sketch.launch((0..6).map(|warp| (warp, 0, 0)), &arguments.list(), &mut buffers);
-        let arguments = QjlCorrect {
-            sketched: 4,
-            num_heads: 1,
-            signs: 2,
-            norms: 3,
-            tokens: 5,
-            num_kv_heads: 1,
-            scores: 5,
-        };
-        correct.launch((0..6).map(|warp| (warp, 0, 0)), &arguments.list(), &mut buffers);
+        for (scores, kind) in [(5, element::F32), (6, element::F16), (7, element::BF16)] {
+            let arguments = QjlCorrect {
+                sketched: 4,
+                num_heads: 1,
+                signs: 2,
+                norms: 3,
+                tokens: 5,
+                num_kv_heads: 1,
+                scores,
+                kind,
+            };
+            correct.launch((0..6).map(|warp| (warp, 0, 0)), &arguments.list(), &mut buffers);
+        }
+        let estimates = read_floats(&buffers[5]);
+        let halves: Vec<u8> = estimates.iter().flat_map(|&v| f16::from_f32(v).to_le_bytes()).collect();
+        let brains: Vec<u8> = estimates.iter().flat_map(|&v| bf16::from_f32(v).to_le_bytes()).collect();
+        assert_eq!((&buffers[6], &buffers[7]), (&halves, &brains), "{dim}");
         for (residual, got) in residuals.chunks_exact(dim).zip(read_floats(&buffers[5])) {
             let sum: f64 = matrix
                 .chunks_exact(dim)

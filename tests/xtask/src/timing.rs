@@ -10,7 +10,7 @@
 use crate::sass::{Control, Instruction, Pipe, pipe};
 
 /// Rates and latencies of a GPU.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, PartialEq, clap::Args)]
 pub(crate) struct Machine {
     /// Multiprocessors, of four schedulers each
     #[arg(long, default_value_t = 132, value_name = "N")]
@@ -63,6 +63,18 @@ impl Machine {
     /// Bytes per cycle that the memory sends to a multiprocessor.
     fn share(&self) -> f64 {
         self.bandwidth * 1e12 / (self.multiprocessors as f64 * self.clock * 1e9)
+    }
+
+    /// Refuses options that nothing reads, and a machine that never ends.
+    pub(crate) fn check(&self, simulate: bool) -> Result<(), String> {
+        if !simulate && *self != Self::default() {
+            return Err("options of a machine: expected --simulate beside them".into());
+        }
+        let rates = [self.clock, self.bandwidth, self.multiprocessors as f64];
+        if rates.iter().any(|rate| !rate.is_finite() || *rate <= 0.0) {
+            return Err("expected a clock, a bandwidth and multiprocessors above 0".into());
+        }
+        Ok(())
     }
 
     /// Seconds of a number of cycles.
@@ -314,6 +326,19 @@ mod tests {
     fn machine(options: &str) -> Machine {
         let basis = "m --multiprocessors 1000 --clock 1 --bandwidth 4 --l2-latency 100 --memory-latency 300";
         Line::parse_from(basis.split(' ').chain(options.split_whitespace())).machine
+    }
+
+    #[test]
+    fn a_machine_that_nothing_reads_or_that_never_ends_is_refused() {
+        assert_eq!(Machine::default().check(false), Ok(()));
+        assert_eq!(machine("").check(true), Ok(()));
+        assert!(machine("").check(false).unwrap_err().contains("expected --simulate"));
+        for option in ["--clock 0", "--clock inf", "--bandwidth=-1", "--bandwidth NaN", "--multiprocessors 0"]
+        {
+            let line = ["m"].into_iter().chain(option.split(' '));
+            let Line { machine } = Line::parse_from(line);
+            assert!(machine.check(true).unwrap_err().contains("above 0"), "{option}");
+        }
     }
 
     /// A loop over these opcodes, with the upper halves of their encodings.

@@ -23,7 +23,7 @@ pub(super) fn dots<T: Threads, C: Reader, const G: usize, const TRELLIS: bool, c
     };
     let fetch = |tile: u32| [fetch(16 * tile), fetch(16 * tile + 8)];
     let mut out = [[T::splat(0.0); TOKENS]; SETS];
-    if !is_written_out(G, TRELLIS) {
+    if !is_written_out(TRELLIS) {
         // Runs backwards, so that the first tile ends up in front: registers cannot be indexed at run time.
         for tile in (0..tokens.div_ceil(16)).rev() {
             let dots = tile_dots::<T, C, G, SETS>(fetch(tile), planes, queries);

@@ -67,7 +67,7 @@ fn prefetch<T: Threads, const G: usize>(home: T::Memory, bytes: u32) {
 
 /// Tiles of values, of 32 coordinates, that are summed at once. An entry passes it as `SLICE`.
 pub const fn slice(groups: usize, trellis: bool) -> usize {
-    if is_written_out(groups, trellis) || groups < 4 { 2 } else { 4 }
+    if is_written_out(trellis) || groups < 4 { 2 } else { 4 }
 }
 
 /// The places of the keys and the values of a page.

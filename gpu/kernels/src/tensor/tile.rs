@@ -47,7 +47,7 @@ impl<T: Threads> Side<T> {
 }
 
 /// Returns true if the tiles of a page are unrolled, which saves moves between registers and loads codes
-/// early. Trellis codes and long vectors leave no registers for that, so their tiles run in a loop.
-pub(super) const fn is_written_out(groups: usize, trellis: bool) -> bool {
-    !trellis && groups <= 4
+/// early. Trellis codes leave no registers for that, so their tiles run in a loop.
+pub(super) const fn is_written_out(trellis: bool) -> bool {
+    !trellis
 }

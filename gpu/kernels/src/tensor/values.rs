@@ -53,7 +53,7 @@ pub(super) fn sums<
             }
         });
     };
-    if !is_written_out(G, TRELLIS) {
+    if !is_written_out(TRELLIS) {
         let mut weights = weights;
         for step in 0..tokens.div_ceil(16) {
             add(fetch(step), &weights, 0);

@@ -131,13 +131,19 @@ fn reads(id: CodecId, dim: usize) {
     let brains: Vec<u8> = expected.iter().flat_map(|&v| bf16::from_f32(v).to_le_bytes()).collect();
     assert_eq!(scene.decode(&codec, &pool, 1, encode::element::BF16).bytes(), brains);
 
-    let (stored, out, signs) = (Buffer::from_bytes(&blocks), Buffer::garbage(halves.len()), signs(&codec));
-    let count = long * kv_heads;
-    let args = WeightDecode { blocks: stored.place(), count, signs: signs.place(), out: out.place() };
-    for warp in 0..=count {
-        with_codec!(id, dim, C, G => decode::weight_decode::<Emulated<'_>, C, G>(warp, args));
+    let (stored, signs, count) = (Buffer::from_bytes(&blocks), signs(&codec), long * kv_heads);
+    let floats: Vec<u8> = expected.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let kinds =
+        [(encode::element::F32, floats), (encode::element::F16, halves), (encode::element::BF16, brains)];
+    for (kind, want) in kinds {
+        let out = Buffer::garbage(want.len());
+        let args =
+            WeightDecode { blocks: stored.place(), count, signs: signs.place(), out: out.place(), kind };
+        for warp in 0..=count {
+            with_codec!(id, dim, C, G => decode::weight_decode::<Emulated<'_>, C, G>(warp, args));
+        }
+        assert_eq!(out.bytes(), want);
     }
-    assert_eq!(out.bytes(), halves);
 
     let queries = gaussian.vector(heads * dim);
     let rotated = rotate(dim, &signs, &queries, true, 1.0 / dim as f32);

@@ -1,7 +1,9 @@
 //! The 1-bit residual sketch on a warp equals its definition.
 
 use crate::warp::{Buffer, Emulated};
+use half::f16;
 use tqkv_gpu_kernels::args::{QjlCorrect, QjlSketch};
+use tqkv_gpu_kernels::encode::element;
 use tqkv_gpu_kernels::qjl::{qjl_correct, qjl_sketch};
 use tqkv_tests::inputs::Gaussian;
 use tqkv_tests::oracle::{dot, energy};
@@ -41,9 +43,25 @@ fn check<const G: usize>() {
         tokens: tokens as u32,
         num_kv_heads: kv_heads as u32,
         scores: scores.place(),
+        kind: element::F32,
     };
     for warp in 0..=(tokens * heads) as u32 {
         qjl_correct::<Emulated<'_>, G>(warp, args);
+    }
+    // Scores in half precision are added in f32, and rounded.
+    let halves =
+        Buffer::from_bytes(&before.iter().flat_map(|&v| f16::from_f32(v).to_le_bytes()).collect::<Vec<_>>());
+    for warp in 0..=(tokens * heads) as u32 {
+        qjl_correct::<Emulated<'_>, G>(
+            warp,
+            QjlCorrect { scores: halves.place(), kind: element::F16, ..args },
+        );
+    }
+    let both = scores.floats().into_iter().zip(&before);
+    for ((after, &before), got) in both.zip(halves.bytes().chunks_exact(2)) {
+        let want = f64::from(after) - f64::from(before) + f16::from_f32(before).to_f64();
+        let got = f16::from_le_bytes([got[0], got[1]]).to_f64();
+        assert!((got - want).abs() <= 1e-3 * want.abs().max(0.1), "{got} {want}");
     }
     for (i, (&after, before)) in scores.floats().iter().zip(before).enumerate() {
         let (token, head) = (i / heads, i % heads);
