@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode, Stdio};
 const TEXTS: [(&str, &str); 4] = [
     ("README.md", include_str!("gpu_bundle/README.md")),
     ("run-all.sh", include_str!("gpu_bundle/run-all.sh")),
-    ("sdpa.py", include_str!("gpu_bundle/sdpa.py")),
+    ("baselines.py", include_str!("gpu_bundle/baselines.py")),
     ("sm_80.ptx", include_str!("../../../gpu/ptx/sm_80.ptx")),
 ];
 
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 fn bundle(folder: &Path) -> Result<(), String> {
     let said = |error: io::Error| format!("{}: {error}", folder.display());
     // This must not overwrite other files. Measurements in an earlier bundle stay.
-    if folder.exists() && !folder.join("sdpa.py").exists() {
+    if folder.exists() && !folder.join("baselines.py").exists() {
         return Err(format!(
             "{} is not a bundle: expected an earlier bundle, or a path that does not exist",
             folder.display()

@@ -58,7 +58,7 @@ batch() { speed "$OUT/batch.jsonl" --shape "$SHAPES" --codec s4,s2,i8; }
 baseline() {
     needs python3
     python3 -c "import torch" 2>/dev/null || { echo "torch is not here: this step is not done"; exit 3; }
-    python3 sdpa.py | tee "$OUT/sdpa.jsonl"
+    python3 baselines.py | tee "$OUT/baselines.jsonl"
 }
 
 unlike() { speed "$OUT/unlike.jsonl" --shape "$UNLIKE" --codec s4,s2,i8,t4; }
@@ -139,7 +139,7 @@ expected() {
     case $1 in
         first) echo "'test result: ok' three times, and nowhere 'not run on a GPU'" ;;
         batch) echo "1 to 4 heads: s4 3.3, s2 5.6 times f16 read, i8 1.9; 8 heads: s4 2.8, s2 3.7, i8 1.9" ;;
-        baseline) echo "f16 attention of PyTorch: cuDNN at 99 to 100 % of read, torch is needed" ;;
+        baseline) echo "f16 attention of PyTorch: cuDNN at 99 to 100 % of read; torch is needed; flash_attn, vllm and flashinfer if they are there" ;;
         one) echo "32768 tokens: s4 28 us, 1.5 times f16 read; cuDNN takes 50 to 55 us" ;;
         unlike) echo "63 of 1024 and one of 32768: s4 57 us, 2.2 times f16 read" ;;
         tests) echo "all tests ok; 0 vectors differ; attention within 1e-5 of f64" ;;
