@@ -26,25 +26,25 @@ impl<I: Memory, const G: usize, const N: usize> Batch<I, G, N> {
 }
 
 /// Fills place `k` of `slots`: in registers if they hold it, else in memory that is cleared on first use.
+/// Places are filled in order; one that is skipped gives `None`.
 #[inline(always)]
 pub(crate) fn fill<I: Memory, T: Copy, R, const G: usize, const N: usize>(
     slots: &mut Vec<[T; G], N>,
     k: usize,
     first: T,
     fill: impl FnOnce(&mut [T; G]) -> R,
-) -> R {
+) -> Option<R> {
     if const { G > I::GROUPS_IN_REGISTERS } {
         if k == slots.len() {
             _ = slots.push([first; G]);
         }
-        return fill(&mut slots[k]);
+        return slots.get_mut(k).map(fill);
     }
     let mut place = [first; G];
     let filled = fill(&mut place);
-    if k < slots.len() {
-        slots[k] = place;
-    } else {
-        _ = slots.push(place);
+    match slots.get_mut(k) {
+        Some(slot) => *slot = place,
+        None => _ = slots.push(place),
     }
-    filled
+    Some(filled)
 }

@@ -108,9 +108,10 @@ pub(crate) fn quantise_all<I: Memory, const BITS: usize, const G: usize, const N
         let (mut cross, mut energy) = (Vec::<_, N>::new(), Vec::<_, N>::new());
         #[expect(clippy::needless_range_loop, reason = "zipped, AVX2 takes a twelfth more for one vector")]
         for k in 0..N {
-            let (y, assumed) = (&batch.vectors[k][..shape.groups()], batch.roots[k] * factor);
+            let Some(y) = batch.vectors.get(k) else { continue };
+            let (y, assumed) = (&y[..shape.groups()], batch.roots[k] * factor);
             let sums = fill::<I, _, _, _, _>(
-                &mut batch.sets[1 - chosen[k]],
+                &mut batch.sets[(chosen[k] ^ 1) & 1],
                 k,
                 isa.round_i8(isa.splat(0.0)),
                 #[inline(always)]
@@ -119,6 +120,7 @@ pub(crate) fn quantise_all<I: Memory, const BITS: usize, const G: usize, const N
                     quantise_at::<I, BITS>(isa, book, assumed, y, shape.is_ragged(), codes)
                 },
             );
+            let Some(sums) = sums else { continue };
             _ = (cross.push(sums[0]), energy.push(sums[1]));
         }
         let (cross, energy) = (isa.sum_each::<N>(&cross), isa.sum_each::<N>(&energy));
