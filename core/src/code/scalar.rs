@@ -139,7 +139,7 @@ pub(crate) fn quantise_all<I: Memory, const BITS: usize, const G: usize, const N
         |k| {
             let (norm_squared, assumed, cross, energy) = (batch.norms[k], scales[k], crosses[k], energies[k]);
             let moments = Moments { norm_squared, assumed, cross, energy, whole: None };
-            (moments.in_units_of(book.unit()).scale(isa, mode, shape.dim()), chosen[k])
+            (moments.in_units_of(book.unit()).scale(isa, mode, shape.dim()), chosen[k] & 1)
         },
     )
 }
