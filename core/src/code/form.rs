@@ -3,6 +3,7 @@
 //! Codes of one layout share a form, so that machine code is made once a layout and not once a codec:
 //! [`crate::AnyCodec`]'s operations are written once over these types.
 
+use super::batch::Batch;
 use super::coding::Coding;
 use super::ggml::{self, RUN};
 use super::scale::{Stored, to_f16};
@@ -12,6 +13,7 @@ use crate::error::EncodeError;
 use crate::head_dim::{GROUP, HeadDim, MAX_HEAD_DIM};
 use crate::machine::block_io::{self, SCALE_BYTES};
 use crate::machine::{Lanes, Memory};
+use core::slice::ChunksExactMut;
 
 /// A code whose layout has a form; every code has one.
 pub trait Formed {
@@ -24,8 +26,8 @@ pub trait Form: 'static {
     /// The layout, if the form determines it.
     const LAYOUT: Option<Layout>;
 
-    /// True if encoding is a search in memory, which registers cannot do. [`Form::quantise`] is then never
-    /// called.
+    /// True if encoding is a search in memory, which registers cannot do. It needs memory, which is given to
+    /// [`crate::AnyCodec::encode_in`], and [`Form::quantise`] is never called.
     const SEARCHES: bool = false;
 
     /// True if the quarters of a vector are rotated by themselves.
@@ -34,17 +36,29 @@ pub trait Form: 'static {
     /// Levels of a block, one register of `out` per group. Returns the factor to multiply them by.
     fn levels<I: Memory>(coding: &Coding, isa: I, shape: HeadDim, block: &[u8], out: &mut [I::V]) -> f32;
 
-    /// Writes the block of the (rotated) vector `y` with |x|^2 = `norm_squared`. `codes` are two spare sets
-    /// of registers, each as long as `y`.
+    /// Writes the block of the (rotated) vector `y`. `codes` is as long as `y`. Forms that search, or that
+    /// have [`Form::quantise_all`], have none.
     fn quantise<I: Memory>(
-        coding: &Coding,
-        isa: I,
-        shape: HeadDim,
-        norm_squared: f32,
-        y: &[I::V],
-        codes: [&mut [I::C]; 2],
-        block: &mut [u8],
-    ) -> Result<(), EncodeError>;
+        _coding: &Coding,
+        _isa: I,
+        _shape: HeadDim,
+        _y: &[I::V],
+        _codes: &mut [I::C],
+        _block: &mut [u8],
+    ) -> Result<(), EncodeError> {
+        Err(EncodeError::WorkspaceTooSmall)
+    }
+
+    /// Writes the blocks of vectors side by side, up to the first that fails. [`Layout::Dense`] has it.
+    fn quantise_all<I: Memory, const G: usize, const N: usize>(
+        _coding: &Coding,
+        _isa: I,
+        _shape: HeadDim,
+        _batch: &mut Batch<I, G, N>,
+        _blocks: ChunksExactMut<'_, u8>,
+    ) -> Result<(), EncodeError> {
+        Err(EncodeError::WorkspaceTooSmall)
+    }
 }
 
 /// [`Layout::F16`].
@@ -83,32 +97,25 @@ impl<const BITS: usize> Form for Dense<BITS> {
     }
 
     #[inline(always)]
-    fn quantise<I: Memory>(
+    fn quantise_all<I: Memory, const G: usize, const N: usize>(
         coding: &Coding,
         isa: I,
         shape: HeadDim,
-        norm_squared: f32,
-        y: &[I::V],
-        mut codes: [&mut [I::C]; 2],
-        block: &mut [u8],
+        batch: &mut Batch<I, G, N>,
+        blocks: ChunksExactMut<'_, u8>,
     ) -> Result<(), EncodeError> {
         let Some(book) = coding.codebook else { return Err(EncodeError::WrongLength) };
-        if norm_squared == 0.0 {
-            block.fill(0);
-            return Ok(());
+        let (mode, effort) = (coding.scale_mode, coding.effort);
+        let chosen = scalar::quantise_all::<I, BITS, G, N>(isa, book, mode, effort, shape, batch);
+        for (k, ((block, norm_squared), (scale, set))) in blocks.zip(batch.norms).zip(chosen).enumerate() {
+            match batch.sets[set].get(k) {
+                Some(codes) if norm_squared > 0.0 => {
+                    write_block::<I, BITS>(isa, scale, &codes[..shape.groups()], block)?;
+                }
+                _ => block.fill(0),
+            }
         }
-        let (scale, which) = scalar::quantise_in_place::<I, BITS>(
-            isa,
-            book,
-            coding.scale_mode,
-            coding.effort,
-            shape.dim(),
-            norm_squared,
-            y,
-            shape.is_ragged(),
-            &mut codes,
-        );
-        write_block::<I, BITS>(isa, scale, codes[which], block)
+        Ok(())
     }
 }
 
@@ -129,9 +136,8 @@ impl Form for Bytes {
         _: &Coding,
         isa: I,
         _: HeadDim,
-        _: f32,
         y: &[I::V],
-        [codes, _]: [&mut [I::C]; 2],
+        codes: &mut [I::C],
         block: &mut [u8],
     ) -> Result<(), EncodeError> {
         let scale = int8::scale(isa, y);
@@ -175,19 +181,6 @@ impl Form for Planes {
         }
         isa.widen_half(scale) * coding.unit
     }
-
-    /// A search needs memory, which is given to [`crate::AnyCodec::encode_in`].
-    fn quantise<I: Memory>(
-        _: &Coding,
-        _: I,
-        _: HeadDim,
-        _: f32,
-        _: &[I::V],
-        _: [&mut [I::C]; 2],
-        _: &mut [u8],
-    ) -> Result<(), EncodeError> {
-        Err(EncodeError::WorkspaceTooSmall)
-    }
 }
 
 /// Reads blocks as [`Planes`] does, but only of codes that rotate quarters.
@@ -199,19 +192,6 @@ impl Form for Quarters {
     #[inline(always)]
     fn levels<I: Memory>(coding: &Coding, isa: I, shape: HeadDim, block: &[u8], out: &mut [I::V]) -> f32 {
         Planes::levels(coding, isa, shape, block, out)
-    }
-
-    /// See [`Planes`].
-    fn quantise<I: Memory>(
-        coding: &Coding,
-        isa: I,
-        shape: HeadDim,
-        norm_squared: f32,
-        y: &[I::V],
-        codes: [&mut [I::C]; 2],
-        block: &mut [u8],
-    ) -> Result<(), EncodeError> {
-        Planes::quantise(coding, isa, shape, norm_squared, y, codes, block)
     }
 }
 
@@ -241,9 +221,8 @@ impl Form for Halves {
         _: &Coding,
         isa: I,
         _: HeadDim,
-        _: f32,
         y: &[I::V],
-        _: [&mut [I::C]; 2],
+        _: &mut [I::C],
         block: &mut [u8],
     ) -> Result<(), EncodeError> {
         if !isa.to_half(largest::<I>(isa, y)).is_finite() {
@@ -280,9 +259,8 @@ impl<const BITS: usize> Form for Runs<BITS> {
         _: &Coding,
         isa: I,
         _: HeadDim,
-        _: f32,
         y: &[I::V],
-        _: [&mut [I::C]; 2],
+        _: &mut [I::C],
         block: &mut [u8],
     ) -> Result<(), EncodeError> {
         let steps = if BITS == 8 { 127.0 } else { 8.0 };

@@ -3,10 +3,26 @@
 //! Everything here is generic over the instruction set, and takes and returns registers. The file `form`
 //! reads and writes blocks.
 
+use super::batch::{Batch, fill};
 use super::codebook::Codebook;
-use super::scale::{Effort, MAX_CANDIDATES, Moments, ScaleMode, canonical_sum};
+use super::scale::{Effort, Moments, ScaleMode, canonical_sum};
 use crate::error::EncodeError;
-use crate::machine::{Isa, Lanes};
+use crate::head_dim::{GROUP, HeadDim};
+use crate::machine::{Isa, Lanes, Memory};
+use crate::rotation;
+use heapless::Vec;
+
+/// The squares of all groups of `x` in one register; their sum is |x|^2 in the canonical order.
+#[inline(always)]
+pub(crate) fn squares<I: Isa>(isa: I, x: &[f32]) -> I::V {
+    let mut squares = isa.splat(0.0);
+    for group in x.chunks(GROUP) {
+        let mut v = [isa.splat(0.0)];
+        rotation::load(isa, group, &mut v);
+        squares = squares + v[0] * v[0];
+    }
+    squares
+}
 
 /// |x|^2 in the canonical order.
 #[inline(always)]
@@ -46,18 +62,17 @@ pub fn levels<I: Isa, const BITS: usize>(
     }
 }
 
-/// Codes of `y` for the assumed norm, and the moments that judge them, with levels in units; the energy is
-/// exact.
+/// Codes of `y` for the assumed norm. Returns the products y l and the squares l^2 of levels in units, summed
+/// over the groups; the second sums are exact.
 #[inline(always)]
 fn quantise_at<I: Isa, const BITS: usize>(
     isa: I,
     book: &Codebook,
-    norm_squared: f32,
     assumed: f32,
     y: &[I::V],
     ragged: bool,
     codes: &mut [I::C],
-) -> Moments {
+) -> [I::V; 2] {
     let boundaries = isa.scaled::<BITS>(book.boundary_table(), assumed);
     let (mut cross, mut energy) = (isa.splat(0.0), isa.splat(0.0));
     let last = y.len().wrapping_sub(1);
@@ -68,47 +83,65 @@ fn quantise_at<I: Isa, const BITS: usize>(
             level = level * half_mask(isa);
         }
         cross = cross + v * level;
-        energy = energy + level * level;
+        energy = level.square_of_integer(energy);
     }
-    Moments { norm_squared, assumed, cross: cross.sum(), energy: energy.sum(), whole: None }
+    [cross, energy]
 }
 
-/// [`quantise`] for machines that index memory. The codes stay where their pass wrote them, so choosing one
-/// pass needs neither a copy nor a branch. Also returns the index in `codes` of the chosen set.
+/// [`quantise`] for machines that index memory, of vectors side by side. Every step is done for all vectors
+/// before the next one begins, so that no root, division or sum is waited for. Codes stay where their pass
+/// wrote them, so choosing one pass needs no copy. Returns the scale of each vector, and
+/// which set of its codes is chosen.
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "as for `quantise`")]
-pub(crate) fn quantise_in_place<I: Isa, const BITS: usize>(
+pub(crate) fn quantise_all<I: Memory, const BITS: usize, const G: usize, const N: usize>(
     isa: I,
     book: &Codebook,
     mode: ScaleMode,
     effort: Effort,
-    dim: usize,
-    norm_squared: f32,
-    y: &[I::V],
-    ragged: bool,
-    codes: &mut [&mut [I::C]; 2],
-) -> (f32, usize) {
-    let norm = isa.sqrt(norm_squared);
-    let candidates = effort.candidates(BITS);
-    let mut sums = [[0.0; 2]; MAX_CANDIDATES];
-    // One number that orders the passes: the quality first, then the earlier pass; the low bit is the set of
-    // codes. The quality is never negative, so its bits sort as the number does.
-    let mut best = 1;
-    for (i, (sums, &factor)) in sums.iter_mut().zip(candidates).enumerate() {
-        let spare = 1 - (best & 1) as usize;
-        let codes = &mut *codes[spare];
-        let moments = quantise_at::<I, BITS>(isa, book, norm_squared, norm * factor, y, ragged, codes);
-        *sums = [moments.cross, moments.energy];
-        let quality = u64::from(moments.quality().to_bits());
-        best = u64::max(best, quality << 8 | ((MAX_CANDIDATES - i) << 1 | spare) as u64);
+    shape: HeadDim,
+    batch: &mut Batch<I, G, N>,
+) -> [(f32, usize); N] {
+    // The best pass has a quality, a set of codes, an assumed norm and moments. No quality is below 0.
+    let (mut best, mut chosen) = ([-1.0; N], [1; N]);
+    let (mut scales, mut crosses, mut energies) = ([0.0; N], [0.0; N], [0.0; N]);
+    for &factor in effort.candidates(BITS) {
+        let (mut cross, mut energy) = (Vec::<_, N>::new(), Vec::<_, N>::new());
+        #[expect(clippy::needless_range_loop, reason = "zipped, AVX2 takes a twelfth more for one vector")]
+        for k in 0..N {
+            let Some(y) = batch.vectors.get(k) else { continue };
+            let (y, assumed) = (&y[..shape.groups()], batch.roots[k] * factor);
+            let sums = fill::<I, _, _, _, _>(
+                &mut batch.sets[(chosen[k] ^ 1) & 1],
+                k,
+                isa.round_i8(isa.splat(0.0)),
+                #[inline(always)]
+                |codes| {
+                    let codes = &mut codes[..shape.groups()];
+                    quantise_at::<I, BITS>(isa, book, assumed, y, shape.is_ragged(), codes)
+                },
+            );
+            let Some(sums) = sums else { continue };
+            _ = (cross.push(sums[0]), energy.push(sums[1]));
+        }
+        let (cross, energy) = (isa.sum_each::<N>(&cross), isa.sum_each::<N>(&energy));
+        for k in 0..N {
+            let quality = cross[k] * cross[k] / energy[k];
+            let better = quality > best[k];
+            best[k] = if better { quality } else { best[k] };
+            scales[k] = if better { batch.roots[k] * factor } else { scales[k] };
+            crosses[k] = if better { cross[k] } else { crosses[k] };
+            energies[k] = if better { energy[k] } else { energies[k] };
+            chosen[k] ^= usize::from(better);
+        }
     }
-    let chosen = MAX_CANDIDATES - (best as usize >> 1 & 15);
-    // If there is only one candidate, the scale need not wait for its quality.
-    let (i, whose) = if candidates.len() == 1 { (0, 0) } else { (chosen, (best & 1) as usize) };
-    let [cross, energy] = sums.get(i).copied().unwrap_or_default();
-    let assumed = norm * candidates.get(i).copied().unwrap_or_default();
-    let moments = Moments { norm_squared, assumed, cross, energy, whole: None }.in_units_of(book.unit());
-    (moments.scale(isa, mode, dim), whose)
+    core::array::from_fn(
+        #[inline(always)]
+        |k| {
+            let (norm_squared, assumed, cross, energy) = (batch.norms[k], scales[k], crosses[k], energies[k]);
+            let moments = Moments { norm_squared, assumed, cross, energy, whole: None };
+            (moments.in_units_of(book.unit()).scale(isa, mode, shape.dim()), chosen[k] & 1)
+        },
+    )
 }
 
 /// Quantises the rotated vector `y` with |x|^2 = `norm_squared` > 0; returns the scale. This variant keeps
@@ -137,7 +170,10 @@ pub fn quantise<I: Isa, const BITS: usize>(
     let mut best = Moments { norm_squared, assumed: norm, cross: 0.0, energy: 1.0, whole: None };
     // One call only: each copy of the body would be a copy per instruction set, width and shape.
     for (i, &factor) in effort.candidates(BITS).iter().enumerate() {
-        let next = quantise_at::<I, BITS>(isa, book, norm_squared, norm * factor, y, ragged, spare);
+        let assumed = norm * factor;
+        let [cross, energy] = quantise_at::<I, BITS>(isa, book, assumed, y, ragged, spare);
+        let (cross, energy) = (cross.sum(), energy.sum());
+        let next = Moments { norm_squared, assumed, cross, energy, whole: None };
         if i == 0 || next.quality() > best.quality() {
             best = next;
             codes.copy_from_slice(spare);

@@ -65,9 +65,6 @@ pub enum Effort {
     Best,
 }
 
-/// Maximum number of candidates of an effort.
-pub(crate) const MAX_CANDIDATES: usize = 11;
-
 impl Effort {
     /// All efforts, in ascending order.
     pub const ALL: [Self; 3] = [Self::Fast, Self::Default, Self::Best];

@@ -6,8 +6,10 @@
 
 use super::any::AnyCodec;
 use super::way::{Any, Way};
+use crate::code::Layout;
+use crate::code::batch::{Batch, fill};
 use crate::code::form::Formed;
-use crate::code::scalar::{check_finite, norm_squared};
+use crate::code::scalar::{check_finite, norm_squared, squares};
 use crate::code::scale::canonical_sum;
 use crate::code::trellis::{self, Search};
 use crate::error::{DecodeError, EncodeError};
@@ -15,9 +17,12 @@ use crate::head_dim::{GROUP, HeadDim, MAX_GROUPS, MAX_HEAD_DIM};
 use crate::machine::Memory;
 use crate::rotation::{self, Signs};
 use crate::with_code;
+use heapless::Vec;
 
 /// Groups of head dim 128.
 const COMMON_GROUPS: usize = 4;
+/// Vectors that are encoded side by side. Sums, roots and divisions of one wait beside the work of others.
+const TOGETHER: usize = 4;
 /// Groups that hold every head dim up to 256.
 const SMALL_GROUPS: usize = 8;
 
@@ -366,13 +371,27 @@ pub(super) fn encode<I: Memory, F: Way, const G: usize>(
     blocks: &mut [u8],
 ) -> Result<(), (usize, EncodeError)> {
     if F::SEARCHES {
-        codec.encode_each_on_stack(xs, blocks)
-    } else {
-        encode_rotated::<I, F, G>(codec, isa, xs, blocks)
+        return codec.encode_each_on_stack(xs, blocks);
     }
+    if !matches!(F::LAYOUT.unwrap_or(codec.id().layout()), Layout::Dense { .. }) {
+        return encode_rotated::<I, F, G>(codec, isa, xs, blocks);
+    }
+    let (dim, bytes) = (codec.shape_of::<G>().dim(), codec.bytes_of::<F, G>());
+    let mut done = 0;
+    // Four long vectors and their codes would not fit the first-level cache.
+    if I::SIDE_BY_SIDE && G <= SMALL_GROUPS && xs.len() >= TOGETHER * dim {
+        done = encode_batches::<I, F, G, TOGETHER>(codec, isa, xs, blocks).0;
+    }
+    // The rest, or a batch with a vector that cannot be encoded.
+    let (xs, blocks) = (&xs[done * dim..], &mut blocks[done * bytes..]);
+    if xs.is_empty() {
+        return Ok(());
+    }
+    let (position, result) = encode_batches::<I, F, G, 1>(codec, isa, xs, blocks);
+    result.map_err(|error| (done + position, error))
 }
 
-/// [`AnyCodec::encode_with`] for codecs that choose each coordinate's code alone.
+/// [`encode`] for forms that have [`Way::quantise`].
 fn encode_rotated<I: Memory, F: Way, const G: usize>(
     codec: &AnyCodec,
     isa: I,
@@ -389,25 +408,78 @@ fn encode_rotated<I: Memory, F: Way, const G: usize>(
             let mut registers = [isa.splat(0.0); G];
             let y = &mut registers[..shape.groups()];
             let mut codes = [isa.round_i8(isa.splat(0.0)); G];
-            let mut spare = codes;
-            let (codes, spare) = (&mut codes[..shape.groups()], &mut spare[..shape.groups()]);
+            let codes = &mut codes[..shape.groups()];
             let vectors = xs.chunks_exact(shape.dim()).zip(blocks.chunks_exact_mut(codec.bytes_of::<F, G>()));
             for (index, (x, block)) in vectors.enumerate() {
                 rotation::load(isa, x, y);
-                let norm_squared = norm_squared(isa, y);
-                if let Err(error) = check_finite(x, norm_squared) {
+                if let Err(error) = check_finite(x, norm_squared(isa, y)) {
                     return Err((index, error));
                 }
                 if rotated {
                     forward::<I, G>(isa, shape, &signs, y);
                 }
-                if let Err(error) =
-                    F::quantise(codec, &coding, isa, shape, norm_squared, y, [codes, spare], block)
-                {
+                if let Err(error) = F::quantise(codec, &coding, isa, shape, y, codes, block) {
                     return Err((index, error));
                 }
             }
             Ok(())
+        },
+    )
+}
+
+/// Encodes whole batches of `N` vectors with a form that has [`Way::quantise_all`]. Returns the number of
+/// vectors in the batches before the first failure, and its reason.
+fn encode_batches<I: Memory, F: Way, const G: usize, const N: usize>(
+    codec: &AnyCodec,
+    isa: I,
+    xs: &[f32],
+    blocks: &mut [u8],
+) -> (usize, Result<(), EncodeError>) {
+    isa.apart(
+        #[inline(always)]
+        |isa| {
+            let (shape, rotates) = (codec.shape_of::<G>(), codec.id().is_rotated());
+            let coding = codec.coding();
+            // A copy that nothing else can write to, so that the compiler makes the masks before the loop.
+            let signs = *codec.signs();
+            let (dim, bytes) = (shape.dim(), codec.bytes_of::<F, G>());
+            let mut batch = Batch::<I, G, N>::new();
+            let mut done = 0;
+            for (xs, blocks) in xs.chunks_exact(N * dim).zip(blocks.chunks_exact_mut(N * bytes)) {
+                // Norms first, so that their roots are ready when they are needed.
+                let mut sums = Vec::<_, N>::new();
+                for x in xs.chunks_exact(dim) {
+                    _ = sums.push(squares(isa, x));
+                }
+                batch.norms = isa.sum_each(&sums);
+                for ((x, &norm), root) in xs.chunks_exact(dim).zip(&batch.norms).zip(&mut batch.roots) {
+                    if let Err(error) = check_finite(x, norm) {
+                        return (done, Err(error));
+                    }
+                    *root = isa.sqrt(norm);
+                }
+                for (k, x) in xs.chunks_exact(dim).enumerate() {
+                    fill::<I, _, _, _, _>(
+                        &mut batch.vectors,
+                        k,
+                        isa.splat(0.0),
+                        #[inline(always)]
+                        |y| {
+                            let y = &mut y[..shape.groups()];
+                            rotation::load(isa, x, y);
+                            if rotates {
+                                forward::<I, G>(isa, shape, &signs, y);
+                            }
+                        },
+                    );
+                }
+                let blocks = blocks.chunks_exact_mut(bytes);
+                if let Err(error) = F::quantise_all(codec, &coding, isa, shape, &mut batch, blocks) {
+                    return (done, Err(error));
+                }
+                done += N;
+            }
+            (done, Ok(()))
         },
     )
 }

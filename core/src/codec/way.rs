@@ -2,12 +2,14 @@
 
 use super::any::AnyCodec;
 use crate::code::Layout;
+use crate::code::batch::Batch;
 use crate::code::coding::Coding;
 use crate::code::form::{Form, Formed};
 use crate::error::EncodeError;
 use crate::head_dim::HeadDim;
 use crate::machine::Memory;
 use crate::with_code;
+use core::slice::ChunksExactMut;
 
 /// A [`Form`], or [`Any`]; `coding` is that of `codec`.
 pub(super) trait Way: 'static {
@@ -29,16 +31,24 @@ pub(super) trait Way: 'static {
     ) -> f32;
 
     /// See [`Form::quantise`].
-    #[expect(clippy::too_many_arguments, reason = "those of a form, and the codec")]
     fn quantise<I: Memory>(
         codec: &AnyCodec,
         coding: &Coding,
         isa: I,
         shape: HeadDim,
-        norm_squared: f32,
         y: &[I::V],
-        codes: [&mut [I::C]; 2],
+        codes: &mut [I::C],
         block: &mut [u8],
+    ) -> Result<(), EncodeError>;
+
+    /// See [`Form::quantise_all`].
+    fn quantise_all<I: Memory, const G: usize, const N: usize>(
+        codec: &AnyCodec,
+        coding: &Coding,
+        isa: I,
+        shape: HeadDim,
+        batch: &mut Batch<I, G, N>,
+        blocks: ChunksExactMut<'_, u8>,
     ) -> Result<(), EncodeError>;
 }
 
@@ -65,12 +75,23 @@ impl<F: Form> Way for F {
         coding: &Coding,
         isa: I,
         shape: HeadDim,
-        norm_squared: f32,
         y: &[I::V],
-        codes: [&mut [I::C]; 2],
+        codes: &mut [I::C],
         block: &mut [u8],
     ) -> Result<(), EncodeError> {
-        <F as Form>::quantise(coding, isa, shape, norm_squared, y, codes, block)
+        <F as Form>::quantise(coding, isa, shape, y, codes, block)
+    }
+
+    #[inline(always)]
+    fn quantise_all<I: Memory, const G: usize, const N: usize>(
+        _: &AnyCodec,
+        coding: &Coding,
+        isa: I,
+        shape: HeadDim,
+        batch: &mut Batch<I, G, N>,
+        blocks: ChunksExactMut<'_, u8>,
+    ) -> Result<(), EncodeError> {
+        <F as Form>::quantise_all(coding, isa, shape, batch, blocks)
     }
 }
 
@@ -102,13 +123,26 @@ impl Way for Any {
         coding: &Coding,
         isa: I,
         shape: HeadDim,
-        norm_squared: f32,
         y: &[I::V],
-        codes: [&mut [I::C]; 2],
+        codes: &mut [I::C],
         block: &mut [u8],
     ) -> Result<(), EncodeError> {
         with_code!(codec.id(), C => {
-            quantise_apart::<I, <C as Formed>::Form>(coding, isa, shape, norm_squared, y, codes, block)
+            quantise_apart::<I, <C as Formed>::Form>(coding, isa, shape, y, codes, block)
+        })
+    }
+
+    #[inline(always)]
+    fn quantise_all<I: Memory, const G: usize, const N: usize>(
+        codec: &AnyCodec,
+        coding: &Coding,
+        isa: I,
+        shape: HeadDim,
+        batch: &mut Batch<I, G, N>,
+        blocks: ChunksExactMut<'_, u8>,
+    ) -> Result<(), EncodeError> {
+        with_code!(codec.id(), C => {
+            quantise_all_apart::<I, <C as Formed>::Form, G, N>(coding, isa, shape, batch, blocks)
         })
     }
 }
@@ -126,17 +160,29 @@ fn levels_apart<I: Memory, F: Form>(
     )
 }
 
+fn quantise_all_apart<I: Memory, F: Form, const G: usize, const N: usize>(
+    coding: &Coding,
+    isa: I,
+    shape: HeadDim,
+    batch: &mut Batch<I, G, N>,
+    blocks: ChunksExactMut<'_, u8>,
+) -> Result<(), EncodeError> {
+    isa.apart(
+        #[inline(always)]
+        |isa| <F as Form>::quantise_all(coding, isa, shape, batch, blocks),
+    )
+}
+
 fn quantise_apart<I: Memory, F: Form>(
     coding: &Coding,
     isa: I,
     shape: HeadDim,
-    norm_squared: f32,
     y: &[I::V],
-    codes: [&mut [I::C]; 2],
+    codes: &mut [I::C],
     block: &mut [u8],
 ) -> Result<(), EncodeError> {
     isa.apart(
         #[inline(always)]
-        |isa| <F as Form>::quantise(coding, isa, shape, norm_squared, y, codes, block),
+        |isa| <F as Form>::quantise(coding, isa, shape, y, codes, block),
     )
 }

@@ -28,6 +28,13 @@ pub trait Lanes: Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = S
     #[must_use]
     fn max_abs(self, other: Self) -> Self;
 
+    /// `sum + self * self`, where lanes are integers and no sum reaches 2^24: it is exact, fused or not.
+    #[must_use]
+    #[inline(always)]
+    fn square_of_integer(self, sum: Self) -> Self {
+        sum + self * self
+    }
+
     /// Sum of all lanes in the canonical order: `v[i] + v[i + 16]`, then 8, 4, 2, 1.
     fn sum(self) -> f32;
 
@@ -47,6 +54,16 @@ pub trait Isa: Copy {
 
     /// Lane i is `src[i]`.
     fn load(self, src: &[f32; 32]) -> Self::V;
+
+    /// [`Lanes::sum`] of each of `N` values.
+    #[inline(always)]
+    fn sum_each<const N: usize>(self, values: &[Self::V]) -> [f32; N] {
+        let mut sums = [0.0; N];
+        for (sum, value) in sums.iter_mut().zip(values) {
+            *sum = value.sum();
+        }
+        sums
+    }
 
     /// Square root, correctly rounded.
     #[inline(always)]
@@ -106,6 +123,12 @@ pub trait Isa: Copy {
 
 /// The operations of a processor with ordinary loads and stores.
 pub trait Memory: Isa {
+    /// True if encoding four vectors side by side is faster than one by one, and worth the machine code.
+    const SIDE_BY_SIDE: bool = false;
+
+    /// Groups that registers hold beside those that are worked on.
+    const GROUPS_IN_REGISTERS: usize = 0;
+
     /// Runs `work`, compiled as a separate function for this instruction set. It is never inlined, so code
     /// that many callers need exists once. `work` is an `#[inline(always)]` closure that neither takes nor
     /// returns registers by value.

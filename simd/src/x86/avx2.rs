@@ -416,6 +416,8 @@ impl<const VNNI: bool> Isa for Avx2<VNNI> {
 }
 
 impl<const VNNI: bool> Memory for Avx2<VNNI> {
+    const SIDE_BY_SIDE: bool = true;
+
     #[inline(always)]
     fn look_up_levels(self, indices: &mut [u8], levels: &[i8; 64]) {
         crate::lines::look_up_levels(self, indices, levels);

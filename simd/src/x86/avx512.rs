@@ -161,6 +161,12 @@ impl Lanes for V {
     );
 
     avx512!(
+        fn square_of_integer(v: V, sum: V) -> V {
+            V([_mm512_fmadd_ps(v.0[0], v.0[0], sum.0[0]), _mm512_fmadd_ps(v.0[1], v.0[1], sum.0[1])])
+        }
+    );
+
+    avx512!(
         fn max_abs(v: V, other: V) -> V {
             v.zip(other, |a, b| _mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)))
         }
@@ -213,6 +219,49 @@ impl Avx512 {
     );
 
     avx512!(
+        /// The canonical tree of four registers at once.
+        fn four_sums(self, values: [V; 4]) -> [f32; 4] {
+            let [a, b, c, d] = values;
+            let (a, b) = (_mm512_add_ps(a.0[0], a.0[1]), _mm512_add_ps(b.0[0], b.0[1]));
+            let (c, d) = (_mm512_add_ps(c.0[0], c.0[1]), _mm512_add_ps(d.0[0], d.0[1]));
+            // Eight sums of each, then four of each, in parts of 128 bits.
+            let low = _mm512_shuffle_f32x4::<0b01_00_01_00>(a, b);
+            let ab = _mm512_add_ps(low, _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b));
+            let low = _mm512_shuffle_f32x4::<0b01_00_01_00>(c, d);
+            let cd = _mm512_add_ps(low, _mm512_shuffle_f32x4::<0b11_10_11_10>(c, d));
+            let low = _mm512_shuffle_f32x4::<0b10_00_10_00>(ab, cd);
+            let four = _mm512_add_ps(low, _mm512_shuffle_f32x4::<0b11_01_11_01>(ab, cd));
+            let two = _mm512_add_ps(four, _mm512_permute_ps::<0b01_00_11_10>(four));
+            let one = _mm512_add_ps(two, _mm512_permute_ps::<0b10_11_00_01>(two));
+            let order = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+            cast(_mm512_castps512_ps128(_mm512_permutexvar_ps(order, one)))
+        }
+    );
+
+    avx512!(
+        /// [`Isa::nearest`] in bins: see [`has_bins`]. Only the low bits of the codes count.
+        fn nearest_in_bins<const BITS: usize>(
+            self,
+            v: V,
+            boundaries: __m512,
+            largest: __m512,
+            levels: __m512,
+        ) -> ([__m512i; 2], V) {
+            let last = _mm512_mul_ps(largest, _mm512_set1_ps(const { 1.0 - 0.75 / half::<BITS>() }));
+            let bins = _mm512_mul_ps(_mm512_rcp14_ps(largest), _mm512_set1_ps(const { half::<BITS>() }));
+            let first = _mm512_set1_ps(const { INTEGERS + half::<BITS>() - 1.0 });
+            let codes = each(v.0, |v| {
+                // The smaller magnitude, with the sign of v.
+                let near = _mm512_range_ps::<0b0010>(v, last);
+                let bin = _mm512_castps_si512(_mm512_fmadd_ps(near, bins, first));
+                let above = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(v, _mm512_permutexvar_ps(bin, boundaries));
+                _mm512_mask_add_epi32(bin, above, bin, _mm512_set1_epi32(1))
+            });
+            (codes, V(each(codes, |code| _mm512_permutexvar_ps(code, levels))))
+        }
+    );
+
+    avx512!(
         /// The 32 codes in `bytes`.
         fn dense<const BITS: usize>(self, bytes: &[u8]) -> [__m512i; 2] {
             let mask = ((1u64 << bytes.len().min(32)) - 1) as u32;
@@ -231,7 +280,9 @@ impl Avx512 {
         /// Packs 32 codes of 4 bits densely.
         fn nibbles(self, codes: [__m512i; 2]) -> [u8; 16] {
             // Byte 0 of dword i is code i, byte 1 is code i + 16; those of the odd dword go beside them.
-            let both = _mm512_or_si512(codes[0], _mm512_slli_epi32::<8>(codes[1]));
+            // (a | b) & mask
+            let (low, high) = (codes[0], _mm512_slli_epi32::<8>(codes[1]));
+            let both = _mm512_ternarylogic_epi32::<0xa8>(low, high, _mm512_set1_epi32(0x0f0f));
             let nibbles = _mm512_or_si512(both, _mm512_srli_epi64::<28>(both));
             let order = cast(const { pairs() });
             cast(_mm512_castsi512_si128(_mm512_permutexvar_epi8(order, nibbles)))
@@ -253,6 +304,20 @@ impl Isa for Avx512 {
     fn load(self, src: &[f32; 32]) -> V {
         let [low, high]: &[[f32; 16]; 2] = parts(src);
         V([cast(*low), cast(*high)])
+    }
+
+    #[inline(always)]
+    fn sum_each<const N: usize>(self, values: &[V]) -> [f32; N] {
+        let mut sums = [0.0; N];
+        let (fours, rest) = values.as_chunks::<4>();
+        let (four_sums, rest_sums) = sums.as_chunks_mut::<4>();
+        for (sums, four) in four_sums.iter_mut().zip(fours) {
+            *sums = self.four_sums(*four);
+        }
+        for (sum, value) in rest_sums.iter_mut().zip(rest) {
+            *sum = value.sum();
+        }
+        sums
     }
 
     avx512!(
@@ -304,6 +369,26 @@ impl Isa for Avx512 {
         out
     }
 
+    #[inline(always)]
+    fn nearest<const BITS: usize>(
+        self,
+        v: V,
+        boundaries: &[f32; 32],
+        levels: &[f32; 32],
+    ) -> ([__m512i; 2], V) {
+        if has_bins(BITS) {
+            let largest = self.splat(boundaries[(1 << BITS) - 2]).0[0];
+            return self.nearest_in_bins::<BITS>(
+                v,
+                self.load(boundaries).0[0],
+                largest,
+                self.load(levels).0[0],
+            );
+        }
+        let codes = self.quantise::<BITS>(v, boundaries);
+        (codes, self.lookup::<BITS>(levels, codes))
+    }
+
     avx512!(
         fn lookup<const BITS: usize>(self, table: &[f32; 32], codes: [__m512i; 2]) -> V {
             let [low, high]: &[[f32; 16]; 2] = parts(table);
@@ -335,6 +420,9 @@ impl Isa for Avx512 {
 }
 
 impl Memory for Avx512 {
+    const SIDE_BY_SIDE: bool = true;
+    const GROUPS_IN_REGISTERS: usize = 4;
+
     #[inline(always)]
     fn look_up_levels(self, indices: &mut [u8], levels: &[i8; 64]) {
         crate::lines::look_up_levels(self, indices, levels);
@@ -425,6 +513,22 @@ impl Memory for Avx512 {
         self.dense::<BITS>(bytes)
     }
 }
+
+/// Codes of 2 to 4 bits are found in bins, without a search. A bin is the largest boundary / 2^(BITS - 1)
+/// wide, and 0 is in the middle of bin 2^(BITS - 1) - 1. So bin k holds no other boundary than number k, with
+/// 2 % of its width to spare. One look-up and one comparison are enough. The test `nearest` tries every
+/// codebook.
+const fn has_bins(bits: usize) -> bool {
+    1 < bits && bits < 5
+}
+
+/// Half of the levels of a code.
+const fn half<const BITS: usize>() -> f32 {
+    (1 << (BITS - 1)) as f32
+}
+
+/// 1.5 * 2^23: a float near it has the integer that it rounds to in its low bits.
+const INTEGERS: f32 = 12_582_912.0;
 
 /// Bytes of 32 nibbles: byte 0 of every qword, then byte 1.
 const fn pairs() -> [u8; 64] {

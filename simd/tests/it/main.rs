@@ -8,6 +8,7 @@
 mod attention;
 mod common;
 mod laws;
+mod nearest;
 mod pages;
 mod parity;
 mod products;

@@ -55,6 +55,40 @@ fn blocks_and_decoded_values(level: Level, ids: &[CodecId]) {
     }
 }
 
+of_each_level!(batches_of_vectors: all);
+
+/// They give the blocks of the portable level, whatever the number of vectors, up to one that fails.
+fn batches_of_vectors(level: Level, ids: &[CodecId]) {
+    const VECTORS: usize = 9;
+    let mut dims = dims();
+    dims.extend(Some(128).filter(|dim| !dims.contains(dim)));
+    let codec = |id: CodecId, dim| AnyCodec::new(id, dim, Options::DEFAULT).ok();
+    for codec in dims.iter().flat_map(|&dim| ids.iter().filter_map(move |&id| codec(id, dim))) {
+        let (dim, bytes) = (codec.dim(), codec.block_bytes());
+        // The search for a trellis code is slow, and encodes four vectors at a time or none of them.
+        if codec.trellis().is_some() {
+            continue;
+        }
+        let x = Random(dim as u64).normals(VECTORS * dim);
+        for (odd, factor) in
+            (0..=VECTORS).flat_map(|at| [0.0, 1e-30, 1e15, f32::NAN].map(|factor| (at, factor)))
+        {
+            let mut x = x.clone();
+            for v in x.chunks_exact_mut(dim).nth(odd).unwrap_or_default() {
+                *v *= factor;
+            }
+            let run = |level: Level, count: usize| {
+                let mut blocks = vec![0xa5; count * bytes];
+                (codec::encode(level, &codec, &x[..count * dim], &mut blocks), blocks)
+            };
+            for count in [1, 3, 4, 5, 8, VECTORS] {
+                let what = format!("{}, {count} vectors, {odd} times {factor}", what(level, &codec));
+                assert_eq!(run(level, count), run(Level::Portable, count), "{what}");
+            }
+        }
+    }
+}
+
 of_each_level!(batches_of_arbitrary_blocks: all);
 
 /// They decode to the portable bits, whatever the number of blocks, up to a block without a finite scale.

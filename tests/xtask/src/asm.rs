@@ -30,7 +30,7 @@ const KERNELS: [(&str, &str, &[&str]); 6] = [
     ("accumulate", ">::columns", &["vpmaddubsw", "vpdpbusd"]),
     ("attend", "page::attend::", &["vmulps"]),
     ("f16 rows", "page::half_rows::", &["vcvtph2ps"]),
-    ("encode", "codec::ops::encode_rotated<", &["vpermps", "vpermd"]),
+    ("encode", "codec::ops::encode_batches<", &["vpermps", "vpermd"]),
     ("decode", "codec::ops::decode<", &["vfmadd"]),
 ];
 

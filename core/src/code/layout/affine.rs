@@ -41,9 +41,8 @@ impl Form for Affine {
         _: &Coding,
         isa: I,
         shape: HeadDim,
-        _: f32,
         y: &[I::V],
-        _: [&mut [I::C]; 2],
+        _: &mut [I::C],
         block: &mut [u8],
     ) -> Result<(), EncodeError> {
         let mut memory = [0.0; MAX_HEAD_DIM];

@@ -37,9 +37,8 @@ impl Form for Floats {
         _: &Coding,
         isa: I,
         _: HeadDim,
-        _: f32,
         y: &[I::V],
-        _: [&mut [I::C]; 2],
+        _: &mut [I::C],
         block: &mut [u8],
     ) -> Result<(), EncodeError> {
         let stored = match to_f16(isa, largest::<I>(isa, y) / LARGEST) {
