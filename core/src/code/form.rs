@@ -108,7 +108,7 @@ impl<const BITS: usize> Form for Dense<BITS> {
         let (mode, effort) = (coding.scale_mode, coding.effort);
         let chosen = scalar::quantise_all::<I, BITS, G, N>(isa, book, mode, effort, shape, batch);
         for (k, ((block, norm_squared), (scale, set))) in blocks.zip(batch.norms).zip(chosen).enumerate() {
-            match batch.sets[set].get(k) {
+            match batch.sets.get(set).and_then(|codes| codes.get(k)) {
                 Some(codes) if norm_squared > 0.0 => {
                     write_block::<I, BITS>(isa, scale, &codes[..shape.groups()], block)?;
                 }
