@@ -6,8 +6,8 @@ use tqkv_storage::Budget;
 use super::StorageTier;
 use crate::preset::KvCodecs;
 
-/// Processor time that a form takes per token, in nanoseconds. M37 and M50 have the measurements, with
-/// AVX-512.
+/// Processor time that a form takes per token, in nanoseconds. M37, M49, M50 and M52 have the measurements,
+/// with AVX-512 at head dim 128.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct CodingTime {
     pub(crate) encode_ns: f64,
@@ -20,8 +20,8 @@ impl CodingTime {
         // Nanoseconds per value.
         let per_value = |codec: CodecId| match codec {
             CodecId::F16 => (0.0, 0.0),
-            _ if codec.trellis().is_some() => (43.0, 0.38),
-            _ if codec.is_rotated() => (1.1, 0.29),
+            _ if codec.trellis().is_some() => (43.0, 0.17),
+            _ if codec.is_rotated() => (0.8, 0.29),
             _ => (0.42, 0.20),
         };
         let (k, v) = (per_value(codecs.k), per_value(codecs.v));
