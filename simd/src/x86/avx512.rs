@@ -516,8 +516,9 @@ impl Memory for Avx512 {
 
 /// Codes of 2 to 4 bits are found in bins, without a search. A bin is the largest boundary / 2^(BITS - 1)
 /// wide, and 0 is in the middle of bin 2^(BITS - 1) - 1. So bin k holds no other boundary than number k, with
-/// 2 % of its width to spare. One look-up and one comparison are enough. The test `nearest` tries every
-/// codebook.
+/// 2 % of its width to spare. One look-up and one comparison are enough. Boundaries are never subnormal here,
+/// because the square of the norm is a float above 0, so their reciprocal is finite. The test `nearest` tries
+/// every codebook.
 const fn has_bins(bits: usize) -> bool {
     1 < bits && bits < 5
 }
