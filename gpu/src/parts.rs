@@ -80,7 +80,7 @@ impl Parts {
 pub struct Limits {
     /// Multiprocessors of the device.
     pub multiprocessors: usize,
-    /// Blocks of [`WARPS`] warps that run on a multiprocessor at once.
+    /// Blocks of `WARPS` warps that run on a multiprocessor at once.
     pub blocks: usize,
     /// Warps of a part: one for each KV head and chunk of query heads.
     pub warps: usize,

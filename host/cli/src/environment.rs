@@ -35,6 +35,13 @@ pub(crate) fn unknown() -> Vec<String> {
     unread
 }
 
+/// The variables that are read, the most similar to `name` first.
+pub(crate) fn nearest(name: &str) -> [(&'static str, &'static str); VARIABLES.len()] {
+    let mut known = VARIABLES;
+    known.sort_by_key(|known| damerau_levenshtein(name, known.0));
+    known
+}
+
 /// One letter more, less or changed, or two letters swapped.
 fn is_slip(name: &str, known: &str) -> bool {
     damerau_levenshtein(name, known) == 1
@@ -43,6 +50,15 @@ fn is_slip(name: &str, known: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_nearest_comes_first() {
+        for (name, expected) in
+            [("TQKV_LOGS", "TQKV_LOG"), ("TQKV_LEVELLE", "TQKV_LEVEL"), ("TQKV_VK", "TQKV_KV")]
+        {
+            assert_eq!(nearest(name)[0].0, expected);
+        }
+    }
 
     #[test]
     fn slips_are_told_from_other_names() {

@@ -8,6 +8,8 @@ import sys
 # Packages, and the modules that are doors to them.
 DOORS = {
     "tqkv-cache": "tqkv",
+    # Another project's, with a module of the same name.
+    "tqkv": None,
     "torch": None,
     "transformers": "tqkv.transformers",
     "vllm": "tqkv.vllm",

@@ -12,6 +12,11 @@ use crate::environment;
 use crate::error::CliError;
 use crate::output::{Output, Waiting};
 
+/// Our package for Python.
+const PACKAGE: &str = "tqkv-cache";
+/// A package of other authors whose module has the name of ours.
+const STRANGER: &str = "tqkv";
+
 /// Say what this machine has, which engines are found, whether their doors load, and what is wrong.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: everything, then another Python and a folder of llama.cpp's binaries
@@ -101,7 +106,7 @@ fn level(faults: &mut Vec<String>) -> Option<&'static str> {
 }
 
 fn unread(name: &str) -> String {
-    let known = environment::VARIABLES.map(|(name, r#for)| format!("{name} ({})", r#for)).join(", ");
+    let known = environment::nearest(name).map(|(name, r#for)| format!("{name} ({})", r#for)).join(", ");
     format!("nothing reads the variable {name}: expected {known}")
 }
 
@@ -147,9 +152,19 @@ fn find_python(given: Option<&Path>, faults: &mut Vec<String>) -> Result<Option<
     let python = ask(&program)?;
     waiting.end();
     for package in &python.packages {
-        if let Some(fault) = &package.fault {
-            let door = package.door.as_deref().unwrap_or(&package.name);
-            faults.push(format!("import {door} beside {} {}: {fault}", package.name, package.version));
+        let Package { name, version, door, fault } = package;
+        if let Some(fault) = fault {
+            let door = door.as_deref().unwrap_or(name);
+            let versions = if name == PACKAGE { PACKAGE.to_owned() } else { format!("{PACKAGE} {name}") };
+            faults.push(format!(
+                "import {door} beside {name} {version}: {fault}; try pip install --upgrade {versions}"
+            ));
+        }
+        if name == STRANGER {
+            faults.push(format!(
+                "the package {name} {version} is another project's, and has our module's name: \
+                 pip uninstall {name}, then pip install --force-reinstall {PACKAGE}"
+            ));
         }
     }
     Ok(Some(python))

@@ -46,11 +46,12 @@ fn what_is_wrong_is_said_and_fails() {
     let folder = tempdir().unwrap();
     let folder = folder.path();
     let packages = r#"[{"name": "transformers", "version": "5.20.0", "door": "tqkv.transformers", "fault": null},
+        {"name": "tqkv", "version": "0.1.0", "door": null, "fault": null},
         {"name": "vllm", "version": "0.1", "door": "tqkv.vllm", "fault": "ImportError: too old"}]"#;
     let said = format!("{{\"version\": \"3.9\", \"packages\": {packages}}}").replace('\n', " ");
     program(folder, "python3", &format!("echo noise; echo '{said}'"));
     program(folder, "llama-cli", "exit 0");
-    let variables = [("TQKV_LEVEL", "avx9"), ("TQKV_COLOUR", "red")];
+    let variables = [("TQKV_LEVEL", "avx9"), ("TQKV_LEVELLE", "avx2")];
     let output = doctor(folder, &["--json"], &variables);
     let report = report(&output);
     assert_eq!(output.status.code(), Some(1), "{report}");
@@ -60,12 +61,13 @@ fn what_is_wrong_is_said_and_fails() {
         report["faults"].as_array().unwrap().iter().map(|fault| fault.as_str().unwrap()).collect();
     for (fault, expected) in faults.iter().zip([
         "TQKV_LEVEL: unknown level: accepted are portable",
-        "nothing reads the variable TQKV_COLOUR: expected TQKV_LEVEL (",
-        "import tqkv.vllm beside vllm 0.1: ImportError: too old",
+        "nothing reads the variable TQKV_LEVELLE: expected TQKV_LEVEL (instruction set of the kernels), TQKV_",
+        "the package tqkv 0.1.0 is another project's, and has our module's name: pip uninstall tqkv, then",
+        "import tqkv.vllm beside vllm 0.1: ImportError: too old; try pip install --upgrade tqkv-cache vllm",
     ]) {
         assert!(fault.starts_with(expected), "{fault}");
     }
-    assert_eq!(faults.len(), 3, "{faults:?}");
+    assert_eq!(faults.len(), 4, "{faults:?}");
     let text = String::from_utf8(doctor(folder, &[], &variables).stdout).unwrap();
     for line in
         ["vllm 0.1: its door does not load", "transformers 5.20.0: tqkv.transformers", "wrong: TQKV_LEVEL"]

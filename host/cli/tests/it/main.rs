@@ -3,6 +3,7 @@
 mod arrays;
 mod calibrate;
 mod cli;
+#[cfg(unix)]
 mod doctor;
 mod door;
 mod figures;
