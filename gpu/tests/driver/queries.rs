@@ -8,27 +8,40 @@ const BAD: [f32; 3] = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
 #[test]
 fn a_query_on_the_device_that_is_not_finite_gives_nan_in_its_head_alone() {
     use CodecId::{S4, T2, T3};
-    // One query head per KV head and several: each kernel of attention over codes.
-    for (heads, key, value) in [(HEADS, S4, S4), (KV_HEADS, S4, S4), (HEADS, T3, S4), (KV_HEADS, T2, T3)] {
-        let spec = GpuSpec::new(1, heads, KV_HEADS, DIM).codecs(key, value).sequences(2, 200);
+    // Each kernel of attention over codes: one query head per KV head, up to four, and up to eight.
+    for (group, dim, key, value) in [
+        (1, 64, S4, S4),
+        (1, 64, T2, T3),
+        (1, 256, S4, S4),
+        (2, 64, S4, S4),
+        (2, 64, T3, S4),
+        (4, 128, S4, S4),
+        (4, 256, T3, S4),
+        (8, 64, S4, S4),
+        (8, 128, S4, S4),
+        (8, 256, S4, S4),
+    ] {
+        let heads = group * KV_HEADS;
+        let spec = GpuSpec::new(1, heads, KV_HEADS, dim).codecs(key, value).sequences(2, 200);
         let mut cache = GpuCache::new(&device(0), spec).unwrap();
-        fill(&mut cache, 0, 5, 1);
+        let rows = noise(1, 5 * KV_HEADS * dim);
+        cache.append(0, &[0; 5], Rows::Host(&rows), Rows::Host(&rows)).unwrap();
         let device = cache.device().clone();
-        let queries = noise(2, 2 * heads * DIM);
+        let queries = noise(2, 2 * heads * dim);
         let mut good = vec![0.0; queries.len()];
         cache.attend(0, &queries, &mut good).unwrap();
         let mut out = device.stream().alloc_zeros::<f32>(queries.len()).unwrap();
         for bad in BAD {
             let mut queries = queries.clone();
-            queries[DIM + 7] = bad;
-            queries[heads * DIM] = bad;
+            queries[dim + 7] = bad;
+            queries[heads * dim] = bad;
             cache.attend_on_device(0, Rows::F32(&upload(&device, &queries)), &mut out).unwrap();
             let got = device.stream().clone_dtoh(&out).unwrap();
-            for (head, (got, good)) in got.chunks_exact(DIM).zip(good.chunks_exact(DIM)).enumerate() {
+            for (head, (got, good)) in got.chunks_exact(dim).zip(good.chunks_exact(dim)).enumerate() {
                 if head == 1 {
-                    assert!(got.iter().all(|v| v.is_nan()), "{key:?} {value:?} {bad}: {got:?}");
+                    assert!(got.iter().all(|v| v.is_nan()), "{group} {dim} {key:?} {value:?} {bad}: {got:?}");
                 } else {
-                    assert_eq!(got, good, "{key:?} {value:?} {bad}, head {head}");
+                    assert_eq!(got, good, "{group} {dim} {key:?} {value:?} {bad}, head {head}");
                 }
             }
         }
