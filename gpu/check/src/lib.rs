@@ -72,6 +72,7 @@ pub fn run(
     let bandwidth = bench::bandwidth(device, bytes, args.seconds)?;
     writer.write(&Row::Device(row::Gpu {
         device: device.name()?,
+        commit: option_env!("TQKV_COMMIT"),
         multiprocessors: device.multiprocessors(),
         cuda: driver_cuda(),
         l2_bytes: device.l2_bytes()?,

@@ -26,6 +26,8 @@ pub(crate) enum Row {
 #[derive(Serialize)]
 pub(crate) struct Gpu {
     pub(crate) device: String,
+    /// The commit of the program, if the build was told (`TQKV_COMMIT`).
+    pub(crate) commit: Option<&'static str>,
     pub(crate) multiprocessors: usize,
     /// The version of CUDA that the driver was made for.
     pub(crate) cuda: String,

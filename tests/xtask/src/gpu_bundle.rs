@@ -90,6 +90,7 @@ fn built(arguments: &[&str], name: &str) -> Result<PathBuf, String> {
         .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))
         .args(arguments)
         .args(["--locked", "--message-format", "json-render-diagnostics"])
+        .env("TQKV_COMMIT", commit().trim())
         .stderr(Stdio::inherit())
         .output()
         .map_err(|error| format!("cargo: {error}"))?;
