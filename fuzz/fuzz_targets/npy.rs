@@ -21,6 +21,11 @@ mod input {
     }
 }
 
+/// Where the writer of arrays writes. No target writes one.
+mod target {
+    pub(crate) use tqkv::file::AtomicFile as Target;
+}
+
 use array::{ArrayError, Vectors};
 
 #[derive(Arbitrary, Debug)]

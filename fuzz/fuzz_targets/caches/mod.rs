@@ -42,7 +42,7 @@ pub fn spec(number: u8, hot: u8) -> CacheSpec {
             .sink_logits(vec![0.5, -1.0, 0.0, 2.0, 0.25, 30.0]),
         7 => KvShape::new(1, 4, 2, DIM).with_value_dim(VALUE_DIM).into(),
         8 => shape(1, 1, 1).codecs(id("t2"), id("t3")).centring(Centring::On).soft_cap(5.0),
-        9 => shape(1, 2, 1).codecs(id("q4_0"), id("s2")).sparse_values(0.125).scale(0.5),
+        9 => shape(1, 2, 1).codecs(id("q4_0"), id("s2")).scale(0.5),
         10 => mapped(shape(1, 2, 1).codecs(id("t2"), id("s2")), "map=pairs"),
         11 => mapped(shape(1, 2, 1).codecs(id("s3"), id("t2")), "map=full rope=10000"),
         _ => {

@@ -281,7 +281,8 @@ fn a_kill_at_any_moment_loses_no_state() {
     let (at, folder) = (temporary.path(), slots(temporary.path()));
     let (pack, state) = unpacked(at);
     let engine = Engine::new(&folder);
-    let times = std::env::var("TQKV_KILLS").ok().and_then(|number| number.parse().ok()).unwrap_or(24);
+    let usual = if std::env::var("TQKV_EXHAUSTIVE").is_ok_and(|value| value == "1") { 100 } else { 24 };
+    let times = std::env::var("TQKV_KILLS").ok().and_then(|number| number.parse().ok()).unwrap_or(usual);
     let mut random = fastrand::Rng::with_seed(7);
     let (mut packed, mut both) = (0, 0);
     for i in 0..times {

@@ -9,7 +9,7 @@
 //! 1. `bins/linux-x64` of the npm package `@node-llama-cpp/linux-x64`.
 //! 2. `llama.cpp` of the crate `llama-cpp-sys-2`.
 //!
-//! A test that misses a variable says so and passes. With `TQKV_REQUIRE_TOOLS` it fails.
+//! A test that misses a variable says so and passes. With `TQKV_REQUIRE_LLAMA` it fails.
 
 mod cache;
 mod layout;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Prints the variable that a test lacks, also where the test runner captures output.
 fn lacks(what: &str) -> bool {
-    assert!(std::env::var_os("TQKV_REQUIRE_TOOLS").is_none(), "{what} is not set");
+    assert!(std::env::var_os("TQKV_REQUIRE_LLAMA").is_none(), "{what} is not set");
     use std::io::Write;
     let _ = writeln!(std::io::stderr(), "not tested beside llama.cpp: {what} is not set");
     false

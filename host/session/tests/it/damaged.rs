@@ -58,6 +58,15 @@ fn damage(bytes: &mut Vec<u8>, random: &mut fastrand::Rng) {
     }
 }
 
+/// However large the lengths in damaged headers are, all tests of this program together take little memory.
+fn takes_little_memory() {
+    #[cfg(target_os = "linux")]
+    {
+        let peak = crate::memory::peak();
+        assert!(peak < 256 << 10, "{peak} kB");
+    }
+}
+
 #[test]
 fn damaged_states_are_refused_or_come_back() {
     let (states, stored) = (small(), Stored::of(2, 64));
@@ -85,6 +94,7 @@ fn damaged_states_are_refused_or_come_back() {
         }
     }
     assert!(refused > rounds() / 4 && accepted > rounds() / 8, "{refused} {accepted}");
+    takes_little_memory();
 }
 
 /// Mends the CRCs of a pack as far as its fields say where they are, so that what is behind them is read.
@@ -139,6 +149,7 @@ fn damaged_packs_are_refused_or_come_back() {
         }
     }
     assert!(refused > rounds() / 2 && accepted > rounds() / 100, "{refused} {accepted}");
+    takes_little_memory();
 }
 
 #[test]

@@ -57,7 +57,7 @@ impl Write for Nowhere {
 
 /// Kilobytes that were resident at most.
 #[cfg(target_os = "linux")]
-fn peak() -> u64 {
+pub(crate) fn peak() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
