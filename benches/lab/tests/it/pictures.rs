@@ -35,8 +35,9 @@ fn every_chart_is_what_its_table_gives() {
         let Some(command) = between(&svg, "<metadata>tqkv-lab ", "</metadata>") else { continue };
         charts += 1;
         // Every second part is the value of an option, in quotes.
-        let command = command.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&");
-        let parts = command.split("&quot;").enumerate();
+        let command =
+            command.replace("&quot;", "\"").replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&");
+        let parts = command.split('"').enumerate();
         let words = parts
             .flat_map(|(i, part)| if i % 2 == 1 { vec![part] } else { part.split_whitespace().collect() });
         let drawn = lab(&root(), &words.chain(["-"]).collect::<Vec<_>>());
