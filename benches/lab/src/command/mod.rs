@@ -7,6 +7,8 @@ mod growth;
 mod needle;
 mod needle_data;
 mod picture;
+mod picture_bars;
+mod picture_table;
 mod report;
 mod stats;
 mod stats_delta;

@@ -22,7 +22,7 @@ mod source;
 mod svg;
 
 pub(crate) use cells::write_cells;
-pub(crate) use page::{Page, render};
+pub(crate) use page::{Page, escape, render};
 pub(crate) use sections::{SECTIONS, Wanted};
 pub(crate) use source::{Row, Source};
 

@@ -116,7 +116,7 @@ fn anchor(title: &str) -> String {
 }
 
 /// Escapes text for HTML.
-pub(super) fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

@@ -10,6 +10,7 @@ mod figures;
 #[path = "../../../../host/cli/tests/it/kill.rs"]
 mod kill;
 mod needle;
+mod pictures;
 mod plots;
 #[path = "../../../../host/cli/tests/it/printed.rs"]
 mod printed;
