@@ -142,6 +142,18 @@ def test_scores_and_attention_are_those_of_decoded_vectors(rng):
         keys.attend(q, k_blocks[:0], v_blocks[:0], value_codec=values)
 
 
+def test_the_name_of_a_codec_stands_for_it(rng, tmp_path):
+    codec, four = tqkv.Codec("t3", 64, 9), tqkv.Codec("t4", 64, 9)
+    q, keys, values = rng.standard_normal((3, 20, 64), dtype=np.float32)
+    blocks = codec.encode(keys), four.encode(values)
+    assert (codec.attend(q, *blocks, value_codec="t4") == codec.attend(q, *blocks, value_codec=four)).all()
+    tqkv.save(tmp_path / "named", keys, "t3")
+    tqkv.save(tmp_path / "made", keys, tqkv.Codec("t3", 64))
+    assert (tmp_path / "named").read_bytes() == (tmp_path / "made").read_bytes()
+    # No value is masked, so none is lost.
+    assert (codec.encode(np.ma.array(keys)) == codec.encode(keys)).all()
+
+
 def test_estimates_are_unbiased(rng):
     compressor = tqkv.Compressor(head_dim=128, kv="t2")
     k = rng.standard_normal((20000, 128), dtype=np.float32)
@@ -155,6 +167,10 @@ def test_estimates_are_unbiased(rng):
     assert (compressor.decompress_v(v) == compressor.decompress_k(v)).all()
 
 
+def attend_with(value_codec):
+    return tqkv.Codec("s4").attend(np.zeros(128, np.float32), *np.zeros((2, 9, 66), np.uint8), value_codec=value_codec)
+
+
 REFUSED = [
     (lambda: tqkv.Codec("t9"), "codec 't9' is not valid: expected f16, "),
     (lambda: tqkv.Codec("t3", 77), "dim 77: head dim not supported: accepted are "),
@@ -162,6 +178,12 @@ REFUSED = [
     (lambda: tqkv.Codec("t3", effort="raw"), "effort 'raw' is not valid: expected fast, "),
     (lambda: tqkv.Codec("t3").encode(np.zeros((2, 64), np.float32)), r"x of the shape \[2, 64\] is not valid: expected \[.., 128\]"),
     (lambda: tqkv.Codec("t3").encode(np.zeros(128)), "x, an array of float64, is not valid: expected an array of float32, "),
+    (lambda: tqkv.Codec("t3").encode(np.ma.masked_equal(np.arange(128, dtype=np.float32), 5)), "an array with masked values is not valid: expected"),
+    (lambda: attend_with(7), "codec of the type int is not valid: expected a tqkv.Codec or the name of one"),
+    (lambda: attend_with("t9"), "codec 't9' is not valid: expected f16, "),
+    (lambda: tqkv.TqkWriter("x.tqk", "t3"), "codec of the type str is not valid: expected a tqkv.Codec, which has the dim"),
+    (lambda: tqkv.save("x.tqk", np.zeros((2, 64), np.float32), None), "codec of the type NoneType is not valid: expected a tqkv.Codec or"),
+    (lambda: tqkv.save("x.tqk", np.float32(1), "t3"), "dim 0: head dim not supported: accepted are "),
     (lambda: tqkv.Codec("t3").encode(["a"]), "x, an array of <U1, is not valid: expected"),
     (lambda: tqkv.Codec("t3").encode(np.zeros(128, ">f4")), "x, an array of >f4, is not valid: expected"),
     (lambda: tqkv.Codec("t3").encode(np.full((3, 128), np.nan, np.float32)), "vector 0 of x: the vector holds NaN"),

@@ -5,6 +5,7 @@ import json
 import shutil
 import socket
 import subprocess
+import sys
 import time
 
 import pytest
@@ -233,22 +234,38 @@ def test_a_chunk_of_another_dtype_or_model_is_a_miss(tmp_path):
     l2.close()
 
 
-def test_two_adapters_share_a_redis_server(server):
+READER = """
+import importlib.util, json, sys
+
+module = importlib.util.spec_from_file_location("doors", sys.argv[1])
+doors = importlib.util.module_from_spec(module)
+module.loader.exec_module(doors)
+l2 = doors.L2(**json.loads(sys.argv[2]))
+keys = [doors.key(i) for i in range(9)]
+got = [doors.chunk() for _ in keys[:8]]
+assert l2.found(keys) == [True] * 8 + [False], "lookup"
+assert l2.load(keys[:8], got) == [True] * 8, "load"
+l2.close()
+doors.torch.save([chunk.raw_data for chunk in got], sys.argv[3])
+"""
+
+
+def test_another_process_reads_what_a_redis_server_holds(server, tmp_path):
     _, config = server()
-    writer, reader = L2(**config), L2(**config)
+    writer = L2(**config)
     sources, keys = [chunk(seed=i) for i in range(8)], [key(i) for i in range(8)]
     tasks = [writer.submit_store([k], [source]) for k, source in zip(keys, sources)]
     size = Format("t4,t3").size((LAYERS, TOKENS, HEADS, DIM), torch.bfloat16)
     done = {}
     until(lambda: done.update(writer.adapter.pop_completed_store_tasks()) or (len(done) == 8 or None))
     assert [done[task] for task in tasks] == [size] * 8
-    got = [chunk() for _ in keys]
-    assert reader.found(keys) == [True] * 8
-    assert reader.load(keys, got) == [True] * 8
-    for source, copy in zip(sources, got):
-        assert torch.equal(copy.raw_data, as_decoded(source))
+    # The writer is gone before the reader begins.
     writer.close()
-    reader.close()
+    arguments = [sys.executable, "-c", READER, __file__, json.dumps(config), str(tmp_path / "read")]
+    reader = subprocess.run(arguments, capture_output=True, text=True, timeout=300)
+    assert reader.returncode == 0, reader.stderr
+    for source, data in zip(sources, torch.load(tmp_path / "read"), strict=True):
+        assert torch.equal(data, as_decoded(source))
 
 
 def test_damaged_entries_of_a_redis_server_are_misses(server):

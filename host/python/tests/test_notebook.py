@@ -22,15 +22,17 @@ def byte_counts(text):
     return re.findall(r"^.*?([\d,]+) bytes", text, re.MULTILINE)
 
 
-def test_the_notebook_runs_and_draws(monkeypatch):
+def test_the_notebook_runs_from_any_folder_and_draws(monkeypatch, tmp_path):
     monkeypatch.delenv("TQKV_MODEL", raising=False)
+    # As Jupyter does.
+    monkeypatch.setenv("JPY_SESSION_NAME", str(NOTEBOOK))
     # Waiting threads of PyTorch take the processor from ours.
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     kept = printed(code)
     assert kept, "commit it with outputs: TQKV_WRITE_NOTEBOOK=1"
-    resources = {"metadata": {"path": NOTEBOOK.parent}}
+    resources = {"metadata": {"path": tmp_path}}
     nbclient.NotebookClient(notebook, timeout=300, record_timing=False, resources=resources).execute()
     outputs = [output for cell in code for output in cell.outputs]
     assert sum("image/png" in output.get("data", {}) for output in outputs) == 3

@@ -91,6 +91,20 @@ def test_budgets_outside_the_range_are_refused(storage, budget):
         storage.size(TOKENS, budget)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda rope, path: tqkv.Storage.without_basis(1, 2, 64, rope),
+        lambda rope, path: tqkv.Learner(1, 2, 64, rope),
+        lambda rope, path: tqkv.Generations(path, "mine", 1, 2, 64, rope),
+    ],
+)
+def test_a_rope_that_is_none_is_refused(tmp_path, call):
+    for rope, kind in ((None, "NoneType"), (1e4, "float")):
+        with pytest.raises(tqkv.TqkvError, match=f'rope of the type {kind} is not valid: expected a tqkv.Rope, for no RoPE .*kind="none"'):
+            call(rope, tmp_path)
+
+
 def test_positions_that_would_take_for_ever_are_refused(storage, kv):
     k = np.ascontiguousarray(kv[0][:, :TOKENS])
     with pytest.raises(tqkv.TqkvError, match="expected a position up to"):

@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -197,6 +199,43 @@ def test_beams_and_assisted_generation(llama, implementation):
     assert torch.equal(generate(llama, cache, inputs, implementation, **looked_up), expected)
 
 
+@pytest.mark.parametrize("implementation", ["eager", "tqkv"])
+def test_a_smaller_model_assists(llama, implementation):
+    inputs = prompt(1, 60)
+    expected = generate(llama, DynamicCache(config=llama.config), inputs, "eager")
+    torch.manual_seed(4)
+    assistant = AutoModelForCausalLM.from_config(LlamaConfig(**{**SMALL, "num_hidden_layers": 1}), dtype=torch.float32).eval()
+    cache = TqkvCache(llama.config, kv="f16")
+    assert torch.equal(generate(llama, cache, inputs, implementation, assistant_model=assistant), expected)
+    # Guesses that were wrong are gone, and the last token was not read yet.
+    assert cache.get_seq_length() == expected.shape[1] - 1
+
+
+def test_eight_thousand_tokens():
+    torch.manual_seed(3)
+    config = LlamaConfig(**{**SMALL, "num_hidden_layers": 2, "max_position_embeddings": 16384})
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    ids = prompt(1, 8195)["input_ids"]
+    ends = []
+    for cache, implementation in ((DynamicCache(config=config), "sdpa"), (TqkvCache(config, kv="f16"), "tqkv"), (TqkvCache(config), "tqkv")):
+        pieces = ids.split((4096, 4096, 1, 1, 1), 1)
+        ends.append(torch.cat([logits(model, cache, piece, implementation)[:, -1] for piece in pieces]))
+    torch.testing.assert_close(ends[1], ends[0], rtol=5e-3, atol=5e-3)
+    assert (ends[2] - ends[0]).norm() < 0.1 * ends[0].norm()
+    stats = cache.stats()
+    # f32 in four and a half bits, and half of that to f16.
+    assert stats["tokens"] == 8195 and stats["ratio"] > 6 and stats["ratio"] == pytest.approx(2 * stats["f16_bytes"] / stats["bytes"])
+
+
+@pytest.mark.parametrize("kv", ["compact", "balanced", "near-lossless", "tiered", "compact hot=16 last:i8"])
+def test_presets_are_those_of_a_cache(llama, kv):
+    cache = TqkvCache(llama.config, kv=kv)
+    logits(llama, cache, prompt(1, 200)["input_ids"], "tqkv")
+    wanted = tqkv.KvCache(3, 2, 32, kv, num_heads=4).layer_codecs
+    assert [layer.rows[0].layer_codecs for layer in cache.layers] == [[codecs] for codecs in wanted]
+    assert cache.stats()["tokens"] == 200
+
+
 def test_a_conversation_goes_on(llama):
     first, cache = prompt(), TqkvCache(llama.config, kv="f16")
     said = generate(llama, cache, first, "tqkv")
@@ -269,12 +308,38 @@ def test_gradients_are_those_of_the_default_cache(llama, tokens):
     torch.testing.assert_close(norms[1], norms[0], rtol=2e-2, atol=1e-5)
 
 
-def test_a_compiled_model_is_refused_in_one_line(llama):
-    """By the first question that the compiler asks of a tensor: to start it takes many seconds."""
-    llama.set_attn_implementation("tqkv")
-    for handle in TqkvCache(llama.config).layers[0].update(*torch.ones(2, 2, 2, 1, 32)):
-        with pytest.raises(tqkv.TqkvError, match="torch.compile is not valid with attn_implementation 'tqkv'"):
-            handle._is_view()
+def alone(program):
+    """What a program writes last to its standard error, in a process of its own."""
+    ran = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True)
+    return ran.returncode, ran.stderr
+
+
+COMPILED = """
+import torch
+from tqkv.transformers import TqkvCache
+from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig
+
+config = LlamaConfig(**{sizes})
+model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="{implementation}").eval()
+ids = torch.arange(1, 41)[None]
+with torch.no_grad():
+    expected = model(ids, past_key_values=DynamicCache(config=config)).logits
+    compiled, cache = torch.compile(model, backend="eager"), TqkvCache(config, kv="f16")
+    found = [compiled(piece, past_key_values=cache).logits for piece in ids.split((39, 1), 1)]
+torch.testing.assert_close(torch.cat(found, 1), expected, rtol=5e-3, atol=5e-3)
+"""
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "tqkv"])
+def test_a_compiled_model_decodes_and_is_refused_on_codes(implementation):
+    code, said = alone(COMPILED.format(sizes=SMALL, implementation=implementation))
+    refused = "TqkvError: torch.compile is not valid with attn_implementation 'tqkv': expected 'sdpa', or a model that is not compiled\n"
+    assert (code, refused in said) == ((0, False) if implementation == "sdpa" else (1, True)), said
+
+
+def test_an_older_version_is_refused_by_name():
+    code, said = alone("import transformers; transformers.__version__ = '5.15.3'; import tqkv.transformers")
+    assert code == 1 and said.endswith("ImportError: transformers 5.15.3 is not valid: expected 5.16 or newer\n")
 
 
 COPIES = {

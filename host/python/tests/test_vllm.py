@@ -1,9 +1,13 @@
 """The secondary tier of KV offloading, created by vLLM's own factory over vLLM's own region."""
 
+import json
 import os
+import subprocess
+import sys
 import threading
 import time
 import uuid
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -217,3 +221,45 @@ def test_what_is_not_understood_is_refused_by_name(tmp_path, region, spec, why):
         tier(region, spec, folder=str(tmp_path))
     with pytest.raises(tqkv.TqkvError, match="expected one of them"):
         tier(region)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A folder with a tiny random Llama."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(3)
+    sizes = dict(vocab_size=211, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
+    llama = LlamaForCausalLM(LlamaConfig(**sizes, head_dim=32, max_position_embeddings=512))
+    # Sharper than initial weights, so that attention matters.
+    for parameter in llama.parameters():
+        parameter.data *= 2
+    folder = tmp_path_factory.mktemp("llama")
+    llama.save_pretrained(folder)
+    return folder
+
+
+def generated(*arguments):
+    """What an engine in a process of its own generates, how many tokens of the prompt it took from the cache, and what it logged."""
+    script = Path(__file__).with_name("vllm_engine.py")
+    ran = subprocess.run([sys.executable, script, *map(str, arguments)], capture_output=True, text=True, timeout=600)
+    results = [line for line in ran.stdout.splitlines() if line.startswith("RESULT ")]
+    assert ran.returncode == 0 and len(results) == 1, ran.stdout + ran.stderr
+    return *json.loads(results[0].removeprefix("RESULT ")), ran.stdout + ran.stderr
+
+
+def test_a_second_engine_takes_the_prefix_from_the_folder(tmp_path, model):
+    """vLLM's engine, scheduler, connector and primary tier, on a CPU that says it is a GPU. `f16` codes each value alone: the attention
+    for CPUs has its keys in an order of its own, which other codecs would mix."""
+    ask = model, tmp_path / "folder", "f16", 400
+    tokens, cached, _ = generated(*ask)
+    files = sorted(path for path in (tmp_path / "folder").rglob("*") if path.is_file())
+    assert cached == 0 and len(files) == 3
+    assert generated(*ask)[:2] == (tokens, 3 * 128)
+    # A damaged chunk is computed again, and the text is the same.
+    whole = files[0].read_bytes()
+    files[0].write_bytes(whole[:500] + bytes([whole[500] ^ 1]) + whole[501:])
+    again, cached, log = generated(*ask)
+    assert again == tokens and cached < 3 * 128 and "load of chunk" in log
+    # It was removed, and stored anew.
+    assert generated(*ask)[:2] == (tokens, 3 * 128)

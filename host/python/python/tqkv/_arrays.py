@@ -37,6 +37,8 @@ def is_tensor(x: Any) -> bool:
 def to_numpy(x: Any) -> np.ndarray:
     """An array of x in C order. It is a copy only if x has another order or another device. bfloat16 becomes its bits, uint16."""
     if is_tensor(x):
+        if x.device.type == "meta":
+            raise TqkvError("a tensor on the device meta is not valid: expected a tensor with values")
         x = x.detach().cpu().contiguous()
         if str(x.dtype) == "torch.bfloat16":
             # By way of int16, because older versions have no uint16.
@@ -44,6 +46,8 @@ def to_numpy(x: Any) -> np.ndarray:
             return bits
         held: np.ndarray = x.numpy()
         return held
+    if np.ma.is_masked(x):
+        raise TqkvError("an array with masked values is not valid: expected an array whose values all count, as x.filled(0) makes")
     if not isinstance(x, np.ndarray):
         x = np.from_dlpack(x) if hasattr(x, "__dlpack__") else np.asarray(x)
     if x.dtype.name == "bfloat16":

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _native
 from ._arrays import dtype_name, from_numpy, to_numpy, writable
+from ._native import TqkvError
 
 if TYPE_CHECKING:
     from ._arrays import Array, DType, Either
@@ -60,6 +61,7 @@ class Codec:
 
     @property
     def name(self) -> str:
+        """Name of the codec: "t3"."""
         return self._native.name
 
     @property
@@ -74,10 +76,12 @@ class Codec:
 
     @property
     def scale_mode(self) -> str:
+        """What the encoder's scale of a vector preserves: "raw", "preserving", "unbiased" or "mmse"."""
         return self._native.scale_mode
 
     @property
     def effort(self) -> str:
+        """Effort of the encoder: "fast", "default" or "best"."""
         return self._native.effort
 
     @property
@@ -114,14 +118,14 @@ class Codec:
         k_blocks: Either,
         v_blocks: Either,
         *,
-        value_codec: Codec | None = None,
+        value_codec: Codec | str | None = None,
         scale: float | None = None,
     ) -> Array:
         """Attention of queries `[..., dim]` over encoded tokens, f32 `[..., value dim]`. Nothing is decoded.
 
-        `value_codec` is the codec of the values, by default this one. Logits are multiplied by `scale`, by default 1 / sqrt(dim).
+        `value_codec` is the codec of the values, by default this one. A name stands for the codec with this dim and seed. Logits are multiplied by `scale`, by default 1 / sqrt(dim).
         """
-        values = self if value_codec is None else value_codec
+        values = self if value_codec is None else codec_of(value_codec, self.dim, self.seed)
         scale = self.dim**-0.5 if scale is None else scale
         arrays = to_numpy(q), to_numpy(k_blocks), to_numpy(v_blocks)
         return from_numpy(self._native.attend(*arrays, values._native, scale), q)
@@ -133,3 +137,12 @@ class Codec:
 
     def __repr__(self) -> str:
         return f"tqkv.Codec({self.name!r}, dim={self.dim}, seed={self.seed})"
+
+
+def codec_of(codec: Codec | str, dim: int, seed: int = 42) -> Codec:
+    """A codec, or the codec of a name."""
+    if isinstance(codec, str):
+        return Codec(codec, dim, seed)
+    if not isinstance(codec, Codec):
+        raise TqkvError(f"codec of the type {type(codec).__name__} is not valid: expected a tqkv.Codec or the name of one")
+    return codec

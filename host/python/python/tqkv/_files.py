@@ -10,7 +10,8 @@ import numpy as np
 
 from . import _native
 from ._arrays import dtype_name, to_numpy
-from ._codec import Codec
+from ._codec import Codec, codec_of
+from ._native import TqkvError
 
 if TYPE_CHECKING:
     from ._arrays import DType, Either
@@ -30,6 +31,7 @@ class TqkFile:
 
     @property
     def dim(self) -> int:
+        """Values per vector."""
         return self.codec.dim
 
     def __len__(self) -> int:
@@ -63,6 +65,8 @@ class TqkWriter:
     """Writes a .tqk file piece by piece. The file appears whole when the `with` block ends, and not at all if the block fails."""
 
     def __init__(self, path: str | os.PathLike[str], codec: Codec, mean: Either | None = None) -> None:
+        if not isinstance(codec, Codec):
+            raise TqkvError(f"codec of the type {type(codec).__name__} is not valid: expected a tqkv.Codec, which has the dim")
         mean = None if mean is None else to_numpy(mean)
         self._native = _native.FileWriter(path, codec._native, mean)
 
@@ -96,9 +100,11 @@ def open(path: str | os.PathLike[str]) -> TqkFile:
     return TqkFile(path)
 
 
-def save(path: str | os.PathLike[str], x: Either, codec: Codec, *, centre: bool = False) -> None:
-    """Writes vectors `[.., dim]` to a .tqk file, like `tqkv encode`. `centre` subtracts their mean, which the file stores."""
+def save(path: str | os.PathLike[str], x: Either, codec: Codec | str, *, centre: bool = False) -> None:
+    """Writes vectors `[.., dim]` to a .tqk file, like `tqkv encode`. `codec` may be a name: "t3". `centre` subtracts their mean, which
+    the file stores."""
     array = to_numpy(x)
+    codec = codec_of(codec, array.shape[-1] if array.ndim else 0)
     mean = _mean(array, codec.dim) if centre else None
     with TqkWriter(path, codec, mean) as writer:
         writer.write(array)

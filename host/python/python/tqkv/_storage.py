@@ -45,7 +45,7 @@ class Learner:
     def __init__(self, layers: int, heads: int, head_dim: int, rope: Rope, shared_layers: int = 1) -> None:
         """`shared_layers` consecutive layers share one basis. 4 needs the fewest bits, with 4 times the file and the time."""
         counts = layers, heads, head_dim, head_dim
-        self._native = _native.Learner(counts, rope.kind, list(rope.frequencies), shared_layers)
+        self._native = _native.Learner(counts, *_words(rope), shared_layers)
 
     def learn(self, k: Either, v: Either, first_position: int = 0) -> None:
         """Learns from keys, after RoPE, and values `[layers, tokens, heads, head_dim]` at consecutive positions."""
@@ -57,6 +57,7 @@ class Learner:
 
     @property
     def tokens(self) -> int:
+        """Number of tokens learned from."""
         return self._native.tokens
 
 
@@ -93,7 +94,7 @@ class Storage:
     def without_basis(cls, layers: int, heads: int, head_dim: int, rope: Rope) -> Storage:
         """Works from the first token on, and takes about twice the bits."""
         counts = layers, heads, head_dim, head_dim
-        return cls._of(_native.Storage.without(counts, rope.kind, list(rope.frequencies)))
+        return cls._of(_native.Storage.without(counts, *_words(rope)))
 
     def size(self, tokens: int, budget: float, dtype: DType = "bfloat16", exact: int = 0) -> int:
         """Bytes of a chunk of all layers. They do not depend on the values."""
@@ -187,7 +188,7 @@ class Generations:
     ) -> None:
         """Opens a folder, and makes it if it does not exist."""
         counts = layers, heads, head_dim, head_dim
-        self._native = _native.Generations(folder, model, counts, rope.kind, list(rope.frequencies))
+        self._native = _native.Generations(folder, model, counts, *_words(rope))
 
     def add(self, basis: Basis) -> None:
         """Writes a basis, which is the newest then."""
@@ -200,6 +201,13 @@ class Generations:
     def of(self, chunk: bytes | np.ndarray) -> Storage:
         """The storage that decodes a chunk: of the basis that the chunk names."""
         return Storage._of(self._native.of(np.frombuffer(chunk, np.uint8)))
+
+
+def _words(rope: Rope) -> tuple[str, list[float]]:
+    """The arguments of the native module for a RoPE."""
+    if not isinstance(rope, Rope):
+        raise TqkvError(f'rope of the type {type(rope).__name__} is not valid: expected a tqkv.Rope, for no RoPE tqkv.Rope(kind="none")')
+    return rope.kind, list(rope.frequencies)
 
 
 def _exact(exact: int | None, first_position: int, k: np.ndarray) -> int:

@@ -85,11 +85,15 @@ class TqkvLayer(CacheLayerMixin):
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values to attend to: those of all tokens. For attention on codes, handles of the new ones."""
+        if key_states.is_meta:
+            raise TqkvError("a tensor on the device meta is not valid: expected a tensor with values")
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         if len(key_states) != len(self.rows):
             raise TqkvError(f"a batch of {len(key_states)} is not valid: expected the {len(self.rows)} rows of the cache")
         tokens = key_states.shape[-2]
+        # A model moves, and a file comes from another machine.
+        self.device = key_states.device
         self.length += tokens
         if self.config._attn_implementation == NAME:
             return Handle.of(key_states, self), Handle.of(value_states, self)

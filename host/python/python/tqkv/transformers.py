@@ -82,18 +82,21 @@ class TqkvCache(DynamicCache):
             warnings.warn(f"nothing is compressed: no layer of this {decoder.model_type} keeps the keys and values of all tokens", stacklevel=2)
 
     def stats(self) -> dict[str, float]:
-        """Tokens, allocated bytes of keys and values, their bytes at 16 bits per value, the ratio of the two, and the number of layers
-        that are compressed, and that are not (sliding and recurrent ones)."""
-        held, plain, compressed = 0, 0, 0
+        """Tokens, allocated bytes of keys and values, their bytes at 16 bits per value and in the model's own dtype (`plain_bytes`), the
+        ratio of the last to the first, and the number of layers that are compressed, and that are not (sliding and recurrent ones)."""
+        held, values, plain, compressed = 0, 0, 0, 0
         for layer in self.layers:
             if isinstance(layer, TqkvLayer):
                 compressed += 1
                 held += sum(row.stats()["allocated_bytes"] for row in layer.rows)
-                plain += 2 * layer.token_values * sum(len(row) for row in layer.rows)
+                count = layer.token_values * sum(len(row) for row in layer.rows)
+                values += count
+                plain += count * layer.dtype.itemsize if layer.is_initialized else 0
             elif isinstance(layer, CacheLayerMixin) and layer.keys is not None:
                 held += layer.keys.nbytes + layer.values.nbytes
-                plain += 2 * (layer.keys.numel() + layer.values.numel())
-        sizes = {"bytes": held, "f16_bytes": plain, "ratio": plain / held if held else 1.0}
+                values += layer.keys.numel() + layer.values.numel()
+                plain += layer.keys.nbytes + layer.values.nbytes
+        sizes = {"bytes": held, "f16_bytes": 2 * values, "plain_bytes": plain, "ratio": plain / held if held else 1.0}
         counts = {"compressed_layers": compressed, "other_layers": len(self.layers) - compressed}
         return {"tokens": self.get_seq_length(), **sizes, **counts}
 
