@@ -219,8 +219,8 @@ pub(crate) fn relative_rms(a: &[f32], b: &[f32]) -> f64 {
 }
 
 /// Compared with the exact levels in f32, the integers cost little. The int8 query and levels cost at most
-/// 1 % of the logits' spread. The one-byte weights and int8 levels of values cost about .9 % of the output, and
-/// 1.01 % in the worst case.
+/// 1 % of the logits' spread. The one-byte weights and int8 levels of values cost about .9 % of the output,
+/// and 1.01 % in the worst case.
 #[test]
 fn integer_arithmetic_costs_about_one_percent() {
     let level = Level::fastest();
