@@ -25,7 +25,7 @@ CHUNK = 128
 
 
 class Event:
-    """Of a stream in which everything is done at once."""
+    """Everything before it is done: copies are not deferred."""
 
     def __init__(self, **options):
         pass

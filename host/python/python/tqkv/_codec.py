@@ -123,7 +123,8 @@ class Codec:
     ) -> Array:
         """Attention of queries `[..., dim]` over encoded tokens, f32 `[..., value dim]`. Nothing is decoded.
 
-        `value_codec` is the codec of the values, by default this one. A name stands for the codec with this dim and seed. Logits are multiplied by `scale`, by default 1 / sqrt(dim).
+        `value_codec` is the codec of the values, by default this one. A name stands for the codec with this dim and seed. Logits are
+        multiplied by `scale`, by default 1 / sqrt(dim).
         """
         values = self if value_codec is None else codec_of(value_codec, self.dim, self.seed)
         scale = self.dim**-0.5 if scale is None else scale
