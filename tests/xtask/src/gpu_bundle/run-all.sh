@@ -126,7 +126,8 @@ variant() {
 
 STEPS="first batch baseline one unlike tests shapes profile sanitize tune"
 
-# The most seconds of a step, then what is expected of it: what an H100 showed. "f16 read" is the time of reading f16 rows.
+# The most seconds of a step, then what is expected of it: what an H100 and an H200 showed (MEASURED.md, M48 and M54). "f16 read" is the
+# time of reading f16 rows. Memory of an H200 is half as fast again and its multiprocessors are the same, so the ratios are smaller.
 limit() {
     case $1 in
         first | batch | one | unlike) echo 180 ;;
@@ -138,13 +139,13 @@ limit() {
 expected() {
     case $1 in
         first) echo "'test result: ok' three times, and nowhere 'not run on a GPU'" ;;
-        batch) echo "1 to 4 heads: s4 3.3, s2 5.6 times f16 read, i8 1.9; 8 heads: s4 2.8, s2 3.7, i8 1.9" ;;
+        batch) echo "H100 (H200), times f16 read: 1 to 4 heads s4 3.3 (2.5), s2 5.6 (4.0), i8 1.9 (1.9); 8 heads s4 2.8 (2.0), s2 3.7 (2.7), i8 1.9 (1.7)" ;;
         baseline) echo "f16 attention of PyTorch: cuDNN at 99 to 100 % of read; torch is needed; flash_attn, vllm and flashinfer if they are there" ;;
-        one) echo "32768 tokens: s4 28 us, 1.5 times f16 read; cuDNN takes 50 to 55 us" ;;
-        unlike) echo "63 of 1024 and one of 32768: s4 57 us, 2.2 times f16 read" ;;
+        one) echo "32768 tokens: s4 27 us, 1.5 (1.1) times f16 read; cuDNN takes 50 to 55 us (39)" ;;
+        unlike) echo "63 of 1024 and one of 32768: s4 57 us (53), 2.2 (1.6) times f16 read" ;;
         tests) echo "all tests ok; 0 vectors differ; attention within 1e-5 of f64" ;;
-        shapes) echo "t4: 1.7 times f16 read with one head, 1.0 with four; D = 256: s4 2.3" ;;
-        profile) echo "attend: no spills, 3 blocks per multiprocessor at 4 heads, DRAM at 84 %; ncu and its permission are needed" ;;
+        shapes) echo "t4: 1.7 (1.1) times f16 read with one head, 1.0 (.7) with four; D = 256: s4 2.3 (2.6)" ;;
+        profile) echo "attend: no spills, 3 blocks per multiprocessor at 4 heads, DRAM at 84 % (68); ncu and its permission are needed" ;;
         sanitize) echo "'ERROR SUMMARY: 0 errors' twice; compute-sanitizer is needed" ;;
         tune) echo "168 registers and the cut that a cache picks are the best at 4 heads" ;;
     esac
