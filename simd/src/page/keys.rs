@@ -60,18 +60,18 @@ impl KeyPages {
             slot < self.slots && block.len() == self.plan.block_bytes,
             "the slot or the block does not fit the page"
         );
-        let (mut scales, mut words) = ([0; 32], [[0; 4]; MAX_WORDS]);
-        self.plan.words(block, &mut scales, &mut words);
         let (tile, lane) = (slot / TILE, slot % TILE);
         let (head, body) = page[..self.lines].split_at_mut(self.scale_lines);
         let head = bytes_mut(head).as_flattened_mut().as_chunks_mut::<2>().0;
-        for (r, scale) in scales[..self.plan.runs].iter().enumerate() {
-            head[(tile * self.plan.runs + r) * TILE + lane] = scale.to_ne_bytes();
-        }
         let body = &mut body[tile * self.tile_lines..][..self.tile_lines];
-        for (line, word) in bytes_mut(body).iter_mut().zip(words) {
-            line.as_chunks_mut::<4>().0[lane] = word;
-        }
+        self.plan.with_words(block, |scales, words| {
+            for (r, scale) in scales.iter().enumerate() {
+                head[(tile * self.plan.runs + r) * TILE + lane] = scale.to_ne_bytes();
+            }
+            for (line, word) in bytes_mut(body).iter_mut().zip(words) {
+                line.as_chunks_mut::<4>().0[lane] = *word;
+            }
+        });
     }
 
     /// Reads a block back, as it was written.

@@ -255,8 +255,24 @@ impl Plan {
         core::iter::once((0, n)).chain((0..count).map(move |k| (n + k * bytes, bytes)))
     }
 
+    /// Calls `visit` with the scale of each run of a block (f16 bits) and its code bytes in dwords. Codes that
+    /// are dwords already are not copied: the copies take as long as a write to a page.
+    #[inline(always)]
+    pub(super) fn with_words<R>(&self, block: &[u8], visit: impl FnOnce(&[u16], &[[u8; 4]]) -> R) -> R {
+        if self.runs == 1
+            && matches!(self.rows, Rows::Ones | Rows::Twos | Rows::Nibbles | Rows::Bytes)
+            && let Some((scale, codes)) = block.split_first_chunk::<2>()
+            && let (words, []) = codes.as_chunks::<4>()
+        {
+            return visit(&[u16::from_le_bytes(*scale)], words);
+        }
+        let (mut scales, mut words) = ([0; 32], [[0; 4]; MAX_WORDS]);
+        self.words(block, &mut scales, &mut words);
+        visit(&scales[..self.runs], &words[..self.word_count()])
+    }
+
     /// Splits a block into the scale of each run (f16 bits) and its code bytes in dwords.
-    pub(super) fn words(&self, block: &[u8], scales: &mut [u16; 32], words: &mut [[u8; 4]; MAX_WORDS]) {
+    fn words(&self, block: &[u8], scales: &mut [u16; 32], words: &mut [[u8; 4]; MAX_WORDS]) {
         let run_bytes = self.block_bytes / self.runs;
         let code_bytes = run_bytes - 2;
         let flat = words.as_flattened_mut();

@@ -46,6 +46,9 @@ pub struct ValuePages {
     lines: usize,
 }
 
+/// The most dwords of a line that belong to the same four tokens.
+const WIDE: usize = 16;
+
 impl ValuePages {
     /// Pages of `slots` tokens of `codec`. `slots` is a multiple of [`SLOT_STEP`] and at most [`MAX_SLOTS`].
     /// Returns `None` for other numbers, or if the codec has no page kernels, as [`super::KeyPages::new`]
@@ -54,7 +57,8 @@ impl ValuePages {
         let fits = slots.is_multiple_of(SLOT_STEP) && (1..=MAX_SLOTS).contains(&slots);
         let plan = Plan::new(codec).filter(|_| fits)?;
         let row = plan.dim / plan.fields();
-        let positions = if plan.is_woven() { WOVEN_POSITIONS } else { 1 << row.trailing_zeros().min(4) };
+        let positions =
+            if plan.is_woven() { WOVEN_POSITIONS } else { 1 << row.trailing_zeros().min(WIDE.ilog2()) };
         let columns = if plan.is_woven() { plan.units() } else { row / positions };
         let (line_tokens, scale_lines) = (64 / positions, slots * plan.runs / 32);
         let groups = slots / line_tokens;
@@ -129,22 +133,38 @@ impl ValuePages {
             slot < self.slots && block.len() == self.plan.block_bytes,
             "the slot or the block does not fit the page"
         );
-        let (mut scales, mut words) = ([0; 32], [[0; 4]; MAX_WORDS]);
-        self.plan.words(block, &mut scales, &mut words);
         let (head, body) = page[..self.lines].split_at_mut(self.scale_lines);
         let head = bytes_mut(head).as_flattened_mut().as_chunks_mut::<2>().0;
-        for (r, scale) in scales[..self.plan.runs].iter().enumerate() {
-            head[r * self.slots + slot] = scale.to_ne_bytes();
-        }
-        let (body, codes) = (bytes_mut(body).as_flattened_mut(), words.as_flattened());
+        let body = bytes_mut(body).as_flattened_mut();
+        self.plan.with_words(block, |scales, words| {
+            for (r, scale) in scales.iter().enumerate() {
+                head[r * self.slots + slot] = scale.to_ne_bytes();
+            }
+            self.write_words(body, slot, words);
+        });
+    }
+
+    /// Writes the dwords of a slot to the bytes of a page's body.
+    #[inline(always)]
+    fn write_words(&self, body: &mut [u8], slot: usize, words: &[[u8; 4]]) {
         if self.plan.is_woven() {
-            for (w, word) in words[..self.plan.word_count()].iter().enumerate() {
+            for (w, word) in words.iter().enumerate() {
                 let bytes = body[self.word_at(slot, w)..].iter_mut().step_by(4);
                 bytes.zip(word).for_each(|(to, &byte)| *to = byte);
             }
-            return;
+        } else if self.positions == WIDE && self.plan.depth() == 1 {
+            let at = (slot / self.line_tokens) * 64 + self.lane(slot);
+            let columns = body[at..].chunks_mut(self.groups * 64);
+            for (column, codes) in columns.zip(words.as_flattened().as_chunks::<WIDE>().0) {
+                let Some(line) = column.first_chunk_mut::<{ 4 * WIDE - 3 }>() else { return };
+                for (p, code) in codes.iter().enumerate() {
+                    line[4 * p] = *code;
+                }
+            }
+        } else {
+            let codes = words.as_flattened();
+            self.for_each_byte(slot, |at, code| body[at] = codes[code]);
         }
-        self.for_each_byte(slot, |at, code| body[at] = codes[code]);
     }
 
     /// Reads a block back, as it was written.
