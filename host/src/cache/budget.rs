@@ -7,6 +7,7 @@ use super::meter::{Event, count};
 use crate::error::CacheError;
 #[cfg(all(loom, test))]
 use loom::sync::atomic::{AtomicUsize, Ordering};
+use std::cmp;
 use std::sync::Arc;
 #[cfg(not(all(loom, test)))]
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -132,10 +133,11 @@ pub(super) struct Lease {
 impl Lease {
     /// Sets the bytes that the part holds now. They were reserved before.
     pub(super) fn set(&mut self, bytes: usize) {
-        if bytes > self.bytes {
-            self.budget.take(bytes - self.bytes);
-        } else {
-            self.budget.give_back(self.bytes - bytes);
+        // Most calls change nothing, and a count that all caches share takes as long as a copy of a vector.
+        match bytes.cmp(&self.bytes) {
+            cmp::Ordering::Equal => return,
+            cmp::Ordering::Greater => self.budget.take(bytes - self.bytes),
+            cmp::Ordering::Less => self.budget.give_back(self.bytes - bytes),
         }
         self.bytes = bytes;
     }

@@ -346,17 +346,17 @@ impl KvCache {
         // Pages that found no room in the file earlier go there now. This changes no value.
         heads.iter_mut().try_for_each(|head| head.cool(before))?;
         let scratch = &self.scratch;
-        let each = |(i, head): (usize, &mut Head)| {
+        let each = |(i, head): (usize, &mut Head), scratch: &mut Scratch| {
             let [k, v] = sides.map(|side| side.of_head(i, num_kv_heads));
-            scratch
-                .with(|scratch| work(head, i, k, v, scratch))
+            work(head, i, k, v, scratch)
                 .map_err(|error| error.within(format_args!("layer {layer}, KV head {i}")))
         };
         let is_dear = heads.iter().any(|head| head.keys.is_dear() || head.other.is_dear());
         let result = if (is_dear || n * heads.len() >= PARALLEL_VECTORS) && threads::several() {
-            heads.par_iter_mut().enumerate().try_for_each(each)
+            let heads = heads.par_iter_mut().enumerate();
+            heads.try_for_each(|head| scratch.with(|scratch| each(head, scratch)))
         } else {
-            heads.iter_mut().enumerate().try_for_each(each)
+            scratch.with(|scratch| heads.iter_mut().enumerate().try_for_each(|head| each(head, scratch)))
         };
         if let Err(error) = result {
             match kept {

@@ -125,7 +125,10 @@ impl Seen {
 pub(super) struct Scratch {
     pub(super) queries: Queries,
     pub(super) seen: Vec<Seen>,
-    rows: Vec<f32>,
+    /// Memory of [`Scratch::rows`]. It only grows: values that come back would be cleared again.
+    memory: Vec<f32>,
+    /// Number of values that were asked for last.
+    rows: usize,
     blocks: Vec<u8>,
 }
 
@@ -145,19 +148,22 @@ impl Scratch {
 
     /// Takes the memory for this many values of rows and bytes of blocks.
     pub(super) fn make_room(&mut self, values: usize, bytes: usize) {
-        self.rows.resize(self.rows.len().max(values), 0.0);
+        self.rows(values);
         self.blocks.reserve(bytes);
     }
 
-    /// A buffer of this many values.
+    /// A buffer of this many values, whatever they are.
     pub(super) fn rows(&mut self, values: usize) -> &mut [f32] {
-        self.rows.resize(values, 0.0);
-        &mut self.rows
+        if self.memory.len() < values {
+            self.memory.resize(values, 0.0);
+        }
+        self.rows = values;
+        &mut self.memory[..values]
     }
 
     /// The values of that buffer, and a buffer for blocks.
     pub(super) fn rows_and_blocks(&mut self) -> (&[f32], &mut Vec<u8>) {
-        (&self.rows, &mut self.blocks)
+        (&self.memory[..self.rows], &mut self.blocks)
     }
 }
 
