@@ -255,8 +255,8 @@ impl Plan {
         core::iter::once((0, n)).chain((0..count).map(move |k| (n + k * bytes, bytes)))
     }
 
-    /// Calls `visit` with the scale of each run of a block (f16 bits) and its code bytes in dwords. Codes that
-    /// are dwords already are not copied: the copies take as long as a write to a page.
+    /// Calls `visit` with the scale of each run of a block (f16 bits) and its code bytes in dwords.
+    /// Codes that are dwords already are not copied: the copies take as long as a write to a page.
     #[inline(always)]
     pub(super) fn with_words<R>(&self, block: &[u8], visit: impl FnOnce(&[u16], &[[u8; 4]]) -> R) -> R {
         if self.runs == 1
