@@ -75,7 +75,8 @@ function drawBars() {
   const most = Math.max(...rows.map((row) => Math.max(row.bytes, row.f16)), 1);
   for (const row of rows) {
     row.fill.style.width = `${(100 * row.bytes) / most}%`;
-    row.amount.textContent = row.bytes ? `${kib(row.bytes)}, ${((100 * row.bytes) / row.f16).toFixed(0)} % of f16` : "";
+    const share = row === rows[0] ? "" : `, ${((100 * row.bytes) / row.f16).toFixed(0)} % of f16`;
+    row.amount.textContent = row.bytes ? kib(row.bytes) + share : "";
   }
 }
 

@@ -15,6 +15,13 @@ const [page, program, folder] = process.argv.slice(2);
 const PROMPT = "The borrow checker ensures that references";
 const WORDS = [PROMPT, "120", "f16", "s4 hot=16 sinks=4", "t4,t2 hot=16 sinks=4", "t2 hot=16 sinks=4"];
 
+const SAID = [
+  'heading "One prompt, several caches" [level=1]', 'textbox "Prompt"', 'spinbutton "New characters"', 'combobox "Exact newest tokens"',
+  'combobox "Exact first tokens"', 'group "Keys and values, beside exact ones"', 'checkbox "t4,t2" [checked]', 'button "Run"',
+  'button "Stop" [disabled]', "status: Done.", 'region "Bytes held"', 'region "Texts"', 'region "Figures"', 'columnheader "error of attention"',
+  'rowheader "t4,t2"',
+];
+
 const lines = (text, event) => text.trim().split("\n").map(JSON.parse).filter((line) => line.event === event);
 
 // The same tokens and codes. Pointers of 32 bits make headers smaller, and sums over f16 rows round in another order.
@@ -66,6 +73,14 @@ async function inBrowser(browser, width, height) {
   await tab.waitForFunction(() => document.getElementById("status").textContent === "Done.", null, { timeout: 600_000 });
   const texts = await tab.$$eval("article p:first-of-type", (all) => all.map((one) => one.textContent));
   const figures = await tab.$$eval("#figures tr", (all) => all.map((line) => [...line.cells].map((cell) => cell.textContent)));
+  const marks = await tab.$$eval("article p:first-of-type", (all) => all.map((one) => one.querySelector("mark")?.textContent ?? ""));
+  const bars = await tab.$$eval("#bars .bar", (all) => all.map((one) => {
+    const [track, fill] = [".track", ".fill"].map((part) => one.querySelector(part).getBoundingClientRect().width);
+    return { share: fill / track, amount: one.querySelector(".amount").textContent };
+  }));
+  // What a screen reader is told: roles, names and values.
+  const told = await tab.locator("body").ariaSnapshot();
+  for (const control of SAID) assert.ok(told.includes(control), `${control} is not in\n${told}`);
   const wide = await tab.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
   assert.ok(wide <= 0, `${width}: the page is ${wide} pixels wider than the window`);
   await tab.screenshot({ path: `${folder}/page-${width}.png`, fullPage: true });
@@ -76,11 +91,30 @@ async function inBrowser(browser, width, height) {
   assert.ok(await tab.isEnabled("#run"));
   assert.deepEqual(faults, []);
   await context.close();
-  return { texts, figures, first };
+  return { texts, marks, bars, figures, first };
+}
+
+// The text from the first word that is not that of `first`.
+function departure(first, other) {
+  const words = other.split(/(?<=\s)/);
+  let at = 0;
+  for (const word of words) {
+    if (!first.slice(at).startsWith(word)) return other.slice(at);
+    at += word.length;
+  }
+  return "";
+}
+
+// The bytes of each cache at the end of its text, in the program of the page.
+function held(text) {
+  return WORDS.slice(2).map((_, index) => lines(text, "text").filter((line) => line.index === index).at(-1));
 }
 
 const native = execFileSync(resolve(program), WORDS, { encoding: "utf8" });
-compare(inNode(), native);
+const module = inNode();
+compare(module, native);
+const ends = held(module);
+const widest = Math.max(...ends.flatMap(({ bytes, f16_bytes }) => [bytes, f16_bytes]));
 console.log("the module prints what the program prints");
 
 const expected = WORDS.slice(2).map((_, index) =>
@@ -90,8 +124,15 @@ const browser = await chromium.launch({
   args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-sync"],
 });
 for (const [width, height] of [[1200, 900], [390, 844]]) {
-  const { texts, figures, first } = await inBrowser(browser, width, height);
+  const { texts, marks, bars, figures, first } = await inBrowser(browser, width, height);
   assert.deepEqual(texts, expected);
+  assert.deepEqual(marks, expected.map((text) => departure(expected[0], text)));
+  assert.ok(marks.some((mark) => mark !== ""), "no text leaves the first one: nothing is marked");
+  assert.equal(bars.length, ends.length);
+  bars.forEach(({ share, amount }, i) => {
+    near(share, ends[i].bytes / widest, 0.01);
+    assert.ok(amount.startsWith(`${(ends[i].bytes / 1024).toFixed(1)} KiB`), amount);
+  });
   assert.equal(figures.length, expected.length);
   console.log(`${width} pixels: the first character after ${first} ms`);
   for (const line of figures) console.log("  " + line.join("  "));
