@@ -151,6 +151,19 @@ pub(crate) trait Machine: Memory + Search {
     fn value_dot(self, sum: Self::Sum, levels: Self::Line, weights: Self::Line) -> Self::Sum;
     /// The lanes.
     fn lanes(self, sum: Self::Sum) -> [i32; 16];
+    /// The sums of the four 128-bit quarters of each register: four lanes per register.
+    #[inline(always)]
+    fn sum_quads<const N: usize>(self, sums: [Self::Sum; N]) -> [[i32; 4]; N] {
+        let mut quads = [[0; 4]; N];
+        for (quad, sum) in quads.iter_mut().zip(sums) {
+            for quarter in self.lanes(sum).as_chunks::<4>().0 {
+                for p in 0..4 {
+                    quad[p] += quarter[p];
+                }
+            }
+        }
+        quads
+    }
     /// The lanes of two sums. They are below 2^24, so they are exact.
     fn floats(self, sums: [Self::Sum; 2]) -> Self::V;
 

@@ -3,7 +3,7 @@
 
 use super::plan::Plan;
 use super::weights::{
-    Halves, Products, RUN_LINES, TOGETHER, Weights, are_bytes, bounds, first_sums, is_wide, step,
+    Halves, Products, RUN, RUN_LINES, TOGETHER, Weights, are_bytes, bounds, first_sums, is_wide, step,
 };
 use super::{Line, fetch_scales};
 use crate::lines::Machine;
@@ -124,6 +124,12 @@ impl Out<'_> {
     }
 }
 
+/// Combines the sums for the two halves of weights of 8 bits.
+#[inline(always)]
+pub(super) fn join_bytes<I: Machine>(isa: I, [first, second]: [I::Sum; 2]) -> I::Sum {
+    if const { I::BYTE_WEIGHTS } { first } else { isa.add(first, second) }
+}
+
 /// Combines the sums for the two halves of the weights.
 #[inline(always)]
 pub(super) fn join<I: Machine, const BITS: usize>(isa: I, [first, second]: [I::Sum; 2]) -> [i32; 16] {
@@ -180,8 +186,8 @@ fn load_weights<I: Machine, const DWORDS: usize>(isa: I, dwords: &[[u8; 4]; DWOR
     }
 }
 
-/// One head's sums of `N` of the `COUNT` levels per byte, from level `FIRST` on. The levels of the tokens are
-/// already made. `N` is at most what registers hold.
+/// The sums of `N` of the `COUNT` levels per byte, from level `FIRST` on, for `H` heads from `head` on. The
+/// levels of the tokens are already made. `H` times `N` is at most what registers hold.
 #[inline(always)]
 pub(super) fn sum_levels<
     I,
@@ -190,55 +196,62 @@ pub(super) fn sum_levels<
     const FIRST: usize,
     const N: usize,
     const DWORDS: usize,
+    const H: usize,
 >(
     isa: I,
     levels: &[[I::Line; COUNT]],
     weights: Weights<'_>,
     head: usize,
-) -> [[i32; 16]; N]
+) -> [[I::Sum; N]; H]
 where
     I: Machine,
 {
-    let mut sums = [[isa.zero(); 2]; N];
+    let mut sums = [[[isa.zero(); 2]; N]; H];
     for (run, levels) in levels.chunks(RUN_LINES / DWORDS).enumerate() {
-        let [[first, second]] = weights.of(run, head);
-        let halves = first.as_chunks::<DWORDS>().0.iter().zip(second.as_chunks::<DWORDS>().0);
-        for (levels, (first, second)) in levels.iter().zip(halves) {
-            let weights = load_halves::<I, BITS, DWORDS>(isa, [first, second]);
-            for n in 0..N {
-                sums[n] = add_products::<I, BITS>(isa, sums[n], levels[FIRST + n], weights);
+        let heads: &[Halves; H] = weights.of(run, head);
+        for (at, levels) in levels.iter().enumerate().take(RUN_LINES / DWORDS) {
+            for h in 0..H {
+                let [first, second] = &heads[h];
+                let halves = [&first.as_chunks::<DWORDS>().0[at], &second.as_chunks::<DWORDS>().0[at]];
+                let by = load_halves::<I, BITS, DWORDS>(isa, halves);
+                for n in 0..N {
+                    sums[h][n] = add_products::<I, BITS>(isa, sums[h][n], levels[FIRST + n], by);
+                }
             }
         }
     }
-    let mut lanes = [[0; 16]; N];
-    for n in 0..N {
-        lanes[n] = join::<I, BITS>(isa, sums[n]);
+    let mut joined = [[isa.zero(); N]; H];
+    for h in 0..H {
+        for n in 0..N {
+            joined[h][n] = join_bytes(isa, sums[h][n]);
+        }
     }
-    lanes
+    joined
 }
 
-/// Tokens of one page that have weights.
+/// Whole runs of tokens of one page, with their weights.
 pub(super) struct Given<'a> {
     /// f16 scales of all slots of the page, for each run of coordinates with one scale.
-    pub(super) scales: &'a [u16],
-    pub(super) slots: usize,
-    /// The first slot; `n` is the number of slots.
-    pub(super) from: usize,
-    pub(super) n: usize,
-    /// `[heads, n]`
-    pub(super) weights: &'a [f32],
+    pub(super) scales: &'a [[u16; RUN]],
+    /// Runs of tokens of the page.
+    pub(super) page_runs: usize,
+    /// Those that have weights.
+    pub(super) runs: Range<usize>,
+    /// `[heads, runs]`
+    pub(super) weights: &'a [[f32; RUN]],
     pub(super) strip: Strip<'a>,
     /// Lines of scales at the head of the page.
     pub(super) scale_lines: usize,
 }
 
 impl<'a> Given<'a> {
-    /// Weights of a head, with the scales of run `r` of the page's slots.
+    /// Weights of a head, with the scales of run `r` of coordinates.
     #[inline(always)]
     fn products(&self, head: usize, r: usize) -> Products<'a> {
-        let given = self.weights.get(head * self.n..(head + 1) * self.n).unwrap_or_default();
-        let scales = self.scales.get(r * self.slots..(r + 1) * self.slots).unwrap_or_default();
-        Products { given, from: self.from, scales }
+        let (n, first) = (self.runs.len(), r * self.page_runs + self.runs.start);
+        let weights = self.weights.get(head * n..(head + 1) * n).unwrap_or_default();
+        let scales = self.scales.get(first..first + n).unwrap_or_default();
+        Products { weights, scales }
     }
 }
 
@@ -279,7 +292,7 @@ impl<'p> Pass<'_, 'p> {
         for r in 0..self.plan.runs {
             // All heads before any is rounded: a bound waits for its lanes, but not for the next head.
             let mut largest = [[0.0; 2]; TOGETHER];
-            for (h, largest) in largest.iter_mut().enumerate().take(heads.end).skip(heads.start) {
+            for (h, largest) in heads.clone().zip(largest.get_mut(heads.clone()).unwrap_or_default()) {
                 *largest = bounds(isa, self.parts.iter().map(|part| part.products(self.first + h, r)));
             }
             for (side, sign) in [1.0, -1.0].into_iter().enumerate() {
@@ -308,9 +321,9 @@ impl<'p> Pass<'_, 'p> {
         largest: &[[f32; 2]; TOGETHER],
     ) -> [f32; TOGETHER] {
         let mut factors = [0.0; TOGETHER];
-        for (h, (factor, largest)) in
-            factors.iter_mut().zip(largest).enumerate().take(heads.end).skip(heads.start)
-        {
+        let own = factors.get_mut(heads.clone()).unwrap_or_default().iter_mut();
+        let largest = largest.get(heads.clone()).unwrap_or_default();
+        for (h, (factor, largest)) in heads.clone().zip(own.zip(largest)) {
             let largest = largest[side];
             let step = step::<BITS>(sign, largest);
             *factor = step * self.plan.unit;
@@ -320,7 +333,7 @@ impl<'p> Pass<'_, 'p> {
             let (mut room, mut sums) = (&mut *self.room, first_sums(isa));
             for part in &*self.parts {
                 let products = part.products(self.first + h, r);
-                let (now, later) = room.split_at_mut((products.runs().len() * self.heads).min(room.len()));
+                let (now, later) = room.split_at_mut((part.runs.len() * self.heads).min(room.len()));
                 products.round::<I, BITS>(isa, (sign, largest), &mut sums, (h, self.heads), now);
                 room = later;
             }

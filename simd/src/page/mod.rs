@@ -23,6 +23,7 @@ mod keys;
 mod plan;
 mod query;
 mod rows;
+mod sums;
 pub(crate) mod trellis;
 mod values;
 mod weights;
@@ -35,7 +36,8 @@ pub use half_rows::HalfPages;
 pub use keys::KeyPages;
 pub use query::Queries;
 pub use rows::{narrow_rows, row_scores, row_sums, widen_rows};
-pub use values::{ValuePages, ValuePart};
+pub use sums::ValuePart;
+pub use values::ValuePages;
 
 /// Maximum number of query heads per call; a larger GQA group takes several calls.
 pub const MAX_HEADS: usize = 8;

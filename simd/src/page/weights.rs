@@ -64,46 +64,22 @@ pub(super) const fn are_bytes<I: Machine, const BITS: usize>() -> bool {
 /// The halves of tokens without weight.
 pub(super) const NO_HALVES: Halves = [[[0; 4]; RUN_LINES]; 2];
 
-/// Weights times scales of the slots of a page.
+/// Weights times scales of whole runs of tokens.
 #[derive(Clone, Copy)]
 pub(super) struct Products<'a> {
-    /// Weights of the slots from `from` on; all other slots have weight 0.
-    pub(super) given: &'a [f32],
-    pub(super) from: usize,
-    /// f16 scales of all slots.
-    pub(super) scales: &'a [u16],
+    pub(super) weights: &'a [[f32; RUN]],
+    /// As many runs of f16 scales.
+    pub(super) scales: &'a [[u16; RUN]],
 }
 
 impl Products<'_> {
-    /// The runs that hold a slot of the range.
     #[inline(always)]
-    pub(super) fn runs(&self) -> core::ops::Range<usize> {
-        self.from / RUN..(self.from + self.given.len()).div_ceil(RUN)
-    }
-
-    #[inline(always)]
-    fn run<I: Machine>(&self, isa: I, run: usize) -> I::V {
-        let scales = self.scales.as_chunks::<RUN>().0.get(run).unwrap_or(&[0; RUN]);
-        let whole = (run * RUN).checked_sub(self.from).and_then(|at| self.given.get(at..)?.first_chunk());
-        let given = match whole {
-            Some(given) => isa.load(given),
-            None => isa.load(&self.edge(run)),
-        };
-        given * isa.load_halves(scales)
-    }
-
-    /// The weights of a run that is partly outside the range.
-    #[cold]
-    fn edge(&self, run: usize) -> [f32; RUN] {
-        core::array::from_fn(|i| {
-            let at = (run * RUN + i).checked_sub(self.from);
-            at.and_then(|at| self.given.get(at)).copied().unwrap_or(0.0)
-        })
+    fn of_run<I: Machine>(isa: I, weights: &[f32; RUN], scales: &[u16; RUN]) -> I::V {
+        isa.load(weights) * isa.load_halves(scales)
     }
 
     /// Rounds the products times `sign`, if positive, against `largest`. They are weights of head `head` of
-    /// `heads`. Slots outside the range get the weight 0. `sums` are those of [`Machine::write_bytes`], and
-    /// [`first_sums`] at first.
+    /// `heads`. `sums` are those of [`Machine::write_bytes`], and [`first_sums`] at first.
     #[inline(always)]
     pub(super) fn round<I: Machine, const BITS: usize>(
         &self,
@@ -114,10 +90,10 @@ impl Products<'_> {
         room: &mut [Halves],
     ) {
         let (zero, steps) = (isa.splat(0.0), isa.splat(sign * (largest_weight::<BITS>() / largest)));
-        for (at, run) in self.runs().enumerate() {
-            let Some(halves) = room.get_mut(at * heads + head) else { break };
+        let rooms = room.get_mut(head..).unwrap_or_default().iter_mut().step_by(heads);
+        for ((weights, scales), halves) in self.weights.iter().zip(self.scales).zip(rooms) {
             let halves: &mut [[u8; RUN]; 2] = bytemuck::must_cast_mut(halves);
-            let weights = isa.larger(self.run(isa, run) * steps, zero);
+            let weights = isa.larger(Self::of_run(isa, weights, scales) * steps, zero);
             if const { is_wide(BITS) } {
                 isa.write_halves(weights, halves);
                 continue;
@@ -163,8 +139,8 @@ pub(super) fn bounds<'a, I: Machine>(isa: I, parts: impl Iterator<Item = Product
     let zero = isa.splat(0.0);
     let (mut largest, mut least) = (zero, zero);
     for part in parts {
-        for run in part.runs() {
-            let products = part.run(isa, run);
+        for (weights, scales) in part.weights.iter().zip(part.scales) {
+            let products = Products::of_run(isa, weights, scales);
             largest = isa.larger(largest, products);
             least = isa.larger(least, zero - products);
         }

@@ -1,12 +1,12 @@
 //! Values of trellis and 5-bit codes: levels are made from bit planes and summed over tokens.
 
 use super::columns::{
-    Given, Job, Out, Pass, Strip, ValueCodes, WOVEN_POSITIONS, add_products, ahead, join, load_halves,
+    Given, Job, Out, Pass, Strip, ValueCodes, WOVEN_POSITIONS, add_products, ahead, join_bytes, load_halves,
     sum_levels,
 };
 use super::plan::{Plan, Woven};
 use super::trellis::{self, InQuads, PlainLines, Planes, Tables, eight};
-use super::weights::{RUN_LINES, Weights};
+use super::weights::{RUN_LINES, Weights, are_bytes};
 use super::{Line, MAX_SLOTS, prefetch};
 use crate::lines::Machine;
 use arrayvec::ArrayVec;
@@ -69,11 +69,8 @@ impl<C: Planes> Woven<C> {
             }
             first += units.count;
         }
-        let mut lanes = [[0; 16]; 8];
-        for (lanes, sums) in lanes.iter_mut().zip(sums) {
-            *lanes = join::<I, 0>(isa, sums);
-        }
-        close::<0, 8>(0, lanes, &mut job.out);
+        let sums = eight!(|FIELD| join_bytes(isa, sums[FIELD]));
+        close::<I, 0, 8>(isa, 0, sums, &mut job.out);
     }
 
     /// Sums the columns for all heads. Levels cost several times as much as their products, so those of each
@@ -111,22 +108,29 @@ impl<C: Planes> Woven<C> {
                 }
             }
         }
-        for head in 0..heads {
+        let mut head = 0;
+        if const { are_bytes::<I, 0>() && I::SUMS >= 8 && I::HEADS > 1 && !C::IS_SMALL } {
+            while heads - head >= 2 {
+                sum_bits::<I, 0, 8, 2>(isa, &kept, job, head);
+                head += 2;
+            }
+        }
+        for head in head..heads {
             if const { I::FIELDS >= 8 } {
-                sum_bits::<I, 0, 8>(isa, &kept, job, head);
+                sum_bits::<I, 0, 8, 1>(isa, &kept, job, head);
             } else {
-                sum_bits::<I, 0, 2>(isa, &kept, job, head);
-                sum_bits::<I, 2, 2>(isa, &kept, job, head);
-                sum_bits::<I, 4, 2>(isa, &kept, job, head);
-                sum_bits::<I, 6, 2>(isa, &kept, job, head);
+                sum_bits::<I, 0, 2, 1>(isa, &kept, job, head);
+                sum_bits::<I, 2, 2, 1>(isa, &kept, job, head);
+                sum_bits::<I, 4, 2, 1>(isa, &kept, job, head);
+                sum_bits::<I, 6, 2, 1>(isa, &kept, job, head);
             }
         }
     }
 }
 
-/// Sums the `N` levels of every byte from bit `FIRST` on for a head.
+/// Sums the `N` levels of every byte from bit `FIRST` on, for `H` heads from `head` on.
 #[inline(always)]
-fn sum_bits<I: Machine, const FIRST: usize, const N: usize>(
+fn sum_bits<I: Machine, const FIRST: usize, const N: usize, const H: usize>(
     isa: I,
     kept: &[[I::Line; 8]],
     job: &mut Job<'_, '_>,
@@ -135,8 +139,10 @@ fn sum_bits<I: Machine, const FIRST: usize, const N: usize>(
     isa.step(
         #[inline(always)]
         |isa| {
-            let sums = sum_levels::<I, 0, 8, FIRST, N, DWORDS>(isa, kept, job.weights, head);
-            close::<FIRST, N>(head, sums, &mut job.out);
+            let sums = sum_levels::<I, 0, 8, FIRST, N, DWORDS, H>(isa, kept, job.weights, head);
+            for (head, sums) in (head..).zip(sums) {
+                close::<I, FIRST, N>(isa, head, sums, &mut job.out);
+            }
         },
     );
 }
@@ -144,22 +150,35 @@ fn sum_bits<I: Machine, const FIRST: usize, const N: usize>(
 /// Adds a head's sums of a column, for bits from `FIRST` on: bit b of a byte belongs to the coordinate b D/8
 /// further.
 #[inline(always)]
-fn close<const FIRST: usize, const N: usize>(head: usize, sums: [[i32; 16]; N], out: &mut Out<'_>) {
+fn close<I: Machine, const FIRST: usize, const N: usize>(
+    isa: I,
+    head: usize,
+    sums: [I::Sum; N],
+    out: &mut Out<'_>,
+) {
     let (row, pad, column) = (out.plan.dim / 8, out.plan.pad, out.column);
     let Some((acc, factor)) = out.head(head) else { return };
-    for (bit, sums) in (FIRST..).zip(sums) {
-        let values: [f32; WOVEN_POSITIONS] = Out::values(factor, sums);
-        let acc = acc.get_mut(bit * row..(bit + 1) * row).unwrap_or_default();
-        if let Some(acc) = column.checked_sub(pad).and_then(|at| acc.get_mut(at..)?.first_chunk_mut()) {
-            let acc: &mut [f32; WOVEN_POSITIONS] = acc;
-            for p in 0..WOVEN_POSITIONS {
-                acc[p] += values[p];
-            }
-        } else {
-            // The first bytes of a row may be padding.
-            for (acc, value) in acc.iter_mut().zip(values.iter().skip(pad)) {
-                *acc += value;
-            }
+    let mut values = [[0.0; WOVEN_POSITIONS]; N];
+    let lanes = isa.sum_quads(sums);
+    for (value, lane) in values.as_flattened_mut().iter_mut().zip(lanes.as_flattened()) {
+        *value = *lane as f32 * factor;
+    }
+    let acc = acc.get_mut(FIRST * row..).unwrap_or_default();
+    if let Some(mut rest) = column.checked_sub(pad).and_then(|at| acc.get_mut(at..)) {
+        for [a, b, c, d] in values {
+            let Some(own) = rest.first_chunk_mut::<WOVEN_POSITIONS>() else { return };
+            // All four at once; one after the other they would be added one by one.
+            *own = [own[0] + a, own[1] + b, own[2] + c, own[3] + d];
+            let Some(next) = rest.get_mut(row..) else { return };
+            rest = next;
+        }
+        return;
+    }
+    // The first bytes of a row may be padding.
+    for (bit, values) in values.iter().enumerate() {
+        let acc = acc.get_mut(bit * row..).unwrap_or_default();
+        for (acc, value) in acc.iter_mut().zip(values.iter().skip(pad)) {
+            *acc += value;
         }
     }
 }

@@ -287,6 +287,27 @@ impl Machine for Avx512 {
     }
 
     avx512!(
+        fn sum_quads<const N: usize>(self, sums: [__m512i; N]) -> [[i32; 4]; N] {
+            // Sums of the even and odd quarters of two registers, one register after the other.
+            let halve = |a, b| {
+                _mm512_add_epi32(
+                    _mm512_shuffle_i32x4::<0b10_00_10_00>(a, b),
+                    _mm512_shuffle_i32x4::<0b11_01_11_01>(a, b),
+                )
+            };
+            let mut quads = [[0; 4]; N];
+            for (quads, sums) in quads.as_chunks_mut::<4>().0.iter_mut().zip(sums.as_chunks::<4>().0) {
+                *quads = cast(halve(halve(sums[0], sums[1]), halve(sums[2], sums[3])));
+            }
+            for (quad, sum) in quads.as_chunks_mut::<4>().1.iter_mut().zip(sums.as_chunks::<4>().1) {
+                let two = halve(*sum, *sum);
+                *quad = cast(_mm512_castsi512_si128(halve(two, two)));
+            }
+            quads
+        }
+    );
+
+    avx512!(
         fn floats(self, sums: [__m512i; 2]) -> V {
             V::from_registers([_mm512_cvtepi32_ps(sums[0]), _mm512_cvtepi32_ps(sums[1])])
         }
