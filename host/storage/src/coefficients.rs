@@ -34,8 +34,8 @@ impl<'a> Coefficients<'a> {
         let all = runs.len() * run;
         let rows = self.rows.chunks_exact_mut(self.stride).zip(values.chunks_exact(all));
         for (row, values) in rows {
-            let each = runs.iter().zip(values.chunks_exact(run));
-            each.for_each(|(i, values)| row[i * run..][..run].copy_from_slice(values));
+            // Without a matrix a run is one coefficient, and copying slices of one takes longer than decoding.
+            runs.iter().zip(values).for_each(|(i, value)| row[*i] = *value);
         }
         let (mut rest, mut first, mut values) = (runs, 0, values);
         for (columns, bytes) in self.frame.columns.iter().zip(&mut self.parts) {

@@ -59,7 +59,11 @@ pub(crate) fn encode(
 ) -> Result<(), String> {
     let mut values = Vec::with_capacity(out.len() / codec_of(width).block_bytes() * BLOCK);
     for row in coefficients.chunks_exact(stride) {
-        runs.iter().for_each(|i| values.extend_from_slice(&row[i * run..][..run]));
+        if run == 1 {
+            values.extend(runs.iter().map(|i| row[*i]));
+        } else {
+            runs.iter().for_each(|i| values.extend_from_slice(&row[i * run..][..run]));
+        }
     }
     values.resize(values.len().next_multiple_of(BLOCK), 0.0);
     let (blocks, crc) = out.split_at_mut(out.len() - CRC);
