@@ -34,7 +34,7 @@ impl<'a> Coefficients<'a> {
         let all = runs.len() * run;
         let rows = self.rows.chunks_exact_mut(self.stride).zip(values.chunks_exact(all));
         for (row, values) in rows {
-            // Without a matrix a run is one coefficient, and copying slices of one takes longer than decoding.
+            // Without a matrix a run is one coefficient. Copying slices of one takes longer than decoding.
             runs.iter().zip(values).for_each(|(i, value)| row[*i] = *value);
         }
         let (mut rest, mut first, mut values) = (runs, 0, values);

@@ -68,7 +68,7 @@ pub(super) const NO_HALVES: Halves = [[[0; 4]; RUN_LINES]; 2];
 #[derive(Clone, Copy)]
 pub(super) struct Products<'a> {
     pub(super) weights: &'a [[f32; RUN]],
-    /// As many runs of f16 scales.
+    /// The f16 scales of the same tokens.
     pub(super) scales: &'a [[u16; RUN]],
 }
 
