@@ -55,6 +55,9 @@ pub(crate) trait Machine: Memory + Search {
     const KEY_BIAS: i32;
     /// True if [`Machine::value_dot`] takes any unsigned bytes as weights. Others take weights below 128.
     const BYTE_WEIGHTS: bool;
+    /// The number that is added to every level of values whose weights have 8 bits. With it, the machine
+    /// multiplies unsigned bytes.
+    const VALUE_BIAS: i32 = 0;
 
     /// The token for operations on blocks. Tokens that only differ in products of bytes share it.
     fn of_blocks(self) -> Self::Blocks;
@@ -147,8 +150,14 @@ pub(crate) trait Machine: Memory + Search {
     /// parts before and after. The error of a weight is therefore carried to the next one of the lane.
     /// Weights are at most 254, sums are below 2^30.
     fn write_bytes(self, weights: Self::V, sums: [Self::Sum; 2], bytes: &mut [u8; 32]) -> [Self::Sum; 2];
-    /// Adds the dot product of each dword's four levels and four weights ([`Machine::BYTE_WEIGHTS`]).
+    /// Adds the dot product of each dword's four levels, [`Machine::VALUE_BIAS`] included, and four weights
+    /// ([`Machine::BYTE_WEIGHTS`]).
     fn value_dot(self, sum: Self::Sum, levels: Self::Line, weights: Self::Line) -> Self::Sum;
+    /// The same for levels without the bias and weights below 128.
+    #[inline(always)]
+    fn wide_dot(self, sum: Self::Sum, levels: Self::Line, weights: Self::Line) -> Self::Sum {
+        self.value_dot(sum, levels, weights)
+    }
     /// The lanes.
     fn lanes(self, sum: Self::Sum) -> [i32; 16];
     /// The sums of the four 128-bit quarters of each register: four lanes per register.

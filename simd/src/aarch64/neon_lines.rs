@@ -1,6 +1,6 @@
-//! NEON: a line is four registers. `TBL` gives 0 for an index of 16 or more, so codes are masked. Products of
-//! signed bytes use `SDOT` if it exists, else widening multiplies. Their pairwise sums of two products, at
-//! most 2 * 127 * 127, fit 16 bits.
+//! NEON: a line is four registers. `TBL` gives 0 for an index of 16 or more, so codes are masked. Products
+//! use `SDOT` and `UDOT` if they exist, else widening multiplies. Sums of two products of signed bytes, at
+//! most 2 * 127 * 127, fit 16 bits. Weights of values are unsigned bytes, so their levels have a bias of 128.
 
 use super::neon::{Neon, V, each as each8, neon};
 use crate::lines::{FRACTION, Line, Machine, pair_index};
@@ -77,6 +77,42 @@ fn multiply_dot(sum: int32x4_t, a: uint8x16_t, b: uint8x16_t) -> int32x4_t {
     sum
 }
 
+/// Adds the products of four unsigned bytes at a time.
+#[target_feature(enable = "neon")]
+#[inline]
+fn multiply_unsigned(sum: int32x4_t, a: uint8x16_t, b: uint8x16_t) -> int32x4_t {
+    // Sums of two products may need 17 bits.
+    let low = vpaddlq_u16(vmull_u8(vget_low_u8(a), vget_low_u8(b)));
+    let high = vpaddlq_u16(vmull_high_u8(a, b));
+    vaddq_s32(sum, vreinterpretq_s32_u32(vpaddq_u32(low, high)))
+}
+
+/// The same in one instruction, whose intrinsic is not stable yet.
+#[target_feature(enable = "neon,dotprod")]
+#[inline]
+fn multiply_unsigned_dot(sum: int32x4_t, a: uint8x16_t, b: uint8x16_t) -> int32x4_t {
+    let mut sum = sum;
+    // SAFETY: this function has the instruction; it reads and writes registers only.
+    unsafe {
+        core::arch::asm!(
+            ".arch_extension dotprod",
+            "udot {sum:v}.4s, {a:v}.16b, {b:v}.16b",
+            sum = inout(vreg) sum,
+            a = in(vreg) a,
+            b = in(vreg) b,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    sum
+}
+
+/// [`multiply_unsigned_dot`] on all registers of a line.
+#[target_feature(enable = "neon,dotprod")]
+#[inline]
+fn multiply_unsigned_dots(sum: Sum, a: Quad, b: Quad) -> Sum {
+    each(sum, a, b, |sum, a, b| multiply_unsigned_dot(sum, a, b))
+}
+
 /// [`multiply_dot`] on all registers of a line.
 #[target_feature(enable = "neon,dotprod")]
 #[inline]
@@ -115,6 +151,13 @@ impl<const DOT: bool> Neon<DOT> {
             each(sum, a, b, |sum, a, b| multiply(sum, a, b))
         }
     );
+
+    neon!(
+        /// [`multiply_unsigned`] on all registers of a line.
+        fn multiply_unsigned_widely(self, sum: Sum, a: Quad, b: Quad) -> Sum {
+            each(sum, a, b, |sum, a, b| multiply_unsigned(sum, a, b))
+        }
+    );
 }
 
 impl<const DOT: bool> Machine for Neon<DOT> {
@@ -128,7 +171,8 @@ impl<const DOT: bool> Machine for Neon<DOT> {
     const CHAINS: usize = 4;
     const FIELDS: usize = 2;
     const SUMS: usize = 2;
-    const BYTE_WEIGHTS: bool = false;
+    const BYTE_WEIGHTS: bool = true;
+    const VALUE_BIAS: i32 = 128;
     const KEY_BIAS: i32 = 0;
 
     #[inline(always)]
@@ -320,7 +364,7 @@ impl<const DOT: bool> Machine for Neon<DOT> {
 
     #[inline(always)]
     fn key_dot(self, sum: Sum, levels: Quad, query: u32) -> Sum {
-        self.value_dot(sum, levels, self.splat_weights(query))
+        self.wide_dot(sum, levels, self.splat_weights(query))
     }
 
     #[inline(always)]
@@ -369,6 +413,16 @@ impl<const DOT: bool> Machine for Neon<DOT> {
 
     #[inline(always)]
     fn value_dot(self, sum: Sum, levels: Quad, weights: Quad) -> Sum {
+        if DOT {
+            // SAFETY: a token with `DOT` proves the dot product instructions.
+            unsafe { multiply_unsigned_dots(sum, levels, weights) }
+        } else {
+            self.multiply_unsigned_widely(sum, levels, weights)
+        }
+    }
+
+    #[inline(always)]
+    fn wide_dot(self, sum: Sum, levels: Quad, weights: Quad) -> Sum {
         if DOT {
             // SAFETY: a token with `DOT` proves the dot product instructions.
             unsafe { multiply_dots(sum, levels, weights) }

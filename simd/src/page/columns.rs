@@ -3,7 +3,7 @@
 
 use super::plan::Plan;
 use super::weights::{
-    Halves, Products, RUN, RUN_LINES, TOGETHER, Weights, are_bytes, bounds, first_sums, is_wide, step,
+    Halves, Products, RUN, RUN_LINES, TOGETHER, Weights, are_bytes, bounds, first_sums, is_wide, step, total,
 };
 use super::{Line, fetch_scales};
 use crate::lines::Machine;
@@ -154,11 +154,12 @@ pub(super) fn add_products<I: Machine, const BITS: usize>(
     levels: I::Line,
     weights: [I::Line; 2],
 ) -> [I::Sum; 2] {
-    let first = isa.value_dot(first, levels, weights[0]);
-    if const { are_bytes::<I, BITS>() } {
-        [first, second]
+    if const { is_wide(BITS) } {
+        [isa.wide_dot(first, levels, weights[0]), isa.wide_dot(second, levels, weights[1])]
+    } else if const { I::BYTE_WEIGHTS } {
+        [isa.value_dot(first, levels, weights[0]), second]
     } else {
-        [first, isa.value_dot(second, levels, weights[1])]
+        [isa.value_dot(first, levels, weights[0]), isa.value_dot(second, levels, weights[1])]
     }
 }
 
@@ -174,6 +175,18 @@ pub(super) fn load_halves<I: Machine, const BITS: usize, const DWORDS: usize>(
         return [first_line; 2];
     }
     [first_line, load_weights(isa, second)]
+}
+
+/// Levels of values, with the bias of the machine.
+#[inline(always)]
+pub(super) fn biased<I: Machine, const N: usize>(levels: &[i8; N]) -> [i8; N] {
+    let mut biased = *levels;
+    if const { I::VALUE_BIAS != 0 } {
+        for level in &mut biased {
+            *level = level.wrapping_add(I::VALUE_BIAS as i8);
+        }
+    }
+    biased
 }
 
 /// Weights of a line's tokens, each repeated over its positions.
@@ -207,6 +220,11 @@ where
     I: Machine,
 {
     let mut sums = [[[isa.zero(); 2]; N]; H];
+    for (head, sums) in (head..).zip(&mut sums) {
+        for sum in sums {
+            sum[0] = weights.first::<I, BITS>(isa, head, 16 / DWORDS);
+        }
+    }
     for (run, levels) in levels.chunks(RUN_LINES / DWORDS).enumerate() {
         let heads: &[Halves; H] = weights.of(run, head);
         for (at, levels) in levels.iter().enumerate().take(RUN_LINES / DWORDS) {
@@ -296,21 +314,21 @@ impl<'p> Pass<'_, 'p> {
                 *largest = bounds(isa, self.parts.iter().map(|part| part.products(self.first + h, r)));
             }
             for (side, sign) in [1.0, -1.0].into_iter().enumerate() {
-                let factors = self.round::<I, BITS>(isa, r, &heads, (side, sign), &largest);
+                let (factors, totals) = self.round::<I, BITS>(isa, r, &heads, (side, sign), &largest);
                 if factors.iter().all(|&factor| factor == 0.0) {
                     continue;
                 }
                 let out = Out { plan: self.plan, column: 0, accs: &mut *self.accs, factors: &factors };
                 let range = r * self.run_columns..(r + 1) * self.run_columns;
-                let weights = Weights { halves: &*self.room, heads: self.heads };
+                let weights = Weights { halves: &*self.room, heads: self.heads, totals: &totals };
                 columns(isa, &mut Job { parts: &mut *self.parts, columns: range, weights, out });
             }
         }
     }
 
     /// Rounds each head's products of one sign against its largest, with the scales of run `r`. `side` is the
-    /// index of the largest product of that sign. Returns the value of one step of each head's weights: 0 if
-    /// the head has none.
+    /// index of the largest product of that sign. Returns the value of one step of each head's weights, 0 if
+    /// the head has none. With a bias of levels, the sums of the weights are returned too.
     #[inline(always)]
     fn round<I: Machine, const BITS: usize>(
         &mut self,
@@ -319,8 +337,8 @@ impl<'p> Pass<'_, 'p> {
         heads: &Range<usize>,
         (side, sign): (usize, f32),
         largest: &[[f32; 2]; TOGETHER],
-    ) -> [f32; TOGETHER] {
-        let mut factors = [0.0; TOGETHER];
+    ) -> ([f32; TOGETHER], [i32; TOGETHER]) {
+        let (mut factors, mut totals) = ([0.0; TOGETHER], [0; TOGETHER]);
         let own = factors.get_mut(heads.clone()).unwrap_or_default().iter_mut();
         let largest = largest.get(heads.clone()).unwrap_or_default();
         for (h, (factor, largest)) in heads.clone().zip(own.zip(largest)) {
@@ -337,8 +355,13 @@ impl<'p> Pass<'_, 'p> {
                 products.round::<I, BITS>(isa, (sign, largest), &mut sums, (h, self.heads), now);
                 room = later;
             }
+            if const { I::VALUE_BIAS != 0 && !is_wide(BITS) }
+                && let Some(to) = totals.get_mut(h)
+            {
+                *to = total(isa, sums);
+            }
         }
-        factors
+        (factors, totals)
     }
 }
 

@@ -5,7 +5,7 @@
 //! `woven` the kernels of bit planes.
 
 use super::columns::{
-    Given, Out, Pass, Strip, ValueCodes, add_products, ahead, join, load_halves, sum_levels,
+    Given, Out, Pass, Strip, ValueCodes, add_products, ahead, biased, join, load_halves, sum_levels,
 };
 use super::plan::{Packed, with_kernel};
 use super::values::ValuePages;
@@ -247,7 +247,10 @@ impl<const BITS: usize> Packed<BITS> {
         together!(8);
         together!(4);
         together!(2);
-        if head < heads {
+        // If no two heads fit, several of them share levels that are made once.
+        if const { Self::CODES > 2 && 2 * Self::CODES > sums_of::<I, BITS>() } && heads - head > 1 {
+            Self::columns::<I, POSITIONS, DWORDS, LINES, 0>(isa, &mut pass, head..heads);
+        } else if head < heads {
             Self::columns::<I, POSITIONS, DWORDS, LINES, 1>(isa, &mut pass, head..heads);
         }
     }
@@ -268,7 +271,8 @@ impl<const BITS: usize> Packed<BITS> {
         isa.apart(
             #[inline(always)]
             |isa| {
-                let table = isa.value_table(pass.plan.levels.first_chunk().unwrap_or(&[0; 16]));
+                let table =
+                    isa.value_table(&biased::<I, _>(pass.plan.levels.first_chunk().unwrap_or(&[0; 16])));
                 pass.for_each_sign::<I, BITS>(
                     isa,
                     asked.clone(),
@@ -325,6 +329,11 @@ fn sum_column<
             const COUNT: usize = [$(stringify!($levels)),*].len();
             // If there are few sums, each is kept twice, so that additions need not wait.
             let mut sums = [[[[isa.zero(); 2]; COUNT]; H]; 2];
+            for (head, sums) in (asked.start..).zip(&mut sums[0]) {
+                for sum in sums {
+                    sum[0] = weights.first::<I, BITS>(isa, head, POSITIONS);
+                }
+            }
             let mut run = 0;
             for [lines, next] in reads {
             let (lines, next) = (lines.as_chunks::<$depth>().0, next.as_chunks::<$depth>().0);
@@ -411,7 +420,7 @@ fn sum_column<
     match BITS {
         8 => together!(1, |line| [line[0]]),
         4 => together!(1, |line| [isa.level::<4, 0>(line[0], table), isa.level::<4, 1>(line[0], table)]),
-        2 if const { fields::<I, BITS>() >= 4 } => together!(1, |line| [
+        2 if const { H > 0 } => together!(1, |line| [
             isa.level::<2, 0>(line[0], table),
             isa.level::<2, 1>(line[0], table),
             isa.level::<2, 2>(line[0], table),
@@ -421,7 +430,7 @@ fn sum_column<
             0: isa.level::<2, 0>(line[0], table), isa.level::<2, 1>(line[0], table);
             2: isa.level::<2, 2>(line[0], table), isa.level::<2, 3>(line[0], table)
         ]),
-        1 if const { fields::<I, BITS>() >= 8 } => together!(1, |line| [
+        1 if const { H > 0 } => together!(1, |line| [
             isa.level::<1, 0>(line[0], table),
             isa.level::<1, 1>(line[0], table),
             isa.level::<1, 2>(line[0], table),
@@ -437,7 +446,7 @@ fn sum_column<
             4: isa.level::<1, 4>(line[0], table), isa.level::<1, 5>(line[0], table);
             6: isa.level::<1, 6>(line[0], table), isa.level::<1, 7>(line[0], table)
         ]),
-        3 if const { fields::<I, BITS>() >= 8 } => together!(3, |line| [
+        3 if const { H > 0 } => together!(3, |line| [
             isa.level3::<0>(line, table),
             isa.level3::<1>(line, table),
             isa.level3::<2>(line, table),

@@ -33,6 +33,8 @@ pub(super) struct Weights<'a> {
     /// `[runs, heads]`
     pub(super) halves: &'a [Halves],
     pub(super) heads: usize,
+    /// The sum of each head's weights, if levels have a bias.
+    pub(super) totals: &'a [i32; TOGETHER],
 }
 
 impl<'a> Weights<'a> {
@@ -42,6 +44,26 @@ impl<'a> Weights<'a> {
     pub(super) fn of<const H: usize>(&self, run: usize, head: usize) -> &'a [Halves; H] {
         let own = self.halves.get(run * self.heads + head..).and_then(|own| own.first_chunk());
         own.unwrap_or(const { &[NO_HALVES; H] })
+    }
+
+    /// The sum to begin with for a head, which takes the bias of the levels away. A line has `positions`
+    /// lanes per four tokens; sums of further tokens are added to theirs.
+    #[inline(always)]
+    pub(super) fn first<I: Machine, const BITS: usize>(
+        &self,
+        isa: I,
+        head: usize,
+        positions: usize,
+    ) -> I::Sum {
+        if const { I::VALUE_BIAS == 0 || is_wide(BITS) } {
+            return isa.zero();
+        }
+        let bias = -I::VALUE_BIAS * self.totals.get(head).copied().unwrap_or(0);
+        let mut lanes = [0; 16];
+        for lane in lanes.iter_mut().take(positions) {
+            *lane = bias;
+        }
+        isa.sums(&lanes)
     }
 }
 
@@ -126,6 +148,14 @@ const FIRST_SUMS: [[i32; 16]; 2] = {
 #[inline(always)]
 pub(super) fn first_sums<I: Machine>(isa: I) -> [I::Sum; 2] {
     [isa.sums(&FIRST_SUMS[0]), isa.sums(&FIRST_SUMS[1])]
+}
+
+/// The sum of the bytes that were written, from the sums of [`Machine::write_bytes`] behind them.
+#[inline(always)]
+pub(super) fn total<I: Machine>(isa: I, sums: [I::Sum; 2]) -> i32 {
+    // The first sums are below one step.
+    let whole = |lanes: [i32; 16]| lanes.iter().map(|sum| sum >> FRACTION).sum::<i32>();
+    whole(isa.lanes(sums[0])) + whole(isa.lanes(sums[1]))
 }
 
 /// The number that stands for the largest weight.

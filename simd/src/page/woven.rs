@@ -1,8 +1,8 @@
 //! Values of trellis and 5-bit codes: levels are made from bit planes and summed over tokens.
 
 use super::columns::{
-    Given, Job, Out, Pass, Strip, ValueCodes, WOVEN_POSITIONS, add_products, ahead, join_bytes, load_halves,
-    sum_levels,
+    Given, Job, Out, Pass, Strip, ValueCodes, WOVEN_POSITIONS, add_products, ahead, biased, join_bytes,
+    load_halves, sum_levels,
 };
 use super::plan::{Plan, Woven};
 use super::trellis::{self, InQuads, PlainLines, Planes, Tables, eight};
@@ -21,7 +21,11 @@ const DWORDS: usize = 16 / WOVEN_POSITIONS;
 #[inline(always)]
 fn tables<I: Machine, C: Planes>(isa: I, plan: &Plan) -> Tables<I> {
     let [first, second, last] = trellis::all_levels::<C>(&plan.levels);
-    [isa.value_levels(first), isa.value_levels(second), isa.value_levels(last)]
+    [
+        isa.value_levels(&biased::<I, _>(first)),
+        isa.value_levels(&biased::<I, _>(second)),
+        isa.value_levels(&biased::<I, _>(last)),
+    ]
 }
 
 impl<C: Planes> ValueCodes for Woven<C> {
@@ -59,7 +63,8 @@ impl<C: Planes> Woven<C> {
 
     #[inline(always)]
     fn column_of_one<I: Machine>(isa: I, job: &mut Job<'_, '_>, at: usize, table: Tables<I>) {
-        let (mut sums, mut first) = ([[isa.zero(); 2]; 8], 0);
+        let first_sum = job.weights.first::<I, 0>(isa, 0, WOVEN_POSITIONS);
+        let (mut sums, mut first) = ([[first_sum, isa.zero()]; 8], 0);
         for i in 0..job.parts.len() {
             let (units, mut ahead) = Units::<C>::of(job.parts, i, at, job.out.plan);
             for group in 0..units.count {
@@ -118,6 +123,9 @@ impl<C: Planes> Woven<C> {
         for head in head..heads {
             if const { I::FIELDS >= 8 } {
                 sum_bits::<I, 0, 8, 1>(isa, &kept, job, head);
+            } else if const { are_bytes::<I, 0>() } {
+                sum_bits::<I, 0, 4, 1>(isa, &kept, job, head);
+                sum_bits::<I, 4, 4, 1>(isa, &kept, job, head);
             } else {
                 sum_bits::<I, 0, 2, 1>(isa, &kept, job, head);
                 sum_bits::<I, 2, 2, 1>(isa, &kept, job, head);
