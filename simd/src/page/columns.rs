@@ -220,9 +220,11 @@ where
     I: Machine,
 {
     let mut sums = [[[isa.zero(); 2]; N]; H];
-    for (head, sums) in (head..).zip(&mut sums) {
-        for sum in sums {
-            sum[0] = weights.first::<I, BITS>(isa, head, 16 / DWORDS);
+    if const { I::VALUE_BIAS != 0 } {
+        for (head, sums) in (head..).zip(&mut sums) {
+            for sum in sums {
+                sum[0] = weights.first::<I, BITS>(isa, head, 16 / DWORDS);
+            }
         }
     }
     for (run, levels) in levels.chunks(RUN_LINES / DWORDS).enumerate() {

@@ -271,8 +271,8 @@ impl<const BITS: usize> Packed<BITS> {
         isa.apart(
             #[inline(always)]
             |isa| {
-                let table =
-                    isa.value_table(&biased::<I, _>(pass.plan.levels.first_chunk().unwrap_or(&[0; 16])));
+                let levels = pass.plan.levels.first_chunk().unwrap_or(&[0; 16]);
+                let table = isa.value_table(&biased::<I, _>(levels));
                 pass.for_each_sign::<I, BITS>(
                     isa,
                     asked.clone(),
@@ -329,9 +329,11 @@ fn sum_column<
             const COUNT: usize = [$(stringify!($levels)),*].len();
             // If there are few sums, each is kept twice, so that additions need not wait.
             let mut sums = [[[[isa.zero(); 2]; COUNT]; H]; 2];
-            for (head, sums) in (asked.start..).zip(&mut sums[0]) {
-                for sum in sums {
-                    sum[0] = weights.first::<I, BITS>(isa, head, POSITIONS);
+            if const { I::VALUE_BIAS != 0 } {
+                for (head, sums) in (asked.start..).zip(&mut sums[0]) {
+                    for sum in sums {
+                        sum[0] = weights.first::<I, BITS>(isa, head, POSITIONS);
+                    }
                 }
             }
             let mut run = 0;
