@@ -39,7 +39,7 @@ fn wanted() -> usize {
 fn start(thread: ThreadBuilder) -> std::io::Result<()> {
     let mut room = Vec::<u8>::new();
     room.try_reserve_exact(STACK + ROOM).map_err(|_| std::io::ErrorKind::OutOfMemory)?;
-    // Address space alone, whose pages are never touched. It is free again before the thread takes some of it.
+    // Address space alone: its pages are never touched. It is free again before the thread takes some.
     drop(std::hint::black_box(room));
     std::thread::Builder::new().stack_size(STACK).spawn(|| thread.run()).map(drop)
 }
