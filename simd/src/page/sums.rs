@@ -116,12 +116,9 @@ impl ValuePages {
                 let n = part.weights.len() / heads;
                 for head in first..first + acc.len() / dim {
                     let given = &part.weights[head * n..(head + 1) * n];
-                    for run in 0..runs_of(part) {
-                        room.push(core::array::from_fn(|i| {
-                            let at = (run * RUN + i).checked_sub(part.from % RUN);
-                            at.and_then(|at| given.get(at)).copied().unwrap_or(0.0)
-                        }));
-                    }
+                    let (edge, others) = given.split_at(n.min(RUN - part.from % RUN));
+                    room.extend(padded_run(part.from % RUN, edge));
+                    room.extend(others.chunks(RUN).filter_map(|own| padded_run(0, own)));
                 }
             }
             let mut rest = room.as_slice();
@@ -134,6 +131,13 @@ impl ValuePages {
             Self::accumulate_parts(level, &padded, acc);
         }
     }
+}
+
+/// A run whose slots from `from` on have these weights, and the others 0; `None` without weights.
+fn padded_run(from: usize, weights: &[f32]) -> Option<[f32; RUN]> {
+    let mut run = [0.0; RUN];
+    run.get_mut(from..from + weights.len())?.copy_from_slice(weights);
+    (!weights.is_empty()).then_some(run)
 }
 
 /// Tokens of one page to sum with weights `[heads, n]`: slots from `from` on. `next` is memory that will be
