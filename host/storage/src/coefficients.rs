@@ -17,7 +17,7 @@ pub(crate) struct Coefficients<'a> {
     stride: usize,
     /// Those of each matrix.
     parts: Vec<Bytes>,
-    /// Rows `[tokens, stride]` where there is no matrix.
+    /// Rows `[tokens, stride]` where there is no matrix. A run is then one coefficient.
     rows: Vec<f32>,
 }
 
@@ -32,9 +32,10 @@ impl<'a> Coefficients<'a> {
     /// other.
     pub(crate) fn add(&mut self, level: Level, width: u8, (runs, run): (&[usize], usize), values: &[f32]) {
         let all = runs.len() * run;
+        debug_assert!(self.rows.is_empty() || run == 1, "without a matrix a run is one coefficient");
         let rows = self.rows.chunks_exact_mut(self.stride).zip(values.chunks_exact(all));
         for (row, values) in rows {
-            // Without a matrix a run is one coefficient. Copying slices of one takes longer than decoding.
+            // Copying slices of one would take longer than decoding.
             runs.iter().zip(values).for_each(|(i, value)| row[*i] = *value);
         }
         let (mut rest, mut first, mut values) = (runs, 0, values);

@@ -58,25 +58,6 @@ fn multiply(sum: int32x4_t, a: uint8x16_t, b: uint8x16_t) -> int32x4_t {
     vpadalq_s16(sum, vpaddq_s16(low, high))
 }
 
-/// The same in one instruction, whose intrinsic is not stable yet.
-#[target_feature(enable = "neon,dotprod")]
-#[inline]
-fn multiply_dot(sum: int32x4_t, a: uint8x16_t, b: uint8x16_t) -> int32x4_t {
-    let mut sum = sum;
-    // SAFETY: this function has the instruction; it reads and writes registers only.
-    unsafe {
-        core::arch::asm!(
-            ".arch_extension dotprod",
-            "sdot {sum:v}.4s, {a:v}.16b, {b:v}.16b",
-            sum = inout(vreg) sum,
-            a = in(vreg) a,
-            b = in(vreg) b,
-            options(pure, nomem, nostack, preserves_flags)
-        );
-    }
-    sum
-}
-
 /// Adds the products of four unsigned bytes at a time.
 #[target_feature(enable = "neon")]
 #[inline]
@@ -87,38 +68,42 @@ fn multiply_unsigned(sum: int32x4_t, a: uint8x16_t, b: uint8x16_t) -> int32x4_t 
     vaddq_s32(sum, vreinterpretq_s32_u32(vpaddq_u32(low, high)))
 }
 
-/// The same in one instruction, whose intrinsic is not stable yet.
-#[target_feature(enable = "neon,dotprod")]
-#[inline]
-fn multiply_unsigned_dot(sum: int32x4_t, a: uint8x16_t, b: uint8x16_t) -> int32x4_t {
-    let mut sum = sum;
-    // SAFETY: this function has the instruction; it reads and writes registers only.
-    unsafe {
-        core::arch::asm!(
-            ".arch_extension dotprod",
-            "udot {sum:v}.4s, {a:v}.16b, {b:v}.16b",
-            sum = inout(vreg) sum,
-            a = in(vreg) a,
-            b = in(vreg) b,
-            options(pure, nomem, nostack, preserves_flags)
-        );
-    }
-    sum
+/// Products of four bytes at a time on all registers of a line. An instruction does them, whose intrinsic is
+/// not stable yet.
+macro_rules! dots {
+    ($(#[$doc:meta])* $name:ident, $instruction:literal) => {
+        $(#[$doc])*
+        #[target_feature(enable = "neon,dotprod")]
+        #[inline]
+        fn $name(sum: Sum, a: Quad, b: Quad) -> Sum {
+            each(sum, a, b, |mut sum, a, b| {
+                // SAFETY: this function has the instruction; it reads and writes registers only.
+                unsafe {
+                    core::arch::asm!(
+                        ".arch_extension dotprod",
+                        concat!($instruction, " {sum:v}.4s, {a:v}.16b, {b:v}.16b"),
+                        sum = inout(vreg) sum,
+                        a = in(vreg) a,
+                        b = in(vreg) b,
+                        options(pure, nomem, nostack, preserves_flags)
+                    );
+                }
+                sum
+            })
+        }
+    };
 }
 
-/// [`multiply_unsigned_dot`] on all registers of a line.
-#[target_feature(enable = "neon,dotprod")]
-#[inline]
-fn multiply_unsigned_dots(sum: Sum, a: Quad, b: Quad) -> Sum {
-    each(sum, a, b, |sum, a, b| multiply_unsigned_dot(sum, a, b))
-}
-
-/// [`multiply_dot`] on all registers of a line.
-#[target_feature(enable = "neon,dotprod")]
-#[inline]
-fn multiply_dots(sum: Sum, a: Quad, b: Quad) -> Sum {
-    each(sum, a, b, |sum, a, b| multiply_dot(sum, a, b))
-}
+dots!(
+    /// [`multiply`] with `SDOT`.
+    multiply_dots,
+    "sdot"
+);
+dots!(
+    /// [`multiply_unsigned`] with `UDOT`.
+    multiply_unsigned_dots,
+    "udot"
+);
 
 #[inline(always)]
 fn each(sum: Sum, a: Quad, b: Quad, f: impl Fn(int32x4_t, uint8x16_t, uint8x16_t) -> int32x4_t) -> Sum {

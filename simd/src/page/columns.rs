@@ -133,11 +133,8 @@ pub(super) fn join_bytes<I: Machine>(isa: I, [first, second]: [I::Sum; 2]) -> I:
 /// Combines the sums for the two halves of the weights.
 #[inline(always)]
 pub(super) fn join<I: Machine, const BITS: usize>(isa: I, [first, second]: [I::Sum; 2]) -> [i32; 16] {
-    if const { are_bytes::<I, BITS>() } {
-        return isa.lanes(first);
-    }
     if const { !is_wide(BITS) } {
-        return isa.lanes(isa.add(first, second));
+        return isa.lanes(join_bytes(isa, [first, second]));
     }
     let (high, mut low) = (isa.lanes(first), isa.lanes(second));
     for (low, high) in low.iter_mut().zip(high) {
@@ -220,11 +217,9 @@ where
     I: Machine,
 {
     let mut sums = [[[isa.zero(); 2]; N]; H];
-    if const { I::VALUE_BIAS != 0 } {
-        for (head, sums) in (head..).zip(&mut sums) {
-            for sum in sums {
-                sum[0] = weights.first::<I, BITS>(isa, head, 16 / DWORDS);
-            }
+    for (head, sums) in (head..).zip(&mut sums) {
+        for sum in sums {
+            sum[0] = weights.first::<I, BITS>(isa, head, 16 / DWORDS);
         }
     }
     for (run, levels) in levels.chunks(RUN_LINES / DWORDS).enumerate() {

@@ -209,6 +209,11 @@ const fn sums_of<I: Machine, const BITS: usize>() -> usize {
     if are_bytes::<I, BITS>() { 2 * I::SUMS } else { I::SUMS }
 }
 
+/// Returns true if there is a kernel of levels that are made once and kept: a byte has four fields or more.
+const fn has_kept_levels(bits: usize) -> bool {
+    bits < 4
+}
+
 /// Number of lines whose levels are kept; each line has four tokens.
 const MAX_KEPT: usize = MAX_SLOTS / 4;
 
@@ -252,7 +257,7 @@ impl<const BITS: usize> Packed<BITS> {
         together!(4);
         together!(2);
         // If no two heads fit, several of them share levels that are made once.
-        if const { Self::CODES > 2 && 2 * Self::CODES > sums_of::<I, BITS>() } && heads - head > 1 {
+        if const { has_kept_levels(BITS) && 2 * Self::CODES > sums_of::<I, BITS>() } && heads - head > 1 {
             Self::columns::<I, POSITIONS, DWORDS, LINES, 0>(isa, &mut pass, head..heads);
         } else if head < heads {
             Self::columns::<I, POSITIONS, DWORDS, LINES, 1>(isa, &mut pass, head..heads);
@@ -333,11 +338,9 @@ fn sum_column<
             const COUNT: usize = [$(stringify!($levels)),*].len();
             // If there are few sums, each is kept twice, so that additions need not wait.
             let mut sums = [[[[isa.zero(); 2]; COUNT]; H]; 2];
-            if const { I::VALUE_BIAS != 0 } {
-                for (head, sums) in (asked.start..).zip(&mut sums[0]) {
-                    for sum in sums {
-                        sum[0] = weights.first::<I, BITS>(isa, head, POSITIONS);
-                    }
+            for (head, sums) in (asked.start..).zip(&mut sums[0]) {
+                for sum in sums {
+                    sum[0] = weights.first::<I, BITS>(isa, head, POSITIONS);
                 }
             }
             let mut run = 0;
@@ -424,8 +427,10 @@ fn sum_column<
         }};
     }
     match BITS {
-        8 => together!(1, |line| [line[0]]),
-        4 => together!(1, |line| [isa.level::<4, 0>(line[0], table), isa.level::<4, 1>(line[0], table)]),
+        8 if const { H > 0 } => together!(1, |line| [line[0]]),
+        4 if const { H > 0 } => {
+            together!(1, |line| [isa.level::<4, 0>(line[0], table), isa.level::<4, 1>(line[0], table)])
+        }
         2 if const { H > 0 } => together!(1, |line| [
             isa.level::<2, 0>(line[0], table),
             isa.level::<2, 1>(line[0], table),
@@ -468,6 +473,6 @@ fn sum_column<
             4: isa.level3::<4>(line, table), isa.level3::<5>(line, table);
             6: isa.level3::<6>(line, table), isa.level3::<7>(line, table)
         ]),
-        _ => unreachable!("rows of such codes"),
+        _ => unreachable!("codes of one or two fields, over levels that are kept"),
     }
 }
