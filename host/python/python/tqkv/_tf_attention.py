@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -9,9 +10,29 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, causal_mask_function, sdpa_mask
 
+from ._hosts import refuse_arguments, says_nothing
 from ._native import TqkvError
 
 NAME = "tqkv"
+
+SDPA = frozenset(inspect.signature(sdpa_attention_forward).parameters) - {"kwargs"}
+"""Arguments that "sdpa" has by name. Codes know fewer of them, so some have decoded keys."""
+
+HARMLESS = frozenset(
+    # The mask and RoPE have them already.
+    ("sliding_window", "position_ids", "cache_position", "token_type_ids", "mm_token_type_ids")
+    # They say what a model returns or how it computes its loss, and nothing about attention.
+    + ("use_cache", "return_dict", "output_hidden_states", "output_router_logits", "num_items_in_batch", "logits_to_keep")
+    # They choose among kernels of flash attention.
+    + ("deterministic",)
+)
+"""Arguments of attention functions that change no result here."""
+
+MASKS = frozenset(inspect.signature(sdpa_mask).parameters) - {"kwargs", "local_size"}
+"""Arguments of masks that leave the mask of `causal_mask_function` one of causal attention after padding."""
+
+
+OTHERS = "attn_implementation 'sdpa' or 'eager'"
 
 
 class Handle(torch.Tensor):
@@ -54,24 +75,47 @@ def tqkv_attention(
     scaling: float | None = None,
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
+    dropout: float = 0.0,
+    is_causal: bool | None = None,
+    indices: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention on the codes of a `TqkvCache`. Other keys and values use "sdpa"."""
+    """Attention on the codes of a `TqkvCache`. Other keys and values use "sdpa".
+
+    `indices` are the tokens that an indexer has chosen for each query (DeepSeek V3.2 and its kin), `[batch, tokens, count]`."""
     if s_aux is not None:
         raise TqkvError("attn_implementation 'tqkv' is not valid for learned sinks: expected 'eager', which a TqkvCache allows as well")
+    refuse_arguments("attention 'tqkv'", kwargs, HARMLESS | SDPA, OTHERS)
+    # What "sdpa" knows and codes do not, as biases of positions.
+    more = {name: x for name, x in kwargs.items() if name in SDPA and not says_nothing(x)}
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     if isinstance(key, Handle):
         # Without a mask, only the module tells whether a token sees later ones. Codes have causal attention.
-        if attention_mask is None and query.shape[2] > 1 and not getattr(module, "is_causal", True):
+        if attention_mask is None and query.shape[2] > 1 and not causal:
             raise TqkvError("attn_implementation 'tqkv' is not valid for attention that is not causal: expected 'sdpa' or 'eager'")
         value = value.states
-        out = key.layer.attend(query, key, value, attention_mask, scaling)
+        on_codes = indices is None and not more and not dropout and softcap == key.layer.options.get("soft_cap")
+        out = key.layer.attend(query, key, value, attention_mask, scaling) if on_codes else None
         if out is not None:
             return out, None
         key, value = key.layer.all_tokens(key, value)
+    if indices is not None:
+        attention_mask = _chosen(attention_mask, indices, key.shape[2])
     if softcap is not None:
-        return _capped(query, key, value, attention_mask, scaling, softcap), None
-    return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
+        refuse_arguments("attention 'tqkv' with a soft cap", more, (), OTHERS)
+        return _capped(query, key, value, attention_mask, (scaling, softcap, dropout, causal)), None
+    return sdpa_attention_forward(
+        module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=causal, **more
+    )
+
+
+def _chosen(mask: torch.Tensor | None, indices: torch.Tensor, total: int) -> torch.Tensor:
+    """A mask without the tokens that are not chosen, as the models make it for "sdpa"."""
+    if mask is None or indices.dim() != 3:
+        raise TqkvError(f"argument indices of attention 'tqkv' is not valid without a mask or with {indices.dim()} axes: expected {OTHERS}")
+    chosen = torch.zeros(*indices.shape[:2], total, dtype=torch.bool, device=indices.device).scatter(-1, indices.long(), True)[:, None]
+    return mask & chosen if mask.dtype == torch.bool else mask.masked_fill(~chosen, torch.finfo(mask.dtype).min)
 
 
 def _capped(
@@ -79,18 +123,21 @@ def _capped(
     key: torch.Tensor,
     value: torch.Tensor,
     mask: torch.Tensor | None,
-    scaling: float,
-    softcap: float,
+    how: tuple[float, float, float, bool],
 ) -> torch.Tensor:
     """Attention with a soft cap of the logits, for layers that are not compressed."""
+    scaling, softcap, dropout, causal = how
     group = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(group, dim=1) for x in (key, value))
     logits = softcap * torch.tanh(query @ key.transpose(2, 3) * scaling / softcap)
-    if mask is None:
+    if mask is None and causal:
         tokens, total = logits.shape[-2:]
         mask = torch.ones(tokens, total, dtype=torch.bool, device=query.device).tril(total - tokens)
-    weights = logits.masked_fill(~mask, -torch.inf).softmax(-1, dtype=torch.float32)
-    return (weights.nan_to_num().to(query.dtype) @ value).transpose(1, 2).contiguous()
+    if mask is not None:
+        logits = logits.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else logits + mask
+    weights = logits.softmax(-1, dtype=torch.float32).nan_to_num().to(query.dtype)
+    weights = torch.nn.functional.dropout(weights, dropout)
+    return (weights @ value).transpose(1, 2).contiguous()
 
 
 def _mask(
@@ -100,7 +147,7 @@ def _mask(
     mask = sdpa_mask(
         batch_size=batch_size, mask_function=mask_function, attention_mask=attention_mask, **kwargs
     )
-    if mask is not None and mask_function is causal_mask_function:
+    if mask is not None and mask_function is causal_mask_function and all(name in MASKS or says_nothing(x) for name, x in kwargs.items()):
         if attention_mask is None:
             mask.left_padding = [0] * batch_size
         else:

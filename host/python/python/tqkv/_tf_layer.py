@@ -11,6 +11,7 @@ from transformers.cache_utils import CacheLayerMixin
 
 from ._arrays import dtype_name
 from ._cache import KvCache
+from ._hosts import refuse_arguments
 from ._native import TqkvError
 from ._tf_attention import NAME, Handle
 
@@ -82,9 +83,13 @@ class TqkvLayer(CacheLayerMixin):
         self.is_initialized = True
 
     def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+        self, key_states: torch.Tensor, value_states: torch.Tensor, cache_kwargs: Any = None, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values to attend to: those of all tokens. For attention on codes, handles of the new ones."""
+        """Keys and values to attend to: those of all tokens. For attention on codes, handles of the new ones.
+
+        `cache_kwargs` and `kwargs` have the arguments of the model's `forward`. No layer of the library reads them, and attention gets
+        them as well."""
+        refuse_arguments("TqkvLayer.update", kwargs, ("kwargs",), "keys, values, cache_kwargs and kwargs")
         if key_states.is_meta:
             raise TqkvError("a tensor on the device meta is not valid: expected a tensor with values")
         if not self.is_initialized:
