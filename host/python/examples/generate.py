@@ -16,4 +16,4 @@ output = model.generate(**inputs, past_key_values=cache, max_new_tokens=200, do_
 
 print(tokenizer.decode(output[0], skip_special_tokens=True))
 stats = cache.stats()
-print(f"{stats['tokens']} tokens in {stats['bytes']:,} bytes, {stats['f16_bytes'] / stats['bytes']:.2f} times fewer than f16 takes")
+print(f"{stats['tokens']} tokens in {stats['bytes']:,} bytes, {stats['ratio']:.2f} times fewer than f16 takes")

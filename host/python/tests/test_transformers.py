@@ -1,6 +1,7 @@
 """The cache in tiny, random models of Transformers on the CPU."""
 
 import copy
+import inspect
 import pickle
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import warnings
 import pytest
 import torch
 import tqkv
+from tqkv._tf_attention import tqkv_attention
 from tqkv.transformers import TqkvCache, TqkvLayer
 from transformers import (
     AutoModelForCausalLM,
@@ -19,6 +21,8 @@ from transformers import (
     LlamaConfig,
     Qwen3Config,
 )
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 SMALL = dict(
     vocab_size=211,
@@ -223,8 +227,22 @@ def test_eight_thousand_tokens():
     torch.testing.assert_close(ends[1], ends[0], rtol=5e-3, atol=5e-3)
     assert (ends[2] - ends[0]).norm() < 0.1 * ends[0].norm()
     stats = cache.stats()
-    # f32 in four and a half bits, and half of that to f16.
-    assert stats["tokens"] == 8195 and stats["ratio"] > 6 and stats["ratio"] == pytest.approx(2 * stats["f16_bytes"] / stats["bytes"])
+    # Four and a half bits per value, of the 16 of f16.
+    assert stats["tokens"] == 8195 and 3 < stats["ratio"] < 16 / 4.5 and stats["ratio"] == stats["f16_bytes"] / stats["bytes"]
+    assert stats["plain_bytes"] == 2 * stats["f16_bytes"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_ratio_is_to_f16_whatever_the_model_has(dtype):
+    model = make("llama").to(dtype)
+    caches = {tokens: TqkvCache(model.config, kv="t4,t3") for tokens in (0, 48, 2000)}
+    for tokens, cache in caches.items():
+        if tokens:
+            logits(model, cache, prompt(1, tokens)["input_ids"], "tqkv")
+    ratios = {tokens: cache.stats()["ratio"] for tokens, cache in caches.items()}
+    # 48 tokens are in the window, which is f16.
+    assert ratios[0] == ratios[48] == 1.0
+    assert 2.5 < ratios[2000] < 16 / 4
 
 
 @pytest.mark.parametrize("kv", ["compact", "balanced", "near-lossless", "tiered", "compact hot=16 last:i8"])
@@ -280,6 +298,72 @@ def test_a_mask_that_is_not_causal_is_heeded(llama):
 def test_the_implementation_serves_without_this_cache(llama):
     expected = generate(llama, DynamicCache(config=llama.config))
     assert torch.equal(generate(llama, DynamicCache(config=llama.config), implementation="tqkv"), expected)
+
+
+SPARSE = dict(
+    q_lora_rank=32, kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=16, v_head_dim=16, n_routed_experts=4, num_experts_per_tok=2,
+    n_group=1, topk_group=1, moe_intermediate_size=32, first_k_dense_replace=1, n_shared_experts=1, index_n_heads=2, index_head_dim=32,
+)
+
+
+@pytest.mark.skipif("deepseek_v32" not in CONFIG_MAPPING, reason="this version of Transformers has no DeepSeek V3.2")
+@pytest.mark.parametrize("chosen", [16, 1000])
+def test_tokens_that_an_indexer_has_not_chosen_are_not_attended_to(chosen):
+    torch.manual_seed(0)
+    sizes = {name: size for name, size in SMALL.items() if name != "head_dim"} | {"num_key_value_heads": 4, "hidden_size": 128}
+    config = CONFIG_MAPPING["deepseek_v32"](**sizes, **SPARSE, index_topk=chosen)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    ids = prompt(2, 140)["input_ids"]
+    expected = logits(model, None, ids, "sdpa", use_cache=False)
+    assert torch.equal(logits(model, None, ids, "tqkv", use_cache=False), expected)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Nothing is compressed: layers with an indexer keep more than keys and values.
+        caches = {"sdpa": DynamicCache(config=config), "tqkv": TqkvCache(config, kv="f16")}
+    # The indexer itself chooses otherwise in pieces, so the library's own cache says what is right.
+    pieces = ids.split((100, 30, 9, 1), 1)
+    ends = [torch.cat([logits(model, cache, piece, name) for piece in pieces], 1) for name, cache in caches.items()]
+    assert torch.equal(*ends)
+
+
+def attended(llama, filled, tokens=5, **arguments):
+    """What "tqkv" and "sdpa" make of these arguments, on codes (or plain tensors), for the last of 40 tokens."""
+    cache, (q, k, v) = TqkvCache(llama.config, kv="f16"), torch.randn(3, 1, 2, 40, 32, generator=torch.Generator().manual_seed(6))
+    module = llama.model.layers[0].self_attn
+    q = q.repeat(1, 2, 1, 1)[:, :, -tokens:]
+    mask = torch.ones(40, 40, dtype=torch.bool).tril()[None, None, -tokens:]
+    expected = sdpa_attention_forward(module, q, k, v, mask, scaling=0.3, **arguments)[0]
+    if filled:
+        llama.set_attn_implementation("sdpa")
+        cache.update(k[:, :, :-tokens], v[:, :, :-tokens], 0)
+        llama.set_attn_implementation("tqkv")
+        k, v = cache.update(k[:, :, -tokens:], v[:, :, -tokens:], 0)
+        mask.left_padding = [0]
+    return tqkv_attention(module, q, k, v, mask, scaling=0.3, **arguments)[0], expected
+
+
+@pytest.mark.parametrize("filled", [True, False])
+def test_arguments_of_attention_are_heeded_or_refused_by_name(llama, filled):
+    bias = torch.randn(1, 4, 5, 40, generator=torch.Generator().manual_seed(8))
+    heeded = [{}, {"is_causal": False}, {"sliding_window": 4096, "position_ids": torch.arange(40)}, {"block_indices": None, "new": ()}]
+    if "position_bias" in inspect.signature(sdpa_attention_forward).parameters:
+        heeded.append({"position_bias": bias})
+    for arguments in heeded:
+        found, expected = attended(llama, filled, **arguments)
+        torch.testing.assert_close(found, expected, rtol=5e-3, atol=5e-3, msg=str(arguments))
+    some = torch.ones(3, dtype=torch.int32)
+    for name, value in {"block_indices": some, "sinks": some, "output_attentions": True, "cu_seq_lens_q": some}.items():
+        with pytest.raises(tqkv.TqkvError, match=f"argument {name} of attention 'tqkv' is not valid, .* expected attn_implementation 'sdpa'"):
+            attended(llama, filled, **{name: value})
+
+
+def test_arguments_of_a_cache_are_known_or_refused_by_name(llama):
+    cache, (k, v) = TqkvCache(llama.config), torch.ones(2, 1, 2, 3, 32)
+    llama.set_attn_implementation("sdpa")
+    for arguments in ({}, {"kwargs": {"position_ids": 1}}, {"cache_kwargs": {"sin": 1}}, {"slots": None}):
+        cache.update(k, v, 0, **arguments)
+    with pytest.raises(tqkv.TqkvError, match="argument slots of TqkvLayer.update is not valid"):
+        cache.update(k, v, 0, slots=torch.arange(3))
+    assert cache.get_seq_length() == 12
 
 
 def test_learned_sinks_are_exact_or_refused():

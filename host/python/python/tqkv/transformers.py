@@ -83,7 +83,9 @@ class TqkvCache(DynamicCache):
 
     def stats(self) -> dict[str, float]:
         """Tokens, allocated bytes of keys and values, their bytes at 16 bits per value and in the model's own dtype (`plain_bytes`), the
-        ratio of the last to the first, and the number of layers that are compressed, and that are not (sliding and recurrent ones)."""
+        `ratio`, and the number of layers that are compressed, and that are not (sliding and recurrent ones).
+
+        `ratio` is `f16_bytes / bytes`, over all layers, whatever the dtype of the model: 1 where nothing is compressed yet."""
         held, values, plain, compressed = 0, 0, 0, 0
         for layer in self.layers:
             if isinstance(layer, TqkvLayer):
@@ -96,7 +98,7 @@ class TqkvCache(DynamicCache):
                 held += layer.keys.nbytes + layer.values.nbytes
                 values += layer.keys.numel() + layer.values.numel()
                 plain += layer.keys.nbytes + layer.values.nbytes
-        sizes = {"bytes": held, "f16_bytes": 2 * values, "plain_bytes": plain, "ratio": plain / held if held else 1.0}
+        sizes = {"bytes": held, "f16_bytes": 2 * values, "plain_bytes": plain, "ratio": 2 * values / held if values else 1.0}
         counts = {"compressed_layers": compressed, "other_layers": len(self.layers) - compressed}
         return {"tokens": self.get_seq_length(), **sizes, **counts}
 
