@@ -172,6 +172,8 @@ def test_processor_writes_the_size_it_estimates(dtype, shapes, layout, keys, val
         ((LAYERS, TOKENS, 128), MemoryFormat.UNDEFINED),
         ((2, TOKENS, 128), MemoryFormat.UNDEFINED),
         ((1, LAYERS, TOKENS, 128), MemoryFormat.KV_MLA_FMT),
+        # Four axes of another layout, as a later version may add.
+        ((2, LAYERS, TOKENS, 128), MemoryFormat.BINARY),
         ((TOKENS, 128), MemoryFormat.HS_TD),
         ((2, LAYERS, TOKENS, 100), MemoryFormat.KV_2LTD),
     ],

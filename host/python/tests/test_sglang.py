@@ -1,5 +1,7 @@
 """The storage backend of HiCache, created by SGLang's own factory."""
 
+import dataclasses
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -10,6 +12,7 @@ from sglang.srt.mem_cache.storage.backend_factory import StorageBackendFactory
 
 import tqkv
 from tqkv.payload import Format, decode
+from tqkv.sglang import TqkvHiCache
 
 LAYERS, PAGE, HEADS, DIM, PAGES = 3, 16, 2, 64, 4
 SHAPES = {
@@ -52,13 +55,19 @@ class MHATokenToKVPoolHost:
         return page.unbind(0)
 
 
-def backend(pool, mla=False, tp_rank=0, **extra):
+def configured(mla=False, tp_rank=0, fields=None, **extra):
     names = {"backend_name": "tqkv", "module_path": "tqkv.sglang", "class_name": "TqkvHiCache"}
     config = HiCacheStorageConfig(
         tp_rank=tp_rank, tp_size=2, pp_rank=0, pp_size=1, attn_cp_rank=0, attn_cp_size=1, is_mla_model=mla,
         enable_storage_metrics=False, is_page_first_layout=False, model_name="org/model", extra_config={**names, **extra},
     )
-    made = StorageBackendFactory.create_backend("dynamic", config, pool)
+    for field, value in (fields or {}).items():
+        setattr(config, field, value)
+    return config
+
+
+def backend(pool, **options):
+    made = StorageBackendFactory.create_backend("dynamic", configured(**options), pool)
     assert isinstance(made, HiCacheStorage)
     made.register_mem_pool_host(pool)
     return made
@@ -175,6 +184,23 @@ def test_pages_of_further_pools_are_refused_when_they_are_registered(tmp_path):
     storage.register_mem_host_pool_v2(pool, PoolName.KV)
     with pytest.raises(tqkv.TqkvError, match="host pool 'swa' is not valid: expected a model with the pool 'kv' alone"):
         storage.register_mem_host_pool_v2(MHATokenToKVPoolHost("layer_first"), PoolName.SWA)
+
+
+def test_a_part_of_a_page_and_options_that_nobody_knows_are_refused_by_name(tmp_path):
+    """Under decode context parallelism each rank has other tokens of a page under the same key."""
+    pool = MHATokenToKVPoolHost("layer_first")
+    names = {field.name for field in dataclasses.fields(HiCacheStorageConfig)}
+    for field, value in (("dcp_size", 2), ("tp_lcm_size", 8), ("should_split_heads", True)):
+        if field in names:
+            with pytest.raises(tqkv.TqkvError, match=f"{field} {value!r} of SGLang is not valid"):
+                backend(pool, fields={field: value}, folder=str(tmp_path))
+    for option in ("codek", "folders"):
+        with pytest.raises(tqkv.TqkvError, match=f"option {option} of the backend tqkv is not valid: expected backend_name"):
+            backend(pool, folder=str(tmp_path), **{option: "t4"})
+    with pytest.raises(tqkv.TqkvError, match="argument stripes of a backend of SGLang is not valid"):
+        TqkvHiCache(configured(folder=str(tmp_path)), {"stripes": 2})
+    # SGLang's own words, some of which it takes out before.
+    backend(pool, folder=str(tmp_path), interface_v1=1, prefetch_threshold=64, hicache_storage_pass_prefix_keys=True)
 
 
 def test_what_is_not_understood_is_refused_by_name(tmp_path):

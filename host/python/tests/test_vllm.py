@@ -36,7 +36,7 @@ CONTEXT = ReqContext(req_id="request")
 AXES = (LAYERS, BLOCKS * TOKENS, HEADS, DIM)
 
 
-def offloading(layout="LBNHC", workers=2, groups=1, dtype="bfloat16", canonical=False, extra_bytes=0):
+def offloading(layout="LBNHC", workers=2, groups=1, dtype="bfloat16", canonical=False, extra_bytes=0, dcp=1):
     """The configuration that vLLM passes to a tier."""
     names = tuple(f"layer.{i}" for i in range(LAYERS))
     config = OffloadingConfig(
@@ -47,7 +47,7 @@ def offloading(layout="LBNHC", workers=2, groups=1, dtype="bfloat16", canonical=
         engine_id="engine",
         model=OffloadingModelConfig("org/model", dtype),
         cache=OffloadingCacheConfig(TOKENS, BLOCKS),
-        parallel=OffloadingParallelConfig(0, workers, workers, 1, 1, 1, 0, 1, None, False),
+        parallel=OffloadingParallelConfig(0, workers, workers, 1, 1, dcp, 0, 1, None, False),
         canonical_layout=canonical,
         kv_cache_layout=layout,
     )
@@ -214,6 +214,8 @@ def test_a_stopped_tier_lets_go_of_the_memory_of_the_primary_tier(tmp_path, regi
         (offloading(canonical=True), "canonical_layout"),
         (offloading(dtype="fp8_e4m3"), "fp8_e4m3"),
         (offloading(extra_bytes=64), "head_dim 64"),
+        # Each worker has other tokens of a block, and as many bytes as with half of the heads.
+        (offloading(dcp=2), "context parallelism"),
     ],
 )
 def test_what_is_not_understood_is_refused_by_name(tmp_path, region, spec, why):

@@ -20,6 +20,8 @@ from lmcache.v1.memory_management import MemoryFormat, MemoryObj
 from . import payload
 from ._native import TqkvError
 
+_FOUR_AXES = (MemoryFormat.UNDEFINED, MemoryFormat.KV_2LTD)
+"""Layouts of chunks of all layers. LMCache names none where a chunk is on its way to an adapter."""
 _THREE_AXES = {MemoryFormat.KV_2TD: 0, MemoryFormat.KV_T2D: 1}
 """The axis of keys and values in chunks of one layer. Other chunks with three axes have one plane: latents, or fused K and V."""
 
@@ -115,9 +117,9 @@ def _parts(chunk: MemoryObj, head_dim: int) -> list[tuple[torch.Tensor, torch.Te
     parts = []
     for index, shape in enumerate(chunk.get_shapes()):
         axes = _axes(tuple(shape), head_dim)
-        plane = 0 if len(shape) == 4 else _THREE_AXES.get(layout)
+        plane = _THREE_AXES.get(layout) if len(shape) == 3 else 0 if layout in _FOUR_AXES else None
         tensor = chunk.get_tensor(index)
-        if plane is None or layout == MemoryFormat.KV_MLA_FMT or tensor is None:
+        if plane is None or tensor is None:
             raise TqkvError(f"chunk of the layout {layout.name} and shape {list(shape)} is not valid: expected K and V in main memory")
         parts.append(tuple(side.view(axes) for side in tensor.unbind(plane)))
     return parts

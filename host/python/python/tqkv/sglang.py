@@ -15,6 +15,7 @@ import torch
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, HiCacheStorageConfig
 
 from . import payload
+from ._hosts import refuse_arguments, refuse_fields
 from ._native import TqkvError
 from ._store import open_store
 
@@ -27,6 +28,19 @@ _LAYOUTS = {
     "page_head": "PHTLD",
 }
 """Order of a page's axes in the layouts of host pools. P is K or V, L layers, T tokens, H heads, D head dim."""
+
+_FORMAT = ("codec", "seed", "centre", "exact", "effort")
+_OPTIONS = (
+    # Of SGLang, for any backend.
+    ("backend_name", "module_path", "class_name", "interface_v1", "hicache_storage_pass_prefix_keys")
+    + ("prefetch_threshold", "prefetch_timeout_base", "prefetch_timeout_per_ki_token", "prefetch_timeout_max")
+    + ("folder", "max_bytes", *_FORMAT)
+)
+_FIELDS = (
+    "tp_rank tp_size pp_rank pp_size attn_cp_rank attn_cp_size is_mla_model enable_storage_metrics is_page_first_layout model_name dp_rank"
+    " dp_size extra_config"
+).split()
+"""Fields of a configuration that this backend heeds, or that change no page. Others say which part of a page a rank has."""
 
 
 class TqkvHiCache(HiCacheStorage):
@@ -41,7 +55,11 @@ class TqkvHiCache(HiCacheStorage):
         extra = storage_config.extra_config or {}
         if storage_config.is_mla_model:
             raise TqkvError("a model with latent attention (MLA) is not valid: expected a model with keys and values")
-        self.format = payload.Format(**{name: extra[name] for name in ("codec", "seed", "centre", "exact", "effort") if name in extra})
+        refuse_arguments("a backend of SGLang", kwargs or {}, (), "a configuration alone")
+        refuse_fields("SGLang", storage_config, _FIELDS)
+        if unknown := extra.keys() - set(_OPTIONS):
+            raise TqkvError(f"option {min(unknown)} of the backend tqkv is not valid: expected {', '.join(_OPTIONS)}")
+        self.format = payload.Format(**{name: extra[name] for name in _FORMAT if name in extra})
         self.store = open_store(extra.get("folder"), extra.get("max_bytes"))
         ranks = ("tp", "pp", "attn_cp")
         self._prefix = str(storage_config.model_name).replace("/", "-") + "".join(

@@ -23,6 +23,7 @@ from vllm.v1.kv_offload.tiering.async_lookup import AsyncLookupManager
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
 from . import payload
+from ._hosts import refuse_fields
 from ._native import TqkvError
 from ._store import open_store
 
@@ -32,17 +33,33 @@ _LAYOUTS = ("LBHNC", "LBNHC", "BLHNC", "BLNHC")
 """Accepted orders in memory. L is layers, B blocks, H heads, N tokens of a block, C content (K, then V)."""
 
 
+_FIELDS = {
+    "": "groups worker_kv_bytes_per_block enable_kv_cache_events extra_config engine_id model cache parallel replicated_layout canonical_layout"
+    " kv_cache_layout",
+    "model": "name dtype",
+    "cache": "tokens_per_hash blocks_per_chunk",
+    "parallel": "rank world_size tp_size pp_size pcp_size dcp_size data_parallel_index data_parallel_size data_parallel_rank_local"
+    " is_parallelism_agnostic",
+}
+"""Fields of vLLM's configuration, and of its parts, that are heeded below or change no block."""
+_GROUP = "tokens_per_block layer_names group_id".split()
+
+
 class Rows:
     """Keys and values of each worker in the rows of the primary tier, one row per chunk."""
 
     def __init__(self, config: Any, view: memoryview, head_dim: int) -> None:
         parallel = config.parallel
+        for part, known in _FIELDS.items():
+            refuse_fields("vLLM", getattr(config, part) if part else config, known.split())
+        for group in config.groups:
+            refuse_fields("vLLM", group, _GROUP)
         refused = {
             f"{len(config.groups)} groups of layers": len(config.groups) != 1,
             f"layout {config.kv_cache_layout}": config.kv_cache_layout not in _LAYOUTS,
             "replicated_layout": config.replicated_layout,
             "canonical_layout": config.canonical_layout,
-            "pipeline or context parallelism": parallel.world_size != parallel.tp_size,
+            "pipeline or context parallelism": parallel.world_size != parallel.tp_size or parallel.pcp_size > 1 or parallel.dcp_size > 1,
         }
         for what, wrong in refused.items():
             if wrong:
