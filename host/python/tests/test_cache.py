@@ -249,12 +249,43 @@ def test_refusals_say_what_is_accepted(call, text):
     assert "\n" not in str(refused.value)
 
 
-def test_arguments_of_other_types_are_errors_of_python():
-    for bad in ({"hot": "many"}, {"cold": [(1, 2)]}, {"sinks": -1}, {"layers": 7}):
-        with pytest.raises((TypeError, ValueError, OverflowError)):
-            cache(**bad)
-    with pytest.raises((TypeError, OverflowError)):
-        cache().truncate(-1)
+WRONG = [
+    (lambda: cache(hot="many"), "hot=many is not valid"),
+    (lambda: cache(sinks=-1), "sinks=-1 is not valid"),
+    (lambda: cache(cold=[(1, 2)]), "tier=1:2 is not valid"),
+    (lambda: cache(cold=[1]), "cold, .* of another form is not valid"),
+    (lambda: cache(layers=7), "layers, .* of another form is not valid"),
+    (lambda: cache(sink_logits="a"), "sink_logits of another form is not valid"),
+    (lambda: tqkv.KvCache(1, 1, 64, 7), "kv 7 is not valid: expected a text such as"),
+    (lambda: tqkv.KvCache.from_spec(None), "kv None is not valid"),
+    (lambda: tqkv.KvCache(1, 1, 64, max_bytes=-1), "max_bytes -1 is not valid: expected a whole number from 0 on"),
+    (lambda: cache().truncate(-1), "length -1 is not valid"),
+    (lambda: cache().truncate(True), "length True is not valid"),
+    (lambda: cache().attend("0", X), "layer '0' is not valid"),
+    (lambda: cache().scores(0, 1 << 70, X), "head 1180591620717411303424 is not valid"),
+    (lambda: cache().keys(0, 0.5), "start 0.5 is not valid"),
+    (lambda: cache().restore("text"), "snapshot of the type str is not valid: expected bytes"),
+    (lambda: tqkv.Codec("t3", -1), "dim -1 is not valid"),
+    (lambda: tqkv.Codec(3), "name 3 of a codec is not valid"),
+    (lambda: tqkv.Codec("t3", 64).encode([[1.0], [1.0, 2.0]]), "a list that NumPy cannot read is not valid"),
+]
+X = np.ones((4, 64), np.float32)
+
+
+@pytest.mark.parametrize("call, text", WRONG, ids=range(len(WRONG)))
+def test_arguments_of_other_types_are_refused_by_name(call, text):
+    with pytest.raises(tqkv.TqkvError, match=text) as refused:
+        call()
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("make", ["float8_e4m3fn", "sparse", "meta"])
+def test_tensors_that_numpy_cannot_have_are_refused_by_name(make):
+    torch = pytest.importorskip("torch")
+    made = {"sparse": lambda: torch.eye(64).to_sparse(), "meta": lambda: torch.ones(1, 64, device="meta")}
+    x = made.get(make, lambda: torch.ones(1, 64).to(getattr(torch, make)))()
+    with pytest.raises(tqkv.TqkvError, match="^a tensor (of|on) .* is not valid: expected"):
+        tqkv.Codec("t3", 64).encode(x)
 
 
 @pytest.mark.parametrize("max_bytes", [None, 1 << 22])

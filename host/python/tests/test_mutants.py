@@ -1,4 +1,4 @@
-"""Any bad input raises an exception and never crashes. Caches stay as they are."""
+"""Any bad input raises a `TqkvError` and never crashes. Caches stay as they are."""
 
 import random
 import subprocess
@@ -8,9 +8,6 @@ import threading
 import numpy as np
 import pytest
 import tqkv
-
-FINE = (tqkv.TqkvError, TypeError, ValueError, OverflowError)
-
 
 def arrays(random):
     """Arrays of any type and shape, and objects that are no arrays."""
@@ -54,8 +51,8 @@ def test_any_arguments_are_answered():
         try:
             call()
             answered += 1
-        except FINE as error:
-            assert "\n" not in str(error) or not isinstance(error, tqkv.TqkvError)
+        except tqkv.TqkvError as error:
+            assert "\n" not in str(error)
     assert answered > 50
 
 

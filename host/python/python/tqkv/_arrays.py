@@ -5,6 +5,7 @@ PyTorch is never imported here: a caller that passes a tensor has imported it.
 
 from __future__ import annotations
 
+import operator
 import sys
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
@@ -34,22 +35,46 @@ def is_tensor(x: Any) -> bool:
     return torch is not None and isinstance(x, torch.Tensor)
 
 
+def count(name: str, value: Any) -> int:
+    """A number of something, or an index from 0 on."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
+    if not 0 <= number < 1 << 64 or isinstance(value, bool):
+        raise TqkvError(f"{name} {value!r} is not valid: expected a whole number from 0 on")
+    return number
+
+
+def octets(name: str, value: Any) -> bytes:
+    """Bytes, of anything that holds some."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    raise TqkvError(f"{name} of the type {type(value).__name__} is not valid: expected bytes")
+
+
 def to_numpy(x: Any) -> np.ndarray:
     """An array of x in C order. It is a copy only if x has another order or another device. bfloat16 becomes its bits, uint16."""
     if is_tensor(x):
         if x.device.type == "meta":
             raise TqkvError("a tensor on the device meta is not valid: expected a tensor with values")
-        x = x.detach().cpu().contiguous()
-        if str(x.dtype) == "torch.bfloat16":
-            # By way of int16, because older versions have no uint16.
-            bits: np.ndarray = x.view(_torch().int16).numpy().view(np.uint16)
-            return bits
-        held: np.ndarray = x.numpy()
+        try:
+            x = x.detach().cpu().contiguous()
+            # bfloat16 by way of int16, because older versions have no uint16.
+            is_bits = str(x.dtype) == "torch.bfloat16"
+            held: np.ndarray = x.view(_torch().int16).numpy().view(np.uint16) if is_bits else x.numpy()
+        except (TypeError, RuntimeError) as error:
+            # NumPy has no float8, and nothing for sparse tensors.
+            said = f"a tensor of {str(x.dtype).rpartition('.')[2]}, {str(x.layout).rpartition('.')[2]}, is not valid"
+            raise TqkvError(f"{said}: expected a strided one of float32, float16 or bfloat16") from error
         return held
     if np.ma.is_masked(x):
         raise TqkvError("an array with masked values is not valid: expected an array whose values all count, as x.filled(0) makes")
     if not isinstance(x, np.ndarray):
-        x = np.from_dlpack(x) if hasattr(x, "__dlpack__") else np.asarray(x)
+        try:
+            x = np.from_dlpack(x) if hasattr(x, "__dlpack__") else np.asarray(x)
+        except (TypeError, ValueError, RuntimeError, BufferError) as error:
+            raise TqkvError(f"a {type(x).__name__} that NumPy cannot read is not valid: expected an array or a tensor") from error
     if x.dtype.name == "bfloat16":
         x = x.view(np.uint16)
     return np.require(x, requirements=["C", "A"])

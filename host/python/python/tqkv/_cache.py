@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Iterable, Sequence
 import numpy as np
 
 from . import _native
-from ._arrays import dtype_name, from_numpy, to_numpy
+from ._arrays import count, dtype_name, from_numpy, octets, to_numpy
+from ._native import TqkvError
 
 if TYPE_CHECKING:
     from ._arrays import Array, DType, Either
@@ -63,21 +64,24 @@ class KvCache:
         shape = {"layers": num_layers, "heads": num_kv_heads if num_heads is None else num_heads}
         shape |= {"kv-heads": num_kv_heads, "head-dim": head_dim}
         words = list(options.items())
-        if value_dim is not None:
-            words.append(("value-dim", value_dim))
-        if layers is not None:
-            words.append(("layer-kv", "each:" + "/".join(layers)))
-        if windows is not None:
-            words.append(("kinds", "/".join("full" if window is None else str(window) for window in windows)))
-        if cold is not None:
-            words += [("tier", f"{after}:{codecs}") for after, codecs in cold]
-        if spill is not None:
-            words.append(("spill", f"{spill[0]}:{os.fspath(spill[1])}"))
-        if sink_logits is not None:
-            logits = np.asarray(sink_logits, np.float32).ravel()
-            words.append(("sink-logits", "/".join(map(str, logits)) or "none"))
+        try:
+            if value_dim is not None:
+                words.append(("value-dim", value_dim))
+            if layers is not None:
+                words.append(("layer-kv", "each:" + "/".join(layers)))
+            if windows is not None:
+                words.append(("kinds", "/".join("full" if window is None else str(window) for window in windows)))
+            if cold is not None:
+                words += [("tier", f"{after}:{codecs}") for after, codecs in cold]
+            if spill is not None:
+                words.append(("spill", f"{spill[0]}:{os.fspath(spill[1])}"))
+            if sink_logits is not None:
+                logits = np.asarray(sink_logits, np.float32).ravel()
+                words.append(("sink-logits", "/".join(map(str, logits)) or "none"))
+        except (TypeError, ValueError, IndexError) as error:
+            raise TqkvError(f"layers, windows, cold, spill or sink_logits of another form is not valid: {error}: expected help(tqkv.KvCache)") from error
         texts = [_text(shape.items()), kv, _text(words)]
-        self._hold(_native.Cache(texts if words else texts[:2], max_bytes), max_bytes)
+        self._hold(_made(texts if words else texts[:2], max_bytes), max_bytes)
 
     def _hold(self, native: _native.Cache, max_bytes: int | None) -> None:
         self._native, self._max_bytes = native, max_bytes
@@ -91,12 +95,12 @@ class KvCache:
     @classmethod
     def from_spec(cls, text: str, *, max_bytes: int | None = None) -> KvCache:
         """The cache of a text that has the shape as well: "layers=32 heads=32 kv-heads=8 head-dim=128 t4,t2"."""
-        return cls._of(_native.Cache([text], max_bytes), max_bytes)
+        return cls._of(_made([text], max_bytes), max_bytes)
 
     @classmethod
     def from_snapshot(cls, snapshot: bytes, *, max_bytes: int | None = None) -> KvCache:
         """The cache of a snapshot, with the options of the snapshot. Spilled pages go to a file in the folder for temporary files."""
-        return cls._of(_native.Cache.from_snapshot(snapshot, max_bytes), max_bytes)
+        return cls._of(_native.Cache.from_snapshot(octets("snapshot", snapshot), _most(max_bytes)), max_bytes)
 
     @property
     def spec(self) -> str:
@@ -115,39 +119,40 @@ class KvCache:
     def append(self, layer: int, k: Either, v: Either) -> None:
         """Appends tokens to a layer. `k` is `[tokens, num_kv_heads, head_dim]`, after RoPE; `v` is `[tokens, num_kv_heads,
         value_dim]`."""
-        self._native.append(layer, to_numpy(k), to_numpy(v))
+        self._native.append(count("layer", layer), to_numpy(k), to_numpy(v))
 
     def attend(self, layer: int, q: Array) -> Array:
         """Attends from the newest position. `q` is `[num_heads, head_dim]`, the result is `[num_heads, value_dim]`."""
-        return from_numpy(self._native.attend(layer, to_numpy(q)), q)
+        return from_numpy(self._native.attend(count("layer", layer), to_numpy(q)), q)
 
     def attend_prefill(self, layer: int, q: Array, k: Either, v: Either) -> Array:
         """Appends a chunk and attends causally with each of its tokens. `q` is `[tokens, num_heads, head_dim]`, the result is
         `[tokens, num_heads, value_dim]`. The lengths of chunks change results only by rounding."""
-        out = self._native.attend_prefill(layer, to_numpy(q), to_numpy(k), to_numpy(v))
+        out = self._native.attend_prefill(count("layer", layer), to_numpy(q), to_numpy(k), to_numpy(v))
         return from_numpy(out, q)
 
     def scores(self, layer: int, head: int, q: Array) -> Array:
         """Logits of one query `[head_dim]` of a query head over every token that the newest position sees, oldest first."""
-        return from_numpy(self._native.scores(layer, head, to_numpy(q)), q)
+        return from_numpy(self._native.scores(count("layer", layer), count("head", head), to_numpy(q)), q)
 
     def keys(
         self, layer: int, start: int = 0, stop: int | None = None, dtype: DType = "float32"
     ) -> np.ndarray:
         """Decoded keys of tokens, `[num_kv_heads, tokens, head_dim]`. Attention does not need them."""
-        stop = len(self) if stop is None else stop
-        return self._native.keys(layer, start, stop, dtype_name(dtype))
+        stop = len(self) if stop is None else count("stop", stop)
+        return self._native.keys(count("layer", layer), count("start", start), stop, dtype_name(dtype))
 
     def values(
         self, layer: int, start: int = 0, stop: int | None = None, dtype: DType = "float32"
     ) -> np.ndarray:
         """Decoded values of tokens, `[num_kv_heads, tokens, value_dim]`."""
-        stop = len(self) if stop is None else stop
-        return self._native.values(layer, start, stop, dtype_name(dtype))
+        stop = len(self) if stop is None else count("stop", stop)
+        return self._native.values(count("layer", layer), count("start", start), stop, dtype_name(dtype))
 
     def truncate(self, length: int) -> None:
-        """Drops the tokens from `length` on, in every layer: the rollback of speculative decoding."""
-        self._native.truncate(length)
+        """Drops the tokens from `length` on, in every layer: the rollback of speculative decoding. A `length` beyond the cache drops
+        nothing."""
+        self._native.truncate(count("length", length))
 
     def fork(self) -> KvCache:
         """Another cache with the same tokens. The two share pages until one of them writes. `copy` and `deepcopy` are forks too."""
@@ -180,7 +185,7 @@ class KvCache:
 
     def restore(self, snapshot: bytes) -> None:
         """Restores the state of a snapshot. A damaged snapshot, or one of another cache, changes nothing."""
-        self._native.restore(snapshot)
+        self._native.restore(octets("snapshot", snapshot))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a snapshot to a file, which appears whole or not at all."""
@@ -189,6 +194,17 @@ class KvCache:
     def load(self, path: str | os.PathLike[str]) -> None:
         """Restores a snapshot from a file."""
         self._native.load(path)
+
+
+def _most(max_bytes: int | None) -> int | None:
+    return None if max_bytes is None else count("max_bytes", max_bytes)
+
+
+def _made(texts: list[str], max_bytes: int | None) -> _native.Cache:
+    for text in texts:
+        if not isinstance(text, str):
+            raise TqkvError(f"kv {text!r} is not valid: expected a text such as 't4,t3 hot=32'")
+    return _native.Cache(texts, _most(max_bytes))
 
 
 def _unpickled(snapshot: bytes, max_bytes: int | None) -> KvCache:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from . import _native
-from ._arrays import dtype_name, from_numpy, to_numpy, writable
+from ._arrays import count, dtype_name, from_numpy, to_numpy, writable
 from ._native import TqkvError
 
 if TYPE_CHECKING:
@@ -41,7 +41,10 @@ class Codec:
         scale_mode: str = "unbiased",
         effort: str = "default",
     ) -> None:
-        self._native = _native.Codec(name, dim, seed, scale_mode, effort)
+        for what, text in (("name", name), ("scale_mode", scale_mode), ("effort", effort)):
+            if not isinstance(text, str):
+                raise TqkvError(f"{what} {text!r} of a codec is not valid: expected a text")
+        self._native = _native.Codec(name, count("dim", dim), count("seed", seed), scale_mode, effort)
 
     @classmethod
     def _of(cls, native: _native.Codec) -> Codec:

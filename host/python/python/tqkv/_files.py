@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _native
-from ._arrays import dtype_name, to_numpy
+from ._arrays import count, dtype_name, to_numpy
 from ._codec import Codec, codec_of
 from ._native import TqkvError
 
@@ -40,12 +40,12 @@ class TqkFile:
 
     def read(self, start: int = 0, stop: int | None = None, dtype: DType = "float32") -> np.ndarray:
         """Decoded vectors `[stop - start, dim]`."""
-        stop = len(self) if stop is None else stop
-        return self._native.read(start, stop, dtype_name(dtype))
+        stop = len(self) if stop is None else count("stop", stop)
+        return self._native.read(count("start", start), stop, dtype_name(dtype))
 
     def blocks(self, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Stored blocks of vectors, uint8 `[stop - start, block_bytes]`, without the mean."""
-        return self._native.blocks(start, len(self) if stop is None else stop)
+        return self._native.blocks(count("start", start), len(self) if stop is None else count("stop", stop))
 
     def __getitem__(self, index: int | slice) -> np.ndarray:
         """A vector, or the vectors of a slice."""
