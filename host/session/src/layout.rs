@@ -20,6 +20,8 @@ const SEQUENCE_DATA: u32 = 0xaf14_3cd8;
 /// Versions of both files without fields of a rotation, and with them.
 const SEQUENCE_VERSIONS: [u32; 2] = [3, 4];
 const SESSION_VERSIONS: [u32; 2] = [10, 11];
+/// Where a file has its version.
+const VERSION_AT: u64 = 4;
 /// Longest name of an architecture.
 const LONGEST_NAME: u32 = 64;
 
@@ -55,11 +57,11 @@ pub struct Layout {
     pub origin: Origin,
     /// Version of a file; buffers have none.
     pub version: Option<u32>,
-    /// Tokens of the prompt in the header.
+    /// Tokens of the prompt in the header, 0 where its version is not known.
     pub tokens: u32,
     /// The KV caches that were found.
     pub caches: Vec<Cache>,
-    /// Bytes behind the last cache: recurrent state, or something unknown.
+    /// Bytes behind the last cache: recurrent state, or something unknown, as in files of a newer version.
     pub unread_bytes: u64,
     /// Bytes of the state.
     pub bytes: u64,
@@ -71,10 +73,16 @@ impl Layout {
     /// Reads the headers of a state and skips its rows. Holds a few bytes per cell at most.
     ///
     /// # Errors
-    /// [`SessionError::State`]: no state of llama.cpp, an unknown version, or one that is damaged or cut.
+    /// [`SessionError::State`]: no state of llama.cpp, or one that is damaged or cut. A file of an unknown
+    /// version is none of these: nothing of it is read ([`Layout::not_understood`]).
     pub fn read<R: Read + Seek>(state: &mut R) -> Result<Self, SessionError> {
         let mut source = Source::new(state)?;
         let (origin, version) = header(&mut source)?;
+        if let Some(why) = unknown(origin, version) {
+            let (bytes, unread_bytes) = (source.len(), source.left());
+            let foreign = Some((VERSION_AT, why));
+            return Ok(Self { origin, version, tokens: 0, caches: Vec::new(), unread_bytes, bytes, foreign });
+        }
         let has_tokens = matches!(origin, Origin::SequenceFile | Origin::SessionFile);
         let tokens = if has_tokens { source.u32("the number of tokens")? } else { 0 };
         source.skip(4 * u64::from(tokens), "the list of tokens")?;
@@ -97,13 +105,19 @@ impl Layout {
         let (bytes, unread_bytes) = (source.len(), source.left());
         Ok(Self { origin, version, tokens, caches, unread_bytes, bytes, foreign })
     }
+
+    /// Why no cache was found, where none was: a version that is not known, or a memory of another kind. Such
+    /// a state packs without loss alone ([`Mode::Exact`](crate::Mode::Exact)).
+    pub fn not_understood(&self) -> Option<&str> {
+        self.foreign.as_ref().map(|(_, why)| why.as_str())
+    }
 }
 
 fn header<R: Read + Seek>(source: &mut Source<'_, R>) -> Result<(Origin, Option<u32>), SessionError> {
     let first = source.u32("the first field")?;
-    let (origin, versions) = match first {
-        SEQUENCE_FILE => (Origin::SequenceFile, SEQUENCE_VERSIONS),
-        SESSION_FILE => (Origin::SessionFile, SESSION_VERSIONS),
+    let origin = match first {
+        SEQUENCE_FILE => Origin::SequenceFile,
+        SESSION_FILE => Origin::SessionFile,
         SEQUENCE_DATA => {
             source.u32("the sequence")?;
             return Ok((Origin::SequenceData, None));
@@ -114,13 +128,18 @@ fn header<R: Read + Seek>(source: &mut Source<'_, R>) -> Result<(Origin, Option<
             return Ok((Origin::ContextData, None));
         }
     };
-    let version = source.u32("the version")?;
-    if versions.contains(&version) {
-        return Ok((origin, Some(version)));
-    }
-    let [low, high] = versions;
-    let why = format!("version {version} of {}; expected {low} or {high}", origin.name());
-    Err(SessionError::state(4, why))
+    Ok((origin, Some(source.u32("the version")?)))
+}
+
+/// Why a file of this version cannot be read, unless it can.
+fn unknown(origin: Origin, version: Option<u32>) -> Option<String> {
+    let [low, high] = match origin {
+        Origin::SequenceFile => SEQUENCE_VERSIONS,
+        Origin::SessionFile => SESSION_VERSIONS,
+        Origin::SequenceData | Origin::ContextData => return None,
+    };
+    let version = version.filter(|version| ![low, high].contains(version))?;
+    Some(format!("version {version} of {}; expected {low} or {high}", origin.name()))
 }
 
 /// Skips the name of the model's architecture.

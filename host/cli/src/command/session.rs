@@ -8,14 +8,14 @@ use std::time::Instant;
 use clap::Subcommand;
 use serde::Serialize;
 use tqkv_core::CodecId;
-use tqkv_session::{Layout, MAGIC, Side, Sizes, Summary};
+use tqkv_session::{Layout, MAGIC, Mode, Side, Sizes, Summary};
 
 use super::session_codes::CodeArgs;
 use super::{session_serve, stored};
 use crate::args;
 use crate::error::CliError;
 use crate::input;
-use crate::output::{Output, Waiting, bytes, grouped, table};
+use crate::output::{Output, Waiting, bytes, grouped, note, table};
 use crate::target::{Target, TargetArgs, yield_stdout};
 
 /// Pack the saved sessions of llama.cpp and llama-server.
@@ -50,6 +50,7 @@ Example: at about one bit per value, in a basis of the model
 
 STATE is a file of llama_state_seq_save_file or llama_state_save_file, or a buffer of llama_state_seq_get_data or \
 llama_state_get_data in a file. Its rows are f32, f16, bf16, q8_0 or q4_0. The rows of the first 4 tokens stay as they are. \
+A state of which no cache is understood, as of a newer version, is packed without loss, with a note. \
 The engine loads the unpacked state with the model and the cache types that it was saved with.")]
 struct PackArgs {
     #[command(flatten)]
@@ -130,8 +131,8 @@ impl Moved {
 fn pack(args: &PackArgs, out: &mut Output) -> Result<(), CliError> {
     let level = args::machine_level()?;
     let codec = args.codes.codec()?;
-    let mode = args.codes.mode(codec.as_ref())?;
     let mut state = open(&args.input)?;
+    let mode = understood(&mut state, &args.input, args.codes.mode(codec.as_ref())?)?;
     let target = args.target.create(&args.output, &args.input)?;
     let (start, waiting) = (Instant::now(), Waiting::new("packing"));
     let mut file = BufWriter::new(target);
@@ -146,6 +147,18 @@ fn pack(args: &PackArgs, out: &mut Output) -> Result<(), CliError> {
         let factor = moved.state_bytes as f64 / moved.pack_bytes as f64;
         format!("{}: {pack} of {state}, {factor:.2} times smaller", moved.output)
     })
+}
+
+/// The mode, or that without loss for a state of which no cache is understood: a session that a newer llama.cpp
+/// saved is worth more than the bytes that codes would save.
+fn understood<'a>(state: &mut File, path: &Path, mode: Mode<'a>) -> Result<Mode<'a>, CliError> {
+    if matches!(mode, Mode::Exact) {
+        return Ok(mode);
+    }
+    let layout = Layout::read(state).map_err(|error| CliError::session(path, &error))?;
+    let Some(why) = layout.not_understood() else { return Ok(mode) };
+    note(format_args!("{}: packed without loss, because it is not understood: {why}", path.display()));
+    Ok(Mode::Exact)
 }
 
 fn unpack(args: &UnpackArgs, out: &mut Output) -> Result<(), CliError> {
@@ -272,6 +285,8 @@ struct State {
     prompt_tokens: u32,
     state_bytes: u64,
     other_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_understood: Option<String>,
     caches: Vec<Cache>,
 }
 
@@ -311,6 +326,7 @@ impl State {
             prompt_tokens: layout.tokens,
             state_bytes: layout.bytes,
             other_bytes: layout.unread_bytes,
+            not_understood: layout.not_understood().map(str::to_owned),
             caches: caches.collect(),
         }
     }
@@ -332,6 +348,7 @@ impl State {
             }));
         }
         rows.push(("not read".to_owned(), bytes(self.other_bytes)));
+        rows.extend(self.not_understood.iter().map(|why| ("because".to_owned(), why.clone())));
         table(&["field", "value"], rows.into_iter().map(|(name, value)| vec![name, value]))
     }
 }

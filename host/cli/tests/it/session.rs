@@ -83,6 +83,32 @@ fn a_state_is_packed_in_a_basis_and_needs_it() {
 }
 
 #[test]
+fn a_state_of_a_newer_version_is_packed_without_loss_and_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let mut newer = STATE.to_vec();
+    newer[4] = 5;
+    fs::write(at.join("chat.bin"), &newer).unwrap();
+    fs::write(at.join("model.tqb"), BASIS).unwrap();
+    let why = "version 5 of llama_state_seq_save_file; expected 3 or 4";
+    for (words, is_noted) in
+        [(&["--kv", "t2"][..], true), (&["--basis", "model.tqb"], true), (&["--exact"], false)]
+    {
+        let shown = tqkv(at, &[&["session", "pack", "chat.bin", "chat.tqs", "--force"], words].concat());
+        let said = String::from_utf8(shown.stderr).unwrap();
+        let noted = format!("tqkv: chat.bin: packed without loss, because it is not understood: {why}\n");
+        assert_eq!((shown.status.success(), said), (true, if is_noted { noted } else { String::new() }));
+        assert_eq!(json(at, &["session", "inspect", "chat.tqs"])["class"], "exact");
+        json(at, &["session", "unpack", "chat.tqs", "back.bin", "--force"]);
+        assert_eq!(fs::read(at.join("back.bin")).unwrap(), newer);
+    }
+    let found = json(at, &["session", "inspect", "chat.bin"]);
+    assert_eq!((&found["version"], &found["not_understood"]), (&5.into(), &why.into()));
+    let shown = tqkv(at, &["session", "inspect", "chat.bin"]);
+    assert!(String::from_utf8(shown.stdout).unwrap().contains(why));
+}
+
+#[test]
 fn a_session_that_is_refused_leaves_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();

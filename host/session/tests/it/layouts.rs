@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use std::io::Cursor;
-use tqkv_session::{Layout, Origin, Side};
+use tqkv_session::{Layout, Mode, Origin, Side};
 
 fn layout(state: &State) -> Layout {
     Layout::read(&mut Cursor::new(&state.bytes)).unwrap()
@@ -104,13 +104,12 @@ fn windows_indexers_and_recurrent_state_follow() {
 }
 
 #[test]
-fn other_files_and_versions_are_refused_by_name() {
+fn other_files_are_refused_by_name() {
     let refused = |bytes: &[u8]| Layout::read(&mut Cursor::new(bytes)).unwrap_err().to_string();
     for (bytes, said) in [
         (&b""[..], "cut: the first field needs 4 bytes; 0 are left"),
         (b"GGUF\x03\0\0\0and more", "no known magic"),
-        (b"qsgg\x02\0\0\0\0\0\0\0", "version 2 of llama_state_seq_save_file; expected 3 or 4"),
-        (b"nsgg\x09\0\0\0\0\0\0\0", "version 9 of llama_state_save_file; expected 10 or 11"),
+        (b"qsgg\x05", "cut: the version needs 4 bytes; 1 are left"),
         (b"qsgg\x03\0\0\0\xff\xff\xff\xff", "cut: the list of tokens needs 17179869180 bytes"),
     ] {
         let error = refused(bytes);
@@ -124,4 +123,28 @@ fn other_files_and_versions_are_refused_by_name() {
         let error = refused(&state.bytes[..end]);
         assert!(error.contains(said), "{end}: {error}");
     }
+}
+
+/// llama.cpp raises the version of its files when their fields change, so nothing behind it can be read.
+#[test]
+fn a_file_of_an_unknown_version_is_told_by_name_and_kept_whole() {
+    for (mut state, version, said) in [
+        (State::sequence_file(5), 5, "version 5 of llama_state_seq_save_file; expected 3 or 4"),
+        (State::sequence_file(2), 2, "version 2 of llama_state_seq_save_file; expected 3 or 4"),
+        (State::session_file(12), 12, "version 12 of llama_state_save_file; expected 10 or 11"),
+    ] {
+        state.cache(&Written::default());
+        let found = layout(&state);
+        assert_eq!((found.not_understood(), found.version), (Some(said), Some(version)));
+        assert!(found.caches.is_empty() && found.tokens == 0);
+        assert_eq!(found.unread_bytes, state.bytes.len() as u64 - 8);
+        let (packed, sizes) = pack(&state.bytes, Mode::Exact).unwrap();
+        assert_eq!(unpack(&packed).unwrap(), state.bytes);
+        assert!(sizes.pack < sizes.state && sizes.coded_state == 0);
+        let error = pack(&state.bytes, codecs("t4")).unwrap_err().to_string();
+        assert!(error.contains(said) && error.contains("an exact pack keeps"), "{error}");
+    }
+    let mut known = State::sequence_file(3);
+    known.cache(&Written::default());
+    assert_eq!(layout(&known).not_understood(), None);
 }
