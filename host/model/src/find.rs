@@ -57,6 +57,21 @@ fn refused(path: &Path, reason: String) -> ModelError {
     ModelError::NoModel { path: path.to_owned(), reason }
 }
 
+/// Reads a text file of a model, such as `config.json`.
+pub(crate) fn read_text(path: &Path) -> Result<Vec<u8>, ModelError> {
+    let text = std::fs::read(path).map_err(|source| ModelError::Io { path: path.to_owned(), source })?;
+    Ok(without_mark(text))
+}
+
+/// A text less the byte order mark that some editors write before it. No reader of JSON accepts one.
+pub fn without_mark(mut text: Vec<u8>) -> Vec<u8> {
+    const MARK: &[u8] = b"\xef\xbb\xbf";
+    if text.starts_with(MARK) {
+        text.drain(..MARK.len());
+    }
+    text
+}
+
 /// Finds the model to load at `path`.
 pub(crate) fn model(path: &Path) -> Result<Found, ModelError> {
     if !path.is_dir() {

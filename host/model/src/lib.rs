@@ -57,6 +57,7 @@ pub use tokenizer::{Library, Pieces, SpecialTokens, Tokenizer};
 use chat::Chat;
 use checkpoint::{Checkpoint, Source};
 use find::Found;
+pub use find::without_mark;
 use rope::Rope;
 use weights::Weights;
 
@@ -127,10 +128,7 @@ impl Model {
     }
 
     fn open_folder(name: String, dir: &Path, access: Access) -> Result<Self, ModelError> {
-        let read = |name: &str| {
-            let path = dir.join(name);
-            std::fs::read(&path).map_err(|source| ModelError::Io { path, source })
-        };
+        let read = |name: &str| find::read_text(&dir.join(name));
         let read_if_there = |name: &str| {
             if dir.join(name).exists() { read(name).map(Some) } else { Ok(None) }
         };

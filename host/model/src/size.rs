@@ -31,7 +31,7 @@ impl WeightBytes {
         match find::model(path)? {
             Found::Folder(dir) => {
                 let tensors = Checkpoint::open_folder(&dir, Access::Streamed)?;
-                check_embedding(&read(&dir.join(CONFIG))?, &tensors)?;
+                check_embedding(&find::read_text(&dir.join(CONFIG))?, &tensors)?;
                 Self::of_tensors(&tensors)
             }
             Found::Gguf(file) => Self::of_tensors(&gguf::read(gguf::open(&file, Access::Streamed)?)?.tensors),
@@ -73,10 +73,6 @@ impl WeightBytes {
 
 const CONFIG: &str = "config.json";
 
-fn read(path: &Path) -> Result<Vec<u8>, ModelError> {
-    std::fs::read(path).map_err(|source| ModelError::Io { path: path.to_owned(), source })
-}
-
 /// The bytes of a model's `config.json`, or of its equivalent for a GGUF file. `path` is a path for
 /// [`crate::Model::load`]. No tensor is read.
 ///
@@ -84,7 +80,7 @@ fn read(path: &Path) -> Result<Vec<u8>, ModelError> {
 /// The errors of [`crate::Model::load`] for the files that are read.
 pub fn config_json(path: &Path) -> Result<Vec<u8>, ModelError> {
     match find::model(path)? {
-        Found::Folder(dir) => read(&dir.join(CONFIG)),
+        Found::Folder(dir) => find::read_text(&dir.join(CONFIG)),
         Found::Gguf(file) => {
             let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy().into_owned();
             let folder = gguf::open(&file, Access::Streamed).and_then(gguf::read);

@@ -22,7 +22,7 @@ impl PlanSource {
         let is_json = path.extension().is_some_and(|end| end.eq_ignore_ascii_case("json"));
         let is_config = input::is_stdin(path) || is_json;
         let json = match is_config {
-            true => input::read(path)?,
+            true => tqkv_model::without_mark(input::read(path)?),
             false => tqkv_model::config_json(path).map_err(|error| CliError::model(Some(path), &error))?,
         };
         Ok(Self { path: path.to_owned(), json, is_config })

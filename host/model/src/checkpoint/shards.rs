@@ -30,8 +30,7 @@ impl Checkpoint {
         let mut names = BTreeSet::new();
         let found = find::weights(dir)?;
         if found == find::INDEX {
-            let path = dir.join(&found);
-            let json = std::fs::read(&path).map_err(|source| ModelError::Io { path, source })?;
+            let json = find::read_text(&dir.join(&found))?;
             let bad = |reason: String| ModelError::Weights { file: found.clone(), reason };
             let index: ShardIndex = serde_json::from_slice(&json).map_err(|e| bad(e.to_string()))?;
             names.extend(index.weight_map.into_values());

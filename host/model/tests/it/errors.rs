@@ -12,7 +12,7 @@ use tqkv::dense::DenseCache;
 use tqkv::error::CacheError;
 use tqkv_model::eval::{EvalSpec, Progress, Setting, evaluate};
 use tqkv_model::generate::{GenerateSpec, generate};
-use tqkv_model::{Access, Architecture, Config, Model, ModelError};
+use tqkv_model::{Access, Architecture, Config, Model, ModelError, WeightBytes};
 
 const HEAD_DIM: usize = 8;
 
@@ -239,6 +239,22 @@ fn tensors_missing_misshapen_or_in_a_foreign_format_are_named() {
             format!("tensor {name} is missing from the checkpoint")
         );
     }
+}
+
+/// Editors of Windows begin files so.
+#[test]
+fn a_byte_order_mark_before_a_text_is_no_part_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let checkpoint = tiny();
+    checkpoint.write_config(dir.path());
+    checkpoint.write_sharded(dir.path(), Dtype::F32);
+    for name in ["config.json", "model.safetensors.index.json"] {
+        let path = dir.path().join(name);
+        let text = std::fs::read(&path).unwrap();
+        std::fs::write(&path, [&b"\xef\xbb\xbf"[..], &text].concat()).unwrap();
+    }
+    Model::load(dir.path()).unwrap();
+    WeightBytes::of(dir.path()).unwrap();
 }
 
 #[test]
