@@ -49,7 +49,8 @@ pub trait AttentionCache {
         self.len() == 0
     }
 
-    /// Drops every token from index `len` on, in every layer. A shorter layer stays as it is.
+    /// Drops every token from index `len` on, in every layer. A shorter layer stays as it is, and a `len`
+    /// beyond all of them drops nothing.
     ///
     /// # Errors
     /// A sliding window may have evicted tokens that the shorter sequence would see again.

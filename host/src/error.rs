@@ -32,6 +32,20 @@ pub enum CacheError {
         /// Largest accepted norm.
         max_norm: f32,
     },
+    /// A vector that stays f16, because it is a sink or its layer keeps f16, with a value that f16 lacks.
+    #[error(
+        "layer {layer}, {what} of token {token}, KV head {kv_head}, which stays f16: values must be finite and at most 65504"
+    )]
+    BadValue {
+        /// Layer.
+        layer: usize,
+        /// `"key"` or `"value"`.
+        what: &'static str,
+        /// Position in the sequence.
+        token: usize,
+        /// KV head.
+        kv_head: usize,
+    },
     /// The budget has fewer free bytes than the operation may need.
     #[error("full: {needed} bytes are needed, {free} of {limit} are free")]
     Full {

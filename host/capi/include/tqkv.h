@@ -738,7 +738,8 @@ tqkv_status tqkv_values(const tqkv_cache *cache,
                         size_t out_values);
 
 /**
- * Drops the tokens from index `len` on, in every layer; a shorter layer stays as it is. With a sliding
+ * Drops the tokens from index `len` on, in every layer; a shorter layer stays as it is, and a `len` beyond
+ * all of them drops nothing: compare it with `tqkv_len` where that would be a fault. With a sliding
  * window, the shorter sequence may see evicted tokens. The call returns TQKV_EVICTED then, and drops
  * nothing. The newest 256 tokens can always be dropped. They count from the greatest length since the cache
  * was made or reset, not from the present length.

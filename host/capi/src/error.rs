@@ -127,7 +127,7 @@ impl From<CacheError> for Failure {
             CacheError::TooLong { .. } => TqkvStatus::TqkvNoRoom,
             CacheError::Empty { .. } => TqkvStatus::TqkvEmpty,
             CacheError::Snapshot(_) => TqkvStatus::TqkvBadSnapshot,
-            CacheError::BadVector { .. } => TqkvStatus::TqkvBadVector,
+            CacheError::BadVector { .. } | CacheError::BadValue { .. } => TqkvStatus::TqkvBadVector,
             CacheError::Encode(_) => TqkvStatus::TqkvNotEncoded,
             CacheError::Evicted { .. } => TqkvStatus::TqkvEvicted,
             CacheError::Level(_) | CacheError::Threads(_) => TqkvStatus::TqkvUnsupported,

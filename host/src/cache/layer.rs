@@ -61,6 +61,11 @@ impl LayerPolicy {
             Self::Custom(pairs) if pairs.len() != num_layers => {
                 format!("{} pairs of codecs for {num_layers} layers: expected one per layer", pairs.len())
             }
+            Self::Boundary { layers, .. } | Self::Tail { layers, .. } if *layers > num_layers => {
+                format!(
+                    "codecs of {layers} layers at an end are not valid: expected at most the {num_layers} that there are"
+                )
+            }
             Self::Uniform
             | Self::Boundary { .. }
             | Self::Tail { .. }

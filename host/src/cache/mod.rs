@@ -71,6 +71,7 @@ use crate::attention::AttentionCache;
 use crate::error::CacheError;
 use crate::{memory, threads};
 use format::Side;
+use half::f16;
 use head::{Head, ROLLBACK, Rule};
 use map::Learner;
 use means::Means;
@@ -226,7 +227,9 @@ impl KvCache {
     /// # Errors
     /// * The slices have the wrong length, or the layer keeps no keys and values.
     /// * A vector is not finite or is too large ([`CacheSpec::max_norms`]); the error names its token and KV
-    ///   head.
+    ///   head, and the limit. A caller that must go on may scale that vector to the limit and append again.
+    ///   The limit is that of the codec, so it does not hold for vectors that stay f16: sinks, and layers of
+    ///   f16. Their values must be at most 65,504.
     /// * The budget is used up, or the spill file cannot be written.
     ///
     /// Nothing is appended in these cases.
@@ -322,7 +325,8 @@ impl KvCache {
         let Some(before) = heads.first().map(Head::len) else { return Err(CacheError::NoCache { layer }) };
         self.spec.check_length(layer, before.saturating_add(n))?;
         let sides = self.spec.sides(k, v);
-        check_vectors(layer, before, num_kv_heads, &sides, *max_norms, level)?;
+        let first = Place { layer, token: before, num_kv_heads, sinks: self.spec.sinks_at(layer) };
+        check_vectors(first, &sides, *max_norms, level)?;
         // A page that moved to the file may be unreadable later, so the heads are kept and put back on
         // failure. The copies share pages meanwhile. The same holds for a long chunk, most of which may be
         // encoded before a part is refused.
@@ -434,8 +438,10 @@ impl KvCache {
         Ok(out)
     }
 
-    /// Drops the tokens from index `len` on, in every layer: the rollback of speculative decoding. A shorter
-    /// layer stays as it is.
+    /// Drops the tokens from index `len` on, in every layer: the rollback of speculative decoding. A layer
+    /// with fewer tokens stays as it is, so a step that failed in some layer is undone in all by one call. A
+    /// `len` beyond the cache drops nothing, as in [`Vec::truncate`]; compare it with [`KvCache::len`] where
+    /// that would be a fault.
     ///
     /// Tokens that were encoded stay encoded. Key means that begin after `len` are dropped.
     ///
@@ -524,7 +530,7 @@ impl Layer {
         file: Option<&SpillFile>,
         budget: &Budget,
     ) -> Result<Self, CacheError> {
-        let max_norms = spec.max_norms(layer)?;
+        let max_norms = coded_norms(spec, layer)?;
         let window = match spec.kind(layer) {
             LayerKind::None => return Ok(Self { max_norms, heads: Vec::new() }),
             LayerKind::Full => None,
@@ -588,21 +594,49 @@ impl Layer {
     }
 }
 
-/// Refuses vectors that cannot be stored. `first` is the position of the first token.
-fn check_vectors(
+/// Largest norms of the keys and values of a layer that are coded. There is none for those that stay f16.
+fn coded_norms(spec: &CacheSpec, layer: usize) -> Result<[f32; 2], CacheError> {
+    let codecs = spec.make_codecs(spec.codecs_at(layer))?;
+    let demotes = spec.cold.iter().any(|(_, cold)| matches!(cold, Cold::Demote { .. }));
+    let mut norms = spec.max_norms(layer)?;
+    for (norm, codec) in norms.iter_mut().zip(codecs) {
+        if codec.id() == CodecId::F16 && !demotes {
+            *norm = f32::INFINITY;
+        }
+    }
+    Ok(norms)
+}
+
+/// The place of the first of several tokens.
+struct Place {
     layer: usize,
-    first: usize,
-    kv_heads: usize,
+    token: usize,
+    num_kv_heads: usize,
+    /// Sinks of the layer.
+    sinks: usize,
+}
+
+/// Refuses vectors that cannot be stored.
+fn check_vectors(
+    first: Place,
     sides: &[Vectors<'_>; 2],
     max_norms: [f32; 2],
     level: Level,
 ) -> Result<(), CacheError> {
-    for ((what, side), max_norm) in ["key", "value"].into_iter().zip(sides).zip(max_norms) {
+    let Place { layer, num_kv_heads, sinks, .. } = first;
+    for ((what, side), coded) in ["key", "value"].into_iter().zip(sides).zip(max_norms) {
         for (i, vector) in side.rows().enumerate() {
-            let norm = vector.norm(level);
-            if norm.is_nan() || norm > max_norm {
-                let (token, kv_head) = (first + i / kv_heads, i % kv_heads);
+            let (token, kv_head) = (first.token + i / num_kv_heads, i % num_kv_heads);
+            let max_norm = if token < sinks { f32::INFINITY } else { coded };
+            // Nearly every vector is short enough for both: then no value can be beyond f16.
+            if vector.norm(level) <= max_norm.min(f16::MAX.to_f32()) {
+                continue;
+            }
+            if max_norm.is_finite() {
                 return Err(CacheError::BadVector { layer, what, token, kv_head, max_norm });
+            }
+            if !vector.fits_f16() {
+                return Err(CacheError::BadValue { layer, what, token, kv_head });
             }
         }
     }

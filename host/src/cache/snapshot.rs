@@ -8,6 +8,7 @@
 //! snapshot. A restored cache continues with the same bits as the original. A snapshot is checked completely
 //! before the cache changes.
 
+mod difference;
 #[cfg(feature = "object-store")]
 mod object;
 mod spec;
@@ -165,15 +166,21 @@ impl KvCache {
         self.restore(&mut open(path)?).map_err(|error| error.within(format_args!("{}", path.display())))
     }
 
-    /// Refuses a snapshot whose spec differs from that of this cache. The error names the difference.
-    fn check_spec(&self, mut other: &[u8]) -> Result<(), CacheError> {
+    /// Refuses a snapshot whose spec differs from that of this cache. The error names both sides of the
+    /// difference.
+    fn check_spec(&self, payload: &[u8]) -> Result<(), CacheError> {
+        let mut other = payload;
         for (what, own) in fields(&self.spec) {
             match other.split_at_checked(own.len()) {
                 Some((theirs, rest)) if theirs == own => other = rest,
-                _ => return refused(format!("of a cache with another {what}")),
+                _ => return self.differs(payload, what),
             }
         }
-        if other.is_empty() { Ok(()) } else { refused("of a cache with a longer spec") }
+        if other.is_empty() { Ok(()) } else { self.differs(payload, difference::MORE) }
+    }
+
+    fn differs(&self, payload: &[u8], what: &str) -> Result<(), CacheError> {
+        refused(format!("of a cache with another {what}{}", difference::between(payload, &self.spec, what)))
     }
 }
 

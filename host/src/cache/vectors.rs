@@ -88,6 +88,16 @@ impl<'a> Floats<'a> {
         }
     }
 
+    /// True if f16 has a finite number for every value.
+    pub(super) fn fits_f16(self) -> bool {
+        let fits = |x: f32| x.abs() <= f16::MAX.to_f32();
+        match self {
+            Self::F32(values) => values.iter().copied().all(fits),
+            Self::F16(values) => values.iter().all(|x| x.is_finite()),
+            Self::Bf16(values) => values.iter().all(|x| fits(x.to_f32())),
+        }
+    }
+
     /// The norm of a row.
     pub(super) fn norm(self, level: Level) -> f32 {
         if let Self::F32(values) = self {

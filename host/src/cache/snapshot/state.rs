@@ -76,7 +76,8 @@ fn write_track(track: &Track, bytes: &mut Vec<u8>) -> Result<(), CacheError> {
 }
 
 fn read_track(track: &mut Track, max_norm: f32, parser: &mut Parser<'_>) -> Result<(), CacheError> {
-    let sinks = read_rows(track.sinks(), track.sink_capacity(), max_norm, parser)?;
+    // Sinks are never coded, so no codec limits them.
+    let sinks = read_rows(track.sinks(), track.sink_capacity(), f32::INFINITY, parser)?;
     let (state, list, sum) = read_means(track.means(), track.codec().dim(), parser)?;
     let mut pages = track.pages().clone();
     read_pages(&mut pages, parser)?;
@@ -112,7 +113,8 @@ fn read_rows(like: &Rows, most: usize, max_norm: f32, parser: &mut Parser<'_>) -
     let values: &[f16] = bits.reinterpret_cast();
     let given = || values.chunks_exact(dim).map(Floats::from);
     // Rounding to f16 may make a row slightly longer than its vector.
-    if !given().all(|row| row.norm(like.level()) <= max_norm * 1.001) {
+    let accepted = |norm: f32| norm.is_finite() && norm <= max_norm * 1.001;
+    if !given().all(|row| accepted(row.norm(like.level()))) {
         return refused("a row that no append would have accepted");
     }
     let mut rows = like.clone();

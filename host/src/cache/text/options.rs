@@ -161,7 +161,7 @@ impl SpecOption {
     }
 
     /// The words of this option that describe a spec.
-    pub(super) fn words(&self, spec: &CacheSpec) -> Vec<String> {
+    pub(in crate::cache) fn words(&self, spec: &CacheSpec) -> Vec<String> {
         // Codecs are written without a name.
         let name = if self.name == CODECS { String::new() } else { format!("{}=", self.name) };
         (self.write)(spec).into_iter().map(|value| format!("{name}{value}")).collect()

@@ -159,7 +159,8 @@ impl Life {
             CacheError::Shape(KvError::Layer { .. }) => what == 1,
             CacheError::Shape(KvError::Query { .. }) => what == 3,
             CacheError::Shape(KvError::Head { .. }) => what == 7,
-            CacheError::BadVector { token, kv_head: 0, .. } => what == 2 && *token == len,
+            CacheError::BadVector { token, kv_head: 0, .. }
+            | CacheError::BadValue { token, kv_head: 0, .. } => what == 2 && *token == len,
             CacheError::NoTokens { .. } => what == 5,
             CacheError::KvHead { .. } => what == 6 || !keeps,
             CacheError::NoCache { .. } => !keeps,
