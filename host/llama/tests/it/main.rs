@@ -13,5 +13,8 @@
 
 mod cache;
 mod layout;
+mod lives;
+mod not_finite;
 mod programs;
+mod random;
 mod tools;
