@@ -67,6 +67,8 @@ pub struct Stream {
     places: Table<u32>,
     /// One entry per exact row.
     owners: Vec<Owner>,
+    /// True once a row was not finite. Until then nobody looks for such rows.
+    was_not_finite: bool,
     /// Exact rows, `[rows, dim]` per head.
     pub(super) exact: Vec<Table<f16>>,
     /// Slot and time of writes, oldest first. A write that is not the last of its slot is skipped.
@@ -94,6 +96,7 @@ impl Stream {
             sinks,
             places: Table::new(slots),
             owners: Vec::new(),
+            was_not_finite: false,
             exact: vec![Table::new(slots * width)],
             queue: VecDeque::new(),
             waiting: 0,
@@ -174,6 +177,9 @@ impl Stream {
 
     /// Those among some exact rows that have a value which is not finite, counted from the first of them.
     pub(super) fn not_finite(&self, rows: Range<usize>) -> Vec<usize> {
+        if !self.was_not_finite {
+            return Vec::new();
+        }
         let owners = self.owners[rows].iter().enumerate();
         owners.filter(|(_, owner)| !owner.is_finite).map(|(row, _)| row).collect()
     }
@@ -187,6 +193,7 @@ impl Stream {
             finite &= is_finite(part);
         }
         self.owners[at].is_finite = finite;
+        self.was_not_finite |= !finite;
     }
 
     /// Codes of one head in a page; none where no slot of the page is a code.

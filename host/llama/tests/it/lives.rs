@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use tqkv_core::CodecId;
 
 /// The choices of a life.
-pub trait Choose {
+pub(crate) trait Choose {
     /// A number below `n`.
     fn below(&mut self, n: usize) -> usize;
 
@@ -33,7 +33,7 @@ const LARGE: f32 = 1000.0;
 const ODD: [u16; 6] = [0x7c00, 0xfc00, 0x7e00, 0xffff, 0x7c01, 0x7bff];
 
 /// Codecs that a cache of this library has for one side. Codes of quarters are for keys that go through a map.
-pub fn codecs(side: Side) -> Vec<CodecId> {
+pub(crate) fn codecs(side: Side) -> Vec<CodecId> {
     let held = Held::default();
     let all = CodecId::ALL.iter().copied();
     let served = all.filter(|id| Store::format_of(side, *id, &held, WIDTH, DIM).is_some());
@@ -79,7 +79,7 @@ struct Life<'a, C> {
 }
 
 /// Lives until the choices end. Returns the number of outputs that were compared.
-pub fn live(choose: &mut impl Choose) -> usize {
+pub(crate) fn live(choose: &mut impl Choose) -> usize {
     let [key, value] = [Side::Keys, Side::Values].map(|side| {
         let codecs = codecs(side);
         codecs[choose.below(codecs.len())]
