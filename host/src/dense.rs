@@ -116,7 +116,8 @@ impl DenseCache {
     /// is `[n, num_kv_heads, value_dim]`, or empty in a cache of latent vectors.
     ///
     /// # Errors
-    /// A layer out of range, or slices that do not fit each other; nothing is appended then.
+    /// A layer out of range, slices that do not fit each other, or a vector that is not finite; nothing is
+    /// appended then.
     #[doc(hidden)]
     pub fn append(&mut self, layer: usize, k: &[f32], v: &[f32]) -> Result<(), CacheError> {
         let latent = self.latent_values(k, v)?;
@@ -139,7 +140,23 @@ impl DenseCache {
         memory::collected(k.len() / head_dim * value_dim, values).map(Some)
     }
 
+    /// A vector that is not finite would reach every query of its tile, also those that do not see it, because
+    /// the product with its weight of 0 is NaN.
+    fn check_finite(&self, layer: usize, k: &[f32], v: &[f32]) -> Result<(), CacheError> {
+        let KvShape { num_kv_heads, head_dim, value_dim, .. } = self.shape;
+        for (what, vectors, dim) in [("key", k, head_dim), ("value", v, value_dim)] {
+            let bad = vectors.chunks_exact(dim).position(|vector| !vector.iter().all(|x| x.is_finite()));
+            if let Some(i) = bad {
+                let held = self.heads[layer * num_kv_heads].keys.len() / head_dim;
+                let (token, kv_head) = (held + i / num_kv_heads, i % num_kv_heads);
+                return Err(CacheError::BadVector { layer, what, token, kv_head, max_norm: f32::MAX });
+            }
+        }
+        Ok(())
+    }
+
     fn push(&mut self, layer: usize, k: &[f32], v: &[f32]) -> Result<(), CacheError> {
+        self.check_finite(layer, k, v)?;
         let first = layer * self.shape.num_kv_heads;
         let heads = &mut self.heads[first..first + self.shape.num_kv_heads];
         // Every head gets its room before any head takes a token.
@@ -273,6 +290,23 @@ fn masked_softmax(row: &mut [f32], visible: Range<usize>, sink: Option<f32>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_vector_that_is_not_finite_is_refused_and_changes_nothing() {
+        let mut cache = DenseCache::new(KvShape::new(1, 2, 2, 8)).unwrap();
+        let ones = [1.0; 48];
+        for (bad, at) in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY].into_iter().zip([9, 20, 47]) {
+            let (mut k, mut v, mut out) = (ones, ones, [0.0; 48]);
+            [&mut k, &mut v][at % 2][at] = bad;
+            let error = cache.attend_chunk(0, &ones, &k, &v, &mut out).unwrap_err().to_string();
+            let expected = format!("of token {}, KV head {}: values must be finite", at / 16, at / 8 % 2);
+            assert!(error.contains(&expected) && cache.len() == 0, "{error}");
+        }
+        cache.append(0, &ones, &ones).unwrap();
+        assert!(
+            cache.append(0, &ones, &[f32::NAN; 48]).unwrap_err().to_string().contains("value of token 3")
+        );
+    }
 
     fn painted(len: usize, salt: usize) -> Vec<f32> {
         (0..len).map(|i| (((i * 37 + salt * 101) % 251) as f32 - 125.0) / 60.0).collect()

@@ -125,6 +125,33 @@ pub(crate) unsafe fn is_cached(tensor: &View<'_>) -> bool {
     buffer.is_some_and(|buffer| is_ours(buffer.kind)) && side(&root).is_some()
 }
 
+/// True if the result of an operation lies in a tensor that this back end refuses to hold.
+///
+/// # Safety
+/// The buffer of the tensor is valid.
+pub(crate) unsafe fn is_refused(op: &View<'_>) -> bool {
+    let root = op.root();
+    // SAFETY: the caller keeps this function's contract.
+    let buffer = unsafe { root.get().buffer.as_ref() };
+    buffer.is_some_and(|buffer| is_ours(buffer.kind)) && is_of_cache(&root) && refusal(&root).is_some()
+}
+
+/// True if the host named a tensor as one of a cache.
+fn is_of_cache(root: &View<'_>) -> bool {
+    root.name().to_bytes().starts_with(b"cache_")
+}
+
+/// Why a tensor of a cache is not held, in one line; none for a tensor that is.
+fn refusal(root: &View<'_>) -> Option<String> {
+    let name = root.name().to_string_lossy();
+    if side(root).is_none() {
+        return Some(format!("{name} is not served: models with a recurrent state run without this library"));
+    }
+    let is_half = root.strides::<half::f16>().is_some() && !root.is_empty();
+    let line = || format!("{name} is not f16: leave out -ctk and -ctv, codecs are named by TQKV_KV");
+    (!is_half).then(line)
+}
+
 /// Keys or values, by the name that the host gives the tensor.
 pub(crate) fn side(root: &View<'_>) -> Option<Side> {
     let name = root.name().to_bytes();
@@ -292,25 +319,15 @@ unsafe extern "C" fn init(buffer: *mut Buffer, tensor: *mut Tensor) -> c_int {
         return abi::SUCCESS;
     };
     let is_leaf = view.get().view_src.is_null() && view.get().src[0].is_null();
-    if !is_leaf || !view.name().to_bytes().starts_with(b"cache_") {
+    if !is_leaf || !is_of_cache(&view) {
         let is_usable = space.find(view.get().data).is_some() || space.commit();
         return if is_usable { abi::SUCCESS } else { abi::FAILED };
     }
-    let Some(side) = side(&view) else {
-        eprintln!(
-            "tqkv: {} is not served: models with a recurrent state run without this library",
-            view.name().to_string_lossy()
-        );
-        return abi::FAILED;
-    };
-    let [width, slots, streams, _] = view.shape();
-    if view.strides::<half::f16>().is_none() || view.is_empty() {
-        eprintln!(
-            "tqkv: {} is not f16: leave out -ctk and -ctv, codecs are named by TQKV_KV",
-            view.name().to_string_lossy()
-        );
+    if let Some(line) = refusal(&view) {
+        eprintln!("tqkv: {line}");
         return abi::FAILED;
     }
+    let (Some(side), [width, slots, streams, _]) = (side(&view), view.shape()) else { return abi::FAILED };
     let offset = (view.get().data as usize).saturating_sub(space.region.base() as usize);
     let layer = layer(view.name().to_bytes());
     space.layers.fetch_max(layer + 1, Ordering::Relaxed);

@@ -163,10 +163,17 @@ unsafe extern "C" fn buffer_type(_: *mut Device) -> *mut BufferType {
 
 /// True if an operation is served. Served are views, and the operations on a cache that `serve` accepts. The
 /// CPU runs everything else.
+///
+/// An operation that writes to a refused tensor counts as served. Such a tensor exists only while the host
+/// measures a context without memory (`-fit`), where a refusal would end the process. When it allocates the
+/// buffer, the buffer refuses the tensor in one line.
 unsafe extern "C" fn supports_op(_: *mut Device, tensor: *const Tensor) -> bool {
     // SAFETY: the host passes a tensor that is valid, as are its sources and buffers.
     unsafe {
         let (Some(op), Ok(host)) = (View::new(tensor), host::host()) else { return false };
+        if buffer::is_refused(&op) {
+            return true;
+        }
         match host.operation(op.get().op) {
             Operation::Nothing => true,
             Operation::SetRows => serve::can_set_rows(&op),

@@ -16,7 +16,8 @@
 //   soak SECONDS SEED    for so much processor time, sends random requests to 4 sequences: begin, go on, cancel,
 //                        shift, copy, save, restore; compares logits of samples with those of a fresh context
 // Environment with defaults: CTX (1024), THREADS (1), LAYERS (999), BATCH (512), UNIFIED (1), FA (1),
-// FROM (0), CLEAR (0), TYPE (f16; also q8_0, q4_0)
+// FROM (0), CLEAR (0), TYPE (f16; also q8_0, q4_0), KQV (1: the cache lies with the layers, as without -nkvo),
+// MEASURE (0; 1 first makes a context without memory, as -fit does)
 // CHOICES names a file for the logits of each choice of a token, as f32 [choices, vocabulary]. GIVEN is a list of
 // tokens with spaces between, which `text` and `parallel` then take in place of the likeliest ones.
 #include "ggml-backend.h"
@@ -223,8 +224,6 @@ int main(int count, char ** arguments) {
     llama_backend_init();
     struct llama_model_params of_model = llama_model_default_params();
     of_model.n_gpu_layers = number("LAYERS", 999);
-    model = llama_model_load_from_file(arguments[2], of_model);
-    if (!model) fail("no model");
     struct llama_context_params of_context = llama_context_default_params();
     const char * type = getenv("TYPE");
     const char * command = arguments[4];
@@ -236,7 +235,15 @@ int main(int count, char ** arguments) {
     if (!strcmp(command, "parallel") || !strcmp(command, "soak")) of_context.n_seq_max = 4;
     if (type && !strcmp(type, "q8_0")) of_context.type_k = of_context.type_v = GGML_TYPE_Q8_0;
     if (type && !strcmp(type, "q4_0")) of_context.type_k = of_context.type_v = GGML_TYPE_Q4_0;
-    context = llama_init_from_model(model, of_context);
+    of_context.offload_kqv = number("KQV", 1);
+    for (int measure = number("MEASURE", 0); measure >= 0; measure--) {
+        of_model.no_alloc = measure;
+        if (measure) of_model.load_mode = LLAMA_LOAD_MODE_NONE;
+        model = llama_model_load_from_file(arguments[2], of_model);
+        if (!model) fail("no model");
+        context = llama_init_from_model(model, of_context);
+        if (measure) llama_free(context), llama_model_free(model);
+    }
     if (!context) fail("no context");
     vocabulary = llama_model_get_vocab(model);
     words = llama_vocab_n_tokens(vocabulary);

@@ -351,6 +351,19 @@ static void latent_case(void) {
     free_cache(&c);
     free(rows), free(wanted);
 }
+// A host that measures a context without memory (-fit) ends the process if an operation that writes to a cache
+// is refused, also if that cache is one that no buffer will be made for.
+static void measured(struct ggml_context * bad, enum ggml_type type, const char * name) {
+    struct ggml_tensor * t = ggml_new_tensor_2d(bad, type, 128, 256);
+    ggml_set_name(t, name);
+    t->buffer = ggml_backend_buft_alloc_buffer(ggml_backend_get_default_buffer_type(ours), 0);
+    struct ggml_tensor * rows = ggml_new_tensor_2d(bad, GGML_TYPE_F32, 128, 1), * index = ggml_new_tensor_1d(bad, GGML_TYPE_I64, 1);
+    struct ggml_tensor * part = ggml_view_2d(bad, t, 128, 1, t->nb[1], 0);
+    check(ggml_backend_supports_op(ours, ggml_set_rows(bad, t, rows, index)), "a refused cache can be measured");
+    check(ggml_backend_supports_op(ours, ggml_cpy(bad, rows, part)), "a refused state can be measured");
+    ggml_backend_buffer_free(t->buffer);
+    t->buffer = NULL;
+}
 // The device refuses operations and caches that it does not serve, before any data is lost.
 static void refusals(void) {
     struct shape s = {64, 64, 2, 2, 256, 1, 1, 256, 0.1f, 0, 0, 0, 0};
@@ -368,10 +381,27 @@ static void refusals(void) {
     struct ggml_tensor * p = ggml_new_tensor_4d(w.context, GGML_TYPE_F32, 40, 1, 4, 1);
     k = heads_of(&w, d.k, 40, &odd), v = heads_of(&w, d.v, 40, &odd);
     check(!ggml_backend_supports_op(ours, ggml_flash_attn_ext(w.context, p, k, v, NULL, 1, 0, 0)), "other head dims are the CPU's");
-    struct ggml_context * bad = ggml_init((struct ggml_init_params) {1 << 16, NULL, true});
-    ggml_set_name(ggml_new_tensor_2d(bad, GGML_TYPE_Q8_0, 128, 256), "cache_k_l0");
-    check(!ggml_backend_alloc_ctx_tensors(bad, ours), "a cache that is not f16 is refused");
-    ggml_free(bad);
+    // Shifts with several positions per token, and those of latent keys, whose last values alone are turned.
+    struct ggml_tensor * shift = ggml_new_tensor_1d(w.context, GGML_TYPE_I32, 4 * 256);
+    struct ggml_tensor * keys = ggml_view_3d(w.context, c.k, 64, 2, 256, 128, c.k->nb[1], 0);
+    struct ggml_tensor * last = ggml_view_3d(w.context, c.k, 32, 2, 256, 128, c.k->nb[1], 64);
+    int sections[4] = {8, 8, 8, 8};
+    check(!ggml_backend_supports_op(ours, ggml_rope_multi_inplace(w.context, keys, shift, NULL, 64, sections, GGML_ROPE_TYPE_MROPE, 4096, 10000, 1, 0, 1, 32, 1)),
+          "shifts of several positions are refused");
+    shift = ggml_new_tensor_1d(w.context, GGML_TYPE_I32, 256);
+    check(!ggml_backend_supports_op(ours, ggml_rope_ext_inplace(w.context, last, shift, NULL, 32, 0, 4096, 10000, 1, 0, 1, 32, 1)),
+          "shifts of latent keys are refused");
+    static const struct { enum ggml_type type; const char * name; } refused[] = {
+        {GGML_TYPE_Q8_0, "cache_k_l0"}, {GGML_TYPE_Q4_0, "cache_v_l3"}, {GGML_TYPE_BF16, "cache_k_l0"}, {GGML_TYPE_F32, "cache_r_l0"}, {GGML_TYPE_F32, "cache_s_l1"}};
+    for (int i = 0; i < 5; i++) {
+        struct ggml_context * bad = ggml_init((struct ggml_init_params) {1 << 16, NULL, true});
+        measured(bad, refused[i].type, refused[i].name);
+        ggml_free(bad);
+        bad = ggml_init((struct ggml_init_params) {1 << 16, NULL, true});
+        ggml_set_name(ggml_new_tensor_2d(bad, refused[i].type, 128, 256), refused[i].name);
+        check(!ggml_backend_alloc_ctx_tensors(bad, ours), "a cache that is not f16 and a recurrent state are refused");
+        ggml_free(bad);
+    }
     ggml_free(w.context);
     free_cache(&c);
     free_cache(&d);

@@ -95,7 +95,7 @@ impl HalfPages {
     }
 
     /// `acc[h] += sum of weights[h][i] * row from + i`; `weights` is `[heads, n]`, `acc`
-    /// `[heads, dim]`.
+    /// `[heads, dim]`. Rows that are not finite must not be hidden by a weight of 0; see [`super::row_sums`].
     ///
     /// # Panics
     /// The slots are not all in the page.

@@ -19,6 +19,9 @@ pub fn row_scores(level: Level, rows: &[u16], dim: usize, queries: &[f32], out: 
 
 /// `acc[h] += sum of weights[h][i] * row i`. `weights` is `[heads, n]` and `acc` is `[heads, dim]`; the other
 /// arguments are those of [`row_scores`].
+///
+/// A row that is not finite makes the sums NaN even where its weight is 0, because a product with 0 is then
+/// NaN. A caller that hides rows gives zeros in their place.
 pub fn row_sums(level: Level, rows: &[u16], dim: usize, weights: &[f32], acc: &mut [f32]) {
     level.run(RowSums { rows, dim, weights, acc });
 }

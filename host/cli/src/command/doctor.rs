@@ -32,6 +32,9 @@ pub(crate) struct Args {
     /// A folder with llama-server or llama-cli, or one of these two [default: PATH].
     #[arg(long, value_name = "PATH")]
     llama: Option<PathBuf>,
+    /// The library for llama.cpp, or its folder [default: as in tqkv llama].
+    #[arg(long, value_name = "FILE")]
+    library: Option<PathBuf>,
 }
 
 #[derive(Serialize)]
@@ -86,7 +89,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         level,
         processors: std::thread::available_parallelism().map_or(1, usize::from),
         gpu: gpu(),
-        llama: find_llama(args.llama.as_deref(), &mut faults)?,
+        llama: find_llama(args, &mut faults)?,
         python: find_python(args.python.as_deref(), &mut faults)?,
         faults,
     };
@@ -120,9 +123,10 @@ fn gpu() -> String {
     "this tqkv was built without the feature cuda".to_owned()
 }
 
-/// The binary of llama.cpp that is given, or on `PATH`, and whether it loads the library beside this command.
-fn find_llama(given: Option<&Path>, faults: &mut Vec<String>) -> Result<Option<Llama>, CliError> {
-    let binary = match given {
+/// The binary of llama.cpp that is given, or on `PATH`, and whether it loads the library that is given or found.
+fn find_llama(args: &Args, faults: &mut Vec<String>) -> Result<Option<Llama>, CliError> {
+    let given = args.library.as_deref().map(|path| llama::library(Some(path))).transpose()?;
+    let binary = match args.llama.as_deref() {
         Some(given) => llama::binary(given)?,
         None => match on_path(llama::BINARIES.iter().copied()) {
             Some(binary) => binary,
@@ -130,9 +134,9 @@ fn find_llama(given: Option<&Path>, faults: &mut Vec<String>) -> Result<Option<L
         },
     };
     // Only a checkout or an archive of the library has it; the command alone works without.
-    let device = match llama::library(None) {
-        Err(_) => None,
-        Ok(library) => match llama::device(&binary, &llama::environment(&library, None)) {
+    let device = match given.or_else(|| llama::library(None).ok()) {
+        None => None,
+        Some(library) => match llama::device(&binary, &llama::environment(&library, None)) {
             Ok(device) => Some(device),
             Err(error) => {
                 faults.push(error.to_string());
@@ -207,7 +211,7 @@ fn human(report: &Report) -> String {
             None => "not on PATH; --llama names its folder".to_owned(),
             Some(Llama { binary, device: Some(device) }) => format!("{}: {device}", binary.display()),
             Some(Llama { binary, device: None }) => {
-                format!("{}: no library of tqkv beside this command that it loads", binary.display())
+                format!("{}: no library of tqkv was loaded; --library names one", binary.display())
             }
         },
     ));

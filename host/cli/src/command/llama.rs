@@ -23,7 +23,8 @@ releases of llama.cpp are.")]
 pub(crate) struct Args {
     /// A folder with llama-server or llama-cli, or one of these two; without it, nothing is checked.
     llama: Option<PathBuf>,
-    /// The library of the back end, or its folder [default: the library beside this command].
+    /// The library of the back end, or its folder [default: the library beside this command, or that of the
+    /// checkout that this command was built in].
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
     /// The GGUF file of the model.
@@ -87,13 +88,16 @@ pub(super) fn environment(library: &Path, policy: Option<String>) -> BTreeMap<&'
     environment
 }
 
-/// The absolute path of the library.
+/// The folder of a checkout where its README builds the library.
+const BUILT: &str = "host/llama/target/release";
+
+/// The absolute path of the library: the given one, or the one that is found.
 pub(super) fn library(given: Option<&Path>) -> Result<PathBuf, CliError> {
     let name = format!("{}ggml_tqkv{}", env::consts::DLL_PREFIX, env::consts::DLL_SUFFIX);
     let path = match given {
         Some(path) if path.is_dir() => path.join(name),
         Some(path) => path.to_owned(),
-        None => env::current_exe()?.with_file_name(name),
+        None => found(&name)?,
     };
     if !path.is_file() {
         let build =
@@ -101,6 +105,16 @@ pub(super) fn library(given: Option<&Path>) -> Result<PathBuf, CliError> {
         return Err(CliError::bad_input(format_args!("{}: no such library; {build}", path.display())));
     }
     path.canonicalize().map_err(|error| CliError::io(&path, &error))
+}
+
+/// The library beside this command, or where a checkout around the command has it. The working folder is not
+/// searched, because it may be anybody's.
+fn found(name: &str) -> Result<PathBuf, CliError> {
+    let command = env::current_exe()?;
+    let beside = command.with_file_name(name);
+    let built = command.ancestors().skip(1).map(|folder| folder.join(BUILT).join(name));
+    let mut all = std::iter::once(beside.clone()).chain(built);
+    Ok(all.find(|path| path.is_file()).unwrap_or(beside))
 }
 
 /// The absolute path of the binary: the given file, or the one found in the given folder.

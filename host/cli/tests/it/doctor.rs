@@ -107,3 +107,34 @@ fn a_misspelt_variable_is_refused_by_every_command() {
     assert_eq!(output.status.code(), Some(2), "{error}");
     assert!(error.contains("the variable TQKV_LEVLE is not valid: expected TQKV_LEVEL"), "{error}");
 }
+
+/// The library that the README of `host/llama` builds, in a checkout that the command was built in too.
+#[test]
+fn the_library_of_a_checkout_is_found_and_one_that_is_named() {
+    let folder = tempdir().unwrap();
+    let folder = folder.path().canonicalize().unwrap();
+    let name = format!("{}ggml_tqkv{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
+    for place in ["target/debug", "host/llama/target/release", "elsewhere", "bin"] {
+        fs::create_dir_all(folder.join(place)).unwrap();
+    }
+    let command = folder.join("target/debug/tqkv");
+    fs::copy(PROGRAM, &command).unwrap();
+    program(&folder.join("bin"), "llama-cli", "echo \"TQKV: $GGML_BACKEND_PATH\"");
+    fs::write(folder.join("elsewhere").join(&name), "").unwrap();
+    let run = |args: &[&str]| {
+        let mut command = Command::new(&command);
+        command.env_clear().current_dir(&folder).args(args).args(["--json"]).output().unwrap()
+    };
+    let missing = run(&["llama", "bin"]);
+    let said = String::from_utf8(missing.stderr).unwrap();
+    assert!(said.contains("no such library; cargo build") && missing.status.code() == Some(2), "{said}");
+    assert!(report(&run(&["doctor", "--llama", "bin"]))["llama"]["device"].is_null());
+    let named = report(&run(&["doctor", "--llama", "bin", "--library", "elsewhere"]));
+    let device = |place: &str| format!("TQKV: {}/{place}/{name}", folder.display());
+    assert_eq!(named["llama"]["device"], device("elsewhere"));
+    assert_eq!(run(&["doctor", "--llama", "bin", "--library", "none.so"]).status.code(), Some(2));
+    let built = "host/llama/target/release";
+    fs::write(folder.join(built).join(&name), "").unwrap();
+    assert_eq!(report(&run(&["llama", "bin"]))["device"], device(built));
+    assert_eq!(report(&run(&["doctor", "--llama", "bin"]))["llama"]["device"], device(built));
+}

@@ -2,16 +2,16 @@
 //!
 //! Such slots exist where the codec of one side is f16, or where a row of one side cannot be encoded.
 
+use super::exact;
 use super::format::{Pages, SLOTS};
 use super::stream::Place;
 use super::task::Track;
-use half::slice::HalfFloatSliceExt;
 use tqkv_simd::codec;
-use tqkv_simd::page::{MAX_HEADS, row_sums};
+use tqkv_simd::page::MAX_HEADS;
 
 /// Adds the values of `slots`, weighted by `weights` (`[n, slots]`), to `sums` (`[n, dim]`).
 pub(super) fn sum(values: Track<'_>, slots: &[usize], weights: &[f32], sums: &mut [f32]) {
-    let stream = values.stream;
+    let (stream, mut wide) = (values.stream, Vec::new());
     let mut from = 0;
     while from < slots.len() {
         let first = stream.place(slots[from]);
@@ -27,23 +27,14 @@ pub(super) fn sum(values: Track<'_>, slots: &[usize], weights: &[f32], sums: &mu
         }
         let run = weights.chunks_exact(slots.len()).flat_map(|weights| &weights[from..to]);
         let run: Vec<f32> = run.copied().collect();
-        // Runs of weight 0 are skipped: 0 times a row that is not finite would be NaN.
         let weighs = run.iter().any(|weight| *weight != 0.0);
         match first {
-            Place::Exact(at) if weighs => add_rows(values, at, &run, sums),
+            Place::Exact(at) if weighs => exact::sum(values, at..at + to - from, &run, sums, &mut wide),
             Place::Coded if weighs => add_codes(values, &slots[from..to], &run, sums),
             _ => {}
         }
         from = to;
     }
-}
-
-/// Adds exact rows from row `at` on, weighted by `weights` (`[n, rows]`).
-fn add_rows(values: Track<'_>, at: usize, weights: &[f32], sums: &mut [f32]) {
-    let dim = values.format.dim;
-    let rows = weights.len() / (sums.len() / dim);
-    let rows = &values.stream.exact[values.head][at * dim..(at + rows) * dim];
-    row_sums(values.format.level, rows.reinterpret_cast(), dim, weights, sums);
 }
 
 /// Adds codes of one page, weighted by `weights` (`[n, slots]`).

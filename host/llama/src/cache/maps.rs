@@ -202,12 +202,10 @@ impl Maps {
         }
     }
 
-    /// True if keys cannot be encoded yet: too few queries came, or too few keys.
-    pub(super) fn wait(&self, keys: usize) -> bool {
+    /// True if keys cannot be encoded yet because too few queries came.
+    pub(super) fn wait(&self) -> bool {
         match self {
-            Self::Learning(heads) => {
-                keys < LEARN_TOKENS || heads.iter().any(|seen| seen.queries < LEAST_QUERIES)
-            }
+            Self::Learning(heads) => heads.iter().any(|seen| seen.queries < LEAST_QUERIES),
             _ => false,
         }
     }

@@ -92,12 +92,14 @@ fn rotate_stream(stream: &mut Stream, format: Option<&Format>, rope: &Rope, shif
     for slot in (0..end).filter(|&slot| is_moved(shifts[slot])) {
         let Place::Exact(at) = stream.place(slot) else { continue };
         let angles = angles_of(shifts[slot]);
-        for head in stream.exact_mut(at).flat_map(|part| part.chunks_exact_mut(rope.head_dim)) {
-            let mut x = vec![0.0; rope.head_dim];
-            head.convert_to_f32_slice(&mut x);
-            rope.rotate(&angles, &mut x);
-            head.convert_from_f32_slice(&x);
-        }
+        let mut x = vec![0.0; rope.head_dim];
+        stream.change_exact(at, |part| {
+            for head in part.chunks_exact_mut(rope.head_dim) {
+                head.convert_to_f32_slice(&mut x);
+                rope.rotate(&angles, &mut x);
+                head.convert_from_f32_slice(&x);
+            }
+        });
     }
     let Some(format) = format else { return };
     for page in 0..end.div_ceil(SLOTS) {

@@ -50,11 +50,14 @@ pub(super) fn changes_any(mask: &[f16]) -> bool {
     mask.iter().fold(false, |changed, x| changed | (x.to_bits() != 0))
 }
 
-/// Adds a mask times its factor to logits; `wide` is working memory.
+/// Adds a mask times its factor to logits; `wide` is working memory. A hidden slot gets the logit -inf whatever
+/// it had: a sum of its logit, which may be NaN, would not hide it.
 pub(super) fn add_mask(logits: &mut [f32], mask: &[f16], slope: f32, wide: &mut Vec<f32>) {
     wide.resize(mask.len(), 0.0);
     mask.convert_to_f32_slice(wide);
-    logits.iter_mut().zip(&*wide).for_each(|(logit, mask)| *logit += slope * mask);
+    for (logit, &mask) in logits.iter_mut().zip(&*wide) {
+        *logit = if mask == f32::NEG_INFINITY { mask } else { *logit + slope * mask };
+    }
 }
 
 /// Logits l become cap * tanh(l / cap); a cap of 0 changes nothing.

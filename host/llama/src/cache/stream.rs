@@ -5,7 +5,7 @@
 //! [`SLOTS`] slots. Rows and pages lie in address space of their own, so none moves when others come or go.
 
 use super::format::{Format, SLOTS};
-use super::maps::{MOST_TOKENS, Map, Maps, Seen, Turn};
+use super::maps::{LEARN_TOKENS, MOST_TOKENS, Map, Maps, Seen, Turn};
 use super::means::{self, MEAN_TOKENS, Means};
 use super::rule::{Asked, Rule};
 use crate::os;
@@ -36,6 +36,23 @@ pub(super) enum Place {
 const EMPTY: u32 = u32::MAX;
 const CODED: u32 = u32::MAX - 1;
 
+/// What an exact row belongs to.
+#[derive(Clone, Copy, Debug)]
+struct Owner {
+    slot: u32,
+    /// False if a value of the row is infinite or NaN. The row is then kept from everything that other
+    /// sequences of the stream share.
+    is_finite: bool,
+    /// Time of the last write. A row of time 0 never leaves.
+    time: u64,
+}
+
+impl Owner {
+    fn slot(&self) -> usize {
+        self.slot as usize
+    }
+}
+
 /// The slots of one stream of a tensor.
 #[derive(Clone, Debug)]
 pub struct Stream {
@@ -48,8 +65,10 @@ pub struct Stream {
     sinks: usize,
     /// The state of each slot up to the last written one: [`EMPTY`], [`CODED`] or an index of the exact rows.
     places: Table<u32>,
-    /// Slot and time of the last write of each exact row. A row of time 0 never leaves.
-    owners: Vec<(u32, u64)>,
+    /// One entry per exact row.
+    owners: Vec<Owner>,
+    /// True once a row was not finite. Until then nobody looks for such rows.
+    was_not_finite: bool,
     /// Exact rows, `[rows, dim]` per head.
     pub(super) exact: Vec<Table<f16>>,
     /// Slot and time of writes, oldest first. A write that is not the last of its slot is skipped.
@@ -77,6 +96,7 @@ impl Stream {
             sinks,
             places: Table::new(slots),
             owners: Vec::new(),
+            was_not_finite: false,
             exact: vec![Table::new(slots * width)],
             queue: VecDeque::new(),
             waiting: 0,
@@ -129,8 +149,7 @@ impl Stream {
     /// The slots of some exact rows, in the order of the rows, as runs of neighbours.
     pub(super) fn slot_runs(&self, rows: Range<usize>) -> Vec<Range<usize>> {
         let mut runs: Vec<Range<usize>> = Vec::new();
-        for &(slot, _) in &self.owners[rows] {
-            let slot = slot as usize;
+        for slot in self.owners[rows].iter().map(Owner::slot) {
             match runs.last_mut() {
                 Some(run) if run.end == slot => run.end += 1,
                 _ => runs.push(slot..slot + 1),
@@ -151,15 +170,30 @@ impl Stream {
 
     /// True if some exact rows hold the same slots in both streams.
     pub(super) fn has_same_rows(&self, other: &Self, rows: Range<usize>) -> bool {
-        let slots = |owners: &[(u32, u64)]| owners.iter().map(|(slot, _)| *slot).collect::<Vec<_>>();
         let (own, others) = (self.owners.get(rows.clone()), other.owners.get(rows));
-        own.zip(others).is_some_and(|(own, others)| slots(own) == slots(others))
+        own.zip(others)
+            .is_some_and(|(own, others)| own.iter().map(Owner::slot).eq(others.iter().map(Owner::slot)))
     }
 
-    /// Exact row `at`, head by head.
-    pub(super) fn exact_mut(&mut self, at: usize) -> impl Iterator<Item = &mut [f16]> {
-        let dim = self.dim;
-        self.exact.iter_mut().map(move |head| &mut head[at * dim..(at + 1) * dim])
+    /// Those among some exact rows that have a value which is not finite, counted from the first of them.
+    pub(super) fn not_finite(&self, rows: Range<usize>) -> Vec<usize> {
+        if !self.was_not_finite {
+            return Vec::new();
+        }
+        let owners = self.owners[rows].iter().enumerate();
+        owners.filter(|(_, owner)| !owner.is_finite).map(|(row, _)| row).collect()
+    }
+
+    /// Changes exact row `at`, head by head.
+    pub(super) fn change_exact(&mut self, at: usize, mut change: impl FnMut(&mut [f16])) {
+        let mut finite = true;
+        for head in &mut self.exact {
+            let part = &mut head[at * self.dim..(at + 1) * self.dim];
+            change(part);
+            finite &= is_finite(part);
+        }
+        self.owners[at].is_finite = finite;
+        self.was_not_finite |= !finite;
     }
 
     /// Codes of one head in a page; none where no slot of the page is a code.
@@ -210,7 +244,7 @@ impl Stream {
                 if place == Place::Coded {
                     self.forget_code(slot);
                 }
-                self.owners.push((slot as u32, 0));
+                self.owners.push(Owner { slot: slot as u32, is_finite: true, time: 0 });
                 for head in &mut self.exact {
                     head.resize(head.len() + self.dim);
                 }
@@ -218,18 +252,17 @@ impl Stream {
                 self.owners.len() - 1
             }
         };
-        for (head, part) in self.exact.iter_mut().zip(row.chunks_exact(self.dim)) {
-            head[at * self.dim..(at + 1) * self.dim].copy_from_slice(part);
-        }
+        let mut parts = row.chunks_exact(self.dim);
+        self.change_exact(at, |head| head.copy_from_slice(parts.next().unwrap_or_default()));
         if slot >= self.sinks {
             self.time += 1;
-            self.waiting += usize::from(self.owners[at].1 == 0);
-            self.owners[at].1 = self.time;
+            self.waiting += usize::from(self.owners[at].time == 0);
+            self.owners[at].time = self.time;
             self.queue.push_back((slot as u32, self.time));
             // Repeated writes to the same slots must not let the queue grow without limit.
             if self.queue.len() > 2 * self.waiting + PIECE {
                 let (places, owners) = (&self.places, &self.owners);
-                self.queue.retain(|&(slot, time)| is_last(places, owners, slot, time));
+                self.queue.retain(|&(slot, time)| waiting(places, owners, slot, time).is_some());
             }
         }
     }
@@ -254,11 +287,11 @@ impl Stream {
         let mut count = if self.hot < BATCH { extra } else { extra / BATCH * BATCH };
         // Keys wait until there are enough for a mean. Values wait as long, because attention is faster where
         // both sides have a slot in the same state.
-        if self.coded.is_empty() && extra < MEAN_TOKENS || self.maps.wait(self.waiting) {
+        if self.coded.is_empty() && extra < MEAN_TOKENS || self.must_learn_first() {
             return;
         }
         if self.means == Means::Learning {
-            let oldest = self.oldest(MEAN_TOKENS);
+            let oldest = self.oldest_finite(MEAN_TOKENS);
             let means = (0..self.exact.len()).map(|head| {
                 let rows = self.rows(head, &oldest);
                 let recovered = || means::recover(&rows, self.dim, |rows| format.round_trip(rows));
@@ -270,7 +303,7 @@ impl Stream {
             self.means = Means::Known(means.collect::<Vec<_>>().concat());
         }
         if self.is_learning() {
-            let slots = self.oldest(MOST_TOKENS);
+            let slots = self.oldest_finite(MOST_TOKENS);
             let mut maps = std::mem::replace(&mut self.maps, Maps::Off);
             maps.learn(&slots, turn, format, |head| {
                 let mut keys = self.rows(head, &slots);
@@ -290,6 +323,13 @@ impl Stream {
         self.release();
     }
 
+    /// True if there are too few finite keys for what the stream learns from them, or too few queries.
+    fn must_learn_first(&mut self) -> bool {
+        let least = if self.is_learning() { LEARN_TOKENS } else { MEAN_TOKENS };
+        let learns = self.is_learning() || self.means == Means::Learning;
+        learns && (self.maps.wait() || self.oldest_finite(least).len() < least)
+    }
+
     /// True if the maps of the stream are not made yet.
     pub(super) fn is_learning(&self) -> bool {
         matches!(self.maps, Maps::Learning(_))
@@ -304,7 +344,7 @@ impl Stream {
         queries: &[f32],
     ) {
         let (Maps::Learning(heads), Some(rows)) = (&mut self.maps, self.exact.get(head)) else { return };
-        let slots: Vec<usize> = self.owners.iter().map(|(slot, _)| *slot as usize).collect();
+        let slots: Vec<usize> = self.owners.iter().map(Owner::slot).collect();
         let mut logits = vec![0.0; slots.len()];
         for (query, asked) in queries.chunks_exact(self.dim).zip(asked) {
             let scaled: Vec<f32> = query.iter().map(|x| x * rule.scale).collect();
@@ -315,12 +355,21 @@ impl Stream {
 
     /// The slots that have waited longest, at most `count`.
     fn oldest(&mut self, count: usize) -> Vec<usize> {
+        self.oldest_where(count, |_| true)
+    }
+
+    /// The slots with finite rows that have waited longest, at most `count`.
+    fn oldest_finite(&mut self, count: usize) -> Vec<usize> {
+        self.oldest_where(count, |owner| owner.is_finite)
+    }
+
+    fn oldest_where(&mut self, count: usize, is_wanted: impl Fn(&Owner) -> bool) -> Vec<usize> {
         let (places, owners) = (&self.places, &self.owners);
-        while self.queue.front().is_some_and(|&(slot, time)| !is_last(places, owners, slot, time)) {
+        while self.queue.front().is_some_and(|&(slot, time)| waiting(places, owners, slot, time).is_none()) {
             self.queue.pop_front();
         }
-        let last = self.queue.iter().filter(|&&(slot, time)| is_last(places, owners, slot, time));
-        last.take(count).map(|&(slot, _)| slot as usize).collect()
+        let last = self.queue.iter().filter_map(|&(slot, time)| waiting(places, owners, slot, time));
+        last.filter(|owner| is_wanted(owner)).take(count).map(Owner::slot).collect()
     }
 
     /// Exact rows of one head: `[slots, dim]`.
@@ -339,7 +388,7 @@ impl Stream {
         self.waiting -= slots.len();
         for &slot in slots {
             if let Place::Exact(at) = self.place(slot) {
-                self.owners[at].1 = 0;
+                self.owners[at].time = 0;
             }
         }
         if let Some(blocks) = self.encode(format, slots) {
@@ -415,8 +464,8 @@ impl Stream {
             head.copy_within(last * self.dim..(last + 1) * self.dim, at * self.dim);
             head.resize(last * self.dim);
         }
-        if let Some(&(moved, _)) = self.owners.get(at) {
-            self.places[moved as usize] = at as u32;
+        if let Some(moved) = self.owners.get(at) {
+            self.places[moved.slot()] = at as u32;
         }
     }
 
@@ -478,15 +527,28 @@ impl Stream {
                 let rows = self.decode(format, head, page, &slots);
                 for (slot, row) in slots.iter().zip(rows.chunks_exact(dim)) {
                     let at = (start + slot - first) * width + head * dim;
-                    out[at..at + dim].convert_from_f32_slice(row);
+                    // What the codec adds to the largest values must not make them infinite.
+                    let row: Vec<f32> = row.iter().map(|x| x.clamp(-LARGEST, LARGEST)).collect();
+                    out[at..at + dim].convert_from_f32_slice(&row);
                 }
             }
         }
     }
 }
 
-/// True if a write in the queue is the last of its slot and the row still waits to leave.
-fn is_last(places: &[u32], owners: &[(u32, u64)], slot: u32, time: u64) -> bool {
-    let row = places.get(slot as usize).copied().unwrap_or(EMPTY);
-    row < CODED && owners.get(row as usize).is_some_and(|owner| *owner == (slot, time))
+/// The row of a write in the queue; none if the write is not the last of its slot or the row has left.
+fn waiting<'a>(places: &[u32], owners: &'a [Owner], slot: u32, time: u64) -> Option<&'a Owner> {
+    let row = places.get(slot as usize).copied().filter(|&row| row < CODED)?;
+    owners.get(row as usize).filter(|owner| (owner.slot, owner.time) == (slot, time))
 }
+
+/// The largest f16.
+const LARGEST: f32 = 65504.0;
+
+/// True if no value is infinite or NaN.
+fn is_finite(row: &[f16]) -> bool {
+    row.iter().fold(true, |finite, x| finite & (x.to_bits() & EXPONENT != EXPONENT))
+}
+
+/// The exponent bits of an f16. All of them are set in infinities and NaN alone.
+const EXPONENT: u16 = 0x7c00;

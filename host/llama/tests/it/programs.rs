@@ -333,20 +333,3 @@ fn layers_have_codecs_of_their_own() {
         assert!((0.3..0.37).contains(&share), "{rule}: {some} between {narrow} and {wide}");
     }
 }
-
-#[test]
-fn wrong_use_is_refused_in_a_line() {
-    let Some((client, libraries)) = program("client") else { return };
-    let Some(model) = tools::path("TQKV_LLAMA_MODEL") else { return };
-    let (model, library) = (model.display().to_string(), tools::library().display().to_string());
-    let arguments = [libraries.as_str(), &model, TEXT, "text", "2"];
-    // The host refuses the library, and the model runs on the CPU.
-    let unknown = tools::run(&client, &arguments, &with(&library, "q9 hot=8")).expect("it runs");
-    assert!(unknown.contains("tqkv: TQKV_KV=q9 hot=8: kv=q9 is not valid: expected"), "{unknown}");
-    let quantised = [&with(&library, "t4 hot=8")[..], &[("TYPE", "q8_0")]].concat();
-    let refused = tools::run(&client, &arguments, &quantised).expect_err("no context");
-    assert!(refused.contains("tqkv: cache_k_l0 is not f16"), "{refused}");
-    let plain = [&with(&library, "t4")[..], &[("FA", "0")]].concat();
-    let plain = tools::run(&client, &arguments, &plain).expect("it runs");
-    assert!(plain.contains("tqkv: without flash attention nothing is encoded"), "{plain}");
-}

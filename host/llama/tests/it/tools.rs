@@ -14,22 +14,69 @@ fn lacks(what: &str) -> bool {
 
 /// Folders of headers, one per interface version.
 pub(crate) fn headers() -> Vec<PathBuf> {
-    let folders = std::env::var_os("TQKV_LLAMA_HEADERS");
+    paths("TQKV_LLAMA_HEADERS")
+}
+
+/// The folders that a variable lists.
+fn paths(variable: &str) -> Vec<PathBuf> {
+    let folders = std::env::var_os(variable);
     let folders: Vec<PathBuf> =
         folders.iter().flat_map(|list| std::env::split_paths(list).collect::<Vec<_>>()).collect();
     if folders.is_empty() {
-        lacks("TQKV_LLAMA_HEADERS");
+        lacks(variable);
     }
     folders
 }
 
-/// The folder or file that a variable names.
+/// Stock libraries of one version.
+pub(crate) struct Stock {
+    folder: PathBuf,
+    headers: PathBuf,
+}
+
+impl Stock {
+    /// Those of `TQKV_LLAMA_LIBS`. Headers in the folder itself come before those of `TQKV_LLAMA_HEADERS`.
+    pub(crate) fn all() -> Vec<Self> {
+        let others = headers().into_iter().next();
+        let stock = |folder: PathBuf| {
+            let own = folder.join("include").is_dir().then(|| folder.clone());
+            own.or(others.clone()).map(|headers| Self { folder, headers })
+        };
+        paths("TQKV_LLAMA_LIBS").into_iter().filter_map(stock).collect()
+    }
+
+    /// The folder, as an argument of programs.
+    pub(crate) fn libraries(&self) -> String {
+        self.folder.display().to_string()
+    }
+
+    /// Compiles a program of the tests.
+    pub(crate) fn program(&self, name: &str) -> PathBuf {
+        let version = self.folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(format!("{name}.c"));
+        compile(&format!("{name}-{version}"), &source, &self.headers, Some(&self.folder))
+    }
+
+    /// Same as [`run`], with the C library that lies in the folder, if there is one.
+    pub(crate) fn run(
+        &self,
+        program: &Path,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Result<String, String> {
+        let loader = self.folder.join("ld-linux-x86-64.so.2");
+        if !loader.exists() {
+            return run(program, arguments, variables);
+        }
+        let (libraries, program) = (self.libraries(), program.display().to_string());
+        let all = [&["--library-path", &libraries, &program], arguments].concat();
+        run(&loader, &all, variables)
+    }
+}
+
+/// The first of the folders or files that a variable names.
 pub(crate) fn path(variable: &str) -> Option<PathBuf> {
-    let path = std::env::var_os(variable).map(PathBuf::from);
-    path.or_else(|| {
-        lacks(variable);
-        None
-    })
+    paths(variable).into_iter().next()
 }
 
 /// The library under test, which cargo builds beside the test.
