@@ -257,11 +257,12 @@ fn code_attention(case: &Case, codec: &AnyCodec, blocks: &[u8], pages: usize) ->
         keys.scores(level, page, 0, &queries, next, out);
     };
     let accumulate = move |parts: &[PageWeights<'_>], sums: &mut [f32]| {
-        let mut summed = [ValuePart { pages: &rows, page: &[], from: 0, weights: &[], next: &[] }; MAX_PARTS];
+        let mut summed =
+            [ValuePart { pages: &rows, page: &[], start: 0, from: 0, weights: &[], next: &[] }; MAX_PARTS];
         for (summed, &(at, weights)) in summed.iter_mut().zip(parts) {
             let (page, _) = two(&value_pool, rows.lines(), at);
             let (_, next) = two(&next_keys, keys.lines(), (at + parts.len() - 1) % pages.max(1));
-            *summed = ValuePart { pages: &rows, page, from: 0, weights, next };
+            *summed = ValuePart { pages: &rows, page, start: at * SLOTS, from: 0, weights, next };
         }
         ValuePages::accumulate_parts(level, &summed[..parts.len()], sums);
     };

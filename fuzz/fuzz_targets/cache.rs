@@ -31,6 +31,16 @@ impl Sequence {
         if self.cache.budget().limit() == usize::MAX { Vec::new() } else { answers(&self.cache) }
     }
 
+    /// Returns true if the cache may hold `tokens` tokens per layer.
+    fn may_hold(&self, tokens: usize) -> bool {
+        self.cache.spec().max_tokens.is_none_or(|most| tokens <= most)
+    }
+
+    /// The answers before an append that may be refused.
+    fn before_append(&self, layer: usize, count: usize) -> Vec<Result<Vec<u32>, CacheError>> {
+        if self.may_hold(self.lens[layer] + count) { self.before() } else { answers(&self.cache) }
+    }
+
     /// Checks a refusal: it is for lack of bytes, and it changed nothing. Any other refusal is a defect.
     fn full(&self, error: &CacheError, before: &[Result<Vec<u32>, CacheError>]) {
         assert!(matches!(error, CacheError::Full { .. }), "{error}");
@@ -51,7 +61,7 @@ impl Sequence {
                 }
             }
         }
-        let before = self.before();
+        let before = self.before_append(layer, count);
         let result = if with_queries {
             let q = values(seed + 1, count * shape.num_heads * shape.head_dim);
             let mut out = vec![0.0; count * shape.num_heads * shape.value_dim];
@@ -62,7 +72,14 @@ impl Sequence {
             self.cache.append(layer, &k, &v)
         };
         match result {
-            Ok(()) => self.lens[layer] += count,
+            Ok(()) => {
+                self.lens[layer] += count;
+                assert!(self.may_hold(self.lens[layer]), "{} tokens", self.lens[layer]);
+            }
+            Err(CacheError::TooLong { tokens, .. }) => {
+                assert!(tokens == self.lens[layer] + count && !self.may_hold(tokens));
+                assert_eq!(answers(&self.cache), before);
+            }
             Err(CacheError::NoCache { .. }) => assert!(keeps_nothing(&self.cache, layer)),
             Err(error) => self.full(&error, &before),
         }
@@ -114,6 +131,10 @@ fuzz_target!(|data: &[u8]| {
     let budget = if *bytes == 0 { Budget::unlimited() } else { Budget::new(usize::from(*bytes) * 300) };
     let empty = match KvCache::within(spec(*kind, *hot), &budget) {
         Ok(cache) => cache,
+        // A ring takes all its memory here.
+        Err(CacheError::Full { .. }) if spec(*kind, *hot).ring.is_some() => {
+            return assert_eq!(budget.used(), 0);
+        }
         Err(error) => panic!("{error}"),
     };
     let layers = empty.spec().shape.num_layers;

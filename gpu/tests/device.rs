@@ -1,5 +1,6 @@
-//! Tests the crate on this machine: with a GPU its codes, attention and every function; without one a clear
-//! error.
+//! Tests the crate on this machine: without a GPU a clear error; with one its codes, attention and every
+//! function. The latter are ignored by default, so that a run without a GPU says that they did not run:
+//! `cargo test -p tqkv-gpu --test device -- --include-ignored` runs them all.
 // This is a separate binary, because no fake driver may be in its process. It runs on machines without this
 // repository.
 
@@ -8,19 +9,10 @@ use tqkv_gpu::{Device, GpuCache, GpuError, GpuSpec, Out, Qjl, Rows, Side, Weight
 use tqkv_tests::inputs::Gaussian;
 use tqkv_tests::oracle;
 
-/// Opens the device. Returns `None` if this machine has no device and `TQKV_REQUIRE_GPU` is not 1. Every
-/// other failure stops the test.
-fn device() -> Option<Device> {
-    let is_required = std::env::var("TQKV_REQUIRE_GPU").is_ok_and(|value| value == "1");
-    match Device::new(0) {
-        Ok(device) => Some(device),
-        Err(error) if is_required => panic!("TQKV_REQUIRE_GPU=1: {error}"),
-        Err(error @ (GpuError::NoDriver | GpuError::NoDevice { .. })) => {
-            eprintln!("not run on a GPU: {error}");
-            None
-        }
-        Err(error) => panic!("{error}"),
-    }
+/// The first device. Tests that need one are ignored unless they are asked for (`--include-ignored`), and then
+/// fail without it: a test that returns early looks like one that has passed.
+fn device() -> Device {
+    Device::new(0).unwrap_or_else(|error| panic!("this test needs a GPU: {error}"))
 }
 
 /// Looks for the driver's library without the help of this crate.
@@ -56,8 +48,9 @@ fn a_device_that_is_not_there_is_an_error() {
 }
 
 #[test]
+#[ignore = "needs a GPU"]
 fn codes_are_the_portable_codecs() {
-    let Some(device) = device() else { return };
+    let device = device();
     for id in tqkv_gpu::CODECS {
         for dim in tqkv_gpu::HEAD_DIMS {
             let spec = GpuSpec::new(1, 2, 2, dim).codecs(id, id).sequences(3, 400);
@@ -121,8 +114,9 @@ fn check_attention(cache: &mut GpuCache, seed: u64) {
 }
 
 #[test]
+#[ignore = "needs a GPU"]
 fn attention_and_the_verbs_agree_with_f64() {
-    let Some(device) = device() else { return };
+    let device = device();
     use CodecId::{I8, S4, T2, T3, T4};
     for (dim, group, key, value) in [
         (64, 1, S4, I8),
@@ -155,15 +149,14 @@ fn attention_and_the_verbs_agree_with_f64() {
 
 /// Keys and values of a sequence behind the first 4 GiB of a pool. Only a GPU has the room.
 #[test]
+#[ignore = "needs a GPU with 16 GiB of free memory"]
 fn a_sequence_behind_4_gib_is_that_of_a_small_cache() {
-    let Some(device) = device() else { return };
+    let device = device();
     let spec = |tokens| GpuSpec::new(1, 32, 8, 128).codecs(CodecId::I8, CodecId::I8).sequences(2, tokens);
     // A token takes 8 heads of 132 bytes a side, so this many take 4 GiB and more.
     let (chunk, before) = (64_000, 4_224_000);
-    if device.memory().unwrap().0 < 16 << 30 {
-        eprintln!("not run: it needs 16 GiB of free memory");
-        return;
-    }
+    let free = device.memory().unwrap().0;
+    assert!(free >= 16 << 30, "{free} bytes of GPU memory are free, this test needs 16 GiB");
     let mut far = GpuCache::new(&device, spec(before).pool_tokens(before + 1024)).unwrap();
     let mut near = GpuCache::new(&device, spec(1024)).unwrap();
     let rows = device.stream().clone_htod(&Gaussian::new(1).vector(chunk * 8 * 128)).unwrap();
@@ -186,8 +179,9 @@ fn a_sequence_behind_4_gib_is_that_of_a_small_cache() {
 }
 
 #[test]
+#[ignore = "needs a GPU"]
 fn a_chunk_sees_what_each_of_its_tokens_sees() {
-    let Some(device) = device() else { return };
+    let device = device();
     let spec = GpuSpec::new(1, 4, 2, 128).sequences(1, 600);
     let (mut whole, mut single) =
         (GpuCache::new(&device, spec.clone()).unwrap(), GpuCache::new(&device, spec).unwrap());
@@ -205,8 +199,9 @@ fn a_chunk_sees_what_each_of_its_tokens_sees() {
 }
 
 #[test]
+#[ignore = "needs a GPU"]
 fn refused_calls_leave_the_cache_as_it_was() {
-    let Some(device) = device() else { return };
+    let device = device();
     let spec = GpuSpec::new(1, 2, 1, 64).sequences(2, 100).pool_tokens(128);
     let mut cache = GpuCache::new(&device, spec).unwrap();
     let row = vec![1.0; 64];
@@ -232,8 +227,9 @@ fn refused_calls_leave_the_cache_as_it_was() {
 }
 
 #[test]
+#[ignore = "needs a GPU"]
 fn decoded_vectors_logits_and_weights_are_the_portable_codecs() {
-    let Some(device) = device() else { return };
+    let device = device();
     for id in tqkv_gpu::CODECS {
         let (dim, tokens, heads) = (128, 200, 6);
         let spec = GpuSpec::new(1, heads, 2, dim).codecs(id, id).sequences(2, 256);
@@ -277,8 +273,9 @@ fn decoded_vectors_logits_and_weights_are_the_portable_codecs() {
 }
 
 #[test]
+#[ignore = "needs a GPU"]
 fn the_residual_correction_is_the_papers_estimate() {
-    let Some(device) = device() else { return };
+    let device = device();
     let (dim, count, heads) = (64, 50, 2);
     let matrix = Gaussian::new(1).vector(dim * dim);
     let (residuals, queries) = (Gaussian::new(2).vector(count * dim), Gaussian::new(3).vector(heads * dim));

@@ -1,6 +1,6 @@
 //! Tests the host's use of the driver. The default is a fake driver, which runs work late, checks every call,
-//! and runs kernels in the PTX interpreter. With `TQKV_REQUIRE_GPU=1` the tests that do not need the fake run
-//! on a GPU.
+//! and runs kernels in the PTX interpreter. With `TQKV_REQUIRE_GPU=1` the tests run on a GPU; those that need
+//! the fake end in `_on_paper`, and are left out with `--skip _on_paper`.
 // This is a separate binary, because it loads the fake driver into its process. It runs on machines without
 // this repository.
 #![cfg(target_os = "linux")]
@@ -25,6 +25,12 @@ use tqkv_tests::oracle;
 /// Returns true if the driver is the fake one.
 fn on_paper() -> bool {
     std::env::var("TQKV_REQUIRE_GPU").map_or(true, |value| value != "1")
+}
+
+/// Stops a test that needs the fake driver where a real one runs. A run on a GPU leaves such tests out by name
+/// (`--skip _on_paper`), because one that returned early would look like one that has passed.
+fn must_be_on_paper() {
+    assert!(on_paper(), "this test needs the fake driver: pass --skip _on_paper with TQKV_REQUIRE_GPU=1");
 }
 
 /// Loads the fake driver. This must happen before anything looks for the real one.
@@ -199,10 +205,8 @@ fn cache_stream(cache: &GpuCache) -> std::sync::Arc<CudaStream> {
 }
 
 #[test]
-fn nothing_is_sent_from_memory_that_is_not_page_locked_and_equal_words_are_sent_once() {
-    if !on_paper() {
-        return;
-    }
+fn nothing_is_sent_from_memory_that_is_not_page_locked_and_equal_words_are_sent_once_on_paper() {
+    must_be_on_paper();
     let before = counts();
     let mut cache = cache(3);
     let device = cache.device().clone();
@@ -235,10 +239,8 @@ fn device_part(queries: &CudaSlice<f32>, device: &Device) -> CudaSlice<f32> {
 }
 
 #[test]
-fn one_codec_is_compiled_once() {
-    if !on_paper() {
-        return;
-    }
+fn one_codec_is_compiled_once_on_paper() {
+    must_be_on_paper();
     let device = device(0);
     let modules = |key, value| {
         let before = counts();
@@ -442,10 +444,8 @@ fn chunks_of_several_tiles_are_causal() {
 }
 
 #[test]
-fn memory_of_another_device_is_refused() {
-    if !on_paper() {
-        return;
-    }
+fn memory_of_another_device_is_refused_on_paper() {
+    must_be_on_paper();
     let (mut cache, other) = (cache(1), device(1));
     let stream = other.stream().clone();
     let rows = stream.alloc_zeros::<f32>(3 * QUERY).unwrap();
@@ -500,10 +500,8 @@ fn an_engines_stream_and_context_are_used() {
 }
 
 #[test]
-fn a_cache_makes_no_calls_for_tracking_events() {
-    if !on_paper() {
-        return;
-    }
+fn a_cache_makes_no_calls_for_tracking_events_on_paper() {
+    must_be_on_paper();
     let mut cache = cache(1);
     let device = cache.device().clone();
     let (rows, queries) = (upload(&device, &noise(1, ROW)), upload(&device, &noise(2, 3 * QUERY)));
@@ -520,10 +518,8 @@ fn a_cache_makes_no_calls_for_tracking_events() {
 }
 
 #[test]
-fn a_driver_that_is_too_old_says_what_is_needed() {
-    if !on_paper() {
-        return;
-    }
+fn a_driver_that_is_too_old_says_what_is_needed_on_paper() {
+    must_be_on_paper();
     let device = device(0);
     let set = |name: &[u8], number: i32| {
         // SAFETY: the library exports both functions, and both have this type.
@@ -549,10 +545,8 @@ fn a_driver_that_is_too_old_says_what_is_needed() {
 }
 
 #[test]
-fn a_device_without_room_says_how_much_it_wants() {
-    if !on_paper() {
-        return;
-    }
+fn a_device_without_room_says_how_much_it_wants_on_paper() {
+    must_be_on_paper();
     let huge = GpuSpec::new(32, 8, 8, 128).sequences(64, 1 << 15);
     let bytes = huge.pool_bytes().unwrap();
     assert_eq!(GpuCache::new(&device(0), huge).unwrap_err(), GpuError::OutOfMemory { bytes });

@@ -15,7 +15,7 @@ const DIM: usize = 32;
 const VALUE_DIM: usize = 48;
 
 /// Number of specs of [`spec`].
-pub const SPECS: u8 = 13;
+pub const SPECS: u8 = 17;
 
 /// One of [`SPECS`] specs. `hot` sets the hot window and the sinks.
 pub fn spec(number: u8, hot: u8) -> CacheSpec {
@@ -45,11 +45,16 @@ pub fn spec(number: u8, hot: u8) -> CacheSpec {
         9 => shape(1, 2, 1).codecs(id("q4_0"), id("s2")).scale(0.5),
         10 => mapped(shape(1, 2, 1).codecs(id("t2"), id("s2")), "map=pairs"),
         11 => mapped(shape(1, 2, 1).codecs(id("s3"), id("t2")), "map=full rope=10000"),
-        _ => {
+        12 => {
             let mut spec = mapped(shape(1, 2, 1).codecs(id("t3"), id("s2")), "map=full rope=500");
             spec.calibration = Some(CALIBRATION.get_or_init(|| calibration(&spec)).clone());
             spec
         }
+        13 => shape(1, 2, 1).codecs(id("t3"), id("n4")).ring(170),
+        // Codes of quarters take wider heads.
+        14 => mapped(CacheSpec::new(1, 2, 1, 2 * DIM).codecs(id("m2"), id("s2")), "map=pairs"),
+        15 => mapped(CacheSpec::new(1, 2, 1, 2 * DIM).codecs(id("m3"), id("t2")), "map=full rope=10000"),
+        _ => shape(2, 2, 1).codecs(id("n4"), id("n4")).cold(90, demote("n2", "n2")).max_tokens(480),
     };
     spec.hot(hot).sinks(sinks)
 }
@@ -126,7 +131,7 @@ pub fn check_lengths(cache: &KvCache, lens: &[usize]) {
             assert!(matches!(cache.keys(layer, head, behind.clone()), Err(CacheError::NoTokens { .. })));
             assert!(matches!(cache.values(layer, head, behind), Err(CacheError::NoTokens { .. })));
         }
-        let query = cache.scores(layer, shape.num_heads, &[0.0; DIM]);
+        let query = cache.scores(layer, shape.num_heads, &vec![0.0; shape.head_dim]);
         assert!(matches!(query, Err(CacheError::Shape(KvError::Head { .. }))));
     }
 }

@@ -9,10 +9,8 @@ fn current() -> usize {
 }
 
 #[test]
-fn every_call_leaves_the_current_context_of_the_caller() {
-    if !on_paper() {
-        return;
-    }
+fn every_call_leaves_the_current_context_of_the_caller_on_paper() {
+    must_be_on_paper();
     fake();
     let other = CudaContext::new(1).unwrap();
     other.bind_to_thread().unwrap();
@@ -113,10 +111,8 @@ fn a_cache_works_on_the_default_stream() {
 }
 
 #[test]
-fn a_cache_is_freed_in_any_thread_whatever_device_is_current_there() {
-    if !on_paper() {
-        return;
-    }
+fn a_cache_is_freed_in_any_thread_whatever_device_is_current_there_on_paper() {
+    must_be_on_paper();
     // No other test uses device 1 for long, but they share its memory.
     let spec = spec(1).sequences(4, 20_000);
     let bytes = spec.pool_bytes().unwrap();

@@ -221,10 +221,8 @@ fn a_captured_step_is_launched_again() {
 }
 
 #[test]
-fn launches_that_a_graph_may_hold_do_not_depend_on_lengths() {
-    if !on_paper() {
-        return;
-    }
+fn launches_that_a_graph_may_hold_do_not_depend_on_lengths_on_paper() {
+    must_be_on_paper();
     let mut cache = GpuCache::new(&device(0), spec(1).sequences(3, 2000).pool_tokens(2000)).unwrap();
     let device = cache.device().clone();
     let queries = upload(&device, &noise(1, QUERY));
@@ -247,10 +245,8 @@ fn launches_that_a_graph_may_hold_do_not_depend_on_lengths() {
 }
 
 #[test]
-fn a_step_copies_what_changed_and_one_word_back() {
-    if !on_paper() {
-        return;
-    }
+fn a_step_copies_what_changed_and_one_word_back_on_paper() {
+    must_be_on_paper();
     let spec = GpuSpec::new(4, HEADS, KV_HEADS, DIM).sequences(16, 6400).pool_tokens(1600);
     let mut cache = GpuCache::new(&device(0), spec).unwrap();
     let sequences: Vec<usize> = (0..16).collect();
@@ -275,10 +271,8 @@ fn a_step_copies_what_changed_and_one_word_back() {
 }
 
 #[test]
-fn launches_are_cut_as_asked() {
-    if !on_paper() {
-        return;
-    }
+fn launches_are_cut_as_asked_on_paper() {
+    must_be_on_paper();
     let mut cache = cache(1);
     fill(&mut cache, 0, 200, 1);
     let queries = upload(cache.device(), &noise(2, 3 * QUERY));

@@ -226,20 +226,23 @@ impl PageFormat {
         }
     }
 
-    /// Adds the weighted values of the slots from `from` on: `weights` is `[heads, n]`, `acc` is `[heads,
-    /// dim]`.
+    /// Adds the weighted values of the tokens from `index` on, which counts from the first page of the
+    /// sequence: `weights` is `[heads, n]`, `acc` is `[heads, dim]`.
     pub(super) fn accumulate(
         &self,
         page: &[Line],
-        from: usize,
+        index: usize,
         weights: &[f32],
         next: &[Line],
         acc: &mut [f32],
     ) {
-        let dim = self.codec.dim();
+        let (dim, from) = (self.codec.dim(), index % PAGE_TOKENS);
         let n = weights.len() / (acc.len() / dim);
         match &self.layout {
-            Layout::Values(pages) => pages.accumulate(self.level, page, from, weights, next, acc),
+            Layout::Values(pages) => {
+                let part = ValuePart { pages, page, start: index - from, from, weights, next };
+                ValuePages::accumulate_parts(self.level, &[part], acc);
+            }
             Layout::Halves(pages) => pages.accumulate(self.level, page, from, weights, next, acc),
             Layout::Rows => {
                 row_sums(self.level, &halves(page)[from * dim..(from + n) * dim], dim, weights, acc);
@@ -258,16 +261,18 @@ impl PageFormat {
         matches!(&self.layout, Layout::Values(pages) if pages.joins(heads))
     }
 
-    /// A page of values for [`ValuePages::accumulate_parts`], if its format supports that.
+    /// Tokens of a page of values for [`ValuePages::accumulate_parts`], if its format supports that; from `index`
+    /// on, as in [`PageFormat::accumulate`].
     pub(super) fn part<'a>(
         &'a self,
         page: &'a [Line],
-        from: usize,
+        index: usize,
         weights: &'a [f32],
         next: &'a [Line],
     ) -> Option<ValuePart<'a>> {
         let Layout::Values(pages) = &self.layout else { return None };
-        Some(ValuePart { pages, page, from, weights, next })
+        let from = index % PAGE_TOKENS;
+        Some(ValuePart { pages, page, start: index - from, from, weights, next })
     }
 
     /// Decodes the slots from `from` on, in the domain of the blocks: `out` is `[n, dim]`.

@@ -100,7 +100,7 @@ const BULK: usize = 256;
 /// A compressed KV cache. See the module documentation.
 ///
 /// `append`, `attend_prefill` and `truncate` need exclusive access. Any number of threads may call `attend`
-/// at once.
+/// at once. With a map that is learnt from queries, all that attend to one position take part, in any order.
 #[derive(Clone, Debug)]
 pub struct KvCache {
     spec: CacheSpec,

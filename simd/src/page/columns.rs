@@ -279,6 +279,8 @@ pub(super) struct Pass<'a, 'p> {
     /// Dwords of a line that belong to the same four tokens.
     pub(super) positions: usize,
     pub(super) parts: &'a mut [Given<'p>],
+    /// The [`turn`](super::weights::turn) of the sum.
+    pub(super) turn: i32,
     /// The first head of the pass; `heads` is the number of heads, at most [`TOGETHER`].
     pub(super) first: usize,
     pub(super) heads: usize,
@@ -345,7 +347,8 @@ impl<'p> Pass<'_, 'p> {
             if step == 0.0 {
                 continue;
             }
-            let (mut room, mut sums) = (&mut *self.room, first_sums(isa));
+            let first = first_sums(isa, self.turn);
+            let (mut room, mut sums) = (&mut *self.room, first);
             for part in &*self.parts {
                 let products = part.products(self.first + h, r);
                 let (now, later) = room.split_at_mut((part.runs.len() * self.heads).min(room.len()));
@@ -355,7 +358,7 @@ impl<'p> Pass<'_, 'p> {
             if const { I::VALUE_BIAS != 0 && !is_wide(BITS) }
                 && let Some(to) = totals.get_mut(h)
             {
-                *to = total(isa, sums);
+                *to = total(isa, first, sums);
             }
         }
         (factors, totals)

@@ -9,7 +9,7 @@ use super::columns::{
 };
 use super::plan::{Packed, with_kernel};
 use super::values::ValuePages;
-use super::weights::{Halves, NO_HALVES, RUN, RUN_LINES, TOGETHER, Weights, are_bytes};
+use super::weights::{Halves, NO_HALVES, RUN, RUN_LINES, TOGETHER, Weights, are_bytes, turn};
 use super::{Line, MAX_PARTS, MAX_SLOTS, prefetch, read_lines};
 use crate::level::{Kernels, Level};
 use crate::lines::Machine;
@@ -27,7 +27,9 @@ impl ValuePages {
     /// `[heads, n]` and `acc` is `[heads, dim]`. The result is equal to the bit on every level if weights and
     /// scales are finite; else it is undefined.
     ///
-    /// `next` is memory that will be read soon; pass an empty slice if there is none.
+    /// `next` is memory that will be read soon; pass an empty slice if there is none. This is for a page that
+    /// stands alone. [`ValuePages::accumulate_parts`] is for those of a sequence, over which the errors of
+    /// weights would add up here.
     ///
     /// # Panics
     /// The memory is shorter than [`ValuePages::lines`], or the slots are not all in the page.
@@ -40,7 +42,7 @@ impl ValuePages {
         next: &[Line],
         acc: &mut [f32],
     ) {
-        Self::accumulate_parts(level, &[ValuePart { pages: self, page, from, weights, next }], acc);
+        Self::accumulate_parts(level, &[ValuePart { pages: self, page, start: 0, from, weights, next }], acc);
     }
 
     /// Runs of tokens of a page with their weights. Only lines of these runs are read.
@@ -59,7 +61,8 @@ impl ValuePages {
     }
 
     /// [`ValuePages::accumulate`] over several pages of one codec. Sums stay in registers from one page to
-    /// the next, and weights are rounded against the largest weight of all pages.
+    /// the next, and weights are rounded against the largest weight of all pages. The rounding also depends on the
+    /// first token's place in the sequence, so that errors do not add up from sum to sum.
     ///
     /// # Panics
     /// The conditions of [`ValuePages::accumulate`]; or more parts than [`MAX_PARTS`], parts of several
@@ -71,7 +74,7 @@ impl ValuePages {
             return;
         }
         let mut given = ArrayVec::<Given<'_>, MAX_PARTS>::new();
-        let mut runs = 0;
+        let (mut runs, mut first) = (0, None);
         for part in parts {
             let (own, n) = (part.pages, part.weights.len() / heads);
             let end = part.from + n;
@@ -85,11 +88,12 @@ impl ValuePages {
             }
             if n > 0 {
                 given.push(own.given(part, part.from / RUN..end / RUN));
+                first = first.or(Some(part.start + part.from));
                 runs += n / RUN;
             }
         }
         // Only as much memory as is needed: clearing it takes noticeable time beside a page of few bits.
-        let accumulate = Accumulate { pages, parts: &mut given, acc };
+        let accumulate = Accumulate { pages, parts: &mut given, turn: turn(first.unwrap_or(0)), acc };
         assert!(runs <= MAX_RUNS, "{TOO_MANY}");
         match runs * heads.min(TOGETHER) {
             0..=8 => accumulate.with_room::<8>(level),
@@ -148,6 +152,8 @@ pub struct ValuePart<'a> {
     pub pages: &'a ValuePages,
     /// The memory, as [`ValuePages::write`] filled it.
     pub page: &'a [Line],
+    /// The token of the sequence that slot 0 holds, a multiple of [`SLOT_STEP`](super::SLOT_STEP).
+    pub start: usize,
     /// The first slot.
     pub from: usize,
     /// `[heads, n]`: one weight per head and token, head by head.
@@ -161,6 +167,7 @@ struct Accumulate<'a, 'p> {
     /// The layout of the first part's page; the other pages may only differ in their number of slots.
     pages: &'a ValuePages,
     parts: &'a mut [Given<'p>],
+    turn: i32,
     acc: &'a mut [f32],
 }
 
@@ -181,7 +188,7 @@ struct Roomy<'a, 'p, 'r> {
 
 impl Kernels for Roomy<'_, '_, '_> {
     fn run<I: Machine>(self, isa: I) {
-        let Self { sum: Accumulate { pages, parts, acc }, room } = self;
+        let Self { sum: Accumulate { pages, parts, turn, acc }, room } = self;
         let ValuePages { plan, run_columns, positions, .. } = pages;
         for (pass, accs) in acc.chunks_mut(TOGETHER * plan.dim).enumerate() {
             let pass = Pass {
@@ -189,6 +196,7 @@ impl Kernels for Roomy<'_, '_, '_> {
                 run_columns: *run_columns,
                 positions: *positions,
                 parts: &mut *parts,
+                turn,
                 first: pass * TOGETHER,
                 heads: accs.len() / plan.dim,
                 accs,

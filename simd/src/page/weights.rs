@@ -2,7 +2,8 @@
 //!
 //! Weights times scales are rounded against the largest of a sum. For codes of 8 bits they have 14 bits, as
 //! two halves of 7 bits. For all other codes they have 8 bits. There the rounding error of a token is carried
-//! to the token that is a run later. Many small weights beside a large one therefore keep their sum.
+//! to the token that is a run later. Many small weights beside a large one therefore keep their sum. What is
+//! left at the end of a sum differs from sum to sum, so that it does not add up over a long sequence.
 
 use super::{MAX_HEADS, SLOT_STEP};
 use crate::lines::{FRACTION, Machine};
@@ -132,30 +133,49 @@ impl Products<'_> {
     }
 }
 
-/// Where the sums of the lanes begin: fractions at equal distances, in the order of reversed bits. If all
-/// weights are much smaller than a step, as many lanes reach a whole step as the sum of the weights has.
+/// Steps from one lane's fraction to the next one's, in parts of [`RUN`]. It is near the golden section, so
+/// that neighbours are far apart and any few of them are spread evenly.
+const STRIDE: usize = 19;
+
+/// Where the sums of the lanes begin: fractions at equal distances. If all weights are much smaller than a
+/// step, as many lanes reach a whole step as the sum of the weights has. Lanes whose numbers have a common
+/// remainder begin at half a step on average. Values of a small period therefore have no bias.
 const FIRST_SUMS: [[i32; 16]; 2] = {
     let (mut sums, mut lane) = ([[0; 16]; 2], 0);
     while lane < RUN {
-        let place = (lane as u32).reverse_bits() >> (u32::BITS - RUN.trailing_zeros());
-        sums[lane / 16][lane % 16] = ((2 * place as i32 + 1) << FRACTION) / (2 * RUN as i32);
+        let place = (lane * STRIDE % RUN) as i32;
+        sums[lane / 16][lane % 16] = ((2 * place + 1) << FRACTION) / (2 * RUN as i32);
         lane += 1;
     }
     sums
 };
 
-/// The sums before the first weights of a head.
+/// What is added to the fractions of a sum whose first token has this number in the sequence. A lane that
+/// begins below half a step loses on average, so no lane may always do so. Squares of the number times a
+/// constant move each lane evenly through all fractions, also if only every n-th sum is looked at: those with
+/// a heavy token, say. (Without the square, values of some periods would keep step with it. Of two dozen odd
+/// constants, this one left little over periods from 1 to 256.) Only the number decides, so no thread changes
+/// a bit.
 #[inline(always)]
-pub(super) fn first_sums<I: Machine>(isa: I) -> [I::Sum; 2] {
-    [isa.sums(&FIRST_SUMS[0]), isa.sums(&FIRST_SUMS[1])]
+pub(super) fn turn(token: usize) -> i32 {
+    const FACTOR: u32 = 0xd6f8_4a53;
+    let run = (token / RUN) as u32;
+    (run.wrapping_mul(run).wrapping_mul(FACTOR) >> (u32::BITS - FRACTION)) as i32
 }
 
-/// The sum of the bytes that were written, from the sums of [`Machine::write_bytes`] behind them.
+/// The sums before the first weights of a head, in a sum of this turn. They are below two steps; a whole step
+/// changes no byte.
 #[inline(always)]
-pub(super) fn total<I: Machine>(isa: I, sums: [I::Sum; 2]) -> i32 {
-    // The first sums are below one step.
-    let whole = |lanes: [i32; 16]| lanes.iter().map(|sum| sum >> FRACTION).sum::<i32>();
-    whole(isa.lanes(sums[0])) + whole(isa.lanes(sums[1]))
+pub(super) fn first_sums<I: Machine>(isa: I, turn: i32) -> [I::Sum; 2] {
+    let turn = isa.sums(&[turn; 16]);
+    [isa.add(isa.sums(&FIRST_SUMS[0]), turn), isa.add(isa.sums(&FIRST_SUMS[1]), turn)]
+}
+
+/// The sum of the bytes that were written, from the sums of [`Machine::write_bytes`] before and behind them.
+#[inline(always)]
+pub(super) fn total<I: Machine>(isa: I, first: [I::Sum; 2], last: [I::Sum; 2]) -> i32 {
+    let whole = |sums| isa.lanes(sums).iter().map(|sum| sum >> FRACTION).sum::<i32>();
+    whole(last[0]) + whole(last[1]) - whole(first[0]) - whole(first[1])
 }
 
 /// The number that stands for the largest weight.

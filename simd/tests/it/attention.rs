@@ -65,9 +65,14 @@ impl Parts for OnePage<'_> {
     }
 
     fn accumulate(&mut self, parts: &[Part<'_>]) {
-        let mut summed =
-            [ValuePart { pages: self.values.0, page: self.values.1, from: 0, weights: &[], next: &[] };
-                MAX_PARTS];
+        let mut summed = [ValuePart {
+            pages: self.values.0,
+            page: self.values.1,
+            start: 0,
+            from: 0,
+            weights: &[],
+            next: &[],
+        }; MAX_PARTS];
         for (summed, part) in summed.iter_mut().zip(parts) {
             (summed.from, summed.weights) = (part.from, part.weights);
         }

@@ -168,8 +168,15 @@ fn two_pages_in_one_sum(level: Level, ids: &[CodecId]) {
             });
             let (a, b): (Vec<f32>, Vec<f32>) = (a, b);
             let parts = [
-                ValuePart { pages: &whole, page: &first, from: 5, weights: &a, next: &second },
-                ValuePart { pages: &half, page: &second, from: 0, weights: &b, next: &[] },
+                ValuePart {
+                    pages: &whole,
+                    page: &first,
+                    start: 3 * SLOTS,
+                    from: 5,
+                    weights: &a,
+                    next: &second,
+                },
+                ValuePart { pages: &half, page: &second, start: 4 * SLOTS, from: 0, weights: &b, next: &[] },
             ];
             let run =
                 |level| guarded(heads * dim, 0.25, |acc| ValuePages::accumulate_parts(level, &parts, acc));

@@ -198,6 +198,10 @@ mod tests {
         ] {
             assert!(starts(line), "{line} is not in {summary}");
         }
+        // Ignored tests are those that need a GPU, and those on paper need the fake driver.
+        let runs: Vec<&str> = said.lines().filter(|line| line.starts_with("device ")).collect();
+        assert!(runs.len() > 2 && runs.iter().all(|run| run.contains("--include-ignored")), "{said}");
+        assert!(said.contains("driver --test-threads 1 --skip _on_paper"), "{said}");
         assert!(said.contains("nvidia-smi is not here: going on without it") || said.contains("nvidia-smi"));
         assert!(said.contains("s4   63x1024+1x32768x8x4x128"), "{said}");
         assert!(said.contains("250.0 us  85.5 % of read   3.50 times f16 read\n"), "{said}");

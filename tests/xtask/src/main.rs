@@ -7,6 +7,7 @@ mod counts;
 mod disassemble;
 mod doctor;
 mod firmware;
+mod fuzz;
 mod gpu_bundle;
 mod gpu_check;
 mod needs;
@@ -34,6 +35,8 @@ enum Task {
     Doctor(doctor::Args),
     /// Build the firmware images, run them in QEMU, and compare their costs with the budget
     Firmware(firmware::Args),
+    /// Run the fuzz targets for a time, and print a table of executions, corpus and crashes
+    Fuzz(fuzz::Args),
     /// Write programs and scripts for a machine with a GPU and no compiler
     GpuBundle(gpu_bundle::Args),
     /// Check the GPU kernels on this machine's GPU, and measure them; exits 3 without one
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         Task::Codebooks(args) => when_ready("codebooks", || codebooks::run(&args)),
         Task::Doctor(args) => doctor::run(&args),
         Task::Firmware(args) => when_ready("firmware", || firmware::run(&args)),
+        Task::Fuzz(args) => when_ready("fuzz", || fuzz::run(&args)),
         Task::GpuBundle(args) => when_ready("gpu-bundle", || gpu_bundle::run(&args)),
         // This task reports a missing GPU itself, with its own exit code.
         Task::GpuCheck(args) => gpu_check::run(&args),

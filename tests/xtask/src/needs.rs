@@ -142,7 +142,10 @@ pub(crate) const TASKS: [(&str, &[Need]); 19] = [
         "CI: the Python package",
         &[need("pip", Other(crate::wheel::has_pip, "apt-get install -y python3-pip python3-venv"))],
     ),
-    ("CI: fuzzing", &[need("cargo-fuzz", Other(has_cargo_fuzz, "cargo install --locked cargo-fuzz@0.13.2"))]),
+    (
+        "cargo xtask fuzz",
+        &[need("cargo-fuzz", Other(has_cargo_fuzz, "cargo install --locked cargo-fuzz@0.13.2"))],
+    ),
 ];
 
 impl Need {

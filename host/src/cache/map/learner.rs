@@ -1,8 +1,10 @@
 //! Learns a map from the first [`LEARN_TOKENS`] keys behind the sinks, and sampled queries.
 //!
-//! The sampled positions are fixed by the numbers of sinks and of hot tokens. At each of them, the first
-//! query of each head counts, whichever call brought it. So the map does not depend on how tokens were cut
-//! into appends. Sums are f64 in a fixed order, and the softmax is equal to the bit on every level.
+//! The sampled positions are fixed by the numbers of sinks and of hot tokens. At each of them, one query of
+//! each head counts, whichever call brought it. So the map does not depend on how tokens were cut into
+//! appends. Where several queries attend at one position, one of them counts whatever their order
+//! ([`rank`]). So the map does not depend either on which of several threads came first. Sums are f64 in a
+//! fixed order, and the softmax is equal to the bit on every level.
 //!
 //! A program that appends the first page and never attends gives no queries. Its keys are then coded
 //! without a map.
@@ -141,7 +143,8 @@ impl Learner {
         self.seen().rows.make_room(samples)
     }
 
-    /// Takes the queries (`[group, dim]`) at a position, if they are sampled and are the first there.
+    /// Takes the queries (`[group, dim]`) at a position, if they are sampled. Of several at the newest position,
+    /// those of the least [`rank`] stay, so that calls may come in any order.
     ///
     /// # Errors
     /// [`CacheError::Memory`].
@@ -151,9 +154,21 @@ impl Learner {
             return Ok(());
         }
         let mut seen = self.seen();
-        if seen.samples >> sample == 0 {
-            seen.rows.push([Floats::from(q)].into_iter())?;
-            seen.samples |= 1 << sample;
+        match seen.samples >> sample {
+            0 => {
+                seen.rows.push([Floats::from(q)].into_iter())?;
+                seen.samples |= 1 << sample;
+            }
+            1 => {
+                let (last, mut given) = (seen.rows.len() - 1, vec![0; q.len()]);
+                Floats::from(q).narrow(Level::Portable, &mut given);
+                if rank(&given) < rank(seen.rows.runs(last, 1)[0]) {
+                    seen.rows.truncate(last);
+                    seen.rows.push([Floats::from(q)].into_iter())?;
+                }
+            }
+            // Positions only grow, as a rollback drops its queries.
+            _ => {}
         }
         Ok(())
     }
@@ -282,6 +297,13 @@ impl Learner {
     pub(in crate::cache) fn keys(&self) -> usize {
         if self.given.is_some() { 0 } else { LEARN_TOKENS + self.hot.min(SAMPLES) }
     }
+}
+
+/// The rank of queries, as bits of f16, among those at one position: a hash (FNV-1a), as the bits alone would
+/// prefer small values of the first coordinate, and maps are made of energies.
+fn rank(bits: &[u16]) -> (u64, &[u16]) {
+    let add = |hash: u64, &bits: &u16| (hash ^ u64::from(bits)).wrapping_mul(0x0100_0000_01b3);
+    (bits.iter().fold(0xcbf2_9ce4_8422_2325, add), bits)
 }
 
 /// Adds the squares of a row less a mean, times a weight.

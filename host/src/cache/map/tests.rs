@@ -490,3 +490,25 @@ fn a_snapshot_with_matrices_that_no_cache_makes_is_refused() {
         }
     }
 }
+
+/// Threads attend at once, so the map must not depend on which query comes first.
+#[test]
+fn the_order_of_queries_at_a_position_does_not_matter() {
+    let (sequence, others) = (Sequence::new(1), Sequence::new(2));
+    for policy in ["s2 map=pairs hot=16", "m2,s2 map=full rope=10000 hot=16"] {
+        let run = |order: &[&Sequence]| {
+            let (mut cache, mut out) = (KvCache::new(spec(policy)).unwrap(), [0.0; HEADS * DIM]);
+            for at in 0..TOKENS {
+                sequence.append(&mut cache, at + 1);
+                for other in order {
+                    cache.attend(0, other.queries(at, at + 1), &mut out).unwrap();
+                }
+            }
+            keys(&cache)
+        };
+        let (own, both) = (run(&[&sequence]), run(&[&sequence, &others]));
+        assert_eq!(run(&[&others, &sequence]), both, "{policy}");
+        assert_eq!(run(&[&sequence, &others, &sequence]), both, "{policy}: again");
+        assert!(both != own && both != run(&[&others]), "{policy}: both are sampled");
+    }
+}

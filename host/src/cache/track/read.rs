@@ -94,7 +94,7 @@ impl Track {
             self.recent.accumulate(from - coded, weights, plain);
         } else {
             let run = self.pages.run(from - sinks)?;
-            run.format.accumulate(&run.lines, run.slot, weights, next, rotated);
+            run.format.accumulate(&run.lines, from - sinks, weights, next, rotated);
         }
         Ok(())
     }
@@ -114,11 +114,12 @@ impl Track {
         rotated: &mut [f32],
     ) -> Result<bool, CacheError> {
         let sinks = self.sinks.len();
-        let runs = [self.pages.run(first.from - sinks)?, self.pages.run(second.from - sinks)?];
+        let at = [first.from - sinks, second.from - sinks];
+        let runs = [self.pages.run(at[0])?, self.pages.run(at[1])?];
         if runs[0].format.codec().id() != runs[1].format.codec().id() {
             return Ok(false);
         }
-        let part = |i: usize, weights| runs[i].format.part(&runs[i].lines, runs[i].slot, weights, next[i]);
+        let part = |i: usize, weights| runs[i].format.part(&runs[i].lines, at[i], weights, next[i]);
         let (Some(one), Some(two)) = (part(0, first.weights), part(1, second.weights)) else {
             return Ok(false);
         };

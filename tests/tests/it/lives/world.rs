@@ -307,8 +307,9 @@ impl World {
         let result = self.lives[to].cache.restore(&mut bytes.as_slice());
         if self.lives[to].done(result, &before) {
             self.lives[to].model = self.lives[from].model.clone();
-            assert_eq!(self.lives[to].seen().1, self.lives[from].seen().1);
+            // First, as queries teach a map.
             assert_eq!(self.lives[to].bytes(), bytes);
+            assert_eq!(self.lives[to].seen().1, self.lives[from].seen().1);
             self.lives.swap(from, to);
         }
         self.lives.truncate(MOST_CACHES);
@@ -317,12 +318,39 @@ impl World {
 
     pub(crate) fn check(&self, step: u64) {
         self.lives[self.current].check(step);
+        self.check_together(step);
         let held: usize = self.lives.iter().map(|life| life.cache.stats().allocated_bytes).sum();
         // The lists of a fork may be shorter than those of its origin, but count with the same length.
         let lists =
             self.lives.len() * self.kind.spec.shape.num_layers * self.kind.spec.shape.num_kv_heads * 256;
         let used = self.budget.used();
         assert!(used <= held + lists && used <= self.budget.limit(), "{used} bytes used, {held} held");
+    }
+
+    /// One call for all caches has the bits of a call for each, or the error of the first that refuses.
+    fn check_together(&self, step: u64) {
+        let shape = self.kind.spec.shape;
+        let caches: Vec<&KvCache> = self.lives.iter().map(|life| &life.cache).collect();
+        for layer in 0..shape.num_layers {
+            let queries = |life: &Life| life.model.queries(layer, step);
+            let q: Vec<f32> = self.lives.iter().flat_map(queries).collect();
+            let (mut single, mut first) = (vec![f32::INFINITY; caches.len() * shape.out_values()], None);
+            let parts = q.chunks_exact(shape.query_values()).zip(single.chunks_exact_mut(shape.out_values()));
+            for (index, (cache, (q, out))) in caches.iter().zip(parts).enumerate() {
+                if let Err(error) = cache.attend(layer, q, out) {
+                    first.get_or_insert(CacheError::Of { index, error: Box::new(error) });
+                }
+            }
+            let mut out = vec![f32::INFINITY; single.len()];
+            match (KvCache::attend_many(&caches, layer, &q, &mut out), first) {
+                (Ok(()), None) => assert_eq!(out, single),
+                (Err(error), Some(first)) => {
+                    assert_eq!(error, first);
+                    assert!(out.iter().all(|x| *x == f32::INFINITY), "a refused call writes nothing");
+                }
+                (result, first) => panic!("layer {layer}: {result:?} together, {first:?} one by one"),
+            }
+        }
     }
 
     pub(crate) fn end(self) {
