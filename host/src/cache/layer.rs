@@ -73,6 +73,18 @@ impl LayerPolicy {
     }
 }
 
+/// Heads of a layer whose keys and values have a shape of their own ([`super::CacheSpec::layer_shapes`]).
+/// The number of query heads is that of all layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerShape {
+    /// KV heads; divides the query heads.
+    pub num_kv_heads: usize,
+    /// Coordinates of a query and of a key.
+    pub head_dim: usize,
+    /// Coordinates of a value and of a result.
+    pub value_dim: usize,
+}
+
 /// The tokens that the queries of a layer see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LayerKind {
