@@ -51,6 +51,9 @@ REFUSED = {
     "hrm_text": "its layers run several times, with keys of their own each time",
     "inkling2_loop_text": "its layers run several times, with keys of their own each time",
     "dots3_note_text": "its layers with a window have latent vectors of another width, which no key names",
+    "modernbert-decoder": "its window follows from another key",
+    "openai-gpt": "Transformers keeps no keys and values for it",
+    "xlnet": "Transformers keeps no keys and values for it",
     "embedding_gemma2_text": "it attends to later tokens too",
 }
 """Families whose cache no list of layers describes, and why."""
@@ -123,12 +126,16 @@ def entry(name):
     names = {key: made.attribute_map[key] for key in NAMED if key in made.attribute_map}
     for key, own in DECODER.items():
         names.update({key: word for word in own if hasattr(made, word)})
+    if "decoder" in names.get("num_attention_heads", ""):
+        names.pop("num_key_value_heads", None)
     if name == "cpmant":
         names["head_dim"] = "dim_head"
     defaults = {key: getattr(made, names.get(key, key), None) for key in DEFAULTS}
     if names:
         line["names"] = names
     line["defaults"] = {key: value for key, value in defaults.items() if plain(value)}
+    if "decoder" in names.get("num_attention_heads", ""):
+        line["defaults"].pop("num_key_value_heads", None)
     if name.startswith("gemma4"):
         line["defaults"]["global_head_dim"] = 512
     if name == "dbrx":

@@ -9,8 +9,21 @@ use super::{LayerKv, MOST, MOST_LAYERS, ModelKv, bad};
 use crate::error::ModelError;
 use crate::layers::LayerFields;
 
+/// Counts that determine the kinds of layers.
+const COUNTS: [&str; 7] = [
+    "num_hidden_layers",
+    "sliding_window",
+    "attention_window_size",
+    "attention_chunk_size",
+    "max_window_layers",
+    "attn_layer_period",
+    "full_attention_interval",
+];
+
 /// Reads every layer.
 pub(super) fn read(config: &Resolved) -> Result<ModelKv, ModelError> {
+    // Checked first, so that an error has the name of the key.
+    COUNTS.iter().try_for_each(|key| config.count(key).map(drop))?;
     let kinds = kinds(config)?;
     let own = kinds.len().saturating_sub(config.count("num_kv_shared_layers")?.unwrap_or(0));
     let keeps = |(layer, kind): (usize, &LayerKind)| match *kind {
