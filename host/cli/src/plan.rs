@@ -191,7 +191,7 @@ impl CacheShape {
         Self { groups: vec![(layer, num_layers)], context: None }
     }
 
-    /// The same shape with a window of so many tokens in some of its layers.
+    /// The same shape with a window of this length in some of its layers.
     #[cfg(test)]
     pub(crate) fn with_windows(mut self, layers: usize, tokens: usize) -> Self {
         let (mut sliding, all) = self.groups[0];

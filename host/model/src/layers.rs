@@ -107,9 +107,9 @@ impl LayerFields {
         self.kinds_or(None)
     }
 
-    /// The kind of each layer, with the rule of the family where no field has it: a period of letters, and
-    /// other letters for the first and the last layer. F is full, S has a window, C has chunks, - keeps
-    /// nothing.
+    /// The kind of each layer, with the rule of the family where no field has it. A rule is a period of
+    /// letters, then other letters for the first and the last layer. F is full, S has a window, C has chunks,
+    /// and - keeps nothing.
     pub(crate) fn kinds_or(&self, family: Option<&[String; 3]>) -> Result<Vec<LayerKind>, ModelError> {
         if let Some(types) = self.layer_types.as_ref().or(self.layers_block_type.as_ref()) {
             // Some files list more kinds than there are layers.

@@ -69,7 +69,7 @@ pub(super) struct LayerShape {
 }
 
 impl Weights {
-    /// True if they do not fit so many bytes, and are streamed by layer.
+    /// True if they do not fit the memory, and are streamed by layer.
     pub(super) fn are_streamed(&self, memory: u64) -> bool {
         self.all > memory
     }

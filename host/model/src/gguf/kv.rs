@@ -1,8 +1,8 @@
 //! The keys and values that a model of any architecture keeps per token, from the header of its GGUF file.
 //!
-//! Heads and widths are keys of the header in every architecture. Which layers have a window, and which keep
-//! nothing, is in the header for the newer ones; for the others llama.cpp has it in its code, and here it is
-//! in [`ARCHITECTURES`]. A header that leaves it open otherwise is refused.
+//! Heads and widths are keys of the header in every architecture. Newer headers also say which layers have a
+//! window, and which keep nothing. For the others llama.cpp has that in its code, and here it is in
+//! [`ARCHITECTURES`]. A header that leaves it open otherwise is refused.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -300,8 +300,8 @@ impl<'a> Header<'a> {
             Some(dim) => dim,
             None => head_dim,
         };
-        // One head as wide as the latent vector and its positional part: the cache is the latent vector. Older
-        // files have the heads that it expands to.
+        // One head as wide as the latent vector and its positional part is the latent vector. Older files
+        // have the heads that it expands to.
         if let Some(rank) = self.count("attention.kv_lora_rank")?
             && num_kv_heads == 1
             && head_dim > rank

@@ -1,9 +1,9 @@
-//! The keys and values that a model keeps per token in each layer, read from its `config.json` or GGUF header.
+//! The keys and values that a model keeps per token in each layer, from its `config.json` or GGUF header.
 //!
-//! This covers many more families than the runner computes ([`crate::Config`]), so a cache can be planned for
-//! a model that runs elsewhere. A key that a file leaves out has the default of the family's class in
-//! Transformers. `families.jsonl` holds these defaults, and a script of the Python package writes it. A file of
-//! an unknown family must have every key itself, because nothing is guessed.
+//! This covers many more families than the runner computes ([`crate::Config`]), so a cache can be planned
+//! for a model that runs elsewhere. A key that a file leaves out has the default of the family's class in
+//! Transformers. `families.jsonl` holds these defaults, and a script of the Python package writes it. A file
+//! of an unknown family must have every key itself, because nothing is guessed.
 //!
 //! ```text
 //! config.json --family::resolve--> one object, by the common names --layer::read--> ModelKv
@@ -38,8 +38,8 @@ pub struct LayerKv {
 /// The keys and values that a model keeps of each token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelKv {
-    /// One entry per layer. `None` for layers that keep no keys and values: recurrent layers, layers without
-    /// attention, and layers that use the keys and values of an earlier layer.
+    /// One entry per layer. `None` for layers that keep no keys and values. These are recurrent layers, layers
+    /// without attention, and layers that use the keys and values of an earlier one.
     pub layers: Vec<Option<LayerKv>>,
     /// Longest sequence of the model, in tokens; `None` if the file does not say.
     pub context: Option<u64>,
@@ -51,9 +51,8 @@ impl ModelKv {
     /// Reads the text of a `config.json`.
     ///
     /// # Errors
-    /// [`ModelError::Config`]: the text is not JSON, a value is out of range, the cache of the family has
-    /// another form than layers of keys and values, or the family is not known and the file leaves out a key.
-    /// The error names the key.
+    /// [`ModelError::Config`], which names the key. Either a value is out of range, or the family is not known
+    /// and the file leaves out a key. Some families are refused because their cache has another form.
     pub fn from_json(json: &[u8]) -> Result<Self, ModelError> {
         layer::read(&family::resolve(json)?)
     }

@@ -22,7 +22,7 @@ fn bytes(kv: &ModelKv) -> [usize; 2] {
 
 const FIVE_OF_SIX: &str = r#"["sliding_attention","sliding_attention","sliding_attention","sliding_attention","sliding_attention","full_attention"]"#;
 
-/// A Gemma 4 of so many layers, KV heads and KV heads of full layers.
+/// A Gemma 4 with these numbers of layers, of KV heads, and of KV heads in full layers.
 fn gemma4(layers: usize, heads: usize, global: usize) -> String {
     let types: Vec<&str> = std::iter::repeat_n(FIVE_OF_SIX.trim_matches(['[', ']']), layers / 6).collect();
     format!(

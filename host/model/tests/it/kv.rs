@@ -1,9 +1,9 @@
 //! The layers of models of every family, against the caches of Transformers.
 //!
-//! A line of `golden/kv_cases.jsonl` has the keys of a `config.json`, and for each layer the window, the KV
-//! heads and the coordinates of a key and of a value that the library's own cache had; null where the layer
-//! kept nothing. `host/python/tests/plan_families.py` writes the file, and `test_plan.py` there compares all
-//! families anew.
+//! A line of `golden/kv_cases.jsonl` has the keys of a `config.json` and the layers of the library's own
+//! cache. A layer is its window, its KV heads, and the coordinates of a key and of a value, or null where it
+//! keeps nothing. `host/python/tests/plan_families.py` writes the file. The test `test_plan.py` beside it
+//! compares all families anew.
 
 use serde_json::Value;
 use tqkv_model::{LayerKv, ModelKv};
