@@ -67,8 +67,8 @@ pub(crate) struct Args {
     /// Model: a .gguf file, a folder with config.json, a config.json, or - for a config.json on standard
     /// input.
     ///
-    /// The file gives the heads, head dims and window of each layer, and the longest context. A missing key has
-    /// the default of its family. Without a known family it is an error.
+    /// The file gives the heads, head dims and window of each layer, and the longest context. A missing key
+    /// has the default of its family. Without a known family it is an error.
     #[arg(long, visible_alias = "config", value_name = "PATH")]
     model: Option<PathBuf>,
     /// Number of decoder layers, if there is no --model.

@@ -38,8 +38,8 @@ pub struct LayerKv {
 /// The keys and values that a model keeps of each token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelKv {
-    /// One entry per layer. `None` for layers that keep no keys and values. These are recurrent layers, layers
-    /// without attention, and layers that use the keys and values of an earlier one.
+    /// One entry per layer. `None` for layers that keep no keys and values. These are recurrent layers,
+    /// layers without attention, and layers that use the keys and values of an earlier one.
     pub layers: Vec<Option<LayerKv>>,
     /// Longest sequence of the model, in tokens; `None` if the file does not say.
     pub context: Option<u64>,
@@ -51,8 +51,8 @@ impl ModelKv {
     /// Reads the text of a `config.json`.
     ///
     /// # Errors
-    /// [`ModelError::Config`], which names the key. Either a value is out of range, or the family is not known
-    /// and the file leaves out a key. Some families are refused because their cache has another form.
+    /// [`ModelError::Config`], which names the key. Either a value is out of range, or the family is not
+    /// known and the file leaves out a key. Some families are refused because their cache has another form.
     pub fn from_json(json: &[u8]) -> Result<Self, ModelError> {
         layer::read(&family::resolve(json)?)
     }
