@@ -83,6 +83,9 @@ impl DenseCache {
     #[doc(hidden)]
     pub fn like(spec: &CacheSpec) -> Result<Self, CacheError> {
         spec.check_attention()?;
+        if !spec.layer_shapes.is_empty() {
+            return Err(CacheError::BadSpec("an exact cache has one shape of layers".into()));
+        }
         let kinds = (0..spec.shape.num_layers).map(|layer| spec.kind(layer)).collect();
         let plain = Self::with_kinds(spec.shape, kinds)?;
         Ok(Self {

@@ -193,7 +193,7 @@ pub unsafe extern "C" fn tqkv_keys(
     unsafe { Call::new() }.run(|call| {
         let cache = call.handle("cache", cache)?.read()?;
         let out = Room::new(call, "out", out_dtype, out, out_values)?;
-        check_rows(start, end, cache.spec().shape.head_dim, out.len())?;
+        check_rows(start, end, cache.spec().shape_at(layer).head_dim, out.len())?;
         write_rows(out, &cache.keys(layer, kv_head, start..end)?)
     })
 }
@@ -217,7 +217,7 @@ pub unsafe extern "C" fn tqkv_values(
     unsafe { Call::new() }.run(|call| {
         let cache = call.handle("cache", cache)?.read()?;
         let out = Room::new(call, "out", out_dtype, out, out_values)?;
-        check_rows(start, end, cache.spec().shape.value_dim, out.len())?;
+        check_rows(start, end, cache.spec().shape_at(layer).value_dim, out.len())?;
         write_rows(out, &cache.values(layer, kv_head, start..end)?)
     })
 }

@@ -1,9 +1,8 @@
 //! Bytes per token of a cache, and the number of tokens that fit a memory budget.
 //!
 //! The bytes of a page are those that the library allocates. A running cache reports the rest of its memory
-//! in its own statistics. Shapes come from a model's `config.json` (`config`) or from the command line.
+//! in its own statistics. Shapes come from a model ([`tqkv_model::ModelKv`]) or from the command line.
 
-mod config;
 mod foreign;
 mod loading;
 mod size;
@@ -16,42 +15,22 @@ pub(crate) use size::{parse_bandwidth, parse_size};
 pub(crate) use source::PlanSource;
 pub(crate) use stored::StorageTier;
 
-use tqkv::cache::{CacheSpec, PAGE_TOKENS};
+use tqkv::cache::{CacheSpec, LayerKind, PAGE_TOKENS};
 use tqkv::unstable::cache::{KeyMap, map_bytes};
 use tqkv::unstable::rope::Rope;
 use tqkv_core::fixed::INTEGER_CODECS;
 use tqkv_core::{CodecId, KvShape};
-use tqkv_model::ModelError;
+use tqkv_model::{LayerKv, ModelKv};
 
 use crate::preset::KvCodecs;
 
 /// The part of a model's shape that its KV cache depends on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheShape {
-    /// Layers that keep keys and values.
-    pub num_layers: usize,
-    /// KV heads per layer.
-    pub num_kv_heads: usize,
-    /// Coordinates of a key, or of a latent vector with its positional part.
-    pub head_dim: usize,
-    /// Coordinates of a value, or of a latent vector.
-    pub value_dim: usize,
-    /// Coordinates of a latent vector's positional part, which stay f16; the codec of K stores the others. 0
-    /// for separate keys and values.
-    pub position_dim: usize,
-    /// The layers that forget old tokens.
-    pub windowed: Option<Windowed>,
+    /// The shapes of the layers that keep keys and values, and the number of layers of each.
+    pub groups: Vec<(LayerKv, usize)>,
     /// Longest sequence of the model.
     pub context: Option<u64>,
-}
-
-/// Layers with a sliding window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Windowed {
-    /// Number of such layers.
-    pub layers: usize,
-    /// Tokens that each of them sees.
-    pub tokens: u64,
 }
 
 /// Tokens that stay f16 under every codec.
@@ -74,6 +53,8 @@ pub struct Life {
     pub tiers: Vec<(u64, KvCodecs)>,
     /// The map of keys.
     pub key_map: KeyMap,
+    /// Tokens of a ring, which takes its memory at once; see [`CacheSpec::ring`].
+    pub ring: Option<u64>,
 }
 
 impl Life {
@@ -87,15 +68,6 @@ impl Life {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// Not JSON, or a field of the wrong type.
-    #[error("not a model's config.json: {0}")]
-    Json(#[from] serde_json::Error),
-    /// A required field is absent or zero.
-    #[error("config.json has no usable {0}")]
-    Missing(&'static str),
-    /// A layer of unknown kind.
-    #[error(transparent)]
-    Layers(#[from] ModelError),
     /// The codecs have no blocks of the head dim.
     #[error(
         "head dim {head_dim} is not one of codecs {codecs} (16 to 1024, n*2^k with n = 1, 12, 20, 28 or 36, a multiple of 16)"
@@ -139,37 +111,125 @@ pub enum PlanError {
     Size(String),
 }
 
-impl CacheShape {
-    /// A plain shape: every layer keeps every token.
-    pub fn new(num_layers: usize, num_kv_heads: usize, head_dim: usize) -> Self {
-        let value_dim = head_dim;
-        Self { num_layers, num_kv_heads, head_dim, value_dim, position_dim: 0, windowed: None, context: None }
-    }
-
-    /// Latent vectors with a positional part that stays f16.
-    pub(crate) fn latent(num_layers: usize, latent_dim: usize, position_dim: usize) -> Self {
-        let head_dim = latent_dim.saturating_add(position_dim);
-        Self { value_dim: latent_dim, position_dim, ..Self::new(num_layers, 1, head_dim) }
-    }
-
+/// A layer of a plan.
+pub(crate) trait LayerPlan: Sized {
     /// Returns true if key and value are one latent vector.
-    pub(crate) fn is_latent(&self) -> bool {
+    fn is_latent(&self) -> bool;
+
+    /// Coordinates of a token in one KV head.
+    fn values_per_head(&self) -> usize;
+
+    /// The spec of a cache of one such layer and one KV head.
+    fn spec(&self) -> CacheSpec;
+
+    /// Bytes of [`PAGE_TOKENS`] tokens of one KV head.
+    fn page_bytes(&self, codecs: KvCodecs) -> Result<usize, PlanError>;
+
+    /// Bytes of one slot of a KV head in a ring cache of a microcontroller, which stores blocks without gaps.
+    fn slot_bytes(&self, codecs: KvCodecs) -> Result<usize, PlanError>;
+}
+
+impl LayerPlan for LayerKv {
+    fn is_latent(&self) -> bool {
         self.position_dim > 0
     }
 
-    /// The spec of a cache of one layer and one KV head.
-    pub(crate) fn spec(&self) -> CacheSpec {
+    fn values_per_head(&self) -> usize {
+        if self.is_latent() { self.head_dim } else { self.head_dim + self.value_dim }
+    }
+
+    fn spec(&self) -> CacheSpec {
         let shape = KvShape::new(1, 1, 1, self.head_dim).with_value_dim(self.value_dim);
         let mut spec = CacheSpec::from(shape);
         spec.position_dim = self.position_dim;
         // Maps of any RoPE take the same bytes.
         spec.rope = vec![Rope::none()];
-        spec
+        let kinds = self.window.map(|window| vec![LayerKind::Sliding(window)]);
+        spec.kinds(kinds.unwrap_or_default())
     }
 
-    /// Coordinates of a token in one KV head of one layer.
-    pub(crate) fn values_per_head(&self) -> usize {
-        if self.is_latent() { self.head_dim } else { self.head_dim + self.value_dim }
+    fn page_bytes(&self, codecs: KvCodecs) -> Result<usize, PlanError> {
+        let spec = self.spec().codecs(codecs.k, codecs.v);
+        let [key, other] = spec.page_bytes(0).map_err(|_| unsupported(self, codecs))?;
+        Ok(key + other)
+    }
+
+    fn slot_bytes(&self, codecs: KvCodecs) -> Result<usize, PlanError> {
+        let (coded, other) = match self.position_dim {
+            0 => (self.head_dim, codecs.v.block_bytes(self.value_dim)),
+            positions => (self.value_dim, Some(2 * positions)),
+        };
+        let slot = codecs.k.block_bytes(coded).zip(other).map(|(key, value)| key + value);
+        slot.ok_or_else(|| unsupported(self, codecs))
+    }
+}
+
+/// The error of the side (key or value) whose dim its codec does not have.
+fn unsupported(layer: &LayerKv, codecs: KvCodecs) -> PlanError {
+    let coded = if layer.is_latent() { layer.value_dim } else { layer.head_dim };
+    let keys = codecs.k.block_bytes(coded).is_none();
+    PlanError::UnsupportedHeadDim { head_dim: if keys { coded } else { layer.value_dim }, codecs }
+}
+
+/// Bytes of a number of tokens, multiplied by the tokens per page so that nothing is rounded.
+type Growth = Box<dyn Fn(u64) -> u128>;
+
+/// Bytes of `page` bytes per page and KV head in `layers` layers of a shape, per token; rounded up.
+fn per_token(pages: impl Iterator<Item = (usize, usize, usize)>) -> Result<u64, PlanError> {
+    let of_layers = |(page, heads, layers): (usize, usize, usize)| {
+        (page as u128 * heads as u128).checked_mul(layers as u128)
+    };
+    let all = pages.map(of_layers).try_fold(0u128, |all, bytes| all.checked_add(bytes?));
+    let bytes = all.ok_or(PlanError::TooLarge)?.div_ceil(PAGE_TOKENS as u128);
+    u64::try_from(bytes).map_err(|_| PlanError::TooLarge)
+}
+
+impl CacheShape {
+    /// A plain shape: every layer keeps every token.
+    pub fn new(num_layers: usize, num_kv_heads: usize, head_dim: usize) -> Self {
+        let layer = LayerKv { window: None, num_kv_heads, head_dim, value_dim: head_dim, position_dim: 0 };
+        Self { groups: vec![(layer, num_layers)], context: None }
+    }
+
+    /// The same shape with a window of this length in some of its layers.
+    #[cfg(test)]
+    pub(crate) fn with_windows(mut self, layers: usize, tokens: usize) -> Self {
+        let (mut sliding, all) = self.groups[0];
+        sliding.window = Some(tokens);
+        self.groups[0].1 = all - layers;
+        self.groups.push((sliding, layers));
+        self.groups.retain(|(_, layers)| *layers > 0);
+        self
+    }
+
+    /// Number of layers that keep keys and values.
+    pub(crate) fn num_layers(&self) -> usize {
+        self.groups.iter().map(|(_, layers)| layers).sum()
+    }
+
+    /// The shape of all layers, if they have one. Their windows may differ.
+    pub(crate) fn uniform(&self) -> Option<&LayerKv> {
+        let bare = |layer: &LayerKv| LayerKv { window: None, ..*layer };
+        let (first, _) = self.groups.first()?;
+        self.groups.iter().all(|(layer, _)| bare(layer) == bare(first)).then_some(first)
+    }
+
+    /// Layers with a window, and the tokens of the longest.
+    pub(crate) fn windowed(&self) -> Option<(usize, u64)> {
+        let windows =
+            || self.groups.iter().filter_map(|(layer, layers)| Some((*layers, layer.window? as u64)));
+        windows()
+            .map(|(_, tokens)| tokens)
+            .max()
+            .map(|most| (windows().map(|(layers, _)| layers).sum(), most))
+    }
+
+    /// Coordinates of a token in all layers and KV heads.
+    pub(crate) fn values_per_token(&self) -> f64 {
+        let of_group = |(layer, layers): &(LayerKv, usize)| {
+            layer.values_per_head() as f64 * layer.num_kv_heads as f64 * *layers as f64
+        };
+        self.groups.iter().map(of_group).sum()
     }
 
     /// Bytes per token in full pages of all layers and KV heads, while no window is full.
@@ -177,7 +237,7 @@ impl CacheShape {
     /// # Errors
     /// [`PlanError::UnsupportedHeadDim`], [`PlanError::TooLarge`].
     pub fn bytes_per_token(&self, codecs: KvCodecs) -> Result<u64, PlanError> {
-        self.grown(codecs, self.num_layers)
+        self.grown(codecs, |_| true)
     }
 
     /// Bytes per token once the windows are full; `None` without windows.
@@ -185,32 +245,27 @@ impl CacheShape {
     /// # Errors
     /// Same as [`Self::bytes_per_token`].
     pub(crate) fn bytes_past_window(&self, codecs: KvCodecs) -> Result<Option<u64>, PlanError> {
-        self.windowed.map(|windowed| self.grown(codecs, self.num_layers - windowed.layers)).transpose()
+        self.windowed().map(|_| self.grown(codecs, |layer| layer.window.is_none())).transpose()
     }
 
-    fn grown(&self, codecs: KvCodecs, layers: usize) -> Result<u64, PlanError> {
-        self.in_layers(self.page_bytes(codecs)?, layers)
+    fn grown(&self, codecs: KvCodecs, grows: impl Fn(&LayerKv) -> bool) -> Result<u64, PlanError> {
+        let pages = self.pages(|layer| layer.page_bytes(codecs))?;
+        per_token(self.counted(&pages, grows))
     }
 
-    /// Bytes of a token in `layers` layers, with pages of `page` bytes per KV head.
-    fn in_layers(&self, page: usize, layers: usize) -> Result<u64, PlanError> {
-        let bytes = (page as u128 * self.num_kv_heads as u128).checked_mul(layers as u128);
-        let bytes = bytes.ok_or(PlanError::TooLarge)?.div_ceil(PAGE_TOKENS as u128);
-        u64::try_from(bytes).map_err(|_| PlanError::TooLarge)
+    /// A number of each group.
+    fn pages(&self, of: impl Fn(&LayerKv) -> Result<usize, PlanError>) -> Result<Vec<usize>, PlanError> {
+        self.groups.iter().map(|(layer, _)| of(layer)).collect()
     }
 
-    /// Bytes of [`PAGE_TOKENS`] tokens of one KV head.
-    fn page_bytes(&self, codecs: KvCodecs) -> Result<usize, PlanError> {
-        let spec = self.spec().codecs(codecs.k, codecs.v);
-        let [key, other] = spec.page_bytes(0).map_err(|_| self.unsupported(codecs))?;
-        Ok(key + other)
-    }
-
-    /// The error of the side (key or value) whose dim its codec does not have.
-    fn unsupported(&self, codecs: KvCodecs) -> PlanError {
-        let coded = if self.is_latent() { self.value_dim } else { self.head_dim };
-        let keys = codecs.k.block_bytes(coded).is_none();
-        PlanError::UnsupportedHeadDim { head_dim: if keys { coded } else { self.value_dim }, codecs }
+    /// Pages, KV heads and layers of the groups that grow.
+    fn counted<'a>(
+        &'a self,
+        pages: &'a [usize],
+        grows: impl Fn(&LayerKv) -> bool + 'a,
+    ) -> impl Iterator<Item = (usize, usize, usize)> + 'a {
+        let groups = self.groups.iter().zip(pages).filter(move |((layer, _), _)| grows(layer));
+        groups.map(|((layer, layers), page)| (*page, layer.num_kv_heads, *layers))
     }
 
     /// Upper bound of the bytes of `tokens` tokens in all layers and KV heads; each tier may have one page
@@ -219,71 +274,45 @@ impl CacheShape {
     /// # Errors
     /// Same as [`Self::bytes_per_token`].
     pub fn bytes(&self, life: &Life, tokens: u64) -> Result<u64, PlanError> {
-        let bytes = self.bytes_times_page(life)?(tokens).div_ceil(PAGE_TOKENS as u128);
+        let bytes = self.growth(life)?(tokens).div_ceil(PAGE_TOKENS as u128);
         u64::try_from(bytes).map_err(|_| PlanError::TooLarge)
     }
 
-    /// Bytes of a number of tokens, multiplied by the tokens per page so that nothing is rounded.
-    fn bytes_times_page(&self, life: &Life) -> Result<impl Fn(u64) -> u128, PlanError> {
+    fn growth(&self, life: &Life) -> Result<Growth, PlanError> {
         self.bytes_per_token(life.codecs)?;
-        let mut page = self.page_bytes(life.codecs)?;
-        let warm_page = (page + 2 * CacheSpec::PAGE_HEADER_BYTES) as u128;
-        // The bytes that a page saves when it moves to a tier.
-        let mut savings = Vec::with_capacity(life.tiers.len());
-        for &(after, codecs) in &life.tiers {
-            let before = std::mem::replace(&mut page, self.page_bytes(codecs)?);
-            savings.push((after, before.saturating_sub(page) as u128));
-        }
-        let of_tokens = self.growth(warm_page, savings, life.kept);
-        let of_maps = self.map_growth(life);
-        Ok(move |tokens: u64| of_tokens(tokens).saturating_add(of_maps(tokens)))
+        let growths = self.groups.iter().map(|(layer, layers)| {
+            let mut page = layer.page_bytes(life.codecs)?;
+            let warm_page = (page + 2 * CacheSpec::PAGE_HEADER_BYTES) as u128;
+            // The bytes that a page saves when it moves to a tier.
+            let mut savings = Vec::with_capacity(life.tiers.len());
+            for &(after, codecs) in &life.tiers {
+                let before = std::mem::replace(&mut page, layer.page_bytes(codecs)?);
+                savings.push((after, before.saturating_sub(page) as u128));
+            }
+            let (of_tokens, of_maps) =
+                (tokens_of(layer, (warm_page, savings), life.kept, life.ring), maps_of(layer, life));
+            let heads = *layers as u128 * layer.num_kv_heads as u128;
+            Ok::<_, PlanError>(move |tokens| {
+                of_tokens(tokens).saturating_add(of_maps(tokens)).saturating_mul(heads)
+            })
+        });
+        let growths: Vec<_> = growths.collect::<Result<_, _>>()?;
+        let is_ring = life.ring.is_some();
+        Ok(Box::new(move |tokens| {
+            // A ring takes its memory at once.
+            let tokens = if is_ring { BEYOND } else { tokens };
+            growths.iter().map(|growth| growth(tokens)).fold(0, u128::saturating_add)
+        }))
     }
 
-    /// Bytes of the maps of keys, multiplied by the tokens per page.
-    fn map_growth(&self, life: &Life) -> impl Fn(u64) -> u128 + use<> {
-        let has_map = life.codecs.k.is_rotated() && !self.is_latent();
-        let kind = if has_map { life.key_map } else { KeyMap::Off };
-        let (dim, heads) = (self.head_dim, self.num_layers as u128 * self.num_kv_heads as u128);
-        let raw = life.kept.sinks.saturating_add(life.kept.hot);
-        move |tokens: u64| {
-            let pages = tokens.saturating_sub(raw).div_ceil(PAGE_TOKENS as u64);
-            let bytes = map_bytes(kind, dim, usize::try_from(pages).unwrap_or(usize::MAX));
-            (bytes as u128 * PAGE_TOKENS as u128).saturating_mul(heads)
-        }
-    }
-
-    /// The same for pages of `warm_page` bytes, which shrink as they move to tiers.
-    fn growth(
-        &self,
-        warm_page: u128,
-        savings: Vec<(u64, u128)>,
-        kept: Uncompressed,
-    ) -> impl Fn(u64) -> u128 + use<> {
-        let raw_page = (2 * self.values_per_head() * PAGE_TOKENS) as u128;
-        let layer = move |tokens: u64, sinks: u64| {
-            let uncompressed = sinks.saturating_add(kept.hot);
-            let raw = tokens.min(uncompressed);
-            let warm = u128::from(raw) * raw_page + u128::from(tokens - raw) * warm_page;
-            // A page moves as a whole, once its newest token is old enough.
-            let waiting = sinks.saturating_add(PAGE_TOKENS as u64 - 1);
-            let saved = savings.iter().map(|(after, saving)| {
-                let cold = tokens.saturating_sub(waiting.saturating_add(*after)).min(tokens - raw);
-                u128::from(cold) * saving
-            });
-            warm - saved.sum::<u128>()
+    /// Bytes of the maps of keys at `tokens` tokens, which [`Self::bytes`] counts too.
+    pub(crate) fn map_bytes(&self, life: &Life, tokens: u64) -> u64 {
+        let of_group = |(layer, layers): &(LayerKv, usize)| {
+            let heads = *layers as u128 * layer.num_kv_heads as u128;
+            (maps_of(layer, life)(tokens) / PAGE_TOKENS as u128).saturating_mul(heads)
         };
-        let (windowed, held) = match self.windowed {
-            None => (0, 0),
-            // Pages are evicted whole, and one more stays for rollbacks.
-            Some(w) => (w.layers, w.tokens.saturating_add(2 * PAGE_TOKENS as u64 - 1)),
-        };
-        let (layers, kv_heads) = (self.num_layers, self.num_kv_heads as u128);
-        move |tokens: u64| {
-            let full = (layers - windowed) as u128 * layer(tokens, kept.sinks);
-            // Layers with a window have no sinks.
-            let bytes = full + windowed as u128 * layer(tokens.min(held), 0);
-            bytes.saturating_mul(kv_heads)
-        }
+        let bytes = self.groups.iter().map(of_group).fold(0, u128::saturating_add);
+        u64::try_from(bytes).unwrap_or(u64::MAX)
     }
 
     /// Longest context whose cache fits `memory` bytes; at most the context of the model. `u64::MAX` if
@@ -292,14 +321,13 @@ impl CacheShape {
     /// # Errors
     /// Same as [`Self::bytes_per_token`].
     pub fn max_tokens(&self, life: &Life, memory: u64) -> Result<u64, PlanError> {
-        Ok(self.longest(memory, self.bytes_times_page(life)?))
+        Ok(self.longest(memory, self.growth(life)?))
     }
 
     /// Largest number of tokens whose `bytes`, scaled by the tokens per page, fit `memory`.
     fn longest(&self, memory: u64, bytes: impl Fn(u64) -> u128) -> u64 {
         let fits = |tokens: u64| bytes(tokens) <= u128::from(memory) * PAGE_TOKENS as u128;
-        // Beyond any memory, and far from overflow.
-        let most = self.context.unwrap_or(1 << 40);
+        let most = self.context.unwrap_or(BEYOND);
         if fits(most) {
             return self.context.unwrap_or(u64::MAX);
         }
@@ -312,22 +340,80 @@ impl CacheShape {
     }
 }
 
+/// Tokens beyond any memory, and far from overflow.
+const BEYOND: u64 = 1 << 40;
+
+/// Bytes of the tokens of one KV head of a layer, multiplied by the tokens per page. Pages have the first
+/// number of bytes, and shrink as they move to tiers.
+fn tokens_of(
+    layer: &LayerKv,
+    (warm_page, savings): (u128, Vec<(u64, u128)>),
+    kept: Uncompressed,
+    ring: Option<u64>,
+) -> impl Fn(u64) -> u128 + use<> {
+    let raw_page = (2 * layer.values_per_head() * PAGE_TOKENS) as u128;
+    // Layers with a window of the model have no sinks.
+    let sinks = if layer.window.is_some() { 0 } else { kept.sinks };
+    let window = layer.window.map(|tokens| tokens as u64).into_iter().chain(ring).min();
+    // Pages are evicted whole, and one more stays for rollbacks.
+    let most = window.map_or(u64::MAX, |tokens| {
+        let sinks = if ring.is_some() { sinks } else { 0 };
+        tokens.saturating_add(2 * PAGE_TOKENS as u64 - 1).saturating_add(sinks)
+    });
+    move |tokens: u64| {
+        let tokens = tokens.min(most);
+        let uncompressed = sinks.saturating_add(kept.hot);
+        let raw = tokens.min(uncompressed);
+        let warm = u128::from(raw) * raw_page + u128::from(tokens - raw) * warm_page;
+        // A page moves as a whole, once its newest token is old enough.
+        let waiting = sinks.saturating_add(PAGE_TOKENS as u64 - 1);
+        let saved = savings.iter().map(|(after, saving)| {
+            let cold = tokens.saturating_sub(waiting.saturating_add(*after)).min(tokens - raw);
+            u128::from(cold) * saving
+        });
+        warm - saved.sum::<u128>()
+    }
+}
+
+/// Bytes of the map of one KV head of a layer, multiplied by the tokens per page.
+fn maps_of(layer: &LayerKv, life: &Life) -> impl Fn(u64) -> u128 + use<> {
+    let has_map = life.codecs.k.is_rotated() && !layer.is_latent();
+    let kind = if has_map { life.key_map } else { KeyMap::Off };
+    let (dim, raw) = (layer.head_dim, life.kept.sinks.saturating_add(life.kept.hot));
+    move |tokens: u64| {
+        let pages = tokens.saturating_sub(raw).div_ceil(PAGE_TOKENS as u64);
+        let bytes = map_bytes(kind, dim, usize::try_from(pages).unwrap_or(usize::MAX));
+        bytes as u128 * PAGE_TOKENS as u128
+    }
+}
+
+impl From<&ModelKv> for CacheShape {
+    fn from(model: &ModelKv) -> Self {
+        let mut groups: Vec<(LayerKv, usize)> = Vec::new();
+        for layer in model.kept() {
+            match groups.iter_mut().find(|(known, _)| known == layer) {
+                Some((_, layers)) => *layers += 1,
+                None => groups.push((*layer, 1)),
+            }
+        }
+        Self { groups, context: model.context }
+    }
+}
+
 impl CacheShape {
-    /// Bytes of one slot in all layers and KV heads of ring caches, which store blocks without gaps.
+    /// Bytes of one slot in all layers and KV heads of ring caches of a microcontroller.
     ///
     /// # Errors
     /// [`PlanError::UnsupportedHeadDim`], [`PlanError::TooLarge`].
     pub(crate) fn ring_bytes_per_token(&self, codecs: KvCodecs) -> Result<u64, PlanError> {
-        let (coded, other) = match self.position_dim {
-            0 => (self.head_dim, codecs.v.block_bytes(self.value_dim)),
-            positions => (self.value_dim, Some(2 * positions)),
-        };
-        let slot = codecs.k.block_bytes(coded).zip(other).map(|(key, value)| key + value);
-        let slot = slot.ok_or_else(|| self.unsupported(codecs))?;
-        [self.num_layers, self.num_kv_heads]
-            .into_iter()
-            .try_fold(slot as u64, |bytes, n| bytes.checked_mul(n as u64))
-            .ok_or(PlanError::TooLarge)
+        let mut all: u64 = 0;
+        for (layer, layers) in &self.groups {
+            let slot = layer.slot_bytes(codecs)? as u64;
+            let bytes =
+                slot.checked_mul(layer.num_kv_heads as u64).and_then(|b| b.checked_mul(*layers as u64));
+            all = bytes.and_then(|bytes| all.checked_add(bytes)).ok_or(PlanError::TooLarge)?;
+        }
+        Ok(all)
     }
 
     /// Number of tokens that ring caches in `ram` bytes hold, with one [`tqkv_core::fixed::RingCache`] per

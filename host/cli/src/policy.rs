@@ -189,14 +189,15 @@ impl Policy {
         let codecs =
             self.name.kv.own().ok_or_else(|| CliError::not_stored("plan", self.name.kv).to_string())?;
         let tiers = cold.iter().map(tier).collect::<Option<_>>();
-        let is_planned = layers == LayerPolicy::Uniform && sliding_window.or(ring).is_none();
+        let is_planned = layers == LayerPolicy::Uniform && sliding_window.is_none();
         let tiers = tiers.filter(|_| is_planned).ok_or_else(|| {
             format!(
-                "{}: files, codecs by layer and windows are not planned: expected hot=, sinks= and tier=",
+                "{}: files, codecs by layer and windows are not planned: expected hot=, sinks=, tier=, ring= and map=",
                 self.name
             )
         })?;
-        Ok(Life { codecs, kept, tiers, key_map })
+        let ring = ring.map(|tokens| tokens as u64);
+        Ok(Life { codecs, kept, tiers, key_map, ring })
     }
 
     /// Returns true if the pair alone decides how every token behind the window is stored.
@@ -280,7 +281,7 @@ fn layer_kv(text: &str) -> Result<Words, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{CacheShape, Windowed};
+    use crate::plan::CacheShape;
     use clap::Parser;
     use tqkv::cache::{Centring, KvCache, LayerKind};
     use tqkv_core::CodecId;
@@ -382,8 +383,8 @@ mod tests {
                 for layer in (0..TOKENS / 1000).flat_map(|_| [0, 1]) {
                     cache.append(layer, &zeros, &zeros).unwrap();
                 }
-                let windowed = window.map(|tokens| Windowed { layers: 1, tokens: tokens as u64 });
-                let shape = CacheShape { windowed, ..CacheShape::new(2, 1, 128) };
+                let shape = CacheShape::new(2, 1, 128);
+                let shape = window.map_or(shape.clone(), |tokens| shape.with_windows(1, tokens));
                 let bytes = shape.bytes(&planned, TOKENS as u64).unwrap();
                 let ratio = cache.stats().allocated_bytes as f64 / bytes as f64;
                 println!("{text}, window {window:?}: {ratio:.4}");
@@ -391,7 +392,7 @@ mod tests {
                 assert_eq!(shape.max_tokens(&planned, bytes).unwrap(), TOKENS as u64, "{text}");
             }
         }
-        for text in ["n4 spill=9:/tmp", "n4 layer-kv=tail:1:i8", "n4 sliding-window=128", "n4 ring=128"] {
+        for text in ["n4 spill=9:/tmp", "n4 layer-kv=tail:1:i8", "n4 sliding-window=128"] {
             assert!(life(&[]).written(&text.parse().unwrap()).life().unwrap_err().starts_with(text));
         }
     }

@@ -9,10 +9,23 @@ use tqkv::cache::LayerKind;
 use crate::error::ModelError;
 
 /// Kinds of layers that keep every token.
-const FULL: [&str; 2] = ["full_attention", "hybrid"];
+const FULL: [&str; 6] = [
+    "full_attention",
+    "hybrid",
+    "indexed_attention",
+    "deepseek_sparse_attention",
+    "qwen_sparse_attention",
+    "minimax_m3_sparse",
+];
 /// Kinds of layers with a window, if the file has a window.
-const WINDOWED: [&str; 5] =
-    ["attention", "sliding_attention", "sliding_window_attention", "local_attention", "chunked_attention"];
+const WINDOWED: [&str; 6] = [
+    "attention",
+    "sliding_attention",
+    "hybrid_sliding",
+    "sliding_window_attention",
+    "local_attention",
+    "chunked_attention",
+];
 /// Kinds of layers with a state of fixed size, or without a state.
 const WITHOUT_KEYS: [&str; 8] =
     ["linear_attention", "mamba", "mamba2", "recurrent", "conv", "gated_delta_net", "moe", "mlp"];
@@ -91,6 +104,13 @@ impl LayerFields {
     /// # Errors
     /// [`ModelError::Config`] if the number of layers is missing, or a kind is unknown.
     pub fn kinds(&self) -> Result<Vec<LayerKind>, ModelError> {
+        self.kinds_or(None)
+    }
+
+    /// The kind of each layer, with the rule of the family where no field has it. A rule is a period of
+    /// letters, then other letters for the first and the last layer. F is full, S has a window, C has chunks,
+    /// and - keeps nothing.
+    pub(crate) fn kinds_or(&self, family: Option<&[String; 3]>) -> Result<Vec<LayerKind>, ModelError> {
         if let Some(types) = self.layer_types.as_ref().or(self.layers_block_type.as_ref()) {
             // Some files list more kinds than there are layers.
             let layers = self.num_hidden_layers.unwrap_or(types.len());
@@ -113,7 +133,9 @@ impl LayerFields {
         }
         let here = |attends: &dyn Fn(usize) -> bool| {
             (0..layers)
-                .map(|layer| if attends(layer) { self.windowed(layer, layers) } else { LayerKind::None })
+                .map(
+                    |layer| if attends(layer) { self.windowed(layer, layers, None) } else { LayerKind::None },
+                )
                 .collect()
         };
         let zero_based = |period, offset| move |layer: usize| layer % period == offset % period;
@@ -129,7 +151,7 @@ impl LayerFields {
             Self { attn_layer_period: Some(every), .. } if *every > 0 => {
                 here(&zero_based(*every, self.attn_layer_offset.unwrap_or(0)))
             }
-            _ => here(&|_| true),
+            _ => (0..layers).map(|layer| self.windowed(layer, layers, family)).collect(),
         })
     }
 
@@ -144,6 +166,18 @@ impl LayerFields {
             _ if WITHOUT_KEYS.contains(&name) => Ok(LayerKind::None),
             other => Err(unknown(other)),
         }
+    }
+
+    /// True if a window is set and in use.
+    pub(crate) fn has_window(&self) -> bool {
+        self.window().is_some()
+    }
+
+    /// True if the file lists kinds of layers, or has a pattern of windows.
+    pub(crate) fn names_layers(&self) -> bool {
+        let lists = [&self.layer_types, &self.layers_block_type, &self.block_types];
+        let patterns = [&self.sliding_window_pattern, &self.written_window_pattern];
+        lists.iter().any(|list| list.is_some()) || patterns.iter().any(|pattern| pattern.is_some())
     }
 
     /// The window, if it is in use.
@@ -162,10 +196,27 @@ impl LayerFields {
         self.model_type.as_ref().or_else(class).map_or("", String::as_str)
     }
 
+    /// The kind of a layer by the rule of its family.
+    fn by_rule(&self, layer: usize, layers: usize, [period, first, last]: &[String; 3]) -> LayerKind {
+        let at = |text: &str, i: usize| text.as_bytes().get(i % text.len().max(1)).copied();
+        let ends = [(layer == 0).then_some(first), (layer + 1 == layers).then_some(last)];
+        let own = ends.into_iter().flatten().find_map(|end| at(end, 0));
+        let window = |tokens: Option<usize>| tokens.map_or(LayerKind::Full, LayerKind::Sliding);
+        match own.or_else(|| at(period, layer)) {
+            Some(b'S') => window(self.window()),
+            Some(b'C') => window(self.attention_chunk_size),
+            Some(b'-') => LayerKind::None,
+            Some(_) | None => LayerKind::Full,
+        }
+    }
+
     /// The kind of an attention layer, if no list gives it.
-    fn windowed(&self, layer: usize, layers: usize) -> LayerKind {
-        let Some(tokens) = self.window() else { return LayerKind::Full };
+    fn windowed(&self, layer: usize, layers: usize, rule: Option<&[String; 3]>) -> LayerKind {
         let pattern = self.sliding_window_pattern.as_ref().or(self.written_window_pattern.as_ref());
+        if let Some(rule) = rule.filter(|_| pattern.is_none() && self.use_sliding_window != Some(true)) {
+            return self.by_rule(layer, layers, rule);
+        }
+        let Some(tokens) = self.window() else { return LayerKind::Full };
         let family = self.family();
         let every = match (pattern, family) {
             (Some(Pattern::Letters(letters)), _) => {

@@ -34,7 +34,7 @@ impl WeightBytes {
                 check_embedding(&find::read_text(&dir.join(CONFIG))?, &tensors)?;
                 Self::of_tensors(&tensors)
             }
-            Found::Gguf(file) => Self::of_tensors(&gguf::read(gguf::open(&file, Access::Streamed)?)?.tensors),
+            Found::Gguf(file) => gguf::weights(&file),
         }
     }
 

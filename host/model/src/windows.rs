@@ -48,11 +48,14 @@ impl Model {
         let available = tokens.len() / fresh;
         let windows = spec.windows.unwrap_or(available);
         if windows == 0 || windows > available {
-            return Err(ModelError::Evaluation(format!(
-                "{windows} windows of {} tokens asked for; the text has {} tokens, enough for {available}",
-                spec.context,
-                tokens.len()
-            )));
+            let (context, tokens) = (spec.context, tokens.len());
+            return Err(ModelError::Evaluation(if available == 0 {
+                format!("the text has {tokens} tokens, too few for a window of {context}")
+            } else {
+                format!(
+                    "{windows} windows of {context} tokens: the text has {tokens} tokens, expected 1 to {available}"
+                )
+            }));
         }
         let window = |text: &[u32]| [beginning.as_slice(), text].concat();
         Ok(tokens.chunks_exact(fresh).take(windows).map(window).collect())

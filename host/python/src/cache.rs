@@ -26,7 +26,8 @@ type Floats<'py> = Bound<'py, PyArrayDyn<f32>>;
 #[pyclass(frozen, module = "tqkv._native")]
 pub(crate) struct Cache {
     cache: RwLock<KvCache>,
-    shape: KvShape,
+    /// The shape of each layer.
+    shapes: Box<[KvShape]>,
 }
 
 /// Selects keys or values.
@@ -38,7 +39,14 @@ enum Side {
 
 impl Cache {
     fn of(cache: KvCache) -> Self {
-        Self { shape: cache.spec().shape, cache: RwLock::new(cache) }
+        let spec = cache.spec();
+        let shapes = (0..spec.shape.num_layers).map(|layer| spec.shape_at(layer)).collect();
+        Self { shapes, cache: RwLock::new(cache) }
+    }
+
+    /// The shape of a layer. A layer that is not there has that of the first; the cache refuses it.
+    fn shape(&self, layer: usize) -> KvShape {
+        self.shapes.get(layer).or(self.shapes.first()).copied().unwrap_or(KvShape::new(1, 1, 1, 1))
     }
 
     /// Reads the cache with the interpreter released.
@@ -129,7 +137,7 @@ impl Cache {
         v: &Bound<'_, PyAny>,
     ) -> Result<(), Failure> {
         let (k, v) = (Vectors::new("k", k)?, Vectors::new("v", v)?);
-        self.check_kv(&k, &v)?;
+        self.check_kv(layer, &k, &v)?;
         let (k, v) = (k.values("k")?, v.values("v")?);
         self.with_mut(py, |cache| Ok(cache.append(layer, k, v)?))
     }
@@ -141,7 +149,7 @@ impl Cache {
         q: &Bound<'py, PyAny>,
     ) -> Result<Floats<'py>, Failure> {
         let q = Vectors::new("q", q)?;
-        let KvShape { num_heads, head_dim, value_dim, .. } = self.shape;
+        let KvShape { num_heads, head_dim, value_dim, .. } = self.shape(layer);
         if q.shape() != [num_heads, head_dim] {
             let found = q.shape();
             return Err(refused(format!(
@@ -166,8 +174,8 @@ impl Cache {
         v: &Bound<'py, PyAny>,
     ) -> Result<Floats<'py>, Failure> {
         let (q, k, v) = (Vectors::new("q", q)?, Vectors::new("k", k)?, Vectors::new("v", v)?);
-        let KvShape { num_heads, head_dim, value_dim, .. } = self.shape;
-        let tokens = self.check_kv(&k, &v)?;
+        let KvShape { num_heads, head_dim, value_dim, .. } = self.shape(layer);
+        let tokens = self.check_kv(layer, &k, &v)?;
         if Self::tokens("q", q.shape(), num_heads, head_dim)? != tokens {
             return Err(refused(format!(
                 "q of {} tokens is not valid: expected {tokens}, as many as k and v have",
@@ -192,7 +200,7 @@ impl Cache {
         q: &Bound<'py, PyAny>,
     ) -> Result<Floats<'py>, Failure> {
         let q = Vectors::new("q", q)?;
-        leading("q", q.shape(), self.shape.head_dim)?;
+        leading("q", q.shape(), self.shape(layer).head_dim)?;
         let q = queries("q", q.values("q")?)?;
         let scores = self.with(py, |cache| Ok(cache.scores(layer, head, &q)?))?;
         Ok(PyArray1::from_vec(py, scores).to_dyn().clone())
@@ -297,8 +305,8 @@ impl Cache {
 
 impl Cache {
     /// Number of tokens in keys and values.
-    fn check_kv(&self, k: &Vectors<'_>, v: &Vectors<'_>) -> Result<usize, Failure> {
-        let KvShape { num_kv_heads, head_dim, value_dim, .. } = self.shape;
+    fn check_kv(&self, layer: usize, k: &Vectors<'_>, v: &Vectors<'_>) -> Result<usize, Failure> {
+        let KvShape { num_kv_heads, head_dim, value_dim, .. } = self.shape(layer);
         let keys = Self::tokens("k", k.shape(), num_kv_heads, head_dim)?;
         let values = Self::tokens("v", v.shape(), num_kv_heads, value_dim)?;
         if keys == values {
@@ -317,7 +325,7 @@ fn read_as<'py, T: Narrow>(
     layer: usize,
     tokens: Range<usize>,
 ) -> Result<Bound<'py, PyAny>, Failure> {
-    let KvShape { num_kv_heads, head_dim, value_dim, .. } = cache.shape;
+    let KvShape { num_kv_heads, head_dim, value_dim, .. } = cache.shape(layer);
     let dim = match side {
         Side::Keys => head_dim,
         Side::Values => value_dim,

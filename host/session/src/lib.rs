@@ -13,7 +13,7 @@
 //! | part | file |
 //! | --- | --- |
 //! | what a state holds, and where | [`Layout`], [`Cache`], [`Rows`] |
-//! | state to pack | [`pack()`], [`Mode`], [`Codecs`], [`Stored`] |
+//! | state to pack | [`pack()`], [`Mode`], [`Codecs`], [`RowHeads`], [`Stored`] |
 //! | pack to state, checks | [`unpack()`], [`inspect`] |
 //!
 //! Both directions hold some 8 MiB of rows at a time. Not for a live cache, and not for caches of other
@@ -40,7 +40,7 @@ pub use container::{Class, MAGIC, VERSION};
 pub use error::SessionError;
 pub use layout::{Layout, Origin};
 pub use numbers::Numbers;
-pub use pack::{Codecs, Mode, Sizes, pack};
+pub use pack::{Codecs, Mode, RowHeads, Sizes, pack};
 pub use stored::Stored;
 pub use tqkv_storage::{Basis, BasisId, Budget, StorageCodec, StorageError};
 pub use unpack::{Group, Summary, inspect, unpack};

@@ -20,7 +20,7 @@ const PIECES: u64 = 8;
 
 /// Codecs of keys and values.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Codecs {
+pub struct Codecs<'a> {
     /// Codec of the keys.
     pub key: CodecId,
     /// Codec of the values.
@@ -29,11 +29,42 @@ pub struct Codecs {
     pub key_dim: Option<usize>,
     /// Head dim of the values.
     pub value_dim: Option<usize>,
+    /// Head dims by the width of a row, for models whose layers have several; then `key_dim` and `value_dim`
+    /// have no effect. A row of another width is refused.
+    pub rows: &'a [RowHeads],
 }
 
-impl Codecs {
+/// The head dim of rows of one width.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowHeads {
+    /// Keys or values.
+    pub side: Side,
+    /// Values of a token in all KV heads of the layer.
+    pub width: usize,
+    /// Coordinates of one head; divides `width`.
+    pub head_dim: usize,
+}
+
+impl Codecs<'_> {
     /// `t4` for both, head dims found.
-    pub const DEFAULT: Self = Self { key: CodecId::T4, value: CodecId::T4, key_dim: None, value_dim: None };
+    pub const DEFAULT: Self =
+        Self { key: CodecId::T4, value: CodecId::T4, key_dim: None, value_dim: None, rows: &[] };
+
+    /// The head dim that is given for rows; `None` where it is to be found.
+    fn head_dim(&self, rows: &Rows) -> Result<Option<usize>, SessionError> {
+        if self.rows.is_empty() {
+            return Ok(if rows.side == Side::Keys { self.key_dim } else { self.value_dim });
+        }
+        let width = rows.width as usize;
+        let own = self.rows.iter().filter(|own| own.side == rows.side && own.width == width);
+        // Two layers may have rows of one width. The narrower head divides both.
+        own.map(|own| own.head_dim).min().map(Some).ok_or_else(|| {
+            let (layer, side) = (rows.layer, rows.side.name());
+            SessionError::Codec(format!(
+                "layer {layer}, {side}: rows of {width} values, which no layer of the model has"
+            ))
+        })
+    }
 }
 
 /// How a state is packed.
@@ -42,7 +73,7 @@ pub enum Mode<'a> {
     /// Without loss.
     Exact,
     /// Rows of keys and values in codecs, all else without loss.
-    Coded(Codecs),
+    Coded(Codecs<'a>),
     /// Rows of keys and values in a basis of the storage tier, all else without loss. Needs the memory of the
     /// basis, twice.
     Stored(Stored<'a>),
@@ -67,7 +98,7 @@ impl Mode<'_> {
             one_width(id).map(|()| id).map_err(SessionError::Codec)
         };
         let (key, value) = (codec(key)?, codec(value)?);
-        Ok(Self::Coded(Codecs { key, value, key_dim: head_dim, value_dim: head_dim }))
+        Ok(Self::Coded(Codecs { key, value, key_dim: head_dim, value_dim: head_dim, rows: &[] }))
     }
 }
 
@@ -180,12 +211,10 @@ fn segments(
 
 /// How rows are coded; `None` where they stay as they are, because their type is not coded or blocks would be
 /// no smaller.
-fn tile(rows: &Rows, codecs: &Codecs) -> Result<Option<Tile>, SessionError> {
-    let (codec, given) = match rows.side {
-        Side::Keys => (codecs.key, codecs.key_dim),
-        Side::Values => (codecs.value, codecs.value_dim),
-    };
+fn tile(rows: &Rows, codecs: &Codecs<'_>) -> Result<Option<Tile>, SessionError> {
+    let codec = if rows.side == Side::Keys { codecs.key } else { codecs.value };
     one_width(codec).map_err(SessionError::Codec)?;
+    let given = codecs.head_dim(rows)?;
     let width = rows.width as usize;
     let head_dim = match given {
         Some(dim) if dim > 0 && width.is_multiple_of(dim) => Some(dim),

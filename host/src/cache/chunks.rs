@@ -105,6 +105,13 @@ impl<'a> Parser<'a> {
         Ok(Rope::new(0, pairs, self.values::<f64>(count)?))
     }
 
+    /// Takes the next byte if it is this one.
+    pub(in crate::cache) fn takes(&mut self, byte: u8) -> bool {
+        let rest = self.0.strip_prefix(&[byte]);
+        self.0 = rest.unwrap_or(self.0);
+        rest.is_some()
+    }
+
     /// Takes all that is left.
     pub(in crate::cache) fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.0)

@@ -310,7 +310,7 @@ impl CacheSpec {
     /// A head dim that a codec does not support.
     #[doc(hidden)]
     pub fn page_bytes(&self, layer: usize) -> Result<[usize; 2], CacheError> {
-        let [key, value] = self.make_codecs(self.codecs_at(layer))?;
+        let [key, value] = self.make_codecs(layer, self.codecs_at(layer))?;
         let sides =
             if self.position_dim > 0 { [Side::Latent, Side::Position] } else { [Side::Keys, Side::Values] };
         let bytes = |codec, side| {

@@ -27,8 +27,9 @@ impl KvCache {
     /// In the other cases nothing is written.
     pub fn attend_many(caches: &[&Self], layer: usize, q: &[f32], out: &mut [f32]) -> Result<(), CacheError> {
         // Without caches, any shape with this layer accepts the empty query.
-        let shape =
-            caches.first().map_or(KvShape::new(layer.saturating_add(1), 1, 1, 1), |first| first.spec.shape);
+        let shape = caches
+            .first()
+            .map_or(KvShape::new(layer.saturating_add(1), 1, 1, 1), |first| first.spec.shape_at(layer));
         shape.check_queries(layer, caches.len(), q, out)?;
         let of = |index: usize| move |error: CacheError| CacheError::Of { index, error: Box::new(error) };
         let mut work = 0;
@@ -52,7 +53,7 @@ impl KvCache {
     /// Number of tokens in all heads of a layer. Refuses the same as [`KvCache::attend`], and heads or dims
     /// that differ from `shape`.
     fn work_of(&self, shape: KvShape, layer: usize) -> Result<usize, CacheError> {
-        let own = self.spec.shape;
+        let own = self.spec.shape_at(layer);
         if own != (KvShape { num_layers: own.num_layers, ..shape }) {
             return Err(CacheError::BadSpec(format!(
                 "{own}: expected the heads and dims of cache 0, {shape}"

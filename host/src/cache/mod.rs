@@ -59,7 +59,7 @@ mod vectors;
 
 pub use budget::Budget;
 pub use format::PAGE_TOKENS;
-pub use layer::{KvPair, LayerKind, LayerPolicy};
+pub use layer::{KvPair, LayerKind, LayerPolicy, LayerShape};
 pub use pool::{CachePool, Eviction, SequenceId};
 pub use preset::{PRESETS, Preset};
 pub use spec::{Arithmetic, CacheSpec, Centring, Cold};
@@ -176,10 +176,12 @@ impl KvCache {
         let budget = self.budget.clone();
         let _room = budget.reserve(missing)?;
         self.layers.iter_mut().flat_map(|layer| &mut layer.heads).try_for_each(Head::hold)?;
-        let group = self.spec.shape.group();
-        let first_heads = || self.layers.iter().filter_map(|layer| layer.heads.first());
+        let first_heads =
+            || self.layers.iter().enumerate().filter_map(|(i, layer)| Some((i, layer.heads.first()?)));
         self.scratch.hold(threads::running()?, |scratch| {
-            first_heads().try_for_each(|head| head.hold_scratch(scratch, group))
+            let mut of_each = first_heads();
+            of_each
+                .try_for_each(|(layer, head)| head.hold_scratch(scratch, self.spec.shape_at(layer).group()))
         })
     }
 
@@ -251,7 +253,7 @@ impl KvCache {
     /// * A query is not finite; the error names its layer and head.
     /// * A page cannot be read back from the spill file.
     pub fn attend(&self, layer: usize, q: &[f32], out: &mut [f32]) -> Result<(), CacheError> {
-        self.spec.shape.check_queries(layer, 1, q, out)?;
+        self.spec.shape_at(layer).check_queries(layer, 1, q, out)?;
         let heads = self.heads_with_tokens(layer)?;
         let (group, outs) = (q.len() / heads.len(), out.len() / heads.len());
         let work = |((head, q), out): ((&Head, &[f32]), &mut [f32])| {
@@ -293,9 +295,10 @@ impl KvCache {
     ) -> Result<(), CacheError> {
         let (k, v) = (k.into(), v.into());
         let n = self.spec.check_tokens(layer, k, v)?;
-        self.spec.shape.check_queries(layer, n, q, out)?;
-        let KvShape { num_kv_heads: kv_heads, head_dim, value_dim, .. } = self.spec.shape;
-        let group = self.spec.shape.group();
+        let shape = self.spec.shape_at(layer);
+        shape.check_queries(layer, n, q, out)?;
+        let KvShape { num_kv_heads: kv_heads, head_dim, value_dim, .. } = shape;
+        let group = shape.group();
         let results = Mutex::new(out);
         let attend = |head: &mut Head, i: usize, k: Vectors<'_>, v: Vectors<'_>, scratch: &mut Scratch| {
             let q = gather(q, i, kv_heads, group * head_dim)?;
@@ -319,12 +322,12 @@ impl KvCache {
         cools: bool,
         work: impl Fn(&mut Head, usize, Vectors<'_>, Vectors<'_>, &mut Scratch) -> Result<(), CacheError> + Sync,
     ) -> Result<(), CacheError> {
-        let num_kv_heads = self.spec.shape.num_kv_heads;
+        let num_kv_heads = self.spec.shape_at(layer).num_kv_heads;
         let level = self.spec.level.unwrap_or(Level::Portable);
         let Layer { heads, max_norms } = &mut self.layers[layer];
         let Some(before) = heads.first().map(Head::len) else { return Err(CacheError::NoCache { layer }) };
         self.spec.check_length(layer, before.saturating_add(n))?;
-        let sides = self.spec.sides(k, v);
+        let sides = self.spec.sides(layer, k, v);
         let first = Place { layer, token: before, num_kv_heads, sinks: self.spec.sinks_at(layer) };
         check_vectors(first, &sides, *max_norms, level)?;
         // A page that moved to the file may be unreadable later, so the heads are kept and put back on
@@ -396,8 +399,9 @@ impl KvCache {
     /// The layer or head is out of range. The query has the wrong length or is not finite. The layer has no
     /// tokens. A page cannot be read back.
     pub fn scores(&self, layer: usize, head: usize, q: &[f32]) -> Result<Vec<f32>, CacheError> {
-        self.spec.shape.check_query(layer, head, q)?;
-        let kv_head = &self.heads_with_tokens(layer)?[head / self.spec.shape.group()];
+        let shape = self.spec.shape_at(layer);
+        shape.check_query(layer, head, q)?;
+        let kv_head = &self.heads_with_tokens(layer)?[head / shape.group()];
         self.scratch.with(|scratch| kv_head.scores(q, scratch))
     }
 
@@ -550,7 +554,8 @@ impl Layer {
             Track::new(tiers.clone(), kept, Means::new(centring, max_norms[0], budget), budget)
                 .with_ring(ring)
         };
-        let KvShape { num_heads, num_kv_heads, head_dim, .. } = spec.shape;
+        let shape = spec.shape_at(layer);
+        let KvShape { num_heads, num_kv_heads, head_dim, .. } = shape;
         let rule = Rule {
             window,
             scale: spec.scale.unwrap_or(1.0 / (head_dim as f32).sqrt()),
@@ -559,7 +564,7 @@ impl Layer {
         let sink_logits = spec.sink_logits.chunks(num_heads).nth(layer).unwrap_or_default();
         let learner = spec.has_map(layer).then(|| {
             let Rule { scale, soft_cap, window, .. } = rule;
-            let rule = map::Rule { scale, soft_cap, window, group: spec.shape.group() };
+            let rule = map::Rule { scale, soft_cap, window, group: shape.group() };
             let in_quarters = spec.codecs_at(layer).0.rotates_quarters();
             let rope = spec.rope_at(layer).filter(|_| spec.key_map == KeyMap::Full);
             Learner::new(rule, head_dim, kept, in_quarters, budget).with_rope(rope)
@@ -571,7 +576,7 @@ impl Layer {
             other: track(&other, Centring::Off),
             is_latent,
             rule: rule.clone(),
-            sink_logits: sink_logits.chunks(spec.shape.group()).nth(i).unwrap_or_default().to_vec(),
+            sink_logits: sink_logits.chunks(shape.group()).nth(i).unwrap_or_default().to_vec(),
         });
         Ok(Self { max_norms, heads: memory::collected(num_kv_heads, made)? })
     }
@@ -580,8 +585,9 @@ impl Layer {
     fn bytes(spec: &CacheSpec) -> usize {
         // Rows are allocated apart from the head, with the counters of their users.
         let head = size_of::<Head>() + 4 * (size_of::<Rows>() + 2 * size_of::<usize>());
-        let KvShape { num_layers, num_kv_heads, .. } = spec.shape;
-        num_layers * (size_of::<Self>() + num_kv_heads * head) + size_of_val(spec.sink_logits.as_slice())
+        let of_layer = |layer| size_of::<Self>() + spec.shape_at(layer).num_kv_heads * head;
+        let layers = (0..spec.shape.num_layers).map(of_layer).sum::<usize>();
+        layers + size_of_val(spec.sink_logits.as_slice())
     }
 }
 
@@ -596,7 +602,7 @@ impl Layer {
 
 /// Largest norms of the keys and values of a layer that are coded. There is none for those that stay f16.
 fn coded_norms(spec: &CacheSpec, layer: usize) -> Result<[f32; 2], CacheError> {
-    let codecs = spec.make_codecs(spec.codecs_at(layer))?;
+    let codecs = spec.make_codecs(layer, spec.codecs_at(layer))?;
     let demotes = spec.cold.iter().any(|(_, cold)| matches!(cold, Cold::Demote { .. }));
     let mut norms = spec.max_norms(layer)?;
     for (norm, codec) in norms.iter_mut().zip(codecs) {
@@ -644,6 +650,7 @@ fn check_vectors(
 }
 
 impl AttentionCache for KvCache {
+    /// The shape of all layers. With [`CacheSpec::layer_shapes`] those of the layers differ from it.
     fn shape(&self) -> KvShape {
         self.spec.shape
     }

@@ -257,6 +257,12 @@ fn fields(spec: &CacheSpec) -> Vec<(&'static str, Vec<u8>)> {
         ("a number that must be 0", float(Some(0.0))),
         ("learned sink", sink_logits),
     ];
+    // Only specs with such layers have the field, so the others are as before it existed.
+    if !spec.layer_shapes.is_empty() {
+        let numbers =
+            spec.layer_shapes.iter().flat_map(|shape| [shape.num_kv_heads, shape.head_dim, shape.value_dim]);
+        fields.push(("shape of some layer", [vec![5], ints(&numbers.collect::<Vec<_>>())].concat()));
+    }
     if let Some(ring) = spec.ring {
         fields.push(("ring", [vec![4], ints(&[ring])].concat()));
     }

@@ -1,7 +1,7 @@
 //! The spec of a cache: shapes, codecs, windows and tiers.
 
 use super::calibration::Calibration;
-use super::layer::{KvPair, LayerKind, LayerPolicy};
+use super::layer::{KvPair, LayerKind, LayerPolicy, LayerShape};
 use super::vectors::{Floats, Vectors};
 use crate::error::CacheError;
 use crate::rope::Rope;
@@ -34,7 +34,7 @@ pub(super) const AUTO_SHARE: f32 = 0.05;
 pub const MEAN_TOKENS: usize = 64;
 
 /// Limit on the KV heads of all layers together.
-const MOST_HEADS: usize = 1 << 20;
+pub(super) const MOST_HEADS: usize = 1 << 20;
 
 /// Limit on the tokens of sinks, windows and tiers, 2^40 on 64-bit machines: more than any memory holds.
 pub(super) const MOST_TOKENS: usize = 1 << (usize::BITS * 5 / 8);
@@ -107,6 +107,9 @@ pub enum KeyMap {
 pub struct CacheSpec {
     /// Number of layers, heads and KV heads, head dim and value dim.
     pub shape: KvShape,
+    /// KV heads and dims of each layer, for models whose layers differ. Empty if all layers have those of
+    /// `shape`.
+    pub layer_shapes: Vec<LayerShape>,
     /// Number of trailing coordinates of the head dim that form the positional part of latent vectors
     /// ([`CacheSpec::mla`]). 0 if keys and values are separate vectors.
     pub position_dim: usize,
@@ -168,6 +171,7 @@ impl From<KvShape> for CacheSpec {
     fn from(shape: KvShape) -> Self {
         Self {
             shape,
+            layer_shapes: Vec::new(),
             position_dim: 0,
             key: CodecId::S4,
             value: CodecId::S4,
@@ -396,11 +400,11 @@ impl CacheSpec {
     /// A head dim that a codec does not support.
     #[doc(hidden)]
     pub fn max_norms(&self, layer: usize) -> Result<[f32; 2], CacheError> {
-        let warm = self.make_codecs(self.codecs_at(layer))?;
+        let warm = self.make_codecs(layer, self.codecs_at(layer))?;
         let mut norms = warm.map(|codec| codec.max_norm());
         for (_, cold) in &self.cold {
             if let Cold::Demote { key, value } = *cold {
-                let cold = self.make_codecs((key, value))?;
+                let cold = self.make_codecs(layer, (key, value))?;
                 for (norm, cold) in norms.iter_mut().zip(cold) {
                     *norm = norm.min(cold.max_norm()) / 2.0;
                 }
@@ -414,12 +418,16 @@ impl CacheSpec {
     }
 
     /// The codecs of keys and values, or of latent vectors and positional parts.
-    pub(super) fn make_codecs(&self, (key, value): KvPair) -> Result<[AnyCodec; 2], CacheError> {
+    pub(super) fn make_codecs(
+        &self,
+        layer: usize,
+        (key, value): KvPair,
+    ) -> Result<[AnyCodec; 2], CacheError> {
         let make = |id: CodecId, what: &str, dim: usize| {
             AnyCodec::new(id, dim, self.options)
                 .map_err(|error| CacheError::BadSpec(format!("codec {} at {what} {dim}: {error}", id.name())))
         };
-        let KvShape { head_dim, value_dim, .. } = self.shape;
+        let KvShape { head_dim, value_dim, .. } = self.shape_at(layer);
         if self.position_dim > 0 {
             let position = make(CodecId::F16, "position_dim", self.position_dim)?;
             return Ok([make(key, "latent_dim", value_dim)?, position]);
@@ -436,7 +444,7 @@ impl CacheSpec {
         v: Floats<'_>,
     ) -> Result<usize, CacheError> {
         if self.position_dim == 0 {
-            return Ok(self.shape.check_tokens(layer, k.len(), v.len())?);
+            return Ok(self.shape_at(layer).check_tokens(layer, k.len(), v.len())?);
         }
         self.shape.check_layer(layer)?;
         let (per_token, got) = (self.shape.head_dim, k.len());
@@ -458,8 +466,8 @@ impl CacheSpec {
     }
 
     /// The two vectors of a token in one head, as strided views.
-    pub(super) fn sides<'a>(&self, k: Floats<'a>, v: Floats<'a>) -> [Vectors<'a>; 2] {
-        let KvShape { head_dim, value_dim, .. } = self.shape;
+    pub(super) fn sides<'a>(&self, layer: usize, k: Floats<'a>, v: Floats<'a>) -> [Vectors<'a>; 2] {
+        let KvShape { head_dim, value_dim, .. } = self.shape_at(layer);
         if self.position_dim > 0 {
             let position = Vectors::new(k, head_dim, value_dim, self.position_dim);
             [Vectors::new(k, head_dim, 0, value_dim), position]
@@ -468,8 +476,12 @@ impl CacheSpec {
         }
     }
 
-    /// Refuses a spec that no cache can have.
-    pub(super) fn check(&self) -> Result<(), CacheError> {
+    /// Refuses a spec that no cache can have. A codec that lacks the head dim is not noticed here.
+    ///
+    /// # Errors
+    /// [`CacheError::BadSpec`], or an error of the shape.
+    #[doc(hidden)]
+    pub fn check(&self) -> Result<(), CacheError> {
         let bad = |why: String| Err(CacheError::BadSpec(why));
         if let Some(tokens) = self.ring.filter(|tokens| !(self.hot.max(1)..=MOST_TOKENS).contains(tokens)) {
             return bad(format!(
@@ -494,6 +506,11 @@ impl CacheSpec {
         }
         if !self.rope.is_empty() && self.rope.len() != 1 && self.rope.len() != num_layers {
             return bad(format!("RoPE of {} layers: expected 1 or {num_layers}", self.rope.len()));
+        }
+        if !self.layer_shapes.is_empty() && self.key_map == KeyMap::Full {
+            return bad(
+                "map=full is not valid for layers of several shapes: expected map=pairs or map=off".into()
+            );
         }
         if let Some(file) = &self.calibration {
             file.check(&self.shape, |layer| self.rope_at(layer)).map_err(CacheError::BadSpec)?;
@@ -527,6 +544,7 @@ impl CacheSpec {
         let KvShape { num_layers, num_heads, num_kv_heads, head_dim, value_dim, .. } = self.shape;
         // Checked before any work per layer.
         let heads = num_layers.saturating_mul(num_kv_heads);
+        self.check_layer_shapes()?;
         if heads > MOST_HEADS {
             return bad(format!("{heads} KV heads in all layers: expected at most {MOST_HEADS}"));
         }
@@ -586,7 +604,7 @@ impl CacheSpec {
 
     /// Refuses a map that needs RoPE without it, and RoPE that does not fit the head dim.
     fn check_rope(&self, layer: usize) -> Result<(), CacheError> {
-        let head_dim = self.shape.head_dim;
+        let head_dim = self.shape_at(layer).head_dim;
         let Some(rope) = self.rope_at(layer) else {
             let needs = self.key_map == KeyMap::Full && self.has_map(layer);
             let why = "map=full is not valid without RoPE: expected rope=BASE as well, such as rope=10000, or map=FILE.tqm, or map=pairs";
@@ -608,7 +626,7 @@ impl CacheSpec {
         self.key_map != KeyMap::Off
             && self.codecs_at(layer).0.is_rotated()
             && self.position_dim == 0
-            && self.shape.head_dim.is_multiple_of(2)
+            && self.shape_at(layer).head_dim.is_multiple_of(2)
     }
 
     /// Refuses tiers that the pages of a layer cannot move through.
@@ -618,10 +636,10 @@ impl CacheSpec {
             match *cold {
                 Cold::Demote { key: cold_key, value: cold_value } => {
                     let latent = self.position_dim > 0;
-                    let dim = if latent { self.shape.value_dim } else { self.shape.head_dim };
-                    check_demotion(key, cold_key, dim)?;
+                    let shape = self.shape_at(layer);
+                    check_demotion(key, cold_key, if latent { shape.value_dim } else { shape.head_dim })?;
                     if !latent {
-                        check_demotion(value, cold_value, self.shape.value_dim)?;
+                        check_demotion(value, cold_value, shape.value_dim)?;
                     }
                     (key, value) = (cold_key, cold_value);
                 }

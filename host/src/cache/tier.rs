@@ -45,13 +45,13 @@ impl Tiers {
             Side::Values | Side::Position => second,
         };
         let format = |codec| PageFormat::new(codec, side, spec.arithmetic, level);
-        let warm = format(pick(spec.make_codecs(spec.codecs_at(layer))?));
+        let warm = format(pick(spec.make_codecs(layer, spec.codecs_at(layer))?));
         let mut tiers = vec![Tier { format: warm, after: 0, store: Store::Memory }];
         for (after, cold) in &spec.cold {
             let last = tiers.last().map_or(warm, |tier| tier.format);
             let (format, store) = match (cold, file) {
                 (Cold::Demote { key, value }, _) => {
-                    (format(pick(spec.make_codecs((*key, *value))?)), Store::Memory)
+                    (format(pick(spec.make_codecs(layer, (*key, *value))?)), Store::Memory)
                 }
                 (Cold::Spill(_), Some(file)) => (last, Store::File(file.clone())),
                 (Cold::Spill(_), None) => {

@@ -7,6 +7,7 @@ mod cache_life;
 mod cache_memory;
 mod cache_model;
 mod cache_ring;
+mod cache_shapes;
 mod card;
 mod circles;
 mod documents;

@@ -4,13 +4,15 @@
 use std::path::PathBuf;
 
 use crate::plan::{
-    CacheShape, CodingTime, Foreign, Loads, PlanError, PlanSource, StorageTier, parse_bandwidth, parse_size,
+    CacheShape, CodingTime, Foreign, LayerPlan, Loads, PlanError, PlanSource, StorageTier, parse_bandwidth,
+    parse_size,
 };
 use crate::policy::{self, AgeArgs, LifeArgs, Policy, PolicyArg};
 use crate::preset::{F16, KvCodecs};
 use clap::builder::RangedU64ValueParser;
-use tqkv::cache::KvCache;
+use tqkv::cache::PRESETS;
 use tqkv_core::CodecId;
+use tqkv_model::LayerKv;
 use tqkv_storage::Budget;
 
 use crate::args::{KvArgs, budget};
@@ -23,7 +25,6 @@ use super::plan_table::{Report, Row, Step, Weights, human};
 
 /// Compute the bytes per token of a model's cache, and the longest context for a memory budget.
 #[derive(Debug, clap::Args)]
-#[command(group = clap::ArgGroup::new("whose").args(["layers", "ram"]).multiple(true))]
 #[command(after_help = "Example: a 70B-class model from its config.json, a GGUF file, a shape
   tqkv plan --model Llama-3.3-70B/config.json --memory 34GB --kv balanced
   tqkv plan --model model.gguf --memory 2GB
@@ -66,18 +67,18 @@ pub(crate) struct Args {
     /// Model: a .gguf file, a folder with config.json, a config.json, or - for a config.json on standard
     /// input.
     ///
-    /// The file gives sliding windows, layers without attention, latent attention and the longest context.
-    #[arg(long, visible_alias = "config", value_name = "PATH",
-        required_unless_present_any = ["layers", "kv_heads", "head_dim", "ram"])]
+    /// The file gives the heads, head dims and window of each layer, and the longest context. A missing key
+    /// has the default of its family. Without a known family it is an error.
+    #[arg(long, visible_alias = "config", value_name = "PATH")]
     model: Option<PathBuf>,
     /// Number of decoder layers, if there is no --model.
-    #[arg(long, value_name = "N", requires_all = ["kv_heads", "head_dim"], conflicts_with = "model", value_parser = size())]
+    #[arg(long, value_name = "N", conflicts_with = "model", value_parser = size())]
     layers: Option<u32>,
     /// Number of KV heads per layer.
-    #[arg(long, value_name = "N", requires_all = ["whose", "head_dim"], value_parser = size())]
+    #[arg(long, value_name = "N", conflicts_with = "model", value_parser = size())]
     kv_heads: Option<u32>,
     /// Coordinates per head vector.
-    #[arg(long, value_name = "D", requires = "whose", value_parser = size())]
+    #[arg(long, value_name = "D", conflicts_with = "model", value_parser = size())]
     head_dim: Option<u32>,
     /// RAM of a microcontroller for the cache, with its unit: shows tokens per KiB for the integer codecs.
     /// The default shape is one layer and one KV head.
@@ -87,6 +88,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", requires = "ram", conflicts_with_all = ["model", "layers", "kv_heads", "head_dim"])]
     firmware_model: Option<PathBuf>,
     /// Memory for the cache, with its unit: 34GB is 34*10^9 bytes, 34GiB is 34*2^30.
+    ///
+    /// With --weights or --weight-bits it is that of the weights too: the cache has what they leave. Weights
+    /// larger than that are streamed by layer.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<u64>,
     /// Show the memory of the weights of --model as well, whole and streamed by layer.
@@ -152,40 +156,54 @@ fn weight_bits(text: &str) -> Result<f64, String> {
     bits.ok_or_else(|| "expected 0.1 to 64".to_owned())
 }
 
-/// The rows without `--kv`.
-const DEFAULT: [CodecId; 8] =
-    [CodecId::F16, CodecId::I8, CodecId::T4, CodecId::S4, CodecId::T3, CodecId::S3, CodecId::T2, CodecId::S2];
+/// The rows without `--kv`: f16, the presets, and other codecs of one width.
+fn default_rows() -> Vec<KvCodecs> {
+    let one = |codec| KvCodecs { k: codec, v: codec };
+    let others = [CodecId::F16, CodecId::T3, CodecId::S3, CodecId::S2].map(one);
+    let mut rows: Vec<KvCodecs> = PRESETS.iter().map(|preset| preset.codecs.into()).chain(others).collect();
+    let bytes = |codec: CodecId| codec.block_bytes(128).unwrap_or(0);
+    rows.sort_by_key(|pair| std::cmp::Reverse(bytes(pair.k) + bytes(pair.v)));
+    rows
+}
+
+/// The rows of the table, in order.
+fn policies(args: &Args) -> Result<Vec<Policy>, CliError> {
+    let ages = LifeArgs::from(args.ages.clone());
+    let mut rows = ages.policies(&args.kv, &args.policy, &default_rows());
+    if args.kv.given().is_none() && args.policy.is_empty() {
+        let tiered: PolicyArg = "tiered".parse().map_err(CliError::bad_input)?;
+        rows.extend(ages.policies(&args.kv, &[tiered], &[]));
+    }
+    Ok(rows)
+}
 
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     if let (Some(ram), Some(path)) = (args.ram, &args.firmware_model) {
         return plan_ram::run_model(&args.kv, path, ram, out);
     }
     let source = args.model.as_deref().map(PlanSource::read).transpose()?;
-    let shape = shape(args, source.as_ref())?;
+    let shape = source.as_ref().map_or_else(|| shape(args), |source| Ok(source.shape()))?;
     if let Some(ram) = args.ram {
-        return plan_ram::run(&args.kv, shape, ram, out);
+        return plan_ram::run(&args.kv, &shape, ram, out);
     }
-    let pairs = DEFAULT.map(|codec| KvCodecs { k: codec, v: codec });
-    let policies = LifeArgs::from(args.ages.clone()).policies(&args.kv, &args.policy, &pairs);
+    let policies = policies(args)?;
     let weights = source.as_ref().map_or(Ok(None), |source| weights(args, source))?;
     let weight_bytes = args.weight_bytes.or(weights.as_ref().map(|weights| weights.all));
-    let planner = Planner { shape, args, weight_bytes };
+    let left = |all: u64| weights.as_ref().map_or(all, |weights| weights.left_of(all));
+    let planner = Planner { shape, args, weight_bytes, memory: args.memory.map(left) };
     let rows = policies.iter().map(|policy| planner.row(policy));
     let others = args.other.iter().map(|other| planner.other(other).map_err(CliError::bad_input));
-    let tier = (!args.storage.is_empty()).then(|| StorageTier::new(&shape)).transpose()?;
+    let tier = (!args.storage.is_empty()).then(|| StorageTier::new(&planner.shape)).transpose()?;
     let stored = tier.iter().flat_map(|tier| args.storage.iter().map(|&bits| planner.stored(tier, bits)));
     let rows: Result<Vec<_>, CliError> = rows.chain(others).chain(stored).collect();
     let loading = tier.as_ref().map(|tier| planner.loading(tier, &policies)).transpose()?.flatten();
     let report = Report {
-        layers: shape.num_layers,
-        kv_heads: shape.num_kv_heads,
-        head_dim: shape.head_dim,
-        value_dim: shape.value_dim,
-        latent: shape.is_latent(),
-        windowed_layers: shape.windowed.map_or(0, |windowed| windowed.layers),
-        window: shape.windowed.map(|windowed| windowed.tokens),
-        model_context: shape.context,
         memory: args.memory,
+        cache_memory: planner.memory,
+        streams_weights: weights
+            .as_ref()
+            .zip(args.memory)
+            .is_some_and(|(weights, all)| weights.are_streamed(all)),
         weights,
         tokens: args.tokens,
         bandwidth: planner.bandwidth()?,
@@ -195,6 +213,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         basis_bytes: tier.as_ref().map(|tier| tier.basis_bytes),
         rows: rows?,
         loading,
+        ..Report::of(&planner.shape, source.as_ref().map(PlanSource::kv))
     };
     out.print(&report, human)
 }
@@ -204,40 +223,48 @@ struct Planner<'a> {
     shape: CacheShape,
     args: &'a Args,
     weight_bytes: Option<u64>,
+    /// Bytes of memory for the cache.
+    memory: Option<u64>,
 }
 
 impl Planner<'_> {
     fn row(&self, policy: &Policy) -> Result<Row, CliError> {
         let shape = &self.shape;
         if policy.is_reference() && policy.is_uniform() {
-            let format = Foreign::reference(policy.name.kv, shape);
-            return format.and_then(|format| self.other(&format)).map_err(CliError::bad_input);
+            return self.other(&Foreign::reference(policy.name.kv)).map_err(CliError::bad_input);
         }
         let life = policy.life().map_err(CliError::bad_input)?;
         let tiers = life.tiers.iter().map(|(after, kv)| format!(" tier={after}:{kv}")).collect::<String>();
         let tiered = (!tiers.is_empty()).then(|| format!("{}{tiers}", life.codecs));
         let planned = |codecs: KvCodecs| {
-            let per_token = (shape.bytes_per_token(codecs)?, shape.bytes_past_window(codecs)?);
-            let max_tokens = self.args.memory.map(|memory| shape.max_tokens(&life, memory)).transpose()?;
-            let bytes = self.args.tokens.map(|tokens| shape.bytes(&life, tokens)).transpose()?;
+            let past = match life.ring {
+                // The memory of a ring does not grow.
+                Some(_) => Some(0),
+                None => shape.bytes_past_window(codecs)?,
+            };
+            let per_token = (shape.bytes_per_token(codecs)?, past);
+            let max_tokens = self.memory.map(|memory| shape.max_tokens(&life, memory)).transpose()?;
+            let tokens = self.args.tokens.or(life.ring);
+            let bytes = tokens.map(|tokens| shape.bytes(&life, tokens)).transpose()?;
+            let maps = tokens.map(|tokens| shape.map_bytes(&life, tokens)).filter(|bytes| *bytes > 0);
+            let preset = |pair: KvCodecs| PRESETS.iter().find(|preset| KvCodecs::from(preset.codecs) == pair);
+            let is_preset = policy.name.policy.is_none() && tiered.is_none();
             Ok(Row {
                 codec_k: Some(life.codecs.k.name()),
                 codec_v: Some(life.codecs.v.name()),
+                preset: preset(life.codecs).filter(|_| is_preset).map(|preset| preset.name),
                 policy: policy.name.policy.clone().or_else(|| tiered.clone()),
+                map_bytes: maps,
                 ..self.figures(per_token, max_tokens, bytes)
             })
         };
         let row = planned(life.oldest()).map_err(|error: PlanError| CliError::bad_input(error))?;
-        // The cache itself checks which codecs can follow each other, and which need a map. A file of moments
-        // is for all heads, and this cache has one.
-        let mut spec = policy.apply(shape.spec());
-        spec.calibration = None;
-        KvCache::new(spec).map_err(|error| CliError::bad_input(format_args!("{}: {error}", policy.name)))?;
+        self.shape.groups.iter().try_for_each(|(layer, _)| check(policy, layer))?;
         Ok(row)
     }
 
     fn other(&self, other: &Foreign) -> Result<Row, PlanError> {
-        let max_tokens = self.args.memory.map(|memory| other.max_tokens(&self.shape, memory));
+        let max_tokens = self.memory.map(|memory| other.max_tokens(&self.shape, memory)).transpose()?;
         let bytes = self.args.tokens.map(|tokens| other.bytes(&self.shape, tokens)).transpose()?;
         let figures = self.figures(other.per_token(&self.shape)?, max_tokens, bytes);
         Ok(Row { other: Some(other.name.clone()), ..figures })
@@ -245,7 +272,7 @@ impl Planner<'_> {
 
     fn stored(&self, tier: &StorageTier, bits: Budget) -> Result<Row, CliError> {
         let per_token = tier.bytes_per_token(bits)?;
-        let max_tokens = self.args.memory.map(|memory| memory / per_token.max(1));
+        let max_tokens = self.memory.map(|memory| memory / per_token.max(1));
         let bytes = self.args.tokens.map(|tokens| tokens.saturating_mul(per_token));
         let figures = self.figures((per_token, None), max_tokens, bytes);
         Ok(Row { other: Some(format!("stored at {} bits", bits.bits())), ..figures })
@@ -271,7 +298,7 @@ impl Planner<'_> {
         if bandwidth.is_empty() {
             return Ok(None);
         }
-        let values = (self.shape.values_per_head() * self.shape.num_layers * self.shape.num_kv_heads) as f64;
+        let values = self.shape.values_per_token();
         let all = |per_token: u64| tokens.saturating_mul(per_token);
         let coded = |codecs: KvCodecs| {
             let bytes = all(self.shape.bytes_per_token(codecs).map_err(CliError::bad_input)?);
@@ -293,8 +320,7 @@ impl Planner<'_> {
     }
 
     fn figures(&self, per_token: (u64, Option<u64>), max_tokens: Option<u64>, bytes: Option<u64>) -> Row {
-        let values = self.shape.values_per_head() * self.shape.num_layers * self.shape.num_kv_heads;
-        let f16_ratio = 2.0 * values as f64 / per_token.0 as f64;
+        let f16_ratio = 2.0 * self.shape.values_per_token() / per_token.0 as f64;
         let bandwidth = self.bandwidth().ok().flatten();
         let milliseconds = |bytes: u64| Some(1e3 * bytes as f64 / bandwidth? as f64);
         let all = |bytes: u64| self.weight_bytes.map(|weights| weights.saturating_add(bytes));
@@ -302,7 +328,9 @@ impl Planner<'_> {
             codec_k: None,
             codec_v: None,
             other: None,
+            preset: None,
             policy: None,
+            map_bytes: None,
             bytes_per_token: per_token.0,
             bytes_per_token_past_window: per_token.1,
             f16_ratio,
@@ -317,15 +345,32 @@ impl Planner<'_> {
     }
 }
 
-fn shape(args: &Args, source: Option<&PlanSource>) -> Result<CacheShape, CliError> {
-    if let Some(source) = source {
-        return source.shape();
-    }
-    // The command line requires layers and KV heads unless `--ram` is given.
-    let Some(head_dim) = args.head_dim else {
-        return Err(CliError::bad_input("--ram needs the shape of the vectors: --head-dim, or a --model"));
+/// Refuses what a cache of this layer refuses. A file of moments is for all heads, and is not read here.
+fn check(policy: &Policy, layer: &LayerKv) -> Result<(), CliError> {
+    let mut spec = policy.apply(layer.spec());
+    spec.calibration = None;
+    spec.check().map_err(|error| CliError::bad_input(format_args!("{}: {error}", policy.name)))
+}
+
+/// The shape of the command line.
+fn shape(args: &Args) -> Result<CacheShape, CliError> {
+    let refused = |text: &str| Err(CliError::bad_input(text));
+    let Args { layers, kv_heads, head_dim, ram, .. } = *args;
+    let Some(head_dim) = head_dim else {
+        return match (ram, layers.or(kv_heads)) {
+            (Some(_), _) => refused("--ram needs the shape of the vectors: --head-dim, or a --model"),
+            (None, Some(_)) => {
+                refused("a shape needs --layers, --kv-heads and --head-dim; --head-dim is missing")
+            }
+            (None, None) => {
+                refused("expected --model PATH, or a shape: --layers N --kv-heads N --head-dim D")
+            }
+        };
     };
-    let (layers, kv_heads) = (args.layers.unwrap_or(1), args.kv_heads.unwrap_or(1));
+    if ram.is_none() && (layers.is_none() || kv_heads.is_none()) {
+        return refused("a shape needs --layers, --kv-heads and --head-dim");
+    }
+    let (layers, kv_heads) = (layers.unwrap_or(1), kv_heads.unwrap_or(1));
     Ok(CacheShape::new(layers as usize, kv_heads as usize, head_dim as usize))
 }
 

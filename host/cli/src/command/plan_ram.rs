@@ -13,11 +13,19 @@ use crate::output::{Output, bytes, grouped, table};
 use crate::plan::{CacheShape, PlanError};
 use crate::preset::KvCodecs;
 
+use super::plan_table::title;
+
 #[derive(Serialize)]
 struct RamReport {
     layers: usize,
-    kv_heads: usize,
-    head_dim: usize,
+    /// Null where layers have several shapes.
+    kv_heads: Option<usize>,
+    head_dim: Option<usize>,
+    /// Bytes of a ring beside its slots, and of its exact tokens.
+    #[serde(skip)]
+    overhead: [u64; 2],
+    #[serde(skip)]
+    title: String,
     ram: u64,
     /// Part of `ram` that the model works in; its file is in flash.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -37,7 +45,7 @@ struct RamRow {
 }
 
 /// Prints the number of tokens that ring caches in `ram` bytes hold.
-pub(super) fn run(kv: &KvArgs, shape: CacheShape, ram: u64, out: &mut Output) -> Result<(), CliError> {
+pub(super) fn run(kv: &KvArgs, shape: &CacheShape, ram: u64, out: &mut Output) -> Result<(), CliError> {
     let pairs = kv.own("plan")?;
     out.print(&report(pairs, shape, ram).map_err(CliError::bad_input)?, human)
 }
@@ -50,12 +58,12 @@ pub(super) fn run_model(kv: &KvArgs, path: &Path, ram: u64, out: &mut Output) ->
     let of = model.shape();
     let shape = CacheShape::new(of.layers.into(), of.kv_heads.into(), of.head_dim.into());
     let work = 4 * of.work_words() as u64;
-    let report = report(kv.own("plan")?, shape, ram.saturating_sub(work)).map_err(CliError::bad_input)?;
+    let report = report(kv.own("plan")?, &shape, ram.saturating_sub(work)).map_err(CliError::bad_input)?;
     let report = RamReport { ram, work_bytes: Some(work), flash_bytes: Some(file.len() as u64), ..report };
     out.print(&report, human)
 }
 
-fn report(pairs: Option<Vec<KvCodecs>>, shape: CacheShape, ram: u64) -> Result<RamReport, PlanError> {
+fn report(pairs: Option<Vec<KvCodecs>>, shape: &CacheShape, ram: u64) -> Result<RamReport, PlanError> {
     let all = || INTEGER_CODECS.map(|codec| KvCodecs { k: codec, v: codec }).to_vec();
     let rows = pairs.unwrap_or_else(all).into_iter().map(|codecs| {
         let tokens = shape.ring_tokens(codecs, ram)?;
@@ -68,10 +76,14 @@ fn report(pairs: Option<Vec<KvCodecs>>, shape: CacheShape, ram: u64) -> Result<R
             tokens,
         })
     });
+    // Rings of the widest heads have the most beside their slots.
+    let widest = shape.groups.iter().map(|(layer, _)| layer.head_dim).max().unwrap_or(0);
     Ok(RamReport {
-        layers: shape.num_layers,
-        kv_heads: shape.num_kv_heads,
-        head_dim: shape.head_dim,
+        layers: shape.num_layers(),
+        kv_heads: shape.uniform().map(|layer| layer.num_kv_heads),
+        head_dim: shape.uniform().map(|layer| layer.head_dim),
+        overhead: [ring_overhead(widest), exact_bytes(widest)],
+        title: title(shape),
         ram,
         work_bytes: None,
         flash_bytes: None,
@@ -95,13 +107,11 @@ fn human(report: &RamReport) -> String {
         _ => String::new(),
     };
     format!(
-        "{model}{} layers, {} KV heads, head dim {}, {} for slots; {} bytes more a ring for signs and indices, and {} more with 4 + 16 exact tokens\n{}",
-        report.layers,
-        report.kv_heads,
-        report.head_dim,
+        "{model}{}, {} for slots; {} bytes more a ring for signs and indices, and {} more with 4 + 16 exact tokens\n{}",
+        report.title,
         bytes(report.ram.saturating_sub(report.work_bytes.unwrap_or(0))),
-        grouped(ring_overhead(report.head_dim)),
-        grouped(exact_bytes(report.head_dim)),
+        grouped(report.overhead[0]),
+        grouped(report.overhead[1]),
         table(&["K,V", "bytes/token", "tokens/KiB", "tokens"], rows)
     )
 }

@@ -1,8 +1,10 @@
 //! How a state is packed, on the command line.
 
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
-use tqkv_session::{Budget, Codecs, Mode, StorageCodec, Stored};
+use tqkv_model::LayerKv;
+use tqkv_session::{Budget, Codecs, Mode, RowHeads, Side, StorageCodec, Stored};
 
 use super::stored;
 use crate::args::budget;
@@ -35,6 +37,9 @@ pub(super) struct CodeArgs {
     /// Bits per value in the basis, 0.5 to 5 [default: 2.1].
     #[arg(long = "storage", value_name = "BITS", value_parser = budget, requires = "basis")]
     budget: Option<Budget>,
+    /// Head dims of the model's rows, where its layers have several.
+    #[arg(skip)]
+    rows: OnceLock<Vec<RowHeads>>,
 }
 
 /// Bits per value in a basis, by default.
@@ -47,7 +52,7 @@ impl CodeArgs {
     }
 
     /// The mode that they ask for, with the codec of [`CodeArgs::codec`].
-    pub(super) fn mode<'a>(&self, codec: Option<&'a StorageCodec>) -> Result<Mode<'a>, CliError> {
+    pub(super) fn mode<'a>(&'a self, codec: Option<&'a StorageCodec>) -> Result<Mode<'a>, CliError> {
         if self.exact {
             return Ok(Mode::Exact);
         }
@@ -55,11 +60,22 @@ impl CodeArgs {
             let budget = self.budget.map_or_else(|| Budget::new(BITS), Ok).map_err(CliError::bad_input)?;
             return Ok(Mode::Stored(Stored::new(codec, budget).map_err(CliError::bad_input)?));
         }
-        let (mut key_dim, mut value_dim) = (self.head_dim, self.head_dim);
-        if let Some(path) = &self.model {
-            let shape = PlanSource::read(path)?.shape()?;
-            (key_dim, value_dim) = (Some(shape.head_dim), Some(shape.value_dim));
+        let codecs = Codecs { key: self.kv.k, value: self.kv.v, ..Codecs::DEFAULT };
+        let Some(path) = &self.model else {
+            return Ok(Mode::Coded(Codecs { key_dim: self.head_dim, value_dim: self.head_dim, ..codecs }));
+        };
+        let source = PlanSource::read(path)?;
+        let dims = |layer: &LayerKv| (layer.head_dim, layer.value_dim);
+        let first = source.kv().kept().map(dims).next();
+        if source.kv().kept().all(|layer| Some(dims(layer)) == first) {
+            let (key_dim, value_dim) = first.unzip();
+            return Ok(Mode::Coded(Codecs { key_dim, value_dim, ..codecs }));
         }
-        Ok(Mode::Coded(Codecs { key: self.kv.k, value: self.kv.v, key_dim, value_dim }))
+        let rows = |layer: &LayerKv| {
+            let row = |side, head_dim| RowHeads { side, width: layer.num_kv_heads * head_dim, head_dim };
+            [row(Side::Keys, layer.head_dim), row(Side::Values, layer.value_dim)]
+        };
+        let rows = self.rows.get_or_init(|| source.kv().kept().flat_map(rows).collect());
+        Ok(Mode::Coded(Codecs { rows, ..codecs }))
     }
 }

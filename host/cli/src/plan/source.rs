@@ -2,45 +2,60 @@
 
 use std::path::{Path, PathBuf};
 
-use tqkv_model::{Config, ModelError, WeightBytes};
+use tqkv_model::{Config, ModelError, ModelKv, WeightBytes};
 
 use super::CacheShape;
 use crate::error::CliError;
 use crate::input;
 
-/// The config of a model, and the path that it came from.
+/// A model, and the path that it came from.
 pub(crate) struct PlanSource {
     path: PathBuf,
-    json: Vec<u8>,
-    /// True if `path` is a single `config.json`.
-    is_config: bool,
+    kv: ModelKv,
+    /// The bytes of `path` if it is a single `config.json`.
+    config: Option<Vec<u8>>,
 }
 
 impl PlanSource {
-    /// Reads a GGUF file, a folder with `config.json`, or a `config.json`.
+    /// Reads the header of a GGUF file of any family, a folder with `config.json`, or a `config.json`.
     pub(crate) fn read(path: &Path) -> Result<Self, CliError> {
         let is_json = path.extension().is_some_and(|end| end.eq_ignore_ascii_case("json"));
-        let is_config = input::is_stdin(path) || is_json;
-        let json = match is_config {
-            true => tqkv_model::without_mark(input::read(path)?),
-            false => tqkv_model::config_json(path).map_err(|error| CliError::model(Some(path), &error))?,
+        let config = (input::is_stdin(path) || is_json).then(|| input::read(path).map(tqkv_model::without_mark)).transpose()?;
+        let kv = match &config {
+            Some(json) => ModelKv::from_json(json)
+                .map_err(|error| CliError::bad_input(format_args!("{}: {error}", path.display())))?,
+            None => ModelKv::of(path).map_err(|error| CliError::model(Some(path), &error))?,
         };
-        Ok(Self { path: path.to_owned(), json, is_config })
+        Ok(Self { path: path.to_owned(), kv, config })
     }
 
-    pub(crate) fn shape(&self) -> Result<CacheShape, CliError> {
-        CacheShape::from_config(&String::from_utf8_lossy(&self.json)).map_err(|error| self.bad(error))
+    /// The keys and values that the model keeps in each layer.
+    pub(crate) fn kv(&self) -> &ModelKv {
+        &self.kv
+    }
+
+    pub(crate) fn shape(&self) -> CacheShape {
+        CacheShape::from(&self.kv)
     }
 
     /// Bytes of the model's own weights in their stored form.
     pub(crate) fn weights(&self) -> Result<WeightBytes, CliError> {
-        let folder = if self.is_config { self.folder()? } else { &self.path };
+        let folder = if self.config.is_some() { self.folder()? } else { &self.path };
         WeightBytes::of(folder).map_err(|error| CliError::model(Some(folder), &error))
     }
 
     /// Bytes of the weights at `bits` bits per weight.
     pub(crate) fn weights_of(&self, bits: f64) -> Result<WeightBytes, CliError> {
-        let config = Config::from_json(&self.json).map_err(|error| self.bad(error))?;
+        let json = match &self.config {
+            Some(json) => json.clone(),
+            None => tqkv_model::config_json(&self.path)
+                .map_err(|error| CliError::model(Some(&self.path), &error))?,
+        };
+        let config = Config::from_json(&json).map_err(|error| {
+            self.bad(format_args!(
+                "weights are counted for the models that tqkv runs, and for others by --weights beside their files: {error}"
+            ))
+        })?;
         Ok(WeightBytes::of_config(&config, bits))
     }
 
@@ -56,7 +71,7 @@ impl PlanSource {
         // The parent of a bare file name is an empty path.
         let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
         let other = match tqkv_model::config_json(folder) {
-            Ok(json) if json == self.json => return Ok(folder),
+            Ok(json) if Some(&json) == self.config.as_ref() => return Ok(folder),
             Ok(_) => "the weights beside it are of another model; give that as --model".to_owned(),
             Err(error @ ModelError::Io { .. }) => return Err(CliError::model(Some(folder), &error)),
             Err(error) => error.to_string(),

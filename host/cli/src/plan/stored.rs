@@ -3,7 +3,7 @@
 use half::f16;
 use tqkv_storage::{Budget, MAX_TOKENS, Rope, Shape, Span, StorageCodec};
 
-use super::CacheShape;
+use super::{CacheShape, LayerPlan};
 use crate::error::CliError;
 
 /// Chunks of a model's tokens.
@@ -16,9 +16,13 @@ pub(crate) struct StorageTier {
 impl StorageTier {
     /// Refuses head dims that chunks do not have.
     pub(crate) fn new(shape: &CacheShape) -> Result<Self, CliError> {
+        let layer = shape.uniform().ok_or_else(|| {
+            CliError::bad_input("stored tokens have one shape in all layers, and this model has several")
+        })?;
         // The form of RoPE has no effect on sizes.
-        let value_dim = if shape.is_latent() { 0 } else { shape.value_dim };
-        let shape = Shape::new(shape.num_layers, shape.num_kv_heads, shape.head_dim, value_dim, Rope::none())
+        let value_dim = if layer.is_latent() { 0 } else { layer.value_dim };
+        let (layers, heads) = (shape.num_layers(), layer.num_kv_heads);
+        let shape = Shape::new(layers, heads, layer.head_dim, value_dim, Rope::none())
             .map_err(CliError::bad_input)?;
         let basis_bytes = shape.basis_bytes(shape.join());
         Ok(Self { codec: StorageCodec::new(shape, None).map_err(CliError::bad_input)?, basis_bytes })

@@ -2,20 +2,31 @@
 
 use super::*;
 
-const SEVENTY_B: &str = r#"{"num_hidden_layers": 80, "num_attention_heads": 64,
-    "num_key_value_heads": 8, "hidden_size": 8192, "rope_theta": 5e5}"#;
+const SEVENTY_B: &str = r#"{"model_type": "llama", "num_hidden_layers": 80, "num_attention_heads": 64,
+    "num_key_value_heads": 8, "hidden_size": 8192, "rope_theta": 5e5, "max_position_embeddings": null}"#;
+
+fn from_config(json: &str) -> CacheShape {
+    CacheShape::from(&tqkv_model::ModelKv::from_json(json.as_bytes()).unwrap())
+}
+
+/// The only layer shape of a plan, with other numbers.
+fn changed(shape: &CacheShape, change: impl Fn(&mut LayerKv)) -> CacheShape {
+    let mut shape = shape.clone();
+    shape.groups.iter_mut().for_each(|(layer, _)| change(layer));
+    shape
+}
 
 fn codecs(text: &str) -> KvCodecs {
     text.parse().unwrap()
 }
 
 fn life(text: &str, kept: Uncompressed) -> Life {
-    Life { codecs: codecs(text), kept, tiers: Vec::new(), key_map: KeyMap::Off }
+    Life { codecs: codecs(text), kept, tiers: Vec::new(), key_map: KeyMap::Off, ring: None }
 }
 
 #[test]
 fn seventy_b_class_bytes_per_token() {
-    let shape = CacheShape::from_config(SEVENTY_B).unwrap();
+    let shape = from_config(SEVENTY_B);
     for (kv, bytes) in [("f16", 327_680), ("s4", 84_480), ("s3", 64_000), ("s2", 43_520)] {
         assert_eq!(shape.bytes_per_token(codecs(kv)).unwrap(), bytes, "{kv}");
     }
@@ -23,7 +34,7 @@ fn seventy_b_class_bytes_per_token() {
 
 #[test]
 fn the_longest_context_counts_window_and_sinks_as_f16() {
-    let shape = CacheShape::from_config(SEVENTY_B).unwrap();
+    let shape = from_config(SEVENTY_B);
     let kept = Uncompressed { sinks: 4, hot: 128 };
     let (memory, raw) = (34_000_000_000_u64, 327_680);
     // Pages have headers. The f16 tokens before them have none.
@@ -42,7 +53,7 @@ fn the_longest_context_counts_window_and_sinks_as_f16() {
 fn the_bytes_of_a_context_are_those_that_fit() {
     let kept = Uncompressed { sinks: 4, hot: 64 };
     let full = CacheShape::new(6, 2, 128);
-    for shape in [full, CacheShape { windowed: Some(Windowed { layers: 2, tokens: 1024 }), ..full }] {
+    for shape in [full.clone(), full.clone().with_windows(2, 1024)] {
         for tokens in [3, 68, 100_003] {
             let bytes = shape.bytes(&life("s3", kept), tokens).unwrap();
             assert_eq!(shape.max_tokens(&life("s3", kept), bytes).unwrap(), tokens);
@@ -54,14 +65,14 @@ fn the_bytes_of_a_context_are_those_that_fit() {
 
 #[test]
 fn values_count_with_their_own_dim() {
-    let narrow = CacheShape { value_dim: 64, ..CacheShape::new(2, 3, 128) };
+    let narrow = changed(&CacheShape::new(2, 3, 128), |layer| layer.value_dim = 64);
     let per_head = |dim: usize| dim as u64 / 2 + 2;
     assert_eq!(narrow.bytes_per_token(codecs("s4")).unwrap(), 6 * (per_head(128) + per_head(64)));
     assert_eq!(narrow.bytes_per_token(codecs("f16")).unwrap(), 6 * 2 * (128 + 64));
     assert_eq!(narrow.ring_bytes_per_token(codecs("s4")).unwrap(), 6 * (per_head(128) + per_head(64)));
     let kept = Uncompressed { sinks: 4, hot: 64 };
     assert_eq!(narrow.bytes(&life("s4", kept), 68).unwrap(), 6 * 68 * 2 * (128 + 64));
-    let odd = CacheShape { value_dim: 100, ..narrow };
+    let odd = changed(&narrow, |layer| layer.value_dim = 100);
     for error in [odd.bytes_per_token(codecs("s4")), odd.ring_bytes_per_token(codecs("s4"))] {
         assert!(error.unwrap_err().to_string().starts_with("head dim 100 is not one of codecs s4,s4"));
     }
@@ -92,15 +103,15 @@ fn shapes_beyond_reason_are_errors() {
 fn windows_bound_their_layers_and_the_context_bounds_all() {
     let kept = Uncompressed { sinks: 4, hot: 64 };
     let full = CacheShape::new(6, 1, 128);
-    let windowed = CacheShape { windowed: Some(Windowed { layers: 5, tokens: 1024 }), ..full };
+    let windowed = full.clone().with_windows(5, 1024);
     let memory = 100_000_000;
-    let [all, one] = [full, windowed].map(|shape| shape.max_tokens(&life("s4", kept), memory).unwrap());
+    let [all, one] = [&full, &windowed].map(|shape| shape.max_tokens(&life("s4", kept), memory).unwrap());
     assert!(one > 5 * all && one < 6 * all, "{one} {all}");
     assert_eq!(windowed.bytes_per_token(codecs("s4")).unwrap(), 6 * 132);
     assert_eq!(windowed.bytes_past_window(codecs("s4")).unwrap(), Some(132));
-    let short = CacheShape { context: Some(4096), ..windowed };
+    let short = CacheShape { context: Some(4096), ..windowed.clone() };
     assert_eq!(short.max_tokens(&life("s4", kept), memory).unwrap(), 4096);
-    let bounded = CacheShape { windowed: Some(Windowed { layers: 6, tokens: 1024 }), ..full };
+    let bounded = full.with_windows(6, 1024);
     assert_eq!(bounded.max_tokens(&life("s4", kept), memory).unwrap(), u64::MAX);
 }
 
@@ -129,7 +140,7 @@ fn a_token_takes_what_a_cache_allocates_for_it() {
 /// Caches of 34 and of 22 GB in a community's tables. A GB there is 1000 MiB, and no token is f16.
 #[test]
 fn longest_contexts_are_those_of_the_published_table() {
-    let shape = CacheShape::from_config(SEVENTY_B).unwrap();
+    let shape = from_config(SEVENTY_B);
     let memory = [34_000 << 20, 22_000 << 20];
     for (format, bytes, thousands) in [
         ("f16=256", 327_680, [109, 70]),
@@ -139,14 +150,14 @@ fn longest_contexts_are_those_of_the_published_table() {
     ] {
         let format: Foreign = format.parse().unwrap();
         assert_eq!(format.per_token(&shape).unwrap(), (bytes, None), "{format:?}");
-        let found = memory.map(|memory| (format.max_tokens(&shape, memory) + 500) / 1000);
+        let found = memory.map(|memory| (format.max_tokens(&shape, memory).unwrap() + 500) / 1000);
         assert_eq!(found, thousands, "{format:?}");
     }
     let none = Uncompressed { sinks: 0, hot: 0 };
     // The published bytes count blocks only. A cache has page headers too.
     let headers = 1.0 + CacheSpec::PAGE_HEADER_BYTES as f64 / (256 * PAGE_TOKENS) as f64;
     let f16 = shape.max_tokens(&life("f16", none), memory[0]).unwrap() as f64 * headers;
-    let blocks = "f16=256".parse::<Foreign>().unwrap().max_tokens(&shape, memory[0]);
+    let blocks = "f16=256".parse::<Foreign>().unwrap().max_tokens(&shape, memory[0]).unwrap();
     assert!((f16 - blocks as f64).abs() < 2.0, "{f16} {blocks}");
     assert_eq!(shape.bytes_per_token(codecs("q8_0")).unwrap(), 174_080, "with its scales");
 }
@@ -179,17 +190,23 @@ fn caches_of_known_models_are_those_of_the_published_tables() {
 
 #[test]
 fn formats_of_others_are_a_name_and_bytes() {
-    let latent = CacheShape::latent(61, 512, 64);
+    let latent = latent(61, 512, 64);
     let format: Foreign = "k4v3=72,52".parse().unwrap();
     assert_eq!(format.per_token(&CacheShape::new(1, 1, 128)).unwrap(), (124, None));
     assert_eq!(format.per_token(&latent).unwrap(), (61 * 72, None), "a latent is one vector");
-    let sliding =
-        CacheShape { windowed: Some(Windowed { layers: 5, tokens: 1024 }), ..CacheShape::new(6, 1, 128) };
+    let sliding = CacheShape::new(6, 1, 128).with_windows(5, 1024);
     assert_eq!(format.per_token(&sliding).unwrap(), (6 * 124, Some(124)));
     for text in ["tq3", "tq3=", "=52", "tq3=0", "tq3=52,x", "tq3=9999999999"] {
         let error = text.parse::<Foreign>().unwrap_err().to_string();
         assert!(error.contains("tq3=52"), "{text}: {error}");
     }
+}
+
+/// Latent vectors with a positional part that stays f16.
+fn latent(layers: usize, rank: usize, position_dim: usize) -> CacheShape {
+    changed(&CacheShape::new(layers, 1, rank + position_dim), |layer| {
+        (layer.value_dim, layer.position_dim) = (rank, position_dim);
+    })
 }
 
 /// Bytes that a cache of this spec holds after `tokens` tokens of zeros.
@@ -222,20 +239,20 @@ fn kinds(whole: bool) -> Vec<Kind> {
         // few.
         let tokens = if dim > 128 { 16 << 10 } else { 32 << 10 };
         let full = CacheShape::new(1, 1, dim);
-        let window = Windowed { layers: 1, tokens: (tokens * 3 / 4) as u64 };
         let shapes = [
-            ("full", full),
-            ("sliding", CacheShape { windowed: Some(window), ..full }),
-            ("values of 64", CacheShape { value_dim: 64, ..full }),
-            ("latent", CacheShape::latent(1, dim, 64)),
+            ("full", full.clone()),
+            ("sliding", full.clone().with_windows(1, tokens * 3 / 4)),
+            ("values of 64", changed(&full, |layer| layer.value_dim = 64)),
+            ("latent", latent(1, dim, 64)),
         ];
         // Codes of quarters need a map.
         let one_width = |codec: &&CodecId| !codec.rotates_quarters();
         let wanted = |codec: &&CodecId| whole || few.contains(&codec.name());
         for &codec in CodecId::ALL.iter().filter(one_width).filter(wanted) {
             let is_coded = |dim| codec.block_bytes(dim).is_some();
-            let fit = shapes.iter().filter(|(_, shape)| is_coded(dim) && is_coded(shape.value_dim));
-            all.extend(fit.map(|(name, shape)| Kind { name, shape: *shape, codec, tokens }));
+            let fit =
+                shapes.iter().filter(|(_, shape)| is_coded(dim) && is_coded(shape.groups[0].0.value_dim));
+            all.extend(fit.map(|(name, shape)| Kind { name, shape: shape.clone(), codec, tokens }));
         }
     }
     all
@@ -263,16 +280,18 @@ fn maps_of_keys_are_counted() {
 
 /// Bytes that a cache of a kind holds, over the planned ones.
 fn held_over_planned(Kind { shape, codec, tokens, .. }: &Kind) -> f64 {
-    use tqkv::cache::{Centring, LayerKind};
+    use tqkv::cache::Centring;
     use tqkv_core::{Effort, Options};
     let kept = Uncompressed { sinks: 4, hot: 64 };
-    let life =
-        Life { codecs: KvCodecs { k: *codec, v: *codec }, kept, tiers: Vec::new(), key_map: KeyMap::Off };
+    let life = Life {
+        codecs: KvCodecs { k: *codec, v: *codec },
+        kept,
+        tiers: Vec::new(),
+        key_map: KeyMap::Off,
+        ring: None,
+    };
     let options = Options::DEFAULT.effort(Effort::Fast);
-    let mut spec = shape.spec().codecs(*codec, *codec).options(options).centring(Centring::Off);
-    if let Some(window) = &shape.windowed {
-        spec = spec.kinds(vec![LayerKind::Sliding(window.tokens as usize)]);
-    }
+    let spec = shape.groups[0].0.spec().codecs(*codec, *codec).options(options).centring(Centring::Off);
     held(spec, *tokens) as f64 / shape.bytes(&life, *tokens as u64).unwrap() as f64
 }
 
@@ -285,11 +304,56 @@ fn plans_are_within_three_percent_of_what_caches_hold() {
     let ratios: Vec<f64> = kinds.par_iter().map(held_over_planned).collect();
     let off = |(_, ratio): &(&Kind, &f64)| !(0.97..1.03).contains(*ratio);
     let name = |(kind, ratio): (&Kind, &f64)| {
-        format!("{}, {} at {}: {ratio:.4}", kind.name, kind.codec.name(), kind.shape.head_dim)
+        format!("{}, {} at {}: {ratio:.4}", kind.name, kind.codec.name(), kind.shape.groups[0].0.head_dim)
     };
     let far: Vec<_> = kinds.iter().zip(&ratios).filter(off).map(name).collect();
     assert_eq!(far, [""; 0], "held over planned");
     let worst = ratios.iter().copied().max_by(|a, b| (a - 1.0).abs().total_cmp(&(b - 1.0).abs())).unwrap();
     println!("{} kinds of caches, the farthest holds {worst:.4} of what is planned", ratios.len());
     assert!(ratios.len() >= 40);
+}
+
+#[test]
+fn layers_of_several_shapes_add_up() {
+    let layer = |window, num_kv_heads, head_dim| LayerKv {
+        window,
+        num_kv_heads,
+        head_dim,
+        value_dim: head_dim,
+        position_dim: 0,
+    };
+    let groups = vec![(layer(Some(1024), 16, 256), 50), (layer(None, 4, 512), 10)];
+    let shape = CacheShape { groups, context: None };
+    let f16 = codecs("f16");
+    assert_eq!(shape.bytes_per_token(f16).unwrap(), 901_120);
+    assert_eq!(shape.bytes_past_window(f16).unwrap(), Some(81_920));
+    assert_eq!((shape.num_layers(), shape.uniform(), shape.windowed()), (60, None, Some((50, 1024))));
+    let kept = Uncompressed { sinks: 4, hot: 64 };
+    let alone = |i: usize| {
+        let groups = vec![shape.groups[i]];
+        CacheShape { groups, context: None }.bytes(&life("s4", kept), 100_000).unwrap()
+    };
+    let both = shape.bytes(&life("s4", kept), 100_000).unwrap();
+    assert!(both.abs_diff(alone(0) + alone(1)) <= 1, "{both}");
+    assert_eq!(shape.max_tokens(&life("s4", kept), both).unwrap(), 100_000);
+}
+
+/// A ring takes its memory at once, and the plan says how much.
+#[test]
+fn a_ring_takes_what_a_cache_allocates_for_it() {
+    use tqkv::cache::{Centring, KvCache};
+    let kept = Uncompressed { sinks: 4, hot: 64 };
+    let shape = CacheShape::new(1, 2, 128);
+    for (kv, tokens) in [("s4", 8192), ("t2", 4000), ("f16", 4096)] {
+        let pair = codecs(kv);
+        let spec = CacheSpec::new(1, 2, 2, 128).codecs(pair.k, pair.v).centring(Centring::Off).ring(tokens);
+        let held = KvCache::new(spec).unwrap().stats().allocated_bytes;
+        let life = Life { ring: Some(tokens as u64), ..life(kv, kept) };
+        let planned = [1, 1 << 30].map(|tokens| shape.bytes(&life, tokens).unwrap());
+        assert_eq!(planned[0], planned[1], "{kv}");
+        let ratio = held as f64 / planned[0] as f64;
+        assert!((0.9..1.1).contains(&ratio), "{kv}: {held} of {planned:?}");
+        assert_eq!(shape.max_tokens(&life, planned[0]).unwrap(), u64::MAX);
+        assert_eq!(shape.max_tokens(&life, planned[0] - 1).unwrap(), 0);
+    }
 }

@@ -143,11 +143,11 @@ fn bad_input_is_one_line_with_code_2_and_leaves_no_file() {
             vec!["encode", "--codec", "p3", "in.npy", "x.tqk"],
             "it is a reference, for stats, eval and generate",
         ),
-        (vec!["plan"], "--model"),
+        (vec!["plan"], "expected --model PATH, or a shape: --layers N --kv-heads N --head-dim D"),
         (vec!["plan", "--layers", "0", "--kv-heads", "8", "--head-dim", "128"], "--layers"),
         (vec!["plan", "--layers", "8", "--kv-heads", "0", "--head-dim", "128"], "--kv-heads"),
         (vec!["plan", "--ram", "64KiB", "--head-dim", "0"], "--head-dim"),
-        (vec!["plan", "--config", "config.json"], "config.json has no usable"),
+        (vec!["plan", "--config", "config.json"], "num_hidden_layers is missing"),
         (vec!["plan", "--config", "in.npy"], "in.npy"),
         (vec!["plan", "--layers", "80"], "--kv-heads"),
         (
@@ -230,7 +230,7 @@ fn a_failed_run_keeps_the_output_that_was_there() {
 fn plan_shows_the_figures_of_a_70b_class_model() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
-    let config = r#"{"num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8, "hidden_size": 8192}"#;
+    let config = r#"{"model_type": "llama", "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8, "hidden_size": 8192}"#;
     fs::write(at.join("config.json"), config).unwrap();
     let args = ["plan", "--config", "config.json", "--memory", "34GB", "--hot", "128", "--sinks", "4"];
     let plan = json(at, &args);
@@ -403,7 +403,7 @@ fn plan_knows_units_windows_latents_and_the_model_context() {
     let codecs: Vec<_> =
         rows.as_array().unwrap().iter().map(|row| row["codec_k"].as_str().unwrap()).collect();
     assert!(["f16", "t4", "t3", "t2"].iter().all(|codec| codecs.contains(codec)), "{codecs:?}");
-    let config = r#"{"num_hidden_layers": 6, "num_attention_heads": 4, "head_dim": 128, "sliding_window": 512,
+    let config = r#"{"num_hidden_layers": 6, "num_key_value_heads": 4, "head_dim": 128, "sliding_window": 512,
         "sliding_window_pattern": 6, "max_position_embeddings": 8192}"#;
     fs::write(at.join("config.json"), config).unwrap();
     let args = ["plan", "--config", "config.json", "--kv", "s4", "--memory", "64MiB"];

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::support::{error, json};
+use crate::support::{error, json, tqkv};
 
 /// A GGUF file of a model with one tensor, an embedding of 64 by 300.
 fn gguf(layers: u32) -> Vec<u8> {
@@ -58,8 +58,10 @@ fn a_gguf_file_is_a_model_to_plan_for() {
     // A broken download leaves such a file.
     let whole = gguf(5);
     fs::write(at.join("cut.gguf"), &whole[..whole.len() - 1000]).unwrap();
-    let said = error(at, &["plan", "--model", "cut.gguf"], 2);
+    let said = error(at, &["plan", "--weights", "--model", "cut.gguf"], 2);
     assert!(said.contains("ends early") && said.contains("token_embd.weight"), "{said}");
+    // The cache follows from the header alone.
+    assert_eq!(json(at, &["plan", "--model", "cut.gguf"])["layers"], 5);
     assert!(error(at, &["plan", "--model", "none.gguf"], 2).contains("none.gguf"));
 }
 
@@ -148,4 +150,95 @@ fn codes_of_quarters_are_planned_with_a_map_alone() {
         json(at, &plan(&["--kv", "t2", "--policy", "m2,t2 map=pairs", "--policy", "m2,t2 map=full"]));
     let bytes = |row: usize| planned["rows"][row]["cache_bytes"].as_u64().unwrap();
     assert!(bytes(0) < bytes(1) && bytes(1) < bytes(2), "{planned}");
+}
+
+/// Text of a plan.
+fn text(at: &Path, args: &[&str]) -> String {
+    let output = tqkv(at, args);
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Layers of two shapes: the bytes of each are counted, and the table names both.
+#[test]
+fn layers_of_several_shapes_are_planned() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let config = r#"{"model_type": "gemma4", "text_config": {"model_type": "gemma4_text", "num_hidden_layers": 12,
+        "num_attention_heads": 32, "num_key_value_heads": 16, "head_dim": 256, "global_head_dim": 512,
+        "num_global_key_value_heads": 4, "attention_k_eq_v": true, "sliding_window": 1024, "num_kv_shared_layers": 0,
+        "max_position_embeddings": 262144}}"#;
+    fs::write(at.join("config.json"), config).unwrap();
+    let args = ["plan", "--model", "config.json", "--tokens", "1000000"];
+    let plan = json(at, &[&args[..], &["--kv", "f16"]].concat());
+    let row = &plan["rows"][0];
+    assert_eq!(row["bytes_per_token"], 10 * 16 * 256 * 4 + 2 * 4 * 512 * 4);
+    assert_eq!(row["bytes_per_token_past_window"], 2 * 4 * 512 * 4);
+    assert_eq!((&plan["kv_heads"], &plan["layers"]), (&serde_json::Value::Null, &12.into()));
+    let of_layers: Vec<_> = plan["layer_shapes"].as_array().unwrap().iter().map(|i| i.as_u64()).collect();
+    assert_eq!(of_layers[..6], [Some(0), Some(0), Some(0), Some(0), Some(0), Some(1)]);
+    let text = text(at, &args);
+    for word in [
+        "12 layers of 2 shapes:",
+        "10 layers with a window of 1,024, 16 KV heads, head dim 256",
+        "2 layers, 4 KV heads, head dim 512",
+        "more tokens than the model is made for: 1,000,000, of at most 262,144",
+        "t4,t2 compact",
+        "i8,s4 safe-lowbit",
+        "tiered",
+    ] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+}
+
+/// A cache would refuse them too, in the same words.
+#[test]
+fn windows_below_the_hot_one_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let config = r#"{"model_type": "gpt_oss", "num_hidden_layers": 2, "num_key_value_heads": 2, "head_dim": 64, "sliding_window": 8}"#;
+    fs::write(at.join("config.json"), config).unwrap();
+    let args = ["plan", "--model", "config.json", "--kv", "s4"];
+    let said = error(at, &args, 2);
+    assert!(said.contains("a sliding window of 8 tokens: expected 64 (the hot window)"), "{said}");
+    assert_eq!(json(at, &[&args[..], &["--hot", "8"]].concat())["window"], 8);
+}
+
+#[test]
+fn rings_and_single_things_are_said_as_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let shape = ["plan", "--layers", "1", "--kv-heads", "1", "--head-dim", "64", "--kv", "s4"];
+    let ring = [&shape[..], &["--policy", "s4 ring=8192", "--memory", "1GB"]].concat();
+    let plan = json(at, &ring);
+    let number = |row: usize, name: &str| plan["rows"][row][name].as_u64();
+    assert_eq!(
+        (number(1, "bytes_per_token_past_window"), number(1, "max_tokens")),
+        (Some(0), Some(u64::MAX))
+    );
+    let fixed = number(1, "cache_bytes").unwrap();
+    assert!((8192 * 68..8192 * 68 + 200_000).contains(&fixed), "{fixed}");
+    let text = text(at, &ring);
+    assert!(text.starts_with("1 layer, 1 KV head, head dim 64") && text.contains("no bound"), "{text}");
+}
+
+/// Memory is that of weights and cache together once the weights are counted.
+#[test]
+fn weights_leave_the_rest_of_the_memory_to_the_cache() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    fs::write(at.join("model.gguf"), gguf(5)).unwrap();
+    let args = ["plan", "--kv", "f16", "--model", "model.gguf", "--memory", "100KB"];
+    let alone = json(at, &args);
+    let beside = json(at, &[&args[..], &["--weights"]].concat());
+    assert_eq!((&alone["cache_memory"], &alone["memory"]), (&100_000.into(), &100_000.into()));
+    assert_eq!(beside["cache_memory"], 100_000 - 4 * 64 * 300);
+    let tokens = |plan: &serde_json::Value| plan["rows"][0]["max_tokens"].as_u64().unwrap();
+    assert!(tokens(&beside) < tokens(&alone), "{beside}");
+    let text = text(at, &[&args[..], &["--weights"]].concat());
+    assert!(text.contains("of memory, of which the weights leave"), "{text}");
+    let config = r#"{"model_type": "deepseek_v3", "num_hidden_layers": 61, "kv_lora_rank": 512, "qk_rope_head_dim": 64}"#;
+    fs::write(at.join("config.json"), config).unwrap();
+    let said = error(at, &["plan", "--model", "config.json", "--weight-bits", "4.5"], 2);
+    assert!(said.contains("weights are counted for the models that tqkv runs"), "{said}");
 }

@@ -140,7 +140,7 @@ pub(super) fn refuse_unread(fields: &Map<String, Value>, family: &Family) -> Res
 }
 
 /// True if a value switches nothing on.
-pub(super) fn is_nothing(value: &Value) -> bool {
+pub(crate) fn is_nothing(value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::Bool(is_on) => !is_on,
@@ -152,7 +152,7 @@ pub(super) fn is_nothing(value: &Value) -> bool {
 }
 
 /// The start of a value, on one line.
-pub(super) fn shown(value: &Value) -> String {
+pub(crate) fn shown(value: &Value) -> String {
     const MOST: usize = 40;
     let text = value.to_string();
     if text.chars().count() <= MOST { text } else { text.chars().take(MOST).chain(['\u{2026}']).collect() }

@@ -18,6 +18,7 @@ pub use experts::Experts;
 pub use family::Architecture;
 pub(crate) use family::Family;
 use fields::{Eos, RawConfig};
+pub(crate) use fields::{is_nothing, shown};
 pub use latent::Latent;
 use number::{MAX_WIDTH, positive};
 pub use rotary::{RopeScaling, Rotary};

@@ -4,6 +4,7 @@
 
 use crate::error::ModelError;
 use std::collections::HashMap;
+use std::fmt;
 
 /// Versions that are read. Version 1 had counts of 32 bits and is no longer used.
 const VERSIONS: [u32; 2] = [2, 3];
@@ -28,6 +29,31 @@ pub(super) enum Value<'a> {
     Bool(bool),
     Text(&'a str),
     List(List<'a>),
+}
+
+impl fmt::Display for Value<'_> {
+    /// A number or a text as it is; of a list the length.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unsigned(number) => number.fmt(f),
+            Self::Signed(number) => number.fmt(f),
+            Self::Float(number) => number.fmt(f),
+            Self::Bool(on) => on.fmt(f),
+            Self::Text(text) => write!(f, "{text:?}"),
+            Self::List(list) => write!(f, "a list of {}", list.len),
+        }
+    }
+}
+
+impl Value<'_> {
+    /// A whole number of 0 or more, of any type.
+    pub(super) fn whole(&self) -> Option<u64> {
+        match *self {
+            Self::Unsigned(number) => Some(number),
+            Self::Signed(number) => u64::try_from(number).ok(),
+            _ => None,
+        }
+    }
 }
 
 /// A list in its stored form. Entries are parsed each time they are needed. A parsed list of bytes would take
@@ -102,8 +128,11 @@ impl<'a> File<'a> {
         let tensors = (0..tensors).map(|_| parser.info()).collect::<Result<Vec<_>, _>>()?;
         let alignment = match metadata.get("general.alignment") {
             None => ALIGNMENT,
-            Some(Value::Unsigned(alignment)) if alignment.is_power_of_two() => *alignment,
-            Some(_) => return Err("general.alignment is no power of two".into()),
+            // Writers differ in the type of the number.
+            Some(value) => {
+                let alignment = value.whole().filter(|alignment| alignment.is_power_of_two());
+                alignment.ok_or_else(|| format!("general.alignment is {value}; expected a power of two"))?
+            }
         };
         let data = (parser.at as u64).checked_next_multiple_of(alignment);
         let data = data.ok_or("general.alignment is beyond any file")?;

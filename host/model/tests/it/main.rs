@@ -10,6 +10,8 @@ mod eval;
 mod flat;
 mod gguf;
 mod gguf_gemma;
+mod gguf_kv;
+mod kv;
 mod mutants;
 mod paths;
 mod seeds;

@@ -12,7 +12,7 @@ pub(crate) fn level() -> Level {
 /// Codecs with head dims of 64.
 pub(crate) fn codecs(codec: &str) -> Mode<'static> {
     let id = tqkv_core::CodecId::from_name(codec).unwrap();
-    Mode::Coded(Codecs { key: id, value: id, key_dim: Some(64), value_dim: Some(64) })
+    Mode::Coded(Codecs { key: id, value: id, key_dim: Some(64), value_dim: Some(64), rows: &[] })
 }
 
 pub(crate) fn pack(state: &[u8], mode: Mode) -> Result<(Vec<u8>, Sizes), SessionError> {

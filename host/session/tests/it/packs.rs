@@ -5,7 +5,7 @@ use crate::layouts::{caches, states};
 use half::f16;
 use std::io::Cursor;
 use tqkv_core::CodecId;
-use tqkv_session::{Class, Codecs, Layout, Mode, Numbers, Rows, inspect};
+use tqkv_session::{Class, Codecs, Layout, Mode, Numbers, RowHeads, Rows, Side, inspect};
 
 fn layout(state: &[u8]) -> Layout {
     Layout::read(&mut Cursor::new(state)).unwrap()
@@ -196,6 +196,28 @@ fn a_head_dim_is_found_or_refused() {
     assert_eq!(error, "layer 0, keys: rows of 192 values are no whole number of heads of 128");
     let error = pack(&state.bytes, ask(24)).unwrap_err().to_string();
     assert!(error.contains("head dim 24"), "{error}");
+}
+
+/// Layers of two shapes: a row has the head dim of the layer that is as wide.
+#[test]
+fn rows_of_several_widths_have_their_own_head_dims() {
+    let mut state = State::sequence_file(3);
+    state.cache(&Written { width: 1024, ..Written::default() });
+    state.cache(&Written { width: 512, ..Written::default() });
+    let row = |side, width, head_dim| RowHeads { side, width, head_dim };
+    let both = |width, head_dim| [Side::Keys, Side::Values].map(|side| row(side, width, head_dim));
+    let rows = [both(1024, 256), both(512, 512)].concat();
+    let mode = |rows| Mode::Coded(Codecs { rows, ..Codecs::DEFAULT });
+    let (packed, _) = pack(&state.bytes, mode(&rows)).unwrap();
+    let summary = inspect(&mut &packed[..]).unwrap();
+    let dims: Vec<_> = summary.groups.iter().map(|group| (group.head_dim, group.heads)).collect();
+    assert!(dims.contains(&(256, 4)) && dims.contains(&(512, 1)), "{dims:?}");
+    // Two layers with rows of one width: the narrower head divides both.
+    let rows = [both(1024, 256), both(1024, 512), both(512, 512)].concat();
+    let (packed, _) = pack(&state.bytes, mode(&rows)).unwrap();
+    assert_eq!(inspect(&mut &packed[..]).unwrap().groups[0].head_dim, 256);
+    let error = pack(&state.bytes, mode(&both(1024, 256))).unwrap_err().to_string();
+    assert_eq!(error, "layer 0, keys: rows of 512 values, which no layer of the model has");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::cache::calibration::Calibration;
 use crate::cache::chunks::{NO_NUMBER, Parser, refused};
-use crate::cache::layer::{LayerKind, LayerPolicy};
+use crate::cache::layer::{LayerKind, LayerPolicy, LayerShape};
 use crate::cache::spec::{Arithmetic, CacheSpec, Centring, Cold, KeyMap};
 use crate::error::CacheError;
 use crate::rope::Rope;
@@ -60,9 +60,11 @@ pub(super) fn read(payload: &[u8]) -> Result<CacheSpec, CacheError> {
     }
     let logits = parser.count("learned sinks", MOST)?;
     let sink_logits = parser.values::<f32>(logits)?;
+    let layer_shapes = layer_shapes(parser, num_layers)?;
     let (ring, (key_map, rope, calibration)) = last_field(parser, head_dim, num_layers)?;
     let Some(&(key, value)) = pairs.first() else { return refused("of a cache without layers") };
     Ok(CacheSpec {
+        layer_shapes,
         position_dim,
         key,
         value,
@@ -87,6 +89,24 @@ pub(super) fn read(payload: &[u8]) -> Result<CacheSpec, CacheError> {
         sink_logits,
         ..CacheSpec::from(shape)
     })
+}
+
+/// Reads the shapes of layers, which only some specs have.
+fn layer_shapes(parser: &mut Parser<'_>, num_layers: usize) -> Result<Vec<LayerShape>, CacheError> {
+    if !parser.takes(5) {
+        return Ok(Vec::new());
+    }
+    let mut heads: usize = 0;
+    let mut shape = |_| {
+        let mut count = || parser.count("KV heads or coordinates of a layer", MOST);
+        let shape = LayerShape { num_kv_heads: count()?, head_dim: count()?, value_dim: count()? };
+        heads = heads.saturating_add(shape.num_kv_heads);
+        if heads > MOST_HEADS {
+            return refused(format!("{heads} KV heads: expected at most {MOST_HEADS}"));
+        }
+        Ok(shape)
+    };
+    (0..num_layers).map(&mut shape).collect()
 }
 
 /// The map of a spec, with what it needs.

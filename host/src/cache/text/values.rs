@@ -1,7 +1,7 @@
 //! Values of options: parsed, and written in their shortest form.
 
 use crate::cache::calibration::Calibration;
-use crate::cache::layer::{KvPair, LayerKind, LayerPolicy};
+use crate::cache::layer::{KvPair, LayerKind, LayerPolicy, LayerShape};
 use crate::cache::preset::PRESETS;
 use crate::cache::spec::{Arithmetic, Centring, KeyMap};
 use std::path::{Path, PathBuf};
@@ -289,6 +289,37 @@ impl Value for Vec<LayerKind> {
             LayerKind::Full => "full".to_owned(),
             LayerKind::None => NONE.to_owned(),
             LayerKind::Sliding(tokens) => tokens.to_string(),
+        })
+    }
+}
+
+/// Shapes of layers. A run of equal shapes is written once.
+impl Value for Vec<LayerShape> {
+    fn read(text: &str) -> Result<Self, String> {
+        if text == UNIFORM {
+            return Ok(Self::new());
+        }
+        layers_of(text, |word| {
+            let numbers: Option<Vec<usize>> = word.split('x').map(|number| number.parse().ok()).collect();
+            match numbers.as_deref() {
+                Some(&[num_kv_heads, head_dim]) => {
+                    Ok(LayerShape { num_kv_heads, head_dim, value_dim: head_dim })
+                }
+                Some(&[num_kv_heads, head_dim, value_dim]) => {
+                    Ok(LayerShape { num_kv_heads, head_dim, value_dim })
+                }
+                _ => Err(format!("'{word}' is not a shape")),
+            }
+        })
+    }
+
+    fn write(&self) -> String {
+        if self.is_empty() {
+            return UNIFORM.to_owned();
+        }
+        runs(self, |LayerShape { num_kv_heads, head_dim, value_dim }| {
+            let value = if value_dim == head_dim { String::new() } else { format!("x{value_dim}") };
+            format!("{num_kv_heads}x{head_dim}{value}")
         })
     }
 }

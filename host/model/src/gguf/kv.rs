@@ -1,0 +1,323 @@
+//! The keys and values that a model of any architecture keeps per token, from the header of its GGUF file.
+//!
+//! Heads and widths are keys of the header in every architecture. Newer headers also say which layers have a
+//! window, and which keep nothing. For the others llama.cpp has that in its code, and here it is in
+//! [`ARCHITECTURES`]. A header that leaves it open otherwise is refused.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use super::{File, Head, Info, Value, open};
+use crate::checkpoint::{Access, Format, Kind};
+use crate::error::ModelError;
+use crate::kv::{LayerKv, MOST, MOST_LAYERS, ModelKv, bad};
+use crate::size::WeightBytes;
+
+/// The facts that the header of an architecture leaves out.
+struct Architecture {
+    name: &'static str,
+    layers: Layers,
+}
+
+/// The kinds of layers of an architecture.
+#[derive(Clone, Copy)]
+enum Layers {
+    /// Every layer sees all tokens, whatever the header says of windows.
+    Full,
+    /// Every n-th layer sees all tokens.
+    Every(usize),
+    /// Every n-th layer sees all tokens, from the first on.
+    FirstOf(usize),
+    /// Every n-th layer sees all tokens, the others the given window where the header has none.
+    EveryOr(usize, usize),
+    /// Every n-th layer has attention, by default; the others are recurrent.
+    Recurrent(usize),
+    /// Attention beside a recurrent state in every layer.
+    Hybrid,
+}
+
+/// The architectures whose kinds of layers are in llama.cpp's code.
+#[rustfmt::skip]
+const ARCHITECTURES: [Architecture; 25] = [
+    Architecture { name: "llama", layers: Layers::Full },
+    Architecture { name: "qwen2", layers: Layers::Full },
+    Architecture { name: "qwen2moe", layers: Layers::Full },
+    Architecture { name: "qwen3", layers: Layers::Full },
+    Architecture { name: "qwen3moe", layers: Layers::Full },
+    Architecture { name: "starcoder2", layers: Layers::Full },
+    Architecture { name: "phi3", layers: Layers::Full },
+    Architecture { name: "gemma2", layers: Layers::EveryOr(2, 4096) },
+    // Chunks of attention.
+    Architecture { name: "llama4", layers: Layers::EveryOr(4, 8192) },
+    Architecture { name: "gemma3", layers: Layers::Every(6) },
+    Architecture { name: "gemma3n", layers: Layers::Every(5) },
+    Architecture { name: "gemma-embedding", layers: Layers::Every(6) },
+    Architecture { name: "cohere2", layers: Layers::Every(4) },
+    Architecture { name: "gpt-oss", layers: Layers::Every(2) },
+    Architecture { name: "olmo2", layers: Layers::Every(4) },
+    Architecture { name: "exaone4", layers: Layers::Every(4) },
+    Architecture { name: "exaone-moe", layers: Layers::Every(4) },
+    Architecture { name: "afmoe", layers: Layers::Every(4) },
+    Architecture { name: "smallthinker", layers: Layers::FirstOf(4) },
+    Architecture { name: "qwen3next", layers: Layers::Recurrent(4) },
+    Architecture { name: "qwen35", layers: Layers::Recurrent(4) },
+    Architecture { name: "qwen35moe", layers: Layers::Recurrent(4) },
+    Architecture { name: "falcon-h1", layers: Layers::Hybrid },
+    Architecture { name: "mamba", layers: Layers::Full },
+    Architecture { name: "mamba2", layers: Layers::Full },
+];
+
+/// Gemma 3n keeps keys and values in this many first layers; no key has the number.
+const GEMMA3N_OWN_LAYERS: usize = 20;
+
+/// Reads the header of a file, which may be the first part of a split model. No tensor is read.
+pub(crate) fn kv(path: &Path) -> Result<ModelKv, ModelError> {
+    let sources = open(path, Access::Streamed)?;
+    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    let first = sources.first().ok_or_else(|| bad("no file"))?;
+    let head = Head::read(first)?;
+    let file = File::parse(&first.name, &head.bytes)?;
+    Header::new(&file).and_then(|header| header.model()).map_err(|error| super::said_of(&name, error))
+}
+
+/// Bytes of the tensors of a model of any architecture. Those in a format that is not read here take the
+/// distance to the next one. No tensor is read.
+pub(crate) fn weights(path: &Path) -> Result<WeightBytes, ModelError> {
+    let mut layers: HashMap<String, u64> = HashMap::new();
+    let mut beside = 0;
+    for source in &open(path, Access::Streamed)? {
+        let head = Head::read(source)?;
+        let file = File::parse(&source.name, &head.bytes)?;
+        let mut tensors: Vec<_> = file.tensors.iter().collect();
+        tensors.sort_unstable_by_key(|tensor| tensor.offset);
+        let data = source.len.saturating_sub(file.data);
+        let nexts = tensors.iter().skip(1).map(|tensor| tensor.offset).chain([data]);
+        for (Info { name, shape, kind, offset }, next) in tensors.iter().zip(nexts) {
+            let known = Kind::numbered(*kind).and_then(|kind| Format::Plain(kind).bytes_of(shape).ok());
+            let taken = known.map_or(next.saturating_sub(*offset), |bytes| bytes as u64);
+            if offset.saturating_add(taken) > data {
+                return Err(source.bad(format!(
+                    "it ends early: it has {} bytes, and its tensor {name} ends at {}",
+                    source.len,
+                    file.data.saturating_add(*offset).saturating_add(taken)
+                )));
+            }
+            let layer = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+            let bytes = layer.map_or(&mut beside, |(layer, _)| layers.entry(layer.to_owned()).or_default());
+            *bytes = bytes.saturating_add(taken);
+        }
+    }
+    let layer = layers.values().copied().max().unwrap_or(0);
+    let all = layers.values().fold(beside, |all, bytes| all.saturating_add(*bytes));
+    Ok(WeightBytes { all, layer, beside })
+}
+
+/// The keys of the architecture.
+struct Header<'a> {
+    file: &'a File<'a>,
+    architecture: &'a str,
+    layers: usize,
+}
+
+impl<'a> Header<'a> {
+    fn new(file: &'a File<'a>) -> Result<Self, ModelError> {
+        let Some(Value::Text(architecture)) = file.metadata.get("general.architecture") else {
+            return Err(bad("general.architecture is missing"));
+        };
+        let mut header = Self { file, architecture, layers: 0 };
+        // Layers that predict further tokens have no cache of their own here.
+        let predicting = header.count("nextn_predict_layers")?.unwrap_or(0);
+        let blocks = header.count("block_count")?.ok_or_else(|| header.missing("block_count"))?;
+        header.layers = blocks.saturating_sub(predicting);
+        if !(1..=MOST_LAYERS).contains(&header.layers) {
+            return Err(bad(format!("{} layers; accepted: 1 to {MOST_LAYERS}", header.layers)));
+        }
+        Ok(header)
+    }
+
+    fn model(&self) -> Result<ModelKv, ModelError> {
+        if self.value("attention.causal") == Some(&Value::Bool(false)) {
+            return Err(bad(format!(
+                "{} attends to later tokens too, so it has no cache",
+                self.architecture
+            )));
+        }
+        let (windows, kept) = (self.windows()?, self.kept()?);
+        let layer = |layer: usize| match kept[layer] {
+            true => self.layer(layer, windows[layer]),
+            false => Ok(None),
+        };
+        let layers: Vec<Option<LayerKv>> = (0..self.layers).map(layer).collect::<Result<_, _>>()?;
+        if layers.iter().all(Option::is_none) {
+            return Err(bad("no layer with attention, so there is no cache of keys and values"));
+        }
+        let context = self.count("context_length")?.map(|tokens| tokens as u64);
+        let has_indexer = self.count("attention.indexer.key_length")?.is_some();
+        Ok(ModelKv { layers, context, has_indexer })
+    }
+
+    fn key(&self, name: &str) -> String {
+        format!("{}.{name}", self.architecture)
+    }
+
+    fn value(&self, name: &str) -> Option<&Value<'a>> {
+        self.file.metadata.get(self.key(name).as_str())
+    }
+
+    fn missing(&self, name: &str) -> ModelError {
+        bad(format!("{} is missing", self.key(name)))
+    }
+
+    /// A number for all layers. `None` if it is missing or 0.
+    fn count(&self, name: &str) -> Result<Option<usize>, ModelError> {
+        self.value(name).map_or(Ok(None), |value| self.number(name, value))
+    }
+
+    fn number(&self, name: &str, value: &Value<'_>) -> Result<Option<usize>, ModelError> {
+        let number = value.whole().filter(|number| *number <= MOST);
+        let number = number
+            .ok_or_else(|| bad(format!("{}: expected a whole number, at most 2^40", self.key(name))))?;
+        Ok(usize::try_from(number).ok().filter(|number| *number > 0))
+    }
+
+    /// A number of a layer, which may be one for all.
+    fn of_layer(&self, name: &str, layer: usize) -> Result<Option<usize>, ModelError> {
+        match self.value(name) {
+            Some(Value::List(list)) => match list.iter().nth(layer) {
+                Some(value) => self.number(name, &value),
+                None => {
+                    Err(bad(format!("{}: {} entries for {} layers", self.key(name), list.len(), self.layers)))
+                }
+            },
+            _ => self.count(name),
+        }
+    }
+
+    fn known(&self) -> Option<Layers> {
+        ARCHITECTURES.iter().find(|known| known.name == self.architecture).map(|known| known.layers)
+    }
+
+    /// The window of each layer.
+    fn windows(&self) -> Result<Vec<Option<usize>>, ModelError> {
+        let hidden = match self.known() {
+            Some(Layers::EveryOr(_, window)) => Some(window),
+            _ => None,
+        };
+        let window = self.count("attention.sliding_window")?.or(hidden);
+        let Some(window) = window else { return Ok(vec![None; self.layers]) };
+        let slides: Vec<bool> = match (self.value("attention.sliding_window_pattern"), self.known()) {
+            (Some(Value::List(list)), _) => {
+                let slides = |value: Value<'_>| match value {
+                    Value::Bool(slides) => slides,
+                    other => other.whole().is_some_and(|number| number > 0),
+                };
+                list.iter().take(self.layers).map(slides).collect()
+            }
+            (Some(value), _) => {
+                let every = self.number("attention.sliding_window_pattern", value)?.unwrap_or(1);
+                (0..self.layers).map(|layer| !(layer + 1).is_multiple_of(every)).collect()
+            }
+            (None, Some(Layers::Every(every) | Layers::EveryOr(every, _))) => {
+                (0..self.layers).map(|layer| !(layer + 1).is_multiple_of(every)).collect()
+            }
+            (None, Some(Layers::FirstOf(every))) => {
+                (0..self.layers).map(|layer| !layer.is_multiple_of(every)).collect()
+            }
+            (None, Some(Layers::Full | Layers::Recurrent(_) | Layers::Hybrid)) => vec![false; self.layers],
+            (None, None) => {
+                return Err(bad(format!(
+                    "{} is set, and it is not known which layers of {} slide: expected {}",
+                    self.key("attention.sliding_window"),
+                    self.architecture,
+                    self.key("attention.sliding_window_pattern")
+                )));
+            }
+        };
+        if slides.len() != self.layers {
+            let key = self.key("attention.sliding_window_pattern");
+            return Err(bad(format!("{key}: {} entries for {} layers", slides.len(), self.layers)));
+        }
+        Ok(slides.into_iter().map(|slides| slides.then_some(window)).collect())
+    }
+
+    /// The layers that keep keys and values of their own.
+    fn kept(&self) -> Result<Vec<bool>, ModelError> {
+        let shared = match (self.count("attention.shared_kv_layers")?, self.architecture) {
+            (Some(shared), _) => shared,
+            (None, "gemma3n") => self.layers.saturating_sub(GEMMA3N_OWN_LAYERS),
+            (None, _) => 0,
+        };
+        let own = self.layers.saturating_sub(shared);
+        let is_listed = matches!(self.value("attention.head_count_kv"), Some(Value::List(_)));
+        let is_recurrent = self.file.metadata.keys().any(|key| {
+            let own = key.strip_prefix(self.architecture).and_then(|rest| rest.strip_prefix('.'));
+            own.is_some_and(|own| {
+                ["ssm.", "shortconv.", "wkv.", "kda."].iter().any(|part| own.starts_with(part))
+            })
+        });
+        let attends: Vec<bool> = match self.known() {
+            Some(Layers::Recurrent(every)) if !is_listed => {
+                let every = self.count("full_attention_interval")?.unwrap_or(every);
+                (0..self.layers).map(|layer| (layer + 1).is_multiple_of(every)).collect()
+            }
+            // A layer without KV heads has no attention.
+            _ if is_listed => (0..self.layers)
+                .map(|layer| Ok(self.of_layer("attention.head_count_kv", layer)?.is_some()))
+                .collect::<Result<_, ModelError>>()?,
+            None if is_recurrent => {
+                return Err(bad(format!(
+                    "{} has recurrent layers, and it is not known which: expected a list in {}",
+                    self.architecture,
+                    self.key("attention.head_count_kv")
+                )));
+            }
+            _ => vec![self.of_layer("attention.head_count", 0)?.is_some(); self.layers],
+        };
+        Ok(attends.into_iter().enumerate().map(|(layer, attends)| attends && layer < own).collect())
+    }
+
+    /// A width of a layer: that of layers with a window where it is one and the header has it.
+    fn width(&self, name: &str, window: Option<usize>) -> Result<Option<usize>, ModelError> {
+        let swa = window.map_or(Ok(None), |_| self.count(&format!("{name}_swa")))?;
+        if swa.is_some() { Ok(swa) } else { self.count(name) }
+    }
+
+    fn layer(&self, layer: usize, window: Option<usize>) -> Result<Option<LayerKv>, ModelError> {
+        let heads = self.of_layer("attention.head_count", layer)?;
+        let Some(num_kv_heads) = self.of_layer("attention.head_count_kv", layer)?.or(heads) else {
+            return Ok(None);
+        };
+        let head_dim = match self.width("attention.key_length", window)? {
+            Some(dim) => dim,
+            None => {
+                let hidden =
+                    self.count("embedding_length")?.ok_or_else(|| self.missing("embedding_length"))?;
+                let heads = heads.ok_or_else(|| self.missing("attention.head_count"))?;
+                hidden / heads
+            }
+        };
+        let value_dim = match self.width("attention.value_length", window)? {
+            Some(dim) => dim,
+            None => head_dim,
+        };
+        // One head as wide as the latent vector and its positional part is the latent vector. Older files
+        // have the heads that it expands to.
+        if let Some(rank) = self.count("attention.kv_lora_rank")?
+            && num_kv_heads == 1
+            && head_dim > rank
+            && value_dim == rank
+        {
+            return Ok(Some(LayerKv {
+                window,
+                num_kv_heads,
+                head_dim,
+                value_dim,
+                position_dim: head_dim - rank,
+            }));
+        }
+        if head_dim == 0 {
+            return Err(self.missing("attention.key_length"));
+        }
+        Ok(Some(LayerKv { window, num_kv_heads, head_dim, value_dim, position_dim: 0 }))
+    }
+}

@@ -1,0 +1,139 @@
+//! Layers with shapes of their own: each is to the bit the only layer of a cache of that shape.
+
+use tqkv::cache::{Budget, CacheSpec, KvCache, LayerKind, LayerShape};
+use tqkv::dense::DenseCache;
+use tqkv_core::{CodecId, KvShape};
+use tqkv_tests::inputs::Gaussian;
+
+use crate::lives::snapshot;
+
+const HEADS: usize = 8;
+const TOKENS: usize = 400;
+
+/// A model as Gemma 4: windows with many narrow heads, then a layer with few wide ones; and values of
+/// another width.
+fn shapes() -> [LayerShape; 3] {
+    [(4, 64, 64), (1, 128, 128), (2, 64, 128)].map(|(num_kv_heads, head_dim, value_dim)| LayerShape {
+        num_kv_heads,
+        head_dim,
+        value_dim,
+    })
+}
+
+fn kinds() -> Vec<LayerKind> {
+    vec![LayerKind::Sliding(200), LayerKind::Full, LayerKind::Full]
+}
+
+fn settings(spec: CacheSpec) -> CacheSpec {
+    spec.codecs(CodecId::T4, CodecId::S3)
+        .hot(32)
+        .cold(256, tqkv::cache::Cold::Demote { key: CodecId::T2, value: CodecId::S2 })
+}
+
+fn mixed() -> CacheSpec {
+    settings(CacheSpec::new(3, HEADS, 4, 64)).layer_shapes(shapes().to_vec()).kinds(kinds())
+}
+
+/// The cache of one layer alone.
+fn alone(layer: usize) -> KvCache {
+    let LayerShape { num_kv_heads, head_dim, value_dim } = shapes()[layer];
+    let shape = KvShape::new(1, HEADS, num_kv_heads, head_dim).with_value_dim(value_dim);
+    KvCache::new(settings(CacheSpec::from(shape)).kinds(vec![kinds()[layer]])).unwrap()
+}
+
+/// Keys, values and queries of a layer.
+fn inputs(layer: usize, tokens: usize) -> [Vec<f32>; 3] {
+    let LayerShape { num_kv_heads, head_dim, value_dim } = shapes()[layer];
+    let random = |seed: u64, width: usize| Gaussian::new(seed + layer as u64).vector(tokens * width);
+    [random(1, num_kv_heads * head_dim), random(11, num_kv_heads * value_dim), random(21, HEADS * head_dim)]
+}
+
+#[test]
+fn every_layer_is_a_cache_of_its_shape() {
+    let mut cache = KvCache::new(mixed()).unwrap();
+    let mut allocated = 0;
+    for layer in 0..3 {
+        let LayerShape { num_kv_heads, head_dim, value_dim } = shapes()[layer];
+        let mut own = alone(layer);
+        let [k, v, q] = inputs(layer, TOKENS);
+        let mut outs = [(); 2].map(|()| vec![0.0; TOKENS * HEADS * value_dim]);
+        cache.attend_prefill(layer, &q, &k, &v, &mut outs[0]).unwrap();
+        own.attend_prefill(0, &q, &k, &v, &mut outs[1]).unwrap();
+        assert_eq!(outs[0], outs[1], "layer {layer}");
+        let [k, v, q] =
+            [&k[..num_kv_heads * head_dim], &v[..num_kv_heads * value_dim], &q[..HEADS * head_dim]];
+        cache.append(layer, k, v).unwrap();
+        own.append(0, k, v).unwrap();
+        let mut outs = [(); 2].map(|()| vec![0.0; HEADS * value_dim]);
+        cache.attend(layer, q, &mut outs[0]).unwrap();
+        own.attend(0, q, &mut outs[1]).unwrap();
+        assert_eq!(outs[0], outs[1], "layer {layer}");
+        let tokens = TOKENS - 40..TOKENS;
+        let last = num_kv_heads - 1;
+        assert_eq!(
+            cache.keys(layer, last, tokens.clone()).unwrap(),
+            own.keys(0, last, tokens.clone()).unwrap()
+        );
+        assert_eq!(cache.values(layer, last, tokens.clone()).unwrap(), own.values(0, last, tokens).unwrap());
+        assert_eq!(
+            cache.scores(layer, 7, &q[..head_dim]).unwrap(),
+            own.scores(0, 7, &q[..head_dim]).unwrap()
+        );
+        let mut many = vec![0.0; 2 * HEADS * value_dim];
+        KvCache::attend_many(&[&cache, &cache], layer, &[q, q].concat(), &mut many).unwrap();
+        assert_eq!(many[..outs[0].len()], outs[0][..]);
+        allocated += own.stats().allocated_bytes;
+    }
+    let held = cache.stats().allocated_bytes;
+    assert!(held.abs_diff(allocated) * 20 < held, "{held} against {allocated}");
+}
+
+#[test]
+fn snapshots_texts_forks_and_rings_keep_the_shapes() {
+    let mut cache = KvCache::new(mixed()).unwrap();
+    for layer in 0..3 {
+        let [k, v, _] = inputs(layer, TOKENS);
+        cache.append(layer, &k, &v).unwrap();
+    }
+    let bytes = snapshot(&cache);
+    let back = KvCache::from_snapshot(&mut &bytes[..]).unwrap();
+    assert_eq!(back.spec().layer_shapes, shapes());
+    assert_eq!(snapshot(&back), bytes);
+    assert_eq!(snapshot(&cache.fork().unwrap()), bytes);
+    let other = KvCache::new(mixed().layer_shapes(Vec::new())).unwrap();
+    let mut other = KvCache::within(other.spec().clone(), &Budget::unlimited()).unwrap();
+    let said = other.restore(&mut &bytes[..]).unwrap_err().to_string();
+    assert!(said.contains("snapshot"), "{said}");
+    let text = mixed().to_string();
+    assert!(text.contains("layer-shapes=4x64/1x128/2x64x128"), "{text}");
+    assert_eq!(text.parse::<CacheSpec>().unwrap(), mixed());
+    let ring = KvCache::new(mixed().ring(256)).unwrap();
+    assert!(ring.stats().allocated_bytes > 0);
+}
+
+#[test]
+fn shapes_that_no_cache_has_are_refused() {
+    let refused = |spec: CacheSpec| KvCache::new(spec).unwrap_err().to_string();
+    let changed = |layer: usize, change: fn(&mut LayerShape)| {
+        let mut shapes = shapes();
+        change(&mut shapes[layer]);
+        mixed().layer_shapes(shapes.to_vec())
+    };
+    for (spec, word) in [
+        (mixed().layer_shapes(shapes()[..2].to_vec()), "2 shapes for 3 layers"),
+        (changed(1, |shape| shape.num_kv_heads = 3), "layer 1"),
+        (changed(2, |shape| shape.head_dim = 0), "layer 2"),
+        (changed(1, |shape| shape.num_kv_heads = usize::MAX), "layer 1"),
+        (changed(1, |shape| shape.head_dim = 100).with("tier=none").unwrap(), "100"),
+        (mixed().with("map=full rope=10000").unwrap(), "map=full"),
+        (CacheSpec::mla(3, HEADS, 64, 16).layer_shapes(shapes().to_vec()), "latent"),
+    ] {
+        let said = refused(spec);
+        assert!(said.contains(word), "{word}: {said}");
+    }
+    assert!(DenseCache::like(&mixed()).unwrap_err().to_string().contains("one shape"));
+    let mut cache = KvCache::new(mixed()).unwrap();
+    let [k, v, _] = inputs(1, 3);
+    let said = cache.append(0, &k, &v).unwrap_err().to_string();
+    assert!(said.contains("384") && cache.is_empty(), "{said}");
+}
