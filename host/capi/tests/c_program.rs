@@ -296,27 +296,31 @@ fn with_pkg_config(prefix: &Path, abi: &str) {
         output(&mut command).trim().to_owned()
     };
     assert_eq!(said(&["--modversion"]), env!("CARGO_PKG_VERSION"));
-    let (shared, fixed) = (prefix.join("shared"), prefix.join("static"));
-    let compile = |flags: &str, program: &Path| {
-        let line = format!(
-            "cc -std=c11 '{}' -o '{}' {flags}",
-            root().join("examples/cache.c").display(),
-            program.display()
-        );
-        output(Command::new("sh").args(["-c", &line]));
-    };
-    let path = library.display().to_string().replace(' ', "\\ ");
-    compile(&format!("{} -lm -Wl,-rpath,{path}", said(&["--cflags", "--libs"])), &shared);
+    let (shared, fixed) = (prefix.join("a.out"), prefix.join("static"));
+    let example = root().join("examples/cache.c");
+    // The line of the README, in a folder where its `main.c` is the example.
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let line = readme.lines().find(|line| line.starts_with("cc main.c ")).expect("the line that links");
+    std::fs::copy(&example, prefix.join("main.c")).unwrap();
+    // A prefix without spaces needs no escapes, so there the shell may run `pkg-config` itself.
+    let flags = said(&["--cflags", "--libs"]);
+    assert!(line.contains("$(pkg-config --cflags --libs tqkv)"), "{line}");
+    let line = line.replace("$(pkg-config --cflags --libs tqkv)", &flags);
+    output(Command::new("sh").args(["-c", &line]).current_dir(prefix));
     // Without this link, compilers find the static library, and programs ask for the shared one by its
     // versioned name.
     let link = library.join("libtqkv_capi.so");
     std::fs::rename(&link, library.join("away")).unwrap();
-    compile(&said(&["--static", "--cflags", "--libs"]), &fixed);
-    check(&output(&mut Command::new(&shared)));
+    let flags = said(&["--static", "--cflags", "--libs"]);
+    let line = format!("cc -std=c11 '{}' -o '{}' {flags}", example.display(), fixed.display());
+    output(Command::new("sh").args(["-c", &line]));
+    let mut shared = Command::new(&shared);
+    shared.env("LD_LIBRARY_PATH", &library);
+    check(&output(&mut shared));
     check(&output(&mut Command::new(&fixed)));
     std::fs::rename(library.join("away"), &link).unwrap();
     std::fs::rename(library.join(format!("libtqkv_capi.so.{abi}")), library.join("away")).unwrap();
-    let missing = Command::new(&shared).output().unwrap();
+    let missing = shared.output().unwrap();
     let text = String::from_utf8_lossy(&missing.stderr).into_owned();
     assert!(!missing.status.success() && text.contains(&format!("libtqkv_capi.so.{abi}")), "{text}");
     std::fs::rename(library.join("away"), library.join(format!("libtqkv_capi.so.{abi}"))).unwrap();

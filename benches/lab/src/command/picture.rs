@@ -107,7 +107,7 @@ fn panels(costs: &[Cost]) -> Result<[Panel; 2], CliError> {
     };
     let speed = |cost: &Cost| {
         let time = times(cost);
-        (time, format!("{time:.2} ms"), format!("{:.1} times f16", times(f16) / time))
+        (time, format!("{time:.2} ms"), format!("{:.1} times as fast", times(f16) / time))
     };
     Ok([
         panel("Memory: the cache of Llama-3.1-8B with 131,072 tokens", &memory),
@@ -129,7 +129,8 @@ mod tests {
         let costs = [cost("f16,f16", 1_000_000_000, Some(4.0)), cost("t4,t4", 250_000_000, Some(1.0))];
         let frame = Frame { title: "cost", command: "", one_scale: false };
         let svg = draw(&frame, &panels(&costs).unwrap());
-        for part in ["width=\"560.0\"", "width=\"140.0\"", "0.2 GB, 4.0 times less", "1.00 ms, 4.0 times f16"]
+        for part in
+            ["width=\"560.0\"", "width=\"140.0\"", "0.2 GB, 4.0 times less", "1.00 ms, 4.0 times as fast"]
         {
             assert!(svg.contains(part), "{part}: {svg}");
         }

@@ -3,7 +3,9 @@
 //!
 //! A few rows by default, all with `TQKV_EXHAUSTIVE=1`.
 
-use crate::printed::{assert_printed, cells, chosen, document, is_exhaustive, number, rows, run};
+use crate::printed::{
+    assert_claimed, assert_printed, cells, chosen, document, is_exhaustive, number, rows, run,
+};
 use crate::product::product;
 
 #[test]
@@ -85,6 +87,24 @@ fn presets_stay_within_their_bounds() {
                 let error = number(&stats["codecs"][0], "relative_mse");
                 assert!(error <= *bound, "{}: {codec} at {dim} has {error}", row[0]);
             }
+        }
+    }
+}
+
+/// Figures of `docs/claims.md`, by the codecs that their command measures.
+#[test]
+fn claims_are_what_stats_measures() {
+    let all = [
+        ("tq4,s4,t4", "cosine", &["0.9954", "0.9958", "0.9977"][..]),
+        ("tq3,tq4,t3,t4", "relative_mse", &["0.034", "0.009", "0.018", "0.0045"]),
+        ("tq3,turbo3v", "relative_mse", &["0.034", "0.034"]),
+        ("c25,t2h,c35,t3h", "bytes_per_vector", &["44", "42", "60", "58"]),
+    ];
+    for (codecs, field, printed) in all.iter().take(if is_exhaustive() { all.len() } else { 1 }) {
+        let command = format!("stats --codec {codecs}");
+        let measured = run(&command)["codecs"].clone();
+        for (row, printed) in measured.as_array().unwrap().iter().zip(*printed) {
+            assert_claimed(&format!("tqkv-lab {command}"), printed, number(row, field));
         }
     }
 }

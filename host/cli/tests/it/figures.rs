@@ -5,7 +5,11 @@
 
 use std::path::Path;
 
-use crate::printed::{assert_printed, cells, chosen, document, is_exhaustive, number, rows, run};
+use serde_json::Value;
+
+use crate::printed::{
+    assert_claimed, assert_printed, cells, chosen, document, is_exhaustive, number, rows, run,
+};
 use crate::support::json;
 
 /// Checks rows of `docs/quality.md` against an `eval` with these options: perplexity, the fields behind it,
@@ -121,4 +125,45 @@ fn readme_has_the_figures_of_m28_and_of_plan() {
         "takes {f16:.1} GB in f16. It takes {t4:.1} GB with the codec `t4` and {t2:.1} GB with `t2`."
     );
     assert!(readme.contains(&said), "README does not say: {said}");
+}
+
+/// A field of each row of a report, as far as the rows have it.
+fn fields(report: &Value, list: &str, field: &str) -> Vec<f64> {
+    report[list].as_array().unwrap().iter().filter_map(|row| row[field].as_f64()).collect()
+}
+
+#[test]
+fn claims_are_what_plan_says() {
+    let shape = "plan --layers 1 --kv-heads 1 --head-dim 128 --kv safe-lowbit";
+    let plan = run(shape);
+    let command = format!("tqkv {shape}");
+    assert_claimed(&command, "5.2", fields(&plan, "rows", "f32_ratio")[0]);
+    assert_claimed(&command, "196", fields(&plan, "rows", "bytes_per_token")[0]);
+    let large = "plan --layers 80 --kv-heads 8 --head-dim 128 --hot 0 --sinks 0 --memory 34000MiB --other tq3=52 --kv t3";
+    let tokens = fields(&run(large), "rows", "max_tokens");
+    let command = format!("tqkv {large}");
+    assert_claimed(&command, "552,909", tokens[0]);
+    assert_claimed(&command, "535,630", tokens[1]);
+}
+
+#[test]
+fn claims_are_what_eval_measures() {
+    if !is_exhaustive() {
+        return;
+    }
+    let every = "--hot 0 --sinks 0";
+    for (command, printed) in [
+        (format!("eval {every} --kv experimental-max --kv balanced"), &["0.048", "0.0038"][..]),
+        (
+            format!("eval {every} --kv s4,s3 --kv s3,s4 --kv s3 --kv s4,s2"),
+            &["0.0086", "0.0110", "0.0163", "0.0257"],
+        ),
+        (format!("eval {every} --kv p4 --kv tq4"), &["0.048", "0.008"]),
+        (format!("eval {every} --kv p3 --kv tq3"), &["0.244", "0.035"]),
+    ] {
+        let measured = fields(&run(&command), "results", "kl_to_f16");
+        for (printed, value) in printed.iter().zip(&measured[1..]) {
+            assert_claimed(&format!("tqkv {command}"), printed, *value);
+        }
+    }
 }

@@ -48,6 +48,17 @@ pub(crate) fn assert_printed(what: &str, printed: &str, value: f64) {
     assert!((value - wanted).abs() < 1.5 * last, "{what}: printed is {printed}, measured {value}");
 }
 
+/// Checks a figure in the row of `docs/claims.md` that has this command.
+pub(crate) fn assert_claimed(command: &str, printed: &str, value: f64) {
+    let claims = document("docs/claims.md");
+    let row = claims.lines().find(|line| line.contains(&format!("`{command}`")));
+    let row = row.unwrap_or_else(|| panic!("docs/claims.md has no row of {command}"));
+    let is_end = |c: char| !(c.is_ascii_digit() || ".,".contains(c));
+    let mut figures = row.split(is_end).map(|word| word.trim_end_matches(['.', ',']));
+    assert!(figures.any(|figure| figure == printed), "docs/claims.md: {printed} is not beside {command}");
+    assert_printed(command, printed, value);
+}
+
 /// The rows that this run measures.
 pub(crate) fn chosen(rows: Vec<String>, few: &[&str]) -> Vec<String> {
     let is_chosen = |row: &String| {
