@@ -20,7 +20,9 @@ impl PlanSource {
     /// Reads the header of a GGUF file of any family, a folder with `config.json`, or a `config.json`.
     pub(crate) fn read(path: &Path) -> Result<Self, CliError> {
         let is_json = path.extension().is_some_and(|end| end.eq_ignore_ascii_case("json"));
-        let config = (input::is_stdin(path) || is_json).then(|| input::read(path).map(tqkv_model::without_mark)).transpose()?;
+        let config = (input::is_stdin(path) || is_json)
+            .then(|| input::read(path).map(tqkv_model::without_mark))
+            .transpose()?;
         let kv = match &config {
             Some(json) => ModelKv::from_json(json)
                 .map_err(|error| CliError::bad_input(format_args!("{}: {error}", path.display())))?,

@@ -191,7 +191,7 @@ fn unknown(fields: Map<String, Value>) -> Result<Resolved, ModelError> {
     let is_latent = is_set(&"kv_lora_rank");
     for key in ["num_hidden_layers", "num_key_value_heads", "head_dim"] {
         let is_listed = key == "num_hidden_layers" && is_set(&"layer_types");
-        if !is_set(&key) && !is_listed && !(is_latent && key != "num_hidden_layers") {
+        if !(is_set(&key) || is_listed || is_latent && key != "num_hidden_layers") {
             let why = "and nothing is known of its default";
             return Err(bad(format!("{key} is missing in {name}, {why}")));
         }
