@@ -29,12 +29,12 @@ MOST_PARAMETERS = 30_000_000
 NAMED = "num_hidden_layers num_attention_heads num_key_value_heads head_dim hidden_size sliding_window max_position_embeddings".split()
 """Keys that families call otherwise. The decoder counts where a family has an encoder too."""
 DECODER = {"num_hidden_layers": ("decoder_layers", "num_decoder_layers"), "num_attention_heads": ("decoder_attention_heads", "num_decoder_attention_heads")}
-DEFAULTS = NAMED + (
+DEFAULTS = [key for key in NAMED if key != "max_position_embeddings"] + (
     "v_head_dim kv_lora_rank qk_rope_head_dim num_kv_shared_layers attention_k_eq_v global_head_dim num_global_key_value_heads swa_head_dim "
     "swa_num_key_value_heads swa_v_head_dim multi_query new_decoder_architecture use_sliding_window max_window_layers attention_chunk_size "
     "attn_layer_period attn_layer_offset full_attention_interval block_types attn_config".split()
 )
-READ = set(DEFAULTS) | set(
+READ = set(NAMED) | set(DEFAULTS) | set(
     "model_type architectures layer_types layers_block_type hybrid_override_pattern attn_layer_indices full_attn_idxs attn_type_list "
     "linear_attn_config per_layer_config sliding_window_pattern _sliding_window_pattern attention_window_size block_configs "
     "num_query_heads num_kv_heads text_config sliding_window_size local_layer_ids no_rope_layers no_rope_layer_interval".split()

@@ -443,7 +443,7 @@ fn plan_counts_tiers() {
     for (extra, expected) in [
         (["--policy", "s4 tier=9:q4_0"], "s4 pages cannot go cold as q4_0"),
         (["--policy", "s4 spill=9:/tmp"], "files, codecs by layer and windows are not planned"),
-        (["--policy", "s4 layer-kv=tail:1:i8"], "expected hot=, sinks= and tier="),
+        (["--policy", "s4 layer-kv=tail:1:i8"], "expected hot=, sinks=, tier=, ring= and map="),
         (["--tier", "9"], "AFTER:K,V"),
         (["--ram", "4KiB"], "cannot be used with"),
     ] {
