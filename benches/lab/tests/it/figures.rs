@@ -95,7 +95,7 @@ fn presets_stay_within_their_bounds() {
 #[test]
 fn claims_are_what_stats_measures() {
     let all = [
-        ("tq4,s4,t4", "cosine", &["0.9954", "0.9958", "0.9977"][..]),
+        ("tq4,s4,t4", "mean_cosine", &["0.9954", "0.9958", "0.9977"][..]),
         ("tq3,tq4,t3,t4", "relative_mse", &["0.034", "0.009", "0.018", "0.0045"]),
         ("tq3,turbo3v", "relative_mse", &["0.034", "0.034"]),
         ("c25,t2h,c35,t3h", "bytes_per_vector", &["44", "42", "60", "58"]),

@@ -2,6 +2,12 @@
 
 #[path = "../../../../host/cli/tests/it/arrays.rs"]
 mod arrays;
+#[cfg(unix)]
+#[path = "../../../../host/cli/tests/it/commands.rs"]
+mod commands;
+#[cfg(unix)]
+#[path = "../../../../host/cli/tests/it/commands_inputs.rs"]
+mod commands_inputs;
 mod compare;
 mod documents;
 mod eval;

@@ -20,7 +20,7 @@ use crate::target::TargetArgs;
     after_help = "Example: a Llama-like model with 8-bit weights, then with 4-bit weights; then the fit on a chip
   tqkv export --target mcu DIR model.tqlm
   tqkv export --target mcu --bits 4 --ram 256KiB model.gguf model.tqlm
-  tqkv plan --ram 520KiB --model model.tqlm
+  tqkv plan --ram 520KiB --firmware-model model.tqlm
 
 The crate tqkv-lm runs the file. It needs no heap and no floats. Its logits are the same on every machine."
 )]

@@ -28,8 +28,8 @@ use crate::signals;
   tqkv generate --model DIR --prompt \"Once upon a time\" --temperature 0.8
   tqkv generate --model model.gguf --chat --prompt \"Why is the sky blue?\" --system \"Answer in one sentence.\"
   git log -3 | tqkv generate --prompt-file - --kv i8,s4
-  tqkv generate --prompt \"fn main() {\" --sequences 4 --temperature 0.8
-  tqkv generate --prompt \"fn main() {\" --kv n4 --tier 256:n3 --tier 512:n2
+  tqkv generate --prompt \"A trait object\" --sequences 4 --temperature 0.8
+  tqkv generate --prompt \"A trait object\" --kv n4 --tier 256:n3 --tier 512:n2
 
 The default of --kv is the preset balanced. With one setting, the text appears as it is made. While the \
 prompt and its continuation fit --hot and --sinks, nothing in the cache is compressed. Ctrl-C stops the text and prints \

@@ -4,6 +4,10 @@ mod arrays;
 mod calibrate;
 mod cli;
 #[cfg(unix)]
+mod commands;
+#[cfg(unix)]
+mod commands_inputs;
+#[cfg(unix)]
 mod doctor;
 mod door;
 mod figures;
