@@ -6,7 +6,7 @@ const SEVENTY_B: &str = r#"{"model_type": "llama", "num_hidden_layers": 80, "num
     "num_key_value_heads": 8, "hidden_size": 8192, "rope_theta": 5e5, "max_position_embeddings": null}"#;
 
 fn from_config(json: &str) -> CacheShape {
-    CacheShape::from(&tqkv_model::ModelKv::from_json(json.as_bytes()).unwrap())
+    CacheShape::from(&ModelKv::from_json(json.as_bytes()).unwrap())
 }
 
 /// The only layer shape of a plan, with other numbers.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::cache::layer::{LayerKind, LayerPolicy};
+use crate::cache::layer::{LayerKind, LayerPolicy, LayerShape};
 use crate::cache::spec::{Arithmetic, Centring, Cold, KeyMap};
 use crate::rope::{Pairs, Rope};
 use proptest::prelude::*;
@@ -170,6 +170,16 @@ fn kinds() -> impl Strategy<Value = Vec<LayerKind>> {
     prop::collection::vec(kind, 0..6)
 }
 
+fn layer_shapes() -> impl Strategy<Value = Vec<LayerShape>> {
+    let shape = prop::array::uniform3(any::<usize>());
+    let shape = shape.prop_map(|[num_kv_heads, head_dim, value_dim]| LayerShape {
+        num_kv_heads,
+        head_dim,
+        value_dim,
+    });
+    prop::collection::vec(shape, 0..6)
+}
+
 /// Tiers in order of age, then a spill file. Its folder may have any name.
 fn cold() -> impl Strategy<Value = Vec<(usize, Cold)>> {
     let tiers = prop::collection::btree_map(any::<usize>(), (codec(), codec()), 0..4);
@@ -212,6 +222,7 @@ prop_compose! {
             shape: KvShape::new(0, 0, 0, 0),
             position_dim: 0,
             kinds: Vec::new(),
+            layer_shapes: Vec::new(),
             scale: None,
             soft_cap: None,
             sink_logits: Vec::new(),
@@ -228,14 +239,14 @@ proptest! {
         policy in policies(),
         shape in prop::array::uniform5(any::<usize>()),
         position_dim in prop_oneof![Just(0), any::<usize>()],
-        kinds in kinds(),
+        (kinds, layer_shapes) in (kinds(), layer_shapes()),
         (scale, soft_cap) in (prop::option::of(float()), prop::option::of(float())),
         sink_logits in prop::collection::vec(float(), 0..4),
         rope in prop::collection::vec(rope(), 0..4),
     ) {
         let [layers, heads, kv_heads, head_dim, value_dim] = shape;
         let shape = KvShape::new(layers, heads, kv_heads, head_dim).with_value_dim(value_dim);
-        let spec = CacheSpec { shape, position_dim, kinds, scale, soft_cap, sink_logits, rope, ..policy };
+        let spec = CacheSpec { shape, position_dim, kinds, layer_shapes, scale, soft_cap, sink_logits, rope, ..policy };
         prop_assert_eq!(spec.to_string().parse::<CacheSpec>(), Ok(spec));
     }
 }

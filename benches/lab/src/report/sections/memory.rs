@@ -5,6 +5,7 @@ use tqkv_cli::error::CliError;
 use tqkv_cli::output::grouped;
 use tqkv_cli::plan::{CacheShape, Life, PlanError, Uncompressed};
 use tqkv_cli::preset::{KvCodecs, PRESETS};
+use tqkv_model::ModelKv;
 
 use super::super::chart::{Axis, Chart, Look, Series};
 use super::known::KNOWN;
@@ -22,7 +23,13 @@ pub(super) fn sections(wanted: &Wanted<'_>) -> Result<Vec<Section>, CliError> {
 
 fn life(name: &str) -> Result<Life, CliError> {
     let codecs: KvCodecs = name.parse().map_err(CliError::failure)?;
-    Ok(Life { codecs, kept: Uncompressed { sinks: 4, hot: 64 }, tiers: Vec::new(), key_map: KeyMap::Off })
+    Ok(Life {
+        codecs,
+        kept: Uncompressed { sinks: 4, hot: 64 },
+        tiers: Vec::new(),
+        key_map: KeyMap::Off,
+        ring: None,
+    })
 }
 
 fn contexts() -> Result<Result<Section, CliError>, PlanError> {
@@ -37,9 +44,12 @@ fn contexts() -> Result<Result<Section, CliError>, PlanError> {
     };
     let (mut series, mut rows) = (Vec::new(), Vec::new());
     for (name, config) in KNOWN {
-        let shape = CacheShape::from_config(config)?;
+        let shape = match ModelKv::from_json(config.as_bytes()) {
+            Ok(kv) => CacheShape::from(&kv),
+            Err(error) => return Ok(Err(CliError::failure(format_args!("{name}: {error}")))),
+        };
         // The plot and the budget extend beyond the context of the model.
-        let unbounded = CacheShape { context: None, ..shape };
+        let unbounded = CacheShape { context: None, ..shape.clone() };
         if let Some(colour) = DRAWN.iter().position(|drawn| *drawn == name) {
             for (life, look, cache) in [(&lives[0], Look::Line, "f16"), (&lives[2], Look::Dashed, "compact")]
             {
