@@ -7,7 +7,7 @@ use super::format::{Pages, SLOTS};
 use super::stream::Place;
 use super::task::Track;
 use tqkv_simd::codec;
-use tqkv_simd::page::MAX_HEADS;
+use tqkv_simd::page::{MAX_HEADS, ValuePages, ValuePart};
 
 /// Adds the values of `slots`, weighted by `weights` (`[n, slots]`), to `sums` (`[n, dim]`).
 pub(super) fn sum(values: Track<'_>, slots: &[usize], weights: &[f32], sums: &mut [f32]) {
@@ -49,7 +49,9 @@ fn add_codes(values: Track<'_>, slots: &[usize], weights: &[f32], sums: &mut [f3
         for (spread, weights) in spread.chunks_exact_mut(SLOTS).zip(weights.chunks_exact(slots.len())) {
             slots.iter().zip(weights).for_each(|(slot, weight)| spread[slot % SLOTS] = *weight);
         }
-        pages.accumulate(level, lines, 0, &spread, &[], rotated);
+        let start = slots[0] / SLOTS * SLOTS;
+        let part = ValuePart { pages, page: lines, start, from: 0, weights: &spread, next: &[] };
+        ValuePages::accumulate_parts(level, &[part], rotated);
     }
     codec::unrotate(level, codec, &mut rotated);
     sums.iter_mut().zip(&rotated).for_each(|(sum, x)| *sum += x);

@@ -9,7 +9,7 @@ use super::stream::{Place, Stream};
 use super::task::{Seen, Task, Track};
 use std::ops::Range;
 use tqkv_simd::codec;
-use tqkv_simd::page::{Attention, Line, MAX_HEADS, Queries, rescale, soften};
+use tqkv_simd::page::{Attention, Line, MAX_HEADS, Queries, ValuePages, ValuePart, rescale, soften};
 
 /// Working memory of a thread, kept from call to call.
 #[derive(Debug, Default)]
@@ -179,7 +179,9 @@ fn attend_page(
             page.empty.iter().for_each(|run| logits[run.clone()].fill(0.0));
         }
         let next = task.values.stream.page(task.values.head, next).unwrap_or_default();
-        pages.accumulate(level, lines, 0, logits, next, sums);
+        let start = page.number * SLOTS;
+        let part = ValuePart { pages, page: lines, start, from: 0, weights: logits, next };
+        ValuePages::accumulate_parts(level, &[part], sums);
     }
 }
 
