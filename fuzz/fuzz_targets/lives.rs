@@ -97,7 +97,7 @@ impl Input {
         let shape = KvShape::new(heads.0, heads.1, heads.2, dims[0]).with_value_dim(dims[1]);
         let id = |name: &str| CodecId::from_name(name).expect("a codec");
         let [mut key, mut value] = self.codecs.map(|codec| pick(codec, CodecId::ALL));
-        // What else the byte of the sinks says.
+        // The byte of the sinks says more than their number.
         let map = [None, Some("map=pairs"), Some("map=full rope=10000"), None, None]
             [usize::from(self.sinks / 7) % 5];
         let is_ring = self.sinks / 7 % 5 == 3;

@@ -9,8 +9,8 @@ use tqkv_gpu::{Device, GpuCache, GpuError, GpuSpec, Out, Qjl, Rows, Side, Weight
 use tqkv_tests::inputs::Gaussian;
 use tqkv_tests::oracle;
 
-/// The first device. Tests that need one are ignored unless they are asked for (`--include-ignored`), and then
-/// fail without it: a test that returns early looks like one that has passed.
+/// The first device. Tests that need one are ignored, unless `--include-ignored` asks for them. They fail
+/// without it then, because a test that returns early looks like one that has passed.
 fn device() -> Device {
     Device::new(0).unwrap_or_else(|error| panic!("this test needs a GPU: {error}"))
 }

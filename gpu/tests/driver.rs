@@ -27,8 +27,8 @@ fn on_paper() -> bool {
     std::env::var("TQKV_REQUIRE_GPU").map_or(true, |value| value != "1")
 }
 
-/// Stops a test that needs the fake driver where a real one runs. A run on a GPU leaves such tests out by name
-/// (`--skip _on_paper`), because one that returned early would look like one that has passed.
+/// Stops a test that needs the fake driver where a real one runs. A run on a GPU leaves such tests out by
+/// name (`--skip _on_paper`), because one that returned early would look like one that has passed.
 fn must_be_on_paper() {
     assert!(on_paper(), "this test needs the fake driver: pass --skip _on_paper with TQKV_REQUIRE_GPU=1");
 }

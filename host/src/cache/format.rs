@@ -261,8 +261,8 @@ impl PageFormat {
         matches!(&self.layout, Layout::Values(pages) if pages.joins(heads))
     }
 
-    /// Tokens of a page of values for [`ValuePages::accumulate_parts`], if its format supports that; from `index`
-    /// on, as in [`PageFormat::accumulate`].
+    /// Tokens of a page of values for [`ValuePages::accumulate_parts`], if its format supports that. They
+    /// begin with `index`, as in [`PageFormat::accumulate`].
     pub(super) fn part<'a>(
         &'a self,
         page: &'a [Line],

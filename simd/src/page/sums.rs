@@ -61,8 +61,8 @@ impl ValuePages {
     }
 
     /// [`ValuePages::accumulate`] over several pages of one codec. Sums stay in registers from one page to
-    /// the next, and weights are rounded against the largest weight of all pages. The rounding also depends on the
-    /// first token's place in the sequence, so that errors do not add up from sum to sum.
+    /// the next, and weights are rounded against the largest weight of all pages. The rounding also depends
+    /// on the first token's place in the sequence, so that errors do not add up from sum to sum.
     ///
     /// # Panics
     /// The conditions of [`ValuePages::accumulate`]; or more parts than [`MAX_PARTS`], parts of several

@@ -2,8 +2,8 @@
 //!
 //! Weights times scales are rounded against the largest of a sum. For codes of 8 bits they have 14 bits, as
 //! two halves of 7 bits. For all other codes they have 8 bits. There the rounding error of a token is carried
-//! to the token that is a run later. Many small weights beside a large one therefore keep their sum. What is
-//! left at the end of a sum differs from sum to sum, so that it does not add up over a long sequence.
+//! to the token that is a run later. Many small weights beside a large one therefore keep their sum. The
+//! error at the end of a sum differs from sum to sum, so that it does not add up over a long sequence.
 
 use super::{MAX_HEADS, SLOT_STEP};
 use crate::lines::{FRACTION, Machine};
@@ -150,12 +150,13 @@ const FIRST_SUMS: [[i32; 16]; 2] = {
     sums
 };
 
-/// What is added to the fractions of a sum whose first token has this number in the sequence. A lane that
-/// begins below half a step loses on average, so no lane may always do so. Squares of the number times a
-/// constant move each lane evenly through all fractions, also if only every n-th sum is looked at: those with
-/// a heavy token, say. (Without the square, values of some periods would keep step with it. Of two dozen odd
-/// constants, this one left little over periods from 1 to 256.) Only the number decides, so no thread changes
-/// a bit.
+/// The turn of a sum whose first token has this number in the sequence: a fraction that is added to those of
+/// its lanes. A lane that begins below half a step loses on average, so no lane may always do so.
+///
+/// Squares of the number times a constant move each lane evenly through all fractions. They also do if only
+/// every n-th sum is looked at, for instance those with a heavy token. Without the square, values of some
+/// periods would keep step with it. The constant left least of two dozen over periods from 1 to 256. Only the
+/// number decides, so no thread changes a bit.
 #[inline(always)]
 pub(super) fn turn(token: usize) -> i32 {
     const FACTOR: u32 = 0xd6f8_4a53;

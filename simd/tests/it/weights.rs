@@ -113,8 +113,7 @@ impl Periodic {
         if (token + 77 * head).is_multiple_of(self.heavy) { 6.0f32.exp() } else { 1.0 }
     }
 
-    /// The errors after each of `lens` tokens, in parts of the sum of |weight times value|: those of the worst
-    /// head.
+    /// The errors of the worst head after each of `lens` tokens, in parts of the sum of |weight times value|.
     fn errors(&self, level: Level, lens: &[usize]) -> Vec<f64> {
         let (codec, dim) = (&self.codec, self.codec.dim());
         let pages = ValuePages::new(codec, PAGE).unwrap();
@@ -187,8 +186,8 @@ fn worst(sums: &[f64], weights: &[[f64; 2]; HEADS], rows: &[Vec<f32>; 2]) -> f64
     sums.chunks_exact(rows[0].len()).zip(weights).map(of).fold(0.0, f64::max)
 }
 
-/// Errors of the weights must not add up where values have a period: a lane that always began below half a
-/// step lost in every sum, so that values of period 2 were off by .024 at any length.
+/// Errors of the weights must not add up where values have a period. A lane that always begins below half a
+/// step loses in every sum. Values of period 2 were off by 0.037 at any length then.
 #[test]
 fn values_of_any_period_keep_their_sums() {
     const LENS: [usize; 3] = [2048, 16_384, 65_536];

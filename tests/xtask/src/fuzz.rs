@@ -22,7 +22,7 @@ pub(crate) struct Args {
     minimise: bool,
 }
 
-/// What a run of a target came to.
+/// The result of a run of a target.
 #[derive(Debug, Default, PartialEq)]
 struct Row {
     target: String,
@@ -178,7 +178,7 @@ fn executions(said: &str) -> u64 {
     said.lines().find_map(count).unwrap_or(0)
 }
 
-/// Takes the found inputs out of the corpus, and puts back those that reach what the others do not. Seeds stay.
+/// Takes the found inputs out of the corpus, and puts back those that reach something new. Seeds stay.
 fn minimise(root: &Path, target: &str, corpus: &Path) -> Result<(), String> {
     let said = |error: std::io::Error| format!("{target}: {error}");
     let found = tempfile::tempdir_in(root.join("fuzz")).map_err(said)?;

@@ -143,8 +143,8 @@ impl Learner {
         self.seen().rows.make_room(samples)
     }
 
-    /// Takes the queries (`[group, dim]`) at a position, if they are sampled. Of several at the newest position,
-    /// those of the least [`rank`] stay, so that calls may come in any order.
+    /// Takes the queries (`[group, dim]`) at a position, if they are sampled. If there are several at the
+    /// newest position, those of the least [`rank`] stay, so that calls may come in any order.
     ///
     /// # Errors
     /// [`CacheError::Memory`].
@@ -299,8 +299,8 @@ impl Learner {
     }
 }
 
-/// The rank of queries, as bits of f16, among those at one position: a hash (FNV-1a), as the bits alone would
-/// prefer small values of the first coordinate, and maps are made of energies.
+/// The rank of queries, as bits of f16, among those at one position. It is a hash (FNV-1a). The bits alone
+/// would prefer small values of the first coordinate, and maps are made of energies.
 fn rank(bits: &[u16]) -> (u64, &[u16]) {
     let add = |hash: u64, &bits: &u16| (hash ^ u64::from(bits)).wrapping_mul(0x0100_0000_01b3);
     (bits.iter().fold(0xcbf2_9ce4_8422_2325, add), bits)
