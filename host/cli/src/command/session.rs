@@ -174,7 +174,7 @@ fn open(path: &Path) -> Result<File, CliError> {
     if input::is_stdin(path) {
         return Err(CliError::bad_input("-: a state is read at several places; expected a file"));
     }
-    File::open(path).map_err(|error| CliError::io(path, &error))
+    input::open_regular(path).map_err(|error| CliError::io(path, &error))
 }
 
 fn inspect(args: &LookArgs, out: &mut Output) -> Result<(), CliError> {
