@@ -9,6 +9,7 @@ use std::path::Path;
 
 use crate::array::ArrayError;
 use crate::lab_options;
+use crate::output::plain;
 use crate::preset::Kv;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use tqkv::file::FileError;
@@ -67,7 +68,8 @@ impl CliError {
         // Some libraries write messages of several lines.
         let message = message.to_string();
         let lines: Vec<_> = message.split_whitespace().collect();
-        Self { message: lines.join(" "), code, is_silent: false, is_closed_pipe: false }
+        let message = plain(&lines.join(" ")).into_owned();
+        Self { message, code, is_silent: false, is_closed_pipe: false }
     }
 
     /// An error in the file at `path`.

@@ -15,7 +15,7 @@ use super::{session_serve, stored};
 use crate::args;
 use crate::error::CliError;
 use crate::input;
-use crate::output::{Output, Waiting, bytes, grouped, note, table};
+use crate::output::{Output, Waiting, bytes, grouped, note, plain, table};
 use crate::target::{Target, TargetArgs, yield_stdout};
 
 /// Pack the saved sessions of llama.cpp and llama-server.
@@ -145,7 +145,7 @@ fn pack(args: &PackArgs, out: &mut Output) -> Result<(), CliError> {
     out.print(&moved, |moved| {
         let (state, pack) = (bytes(moved.state_bytes), bytes(moved.pack_bytes));
         let factor = moved.state_bytes as f64 / moved.pack_bytes as f64;
-        format!("{}: {pack} of {state}, {factor:.2} times smaller", moved.output)
+        format!("{}: {pack} of {state}, {factor:.2} times smaller", plain(&moved.output))
     })
 }
 
@@ -174,7 +174,7 @@ fn unpack(args: &UnpackArgs, out: &mut Output) -> Result<(), CliError> {
     waiting.end();
     yield_stdout(&[&args.output], out);
     let moved = Moved::new((&args.input, &args.output), sizes, start);
-    out.print(&moved, |moved| format!("{}: {}", moved.output, bytes(moved.state_bytes)))
+    out.print(&moved, |moved| format!("{}: {}", plain(&moved.output), bytes(moved.state_bytes)))
 }
 
 fn commit(file: BufWriter<Target>, output: &Path) -> Result<(), CliError> {
@@ -187,7 +187,7 @@ fn open(path: &Path) -> Result<File, CliError> {
     if input::is_stdin(path) {
         return Err(CliError::bad_input("-: a state is read at several places; expected a file"));
     }
-    File::open(path).map_err(|error| CliError::io(path, &error))
+    input::open_regular(path).map_err(|error| CliError::io(path, &error))
 }
 
 fn inspect(args: &LookArgs, out: &mut Output) -> Result<(), CliError> {

@@ -1,6 +1,7 @@
 //! `tqkv session serve`: packs in the slot folder of llama-server.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -9,13 +10,10 @@ use serde::Serialize;
 use super::session_codes::CodeArgs;
 use crate::args;
 use crate::error::CliError;
-use crate::output::{Output, bytes, grouped, note};
+use crate::output::{Output, bytes, grouped, note, plain};
 use crate::plan::parse_size;
 use crate::signals;
 use crate::slots::{Codes, Door, Folder, Keeper};
-
-/// Calls that are answered at once.
-const CALLS: usize = 4;
 
 /// Keep the slot folder of llama-server packed, and unpack what a restore asks for.
 #[derive(Debug, clap::Args)]
@@ -69,7 +67,7 @@ impl Served {
     fn human(&self) -> String {
         let [packed, restored, forgotten, packs] =
             [self.packed, self.restored, self.forgotten, self.packs].map(|count| grouped(count as u64));
-        let (folder, size) = (&self.folder, bytes(self.pack_bytes));
+        let (folder, size) = (plain(&self.folder), bytes(self.pack_bytes));
         format!(
             "{folder}: {packed} packed, {restored} restored, {forgotten} forgotten; {packs} packs of {size}"
         )
@@ -77,27 +75,36 @@ impl Served {
 }
 
 pub(super) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
-    let codec = args.codes.codec()?;
-    let basis = codec.as_ref();
+    // Calls use it until the process ends.
+    let basis = args.codes.codec()?.map(|codec| &*Box::leak(Box::new(codec)));
     let codes = Codes { mode: args.codes.mode(basis)?, basis, level: args::machine_level()? };
     let io = |error: std::io::Error| CliError::io(&args.folder, &error);
-    let folder = Folder::open(&args.folder, codes).map_err(io)?;
-    let door = if args.once { None } else { Some(Door::open(&args.listen, &args.server)?) };
+    let folder = Arc::new(Folder::open(&args.folder, codes).map_err(io)?);
+    let open = || Door::open(&args.listen, &args.server, Arc::clone(&folder));
+    let door = if args.once { None } else { Some(open()?) };
     signals::serve();
     let mut keeper = Keeper::new(&folder, Duration::from_secs(args.quiet.into()), args.limit);
-    let kept = thread::scope(|scope| {
-        if let Some(door) = &door {
-            note(format_args!("calls of /slots at http://{} go to {}", door.address(), args.server));
-            for _ in 0..CALLS {
-                scope.spawn(|| door.answer(&folder));
+    let lost =
+        |why: &dyn std::fmt::Display| CliError::failure(format_args!("--listen {}: {why}", args.listen));
+    thread::scope(|scope| {
+        let answers = match &door {
+            None => None,
+            Some(door) => {
+                let address = door.address().map_err(|error| lost(&error))?;
+                note(format_args!("calls of /slots at http://{address} go to {}", args.server));
+                Some(scope.spawn(|| {
+                    // The keeper ends with the calls, whatever ended them, and they with it.
+                    let _end = EndBoth;
+                    door.answer()
+                }))
             }
-        }
+        };
         let kept = keeper.keep(args.once);
-        // The calls end with the keeper, whatever ended it.
         signals::end();
-        kept
-    });
-    kept.map_err(io)?;
+        let answered = answers.map_or(Ok(Ok(())), |answers| answers.join());
+        answered.map_err(|_| lost(&"its thread has ended"))?.map_err(|error| lost(&error))?;
+        kept.map_err(io)
+    })?;
     let (packs, pack_bytes) = folder.packs().map_err(io)?;
     let served = Served {
         folder: args.folder.display().to_string(),
@@ -108,4 +115,13 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         pack_bytes,
     };
     out.print(&served, Served::human)
+}
+
+/// Ends the command when it is dropped, also by a panic.
+struct EndBoth;
+
+impl Drop for EndBoth {
+    fn drop(&mut self) {
+        signals::end();
+    }
 }

@@ -4,28 +4,34 @@
 //! one state.
 
 use std::collections::HashSet;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
 
 /// The names in use.
 #[derive(Debug, Default)]
 pub(super) struct Busy {
     names: Mutex<HashSet<String>>,
-    given_back: Condvar,
+    given_back: Notify,
 }
 
 impl Busy {
     /// Waits until no other has the name.
-    pub(super) fn take(&self, name: &str) -> Taken<'_> {
-        let mut names = self.names();
-        while !names.insert(name.to_owned()) {
-            names = self.given_back.wait(names).unwrap_or_else(PoisonError::into_inner);
+    pub(super) async fn take(self: &Arc<Self>, name: &str) -> Taken {
+        loop {
+            // What is given back from here on is noticed, also before it is waited for.
+            let given_back = self.given_back.notified();
+            if let Some(taken) = self.try_take(name) {
+                return taken;
+            }
+            given_back.await;
         }
-        Taken { busy: self, name: name.to_owned() }
     }
 
     /// Takes the name if no other has it.
-    pub(super) fn try_take(&self, name: &str) -> Option<Taken<'_>> {
-        self.names().insert(name.to_owned()).then(|| Taken { busy: self, name: name.to_owned() })
+    pub(super) fn try_take(self: &Arc<Self>, name: &str) -> Option<Taken> {
+        let is_free = self.names().insert(name.to_owned());
+        is_free.then(|| Taken { busy: Arc::clone(self), name: name.to_owned() })
     }
 
     fn names(&self) -> MutexGuard<'_, HashSet<String>> {
@@ -36,14 +42,14 @@ impl Busy {
 
 /// A name in use. Dropping it gives the name back.
 #[derive(Debug)]
-pub(super) struct Taken<'a> {
-    busy: &'a Busy,
-    name: String,
+pub(super) struct Taken {
+    busy: Arc<Busy>,
+    pub(super) name: String,
 }
 
-impl Drop for Taken<'_> {
+impl Drop for Taken {
     fn drop(&mut self) {
         self.busy.names().remove(&self.name);
-        self.busy.given_back.notify_all();
+        self.busy.given_back.notify_waiters();
     }
 }

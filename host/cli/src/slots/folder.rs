@@ -5,37 +5,39 @@
 //! | `NAME` | a state as llama-server wrote it; the newest of its name |
 //! | `NAME` of the year 2000 | a copy that was unpacked for a restore |
 //! | `NAME.tqs` | its pack; its time is that of the last use |
-//! | `NAME.tqkv-done` | a state that is packed, on its way out |
+//! | `NAME.tqkv-done` | a state that is packed, on its way out; a part of one, while a copy has its name |
 //! | `.tqkv-*` | files that are being written |
 //!
 //! A killed process leaves a state, its pack, or both. [`Folder::open`] cleans up behind it.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
-use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufWriter, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, SystemTime};
 
-use tempfile::NamedTempFile;
 use tqkv::file::{AtomicFile, Existing};
 use tqkv_session::{Layout, Mode, SessionError, Sizes, StorageCodec};
 use tqkv_simd::Level;
 
 use super::busy::{Busy, Taken};
+use super::copy::copy_time;
+use super::name::{self, ASIDE, COPY, PACK};
+use crate::input::open_regular;
 use crate::signals;
 
-const PACK: &str = ".tqs";
-const DONE: &str = ".tqkv-done";
-const COPY: &str = ".tqkv-copy";
+/// Time between two tries to take a name that a call uses.
+const TRY: Duration = Duration::from_millis(20);
 
 /// How states are packed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Codes<'a> {
+pub(crate) struct Codes {
     /// Mode of states with a cache that is understood. Others are kept without loss.
-    pub(crate) mode: Mode<'a>,
+    pub(crate) mode: Mode<'static>,
     /// The basis of packs that name one.
-    pub(crate) basis: Option<&'a StorageCodec>,
+    pub(crate) basis: Option<&'static StorageCodec>,
     pub(crate) level: Level,
 }
 
@@ -47,7 +49,7 @@ pub(super) struct Stamp {
 }
 
 impl Stamp {
-    fn of(path: &Path) -> io::Result<Self> {
+    pub(super) fn of(path: &Path) -> io::Result<Self> {
         let meta = fs::symlink_metadata(path)?;
         if !meta.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
@@ -65,33 +67,24 @@ pub(super) enum Packing {
     Changed,
 }
 
-/// How a name is ready for a restore.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Given {
-    /// A state that was never packed, or nothing.
-    AsItIs,
-    /// A copy, unpacked now.
-    Copy,
-}
-
 /// A slot folder that this process keeps.
 #[derive(Debug)]
-pub(crate) struct Folder<'a> {
-    path: PathBuf,
-    codes: Codes<'a>,
-    busy: Busy,
+pub(crate) struct Folder {
+    pub(super) path: PathBuf,
+    pub(super) codes: Codes,
+    busy: Arc<Busy>,
     /// States that a call has saved.
     saved: Mutex<HashSet<String>>,
     /// A lock on the folder, where the system has one.
     _lock: Option<File>,
 }
 
-impl<'a> Folder<'a> {
+impl Folder {
     /// Takes the folder, and cleans up what a killed process left.
     ///
     /// # Errors
     /// `ResourceBusy` if another process keeps it. Errors of reading and renaming.
-    pub(crate) fn open(path: &Path, codes: Codes<'a>) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path, codes: Codes) -> io::Result<Self> {
         if !fs::metadata(path)?.is_dir() {
             return Err(io::Error::new(io::ErrorKind::NotADirectory, "is not valid: expected a folder"));
         }
@@ -100,20 +93,25 @@ impl<'a> Folder<'a> {
         if let Some(Err(fs::TryLockError::WouldBlock)) = lock.as_ref().map(File::try_lock) {
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, "another `session serve` keeps it"));
         }
-        let folder = Self {
-            path: path.to_owned(),
-            codes,
-            busy: Busy::default(),
-            saved: Mutex::default(),
-            _lock: lock,
-        };
+        let folder =
+            Self { path: path.to_owned(), codes, busy: Arc::default(), saved: Mutex::default(), _lock: lock };
         folder.clean_up()?;
         Ok(folder)
     }
 
     /// Takes a name for a call; waits for others.
-    pub(super) fn take(&self, name: &str) -> Taken<'_> {
-        self.busy.take(name)
+    pub(super) async fn take(&self, name: &str) -> Taken {
+        self.busy.take(name).await
+    }
+
+    /// Takes a name as soon as no call uses it, unless a signal ends the command.
+    fn take_now(&self, name: &str) -> Option<Taken> {
+        loop {
+            match self.busy.try_take(name) {
+                None if !signals::interrupted() => thread::sleep(TRY),
+                taken => return taken,
+            }
+        }
     }
 
     /// A call has written a state to its end.
@@ -149,10 +147,8 @@ impl<'a> Folder<'a> {
     }
 
     fn clean_up(&self) -> io::Result<()> {
-        for name in self.names(DONE)? {
-            let (state, done) = (self.at(&name, ""), self.at(&name, DONE));
-            // A new state of that name makes the old one void. Else it may be newer than its pack.
-            if state.exists() { fs::remove_file(done)? } else { fs::rename(done, state)? }
+        for name in self.names(ASIDE)? {
+            self.take_back(&name)?;
         }
         for name in self.names(COPY)? {
             fs::remove_file(self.at(&name, COPY))?;
@@ -161,7 +157,7 @@ impl<'a> Folder<'a> {
     }
 
     /// The path of a name with an ending.
-    fn at(&self, name: &str, ending: &str) -> PathBuf {
+    pub(super) fn at(&self, name: &str, ending: &str) -> PathBuf {
         self.path.join(format!("{name}{ending}"))
     }
 
@@ -169,7 +165,7 @@ impl<'a> Folder<'a> {
     pub(super) fn states(&self) -> io::Result<Vec<(String, Stamp)>> {
         let mut states = Vec::new();
         for name in self.names("")? {
-            if is_reserved(&name) {
+            if name::is_reserved(&name) {
                 continue;
             }
             // A file that is gone by now is nothing to pack.
@@ -185,15 +181,21 @@ impl<'a> Folder<'a> {
 
     /// Returns whether a file is a whole state of a sequence, and whether all of it is understood.
     pub(super) fn is_understood(&self, name: &str) -> Result<bool, SessionError> {
-        let layout = Layout::read(&mut File::open(self.at(name, ""))?)?;
+        let layout = Layout::read(&mut open_regular(&self.at(name, ""))?)?;
         Ok(layout.unread_bytes == 0 && !layout.caches.is_empty())
     }
 
     /// Packs a state and removes it. The pack is on the disk before the state goes.
     pub(super) fn pack(&self, name: &str) -> Result<Packing, SessionError> {
+        if let Some(fault) = name::fault(name) {
+            return Err(io::Error::new(io::ErrorKind::InvalidFilename, fault).into());
+        }
         let (state, pack) = (self.at(name, ""), self.at(name, PACK));
         let before = Stamp::of(&state)?;
-        let mut file = Stoppable(File::open(&state)?);
+        if before.written == copy_time() {
+            return Ok(Packing::Changed);
+        }
+        let mut file = Stoppable(open_regular(&state)?);
         let Codes { mut mode, level, .. } = self.codes;
         if Layout::read(&mut file)?.caches.is_empty() {
             mode = Mode::Exact;
@@ -204,14 +206,14 @@ impl<'a> Folder<'a> {
             return Ok(Packing::Changed);
         }
         target.into_inner().map_err(io::IntoInnerError::into_error)?.commit()?;
-        let _taken = self.busy.take(name);
+        let Some(_taken) = self.take_now(name) else { return Ok(Packing::Changed) };
         Ok(if self.remove_if(name, before)? { Packing::Done(sizes) } else { Packing::Changed })
     }
 
     /// Removes a state unless it changed. The rename comes first: nobody opens the file by its name after it,
     /// and who opened it before has changed the stamp.
     fn remove_if(&self, name: &str, stamp: Stamp) -> io::Result<bool> {
-        let (state, done) = (self.at(name, ""), self.at(name, DONE));
+        let (state, done) = (self.at(name, ""), self.at(name, ASIDE));
         match fs::rename(&state, &done) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
             other => other?,
@@ -229,36 +231,6 @@ impl<'a> Folder<'a> {
         }
         fs::remove_file(&done)?;
         Ok(false)
-    }
-
-    /// Makes a state ready to be read under its name. The caller has taken the name.
-    pub(super) fn give(&self, name: &str) -> Result<Given, SessionError> {
-        let (state, pack) = (self.at(name, ""), self.at(name, PACK));
-        if state.exists() || !pack.exists() {
-            return Ok(Given::AsItIs);
-        }
-        let from = File::open(&pack)?;
-        let builder = &mut tempfile::Builder::new();
-        let copy = builder.prefix(".tqkv-").suffix(COPY).tempfile_in(&self.path)?;
-        let mut target = BufWriter::new(CopyFile(copy));
-        tqkv_session::unpack(&mut BufReader::new(&from), &mut target, self.codes.basis, self.codes.level)?;
-        let CopyFile(copy) = target.into_inner().map_err(io::IntoInnerError::into_error)?;
-        copy.as_file().set_modified(copy_time())?;
-        match copy.persist_noclobber(&state) {
-            Err(failed) if failed.error.kind() == io::ErrorKind::AlreadyExists => return Ok(Given::AsItIs),
-            other => drop(other.map_err(|failed| failed.error)?),
-        }
-        // The order of forgetting. A folder that keeps no times forgets in the order of packing.
-        let _ =
-            File::options().append(true).open(&pack).and_then(|pack| pack.set_modified(SystemTime::now()));
-        Ok(Given::Copy)
-    }
-
-    /// Removes a copy whose pack is there. The caller has taken the name.
-    pub(super) fn take_back(&self, name: &str) -> io::Result<()> {
-        let state = self.at(name, "");
-        let is_copy = Stamp::of(&state).is_ok_and(|stamp| stamp.written == copy_time());
-        if is_copy && self.at(name, PACK).exists() { fs::remove_file(state) } else { Ok(()) }
     }
 
     /// Removes the packs that were used longest ago, until the others have `limit` bytes at most. The last
@@ -295,19 +267,8 @@ impl<'a> Folder<'a> {
     }
 }
 
-/// Returns true for names that are none of a state in the folder.
-pub(super) fn is_reserved(name: &str) -> bool {
-    let is_path = name.is_empty() || name.contains(['/', '\\', '\0']);
-    is_path || name.starts_with('.') || name.ends_with(PACK) || name.contains(".tqkv-")
-}
-
-/// The time of a copy: no engine has written a state in the year 2000.
-fn copy_time() -> SystemTime {
-    SystemTime::UNIX_EPOCH + Duration::from_secs(946_684_800)
-}
-
-/// A state whose reading ends where a signal ends the command, so that a long pack does not hold it up.
-struct Stoppable(File);
+/// A file whose reading ends where a signal ends the command, so that a long state does not hold it up.
+pub(super) struct Stoppable(pub(super) File);
 
 impl Read for Stoppable {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
@@ -321,24 +282,5 @@ impl Read for Stoppable {
 impl Seek for Stoppable {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         self.0.seek(to)
-    }
-}
-
-/// A temporary file as a target.
-struct CopyFile(NamedTempFile);
-
-impl Write for CopyFile {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.as_file_mut().write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.as_file_mut().flush()
-    }
-}
-
-impl Seek for CopyFile {
-    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        self.0.as_file_mut().seek(to)
     }
 }

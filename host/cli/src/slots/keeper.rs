@@ -31,7 +31,7 @@ struct Seen {
 /// Packs the states of a folder and forgets old packs.
 #[derive(Debug)]
 pub(crate) struct Keeper<'a> {
-    folder: &'a Folder<'a>,
+    folder: &'a Folder,
     quiet: Duration,
     limit: Option<u64>,
     seen: HashMap<String, Seen>,
@@ -40,7 +40,7 @@ pub(crate) struct Keeper<'a> {
 }
 
 impl<'a> Keeper<'a> {
-    pub(crate) fn new(folder: &'a Folder<'a>, quiet: Duration, limit: Option<u64>) -> Self {
+    pub(crate) fn new(folder: &'a Folder, quiet: Duration, limit: Option<u64>) -> Self {
         Self { folder, quiet, limit, seen: HashMap::new(), packed: 0, forgotten: 0 }
     }
 
@@ -113,7 +113,9 @@ impl<'a> Keeper<'a> {
             Err(SessionError::Io(error)) if error.kind() == io::ErrorKind::NotFound => Some(Instant::now()),
             Err(error) => {
                 note(format_args!("{name}: stays as it is: {error}"));
-                matches!(error, SessionError::Io(_)).then(|| Instant::now() + AGAIN)
+                // A name stays too long.
+                let is_passing = matches!(&error, SessionError::Io(error) if error.kind() != io::ErrorKind::InvalidFilename);
+                is_passing.then(|| Instant::now() + AGAIN)
             }
         }
     }

@@ -9,18 +9,26 @@
 //!
 //! | part | file |
 //! | --- | --- |
-//! | what lies in the folder; packing, giving back, forgetting | `folder.rs` |
+//! | what lies in the folder; packing, forgetting | `folder.rs`, `name.rs` |
+//! | copies for restores | `copy.rs` |
 //! | names that a call uses | `busy.rs` |
 //! | when a state is packed | `keeper.rs` |
-//! | the calls | `http.rs` |
+//! | connections and their limits | `door.rs`, `guests.rs` |
+//! | what a request asks for, and what is done for it | `call.rs`, `calls.rs`, `upstream.rs` |
 //!
 //! Not for states that several machines write to one folder: names are taken within one process.
 
 mod busy;
+mod call;
+mod calls;
+mod copy;
+mod door;
 mod folder;
-mod http;
+mod guests;
 mod keeper;
+mod name;
+mod upstream;
 
+pub(crate) use door::Door;
 pub(crate) use folder::{Codes, Folder};
-pub(crate) use http::Door;
 pub(crate) use keeper::Keeper;

@@ -21,6 +21,11 @@ mod llama;
 mod model_commands;
 mod plans;
 mod printed;
+#[cfg(unix)]
+mod serve_clients;
+#[cfg(unix)]
+mod serve_files;
+mod serving;
 mod session;
 mod session_serve;
 mod shell;
