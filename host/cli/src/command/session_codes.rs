@@ -14,7 +14,7 @@ use crate::plan::PlanSource;
 use crate::preset::KvCodecs;
 
 /// Codecs and head dims.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(super) struct CodeArgs {
     /// Codecs: a preset (balanced), one codec for keys and values (t4), or two as K,V (t4,t2). `tqkv codecs`
     /// lists them.

@@ -75,9 +75,10 @@ impl Served {
 }
 
 pub(super) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
-    // Calls use it until the process ends.
-    let basis = args.codes.codec()?.map(|codec| &*Box::leak(Box::new(codec)));
-    let codes = Codes { mode: args.codes.mode(basis)?, basis, level: args::machine_level()? };
+    // Calls use both until the process ends.
+    let options = &*Box::leak(Box::new(args.codes.clone()));
+    let basis = options.codec()?.map(|codec| &*Box::leak(Box::new(codec)));
+    let codes = Codes { mode: options.mode(basis)?, basis, level: args::machine_level()? };
     let io = |error: std::io::Error| CliError::io(&args.folder, &error);
     let folder = Arc::new(Folder::open(&args.folder, codes).map_err(io)?);
     let open = || Door::open(&args.listen, &args.server, Arc::clone(&folder));

@@ -116,7 +116,11 @@ impl Calls {
         self.restored.fetch_add(1, Ordering::Relaxed);
         let answer = send.await;
         // Removing a large file takes time.
-        files(&name, move || Ok(drop(copy))).await?;
+        files(&name, move || {
+            drop(copy);
+            Ok(())
+        })
+        .await?;
         answer
     }
 }

@@ -35,7 +35,7 @@ impl Folder {
     pub(super) fn is_packed(&self, name: &str) -> Result<bool, SessionError> {
         match fs::metadata(self.at(name, PACK)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            other => drop(other?),
+            other => _ = other?,
         }
         let state = self.at(name, "");
         match fs::symlink_metadata(&state) {
