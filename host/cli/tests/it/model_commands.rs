@@ -522,7 +522,7 @@ fn bad_input_is_one_line_with_code_2() {
         (generate(&["--model", "foreign"]), "accepted: LlamaForCausalLM"),
         (vec!["eval", "--text", "missing.txt"], "missing.txt"),
         (vec!["eval", "--text", "short.txt"], "too few for a window of"),
-        (vec!["eval", "--text", "short.txt", "--windows", "2"], "2 windows"),
+        (vec!["eval", "--text", "short.txt", "--windows", "2"], "too few for a window of"),
         (vec!["eval", "--windows", "0"], "0 windows"),
         (vec!["eval", "--windows", "201"], "expected 1 to 200"),
         (vec!["eval", "--context", "2048"], "context is 1024"),
