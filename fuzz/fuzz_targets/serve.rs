@@ -1,5 +1,5 @@
-//! Takes bytes as a request to `tqkv session serve`. It is refused, or what is passed on is what llama-server
-//! reads in it, however freely it reads: escapes, `+`, the first of two parameters, the last of two names.
+//! Takes bytes as a request to `tqkv session serve`. It is refused, or the call that is passed on means the
+//! same to llama-server. That reads freely: escapes, `+`, the first of two parameters, the last of two names.
 #![no_main]
 
 mod seeds;
@@ -49,7 +49,7 @@ fuzz_target!(|bytes: &[u8]| {
         let is_bad = name.contains(['/', '\\', '\0']) || name.starts_with('.') || name.contains(".tqkv-");
         assert!(!is_bad && !name.is_empty() && !name.ends_with(".tqs") && name.len() <= 245, "{name:?}");
     }
-    // What is passed on is read as what came.
+    // The call that is passed on is read as the same call.
     let again = Request::builder().method(call.method.clone()).uri(&call.target).header("host", "localhost");
     let again = Head::read(&again.body(()).expect("a target").into_parts().0, LISTEN);
     assert_eq!(again.and_then(|head| head.call(&call.body)).expect("it was taken"), call);
@@ -84,7 +84,7 @@ fn check_sender(headers: &[httparse::Header<'_>]) {
     }
 }
 
-/// What a server does that reads as freely as llama-server's.
+/// The work of a server that reads as freely as llama-server's.
 fn freely(call: &Call) -> Work {
     let target = call.target.split('#').next().unwrap_or("");
     let (path, query) = target.split_once('?').unwrap_or((target, ""));

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use crate::array::ArrayError;
 use crate::lab_options;
-use crate::output::plain;
+use crate::plain::plain;
 use crate::preset::Kv;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use tqkv::file::FileError;

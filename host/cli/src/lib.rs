@@ -24,6 +24,7 @@ mod lab_options;
 mod memory;
 pub mod names;
 pub mod output;
+mod plain;
 pub mod plan;
 pub mod policy;
 pub mod preset;

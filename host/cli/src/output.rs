@@ -11,6 +11,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
 use crate::error::CliError;
+use crate::plain::plain;
 
 /// The command's stdout and stderr.
 #[derive(Debug)]
@@ -190,24 +191,6 @@ pub(crate) fn note(text: impl fmt::Display) {
     let _ = writeln!(io::stderr(), "{}: {}", PROGRAM.get().unwrap_or(&"tqkv"), plain(&text.to_string()));
 }
 
-/// A text on one line: what would end the line, steer the terminal or turn the text around is written as an
-/// escape. Names of files may have all of it.
-pub(crate) fn plain(text: &str) -> Cow<'_, str> {
-    let steers = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
-            || matches!(c, '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
-    };
-    if !text.contains(steers) {
-        return Cow::Borrowed(text);
-    }
-    let mut escaped = String::new();
-    for c in text.chars() {
-        if steers(c) { escaped.extend(c.escape_default()) } else { escaped.push(c) }
-    }
-    Cow::Owned(escaped)
-}
-
 /// Bytes for a cell of a table: `17,179,869,184 (16.0 GiB)`.
 pub fn sized(bytes: u64) -> String {
     format!("{}{}", grouped(bytes), binary(bytes))
@@ -261,17 +244,5 @@ mod tests {
             assert_eq!(bytes(count), expected);
         }
         assert_eq!(sized(17_179_869_184), "17,179,869,184 (16.0 GiB)");
-    }
-    #[test]
-    fn what_steers_a_terminal_is_written_as_an_escape() {
-        for (text, expected) in [
-            ("chat ä é.bin", "chat ä é.bin"),
-            ("a\nb\r\t", r"a\nb\r\t"),
-            ("\u{1b}[2J\u{7f}\u{9b}", r"\u{1b}[2J\u{7f}\u{9b}"),
-            ("\u{202e}\u{2066}\u{200f}\u{feff}\u{2028}", r"\u{202e}\u{2066}\u{200f}\u{feff}\u{2028}"),
-            (r"C:\slots", r"C:\slots"),
-        ] {
-            assert_eq!(plain(text), expected);
-        }
     }
 }

@@ -28,6 +28,7 @@
 //! Other choices: an engine with its own paged allocator uses the blocks of `tqkv-core`. A model runner
 //! should depend only on [`crate::attention::AttentionCache`].
 
+mod accepted;
 mod ahead;
 pub(crate) mod blocks;
 mod budget;
@@ -70,8 +71,8 @@ pub use vectors::Floats;
 use crate::attention::AttentionCache;
 use crate::error::CacheError;
 use crate::{memory, threads};
+use accepted::{Place, check_vectors, coded_norms};
 use format::Side;
-use half::f16;
 use head::{Head, ROLLBACK, Rule};
 use map::Learner;
 use means::Means;
@@ -598,55 +599,6 @@ impl Layer {
         layer.heads.iter_mut().for_each(Head::reset);
         layer
     }
-}
-
-/// Largest norms of the keys and values of a layer that are coded. There is none for those that stay f16.
-fn coded_norms(spec: &CacheSpec, layer: usize) -> Result<[f32; 2], CacheError> {
-    let codecs = spec.make_codecs(layer, spec.codecs_at(layer))?;
-    let demotes = spec.cold.iter().any(|(_, cold)| matches!(cold, Cold::Demote { .. }));
-    let mut norms = spec.max_norms(layer)?;
-    for (norm, codec) in norms.iter_mut().zip(codecs) {
-        if codec.id() == CodecId::F16 && !demotes {
-            *norm = f32::INFINITY;
-        }
-    }
-    Ok(norms)
-}
-
-/// The place of the first of several tokens.
-struct Place {
-    layer: usize,
-    token: usize,
-    num_kv_heads: usize,
-    /// Sinks of the layer.
-    sinks: usize,
-}
-
-/// Refuses vectors that cannot be stored.
-fn check_vectors(
-    first: Place,
-    sides: &[Vectors<'_>; 2],
-    max_norms: [f32; 2],
-    level: Level,
-) -> Result<(), CacheError> {
-    let Place { layer, num_kv_heads, sinks, .. } = first;
-    for ((what, side), coded) in ["key", "value"].into_iter().zip(sides).zip(max_norms) {
-        for (i, vector) in side.rows().enumerate() {
-            let (token, kv_head) = (first.token + i / num_kv_heads, i % num_kv_heads);
-            let max_norm = if token < sinks { f32::INFINITY } else { coded };
-            // Nearly every vector is short enough for both: then no value can be beyond f16.
-            if vector.norm(level) <= max_norm.min(f16::MAX.to_f32()) {
-                continue;
-            }
-            if max_norm.is_finite() {
-                return Err(CacheError::BadVector { layer, what, token, kv_head, max_norm });
-            }
-            if !vector.fits_f16() {
-                return Err(CacheError::BadValue { layer, what, token, kv_head });
-            }
-        }
-    }
-    Ok(())
 }
 
 impl AttentionCache for KvCache {

@@ -432,7 +432,7 @@ fn automatic_centring_follows_the_keys() {
 
 #[test]
 fn bad_input_is_named_and_leaves_nothing_behind() {
-    let mut cache = KvCache::new(CacheSpec::new(1, 2, 2, DIM)).unwrap();
+    let mut cache = KvCache::new(CacheSpec::new(1, 2, 2, DIM).sinks(0)).unwrap();
     let good = vec![1.0; 3 * 2 * DIM];
     let mut bad = good.clone();
     bad[(2 * 2 + 1) * DIM + 7] = f32::NAN;

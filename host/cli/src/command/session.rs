@@ -15,7 +15,8 @@ use super::{session_serve, stored};
 use crate::args;
 use crate::error::CliError;
 use crate::input;
-use crate::output::{Output, Waiting, bytes, grouped, note, plain, table};
+use crate::output::{Output, Waiting, bytes, grouped, note, table};
+use crate::plain::plain;
 use crate::target::{Target, TargetArgs, yield_stdout};
 
 /// Pack the saved sessions of llama.cpp and llama-server.

@@ -19,7 +19,7 @@ impl Busy {
     /// Waits until no other has the name.
     pub(super) async fn take(self: &Arc<Self>, name: &str) -> Taken {
         loop {
-            // What is given back from here on is noticed, also before it is waited for.
+            // From here on a name that is given back is noticed, also before it is waited for.
             let given_back = self.given_back.notified();
             if let Some(taken) = self.try_take(name) {
                 return taken;

@@ -1,8 +1,8 @@
-//! What a request asks for.
+//! A request, and the call that it is.
 //!
-//! llama-server reads a request more freely than this: it takes escapes in names of parameters, the first of
-//! two values, parameters from a form in the body. So a request that could be read in two ways is refused, and
-//! what is passed on is made of what was read here.
+//! llama-server reads more freely than this. It takes escapes in names of parameters, the first of two
+//! values, and parameters from a form in the body. So a request that could be read in two ways is refused.
+//! The call that is passed on is made anew from what was read here.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -26,7 +26,7 @@ impl Refused {
     }
 }
 
-/// What a call does with a file of the folder.
+/// The use of a file of the folder by a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Work {
     /// Nothing.
@@ -67,8 +67,8 @@ impl Head {
     /// Reads a request without its body, for a door that has this name in `--listen`.
     ///
     /// # Errors
-    /// 403 for what a page of another site sent, 404 for another path, 405 for another method, 400 for all
-    /// that could be read in two ways.
+    /// 403 for a page of another site, 404 for another path, 405 for another method. 400 for all that could
+    /// be read in two ways.
     pub(crate) fn read(parts: &Parts, listen: &str) -> Result<Self, Refused> {
         is_from_here(&parts.uri, &parts.headers, listen)?;
         let path = parts.uri.path();
@@ -127,7 +127,7 @@ impl Head {
     }
 }
 
-/// Whether a path names a slot, for the paths that are valid.
+/// For a valid path, true if it names a slot.
 fn slot(path: &str) -> Option<bool> {
     if path == "/slots" {
         return Some(false);
@@ -178,8 +178,8 @@ fn filename(body: &Value) -> Result<String, Refused> {
     }
 }
 
-/// Refuses what a page of another site made a browser send. Such a page reaches the door by its address, and
-/// then says where it comes from, or by a name of its own that leads here.
+/// Refuses requests that a page of another site made a browser send. A page that uses the door's address has
+/// an origin of its own. A page that uses a name of its own, which leads here, has that name as the host.
 fn is_from_here(uri: &Uri, headers: &HeaderMap, listen: &str) -> Result<(), Refused> {
     let mut hosts = headers.get_all(HOST).iter();
     let (Some(host), None, None) = (hosts.next(), hosts.next(), uri.authority()) else {

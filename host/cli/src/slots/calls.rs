@@ -1,7 +1,7 @@
-//! What the door does for a call.
+//! The work of the door for a call.
 //!
-//! A restore names a file, and llama-server reads it at once, so the file must be there before the call. It is
-//! unpacked, the call is passed on, and the copy is removed. All other calls of `/slots` pass as they are.
+//! A restore names a file, and llama-server reads it at once, so the file must be there before the call. The
+//! door unpacks it, passes the call on, and removes the copy. All other calls of `/slots` pass as they are.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,8 +26,8 @@ use crate::output::note;
 const CALLS: usize = 32;
 /// Copies that lie in the folder at once.
 const COPIES: usize = 4;
-/// Time in which a call is answered, unpacking and the wait for others of its name included. llama-server may
-/// be at a long prompt for minutes.
+/// Time in which a call is answered, with unpacking and the wait for other calls of its name. A long prompt
+/// may keep llama-server for minutes.
 const ANSWER: Duration = Duration::from_secs(600);
 
 /// The calls that are worked on.

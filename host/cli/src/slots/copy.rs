@@ -3,14 +3,14 @@
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Seek, SeekFrom, Write};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use tempfile::NamedTempFile;
 use tqkv_session::{Layout, SessionError};
 
 use super::busy::Taken;
 use super::folder::{Folder, Stamp, Stoppable};
-use super::name::{ASIDE, COPY, PACK};
+use super::name::{ASIDE, COPY, PACK, copy_time};
 use crate::input::open_regular;
 use crate::output::note;
 
@@ -33,15 +33,14 @@ impl Drop for Copy {
 impl Folder {
     /// Returns true if a restore needs the pack: it is there, and no whole state is.
     pub(super) fn is_packed(&self, name: &str) -> Result<bool, SessionError> {
-        match fs::metadata(self.at(name, PACK)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            other => _ = other?,
+        if !fs::exists(self.at(name, PACK))? {
+            return Ok(false);
         }
         let state = self.at(name, "");
         match fs::symlink_metadata(&state) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
             Err(error) => Err(error.into()),
-            // What is no regular file is llama-server's to refuse.
+            // llama-server refuses links and folders itself.
             Ok(meta) if !meta.is_file() => Ok(false),
             Ok(_) => match Layout::read(&mut open_regular(&state)?) {
                 Ok(_) => Ok(false),
@@ -73,7 +72,7 @@ impl Folder {
             fs::rename(&state, &aside)?;
         }
         match target.persist_noclobber(&state) {
-            // What came meanwhile is newer.
+            // The file that came meanwhile is newer.
             Err(failed) if failed.error.kind() == io::ErrorKind::AlreadyExists => return Ok(copy),
             other => drop(other.map_err(|failed| failed.error)?),
         }
@@ -96,11 +95,6 @@ impl Folder {
         // A new state of that name makes the old one void. Else it may be newer than its pack.
         if state.exists() { fs::remove_file(aside) } else { fs::rename(aside, state) }
     }
-}
-
-/// The time of a copy: no engine has written a state in the year 2000.
-pub(super) fn copy_time() -> SystemTime {
-    SystemTime::UNIX_EPOCH + Duration::from_secs(946_684_800)
 }
 
 /// A temporary file as a target.

@@ -1,7 +1,7 @@
 //! The door in front of llama-server's slot calls: its connections, and their limits.
 //!
-//! A connection brings one call and is closed. What waits for a client has a limit of time, and so has
-//! llama-server's work; what a client sends has a limit of bytes. Nothing here waits for a client at the end.
+//! A connection brings one call and is closed. Each wait for a client has a limit of time, and so has
+//! llama-server's work. The bytes of a client have a limit too. Nothing here waits for a client at the end.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -213,7 +213,7 @@ async fn linger(mut stream: TcpStream) {
         let mut bytes = [0; 4096];
         while stream.read(&mut bytes).await.is_ok_and(|length| length > 0) {}
     };
-    // Who sends on after that gets no more.
+    // A client that sends on after that gets no more.
     let _ = timeout(LINGER, rest).await;
 }
 

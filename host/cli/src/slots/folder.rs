@@ -23,8 +23,7 @@ use tqkv_session::{Layout, Mode, SessionError, Sizes, StorageCodec};
 use tqkv_simd::Level;
 
 use super::busy::{Busy, Taken};
-use super::copy::copy_time;
-use super::name::{self, ASIDE, COPY, PACK};
+use super::name::{self, ASIDE, COPY, PACK, copy_time};
 use crate::input::open_regular;
 use crate::signals;
 

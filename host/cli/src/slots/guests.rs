@@ -10,12 +10,12 @@ use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// Most connections at once. Together with those to llama-server fewer than 1,024, a usual limit of open files.
+/// Most connections at once. With those to llama-server they are fewer than 1,024, a usual limit of files.
 pub(super) const MOST: usize = 512;
 /// Time that every client has, however many come after it.
 const LEAST: Duration = Duration::from_millis(50);
 
-/// What a client keeps the door waiting for. Those that have not said what they want go first.
+/// The thing that a client keeps the door waiting for. Those that have not said what they want go first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Waits {
     Call,
@@ -38,8 +38,8 @@ impl Guests {
         Self { places: Arc::new(Semaphore::new(MOST)), waiting: Arc::default(), count: 0 }
     }
 
-    /// A place for a new connection. Where all are taken, the one that has waited longest for its client goes;
-    /// `None` if every connection is at work.
+    /// A place for a new connection. Where all are taken, the one that has waited longest for its client
+    /// goes. `None` if every connection is at work.
     pub(super) async fn place(&mut self) -> Option<Place> {
         if self.places.available_permits() == 0 {
             let since = lock(&self.waiting).first_key_value().map(|(_, (since, _))| *since)?;
@@ -72,7 +72,7 @@ impl Guests {
                 gone.notify_one();
             }
         }
-        // Who is not answered by then is not answered.
+        // A client that has no answer by then gets none.
         let _ = timeout(within, self.places.acquire_many(MOST as u32)).await;
     }
 }

@@ -1,4 +1,6 @@
-//! Names in a slot folder.
+//! Names in a slot folder, and the time of copies.
+
+use std::time::{Duration, SystemTime};
 
 /// Ending of packs.
 pub(super) const PACK: &str = ".tqs";
@@ -22,4 +24,9 @@ pub(super) fn fault(name: &str) -> Option<String> {
     }
     (name.len() > LONGEST)
         .then(|| format!("{} bytes are too long for a name: expected {LONGEST} at most", name.len()))
+}
+
+/// The time of a copy: no engine has written a state in the year 2000.
+pub(super) fn copy_time() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(946_684_800)
 }

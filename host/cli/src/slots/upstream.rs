@@ -25,7 +25,7 @@ pub(super) struct Upstream {
     host: String,
     port: u16,
     authority: String,
-    /// What comes before each path: `--api-prefix`.
+    /// The path before each path: `--api-prefix`.
     prefix: String,
 }
 

@@ -1,4 +1,4 @@
-//! `tqkv session serve` and files that are none of its making: parts of states, long and strange names, pipes.
+//! `tqkv session serve` and files of others: parts of states, long and strange names, pipes.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

@@ -108,7 +108,7 @@ impl Served {
         Self { child, door, notes }
     }
 
-    /// What it has noted so far.
+    /// Its notes so far.
     pub(crate) fn notes(&self) -> String {
         self.notes.lock().unwrap().clone()
     }
