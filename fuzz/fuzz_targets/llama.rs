@@ -1,6 +1,6 @@
-//! Takes bytes as the choices of a life of the cache of llama.cpp: four sequences in one stream or in four,
-//! some of which write values that are not finite. Rows come back, and every query that sees finite rows alone
-//! gets the attention of f64 over them.
+//! Takes bytes as the choices of a life of the cache of llama.cpp. Four sequences share one stream or have
+//! one each, and some write values that are not finite. Rows come back, and every query that sees finite
+//! rows alone gets the attention of f64 over them.
 #![no_main]
 
 #[path = "../../host/llama/tests/it/lives.rs"]
