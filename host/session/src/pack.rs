@@ -119,7 +119,8 @@ pub struct Sizes {
 ///
 /// # Errors
 /// [`SessionError::State`]: no state of llama.cpp, a damaged one, or, where rows are to be coded, one without
-/// a cache that is understood ([`Layout::not_understood`]). [`SessionError::Codec`]: the head dim or the codec
+/// a cache that is understood ([`Layout::not_understood`]). [`SessionError::Codec`]: the head dim or the
+/// codec
 /// does not fit the rows.
 /// [`SessionError::Basis`]: the basis does not.
 /// Errors of reading and writing.

@@ -2,6 +2,7 @@
 #![allow(missing_docs, reason = "a test crate")]
 
 mod cache;
+mod cache_accepted;
 mod cache_kinds;
 mod cache_life;
 mod cache_memory;

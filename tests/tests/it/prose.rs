@@ -9,11 +9,11 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 /// Longer sentences are read twice.
-const WORDS: usize = 25;
+const WORDS: usize = 45;
 /// Comments are held to the width of code.
 const COLUMNS: usize = 110;
 /// A sentence that begins with one of these has no subject, unless it asks a question.
-const FIRST_WORDS: [&str; 6] = ["Of", "What", "Who", "Whose", "Whether", "As"];
+const FIRST_WORDS: [&str; 2] = ["Whose", "Whether"];
 /// Words that a reader has to look up.
 const WORDS_OF_OLD: [&str; 22] = [
     "nought",
@@ -297,14 +297,14 @@ fn sentences_are_short_and_plain() {
 #[test]
 fn the_rules_find_what_they_forbid() {
     for (text, expected) in [
-        ("Of each head, one after the other.", "begins with \"Of\""),
+        ("Whose head it is.", "begins with \"Whose\""),
         ("It takes 66 bytes a token.", "has \"bytes a token\" for \"per\""),
         ("It is encoded for want of room.", "has \"for want of\""),
-        (&*"word ".repeat(26), "has 26 words"),
+        (&*"word ".repeat(46), "has 46 words"),
     ] {
         assert_eq!(faults_of(text), [expected], "{text}");
     }
-    for text in ["What is a page?", "It takes 66 bytes per token.", &*"word ".repeat(25)] {
+    for text in ["What is a page?", "It takes 66 bytes per token.", &*"word ".repeat(45)] {
         assert_eq!(faults_of(text), [""; 0], "{text}");
     }
     let text = "/// One. Two\n/// goes on.\n///\n/// * an item\n/// ```\n/// Of code\n/// ```\nfn f() {}\n// Three.\n";

@@ -123,7 +123,8 @@ fn gpu() -> String {
     "this tqkv was built without the feature cuda".to_owned()
 }
 
-/// The binary of llama.cpp that is given, or on `PATH`, and whether it loads the library that is given or found.
+/// The binary of llama.cpp that is given, or on `PATH`, and whether it loads the library that is given or
+/// found.
 fn find_llama(args: &Args, faults: &mut Vec<String>) -> Result<Option<Llama>, CliError> {
     let given = args.library.as_deref().map(|path| llama::library(Some(path))).transpose()?;
     let binary = match args.llama.as_deref() {

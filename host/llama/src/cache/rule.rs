@@ -50,7 +50,8 @@ pub(super) fn changes_any(mask: &[f16]) -> bool {
     mask.iter().fold(false, |changed, x| changed | (x.to_bits() != 0))
 }
 
-/// Adds a mask times its factor to logits; `wide` is working memory. A hidden slot gets the logit -inf whatever
+/// Adds a mask times its factor to logits; `wide` is working memory. A hidden slot gets the logit -inf
+/// whatever
 /// it had: a sum of its logit, which may be NaN, would not hide it.
 pub(super) fn add_mask(logits: &mut [f32], mask: &[f16], slope: f32, wide: &mut Vec<f32>) {
     wide.resize(mask.len(), 0.0);

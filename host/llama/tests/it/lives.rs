@@ -32,7 +32,8 @@ const LARGE: f32 = 1000.0;
 /// Values that are not finite, as bits of f16, and the largest that is.
 const ODD: [u16; 6] = [0x7c00, 0xfc00, 0x7e00, 0xffff, 0x7c01, 0x7bff];
 
-/// Codecs that a cache of this library has for one side. Codes of quarters are for keys that go through a map.
+/// Codecs that a cache of this library has for one side. Codes of quarters are for keys that go through a
+/// map.
 pub(crate) fn codecs(side: Side) -> Vec<CodecId> {
     let held = Held::default();
     let all = CodecId::ALL.iter().copied();
@@ -361,7 +362,8 @@ fn heads(store: &Store, stream: usize, head: usize, slots: usize) -> Vec<f32> {
     rows.chunks(WIDTH).flat_map(|row| &row[head * DIM..(head + 1) * DIM]).map(|x| x.to_f32()).collect()
 }
 
-/// Compares an output with attention in f64 over the rows that the query sees. False if these rows or the query
+/// Compares an output with attention in f64 over the rows that the query sees. False if these rows or the
+/// query
 /// are not finite, where any output is right.
 fn compare(
     rule: &Rule,

@@ -136,7 +136,8 @@ fn codes_beside_rows_that_are_not_finite_are_as_good() {
                 for (q, (a, b)) in outs.filter(|(q, _)| (2 + q) % SEQUENCES != 1) {
                     let error: f32 = a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f32>();
                     let error = (error / DIM as f32).sqrt();
-                    // The mean, the map and the order of sums differ, and with few bits each cache has errors of
+                    // The mean, the map and the order of sums differ, and with few bits each cache has
+                    // errors of
                     // its own.
                     let most = if ids.iter().any(|id| id.bits() < 4) { 0.2 } else { 0.02 };
                     assert!(error < most, "{ids:?} {odd:?}, query {q} of {n}: {error}");
@@ -215,7 +216,7 @@ impl Choose for Choices {
     }
 }
 
-/// `TQKV_LIVES` is the number of lives, and `TQKV_SEED` that of the first.
+/// `TQKV_LIVES` is the number of histories, and `TQKV_SEED` that of the first.
 #[test]
 fn lives_with_values_that_are_not_finite_are_right() {
     let number = |name, or| std::env::var(name).ok().map_or(or, |text| text.parse().expect("a number"));

@@ -24,7 +24,8 @@ const OPTIONS: &[(&str, &[&str])] = &[
 /// The name of fields that only the snapshot has.
 pub(super) const MORE: &str = "ring or key map";
 
-/// Both sides of a difference, as the end of an error. Empty where the snapshot's spec cannot be read, or where
+/// Both sides of a difference, as the end of an error. Empty where the snapshot's spec cannot be read, or
+/// where
 /// the two cannot be told in few words.
 pub(super) fn between(payload: &[u8], own: &CacheSpec, what: &str) -> String {
     let Ok(theirs) = spec::read(payload) else { return String::new() };
