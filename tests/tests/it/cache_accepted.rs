@@ -1,4 +1,4 @@
-//! Which vectors a cache accepts.
+//! Vectors, snapshots and rules that a cache accepts, and what it says of others.
 
 use tqkv::cache::{CacheSpec, KvCache};
 use tqkv::error::CacheError;
@@ -47,5 +47,61 @@ fn the_limit_of_a_codec_is_not_that_of_vectors_that_stay_f16() {
         let mut again = vec![0.0; DIM];
         restored.attend(0, &q, &mut again).unwrap();
         assert_eq!(out, again, "{kv}");
+    }
+}
+
+/// An engine that restores a session needs to know which of its settings changed.
+#[test]
+fn a_snapshot_of_another_spec_names_both_sides() {
+    let cache = |words: &str| {
+        let spec: CacheSpec = format!("layers=2 heads=4 kv-heads=2 {words}").parse().unwrap();
+        KvCache::new(spec).unwrap()
+    };
+    let mut bytes = Vec::new();
+    cache("head-dim=64 t4,t3").snapshot(&mut bytes).unwrap();
+    let refused = |words: &str| cache(words).restore(&mut &bytes[..]).unwrap_err().to_string();
+    for (words, said) in [
+        ("t4,t3 hot=8", "hot window: the snapshot has hot=64, this cache hot=8"),
+        ("t4,t3 sinks=0", "number of sinks: the snapshot has sinks=4, this cache sinks=0"),
+        ("t4,t3 last:i8", "codec of some layer: the snapshot has t4,t3 in layer 1, this cache i8,i8"),
+        ("t4,t4", "codec of some layer: the snapshot has t4,t3 in layer 0, this cache t4,t4"),
+        ("t4,t3 seed=7", "rotation seed: the snapshot has seed=42, this cache seed=7"),
+        (
+            "t4,t3 kinds=full/256",
+            "kind of some layer: the snapshot has full in layer 1, this cache 256 and 0 sinks",
+        ),
+        (
+            "t4,t3 sliding-window=256",
+            "kind of some layer: the snapshot has full in layer 0, this cache 256 and 4 sinks",
+        ),
+        ("t4,t3 scale=0.5", "factor of the logits: the snapshot has scale=none, this cache scale=0.5"),
+        ("t4,t3 tier=256:t2,t1", "cold tier: the snapshot has tier=none, this cache tier=256:t2,t1"),
+        ("t4,t3 map=pairs", "key map: the snapshot has map=off, this cache map=pairs"),
+    ] {
+        let error = refused(&format!("head-dim=64 {words}"));
+        assert_eq!(error, format!("snapshot: of a cache with another {said}"), "{words}");
+    }
+    let said = "shape: the snapshot has head-dim=64 value-dim=64, this cache head-dim=32 value-dim=32";
+    assert_eq!(refused("head-dim=32 t4,t3"), format!("snapshot: of a cache with another {said}"));
+    let mut mapped = Vec::new();
+    cache("head-dim=64 t4,t3 map=pairs").snapshot(&mut mapped).unwrap();
+    let error = cache("head-dim=64 t4,t3").restore(&mut &mapped[..]).unwrap_err().to_string();
+    let said = "ring or key map: the snapshot has map=pairs, this cache map=off";
+    assert_eq!(error, format!("snapshot: of a cache with another {said}"));
+}
+
+/// A rule that names more layers than there are was written for another model.
+#[test]
+fn a_rule_for_more_layers_than_there_are_is_refused() {
+    let made = |rule: &str| {
+        let spec: CacheSpec = format!("layers=6 heads=1 head-dim=64 t4,t2 {rule}").parse().unwrap();
+        KvCache::new(spec).map(drop).map_err(|error| error.to_string())
+    };
+    for rule in ["boundary:3:i8", "boundary:6:i8", "tail:6:i8", "tail:0:i8"] {
+        assert_eq!(made(rule), Ok(()), "{rule}");
+    }
+    for rule in ["boundary:9:i8", "boundary:7:i8", "tail:7:i8"] {
+        let error = made(rule).unwrap_err();
+        assert!(error.contains("layers at an end are not valid: expected at most the 6"), "{rule}: {error}");
     }
 }
