@@ -144,8 +144,7 @@ impl DenseCache {
     }
 
     /// A vector that is not finite would reach every query of its tile, also those that do not see it,
-    /// because
-    /// the product with its weight of 0 is NaN.
+    /// because the product with its weight of 0 is NaN.
     fn check_finite(&self, layer: usize, k: &[f32], v: &[f32]) -> Result<(), CacheError> {
         let KvShape { num_kv_heads, head_dim, value_dim, .. } = self.shape;
         for (what, vectors, dim) in [("key", k, head_dim), ("value", v, value_dim)] {

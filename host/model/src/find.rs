@@ -57,6 +57,9 @@ fn refused(path: &Path, reason: String) -> ModelError {
     ModelError::NoModel { path: path.to_owned(), reason }
 }
 
+/// The file of a folder that says what its model is.
+pub(crate) const CONFIG: &str = "config.json";
+
 /// Reads a text file of a model, such as `config.json`.
 pub(crate) fn read_text(path: &Path) -> Result<Vec<u8>, ModelError> {
     let text = std::fs::read(path).map_err(|source| ModelError::Io { path: path.to_owned(), source })?;

@@ -31,10 +31,13 @@ impl WeightBytes {
         match find::model(path)? {
             Found::Folder(dir) => {
                 let tensors = Checkpoint::open_folder(&dir, Access::Streamed)?;
-                check_embedding(&find::read_text(&dir.join(CONFIG))?, &tensors)?;
+                check_embedding(&find::read_text(&dir.join(find::CONFIG))?, &tensors)?;
                 Self::of_tensors(&tensors)
             }
-            Found::Gguf(file) => gguf::weights(&file),
+            Found::Gguf(file) => {
+                let tensors = gguf::tensor_bytes(&file)?;
+                Ok(Self::sum("blk.", tensors.iter().map(|(name, bytes)| (name.as_str(), *bytes))))
+            }
         }
     }
 
@@ -51,17 +54,25 @@ impl WeightBytes {
     }
 
     fn of_tensors(tensors: &Checkpoint) -> Result<Self, ModelError> {
-        let mut layers: HashMap<&str, u64> = HashMap::new();
-        let mut beside = 0;
-        for name in tensors.names() {
+        let bytes = |name| {
             let (format, shape) = tensors.describe(name)?;
-            let bytes =
-                format.bytes_of(shape).map_err(|what| ModelError::Compress(format!("{name}: {what}")))?;
-            let layer = name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.'));
-            *layer.map_or(&mut beside, |(layer, _)| layers.entry(layer).or_default()) += bytes as u64;
+            let bytes = format.bytes_of(shape);
+            bytes.map(|n| (name, n as u64)).map_err(|what| ModelError::Compress(format!("{name}: {what}")))
+        };
+        Ok(Self::sum("model.layers.", tensors.names().map(bytes).collect::<Result<Vec<_>, _>>()?))
+    }
+
+    /// The sums over tensors with their bytes. Names of those in layers begin with `prefix` and a number.
+    fn sum<'a>(prefix: &str, tensors: impl IntoIterator<Item = (&'a str, u64)>) -> Self {
+        let mut layers: HashMap<&str, u64> = HashMap::new();
+        let mut beside = 0u64;
+        for (name, bytes) in tensors {
+            let layer = name.strip_prefix(prefix).and_then(|rest| rest.split_once('.'));
+            let sum = layer.map_or(&mut beside, |(layer, _)| layers.entry(layer).or_default());
+            *sum = sum.saturating_add(bytes);
         }
         let layer = layers.values().copied().max().unwrap_or(0);
-        Ok(Self { all: beside + layers.values().sum::<u64>(), layer, beside })
+        Self { all: layers.values().fold(beside, |all, bytes| all.saturating_add(*bytes)), layer, beside }
     }
 
     /// Bytes of a model with streamed layers: the layer in computation, the next one, and the weights outside
@@ -71,8 +82,6 @@ impl WeightBytes {
     }
 }
 
-const CONFIG: &str = "config.json";
-
 /// The bytes of a model's `config.json`, or of its equivalent for a GGUF file. `path` is a path for
 /// [`crate::Model::load`]. No tensor is read.
 ///
@@ -80,7 +89,7 @@ const CONFIG: &str = "config.json";
 /// The errors of [`crate::Model::load`] for the files that are read.
 pub fn config_json(path: &Path) -> Result<Vec<u8>, ModelError> {
     match find::model(path)? {
-        Found::Folder(dir) => find::read_text(&dir.join(CONFIG)),
+        Found::Folder(dir) => find::read_text(&dir.join(find::CONFIG)),
         Found::Gguf(file) => {
             let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy().into_owned();
             let folder = gguf::open(&file, Access::Streamed).and_then(gguf::read);

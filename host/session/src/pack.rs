@@ -120,10 +120,7 @@ pub struct Sizes {
 /// # Errors
 /// [`SessionError::State`]: no state of llama.cpp, a damaged one, or, where rows are to be coded, one without
 /// a cache that is understood ([`Layout::not_understood`]). [`SessionError::Codec`]: the head dim or the
-/// codec
-/// does not fit the rows.
-/// [`SessionError::Basis`]: the basis does not.
-/// Errors of reading and writing.
+/// codec does not fit the rows. [`SessionError::Basis`]: the basis does not. Errors of reading and writing.
 pub fn pack<R: Read + Seek, W: Write>(
     state: &mut R,
     out: &mut W,

@@ -48,6 +48,7 @@ mod preset;
 mod rows;
 mod sample;
 mod scratch;
+mod shapes;
 mod shelf;
 pub(crate) mod snapshot;
 pub(crate) mod spec;

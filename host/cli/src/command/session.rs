@@ -151,8 +151,7 @@ fn pack(args: &PackArgs, out: &mut Output) -> Result<(), CliError> {
 }
 
 /// The mode, or that without loss for a state of which no cache is understood: a session that a newer
-/// llama.cpp
-/// saved is worth more than the bytes that codes would save.
+/// llama.cpp saved is worth more than the bytes that codes would save.
 fn understood<'a>(state: &mut File, path: &Path, mode: Mode<'a>) -> Result<Mode<'a>, CliError> {
     if matches!(mode, Mode::Exact) {
         return Ok(mode);

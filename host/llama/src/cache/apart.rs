@@ -2,8 +2,8 @@
 //!
 //! Such slots exist where the codec of one side is f16, or where a row of one side cannot be encoded.
 
-use super::exact;
 use super::format::{Pages, SLOTS};
+use super::rows;
 use super::stream::Place;
 use super::task::Track;
 use tqkv_simd::codec;
@@ -29,7 +29,7 @@ pub(super) fn sum(values: Track<'_>, slots: &[usize], weights: &[f32], sums: &mu
         let run: Vec<f32> = run.copied().collect();
         let weighs = run.iter().any(|weight| *weight != 0.0);
         match first {
-            Place::Exact(at) if weighs => exact::sum(values, at..at + to - from, &run, sums, &mut wide),
+            Place::Exact(at) if weighs => rows::sum(values, at..at + to - from, &run, sums, &mut wide),
             Place::Coded if weighs => add_codes(values, &slots[from..to], &run, sums),
             _ => {}
         }

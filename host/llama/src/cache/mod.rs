@@ -13,6 +13,7 @@
 //! | `attend.rs` | attention of the queries of one KV head, in parts that are merged |
 //! | `codes.rs` | attention over pages of codes |
 //! | `apart.rs` | sums of slots that are exact on one side and codes on the other |
+//! | `rows.rs` | exact rows of one side, and weighted sums of them |
 //! | `exact.rs` | attention over exact rows |
 
 mod apart;
@@ -23,6 +24,7 @@ mod format;
 mod maps;
 mod means;
 pub mod rope;
+mod rows;
 mod rule;
 mod store;
 mod stream;

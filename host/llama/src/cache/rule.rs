@@ -51,8 +51,7 @@ pub(super) fn changes_any(mask: &[f16]) -> bool {
 }
 
 /// Adds a mask times its factor to logits; `wide` is working memory. A hidden slot gets the logit -inf
-/// whatever
-/// it had: a sum of its logit, which may be NaN, would not hide it.
+/// whatever it had: a sum of its logit, which may be NaN, would not hide it.
 pub(super) fn add_mask(logits: &mut [f32], mask: &[f16], slope: f32, wide: &mut Vec<f32>) {
     wide.resize(mask.len(), 0.0);
     mask.convert_to_f32_slice(wide);

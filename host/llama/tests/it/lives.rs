@@ -363,8 +363,7 @@ fn heads(store: &Store, stream: usize, head: usize, slots: usize) -> Vec<f32> {
 }
 
 /// Compares an output with attention in f64 over the rows that the query sees. False if these rows or the
-/// query
-/// are not finite, where any output is right.
+/// query are not finite, where any output is right.
 fn compare(
     rule: &Rule,
     asked: &Asked<'_>,

@@ -136,9 +136,8 @@ fn codes_beside_rows_that_are_not_finite_are_as_good() {
                 for (q, (a, b)) in outs.filter(|(q, _)| (2 + q) % SEQUENCES != 1) {
                     let error: f32 = a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f32>();
                     let error = (error / DIM as f32).sqrt();
-                    // The mean, the map and the order of sums differ, and with few bits each cache has
-                    // errors of
-                    // its own.
+                    // The mean, the map and the order of sums differ, and with few bits each cache has errors
+                    // of its own.
                     let most = if ids.iter().any(|id| id.bits() < 4) { 0.2 } else { 0.02 };
                     assert!(error < most, "{ids:?} {odd:?}, query {q} of {n}: {error}");
                 }

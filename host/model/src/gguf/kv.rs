@@ -4,14 +4,12 @@
 //! window, and which keep nothing. For the others llama.cpp has that in its code, and here it is in
 //! [`ARCHITECTURES`]. A header that leaves it open otherwise is refused.
 
-use std::collections::HashMap;
 use std::path::Path;
 
 use super::{File, Head, Info, Value, open};
 use crate::checkpoint::{Access, Format, Kind};
 use crate::error::ModelError;
 use crate::kv::{LayerKv, MOST, MOST_LAYERS, ModelKv, bad};
-use crate::size::WeightBytes;
 
 /// The facts that the header of an architecture leaves out.
 struct Architecture {
@@ -80,11 +78,10 @@ pub(crate) fn kv(path: &Path) -> Result<ModelKv, ModelError> {
     Header::new(&file).and_then(|header| header.model()).map_err(|error| super::said_of(&name, error))
 }
 
-/// Bytes of the tensors of a model of any architecture. Those in a format that is not read here take the
-/// distance to the next one. No tensor is read.
-pub(crate) fn weights(path: &Path) -> Result<WeightBytes, ModelError> {
-    let mut layers: HashMap<String, u64> = HashMap::new();
-    let mut beside = 0;
+/// Name and bytes of each tensor of a model of any architecture. Those in a format that is not read here take
+/// the distance to the next one. No tensor is read.
+pub(crate) fn tensor_bytes(path: &Path) -> Result<Vec<(String, u64)>, ModelError> {
+    let mut all = Vec::new();
     for source in &open(path, Access::Streamed)? {
         let head = Head::read(source)?;
         let file = File::parse(&source.name, &head.bytes)?;
@@ -102,14 +99,10 @@ pub(crate) fn weights(path: &Path) -> Result<WeightBytes, ModelError> {
                     file.data.saturating_add(*offset).saturating_add(taken)
                 )));
             }
-            let layer = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
-            let bytes = layer.map_or(&mut beside, |(layer, _)| layers.entry(layer.to_owned()).or_default());
-            *bytes = bytes.saturating_add(taken);
+            all.push(((*name).to_owned(), taken));
         }
     }
-    let layer = layers.values().copied().max().unwrap_or(0);
-    let all = layers.values().fold(beside, |all, bytes| all.saturating_add(*bytes));
-    Ok(WeightBytes { all, layer, beside })
+    Ok(all)
 }
 
 /// The keys of the architecture.

@@ -22,7 +22,7 @@ use crate::checkpoint::{Access, Checkpoint, Entry, Format, Kind, Source};
 use crate::error::ModelError;
 use family::Family;
 use file::{File, Info, Value};
-pub(crate) use kv::{kv, weights};
+pub(crate) use kv::{kv, tensor_bytes};
 pub(crate) use vocabulary::Vocabulary;
 
 /// Attributes an error to the GGUF file, because the user has no `config.json` to look at.

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::bad;
+use super::shape::bad;
 use crate::error::ModelError;
 
 /// A line of `families.jsonl`.

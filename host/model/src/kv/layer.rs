@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use tqkv::cache::LayerKind;
 
 use super::family::{Resolved, Rule};
-use super::{LayerKv, MOST, MOST_LAYERS, ModelKv, bad};
+use super::shape::{LayerKv, MOST, MOST_LAYERS, ModelKv, bad};
 use crate::error::ModelError;
 use crate::layers::LayerFields;
 

@@ -25,8 +25,7 @@ const OPTIONS: &[(&str, &[&str])] = &[
 pub(super) const MORE: &str = "ring or key map";
 
 /// Both sides of a difference, as the end of an error. Empty where the snapshot's spec cannot be read, or
-/// where
-/// the two cannot be told in few words.
+/// where the two cannot be told in few words.
 pub(super) fn between(payload: &[u8], own: &CacheSpec, what: &str) -> String {
     let Ok(theirs) = spec::read(payload) else { return String::new() };
     let sides = match what {

@@ -1,0 +1,66 @@
+//! The shapes of layers in a spec, where they differ.
+
+use super::layer::LayerShape;
+use super::spec::{CacheSpec, MOST_HEADS};
+use crate::error::CacheError;
+use tqkv_core::KvShape;
+
+impl CacheSpec {
+    /// Sets the KV heads and dims of each layer. Maps of keys from RoPE (`map=full`) and latent vectors are
+    /// refused then.
+    ///
+    /// ```
+    /// use tqkv::cache::{CacheSpec, KvCache, LayerShape};
+    ///
+    /// // Five layers with a window and narrow heads, then one that sees all tokens.
+    /// let sliding = LayerShape { num_kv_heads: 8, head_dim: 256, value_dim: 256 };
+    /// let full = LayerShape { num_kv_heads: 1, head_dim: 512, value_dim: 512 };
+    /// let mut shapes = vec![sliding; 5];
+    /// shapes.push(full);
+    /// let spec = CacheSpec::new(6, 16, 8, 256).layer_shapes(shapes);
+    /// let mut cache = KvCache::new(spec)?;
+    /// cache.append(5, &[0.5; 512], &[0.5; 512])?;
+    /// # Ok::<(), tqkv::error::CacheError>(())
+    /// ```
+    #[must_use]
+    pub fn layer_shapes(mut self, shapes: Vec<LayerShape>) -> Self {
+        self.layer_shapes = shapes;
+        self
+    }
+
+    /// The shape of a layer, with the number of all layers.
+    #[doc(hidden)]
+    pub fn shape_at(&self, layer: usize) -> KvShape {
+        match self.layer_shapes.get(layer) {
+            None => self.shape,
+            Some(&LayerShape { num_kv_heads, head_dim, value_dim }) => {
+                KvShape { num_kv_heads, head_dim, value_dim, ..self.shape }
+            }
+        }
+    }
+
+    /// Refuses shapes of layers that no cache can have.
+    pub(super) fn check_layer_shapes(&self) -> Result<(), CacheError> {
+        let bad = |why: String| Err(CacheError::BadSpec(why));
+        let (layers, shapes) = (self.shape.num_layers, self.layer_shapes.len());
+        if shapes == 0 {
+            return Ok(());
+        }
+        if shapes != layers {
+            return bad(format!("{shapes} shapes for {layers} layers: expected one per layer"));
+        }
+        if self.position_dim > 0 {
+            return bad("latent vectors with a shape per layer are not valid: expected one shape".into());
+        }
+        for layer in 0..layers {
+            let checked = self.shape_at(layer).check();
+            checked.map_err(|error| CacheError::BadSpec(format!("layer {layer}: {error}")))?;
+        }
+        let heads =
+            self.layer_shapes.iter().fold(0, |all: usize, shape| all.saturating_add(shape.num_kv_heads));
+        if heads > MOST_HEADS {
+            return bad(format!("{heads} KV heads in all layers: expected at most {MOST_HEADS}"));
+        }
+        Ok(())
+    }
+}
