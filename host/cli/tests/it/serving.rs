@@ -108,6 +108,17 @@ impl Served {
         Self { child, door, notes }
     }
 
+    /// Its notes when they hold a text, which may come a moment behind the answer.
+    pub(crate) fn notes_with(&self, text: &str) -> String {
+        for _ in 0..400 {
+            if self.notes().contains(text) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(25));
+        }
+        self.notes()
+    }
+
     /// Its notes so far.
     pub(crate) fn notes(&self) -> String {
         self.notes.lock().unwrap().clone()
