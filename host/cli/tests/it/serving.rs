@@ -114,7 +114,7 @@ impl Served {
             if self.notes().contains(text) {
                 break;
             }
-            std::thread::sleep(Duration::from_millis(25));
+            sleep(Duration::from_millis(25));
         }
         self.notes()
     }
