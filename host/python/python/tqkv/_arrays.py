@@ -46,6 +46,36 @@ def count(name: str, value: Any) -> int:
     return number
 
 
+def counts(name: str, values: Any) -> list[int]:
+    """Several of them, such as the indexes of sequences."""
+    try:
+        return [count(name, value) for value in values]
+    except TypeError:
+        raise TqkvError(f"{name} of the type {type(values).__name__} is not valid: expected whole numbers from 0 on") from None
+
+
+def real(name: str, value: Any) -> float:
+    """A number that may have a fraction. What it may be is checked where it is used."""
+    if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__float__"):
+        raise TqkvError(f"{name} {value!r} is not valid: expected a number")
+    return float(value)
+
+
+def words(name: str, value: Any) -> str:
+    """A text."""
+    if isinstance(value, str):
+        return value
+    raise TqkvError(f"{name} {value!r} is not valid: expected a text")
+
+
+def octet_array(name: str, value: Any) -> np.ndarray:
+    """Bytes as an array over the same memory."""
+    try:
+        return np.frombuffer(value, np.uint8)
+    except (TypeError, ValueError, BufferError):
+        raise TqkvError(f"{name} of the type {type(value).__name__} is not valid: expected bytes, or an array of them") from None
+
+
 def octets(name: str, value: Any) -> bytes:
     """Bytes, of anything that holds some."""
     if isinstance(value, (bytes, bytearray, memoryview)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Sequence
 
 from . import _native
+from ._arrays import count, counts, words
 from ._native import TqkvError
 
 
@@ -48,47 +49,47 @@ class GpuCache:
             raise TqkvError("GpuCache is not valid in this package: expected a build with maturin build --features cuda")
         self._native = native(
             {
-                "num_layers": num_layers,
-                "num_heads": num_kv_heads if num_heads is None else num_heads,
-                "num_kv_heads": num_kv_heads,
-                "head_dim": head_dim,
-                "kv": kv,
-                "num_sequences": num_sequences,
-                "max_tokens": max_tokens,
-                "pool_tokens": pool_tokens,
-                "seed": seed,
-                "scale_mode": scale_mode,
-                "effort": effort,
-                "device": device,
-                "stream": stream,
+                "num_layers": count("num_layers", num_layers),
+                "num_heads": count("num_heads", num_kv_heads if num_heads is None else num_heads),
+                "num_kv_heads": count("num_kv_heads", num_kv_heads),
+                "head_dim": count("head_dim", head_dim),
+                "kv": words("kv", kv),
+                "num_sequences": count("num_sequences", num_sequences),
+                "max_tokens": count("max_tokens", max_tokens),
+                "pool_tokens": None if pool_tokens is None else count("pool_tokens", pool_tokens),
+                "seed": count("seed", seed),
+                "scale_mode": words("scale_mode", scale_mode),
+                "effort": words("effort", effort),
+                "device": count("device", device),
+                "stream": count("stream", stream),
             }
         )
 
     def length(self, sequence: int) -> int:
         """Number of tokens in a sequence. 0 for a sequence out of range."""
-        held: int = self._native.len(sequence)
+        held: int = self._native.len(count("sequence", sequence))
         return held
 
     def append(self, layer: int, sequences: Sequence[int], k: Any, v: Any) -> None:
         """Appends a token to each of `sequences`, which may repeat, in one layer. Keys are after RoPE. Waits for the device."""
-        self._native.append(layer, sequences, k, v)
+        self._native.append(count("layer", layer), counts("sequences", sequences), k, v)
 
     def attend(self, layer: int, sequences: Sequence[int], q: Any, out: Any) -> None:
         """Attends from the newest token of each of `sequences`. A query that is not finite gives NaN. Does not wait."""
-        self._native.attend(layer, sequences, q, out)
+        self._native.attend(count("layer", layer), counts("sequences", sequences), q, out)
 
     def begin_step(self, sequences: Sequence[int]) -> None:
         """Begins a step of a model: one token at the end of each of `sequences` in every layer. `append_step` and `attend_step` of
         each layer follow, which only launch kernels, then `end_step`."""
-        self._native.begin_step(sequences)
+        self._native.begin_step(counts("sequences", sequences))
 
     def append_step(self, layer: int, k: Any, v: Any) -> None:
         """Encodes keys and values of the step's tokens in one layer, in one launch."""
-        self._native.append_step(layer, k, v)
+        self._native.append_step(count("layer", layer), k, v)
 
     def attend_step(self, layer: int, q: Any, out: Any) -> None:
         """Attends with the query of each of the step's tokens, which sees its sequence up to itself."""
-        self._native.attend_step(layer, q, out)
+        self._native.attend_step(count("layer", layer), q, out)
 
     def end_step(self) -> None:
         """Waits for the step, once. If a vector could not be encoded, the error names it and the step's tokens are dropped."""
@@ -97,20 +98,20 @@ class GpuCache:
     def reserve(self, tokens: int) -> None:
         """Allocates memory for steps of up to `tokens` tokens, so that CUDA graphs can contain their launches. The memory stays
         until the cache is gone. A larger step is refused later."""
-        self._native.reserve(tokens)
+        self._native.reserve(count("tokens", tokens))
 
     def fork(self, source: int, to: int, tokens: int) -> None:
         """Copies the first tokens of `source` to the empty sequence `to`. Both share pages until one of them writes."""
-        self._native.fork(source, to, tokens)
+        self._native.fork(count("source", source), count("to", to), count("tokens", tokens))
 
     def truncate(self, sequence: int, tokens: int) -> None:
         """Drops the tokens of a sequence from index `tokens` on."""
-        self._native.truncate(sequence, tokens)
+        self._native.truncate(count("sequence", sequence), count("tokens", tokens))
 
     def keys(self, layer: int, sequence: int, out: Any) -> None:
         """Decodes the keys of a sequence to `out`, `[tokens, num_kv_heads, head_dim]`. Does not wait."""
-        self._native.decode(layer, sequence, False, out)
+        self._native.decode(count("layer", layer), count("sequence", sequence), False, out)
 
     def values(self, layer: int, sequence: int, out: Any) -> None:
         """Decodes the values of a sequence, like `keys`."""
-        self._native.decode(layer, sequence, True, out)
+        self._native.decode(count("layer", layer), count("sequence", sequence), True, out)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _native
-from ._arrays import dtype_name, to_numpy, writable
+from ._arrays import count, dtype_name, octet_array, octets, real, to_numpy, words, writable
 from ._native import Basis, TqkvError
 
 if TYPE_CHECKING:
@@ -44,16 +44,15 @@ class Learner:
 
     def __init__(self, layers: int, heads: int, head_dim: int, rope: Rope, shared_layers: int = 1) -> None:
         """`shared_layers` consecutive layers share one basis. 4 needs the fewest bits, with 4 times the file and the time."""
-        counts = layers, heads, head_dim, head_dim
-        self._native = _native.Learner(counts, *_words(rope), shared_layers)
+        self._native = _native.Learner(_shape(layers, heads, head_dim), *_rope(rope), _shared(shared_layers))
 
     def learn(self, k: Either, v: Either, first_position: int = 0) -> None:
         """Learns from keys, after RoPE, and values `[layers, tokens, heads, head_dim]` at consecutive positions."""
-        self._native.learn(to_numpy(k), to_numpy(v), first_position)
+        self._native.learn(to_numpy(k), to_numpy(v), count("first_position", first_position))
 
     def freeze(self, model: str) -> Basis:
         """Makes the basis of the tokens seen so far, for the model of this name."""
-        return self._native.freeze(model)
+        return self._native.freeze(words("model", model))
 
     @property
     def tokens(self) -> int:
@@ -93,17 +92,16 @@ class Storage:
     @classmethod
     def without_basis(cls, layers: int, heads: int, head_dim: int, rope: Rope) -> Storage:
         """Works from the first token on, and takes about twice the bits."""
-        counts = layers, heads, head_dim, head_dim
-        return cls._of(_native.Storage.without(counts, *_words(rope)))
+        return cls._of(_native.Storage.without(_shape(layers, heads, head_dim), *_rope(rope)))
 
     def size(self, tokens: int, budget: float, dtype: DType = "bfloat16", exact: int = 0) -> int:
         """Bytes of a chunk of all layers. They do not depend on the values."""
-        return self._native.size(tokens, exact, dtype_name(dtype), budget)
+        return self._native.size(count("tokens", tokens), count("exact", exact), dtype_name(dtype), real("budget", budget))
 
     def locate(self, k: Either, end: int = 1 << 17) -> int:
         """The most likely position of the first token: a multiple of the number of tokens, below `end`."""
         k = _keys(k)
-        return self._native.locate(k, k.shape[1], end)
+        return self._native.locate(k, k.shape[1], count("end", end))
 
     def encode(
         self,
@@ -117,7 +115,7 @@ class Storage:
         """Encodes keys, after RoPE, and values `[layers, tokens, heads, head_dim]` at `budget` bits per value. The first `exact` tokens
         stay exact. By default these are the tokens at the first four positions."""
         k, v = _keys(k), to_numpy(v)
-        return self._native.encode(k, v, k.shape[1], _exact(exact, first_position, k), first_position, name, budget)
+        return self._native.encode(k, v, *_span(k, exact, first_position, name), real("budget", budget))
 
     def decode(self, chunk: bytes | np.ndarray, k: Either, v: Either) -> None:
         """Decodes a chunk into `k` and `v`, which are contiguous and of the encoded shape."""
@@ -125,11 +123,11 @@ class Storage:
         if keys is None or values is None:
             raise TqkvError("k or v None is not valid: expected arrays or tensors to write to")
         name = "bfloat16" if keys.dtype == np.uint16 else keys.dtype.name
-        self._native.decode(np.frombuffer(chunk, np.uint8), keys, values, name)
+        self._native.decode(octet_array("chunk", chunk), keys, values, name)
 
     def peek(self, data: bytes | np.ndarray) -> tuple[int, int, int, bytes]:
         """Bytes, tokens, first position and name of the chunk at the start of `data`."""
-        size, tokens, first, name = self._native.peek(np.frombuffer(data, np.uint8))
+        size, tokens, first, name = self._native.peek(octet_array("data", data))
         return size, tokens, first, bytes(name)
 
 
@@ -159,7 +157,7 @@ class Follower:
     def __init__(self, model: str, storage: Storage, budget: float, shared_layers: int = 1) -> None:
         """Follows the text from the basis of `storage`, or from none, at `budget` bits per value. New bases are for the model of
         this name, and `shared_layers` consecutive layers share one."""
-        self._native = _native.Follower(model, storage._native, budget, shared_layers)
+        self._native = _native.Follower(words("model", model), storage._native, real("budget", budget), _shared(shared_layers))
 
     @property
     def storage(self) -> Storage:
@@ -177,7 +175,7 @@ class Follower:
         """Encodes keys and values of all layers as `Storage.encode` does, and learns from them. Returns the chunk, and the new basis
         if the chunk is the first that needs it."""
         k, v = _keys(k), to_numpy(v)
-        return self._native.encode(k, v, k.shape[1], _exact(exact, first_position, k), first_position, name)
+        return self._native.encode(k, v, *_span(k, exact, first_position, name))
 
 
 class Generations:
@@ -187,8 +185,8 @@ class Generations:
         self, folder: str | os.PathLike[str], model: str, layers: int, heads: int, head_dim: int, rope: Rope
     ) -> None:
         """Opens a folder, and makes it if it does not exist."""
-        counts = layers, heads, head_dim, head_dim
-        self._native = _native.Generations(folder, model, counts, *_words(rope))
+        shape = _shape(layers, heads, head_dim)
+        self._native = _native.Generations(folder, words("model", model), shape, *_rope(rope))
 
     def add(self, basis: Basis) -> None:
         """Writes a basis, which is the newest then."""
@@ -200,19 +198,35 @@ class Generations:
 
     def of(self, chunk: bytes | np.ndarray) -> Storage:
         """The storage that decodes a chunk: of the basis that the chunk names."""
-        return Storage._of(self._native.of(np.frombuffer(chunk, np.uint8)))
+        return Storage._of(self._native.of(octet_array("chunk", chunk)))
 
 
-def _words(rope: Rope) -> tuple[str, list[float]]:
+def _shape(layers: int, heads: int, head_dim: int) -> tuple[int, int, int, int]:
+    """The shape of keys and of values, whose head dims are the same."""
+    dim = count("head_dim", head_dim)
+    return count("layers", layers), count("heads", heads), dim, dim
+
+
+def _shared(layers: int) -> int:
+    if count("shared_layers", layers) >= 1 << 16:
+        raise TqkvError(f"shared_layers {layers} is not valid: expected a number below 65536")
+    return layers
+
+
+def _rope(rope: Rope) -> tuple[str, list[float]]:
     """The arguments of the native module for a RoPE."""
     if not isinstance(rope, Rope):
         raise TqkvError(f'rope of the type {type(rope).__name__} is not valid: expected a tqkv.Rope, for no RoPE tqkv.Rope(kind="none")')
-    return rope.kind, list(rope.frequencies)
+    return words("kind of a RoPE", rope.kind), [real("frequency of a RoPE", frequency) for frequency in rope.frequencies]
 
 
-def _exact(exact: int | None, first_position: int, k: np.ndarray) -> int:
-    """The number of exact tokens, by default those of the first positions."""
-    return min(max(EXACT - first_position, 0), k.shape[1]) if exact is None else exact
+def _span(k: np.ndarray, exact: int | None, first_position: int, name: bytes) -> tuple[int, int, int, bytes]:
+    """The tokens of a chunk: how many, how many of them exact (by default those of the first positions), the first position, the name."""
+    tokens, first = k.shape[1], count("first_position", first_position)
+    if len(octets("name", name)) != 8:
+        raise TqkvError(f"name of {len(name)} bytes is not valid: expected 8")
+    exact = min(max(EXACT - first, 0), tokens) if exact is None else count("exact", exact)
+    return tokens, exact, first, octets("name", name)
 
 
 def _keys(k: Either) -> np.ndarray:

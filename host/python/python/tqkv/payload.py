@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import struct
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 
 from . import _chunks, _native
-from ._arrays import dtype_name
+from ._arrays import count, dtype_name, octet_array, real, words
 from ._codec import Codec
 from ._native import TqkvError
 
@@ -123,7 +124,7 @@ class Header:
 
 
 def _digest(name: str) -> bytes:
-    return hashlib.sha256(name.encode()).digest()[:8]
+    return hashlib.sha256(words("name", name).encode()).digest()[:8]
 
 
 def _name(field: bytes) -> str:
@@ -176,13 +177,16 @@ class Format:
             )
         if not isinstance(self.codec, str) or not all(name in _CODECS for name in self.names()):
             raise TqkvError(f"codec {self.codec!r} is not valid: expected one or two (keys,values) of {', '.join(_CODECS)}")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**64:
-            raise TqkvError(f"seed {self.seed!r} is not valid: expected an integer of 64 bits")
+        if self.budget is not None:
+            real("budget", self.budget)
+            if not isinstance(self.basis, (str, os.PathLike)):
+                raise TqkvError(f"basis {self.basis!r} is not valid: expected a file of `tqkv basis`")
+        count("seed", self.seed)
         if not isinstance(self.centre, bool):
             raise TqkvError(f"centre {self.centre!r} is not valid: expected true or false")
-        if isinstance(self.exact, bool) or not isinstance(self.exact, int) or not 0 <= self.exact < 2**16:
+        if count("exact", self.exact) >= 2**16:
             raise TqkvError(f"exact {self.exact!r} is not valid: expected a number of tokens below 65536")
-        _codec("i8", 128, 0, str(self.effort))  # refuses others
+        _codec("i8", 128, 0, words("effort", self.effort))  # refuses others
 
     def names(self) -> tuple[str, str]:
         """The names of the codecs of keys and values."""
@@ -210,7 +214,7 @@ class Format:
             return self._encode_chunks(parts, out, name)
         headers = [self.header(keys.shape, keys.dtype, name) for keys, values in parts if _alike(keys, values)]
         total = sum(header.size for header in headers)
-        target = np.empty(total, np.uint8) if out is None else np.frombuffer(out, np.uint8)
+        target = np.empty(total, np.uint8) if out is None else octet_array("out", out)
         if len(target) < total:
             raise TqkvError(f"out of {len(target)} bytes is not valid: expected {total}")
         at = 0
@@ -227,7 +231,7 @@ class Format:
             both = keys.reshape(axes), values.reshape(axes)
             chunks.append(_chunks.encode(storage, self.budget or 0.0, *both, _digest(name)))
         total = sum(self.size(keys.shape, keys.dtype) for keys, _ in parts)
-        target = np.empty(total, np.uint8) if out is None else np.frombuffer(out, np.uint8)
+        target = np.empty(total, np.uint8) if out is None else octet_array("out", out)
         if len(target) < total:
             raise TqkvError(f"out of {len(target)} bytes is not valid: expected {total}")
         data = np.concatenate(chunks)
@@ -242,7 +246,7 @@ def decode(data: Any, parts: Sequence[Part], name: str = "", basis: str | None =
     A payload that `Format.encode` did not write for such parts under this name is refused, and the views stay as they are. All parts
     are therefore checked before any view is written. Parts of float16 are decoded beside them, which takes as much memory again.
     """
-    data = np.frombuffer(data, np.uint8)
+    data = octet_array("payload", data)
     if data[: len(MAGIC)].tobytes() == _chunks.MAGIC:
         return _decode_chunks(data, parts, name, basis)
     checked, at = [], 0

@@ -11,7 +11,8 @@ from typing import Any, Union
 import numpy as np
 
 from . import _native
-from ._arrays import to_numpy
+from ._arrays import count, real, to_numpy, words
+from ._native import TqkvError
 from ._storage import Storage
 
 Data = Union[bytes, bytearray, memoryview, np.ndarray]
@@ -27,7 +28,17 @@ def _array(data: Data) -> np.ndarray:
 
 
 def _codec(basis: Storage | None) -> _native.Storage | None:
+    if basis is not None and not isinstance(basis, Storage):
+        raise TqkvError(f"basis of the type {type(basis).__name__} is not valid: expected a tqkv.Storage")
     return None if basis is None else basis._native
+
+
+def _options(
+    kv: str, head_dim: int | None, basis: Storage | None, budget: float
+) -> tuple[str, int | None, _native.Storage | None, float]:
+    """How a state is packed, as the native module takes it."""
+    dim = None if head_dim is None else count("head_dim", head_dim)
+    return words("kv", kv), dim, _codec(basis), real("budget", budget)
 
 
 def pack(
@@ -36,7 +47,7 @@ def pack(
     """The pack of a state, as uint8. `kv` is one codec, two for keys and values (`t4,t2`), or `exact`. Without `head_dim`, heads of 128
     or 64 are assumed, whichever divides a row. In a `basis` (`Storage(Basis.load(path))`) keys and values take `budget` bits each, and
     `kv` is not read."""
-    return _native.pack_session(_array(state), kv, head_dim, _codec(basis), budget)
+    return _native.pack_session(_array(state), *_options(kv, head_dim, basis, budget))
 
 
 def unpack(pack: Data, basis: Storage | None = None) -> np.ndarray:
@@ -53,7 +64,7 @@ def pack_file(
     budget: float = 2.1,
 ) -> None:
     """Packs a file, as `pack` does. The pack appears whole or not at all, and replaces an existing file. Memory does not grow with the state."""
-    _native.pack_session_file(state, pack, kv, head_dim, _codec(basis), budget)
+    _native.pack_session_file(state, pack, *_options(kv, head_dim, basis, budget))
 
 
 def unpack_file(
