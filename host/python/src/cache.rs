@@ -108,6 +108,20 @@ impl Cache {
         Ok(Self::of(cache))
     }
 
+    /// The cache of a file, with the options of its snapshot.
+    #[staticmethod]
+    fn load(py: Python<'_>, path: PathBuf, max_bytes: Option<usize>) -> Result<Self, Failure> {
+        pool::start()?;
+        let cache = py.detach(|| {
+            let cache = KvCache::load(&path)?;
+            let Some(max) = max_bytes else { return Ok(cache) };
+            let mut within = KvCache::within(cache.spec().clone(), &Budget::new(max))?;
+            within.restore_from(&path)?;
+            Ok::<_, CacheError>(within)
+        })?;
+        Ok(Self::of(cache))
+    }
+
     #[staticmethod]
     fn options() -> Vec<(&'static str, &'static str)> {
         spec::options()
@@ -298,7 +312,7 @@ impl Cache {
         self.with(py, |cache| Ok(cache.save(&path)?))
     }
 
-    fn load(&self, py: Python<'_>, path: PathBuf) -> Result<(), Failure> {
+    fn restore_from(&self, py: Python<'_>, path: PathBuf) -> Result<(), Failure> {
         self.with_mut(py, |cache| Ok(cache.restore_from(&path)?))
     }
 }

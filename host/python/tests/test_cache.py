@@ -105,15 +105,20 @@ def test_snapshots_go_on_to_the_bit(rng, tmp_path):
         held.append(layer, k[:250], v[:250])
     again.restore(held.snapshot())
     held.save(tmp_path / "cache.tqs")
-    file.load(str(tmp_path / "cache.tqs"))
-    for one in (held, again, file):
+    file.restore_from(str(tmp_path / "cache.tqs"))
+    loaded = tqkv.KvCache.load(tmp_path / "cache.tqs", max_bytes=1 << 24)
+    assert loaded.spec == held.spec and len(loaded) == 250
+    with pytest.raises(tqkv.TqkvError, match="bytes"):
+        tqkv.KvCache.load(tmp_path / "cache.tqs", max_bytes=100)
+    for one in (held, again, file, loaded):
         one.append(0, k[250:], v[250:])
     assert (again.attend(0, q) == held.attend(0, q)).all()
     assert (file.attend(0, q) == held.attend(0, q)).all()
+    assert (loaded.attend(0, q) == held.attend(0, q)).all()
     with pytest.raises(tqkv.TqkvError, match="snapshot: of a cache with another"):
         cache("s4").restore(held.snapshot())
     with pytest.raises(tqkv.TqkvError, match="nowhere"):
-        held.load(tmp_path / "nowhere")
+        held.restore_from(tmp_path / "nowhere")
 
 
 def test_every_option_arrives(rng, tmp_path):

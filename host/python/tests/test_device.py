@@ -140,7 +140,7 @@ def test_a_saved_cache_goes_on_where_the_model_is(device, tmp_path):
     cache, loaded = TqkvCache(model.config, kv="t4,t3"), TqkvCache(model.config, kv="t4,t3")
     logits(model, cache, ids, "eager")
     cache.save(tmp_path / "cache")
-    loaded.load(tmp_path / "cache")
+    loaded.restore_from(tmp_path / "cache")
     want = logits(model, cache, ids[:, :1], "eager")
     got = logits(moved(model), loaded, ids[:, :1].to(device), "eager")
     torch.testing.assert_close(got.held, want, rtol=1e-5, atol=1e-5)

@@ -439,7 +439,7 @@ def through_file(cache, path):
     cache.save(path)
     loaded = copy.deepcopy(cache)
     loaded.reset()
-    loaded.load(path)
+    loaded.restore_from(path)
     return loaded
 
 
@@ -474,12 +474,12 @@ def test_files_of_other_caches_and_damaged_ones_change_nothing(tmp_path, llama):
     gemma = TqkvCache(CONFIGS["gemma3"](), kv="t4,t3")
     for target, why in ((other, "spec|codec|t4"), (gemma, "layers of another model")):
         with pytest.raises(tqkv.TqkvError, match=why):
-            target.load(path)
+            target.restore_from(path)
     assert other.get_seq_length() == 7 and gemma.get_seq_length() == 0
     for damaged in (whole[:-1], b"", whole[:200] + b"\xff" + whole[201:], b"x" + whole[1:]):
         path.write_bytes(damaged)
         with pytest.raises(tqkv.TqkvError, match="expected one of TqkvCache.save, undamaged"):
-            cache.load(path)
+            cache.restore_from(path)
     assert cache.get_seq_length() == 100
 
 

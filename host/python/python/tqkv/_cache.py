@@ -102,6 +102,11 @@ class KvCache:
         """The cache of a snapshot, with the options of the snapshot. Spilled pages go to a file in the folder for temporary files."""
         return cls._of(_native.Cache.from_snapshot(octets("snapshot", snapshot), _most(max_bytes)), max_bytes)
 
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, max_bytes: int | None = None) -> KvCache:
+        """The cache that `save` wrote, with its options, as `from_snapshot` makes it."""
+        return cls._of(_native.Cache.load(path, _most(max_bytes)), max_bytes)
+
     @property
     def spec(self) -> str:
         """The text from which `from_spec` makes such a cache, the instruction set included."""
@@ -191,9 +196,9 @@ class KvCache:
         """Writes a snapshot to a file, which appears whole or not at all."""
         self._native.save(path)
 
-    def load(self, path: str | os.PathLike[str]) -> None:
-        """Restores a snapshot from a file."""
-        self._native.load(path)
+    def restore_from(self, path: str | os.PathLike[str]) -> None:
+        """Restores a snapshot from a file, as `restore` does."""
+        self._native.restore_from(path)
 
 
 def _most(max_bytes: int | None) -> int | None:

@@ -115,7 +115,7 @@ class TqkvCache(DynamicCache):
         data = file.getvalue()
         write_whole(path, MAGIC + zlib.crc32(data).to_bytes(4, "little") + data)
 
-    def load(self, path: str | os.PathLike[str]) -> None:
+    def restore_from(self, path: str | os.PathLike[str]) -> None:
         """Restores the tokens of a file. The file must be that of a cache of the same model and options. If it is refused, the cache
         stays as it is. Rows share no memory after that."""
         with open(path, "rb") as file:
