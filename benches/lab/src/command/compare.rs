@@ -32,7 +32,7 @@ Columns, for keys and for values:
 Two runs with equal settings agree to the bit on every instruction set."
 )]
 pub(crate) struct Args {
-    /// A .tqk file, a snapshot (`KvCache::save`), or a run: a preset, K,V codecs or a policy (eval --policy).
+    /// A .tqk file, a snapshot (`KvCache::save`), or a run: a preset, K,V codecs or a cache in words (eval --kv).
     /// Append @LEVEL to a run to choose its instruction set [default: the machine's fastest].
     #[arg(value_name = "A")]
     a: String,
