@@ -8,6 +8,8 @@ use std::str::FromStr;
 
 use serde::Serialize;
 use tqkv::cache::{CacheSpec, Cold, LayerPolicy, Policy as Words};
+#[cfg(any(test, feature = "cuda"))]
+use tqkv::unstable::cache::not_on_gpu;
 use tqkv::unstable::cache::{OPTIONS, Part};
 
 use crate::error::CliError;
@@ -183,19 +185,9 @@ impl Policy {
     /// The reason why a cache on a GPU cannot have these settings.
     #[cfg(any(test, feature = "cuda"))]
     pub(crate) fn refused_by_gpu(&self) -> Option<String> {
-        let settings = self.settings();
-        let CacheSpec { key, value, hot, sinks, centring, arithmetic, options, .. } = settings;
-        // A GPU accepts these settings or ignores them safely: no token stays f16 there, and sums have one
-        // form.
-        let plain = placeholder().codecs(key, value).hot(hot).sinks(sinks);
-        let plain = plain.centring(centring).arithmetic(arithmetic).options(options);
-        (settings != plain).then(|| {
-            format!(
-                "{self}: a cache on the GPU has codecs, seed, scale mode and effort alone; \
-                 all other options need --device cpu",
-                self = self.name
-            )
-        })
+        let lacking = not_on_gpu(&self.settings()).join(" ");
+        (!lacking.is_empty())
+            .then(|| format!("{}: a cache on the GPU has no {lacking}: expected --device cpu", self.name))
     }
 }
 
