@@ -22,7 +22,7 @@ pub mod cache {
     pub use crate::cache::map::{Calibrator, Pairs, limit_weights, map_bytes};
     pub use crate::cache::snapshot::MAGIC as SNAPSHOT_MAGIC;
     pub use crate::cache::spec::{KeyMap, MEAN_TOKENS};
-    pub use crate::cache::text::{COMMON_CODECS, OPTIONS, Part, SpecOption};
+    pub use crate::cache::text::{COMMON_CODECS, ON_GPU, OPTIONS, Part, SpecOption, not_on_gpu};
 }
 
 /// RoPE, and its angles.

@@ -76,17 +76,14 @@ static void codecs(void) {
     printf("codecs at head dim %d, one vector encoded and decoded\n", DIM);
     printf("  name   bytes  bits/value  error  norm    <x,x>/<x,x>\n");
     for (size_t i = 0; i < tqkv_codec_count(); i++) {
-        uint32_t number = 0, again = 0;
-        must(tqkv_codec_id(i, &number), "tqkv_codec_id");
-        const char *name = tqkv_codec_name(number);
-        must(tqkv_codec_from_name(name, &again), "tqkv_codec_from_name");
-        check(again == number, "a name leads back to its number");
-
+        const char *name = tqkv_codec_name(i);
+        char text[64];
         tqkv_codec *codec = NULL;
         size_t bytes = 0;
         float score = 0;
         /* With this scale a decoded vector has the norm of the original. */
-        must(tqkv_codec_create(name, DIM, 42, TQKV_SCALE_PRESERVING, TQKV_EFFORT_DEFAULT, &codec), name);
+        snprintf(text, sizeof text, "%s scale-mode=preserving", name);
+        must(tqkv_codec_create(text, DIM, &codec), text);
         must(tqkv_codec_block_bytes(codec, &bytes), "tqkv_codec_block_bytes");
         must(tqkv_codec_encode(codec, x, DIM, block, bytes), "tqkv_codec_encode");
         must(tqkv_codec_decode(codec, block, bytes, back, DIM), "tqkv_codec_decode");
@@ -109,7 +106,7 @@ static void append_all(tqkv_cache *cache, const float *k, const float *v, size_t
 
 static void print_stats(const tqkv_cache *cache, const char *when) {
     tqkv_cache_stats stats;
-    must(tqkv_stats(cache, &stats, sizeof stats), "tqkv_stats");
+    must(tqkv_stats(cache, &stats), "tqkv_stats");
     printf("  %-16s %3zu tokens: %zu sinks, %zu hot, %zu warm; %zu bytes, f16 would take %zu\n", when, stats.tokens,
            stats.sinks, stats.hot, stats.warm, stats.allocated_bytes,
            stats.tokens * LAYERS * TOKEN_VALUES * 2 * sizeof(uint16_t));
@@ -137,14 +134,16 @@ static void threads(void) {
     refused(tqkv_set_threads(3), TQKV_UNSUPPORTED, "another number");
 }
 
-static tqkv_cache *create(const char *key, const char *value) {
-    tqkv_spec spec;
+/* The text of a cache: the shape in numbers, then how tokens are kept. */
+static const char *spec(const char *policy) {
+    static char text[128];
+    snprintf(text, sizeof text, "layers=%d heads=%d kv-heads=%d head-dim=%d %s", LAYERS, HEADS, KV_HEADS, DIM, policy);
+    return text;
+}
+
+static tqkv_cache *create(const char *policy) {
     tqkv_cache *cache = NULL;
-    must(tqkv_spec_init(&spec, sizeof spec, LAYERS, HEADS, KV_HEADS, DIM), "tqkv_spec_init");
-    must(tqkv_codec_from_name(key, &spec.key_codec), "tqkv_codec_from_name");
-    must(tqkv_codec_from_name(value, &spec.value_codec), "tqkv_codec_from_name");
-    spec.hot = 32;
-    must(tqkv_create(&spec, &cache), "tqkv_create");
+    must(tqkv_create(spec(policy), &cache), policy);
     return cache;
 }
 
@@ -152,7 +151,7 @@ static void life_of_a_cache(const float *k, const float *v, const float *q) {
     static float exact[QUERY_VALUES], out[QUERY_VALUES], again[QUERY_VALUES], scores[TOKENS];
     size_t count = 0;
     printf("a cache of %d layers, %d heads over %d KV heads\n", LAYERS, HEADS, KV_HEADS);
-    tqkv_cache *plain = create("f16", "f16"), *cache = create("s4", "s3");
+    tqkv_cache *plain = create("f16 hot=32"), *cache = create("s4,s3 hot=32");
     print_stats(cache, "empty");
     check(attend(cache, 0, q, out) == TQKV_EMPTY, "nothing to attend to");
 
@@ -195,7 +194,7 @@ static void halves_and_prefill(const float *k, const float *v) {
         hk[i] = half_bits(k[i]);
         hv[i] = half_bits(v[i]);
     }
-    tqkv_cache *cache = create("t3", "t3");
+    tqkv_cache *cache = create("t3 hot=32");
     must(tqkv_prefill(cache, 0, TQKV_F32, q, CHUNK * QUERY_VALUES, TQKV_F16, hk, CHUNK * TOKEN_VALUES, hv,
                       CHUNK * TOKEN_VALUES, TQKV_F32, out, CHUNK * QUERY_VALUES),
          "tqkv_prefill");
@@ -218,7 +217,7 @@ static void several_sequences(const float *k, const float *v) {
     for (size_t i = 0; i < MANY * QUERY_VALUES; i++)
         q[i] = half_bits(wide[i]);
     for (size_t i = 0; i < MANY; i++) {
-        handles[i] = caches[i] = create("s4", "s4");
+        handles[i] = caches[i] = create("s4 hot=32");
         append_all(caches[i], k, v, tokens[i]);
     }
     must(tqkv_attend_many(handles, MANY, 1, TQKV_F16, q, MANY * QUERY_VALUES, TQKV_F16, out, MANY * QUERY_VALUES),
@@ -261,14 +260,14 @@ static ptrdiff_t read_bytes(void *user, uint8_t *bytes, size_t len) {
 
 static void forks_and_snapshots(const float *k, const float *v, const float *q) {
     static float want[QUERY_VALUES], out[QUERY_VALUES], key[DIM], one[DIM];
-    tqkv_cache *cache = create("s4", "s3"), *fork = NULL, *restored = create("s4", "s3");
+    tqkv_cache *cache = create("s4,s3 hot=32"), *fork = NULL, *restored = create("s4,s3 hot=32");
     tqkv_cache_stats stats;
     struct stream stream = {NULL, 0, 0};
     append_all(cache, k, v, TOKENS);
     must(attend(cache, 1, q, want), "tqkv_attend");
 
     must(tqkv_fork(cache, &fork), "tqkv_fork");
-    must(tqkv_stats(fork, &stats, sizeof stats), "tqkv_stats");
+    must(tqkv_stats(fork, &stats), "tqkv_stats");
     printf("a fork of %zu tokens: %zu of %zu bytes are shared\n", length(fork), stats.shared_bytes, stats.allocated_bytes);
     check(2 * stats.shared_bytes > stats.allocated_bytes, "a fork shares pages");
     append_all(fork, k, v, 10);
@@ -305,15 +304,12 @@ static void forks_and_snapshots(const float *k, const float *v, const float *q) 
 
 static void budgets(const float *k, const float *v) {
     enum { LIMIT = 300 * 1024 };
-    tqkv_spec spec;
     tqkv_budget *budget = NULL;
     tqkv_cache *first = NULL, *second = NULL;
     size_t used = 0, limit = 0;
-    must(tqkv_spec_init(&spec, sizeof spec, LAYERS, HEADS, KV_HEADS, DIM), "tqkv_spec_init");
-    must(tqkv_spec_preset(&spec, "compact"), "tqkv_spec_preset");
     must(tqkv_budget_create(LIMIT, &budget), "tqkv_budget_create");
-    must(tqkv_create_within(&spec, budget, &first), "tqkv_create_within");
-    must(tqkv_create_within(&spec, budget, &second), "tqkv_create_within");
+    must(tqkv_create_within(spec("compact"), budget, &first), "tqkv_create_within");
+    must(tqkv_create_within(spec("compact"), budget, &second), "tqkv_create_within");
     size_t steps = 0;
     tqkv_status status = TQKV_OK;
     while (steps < 1000 && (status = tqkv_append(first, 0, TQKV_F32, k, TOKEN_VALUES, v, TOKEN_VALUES)) == TQKV_OK)
@@ -332,19 +328,17 @@ static void budgets(const float *k, const float *v) {
 
 static void errors(const float *k, const float *v, const float *q) {
     static float out[QUERY_VALUES], bad[TOKEN_VALUES];
-    uint32_t number = 0;
     size_t count = 0;
-    tqkv_spec spec;
-    tqkv_cache *none = NULL, *cache = create("s4", "s4");
+    tqkv_codec *codec = NULL;
+    tqkv_cache *none = NULL, *cache = create("s4");
     append_all(cache, k, v, 10);
     fill(bad, TOKEN_VALUES, 4);
     bad[DIM + 3] = NAN;
     printf("what is refused\n");
-    must(tqkv_spec_init(&spec, sizeof spec, LAYERS, HEADS, 3, DIM), "tqkv_spec_init");
-    refused(tqkv_create(&spec, &none), TQKV_BAD_ARGUMENT, "heads do not divide");
+    refused(tqkv_create("layers=2 heads=8 kv-heads=3 head-dim=128", &none), TQKV_BAD_ARGUMENT, "heads do not divide");
+    refused(tqkv_create(spec("hot=soon"), &none), TQKV_BAD_ARGUMENT, "no number");
     check(none == NULL, "no cache was made");
-    refused(tqkv_spec_init(&spec, offsetof(tqkv_spec, arithmetic), 1, 1, 1, DIM), TQKV_BAD_ARGUMENT, "a short struct");
-    refused(tqkv_codec_from_name("s9", &number), TQKV_BAD_ARGUMENT, "an unknown codec");
+    refused(tqkv_codec_create("s9", DIM, &codec), TQKV_BAD_ARGUMENT, "an unknown codec");
     refused(tqkv_append(NULL, 0, TQKV_F32, k, TOKEN_VALUES, v, TOKEN_VALUES), TQKV_NULL_POINTER, "no cache");
     refused(tqkv_append(cache, 0, 7, k, TOKEN_VALUES, v, TOKEN_VALUES), TQKV_BAD_ARGUMENT, "an unknown type");
     refused(tqkv_append(cache, LAYERS, TQKV_F32, k, TOKEN_VALUES, v, TOKEN_VALUES), TQKV_BAD_ARGUMENT, "a layer too many");

@@ -29,7 +29,7 @@ int main(int count, char **paths) {
     }
     wrong = failed("pack", basis ? tqkv_session_pack_basis_file(paths[1], paths[2], basis, 1.1f)
                                  : tqkv_session_pack_file(paths[1], paths[2], "t4", 0)) ||
-            failed("inspect", tqkv_session_inspect_file(paths[2], &info, sizeof info)) ||
+            failed("inspect", tqkv_session_inspect_file(paths[2], &info)) ||
             failed("unpack", tqkv_session_unpack_file(paths[2], paths[3], basis));
     tqkv_basis_free(basis);
     if (wrong) {

@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 /**
- * The status of a call. Later versions may add statuses; existing numbers never change.
+ * The status of a call.
  */
 typedef enum {
   /**
@@ -97,38 +97,6 @@ typedef enum {
 } tqkv_status;
 
 /**
- * Number format when single queries meet encoded tokens.
- */
-typedef enum {
-  /**
-   * Signed bytes and exact sums, with the same bits on every machine. The default.
-   */
-  TQKV_ARITHMETIC_INT8 = 0,
-  /**
-   * Exact levels, sums in 32-bit floats.
-   */
-  TQKV_ARITHMETIC_F32 = 1,
-} tqkv_arithmetic;
-
-/**
- * Key centring: the mean of earlier keys is subtracted from keys.
- */
-typedef enum {
-  /**
-   * Keys are stored as they are.
-   */
-  TQKV_CENTRING_OFF = 0,
-  /**
-   * The mean is subtracted.
-   */
-  TQKV_CENTRING_ON = 1,
-  /**
-   * The mean is subtracted if it holds enough of the energy of the keys. The default.
-   */
-  TQKV_CENTRING_AUTO = 2,
-} tqkv_centring;
-
-/**
  * The type of keys, values, queries and results.
  */
 typedef enum {
@@ -145,46 +113,6 @@ typedef enum {
    */
   TQKV_BF16 = 2,
 } tqkv_dtype;
-
-/**
- * How hard an encoder searches for a good scale.
- */
-typedef enum {
-  /**
-   * Tries one scale.
-   */
-  TQKV_EFFORT_FAST = 0,
-  /**
-   * Tries a few scales if that helps. The default.
-   */
-  TQKV_EFFORT_DEFAULT = 1,
-  /**
-   * Tries many scales.
-   */
-  TQKV_EFFORT_BEST = 2,
-} tqkv_effort;
-
-/**
- * The choice of the scale that a block stores.
- */
-typedef enum {
-  /**
-   * The norm, as in the paper.
-   */
-  TQKV_SCALE_RAW = 0,
-  /**
-   * The decoded vector has the norm of the original.
-   */
-  TQKV_SCALE_PRESERVING = 1,
-  /**
-   * Dot products do not shrink on average. The default.
-   */
-  TQKV_SCALE_UNBIASED = 2,
-  /**
-   * Least squared error.
-   */
-  TQKV_SCALE_MMSE = 3,
-} tqkv_scale_mode;
 
 #if defined(TQKV_SESSION)
 /**
@@ -214,169 +142,6 @@ typedef struct tqkv_codec tqkv_codec;
  */
 typedef struct tqkv_gpu_cache tqkv_gpu_cache;
 #endif
-
-/**
- * A cold tier.
- */
-typedef struct {
-  /**
-   * Number of tokens, counted from the newest, after which encoded ones go there.
-   */
-  size_t after;
-  /**
-   * Folder of the file that they are moved to, only in the last tier. Null: they are encoded again.
-   */
-  const char *spill_folder;
-  /**
-   * Codec for keys that are encoded again.
-   */
-  uint32_t key_codec;
-  /**
-   * Codec for values that are encoded again.
-   */
-  uint32_t value_codec;
-} tqkv_tier;
-
-/**
- * The spec of a cache. Fill it with `tqkv_spec_init`, then change fields. Later versions add fields at the
- * end, and compiled programs keep working.
- */
-typedef struct {
-  /**
-   * Bytes of the struct in the program's version.
-   */
-  size_t struct_size;
-  /**
-   * Decoder layers.
-   */
-  size_t num_layers;
-  /**
-   * Query heads.
-   */
-  size_t num_heads;
-  /**
-   * KV heads; divides num_heads.
-   */
-  size_t num_kv_heads;
-  /**
-   * Coordinates of a head vector.
-   */
-  size_t head_dim;
-  /**
-   * Number of first tokens that stay f16 for ever.
-   */
-  size_t sinks;
-  /**
-   * Number of newest tokens that stay f16.
-   */
-  size_t hot;
-  /**
-   * Number of tokens that a query sees besides the sinks; older ones are evicted. 0: all tokens.
-   */
-  size_t sliding_window;
-  /**
-   * Number of tokens, counted from the newest, after which encoded ones go cold. 0: never.
-   */
-  size_t cold_after;
-  /**
-   * Used if cold_after is not 0: the folder of the file that cold tokens are moved to. Null: they are
-   * encoded again with cold_key_codec and cold_value_codec.
-   */
-  const char *spill_folder;
-  /**
-   * Seed of the rotation.
-   */
-  uint64_t seed;
-  /**
-   * Codec of keys, a number from `tqkv_codec_from_name`.
-   */
-  uint32_t key_codec;
-  /**
-   * Codec of values.
-   */
-  uint32_t value_codec;
-  /**
-   * Codec of cold keys.
-   */
-  uint32_t cold_key_codec;
-  /**
-   * Codec of cold values.
-   */
-  uint32_t cold_value_codec;
-  /**
-   * A `tqkv_scale_mode`.
-   */
-  uint32_t scale_mode;
-  /**
-   * A `tqkv_effort`.
-   */
-  uint32_t effort;
-  /**
-   * A `tqkv_centring`.
-   */
-  uint32_t centring;
-  /**
-   * A `tqkv_arithmetic`.
-   */
-  uint32_t arithmetic;
-  /**
-   * Coordinates of a value and of a result. 0: head_dim.
-   */
-  size_t value_dim;
-  /**
-   * Further cold tiers, each older than the one before it and than cold_after. Null: none. Arrays are read
-   * when a cache is made, and not kept.
-   */
-  const tqkv_tier *tiers;
-  /**
-   * Length of tiers.
-   */
-  size_t tiers_len;
-  /**
-   * For each layer, the number of tokens that a query sees in the model, without sinks. 0: all tokens.
-   * SIZE_MAX: the layer keeps no keys and values. Null: sliding_window applies to all layers.
-   */
-  const size_t *layer_windows;
-  /**
-   * num_layers, or 0.
-   */
-  size_t layer_windows_len;
-  /**
-   * For each layer, the codec of keys and the codec of values. Null: key_codec and value_codec for all
-   * layers.
-   */
-  const uint32_t *layer_codecs;
-  /**
-   * 2 * num_layers, or 0.
-   */
-  size_t layer_codecs_len;
-  /**
-   * Learned sinks, [num_layers, num_heads]: logits that take weight and add no value. Null: none.
-   */
-  const float *sink_logits;
-  /**
-   * num_layers * num_heads, or 0.
-   */
-  size_t sink_logits_len;
-  /**
-   * Scale of the logits. 0: 1 / sqrt(head_dim).
-   */
-  float scale;
-  /**
-   * Soft cap: a logit l becomes soft_cap * tanh(l / soft_cap). 0: no cap.
-   */
-  float soft_cap;
-  /**
-   * Must be 0.
-   */
-  uint64_t reserved;
-  /**
-   * A text of further options, such as "t4,t2 hot=32 last:i8 tier=4096:t2". If it names an option, the
-   * field of that option has no effect. The text is read when a cache is made, and not kept. Null: none.
-   * `tqkv_spec_from_text` sets it.
-   */
-  const char *text;
-} tqkv_spec;
 
 /**
  * Tokens by tier, and allocated bytes. Token counts are of the first KV head that keeps any. Bytes are of
@@ -429,66 +194,6 @@ typedef struct {
   size_t shared_bytes;
 } tqkv_cache_stats;
 
-#if defined(TQKV_CUDA)
-/**
- * The spec of a cache on a GPU.
- */
-typedef struct {
-  /**
-   * sizeof(tqkv_gpu_spec), set by tqkv_gpu_spec_init.
-   */
-  size_t struct_size;
-  /**
-   * Decoder layers.
-   */
-  size_t num_layers;
-  /**
-   * Query heads.
-   */
-  size_t num_heads;
-  /**
-   * KV heads; divides num_heads.
-   */
-  size_t num_kv_heads;
-  /**
-   * Coordinates of a head vector: 64, 128 or 256.
-   */
-  size_t head_dim;
-  /**
-   * Number of sequences.
-   */
-  size_t num_sequences;
-  /**
-   * Token limit of one sequence.
-   */
-  size_t max_tokens;
-  /**
-   * Tokens of all sequences together for which there are pages. 0: num_sequences * max_tokens.
-   */
-  size_t pool_tokens;
-  /**
-   * Seed of the rotation.
-   */
-  uint64_t seed;
-  /**
-   * Codec of keys: s2, s3, s4, n4, i8, t2, t3 or t4.
-   */
-  uint32_t key_codec;
-  /**
-   * Codec of values; the same list.
-   */
-  uint32_t value_codec;
-  /**
-   * A `tqkv_scale_mode`.
-   */
-  uint32_t scale_mode;
-  /**
-   * A `tqkv_effort`.
-   */
-  uint32_t effort;
-} tqkv_gpu_spec;
-#endif
-
 /**
  * Writes all of `len` bytes and returns 0; any other result is a failure. `user` is the pointer that was
  * passed with the function. The function must return, without exception or longjmp.
@@ -497,7 +202,7 @@ typedef int (*tqkv_write_fn)(void *user, const uint8_t *bytes, size_t len);
 
 #if defined(TQKV_SESSION)
 /**
- * A state of llama.cpp, or a pack of one. A later version of the library may have more fields.
+ * A state of llama.cpp, or a pack of one.
  */
 typedef struct {
   /**
@@ -652,14 +357,19 @@ tqkv_status tqkv_budget_used(const tqkv_budget *budget, size_t *bytes);
 tqkv_status tqkv_budget_limit(const tqkv_budget *budget, size_t *bytes);
 
 /**
- * Makes an empty cache. On failure `*cache` is null. The first cache of a process starts its threads.
+ * Makes an empty cache of a text, which has the shape, and every option that differs from the defaults:
+ *
+ * "layers=32 heads=32 kv-heads=8 head-dim=128 t4,t2 hot=32 last:i8 tier=4096:t2"
+ *
+ * docs/options.md lists the words. Without a codec, keys and values are s4. On failure `*cache` is null, and
+ * `tqkv_last_error` says what is accepted. The first cache of a process starts its threads.
  * `tqkv_set_threads` or RAYON_NUM_THREADS sets their number; the default is one per processor. A child of
  * `fork` has none of these threads and cannot use caches: make the first cache in the child.
  *
  * # Safety
- * `spec` is null or was filled by `tqkv_spec_init`. `cache` is null or can be written.
+ * `spec` is null or ends with a zero. `cache` is null or can be written.
  */
-tqkv_status tqkv_create(const tqkv_spec *spec, tqkv_cache **cache);
+tqkv_status tqkv_create(const char *spec, tqkv_cache **cache);
 
 /**
  * Makes an empty cache whose keys and values count against a budget. A call that needs more than is free
@@ -668,7 +378,16 @@ tqkv_status tqkv_create(const tqkv_spec *spec, tqkv_cache **cache);
  * # Safety
  * The contract of `tqkv_create`. `budget` is null or a budget that is not freed.
  */
-tqkv_status tqkv_create_within(const tqkv_spec *spec, const tqkv_budget *budget, tqkv_cache **cache);
+tqkv_status tqkv_create_within(const char *spec, const tqkv_budget *budget, tqkv_cache **cache);
+
+/**
+ * Sets the learned sinks of a cache that holds no tokens: `logits` is [layers, heads], and each takes weight
+ * and adds no value. A text can say them as well (`sink-logits=`); this call takes the array of a model.
+ *
+ * # Safety
+ * `cache` is null or a cache that is not freed. `logits` is null or points to `len` values.
+ */
+tqkv_status tqkv_set_sink_logits(tqkv_cache *cache, const float *logits, size_t len);
 
 /**
  * Makes another cache with the same tokens and budget. Pages are shared until one of the two writes to them,
@@ -766,13 +485,12 @@ tqkv_status tqkv_reset(tqkv_cache *cache);
 tqkv_status tqkv_len(const tqkv_cache *cache, size_t *len);
 
 /**
- * Writes token counts by tier, and bytes. `struct_size` is `sizeof(tqkv_cache_stats)`.
+ * Writes token counts by tier, and bytes.
  *
  * # Safety
- * `cache` is null or a cache that is not freed. `stats` is null or points to `struct_size` bytes that can be
- * written.
+ * `cache` is null or a cache that is not freed. `stats` is null or can be written.
  */
-tqkv_status tqkv_stats(const tqkv_cache *cache, tqkv_cache_stats *stats, size_t struct_size);
+tqkv_status tqkv_stats(const tqkv_cache *cache, tqkv_cache_stats *stats);
 
 /**
  * Returns the number of codecs.
@@ -780,41 +498,19 @@ tqkv_status tqkv_stats(const tqkv_cache *cache, tqkv_cache_stats *stats, size_t 
 size_t tqkv_codec_count(void);
 
 /**
- * Writes the number of the codec at `index`, which is below `tqkv_codec_count()`. A codec's number is not
- * its index. Files store it, so it never changes.
- *
- * # Safety
- * `codec` is null or can be written.
+ * Returns the name of the codec at `index`, which is below `tqkv_codec_count()`; null for any other index.
  */
-tqkv_status tqkv_codec_id(size_t index, uint32_t *codec);
+const char *tqkv_codec_name(size_t index);
 
 /**
- * Writes the number of the codec with this name, such as "s4". The name is not case-sensitive.
+ * Makes a codec for vectors of `dim` values. The text is a name, and how blocks are encoded where that
+ * differs from the defaults of a cache: "t4" or "t4 seed=7 scale-mode=mmse effort=best". Encoder, decoder
+ * and scores must use the same seed; the others affect only the encoder. On failure `*made` is null.
  *
  * # Safety
- * `name` is null or ends with a zero. `codec` is null or can be written.
+ * `codec` is null or ends with a zero. `made` is null or can be written.
  */
-tqkv_status tqkv_codec_from_name(const char *name, uint32_t *codec);
-
-/**
- * Returns the name of the codec with this number, or null if there is none.
- */
-const char *tqkv_codec_name(uint32_t codec);
-
-/**
- * Makes the codec with this name ("s4") for vectors of `dim` values. Encoder, decoder and scores must use
- * the same seed; caches use 42 by default. `scale_mode` and `effort` affect only the encoder. On failure
- * `*codec` is null.
- *
- * # Safety
- * `name` is null or ends with a zero. `codec` is null or can be written.
- */
-tqkv_status tqkv_codec_create(const char *name,
-                              size_t dim,
-                              uint64_t seed,
-                              uint32_t scale_mode,
-                              uint32_t effort,
-                              tqkv_codec **codec);
+tqkv_status tqkv_codec_create(const char *codec, size_t dim, tqkv_codec **made);
 
 /**
  * Frees a codec; null is accepted.
@@ -894,33 +590,26 @@ const char *tqkv_version(void);
 
 #if defined(TQKV_CUDA)
 /**
- * Fills a spec with the defaults: codec s4 for keys and values, and one sequence of up to 4096 tokens.
- * `struct_size` is `sizeof(tqkv_gpu_spec)`. The shape is checked when a cache is made.
+ * Makes an empty cache of `num_sequences` sequences on device number `ordinal`, in its primary context,
+ * which the CUDA runtime API also uses. Allocates all of its device memory. The text is that of
+ * `tqkv_create`: "layers=32 heads=32 kv-heads=8 head-dim=128 t4 max-tokens=8192". The head dim is 64, 128 or
+ * 256, and a codec is s2, s3, s4, n4, i8, t2, t3 or t4. A sequence holds max-tokens= tokens, or 4096 without
+ * it. There are pages for `pool_tokens` tokens of all sequences together; 0 stands for all at full length.
+ *
+ * All work happens in the order of `stream`, a CUstream or cudaStream_t; null is the default stream, which
+ * graphs cannot capture. The stream must outlive the cache. No call changes the current context of the
+ * calling thread. On failure `*cache` is null. TQKV_UNSUPPORTED says that the machine has no driver or no
+ * suitable device.
  *
  * # Safety
- * `spec` is null or points to `struct_size` bytes that can be written.
+ * `text` is null or ends with a zero. `stream` is a stream or null. `cache` is null or can be written.
  */
-tqkv_status tqkv_gpu_spec_init(tqkv_gpu_spec *spec,
-                               size_t struct_size,
-                               size_t num_layers,
-                               size_t num_heads,
-                               size_t num_kv_heads,
-                               size_t head_dim);
-#endif
-
-#if defined(TQKV_CUDA)
-/**
- * Makes an empty cache on device number `ordinal`, in its primary context, which the CUDA runtime API also
- * uses. Allocates all of its device memory. All work happens in the order of `stream`, a CUstream or
- * cudaStream_t; null is the default stream, which graphs cannot capture. The stream must outlive the cache.
- * No call changes the current context of the calling thread. On failure `*cache` is null. TQKV_UNSUPPORTED
- * says that the machine has no driver or no suitable device.
- *
- * # Safety
- * `spec` is null or was filled by `tqkv_gpu_spec_init`. `stream` is a stream or null. `cache` is null or can
- * be written.
- */
-tqkv_status tqkv_gpu_create(const tqkv_gpu_spec *spec, size_t ordinal, void *stream, tqkv_gpu_cache **cache);
+tqkv_status tqkv_gpu_create(const char *text,
+                            size_t num_sequences,
+                            size_t pool_tokens,
+                            size_t ordinal,
+                            void *stream,
+                            tqkv_gpu_cache **cache);
 #endif
 
 #if defined(TQKV_CUDA)
@@ -1182,12 +871,12 @@ tqkv_status tqkv_session_unpack(const uint8_t *pack,
 
 #if defined(TQKV_SESSION)
 /**
- * Describes a state or a pack, and checks the checksums of a pack. `size` is the size of the struct.
+ * Describes a state or a pack, and checks the checksums of a pack.
  *
  * # Safety
- * `bytes` is null or has `len` bytes. `info` is null or has room for `size` bytes.
+ * `bytes` is null or has `len` bytes. `info` is null or can be written.
  */
-tqkv_status tqkv_session_inspect(const uint8_t *bytes, size_t len, tqkv_session_info *info, size_t size);
+tqkv_status tqkv_session_inspect(const uint8_t *bytes, size_t len, tqkv_session_info *info);
 #endif
 
 #if defined(TQKV_SESSION)
@@ -1231,9 +920,9 @@ tqkv_status tqkv_session_unpack_file(const char *pack, const char *state, const 
  * Describes the state or the pack in a file, as `tqkv_session_inspect` does.
  *
  * # Safety
- * `path` is null or ends with a zero. `info` is null or has room for `size` bytes.
+ * `path` is null or ends with a zero. `info` is null or can be written.
  */
-tqkv_status tqkv_session_inspect_file(const char *path, tqkv_session_info *info, size_t size);
+tqkv_status tqkv_session_inspect_file(const char *path, tqkv_session_info *info);
 #endif
 
 /**
@@ -1273,46 +962,6 @@ tqkv_status tqkv_save(const tqkv_cache *cache, const char *path);
  * `cache` is null or a cache that is not freed. `path` is null or ends with a zero.
  */
 tqkv_status tqkv_load(tqkv_cache *cache, const char *path);
-
-/**
- * Fills a spec with the defaults: codec s4 for keys and values, 4 sinks, a hot window of 64 tokens, and
- * automatic centring. There is no sliding window and no cold tier, and all layers are alike. `struct_size`
- * is `sizeof(tqkv_spec)`. The shape is checked when a cache is made.
- *
- * # Safety
- * `spec` is null or points to `struct_size` bytes that can be written.
- */
-tqkv_status tqkv_spec_init(tqkv_spec *spec,
-                           size_t struct_size,
-                           size_t num_layers,
-                           size_t num_heads,
-                           size_t num_kv_heads,
-                           size_t head_dim);
-
-/**
- * Fills a spec from one text, which has the shape and every option that differs from the defaults.
- * docs/options.md lists the words.
- *
- * "layers=32 heads=32 kv-heads=8 head-dim=128 t4,t2 hot=32 last:i8 tier=4096:t2"
- *
- * Fields that hold a number are set. The other options stay in `text`, which must be valid until the last
- * cache of this spec is made. `struct_size` is `sizeof(tqkv_spec)`. If the text is refused, nothing changes,
- * and `tqkv_last_error` says what is accepted. A program that has the shape in numbers calls
- * `tqkv_spec_init` and sets `text` itself.
- *
- * # Safety
- * `spec` is null or points to `struct_size` bytes that can be written. `text` is null or ends with a zero.
- */
-tqkv_status tqkv_spec_from_text(tqkv_spec *spec, size_t struct_size, const char *text);
-
-/**
- * Sets the codecs of a spec to those of a preset: "eight-bit", "safe-lowbit", "near-lossless", "balanced",
- * "compact" or "tiny". An unknown name changes nothing.
- *
- * # Safety
- * `spec` is null or was filled by `tqkv_spec_init`. `name` is null or ends with a zero.
- */
-tqkv_status tqkv_spec_preset(tqkv_spec *spec, const char *name);
 
 /**
  * Sets the number of threads that share the work of calls, 1 to 1024; RAYON_NUM_THREADS has no effect then.

@@ -7,10 +7,10 @@
 
 use crate::budget::TqkvBudget;
 use crate::error::{Failure, TqkvStatus};
-use crate::floats::{Room, Values};
-use crate::pointer::{self, Call, Plain};
-use crate::spec::TqkvSpec;
-use std::ffi::c_void;
+use crate::floats::{Room, Values, room};
+use crate::pointer::{self, Call};
+use crate::spec;
+use std::ffi::{c_char, c_void};
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tqkv::cache::KvCache;
 
@@ -49,13 +49,6 @@ pub struct TqkvCacheStats {
     pub shared_bytes: usize,
 }
 
-// All fields are integers, so every bit pattern is a value.
-impl Plain for TqkvCacheStats {}
-
-/// Bytes of the first version of the struct. WARNING: compiled programs use it. Fields are added, but this
-/// number stays.
-const FIRST_STATS_SIZE: usize = 10 * size_of::<usize>();
-
 impl TqkvCache {
     fn new(cache: KvCache) -> Self {
         Self { cache: RwLock::new(cache) }
@@ -87,19 +80,22 @@ pub(crate) fn broken() -> Failure {
     Failure::new(TqkvStatus::TqkvPanic, "an earlier call left the cache half changed: free it")
 }
 
-/// Makes an empty cache. On failure `*cache` is null. The first cache of a process starts its threads.
+/// Makes an empty cache of a text, which has the shape, and every option that differs from the defaults:
+///
+/// "layers=32 heads=32 kv-heads=8 head-dim=128 t4,t2 hot=32 last:i8 tier=4096:t2"
+///
+/// docs/options.md lists the words. Without a codec, keys and values are s4. On failure `*cache` is null, and
+/// `tqkv_last_error` says what is accepted. The first cache of a process starts its threads.
 /// `tqkv_set_threads` or RAYON_NUM_THREADS sets their number; the default is one per processor. A child of
 /// `fork` has none of these threads and cannot use caches: make the first cache in the child.
 ///
 /// # Safety
-/// `spec` is null or was filled by `tqkv_spec_init`. `cache` is null or can be written.
+/// `spec` is null or ends with a zero. `cache` is null or can be written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tqkv_create(spec: *const TqkvSpec, cache: *mut *mut TqkvCache) -> TqkvStatus {
-    // SAFETY: `spec` is a spec whose texts and arrays are valid, and `cache` has room for a handle, by the
-    // contract of this call.
-    unsafe { Call::new() }.run(|call| {
-        call.give("cache", cache, || Ok(TqkvCache::new(KvCache::new(TqkvSpec::read(call, spec)?)?)))
-    })
+pub unsafe extern "C" fn tqkv_create(spec: *const c_char, cache: *mut *mut TqkvCache) -> TqkvStatus {
+    // SAFETY: `spec` is text and `cache` has room for a handle, by the contract of this call.
+    unsafe { Call::new() }
+        .run(|call| call.give("cache", cache, || Ok(TqkvCache::new(KvCache::new(spec::read(call, spec)?)?))))
 }
 
 /// Makes an empty cache whose keys and values count against a budget. A call that needs more than is free
@@ -109,17 +105,45 @@ pub unsafe extern "C" fn tqkv_create(spec: *const TqkvSpec, cache: *mut *mut Tqk
 /// The contract of `tqkv_create`. `budget` is null or a budget that is not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_create_within(
-    spec: *const TqkvSpec,
+    spec: *const c_char,
     budget: *const TqkvBudget,
     cache: *mut *mut TqkvCache,
 ) -> TqkvStatus {
-    // SAFETY: `spec` is a spec whose texts and arrays are valid, by the contract of this call. `budget` is a
-    // budget and `cache` has room for a handle, by the same contract.
+    // SAFETY: `spec` is text, `budget` is a budget and `cache` has room for a handle, by the contract of this
+    // call.
     unsafe { Call::new() }.run(|call| {
         call.give("cache", cache, || {
-            let (spec, budget) = (TqkvSpec::read(call, spec)?, call.handle("budget", budget)?);
+            let (spec, budget) = (spec::read(call, spec)?, call.handle("budget", budget)?);
             Ok(TqkvCache::new(KvCache::within(spec, budget.get())?))
         })
+    })
+}
+
+/// Sets the learned sinks of a cache that holds no tokens: `logits` is [layers, heads], and each takes weight
+/// and adds no value. A text can say them as well (`sink-logits=`); this call takes the array of a model.
+///
+/// # Safety
+/// `cache` is null or a cache that is not freed. `logits` is null or points to `len` values.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_set_sink_logits(
+    cache: *mut TqkvCache,
+    logits: *const f32,
+    len: usize,
+) -> TqkvStatus {
+    // SAFETY: `cache` is a cache and `logits` has `len` values, by the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        let (cache, given) = (call.handle("cache", cache)?, call.slice("logits", logits, len)?);
+        let mut cache = cache.write()?;
+        if !cache.is_empty() {
+            return Err(Failure::argument(format!(
+                "the cache holds {} tokens: expected sink logits before the first token",
+                cache.len()
+            )));
+        }
+        let mut logits = room(len)?;
+        logits.extend_from_slice(given);
+        *cache = KvCache::within(cache.spec().clone().sink_logits(logits), cache.budget())?;
+        Ok(())
     })
 }
 
@@ -282,19 +306,15 @@ pub unsafe extern "C" fn tqkv_len(cache: *const TqkvCache, len: *mut usize) -> T
     })
 }
 
-/// Writes token counts by tier, and bytes. `struct_size` is `sizeof(tqkv_cache_stats)`.
+/// Writes token counts by tier, and bytes.
 ///
 /// # Safety
-/// `cache` is null or a cache that is not freed. `stats` is null or points to `struct_size` bytes that can be
-/// written.
+/// `cache` is null or a cache that is not freed. `stats` is null or can be written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tqkv_stats(
-    cache: *const TqkvCache,
-    stats: *mut TqkvCacheStats,
-    struct_size: usize,
-) -> TqkvStatus {
-    // SAFETY: `cache` is a cache and `stats` has room for `struct_size` bytes, by the contract of this call.
+pub unsafe extern "C" fn tqkv_stats(cache: *const TqkvCache, stats: *mut TqkvCacheStats) -> TqkvStatus {
+    // SAFETY: `cache` is a cache and `stats` can be written, by the contract of this call.
     unsafe { Call::new() }.run(|call| {
+        let place = call.place("stats", stats)?;
         let found = call.handle("cache", cache)?.read()?.stats();
         let found = TqkvCacheStats {
             tokens: found.tokens,
@@ -309,7 +329,8 @@ pub unsafe extern "C" fn tqkv_stats(
             spilled_bytes: found.spilled_bytes,
             shared_bytes: found.shared_bytes,
         };
-        call.write_struct("stats", stats, struct_size, FIRST_STATS_SIZE, &found)
+        place.write(found);
+        Ok(())
     })
 }
 

@@ -1,12 +1,12 @@
 //! The list of codecs, and encoding of blocks without a cache.
 
 use crate::error::{Failure, TqkvStatus, guard_quietly};
-use crate::number::{self, options};
 use crate::pointer::{self, Call};
+use crate::spec;
 use std::ffi::{CString, c_char};
 use std::sync::LazyLock;
 use tqkv::error::CacheError;
-use tqkv_core::{AnyCodec, CodecId, UnknownCodec};
+use tqkv_core::{AnyCodec, CodecId};
 use tqkv_simd::{Level, codec};
 
 /// The names of all codecs as C strings.
@@ -14,64 +14,16 @@ static NAMES: LazyLock<Vec<CString>> = LazyLock::new(|| {
     CodecId::ALL.iter().map(|id| CString::new(id.name()).expect("names hold no zero")).collect()
 });
 
-fn from_name(name: &str) -> Result<CodecId, Failure> {
-    name.parse().map_err(|_: UnknownCodec| {
-        let usual = UnknownCodec::USUAL;
-        Failure::argument(format!(
-            "no codec is named '{name}': expected {usual} or another name that tqkv_codec_name returns; for a preset \
-             call tqkv_spec_preset"
-        ))
-    })
-}
-
 /// Returns the number of codecs.
 #[unsafe(no_mangle)]
 pub extern "C" fn tqkv_codec_count() -> usize {
     CodecId::ALL.len()
 }
 
-/// Writes the number of the codec at `index`, which is below `tqkv_codec_count()`. A codec's number is not
-/// its index. Files store it, so it never changes.
-///
-/// # Safety
-/// `codec` is null or can be written.
+/// Returns the name of the codec at `index`, which is below `tqkv_codec_count()`; null for any other index.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tqkv_codec_id(index: usize, codec: *mut u32) -> TqkvStatus {
-    // SAFETY: `codec` has room for a number, by the contract of this call.
-    unsafe { Call::new() }.run(|call| {
-        let place = call.place("codec", codec)?;
-        let count = CodecId::ALL.len();
-        let id = CodecId::ALL.get(index).ok_or_else(|| {
-            Failure::argument(format!("index {index} is out of range: there are {count} codecs"))
-        })?;
-        place.write(u32::from(id.code()));
-        Ok(())
-    })
-}
-
-/// Writes the number of the codec with this name, such as "s4". The name is not case-sensitive.
-///
-/// # Safety
-/// `name` is null or ends with a zero. `codec` is null or can be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn tqkv_codec_from_name(name: *const c_char, codec: *mut u32) -> TqkvStatus {
-    // SAFETY: `name` is text and `codec` has room for a number, by the contract of this call.
-    unsafe { Call::new() }.run(|call| {
-        let place = call.place("codec", codec)?;
-        let id = from_name(call.text("name", name)?)?;
-        place.write(u32::from(id.code()));
-        Ok(())
-    })
-}
-
-/// Returns the name of the codec with this number, or null if there is none.
-#[unsafe(no_mangle)]
-pub extern "C" fn tqkv_codec_name(codec: u32) -> *const c_char {
-    guard_quietly(std::ptr::null(), || {
-        let id = number::codec("codec", codec).ok();
-        let index = id.and_then(|id| CodecId::ALL.iter().position(|other| *other == id));
-        index.map_or(std::ptr::null(), |index| NAMES[index].as_ptr())
-    })
+pub extern "C" fn tqkv_codec_name(index: usize) -> *const c_char {
+    guard_quietly(std::ptr::null(), || NAMES.get(index).map_or(std::ptr::null(), |name| name.as_ptr()))
 }
 
 /// A codec for one head dim. It encodes, decodes and scores blocks, and never changes.
@@ -81,26 +33,23 @@ pub struct TqkvCodec {
     level: Level,
 }
 
-/// Makes the codec with this name ("s4") for vectors of `dim` values. Encoder, decoder and scores must use
-/// the same seed; caches use 42 by default. `scale_mode` and `effort` affect only the encoder. On failure
-/// `*codec` is null.
+/// Makes a codec for vectors of `dim` values. The text is a name, and how blocks are encoded where that
+/// differs from the defaults of a cache: "t4" or "t4 seed=7 scale-mode=mmse effort=best". Encoder, decoder
+/// and scores must use the same seed; the others affect only the encoder. On failure `*made` is null.
 ///
 /// # Safety
-/// `name` is null or ends with a zero. `codec` is null or can be written.
+/// `codec` is null or ends with a zero. `made` is null or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_codec_create(
-    name: *const c_char,
+    codec: *const c_char,
     dim: usize,
-    seed: u64,
-    scale_mode: u32,
-    effort: u32,
-    codec: *mut *mut TqkvCodec,
+    made: *mut *mut TqkvCodec,
 ) -> TqkvStatus {
-    // SAFETY: `name` is text and `codec` has room for a handle, by the contract of this call.
+    // SAFETY: `codec` is text and `made` has room for a handle, by the contract of this call.
     unsafe { Call::new() }.run(|call| {
-        call.give("codec", codec, || {
-            let id = from_name(call.text("name", name)?)?;
-            let codec = AnyCodec::new(id, dim, options(seed, scale_mode, effort)?)?;
+        call.give("made", made, || {
+            let (id, options) = spec::codec(call, codec)?;
+            let codec = AnyCodec::new(id, dim, options)?;
             Ok(TqkvCodec { codec, level: Level::detect().map_err(CacheError::Level)? })
         })
     })
@@ -239,19 +188,12 @@ mod tests {
     use std::ffi::CStr;
 
     #[test]
-    fn names_and_numbers_lead_to_each_other() {
-        for index in 0..tqkv_codec_count() {
-            let (mut id, mut again) = (u32::MAX, u32::MAX);
-            // SAFETY: the places can be written, and the name ends with a zero.
-            unsafe {
-                assert_eq!(tqkv_codec_id(index, &raw mut id), TqkvStatus::TqkvOk);
-                let name = tqkv_codec_name(id);
-                assert_eq!(CStr::from_ptr(name).to_str().unwrap(), CodecId::ALL[index].name());
-                assert_eq!(tqkv_codec_from_name(name, &raw mut again), TqkvStatus::TqkvOk);
-            }
-            assert_eq!(id, again);
+    fn every_codec_has_a_name() {
+        for (index, codec) in CodecId::ALL.iter().enumerate() {
+            // SAFETY: the name ends with a zero.
+            assert_eq!(unsafe { CStr::from_ptr(tqkv_codec_name(index)) }.to_str().unwrap(), codec.name());
         }
-        for none in [2, 255, 256, u32::MAX] {
+        for none in [tqkv_codec_count(), usize::MAX] {
             assert!(tqkv_codec_name(none).is_null());
         }
     }

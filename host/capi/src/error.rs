@@ -9,7 +9,7 @@ use tqkv::error::CacheError;
 use tqkv_core::{DecodeError, EncodeError, ShapeError};
 use tqkv_simd::codec::BatchError;
 
-/// The status of a call. Later versions may add statuses; existing numbers never change.
+/// The status of a call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TqkvStatus {

@@ -1,7 +1,6 @@
 //! Keys, values, queries and results in the number type of the program.
 
 use crate::error::{Failure, TqkvStatus};
-use crate::number::one_of;
 use crate::pointer::Call;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -41,6 +40,13 @@ pub(crate) enum Room<'c> {
 /// The type of a number. `what` names the argument.
 pub(crate) fn dtype(what: &str, number: u32) -> Result<TqkvDtype, Failure> {
     one_of(&format!("dtype of {what}"), number, &DTYPES)
+}
+
+/// The element of `all` at this number. `all` is in the order in which the header numbers them.
+pub(crate) fn one_of<T: Copy>(what: &str, number: u32, all: &[T]) -> Result<T, Failure> {
+    let found = usize::try_from(number).ok().and_then(|index| all.get(index));
+    let last = all.len() - 1;
+    found.copied().ok_or_else(|| Failure::argument(format!("{what} is {number}, expected 0 to {last}")))
 }
 
 impl<'c> Values<'c> {

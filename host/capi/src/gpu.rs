@@ -7,11 +7,13 @@
 
 use crate::cache::broken;
 use crate::error::{Failure, TqkvStatus};
-use crate::floats::{TqkvDtype, dtype};
-use crate::number::{self, one_of, options};
-use crate::pointer::{self, Call, Plain};
-use std::ffi::c_void;
+use crate::floats::{TqkvDtype, dtype, one_of};
+use crate::pointer::{self, Call};
+use crate::spec;
+use std::ffi::{c_char, c_void};
 use std::sync::{Mutex, MutexGuard};
+use tqkv::unstable::cache::{ON_GPU, not_on_gpu};
+use tqkv_core::KvShape;
 use tqkv_gpu::{Device, Element, GpuCache, GpuError, GpuSpec, Raw, Rows, Side};
 
 /// Keys and values of many sequences on a GPU.
@@ -19,41 +21,6 @@ use tqkv_gpu::{Device, Element, GpuCache, GpuError, GpuSpec, Raw, Rows, Side};
 pub struct TqkvGpuCache {
     cache: Mutex<GpuCache>,
 }
-
-/// The spec of a cache on a GPU.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct TqkvGpuSpec {
-    /// sizeof(tqkv_gpu_spec), set by tqkv_gpu_spec_init.
-    pub struct_size: usize,
-    /// Decoder layers.
-    pub num_layers: usize,
-    /// Query heads.
-    pub num_heads: usize,
-    /// KV heads; divides num_heads.
-    pub num_kv_heads: usize,
-    /// Coordinates of a head vector: 64, 128 or 256.
-    pub head_dim: usize,
-    /// Number of sequences.
-    pub num_sequences: usize,
-    /// Token limit of one sequence.
-    pub max_tokens: usize,
-    /// Tokens of all sequences together for which there are pages. 0: num_sequences * max_tokens.
-    pub pool_tokens: usize,
-    /// Seed of the rotation.
-    pub seed: u64,
-    /// Codec of keys: s2, s3, s4, n4, i8, t2, t3 or t4.
-    pub key_codec: u32,
-    /// Codec of values; the same list.
-    pub value_codec: u32,
-    /// A `tqkv_scale_mode`.
-    pub scale_mode: u32,
-    /// A `tqkv_effort`.
-    pub effort: u32,
-}
-
-// All fields are integers, so every bit pattern is a value.
-impl Plain for TqkvGpuSpec {}
 
 impl From<GpuError> for Failure {
     fn from(error: GpuError) -> Self {
@@ -81,39 +48,25 @@ impl From<GpuError> for Failure {
     }
 }
 
-impl TqkvGpuSpec {
-    /// Reads the spec of the program.
-    fn read(call: &Call, pointer: *const Self) -> Result<GpuSpec, Failure> {
-        let mut spec = Self::new(0, 0, 0, 0);
-        call.read_struct("spec", pointer, size_of::<Self>(), &mut spec)?;
-        let made = GpuSpec::new(spec.num_layers, spec.num_heads, spec.num_kv_heads, spec.head_dim)
-            .codecs(
-                number::codec("key_codec", spec.key_codec)?,
-                number::codec("value_codec", spec.value_codec)?,
-            )
-            .options(options(spec.seed, spec.scale_mode, spec.effort)?)
-            .sequences(spec.num_sequences, spec.max_tokens);
-        Ok(if spec.pool_tokens == 0 { made } else { made.pool_tokens(spec.pool_tokens) })
+/// Reads the text of a spec for sequences whose pages hold `pool_tokens` tokens; 0 stands for all at full
+/// length.
+fn read(
+    call: &Call,
+    text: *const c_char,
+    num_sequences: usize,
+    pool_tokens: usize,
+) -> Result<GpuSpec, Failure> {
+    let spec = spec::read(call, text)?;
+    let (lacking, accepted) = (not_on_gpu(&spec).join(" "), ON_GPU.join("=, "));
+    if !lacking.is_empty() {
+        let why = format!("a cache on a GPU has no {lacking}: expected {accepted}=");
+        return Err(Failure::argument(why));
     }
-
-    fn new(num_layers: usize, num_heads: usize, num_kv_heads: usize, head_dim: usize) -> Self {
-        let spec = GpuSpec::new(num_layers, num_heads, num_kv_heads, head_dim);
-        Self {
-            struct_size: size_of::<Self>(),
-            num_layers,
-            num_heads,
-            num_kv_heads,
-            head_dim,
-            num_sequences: spec.num_sequences,
-            max_tokens: spec.max_tokens,
-            pool_tokens: 0,
-            seed: spec.options.seed,
-            key_codec: u32::from(spec.key.code()),
-            value_codec: u32::from(spec.value.code()),
-            scale_mode: u32::from(spec.options.scale_mode.code()),
-            effort: spec.options.effort as u32,
-        }
-    }
+    let KvShape { num_layers, num_heads, num_kv_heads, head_dim, .. } = spec.shape;
+    let made = GpuSpec::new(num_layers, num_heads, num_kv_heads, head_dim);
+    let max_tokens = spec.max_tokens.unwrap_or(made.max_tokens);
+    let made = made.codecs(spec.key, spec.value).options(spec.options).sequences(num_sequences, max_tokens);
+    Ok(if pool_tokens == 0 { made } else { made.pool_tokens(pool_tokens) })
 }
 
 /// A call on the cache of a handle. Its keys, values, queries and results are memory of the cache's device.
@@ -174,47 +127,32 @@ impl<'c> DeviceCall<'c> {
     }
 }
 
-/// Fills a spec with the defaults: codec s4 for keys and values, and one sequence of up to 4096 tokens.
-/// `struct_size` is `sizeof(tqkv_gpu_spec)`. The shape is checked when a cache is made.
+/// Makes an empty cache of `num_sequences` sequences on device number `ordinal`, in its primary context,
+/// which the CUDA runtime API also uses. Allocates all of its device memory. The text is that of
+/// `tqkv_create`: "layers=32 heads=32 kv-heads=8 head-dim=128 t4 max-tokens=8192". The head dim is 64, 128 or
+/// 256, and a codec is s2, s3, s4, n4, i8, t2, t3 or t4. A sequence holds max-tokens= tokens, or 4096 without
+/// it. There are pages for `pool_tokens` tokens of all sequences together; 0 stands for all at full length.
+///
+/// All work happens in the order of `stream`, a CUstream or cudaStream_t; null is the default stream, which
+/// graphs cannot capture. The stream must outlive the cache. No call changes the current context of the
+/// calling thread. On failure `*cache` is null. TQKV_UNSUPPORTED says that the machine has no driver or no
+/// suitable device.
 ///
 /// # Safety
-/// `spec` is null or points to `struct_size` bytes that can be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn tqkv_gpu_spec_init(
-    spec: *mut TqkvGpuSpec,
-    struct_size: usize,
-    num_layers: usize,
-    num_heads: usize,
-    num_kv_heads: usize,
-    head_dim: usize,
-) -> TqkvStatus {
-    let made = TqkvGpuSpec::new(num_layers, num_heads, num_kv_heads, head_dim);
-    let made = TqkvGpuSpec { struct_size, ..made };
-    // SAFETY: `spec` has room for `struct_size` bytes, by the contract of this call.
-    unsafe { Call::new() }
-        .run(|call| call.write_struct("spec", spec, struct_size, size_of::<TqkvGpuSpec>(), &made))
-}
-
-/// Makes an empty cache on device number `ordinal`, in its primary context, which the CUDA runtime API also
-/// uses. Allocates all of its device memory. All work happens in the order of `stream`, a CUstream or
-/// cudaStream_t; null is the default stream, which graphs cannot capture. The stream must outlive the cache.
-/// No call changes the current context of the calling thread. On failure `*cache` is null. TQKV_UNSUPPORTED
-/// says that the machine has no driver or no suitable device.
-///
-/// # Safety
-/// `spec` is null or was filled by `tqkv_gpu_spec_init`. `stream` is a stream or null. `cache` is null or can
-/// be written.
+/// `text` is null or ends with a zero. `stream` is a stream or null. `cache` is null or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_gpu_create(
-    spec: *const TqkvGpuSpec,
+    text: *const c_char,
+    num_sequences: usize,
+    pool_tokens: usize,
     ordinal: usize,
     stream: *mut c_void,
     cache: *mut *mut TqkvGpuCache,
 ) -> TqkvStatus {
-    // SAFETY: `spec` is a spec and `cache` has room for a handle, by the contract of this call.
+    // SAFETY: `text` is text and `cache` has room for a handle, by the contract of this call.
     unsafe { Call::new() }.run(|call| {
         call.give("cache", cache, || {
-            let spec = TqkvGpuSpec::read(call, spec)?;
+            let spec = read(call, text, num_sequences, pool_tokens)?;
             // SAFETY: `stream` is a stream or null, and outlives the cache, by the contract of this call.
             let device = unsafe { Device::from_raw(ordinal, stream.cast()) }?;
             Ok(TqkvGpuCache { cache: Mutex::new(GpuCache::new(&device, spec)?) })

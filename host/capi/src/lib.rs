@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `error.rs` | statuses, the text of the last failure, and the guard around every entry point |
 //! | `pointer.rs` | turns pointers and lengths into references, with every check that is possible |
-//! | `spec.rs` | the spec of a cache, and how its struct may grow |
+//! | `spec.rs` | texts: the spec of a cache, and a codec with its options |
 //! | `floats.rs` | keys, values, queries and results in the number type of the program |
 //! | `cache.rs` | the cache: append, read back, truncate |
 //! | `attend.rs` | attention |
@@ -27,7 +27,6 @@ mod error;
 mod floats;
 #[cfg(feature = "cuda")]
 mod gpu;
-mod number;
 mod pointer;
 #[cfg(feature = "session")]
 mod session;
@@ -39,20 +38,19 @@ pub use attend::{tqkv_attend, tqkv_attend_many, tqkv_prefill, tqkv_scores};
 pub use budget::{TqkvBudget, tqkv_budget_create, tqkv_budget_free, tqkv_budget_limit, tqkv_budget_used};
 pub use cache::{
     TqkvCache, TqkvCacheStats, tqkv_append, tqkv_create, tqkv_create_within, tqkv_fork, tqkv_free, tqkv_keys,
-    tqkv_len, tqkv_reset, tqkv_stats, tqkv_truncate, tqkv_values,
+    tqkv_len, tqkv_reset, tqkv_set_sink_logits, tqkv_stats, tqkv_truncate, tqkv_values,
 };
 pub use codec::{
     TqkvCodec, tqkv_codec_block_bytes, tqkv_codec_count, tqkv_codec_create, tqkv_codec_decode,
-    tqkv_codec_encode, tqkv_codec_free, tqkv_codec_from_name, tqkv_codec_id, tqkv_codec_name,
-    tqkv_codec_scores,
+    tqkv_codec_encode, tqkv_codec_free, tqkv_codec_name, tqkv_codec_scores,
 };
 pub use error::{TqkvStatus, tqkv_last_error, tqkv_status_name, tqkv_version};
 pub use floats::TqkvDtype;
 #[cfg(feature = "cuda")]
 pub use gpu::{
-    TqkvGpuCache, TqkvGpuSpec, tqkv_gpu_append, tqkv_gpu_append_step, tqkv_gpu_attend, tqkv_gpu_attend_step,
+    TqkvGpuCache, tqkv_gpu_append, tqkv_gpu_append_step, tqkv_gpu_attend, tqkv_gpu_attend_step,
     tqkv_gpu_begin_step, tqkv_gpu_create, tqkv_gpu_decode, tqkv_gpu_end_step, tqkv_gpu_fork, tqkv_gpu_free,
-    tqkv_gpu_len, tqkv_gpu_reserve, tqkv_gpu_spec_init, tqkv_gpu_truncate,
+    tqkv_gpu_len, tqkv_gpu_reserve, tqkv_gpu_truncate,
 };
 #[cfg(feature = "session")]
 pub use session::{
@@ -61,8 +59,4 @@ pub use session::{
     tqkv_session_pack_basis_file, tqkv_session_pack_file, tqkv_session_unpack, tqkv_session_unpack_file,
 };
 pub use snapshot::{TqkvRead, TqkvWrite, tqkv_load, tqkv_restore, tqkv_save, tqkv_snapshot};
-pub use spec::{
-    TqkvArithmetic, TqkvCentring, TqkvEffort, TqkvScaleMode, TqkvSpec, TqkvTier, tqkv_spec_from_text,
-    tqkv_spec_init, tqkv_spec_preset,
-};
 pub use threads::{tqkv_set_threads, tqkv_threads};

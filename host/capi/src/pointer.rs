@@ -10,7 +10,6 @@ use std::mem::MaybeUninit;
 /// Types of which every bit pattern is a value.
 pub(crate) trait Plain: Copy {}
 impl Plain for u8 {}
-impl Plain for u32 {}
 impl Plain for usize {}
 impl Plain for f32 {}
 impl Plain for half::f16 {}
@@ -70,7 +69,6 @@ impl Call {
     /// * Room for values can be written, and nothing else reads or writes it.
     /// * A handle came from this library, is not freed, and only calls of this library use it.
     /// * Text ends with a zero.
-    /// * A struct has the bytes that its size says.
     pub(crate) unsafe fn new() -> Self {
         Self { spans: RefCell::default() }
     }
@@ -117,16 +115,6 @@ impl Call {
         // SAFETY: the contract of `new` for values to read. Null, alignment and size are checked, nothing
         // that the call writes overlaps them, and every bit pattern is a value.
         Ok(unsafe { std::slice::from_raw_parts(pointer, len) })
-    }
-
-    /// Values to read; an empty slice for a length of 0.
-    pub(crate) fn optional<T: Plain>(
-        &self,
-        what: &'static str,
-        pointer: *const T,
-        len: usize,
-    ) -> Result<&[T], Failure> {
-        if pointer.is_null() && len == 0 { Ok(&[]) } else { self.slice(what, pointer, len) }
     }
 
     /// Room for values.
@@ -186,56 +174,6 @@ impl Call {
         self.claim(what, pointer, bytes.count_bytes() + 1, false)?;
         bytes.to_str().map_err(|_| Failure::argument(format!("{what} is not UTF-8")))
     }
-
-    /// Writes a struct of a program whose header may be older or newer. Fields that the program lacks are
-    /// left out; fields that only the program has become zero.
-    pub(crate) fn write_struct<T: Plain>(
-        &self,
-        what: &'static str,
-        pointer: *mut T,
-        size: usize,
-        first: usize,
-        value: &T,
-    ) -> Result<(), Failure> {
-        check(what, pointer, 1)?;
-        check_struct_size(what, size, first)?;
-        self.claim(what, pointer.cast::<u8>(), size, true)?;
-        let bytes = pointer.cast::<u8>();
-        // SAFETY: the contract of `new` for structs: `size` bytes can be written, and no more are.
-        unsafe {
-            bytes.write_bytes(0, size);
-            bytes.copy_from_nonoverlapping(std::ptr::from_ref(value).cast(), size.min(size_of::<T>()));
-        }
-        Ok(())
-    }
-
-    /// Reads a struct of a program whose header may be older or newer. Fields that the program lacks stay as
-    /// in `value`. Fields that only the program has must be zero, because this library would ignore them. The
-    /// first field is the size.
-    pub(crate) fn read_struct<T: Plain>(
-        &self,
-        what: &'static str,
-        pointer: *const T,
-        first: usize,
-        value: &mut T,
-    ) -> Result<(), Failure> {
-        check(what, pointer, 1)?;
-        // SAFETY: the contract of `new` for structs: its size is there. The pointer is not null, and aligned.
-        let size = unsafe { pointer.cast::<usize>().read() };
-        check_struct_size(what, size, first)?;
-        let bytes = self.slice(what, pointer.cast::<u8>(), size)?;
-        let (known, unknown) = bytes.split_at(size.min(size_of::<T>()));
-        // SAFETY: `value` has at least as many bytes, and every bit pattern is a value.
-        unsafe {
-            std::ptr::from_mut(value).cast::<u8>().copy_from_nonoverlapping(known.as_ptr(), known.len())
-        };
-        if unknown.iter().any(|&byte| byte != 0) {
-            return Err(Failure::argument(format!(
-                "{what} sets fields that only a later version of the library knows"
-            )));
-        }
-        Ok(())
-    }
 }
 
 /// Frees a handle from [`Call::give`]; null is accepted.
@@ -247,17 +185,6 @@ pub(crate) unsafe fn free<T>(pointer: *mut T) {
         // SAFETY: `give` made it with `Box::into_raw`, and it is freed once.
         guard_quietly((), || drop(unsafe { Box::from_raw(pointer) }));
     }
-}
-
-/// A larger struct size means that the size was not set.
-const MAX_STRUCT: usize = 4096;
-
-/// Refuses sizes that no version of a struct has.
-fn check_struct_size(what: &str, size: usize, first: usize) -> Result<(), Failure> {
-    if (first..=MAX_STRUCT).contains(&size) {
-        return Ok(());
-    }
-    Err(Failure::argument(format!("{what} has {size} bytes, expected {first} or more: pass sizeof")))
 }
 
 #[cfg(test)]
@@ -304,53 +231,5 @@ mod tests {
         assert!(call.slice("x", start.wrapping_byte_add(1), 1).is_err());
         assert!(call.slice("x", start, usize::MAX / 2).is_err());
         assert!(call.slice::<f32>("x", std::ptr::null(), 0).is_err());
-        assert!(call.optional::<f32>("x", std::ptr::null(), 0).unwrap().is_empty());
-        assert!(call.optional::<f32>("x", std::ptr::null(), 1).is_err());
-    }
-
-    /// A struct, and the form of it in a later version.
-    #[repr(C)]
-    #[derive(Clone, Copy, Debug, Default, PartialEq)]
-    struct Old {
-        size: usize,
-        a: usize,
-    }
-
-    #[repr(C)]
-    #[derive(Clone, Copy, Debug, Default, PartialEq)]
-    struct New {
-        size: usize,
-        a: usize,
-        b: usize,
-    }
-
-    impl Plain for Old {}
-    impl Plain for New {}
-
-    const FIRST: usize = size_of::<Old>();
-    const LATER: usize = size_of::<New>();
-
-    #[test]
-    fn an_old_program_meets_a_new_library() {
-        let mut theirs = Old::default();
-        let ours = New { size: FIRST, a: 5, b: 6 };
-        call().write_struct("s", (&raw mut theirs).cast::<New>(), FIRST, FIRST, &ours).unwrap();
-        assert_eq!(theirs, Old { size: FIRST, a: 5 });
-        let mut read = New { size: 0, a: 0, b: 9 };
-        call().read_struct("s", (&raw const theirs).cast::<New>(), FIRST, &mut read).unwrap();
-        assert_eq!(read, New { size: FIRST, a: 5, b: 9 });
-    }
-
-    #[test]
-    fn a_new_program_meets_an_old_library() {
-        let mut theirs = New { size: 1, a: 1, b: 1 };
-        let ours = Old { size: LATER, a: 5 };
-        call().write_struct("s", (&raw mut theirs).cast::<Old>(), LATER, FIRST, &ours).unwrap();
-        assert_eq!(theirs, New { size: LATER, a: 5, b: 0 });
-        let mut read = Old::default();
-        call().read_struct("s", (&raw const theirs).cast::<Old>(), FIRST, &mut read).unwrap();
-        assert_eq!(read, ours);
-        theirs.b = 1;
-        assert!(call().read_struct("s", (&raw const theirs).cast::<Old>(), FIRST, &mut read).is_err());
     }
 }

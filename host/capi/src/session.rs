@@ -1,7 +1,7 @@
 //! Saved states of llama.cpp: pack, unpack, inspect, in memory and in files.
 
 use crate::error::{Failure, TqkvStatus};
-use crate::pointer::{self, Call, Plain};
+use crate::pointer::{self, Call};
 use crate::snapshot::{Callback, TqkvWrite, null};
 use std::ffi::{c_char, c_void};
 use std::fs::File;
@@ -15,7 +15,7 @@ use tqkv_session::{
 };
 use tqkv_simd::Level;
 
-/// A state of llama.cpp, or a pack of one. A later version of the library may have more fields.
+/// A state of llama.cpp, or a pack of one.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TqkvSessionInfo {
@@ -32,11 +32,6 @@ pub struct TqkvSessionInfo {
     /// Bytes of the pack in coded rows; 0 for a state.
     pub coded_pack_bytes: usize,
 }
-
-impl Plain for TqkvSessionInfo {}
-
-/// Bytes of the first version of the struct.
-const FIRST: usize = size_of::<TqkvSessionInfo>();
 
 impl From<SessionError> for Failure {
     fn from(error: SessionError) -> Self {
@@ -254,21 +249,22 @@ pub unsafe extern "C" fn tqkv_session_unpack(
     })
 }
 
-/// Describes a state or a pack, and checks the checksums of a pack. `size` is the size of the struct.
+/// Describes a state or a pack, and checks the checksums of a pack.
 ///
 /// # Safety
-/// `bytes` is null or has `len` bytes. `info` is null or has room for `size` bytes.
+/// `bytes` is null or has `len` bytes. `info` is null or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_session_inspect(
     bytes: *const u8,
     len: usize,
     info: *mut TqkvSessionInfo,
-    size: usize,
 ) -> TqkvStatus {
-    // SAFETY: `bytes` has `len` bytes and `info` has `size`, by the contract of this call.
+    // SAFETY: `bytes` has `len` bytes and `info` can be written, by the contract of this call.
     unsafe { Call::new() }.run(|call| {
         let bytes = call.slice("bytes", bytes, len)?;
-        call.write_struct("info", info, size, FIRST, &look(&mut Cursor::new(bytes))?)
+        let place = call.place("info", info)?;
+        place.write(look(&mut Cursor::new(bytes))?);
+        Ok(())
     })
 }
 
@@ -331,19 +327,18 @@ pub unsafe extern "C" fn tqkv_session_unpack_file(
 /// Describes the state or the pack in a file, as `tqkv_session_inspect` does.
 ///
 /// # Safety
-/// `path` is null or ends with a zero. `info` is null or has room for `size` bytes.
+/// `path` is null or ends with a zero. `info` is null or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tqkv_session_inspect_file(
     path: *const c_char,
     info: *mut TqkvSessionInfo,
-    size: usize,
 ) -> TqkvStatus {
-    // SAFETY: `path` is text and `info` has `size` bytes, by the contract of this call.
+    // SAFETY: `path` is text and `info` can be written, by the contract of this call.
     unsafe { Call::new() }.run(|call| {
-        let path = call.text("path", path)?;
+        let (path, place) = (call.text("path", path)?, call.place("info", info)?);
         let mut file = BufReader::new(File::open(path).map_err(in_file(path))?);
-        let found = look(&mut file).map_err(|failure| failure.about(path))?;
-        call.write_struct("info", info, size, FIRST, &found)
+        place.write(look(&mut file).map_err(|failure| failure.about(path))?);
+        Ok(())
     })
 }
 

@@ -9,7 +9,7 @@ mod common;
 
 use common::{DIM, HEADS, KV_HEADS, QUERY, TOKEN, last_error, refused};
 use half::f16;
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
 use tqkv_capi::TqkvDtype::{TqkvF16, TqkvF32};
@@ -54,22 +54,14 @@ impl Drop for Cache {
     }
 }
 
-fn spec() -> TqkvGpuSpec {
-    let mut spec = std::mem::MaybeUninit::uninit();
-    // SAFETY: the bytes can be written, and all of them are written.
-    unsafe {
-        let size = size_of::<TqkvGpuSpec>();
-        assert_eq!(tqkv_gpu_spec_init(spec.as_mut_ptr(), size, LAYERS, HEADS, KV_HEADS, DIM), TqkvOk);
-        let mut spec = spec.assume_init();
-        (spec.num_sequences, spec.max_tokens) = (3, 100);
-        spec
-    }
-}
+/// The spec of every cache here, for three sequences.
+const SPEC: &CStr = c"layers=2 heads=4 kv-heads=2 head-dim=64 max-tokens=100";
 
 fn create(stream: &Arc<CudaStream>) -> Cache {
     let mut cache = null_mut();
-    // SAFETY: the spec is whole, and the stream outlives the caches of the test.
-    let status = unsafe { tqkv_gpu_create(&spec(), 0, stream.cu_stream().cast(), &raw mut cache) };
+    // SAFETY: the text ends with a zero, and the stream outlives the caches of the test.
+    let status =
+        unsafe { tqkv_gpu_create(SPEC.as_ptr(), 3, 0, 0, stream.cu_stream().cast(), &raw mut cache) };
     assert_eq!(status, TqkvOk, "{}", last_error());
     Cache(cache)
 }
@@ -155,7 +147,7 @@ fn calls_leave_the_current_context_and_null_is_the_default_stream() {
     // SAFETY: the spec is whole, null is the default stream, and the memory is allocated until the end of the
     // test.
     unsafe {
-        here(tqkv_gpu_create(&spec(), 0, null_mut(), &raw mut cache), "create");
+        here(tqkv_gpu_create(SPEC.as_ptr(), 3, 0, 0, null_mut(), &raw mut cache), "create");
         here(tqkv_gpu_reserve(cache, 1), "reserve");
         here(tqkv_gpu_append(cache, 0, &0, 1, F32, kv, TOKEN, kv, TOKEN), "append");
         here(tqkv_gpu_append(cache, 1, &0, 1, F32, kv, TOKEN, kv, TOKEN), "append");
@@ -178,7 +170,7 @@ fn calls_leave_the_current_context_and_null_is_the_default_stream() {
         other.bind_to_thread().unwrap();
         let mut cache = null_mut();
         // SAFETY: as above.
-        here(unsafe { tqkv_gpu_create(&spec(), 0, null_mut(), &raw mut cache) }, "create");
+        here(unsafe { tqkv_gpu_create(SPEC.as_ptr(), 3, 0, 0, null_mut(), &raw mut cache) }, "create");
         cache.expose_provenance()
     };
     // A thread that never used CUDA frees a cache, for example a collector of garbage.
@@ -240,19 +232,24 @@ fn what_cannot_be_is_refused_with_its_reason() {
         );
         refused(tqkv_gpu_fork(cache.0, 0, 9, 1), TqkvBadArgument, "sequence 9 is out of range");
         let stream = stream.cu_stream().cast();
-        refused(
-            tqkv_gpu_create(&spec(), 9, stream, &raw mut none),
-            TqkvUnsupported,
-            "there is no CUDA device 9",
-        );
-        let odd = TqkvGpuSpec { head_dim: 96, ..spec() };
-        refused(
-            tqkv_gpu_create(&odd, 0, stream, &raw mut none),
-            TqkvBadArgument,
-            "head dim 96 has no kernels; expected 64, 128, 256",
-        );
-        let huge = TqkvGpuSpec { max_tokens: 1 << 20, ..spec() };
-        refused(tqkv_gpu_create(&huge, 0, stream, &raw mut none), TqkvNoRoom, "the device has no room for");
+        let mut create = |text: &CStr, pool, ordinal| {
+            tqkv_gpu_create(text.as_ptr(), 3, pool, ordinal, stream, &raw mut none)
+        };
+        refused(create(SPEC, 0, 9), TqkvUnsupported, "there is no CUDA device 9");
+        for (text, why) in [
+            (c"layers=2 heads=4 head-dim=96", "head dim 96 has no kernels; expected 64, 128, 256"),
+            (
+                c"layers=2 heads=4 head-dim=64 t4 last:i8",
+                "a cache on a GPU has no layer-kv=tail:1:i8,i8: expected",
+            ),
+            (c"layers=2 heads=4 head-dim=64 scale=0.5", "a cache on a GPU has no scale=0.5"),
+            (c"layers=2 heads=4 t4", "head-dim is missing"),
+            (c"layers=2 heads=4 head-dim=64 q4_0", "q4_0"),
+        ] {
+            refused(create(text, 0, 0), TqkvBadArgument, why);
+        }
+        let huge = c"layers=2 heads=4 kv-heads=2 head-dim=64 max-tokens=1048576";
+        refused(create(huge, 0, 0), TqkvNoRoom, "the device has no room for");
         tqkv_gpu_free(null_mut());
     }
     assert!(none.is_null());

@@ -5,7 +5,7 @@
 #![cfg(target_os = "linux")]
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, CString, c_void};
 use std::process::Command;
 use std::ptr::null_mut;
 use tqkv_capi::TqkvStatus::*;
@@ -30,16 +30,10 @@ fn mapped() -> u64 {
 }
 
 fn create(layers: usize) -> Result<*mut TqkvCache, TqkvStatus> {
-    let (mut spec, mut cache) = (std::mem::MaybeUninit::uninit(), null_mut());
-    // SAFETY: the bytes of the struct can be written, and all of them are written. The cache is made from a
-    // whole struct.
-    let status = unsafe {
-        assert_eq!(
-            tqkv_spec_init(spec.as_mut_ptr(), size_of::<TqkvSpec>(), layers, HEADS, HEADS, DIM),
-            TqkvOk
-        );
-        tqkv_create(spec.as_ptr(), &raw mut cache)
-    };
+    let spec = CString::new(format!("layers={layers} heads={HEADS} head-dim={DIM}")).unwrap();
+    let mut cache = null_mut();
+    // SAFETY: the text ends with a zero, and the place can be written.
+    let status = unsafe { tqkv_create(spec.as_ptr(), &raw mut cache) };
     if status == TqkvOk { Ok(cache) } else { Err(status) }
 }
 

@@ -1,93 +1,76 @@
-//! Arguments of the commands that run a model over a compressed cache. They open the model and make its
-//! caches.
+//! The option `--kv` and the models of commands that run a model over a compressed cache, and their caches.
 //!
 //! `eval`, `generate` and `demo` are thin: they call the library with one cache factory per setting. The
-//! first row of every comparison is the reference, `f16,f16` under the same window options. The pairs of
-//! `--kv` follow, then the policies of `--policy`. `--hot` and `--sinks` default to
-//! [`CacheSpec::DEFAULT_HOT`] and [`CacheSpec::DEFAULT_SINKS`], also in `plan`. `tqkv` without a command is
-//! `demo`, with the defaults of its own argument definitions.
+//! first row of every comparison is the reference, `f16,f16`. A row for each `--kv` follows. `tqkv` without a
+//! command is `demo`, with the defaults of its own argument definitions.
 
 use std::path::{Path, PathBuf};
 
 use crate::preset::{F16, Kv, KvCodecs, PRESETS};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use tqkv::attention::AttentionCache;
-use tqkv::cache::{Arithmetic, Budget, CacheSpec, Centring, KvCache, LayerKind};
+use tqkv::cache::{Budget, CacheSpec, KvCache, LayerKind};
 use tqkv::error::CacheError;
-use tqkv_core::KvShape;
+use tqkv_core::{CodecId, KvShape, Options};
 use tqkv_model::{Access, Config, Model};
-use tqkv_reference::DecodedCache;
+use tqkv_reference::{Choice, DecodedCache};
 
-use crate::args::{EncodeArgs, KvArgs, ReferenceArgs, WindowArgs};
 use crate::device::Place;
 use crate::error::CliError;
+use crate::names;
 use crate::output::Waiting;
-use crate::policy::{self, LifeArgs, Policy, PolicyArg};
+use crate::plan::Uncompressed;
+use crate::policy::{self, Policy};
 
-/// When the mean of the keys is subtracted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum CentreArg {
-    /// Always.
-    On,
-    /// Never.
-    Off,
-    /// If the mean holds enough of the energy of the keys.
-    Auto,
-}
-
-/// Number format in which single queries meet encoded tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ArithmeticArg {
-    /// Signed bytes with exact integer sums: fast, and equal on every machine.
-    Int8,
-    /// Exact levels with f32 sums.
-    F32,
-}
-
-/// Options of the cache.
+/// The caches to compare.
 #[derive(Debug, Args)]
 pub struct CacheArgs {
-    #[command(flatten)]
-    kv: KvArgs,
-    /// A row with its own policy: codecs, then settings that differ from the options. May be repeated.
-    /// Example: --policy "n4 hot=32 tier=256:n3 tier=512:n2". `--help` lists the settings.
-    #[arg(long, value_name = "POLICY", long_help = policy::help())]
-    policy: Vec<PolicyArg>,
-    #[command(flatten)]
-    life: LifeArgs,
-    #[command(flatten)]
-    encode: EncodeArgs,
-    #[command(flatten)]
-    reference: ReferenceArgs,
-    /// Subtract the mean of the keys before encoding; attention adds its dot product back.
-    #[arg(long, value_name = "WHEN", value_enum, default_value_t = CentreArg::Auto)]
-    centre: CentreArg,
-    /// Number format in which queries meet encoded tokens. A query meets the tokens of its own chunk decoded.
-    #[arg(long, value_name = "NUMBERS", value_enum, default_value_t = ArithmeticArg::Int8)]
-    arithmetic: ArithmeticArg,
+    /// The cache: a preset (balanced), a codec (s4), two as K,V (t4,t2), or a text with settings, such as
+    /// "t4,t2 hot=32 tier=4096:t2". May be repeated.
+    #[arg(long = "kv", visible_alias = "kv-cache-dtype", value_name = "CACHE", long_help = policy::help())]
+    kv: Vec<Policy>,
+    /// Codec of K, with the option name of llama.cpp; the codec of V is f16 unless given.
+    #[arg(long, value_name = "CODEC", value_parser = names::choice, conflicts_with = "kv")]
+    cache_type_k: Option<Choice>,
+    /// Codec of V, with the option name of llama.cpp; the codec of K is f16 unless given.
+    #[arg(long, value_name = "CODEC", value_parser = names::choice, conflicts_with = "kv")]
+    cache_type_v: Option<Choice>,
 }
 
 impl CacheArgs {
-    /// The given pairs and policies, in order; the pairs of `default` if there are none.
+    /// The given rows, in order; empty if none is given.
+    pub(crate) fn given(&self) -> Vec<Policy> {
+        if self.cache_type_k.is_none() && self.cache_type_v.is_none() {
+            return self.kv.clone();
+        }
+        let f16 = Choice::Core(CodecId::F16);
+        let (k, v) = (self.cache_type_k.unwrap_or(f16), self.cache_type_v.unwrap_or(f16));
+        vec![Kv { k, v }.into()]
+    }
+
+    /// The given rows, in order; those of `default` if none is given.
     pub fn policies(&self, default: &[KvCodecs]) -> Vec<Policy> {
-        self.life.policies(&self.kv, &self.policy, default)
+        let given = self.given();
+        if given.is_empty() { default.iter().map(|&pair| pair.into()).collect() } else { given }
     }
 
-    /// The pairs of `--kv`, if any. A pair that no cache stores is an error, which names `what`.
+    /// The pairs of codecs, if any is given. A row that is more or less than a pair that caches store is an
+    /// error, which names `what`.
     pub(crate) fn pairs(&self, what: &str) -> Result<Option<Vec<KvCodecs>>, CliError> {
-        self.kv.own(what)
-    }
-
-    /// Refuses formats that no cache stores, because `what` needs a cache.
-    pub fn check_stored(what: &str, policies: &[Policy]) -> Result<(), CliError> {
-        let found = policies.iter().find(|policy| policy.is_reference());
-        found.map_or(Ok(()), |policy| Err(CliError::not_stored(what, policy.name.kv)))
+        let pair = |policy: &Policy| match &policy.name.policy {
+            Some(text) => Err(CliError::bad_input(format_args!(
+                "{what} takes codecs without settings: expected --kv K,V, not \"{text}\""
+            ))),
+            None => policy.name.kv.own().ok_or_else(|| CliError::not_stored(what, policy.name.kv)),
+        };
+        let pairs = self.given().iter().map(pair).collect::<Result<Vec<_>, _>>()?;
+        Ok(Some(pairs).filter(|pairs| !pairs.is_empty()))
     }
 
     /// The row of f16, then the given rows; every preset if none is given.
     pub fn policies_beside_f16(&self) -> Vec<Policy> {
         let presets: Vec<KvCodecs> = PRESETS.iter().map(|preset| preset.codecs.into()).collect();
-        let mut policies = vec![self.life.plain(F16)];
+        let mut policies = vec![Policy::from(F16)];
         for policy in self.policies(&presets) {
             if !policies.contains(&policy) {
                 policies.push(policy);
@@ -95,185 +78,155 @@ impl CacheArgs {
         }
         policies
     }
+}
 
-    /// Refuses policies that do not fit `base`, before any work is done.
-    pub fn check(&self, place: &Place, base: &CacheSpec, policies: &[Policy]) -> Result<(), CliError> {
-        let refused = |policy: &Policy, error| CliError::bad_input(format_args!("{}: {error}", policy.name));
-        self.reference.check(policies.iter().flat_map(|policy| [policy.name.kv.k, policy.name.kv.v]))?;
-        for policy in policies {
-            match place {
-                _ if policy.is_reference() => {
-                    drop(self.decoded_cache(place, base, policy).map_err(|e| refused(policy, e))?);
+/// Refuses formats that no cache stores, because `what` needs a cache.
+pub fn check_stored(what: &str, policies: &[Policy]) -> Result<(), CliError> {
+    let found = policies.iter().find(|policy| policy.is_reference());
+    found.map_or(Ok(()), |policy| Err(CliError::not_stored(what, policy.name.kv)))
+}
+
+/// Refuses policies that do not fit `base`, before any work is done.
+pub fn check(place: &Place, base: &CacheSpec, policies: &[Policy]) -> Result<(), CliError> {
+    let refused = |policy: &Policy, error| CliError::bad_input(format_args!("{}: {error}", policy.name));
+    for policy in policies {
+        match place {
+            _ if policy.is_reference() => {
+                drop(decoded_cache(place, base, policy).map_err(|e| refused(policy, e))?);
+            }
+            Place::Cpu => {
+                drop(KvCache::new(policy.apply(base.clone())).map_err(|e| refused(policy, e))?);
+            }
+            #[cfg(feature = "cuda")]
+            Place::Cuda { or_cpu, .. } => match policy.refused_by_gpu() {
+                Some(why) if !or_cpu => return Err(CliError::bad_input(why)),
+                _ => {}
+            },
+        }
+    }
+    Ok(())
+}
+
+/// Refuses policies that do not fit a model, before any work is done. Files of moments must be of it.
+pub fn check_model(place: &Place, config: &Config, policies: &[Policy]) -> Result<(), CliError> {
+    let base = config.cache_spec();
+    check(place, &base, policies)?;
+    for policy in policies {
+        let file = policy.apply(base.clone()).calibration;
+        if file.is_some_and(|file| *file.model() != config.identity()) {
+            return Err(CliError::bad_input(format_args!(
+                "{}: moments of another model: expected a file that tqkv calibrate made with this one",
+                policy.name
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a `context` so short that a policy would compress nothing: every figure would equal that of f16.
+/// `option` names the option that set `context`.
+pub fn check_compresses(policies: &[Policy], option: &str, context: usize) -> Result<(), CliError> {
+    for policy in policies.iter().filter(|policy| policy.is_compressed()) {
+        let (Uncompressed { sinks, hot }, least) = (policy.window(), policy.least_compressed());
+        if context < least {
+            return Err(CliError::bad_input(format_args!(
+                "nothing would be compressed: of {context} tokens the first {sinks} and the newest {hot} stay f16: \
+                 expected {option} {least} or more, or smaller hot= and sinks= in --kv"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the bytes of f16 caches on the CPU, one per entry of `tokens`. Each cache takes `prompt`
+/// tokens at once, then single tokens up to its entry. If `shared`, all are forks of one cache that holds
+/// the prompt.
+pub(crate) fn f16_bytes(
+    config: &Config,
+    prompt: usize,
+    tokens: &[usize],
+    shared: bool,
+) -> Result<usize, CacheError> {
+    // All KV heads of all layers of one kind are equal, so one head is measured per kind.
+    let mut layers: Vec<(LayerKind, usize)> = Vec::new();
+    for layer in 0..config.num_layers {
+        let kind = config.cache_spec().kind(layer);
+        match layers.iter_mut().find(|(of, _)| *of == kind) {
+            Some((_, count)) => *count += 1,
+            None => layers.push((kind, 1)),
+        }
+    }
+    let bytes = layers.into_iter().map(|(kind, count)| {
+        let mut base = config.cache_spec();
+        let kv_heads = base.shape.num_kv_heads;
+        base.shape = KvShape { num_layers: 1, num_heads: 1, num_kv_heads: 1, ..base.shape };
+        base.sink_logits.clear();
+        base.kinds = if config.kinds.is_empty() { Vec::new() } else { vec![kind] };
+        let spec = base.codecs(F16.k, F16.v);
+        Ok(layer_bytes(&spec, prompt, tokens, shared)? * count * kv_heads)
+    });
+    bytes.sum()
+}
+
+/// Makes an empty cache in `place` for a model of this shape.
+pub(crate) fn cache(
+    place: &Place,
+    config: &Config,
+    policy: &Policy,
+) -> Result<Box<dyn AttentionCache>, CacheError> {
+    match place {
+        _ if policy.is_reference() => Ok(Box::new(decoded_cache(place, &config.cache_spec(), policy)?)),
+        Place::Cpu => Ok(Box::new(cpu_cache(config, policy)?)),
+        #[cfg(feature = "cuda")]
+        Place::Cuda { device, or_cpu } => {
+            let spec = gpu_spec(config, policy);
+            let slides = || {
+                // A sequence that fits the windows could be on the GPU, but its final length is not known
+                // here.
+                let why = "layers of the model slide, and a cache on the GPU has no windows";
+                (*or_cpu && !config.kinds.is_empty()).then(|| why.to_owned())
+            };
+            let refused = policy.refused_by_gpu().or_else(|| config.refused_by_gpu()).or_else(slides);
+            match refused.clone().or_else(|| spec.check().err().map(|why| why.to_string())) {
+                Some(why) if *or_cpu => {
+                    crate::output::note(format_args!("--device auto: {why}; running on the CPU"));
+                    Ok(Box::new(cpu_cache(config, policy)?))
                 }
-                Place::Cpu => {
-                    drop(KvCache::new(self.spec(base.clone(), policy)).map_err(|e| refused(policy, e))?);
-                }
-                #[cfg(feature = "cuda")]
-                Place::Cuda { or_cpu, .. } => match policy.refused_by_gpu() {
-                    Some(why) if !or_cpu => return Err(CliError::bad_input(why)),
-                    _ => {}
+                _ => match refused {
+                    Some(why) => Err(CacheError::BadSpec(why)),
+                    None => Ok(Box::new(tqkv::cuda::CudaCache::with_kinds(device, spec, &config.kinds)?)),
                 },
             }
         }
-        Ok(())
-    }
-
-    /// Refuses policies that do not fit a model, before any work is done. Files of moments must be of it.
-    pub fn check_model(&self, place: &Place, config: &Config, policies: &[Policy]) -> Result<(), CliError> {
-        let base = config.cache_spec();
-        self.check(place, &base, policies)?;
-        for policy in policies {
-            let file = policy.apply(base.clone()).calibration;
-            if file.is_some_and(|file| *file.model() != config.identity()) {
-                return Err(CliError::bad_input(format_args!(
-                    "{}: moments of another model: expected a file that tqkv calibrate made with this one",
-                    policy.name
-                )));
-            }
-        }
-        Ok(())
-    }
-
-    /// Refuses a `context` so short that a policy would compress nothing: every figure would equal that of
-    /// f16. `option` names the option that set `context`.
-    pub fn check_compresses(policies: &[Policy], option: &str, context: usize) -> Result<(), CliError> {
-        // Reference formats have no uncompressed window.
-        let windowed = |policy: &&Policy| !policy.is_reference() && policy.name.kv != F16.into();
-        for policy in policies.iter().filter(windowed) {
-            let WindowArgs { hot, sinks } = policy.window;
-            // Tokens leave the hot window four at a time.
-            let least = hot.saturating_add(sinks).saturating_add(4);
-            if context < least {
-                return Err(CliError::bad_input(format_args!(
-                    "nothing would be compressed: of {context} tokens the first {sinks} and the newest {hot} stay f16: \
-                     expected {option} {least} or more, or smaller --hot and --sinks"
-                )));
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns the bytes of f16 caches on the CPU, one per entry of `tokens`. Each cache takes `prompt`
-    /// tokens at once, then single tokens up to its entry. If `shared`, all are forks of one cache that holds
-    /// the prompt.
-    pub(crate) fn f16_bytes(
-        &self,
-        config: &Config,
-        prompt: usize,
-        tokens: &[usize],
-        shared: bool,
-    ) -> Result<usize, CacheError> {
-        // All KV heads of all layers of one kind are equal, so one head is measured per kind.
-        let mut layers: Vec<(LayerKind, usize)> = Vec::new();
-        for layer in 0..config.num_layers {
-            let kind = config.cache_spec().kind(layer);
-            match layers.iter_mut().find(|(of, _)| *of == kind) {
-                Some((_, count)) => *count += 1,
-                None => layers.push((kind, 1)),
-            }
-        }
-        let bytes = layers.into_iter().map(|(kind, count)| {
-            let mut base = config.cache_spec();
-            let kv_heads = base.shape.num_kv_heads;
-            base.shape = KvShape { num_layers: 1, num_heads: 1, num_kv_heads: 1, ..base.shape };
-            base.sink_logits.clear();
-            base.kinds = if config.kinds.is_empty() { Vec::new() } else { vec![kind] };
-            let spec = self.spec(base, &self.life.plain(F16));
-            Ok(layer_bytes(&spec, prompt, tokens, shared)? * count * kv_heads)
-        });
-        bytes.sum()
-    }
-
-    /// Makes an empty cache in `place` for a model of this shape.
-    pub(crate) fn cache(
-        &self,
-        place: &Place,
-        config: &Config,
-        policy: &Policy,
-    ) -> Result<Box<dyn AttentionCache>, CacheError> {
-        match place {
-            _ if policy.is_reference() => {
-                Ok(Box::new(self.decoded_cache(place, &config.cache_spec(), policy)?))
-            }
-            Place::Cpu => Ok(Box::new(self.cpu_cache(config, policy)?)),
-            #[cfg(feature = "cuda")]
-            Place::Cuda { device, or_cpu } => {
-                let spec = self.gpu_spec(config, policy);
-                let slides = || {
-                    // A sequence that fits the windows could be on the GPU, but its final length is not known
-                    // here.
-                    let why = "layers of the model slide, and a cache on the GPU has no windows";
-                    (*or_cpu && !config.kinds.is_empty()).then(|| why.to_owned())
-                };
-                let refused = policy.refused_by_gpu().or_else(|| config.refused_by_gpu()).or_else(slides);
-                match refused.clone().or_else(|| spec.check().err().map(|why| why.to_string())) {
-                    Some(why) if *or_cpu => {
-                        crate::output::note(format_args!("--device auto: {why}; running on the CPU"));
-                        Ok(Box::new(self.cpu_cache(config, policy)?))
-                    }
-                    _ => match refused {
-                        Some(why) => Err(CacheError::BadSpec(why)),
-                        None => Ok(Box::new(tqkv::cuda::CudaCache::with_kinds(device, spec, &config.kinds)?)),
-                    },
-                }
-            }
-        }
-    }
-
-    #[cfg(feature = "cuda")]
-    fn gpu_spec(&self, config: &Config, policy: &Policy) -> tqkv_gpu::GpuSpec {
-        let CacheSpec { key, value, options, .. } = self.spec(config.cache_spec(), policy);
-        let Config { num_layers, num_heads, num_kv_heads, head_dim, context, .. } = *config;
-        tqkv_gpu::GpuSpec::new(num_layers, num_heads, num_kv_heads, head_dim)
-            .codecs(key, value)
-            .options(options)
-            .sequences(1, context)
-    }
-
-    /// Makes an empty cache with the attention of `base` whose tokens pass through reference blocks.
-    fn decoded_cache(
-        &self,
-        place: &Place,
-        base: &CacheSpec,
-        policy: &Policy,
-    ) -> Result<DecodedCache, CacheError> {
-        if !matches!(place, Place::Cpu) {
-            let why = format!("{} is a format of the reference, which needs --device cpu", policy.name.kv);
-            return Err(CacheError::BadSpec(why));
-        }
-        if !policy.is_uniform() || policy.name.policy.is_some() {
-            let why = format!(
-                "{}: formats of the reference have no policy; --tier, --spill and --layer-kv are for what caches store",
-                policy.name
-            );
-            return Err(CacheError::BadSpec(why));
-        }
-        let Kv { k, v } = policy.name.kv;
-        DecodedCache::new(base, [k, v], self.encode.options(), self.reference.rotation())
-    }
-
-    /// Makes an empty cache in main memory for a model of this shape.
-    pub(crate) fn cpu_cache(&self, config: &Config, policy: &Policy) -> Result<KvCache, CacheError> {
-        KvCache::new(self.spec(config.cache_spec(), policy))
-    }
-
-    /// The spec of a cache in main memory with the shape and the layer kinds of `base`.
-    pub fn spec(&self, base: CacheSpec, policy: &Policy) -> CacheSpec {
-        let centring = match self.centre {
-            CentreArg::On => Centring::On,
-            CentreArg::Off => Centring::Off,
-            CentreArg::Auto => Centring::Auto,
-        };
-        let arithmetic = match self.arithmetic {
-            ArithmeticArg::Int8 => Arithmetic::Int8,
-            ArithmeticArg::F32 => Arithmetic::F32,
-        };
-        // The policy overrides the options.
-        policy.apply(base.options(self.encode.options()).centring(centring).arithmetic(arithmetic))
     }
 }
 
-/// Bytes of the caches of one layer and KV head; see [`CacheArgs::f16_bytes`].
+#[cfg(feature = "cuda")]
+fn gpu_spec(config: &Config, policy: &Policy) -> tqkv_gpu::GpuSpec {
+    let CacheSpec { key, value, options, max_tokens, .. } = policy.apply(config.cache_spec());
+    let Config { num_layers, num_heads, num_kv_heads, head_dim, context, .. } = *config;
+    tqkv_gpu::GpuSpec::new(num_layers, num_heads, num_kv_heads, head_dim)
+        .codecs(key, value)
+        .options(options)
+        .sequences(1, max_tokens.unwrap_or(context))
+}
+
+/// Makes an empty cache with the attention of `base` whose tokens pass through reference blocks.
+fn decoded_cache(place: &Place, base: &CacheSpec, policy: &Policy) -> Result<DecodedCache, CacheError> {
+    if !matches!(place, Place::Cpu) {
+        let why = format!("{} is a format of the reference, which needs --device cpu", policy.name.kv);
+        return Err(CacheError::BadSpec(why));
+    }
+    let Kv { k, v } = policy.name.kv;
+    DecodedCache::new(base, [k, v], Options::DEFAULT, None)
+}
+
+/// Makes an empty cache in main memory for a model of this shape.
+pub(crate) fn cpu_cache(config: &Config, policy: &Policy) -> Result<KvCache, CacheError> {
+    KvCache::new(policy.apply(config.cache_spec()))
+}
+
+/// Bytes of the caches of one layer and KV head; see [`f16_bytes`].
 fn layer_bytes(spec: &CacheSpec, prompt: usize, tokens: &[usize], shared: bool) -> Result<usize, CacheError> {
     let KvShape { head_dim, value_dim, .. } = spec.shape;
     // A latent vector holds both key and value.

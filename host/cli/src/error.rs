@@ -13,6 +13,7 @@ use crate::plain::plain;
 use crate::preset::Kv;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use tqkv::file::FileError;
+use tqkv::unstable::cache::OPTIONS;
 use tqkv_core::{CodecId, ShapeError};
 use tqkv_model::ModelError;
 use tqkv_session::SessionError;
@@ -155,7 +156,7 @@ impl CliError {
         let message = &text[..end.unwrap_or(text.len())];
         let plain = refused_number(error).or_else(|| refused_value(error));
         let owner = match (error.kind(), error.get(ContextKind::InvalidArg)) {
-            (ErrorKind::UnknownArgument, Some(ContextValue::String(option))) => lab_options::owner_of(option),
+            (ErrorKind::UnknownArgument, Some(ContextValue::String(option))) => owner_of(option),
             _ => None,
         };
         if let Some(owner) = owner {
@@ -195,6 +196,15 @@ impl From<io::Error> for CliError {
         let code = if closed { CLOSED_PIPE } else { FAILURE };
         Self { is_silent: closed, is_closed_pipe: closed, ..Self::new(format_args!("stdout: {error}"), code) }
     }
+}
+
+/// What has an option that a command has not: a property of the cache is a part of `--kv`.
+fn owner_of(option: &str) -> Option<String> {
+    let of_cache = || {
+        let row = OPTIONS.iter().find(|row| option.strip_prefix("--") == Some(row.name))?;
+        Some(format!("the text of --kv, such as --kv \"s4 {}={}\",", row.name, row.example))
+    };
+    lab_options::owner_of(option).map(str::to_owned).or_else(of_cache)
 }
 
 /// The error of a number in plain words, in place of clap's technical text.

@@ -5,12 +5,11 @@ use clap::{Arg, Command};
 
 /// Headings in their order, with the ids of their options. All other options stand above them, under
 /// "Options".
-const HEADINGS: [(&str, &[&str]); 5] = [
+const HEADINGS: [(&str, &[&str]); 4] = [
     ("Model", &["model", "stream_weights"]),
     ("Sampling", &["temperature", "sample_seed"]),
-    ("Cache", &["kv", "cache_type_k", "cache_type_v", "policy", "hot", "sinks", "device"]),
-    ("Older tokens, and layers", &["tier", "spill", "ring", "layer_kv"]),
-    ("Laboratory", &["seed", "scale_mode", "effort", "centre", "arithmetic", "rotation", "no_bos"]),
+    ("Cache", &["kv", "cache_type_k", "cache_type_v", "device"]),
+    ("Laboratory", &["seed", "scale_mode", "effort", "no_bos"]),
 ];
 
 /// Commands without the heading "Laboratory", because encoding is their subject.

@@ -18,7 +18,7 @@ from plan_families import CASES, TABLE, as_frozen, cases, families, quiet, table
 def planned(command, file, path):
     """Window, KV heads, and coordinates of a key and a value of each layer; or what the command said."""
     path.write_text(json.dumps(file))
-    args = [command, "plan", "--json", "--model", str(path), "--kv", "f16", "--hot", "0", "--sinks", "0"]
+    args = [command, "plan", "--json", "--model", str(path), "--kv", "f16 hot=0 sinks=0"]
     done = subprocess.run(args, capture_output=True, text=True)
     if done.returncode:
         return done.stderr.strip()

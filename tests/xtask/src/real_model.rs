@@ -100,11 +100,13 @@ fn tables(args: &Args) -> Result<(), String> {
     let model = model()?;
     let text = args.text.clone().unwrap_or_else(|| root().join(TEXT));
     let windows = args.windows.to_string();
-    let mut options = vec!["--windows", &windows];
-    options.extend(SETTINGS.iter().flat_map(|kv| ["--kv", kv]));
-    let every = [&options[..], &["--hot", "0", "--sinks", "0"]].concat();
-    println!("Every token coded:\n\n{}", table(&eval(&model, &text, &every)?));
-    println!("Sinks and hot window as they are by default:\n\n{}", table(&eval(&model, &text, &options)?));
+    let rows = |window: &str| {
+        let settings = SETTINGS.map(|kv| format!("{kv}{window}"));
+        let kv = settings.iter().flat_map(|kv| ["--kv", kv]);
+        eval(&model, &text, &["--windows", &windows].into_iter().chain(kv).collect::<Vec<_>>())
+    };
+    println!("Every token coded:\n\n{}", table(&rows(" hot=0 sinks=0")?));
+    println!("Sinks and hot window as they are by default:\n\n{}", table(&rows("")?));
     let other = expanded(args, &model).and_then(|expanded| {
         let caches = theirs(args, &expanded, &text, &windows, &THEIRS)?;
         println!("llama.cpp, its own cache types, every token coded, f32 weights:\n\n{}", table(&caches));

@@ -32,8 +32,8 @@ Columns, for keys and for values:
 Two runs with equal settings agree to the bit on every instruction set."
 )]
 pub(crate) struct Args {
-    /// A .tqk file, a snapshot (`KvCache::save`), or a run: a preset, K,V codecs or a policy (eval --policy).
-    /// Append @LEVEL to a run to choose its instruction set [default: the machine's fastest].
+    /// A .tqk file, a snapshot (`KvCache::save`), or a run: a cache in words, as in eval --kv. Append @LEVEL
+    /// to a run to choose its instruction set [default: the machine's fastest].
     #[arg(value_name = "A")]
     a: String,
     /// Same forms as A. A snapshot may be compared with a run.

@@ -14,7 +14,7 @@ use super::stored::StorageArgs;
 #[group(skip)]
 #[command(after_help = "Example: keys with a large constant, as in some models, with centring and without
   tqkv-lab eval --biased-keys 30 --kv s4
-  tqkv-lab eval --biased-keys 30 --centre off --kv s4
+  tqkv-lab eval --biased-keys 30 --kv \"s4 centring=off\"
 Example: keys with a few large channels
   tqkv-lab eval --outlier-variant --kv t4 --kv q4_0
 Example: store prefixes of 768 tokens and read them back, in a basis from the same kind of text

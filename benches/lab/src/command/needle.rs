@@ -7,7 +7,7 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 use tqkv::cache::KvCache;
 use tqkv::error::CacheError;
-use tqkv_cli::cache_args::CacheArgs;
+use tqkv_cli::cache_args::{self, CacheArgs};
 use tqkv_cli::device::Place;
 use tqkv_cli::error::CliError;
 use tqkv_cli::output::{Output, grouped, sized, table};
@@ -24,7 +24,7 @@ use crate::stats::dot;
 #[command(after_help = "Example: one head at two lengths, then a layer of an 8B-class model
   tqkv-lab needle --tokens 131072,1048576 --kv f16 --kv s4 --kv s2
   tqkv-lab needle --kv-heads 8 --heads 32 --kv balanced --kv tiny
-  tqkv-lab needle --kv n4 --policy \"n4 tier=16384:n2\"
+  tqkv-lab needle --kv t4 --kv \"t4 tier=16384:t2\"
   tqkv-lab needle --strength 14 --kv f16 --kv t2 --kv s2
 
 Keys are normal around a common offset of twice their spread; values are normal. The norm of queries gives the logits \
@@ -69,7 +69,7 @@ pub(crate) struct Args {
     /// Number of query heads, a multiple of the KV heads [default: the same number].
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
     heads: Option<usize>,
-    /// Seed of the tokens and queries (--seed is the seed of the rotation).
+    /// Seed of the tokens and queries (seed= in --kv is that of the rotation).
     #[arg(long, value_name = "N", default_value_t = 1)]
     data_seed: u64,
     #[command(flatten)]
@@ -115,7 +115,7 @@ struct Row {
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let presets: Vec<KvCodecs> = PRESETS.iter().map(|preset| preset.codecs.into()).collect();
     let policies = args.cache.policies(&presets);
-    CacheArgs::check_stored("needle", &policies)?;
+    cache_args::check_stored("needle", &policies)?;
     let shape = KvShape::new(1, args.heads.unwrap_or(args.kv_heads), args.kv_heads, args.head_dim);
     for &tokens in &args.tokens {
         if args.needles > tokens {
@@ -124,9 +124,9 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
                 args.needles
             )));
         }
-        CacheArgs::check_compresses(&policies, "--tokens", tokens)?;
+        cache_args::check_compresses(&policies, "--tokens", tokens)?;
     }
-    args.cache.check(&Place::Cpu, &shape.into(), &policies)?;
+    cache_args::check(&Place::Cpu, &shape.into(), &policies)?;
     let bar = out.progress((args.tokens.iter().sum::<usize>() * policies.len()) as u64, "hiding needles");
     let settings = args.tokens.iter().flat_map(|&tokens| policies.iter().map(move |policy| (tokens, policy)));
     let results: Result<Vec<_>, CliError> =
@@ -153,7 +153,7 @@ fn measure(
     let refused = |error: CacheError| CliError::bad_input(error);
     let strength = args.strength.unwrap_or((tokens as f32).ln() + 5.5);
     let mut hay = Haystack::new(shape, tokens, args.needles, strength, args.data_seed);
-    let mut cache = KvCache::new(args.cache.spec(shape.into(), policy)).map_err(refused)?;
+    let mut cache = KvCache::new(policy.apply(shape.into())).map_err(refused)?;
     for first in (0..tokens).step_by(CHUNK) {
         let (keys, values) = hay.chunk(first);
         cache.append(0, keys, values).map_err(refused)?;

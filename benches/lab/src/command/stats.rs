@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 
 use serde::Serialize;
-use tqkv_cli::args::{self, EncodeArgs, ReferenceArgs};
+use tqkv_cli::args::{self, EncodeArgs};
 use tqkv_cli::array::Vectors;
 use tqkv_cli::error::CliError;
 use tqkv_cli::names;
 use tqkv_cli::output::{Output, grouped, table};
 use tqkv_core::{CodecId, HEAD_DIMS};
-use tqkv_reference::Choice;
+use tqkv_reference::{Choice, ROWS, RotationKind};
 
 use super::stats_delta;
 use crate::stats::{self, CodecStats, StatsError, Subject};
@@ -54,8 +54,9 @@ pub(crate) struct Args {
     codecs: Vec<Choice>,
     #[command(flatten)]
     encode: EncodeArgs,
-    #[command(flatten)]
-    reference: ReferenceArgs,
+    /// Rotation of p2, p3, p4, tq3, tq4 and their variants [default: the rotation of the format's source].
+    #[arg(long, value_name = "WHICH", value_enum)]
+    rotation: Option<RotationArg>,
     /// Array of shape [.., D]: a .npy file of f32, f16 or f64 (rounded to f32), - for a .npy on standard
     /// input, or file.safetensors:name (also bf16).
     #[arg(value_name = "IN")]
@@ -77,6 +78,16 @@ pub(crate) struct Args {
     /// the shipped model]. The result shows if differences between layers would take fewer bits.
     #[arg(long, value_name = "MODEL", conflicts_with_all = ["codecs", "input", "random", "dim", "queries"])]
     delta: Option<Option<PathBuf>>,
+}
+
+/// The rotation of the reference formats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum RotationArg {
+    /// A Haar-distributed matrix, a different one per layer: slow. Measured: the errors equal those of
+    /// hadamard.
+    Dense,
+    /// Random signs and a Hadamard transform; needs a head dim that is a power of two.
+    Hadamard,
 }
 
 /// Number of random queries. Every vector meets each one, so 20,000 vectors give 640,000 dot products.
@@ -114,8 +125,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         return Err(CliError::bad_input(format_args!("{name}: there are no vectors in it")));
     }
     let choices = choices(args, vectors.dim());
-    args.reference.check(choices.iter().copied())?;
-    let with = (level, args.encode.options(), args.reference.rotation());
+    let with = (level, args.encode.options(), rotation(args.rotation, &choices)?);
     let subjects = choices.into_iter().map(|choice| Subject::new(choice, with, &vectors));
     let bad = |e| refused(name, args.queries.as_deref(), &e);
     let subjects = subjects.collect::<Result<Vec<_>, _>>().map_err(bad)?;
@@ -148,6 +158,22 @@ fn choices(args: &Args, dim: usize) -> Vec<Choice> {
     }
     let all: Vec<_> = Choice::all().filter(|choice| choice.block_bytes(dim).is_some()).collect();
     if all.is_empty() { vec![CodecId::F16.into()] } else { all }
+}
+
+/// The rotation of `--rotation`, which is refused if none of `choices` has more than one.
+fn rotation(given: Option<RotationArg>, choices: &[Choice]) -> Result<Option<RotationKind>, CliError> {
+    let has_rotations = |choice: &Choice| matches!(choice, Choice::Reference(row) if row.has_rotations());
+    if given.is_some() && !choices.iter().any(has_rotations) {
+        let rows: Vec<_> = ROWS.iter().filter(|row| row.has_rotations()).map(|row| row.name()).collect();
+        return Err(CliError::bad_input(format_args!(
+            "--rotation: none of the codecs has a choice; {} have",
+            rows.join(", ")
+        )));
+    }
+    Ok(given.map(|rotation| match rotation {
+        RotationArg::Dense => RotationKind::Dense,
+        RotationArg::Hadamard => RotationKind::Hadamard,
+    }))
 }
 
 fn human(report: &Report) -> String {

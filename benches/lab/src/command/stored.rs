@@ -19,9 +19,9 @@ use tqkv_storage::{Basis, Budget, Follower, StorageCodec};
 #[derive(Debug, clap::Args)]
 pub(crate) struct StorageArgs {
     /// Store the first part of each window at this many bits per value, read it back and score the rest. May
-    /// be repeated. The codecs of --kv are measured in the same way; options of caches have no effect.
+    /// be repeated. The codecs of --kv are measured in the same way.
     #[arg(long, value_name = "BITS", value_parser = budget,
-        conflicts_with_all = ["step", "layers", "attention_error", "policy", "tier", "spill", "layer_kv", "device"])]
+        conflicts_with_all = ["step", "layers", "attention_error", "device"])]
     storage: Vec<Budget>,
     /// Basis from `tqkv basis` [default: none; each channel has its own width].
     #[arg(long, value_name = "FILE", requires = "storage")]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use tqkv::cache::KvCache;
-use tqkv_cli::cache_args::{CacheArgs, ModelArgs};
+use tqkv_cli::cache_args::{self, CacheArgs, ModelArgs};
 use tqkv_cli::device::Place;
 use tqkv_cli::error::CliError;
 use tqkv_cli::input;
@@ -17,7 +17,7 @@ use super::tasks_data::{Question, Task, tasks};
 /// Ask a model about its context: numbers to copy back, sums, and facts of earlier turns.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: the default policy at two bits, with maps and without
-  tqkv-lab tasks --model model.gguf --kv t4 --kv t3 --kv t2 --policy \"m2,t2 map=full\"
+  tqkv-lab tasks --model model.gguf --kv t4 --kv t3 --kv t2 --kv \"m2,t2 map=full\"
 
 Each task has one context, and a copy of its cache answers each question. An answer is right if each of its tokens is \
 the likeliest one, so a model that writes by itself would give it.
@@ -83,13 +83,13 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     };
     let model = args.model.load()?;
     let policies = args.cache.policies_beside_f16();
-    CacheArgs::check_stored("tasks", &policies)?;
-    args.cache.check_model(&Place::Cpu, model.config(), &policies)?;
+    cache_args::check_stored("tasks", &policies)?;
+    cache_args::check_model(&Place::Cpu, model.config(), &policies)?;
     let tasks = tasks(&model, &filler, args.context)?;
     let bar = out.progress((policies.len() * tasks.len()) as u64, "asking");
     let mut results: Vec<Row> = Vec::with_capacity(policies.len());
     for policy in &policies {
-        let spec = args.cache.spec(model.config().cache_spec(), policy);
+        let spec = policy.apply(model.config().cache_spec());
         let mut scores = Vec::with_capacity(tasks.len());
         for (i, task) in tasks.iter().enumerate() {
             let exact = results.first().map(|row| &row.tasks[i]);

@@ -4,11 +4,10 @@ use std::path::PathBuf;
 
 use tqkv::Level;
 use tqkv::cache::KvCache;
-use tqkv_cli::args::{EncodeArgs, WindowArgs};
-use tqkv_cli::cache_args::ModelArgs;
+use tqkv_cli::cache_args::{ModelArgs, check_stored};
 use tqkv_cli::error::CliError;
 use tqkv_cli::input;
-use tqkv_cli::policy::{LifeArgs, PolicyArg};
+use tqkv_cli::policy::Policy;
 use tqkv_model::{Model, shipped};
 
 /// The model and the text of a run.
@@ -22,16 +21,12 @@ pub(crate) struct RunArgs {
     /// Number of tokens of a run, from the start of the text.
     #[arg(long, value_name = "TOKENS", default_value_t = 1024)]
     context: usize,
-    #[command(flatten)]
-    window: WindowArgs,
-    #[command(flatten)]
-    encode: EncodeArgs,
 }
 
 /// Setting of a run: a policy, and an instruction set if it is not the machine's default.
 pub(crate) struct Setting {
     what: String,
-    policy: PolicyArg,
+    policy: Policy,
     level: Option<Level>,
 }
 
@@ -48,7 +43,8 @@ impl Setting {
             |error: String| CliError::bad_input(format_args!("'{what}' is no file and no run: {error}"));
         let (policy, level) =
             what.split_once('@').map_or((what, None), |(policy, level)| (policy, Some(level)));
-        let policy = policy.parse().map_err(bad)?;
+        let policy: Policy = policy.parse().map_err(bad)?;
+        check_stored("compare", std::slice::from_ref(&policy))?;
         let level = level.map(|level| Level::from_name(level).map_err(|e| bad(e.to_string()))).transpose()?;
         Ok(Self { what: what.to_owned(), policy, level })
     }
@@ -63,15 +59,14 @@ pub(crate) struct Run {
 }
 
 /// The model and the tokens of all runs.
-pub(crate) struct Runner<'a> {
-    args: &'a RunArgs,
+pub(crate) struct Runner {
     model: Model,
     tokens: Vec<u32>,
 }
 
 impl RunArgs {
     /// Loads the model and the text.
-    pub(crate) fn runner(&self) -> Result<Runner<'_>, CliError> {
+    pub(crate) fn runner(&self) -> Result<Runner, CliError> {
         let text = match &self.text {
             Some(path) => input::read(path)?,
             None => shipped::HELDOUT_TEXT.to_vec(),
@@ -85,17 +80,16 @@ impl RunArgs {
                 tokens.len()
             )));
         }
-        Ok(Runner { args: self, model, tokens })
+        Ok(Runner { model, tokens })
     }
 }
 
-impl Runner<'_> {
+impl Runner {
     /// Runs the text with a cache of `setting`.
     pub(crate) fn run(&self, setting: &Setting) -> Result<Run, CliError> {
         let Setting { what, policy, level } = setting;
-        let policy = LifeArgs::written_alone(self.args.window, policy);
         let config = self.model.config();
-        let spec = policy.apply(config.cache_spec().options(self.args.encode.options()));
+        let spec = policy.apply(config.cache_spec());
         let spec = match level {
             Some(level) => spec.level(*level),
             None => spec,

@@ -61,18 +61,19 @@ impl Source {
     }
 
     /// Runs a command without a model, or with the shipped one. `line` is the program and its words, with
-    /// spaces between.
+    /// spaces between, quoted as in a shell.
     pub(crate) fn run(&self, line: &str) -> Result<Answer, CliError> {
-        self.answer(line.split_whitespace().collect())
+        self.answer(&words(line)?)
     }
 
     /// Runs a command with the model of the report.
     pub(crate) fn run_model(&self, line: &str) -> Result<Answer, CliError> {
-        let model = self.model.as_deref().into_iter().flat_map(|path| ["--model", path]);
-        self.answer(line.split_whitespace().chain(model).collect())
+        let model = self.model.iter().flat_map(|path| ["--model".to_owned(), path.clone()]);
+        self.answer(&words(line)?.into_iter().chain(model).collect::<Vec<_>>())
     }
 
-    fn answer(&self, words: Vec<&str>) -> Result<Answer, CliError> {
+    fn answer(&self, words: &[String]) -> Result<Answer, CliError> {
+        let words: Vec<_> = words.iter().map(String::as_str).collect();
         let mut out = Output::keeping();
         let program = self.programs.iter().find(|(name, _)| words.first() == Some(name));
         let Some((_, run)) = program else {
@@ -80,11 +81,14 @@ impl Source {
         };
         run(&words[1..], &mut out)?;
         let json = serde_json::from_str(&out.kept()).map_err(CliError::failure)?;
-        // Only a path may contain spaces.
         let quoted = |word: &str| if word.contains(' ') { format!("'{word}'") } else { word.to_owned() };
         let words: Vec<_> = words.into_iter().map(quoted).collect();
         Ok(Answer { command: words.join(" "), json })
     }
+}
+
+fn words(line: &str) -> Result<Vec<String>, CliError> {
+    shlex::split(line).ok_or_else(|| CliError::failure(format_args!("a quote is open: {line}")))
 }
 
 fn run<P: Program>(words: &[&str], out: &mut Output) -> Result<(), CliError> {

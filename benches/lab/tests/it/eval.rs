@@ -61,15 +61,15 @@ fn eval_shows_what_encoding_does_to_each_layer() {
 #[test]
 fn biased_keys_are_as_good_as_any_once_centred() {
     let folder = tempfile::tempdir().unwrap();
-    let args = ["eval", "--context", "512", "--windows", "1", "--kv", "s4"];
-    let perplexity = |extra: &[&str]| {
-        let report = json(folder.path(), &[&args[..], extra].concat());
+    let args = ["eval", "--context", "512", "--windows", "1", "--kv"];
+    let perplexity = |words: &[&str]| {
+        let report = json(folder.path(), &[&args[..], words].concat());
         [0, 1].map(|row| number(&rows(&report)[row], "perplexity"))
     };
-    let [_, plain] = perplexity(&[]);
-    let [f16, centred] = perplexity(&["--biased-keys", "30"]);
+    let [_, plain] = perplexity(&["s4"]);
+    let [f16, centred] = perplexity(&["s4", "--biased-keys", "30"]);
     assert!((centred / plain - 1.0).abs() < 0.02 && (f16 / plain - 1.0).abs() < 0.02, "{centred} {plain}");
-    let [_, off] = perplexity(&["--biased-keys", "30", "--centre", "off"]);
+    let [_, off] = perplexity(&["s4 centring=off", "--biased-keys", "30"]);
     assert!(off > 1.2 * plain, "{off} {plain}");
 }
 
@@ -77,10 +77,10 @@ fn biased_keys_are_as_good_as_any_once_centred() {
 #[test]
 fn outliers_reach_the_cache() {
     let folder = tempfile::tempdir().unwrap();
-    let base = ["eval", "--context", "256", "--windows", "2", "--kv", "s2", "--hot", "0", "--sinks", "0"];
+    let base = ["eval", "--context", "256", "--windows", "2", "--kv"];
+    let plain = "s2 hot=0 sinks=0 centring=off scale-mode=preserving";
     let kl = |extra: &[&str]| {
-        let plain = ["--centre", "off", "--scale-mode", "preserving"];
-        let report = json(folder.path(), &[&base[..], &plain, extra].concat());
+        let report = json(folder.path(), &[&base[..], &[plain], extra].concat());
         number(&rows(&report)[1], "kl_to_f16")
     };
     assert_ne!(kl(&["--outlier-variant"]), kl(&[]));

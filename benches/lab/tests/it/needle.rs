@@ -62,18 +62,21 @@ fn needles_are_found_in_the_bytes_that_plan_says() {
 
 #[test]
 fn strength_seed_and_windows_count() {
-    let base = ["--tokens", "4096", "--kv", "s2"];
-    let row = |extra: &[&str]| needle(&[&base[..], extra].concat())["results"][0].clone();
+    let of = |kv: &str, extra: &[&str]| {
+        let base = ["--tokens", "4096", "--kv", kv];
+        needle(&[&base[..], extra].concat())["results"][0].clone()
+    };
+    let row = |extra: &[&str]| of("s2", extra);
     let plain = row(&[]);
     assert!((number(&plain, "strength") - (4096f64.ln() + 5.5)).abs() < 1e-5, "{plain}");
     let again = row(&[]);
     assert_eq!((&plain["cosine"], &plain["exact_weight"]), (&again["cosine"], &again["exact_weight"]));
     assert_ne!(row(&["--data-seed", "2"])["exact_weight"], plain["exact_weight"]);
-    assert_eq!(row(&["--seed", "9"])["exact_weight"], plain["exact_weight"]);
+    assert_eq!(of("s2 seed=9", &[])["exact_weight"], plain["exact_weight"]);
     let weak = row(&["--strength", "4"]);
     assert!(number(&weak, "exact_weight") < 0.1 && number(&weak, "retrieval") < 1.0, "{weak}");
     let bytes = |row: &Value, name| number(row, name);
-    let hot = row(&["--hot", "1024", "--sinks", "128"]);
+    let hot = of("s2 hot=1024 sinks=128", &[]);
     for name in ["resident_bytes", "planned_bytes"] {
         assert!(bytes(&hot, name) > bytes(&plain, name) + 900.0 * 400.0, "{name}: {hot} {plain}");
     }
@@ -104,7 +107,7 @@ fn bad_input_is_one_line_with_code_2() {
         (&["--tokens", "4096", "--strength", "nan"], "expected 0 to 1000"),
         (&["--tokens", "4096", "--kv", "turbo9"], "safe-lowbit"),
         (&["--tokens", "1024", "--kv", "tq3"], "needle: no cache stores tq3,tq3"),
-        (&["--policy", "t4 tier=64:t3"], "t4 tier=64:t3: cache spec: t4 pages"),
+        (&["--kv", "t4 tier=64:t3"], "t4 tier=64:t3: cache spec: t4 pages"),
         (&["--tokens", "64", "--kv", "s4"], "expected --tokens 72 or more"),
     ] {
         let message = error(folder.path(), &[&["needle"], args].concat(), 2);

@@ -10,7 +10,7 @@ fn policies_answer_the_same_questions() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
     // The model knows bytes, so its tasks have many tokens.
-    let args = ["tasks", "--context", "900", "--kv", "t4", "--kv", "s2", "--hot", "0", "--sinks", "0"];
+    let args = ["tasks", "--context", "900", "--kv", "t4 hot=0 sinks=0", "--kv", "s2 hot=0 sinks=0"];
     let report = json(at, &args);
     let results = report["results"].as_array().unwrap();
     let names: Vec<_> = results.iter().map(|row| row["kv"].as_str().unwrap()).collect();

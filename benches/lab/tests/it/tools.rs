@@ -12,9 +12,9 @@ use crate::support::{json, tqkv as lab};
 fn runs_and_snapshots_are_compared_layer_by_layer() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
-    let window = ["--context", "256", "--hot", "0", "--sinks", "0"];
-    let compare = |a: &str, b: &str| json(at, &[&["compare", a, b][..], &window].concat());
-    let same = compare("s4", "s4@portable");
+    let compare = |a: &str, b: &str| json(at, &["compare", a, b, "--context", "256"]);
+    let every = "s4 hot=0 sinks=0";
+    let same = compare(every, "s4 hot=0 sinks=0@portable");
     let layers = same["layers"].as_array().unwrap();
     assert_eq!((layers.len(), &same["tokens"]), (4, &256.into()));
     for layer in layers {
@@ -31,7 +31,7 @@ fn runs_and_snapshots_are_compared_layer_by_layer() {
     }
     // The keys of the first layer are equal, so their error is the error of the codec. Other codecs have no
     // common code.
-    let narrow = compare("f16", "s2");
+    let narrow = compare("f16", "s2 hot=0 sinks=0");
     let first = &narrow["layers"][0];
     assert!((0.05..0.2).contains(&number(&first["values"], "relative_error")), "{first}");
     assert_eq!(first["values"]["code_agreement"], Value::Null);
@@ -39,17 +39,17 @@ fn runs_and_snapshots_are_compared_layer_by_layer() {
         narrow["layers"].as_array().unwrap().iter().map(|l| number(l, "hidden_cosine")).collect();
     assert!(hidden.iter().all(|cosine| (0.9..0.99999).contains(cosine)), "{hidden:?}");
 
-    let saved = lab(at, &[&["compare", "s4", "s2", "--save", "a.tqs"][..], &window].concat());
+    let saved = lab(at, &["compare", every, "s2 hot=0 sinks=0", "--context", "256", "--save", "a.tqs"]);
     let text = String::from_utf8_lossy(&saved.stdout).into_owned();
     assert!(text.contains("codes K") && text.contains("hidden"), "{text}");
-    let kept = compare("a.tqs", "s4");
+    let kept = compare("a.tqs", every);
     assert_eq!(kept["layers"][3]["keys"]["equal_blocks"], 1.0, "{kept}");
     assert_eq!(kept["layers"][3]["hidden_cosine"], Value::Null, "a snapshot has no hidden states");
     assert_eq!(compare("a.tqs", "a.tqs")["layers"][0]["values"]["mean_cosine"], 1.0);
 
     fs::write(at.join("junk"), [0u8; 64]).unwrap();
     let refused = |args: &[&str], word: &str| {
-        let failed = lab(at, &[&["compare"][..], args, &window].concat());
+        let failed = lab(at, &[&["compare", "--context", "256"][..], args].concat());
         let error = String::from_utf8_lossy(&failed.stderr).into_owned();
         assert!(failed.status.code() == Some(2) && error.contains(word), "{args:?}: {error}");
     };

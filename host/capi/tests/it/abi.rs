@@ -60,20 +60,20 @@ fn a_cache_of_c_is_the_cache_of_rust() {
 
 #[test]
 fn null_is_refused_wherever_a_pointer_goes() {
-    let (cache, spec, name) = (Cache::new(&spec()), spec(), c"s4".as_ptr());
-    let (x, mut out, mut number, mut size) = ([0.0; QUERY], [0.0; QUERY], 0, 0);
-    let (mut codec, mut other, mut filled) = (null_mut(), null_mut(), spec);
+    let (cache, text, name) = (Cache::new(&spec()), spec(), c"s4".as_ptr());
+    let spec = text.as_ptr();
+    let (x, mut out, mut size) = ([0.0; QUERY], [0.0; QUERY], 0);
+    let (mut codec, mut other) = (null_mut(), null_mut());
     // SAFETY: every pointer is null or good for the passed length.
     unsafe {
-        assert_eq!(tqkv_codec_create(name, DIM, 42, 2, 1, &raw mut codec), TqkvOk);
+        assert_eq!(tqkv_codec_create(name, DIM, &raw mut codec), TqkvOk);
         let (xs, o, n) = (x.as_ptr(), out.as_mut_ptr(), QUERY);
         let (kv, r) = (xs.cast(), o.cast());
         let (own, none) = ([cache.0.cast_const()], [null::<TqkvCache>()]);
         let (own, none) = (own.as_ptr(), none.as_ptr());
         for (status, what) in [
-            (tqkv_spec_init(null_mut(), size_of::<TqkvSpec>(), 1, 1, 1, 64), "spec"),
             (tqkv_create(null(), &raw mut other), "spec"),
-            (tqkv_create(&raw const spec, null_mut()), "cache"),
+            (tqkv_create(spec, null_mut()), "cache"),
             (tqkv_append(null_mut(), 0, 0, kv, TOKEN, kv, TOKEN), "cache"),
             (tqkv_append(cache.0, 0, 0, null(), TOKEN, kv, TOKEN), "k"),
             (tqkv_append(cache.0, 0, 1, kv, TOKEN, null(), TOKEN), "v"),
@@ -95,12 +95,12 @@ fn null_is_refused_wherever_a_pointer_goes() {
             (tqkv_scores(cache.0, 0, 0, 0, kv, DIM, null_mut(), n, &raw mut size), "out"),
             (tqkv_scores(cache.0, 0, 0, 0, kv, DIM, o, n, null_mut()), "count"),
             (tqkv_threads(null_mut()), "threads"),
-            (tqkv_spec_preset(null_mut(), name), "spec"),
-            (tqkv_spec_preset(&raw mut filled, null()), "name"),
+            (tqkv_set_sink_logits(null_mut(), xs, 8), "cache"),
+            (tqkv_set_sink_logits(cache.0, null(), 8), "logits"),
             (tqkv_truncate(null_mut(), 0), "cache"),
             (tqkv_reset(null_mut()), "cache"),
             (tqkv_create_within(null(), null(), &raw mut other), "spec"),
-            (tqkv_create_within(&raw const spec, null(), &raw mut other), "budget"),
+            (tqkv_create_within(spec, null(), &raw mut other), "budget"),
             (tqkv_budget_create(1, null_mut()), "budget"),
             (tqkv_budget_used(null(), &raw mut size), "budget"),
             (tqkv_budget_limit(null(), &raw mut size), "budget"),
@@ -120,13 +120,10 @@ fn null_is_refused_wherever_a_pointer_goes() {
             (tqkv_load(cache.0, null()), "path"),
             (tqkv_len(null(), &raw mut size), "cache"),
             (tqkv_len(cache.0, null_mut()), "len"),
-            (tqkv_stats(null(), null_mut(), size_of::<TqkvCacheStats>()), "cache"),
-            (tqkv_stats(cache.0, null_mut(), size_of::<TqkvCacheStats>()), "stats"),
-            (tqkv_codec_id(0, null_mut()), "codec"),
-            (tqkv_codec_from_name(null(), &raw mut number), "name"),
-            (tqkv_codec_from_name(name, null_mut()), "codec"),
-            (tqkv_codec_create(null(), DIM, 42, 2, 1, (&raw mut other).cast()), "name"),
-            (tqkv_codec_create(name, DIM, 42, 2, 1, null_mut()), "codec"),
+            (tqkv_stats(null(), null_mut()), "cache"),
+            (tqkv_stats(cache.0, null_mut()), "stats"),
+            (tqkv_codec_create(null(), DIM, (&raw mut other).cast()), "codec"),
+            (tqkv_codec_create(name, DIM, null_mut()), "made"),
             (tqkv_codec_block_bytes(null(), &raw mut size), "codec"),
             (tqkv_codec_block_bytes(codec, null_mut()), "bytes"),
             (tqkv_codec_encode(null(), xs, DIM, o.cast(), 34), "codec"),
@@ -230,105 +227,71 @@ fn vectors_that_cannot_be_stored_leave_the_cache_as_it_was() {
 
 #[test]
 fn specs_that_no_cache_can_have_are_refused() {
-    #[track_caller]
-    fn no_cache(spec: &TqkvSpec, text: &str) {
+    let refuse = |text: &CStr, status: TqkvStatus, why: &str| {
         let mut cache = std::ptr::dangling_mut();
-        // SAFETY: the struct is whole. If it says that it is longer, it is refused before more is read.
-        let status = unsafe { tqkv_create(spec, &raw mut cache) };
+        // SAFETY: the text ends with a zero, and the place can be written.
+        let found = unsafe { tqkv_create(text.as_ptr(), &raw mut cache) };
         assert!(cache.is_null());
-        refused(status, TqkvBadArgument, text);
+        refused(found, status, why);
+    };
+    for (text, why) in [
+        (c"", "an empty text is not valid"),
+        (c"t4,t2 hot=32", "layers is missing: expected layers=N"),
+        (c"layers=2 heads=4 kv-heads=2", "head-dim is missing: expected head-dim=N"),
+        (c"layers=0 heads=4 head-dim=64", "all must be above 0"),
+        (c"layers=1 heads=3 kv-heads=2 head-dim=64", "3 query heads"),
+        (c"layers=1 heads=1 head-dim=100", "head dim not supported"),
+        (c"layers=1 heads=1 head-dim=64 value-dim=100", "value_dim 100"),
+        (c"layers=3 heads=1 head-dim=64 kinds=128/full", "2"),
+        (c"\xff", "spec is not UTF-8"),
+    ] {
+        refuse(text, TqkvBadArgument, why);
     }
-    no_cache(&TqkvSpec { num_layers: 0, ..spec() }, "all must be above 0");
-    no_cache(&TqkvSpec { num_heads: 3, ..spec() }, "3 query heads");
-    no_cache(&TqkvSpec { head_dim: 100, ..spec() }, "head dim not supported");
-    no_cache(&TqkvSpec { key_codec: 2, ..spec() }, "key_codec is 2");
-    no_cache(&TqkvSpec { value_codec: 256, ..spec() }, "value_codec is 256");
-    no_cache(&TqkvSpec { scale_mode: 4, ..spec() }, "scale_mode is 4, expected 0 to 3");
-    no_cache(&TqkvSpec { effort: 3, ..spec() }, "effort is 3");
-    no_cache(&TqkvSpec { centring: 3, ..spec() }, "centring is 3");
-    no_cache(&TqkvSpec { arithmetic: u32::MAX, ..spec() }, "arithmetic is 4294967295");
-    no_cache(&TqkvSpec { sliding_window: 8, ..spec() }, "sliding window");
-    no_cache(&TqkvSpec { value_dim: 100, ..spec() }, "value_dim 100");
-    no_cache(&TqkvSpec { scale: f32::NAN, ..spec() }, "scale of the logits");
-    no_cache(&TqkvSpec { soft_cap: -1.0, ..spec() }, "soft cap");
-    no_cache(&TqkvSpec { reserved: 1, ..spec() }, "later version");
-    let (m2, t2) = (CodecId::M2.code().into(), CodecId::T2.code().into());
-    let quarters = TqkvSpec { key_codec: m2, value_codec: t2, ..spec() };
-    no_cache(&quarters, "m2 is not valid for keys without a map: expected map=pairs or map=full");
-    no_cache(&TqkvSpec { text: c"m3,t3".as_ptr(), ..spec() }, "m3 is not valid for keys without a map");
-    no_cache(
-        &TqkvSpec { value_codec: m2, ..spec() },
-        "m2 is not valid for values: expected a codec of one width",
-    );
-    drop(Cache::new(&TqkvSpec { text: c"map=pairs".as_ptr(), ..quarters }));
-    let windows = [0, usize::MAX, 128];
-    let layer_windows = windows.as_ptr();
-    no_cache(
-        &TqkvSpec { layer_windows, layer_windows_len: 3, ..spec() },
-        "layer_windows has 3 values, expected 2",
-    );
-    // Far longer than the array, and refused before it is read.
-    no_cache(&TqkvSpec { layer_windows, layer_windows_len: 1 << 40, ..spec() }, "expected 2");
-    let layer_windows = windows[1..].as_ptr();
-    no_cache(
-        &TqkvSpec {
-            layer_windows: &raw const windows[2],
-            layer_windows_len: 1,
-            num_layers: 1,
-            hot: 200,
-            ..spec()
-        },
-        "sliding window",
-    );
-    no_cache(&TqkvSpec { layer_windows, layer_windows_len: 1, num_layers: 1, ..spec() }, "no layer keeps");
-    let codecs = [19, 19, 2, 19];
-    let layer_codecs = codecs.as_ptr();
-    no_cache(
-        &TqkvSpec { layer_codecs, layer_codecs_len: 2, ..spec() },
-        "layer_codecs has 2 values, expected 4",
-    );
-    no_cache(
-        &TqkvSpec { layer_codecs, layer_codecs_len: 4, ..spec() },
-        "layer_codecs is 2, which no codec has",
-    );
-    let logits = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, f32::INFINITY];
-    let sink_logits = logits.as_ptr();
-    no_cache(&TqkvSpec { sink_logits, sink_logits_len: 7, ..spec() }, "sink_logits has 7 values, expected 8");
-    no_cache(&TqkvSpec { sink_logits, sink_logits_len: 8, ..spec() }, "must be finite");
-    let demoted = TqkvTier { after: 100, spill_folder: null(), key_codec: 19, value_codec: 19 };
-    let tiers = [demoted, TqkvTier { key_codec: 2, ..demoted }];
-    no_cache(&TqkvSpec { tiers: &raw const tiers[1], tiers_len: 1, ..spec() }, "key_codec is 2");
-    no_cache(
-        &TqkvSpec { cold_after: 100, tiers: tiers.as_ptr(), tiers_len: 1, ..spec() },
-        "not in order of age",
-    );
-    // The first version of each struct, which compiled programs may have.
-    let (first, first_stats) =
-        (std::mem::offset_of!(TqkvSpec, value_dim), std::mem::offset_of!(TqkvCacheStats, shared_bytes));
-    no_cache(&TqkvSpec { struct_size: 0, ..spec() }, "pass sizeof");
-    no_cache(&TqkvSpec { struct_size: first - 1, ..spec() }, "pass sizeof");
-    no_cache(&TqkvSpec { struct_size: 5000, ..spec() }, "pass sizeof");
-    let mut whole = spec();
-    // SAFETY: the structs are shorter than their room.
-    unsafe {
-        for size in [0, 8, first - 1, 1 << 20] {
-            refused(tqkv_spec_init(&raw mut whole, size, 1, 1, 1, 64), TqkvBadArgument, "pass sizeof");
-        }
-        let cache = Cache::new(&spec());
-        let mut stats = cache.stats();
-        let small = first_stats - 1;
-        refused(tqkv_stats(cache.0, &raw mut stats, small), TqkvBadArgument, "pass sizeof");
+    for (words, why) in [
+        ("s9", "'s9' is neither a preset"),
+        ("hot=a", "hot=a is not valid: expected hot=TOKENS"),
+        ("centring=maybe", "expected centring=auto|on|off"),
+        ("cold=2", "cold= is not valid"),
+        ("sliding-window=8", "sliding window"),
+        ("scale=NaN", "scale of the logits"),
+        ("soft-cap=-1", "soft cap"),
+        ("m2,t2", "m2 is not valid for keys without a map: expected map=pairs or map=full"),
+        ("s4,m2", "m2 is not valid for values: expected a codec of one width"),
+        ("kinds=none/none", "no layer keeps"),
+        ("sink-logits=1/2", "sink"),
+    ] {
+        refuse(&with(words), TqkvBadArgument, why);
     }
-    let folder = TqkvSpec { cold_after: 128, spill_folder: c"/no/such/folder".as_ptr(), ..spec() };
-    let mut cache = null_mut();
-    // SAFETY: the struct is whole, and its folder ends with a zero.
-    refused(unsafe { tqkv_create(&raw const folder, &raw mut cache) }, TqkvIo, "/no/such/folder");
+    refuse(&with("spill=128:/no/such/folder"), TqkvIo, "/no/such/folder");
+    drop(Cache::new(&with("m2,t2 map=pairs")));
+}
+
+/// The array of a model gives the cache of the same words.
+#[test]
+fn sink_logits_are_set_before_the_first_token() {
+    let logits = [0.5, -1.0, 0.0, 2.0, 0.25, 0.0, 1.0, 1.5];
+    let words = with("sink-logits=0.5/-1/0/2/0.25/0/1/1.5 hot=8");
+    let cache = Cache::new(&with("hot=8"));
+    let set = |cache: &Cache, len| {
+        // SAFETY: the cache is not freed, and the array has as many values.
+        unsafe { tqkv_set_sink_logits(cache.0, logits.as_ptr(), len) }
+    };
+    refused(set(&cache, 7), TqkvBadArgument, "7");
+    assert_eq!(set(&cache, 8), TqkvOk, "{}", last_error());
+    let k = values(1, 100 * TOKEN);
+    (0..2).for_each(|layer| assert_eq!(cache.append(layer, &k, &k), TqkvOk));
+    let wanted = Cache::new(&words);
+    (0..2).for_each(|layer| assert_eq!(wanted.append(layer, &k, &k), TqkvOk));
+    assert_eq!(attended(&cache), attended(&wanted));
+    let plain = Cache::new(&with("hot=8"));
+    (0..2).for_each(|layer| assert_eq!(plain.append(layer, &k, &k), TqkvOk));
+    assert_ne!(attended(&plain), attended(&wanted));
+    refused(set(&cache, 8), TqkvBadArgument, "the cache holds 100 tokens");
 }
 
 #[test]
 fn tokens_behind_the_sliding_window_do_not_come_back() {
-    let window = TqkvSpec { hot: 0, sinks: 0, centring: 0, sliding_window: 128, ..spec() };
-    let cache = Cache::new(&window);
+    let cache = Cache::new(&with("hot=0 sinks=0 centring=off sliding-window=128"));
     let k = values(1, 1024 * TOKEN);
     for layer in 0..2 {
         assert_eq!(cache.append(layer, &k, &k), TqkvOk);
@@ -347,7 +310,7 @@ fn tokens_behind_the_sliding_window_do_not_come_back() {
 fn tokens_up_to_256_behind_the_greatest_length_can_be_dropped() {
     let k = values(1, TOKEN * 1500);
     for (hot, sinks, window) in [(0, 0, 128), (16, 4, 100), (64, 4, 300)] {
-        let sliding = TqkvSpec { hot, sinks, centring: 0, sliding_window: window, ..spec() };
+        let sliding = with(&format!("hot={hot} sinks={sinks} centring=off sliding-window={window}"));
         let mut refusals = 0;
         for greatest in (520..1400).step_by(37) {
             let cache = Cache::new(&sliding);
@@ -382,7 +345,7 @@ fn codecs_encode_decode_and_score_as_those_of_rust() {
         let (mut codec, mut bytes) = (null_mut(), 0);
         // SAFETY: texts end with zeros, slices have the passed lengths, and places can be written.
         unsafe {
-            assert_eq!(tqkv_codec_create(name.as_ptr(), DIM, 42, 2, 1, &raw mut codec), TqkvOk);
+            assert_eq!(tqkv_codec_create(name.as_ptr(), DIM, &raw mut codec), TqkvOk);
             assert_eq!(tqkv_codec_block_bytes(codec, &raw mut bytes), TqkvOk);
             assert_eq!(bytes, rust.block_bytes());
             let (mut blocks, mut want) = (vec![0; 3 * bytes], vec![0; 3 * bytes]);
@@ -410,24 +373,20 @@ fn codecs_encode_decode_and_score_as_those_of_rust() {
 
 #[test]
 fn codecs_refuse_what_they_cannot_do() {
-    let (mut codec, mut number) = (null_mut(), 99);
+    let mut codec = null_mut();
     let (x, mut blocks, mut out) = (values(1, DIM), [0_u8; 100], [0.0; DIM]);
     // SAFETY: texts end with zeros, slices have the passed lengths, and places can be written.
     unsafe {
-        let name = c"s9".as_ptr();
-        refused(tqkv_codec_from_name(name, &raw mut number), TqkvBadArgument, "no codec is named 's9'");
-        refused(tqkv_codec_from_name(c"\xff".as_ptr(), &raw mut number), TqkvBadArgument, "UTF-8");
-        refused(tqkv_codec_id(usize::MAX, &raw mut number), TqkvBadArgument, "out of range");
-        assert_eq!(number, 99);
-        let create = |name: &CStr, dim, scale, effort, place| {
-            tqkv_codec_create(name.as_ptr(), dim, 42, scale, effort, place)
-        };
-        refused(create(c"s9", DIM, 2, 1, &raw mut codec), TqkvBadArgument, "expected s4, s3");
-        refused(create(c"s4", 65, 2, 1, &raw mut codec), TqkvBadArgument, "head dim not supported");
-        refused(create(c"q4_0", 48, 2, 1, &raw mut codec), TqkvBadArgument, "multiple of 32");
-        refused(create(c"s4", DIM, 7, 1, &raw mut codec), TqkvBadArgument, "scale_mode is 7");
+        let create = |text: &CStr, dim, place| tqkv_codec_create(text.as_ptr(), dim, place);
+        refused(create(c"s9", DIM, &raw mut codec), TqkvBadArgument, "'s9' is neither a preset");
+        refused(create(c"\xff", DIM, &raw mut codec), TqkvBadArgument, "UTF-8");
+        refused(create(c"s4", 65, &raw mut codec), TqkvBadArgument, "head dim not supported");
+        refused(create(c"q4_0", 48, &raw mut codec), TqkvBadArgument, "multiple of 32");
+        refused(create(c"s4 scale-mode=least", DIM, &raw mut codec), TqkvBadArgument, "scale-mode=raw|");
+        refused(create(c"t4,t2", DIM, &raw mut codec), TqkvBadArgument, "expected one codec, and seed=");
+        refused(create(c"s4 hot=8", DIM, &raw mut codec), TqkvBadArgument, "\"s4 hot=8\" is not valid");
         assert!(codec.is_null());
-        assert_eq!(create(c"s4", DIM, 2, 1, &raw mut codec), TqkvOk);
+        assert_eq!(create(c"s4", DIM, &raw mut codec), TqkvOk);
         let (p, b, o) = (x.as_ptr(), blocks.as_mut_ptr(), out.as_mut_ptr());
         refused(tqkv_codec_encode(codec, p, DIM, b, 33), TqkvBadArgument, "its block 34 bytes");
         refused(tqkv_codec_encode(codec, p, DIM - 1, b, 34), TqkvBadArgument, "x has 63 values");

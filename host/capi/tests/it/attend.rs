@@ -1,9 +1,9 @@
-//! Attention through the C interface: types of queries and results, several caches in one call, presets.
+//! Attention through the C interface: types of queries and results, several caches in one call.
 
 use crate::common::*;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::ptr::null;
 use tqkv_capi::TqkvStatus::*;
 use tqkv_capi::*;
@@ -124,7 +124,7 @@ fn several_caches_answer_in_one_call_as_one_by_one() {
 #[test]
 fn what_several_caches_refuse_names_the_cache_and_writes_nothing() {
     let (full, empty) = (appended(&spec(), 40), Cache::new(&spec()));
-    let other = appended_of(&TqkvSpec { num_heads: 2 * HEADS, ..spec() });
+    let other = appended_of(c"layers=2 heads=8 kv-heads=2 head-dim=64");
     let (n, q, mut out) = (2 * QUERY, Typed::new(values(9, 2 * QUERY)), untouched(2 * QUERY));
     let mut attend = |handles: &[*const TqkvCache], layer, values| {
         let (query, out) = (q.pointer(0), out.room(0));
@@ -150,7 +150,7 @@ fn what_several_caches_refuse_names_the_cache_and_writes_nothing() {
 }
 
 /// A cache with one token and twice the heads.
-fn appended_of(spec: &TqkvSpec) -> Cache {
+fn appended_of(spec: &CStr) -> Cache {
     let cache = Cache::new(spec);
     assert_eq!(cache.append(0, &values(1, TOKEN), &values(2, TOKEN)), TqkvOk);
     cache
@@ -185,31 +185,4 @@ fn calls_of_several_caches_go_on_beside_calls_that_change_them() {
         }
     });
     assert_eq!(caches.each_ref().map(Cache::len), [400, 500, 600]);
-}
-
-#[test]
-fn presets_are_those_of_the_library() {
-    for preset in tqkv::cache::PRESETS {
-        let (mut made, name) = (spec(), std::ffi::CString::new(preset.name).unwrap());
-        // SAFETY: the spec was filled, and the text ends with a zero.
-        assert_eq!(unsafe { tqkv_spec_preset(&raw mut made, name.as_ptr()) }, TqkvOk, "{}", last_error());
-        let codecs = (u32::from(preset.codecs.0.code()), u32::from(preset.codecs.1.code()));
-        assert_eq!((made.key_codec, made.value_codec), codecs);
-        let header = include_str!("../../include/tqkv.h");
-        assert!(header.contains(&format!("\"{}\"", preset.name)), "the header lacks {}", preset.name);
-    }
-    let mut made = TqkvSpec { key_codec: 19, ..spec() };
-    for (name, text) in [(c"s4", "'s4' is a codec, not a preset"), (c"vast", "expected eight-bit")] {
-        // SAFETY: the spec was filled, and the text ends with a zero.
-        let status = unsafe { tqkv_spec_preset(&raw mut made, name.as_ptr()) };
-        refused(status, TqkvBadArgument, text);
-    }
-    assert_eq!(made.key_codec, 19, "what is refused changes nothing");
-    let mut number = 0;
-    // SAFETY: texts end with zeros, and the place can be written.
-    unsafe {
-        assert_eq!(tqkv_codec_from_name(c"T4".as_ptr(), &raw mut number), TqkvOk);
-        refused(tqkv_codec_from_name(c"tiny".as_ptr(), &raw mut number), TqkvBadArgument, "tqkv_spec_preset");
-    }
-    assert_eq!(number, u32::from(tqkv_core::CodecId::T4.code()));
 }

@@ -2,7 +2,7 @@
 //! write.
 #![allow(dead_code, reason = "each test uses some of it")]
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, CString, c_int, c_void};
 use std::ptr::null_mut;
 use tqkv_capi::TqkvDtype::*;
 use tqkv_capi::TqkvStatus::*;
@@ -28,14 +28,17 @@ pub(crate) fn refused(status: TqkvStatus, expected: TqkvStatus, text: &str) {
     assert_eq!(last.lines().count(), 1);
 }
 
-pub(crate) fn spec() -> TqkvSpec {
-    let mut spec = std::mem::MaybeUninit::uninit();
-    // SAFETY: the bytes can be written, and all of them are written.
-    unsafe {
-        let status = tqkv_spec_init(spec.as_mut_ptr(), size_of::<TqkvSpec>(), 2, HEADS, KV_HEADS, DIM);
-        assert_eq!(status, TqkvOk);
-        spec.assume_init()
-    }
+/// The shape of most caches here.
+pub(crate) const SHAPE: &str = "layers=2 heads=4 kv-heads=2 head-dim=64";
+
+/// A spec of this shape with the defaults.
+pub(crate) fn spec() -> CString {
+    with("")
+}
+
+/// A spec of this shape with other words.
+pub(crate) fn with(words: &str) -> CString {
+    CString::new(format!("{SHAPE} {words}")).unwrap()
 }
 
 /// A cache that is freed when dropped.
@@ -45,10 +48,10 @@ pub(crate) struct Cache(pub(crate) *mut TqkvCache);
 unsafe impl Sync for Cache {}
 
 impl Cache {
-    pub(crate) fn new(spec: &TqkvSpec) -> Self {
+    pub(crate) fn new(spec: &CStr) -> Self {
         let mut cache = null_mut();
-        // SAFETY: the struct is whole, and the place can be written.
-        assert_eq!(unsafe { tqkv_create(spec, &raw mut cache) }, TqkvOk, "{}", last_error());
+        // SAFETY: the text ends with a zero, and the place can be written.
+        assert_eq!(unsafe { tqkv_create(spec.as_ptr(), &raw mut cache) }, TqkvOk, "{}", last_error());
         Self(cache)
     }
 
@@ -63,7 +66,7 @@ impl Cache {
         let mut stats = std::mem::MaybeUninit::uninit();
         // SAFETY: the cache is not freed; all bytes of the struct are written.
         unsafe {
-            assert_eq!(tqkv_stats(self.0, stats.as_mut_ptr(), size_of::<TqkvCacheStats>()), TqkvOk);
+            assert_eq!(tqkv_stats(self.0, stats.as_mut_ptr()), TqkvOk);
             stats.assume_init()
         }
     }
@@ -143,7 +146,7 @@ pub(crate) unsafe extern "C" fn read(user: *mut c_void, bytes: *mut u8, len: usi
     if stream.fails() { -7 } else { count.cast_signed() }
 }
 
-pub(crate) fn appended(spec: &TqkvSpec, tokens: usize) -> Cache {
+pub(crate) fn appended(spec: &CStr, tokens: usize) -> Cache {
     let cache = Cache::new(spec);
     let (k, v) = (values(1, tokens * TOKEN), values(2, tokens * TOKEN));
     for layer in 0..2 {

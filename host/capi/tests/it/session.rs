@@ -25,12 +25,7 @@ fn inspect(bytes: &[u8]) -> Result<TqkvSessionInfo, TqkvStatus> {
     let mut info = MaybeUninit::<TqkvSessionInfo>::uninit();
     // SAFETY: the bytes are there, and the struct can be written; it is whole after TQKV_OK.
     unsafe {
-        match tqkv_session_inspect(
-            bytes.as_ptr(),
-            bytes.len(),
-            info.as_mut_ptr(),
-            size_of::<TqkvSessionInfo>(),
-        ) {
+        match tqkv_session_inspect(bytes.as_ptr(), bytes.len(), info.as_mut_ptr()) {
             TqkvOk => Ok(info.assume_init()),
             status => Err(status),
         }
@@ -85,8 +80,7 @@ fn files_have_the_bytes_of_memory() {
             last_error()
         );
         assert_eq!(fs::read(folder.path().join("back")).unwrap(), unpack(&coded, STATE.len()).2);
-        let size = size_of::<TqkvSessionInfo>();
-        assert_eq!(tqkv_session_inspect_file(packed.as_ptr(), info.as_mut_ptr(), size), TqkvOk);
+        assert_eq!(tqkv_session_inspect_file(packed.as_ptr(), info.as_mut_ptr()), TqkvOk);
         assert_eq!(info.assume_init().pack_bytes, coded.len());
 
         // A refused file leaves no output, and an old one as it was.
@@ -100,7 +94,7 @@ fn files_have_the_bytes_of_memory() {
         refused(tqkv_session_unpack_file(none.as_ptr(), back.as_ptr(), null()), TqkvIo, "none");
         let status = tqkv_session_pack_file(cut.as_ptr(), packed.as_ptr(), null(), 0);
         refused(status, TqkvBadSession, "cut: state");
-        refused(tqkv_session_inspect_file(cut.as_ptr(), info.as_mut_ptr(), size), TqkvBadSession, "cut");
+        refused(tqkv_session_inspect_file(cut.as_ptr(), info.as_mut_ptr()), TqkvBadSession, "cut");
     }
     assert!(!folder.path().join("none").exists());
     assert_eq!(fs::read(folder.path().join("pack")).unwrap(), coded);
@@ -167,7 +161,6 @@ fn mistakes_are_refused() {
     assert_eq!(inspect(b"neither").unwrap_err(), TqkvBadSession);
     let mut stream = Stream::default();
     let (at, len, user) = (STATE.as_ptr(), STATE.len(), stream.user());
-    let mut info = MaybeUninit::<TqkvSessionInfo>::uninit();
     let mut state = coded.clone();
     let mut number = 0;
     // SAFETY: what is not null is there, and the stream is not freed.
@@ -188,8 +181,8 @@ fn mistakes_are_refused() {
         refused(status, TqkvBadArgument, "overlap");
         let status = tqkv_session_unpack(coded.as_ptr(), coded.len(), null(), null_mut(), 0, &raw mut number);
         refused(status, TqkvNullPointer, "state");
-        let status = tqkv_session_inspect(coded.as_ptr(), coded.len(), info.as_mut_ptr(), 1);
-        refused(status, TqkvBadArgument, "pass sizeof");
+        let status = tqkv_session_inspect(coded.as_ptr(), coded.len(), null_mut());
+        refused(status, TqkvNullPointer, "info");
     }
     assert!(stream.bytes.is_empty());
 }

@@ -1,10 +1,10 @@
 //! Forks, snapshots, budgets, decoded tokens and settings by layer, with the mistakes of programs.
 
 use crate::common::*;
-use std::ffi::{CStr, CString, c_void};
+use std::ffi::{CString, c_void};
 use std::ptr::null_mut;
-use tqkv::KvShape;
 use tqkv::cache::{CacheSpec, KvCache, LayerKind, LayerPolicy};
+use tqkv::{CodecId, KvShape};
 use tqkv_capi::TqkvStatus::*;
 use tqkv_capi::*;
 
@@ -66,7 +66,7 @@ fn snapshots_that_cannot_be_read_or_written_change_nothing() {
         bad[at] ^= 0x10;
         refused(restore(&cache, Stream::of(&bad)), TqkvBadSnapshot, "snapshot: ");
     }
-    let another = Cache::new(&TqkvSpec { hot: 8, ..spec() });
+    let another = Cache::new(&with("hot=8"));
     refused(
         restore(&another, Stream::of(&bytes)),
         TqkvBadSnapshot,
@@ -109,29 +109,15 @@ fn a_fork_goes_its_own_way() {
 }
 
 #[test]
-fn a_program_of_the_first_version_makes_the_same_cache() {
-    let size = std::mem::offset_of!(TqkvSpec, value_dim);
-    // Fields that the program does not know are not read.
-    let first =
-        TqkvSpec { struct_size: size, layer_windows: std::ptr::dangling(), layer_windows_len: 9, ..spec() };
-    let (cache, today) = (appended(&first, 300), appended(&spec(), 300));
-    assert_eq!(attended(&cache), attended(&today));
-    let mut stats = TqkvCacheStats { shared_bytes: 77, ..cache.stats() };
-    let size = std::mem::offset_of!(TqkvCacheStats, shared_bytes);
-    // SAFETY: the cache is not freed, and as many bytes can be written.
-    assert_eq!(unsafe { tqkv_stats(cache.0, &raw mut stats, size) }, TqkvOk);
-    assert_eq!((stats.tokens, stats.shared_bytes), (300, 77));
-}
-
-#[test]
 fn caches_share_a_budget_and_are_refused_beyond_it() {
     let (mut budget, mut cache, mut number) = (null_mut(), null_mut(), 0);
+    let spec = spec();
     // SAFETY: no handle is used after it is freed, and places can be written.
     unsafe {
         assert_eq!(tqkv_budget_create(200_000, &raw mut budget), TqkvOk);
-        assert_eq!(tqkv_create_within(&spec(), budget, &raw mut cache), TqkvOk, "{}", last_error());
+        assert_eq!(tqkv_create_within(spec.as_ptr(), budget, &raw mut cache), TqkvOk, "{}", last_error());
         let first = Cache(cache);
-        assert_eq!(tqkv_create_within(&spec(), budget, &raw mut cache), TqkvOk, "{}", last_error());
+        assert_eq!(tqkv_create_within(spec.as_ptr(), budget, &raw mut cache), TqkvOk, "{}", last_error());
         let second = Cache(cache);
         let token = values(4, 16 * TOKEN);
         let mut held = 0;
@@ -144,7 +130,7 @@ fn caches_share_a_budget_and_are_refused_beyond_it() {
         let big = values(4, 400 * TOKEN);
         refused(second.append(0, &big, &big), TqkvNoBudget, "full: ");
         assert_eq!(second.len(), 0);
-        let unbounded = Cache::new(&spec());
+        let unbounded = Cache::new(&spec);
         assert_eq!(unbounded.append(0, &big, &big), TqkvOk);
         let mut stream = Stream::of(&written(&unbounded));
         refused(tqkv_restore(second.0, Some(read), stream.user()), TqkvNoBudget, "full: ");
@@ -166,7 +152,7 @@ fn caches_share_a_budget_and_are_refused_beyond_it() {
 
 #[test]
 fn keys_and_values_are_read_as_those_of_rust() {
-    let cache = appended(&TqkvSpec { hot: 8, ..spec() }, 200);
+    let cache = appended(&with("hot=8"), 200);
     let mut rust = KvCache::new(CacheSpec::new(2, HEADS, KV_HEADS, DIM).hot(8)).unwrap();
     rust.append(1, &values(1, 200 * TOKEN), &values(2, 200 * TOKEN)).unwrap();
     let mut out = vec![0.0; 150 * DIM];
@@ -188,7 +174,7 @@ fn keys_and_values_are_read_as_those_of_rust() {
         }
         assert_eq!(out, rust.values(1, 0, 50..200).unwrap());
     }
-    let window = TqkvSpec { hot: 0, sinks: 0, centring: 0, sliding_window: 128, ..spec() };
+    let window = with("hot=0 sinks=0 centring=off sliding-window=128");
     let cache = appended(&window, 1024);
     // SAFETY: the cache is not freed, and as many values can be written.
     refused(unsafe { tqkv_keys(cache.0, 0, 0, 0, 150, 0, o, n) }, TqkvEvicted, "not all there");
@@ -196,39 +182,25 @@ fn keys_and_values_are_read_as_those_of_rust() {
 
 #[test]
 fn layers_differ_as_the_spec_says() {
-    let number = |name: &CStr| {
-        let mut number = 0;
-        // SAFETY: the text ends with a zero, and the place can be written.
-        assert_eq!(unsafe { tqkv_codec_from_name(name.as_ptr(), &raw mut number) }, TqkvOk);
-        number
-    };
-    let (mut windows, mut logits) = ([usize::MAX, 0, 70], values(8, 3 * HEADS));
-    let codecs = [c"f16", c"f16", c"s3", c"s2", c"s4", c"t2"].map(number);
-    let made = TqkvSpec {
-        num_layers: 3,
-        value_dim: 96,
-        layer_windows: windows.as_ptr(),
-        layer_windows_len: 3,
-        layer_codecs: codecs.as_ptr(),
-        layer_codecs_len: 6,
-        sink_logits: logits.as_ptr(),
-        sink_logits_len: logits.len(),
-        scale: 0.25,
-        soft_cap: 20.0,
-        ..spec()
-    };
-    let cache = Cache::new(&made);
-    // The library keeps no pointer to the arrays.
-    windows.fill(1);
+    let words = "layers=3 heads=4 kv-heads=2 head-dim=64 value-dim=96 kinds=none/full/70 each:f16,f16/s3,s2/s4,t2 \
+                 scale=0.25 soft-cap=20";
+    let cache = Cache::new(&CString::new(words).unwrap());
+    let mut logits = values(8, 3 * HEADS);
+    // SAFETY: the cache is not freed, and the array has as many values.
+    let status = unsafe { tqkv_set_sink_logits(cache.0, logits.as_ptr(), logits.len()) };
+    assert_eq!(status, TqkvOk, "{}", last_error());
+    // The library keeps no pointer to the array.
     logits.fill(f32::NAN);
-    let mut rust_spec = CacheSpec::from(KvShape::new(3, HEADS, KV_HEADS, DIM).with_value_dim(96))
+    let rust_spec = CacheSpec::from(KvShape::new(3, HEADS, KV_HEADS, DIM).with_value_dim(96))
         .kinds(vec![LayerKind::None, LayerKind::Full, LayerKind::Sliding(70)])
         .sink_logits(values(8, 3 * HEADS))
         .scale(0.25)
-        .soft_cap(20.0);
-    let pairs = codecs.map(|code| tqkv_core::CodecId::from_code(code as u8).unwrap());
-    rust_spec = rust_spec
-        .layers(LayerPolicy::Custom(pairs.as_chunks::<2>().0.iter().map(|p| (p[0], p[1])).collect()));
+        .soft_cap(20.0)
+        .layers(LayerPolicy::Custom(vec![
+            (CodecId::F16, CodecId::F16),
+            (CodecId::S3, CodecId::S2),
+            (CodecId::S4, CodecId::T2),
+        ]));
     let mut rust = KvCache::new(rust_spec).unwrap();
     let (k, v, q) = (values(1, 300 * TOKEN), values(2, 300 * KV_HEADS * 96), values(3, QUERY));
     let (mut out, mut want) = (vec![0.0; HEADS * 96], vec![0.0; HEADS * 96]);

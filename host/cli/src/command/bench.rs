@@ -21,7 +21,7 @@ use crate::output::{Output, table};
   tqkv bench --op scores --level avx2 --json
 
 Example: a whole model, at two lengths, on one thread and on all
-  tqkv bench --model model.gguf --depth 512,4096 --policy f16 --policy s4 --policy \"t4,t2 hot=32\"
+  tqkv bench --model model.gguf --depth 512,4096 --kv f16 --kv s4 --kv \"t4,t2 hot=32\"
 
 Samples of all cases alternate. The time is the smallest; with one thread it is CPU time. Ratios compare the smallest \
 times of one run: never compare times of two runs. Options may be repeated, and every combination is \

@@ -6,14 +6,13 @@ use std::time::Instant;
 use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 use tqkv::attention::AttentionCache;
-use tqkv::cache::{CacheSpec, KvCache};
+use tqkv::cache::KvCache;
 use tqkv_model::{Model, ModelError};
 
-use crate::args::WindowArgs;
-use crate::cache_args::open_model;
+use crate::cache_args::{check_stored, open_model};
 use crate::error::CliError;
 use crate::output::{Output, sized, table};
-use crate::policy::{LifeArgs, Policy, PolicyArg};
+use crate::policy::Policy;
 use crate::threads;
 
 /// A whole model instead of kernels.
@@ -36,10 +35,9 @@ pub(crate) struct ModelBenchArgs {
     #[arg(long, value_name = "N", default_value_t = 3, requires = "model",
         value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     rounds: usize,
-    /// Cache of a row: codecs, then settings that differ from the defaults. May be repeated
-    /// [default: f16, s4 and t4,t2].
-    #[arg(long = "policy", value_name = "POLICY", requires = "model")]
-    policies: Vec<PolicyArg>,
+    /// Cache of a row, as in generate: "t4,t2 hot=32". May be repeated [default: f16, s4 and t4,t2].
+    #[arg(long = "kv", value_name = "CACHE", requires = "model")]
+    policies: Vec<Policy>,
 }
 
 #[derive(Serialize)]
@@ -85,6 +83,7 @@ pub(crate) fn run(
         )));
     }
     let policies = policies(args)?;
+    check_stored("bench", &policies)?;
     let mut cases = cases(args, &policies, threads);
     let bar = out.progress((args.rounds * cases.len()) as u64, "measuring");
     for _ in 0..args.rounds {
@@ -104,13 +103,10 @@ pub(crate) fn run(
 
 /// The caches of the rows.
 fn policies(args: &ModelBenchArgs) -> Result<Vec<Policy>, CliError> {
-    let window = WindowArgs { hot: CacheSpec::DEFAULT_HOT, sinks: CacheSpec::DEFAULT_SINKS };
-    let written = |policy: &PolicyArg| LifeArgs::written_alone(window, policy);
     if !args.policies.is_empty() {
-        return Ok(args.policies.iter().map(written).collect());
+        return Ok(args.policies.clone());
     }
-    let default = ["f16", "s4", "t4,t2"].map(|text| text.parse().map_err(CliError::bad_input));
-    default.into_iter().map(|policy| Ok(written(&policy?))).collect()
+    ["f16", "s4", "t4,t2"].into_iter().map(|text| text.parse().map_err(CliError::bad_input)).collect()
 }
 
 /// Every policy at every depth, on one thread and on all of them, or on as many as were asked for.

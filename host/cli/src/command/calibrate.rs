@@ -16,7 +16,7 @@ use crate::target::TargetArgs;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: learn from one text, then measure on another one
   tqkv calibrate --model model.gguf --text manual.txt --out model.tqm
-  tqkv eval --model model.gguf --text other.txt --policy \"m2,t2 map=model.tqm\" --policy \"m2,t2 map=full\"
+  tqkv eval --model model.gguf --text other.txt --kv \"m2,t2 map=model.tqm\" --kv \"m2,t2 map=full\"
 
 A few thousand tokens are enough. The file holds second moments of keys and queries before RoPE, and no text. It serves \
 a cache of the same numbers of layers and KV heads, the same head_dim and the same RoPE. The commands that load a model also refuse \

@@ -56,7 +56,7 @@ const CODECS_FOR: [(&str, &str); 30] = [
     ("q4_0", "llama.cpp's 4 bits, for comparison"),
     ("s5", "5 bits, scalar: weights"),
     ("s1", "1 bit, scalar: for the theory"),
-    ("n4", "4 bits that become n3 with age (--tier)"),
+    ("n4", "4 bits that become n3 with age (tier=)"),
     ("n3", "3 bits that become n2"),
     ("n2", "2 bits that become n1"),
     ("n1", "1 bit"),

@@ -11,7 +11,7 @@ use super::demo_speed::{self, Timing};
 use super::demo_text::{self, Outcome};
 use super::eval;
 use super::generate::{Made, SamplingArgs, continue_prompt};
-use crate::cache_args::{CacheArgs, ModelArgs};
+use crate::cache_args::{self, CacheArgs, ModelArgs};
 use crate::device::Place;
 use crate::error::CliError;
 use crate::output::{Output, table};
@@ -127,12 +127,12 @@ fn first_paragraph() -> String {
 /// Continues the prompt under each setting.
 fn generate_all(args: &Args, model: &Model, prompt: &str, out: &mut Output) -> Result<Vec<Made>, CliError> {
     let policies = args.cache.policies_beside_f16();
-    CacheArgs::check_stored("demo", &policies)?;
-    args.cache.check_model(&Place::Cpu, model.config(), &policies)?;
+    cache_args::check_stored("demo", &policies)?;
+    cache_args::check_model(&Place::Cpu, model.config(), &policies)?;
     let spec = args.sampling.spec(args.tokens);
     let bar = out.progress((policies.len() * args.tokens) as u64, "generating");
     let made = policies.iter().map(|policy| {
-        continue_prompt(model, &Place::Cpu, prompt, &spec, &args.cache, policy, &mut |_| {
+        continue_prompt(model, &Place::Cpu, prompt, &spec, policy, &mut |_| {
             bar.inc(1);
             ControlFlow::Continue(())
         })

@@ -12,7 +12,7 @@ use tqkv_model::eval::{EvalResult, EvalSpec, HeadFigures, Progress, ScoreFigures
 use tqkv_model::{Model, shipped};
 
 use super::eval_scores;
-use crate::cache_args::{CacheArgs, ModelArgs};
+use crate::cache_args::{self, CacheArgs, ModelArgs};
 use crate::device::{DeviceArgs, Place};
 use crate::error::CliError;
 use crate::input;
@@ -24,11 +24,11 @@ use crate::preset::{F16, KvCodecs};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: the presets, every token encoded, attention on codes, another model
   tqkv eval
-  tqkv eval --windows 48 --kv s4 --kv s3 --kv s2 --hot 0 --sinks 0
-  tqkv eval --step 1 --arithmetic f32 --kv balanced
+  tqkv eval --windows 48 --kv \"s4 hot=0 sinks=0\" --kv \"s2 hot=0 sinks=0\"
+  tqkv eval --step 1 --kv \"balanced arithmetic=f32\"
   tqkv eval --model DIR --text book.txt --context 4096 --kv i8,s3
 Example: codes that narrow with age beside one width for all, with the attention error
-  tqkv eval --kv s4 --policy \"n4 tier=256:n3 tier=512:n2\" --policy \"t2 hot=128\" --attention-error
+  tqkv eval --kv t4 --kv \"t4 hot=32 tier=256:t2\" --kv \"t2 hot=128\" --attention-error
 Example: the paper's code for dot products beside a scalar code of the same size
   tqkv eval --kv p3 --kv tq3
 
@@ -89,8 +89,8 @@ pub struct Args {
     attention_error: bool,
     /// Add a table per setting with the attention scores of each layer, on codes against exact keys.
     ///
-    /// Queries and keys are those of the model. All tokens that a query sees count; --hot 0 --sinks 0 leaves
-    /// only encoded ones.
+    /// Queries and keys are those of the model. All tokens that a query sees count; hot=0 and sinks=0
+    /// in --kv leave only encoded ones.
     #[arg(long)]
     attention: bool,
     #[command(flatten)]
@@ -253,15 +253,15 @@ pub(crate) fn measure(
 ) -> Result<Vec<Row>, CliError> {
     let policies = cache.policies_beside_f16();
     if matches!(place, Place::Cpu) {
-        CacheArgs::check_compresses(&policies, "--context", spec.context)?;
+        cache_args::check_compresses(&policies, "--context", spec.context)?;
     }
-    cache.check_model(place, model.config(), &policies)?;
+    cache_args::check_model(place, model.config(), &policies)?;
     let setting = |policy: &Policy| {
         // The reference is on the CPU for every device.
         let place = if policy.name.kv == F16.into() { &Place::Cpu } else { place };
         let (name, policy) = (policy.name.to_string(), policy.clone());
         let new_cache = move || -> Result<Box<dyn AttentionCache>, CacheError> {
-            cache.cache(place, model.config(), &policy)
+            cache_args::cache(place, model.config(), &policy)
         };
         Setting { name, new_cache: Box::new(new_cache) }
     };

@@ -12,7 +12,7 @@ use tqkv_model::generate::{GenerateSpec, Generation, StopReason, generate};
 use tqkv_model::{Model, ModelError};
 
 use super::{generate_many, generate_window};
-use crate::cache_args::{CacheArgs, ModelArgs};
+use crate::cache_args::{self, CacheArgs, ModelArgs};
 use crate::device::{DeviceArgs, Place};
 use crate::error::CliError;
 use crate::input;
@@ -29,10 +29,10 @@ use crate::signals;
   tqkv generate --model model.gguf --chat --prompt \"Why is the sky blue?\" --system \"Answer in one sentence.\"
   git log -3 | tqkv generate --prompt-file - --kv i8,s4
   tqkv generate --prompt \"A trait object\" --sequences 4 --temperature 0.8
-  tqkv generate --prompt \"A trait object\" --kv n4 --tier 256:n3 --tier 512:n2
+  tqkv generate --prompt \"A trait object\" --kv \"t4,t2 hot=32 tier=256:t2\"
 
 The default of --kv is the preset balanced. With one setting, the text appears as it is made. While the \
-prompt and its continuation fit --hot and --sinks, nothing in the cache is compressed. Ctrl-C stops the text and prints \
+prompt and its continuation fit the window of hot= and sinks=, nothing in the cache is compressed. Ctrl-C stops the text and prints \
 the report; a second Ctrl-C ends the command.")]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -78,7 +78,7 @@ pub(crate) struct SamplingArgs {
     /// Temperature of the softmax from which tokens are drawn. 0 always takes the likeliest token.
     #[arg(long, value_name = "T", default_value_t = 0.0)]
     temperature: f32,
-    /// Seed of the draws (--seed is the seed of the rotation).
+    /// Seed of the draws.
     #[arg(long, value_name = "N", default_value_t = GenerateSpec::default().seed)]
     sample_seed: u64,
 }
@@ -160,7 +160,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let balanced = PRESETS.iter().filter(|preset| preset.name == "balanced");
     let balanced: Vec<KvCodecs> = balanced.map(|preset| preset.codecs.into()).collect();
     let policies = args.cache.policies(&balanced);
-    args.cache.check_model(&place, model.config(), &policies)?;
+    cache_args::check_model(&place, model.config(), &policies)?;
     let prompt = args.prompt()?;
     let prompt = match args.chat {
         true => model.chat_prompt(args.system.as_deref(), &prompt).map_err(asked)?,
@@ -168,11 +168,11 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     };
     let spec = args.sampling.spec(args.tokens);
     if args.sequences > 1 {
-        let with = (&model, &place, &args.cache);
+        let with = (&model, &place);
         return generate_many::run(with, &prompt, &spec, args.sequences, &policies, out);
     }
     if let ([policy], false) = (policies.as_slice(), out.is_json()) {
-        return stream(&model, &place, (args, &prompt), &spec, policy, out);
+        return stream(&model, &place, &prompt, &spec, policy, out);
     }
     let bar = out.progress((policies.len() * args.tokens) as u64, "generating");
     let results: Result<Vec<_>, CliError> = policies
@@ -183,7 +183,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
                 bar.inc(1);
                 signals::unless_interrupted()
             };
-            let made = continue_prompt(&model, &place, &prompt, &spec, &args.cache, policy, &mut on_text)?;
+            let made = continue_prompt(&model, &place, &prompt, &spec, policy, &mut on_text)?;
             Ok(Row { name: policy.name.clone(), made })
         })
         .collect();
@@ -197,7 +197,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     out.print(&report, |report| {
         let texts = report.results.iter().map(|row| titled(&row.name, &row.made.text));
         let lengths = report.results.iter().map(|row| row.made.cache_tokens);
-        let note = generate_window::note((model.config(), &place, &args.cache), policies.iter().zip(lengths));
+        let note = generate_window::note((model.config(), &place), policies.iter().zip(lengths));
         format!("{}{note}{}", summary(&report.results), texts.collect::<String>())
     })?;
     signals::ended()
@@ -207,14 +207,14 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
 fn stream(
     model: &Model,
     place: &Place,
-    (args, prompt): (&Args, &str),
+    prompt: &str,
     spec: &GenerateSpec,
     policy: &Policy,
     out: &mut Output,
 ) -> Result<(), CliError> {
     let mut written: io::Result<()> = Ok(());
     let waiting = Waiting::new("reading the prompt");
-    let made = continue_prompt(model, place, prompt, spec, &args.cache, policy, &mut |piece| {
+    let made = continue_prompt(model, place, prompt, spec, policy, &mut |piece| {
         waiting.end();
         written = out.write_text(piece);
         if written.is_ok() { signals::unless_interrupted() } else { ControlFlow::Break(()) }
@@ -222,7 +222,7 @@ fn stream(
     drop(waiting);
     written?;
     let lengths = std::iter::once((policy, made.cache_tokens));
-    let note = generate_window::note((model.config(), place, &args.cache), lengths);
+    let note = generate_window::note((model.config(), place), lengths);
     out.write_text(&format!("\n\n{}{note}\n", summary(&[Row { name: policy.name.clone(), made }])))?;
     signals::ended()
 }
@@ -233,15 +233,14 @@ pub(crate) fn continue_prompt(
     place: &Place,
     prompt: &str,
     spec: &GenerateSpec,
-    cache: &CacheArgs,
     policy: &Policy,
     on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
 ) -> Result<Made, CliError> {
     let config = model.config();
-    let made = cache.cache(place, config, policy).map_err(ModelError::from);
+    let made = cache_args::cache(place, config, policy).map_err(ModelError::from);
     let made = made.and_then(|mut cache| generate(model, prompt.as_bytes(), spec, &mut *cache, on_text));
     let made: Generation = made.map_err(|e| CliError::model(None, &e))?;
-    let f16_bytes = cache.f16_bytes(config, made.prompt_tokens, &[made.cache_tokens], false);
+    let f16_bytes = cache_args::f16_bytes(config, made.prompt_tokens, &[made.cache_tokens], false);
     Ok(Made {
         f16_bytes: f16_bytes.map_err(|e| CliError::model(None, &e.into()))?,
         prompt_tokens: made.prompt_tokens,

@@ -7,7 +7,7 @@ use tqkv_model::generate::{Caches, Continuations, GenerateSpec, generate_many};
 use tqkv_model::{Model, ModelError};
 
 use super::generate_window;
-use crate::cache_args::CacheArgs;
+use crate::cache_args;
 use crate::device::Place;
 use crate::error::CliError;
 use crate::memory;
@@ -54,21 +54,22 @@ struct Row {
 
 /// Continues `prompt` `sequences` times under each of `policies`.
 pub(crate) fn run(
-    (model, place, cache): (&Model, &Place, &CacheArgs),
+    (model, place): (&Model, &Place),
     prompt: &str,
     spec: &GenerateSpec,
     sequences: usize,
     policies: &[Policy],
     out: &mut Output,
 ) -> Result<(), CliError> {
-    CacheArgs::check_stored("--sequences", policies)?;
+    cache_args::check_stored("--sequences", policies)?;
     let bar = out.progress((policies.len() * sequences * spec.max_new_tokens) as u64, "generating");
     let row = |policy: &Policy| {
-        let each =
-            || -> Result<Box<dyn AttentionCache>, CacheError> { cache.cache(place, model.config(), policy) };
+        let each = || -> Result<Box<dyn AttentionCache>, CacheError> {
+            cache_args::cache(place, model.config(), policy)
+        };
         let shared = matches!(place, Place::Cpu);
         let caches = if shared {
-            cache.cpu_cache(model.config(), policy).map(|cache| Caches::Forked(Box::new(cache)))
+            cache_args::cpu_cache(model.config(), policy).map(|cache| Caches::Forked(Box::new(cache)))
         } else {
             Ok(Caches::Each(&each))
         };
@@ -78,7 +79,7 @@ pub(crate) fn run(
                 signals::unless_interrupted()
             })
         });
-        made.and_then(|made| row(model, cache, policy, made, shared)).map_err(|e| CliError::model(None, &e))
+        made.and_then(|made| row(model, policy, made, shared)).map_err(|e| CliError::model(None, &e))
     };
     let results: Result<Vec<_>, CliError> =
         policies.iter().take_while(|_| !signals::interrupted()).map(row).collect();
@@ -88,28 +89,19 @@ pub(crate) fn run(
         &Report { model: model.name(), prompt, sequences, peak_resident_bytes, results: results? },
         |report| {
             let lengths = report.results.iter().map(|row| row.cache_tokens);
-            human(
-                report,
-                &generate_window::note((model.config(), place, cache), policies.iter().zip(lengths)),
-            )
+            human(report, &generate_window::note((model.config(), place), policies.iter().zip(lengths)))
         },
     )?;
     signals::ended()
 }
 
-fn row(
-    model: &Model,
-    cache: &CacheArgs,
-    policy: &Policy,
-    made: Continuations,
-    shared: bool,
-) -> Result<Row, ModelError> {
+fn row(model: &Model, policy: &Policy, made: Continuations, shared: bool) -> Result<Row, ModelError> {
     let tokens_per_second = made.decode_tokens_per_second();
     // The prompt already gives the first token of each sequence.
     let longest = made.sequences.iter().map(|sequence| sequence.tokens.len()).max();
     let steps = longest.unwrap_or(0).saturating_sub(1);
     let lengths: Vec<_> = made.sequences.iter().map(|sequence| sequence.cache_tokens).collect();
-    let f16_bytes = cache.f16_bytes(model.config(), made.prompt_tokens, &lengths, shared)?;
+    let f16_bytes = cache_args::f16_bytes(model.config(), made.prompt_tokens, &lengths, shared)?;
     Ok(Row {
         name: policy.name.clone(),
         cache_tokens: lengths.into_iter().max().unwrap_or(0),

@@ -4,7 +4,6 @@ use tqkv::cache::{CacheSpec, LayerKind, LayerPolicy, PAGE_TOKENS};
 use tqkv::error::CacheError;
 use tqkv_model::Config;
 
-use crate::cache_args::CacheArgs;
 use crate::device::Place;
 use crate::output::grouped;
 use crate::policy::Policy;
@@ -16,21 +15,18 @@ type Tier = (u64, KvCodecs);
 /// A note on the policies whose longest sequence still lies in the window. The number in each entry is the
 /// length of that sequence. Empty if there is none.
 pub(super) fn note<'a>(
-    (config, place, cache): (&Config, &Place, &CacheArgs),
+    (config, place): (&Config, &Place),
     rows: impl Iterator<Item = (&'a Policy, usize)>,
 ) -> String {
     if !matches!(place, Place::Cpu) {
         return String::new();
     }
-    let waiting = rows.filter(|(policy, tokens)| {
-        let is_compressed = !policy.is_reference() && policy.name.kv != F16.into();
-        // Tokens leave the window four at a time.
-        is_compressed && *tokens < policy.window.hot.saturating_add(policy.window.sinks).saturating_add(4)
-    });
+    let waiting =
+        rows.filter(|(policy, tokens)| policy.is_compressed() && *tokens < policy.least_compressed());
     let (mut ratios, mut most) = (Vec::new(), None);
     for (policy, tokens) in waiting {
         most = most.max(Some(tokens));
-        let spec = cache.spec(config.cache_spec(), policy);
+        let spec = policy.apply(config.cache_spec());
         let ratio = tiers(policy, &spec).and_then(|tiers| f16_ratio(&spec, &tiers, config.context).ok());
         ratios.extend(ratio.map(|ratio| format!("{ratio:.2} times those of {}", policy.name)));
     }
@@ -43,7 +39,7 @@ pub(super) fn note<'a>(
             ratios.join(", ")
         ),
     };
-    format!("\nnothing is compressed yet: all {most} tokens lie in the window of --sinks and --hot{later}")
+    format!("\nnothing is compressed yet: all {most} tokens lie in the window of sinks= and hot={later}")
 }
 
 /// The tiers of a policy from the newest tokens to the oldest. `None` if some tokens are in a file, or if

@@ -30,9 +30,9 @@ pub(crate) struct Args {
     /// The GGUF file of the model.
     #[arg(long, value_name = "FILE", default_value = "model.gguf")]
     model: PathBuf,
-    /// Policy of the cache, such as 't4,t2 hot=64' [default: the library's].
-    #[arg(long, value_name = "POLICY")]
-    policy: Option<String>,
+    /// The cache in words, such as 't4,t2 hot=64' [default: the library's].
+    #[arg(long, value_name = "CACHE")]
+    kv: Option<String>,
 }
 
 /// Binaries to look for in a folder, the preferred one first.
@@ -58,7 +58,7 @@ struct Report {
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let library = library(args.library.as_deref())?;
     let binary = args.llama.as_deref().map(binary).transpose()?;
-    let environment = environment(&library, args.policy.clone());
+    let environment = environment(&library, args.kv.clone());
     let device = binary.as_deref().map(|binary| device(binary, &environment)).transpose()?;
     let program = binary.map_or(BINARIES[0].to_owned(), |binary| binary.display().to_string());
     let model = args.model.display().to_string();

@@ -4,10 +4,10 @@
 use std::path::PathBuf;
 
 use crate::plan::{
-    CacheShape, CodingTime, Foreign, LayerPlan, Loads, PlanError, PlanSource, StorageTier, parse_bandwidth,
-    parse_size,
+    CacheShape, CodingTime, Foreign, LayerPlan, Loads, PlanError, PlanSource, StorageTier, Uncompressed,
+    parse_bandwidth, parse_size,
 };
-use crate::policy::{self, AgeArgs, LifeArgs, Policy, PolicyArg};
+use crate::policy::Policy;
 use crate::preset::{F16, KvCodecs};
 use clap::builder::RangedU64ValueParser;
 use tqkv::cache::PRESETS;
@@ -15,7 +15,8 @@ use tqkv_core::CodecId;
 use tqkv_model::LayerKv;
 use tqkv_storage::Budget;
 
-use crate::args::{KvArgs, budget};
+use crate::args::budget;
+use crate::cache_args::CacheArgs;
 use crate::error::CliError;
 use crate::output::Output;
 
@@ -30,8 +31,7 @@ use super::plan_table::{Report, Row, Step, Weights, human};
   tqkv plan --model model.gguf --memory 2GB
   tqkv plan --layers 80 --kv-heads 8 --head-dim 128 --memory 34GiB
 Example: codes that narrow with age; bytes/token is the growth of a long context per token
-  tqkv plan --model Llama-3.3-70B --memory 34GB --kv n4 --tier 4096:n3 --tier 32768:n2
-  tqkv plan --model Llama-3.3-70B --memory 34GB --policy \"n4 hot=128 tier=4096:n2\" --kv n4
+  tqkv plan --model Llama-3.3-70B --memory 34GB --kv t4 --kv \"t4 hot=128 tier=4096:t2\"
 Example: memory of a model that is larger than memory, with streamed weights
   tqkv plan --model Llama-3.3-70B --weights --memory 8GB
   tqkv plan --model Llama-3.3-70B/config.json --weight-bits 4.5 --memory 8GB
@@ -82,7 +82,7 @@ pub(crate) struct Args {
     head_dim: Option<u32>,
     /// RAM of a microcontroller for the cache, with its unit: shows tokens per KiB for the integer codecs.
     /// The default shape is one layer and one KV head.
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with_all = ["memory", "hot", "sinks", "tier", "policy"])]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "memory")]
     ram: Option<u64>,
     /// Flat file of a model for microcontrollers (tqkv export). Its working memory is subtracted from --ram.
     #[arg(long, value_name = "FILE", requires = "ram", conflicts_with_all = ["model", "layers", "kv_heads", "head_dim"])]
@@ -132,13 +132,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "BITS", value_parser = budget, conflicts_with = "ram")]
     storage: Vec<Budget>,
     #[command(flatten)]
-    kv: KvArgs,
-    /// A row with its own policy: codecs, then settings that differ from the options. May be repeated.
-    /// Example: --policy "n4 hot=32 tier=256:n3 tier=512:n2". `--help` lists the settings.
-    #[arg(long, value_name = "POLICY", long_help = policy::help())]
-    policy: Vec<PolicyArg>,
-    #[command(flatten)]
-    ages: AgeArgs,
+    cache: CacheArgs,
 }
 
 /// Parses a number of layers, heads or coordinates.
@@ -168,23 +162,21 @@ fn default_rows() -> Vec<KvCodecs> {
 
 /// The rows of the table, in order.
 fn policies(args: &Args) -> Result<Vec<Policy>, CliError> {
-    let ages = LifeArgs::from(args.ages.clone());
-    let mut rows = ages.policies(&args.kv, &args.policy, &default_rows());
-    if args.kv.given().is_none() && args.policy.is_empty() {
-        let tiered: PolicyArg = "tiered".parse().map_err(CliError::bad_input)?;
-        rows.extend(ages.policies(&args.kv, &[tiered], &[]));
+    let mut rows = args.cache.policies(&default_rows());
+    if args.cache.given().is_empty() {
+        rows.push("tiered".parse().map_err(CliError::bad_input)?);
     }
     Ok(rows)
 }
 
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     if let (Some(ram), Some(path)) = (args.ram, &args.firmware_model) {
-        return plan_ram::run_model(&args.kv, path, ram, out);
+        return plan_ram::run_model(&args.cache, path, ram, out);
     }
     let source = args.model.as_deref().map(PlanSource::read).transpose()?;
     let shape = source.as_ref().map_or_else(|| shape(args), |source| Ok(source.shape()))?;
     if let Some(ram) = args.ram {
-        return plan_ram::run(&args.kv, &shape, ram, out);
+        return plan_ram::run(&args.cache, &shape, ram, out);
     }
     let policies = policies(args)?;
     let weights = source.as_ref().map_or(Ok(None), |source| weights(args, source))?;
@@ -197,6 +189,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let stored = tier.iter().flat_map(|tier| args.storage.iter().map(|&bits| planner.stored(tier, bits)));
     let rows: Result<Vec<_>, CliError> = rows.chain(others).chain(stored).collect();
     let loading = tier.as_ref().map(|tier| planner.loading(tier, &policies)).transpose()?.flatten();
+    let kept = window(&policies);
     let report = Report {
         memory: args.memory,
         cache_memory: planner.memory,
@@ -208,14 +201,21 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         tokens: args.tokens,
         bandwidth: planner.bandwidth()?,
         weight_bytes: planner.bandwidth()?.and(weight_bytes),
-        hot: args.ages.window.hot,
-        sinks: args.ages.window.sinks,
+        hot: kept.map(|kept| kept.hot),
+        sinks: kept.map(|kept| kept.sinks),
         basis_bytes: tier.as_ref().map(|tier| tier.basis_bytes),
         rows: rows?,
         loading,
         ..Report::of(&planner.shape, source.as_ref().map(PlanSource::kv))
     };
     out.print(&report, human)
+}
+
+/// The tokens that stay f16, where all rows agree.
+fn window(policies: &[Policy]) -> Option<Uncompressed> {
+    let mut windows = policies.iter().filter(|policy| policy.is_compressed()).map(Policy::window);
+    let first = windows.next()?;
+    windows.all(|window| window == first).then_some(first)
 }
 
 /// The inputs that all rows share.
@@ -230,12 +230,10 @@ struct Planner<'a> {
 impl Planner<'_> {
     fn row(&self, policy: &Policy) -> Result<Row, CliError> {
         let shape = &self.shape;
-        if policy.is_reference() && policy.is_uniform() {
+        if policy.is_reference() {
             return self.other(&Foreign::reference(policy.name.kv)).map_err(CliError::bad_input);
         }
         let life = policy.life().map_err(CliError::bad_input)?;
-        let tiers = life.tiers.iter().map(|(after, kv)| format!(" tier={after}:{kv}")).collect::<String>();
-        let tiered = (!tiers.is_empty()).then(|| format!("{}{tiers}", life.codecs));
         let planned = |codecs: KvCodecs| {
             let past = match life.ring {
                 // The memory of a ring does not grow.
@@ -248,12 +246,12 @@ impl Planner<'_> {
             let bytes = tokens.map(|tokens| shape.bytes(&life, tokens)).transpose()?;
             let maps = tokens.map(|tokens| shape.map_bytes(&life, tokens)).filter(|bytes| *bytes > 0);
             let preset = |pair: KvCodecs| PRESETS.iter().find(|preset| KvCodecs::from(preset.codecs) == pair);
-            let is_preset = policy.name.policy.is_none() && tiered.is_none();
+            let is_preset = policy.name.policy.is_none();
             Ok(Row {
                 codec_k: Some(life.codecs.k.name()),
                 codec_v: Some(life.codecs.v.name()),
                 preset: preset(life.codecs).filter(|_| is_preset).map(|preset| preset.name),
-                policy: policy.name.policy.clone().or_else(|| tiered.clone()),
+                policy: policy.name.policy.clone(),
                 map_bytes: maps,
                 ..self.figures(per_token, max_tokens, bytes)
             })

@@ -6,7 +6,7 @@ use serde::Serialize;
 use tqkv_core::fixed::INTEGER_CODECS;
 use tqkv_model::flat;
 
-use crate::args::KvArgs;
+use crate::cache_args::CacheArgs;
 use crate::error::CliError;
 use crate::input;
 use crate::output::{Output, bytes, grouped, table};
@@ -44,21 +44,24 @@ struct RamRow {
     tokens: u64,
 }
 
+/// What takes the pairs, in errors.
+const RAM: &str = "plan --ram";
+
 /// Prints the number of tokens that ring caches in `ram` bytes hold.
-pub(super) fn run(kv: &KvArgs, shape: &CacheShape, ram: u64, out: &mut Output) -> Result<(), CliError> {
-    let pairs = kv.own("plan")?;
+pub(super) fn run(cache: &CacheArgs, shape: &CacheShape, ram: u64, out: &mut Output) -> Result<(), CliError> {
+    let pairs = cache.pairs(RAM)?;
     out.print(&report(pairs, shape, ram).map_err(CliError::bad_input)?, human)
 }
 
 /// The same beside a language model, given by its flat file.
-pub(super) fn run_model(kv: &KvArgs, path: &Path, ram: u64, out: &mut Output) -> Result<(), CliError> {
+pub(super) fn run_model(cache: &CacheArgs, path: &Path, ram: u64, out: &mut Output) -> Result<(), CliError> {
     let file = input::read(path)?;
     let model = flat::read(&file)
         .map_err(|error| CliError::bad_input(format_args!("{}: {error}", path.display())))?;
     let of = model.shape();
     let shape = CacheShape::new(of.layers.into(), of.kv_heads.into(), of.head_dim.into());
     let work = 4 * of.work_words() as u64;
-    let report = report(kv.own("plan")?, &shape, ram.saturating_sub(work)).map_err(CliError::bad_input)?;
+    let report = report(cache.pairs(RAM)?, &shape, ram.saturating_sub(work)).map_err(CliError::bad_input)?;
     let report = RamReport { ram, work_bytes: Some(work), flash_bytes: Some(file.len() as u64), ..report };
     out.print(&report, human)
 }

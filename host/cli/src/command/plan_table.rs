@@ -44,8 +44,9 @@ pub(super) struct Report {
     pub(super) bandwidth: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) weight_bytes: Option<u64>,
-    pub(super) hot: usize,
-    pub(super) sinks: usize,
+    /// The tokens that stay f16 in every row; null where rows differ.
+    pub(super) hot: Option<u64>,
+    pub(super) sinks: Option<u64>,
     /// Bytes of the basis, needed once for all stored tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) basis_bytes: Option<u64>,
@@ -133,7 +134,7 @@ pub(super) struct Row {
     /// The name of the pair, if it is a preset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) preset: Option<&'static str>,
-    /// The text of `--policy`, or its equivalent if the options set tiers.
+    /// The text of `--kv`, if it says more than the codecs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) policy: Option<String>,
     /// Bytes of the maps of keys at `--tokens`; part of `cache_bytes`.
@@ -174,11 +175,12 @@ pub(super) fn human(report: &Report) -> String {
             sized(weights.beside_layers)
         ));
     }
-    let f16 = format!("of it f16: {} first and {} newest tokens", report.sinks, report.hot);
-    match (report.memory, report.tokens) {
-        (Some(all), _) => text.push_str(&format!("\n{}, {f16}", memory(report, all))),
-        (None, Some(_)) => text.push_str(&format!("\n{f16}")),
-        (None, None) => {}
+    let kept = report.sinks.zip(report.hot);
+    let f16 = kept.map(|(sinks, hot)| format!("of it f16: {sinks} first and {hot} newest tokens"));
+    let memory = report.memory.map(|all| memory(report, all));
+    if report.memory.or(report.tokens).is_some() {
+        let parts: Vec<_> = memory.into_iter().chain(f16).collect();
+        text.push_str(&format!("\n{}", parts.join(", ")));
     }
     if let (Some(tokens), Some(most)) =
         (report.tokens, report.model_context.filter(|most| report.tokens > Some(*most)))

@@ -18,13 +18,13 @@ fn moments_of_a_text_serve_another_one() {
     assert_eq!(fs::read_dir(at).unwrap().count(), 1);
     let again = ["calibrate", "--context", "512", "--windows", "1", "--out", "m.tqm"];
     assert!(error(at, &again, 2).contains("m.tqm: exists, --force replaces it"));
-    let eval = ["eval", "--context", "512", "--windows", "1", "--kv", "t2", "--policy", "m2,t2 map=m.tqm"];
+    let eval = ["eval", "--context", "512", "--windows", "1", "--kv", "t2", "--kv", "m2,t2 map=m.tqm"];
     let rows = &json(at, &eval)["results"];
     let kl = |row: usize| number(&rows[row], "kl_to_f16");
     assert!(kl(2) < kl(1), "{rows}");
     let planned = json(
         at,
-        &["plan", "--layers", "9", "--kv-heads", "2", "--head-dim", "64", "--policy", "m2,t2 map=m.tqm"],
+        &["plan", "--layers", "9", "--kv-heads", "2", "--head-dim", "64", "--kv", "m2,t2 map=m.tqm"],
     );
     assert_eq!(planned["rows"][0]["policy"], "m2,t2 map=m.tqm");
 }
@@ -51,9 +51,9 @@ fn files_that_do_not_fit_the_model_are_refused_by_name() {
         ("none.tqm", "none.tqm: "),
     ] {
         let policy = format!("m2,t2 map={file}");
-        let said = error(at, &["eval", "--context", "256", "--windows", "1", "--policy", &policy], 2);
+        let said = error(at, &["eval", "--context", "256", "--windows", "1", "--kv", &policy], 2);
         assert!(said.contains(why), "{said}");
-        let said = error(at, &["generate", "--prompt", "a", "--policy", &policy], 2);
+        let said = error(at, &["generate", "--prompt", "a", "--kv", &policy], 2);
         assert!(said.contains(why), "{said}");
     }
 }

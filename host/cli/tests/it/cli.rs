@@ -165,23 +165,15 @@ fn bad_input_is_one_line_with_code_2_and_leaves_no_file() {
         (vec!["plan", "--ram", "64KiB", "--head-dim", "60"], "head dim 60"),
         (vec!["plan", "--ram", "64KiB", "--head-dim", "64", "--kv", "f16"], "codec f16 has no integer form"),
         (vec!["plan", "--ram", "64KiB", "--head-dim", "64", "--memory", "1GiB"], "--memory"),
+        (
+            vec!["plan", "--ram", "64KiB", "--head-dim", "64", "--kv", "s4 hot=8"],
+            "plan --ram takes codecs without settings: expected --kv K,V, not \"s4 hot=8\"",
+        ),
         (vec!["plan", "--layers", "8", "--kv-heads", "1", "--head-dim", "128", "--memory", "34XB"], "GiB"),
         (vec!["plan", "--layers", "8", "--kv-heads", "1", "--head-dim", "128", "--kv", "s9"], "safe-lowbit"),
         (
-            vec![
-                "plan",
-                "--layers",
-                "8",
-                "--kv-heads",
-                "1",
-                "--head-dim",
-                "128",
-                "--kv",
-                "p4",
-                "--tier",
-                "9:s4",
-            ],
-            "no cache stores p4,p4",
+            vec!["plan", "--layers", "8", "--kv-heads", "1", "--head-dim", "128", "--kv", "p4 tier=9:s4"],
+            "'p4' is a yardstick, which no cache stores",
         ),
         (
             vec!["plan", "--layers", "8", "--kv-heads", "1", "--head-dim", "100", "--kv", "tq3"],
@@ -232,7 +224,10 @@ fn plan_shows_the_figures_of_a_70b_class_model() {
     let at = folder.path();
     let config = r#"{"model_type": "llama", "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8, "hidden_size": 8192}"#;
     fs::write(at.join("config.json"), config).unwrap();
-    let args = ["plan", "--config", "config.json", "--memory", "34GB", "--hot", "128", "--sinks", "4"];
+    let args = ["plan", "--config", "config.json", "--memory", "34GB"];
+    let kv = ["f16", "s4", "s3", "s2"].map(|codec| format!("{codec} hot=128"));
+    let rows = kv.iter().flat_map(|kv| ["--kv", kv.as_str()]);
+    let args: Vec<_> = args.into_iter().chain(rows).collect();
     let plan = json(at, &args);
     let row = |codec: &str| {
         let rows = plan["rows"].as_array().unwrap();
@@ -262,9 +257,9 @@ fn plan_shows_the_figures_of_a_70b_class_model() {
 fn plan_says_how_long_a_step_reads() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
-    let shape =
-        ["plan", "--layers", "32", "--kv-heads", "32", "--head-dim", "128", "--hot", "0", "--sinks", "0"];
-    let step = ["--tokens", "32768", "--bandwidth", "2TB/s", "--kv", "f16", "--other", "turbo4=68"];
+    let shape = ["plan", "--layers", "32", "--kv-heads", "32", "--head-dim", "128"];
+    let step =
+        ["--tokens", "32768", "--bandwidth", "2TB/s", "--kv", "f16 hot=0 sinks=0", "--other", "turbo4=68"];
     let args = [&shape[..], &step].concat();
     let plan = json(at, &args);
     // 17.2 and 4.6 GB, 8.6 and 2.3 ms: a published argument for compression. Our pages have headers.
@@ -342,7 +337,10 @@ fn bench_measures_a_whole_model() {
     let rows = report["results"].as_array().unwrap();
     let cases: Vec<_> =
         rows.iter().map(|row| (row["policy"].as_str().unwrap(), row["depth"].as_u64().unwrap())).collect();
-    assert_eq!(cases, [("f16", 70), ("s4", 70), ("t4,t2", 70), ("f16", 5), ("s4", 5), ("t4,t2", 5)]);
+    assert_eq!(
+        cases,
+        [("f16,f16", 70), ("s4,s4", 70), ("t4,t2", 70), ("f16,f16", 5), ("s4,s4", 5), ("t4,t2", 5)]
+    );
     for (row, rate) in rows.iter().flat_map(|row| [(row, &row["prompt"]), (row, &row["generation"])]) {
         assert!(rate[0].as_f64() >= rate[1].as_f64() && rate[1].as_f64() > Some(0.0), "{row}");
     }
@@ -350,7 +348,7 @@ fn bench_measures_a_whole_model() {
     assert!(said(&["--depth", "1024"]).contains("--depth 1024 and --tokens 32: expected at most"));
     assert!(said(&["no-such-file"]).contains("no-such-file: no such file or folder"));
     assert!(said(&["--op", "scores"]).contains("cannot be used with"));
-    assert!(said(&["--policy", "t9"]).contains("t9"));
+    assert!(said(&["--kv", "t9"]).contains("t9"));
 }
 
 #[test]
@@ -419,32 +417,26 @@ fn plan_knows_units_windows_latents_and_the_model_context() {
     assert!(piped.status.success(), "{piped:?}");
 }
 
-/// Tiers by option and by policy give the same plan. It holds more tokens than the pair alone.
+/// A plan with tiers holds more tokens than the pair alone.
 #[test]
 fn plan_counts_tiers() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
     let shape = ["plan", "--layers", "4", "--kv-heads", "2", "--head-dim", "128", "--memory", "64MiB"];
     let written = "n4 tier=4096:n3 tier=16384:n2";
-    let by_policy = json(at, &[&shape[..], &["--kv", "n4", "--kv", "n2", "--policy", written]].concat());
-    let number = |row: usize, name: &str| by_policy["rows"][row][name].as_u64().unwrap();
+    let plan = json(at, &[&shape[..], &["--kv", "n4", "--kv", "n2", "--kv", written]].concat());
+    let number = |row: usize, name: &str| plan["rows"][row][name].as_u64().unwrap();
     let [n4, n2, tiered] = [0, 1, 2].map(|row| number(row, "max_tokens"));
-    assert!(n4 < tiered && tiered < n2, "{by_policy}");
+    assert!(n4 < tiered && tiered < n2, "{plan}");
     assert_eq!(number(2, "bytes_per_token"), number(1, "bytes_per_token"), "the oldest tier grows");
-    assert_eq!(
-        (&by_policy["rows"][2]["policy"], &by_policy["rows"][0]["policy"]),
-        (&written.into(), &Value::Null)
-    );
-    let options = ["--kv", "n4", "--tier", "16384:n2", "--tier", "4096:n3"];
-    let by_options = json(at, &[&shape[..], &options].concat());
-    assert_eq!(by_options["rows"][0]["max_tokens"], tiered);
-    let text = String::from_utf8(tqkv(at, &[&shape[..], &options].concat()).stdout).unwrap();
-    assert!(text.contains("\nn4,n4 tier=4096:n3,n3 tier=16384:n2,n2 "), "{text}");
+    assert_eq!((&plan["rows"][2]["policy"], &plan["rows"][0]["policy"]), (&written.into(), &Value::Null));
+    let text = String::from_utf8(tqkv(at, &[&shape[..], &["--kv", written]].concat()).stdout).unwrap();
+    assert!(text.contains(&format!("\n{written} ")), "{text}");
     for (extra, expected) in [
-        (["--policy", "s4 tier=9:q4_0"], "s4 pages cannot go cold as q4_0"),
-        (["--policy", "s4 spill=9:/tmp"], "files, codecs by layer and windows are not planned"),
-        (["--policy", "s4 layer-kv=tail:1:i8"], "expected hot=, sinks=, tier=, ring= and map="),
-        (["--tier", "9"], "AFTER:K,V"),
+        (["--kv", "s4 tier=9:q4_0"], "s4 pages cannot go cold as q4_0"),
+        (["--kv", "s4 spill=9:/tmp"], "files, codecs by layer and windows are not planned"),
+        (["--kv", "s4 layer-kv=tail:1:i8"], "expected hot=, sinks=, tier=, ring= and map="),
+        (["--kv", "s4 tier=9"], "AFTER:K,V"),
         (["--ram", "4KiB"], "cannot be used with"),
     ] {
         let message = error(at, &[&shape[..], &extra].concat(), 2);

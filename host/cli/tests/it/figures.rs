@@ -12,16 +12,16 @@ use crate::printed::{
 };
 use crate::support::json;
 
-/// Checks rows of `docs/quality.md` against an `eval` with these options: perplexity, the fields behind it,
-/// and bytes per token.
-fn assert_quality(head: &str, few: &[&str], options: &str, fields: &[&str]) {
+/// Checks rows of `docs/quality.md` against an `eval` with these options and windows: perplexity, the fields
+/// behind it, and bytes per token.
+fn assert_quality(head: &str, few: &[&str], (options, window): (&str, &str), fields: &[&str]) {
     for row in chosen(rows(&document("docs/quality.md"), head), few) {
         let words: Vec<_> = row.split_whitespace().collect();
         let kv = words[0];
         let figures = words[1..].iter().copied().filter(|word| *word != "%");
         // The name of a preset may follow the pair.
         let figures: Vec<_> = figures.skip_while(|word| word.parse::<f64>().is_err()).collect();
-        let report = run(&format!("eval {options} --kv {kv}"));
+        let report = run(&format!("eval {options} --kv \"{kv} {window}\""));
         let results = report["results"].as_array().unwrap();
         let measured = results.iter().find(|row| row["kv"] == kv).unwrap();
         for (field, printed) in fields.iter().zip(figures) {
@@ -38,19 +38,19 @@ fn assert_quality(head: &str, few: &[&str], options: &str, fields: &[&str]) {
 #[test]
 fn the_tables_of_quality_are_what_eval_measures() {
     let fields = ["perplexity", "kl_to_f16", "top1_agreement", "cache_bytes_per_token"];
-    assert_quality("K,V                  perplexity  KL", &["i8,s4", "s4,s4"], "--windows 4", &fields);
+    assert_quality("K,V                  perplexity  KL", &["i8,s4", "s4,s4"], ("--windows 4", ""), &fields);
     if is_exhaustive() {
         let fields = ["perplexity", "nll_delta", "kl_to_f16", "top1_agreement", "cache_bytes_per_token"];
         assert_quality(
             "K,V                  perplexity  nll",
             &[],
-            "--windows 48 --hot 0 --sinks 0",
+            ("--windows 48", "hot=0 sinks=0"),
             &fields,
         );
     }
 }
 
-/// A row of M11 in the form of `--policy`: "t4, t2 at 128, hot 16" and similar.
+/// A row of M11 in the form of `--kv`: "t4, t2 at 128, hot 16" and similar.
 fn policy(row: &str) -> String {
     let mut words = row.split(", ");
     let codec = words.next().unwrap_or_default().to_owned();
@@ -82,7 +82,7 @@ fn policies_cost_what_is_printed() {
         let head = "| policy | bits";
         for row in rows(rest, head).iter().map(|row| cells(row)).filter(|cells| cells[0] != "f16") {
             let policy = policy(&row[0]);
-            let args = ["eval", "--windows", "12", "--attention-error", "--policy", &policy];
+            let args = ["eval", "--windows", "12", "--attention-error", "--kv", &policy];
             let report = json(Path::new(env!("CARGO_MANIFEST_DIR")), &args);
             let measured = report["results"].as_array().unwrap().last().unwrap();
             let fields = ["bits_per_value", "perplexity", "kl_to_f16", "attention_error"];
@@ -116,9 +116,8 @@ fn readme_has_the_figures_of_m28_and_of_plan() {
     let (readme, measured) = (document("README.md"), document("MEASURED.md"));
     let head = "| in llama.cpp |";
     assert_eq!(rows(&readme, head), rows(&measured, head));
-    let kv = ["f16", "t4", "t2"].map(|kv| format!("--kv {kv}")).join(" ");
-    let plan =
-        run(&format!("plan --layers 32 --kv-heads 8 --head-dim 128 --tokens 131072 --hot 0 --sinks 0 {kv}"));
+    let kv = ["f16", "t4", "t2"].map(every_token).join(" ");
+    let plan = run(&format!("plan --layers 32 --kv-heads 8 --head-dim 128 --tokens 131072 {kv}"));
     let bytes = plan["rows"].as_array().unwrap().iter().map(|row| number(row, "cache_bytes") / 1e9);
     let [f16, t4, t2] = bytes.collect::<Vec<_>>()[..] else { panic!("three rows") };
     let said = format!(
@@ -139,11 +138,16 @@ fn claims_are_what_plan_says() {
     let command = format!("tqkv {shape}");
     assert_claimed(&command, "5.2", fields(&plan, "rows", "f32_ratio")[0]);
     assert_claimed(&command, "196", fields(&plan, "rows", "bytes_per_token")[0]);
-    let large = "plan --layers 80 --kv-heads 8 --head-dim 128 --hot 0 --sinks 0 --memory 34000MiB --other tq3=52 --kv t3";
+    let large = "plan --layers 80 --kv-heads 8 --head-dim 128 --memory 34000MiB --other tq3=52 --kv \"t3 hot=0 sinks=0\"";
     let tokens = fields(&run(large), "rows", "max_tokens");
     let command = format!("tqkv {large}");
     assert_claimed(&command, "552,909", tokens[0]);
     assert_claimed(&command, "535,630", tokens[1]);
+}
+
+/// A cache of these codecs that encodes every token at once.
+fn every_token(kv: &str) -> String {
+    format!("--kv \"{kv} hot=0 sinks=0\"")
 }
 
 #[test]
@@ -151,15 +155,14 @@ fn claims_are_what_eval_measures() {
     if !is_exhaustive() {
         return;
     }
-    let every = "--hot 0 --sinks 0";
     for (command, printed) in [
-        (format!("eval {every} --kv experimental-max --kv balanced"), &["0.048", "0.0038"][..]),
+        ("eval --kv experimental-max --kv \"balanced hot=0 sinks=0\"".to_owned(), &["0.048", "0.0038"][..]),
         (
-            format!("eval {every} --kv s4,s3 --kv s3,s4 --kv s3 --kv s4,s2"),
+            format!("eval {}", ["s4,s3", "s3,s4", "s3", "s4,s2"].map(every_token).join(" ")),
             &["0.0086", "0.0110", "0.0163", "0.0257"],
         ),
-        (format!("eval {every} --kv p4 --kv tq4"), &["0.048", "0.008"]),
-        (format!("eval {every} --kv p3 --kv tq3"), &["0.244", "0.035"]),
+        ("eval --kv p4 --kv tq4".to_owned(), &["0.048", "0.008"]),
+        ("eval --kv p3 --kv tq3".to_owned(), &["0.244", "0.035"]),
     ] {
         let measured = fields(&run(&command), "results", "kl_to_f16");
         for (printed, value) in printed.iter().zip(&measured[1..]) {

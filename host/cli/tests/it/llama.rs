@@ -28,8 +28,7 @@ fn the_command_line_is_checked_with_the_binary_that_it_names() {
     fs::create_dir(folder.join("the bin")).unwrap();
     program(&folder.join("the bin"), "llama-cli", LLAMA);
     fs::write(folder.join("lib.so"), "").unwrap();
-    let args =
-        ["llama", "--library", "lib.so", "--model", "a model.gguf", "--policy", "t4,t2 hot=8", "the bin"];
+    let args = ["llama", "--library", "lib.so", "--model", "a model.gguf", "--kv", "t4,t2 hot=8", "the bin"];
     let report = json(&folder, &args);
     assert_eq!(report["device"], "TQKV: KV cache in tqkv codes (100 MiB, 50 MiB free)");
     let root = folder.display();
@@ -64,7 +63,7 @@ fn what_does_not_load_says_why() {
         (&["--library", "lib.so", "none"], 2, "none"),
         (&["--library", "lib.so", "fixed"], 1, "GGML_BACKEND_DL"),
         (&["--library", "lib.so", "broken"], 1, "unknown argument: --list-devices"),
-        (&["--library", "lib.so", "--policy", "q9", "."], 1, "expected s4"),
+        (&["--library", "lib.so", "--kv", "q9", "."], 1, "expected s4"),
     ] {
         let said = error(folder, &[&["llama"], args].concat(), code);
         assert!(said.contains(expected), "{args:?}: {said}");

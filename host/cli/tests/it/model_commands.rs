@@ -15,6 +15,10 @@ fn names(value: &Value) -> Vec<&str> {
     names
 }
 
+/// Caches that encode every token at once.
+const EVERY_TOKEN: [&str; 6] =
+    ["--kv", "i8 hot=0 sinks=0", "--kv", "s4 hot=0 sinks=0", "--kv", "s2 hot=0 sinks=0"];
+
 fn rows(value: &Value) -> &Vec<Value> {
     value["results"].as_array().unwrap()
 }
@@ -23,7 +27,7 @@ fn rows(value: &Value) -> &Vec<Value> {
 fn eval_and_generate_run_formats_of_the_reference() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
-    let eval = ["eval", "--context", "256", "--windows", "2", "--hot", "0", "--sinks", "0"];
+    let eval = ["eval", "--context", "256", "--windows", "2"];
     let report =
         json(at, &[&eval[..], &["--kv", "p3", "--kv-cache-dtype", "tq3", "--kv", "tq_k4v3"]].concat());
     let results = rows(&report);
@@ -39,8 +43,7 @@ fn eval_and_generate_run_formats_of_the_reference() {
     assert_eq!((&rows(&report)[0]["kv"], &rows(&report)[0]["tokens"]), (&"tq3,tq3".into(), &8.into()));
     for (args, expected) in [
         (vec!["eval", "--kv", "tq9"], "'tq9' is neither a preset"),
-        (vec!["eval", "--kv", "tq3", "--tier", "256:n2"], "formats of the reference have no policy"),
-        (vec!["eval", "--kv", "s4", "--rotation", "dense"], "none of the codecs has a choice"),
+        (vec!["eval", "--kv", "tq3 tier=256:t2"], "'tq3' is a yardstick, which no cache stores"),
         (vec!["demo", "--kv", "p4"], "demo: no cache stores p4,p4"),
         (
             vec!["generate", "--prompt", "a", "--sequences", "2", "--kv", "p4"],
@@ -68,14 +71,15 @@ const EVAL_FIELDS: [&str; 9] = [
 fn eval_prints_f16_first_and_narrower_caches_predict_worse() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
-    let args = ["eval", "--context", "256", "--windows", "2", "--hot", "0", "--sinks", "0"];
-    let report = json(at, &[&args[..], &["--kv", "i8", "--kv", "s4", "--kv", "s2", "--kv", "f16"]].concat());
+    let args = ["eval", "--context", "256", "--windows", "2"];
+    let report = json(at, &[&args[..], &EVERY_TOKEN, &["--kv", "f16"]].concat());
     assert_eq!(parts(&report), ["context", "model", "results", "seconds", "windows"]);
     assert_eq!((&report["model"], &report["context"]), (&shipped::NAME.into(), &256.into()));
     let results = rows(&report);
     let kv: Vec<_> = results.iter().map(|row| row["kv"].as_str().unwrap()).collect();
     assert_eq!(kv, ["f16,f16", "i8,i8", "s4,s4", "s2,s2"], "f16 first and once");
-    assert!(results.iter().all(|row| names(row) == EVAL_FIELDS), "{report}");
+    assert_eq!(names(&results[0]), EVAL_FIELDS);
+    assert_eq!(results[1]["policy"], "i8 hot=0 sinks=0");
     assert_eq!((number(&results[0], "kl_to_f16"), number(&results[0], "top1_agreement")), (0.0, 1.0));
     for pair in results.windows(2) {
         assert!(number(&pair[1], "kl_to_f16") > number(&pair[0], "kl_to_f16"), "{report}");
@@ -87,38 +91,35 @@ fn eval_prints_f16_first_and_narrower_caches_predict_worse() {
     assert!((number(&results[3], "nll_delta") - delta).abs() < 1e-12);
 }
 
-/// Each policy is a row with its text as the name. Options reach every row except f16.
+/// Each text is a row with its text as the name, in the order of the command.
 #[test]
 fn eval_compares_policies() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
-    let base = ["eval", "--context", "512", "--windows", "1", "--hot", "0", "--sinks", "0"];
-    let decay = "n4 tier=128:n3 tier=256:n2";
-    let policies = ["--kv", "n4", "--policy", decay, "--policy", "n4 layer-kv=boundary:1:i8", "--kv", "n2"];
+    let base = ["eval", "--context", "512", "--windows", "1"];
+    let texts = ["n4 hot=0 sinks=0", "n2 hot=0 sinks=0"];
+    let decay = "n4 tier=128:n3 tier=256:n2 hot=0 sinks=0";
+    let layers = "n4 layer-kv=boundary:1:i8 hot=0 sinks=0";
+    let policies = ["--kv", texts[0], "--kv", texts[1], "--kv", decay, "--kv", layers];
     let report = json(at, &[&base[..], &policies, &["--attention-error"]].concat());
     let results = rows(&report);
     let called: Vec<_> = results.iter().map(|row| (row["kv"].as_str(), row["policy"].as_str())).collect();
     let n4 = Some("n4,n4");
-    let policy = Some("n4 layer-kv=boundary:1:i8");
-    assert_eq!(
-        called,
-        [(Some("f16,f16"), None), (n4, None), (Some("n2,n2"), None), (n4, Some(decay)), (n4, policy)]
-    );
+    assert_eq!(called[..2], [(Some("f16,f16"), None), (n4, Some(texts[0]))]);
+    assert_eq!(called[2..], [(Some("n2,n2"), Some(texts[1])), (n4, Some(decay)), (n4, Some(layers))]);
     let bits = |i: usize| number(&results[i], "bits_per_value");
     assert!((16.0..17.0).contains(&bits(0)) && (4.0..5.0).contains(&bits(1)), "{report}");
     assert!(bits(2) < bits(3) && bits(3) < bits(1) && bits(1) < bits(4), "{report}");
     let errors: Vec<_> = results.iter().map(|row| number(row, "attention_error")).collect();
     assert!(errors[0] == 0.0 && errors[4] < errors[1] && errors[1] < errors[3], "{errors:?}");
     assert!(errors[3] < errors[2], "{errors:?}");
-    let options = ["--kv", "n4", "--tier", "256:n2", "--tier", "128:n3"];
-    let by_options = json(at, &[&base[..], &options].concat());
-    assert_eq!(rows(&by_options)[1]["kl_to_f16"], results[3]["kl_to_f16"]);
     // Token by token: a whole window is cut where pages turn cold, and short pieces meet codes in int8.
-    let stepwise = |extra: &[&str]| {
-        let report = json(at, &[&base[..], &["--kv", "n4", "--step", "1"], extra].concat());
+    let stepwise = |spill: &str| {
+        let text = format!("{}{spill}", texts[0]);
+        let report = json(at, &[&base[..], &["--step", "1", "--kv", &text]].concat());
         rows(&report)[1].clone()
     };
-    let (kept, spilled) = (stepwise(&[]), stepwise(&["--spill", &format!("128:{}", at.display())]));
+    let (kept, spilled) = (stepwise(""), stepwise(&format!(" spill=128:{}", at.display())));
     assert_eq!(spilled["kl_to_f16"], kept["kl_to_f16"], "the same codes");
     assert!(number(&spilled, "bits_per_value") < number(&kept, "bits_per_value"));
     assert_eq!(fs::read_dir(at).unwrap().count(), 0, "the file has no name");
@@ -129,10 +130,11 @@ fn eval_compares_policies() {
 #[test]
 fn generation_predicts_alike_on_every_level() {
     let folder = tempfile::tempdir().unwrap();
-    let args = ["eval", "--context", "160", "--windows", "1", "--step", "1", "--hot", "8", "--json"];
-    let kv = ["--kv", "s4", "--kv", "s2", "--kv", "i8", "--kv", "t4", "--kv", "t2", "--kv", "q4_0"];
+    let args = ["eval", "--context", "160", "--windows", "1", "--step", "1", "--json"];
+    let kv = ["s4", "s2", "i8", "t4", "t2", "q4_0"].map(|codec| format!("{codec} hot=8"));
+    let kv: Vec<_> = kv.iter().flat_map(|kv| ["--kv", kv]).collect();
     let predictions = |level: &str| {
-        let output = tqkv_with(folder.path(), &[&args[..], &kv[..]].concat(), ("TQKV_LEVEL", level));
+        let output = tqkv_with(folder.path(), &[&args[..], &kv].concat(), ("TQKV_LEVEL", level));
         assert!(output.status.success(), "{level}: {output:?}");
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         // The first row is f16, whose pages do not guarantee equal bits.
@@ -151,27 +153,28 @@ fn eval_options_reach_the_cache() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
     fs::write(at.join("text.txt"), &shipped::HELDOUT_TEXT[4096..4096 + 600]).unwrap();
-    let base = ["eval", "--text", "text.txt", "--context", "256", "--windows", "2", "--kv", "s2"];
-    let kl = |extra: &[&str]| {
-        let report = json(at, &[&base[..], &["--hot", "0", "--sinks", "0"], extra].concat());
+    let base = ["eval", "--text", "text.txt", "--context", "256", "--windows", "2", "--kv"];
+    let kl = |settings: &str| {
+        let text = format!("s2 hot=0 sinks=0 {settings}");
+        let report = json(at, &[&base[..], &[&text]].concat());
         number(&rows(&report)[1], "kl_to_f16")
     };
-    let plain = kl(&["--centre", "off", "--scale-mode", "preserving"]);
-    for extra in [
-        &["--centre", "on", "--scale-mode", "preserving"][..],
-        &["--centre", "off", "--scale-mode", "raw"],
-        &["--centre", "off", "--scale-mode", "preserving", "--seed", "7"],
+    let plain = kl("centring=off scale-mode=preserving");
+    for settings in [
+        "centring=on scale-mode=preserving",
+        "centring=off scale-mode=raw",
+        "centring=off scale-mode=preserving seed=7",
     ] {
-        assert_ne!(kl(extra), plain, "{extra:?}");
+        assert_ne!(kl(settings), plain, "{settings}");
     }
     // A hot window as long as the context leaves nothing to compress, so there is no note.
-    let message = error(at, &[&base[..], &["--hot", "256"]].concat(), 2);
+    let message = error(at, &[&base[..], &["s2 hot=256"]].concat(), 2);
     assert!(
         message.contains("nothing would be compressed") && message.contains("--context 264"),
         "{message}"
     );
     assert!(error(at, &["eval", "--context", "64"], 2).contains("expected --context 72 or more"));
-    let report = json(at, &[&base[..], &["--layers"]].concat());
+    let report = json(at, &[&base[..], &["s2", "--layers"]].concat());
     let cosines: Vec<f64> =
         rows(&report)[1]["layer_cosine"].as_array().unwrap().iter().map(|c| c.as_f64().unwrap()).collect();
     assert!(cosines.len() == 4 && cosines.iter().all(|c| (0.8..1.0).contains(c)), "{cosines:?}");
@@ -188,8 +191,8 @@ fn parts(report: &Value) -> Vec<&str> {
 fn eval_compares_attention_scores_head_by_head() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
-    let args = ["eval", "--context", "256", "--windows", "2", "--hot", "0", "--sinks", "0", "--attention"];
-    let args = [&args[..], &["--kv", "i8", "--kv", "s4", "--kv", "s2"]].concat();
+    let args = ["eval", "--context", "256", "--windows", "2", "--attention"];
+    let args = [&args[..], &EVERY_TOKEN].concat();
     let report = json(at, &args);
     let results = rows(&report);
     assert_eq!(names(&results[0]), EVAL_FIELDS, "f16 is what others are compared with");
@@ -209,7 +212,7 @@ fn eval_compares_attention_scores_head_by_head() {
         assert!(number(row, "kl_p999") >= number(row, "kl_p99"), "{row}");
     }
     let text = String::from_utf8(tqkv(at, &args).stdout).unwrap();
-    assert!(text.contains("[s2,s2] attention scores") && text.contains("top-5"), "{text}");
+    assert!(text.contains("[s2 hot=0 sinks=0] attention scores") && text.contains("top-5"), "{text}");
 }
 
 const GENERATE_FIELDS: [&str; 11] = [
@@ -256,17 +259,7 @@ fn generate_streams_what_its_json_holds() {
 fn generate_ends_with_its_report_when_interrupted() {
     use std::io::Read;
     let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_tqkv"))
-        .args([
-            "generate",
-            "--prompt",
-            "The borrow checker",
-            "--tokens",
-            "1000",
-            "--kv",
-            "t4",
-            "--effort",
-            "best",
-        ])
+        .args(["generate", "--prompt", "The borrow checker", "--tokens", "1000", "--kv", "t4 effort=best"])
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
@@ -352,7 +345,7 @@ fn sequences_are_those_of_their_seeds() {
 fn eval_prints_its_rows_as_they_come() {
     use std::io::{BufRead, BufReader};
     let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_tqkv"))
-        .args(["eval", "--windows", "1", "--kv", "s4", "--kv", "t4", "--step", "1", "--effort", "best"])
+        .args(["eval", "--windows", "1", "--kv", "s4", "--kv", "t4 effort=best", "--step", "1"])
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
@@ -383,12 +376,12 @@ fn f16_that_goes_cold_is_smaller_than_f16() {
     let at = folder.path();
     let prompt = std::str::from_utf8(&shipped::HELDOUT_TEXT[..800]).unwrap();
     let decay = "f16 tier=128:q8_0";
-    let args = ["generate", "--prompt", prompt, "--tokens", "4", "--policy", "f16", "--policy", decay];
+    let args = ["generate", "--prompt", prompt, "--tokens", "4", "--kv", "f16", "--kv", decay];
     for extra in [&[][..], &["--sequences", "2"]] {
         let args = [&args[..], extra].concat();
         let report = json(at, &args);
-        let called: Vec<_> = rows(&report).iter().map(|row| row["policy"].as_str().unwrap()).collect();
-        assert_eq!(called, ["f16", decay]);
+        let called: Vec<_> = rows(&report).iter().map(|row| row["policy"].as_str()).collect();
+        assert_eq!(called, [None, Some(decay)]);
         let [f16, cold] = [0, 1]
             .map(|row| &rows(&report)[row])
             .map(|row| [number(row, "f16_bytes"), number(row, "cache_bytes")]);
@@ -409,18 +402,20 @@ fn sliding_models_are_run_past_their_window() {
     let llama = "\"LlamaForCausalLM\"\n ],\n \"model_type\": \"llama\"";
     let mistral = "\"MistralForCausalLM\"\n ],\n \"sliding_window\": 128";
     model_folder(at, "sliding", llama, mistral);
-    let args = ["eval", "--context", "1024", "--windows", "1", "--kv", "s4"];
-    let full = json(at, &args);
-    let sliding = json(at, &[&args[..], &["--model", "sliding"]].concat());
+    let args = ["eval", "--context", "1024", "--windows", "1"];
+    let full = json(at, &[&args[..], &["--kv", "s4"]].concat());
+    let args = [&args[..], &["--model", "sliding", "--kv"]].concat();
+    let sliding = json(at, &[&args[..], &["s4"]].concat());
     let bytes = |report: &Value, row: usize| number(&rows(report)[row], "cache_bytes_per_token");
     assert!(
         bytes(&sliding, 0) < 0.55 * bytes(&full, 0) && bytes(&sliding, 1) < bytes(&sliding, 0),
         "{sliding}"
     );
     assert!((0.0..0.05).contains(&number(&rows(&sliding)[1], "kl_to_f16")), "{sliding}");
-    let sinks = json(at, &[&args[..], &["--model", "sliding", "--sinks", "64"]].concat());
-    assert_eq!(sinks["results"], sliding["results"], "sinks are not seen beside windows");
-    let message = error(at, &[&args[..], &["--model", "sliding", "--hot", "200"]].concat(), 2);
+    let sinks = json(at, &[&args[..], &["s4 sinks=64"]].concat());
+    let kl = |report: &Value| rows(report)[1]["kl_to_f16"].clone();
+    assert_eq!(kl(&sinks), kl(&sliding), "sinks are not seen beside windows");
+    let message = error(at, &[&args[..], &["s4 hot=200"]].concat(), 2);
     assert!(message.contains("window of 128 tokens: expected 200"), "{message}");
     let prompt = std::str::from_utf8(&shipped::HELDOUT_TEXT[..700]).unwrap();
     let args = ["generate", "--model", "sliding", "--prompt", prompt, "--tokens", "20", "--kv", "f16"];
@@ -435,7 +430,7 @@ fn sliding_models_are_run_past_their_window() {
 fn demo_measures_and_generates() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
-    let args = ["demo", "--context", "128", "--windows", "1", "--tokens", "8", "--kv", "s3", "--hot", "16"];
+    let args = ["demo", "--context", "128", "--windows", "1", "--tokens", "8", "--kv", "s3"];
     let report = json(at, &args);
     assert_eq!(names(&report), ["context", "model", "prompt", "results", "windows"]);
     let mut fields = [
@@ -486,7 +481,7 @@ fn a_model_folder_runs_as_the_shipped_model_does() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
     model_folder(at, "copy", "LlamaForCausalLM", "LlamaForCausalLM");
-    let args = ["eval", "--context", "64", "--windows", "1", "--kv", "s4", "--hot", "0"];
+    let args = ["eval", "--context", "64", "--windows", "1", "--kv", "s4 hot=0"];
     let copy = json(at, &[&args[..], &["--model", "copy"]].concat());
     assert_eq!(copy["model"], "copy");
     assert_eq!(copy["results"], json(at, &args)["results"]);
@@ -528,19 +523,17 @@ fn bad_input_is_one_line_with_code_2() {
         (vec!["eval", "--context", "2048"], "context is 1024"),
         (vec!["eval", "--context", "1"], "nothing would be compressed"),
         (vec!["eval", "--context", "64"], "expected --context 72 or more"),
-        (vec!["eval", "--centre", "maybe"], "on, off, auto"),
-        (vec!["eval", "--tier", "256"], "tier=AFTER:K,V, such as tier=256:s2,s2"),
-        (
-            vec!["eval", "--kv", "s4", "--tier", "256:q4_0"],
-            "s4,s4: cache spec: s4 pages cannot go cold as q4_0",
-        ),
-        (vec!["eval", "--kv", "n4", "--tier", "256:n3", "--tier", "256:n2"], "not in order of age"),
-        (vec!["eval", "--spill", "x"], "spill=AFTER:FOLDER, such as spill=4096:/tmp"),
-        (generate(&["--spill", "9:missing/folder"]), "missing/folder"),
-        (generate(&["--layer-kv", "boundary:i8"]), "tail:N:K,V, boundary:N:K,V, gradient"),
-        (vec!["eval", "--policy", "n4 cold=2"], "cold= is not valid: expected kv=, layer-kv=, hot="),
-        (vec!["eval", "--policy", "t4 tier=64:t3"], "t4 tier=64:t3: cache spec: t4 pages"),
-        (vec!["eval", "--scale-mode", "best"], "raw, preserving"),
+        (vec!["eval", "--kv", "s4 centring=maybe"], "centring=auto|on|off"),
+        (vec!["eval", "--kv", "s4 tier=256"], "tier=AFTER:K,V, such as tier=256:s2,s2"),
+        (vec!["eval", "--kv", "s4 tier=256:q4_0"], "cache spec: s4 pages cannot go cold as q4_0"),
+        (vec!["eval", "--kv", "n4 tier=256:n3 tier=256:n2"], "not in order of age"),
+        (vec!["eval", "--kv", "s4 spill=x"], "spill=AFTER:FOLDER, such as spill=4096:/tmp"),
+        (generate(&["--kv", "s4 spill=9:missing/folder"]), "missing/folder"),
+        (generate(&["--kv", "s4 layer-kv=boundary:i8"]), "tail:N:K,V, boundary:N:K,V, gradient"),
+        (vec!["eval", "--kv", "s4 cold=2"], "cold= is not valid: expected kv=, layer-kv=, hot="),
+        (vec!["eval", "--kv", "t4 tier=64:t3"], "t4 tier=64:t3: cache spec: t4 pages"),
+        (vec!["eval", "--kv", "s4 scale-mode=best"], "raw|preserving"),
+        (vec!["eval", "--hot", "8"], "the text of --kv, such as --kv \"s4 hot=32\", has it"),
         (vec!["demo", "--tokens", "1000"], "context is 1024"),
     ] {
         let message = error(at, &args, 2);

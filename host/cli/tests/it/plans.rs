@@ -146,8 +146,7 @@ fn codes_of_quarters_are_planned_with_a_map_alone() {
     }
     let said = error(at, &plan(&["--kv", "t2,m2"]), 2);
     assert!(said.contains("m2 is not valid for values"), "{said}");
-    let planned =
-        json(at, &plan(&["--kv", "t2", "--policy", "m2,t2 map=pairs", "--policy", "m2,t2 map=full"]));
+    let planned = json(at, &plan(&["--kv", "t2", "--kv", "m2,t2 map=pairs", "--kv", "m2,t2 map=full"]));
     let bytes = |row: usize| planned["rows"][row]["cache_bytes"].as_u64().unwrap();
     assert!(bytes(0) < bytes(1) && bytes(1) < bytes(2), "{planned}");
 }
@@ -198,10 +197,10 @@ fn windows_below_the_hot_one_are_refused() {
     let at = folder.path();
     let config = r#"{"model_type": "gpt_oss", "num_hidden_layers": 2, "num_key_value_heads": 2, "head_dim": 64, "sliding_window": 8}"#;
     fs::write(at.join("config.json"), config).unwrap();
-    let args = ["plan", "--model", "config.json", "--kv", "s4"];
-    let said = error(at, &args, 2);
+    let plan = |kv| ["plan", "--model", "config.json", "--kv", kv];
+    let said = error(at, &plan("s4"), 2);
     assert!(said.contains("a sliding window of 8 tokens: expected 64 (the hot window)"), "{said}");
-    assert_eq!(json(at, &[&args[..], &["--hot", "8"]].concat())["window"], 8);
+    assert_eq!(json(at, &plan("s4 hot=8"))["window"], 8);
 }
 
 #[test]
@@ -209,7 +208,7 @@ fn rings_and_single_things_are_said_as_they_are() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
     let shape = ["plan", "--layers", "1", "--kv-heads", "1", "--head-dim", "64", "--kv", "s4"];
-    let ring = [&shape[..], &["--policy", "s4 ring=8192", "--memory", "1GB"]].concat();
+    let ring = [&shape[..], &["--kv", "s4 ring=8192", "--memory", "1GB"]].concat();
     let plan = json(at, &ring);
     let number = |row: usize, name: &str| plan["rows"][row][name].as_u64();
     assert_eq!(

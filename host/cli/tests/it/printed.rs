@@ -19,7 +19,8 @@ pub(crate) fn document(name: &str) -> String {
 }
 
 pub(crate) fn run(args: &str) -> Value {
-    json(Path::new(env!("CARGO_MANIFEST_DIR")), &args.split_whitespace().collect::<Vec<_>>())
+    let words = shlex::split(args).unwrap();
+    json(Path::new(env!("CARGO_MANIFEST_DIR")), &words.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 pub(crate) fn number(row: &Value, name: &str) -> f64 {

@@ -17,6 +17,28 @@ use tqkv_core::KvShape;
 
 const EVERY: &[Part] = &[Part::Model, Part::Policy];
 
+/// Options that a cache on a GPU has.
+pub const ON_GPU: [&str; 9] =
+    ["layers", "heads", "kv-heads", "head-dim", "kv", "max-tokens", "seed", "scale-mode", "effort"];
+/// Options that it ignores safely: no token stays f16 there, and sums have one form.
+const NO_MATTER_ON_GPU: [&str; 4] = ["hot", "sinks", "centring", "arithmetic"];
+
+/// The words of a spec that a cache on a GPU cannot follow.
+pub fn not_on_gpu(spec: &CacheSpec) -> Vec<String> {
+    let plain = plain(spec);
+    let is_said = |row: &&SpecOption| row.words(spec) != row.words(&plain);
+    let matters = |row: &&SpecOption| !ON_GPU.contains(&row.name) && !NO_MATTER_ON_GPU.contains(&row.name);
+    OPTIONS.iter().filter(matters).filter(is_said).flat_map(|row| row.words(spec)).collect()
+}
+
+/// The spec of the same shape with the default of every option.
+fn plain(spec: &CacheSpec) -> CacheSpec {
+    let KvShape { num_layers, num_heads, head_dim, .. } = spec.shape;
+    let mut plain = CacheSpec::new(num_layers, num_heads, num_heads, head_dim);
+    plain.shape.value_dim = head_dim.saturating_sub(spec.position_dim);
+    plain
+}
+
 /// How a cache keeps its tokens, as people write it: codecs, then options in any order.
 ///
 /// ```text
@@ -217,9 +239,7 @@ impl fmt::Display for CacheSpec {
     /// Writes the text that [`CacheSpec::from_str`] reads back as the same spec. It has the shape, the
     /// codecs, and every setting that differs from [`CacheSpec::new`].
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let KvShape { num_layers, num_heads, head_dim, .. } = self.shape;
-        let mut plain = Self::new(num_layers, num_heads, num_heads, head_dim);
-        plain.shape.value_dim = head_dim.saturating_sub(self.position_dim);
+        let plain = plain(self);
         let said = |row: &&SpecOption| {
             row.is_needed || row.name == options::CODECS || row.words(self) != row.words(&plain)
         };

@@ -2,10 +2,8 @@
 
 use tqkv::cache::{CacheSpec, KvCache};
 use tqkv::error::CacheError;
-use tqkv_cli::args::WindowArgs;
 use tqkv_cli::error::CliError;
 use tqkv_cli::output::grouped;
-use tqkv_cli::policy::{LifeArgs, PolicyArg};
 use tqkv_core::CodecId;
 
 use super::super::heat::Strips;
@@ -70,17 +68,14 @@ pub(super) fn sections(_: &Wanted<'_>) -> Result<Vec<Section>, CliError> {
         ],
         figures: vec![figure.figure()?],
         tables: vec![Table::new("The same as a table (one KV head, D = 128)", &head, rows.collect())],
-        commands: vec![format!("tqkv eval --kv s4 --policy \"{POLICY}\"")],
+        commands: vec![format!("tqkv eval --kv s4 --kv \"{POLICY}\"")],
         ..Section::default()
     }])
 }
 
 /// Fills a cache and inspects it at each length.
 fn looks() -> Result<Vec<Look>, CacheError> {
-    let policy = POLICY.parse::<PolicyArg>().map_err(CacheError::BadSpec)?;
-    let window = WindowArgs { hot: CacheSpec::DEFAULT_HOT, sinks: CacheSpec::DEFAULT_SINKS };
-    let policy = LifeArgs::written_alone(window, &policy);
-    let mut cache = KvCache::new(policy.apply(CacheSpec::new(1, 1, 1, DIM)))?;
+    let mut cache = KvCache::new(CacheSpec::new(1, 1, 1, DIM).with(POLICY)?)?;
     let longest = LENGTHS[LENGTHS.len() - 1];
     let rows = random_directions(2 * longest, DIM, 1).map_err(|e| CacheError::BadSpec(e.to_string()))?;
     let row = |i: usize| {

@@ -9,6 +9,7 @@ use tqkv_model::ModelKv;
 
 use super::super::chart::{Axis, Chart, Look, Series};
 use super::known::KNOWN;
+use super::wanted::every_token;
 use super::{Section, Table, Wanted};
 
 /// Models of the plot: two with full attention, one with sliding windows, one with latents.
@@ -126,10 +127,11 @@ fn contexts() -> Result<Result<Section, CliError>, PlanError> {
 
 /// The published table of a 70B-class model from a community, beside the codecs of this project.
 fn seventy_b(wanted: &Wanted<'_>) -> Result<Section, CliError> {
-    let codecs = ["f16", "q8_0", "s3", "s4", "t3", "t4"].map(|name| format!(" --kv {name}")).concat();
+    let codecs =
+        ["f16", "q8_0", "s3", "s4", "t3", "t4"].map(|name| format!(" --kv {}", every_token(name))).concat();
     let others = "--other q8_0-without-scales=128 --other tq3=52 --other tq4=68";
     let budget = |memory| {
-        let shape = "tqkv plan --layers 80 --kv-heads 8 --head-dim 128 --hot 0 --sinks 0";
+        let shape = "tqkv plan --layers 80 --kv-heads 8 --head-dim 128";
         wanted.source.run(&format!("{shape} --memory {memory}{codecs} {others}"))
     };
     let (large, small) = (budget("34000MiB")?, budget("22000MiB")?);

@@ -5,6 +5,7 @@ use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_model::{Model, ModelError, OUTLIER_FACTOR, SpecialTokens, shipped};
 
 use super::super::heat::Bars;
+use super::wanted::every_token;
 use super::{Section, Table, Wanted, digits, pair, percent};
 
 /// Tokens before the token whose key is drawn.
@@ -33,8 +34,8 @@ pub(super) fn sections(wanted: &Wanted<'_>) -> Result<Vec<Section>, CliError> {
         ),
         vectors: &[("before the rotation".to_owned(), 1, before), ("after it".to_owned(), 0, after)],
     };
-    let kv = CODECS.map(|name| format!(" --kv {name}")).concat();
-    let eval = format!("tqkv-lab eval --hot 0 --sinks 0 {}{kv}", wanted.source.windows());
+    let kv = CODECS.map(|name| format!(" --kv {}", every_token(name))).concat();
+    let eval = format!("tqkv-lab eval {}{kv}", wanted.source.windows());
     let plain = wanted.source.run(&eval)?;
     let outliers = wanted.source.run(&format!("{eval} --outlier-variant"))?;
     let rows =

@@ -10,7 +10,7 @@ pub(super) fn sections(wanted: &Wanted<'_>) -> Result<Vec<Section>, CliError> {
         "tqkv-lab stats --random {random} --scale-mode raw --effort fast --codec s1,s2,s3,s4"
     ))?;
     let step = wanted.source.run(
-        "tqkv plan --layers 32 --kv-heads 32 --head-dim 128 --hot 0 --sinks 0 --tokens 32768 --bandwidth 2TB/s --kv f16 --kv s4 \
+        "tqkv plan --layers 32 --kv-heads 32 --head-dim 128 --tokens 32768 --bandwidth 2TB/s --kv 'f16 hot=0 sinks=0' --kv 's4 hot=0 sinks=0' \
          --other turbo4=68",
     )?;
     let runs = wanted.source.run("tqkv-lab compare s4@portable s4 --context 512")?;

@@ -33,19 +33,25 @@ impl<'a> Wanted<'a> {
             !codec.rotates_quarters() && dims.iter().all(|&dim| codec.block_bytes(dim).is_some())
         };
         let names = CodecId::ALL.iter().filter(fits).map(|codec| codec.name()).filter(|name| *name != "f16");
-        let each = names.chain(OTHERS).map(|name| format!(" --kv {name}")).collect::<String>();
+        let names = names.map(every_token).chain(OTHERS.map(str::to_owned));
+        let each = names.map(|name| format!(" --kv {name}")).collect::<String>();
         let (windows, tokens) = (source.windows(), source.full_or_quick(160, 24));
         let random = source.full_or_quick(10_000, 400);
         Ok(Self {
             source,
             demo: source.run_model(&format!("tqkv demo --tokens {tokens} {windows}"))?,
-            codecs: source.run_model(&format!("tqkv eval --hot 0 --sinks 0 {windows}{each}"))?,
+            codecs: source.run_model(&format!("tqkv eval {windows}{each}"))?,
             heads: source
-                .run_model(&format!("tqkv eval --hot 0 --sinks 0 {windows} --layers --attention --kv s3"))?,
+                .run_model(&format!("tqkv eval {windows} --layers --attention --kv {}", every_token("s3")))?,
             rates: source.run(&format!("tqkv-lab stats --random {random} --scale-mode mmse"))?,
             unbiased: source.run(&format!("tqkv-lab stats --random {random} --scale-mode unbiased"))?,
         })
     }
+}
+
+/// The word of a cache that encodes every token at once, quoted for a shell.
+pub(super) fn every_token(codec: &str) -> String {
+    format!("'{codec} hot=0 sinks=0'")
 }
 
 /// A share as percent.
