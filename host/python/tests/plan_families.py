@@ -120,7 +120,8 @@ def entry(name):
         text = base.get_text_config(decoder=True)
         if text is not base and not isinstance(text, made):
             key = next(key for key in ("text_config", "decoder", "generator") if getattr(base, key, None) is text)
-            return {**line, "text": [key, text.model_type]}
+            flat = made(num_hidden_layers=5).get_text_config(decoder=True).num_hidden_layers == 5
+            return {**line, "text": [key, text.model_type], **({"flat": True} if flat else {})}
     except Exception:
         pass
     names = {key: made.attribute_map[key] for key in NAMED if key in made.attribute_map}

@@ -17,6 +17,9 @@ pub(super) struct Family {
     class: Option<String>,
     /// The key that holds the text model, and the family of that model.
     text: Option<(String, String)>,
+    /// Without that key, the file's own keys are the text model's, as older files have them.
+    #[serde(default)]
+    flat: bool,
     /// The family's own name of a key, by the common one.
     #[serde(default)]
     names: HashMap<String, String>,
@@ -108,12 +111,13 @@ pub(super) fn resolve(json: &[u8]) -> Result<Resolved, ModelError> {
     };
     let mut family = find(&fields, None);
     for _ in 0..4 {
-        let known = family.and_then(|family| family.text.as_ref());
         let nested = |key: &str| fields.get(key).and_then(Value::as_object).cloned();
+        let known = family.and_then(|family| family.text.as_ref().map(|text| (text, family.flat)));
         let inner = match known {
-            Some((key, inner)) => {
-                // A file without the nested object has the values of the inner family.
-                let object = nested(key).unwrap_or_default();
+            Some(((key, inner), is_flat)) => {
+                let own = || Map::from_iter(fields.clone().into_iter().filter(|(key, _)| key != "model_type"));
+                // Without either, the text model has the values of its family.
+                let object = nested(key).unwrap_or_else(|| if is_flat { own() } else { Map::default() });
                 Some((object, FAMILIES.iter().find(|family| family.model_type == *inner)))
             }
             None => NESTED.into_iter().find_map(nested).map(|object| (object, None)),
@@ -175,7 +179,10 @@ fn known(family: &'static Family, mut fields: Map<String, Value>) -> Result<Reso
         }
     }
     for (key, value) in &family.defaults {
-        fields.entry(key.clone()).or_insert_with(|| value.clone());
+        // Some readers look for the family's own name.
+        for name in family.names.get(key).into_iter().chain([key]) {
+            fields.entry(name.clone()).or_insert_with(|| value.clone());
+        }
     }
     Ok(Resolved { name: name.clone(), rule: family.rule, fields, kinds: family.kinds.as_ref() })
 }

@@ -197,3 +197,24 @@ fn windows_are_those_of_the_layers_that_have_them() {
         assert!(said.contains(word), "{said}");
     }
 }
+
+/// Files of Qwen2-VL have no `text_config`: their own keys are the text model's.
+#[test]
+fn keys_without_a_nested_object_count_in_families_that_read_them() {
+    let fields = r#""hidden_size": 3584, "num_attention_heads": 28, "num_hidden_layers": 28, "num_key_value_heads": 4"#;
+    for family in ["qwen2_vl", "qwen2_5_vl"] {
+        let flat = read(&format!(r#"{{"model_type": "{family}", {fields}}}"#)).unwrap();
+        let nested = read(&format!(r#"{{"model_type": "{family}", "text_config": {{{fields}}}}}"#)).unwrap();
+        assert_eq!(flat.layers, nested.layers, "{family}");
+        let layer = LayerKv { window: None, num_kv_heads: 4, head_dim: 128, value_dim: 128, position_dim: 0 };
+        assert_eq!(flat.layers, [Some(layer); 28], "{family}");
+    }
+}
+
+/// A default counts under the name that the family has for the key.
+#[test]
+fn a_window_that_is_left_out_has_the_length_of_the_family() {
+    let kv = read(r#"{"model_type": "recurrent_gemma", "num_hidden_layers": 3}"#).unwrap();
+    let windows: Vec<_> = kv.layers.iter().map(|layer| layer.map(|layer| layer.window)).collect();
+    assert_eq!(windows, [None, None, Some(Some(2048))]);
+}
