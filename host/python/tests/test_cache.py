@@ -6,7 +6,6 @@ import pickle
 
 import numpy as np
 import pytest
-import torch
 import tqkv
 from tqkv import _native
 
@@ -66,7 +65,7 @@ def test_a_chunk_is_its_tokens_one_by_one(rng):
         np.testing.assert_allclose(single.attend(0, q[i]), out[i], rtol=0.05, atol=0.02)
 
 
-def test_tensors_go_in_and_out(rng):
+def test_tensors_go_in_and_out(rng, torch):
     held = cache("f16", hot=8)
     k, v, q = (torch.from_numpy(tokens(rng, 90, heads)) for heads in (KV_HEADS, KV_HEADS, HEADS))
     held.append(0, k.bfloat16(), v.half())
@@ -232,7 +231,7 @@ REFUSED = [
     (lambda: cache().append(2, ONE, ONE), "layer 2 is out of range"),
     (lambda: cache().append(0, ONE[0], ONE[0]), r"k of the shape \[2, 64\] is not valid: expected \[tokens, 2, 64\]"),
     (lambda: cache().append(0, ONE, np.ones((2, 2, 64), np.float32)), "v of 2 tokens is not valid: expected 1"),
-    (lambda: cache().append(0, ONE * np.nan, ONE), "layer 0, key of token 0, KV head 0: values must be finite"),
+    (lambda: cache().append(0, ONE * np.nan, ONE), "layer 0, key of token 0, KV head 0, which stays f16: values must be finite"),
     (lambda: cache().attend(0, np.ones((4, 64), np.float32)), "layer 0 holds no token yet"),
     (lambda: cache().attend(0, np.ones((2, 64), np.float32)), r"q of the shape \[2, 64\] is not valid: expected \[4, 64\]"),
     (lambda: cache().scores(0, 9, np.ones(64, np.float32)), "query head 9 is out of range"),
