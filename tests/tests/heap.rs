@@ -78,7 +78,7 @@ fn a_ring_allocates_nothing_after_it_is_made() {
 /// The same over ten million tokens, with `TQKV_EXHAUSTIVE=1`.
 #[test]
 fn a_ring_allocates_nothing_over_ten_million_tokens() {
-    if std::env::var_os("TQKV_EXHAUSTIVE").is_none() {
+    if !tqkv_tests::scope::is_exhaustive() {
         return;
     }
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();

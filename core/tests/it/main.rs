@@ -7,4 +7,5 @@ mod distortion;
 mod edge;
 mod golden;
 mod laws;
+mod reference;
 mod rotation;

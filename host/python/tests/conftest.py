@@ -15,6 +15,12 @@ def rng():
     return np.random.default_rng(7)
 
 
+@pytest.fixture
+def torch():
+    """PyTorch. A test that asks for it is skipped where it is not installed."""
+    return pytest.importorskip("torch")
+
+
 @pytest.fixture(scope="session")
 def command():
     """The command `tqkv`: the one in TQKV_COMMAND, which must exist, or one that is already built."""

@@ -6,7 +6,6 @@ import pickle
 
 import numpy as np
 import pytest
-import torch
 import tqkv
 from tqkv import _native
 
@@ -66,7 +65,7 @@ def test_a_chunk_is_its_tokens_one_by_one(rng):
         np.testing.assert_allclose(single.attend(0, q[i]), out[i], rtol=0.05, atol=0.02)
 
 
-def test_tensors_go_in_and_out(rng):
+def test_tensors_go_in_and_out(rng, torch):
     held = cache("f16", hot=8)
     k, v, q = (torch.from_numpy(tokens(rng, 90, heads)) for heads in (KV_HEADS, KV_HEADS, HEADS))
     held.append(0, k.bfloat16(), v.half())

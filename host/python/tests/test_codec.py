@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 import tqkv
 
 GOLDEN = Path(__file__).resolve().parents[3] / "tests" / "vectors" / "blocks.txt"
@@ -64,7 +63,7 @@ def test_every_codec_makes_the_round_trip(name, rng):
     assert (codec.decode(blocks[3, 7]) == y[3, 7]).all()
 
 
-def test_types_of_arrays_and_tensors_hold_the_same_vectors(rng):
+def test_types_of_arrays_and_tensors_hold_the_same_vectors(rng, torch):
     codec = tqkv.Codec("t3", 64)
     x = rng.standard_normal((3, 50, 64), dtype=np.float32)
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
@@ -103,7 +102,7 @@ def test_an_array_of_another_library_is_taken(rng):
     assert (codec.encode(Foreign(x)) == codec.encode(x)).all()
 
 
-def test_results_are_written_where_the_caller_says(rng):
+def test_results_are_written_where_the_caller_says(rng, torch):
     codec = tqkv.Codec("s4", 128)
     x = rng.standard_normal((20, 128), dtype=np.float32)
     memory = np.zeros(20 * codec.block_bytes, np.uint8)

@@ -6,7 +6,10 @@ nothing but a copy."""
 import copy
 
 import pytest
-import torch
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
 import tqkv
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map

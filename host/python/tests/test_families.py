@@ -9,8 +9,10 @@ import warnings
 from pathlib import Path
 
 import pytest
-import torch
-import transformers
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
 from tqkv import TqkvError
 from tqkv.transformers import TqkvCache, TqkvLayer
 from transformers import AutoModelForCausalLM, DynamicCache

@@ -4,7 +4,6 @@ import subprocess
 
 import numpy as np
 import pytest
-import torch
 import tqkv
 
 
@@ -22,7 +21,7 @@ def test_files_are_those_of_the_command(rng, tmp_path, command, name, centre, dt
     assert (np.load(tmp_path / "y.npy") == tqkv.open(tmp_path / "ours.tqk").read()).all()
 
 
-def test_what_is_written_piece_by_piece_is_read_anywhere(rng, tmp_path):
+def test_what_is_written_piece_by_piece_is_read_anywhere(rng, tmp_path, torch):
     path = tmp_path / "keys.tqk"
     codec = tqkv.Codec("t4", 128)
     x = torch.from_numpy(rng.standard_normal((10_000, 128), dtype=np.float32)).bfloat16()

@@ -8,7 +8,10 @@ import sys
 import warnings
 
 import pytest
-import torch
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
 import tqkv
 from tqkv._tf_attention import tqkv_attention
 from tqkv.transformers import TqkvCache, TqkvLayer

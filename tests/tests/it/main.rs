@@ -1,4 +1,4 @@
-//! Tests across crates: caches against plain models of them, trellis codes, the documents and the workspace.
+//! Tests across crates: caches against plain models of them, and trellis codes.
 #![allow(missing_docs, reason = "a test crate")]
 
 mod cache;
@@ -9,13 +9,6 @@ mod cache_memory;
 mod cache_model;
 mod cache_ring;
 mod cache_shapes;
-mod card;
-mod circles;
-mod documents;
 mod lives;
-mod prose;
-mod publish;
 mod quarters;
-mod surface;
 mod trellis;
-mod workspace;

@@ -16,6 +16,8 @@ mod ptx;
 mod real_model;
 mod sass;
 mod simulate;
+mod sizes;
+mod tidy;
 mod timing;
 mod trellis_search;
 mod vectors;
@@ -47,6 +49,10 @@ enum Task {
     Ptx(ptx::Args),
     /// Measure caches on a published model, next to llama.cpp's caches; or check the runner on it
     RealModel(real_model::Args),
+    /// Print bytes of what is built here, and lines of each package
+    Sizes(sizes::Args),
+    /// Check the rules of the source that no compiler checks, and report what it looks like
+    Tidy(tidy::Args),
     /// Find the generators and levels of the trellis codes from scratch and print their table
     TrellisSearch(trellis_search::Args),
     /// Write the golden block file, or compare with it
@@ -66,6 +72,8 @@ fn main() -> ExitCode {
         Task::Page(args) => when_ready("page", || page::run(&args)),
         Task::Ptx(args) => when_ready("ptx", || ptx::run(&args)),
         Task::RealModel(args) => when_ready("real-model", || real_model::run(&args)),
+        Task::Sizes(args) => sizes::run(&args),
+        Task::Tidy(args) => tidy::run(&args),
         Task::TrellisSearch(args) => {
             trellis_search::run(&args);
             ExitCode::SUCCESS

@@ -34,7 +34,7 @@ const fn need(name: &'static str, source: Source) -> Need {
 }
 
 /// The rows: a command and its needs.
-pub(crate) const TASKS: [(&str, &[Need]); 19] = [
+pub(crate) const TASKS: [(&str, &[Need]); 21] = [
     ("cargo fmt, cargo clippy", &[need("rustfmt", Component), need("clippy", Component)]),
     ("cargo xtask asm", &[need("an x86-64 machine", Other(is_x86_64, "run it on one"))]),
     ("cargo xtask codebooks", &[need("rustfmt", Component)]),
@@ -89,6 +89,8 @@ pub(crate) const TASKS: [(&str, &[Need]); 19] = [
         "cargo xtask real-model",
         &[need("pip", Other(crate::wheel::has_pip, "apt-get install -y python3-pip"))],
     ),
+    ("cargo xtask sizes", &[]),
+    ("cargo xtask tidy", &[]),
     ("cargo xtask trellis-search", &[]),
     ("cargo xtask vectors", &[]),
     (

@@ -1,0 +1,73 @@
+//! Dependencies between crates point one way.
+
+use super::metadata::{Metadata, cargo};
+use super::tree::Tree;
+
+/// The crates of the workspace on which a crate may depend, tests and build scripts aside.
+const ALLOWED: &[(&str, &[&str])] = &[
+    ("tqkv-core", &[]),
+    ("tqkv-lm", &["tqkv-core"]),
+    ("tqkv-simd", &["tqkv-core"]),
+    ("tqkv-gpu-kernels", &["tqkv-core"]),
+    ("tqkv-gpu", &["tqkv-core", "tqkv-gpu-kernels"]),
+    ("tqkv-gpu-check", &["tqkv-core", "tqkv-gpu", "tqkv-gpu-kernels"]),
+    ("tqkv-gpu-fake", &["tqkv-gpu-kernels"]),
+    ("tqkv-benches", &["tqkv-core", "tqkv-simd"]),
+    ("tqkv", &["tqkv-core", "tqkv-gpu", "tqkv-simd"]),
+    ("tqkv-capi", &["tqkv", "tqkv-core", "tqkv-gpu", "tqkv-session", "tqkv-simd"]),
+    ("tqkv-capi-lm", &["tqkv-core", "tqkv-lm", "tqkv-simd"]),
+    ("tqkv-storage", &["tqkv", "tqkv-core", "tqkv-simd"]),
+    ("tqkv-session", &["tqkv-core", "tqkv-simd", "tqkv-storage"]),
+    ("tqkv-reference", &["tqkv", "tqkv-core"]),
+    ("tqkv-model", &["tqkv", "tqkv-core", "tqkv-lm", "tqkv-simd", "tqkv-storage"]),
+    ("tqkv-browser", &["tqkv", "tqkv-model"]),
+    (
+        "tqkv-cli",
+        &[
+            "tqkv",
+            "tqkv-benches",
+            "tqkv-core",
+            "tqkv-gpu",
+            "tqkv-gpu-check",
+            "tqkv-model",
+            "tqkv-reference",
+            "tqkv-session",
+            "tqkv-simd",
+            "tqkv-storage",
+        ],
+    ),
+    (
+        "tqkv-lab",
+        &[
+            "tqkv",
+            "tqkv-benches",
+            "tqkv-cli",
+            "tqkv-core",
+            "tqkv-model",
+            "tqkv-reference",
+            "tqkv-simd",
+            "tqkv-storage",
+        ],
+    ),
+];
+
+/// Each crate depends on the crates of the workspace that [`ALLOWED`] names, and on no others.
+pub(super) fn between_crates(_: &Tree) -> Vec<String> {
+    let metadata = Metadata::read();
+    let mut wrong = Vec::new();
+    for (package, allowed) in ALLOWED {
+        let found = metadata.arrows(package);
+        if found != *allowed {
+            wrong.push(format!("{package} depends on {found:?}, not on {allowed:?}"));
+        }
+    }
+    wrong
+}
+
+/// Plots are the laboratory's: the command goes without what draws them, whatever its features.
+pub(super) fn no_plots_in_the_command(_: &Tree) -> Vec<String> {
+    let only = ["tree", "-p", "tqkv-cli", "-e", "normal", "--all-features", "--prefix", "none", "--offline"];
+    let tree = cargo(&only);
+    let foreign = tree.lines().filter(|line| line.starts_with("plotters") || line.starts_with("tqkv-lab"));
+    foreign.map(|line| format!("tqkv-cli compiles {line}")).collect()
+}
