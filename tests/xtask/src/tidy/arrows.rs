@@ -36,19 +36,6 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "tqkv-storage",
         ],
     ),
-    (
-        "tqkv-lab",
-        &[
-            "tqkv",
-            "tqkv-benches",
-            "tqkv-cli",
-            "tqkv-core",
-            "tqkv-model",
-            "tqkv-reference",
-            "tqkv-simd",
-            "tqkv-storage",
-        ],
-    ),
 ];
 
 /// Each crate depends on the crates of the workspace that [`ALLOWED`] names, and on no others.
@@ -68,6 +55,6 @@ pub(super) fn between_crates(_: &Tree) -> Vec<String> {
 pub(super) fn no_plots_in_the_command(_: &Tree) -> Vec<String> {
     let only = ["tree", "-p", "tqkv-cli", "-e", "normal", "--all-features", "--prefix", "none", "--offline"];
     let tree = cargo(&only);
-    let foreign = tree.lines().filter(|line| line.starts_with("plotters") || line.starts_with("tqkv-lab"));
+    let foreign = tree.lines().filter(|line| line.starts_with("plotters"));
     foreign.map(|line| format!("tqkv-cli compiles {line}")).collect()
 }
