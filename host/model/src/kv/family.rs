@@ -115,7 +115,8 @@ pub(super) fn resolve(json: &[u8]) -> Result<Resolved, ModelError> {
         let known = family.and_then(|family| family.text.as_ref().map(|text| (text, family.flat)));
         let inner = match known {
             Some(((key, inner), is_flat)) => {
-                let own = || Map::from_iter(fields.clone().into_iter().filter(|(key, _)| key != "model_type"));
+                let own =
+                    || Map::from_iter(fields.clone().into_iter().filter(|(key, _)| key != "model_type"));
                 // Without either, the text model has the values of its family.
                 let object = nested(key).unwrap_or_else(|| if is_flat { own() } else { Map::default() });
                 Some((object, FAMILIES.iter().find(|family| family.model_type == *inner)))
