@@ -161,8 +161,8 @@ impl CliError {
         };
         if let Some(owner) = owner {
             // Cut off clap's guess of a similar name.
-            let message = message.split("\n\n").next().unwrap_or(message);
-            return Self::bad_input(format_args!("{message}; {owner} has it"));
+            let message = message.split("\n\n").next().unwrap_or(message).trim_end();
+            return Self::bad_input(format_args!("{message}; {owner}"));
         }
         Self::bad_input(format_args!("{} (see --help)", plain.as_deref().unwrap_or(message)))
     }
@@ -198,13 +198,13 @@ impl From<io::Error> for CliError {
     }
 }
 
-/// What has an option that a command has not: a property of the cache is a part of `--kv`.
+/// Where an option is that a command does not have. A property of the cache is a part of `--kv`.
 fn owner_of(option: &str) -> Option<String> {
     let of_cache = || {
         let row = OPTIONS.iter().find(|row| option.strip_prefix("--") == Some(row.name))?;
-        Some(format!("the text of --kv, such as --kv \"s4 {}={}\",", row.name, row.example))
+        Some(format!("caches have it in --kv: --kv \"s4 {}={}\"", row.name, row.example))
     };
-    lab_options::owner_of(option).map(str::to_owned).or_else(of_cache)
+    lab_options::owner_of(option).map(|owner| format!("{owner} has it")).or_else(of_cache)
 }
 
 /// The error of a number in plain words, in place of clap's technical text.

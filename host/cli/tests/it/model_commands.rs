@@ -533,7 +533,7 @@ fn bad_input_is_one_line_with_code_2() {
         (vec!["eval", "--kv", "s4 cold=2"], "cold= is not valid: expected kv=, layer-kv=, hot="),
         (vec!["eval", "--kv", "t4 tier=64:t3"], "t4 tier=64:t3: cache spec: t4 pages"),
         (vec!["eval", "--kv", "s4 scale-mode=best"], "raw|preserving"),
-        (vec!["eval", "--hot", "8"], "the text of --kv, such as --kv \"s4 hot=32\", has it"),
+        (vec!["eval", "--hot", "8"], "'--hot' found; caches have it in --kv: --kv \"s4 hot=32\""),
         (vec!["demo", "--tokens", "1000"], "context is 1024"),
     ] {
         let message = error(at, &args, 2);
