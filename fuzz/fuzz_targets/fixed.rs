@@ -6,7 +6,7 @@
 mod seeds;
 
 use libfuzzer_sys::fuzz_target;
-use tqkv_core::code::{Code, I8, N4, S1, S2, S3, S4, S5, T2S8, T4S8};
+use tqkv_core::code::{Code, I8, N4, S2, S3, S4, S5, T2S8};
 use tqkv_core::fixed::FixedCodec;
 use tqkv_core::{AnyCodec, Effort, Options, ScaleMode};
 
@@ -23,9 +23,9 @@ fuzz_target!(|data: &[u8]| {
         3 => one::<16, S5, 12>(mode, exponent, samples),
         4 => one::<96, N4, 50>(mode, exponent, samples),
         5 => one::<128, I8, 130>(mode, exponent, samples),
-        6 => one::<32, S1, 6>(mode, exponent, samples),
+        6 => one::<32, S2, 10>(mode, exponent, samples),
         7 => one::<128, T2S8, 34>(mode, exponent, samples),
-        8 => one::<64, T4S8, 34>(mode, exponent, samples),
+        8 => one::<64, T2S8, 18>(mode, exponent, samples),
         _ => one::<256, S4, 130>(mode, exponent, samples),
     }
 });

@@ -153,7 +153,7 @@ fn memory_that_cannot_be_had_is_an_error_everywhere() {
         ("from_snapshot", every_failure("from_snapshot", || KvCache::from_snapshot(&mut &whole[..]))),
     ];
     let long = {
-        let mut long = KvCache::new(CacheSpec::new(1, 1, 1, 16).codecs(CodecId::S1, CodecId::S1)).unwrap();
+        let mut long = KvCache::new(CacheSpec::new(1, 1, 1, 16).codecs(CodecId::T1, CodecId::T1)).unwrap();
         let rows = values(150_000 * 16, 4);
         long.append(0, &rows[..], &rows[..]).unwrap();
         long

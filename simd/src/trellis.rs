@@ -471,7 +471,7 @@ impl<I: Bytes> Running<'_, I> {
                             let row = row_of(2 * $pair, class);
                             let (middle, decided) = self.step::<{ 2 * $pair }, false>(row, &metrics);
                             self.isa.write(decided, &mut decisions[class]);
-                            let row = row_of(2 * $pair + 1, stride - 2 + class);
+                            let row = row_of(2 * $pair + 1, 2 + class);
                             let (end, decided) = self.step::<{ 2 * $pair + 1 }, false>(row, &middle);
                             self.isa.write(decided, &mut decisions[2 + class]);
                             ends[class] = end;

@@ -159,17 +159,40 @@ class Codecs:
         codes = ((half + 0x7F + (half >> 8 & 1)) >> 8).astype(np.uint8)
         return scale.tobytes() + codes.tobytes(), float(scale) * (codes.astype(np.uint16) << 8).view(np.float16).astype(float)
 
+    def e4m3(self, x):
+        numbers = np.array([(m if e == 0 else 8 + m) * 2.0 ** (max(e, 1) - 10) for e in range(16) for m in range(8)][:127])
+        scale = f16(np.abs(x).max() / 448)
+        target = np.minimum(np.abs(x) / float(scale), 448)
+        above = np.minimum(np.searchsorted(numbers, target), 126)
+        below = np.maximum(above - 1, 0)
+        gaps = numbers[above] - target, target - numbers[below]
+        codes = np.where((gaps[0] < gaps[1]) | ((gaps[0] == gaps[1]) & (above % 2 == 0)), above, below)
+        signs = np.where(np.signbit(x), 128, 0)
+        return scale.tobytes() + (codes + signs).astype(np.uint8).tobytes(), float(scale) * np.copysign(numbers[codes], x)
+
+    def runs(self, x, seed):
+        rotation = signed_hadamard(len(x), seed)
+        block, out = b"", []
+        for run in (rotation @ x).reshape(-1, 32):
+            scale = run[np.abs(run).argmax()] / -8
+            codes = np.clip(np.floor(run / scale + 8.5), 0, 15).astype(np.uint8)
+            block += f16(scale).tobytes() + (codes[:16] | codes[16:] << 4).astype(np.uint8).tobytes()
+            out.append((codes.astype(float) - 8) * float(f16(scale)))
+        return block, rotation.T @ np.concatenate(out)
+
     def rows(self):
         yield from ((f"p{b + 1}", lambda x, s, b=b: self.product(x, s, b, 1, f16)) for b in (1, 2, 3))
         yield from ((f"p4r{w}", lambda x, s, w=w: self.product(x, s, 3, w, f16)) for w in (2, 3, 4))
-        yield from ((f"tq{b}", lambda x, s, b=b: self.scalar(x, s, b)) for b in (3, 4))
+        yield from ((f"tq{b}", lambda x, s, b=b: self.scalar(x, s, b)) for b in (1, 2, 3, 4))
         yield "tq4u8", lambda x, s: self.scalar(x, s, 4, wide=True)
         yield from ((f"turbo{b}", lambda x, s, b=b: self.turbo(x, b)) for b in (2, 3, 4))
         yield from ((f"turbo{b}k", lambda x, s, b=b: self.product(x, s, b - 1, 1, np.float32, False)) for b in (3, 4))
         yield from ((f"turbo{b}v", lambda x, s, b=b: self.scalar(x, s, b, dense=False)) for b in (3, 4))
         yield from ((f"c{b}5", lambda x, s, b=b: self.split(x, s, b + 1, b)) for b in (2, 3))
-        yield from ((f"u{b}", lambda x, s, b=b: self.uniform(x, b)) for b in (3, 8))
+        yield from ((f"u{b}", lambda x, s, b=b: self.uniform(x, b)) for b in (3, 4, 8))
+        yield "f8", lambda x, s: self.e4m3(x)
         yield "f8e5m2", lambda x, s: self.e5m2(x)
+        yield "q4_0r", self.runs
 
 
 def books_of(path):

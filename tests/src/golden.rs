@@ -42,10 +42,9 @@ pub fn blocks() -> String {
                 CodecId::S2,
                 CodecId::S4,
                 CodecId::N3,
-                CodecId::T1H,
                 CodecId::T2H,
                 CodecId::T3,
-                CodecId::T4S8,
+                CodecId::T2S8,
                 CodecId::M2,
                 CodecId::M3,
             ] {

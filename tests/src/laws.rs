@@ -93,13 +93,6 @@ fn step(codec: &AnyCodec, run: &[f32], own: f32) -> f64 {
         Layout::Runs { bits: 8 } => most * (0.5 / 127.0 + 5e-4) + 4e-6,
         // The largest value of the other sign is off by a whole step.
         Layout::Runs { .. } => most * (1.0 / 8.0 + 5e-4) + 1e-6,
-        Layout::Affine => {
-            let least = run.iter().fold(f64::INFINITY, |least, v| least.min(f64::from(*v)));
-            let span = run.iter().fold(0.0, |span: f64, v| span.max(f64::from(*v) - least));
-            span * (0.51 / 15.0) + least.abs() / 2000.0 + 1e-6
-        }
-        // Three bits follow the leading one. Below the smallest normal number, steps are even.
-        Layout::Floats => own / 15.9 + most / 448.0 / 1000.0 + 2e-5,
         Layout::Dense { .. } | Layout::Planes(_) => 0.0,
     }
 }

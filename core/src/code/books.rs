@@ -1,6 +1,6 @@
 //! The codebooks of codecs.
 
-use super::codebook::{Codebook, Exact};
+use super::codebook::{Codebook, Exact, MAX_BITS};
 use super::{CodecId, Levels};
 
 /// Bits of a code, and whether it is nested, of codecs that have a codebook.
@@ -35,6 +35,13 @@ impl Codebook {
 }
 
 impl Exact {
+    /// Solves for the Lloyd-Max quantiser of `bits` bits, 1 to 5, in a few microseconds. Returns `None` for
+    /// other widths and for head dims that are not supported. No codec has the quantiser of one bit.
+    pub fn lloyd_max(dim: usize, bits: usize) -> Option<Self> {
+        let supported = crate::is_supported_head_dim(dim) && (1..=MAX_BITS).contains(&bits);
+        supported.then(|| Self::solve_half(dim, bits, false))
+    }
+
     /// Solves for the codebook of a codec that has one, in a few microseconds. Returns `None` for other
     /// codecs and for head dims that are not supported.
     pub fn solve(id: CodecId, dim: usize) -> Option<Self> {

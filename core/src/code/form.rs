@@ -278,7 +278,7 @@ impl<const BITS: usize> Form for Runs<BITS> {
 
 /// Largest magnitude.
 #[inline(always)]
-pub(super) fn largest<I: Memory>(isa: I, y: &[I::V]) -> f32 {
+fn largest<I: Memory>(isa: I, y: &[I::V]) -> f32 {
     let mut largest = isa.splat(0.0);
     for &v in y {
         largest = v.max_abs(largest);

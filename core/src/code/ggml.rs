@@ -1,8 +1,7 @@
 //! `q8_0` and `q4_0`: the block formats of ggml, kept for comparison.
 //!
 //! Each run of 32 coordinates has its own f16 scale: 8.5 and 4.5 bits per value. They are not part of
-//! TurboQuant. With the rotation in front (`q8_0r`, `q4_0r`) they do what llama.cpp does by default to a
-//! quantised cache.
+//! TurboQuant and are not rotated.
 
 use crate::machine::block_io::SCALE_BYTES;
 use half::f16;

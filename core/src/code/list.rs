@@ -3,8 +3,9 @@
 /// Passes the list to a macro: `for_each_code!([my_macro] [arguments])` becomes
 /// `my_macro! { [arguments] rows }`. A row is `Id "name" number rotation [layout] levels;`.
 ///
-/// To add a codec of a known layout, add its row and, if it has levels of its own, their table. WARNING:
-/// names and numbers are stored in files. Rows may be added, but never changed.
+/// To add a codec of a known layout, add its row and, if it has levels of its own, their table. Names and
+/// numbers are stored in files: from the first release on, rows may be added, but neither changed nor
+/// removed.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! for_each_code {
@@ -13,32 +14,22 @@ macro_rules! for_each_code {
             $arguments
             F16 "f16" 0 plain [F16] Values;
             I8 "i8" 1 rotated [Bytes] Codes($crate::code::int8::UNIT);
-            S1 "s1" 17 rotated [Dense { bits: 1 }] LloydMax;
             S2 "s2" 18 rotated [Dense { bits: 2 }] LloydMax;
             S3 "s3" 19 rotated [Dense { bits: 3 }] LloydMax;
             S4 "s4" 20 rotated [Dense { bits: 4 }] LloydMax;
             S5 "s5" 21 rotated [Dense { bits: 5 }] LloydMax;
-            N1 "n1" 33 rotated [Dense { bits: 1 }] Nested;
             N2 "n2" 34 rotated [Dense { bits: 2 }] Nested;
             N3 "n3" 35 rotated [Dense { bits: 3 }] Nested;
             N4 "n4" 36 rotated [Dense { bits: 4 }] Nested;
             Q8_0 "q8_0" 64 plain [Runs { bits: 8 }] Codes(1.0);
             Q4_0 "q4_0" 65 plain [Runs { bits: 4 }] Codes(1.0);
-            Q8_0R "q8_0r" 66 rotated [Runs { bits: 8 }] Codes(1.0);
-            Q4_0R "q4_0r" 67 rotated [Runs { bits: 4 }] Codes(1.0);
-            U4 "u4" 80 plain [Affine] Values;
-            F8 "f8" 81 plain [Floats] Values;
             T1 "t1" 128 rotated [Planes(Plain::Bits(0))] Trellis(&tables::T1);
-            T1H "t1h" 129 rotated [Planes(Plain::PairBit)] Trellis(&tables::T1H);
             T2 "t2" 130 rotated [Planes(Plain::Bits(1))] Trellis(&tables::T2);
             T2H "t2h" 131 rotated [Planes(Plain::PairOfThree)] Trellis(&tables::T2H);
             T3 "t3" 132 rotated [Planes(Plain::Bits(2))] Trellis(&tables::T3);
             T3H "t3h" 134 rotated [Planes(Plain::PairOfSix)] Trellis(&tables::T3H);
             T4 "t4" 133 rotated [Planes(Plain::Bits(3))] Trellis(&tables::T4);
-            T1S8 "t1s8" 144 rotated [Planes(Plain::Bits(0))] Trellis(&tables::T1S8);
             T2S8 "t2s8" 145 rotated [Planes(Plain::Bits(1))] Trellis(&tables::T2S8);
-            T3S8 "t3s8" 146 rotated [Planes(Plain::Bits(2))] Trellis(&tables::T3S8);
-            T4S8 "t4s8" 147 rotated [Planes(Plain::Bits(3))] Trellis(&tables::T4S8);
             M2 "m2" 160 quarters [Planes(Plain::Quarters([4, 2, 1, 1]))] Trellis(&tables::M2);
             M3 "m3" 161 quarters [Planes(Plain::Quarters([4, 3, 3, 2]))] Trellis(&tables::M3);
         }

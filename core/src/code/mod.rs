@@ -169,7 +169,7 @@ impl CodecId {
         self.row().levels
     }
 
-    /// Bits of one code (16 for `f16`), without scales; half rates (`t1h`, `t2h`, `t3h`) are rounded down.
+    /// Bits of one code (16 for `f16`), without scales; half rates (`t2h`, `t3h`) are rounded down.
     pub const fn bits(self) -> u32 {
         self.layout().bits()
     }

@@ -1,4 +1,4 @@
-//! The scalar codes `s1`..`s5` and `n1`..`n4` on registers: the paper's Algorithm 1.
+//! The scalar codes `s2`..`s5` and `n2`..`n4` on registers: the paper's Algorithm 1.
 //!
 //! Everything here is generic over the instruction set, and takes and returns registers. The file `form`
 //! reads and writes blocks.

@@ -9,8 +9,8 @@ use core::marker::PhantomData;
 
 /// The codec of one head dim and kind in integers; best kept in a `static`.
 ///
-/// `C` is one of [`crate::code`]: `S1` to `S5`, `N1` to `N4`, `I8`, or `T1S8` to `T4S8`. The search of `T1S8`
-/// to `T4S8` takes 7 bytes of stack per coordinate here; [`super::FixedTrellis`] borrows this memory instead.
+/// `C` is one of [`crate::code`]: `S2` to `S5`, `N2` to `N4`, `I8`, or `T2S8`. The search of `T2S8` takes 7
+/// bytes of stack per coordinate here; [`super::FixedTrellis`] borrows this memory instead.
 /// Only the tables of the codec that is used are linked. The value itself holds the signs (one byte per
 /// coordinate), the scale mode and the [`Kernels`] of its loops. Kernels do not change the bytes.
 ///

@@ -4,21 +4,16 @@ use crate::code::CodecId;
 
 /// The codecs that [`super::FixedCodec`] supports, and so those of the keys and values of a
 /// [`super::RingCache`].
-pub const INTEGER_CODECS: [CodecId; 14] = [
+pub const INTEGER_CODECS: [CodecId; 9] = [
     CodecId::I8,
     CodecId::S5,
     CodecId::S4,
     CodecId::S3,
     CodecId::S2,
-    CodecId::S1,
     CodecId::N4,
     CodecId::N3,
     CodecId::N2,
-    CodecId::N1,
-    CodecId::T4S8,
-    CodecId::T3S8,
     CodecId::T2S8,
-    CodecId::T1S8,
 ];
 
 /// Bytes per token of one KV head: one block of each codec. `None` if a codec does not support the head dim.

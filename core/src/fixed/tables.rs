@@ -36,8 +36,8 @@ impl<const D: usize, C: Code> Tables<D, C> {
     const BOOK: Codebook = match Codebook::of(C::ID, D) {
         Some(book) => book,
         // Placeholder for codecs without a codebook; never read.
-        None if Self::IS_INT8 || Self::IS_TRELLIS => Codebook::scalar(16, 1),
-        None => panic!("codec not supported: accepted are S1 to S5, N1 to N4, I8 and T1S8 to T4S8"),
+        None if Self::IS_INT8 || Self::IS_TRELLIS => Codebook::scalar(16, 2),
+        None => panic!("codec not supported: accepted are S2 to S5, N2 to N4, I8 and T2S8"),
     };
     pub(super) const BIN_SHIFT: u32 = 32 - bin_bits(&Self::BOOK, D);
     pub(super) const BINS: &'static [u32] = match bin_bits(&Self::BOOK, D) {
@@ -51,7 +51,6 @@ impl<const D: usize, C: Code> Tables<D, C> {
     };
     pub(super) const LEVELS: &'static [i8; MAX_LEVELS] = &levels(&Self::BOOK);
     const PAIRS: &'static [i32] = match Self::BITS {
-        1 => const { &pairs::<4>(&Self::BOOK) },
         2 => const { &pairs::<16>(&Self::BOOK) },
         3 => const { &pairs::<64>(&Self::BOOK) },
         _ => const { &pairs::<256>(&Self::BOOK) },

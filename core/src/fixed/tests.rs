@@ -3,7 +3,7 @@
 use super::math::{Real, exp2_fraction, from_f16, reciprocal_root, to_f16};
 use super::rotation::FixedRotation;
 use super::*;
-use crate::code::{Code, I8, N1, N2, N3, N4, S1, S2, S3, S4, S5};
+use crate::code::{Code, I8, N2, N3, N4, S2, S3, S4, S5};
 use crate::{AnyCodec, BlockView, CodecId, Effort, EncodeError, Options, ScaleMode};
 use half::f16;
 
@@ -127,9 +127,9 @@ fn all_codecs() {
         )*)*};
     }
     each! {
-        128: S1, S2, S3, S4, S5, I8, N1, N2, N3, N4;
-        80: S1, S2, S3, S4, S5, I8, N1, N2, N3, N4;
-        512: S1, S5, I8, N4;
+        128: S2, S3, S4, S5, I8, N2, N3, N4;
+        80: S2, S3, S4, S5, I8, N2, N3, N4;
+        512: S2, S5, I8, N4;
     }
 }
 
@@ -208,7 +208,7 @@ fn check_hard<const D: usize, C: Code, const N: usize>() {
 #[test]
 fn hard_inputs_do_not_overflow() {
     check_hard::<128, S4, 66>();
-    check_hard::<128, S1, 18>();
+    check_hard::<128, S2, 34>();
     check_hard::<128, I8, 130>();
     check_hard::<16, S5, 12>();
     check_hard::<80, S2, 22>();
@@ -249,7 +249,6 @@ fn check_bound<C: Code, const N: usize>() {
 
 #[test]
 fn a_vector_decodes_to_at_most_four_times_its_energy() {
-    check_bound::<S1, 18>();
     check_bound::<S2, 34>();
     check_bound::<S4, 66>();
     check_bound::<S5, 82>();

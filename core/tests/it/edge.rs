@@ -188,7 +188,7 @@ fn dropping_bits_equals_encoding_with_fewer() {
     };
     for mode in ScaleMode::ALL {
         for (wide, narrow) in
-            [(CodecId::N4, CodecId::N3), (CodecId::N4, CodecId::N2), (CodecId::N3, CodecId::N1)]
+            [(CodecId::N4, CodecId::N3), (CodecId::N4, CodecId::N2), (CodecId::N3, CodecId::N2)]
         {
             let (from, to) = (make(wide, mode), make(narrow, mode));
             for _ in 0..20 {
@@ -243,7 +243,6 @@ fn names_and_codes_are_unique_and_stable() {
     for (name, want) in [
         ("f16", 256),
         ("i8", 130),
-        ("s1", 18),
         ("s2", 34),
         ("s3", 50),
         ("s4", 66),
@@ -329,8 +328,8 @@ fn every_vector_up_to_the_largest_norm_can_be_stored() {
 
 #[test]
 fn demotion_refuses_a_scale_that_leaves_f16() {
-    let codec = |id| AnyCodec::new(id, 128, Options::DEFAULT).unwrap();
-    let (wide, narrow) = (codec(CodecId::N4), codec(CodecId::N1));
+    let codec = |id| AnyCodec::new(id, 128, Options::DEFAULT.effort(Effort::Fast)).unwrap();
+    let (wide, narrow) = (codec(CodecId::N4), codec(CodecId::N2));
     let x = Gaussian::new(5).vector(128);
     let norm = dot(&x, &x).sqrt() as f32;
     let x: Vec<f32> = x.iter().map(|v| v * (60_000.0 / norm)).collect();
@@ -343,7 +342,7 @@ fn demotion_refuses_a_scale_that_leaves_f16() {
 
 #[test]
 fn the_byte_that_no_encoder_writes_is_worth_what_it_says() {
-    for (id, first) in [(CodecId::I8, 2), (CodecId::Q8_0, 2), (CodecId::Q8_0R, 2)] {
+    for (id, first) in [(CodecId::I8, 2), (CodecId::Q8_0, 2)] {
         let codec = AnyCodec::new(id, 128, Options::DEFAULT).unwrap();
         let (mut block, mut x) = (vec![0; codec.block_bytes()], vec![0.0; 128]);
         block[..2].copy_from_slice(&tqkv_core::f16::ONE.to_le_bytes());

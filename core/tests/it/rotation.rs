@@ -10,7 +10,7 @@ const SIGNS_SEED_42: &str = "\
 
 /// A codec that rotates.
 fn codec(dim: usize, seed: u64) -> AnyCodec {
-    AnyCodec::new(CodecId::S1, dim, Options::DEFAULT.seed(seed)).unwrap()
+    AnyCodec::new(CodecId::S2, dim, Options::DEFAULT.seed(seed)).unwrap()
 }
 
 /// The rotation of x. A rotated query is this divided by `dim`; the division is exact if coordinates are 1 or

@@ -116,7 +116,7 @@ mod tests {
         ] {
             let error = pair(text).unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");
-            assert!(error.len() < 300 && !error.contains("t1s8"), "{text}: {error}");
+            assert!(error.len() < 300 && !error.contains("t2s8"), "{text}: {error}");
         }
         for error in [codec("zz").unwrap_err(), choice("zz").unwrap_err()] {
             assert!(error.contains("q4_0 or another; tqkv codecs --all"), "{error}");

@@ -4,8 +4,7 @@ use tqkv::Effort;
 use tqkv::cache::{CacheSpec, KvPair, LayerPolicy, Policy};
 use tqkv::error::CacheError;
 use tqkv::unstable::cache::KeyMap;
-use tqkv_core::{AnyCodec, CodecId, Options as CodecOptions};
-use tqkv_simd::page::KeyPages;
+use tqkv_core::{CodecId, Options as CodecOptions};
 
 /// Most exact tokens that a text may ask for.
 const MOST: usize = 1 << 20;
@@ -92,10 +91,9 @@ pub(crate) fn read(text: &str, held: &Held) -> Result<Held, String> {
     Ok(set)
 }
 
-/// Each codec that a layer has must be one that attention reads. Codes of quarters are for keys with a map.
+/// Codes of quarters are for keys with a map.
 fn check_codecs(held: &Held) -> Result<(), String> {
-    let pairs = || (0..LAYERS).map(|layer| held.codecs(layer, LAYERS));
-    for (key, value) in pairs() {
+    for (key, value) in (0..LAYERS).map(|layer| held.codecs(layer, LAYERS)) {
         if key.rotates_quarters() && !held.map {
             return Err(format!("{} is not valid in llama.cpp: expected map=pairs with it", key.name()));
         }
@@ -103,19 +101,8 @@ fn check_codecs(held: &Held) -> Result<(), String> {
             return Err(format!("{} is not valid for values: expected a codec of one width", value.name()));
         }
     }
-    if let Some(codec) = pairs().flat_map(|(key, value)| [key, value]).find(|codec| !serves(*codec)) {
-        let served = CodecId::ALL.iter().filter(|codec| serves(**codec)).map(|codec| codec.name());
-        let served = served.collect::<Vec<_>>().join(", ");
-        return Err(format!("{} is not valid in llama.cpp: expected one of {served}", codec.name()));
-    }
     Ok(())
 }
 
 /// More layers than models have, so that every step of a gradient has one.
 const LAYERS: usize = 1024;
-
-/// f16, and codecs that attention reads without decoding.
-fn serves(id: CodecId) -> bool {
-    let pages = |codec: AnyCodec| KeyPages::new(&codec, 32).is_some();
-    id == CodecId::F16 || AnyCodec::new(id, 128, CodecOptions::DEFAULT).is_ok_and(pages)
-}

@@ -4,10 +4,11 @@ use crate::format::{Format, Layer};
 use crate::product::{Product, Sketched};
 use crate::rotation::RotationKind;
 use crate::rows::{Kind, Row};
+use crate::runs::RotatedRuns;
 use crate::scalar::Scalar;
 use crate::split::{Channels, Split};
 use crate::turbo::Turbo;
-use crate::uniform::{Floats, Uniform};
+use crate::uniform::Uniform;
 use std::sync::Arc;
 use tqkv_core::{DecodeError, EncodeError, HEAD_DIMS};
 
@@ -91,7 +92,8 @@ impl Coder {
             Kind::Split(form) => Split::new(form, layer).map(|f| Coding::Split(Arc::new(f))),
             Kind::Turbo { bits } => Some(Coding::Other(Arc::new(Turbo::new(bits)))),
             Kind::Uniform { bits } => Some(Coding::Other(Arc::new(Uniform { bits }))),
-            Kind::Floats => Some(Coding::Other(Arc::new(Floats))),
+            Kind::Floats(floats) => Some(Coding::Other(Arc::new(floats))),
+            Kind::RotatedRuns => RotatedRuns::new(layer).map(|f| Coding::Other(Arc::new(f))),
         };
         let format = format.ok_or(if rotation.is_some() { bad_rotation } else { bad_dim })?;
         Ok(Self { row, dim, block_bytes, format })

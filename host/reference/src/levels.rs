@@ -1,6 +1,5 @@
 //! Ascending tables of levels in sigma units, and the search for the nearest level.
 
-use tqkv_core::CodecId;
 use tqkv_core::unstable::codebook::Exact;
 
 /// Positive halves of the Lloyd-Max quantisers of N(0, 1), 1 to 4 bits.
@@ -10,14 +9,6 @@ const GAUSSIAN: [&[f64]; 4] = [
     &[0.245_094_2, 0.756_005_3, 1.343_909_3, 2.151_945_7],
     &[0.128_395_0, 0.388_048_3, 0.656_759_1, 0.942_340_5, 1.256_231_2, 1.618_046_4, 2.069_017_2, 2.732_589_6],
 ];
-
-/// The Lloyd-Max quantiser of `bits` bits for the exact law of a head dim. `None` where `tqkv_core` has no
-/// scalar codec of it.
-pub(crate) fn lloyd_max(dim: usize, bits: usize) -> Option<Exact> {
-    let scalar = |id: &&CodecId| matches!(id.levels(), tqkv_core::unstable::Levels::LloydMax);
-    let id = CodecId::ALL.iter().filter(scalar).find(|id| id.bits() as usize == bits)?;
-    Exact::solve(*id, dim)
-}
 
 /// Levels, and the boundaries half-way between neighbours.
 #[derive(Clone, Debug)]
@@ -41,7 +32,7 @@ impl Levels {
 
     /// The Lloyd-Max quantiser for the exact law of a head dim, 1 to 5 bits. `None` for other head dims.
     pub(crate) fn exact(dim: usize, bits: usize) -> Option<Self> {
-        let exact = lloyd_max(dim, bits)?;
+        let exact = Exact::lloyd_max(dim, bits)?;
         Some(Self { levels: exact.levels().to_vec(), boundaries: exact.boundaries().to_vec() })
     }
 

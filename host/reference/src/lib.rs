@@ -9,16 +9,17 @@
 //! | rows | what | source |
 //! | --- | --- | --- |
 //! | `p2 p3 p4`, `p4r2` .. | scalar code and QJL residual, unbiased dot products | TurboQuant, Algorithm 2 |
-//! | `tq3 tq4`, `tq4u8` | f32 norm, dense rotation; packed, or a byte per code | ports: llama.cpp, an NPU |
+//! | `tq1` to `tq4`, `tq4u8` | f32 norm, dense rotation; packed, or a byte per code | ports: llama.cpp, NPU |
 //! | `turbo2 turbo3 turbo4`, `turbo3k` .. | formats of two forks | |
 //! | `c25 c35` | channels split by energy, two widths | TurboQuant, section 4.3 |
-//! | `u3 u8 f8e5m2` | yardsticks | |
+//! | `u3 u4 u8`, `f8 f8e5m2` | uniform codes, 8-bit floats | other caches |
+//! | `q4_0r` | `q4_0` of rotated vectors | llama.cpp |
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `rows` | the table |
 //! | `coder` | a row at a head dim and layer: encode, decode |
-//! | `scalar`, `product`, `turbo`, `split`, `uniform` | the formats |
+//! | `scalar`, `product`, `turbo`, `split`, `uniform`, `runs` | the formats |
 //! | `rotation`, `random`, `levels`, `bits` | the parts of the formats |
 //! | [`theory`] | Shannon's bound, the paper's two, and expected errors |
 //! | `cache` | a cache that holds decoded vectors |
@@ -36,6 +37,7 @@ mod product;
 mod random;
 mod rotation;
 mod rows;
+mod runs;
 mod scalar;
 mod split;
 pub mod theory;

@@ -4,7 +4,7 @@ use crate::format::Norm;
 use crate::levels::Levels;
 use crate::rotation::RotationKind::{self, Dense, DenseBf16, Hadamard};
 use crate::theory;
-use crate::{product, scalar, split, turbo, uniform};
+use crate::{product, runs, scalar, split, turbo, uniform};
 
 /// A format: its name, and its conversion of vectors to bytes.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,8 @@ pub(crate) enum Kind {
     Turbo { bits: usize },
     Split(split::Form),
     Uniform { bits: usize },
-    Floats,
+    Floats(uniform::Floats),
+    RotatedRuns,
 }
 
 /// A scalar code with an f32 norm.
@@ -46,6 +47,8 @@ pub const ROWS: &[Row] = &[
     product("p4r2", [3, 2], Norm::F16, Dense),
     product("p4r3", [3, 3], Norm::F16, Dense),
     product("p4r4", [3, 4], Norm::F16, Dense),
+    scalar("tq1", 1, false, Dense),
+    scalar("tq2", 2, false, Dense),
     scalar("tq3", 3, false, Dense),
     scalar("tq4", 4, false, Dense),
     scalar("tq4u8", 4, true, DenseBf16),
@@ -59,8 +62,11 @@ pub const ROWS: &[Row] = &[
     Row { name: "c25", kind: Kind::Split(split::Form { wide: 3, narrow: 2 }) },
     Row { name: "c35", kind: Kind::Split(split::Form { wide: 4, narrow: 3 }) },
     Row { name: "u3", kind: Kind::Uniform { bits: 3 } },
+    Row { name: "u4", kind: Kind::Uniform { bits: 4 } },
     Row { name: "u8", kind: Kind::Uniform { bits: 8 } },
-    Row { name: "f8e5m2", kind: Kind::Floats },
+    Row { name: "f8", kind: Kind::Floats(uniform::Floats::E4m3) },
+    Row { name: "f8e5m2", kind: Kind::Floats(uniform::Floats::E5m2) },
+    Row { name: "q4_0r", kind: Kind::RotatedRuns },
 ];
 
 impl Row {
@@ -91,7 +97,10 @@ impl Row {
             Kind::Turbo { bits } => Some(turbo::block_bytes(dim, bits)),
             Kind::Split(form) => halves.then(|| form.block_bytes(dim)),
             Kind::Uniform { bits } => Some(uniform::Uniform::block_bytes(dim, bits)),
-            Kind::Floats => Some(uniform::Floats::block_bytes(dim)),
+            Kind::Floats(_) => Some(uniform::Floats::block_bytes(dim)),
+            Kind::RotatedRuns => {
+                powers(Hadamard).then(|| runs::block_bytes(dim)).filter(|_| dim >= runs::RUN)
+            }
         }
     }
 
@@ -102,13 +111,14 @@ impl Row {
             Kind::Product(form) => (form.bits + form.residual) as f64,
             Kind::Turbo { bits } | Kind::Uniform { bits } => bits as f64,
             Kind::Split(form) => (form.wide + form.narrow) as f64 / 2.0,
-            Kind::Floats => 8.0,
+            Kind::Floats(_) => 8.0,
+            Kind::RotatedRuns => 4.0,
         }
     }
 
     /// True if vectors are rotated, so that errors do not depend on their contents.
     pub fn is_rotated(&self) -> bool {
-        !matches!(self.kind, Kind::Split(_) | Kind::Uniform { .. } | Kind::Floats)
+        !matches!(self.kind, Kind::Split(_) | Kind::Uniform { .. } | Kind::Floats(_))
     }
 
     /// True if channels are coded by their energy, which has to be learned ([`crate::Coder::learn`]).
@@ -128,7 +138,7 @@ impl Row {
             Kind::Scalar(_) | Kind::Turbo { .. } => Some(theory::error_bound(self.rate())),
             // The theorem covers signs only.
             Kind::Product(form) => (form.residual == 1).then(|| theory::dot_bound(self.rate())),
-            Kind::Split(_) | Kind::Uniform { .. } | Kind::Floats => None,
+            Kind::Split(_) | Kind::Uniform { .. } | Kind::Floats(_) | Kind::RotatedRuns => None,
         }
     }
 
@@ -157,7 +167,7 @@ impl Row {
                 let (wide, narrow) = (of(form.wide, dim / 2)?, of(form.narrow, dim / 2)?);
                 Some((wide + narrow) / 2.0)
             }
-            Kind::Uniform { .. } | Kind::Floats => None,
+            Kind::Uniform { .. } | Kind::Floats(_) | Kind::RotatedRuns => None,
         }
     }
 }

@@ -4,8 +4,9 @@
 //! squared error of a dot product is divided by |q|^2 |x|^2 / d, the mean square of dot products of random
 //! directions. Rates are bits of codes per value, norms not counted.
 
-use crate::levels::{self, Levels};
+use crate::levels::Levels;
 use std::f64::consts::{PI, SQRT_2};
+use tqkv_core::unstable::codebook::Exact;
 
 /// Shannon's bound: no code of this rate has a smaller squared error on Gaussian values. It is 4^-rate.
 pub fn shannon(rate: f64) -> f64 {
@@ -26,7 +27,7 @@ pub fn dot_bound(rate: f64) -> f64 {
 
 /// The squared error of the Lloyd-Max quantiser of `bits` bits, 1 to 5, for the exact law of a head dim.
 pub fn lloyd_max(dim: usize, bits: usize) -> Option<f64> {
-    levels::lloyd_max(dim, bits).map(|exact| exact.relative_mse())
+    Exact::lloyd_max(dim, bits).map(|exact| exact.relative_mse())
 }
 
 /// The squared error of levels in sigma units, on the exact law of a head dim, for formats that give decoded

@@ -1,4 +1,4 @@
-//! `u3`, `u8` and `f8e5m2`: yardsticks without a rotation, beside `u4` and `f8` of `tqkv_core`.
+//! `u3`, `u4`, `u8`, `f8` and `f8e5m2`: yardsticks without a rotation, as other caches store them.
 
 use crate::bits;
 use crate::format::{Format, Norm};
@@ -42,41 +42,78 @@ impl Format for Uniform {
     }
 }
 
-/// e5m2 numbers with one scale (f16) that maps the largest magnitude to 57344, the largest e5m2 number.
-#[derive(Debug)]
-pub(crate) struct Floats;
-
-const LARGEST: f64 = 57344.0;
+/// Numbers of 8 bits with one scale (f16), which maps the largest magnitude to the largest number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Floats {
+    /// Four bits of exponent and three of mantissa.
+    E4m3,
+    /// Five and two: the upper byte of an f16.
+    E5m2,
+}
 
 impl Floats {
     pub(crate) const fn block_bytes(dim: usize) -> usize {
         FIELD.bytes() + dim
     }
-}
 
-/// Rounds to e5m2, the upper half of an f16: nearest, ties to even, never infinity.
-fn narrow(value: f64) -> u8 {
-    let bits = f16::from_f32(value.clamp(-LARGEST, LARGEST) as f32).to_bits();
-    ((bits + 0x7f + (bits >> 8 & 1)) >> 8) as u8
+    const fn largest(self) -> f64 {
+        match self {
+            Self::E4m3 => 448.0,
+            Self::E5m2 => 57344.0,
+        }
+    }
+
+    /// Rounds to nearest, ties to even, never to infinity or NaN.
+    fn narrow(self, value: f64) -> u8 {
+        let value = value.clamp(-self.largest(), self.largest());
+        match self {
+            Self::E4m3 => {
+                // Numbers below 2^-6 are as far apart as those above it.
+                let exponent = libm::ilogb(value).clamp(-6, 8);
+                let steps = libm::rint(libm::scalbn(value.abs(), 3 - exponent)) as u8;
+                let sign = if value.is_sign_negative() { 0x80 } else { 0 };
+                // The first number of an exponent has 8 steps. A carry goes to the exponent.
+                sign | (8 * (exponent + 6) as u8 + steps)
+            }
+            Self::E5m2 => {
+                let bits = f16::from_f32(value as f32).to_bits();
+                ((bits + 0x7f + (bits >> 8 & 1)) >> 8) as u8
+            }
+        }
+    }
+
+    /// The number of a byte, NaN or infinite for bytes that are no number.
+    fn wide(self, byte: u8) -> f64 {
+        match self {
+            Self::E4m3 if byte & 0x7f == 0x7f => f64::NAN,
+            Self::E4m3 => {
+                let (exponent, mantissa) = (i32::from(byte >> 3 & 15), f64::from(byte & 7));
+                let implied = if exponent == 0 { 0.0 } else { 8.0 };
+                let magnitude = libm::scalbn(implied + mantissa, exponent.max(1) - 10);
+                if byte & 0x80 == 0 { magnitude } else { -magnitude }
+            }
+            Self::E5m2 => f16::from_bits(u16::from(byte) << 8).to_f64(),
+        }
+    }
 }
 
 impl Format for Floats {
     fn encode(&self, x: &[f64], block: &mut [u8]) -> Result<(), EncodeError> {
         let mut head = [0; FIELD.bytes()];
         let largest = x.iter().map(|x| x.abs()).fold(0.0, f64::max);
-        let scale = FIELD.store(largest / LARGEST, &mut head)?;
+        let scale = FIELD.store(largest / self.largest(), &mut head)?;
         block[..head.len()].copy_from_slice(&head);
         for (byte, x) in block[head.len()..].iter_mut().zip(x) {
-            *byte = narrow(if scale > 0.0 { x / scale } else { 0.0 });
+            *byte = self.narrow(if scale > 0.0 { x / scale } else { 0.0 });
         }
         Ok(())
     }
 
     fn decode(&self, mut block: &[u8]) -> Result<Vec<f64>, DecodeError> {
         let scale = FIELD.load(&mut block)?;
-        let wide = |&byte: &u8| f16::from_bits(u16::from(byte) << 8).to_f64();
         // No encoder writes infinities or NaN. They give the same error as a bad scale.
-        let values = block.iter().map(|byte| Some(scale * wide(byte)).filter(|value| value.is_finite()));
+        let values =
+            block.iter().map(|&byte| Some(scale * self.wide(byte)).filter(|value| value.is_finite()));
         values.collect::<Option<_>>().ok_or(DecodeError::NonFiniteScale)
     }
 }
@@ -86,9 +123,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_five_and_two_bits_are_nearest_and_even() {
-        let wide = |byte: u8| f16::from_bits(u16::from(byte) << 8).to_f64();
-        assert!((0..=0x7b).all(|byte| narrow(wide(byte)) == byte && narrow(-wide(byte)) == byte | 0x80));
-        assert_eq!([9.0, 11.0, 1e9, -1e9].map(|x| wide(narrow(x))), [8.0, 12.0, LARGEST, -LARGEST]);
+    fn every_number_of_8_bits_is_its_own_nearest_number() {
+        for floats in [Floats::E4m3, Floats::E5m2] {
+            let numbers = (0..=u8::MAX).filter(|&byte| floats.wide(byte).is_finite());
+            assert!(numbers.clone().all(|byte| floats.narrow(floats.wide(byte)) == byte), "{floats:?}");
+            assert_eq!(numbers.map(|byte| floats.wide(byte)).fold(0.0, f64::max), floats.largest());
+        }
+    }
+
+    #[test]
+    fn ties_go_to_the_even_number_and_nothing_is_too_large() {
+        let round = |floats: Floats, x| floats.wide(floats.narrow(x));
+        assert_eq!([17.0, 19.0, 1e9, -1e9].map(|x| round(Floats::E4m3, x)), [16.0, 20.0, 448.0, -448.0]);
+        assert_eq!([1.0 / 64.0, 1.0 / 1024.0].map(|x| round(Floats::E4m3, x)), [1.0 / 64.0, 0.0]);
+        assert_eq!([9.0, 11.0, 1e9, -1e9].map(|x| round(Floats::E5m2, x)), [8.0, 12.0, 57344.0, -57344.0]);
     }
 }

@@ -182,7 +182,7 @@ fn specs(folder: &std::path::Path) -> Vec<CacheSpec> {
             .codecs(CodecId::N4, CodecId::N4)
             .sinks(0)
             .hot(8)
-            .cold(128, Cold::Demote { key: CodecId::N1, value: CodecId::N1 })
+            .cold(128, Cold::Demote { key: CodecId::N2, value: CodecId::N2 })
             .cold(384, spill()),
     ]
 }

@@ -29,7 +29,7 @@ fn spec() -> CacheSpec {
 fn a_preset_sets_the_codecs_and_nothing_else() {
     let options = Options::DEFAULT.scale_mode(ScaleMode::Mmse).effort(Effort::Best);
     let base =
-        spec().options(options).hot(7).cold(300, Cold::Demote { key: CodecId::S1, value: CodecId::S1 });
+        spec().options(options).hot(7).cold(300, Cold::Demote { key: CodecId::S2, value: CodecId::S2 });
     for preset in PRESETS {
         for name in [preset.name.to_owned(), preset.name.to_uppercase()] {
             let (key, value) = preset.codecs;

@@ -74,7 +74,7 @@ fn small_files() -> Vec<Vec<u8>> {
     let mean = Some((0..DIM).map(|i| i as f32 - 4.0).collect());
     vec![
         file(&header(CodecId::S2, 2, None), 5),
-        file(&header(CodecId::S1, 3, mean), 3),
+        file(&header(CodecId::S2, 3, mean), 3),
         file(&header(CodecId::F16, 1, None), 0),
     ]
 }
@@ -95,7 +95,7 @@ fn every_flipped_bit_is_an_error() {
 
 #[test]
 fn every_other_value_of_every_byte_is_an_error() {
-    let whole = file(&header(CodecId::S1, 1, None), 2);
+    let whole = file(&header(CodecId::S2, 1, None), 2);
     for at in 0..whole.len() {
         for value in 0..=255 {
             let mut bytes = whole.clone();

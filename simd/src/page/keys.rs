@@ -30,8 +30,7 @@ pub struct KeyPages {
 
 impl KeyPages {
     /// Pages of `slots` tokens of `codec`. `slots` is a multiple of [`SLOT_STEP`] and at most [`MAX_SLOTS`].
-    /// Returns `None` for other numbers, or if the codec has no page kernels (`f16`, `f8` and `u4` have no
-    /// levels).
+    /// Returns `None` for other numbers, or if the codec has no page kernels (`f16` has no levels).
     pub fn new(codec: &AnyCodec, slots: usize) -> Option<Self> {
         let fits = slots.is_multiple_of(SLOT_STEP) && (1..=MAX_SLOTS).contains(&slots);
         let plan = Plan::new(codec).filter(|_| fits)?;
@@ -469,16 +468,6 @@ impl<const BITS: usize> KeyCodes for Packed<BITS> {
         }};
     }
         match BITS {
-            1 => steps!(1, 8, |line| [
-                isa.level::<1, 0>(line[0], table),
-                isa.level::<1, 1>(line[0], table),
-                isa.level::<1, 2>(line[0], table),
-                isa.level::<1, 3>(line[0], table),
-                isa.level::<1, 4>(line[0], table),
-                isa.level::<1, 5>(line[0], table),
-                isa.level::<1, 6>(line[0], table),
-                isa.level::<1, 7>(line[0], table)
-            ]),
             2 => steps!(1, 4, |line| [
                 isa.level::<2, 0>(line[0], table),
                 isa.level::<2, 1>(line[0], table),

@@ -4,8 +4,7 @@
 //! A [`Layout`] determines the [`Rows`] of a page, and the rows determine the kernel that reads them
 //! ([`with_kernel`]). A codec of a known layout therefore has page kernels without further code. For a new
 //! layout, describe its lines in [`rows`], and the conversion between blocks and lines in [`Plan::words`] and
-//! [`Plan::block`]. `f16` has no kernels here: its pages are rows of values. The codecs for comparison have
-//! none either and are decoded.
+//! [`Plan::block`]. `f16` has no kernels here: its pages are rows of values.
 
 use super::trellis::Planes;
 use core::marker::PhantomData;
@@ -31,8 +30,6 @@ pub(super) struct Woven<C>(PhantomData<C>);
 /// The contents of the bytes of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rows {
-    /// Eight neighbouring codes.
-    Ones,
     /// Four neighbouring codes.
     Twos,
     /// Two neighbouring codes.
@@ -58,8 +55,7 @@ pub(super) enum Rows {
 const fn rows<C: Code>() -> Option<Rows> {
     let (depth, paired) = (<C as Planes>::DEPTH, <C as Planes>::PAIRED);
     Some(match C::LAYOUT {
-        Layout::F16 | Layout::Affine | Layout::Floats => return None,
-        Layout::Dense { bits: 1 } => Rows::Ones,
+        Layout::F16 => return None,
         Layout::Dense { bits: 2 } => Rows::Twos,
         Layout::Dense { bits: 3 } => Rows::Triples,
         Layout::Dense { bits: 4 } => Rows::Nibbles,
@@ -88,7 +84,6 @@ macro_rules! with_kernel {
             }};
         }
         match $plan.rows {
-            Rows::Ones => packed!(1),
             Rows::Twos => packed!(2),
             Rows::Triples => packed!(3),
             Rows::Nibbles | Rows::SplitNibbles => packed!(4),
@@ -170,7 +165,7 @@ impl Plan {
             Rows::Bytes => 1,
             Rows::Nibbles | Rows::SplitNibbles => 2,
             Rows::Twos => 4,
-            Rows::Ones | Rows::Triples | Rows::Planes { .. } => 8,
+            Rows::Triples | Rows::Planes { .. } => 8,
         }
     }
 
@@ -182,7 +177,7 @@ impl Plan {
     /// Lines of one unit, or of two units that share lines.
     pub(super) const fn depth(&self) -> usize {
         match self.rows {
-            Rows::Ones | Rows::Twos | Rows::Nibbles | Rows::SplitNibbles | Rows::Bytes => 1,
+            Rows::Twos | Rows::Nibbles | Rows::SplitNibbles | Rows::Bytes => 1,
             Rows::Triples => 3,
             Rows::Planes { depth, .. } => depth,
         }
@@ -192,7 +187,7 @@ impl Plan {
     const fn paired(&self) -> usize {
         match self.rows {
             Rows::Planes { paired, .. } => paired,
-            Rows::Ones | Rows::Twos | Rows::Nibbles | Rows::SplitNibbles | Rows::Bytes | Rows::Triples => 0,
+            Rows::Twos | Rows::Nibbles | Rows::SplitNibbles | Rows::Bytes | Rows::Triples => 0,
         }
     }
 
@@ -209,9 +204,7 @@ impl Plan {
     /// head dim.
     pub(super) const fn coordinate(&self, byte: usize, field: usize) -> usize {
         match self.rows {
-            Rows::Ones | Rows::Twos | Rows::Nibbles | Rows::Bytes | Rows::Triples => {
-                byte * self.fields() + field
-            }
+            Rows::Twos | Rows::Nibbles | Rows::Bytes | Rows::Triples => byte * self.fields() + field,
             Rows::SplitNibbles => byte / 16 * 32 + byte % 16 + 16 * field,
             Rows::Planes { .. } => match byte.checked_sub(self.pad) {
                 Some(byte) => byte + self.dim / 8 * field,
@@ -223,7 +216,7 @@ impl Plan {
     /// Coordinates from one byte of a row to the next.
     pub(super) const fn stride(&self) -> usize {
         match self.rows {
-            Rows::Ones | Rows::Twos | Rows::Nibbles | Rows::Bytes | Rows::Triples => self.fields(),
+            Rows::Twos | Rows::Nibbles | Rows::Bytes | Rows::Triples => self.fields(),
             Rows::SplitNibbles | Rows::Planes { .. } => 1,
         }
     }
@@ -260,7 +253,7 @@ impl Plan {
     #[inline(always)]
     pub(super) fn with_words<R>(&self, block: &[u8], visit: impl FnOnce(&[u16], &[[u8; 4]]) -> R) -> R {
         if self.runs == 1
-            && matches!(self.rows, Rows::Ones | Rows::Twos | Rows::Nibbles | Rows::Bytes)
+            && matches!(self.rows, Rows::Twos | Rows::Nibbles | Rows::Bytes)
             && let Some((scale, codes)) = block.split_first_chunk::<2>()
             && let (words, []) = codes.as_chunks::<4>()
         {
@@ -290,7 +283,7 @@ impl Plan {
                         }
                     }
                 }
-                Rows::Ones | Rows::Twos | Rows::Nibbles | Rows::SplitNibbles | Rows::Bytes => {
+                Rows::Twos | Rows::Nibbles | Rows::SplitNibbles | Rows::Bytes => {
                     flat[r * code_bytes..][..code_bytes].copy_from_slice(codes);
                 }
             }
@@ -313,7 +306,7 @@ impl Plan {
                         *eight = from_column(core::array::from_fn(|k| flat[self.word_byte(i, k)]));
                     }
                 }
-                Rows::Ones | Rows::Twos | Rows::Nibbles | Rows::SplitNibbles | Rows::Bytes => {
+                Rows::Twos | Rows::Nibbles | Rows::SplitNibbles | Rows::Bytes => {
                     codes.copy_from_slice(&flat[r * code_bytes..][..code_bytes]);
                 }
             }

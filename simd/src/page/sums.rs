@@ -449,22 +449,6 @@ fn sum_column<
             0: isa.level::<2, 0>(line[0], table), isa.level::<2, 1>(line[0], table);
             2: isa.level::<2, 2>(line[0], table), isa.level::<2, 3>(line[0], table)
         ]),
-        1 if const { H > 0 } => together!(1, |line| [
-            isa.level::<1, 0>(line[0], table),
-            isa.level::<1, 1>(line[0], table),
-            isa.level::<1, 2>(line[0], table),
-            isa.level::<1, 3>(line[0], table),
-            isa.level::<1, 4>(line[0], table),
-            isa.level::<1, 5>(line[0], table),
-            isa.level::<1, 6>(line[0], table),
-            isa.level::<1, 7>(line[0], table)
-        ]),
-        1 => in_pairs!(8, 1, |line| [
-            0: isa.level::<1, 0>(line[0], table), isa.level::<1, 1>(line[0], table);
-            2: isa.level::<1, 2>(line[0], table), isa.level::<1, 3>(line[0], table);
-            4: isa.level::<1, 4>(line[0], table), isa.level::<1, 5>(line[0], table);
-            6: isa.level::<1, 6>(line[0], table), isa.level::<1, 7>(line[0], table)
-        ]),
         3 if const { H > 0 } => together!(3, |line| [
             isa.level3::<0>(line, table),
             isa.level3::<1>(line, table),

@@ -15,7 +15,7 @@
 //! move bytes inside dwords, or dwords inside 128 bits. Everything else is the same.
 //!
 //! Planes of symbols that pairs share are half as long. Two units share their lines, which are between the
-//! coded lines (`c0 p c1`, `c0 p p p c1`). A last unit without a second one does not share them. Their bits
+//! coded lines (`c0 p p p c1`). A last unit without a second one does not share them. Their bits
 //! are expanded in registers.
 //!
 //! Codes of 5 bits are stored in a page as five planes and are read in the same way, without parities. If a
@@ -32,7 +32,7 @@ use tqkv_core::unstable::trellis::{MAX_LEVELS, MAX_MEMORY, Plain, Quarters};
 pub(crate) trait Planes {
     /// Index bits beside the three lowest bits, 0 to 3. In codes of quarters, the planes that hold them.
     const PLAIN: usize;
-    /// Lines of the symbols of pairs: 1, 3 or 5, or 0 if each coordinate has its own plain bits.
+    /// Lines of the symbols of pairs: 3 or 5, or 0 if each coordinate has its own plain bits.
     const PAIRED: usize;
     /// Lines of a unit of 4 bytes of a plane, or of two units if they share symbols.
     const DEPTH: usize;
@@ -51,7 +51,6 @@ pub(crate) trait Planes {
 impl<C: Code> Planes for C {
     const PLAIN: usize = match C::LAYOUT {
         Layout::Planes(Plain::Bits(bits)) => bits as usize,
-        Layout::Planes(Plain::PairBit) => 1,
         Layout::Planes(Plain::PairOfThree) => 2,
         Layout::Planes(Plain::PairOfSix) => 3,
         Layout::Planes(plain @ Plain::Quarters(_)) => plain.planes(),
@@ -60,7 +59,6 @@ impl<C: Code> Planes for C {
         _ => 0,
     };
     const PAIRED: usize = match C::LAYOUT {
-        Layout::Planes(Plain::PairBit) => 1,
         Layout::Planes(Plain::PairOfThree) => 3,
         Layout::Planes(Plain::PairOfSix) => 5,
         _ => 0,

@@ -186,7 +186,7 @@ impl Isa for Simd128 {
     fn lookup<const BITS: usize>(self, table: &[f32; 32], codes: [v128; 8]) -> V {
         let tables = each(*parts::<_, [[f32; 4]; 8]>(table), cast);
         // The tables of 2^BITS levels of four bytes.
-        let tables = &tables[..(1 << BITS) / 4 + usize::from(BITS < 2)];
+        let tables = &tables[..(1 << BITS) / 4];
         V(each(codes, |code| {
             // Byte k of lane i looks up byte 4 code + k.
             let bytes = i32x4_mul(code, u32x4_splat(0x0404_0404));

@@ -347,9 +347,7 @@ impl<const VNNI: bool> Isa for Avx2<VNNI> {
         let mut out = [zero; 4];
         for (index, &v) in out.iter_mut().zip(&v.0) {
             *index = search::<BITS, 0>(v, zero, [a, b, c, d]);
-            if BITS > 1 {
-                *index = search::<BITS, 1>(v, *index, [a, b, c, d]);
-            }
+            *index = search::<BITS, 1>(v, *index, [a, b, c, d]);
             if BITS > 2 {
                 *index = search::<BITS, 2>(v, *index, [a, b, c, d]);
             }

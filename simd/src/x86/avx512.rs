@@ -353,9 +353,7 @@ impl Isa for Avx512 {
         let mut out: [__m512i; 2] = [cast([0u64; 8]); 2];
         for (index, &v) in out.iter_mut().zip(&v.0) {
             *index = self.descend::<BITS, 0>(v, *index, boundaries);
-            if BITS > 1 {
-                *index = self.descend::<BITS, 1>(v, *index, boundaries);
-            }
+            *index = self.descend::<BITS, 1>(v, *index, boundaries);
             if BITS > 2 {
                 *index = self.descend::<BITS, 2>(v, *index, boundaries);
             }
@@ -520,7 +518,7 @@ impl Memory for Avx512 {
 /// because the square of the norm is a float above 0, so their reciprocal is finite. The test `nearest` tries
 /// every codebook.
 const fn has_bins(bits: usize) -> bool {
-    1 < bits && bits < 5
+    bits < 5
 }
 
 /// Half of the levels of a code.

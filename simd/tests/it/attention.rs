@@ -165,7 +165,7 @@ fn attention(level: Level, ids: &[CodecId]) {
 
 #[test]
 fn attention_over_pages_is_the_softmax_and_splits_anywhere() {
-    let names = ["s4", "s3", "s2", "i8", "q8_0r", "n4", "t1h", "t2", "t2h", "t3", "t3h", "t4"];
+    let names = ["s4", "s3", "s2", "i8", "q8_0", "n4", "t1", "t2", "t2h", "t3", "t3h", "t4"];
     for scene in Scene::of(&names.map(|name| CodecId::from_name(name).unwrap())) {
         for length in LENGTHS {
             let what = scene.what(length);

@@ -46,7 +46,7 @@ pub(crate) enum Group {
     Planes,
     /// Bit planes of a trellis whose neighbours share bits.
     Pairs,
-    /// Numbers that are not codes: f16, e4m3, steps with a minimum.
+    /// Numbers that are not codes: f16.
     Values,
 }
 
@@ -63,7 +63,7 @@ impl Group {
             Layout::Runs { .. } => Self::Runs,
             Layout::Planes(plain) if plain.pair_symbols() == 0 => Self::Planes,
             Layout::Planes(_) => Self::Pairs,
-            Layout::F16 | Layout::Affine | Layout::Floats => Self::Values,
+            Layout::F16 => Self::Values,
         }
     }
 }
@@ -84,13 +84,13 @@ macro_rules! of_each_level {
     };
     ($check:ident: codes) => {
         $crate::common::of_each_level! { [$check] [
-            bits_1 Bits(1), bits_2 Bits(2), bits_3 Bits(3), bits_4 Bits(4), bits_5 Bits(5), bytes Bytes, runs Runs,
+            bits_2 Bits(2), bits_3 Bits(3), bits_4 Bits(4), bits_5 Bits(5), bytes Bytes, runs Runs,
             planes Planes, pairs Pairs
         ] }
     };
     ($check:ident: all) => {
         $crate::common::of_each_level! { [$check] [
-            bits_1 Bits(1), bits_2 Bits(2), bits_3 Bits(3), bits_4 Bits(4), bits_5 Bits(5), bytes Bytes, runs Runs,
+            bits_2 Bits(2), bits_3 Bits(3), bits_4 Bits(4), bits_5 Bits(5), bytes Bytes, runs Runs,
             planes Planes, pairs Pairs, values Values
         ] }
     };

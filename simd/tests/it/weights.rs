@@ -8,7 +8,7 @@ use tqkv_simd::page::{Line, ValuePages, ValuePart};
 use tqkv_tests::scope;
 
 /// A codec of each kernel whose weights are bytes.
-const CODECS: [CodecId; 6] = [CodecId::S1, CodecId::S2, CodecId::S3, CodecId::S4, CodecId::S5, CodecId::T2];
+const CODECS: [CodecId; 5] = [CodecId::S2, CodecId::S3, CodecId::S4, CodecId::S5, CodecId::T2];
 
 fn codec(id: CodecId) -> AnyCodec {
     AnyCodec::new(id, 128, Options::DEFAULT).unwrap()

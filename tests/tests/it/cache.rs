@@ -486,8 +486,8 @@ fn a_query_that_is_not_finite_is_refused_everywhere() {
 /// The largest vectors along a row of the Hadamard matrix. The unbiased scale alone would overflow f16.
 #[test]
 fn vectors_that_only_the_scale_correction_pushes_out_of_range_are_kept() {
-    let codec = AnyCodec::new(CodecId::S1, DIM, Options::DEFAULT).unwrap();
-    let mut cache = KvCache::new(base().codecs(CodecId::S1, CodecId::S1).hot(0).sinks(0)).unwrap();
+    let codec = AnyCodec::new(CodecId::S2, DIM, Options::DEFAULT).unwrap();
+    let mut cache = KvCache::new(base().codecs(CodecId::S2, CodecId::S2).hot(0).sinks(0)).unwrap();
     let mut row = vec![0.0; DIM];
     row[0] = 0.999 * cache.spec().max_norms(0).unwrap()[0] * (DIM as f32).sqrt();
     codec.unrotate(&mut row);
@@ -542,7 +542,7 @@ fn what_append_accepts_is_stored_whatever_its_direction() {
     // Codes of quarters need a map.
     for &id in CodecId::ALL.iter().filter(|id| !id.rotates_quarters()) {
         let spec = CacheSpec::new(1, 1, 1, DIM).codecs(id, id).sinks(0).hot(0).centring(Centring::On);
-        let nested = id.is_nested().then_some(CodecId::N1);
+        let nested = id.is_nested().then_some(CodecId::N2);
         let cold = |spec: CacheSpec| match nested {
             Some(narrow) => spec.cold(8, Cold::Demote { key: narrow, value: narrow }),
             None => spec,

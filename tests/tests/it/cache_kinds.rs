@@ -252,7 +252,7 @@ fn specs_that_no_cache_can_have_are_refused() {
     );
     assert!(
         refused(
-            base().cold(100, demote(CodecId::N2, CodecId::N2)).cold(90, demote(CodecId::N1, CodecId::N1))
+            base().cold(100, demote(CodecId::N2, CodecId::N2)).cold(90, demote(CodecId::N2, CodecId::N2))
         )
         .contains("not in order of age")
     );

@@ -54,7 +54,7 @@ fn op() -> impl Strategy<Value = Op> {
 fn spec() -> impl Strategy<Value = CacheSpec> {
     let codec = || {
         use CodecId as C;
-        prop::sample::select(vec![C::S4, C::N4, C::N3, C::I8, C::F16, C::Q4_0, C::T2S8, C::U4])
+        prop::sample::select(vec![C::S4, C::N4, C::N3, C::I8, C::F16, C::Q4_0, C::T2S8, C::Q8_0])
     };
     let centring = prop::sample::select(vec![Centring::Off, Centring::On, Centring::Auto]);
     let arithmetic = prop::sample::select(vec![Arithmetic::Int8, Arithmetic::F32]);
@@ -69,7 +69,7 @@ fn spec() -> impl Strategy<Value = CacheSpec> {
                 2 => spec
                     .codecs(CodecId::N4, CodecId::N3)
                     .cold(150, demote(CodecId::N3, CodecId::N2))
-                    .cold(300, demote(CodecId::N2, CodecId::N1)),
+                    .cold(300, demote(CodecId::N2, CodecId::N2)),
                 3 => spec.ring(100),
                 4 => spec
                     .codecs(CodecId::N4, CodecId::N3)

@@ -62,18 +62,18 @@ fn work() -> impl Strategy<Value = (Options, Arithmetic, Option<Level>)> {
 type Ageing = (Option<[CodecId; 2]>, Vec<(usize, Cold)>);
 
 fn ageing() -> impl Strategy<Value = Ageing> {
-    use CodecId::{F8, F16, I8, N1, N2, N3, N4, Q4_0, Q8_0, S2, S3, S4, S5, T1S8, T2, T3S8, T4, U4};
+    use CodecId::{F16, I8, N2, N3, N4, Q4_0, Q8_0, S2, S3, S4, S5, T1, T2, T2S8, T4};
     let demote = |after, key, value| (after, Cold::Demote { key, value });
     let spill = |after| (after, Cold::Spill(std::env::temp_dir()));
-    let nested = vec![demote(20, N3, N3), demote(140, N2, N1), spill(300)];
+    let nested = vec![demote(20, N3, N3), demote(140, N2, N2), spill(300)];
     prop_oneof![
         6 => Just((None, vec![])),
         2 => Just((None, vec![spill(60)])),
         2 => Just((Some([N4, N4]), nested)),
         1 => Just((Some([N4, N3]), vec![demote(0, N2, N3)])),
         1 => Just((Some([S5, S4]), vec![demote(90, S3, S2)])),
-        1 => Just((Some([T4, T3S8]), vec![demote(50, T2, T1S8), spill(200)])),
-        1 => Just((Some([I8, F16]), vec![demote(30, S4, F8), demote(250, T2, U4)])),
+        1 => Just((Some([T4, S3]), vec![demote(50, T2, T2S8), spill(200)])),
+        1 => Just((Some([I8, F16]), vec![demote(30, S4, Q8_0), demote(250, T1, Q4_0)])),
         1 => Just((Some([Q8_0, Q8_0]), vec![demote(100, Q4_0, Q8_0)])),
     ]
 }

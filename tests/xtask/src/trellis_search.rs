@@ -122,7 +122,7 @@ fn encode(
         let part = match code.plain {
             // Codes of quarters are made of others, so they are not searched.
             Plain::Bits(_) | Plain::Quarters(_) => symbols[t],
-            Plain::PairBit | Plain::PairOfThree | Plain::PairOfSix => {
+            Plain::PairOfThree | Plain::PairOfSix => {
                 let (even, odd) = pair_parts(code.plain, symbols[t / 2]);
                 if t % 2 == 0 { even } else { odd }
             }
@@ -192,7 +192,7 @@ fn set_levels(code: &mut Code, sigmas: &[f64], weights: &[f64]) {
 /// and small steps would be lost. Codes with symmetric symbols keep antisymmetric levels.
 fn lloyd(code: &mut Code, sigmas: &mut [f64], outcome: &Outcome) {
     let n = code.level_count();
-    let symmetric = matches!(code.plain, Plain::Bits(_) | Plain::PairBit);
+    let symmetric = matches!(code.plain, Plain::Bits(_));
     let mut weights = vec![0.0; n];
     for i in 0..n {
         let (mut gy, mut gg) = outcome.sums[i];
@@ -229,7 +229,6 @@ fn first_levels(code: &mut Code) {
 fn rate(code: &Code) -> f64 {
     match code.plain {
         Plain::Bits(_) | Plain::Quarters(_) => 1.0 + code.plain.planes() as f64,
-        Plain::PairBit => 1.5,
         Plain::PairOfThree => 2.5,
         Plain::PairOfSix => 3.5,
     }

@@ -22,7 +22,7 @@ pub(crate) struct Args {
     /// Bits per coordinate.
     #[arg(long, value_name = "B")]
     bits: usize,
-    /// Print the codebook of n1..n4. Its codes become codes of one bit less when they drop their low bit.
+    /// Print the codebook of n2..n4. Its codes become codes of one bit less when they drop their low bit.
     #[arg(long)]
     nested: bool,
 }
@@ -36,6 +36,13 @@ struct Report {
     boundaries: Vec<f64>,
     /// E|x-x^|^2 / |x|^2 of the exact solution on random directions under the plain norm.
     relative_mse: f64,
+    /// What the codec of this width stores. No codec has one bit.
+    #[serde(flatten)]
+    stored: Option<Stored>,
+}
+
+#[derive(Serialize)]
+struct Stored {
     /// The levels in the codec: `bytes` times `unit`.
     bytes: Vec<i8>,
     unit: f64,
@@ -45,15 +52,19 @@ struct Report {
 }
 
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
-    let ids = CodecId::ALL.iter().filter(|id| id.is_nested() == args.nested);
-    let of_family = ids.filter(|id| Exact::solve(**id, 128).is_some());
-    let widest = of_family.clone().map(|id| id.bits()).max().unwrap_or(0);
-    let found = of_family.copied().find(|id| id.bits() as usize == args.bits);
-    let found = found.and_then(|id| Exact::solve(id, args.dim).zip(id.codebook(args.dim)));
-    let (exact, book) = found.ok_or_else(|| {
-        let dims = HEAD_DIMS.map(|dim| dim.to_string()).join(", ");
+    let mut ids =
+        CodecId::ALL.iter().filter(|id| id.is_nested() == args.nested && id.codebook(128).is_some());
+    let id = ids.find(|id| id.bits() as usize == args.bits);
+    let exact = match id {
+        Some(id) if args.nested => Exact::solve(*id, args.dim),
+        _ if args.nested => None,
+        _ => Exact::lloyd_max(args.dim, args.bits),
+    };
+    let exact = exact.ok_or_else(|| {
+        let (dims, widths) =
+            (HEAD_DIMS.map(|dim| dim.to_string()).join(", "), if args.nested { "2 to 4" } else { "1 to 5" });
         CliError::bad_input(format_args!(
-            "no codebook of {} bits at head dim {}: expected 1 to {widest} bits and head dims {dims}",
+            "no codebook of {} bits at head dim {}: expected {widths} bits and head dims {dims}",
             args.bits, args.dim
         ))
     })?;
@@ -64,10 +75,12 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         centroids: exact.levels().iter().map(|v| v * sigma).collect(),
         boundaries: exact.boundaries().iter().map(|v| v * sigma).collect(),
         relative_mse: exact.relative_mse(),
-        bytes: book.bytes().to_vec(),
-        unit: f64::from(book.unit()) * sigma,
-        byte_boundaries: book.boundaries().iter().map(|&v| f64::from(v) * sigma).collect(),
-        byte_relative_mse: book.relative_mse(),
+        stored: id.and_then(|id| id.codebook(args.dim)).map(|book| Stored {
+            bytes: book.bytes().to_vec(),
+            unit: f64::from(book.unit()) * sigma,
+            byte_boundaries: book.boundaries().iter().map(|&v| f64::from(v) * sigma).collect(),
+            byte_relative_mse: book.relative_mse(),
+        }),
     };
     out.print(&report, human)
 }
@@ -78,19 +91,20 @@ fn human(report: &Report) -> String {
             .chain(boundaries.iter().map(|b| format!("{b:+.8}")))
             .collect::<Vec<_>>()
     };
-    let (exact, used) = (from(&report.boundaries), from(&report.byte_boundaries));
-    let rows = exact.into_iter().zip(used).zip(report.centroids.iter().zip(&report.bytes)).enumerate();
-    let rows = rows.map(|(code, ((exact, used), (centroid, &byte)))| {
-        let level = format!("{:+.8}", f64::from(byte) * report.unit);
-        vec![code.to_string(), exact, format!("{centroid:+.8}"), used, byte.to_string(), level]
-    });
-    format!(
-        "head dim {}, {} bits, relative MSE {:.6} on random directions; {:.6} with bytes times {:.8}\n{}",
-        report.dim,
-        report.bits,
-        report.relative_mse,
-        report.byte_relative_mse,
-        report.unit,
-        table(&["code", "exact from", "centroid", "from", "byte", "level"], rows)
-    )
+    let mut head = vec!["code", "exact from", "centroid"];
+    let mut rows: Vec<Vec<String>> = from(&report.boundaries)
+        .into_iter()
+        .zip(&report.centroids)
+        .enumerate()
+        .map(|(code, (exact, centroid))| vec![code.to_string(), exact, format!("{centroid:+.8}")])
+        .collect();
+    let mut errors = format!("relative MSE {:.6} on random directions", report.relative_mse);
+    if let Some(stored) = &report.stored {
+        head.extend(["from", "byte", "level"]);
+        for ((row, from), &byte) in rows.iter_mut().zip(from(&stored.byte_boundaries)).zip(&stored.bytes) {
+            row.extend([from, byte.to_string(), format!("{:+.8}", f64::from(byte) * stored.unit)]);
+        }
+        errors.push_str(&format!("; {:.6} with bytes times {:.8}", stored.byte_relative_mse, stored.unit));
+    }
+    format!("head dim {}, {} bits, {errors}\n{}", report.dim, report.bits, table(&head, rows))
 }

@@ -17,7 +17,7 @@ use crate::stats::{self, CodecStats, StatsError, Subject};
 /// Measure the error of codecs on an array, or on random directions.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: the classic 1 to 4 bit figures, then a model's own keys and queries
-  tqkv-lab stats --random 100000 --codec s1,s2,s3,s4 --scale-mode raw
+  tqkv-lab stats --random 100000 --codec tq1,s2,s3,s4 --scale-mode raw
   tqkv-lab stats --codec s4 --codec i8 keys.safetensors:layers.0.k --queries q.npy
 Example: would differences between the layers of a model take fewer bits than the layers?
   tqkv-lab stats --delta

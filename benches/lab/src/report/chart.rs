@@ -245,7 +245,7 @@ mod tests {
     fn names_do_not_lie_on_each_other() {
         let mut taken = vec![Box2::around((400, 200))];
         for _ in 0..2 {
-            let place = Box2::beside((400, 200), "t4s8", WIDE, &taken).unwrap();
+            let place = Box2::beside((400, 200), "t2s8", WIDE, &taken).unwrap();
             assert!(!taken.iter().any(|other| place.touches(other)));
             taken.push(place);
         }

@@ -6,10 +6,10 @@
 //!
 //! Two families share the type:
 //!
-//! * *Scalar* codebooks (`s1`..`s5`) are the Lloyd-Max solution for the coordinate law of each head dim.
+//! * *Scalar* codebooks (`s2`..`s5`) are the Lloyd-Max solution for the coordinate law of each head dim.
 //!   Levels are rounded to bytes, and boundaries are half-way between them. A Gaussian table would cost 7 %
 //!   at dim 16 and 0.1 % at dim 128, so there is none.
-//! * *Nested* codebooks (`n1`..`n4`) share one set of boundaries: dropping the low bit of a 4-bit code gives
+//! * *Nested* codebooks (`n2`..`n4`) share one set of boundaries: dropping the low bit of a 4-bit code gives
 //!   the 3-bit code. Levels are refitted to each rate.
 //!
 //! [`Exact`] is the solution before rounding. 5 bits are the widest code that the look-ups of all machines
@@ -26,7 +26,8 @@ mod solved;
 
 use crate::head_dim::{HEAD_DIMS, index_of};
 pub(crate) use beta::sqrt;
-use solution::{MAX_BITS, MAX_NESTED_BITS, Solution};
+pub(super) use solution::MAX_BITS;
+use solution::{MAX_NESTED_BITS, MIN_BITS, Solution};
 use solve::{HALF, HalfCodebook, from_boundaries, lloyd_max, to_bytes};
 use solved::SOLVED;
 
@@ -118,7 +119,7 @@ impl Codebook {
         while i < SOLVED.len() {
             if SOLVED[i].dim == dim {
                 let rows: &[Solution] = if is_nested { &SOLVED[i].nested } else { &SOLVED[i].scalar };
-                return Self::from_solution(&rows[bits - 1], is_nested);
+                return Self::from_solution(&rows[bits - MIN_BITS], is_nested);
             }
             i += 1;
         }
@@ -202,14 +203,14 @@ impl Exact {
     }
 }
 
-/// The codebooks of all head dims, for 1 to `BITS` bits in this order.
-const fn tables<const BITS: usize>(is_nested: bool) -> [[Codebook; BITS]; HEAD_DIMS.len()] {
-    let mut tables = [[Codebook::known(HEAD_DIMS[0], 1, is_nested); BITS]; HEAD_DIMS.len()];
+/// The codebooks of all head dims, for `WIDTHS` widths from [`MIN_BITS`] on.
+const fn tables<const WIDTHS: usize>(is_nested: bool) -> [[Codebook; WIDTHS]; HEAD_DIMS.len()] {
+    let mut tables = [[Codebook::known(HEAD_DIMS[0], MIN_BITS, is_nested); WIDTHS]; HEAD_DIMS.len()];
     let mut d = 0;
     while d < HEAD_DIMS.len() {
         let mut b = 0;
-        while b < BITS {
-            tables[d][b] = Codebook::known(HEAD_DIMS[d], b + 1, is_nested);
+        while b < WIDTHS {
+            tables[d][b] = Codebook::known(HEAD_DIMS[d], b + MIN_BITS, is_nested);
             b += 1;
         }
         d += 1;
@@ -217,17 +218,17 @@ const fn tables<const BITS: usize>(is_nested: bool) -> [[Codebook; BITS]; HEAD_D
     tables
 }
 
-static SCALAR: [[Codebook; MAX_BITS]; HEAD_DIMS.len()] = tables(false);
-static NESTED: [[Codebook; MAX_NESTED_BITS]; HEAD_DIMS.len()] = tables(true);
+static SCALAR: [[Codebook; MAX_BITS - MIN_BITS + 1]; HEAD_DIMS.len()] = tables(false);
+static NESTED: [[Codebook; MAX_NESTED_BITS - MIN_BITS + 1]; HEAD_DIMS.len()] = tables(true);
 
 /// The Lloyd-Max codebook of `bits` bits, or `None` if the head dim is not supported.
 pub(super) fn scalar(dim: usize, bits: usize) -> Option<&'static Codebook> {
-    let supported = crate::is_supported_head_dim(dim) && (1..=MAX_BITS).contains(&bits);
-    supported.then(|| &SCALAR[index_of(dim)][bits - 1])
+    let supported = crate::is_supported_head_dim(dim) && (MIN_BITS..=MAX_BITS).contains(&bits);
+    supported.then(|| &SCALAR[index_of(dim)][bits - MIN_BITS])
 }
 
 /// The nested codebook of `bits` bits, or `None` if the head dim is not supported.
 pub(super) fn nested(dim: usize, bits: usize) -> Option<&'static Codebook> {
-    let supported = crate::is_supported_head_dim(dim) && (1..=MAX_NESTED_BITS).contains(&bits);
-    supported.then(|| &NESTED[index_of(dim)][bits - 1])
+    let supported = crate::is_supported_head_dim(dim) && (MIN_BITS..=MAX_NESTED_BITS).contains(&bits);
+    supported.then(|| &NESTED[index_of(dim)][bits - MIN_BITS])
 }

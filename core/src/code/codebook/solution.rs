@@ -1,5 +1,8 @@
 //! The solved numbers of a codebook.
 
+/// Narrowest code.
+pub(in crate::code) const MIN_BITS: usize = 2;
+
 /// Widest scalar code.
 pub(in crate::code) const MAX_BITS: usize = 5;
 
@@ -16,6 +19,6 @@ pub(super) struct Solution<'a> {
 /// The codebooks of a head dim.
 pub(super) struct Solved {
     pub(super) dim: usize,
-    pub(super) scalar: [Solution<'static>; MAX_BITS],
-    pub(super) nested: [Solution<'static>; MAX_NESTED_BITS],
+    pub(super) scalar: [Solution<'static>; MAX_BITS - MIN_BITS + 1],
+    pub(super) nested: [Solution<'static>; MAX_NESTED_BITS - MIN_BITS + 1],
 }

@@ -13,8 +13,6 @@ pub const MAX_MEMORY: usize = 8;
 pub enum Plain {
     /// 0 to 3 bits per coordinate.
     Bits(u8),
-    /// One bit for each pair of neighbours: both take the lower, or both the upper half.
-    PairBit,
     /// Three bits for each pair of neighbours: a symbol `3 a + b` below 8. The numbers a and b, in 0..3, are
     /// the parts of the levels that the even and the odd coordinate take. The pair (2, 2) does not occur.
     PairOfThree,
@@ -36,7 +34,6 @@ impl Plain {
     pub const fn pair_symbols(self) -> u8 {
         match self {
             Self::Bits(_) | Self::Quarters(_) => 0,
-            Self::PairBit => 2,
             Self::PairOfThree => 8,
             Self::PairOfSix => 32,
         }
@@ -47,7 +44,7 @@ impl Plain {
         match self {
             Self::Bits(bits) => bits as usize,
             Self::Quarters([a, b, c, d]) => (a + b + c + d) as usize / 4 - 1,
-            Self::PairBit | Self::PairOfThree | Self::PairOfSix => 0,
+            Self::PairOfThree | Self::PairOfSix => 0,
         }
     }
 
@@ -56,7 +53,6 @@ impl Plain {
         dim / 8
             + match self {
                 Self::Bits(_) | Self::Quarters(_) => dim / 8 * self.planes(),
-                Self::PairBit => dim / 16,
                 Self::PairOfThree => 3 * (dim / 16),
                 Self::PairOfSix => 5 * (dim / 16),
             }
@@ -127,7 +123,6 @@ impl Code {
     pub const fn parts(&self) -> usize {
         match self.plain {
             Plain::Bits(bits) => 1 << bits,
-            Plain::PairBit => 2,
             Plain::PairOfThree => 3,
             Plain::PairOfSix => 6,
             Plain::Quarters(widths) => 1 << (widths[0] - 1),
@@ -181,12 +176,11 @@ impl Code {
         3 * largest
     }
 
-    /// Metric rows per target: one, or two with a pair bit (one for each half of the symbols). Pairs of three
-    /// and of six need four: two for even and two for odd coordinates.
+    /// Metric rows per target: one, or four where pairs share symbols, two for even and two for odd
+    /// coordinates.
     pub const fn rows_per_target(&self) -> usize {
         match self.plain {
             Plain::Bits(_) | Plain::Quarters(_) => 1,
-            Plain::PairBit => 2,
             Plain::PairOfThree | Plain::PairOfSix => 4,
         }
     }
@@ -215,7 +209,7 @@ impl Code {
     /// maximum of 127.
     ///
     /// For pairs, rows 0 and 1 belong to the two classes of symbols (see `class_parts`) for the even
-    /// coordinate. Rows 2 and 3, if they exist, belong to the two classes for the odd coordinate.
+    /// coordinate. Rows 2 and 3 belong to the two classes for the odd coordinate.
     pub const fn fill_rows(&self, rows: &mut [[u8; PARITIES]]) {
         let (limit, stride) = (self.limit(), self.rows_per_target());
         let mut y = -limit;
@@ -251,7 +245,6 @@ impl Code {
 
     /// The parts of the levels that class 0 or 1 of a pair may use, for its even or odd coordinate.
     ///
-    /// * A pair bit: one part per class.
     /// * A pair of three is split by the even coordinate. In class 0 it takes part 0 or 1, and the odd one
     ///   any part. In class 1 it takes part 2, and the odd one part 0 or 1.
     /// * A pair of six is split in the same way. In class 0 the even coordinate takes an inner part, and the
@@ -259,7 +252,6 @@ impl Code {
     const fn class_parts(&self, class: usize, odd: bool) -> (usize, usize) {
         match (self.plain, class, odd) {
             (Plain::Bits(_) | Plain::Quarters(_), _, _) => (0, self.parts()),
-            (Plain::PairBit, _, _) => (class, class + 1),
             (Plain::PairOfThree, 0, false) | (Plain::PairOfThree, 1, true) => (0, 2),
             (Plain::PairOfThree, 0, true) => (0, 3),
             (Plain::PairOfThree, _, _) => (2, 3),

@@ -469,7 +469,7 @@ fn finish_in_line<I: Memory, S: Search, const G: usize>(
     planes::parities(code, coded, parity);
     let symbols = match code.plain {
         Plain::Bits(_) | Plain::Quarters(_) => &mut symbols[..dim],
-        Plain::PairBit | Plain::PairOfThree | Plain::PairOfSix => &mut symbols[..dim / 2],
+        Plain::PairOfThree | Plain::PairOfSix => &mut symbols[..dim / 2],
     };
     search.choose_plain(code, targets, parity, symbols, levels);
     let (head, plain) = body.split_at_mut(coded.len());
@@ -581,7 +581,7 @@ pub fn choose_plain(code: &Code, targets: &[i16], parity: &[u8], symbols: &mut [
                 }
             }
         }
-        Plain::PairBit | Plain::PairOfThree | Plain::PairOfSix => {
+        Plain::PairOfThree | Plain::PairOfSix => {
             let pairs = targets.as_chunks::<2>().0.iter().zip(parity.as_chunks::<2>().0);
             for ((([y0, y1], [z0, z1]), symbol), best) in
                 pairs.zip(symbols).zip(levels.as_chunks_mut::<2>().0)

@@ -1,5 +1,5 @@
-//! Tail-biting trellis codes: `t1 t1h t2 t2h t3 t3h t4` (256 states), `t1s8 .. t4s8` (8 states), and `m2 m3`
-//! of several widths.
+//! Tail-biting trellis codes: `t1 t2 t2h t3 t3h t4` (256 states), `t2s8` (8 states, so that microcontrollers
+//! can encode it), and `m2 m3` of several widths.
 //!
 //! Half the squared error of a scalar codebook in the same bytes. Decoding is still one look-up per
 //! coordinate:
@@ -18,7 +18,7 @@
 //! | file | contents |
 //! | --- | --- |
 //! | `code` | the description of a code, its metric rows |
-//! | `tables` | the thirteen codes |
+//! | `tables` | the nine codes |
 //! | `quarters` | widths and weights of `m2` and `m3` |
 //! | `planes` | bytes: bit planes to levels and back |
 //! | `viterbi` | the search, in bytes |

@@ -67,7 +67,7 @@ fn add_plain(code: &Code, plain: &[u8], index: &mut [u8]) {
                 }
             }
         }
-        Plain::PairBit | Plain::PairOfThree | Plain::PairOfSix => {
+        Plain::PairOfThree | Plain::PairOfSix => {
             for (bit, run) in index.chunks_exact_mut(n).enumerate() {
                 for (i, pair) in run.as_chunks_mut::<2>().0.iter_mut().enumerate() {
                     let mut symbol = 0;
@@ -96,7 +96,7 @@ pub const fn pair_parts(plain: Plain, symbol: u8) -> (u8, u8) {
                 _ => (4 + (middle & 1), low),
             }
         }
-        Plain::PairBit | Plain::Bits(_) | Plain::Quarters(_) => (symbol, symbol),
+        Plain::Bits(_) | Plain::Quarters(_) => (symbol, symbol),
     }
 }
 
@@ -204,7 +204,6 @@ pub(super) fn pack_plain(code: &Code, symbols: &[u8], plain: &mut [u8]) {
     let planes = match code.plain {
         Plain::Quarters(widths) => return pack_quarters(widths, symbols, plain),
         Plain::Bits(bits) => usize::from(bits),
-        Plain::PairBit => 1,
         Plain::PairOfThree => 3,
         Plain::PairOfSix => 5,
     };

@@ -1,4 +1,4 @@
-//! The thirteen codes. `cargo xtask trellis-search` found all but `m2` and `m3`, which are made of them.
+//! The nine codes. `cargo xtask trellis-search` found all but `m2` and `m3`, which are made of them.
 
 use super::Trellis;
 use super::code::{Code, MAX_LEVELS, PARITIES, Plain, Predictor, TapMasks};
@@ -88,19 +88,6 @@ entry!(
 );
 
 entry!(
-    T1H,
-    Code {
-        memory: 8,
-        generators: [377, 90, 131],
-        plain: Plain::PairBit,
-        levels: levels(&[-109, -72, -52, -39, -14, 0, 15, 50, -50, -15, 0, 14, 39, 52, 72, 109]),
-        per_sigma: 41.58496,
-        divisor: 415,
-        predictor: Predictor { offset: 1.253, slope: 0.025 },
-    }
-);
-
-entry!(
     T2H,
     Code {
         memory: 8,
@@ -134,19 +121,6 @@ entry!(
 );
 
 entry!(
-    T1S8,
-    Code {
-        memory: 3,
-        generators: [11, 4, 11],
-        plain: Plain::Bits(0),
-        levels: levels(&[-117, -123, -34, -35, 35, 34, 123, 117]),
-        per_sigma: 77.891975,
-        divisor: 1456,
-        predictor: Predictor { offset: 1.131, slope: -0.005 },
-    }
-);
-
-entry!(
     T2S8,
     Code {
         memory: 3,
@@ -156,39 +130,6 @@ entry!(
         per_sigma: 50.72264,
         divisor: 221,
         predictor: Predictor { offset: 1.381, slope: 0.101 },
-    }
-);
-
-entry!(
-    T3S8,
-    Code {
-        memory: 3,
-        generators: [9, 2, 4],
-        plain: Plain::Bits(2),
-        levels: levels(&[
-            -117, -90, -78, -64, -60, -50, -46, -37, -36, -28, -24, -17, -17, -11, -6, 0, 0, 6, 11, 17, 17,
-            24, 28, 36, 37, 46, 50, 60, 64, 78, 90, 117
-        ]),
-        per_sigma: 41.92034,
-        divisor: 44,
-        predictor: Predictor { offset: 1.617, slope: 0.195 },
-    }
-);
-
-entry!(
-    T4S8,
-    Code {
-        memory: 3,
-        generators: [11, 4, 2],
-        plain: Plain::Bits(3),
-        levels: levels(&[
-            -125, -107, -94, -85, -78, -73, -66, -65, -58, -57, -51, -50, -45, -44, -39, -38, -34, -32, -29,
-            -28, -24, -23, -20, -18, -15, -14, -11, -10, -6, -6, -3, -2, 2, 3, 6, 6, 10, 11, 14, 15, 18, 20,
-            23, 24, 28, 29, 32, 34, 38, 39, 44, 45, 50, 51, 57, 58, 65, 66, 73, 78, 85, 94, 107, 125
-        ]),
-        per_sigma: 41.15856,
-        divisor: 16,
-        predictor: Predictor { offset: 1.608, slope: 0.189 },
     }
 );
 

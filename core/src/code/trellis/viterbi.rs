@@ -140,8 +140,7 @@ impl<T: Target, const S: usize, const LOW: usize> Ring<'_, T, S, LOW> {
     /// 1, the odd coordinate in the class that won, and the class that won.
     #[inline(always)]
     fn pair(&self, parities: &Parities, even: &T, odd: &T, metrics: &mut [u8; S], decisions: &mut [u8]) {
-        let stride = self.trellis.code.rows_per_target();
-        let (even, odd) = (even.rows(self.trellis), &odd.rows(self.trellis)[stride - 2..]);
+        let (even, odd) = (even.rows(self.trellis), &odd.rows(self.trellis)[2..]);
         let (even_decisions, odd_decisions) = decisions.split_at_mut(2 * Self::BITS);
         let (mut middle, mut ends, mut odd_bits) = ([0; S], [[0; S]; 2], [[0; 32]; 2]);
         for class in 0..2 {

@@ -25,7 +25,7 @@ impl<const D: usize, C: Code> Body<D, C> {
     /// Plain bits per coordinate, if they are not shared.
     const PLAIN_BITS: usize = match Self::CODE.plain {
         Plain::Bits(bits) => bits as usize,
-        Plain::PairBit | Plain::PairOfThree | Plain::PairOfSix | Plain::Quarters(_) => 0,
+        Plain::PairOfThree | Plain::PairOfSix | Plain::Quarters(_) => 0,
     };
     /// Parity of each value of the register, newest bit lowest.
     const PARITIES_OF: &'static [u8; WINDOWS] = &parities(&Self::CODE);
@@ -58,7 +58,6 @@ impl<const D: usize, C: Code> Body<D, C> {
                     Plain::Bits(_) => {
                         (0..Self::PLAIN_BITS).fold(0, |part, p| part | bit_of(plain, p * n + i, bit) << p)
                     }
-                    Plain::PairBit => bit_of(plain, i / 2, bit),
                     // Not a code of eight states, so never asked for.
                     Plain::Quarters(_) => 0,
                     Plain::PairOfThree | Plain::PairOfSix => {

@@ -1,5 +1,4 @@
-//! `FixedTrellis`: trellis codes in integers. All codes decode; `t1s8` to `t4s8`, which have eight states,
-//! also encode.
+//! `FixedTrellis`: trellis codes in integers. All codes decode; `t2s8`, which has eight states, also encodes.
 //!
 //! Blocks have about two thirds of the squared error of scalar codes of the same size. The cost is the
 //! search: 7 to 16 times the instructions of [`super::FixedCodec::encode`], and 6 KiB of metric rows. It is
@@ -51,7 +50,7 @@ impl<const D: usize> Default for TrellisWorkspace<D> {
 
 /// A trellis codec of one head dim in integers; best kept in a `static`.
 ///
-/// `C` is one of [`crate::code`]: `T1` to `T4`, `T1H`, `T2H`, `T3H`, or `T1S8` to `T4S8`.
+/// `C` is one of [`crate::code`]: `T1` to `T4`, `T2H`, `T3H`, or `T2S8`.
 ///
 /// ```
 /// use tqkv_core::code::T2S8;
@@ -107,7 +106,7 @@ impl<const D: usize, C: Code> FixedTrellis<D, C> {
         const {
             assert!(
                 C::ID.trellis().is_some() && !C::ID.rotates_quarters(),
-                "codec not supported: accepted are T1 to T4, T1H to T3H and T1S8 to T4S8"
+                "codec not supported: accepted are T1 to T4, T2H, T3H and T2S8"
             );
         }
         Self { rotation: FixedRotation::new(seed), mode, kernels: Portable, code: PhantomData }

@@ -57,8 +57,7 @@ fn codecs_are_read_in_any_case_and_refused_in_few_words() {
     ] {
         let message = error(at, &args, 2);
         assert!(message.contains(expected), "{args:?}: {message}");
-        let named =
-            message.split([',', ' ']).filter(|word| ["t1s8", "q8_0r", "c25", "turbo3k"].contains(word));
+        let named = message.split([',', ' ']).filter(|word| ["t2s8", "m2", "c25", "turbo3k"].contains(word));
         assert_eq!(named.count(), 0, "the laboratory is not named: {message}");
     }
 }
@@ -79,9 +78,9 @@ fn codecs_lists_presets_then_ten_codecs_and_the_laboratory_on_request() {
     assert_eq!(cells[..4], ["balanced", "4.125", "132", "s4,s4"], "{balanced}");
     assert!(
         !short.contains("turbo4")
-            && !short.contains("t1s8")
+            && !short.contains("t2s8")
             && all.contains("\nturbo4 ")
-            && all.contains("\nt1s8 ")
+            && all.contains("\nt2s8 ")
     );
     let report = json(folder.path(), &["codecs"]);
     let names = |list: &str| -> Vec<String> {
@@ -176,15 +175,15 @@ fn the_promised_ratio_is_what_plan_says() {
 #[test]
 fn demo_marks_where_a_text_departs_and_says_what_comes_next() {
     let demo = ["demo", "--context", "256", "--windows", "1", "--tokens", "48", "--prompt", "fn main() {"];
-    let text = text(&[&demo[..], &["--kv", "i8 hot=0 sinks=0", "--kv", "s1 hot=0 sinks=0"]].concat());
+    let text = text(&[&demo[..], &["--kv", "i8 hot=0 sinks=0", "--kv", "t1 hot=0 sinks=0"]].concat());
     let parts: Vec<_> = text.split("\n\n[").collect();
     let of = |name: &str| {
         parts.iter().find(|part| part.starts_with(name)).unwrap_or_else(|| panic!("{name}: {text}"))
     };
     let body = |part: &str| part.split_once('\n').unwrap().1.to_owned();
     let first = body(of("f16,f16]"));
-    let other = of("s1 hot=0 sinks=0]");
-    assert!(other.starts_with("s1 hot=0 sinks=0] other words from » on\n"), "{text}");
+    let other = of("t1 hot=0 sinks=0]");
+    assert!(other.starts_with("t1 hot=0 sinks=0] other words from » on\n"), "{text}");
     let other = body(other);
     let (same, rest) = other.split_once('»').unwrap();
     assert!(

@@ -56,6 +56,8 @@ fn blocks_are_as_long_as_their_sources_say() {
         ("p3", 52),
         ("p4", 68),
         ("p4r4", 116),
+        ("tq1", 20),
+        ("tq2", 36),
         ("tq3", 52),
         ("tq4", 68),
         ("tq4u8", 132),
@@ -69,8 +71,11 @@ fn blocks_are_as_long_as_their_sources_say() {
         ("c25", 44),
         ("c35", 60),
         ("u3", 52),
+        ("u4", 68),
         ("u8", 132),
+        ("f8", 130),
         ("f8e5m2", 130),
+        ("q4_0r", 72),
     ] {
         assert_eq!(Row::from_name(name).unwrap().block_bytes(128), Some(expected), "{name}");
     }

@@ -76,7 +76,7 @@ fn a_state_of_half_a_gigabyte_takes_less_than_a_tenth() {
     let mut endless = Endless { headers: state.bytes, len, at: 0 };
     let before = peak();
     let mut packed = Vec::new();
-    let mode = codecs("s1");
+    let mode = codecs("s2");
     pack(&mut endless, &mut Counted(&mut packed, 0), mode, level()).unwrap();
     let mut sink = Nowhere(0);
     pack(&mut endless, &mut sink, Mode::Exact, level()).unwrap();

@@ -10,7 +10,7 @@
 use core::hint::black_box;
 #[cfg(target_arch = "arm")]
 use cortex_m as _;
-use tqkv_core::code::{Code, I8, N4, S3, S4, S5, T1, T1H, T2, T2H, T2S8, T3, T4, T4S8};
+use tqkv_core::code::{Code, I8, N4, S3, S4, S5, T1, T2, T2H, T2S8, T3, T4};
 use tqkv_core::fixed::{
     Attention, ExactTokens, FixedCodec, FixedTrellis, RingCache, Sample, TrellisWorkspace,
 };
@@ -112,9 +112,7 @@ fn main() -> ! {
     all::<80, N4, 42>();
     all::<128, I8, 130>();
     trellis::<T2S8, 34>();
-    trellis::<T4S8, 66>();
     decoder::<T1, 18>();
-    decoder::<T1H, 26>();
     decoder::<T2, 34>();
     decoder::<T2H, 42>();
     decoder::<T3, 50>();

@@ -4,10 +4,14 @@ use tqkv_cli::error::CliError;
 
 use super::{Section, Table, Wanted, digits, pair, percent};
 
+/// Scalar codes of 1 to 4 bits. No cache has the first.
+const CODECS: [&str; 4] = ["tq1", "s2", "s3", "s4"];
+
 pub(super) fn sections(wanted: &Wanted<'_>) -> Result<Vec<Section>, CliError> {
     let random = wanted.source.full_or_quick(20_000, 400);
     let raw = wanted.source.run(&format!(
-        "tqkv-lab stats --random {random} --scale-mode raw --effort fast --codec s1,s2,s3,s4"
+        "tqkv-lab stats --random {random} --scale-mode raw --effort fast --codec {}",
+        CODECS.join(",")
     ))?;
     let step = wanted.source.run(
         "tqkv plan --layers 32 --kv-heads 32 --head-dim 128 --tokens 32768 --bandwidth 2TB/s --kv 'f16 hot=0 sinks=0' --kv 's4 hot=0 sinks=0' \
@@ -34,7 +38,7 @@ pub(super) fn sections(wanted: &Wanted<'_>) -> Result<Vec<Section>, CliError> {
     let ms = |at: usize| step.rows("rows").get(at).map_or(f64::NAN, |row| row.number("read_ms"));
     let row = |what: &str, there: &str, here: String| vec![what.to_owned(), there.to_owned(), here];
     let rows = vec![
-        row("squared error, 1 bit", ".36 (paper)", error("s1")),
+        row("squared error, 1 bit", ".36 (paper)", error("tq1")),
         row("squared error, 2 bits", ".117 (paper)", error("s2")),
         row("squared error, 3 bits", ".034 (paper), .0341, .035 (measured)", error("s3")),
         row("squared error, 4 bits", ".009 (paper), .00925 (measured)", error("s4")),
@@ -52,10 +56,10 @@ pub(super) fn sections(wanted: &Wanted<'_>) -> Result<Vec<Section>, CliError> {
         row("the same, 68 bytes a vector", "2.3 ms", format!("{:.2} ms", ms(2))),
         row("the same, s4 (66 bytes)", "", format!("{:.2} ms", ms(1))),
     ];
-    let bounds = (1..=4).map(|bits: i32| {
+    let bounds = (1..=4).zip(CODECS).map(|(bits, codec): (i32, _)| {
         let fourth = 4f64.powi(-bits);
         let upper = 3f64.sqrt() * std::f64::consts::FRAC_PI_2 * fourth;
-        vec![bits.to_string(), digits(fourth), error(&format!("s{bits}")), digits(upper)]
+        vec![bits.to_string(), digits(fourth), error(codec), digits(upper)]
     });
     Ok(vec![Section {
         title: "Published figures beside these",

@@ -20,9 +20,9 @@ pub(crate) struct Wanted<'a> {
     pub(crate) unbiased: Answer,
 }
 
-/// Formats of the reference that the report also judges on the model. Some have a bit of QJL; the others are
-/// codes of the same law by other projects.
-const OTHERS: [&str; 7] = ["p2", "p3", "p4", "tq3", "tq4", "turbo3", "turbo4"];
+/// Formats of the reference that the report also judges on the model. Some have a bit of QJL, some are codes
+/// of the same law by other projects, and the last two are what other caches store.
+const OTHERS: [&str; 9] = ["p2", "p3", "p4", "tq3", "tq4", "turbo3", "turbo4", "u4", "f8"];
 
 impl<'a> Wanted<'a> {
     /// Runs what several sections show.

@@ -1,8 +1,5 @@
 //! The layout of the bytes of a block: all that a reader of blocks must know of a codec.
 
-pub(super) mod affine;
-pub(super) mod float8;
-
 use super::ggml;
 use super::trellis::Plain;
 use crate::head_dim::is_supported_head_dim;
@@ -27,16 +24,10 @@ pub enum Layout {
         /// Bits of a code, 4 or 8.
         bits: u8,
     },
-    /// A step and a minimum, then codes of 4 bits side by side.
-    Affine,
-    /// One scale, then e4m3 numbers.
-    Floats,
     /// One scale, then bit planes: the coded bits, then the plain bits.
     Planes(Plain),
 }
 
-/// Largest number of [`Layout::Floats`].
-const LARGEST_FLOAT: f32 = 448.0;
 /// The most by which a search for the scale stretches a vector that has one large coordinate.
 const SEARCH_SLACK: f32 = 1.3;
 /// The least of the largest levels of the quarters, in sigmas.
@@ -50,11 +41,9 @@ impl Layout {
         match self {
             Self::F16 => 16,
             Self::Dense { bits } | Self::Runs { bits } => bits as u32,
-            Self::Bytes | Self::Floats => 8,
-            Self::Affine => 4,
+            Self::Bytes => 8,
             Self::Planes(plain) => match plain {
                 Plain::Bits(bits) => 1 + bits as u32,
-                Plain::PairBit => 1,
                 Plain::PairOfThree => 2,
                 Plain::PairOfSix => 3,
                 Plain::Quarters(_) => 1 + plain.planes() as u32,
@@ -70,8 +59,7 @@ impl Layout {
         match self {
             Self::F16 => Some(2 * dim),
             Self::Dense { bits } => Some(SCALE_BYTES + dim * bits as usize / 8),
-            Self::Bytes | Self::Floats => Some(SCALE_BYTES + dim),
-            Self::Affine => Some(2 * SCALE_BYTES + dim / 2),
+            Self::Bytes => Some(SCALE_BYTES + dim),
             Self::Runs { .. } if !dim.is_multiple_of(ggml::RUN) => None,
             Self::Runs { bits } => Some(dim / ggml::RUN * (SCALE_BYTES + ggml::RUN * bits as usize / 8)),
             // Quarters are rotated by themselves and read in words of eight bytes.
@@ -86,11 +74,7 @@ impl Layout {
         let stride = match self {
             Self::F16 => SCALE_BYTES,
             Self::Runs { bits } => SCALE_BYTES + ggml::RUN * usize::from(bits) / 8,
-            Self::Affine => {
-                let (step, rest) = block_io::split(block);
-                return step.is_finite() && block_io::split(rest).0.is_finite();
-            }
-            Self::Dense { .. } | Self::Bytes | Self::Floats | Self::Planes(_) => {
+            Self::Dense { .. } | Self::Bytes | Self::Planes(_) => {
                 return block_io::split(block).0.is_finite();
             }
         };
@@ -101,8 +85,7 @@ impl Layout {
     /// coordinate of such a vector in the domain where it is encoded. Codes stand for `levels` times `unit`.
     pub(crate) fn largest_scale(self, spread: f32, levels: &[i8], unit: f32) -> f32 {
         match self {
-            Self::F16 | Self::Affine => spread,
-            Self::Floats => spread / LARGEST_FLOAT,
+            Self::F16 => spread,
             Self::Bytes | Self::Runs { bits: 8 } => spread / (127.0 * unit),
             Self::Runs { .. } => spread / 8.0,
             // Twice the preserving scale of one large coordinate: weights may ask for all of it.
@@ -124,8 +107,8 @@ impl Layout {
     /// Returns true if a block begins with one scale for all its codes.
     pub const fn has_one_scale(self) -> bool {
         match self {
-            Self::Dense { .. } | Self::Bytes | Self::Floats | Self::Planes(_) => true,
-            Self::F16 | Self::Runs { .. } | Self::Affine => false,
+            Self::Dense { .. } | Self::Bytes | Self::Planes(_) => true,
+            Self::F16 | Self::Runs { .. } => false,
         }
     }
 }
@@ -143,12 +126,6 @@ macro_rules! form {
     };
     (Runs { bits: $bits:literal }) => {
         form::Runs<$bits>
-    };
-    (Affine) => {
-        layout::affine::Affine
-    };
-    (Floats) => {
-        layout::float8::Floats
     };
     (Planes(Plain::Quarters($($widths:tt)*))) => {
         form::Quarters
