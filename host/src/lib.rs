@@ -21,7 +21,9 @@ pub mod file;
 mod matmul;
 mod memory;
 mod mmap;
+mod reserve;
 mod rope;
+mod slots;
 pub mod threads;
 #[doc(hidden)]
 pub mod unstable;

@@ -25,6 +25,18 @@ pub mod cache {
     pub use crate::cache::text::{COMMON_CODECS, OPTIONS, Part, SpecOption};
 }
 
+/// A cache of slots by its parts: one side of one layer, and attention of one KV head.
+pub mod slots {
+    pub use crate::slots::{Asked, Format, Rule, SLOTS, Shift, Side, Store, Stream, Track, Turn};
+    pub use crate::slots::{attend, check, ramp, rotate};
+}
+
+/// Address space of the system.
+pub mod reserve {
+    #[cfg(any(unix, windows))]
+    pub use crate::reserve::Region;
+}
+
 /// RoPE, and its angles.
 pub mod rope {
     pub use crate::rope::{Angles, Pairs, Rope, UnknownPairs, Way};

@@ -6,8 +6,6 @@
 #![allow(unsafe_code, reason = "operands are tensors of the host's")]
 
 use crate::buffer::{self, HALF};
-use crate::cache::attend::attend as attend_head;
-use crate::cache::{Asked, Format, Rule, Side, Store, Track};
 use crate::rotate;
 use crate::settings::options;
 use crate::tensor::View;
@@ -16,6 +14,7 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 use std::sync::Once;
+use tqkv::unstable::slots::{Asked, Format, Rule, Side, Store, Track, attend as attend_head};
 
 /// Keys or values of an operation: views `[dim, slots, heads, streams]` of a tensor of the cache.
 #[derive(Clone, Copy, Debug)]
@@ -237,13 +236,13 @@ pub(crate) unsafe fn can_attend(op: &View<'_>) -> bool {
     // SAFETY: the caller keeps this function's contract.
     let (Some(asked), Some(options)) = (unsafe { Attending::new(op) }, options()) else { return false };
     buffer::end_of_buffers();
-    [(&asked.keys, options.held.kv.0), (&asked.values, options.held.kv.1)].into_iter().all(
+    [(&asked.keys, options.spec.key), (&asked.values, options.spec.value)].into_iter().all(
         |((view, heads), id)| {
             // SAFETY: the caller keeps this function's contract.
             match unsafe { buffer::cached(view) } {
                 Some((cached, _)) => cached.divide(heads.side, heads.dim),
                 // Before the host allocates the buffer there is no row to divide.
-                None => Store::format_of(heads.side, id, &options.held, heads.width, heads.dim).is_some(),
+                None => Store::format_of(heads.side, id, &options.spec, heads.width, heads.dim).is_some(),
             }
         },
     )

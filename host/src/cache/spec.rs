@@ -28,7 +28,7 @@ pub enum Centring {
 ///
 /// Subtracting a mean with a share s of the energy divides the squared error by 1 / (1 - s). Below a few
 /// percent the gain is smaller than the spread between rotation seeds.
-pub(super) const AUTO_SHARE: f32 = 0.05;
+pub(crate) const AUTO_SHARE: f32 = 0.05;
 
 /// Number of keys in the first mean. They wait uncompressed until there are this many.
 pub const MEAN_TOKENS: usize = 64;

@@ -1,27 +1,27 @@
 //! The cache without a host: random writes, masks and queries against sums in f64.
 
-use crate::random::Random;
-use ggml_tqkv::cache::attend::attend;
-use ggml_tqkv::cache::rope::{self, Rope};
-use ggml_tqkv::cache::{Asked, Rule, Side, Store, Track, Turn};
-use ggml_tqkv::options::Held;
+use super::random::Random;
 use half::f16;
-use tqkv_core::CodecId;
+use tqkv::CodecId;
+use tqkv::cache::CacheSpec;
+use tqkv::unstable::cache::KeyMap;
+use tqkv::unstable::slots::{Asked, Rule, Shift, Side, Store, Track, Turn, attend, rotate};
 
 const SLOTS: usize = 2300;
 const HEADS: usize = 2;
 const DIM: usize = 64;
 
 fn store(side: Side, id: CodecId, hot: usize) -> Store {
-    let mut store = Store::new(side, &Held { hot, ..Held::default() }, HEADS * DIM, SLOTS, 2);
+    let mut store = Store::new(side, &CacheSpec::new(1, 1, 1, DIM).hot(hot), HEADS * DIM, SLOTS, 2);
     assert!(store.divide(DIM, id));
     store
 }
 
 /// A store of keys whose streams learn maps.
 fn mapped(id: CodecId, hot: usize) -> Store {
-    let held = Held { hot, map: true, ..Held::default() };
-    let mut store = Store::new(Side::Keys, &held, HEADS * DIM, SLOTS, 2);
+    let mut spec = CacheSpec::new(1, 1, 1, DIM).hot(hot);
+    spec.key_map = KeyMap::Pairs;
+    let mut store = Store::new(Side::Keys, &spec, HEADS * DIM, SLOTS, 2);
     assert!(store.divide(DIM, id));
     store
 }
@@ -302,7 +302,7 @@ fn a_row_that_cannot_be_encoded_stays_exact() {
 /// Relative error of keys after `shifts` shifts by 8 positions back. The reference is keys that were rotated
 /// once and never encoded.
 fn shift_error(coded: Store, shifts: usize) -> f32 {
-    let rope = Rope {
+    let shift = Shift {
         head_dim: DIM,
         dims: DIM,
         halves: true,
@@ -325,9 +325,9 @@ fn shift_error(coded: Store, shifts: usize) -> f32 {
     }
     coded.cool();
     for _ in 0..shifts {
-        rope::rotate(&mut coded, &rope, &[-8; 2 * SLOTS]);
+        rotate(&mut coded, &shift, &[-8; 2 * SLOTS]);
     }
-    rope::rotate(&mut exact, &rope, &vec![-8 * shifts as i32; 2 * SLOTS]);
+    rotate(&mut exact, &shift, &vec![-8 * shifts as i32; 2 * SLOTS]);
     let (a, b) = (rows(&coded, 0), rows(&exact, 0));
     let error: f32 = a.iter().zip(&b).map(|(a, b)| (a - b).powi(2)).sum();
     (error / b.iter().map(|x| x * x).sum::<f32>()).sqrt()

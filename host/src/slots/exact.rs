@@ -4,9 +4,9 @@ use super::apart;
 use super::rows::{bits, sum};
 use super::rule::{Asked, add_mask, cap, changes_any, shows_any};
 use super::task::{Seen, Task, Track};
+use crate::matmul::{Mat, MatMut, Store, product};
 use half::f16;
 use std::ops::Range;
-use tqkv::unstable::matmul::{Mat, MatMut, Store, product};
 use tqkv_simd::page::{MAX_HEADS, rescale, row_scores, soften, widen_rows};
 
 /// Most rows of a tile, which are attended to at once.

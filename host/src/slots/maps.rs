@@ -6,8 +6,8 @@
 
 use super::format::Format;
 use super::rule::{Asked, Rule, add_mask, cap};
+use crate::cache::map::{Pairs, limit_weights};
 use std::sync::Arc;
-use tqkv::unstable::cache::{Pairs, limit_weights};
 use tqkv_simd::Level;
 use tqkv_simd::page::{Attention, soften};
 

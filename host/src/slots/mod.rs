@@ -1,4 +1,6 @@
-//! The cache of one tensor: the newest rows are exact f16, the others are codes in pages. It uses no C.
+//! Keys and values in numbered slots, which are written in any order.
+//!
+//! The newest rows are exact f16, the others are codes in pages.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -7,6 +9,7 @@
 //! | `means.rs` | the means that are subtracted from keys |
 //! | `maps.rs` | the factors that keys are multiplied by |
 //! | `store.rs` | all streams of a tensor, as rows and as ranges of bytes |
+//! | `policy.rs` | the settings of a spec that slots have |
 //! | `rope.rs` | the rotation of keys by a shift of positions |
 //! | `rule.rs` | the settings of queries, and what they do to logits |
 //! | `task.rs` | the operands and the result of attention over one part of the slots |
@@ -17,21 +20,25 @@
 //! | `exact.rs` | attention over exact rows |
 
 mod apart;
-pub mod attend;
+mod attend;
 mod codes;
 mod exact;
 mod format;
 mod maps;
 mod means;
-pub mod rope;
+mod policy;
+mod rope;
 mod rows;
 mod rule;
 mod store;
 mod stream;
 mod task;
 
+pub use attend::attend;
 pub use format::{Format, SLOTS, Side};
 pub use maps::Turn;
+pub use policy::check;
+pub use rope::{Shift, ramp, rotate};
 pub use rule::{Asked, Rule};
 pub use store::Store;
 pub use stream::Stream;

@@ -1,6 +1,6 @@
 //! How the vectors of one side of a KV head are encoded and arranged.
 
-use tqkv_core::{AnyCodec, CodecId, Effort, Options};
+use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::page::{KeyPages, Line, ValuePages};
 use tqkv_simd::{Level, codec};
 
@@ -34,9 +34,9 @@ pub struct Format {
 
 impl Format {
     /// The format of vectors of `dim` values; `None` if the codec does not have this head dim.
-    pub fn new(id: CodecId, dim: usize, side: Side, effort: Effort) -> Option<Self> {
+    pub fn new(id: CodecId, dim: usize, side: Side, options: Options, level: Level) -> Option<Self> {
         // f16 needs the check too: the kernels of exact rows support only these head dims.
-        let codec = AnyCodec::new(id, dim, Options::DEFAULT.effort(effort)).ok()?;
+        let codec = AnyCodec::new(id, dim, options).ok()?;
         let pages = match side {
             Side::Keys => KeyPages::new(&codec, SLOTS).map(Pages::Keys),
             Side::Values => ValuePages::new(&codec, SLOTS).map(Pages::Values),
@@ -44,7 +44,6 @@ impl Format {
         if id != CodecId::F16 && pages.is_none() {
             return None;
         }
-        let level = Level::detect().unwrap_or_else(|_| Level::fastest());
         Some(Self { dim, level, coded: pages.map(|pages| (codec, pages)) })
     }
 

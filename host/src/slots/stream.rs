@@ -8,10 +8,9 @@ use super::format::{Format, SLOTS};
 use super::maps::{LEARN_TOKENS, MOST_TOKENS, Map, Maps, Seen, Turn};
 use super::means::{self, MEAN_TOKENS, Means};
 use super::rule::{Asked, Rule};
-use crate::os;
 use crate::reserve::Table;
 use half::f16;
-use half::slice::HalfFloatSliceExt;
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use rayon::prelude::*;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -69,8 +68,8 @@ pub struct Stream {
     owners: Vec<Owner>,
     /// True once a row was not finite. Until then nobody looks for such rows.
     was_not_finite: bool,
-    /// Exact rows, `[rows, dim]` per head.
-    pub(super) exact: Vec<Table<f16>>,
+    /// Exact rows as bits of f16, `[rows, dim]` per head.
+    pub(super) exact: Vec<Table<u16>>,
     /// Slot and time of writes, oldest first. A write that is not the last of its slot is skipped.
     queue: VecDeque<(u32, u64)>,
     /// Number of exact rows that wait to leave: the entries of the queue that are not skipped.
@@ -87,7 +86,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new((width, slots): (usize, usize), (hot, sinks): (usize, usize), has_means: bool) -> Self {
+    pub(super) fn new((width, slots): (usize, usize), (hot, sinks): (usize, usize), means: Means) -> Self {
         Self {
             width,
             slots,
@@ -104,7 +103,7 @@ impl Stream {
             lines: 0,
             pages: Table::new(0),
             coded: Vec::new(),
-            means: if has_means { Means::Learning } else { Means::Off },
+            means,
             maps: Maps::Off,
         }
     }
@@ -189,7 +188,7 @@ impl Stream {
         let mut finite = true;
         for head in &mut self.exact {
             let part = &mut head[at * self.dim..(at + 1) * self.dim];
-            change(part);
+            change(part.reinterpret_cast_mut());
             finite &= is_finite(part);
         }
         self.owners[at].is_finite = finite;
@@ -221,14 +220,9 @@ impl Stream {
 
     /// Bytes of the system's pages that hold codes.
     fn code_bytes(&self) -> usize {
-        let (page, bytes) = (os::page_bytes(), self.exact.len() * self.lines * size_of::<Line>());
-        let (mut held, mut from) = (0, 0);
-        for i in (0..self.coded.len()).filter(|&i| self.coded(i) > 0) {
-            let end = ((i + 1) * bytes).next_multiple_of(page);
-            held += end - from.max(i * bytes / page * page);
-            from = end;
-        }
-        held
+        let lines = self.exact.len() * self.lines;
+        let pages = (0..self.coded.len()).filter(|&page| self.coded(page) > 0);
+        self.pages.held_in(pages.map(|page| page * lines..(page + 1) * lines))
     }
 
     /// Writes a row to a slot. It stays exact until [`Stream::cool`] encodes it.
@@ -290,7 +284,7 @@ impl Stream {
         if self.coded.is_empty() && extra < MEAN_TOKENS || self.must_learn_first() {
             return;
         }
-        if self.means == Means::Learning {
+        if let Means::Learning { least_share } = self.means {
             let oldest = self.oldest_finite(MEAN_TOKENS);
             let means = (0..self.exact.len()).map(|head| {
                 let rows = self.rows(head, &oldest);
@@ -298,7 +292,7 @@ impl Stream {
                 // Maps do not come with restored rows, so these have other codes.
                 let is_restored = is_restored && !self.is_learning();
                 let recovered = if is_restored { recovered() } else { None };
-                recovered.unwrap_or_else(|| means::mean_of(&rows, self.dim))
+                recovered.unwrap_or_else(|| means::mean_of(&rows, self.dim, least_share))
             });
             self.means = Means::Known(means.collect::<Vec<_>>().concat());
         }
@@ -326,7 +320,7 @@ impl Stream {
     /// True if there are too few finite keys for what the stream learns from them, or too few queries.
     fn must_learn_first(&mut self) -> bool {
         let least = if self.is_learning() { LEARN_TOKENS } else { MEAN_TOKENS };
-        let learns = self.is_learning() || self.means == Means::Learning;
+        let learns = self.is_learning() || matches!(self.means, Means::Learning { .. });
         learns && (self.maps.wait() || self.oldest_finite(least).len() < least)
     }
 
@@ -348,7 +342,7 @@ impl Stream {
         let mut logits = vec![0.0; slots.len()];
         for (query, asked) in queries.chunks_exact(self.dim).zip(asked) {
             let scaled: Vec<f32> = query.iter().map(|x| x * rule.scale).collect();
-            row_scores(level, rows.reinterpret_cast(), self.dim, &scaled, &mut logits);
+            row_scores(level, rows, self.dim, &scaled, &mut logits);
             heads[head].take((rule, asked), query, (&slots, &mut logits));
         }
     }
@@ -377,7 +371,8 @@ impl Stream {
         let mut rows = vec![0.0; slots.len() * self.dim];
         for (slot, row) in slots.iter().zip(rows.chunks_exact_mut(self.dim)) {
             if let Place::Exact(at) = self.place(*slot) {
-                self.exact[head][at * self.dim..(at + 1) * self.dim].convert_to_f32_slice(row);
+                let bits = &self.exact[head][at * self.dim..(at + 1) * self.dim];
+                bits.reinterpret_cast::<f16>().convert_to_f32_slice(row);
             }
         }
         rows
@@ -474,7 +469,7 @@ impl Stream {
         let rows = self.owners.len();
         for head in &mut self.exact {
             // A surplus of up to `PIECE` rows stays, because the next writes need it.
-            if head.held_bytes() > (rows + PIECE) * self.dim * size_of::<f16>() {
+            if head.held_bytes() > (rows + PIECE) * self.dim * size_of::<u16>() {
                 head.shrink();
             }
         }
@@ -509,7 +504,7 @@ impl Stream {
             match self.place(slot) {
                 Place::Exact(at) => {
                     for (part, head) in row.chunks_exact_mut(dim).zip(&self.exact) {
-                        part.copy_from_slice(&head[at * dim..(at + 1) * dim]);
+                        part.copy_from_slice(head[at * dim..(at + 1) * dim].reinterpret_cast());
                     }
                 }
                 Place::Empty | Place::Coded => row.fill(f16::ZERO),
@@ -546,8 +541,8 @@ fn waiting<'a>(places: &[u32], owners: &'a [Owner], slot: u32, time: u64) -> Opt
 const LARGEST: f32 = 65504.0;
 
 /// True if no value is infinite or NaN.
-fn is_finite(row: &[f16]) -> bool {
-    row.iter().fold(true, |finite, x| finite & (x.to_bits() & EXPONENT != EXPONENT))
+fn is_finite(row: &[u16]) -> bool {
+    row.iter().fold(true, |finite, bits| finite & (bits & EXPONENT != EXPONENT))
 }
 
 /// The exponent bits of an f16. All of them are set in infinities and NaN alone.

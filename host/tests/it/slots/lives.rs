@@ -4,13 +4,12 @@
 //! After every batch, queries are compared with attention in f64 over the rows that they see, as the cache
 //! reads them back. A query that sees a row which is not finite may get anything. No other query may notice.
 
-use ggml_tqkv::cache::attend::attend;
-use ggml_tqkv::cache::rope::{self, Rope};
-use ggml_tqkv::cache::{Asked, Rule, Side, Store, Track};
-use ggml_tqkv::options::Held;
 use half::f16;
 use std::collections::BTreeMap;
-use tqkv_core::CodecId;
+use tqkv::CodecId;
+use tqkv::cache::CacheSpec;
+use tqkv::unstable::cache::KeyMap;
+use tqkv::unstable::slots::{Asked, Rule, Shift, Side, Store, Track, attend, rotate};
 
 /// The choices of a life.
 pub(crate) trait Choose {
@@ -35,9 +34,9 @@ const ODD: [u16; 6] = [0x7c00, 0xfc00, 0x7e00, 0xffff, 0x7c01, 0x7bff];
 /// Codecs that a cache of this library has for one side. Codes of quarters are for keys that go through a
 /// map.
 pub(crate) fn codecs(side: Side) -> Vec<CodecId> {
-    let held = Held::default();
+    let spec = CacheSpec::new(1, 1, 1, DIM);
     let all = CodecId::ALL.iter().copied();
-    let served = all.filter(|id| Store::format_of(side, *id, &held, WIDTH, DIM).is_some());
+    let served = all.filter(|id| Store::format_of(side, *id, &spec, WIDTH, DIM).is_some());
     served.filter(|id| side == Side::Keys || !id.rotates_quarters()).collect()
 }
 
@@ -85,15 +84,14 @@ pub(crate) fn live(choose: &mut impl Choose) -> usize {
         let codecs = codecs(side);
         codecs[choose.below(codecs.len())]
     });
-    let held = Held {
-        hot: [0, 7, 64][choose.below(3)],
-        sinks: [0, 4][choose.below(2)],
-        map: key.rotates_quarters() || choose.below(3) == 0,
-        ..Held::default()
-    };
+    let mut spec =
+        CacheSpec::new(1, 1, 1, DIM).hot([0, 7, 64][choose.below(3)]).sinks([0, 4][choose.below(2)]);
+    if key.rotates_quarters() || choose.below(3) == 0 {
+        spec.key_map = KeyMap::Pairs;
+    }
     let streams = [1, SEQUENCES][choose.below(2)];
     let store = |side, id| {
-        let mut store = Store::new(side, &held, WIDTH, SLOTS, streams);
+        let mut store = Store::new(side, &spec, WIDTH, SLOTS, streams);
         assert!(store.divide(DIM, id), "{id:?} has pages");
         store
     };
@@ -300,7 +298,7 @@ impl<C: Choose> Life<'_, C> {
     /// Turns the keys of a sequence by a shift of positions.
     fn shift(&mut self) {
         let (sequence, by) = (self.choose.below(SEQUENCES), self.choose.below(9) as i32 - 4);
-        let rope = Rope {
+        let shift = Shift {
             head_dim: DIM,
             dims: DIM,
             halves: true,
@@ -317,7 +315,7 @@ impl<C: Choose> Life<'_, C> {
             shifts[*row] = by;
             token.written = None;
         }
-        rope::rotate(&mut self.keys, &rope, &shifts);
+        rotate(&mut self.keys, &shift, &shifts);
     }
 
     fn clear(&mut self) {

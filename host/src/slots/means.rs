@@ -1,7 +1,7 @@
 //! The means that are subtracted from the keys of a stream before they are encoded, one per KV head.
 //!
-//! Each is the mean of the first [`MEAN_TOKENS`] keys that leave the exact rows, as in the library's cache.
-//! It stays the same until the stream is cleared, also when one of these slots is overwritten.
+//! Each is the mean of the first [`MEAN_TOKENS`] keys that leave the exact rows, as in [`crate::cache`].
+//! It stays the same until the stream is cleared, even if one of these slots is overwritten.
 //!
 //! A saved state holds decoded keys and no means. Means lie on a grid that is coarse beside the f16 rounding
 //! of decoded keys, so that [`recover`] finds the same means again. With them, keys become the same codes
@@ -19,15 +19,12 @@ const STEPS: f32 = 64.0;
 /// Most corrections of a mean that is searched.
 const CORRECTIONS: usize = 6;
 
-/// Least share of the keys' energy that a mean must hold to be used; the value of the library's cache.
-const LEAST_SHARE: f32 = 0.05;
-
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Means {
     /// Values have none.
     Off,
-    /// The first keys have not left yet.
-    Learning,
+    /// The first keys have not left yet. A mean needs at least this share of their energy to be used.
+    Learning { least_share: f32 },
     /// `[heads, dim]`; zeros for heads without a mean.
     Known(Vec<f32>),
 }
@@ -43,11 +40,11 @@ impl Means {
 }
 
 /// The mean of vectors (`[n, dim]`) on a grid; zeros if it holds too small a share of their energy.
-pub(super) fn mean_of(x: &[f32], dim: usize) -> Vec<f32> {
+pub(super) fn mean_of(x: &[f32], dim: usize, least_share: f32) -> Vec<f32> {
     let mut mean = average(x, dim);
     let energy: f32 = x.iter().map(|x| x * x).sum();
     let held: f32 = mean.iter().map(|x| x * x).sum::<f32>() * (x.len() / dim) as f32;
-    if !held.is_finite() || held < LEAST_SHARE * energy || energy == 0.0 {
+    if !held.is_finite() || held < least_share * energy || energy == 0.0 {
         mean.fill(0.0);
         return mean;
     }

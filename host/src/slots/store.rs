@@ -1,21 +1,52 @@
-//! One tensor of the cache as the host sees it: rows of f16, stream by stream.
+//! The keys or the values of one layer, as rows of f16, stream by stream.
 
 use super::format::{Format, SLOTS, Side};
 use super::maps::Turn;
+use super::means::Means;
 use super::rule::{Asked, Rule};
 use super::stream::Stream;
-use crate::policy::Held;
+use crate::cache::spec::{AUTO_SHARE, CacheSpec, Centring, KeyMap};
 use half::f16;
-use tqkv_core::CodecId;
+use tqkv_core::{CodecId, Options};
+use tqkv_simd::Level;
 
 /// Most rows that are decoded at once when a range of bytes is read or written.
 const TOGETHER: usize = SLOTS;
 
-/// A tensor `cache_k_l*` or `cache_v_l*`.
-#[derive(Debug)]
+/// What a store takes from a spec.
+#[derive(Clone, Copy, Debug)]
+struct Policy {
+    hot: usize,
+    sinks: usize,
+    centring: Centring,
+    has_maps: bool,
+    options: Options,
+    level: Level,
+}
+
+impl Policy {
+    fn of(spec: &CacheSpec) -> Self {
+        Self {
+            hot: spec.hot,
+            sinks: spec.sinks,
+            centring: spec.centring,
+            has_maps: spec.key_map == KeyMap::Pairs,
+            options: spec.options,
+            level: level(spec),
+        }
+    }
+}
+
+/// The instruction set of a spec, or the fastest of the machine.
+fn level(spec: &CacheSpec) -> Level {
+    spec.level.unwrap_or_else(|| Level::detect().unwrap_or_else(|_| Level::fastest()))
+}
+
+/// Keys or values of one layer. A row has the vectors of all its KV heads.
+#[derive(Clone, Debug)]
 pub struct Store {
     side: Side,
-    held: Held,
+    policy: Policy,
     /// Values per row.
     width: usize,
     /// Slots per stream.
@@ -27,17 +58,23 @@ pub struct Store {
 }
 
 impl Store {
-    /// An empty store of `streams` streams with `slots` rows each; a row has `width` values.
-    pub fn new(side: Side, held: &Held, width: usize, slots: usize, streams: usize) -> Self {
-        let (held, turn) = (held.clone(), Turn::default());
-        let mut store = Self { side, held, width, slots, streams: Vec::new(), format: None, turn };
+    /// An empty store of `streams` streams with `slots` rows each; a row has `width` values. The spec has the
+    /// policy: sinks, exact window, centring, map and options of the codecs.
+    pub fn new(side: Side, spec: &CacheSpec, width: usize, slots: usize, streams: usize) -> Self {
+        let (policy, turn) = (Policy::of(spec), Turn::default());
+        let mut store = Self { side, policy, width, slots, streams: Vec::new(), format: None, turn };
         store.streams = vec![store.empty(); streams];
         store
     }
 
     fn empty(&self) -> Stream {
-        let mut stream =
-            Stream::new((self.width, self.slots), (self.held.hot, self.held.sinks), self.side == Side::Keys);
+        let Policy { hot, sinks, centring, .. } = self.policy;
+        let means = match (self.side, centring) {
+            (Side::Values, _) | (_, Centring::Off) => Means::Off,
+            (Side::Keys, Centring::On) => Means::Learning { least_share: 0.0 },
+            (Side::Keys, Centring::Auto) => Means::Learning { least_share: AUTO_SHARE },
+        };
+        let mut stream = Stream::new((self.width, self.slots), (hot, sinks), means);
         if let Some(format) = &self.format {
             stream.divide(format.dim, self.has_maps(format));
         }
@@ -46,7 +83,7 @@ impl Store {
 
     /// True if the vectors go through maps.
     fn has_maps(&self, format: &Format) -> bool {
-        self.side == Side::Keys && self.held.map && format.is_rotated()
+        self.side == Side::Keys && self.policy.has_maps && format.is_rotated()
     }
 
     /// Says how RoPE turned the keys. Maps that are there stay.
@@ -80,9 +117,9 @@ impl Store {
         if let Some(format) = &self.format {
             return format.dim == dim;
         }
-        let Some(format) = Self::format_of(self.side, id, &self.held, self.width, dim) else {
-            return false;
-        };
+        let Policy { options, level, .. } = self.policy;
+        let format = divides(self.width, dim).then(|| Format::new(id, dim, self.side, options, level));
+        let Some(format) = format.flatten() else { return false };
         let has_maps = self.has_maps(&format);
         self.streams.iter_mut().for_each(|stream| stream.divide(dim, has_maps));
         self.format = Some(format);
@@ -91,9 +128,8 @@ impl Store {
 
     /// The format of rows of `width` values in heads of `dim`; none if `width` is no multiple or the codec
     /// lacks that head dim.
-    pub fn format_of(side: Side, id: CodecId, held: &Held, width: usize, dim: usize) -> Option<Format> {
-        let divides = dim > 0 && width.is_multiple_of(dim);
-        divides.then(|| Format::new(id, dim, side, held.effort)).flatten()
+    pub fn format_of(side: Side, id: CodecId, spec: &CacheSpec, width: usize, dim: usize) -> Option<Format> {
+        divides(width, dim).then(|| Format::new(id, dim, side, spec.options, level(spec))).flatten()
     }
 
     /// The format of the heads; none before [`Store::divide`].
@@ -224,4 +260,9 @@ impl Store {
         }
         self.cool_rows(true);
     }
+}
+
+/// True if rows of `width` values are heads of `dim`.
+fn divides(width: usize, dim: usize) -> bool {
+    dim > 0 && width.is_multiple_of(dim)
 }

@@ -1,0 +1,6 @@
+//! Keys and values in numbered slots.
+
+mod lives;
+mod not_finite;
+mod parts;
+mod random;
