@@ -1,8 +1,9 @@
 //! The rotation of keys by a shift of positions, with the formulas of the host's own `ROPE`.
 
-use super::format::{Format, SLOTS};
+use super::format::Format;
 use super::store::Store;
 use super::stream::{Place, Stream};
+use crate::cache::life::PAGE_TOKENS;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
@@ -102,9 +103,9 @@ fn rotate_stream(stream: &mut Stream, format: Option<&Format>, rope: &Shift, shi
         });
     }
     let Some(format) = format else { return };
-    for page in 0..end.div_ceil(SLOTS) {
-        let from = page * SLOTS;
-        let mut slots = stream.coded_slots(page, 0, SLOTS.min(end - from));
+    for page in 0..end.div_ceil(PAGE_TOKENS) {
+        let from = page * PAGE_TOKENS;
+        let mut slots = stream.coded_slots(page, 0, PAGE_TOKENS.min(end - from));
         slots.retain(|slot| is_moved(shifts[from + slot]));
         let decoded = (0..stream.exact.len()).map(|head| stream.decode(format, head, page, &slots));
         let mut heads: Vec<Vec<f32>> = decoded.collect();

@@ -1,17 +1,20 @@
 //! The keys or the values of one layer, as rows of f16, stream by stream.
 
-use super::format::{Format, SLOTS, Side};
+use super::format::{Format, Side};
 use super::maps::Turn;
 use super::means::Means;
 use super::rule::{Asked, Rule};
 use super::stream::Stream;
-use crate::cache::spec::{AUTO_SHARE, CacheSpec, Centring, KeyMap};
+use crate::cache::life::PAGE_TOKENS;
+use crate::cache::spec::{CacheSpec, Centring, KeyMap};
+use crate::cache::vectors::Floats;
 use half::f16;
+use half::slice::HalfBitsSliceExt;
 use tqkv_core::{CodecId, Options};
 use tqkv_simd::Level;
 
 /// Most rows that are decoded at once when a range of bytes is read or written.
-const TOGETHER: usize = SLOTS;
+const TOGETHER: usize = PAGE_TOKENS;
 
 /// What a store takes from a spec.
 #[derive(Clone, Copy, Debug)]
@@ -69,11 +72,8 @@ impl Store {
 
     fn empty(&self) -> Stream {
         let Policy { hot, sinks, centring, .. } = self.policy;
-        let means = match (self.side, centring) {
-            (Side::Values, _) | (_, Centring::Off) => Means::Off,
-            (Side::Keys, Centring::On) => Means::Learning { least_share: 0.0 },
-            (Side::Keys, Centring::Auto) => Means::Learning { least_share: AUTO_SHARE },
-        };
+        let least_share = centring.least_share().filter(|_| self.side == Side::Keys);
+        let means = least_share.map_or(Means::Off, |least_share| Means::Learning { least_share });
         let mut stream = Stream::new((self.width, self.slots), (hot, sinks), means);
         if let Some(format) = &self.format {
             stream.divide(format.dim, self.has_maps(format));
@@ -178,6 +178,61 @@ impl Store {
         if let Some(stream) = self.streams.get_mut(row / self.slots) {
             stream.write(row % self.slots, values);
         }
+    }
+
+    /// Writes rows of any type to these rows, counted over all streams.
+    pub(super) fn write_rows(&mut self, rows: &[usize], values: Floats<'_>) {
+        let dim = self.format.as_ref().map_or(self.width, |format| format.dim);
+        let mut bits = vec![0; self.width];
+        for (i, &row) in rows.iter().enumerate() {
+            for (head, bits) in bits.chunks_exact_mut(dim).enumerate() {
+                let at = i * self.width + head * dim;
+                values.part(at, at + dim).narrow(self.policy.level, bits);
+            }
+            self.write(row, bits.reinterpret_cast());
+        }
+    }
+
+    /// Copies rows, counted over all streams: `from[i]` to `to[i]`, in that order.
+    pub(super) fn copy_rows(&mut self, from: &[usize], to: &[usize]) {
+        let split = |row: usize| (row / self.slots, row % self.slots);
+        for (&from, &to) in from.iter().zip(to) {
+            let ((from, slot), (to, target)) = (split(from), split(to));
+            let format = self.format.as_ref();
+            if from != to
+                && self.streams[to].is_empty()
+                && let Some(basis) = self.streams[from].basis()
+            {
+                self.streams[to].set_basis(basis);
+            }
+            let is_same = from == to || self.streams[from].has_basis_of(&self.streams[to]);
+            let content = self.streams[from].take_copy(format, slot, is_same);
+            self.streams[to].put_copy(format, target, content);
+        }
+    }
+
+    /// Empties rows, counted over all streams. A stream without rows starts anew.
+    pub(super) fn forget(&mut self, rows: &[usize]) {
+        for &row in rows {
+            self.streams[row / self.slots].forget(row % self.slots);
+        }
+        let empty = self.empty();
+        for stream in self.streams.iter_mut().filter(|stream| stream.is_empty()) {
+            *stream = empty.clone();
+        }
+    }
+
+    /// Writes rows that [`Store::read`] gave to these rows. A row that already reads back as these values
+    /// stays as it is.
+    pub(super) fn restore(&mut self, rows: &[usize], values: &[f16]) {
+        let mut held = vec![f16::ZERO; self.width];
+        for (&row, values) in rows.iter().zip(values.chunks_exact(self.width)) {
+            self.read(row, &mut held);
+            if held.iter().zip(values).any(|(held, x)| held.to_bits() != x.to_bits()) {
+                self.write(row, values);
+            }
+        }
+        self.cool_rows(true);
     }
 
     /// Encodes rows that are older than the newest writes.

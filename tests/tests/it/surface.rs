@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use syn::{Item, UseTree, Visibility};
 
 /// Each library, and the most items that it may show to users. Lower the number when a list becomes shorter.
-const LIBRARIES: [(&str, usize); 2] = [("core", 140), ("host", 152)];
+const LIBRARIES: [(&str, usize); 2] = [("core", 140), ("host", 176)];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace is above this crate")

@@ -129,7 +129,8 @@ impl<C: Choose> Life<'_, C> {
         // Few choices make a row, so that a fuzzer's bytes make many.
         let (seed, size) = (self.choose.below(65536) as u32, 1.0 + self.choose.below(3) as f32);
         let value = |i: usize| {
-            let mut bits = (seed + 1).wrapping_mul(0x9e37_79b9).wrapping_add(i as u32 * 0x85eb_ca6b);
+            let mut bits =
+                (seed + 1).wrapping_mul(0x9e37_79b9).wrapping_add((i as u32).wrapping_mul(0x85eb_ca6b));
             bits = (bits ^ (bits >> 15)).wrapping_mul(0x2c1b_3c6d);
             bits = (bits ^ (bits >> 13)).wrapping_mul(0x297a_2d39);
             let sum: i32 = bits.to_ne_bytes().into_iter().map(|byte| i32::from(byte) - 128).sum();
@@ -189,7 +190,7 @@ impl<C: Choose> Life<'_, C> {
     fn ask(&mut self, stream: usize, asking: &[(usize, usize)]) {
         let slots =
             1 + self.tokens.keys().filter(|row| *row / SLOTS == stream).max().map_or(0, |row| row % SLOTS);
-        let rule = Rule { scale: 0.125, soft_cap: [0.0, 15.0][self.choose.below(2)], slots };
+        let rule = Rule { scale: 0.125, soft_cap: [None, Some(15.0)][self.choose.below(2)], slots };
         let (head, bias, slope) = (self.choose.below(HEADS), self.choose.below(2), 0.5);
         let masks: Vec<Vec<f16>> = asking
             .iter()
@@ -385,8 +386,8 @@ fn compare(
     let logit = |&slot: &usize| {
         let key = of(keys, slot);
         let dot: f64 = key.iter().zip(query).map(|(k, q)| f64::from(*k) * f64::from(*q)).sum();
-        let (logit, cap) = (dot * f64::from(rule.scale), f64::from(rule.soft_cap));
-        let logit = if cap == 0.0 { logit } else { cap * (logit / cap).tanh() };
+        let logit = dot * f64::from(rule.scale);
+        let logit = rule.soft_cap.map(f64::from).map_or(logit, |cap| cap * (logit / cap).tanh());
         logit + f64::from(asked.slope) * asked.mask[slot].to_f64()
     };
     let logits: Vec<f64> = seen.iter().map(logit).collect();

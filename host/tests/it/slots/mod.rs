@@ -1,5 +1,6 @@
 //! Keys and values in numbered slots.
 
+mod cache;
 mod lives;
 mod not_finite;
 mod parts;

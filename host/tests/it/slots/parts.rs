@@ -27,7 +27,7 @@ fn mapped(id: CodecId, hot: usize) -> Store {
 }
 
 /// The scale is small, so that all keys get attention.
-const PLAIN: Rule = Rule { scale: 0.01, soft_cap: 0.0, slots: SLOTS };
+const PLAIN: Rule = Rule { scale: 0.01, soft_cap: None, slots: SLOTS };
 
 /// Shows `n` queries to each head of each stream. Their coordinate i is multiplied by `loudness(i)`.
 fn teach(store: &mut Store, random: &mut Random, n: usize, loudness: impl Fn(usize) -> f32) {
@@ -53,8 +53,8 @@ fn exact(rule: &Rule, asked: &Asked<'_>, q: &[f32], keys: &[f32], values: &[f32]
         .map(|slot| {
             let dot: f64 = vector(keys, slot).iter().zip(q).map(|(k, &q)| k * f64::from(q)).sum();
             let mut logit = dot * f64::from(rule.scale);
-            if rule.soft_cap != 0.0 {
-                logit = f64::from(rule.soft_cap) * (logit / f64::from(rule.soft_cap)).tanh();
+            if let Some(cap) = rule.soft_cap.map(f64::from) {
+                logit = cap * (logit / cap).tanh();
             }
             (logit + f64::from(asked.slope) * asked.mask[slot].to_f64()).exp()
         })
@@ -95,8 +95,11 @@ fn check_steps_of(mut keys: Store, (key, value): (CodecId, CodecId), hot: usize,
         }
         let (stream, head, n) =
             (random.below(2), random.below(HEADS), [1 + random.below(8), 1 + random.below(40)][step % 2]);
-        let rule =
-            Rule { scale: 0.125, soft_cap: [0.0, 15.0][random.below(2)], slots: 1 + random.below(SLOTS) };
+        let rule = Rule {
+            scale: 0.125,
+            soft_cap: [None, Some(15.0)][random.below(2)],
+            slots: 1 + random.below(SLOTS),
+        };
         let density = 1 + random.below(4);
         let mut mask = || if random.below(density) == 0 { f16::ZERO } else { f16::NEG_INFINITY };
         let masks: Vec<Vec<f16>> = (0..n).map(|_| (0..rule.slots).map(|_| mask()).collect()).collect();
