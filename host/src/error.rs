@@ -66,6 +66,14 @@ pub enum CacheError {
         /// Token limit of a layer.
         limit: usize,
     },
+    /// A slot that a cache of slots does not have ([`crate::slots::SlotCache`]).
+    #[error("slot {slot} is out of range: there are {slots}")]
+    Slot {
+        /// The slot that was passed.
+        slot: usize,
+        /// Number of slots.
+        slots: usize,
+    },
     /// The system cannot provide the memory that an operation of this size needs.
     #[error("no memory: the system cannot provide {bytes} bytes")]
     Memory {

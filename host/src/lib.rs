@@ -1,6 +1,7 @@
 //! tqkv: a compressed KV cache for transformers.
 //!
 //! * [`cache::KvCache`] is the cache.
+//! * [`slots::SlotCache`] is the cache for engines that place tokens themselves.
 //! * [`attention::AttentionCache`] is the interface between a cache and a model runner.
 //! * [`mod@file`] keeps encoded vectors on disk.
 //! * [`threads`] sets the number of threads that work on a call.
@@ -21,7 +22,9 @@ pub mod file;
 mod matmul;
 mod memory;
 mod mmap;
+mod reserve;
 mod rope;
+pub mod slots;
 pub mod threads;
 #[doc(hidden)]
 pub mod unstable;

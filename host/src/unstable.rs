@@ -19,10 +19,31 @@ pub mod file {
 pub mod cache {
     pub use crate::cache::blocks::Encoded;
     pub use crate::cache::calibration::Calibration;
+    pub use crate::cache::life::MEAN_TOKENS;
     pub use crate::cache::map::{Calibrator, Pairs, limit_weights, map_bytes};
     pub use crate::cache::snapshot::MAGIC as SNAPSHOT_MAGIC;
-    pub use crate::cache::spec::{KeyMap, MEAN_TOKENS};
+    pub use crate::cache::spec::KeyMap;
     pub use crate::cache::text::{COMMON_CODECS, ON_GPU, OPTIONS, Part, SpecOption, not_on_gpu};
+}
+
+/// A cache of slots by its parts: one side of one layer, and attention of one KV head.
+pub mod slots {
+    pub use crate::slots::attend::attend;
+    pub use crate::slots::format::{Format, Side};
+    pub use crate::slots::maps::Turn;
+    pub use crate::slots::operation::{Masks, Operation, Strided};
+    pub use crate::slots::policy::check;
+    pub use crate::slots::rope::{Shift, ramp, rotate};
+    pub use crate::slots::rule::{Asked, Rule};
+    pub use crate::slots::store::Store;
+    pub use crate::slots::stream::Stream;
+    pub use crate::slots::task::Track;
+}
+
+/// Address space of the system.
+pub mod reserve {
+    #[cfg(any(unix, windows))]
+    pub use crate::reserve::Region;
 }
 
 /// RoPE, and its angles.

@@ -115,9 +115,10 @@ impl From<CacheError> for Failure {
                 return Self::from(*error).about(&format!("caches[{index}]"));
             }
             CacheError::Memory { .. } => TqkvStatus::TqkvNoMemory,
-            CacheError::BadSpec(_) | CacheError::NoCache { .. } | CacheError::KvHead { .. } => {
-                TqkvStatus::TqkvBadArgument
-            }
+            CacheError::BadSpec(_)
+            | CacheError::NoCache { .. }
+            | CacheError::KvHead { .. }
+            | CacheError::Slot { .. } => TqkvStatus::TqkvBadArgument,
             // If the tokens lie within the sequence, they were evicted. Other tokens never existed.
             CacheError::NoTokens { start, end, len, .. } if start <= end && end <= len => {
                 TqkvStatus::TqkvEvicted

@@ -4,10 +4,9 @@
 
 use crate::abi::{self, Buffer, BufferFunctions, BufferType, BufferTypeFunctions2, BufferTypeFunctions3};
 use crate::abi::{BufferTypeOf, Device, Tensor};
-use crate::cache::{Side, Store};
 use crate::host;
 use crate::options::Options;
-use crate::reserve::Region;
+use crate::policy;
 use crate::settings::options;
 use crate::tensor::View;
 use std::cell::RefCell;
@@ -15,6 +14,8 @@ use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use tqkv::unstable::reserve::Region;
+use tqkv::unstable::slots::{Side, Store};
 
 /// Alignment of tensors in bytes, which is that of a line of pages.
 const ALIGNMENT: usize = 64;
@@ -50,7 +51,8 @@ impl Cached {
     ///
     /// Returns true if rows are then in heads of `dim`; false if the layer's codec lacks that head dim.
     pub(crate) fn divide(&self, side: Side, dim: usize) -> bool {
-        let (key, value) = self.options.held.codecs(self.layer, self.layers.load(Ordering::Relaxed));
+        let (key, value) =
+            policy::codecs(&self.options.spec, self.layer, self.layers.load(Ordering::Relaxed));
         self.store().divide(dim, if side == Side::Keys { key } else { value })
     }
 
@@ -337,7 +339,7 @@ unsafe extern "C" fn init(buffer: *mut Buffer, tensor: *mut Tensor) -> c_int {
         options: space.options.clone(),
         layer,
         layers: space.layers.clone(),
-        store: Mutex::new(Store::new(side, &space.options.held, width, slots, streams)),
+        store: Mutex::new(Store::new(side, &space.options.spec, width, slots, streams)),
         is_plain: AtomicBool::new(false),
     };
     let mut list = space.cached.write().unwrap_or_else(PoisonError::into_inner);

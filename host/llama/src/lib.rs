@@ -7,13 +7,11 @@
 pub mod abi;
 mod backend;
 mod buffer;
-pub mod cache;
 mod device;
 pub mod host;
 pub mod options;
 mod os;
 mod policy;
-mod reserve;
 mod rotate;
 mod serve;
 mod settings;

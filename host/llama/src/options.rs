@@ -1,16 +1,21 @@
 //! The user's settings, from environment variables or from the parameters that the host gives the device.
 
 use crate::policy;
-
-pub use crate::policy::Held;
+use tqkv::cache::CacheSpec;
 
 /// The settings of a buffer.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// How caches are held.
-    pub held: Held,
+    /// How caches are held. The shape of the spec has no meaning.
+    pub spec: CacheSpec,
     /// Print declared and held bytes when a cache is freed.
     pub log: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { spec: policy::default(), log: false }
+    }
 }
 
 impl Options {
@@ -46,7 +51,7 @@ impl Options {
     /// # Errors
     /// A line that says what is wrong and what is accepted.
     pub fn with(mut self, text: &str) -> Result<Self, String> {
-        self.held = policy::read(text, &self.held)?;
+        self.spec = policy::read(text, &self.spec)?;
         Ok(self)
     }
 }
@@ -54,31 +59,39 @@ impl Options {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tqkv::CodecId::{I8, S4, T2, T4};
     use tqkv::Effort;
-    use tqkv_core::CodecId::{I8, S4, T2, T4};
+    use tqkv::unstable::cache::KeyMap;
 
     fn read(name: &'static str, value: &'static str) -> Result<Options, String> {
         Options::read(|asked| (asked == name).then(|| value.to_owned()))
     }
 
+    impl Options {
+        fn pair(&self) -> tqkv::cache::KvPair {
+            (self.spec.key, self.spec.value)
+        }
+    }
+
     #[test]
     fn policies_are_understood() {
         assert_eq!(Options::read(|_| None).unwrap(), Options::default());
-        assert_eq!(read("TQKV_KV", "compact").unwrap().held.kv, (T4, T2));
-        assert_eq!(read("TQKV_KV", "T4,t2").unwrap().held.kv, (T4, T2));
-        assert_eq!(read("TQKV_KV", "s4").unwrap().held.kv, (S4, S4));
+        assert_eq!(read("TQKV_KV", "compact").unwrap().pair(), (T4, T2));
+        assert_eq!(read("TQKV_KV", "T4,t2").unwrap().pair(), (T4, T2));
+        assert_eq!(read("TQKV_KV", "s4").unwrap().pair(), (S4, S4));
         assert!(read("TQKV_LOG", "1").unwrap().log);
         let options = read("TQKV_KV", "t4,t2 hot=0 sinks=8 effort=fast layer-kv=tail:1:i8").unwrap();
-        assert_eq!((options.held.hot, options.held.sinks, options.held.effort), (0, 8, Effort::Fast));
-        let codecs = |options: &Options| [0, 1, 2, 3].map(|layer| options.held.codecs(layer, 4));
+        assert_eq!((options.spec.hot, options.spec.sinks, options.spec.options.effort), (0, 8, Effort::Fast));
+        let codecs = |options: &Options| [0, 1, 2, 3].map(|layer| policy::codecs(&options.spec, layer, 4));
         assert_eq!(codecs(&options), [(T4, T2), (T4, T2), (T4, T2), (I8, I8)]);
         let mapped = read("TQKV_KV", "m2,t2 map=pairs").unwrap();
-        assert!(mapped.held.map && !options.held.map);
-        assert!(!mapped.with("t2 map=off").unwrap().held.map);
+        let map = |options: &Options| options.spec.key_map;
+        assert_eq!([map(&mapped), map(&options)], [KeyMap::Pairs, KeyMap::Off]);
+        assert_eq!(map(&mapped.with("t2 map=off").unwrap()), KeyMap::Off);
         let last = read("TQKV_KV", "t4,t2 last:i8").unwrap();
         assert_eq!(codecs(&last), codecs(&options));
         let other = options.with("layer-kv=boundary:1:t4,i8").unwrap();
-        assert_eq!((codecs(&other), other.held.hot), ([(T4, I8), (T4, T2), (T4, T2), (T4, I8)], 0));
+        assert_eq!((codecs(&other), other.spec.hot), ([(T4, I8), (T4, T2), (T4, T2), (T4, I8)], 0));
         let other = other.with("s4 layer-kv=gradient:i8/s4").unwrap();
         assert_eq!(codecs(&other), [(I8, I8), (I8, I8), (S4, S4), (S4, S4)]);
     }
@@ -87,18 +100,24 @@ mod tests {
     fn what_is_unknown_is_refused_in_one_line_with_what_is_accepted() {
         for (name, value, part) in [
             ("TQKV_KV", "t4,q9", "'q9' is not a codec"),
-            ("TQKV_KV", "m2,t2", "m2 is not valid in llama.cpp: expected map=pairs"),
+            ("TQKV_KV", "m2,t2", "m2 is not valid for keys without a map: expected map=pairs"),
             ("TQKV_KV", "t2,m2 map=pairs", "m2 is not valid for values"),
             ("TQKV_KV", "m2 map=pairs", "m2 is not valid for values"),
             ("TQKV_KV", "t2 map=full", "map=full is not valid in llama.cpp: expected map=pairs"),
             ("TQKV_KV", "t2 map=model.tqm", "because rows come without positions"),
-            ("TQKV_KV", "t2 layer-kv=tail:1:m2,t2", "m2 is not valid in llama.cpp: expected map=pairs"),
+            (
+                "TQKV_KV",
+                "t2 layer-kv=tail:1:m2,t2",
+                "m2 is not valid for keys without a map: expected map=pairs",
+            ),
             ("TQKV_KV", "", "expected codecs"),
             ("TQKV_KV", "s4 hot=many", "hot=many is not valid: expected hot=TOKENS"),
-            ("TQKV_KV", "s4 hot=9999999", "at most 1048576 exact tokens"),
+            ("TQKV_KV", "s4 ring=4096", "ring= is not valid in a cache of slots: expected codecs, hot="),
+            ("TQKV_KV", "s4 arithmetic=f32", "arithmetic=f32 is not valid in a cache of slots"),
+            ("TQKV_KV", "s4 layer-kv=each:t4/t2", "1024"),
             ("TQKV_KV", "s4 sinks=-1", "expected sinks=TOKENS"),
             ("TQKV_KV", "s4 effort=most", "effort=most is not valid"),
-            ("TQKV_KV", "s4 tier=256:t2", "expected codecs, hot=, sinks=, map=, effort= and layer-kv="),
+            ("TQKV_KV", "s4 tier=256:t2", "tier= is not valid in a cache of slots: expected codecs, hot="),
             ("TQKV_KV", "s4 layer-kv=middle:1:t4", "gradient"),
             ("TQKV_KV", "s4 layer-kv=gradient:u4/s4", "'u4' is not a codec"),
             ("TQKV_LOG", "yes", "expected 0 or 1"),

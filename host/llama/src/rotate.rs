@@ -5,11 +5,10 @@
 #![allow(unsafe_code, reason = "operands are tensors of the host's")]
 
 use crate::buffer::{self, HALF};
-use crate::cache::rope::{self, Rope};
-use crate::cache::{Side, Turn};
 use crate::host::{self, Operation};
 use crate::tensor::View;
 use half::f16;
+use tqkv::unstable::slots::{self, Shift, Side, Turn};
 
 /// `GGML_ROPE_TYPE_NEOX`
 const NEOX: i32 = 2;
@@ -59,7 +58,7 @@ pub(crate) unsafe fn rotate(op: &View<'_>) -> Option<()> {
         None => Vec::new(),
     };
     let (dims, trained) = (usize::try_from(op.int(1)).ok()?, usize::try_from(op.int(4)).unwrap_or(0));
-    let rope = Rope {
+    let shift = Shift {
         head_dim: keys.shape()[0],
         dims,
         halves: op.int(2) == NEOX,
@@ -67,10 +66,10 @@ pub(crate) unsafe fn rotate(op: &View<'_>) -> Option<()> {
         scale: op.float(6),
         extrapolated: op.float(7),
         factor: op.float(8),
-        ramp: rope::ramp(dims, trained, op.float(5), [op.float(9), op.float(10)]),
+        ramp: slots::ramp(dims, trained, op.float(5), [op.float(9), op.float(10)]),
         divisors,
     };
-    rope::rotate(&mut cached.store(), &rope, shifts);
+    slots::rotate(&mut cached.store(), &shift, shifts);
     Some(())
 }
 

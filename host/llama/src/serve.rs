@@ -6,16 +6,14 @@
 #![allow(unsafe_code, reason = "operands are tensors of the host's")]
 
 use crate::buffer::{self, HALF};
-use crate::cache::attend::attend as attend_head;
-use crate::cache::{Asked, Format, Rule, Side, Store, Track};
 use crate::rotate;
 use crate::settings::options;
 use crate::tensor::View;
 use crate::threads::Threads;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
-use rayon::prelude::*;
 use std::sync::Once;
+use tqkv::unstable::slots::{Masks, Operation, Rule, Side, Store, Strided};
 
 /// Keys or values of an operation: views `[dim, slots, heads, streams]` of a tensor of the cache.
 #[derive(Clone, Copy, Debug)]
@@ -175,7 +173,7 @@ struct Attending<'a> {
     sinks: Option<View<'a>>,
     scale: f32,
     max_bias: f32,
-    soft_cap: f32,
+    soft_cap: Option<f32>,
 }
 
 impl<'a> Attending<'a> {
@@ -209,7 +207,7 @@ impl<'a> Attending<'a> {
             sinks,
             scale,
             max_bias,
-            soft_cap,
+            soft_cap: Some(soft_cap).filter(|cap| *cap != 0.0),
         })
     }
 
@@ -237,140 +235,16 @@ pub(crate) unsafe fn can_attend(op: &View<'_>) -> bool {
     // SAFETY: the caller keeps this function's contract.
     let (Some(asked), Some(options)) = (unsafe { Attending::new(op) }, options()) else { return false };
     buffer::end_of_buffers();
-    [(&asked.keys, options.held.kv.0), (&asked.values, options.held.kv.1)].into_iter().all(
+    [(&asked.keys, options.spec.key), (&asked.values, options.spec.value)].into_iter().all(
         |((view, heads), id)| {
             // SAFETY: the caller keeps this function's contract.
             match unsafe { buffer::cached(view) } {
                 Some((cached, _)) => cached.divide(heads.side, heads.dim),
                 // Before the host allocates the buffer there is no row to divide.
-                None => Store::format_of(heads.side, id, &options.held, heads.width, heads.dim).is_some(),
+                None => Store::format_of(heads.side, id, &options.spec, heads.width, heads.dim).is_some(),
             }
         },
     )
-}
-
-/// Most queries of a task, so that its working memory stays in the second-level cache.
-const MOST_QUERIES: usize = 192;
-
-/// Most tokens of an operation whose queries teach maps.
-const SHOWN: usize = 64;
-
-/// Queries of one KV head, which are attended to together.
-#[derive(Clone, Copy, Debug)]
-struct Task {
-    stream: usize,
-    head: usize,
-    query_heads: (usize, usize),
-    tokens: (usize, usize),
-}
-
-impl Task {
-    /// The tasks of an operation, each with at most [`MOST_QUERIES`] queries.
-    fn all(streams: usize, heads: usize, query_heads: usize, tokens: usize) -> Vec<Self> {
-        let group = query_heads / heads.max(1);
-        let together = (MOST_QUERIES / group.max(1)).max(1);
-        let mut all = Vec::new();
-        for stream in 0..streams {
-            for head in 0..heads {
-                for first in (0..group).step_by(MOST_QUERIES) {
-                    let last = group.min(first + MOST_QUERIES);
-                    for token in (0..tokens).step_by(together) {
-                        let query_heads = (head * group + first, head * group + last);
-                        let tokens = (token, tokens.min(token + together));
-                        all.push(Self { stream, head, query_heads, tokens });
-                    }
-                }
-            }
-        }
-        all
-    }
-
-    /// The queries in order, as pairs of token and query head.
-    fn queries(&self) -> impl Iterator<Item = (usize, usize)> {
-        let (first, last) = self.query_heads;
-        (self.tokens.0..self.tokens.1).flat_map(move |token| (first..last).map(move |head| (token, head)))
-    }
-}
-
-/// The operands of attention as slices, most with strides in elements.
-struct Operands<'a> {
-    rule: Rule,
-    /// First stream of the keys, and of the values.
-    first_streams: [usize; 2],
-    queries: (&'a [f32], [usize; 4]),
-    mask: Option<(&'a [f16], [usize; 4], [usize; 4])>,
-    sinks: &'a [f32],
-    slopes: Vec<f32>,
-}
-
-impl<'a> Operands<'a> {
-    /// The mask of a query; empty if the operation has no mask. None if the mask lacks that query: without
-    /// a mask it would see the slots of other sequences.
-    fn mask(&self, stream: usize, token: usize, head: usize) -> Option<&'a [f16]> {
-        let Some((mask, steps, shape)) = self.mask else { return Some(&[]) };
-        let at = token * steps[1] + head % shape[2] * steps[2] + stream % shape[3] * steps[3];
-        mask.get(at..at + self.rule.slots)
-    }
-
-    /// The queries of a task (`[n, dim]`), and their settings.
-    fn gather(&self, task: &Task, dim: usize) -> Option<(Vec<f32>, Vec<Asked<'a>>)> {
-        let (queries, steps) = self.queries;
-        let (mut given, mut asked) = (Vec::new(), Vec::new());
-        for (token, head) in task.queries() {
-            let at = token * steps[1] + head * steps[2] + task.stream * steps[3];
-            given.extend_from_slice(queries.get(at..at + dim)?);
-            asked.push(Asked {
-                mask: self.mask(task.stream, token, head)?,
-                slope: self.slopes[head],
-                sink: self.sinks.get(head).copied(),
-            });
-        }
-        Some((given, asked))
-    }
-
-    /// Attends with the queries of one task; `out` is `[n, value_dim]`.
-    fn attend(
-        &self,
-        task: &Task,
-        (keys, values): (&Streams<'_>, &Streams<'_>),
-        out: &mut [f32],
-    ) -> Option<()> {
-        let (given, asked) = self.gather(task, keys.format.dim())?;
-        let tracks = (keys.track(task)?, values.track(task)?);
-        attend_head(&self.rule, tracks, &asked, &given, out);
-        Some(())
-    }
-
-    /// Shows the queries of some tokens to streams of keys that learn maps from them.
-    fn show(&self, key: &mut Store, tasks: &[Task], tokens: usize) -> Option<()> {
-        let dim = key.format()?.dim();
-        for task in tasks {
-            let stream = self.first_streams[0] + task.stream;
-            if !key.is_learning(stream) {
-                continue;
-            }
-            let (first, end) = task.tokens;
-            for token in (first..end).filter(|token| token.is_multiple_of(tokens.div_ceil(SHOWN))) {
-                let (given, asked) = self.gather(&Task { tokens: (token, token + 1), ..*task }, dim)?;
-                key.show((stream, task.head), &self.rule, &asked, &given);
-            }
-        }
-        Some(())
-    }
-}
-
-/// The streams of one side of an operation.
-struct Streams<'a> {
-    store: &'a Store,
-    format: &'a Format,
-    first_stream: usize,
-}
-
-impl<'a> Streams<'a> {
-    fn track(&self, task: &Task) -> Option<Track<'a>> {
-        let stream = self.store.stream(self.first_stream + task.stream)?;
-        Some(Track { stream, format: self.format, head: task.head })
-    }
 }
 
 /// Attends to a cache, then encodes the rows that are older than its newest writes.
@@ -384,18 +258,31 @@ pub(crate) unsafe fn attend(op: &View<'_>, threads: &Threads) -> Option<()> {
     // SAFETY: the caller keeps this function's contract.
     let ((key, _), (value, _)) = unsafe { (buffer::cached(key)?, buffer::cached(value)?) };
     let [_, tokens, query_heads, streams] = asked.queries.shape();
+    let slopes: Vec<f32> = (0..query_heads).map(|head| asked.slope(head)).collect();
     // SAFETY: the caller keeps this function's contract; nobody writes to operands during the operation.
-    let operands = unsafe {
-        Operands {
+    let operation = unsafe {
+        let queries = (asked.queries.elements()?, asked.queries.strides::<f32>()?);
+        let masks = match &asked.mask {
+            Some(mask) => {
+                // Queries lie token by token in a mask, and head by head elsewhere.
+                let ([_, token, head, stream], [_, _, heads, streams]) =
+                    (mask.strides::<f16>()?, mask.shape());
+                let rows = Strided { values: mask.elements()?, steps: [token, head, stream] };
+                Some(Masks { rows, counts: [heads, streams] })
+            }
+            None => None,
+        };
+        let [_, token, head, stream] = queries.1;
+        Operation {
             rule: Rule { scale: asked.scale, soft_cap: asked.soft_cap, slots: keys.slots },
             first_streams: [keys.first_stream, values.first_stream],
-            queries: (asked.queries.elements()?, asked.queries.strides::<f32>()?),
-            mask: match &asked.mask {
-                Some(mask) => Some((mask.elements()?, mask.strides::<f16>()?, mask.shape())),
-                None => None,
-            },
+            streams,
+            tokens,
+            query_heads,
+            queries: Strided { values: queries.0, steps: [token, head, stream] },
+            masks,
             sinks: asked.sinks.and_then(|sinks| sinks.elements()).unwrap_or_default(),
-            slopes: (0..query_heads).map(|head| asked.slope(head)).collect(),
+            slopes: &slopes,
         }
     };
     if !key.divide(Side::Keys, keys.dim) || !value.divide(Side::Values, values.dim) {
@@ -403,67 +290,7 @@ pub(crate) unsafe fn attend(op: &View<'_>, threads: &Threads) -> Option<()> {
     }
     let (mut key, mut value) = (key.store(), value.store());
     let (key, value) = (&mut *key, &mut *value);
-    let tasks = Task::all(streams, keys.heads, query_heads, tokens);
     let products = tokens * query_heads * keys.slots * (keys.dim + values.dim);
-    let steps = op.strides::<f32>()?;
-    threads.run(products, || {
-        operands.run(&tasks, (key, value), out, steps)?;
-        operands.show(key, &tasks, tokens)?;
-        key.cool();
-        value.cool();
-        Some(())
-    })
-}
-
-impl Operands<'_> {
-    fn run(
-        &self,
-        tasks: &[Task],
-        (key, value): (&Store, &Store),
-        out: &mut [f32],
-        steps: [usize; 4],
-    ) -> Option<()> {
-        let first = self.first_streams;
-        let keys = Streams { store: key, format: key.format()?, first_stream: first[0] };
-        let values = Streams { store: value, format: value.format()?, first_stream: first[1] };
-        let dim = values.format.dim();
-        let each = |task: &Task| {
-            let mut outs = vec![0.0; task.queries().count() * dim];
-            self.attend(task, (&keys, &values), &mut outs).map(|()| outs)
-        };
-        let outs: Option<Vec<_>> = if rayon::current_thread_index().is_some() {
-            tasks.par_iter().map(each).collect()
-        } else {
-            tasks.iter().map(each).collect()
-        };
-        for (task, outs) in tasks.iter().zip(outs?) {
-            for ((token, head), row) in task.queries().zip(outs.chunks_exact(dim)) {
-                let at = head * steps[1] + token * steps[2] + task.stream * steps[3];
-                out.get_mut(at..at + dim)?.copy_from_slice(row);
-            }
-        }
-        Some(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_query_without_its_mask_is_refused() {
-        let mask = [f16::ZERO; 8];
-        let operands = |mask| Operands {
-            rule: Rule { scale: 1.0, soft_cap: 0.0, slots: 4 },
-            first_streams: [0, 0],
-            queries: (&[], [0; 4]),
-            mask,
-            sinks: &[],
-            slopes: Vec::new(),
-        };
-        assert_eq!(operands(None).mask(0, 2, 0), Some(&[][..]));
-        let short = operands(Some((&mask[..], [1, 4, 8, 8], [4, 2, 1, 1])));
-        assert_eq!(short.mask(0, 1, 0), Some(&mask[4..]));
-        assert_eq!(short.mask(0, 2, 0), None);
-    }
+    let [_, head, token, stream] = op.strides::<f32>()?;
+    threads.run(products, || operation.run((key, value), out, [token, head, stream]))
 }

@@ -3,15 +3,13 @@
 //! Codecs with page kernels have their own arrangement. The blocks of other codecs lie one after the other. A
 //! codec that gains kernels changes only [`Layout::new`].
 
+use super::life::PAGE_TOKENS;
 use super::spec::{Arithmetic, CacheSpec};
 use crate::error::CacheError;
 use tqkv_core::unstable::trellis::QUARTERS;
 use tqkv_core::{AnyCodec, CodecId, MAX_HEAD_DIM};
 use tqkv_simd::Level;
 use tqkv_simd::page::{HalfPages, KeyPages, Line, Queries, ValuePages, ValuePart, row_scores, row_sums};
-
-/// Number of tokens in a full page.
-pub const PAGE_TOKENS: usize = 128;
 
 /// More bytes than a block of any codec has.
 pub(super) const MAX_BLOCK_BYTES: usize = size_of::<f32>() * MAX_HEAD_DIM;
@@ -21,7 +19,7 @@ const DECODED_BYTES: usize = 4 * MAX_BLOCK_BYTES;
 
 /// The role of a page's vectors in attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(crate) enum Side {
     Keys,
     Values,
     /// Both keys and values.
@@ -61,7 +59,7 @@ impl Layout {
 /// A codec and the arrangement of its blocks in pages of [`PAGE_TOKENS`] tokens, or fewer in a page that
 /// begins.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PageFormat {
+pub(crate) struct PageFormat {
     codec: AnyCodec,
     layout: Layout,
     level: Level,
@@ -70,7 +68,7 @@ pub(super) struct PageFormat {
 
 /// Query heads in the domain of the blocks, at most [`tqkv_simd::page::MAX_HEADS`].
 #[derive(Clone, Debug, Default)]
-pub(super) struct CodedQueries {
+pub(crate) struct CodedQueries {
     /// `[heads, dim]`
     rotated: Vec<f32>,
     /// The same queries as signed bytes. Empty if the format scores in f32.
@@ -78,21 +76,21 @@ pub(super) struct CodedQueries {
 }
 
 impl PageFormat {
-    pub(super) fn new(codec: AnyCodec, side: Side, arithmetic: Arithmetic, level: Level) -> Self {
+    pub(crate) fn new(codec: AnyCodec, side: Side, arithmetic: Arithmetic, level: Level) -> Self {
         Self { codec, layout: Layout::new(&codec, side, arithmetic), level, slots: PAGE_TOKENS }
     }
 
     /// The instruction set for all work on these pages.
-    pub(super) fn level(&self) -> Level {
+    pub(crate) fn level(&self) -> Level {
         self.level
     }
 
-    pub(super) fn codec(&self) -> &AnyCodec {
+    pub(crate) fn codec(&self) -> &AnyCodec {
         &self.codec
     }
 
     /// The format with other weights of the errors of quarters. Only its encoder differs.
-    pub(super) fn weighted(self, weights: [f32; QUARTERS]) -> Self {
+    pub(crate) fn weighted(self, weights: [f32; QUARTERS]) -> Self {
         Self { codec: self.codec.weighted(weights), ..self }
     }
 
@@ -110,7 +108,7 @@ impl PageFormat {
     }
 
     /// True if the pages have kernels, which are faster than decoding.
-    pub(super) fn has_kernels(&self) -> bool {
+    pub(crate) fn has_kernels(&self) -> bool {
         matches!(self.layout, Layout::Keys(_) | Layout::Values(_) | Layout::Halves(_))
     }
 
@@ -129,7 +127,7 @@ impl PageFormat {
     }
 
     /// Number of lines in a page.
-    pub(super) fn lines(&self) -> usize {
+    pub(crate) fn lines(&self) -> usize {
         match &self.layout {
             Layout::Keys(pages) => pages.lines(),
             Layout::Values(pages) => pages.lines(),
@@ -141,7 +139,7 @@ impl PageFormat {
     }
 
     /// Writes a block to a slot.
-    pub(super) fn write(&self, page: &mut [Line], slot: usize, block: &[u8]) {
+    pub(crate) fn write(&self, page: &mut [Line], slot: usize, block: &[u8]) {
         match &self.layout {
             Layout::Keys(pages) => pages.write(page, slot, block),
             Layout::Values(pages) => pages.write(page, slot, block),
@@ -161,7 +159,7 @@ impl PageFormat {
     }
 
     /// Reads a block back in its stored form.
-    pub(super) fn read(&self, page: &[Line], slot: usize, block: &mut [u8]) {
+    pub(crate) fn read(&self, page: &[Line], slot: usize, block: &mut [u8]) {
         match &self.layout {
             Layout::Keys(pages) => pages.read(page, slot, block),
             Layout::Values(pages) => pages.read(page, slot, block),
@@ -177,7 +175,7 @@ impl PageFormat {
     }
 
     /// Reads slots `from..to` as blocks, back to back.
-    pub(super) fn read_blocks(&self, page: &[Line], from: usize, to: usize) -> Vec<u8> {
+    pub(crate) fn read_blocks(&self, page: &[Line], from: usize, to: usize) -> Vec<u8> {
         let mut blocks = vec![0; (to - from) * self.codec.block_bytes()];
         for (slot, block) in (from..to).zip(blocks.chunks_exact_mut(self.codec.block_bytes())) {
             self.read(page, slot, block);
@@ -186,7 +184,7 @@ impl PageFormat {
     }
 
     /// Prepares queries (`[heads, dim]`) for [`PageFormat::scores`]. Reuses memory.
-    pub(super) fn set_queries(&self, plain: &[f32], queries: &mut CodedQueries) {
+    pub(crate) fn set_queries(&self, plain: &[f32], queries: &mut CodedQueries) {
         queries.rotated.resize(plain.len(), 0.0);
         tqkv_simd::codec::rotate_queries(self.level, &self.codec, plain, &mut queries.rotated);
         if let Layout::Keys(pages) = &self.layout {
@@ -195,7 +193,7 @@ impl PageFormat {
     }
 
     /// Logits of the slots from `from` on: `out` is `[heads, n]`. `next` is memory to prefetch.
-    pub(super) fn scores(
+    pub(crate) fn scores(
         &self,
         page: &[Line],
         from: usize,
@@ -228,7 +226,7 @@ impl PageFormat {
 
     /// Adds the weighted values of the tokens from `index` on, which counts from the first page of the
     /// sequence: `weights` is `[heads, n]`, `acc` is `[heads, dim]`.
-    pub(super) fn accumulate(
+    pub(crate) fn accumulate(
         &self,
         page: &[Line],
         index: usize,

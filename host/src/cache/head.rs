@@ -1,6 +1,6 @@
 //! One KV head: its tokens, and attention of its query heads over them.
 
-use super::format::PAGE_TOKENS;
+use super::life::{self, PAGE_TOKENS};
 use super::scratch::{Queries, Scratch, Seen};
 use super::track::{Cut, Track};
 use super::vectors::{Vectors, dot};
@@ -280,7 +280,7 @@ impl Head {
     /// Applies the soft cap of the layer, if it has one.
     pub(super) fn cap(&self, logits: &mut [f32]) {
         if let Some(cap) = self.rule.soft_cap {
-            logits.iter_mut().for_each(|logit| *logit = cap * (*logit / cap).tanh());
+            life::cap(logits, cap);
         }
     }
 

@@ -1,16 +1,16 @@
 //! The means that are subtracted from the keys of one KV head before encoding.
 //!
-//! The first page uses the mean of the first [`MEAN_TOKENS`] keys, which wait for it uncompressed. Whenever
-//! the number of pages has doubled, the next page starts a new mean: that of all keys in the earlier pages,
+//! The first page uses the mean of the first keys ([`super::life::MEAN_TOKENS`]), which wait for it
+//! uncompressed. Whenever the number of pages has doubled, the next page starts a new mean: that of all keys in the earlier pages,
 //! as they decode.
 //!
 //! So a mean follows keys that drift, and there are at most 1 + log2(pages) means. Each is a function of
 //! earlier blocks. A cache that was truncated or restored therefore continues with the same means.
 
 use super::budget::{Budget, Lease};
-use super::format::PAGE_TOKENS;
+use super::life::PAGE_TOKENS;
 use super::page::Pages;
-use super::spec::{AUTO_SHARE, Centring, MOST_TOKENS};
+use super::spec::{Centring, MOST_TOKENS};
 use std::sync::Arc;
 
 /// Fixed-point scale of [`Means::sum`]. A sum of decoded keys overflows at no length that fits in memory. If
@@ -160,7 +160,7 @@ impl Means {
 
     /// Takes the mean of the first keys, and its share of their energy.
     pub(super) fn learn(&mut self, mean: &mut [f32], share: f32) {
-        if self.centring == Centring::On || share >= AUTO_SHARE {
+        if self.centring.least_share().is_some_and(|least| share >= least) {
             self.state = State::On;
             self.add(0, mean);
         } else {

@@ -25,8 +25,8 @@
 //! caller's input can be refused ([`CacheError::Memory`]). Buffers of fixed size, a few megabytes per thread,
 //! cannot.
 //!
-//! Other choices: an engine with its own paged allocator uses the blocks of `tqkv-core`. A model runner
-//! should depend only on [`crate::attention::AttentionCache`].
+//! Other choices: an engine that places the tokens of many sequences itself uses [`crate::slots`]. A model
+//! runner should depend only on [`crate::attention::AttentionCache`].
 
 mod accepted;
 mod ahead;
@@ -34,9 +34,10 @@ pub(crate) mod blocks;
 mod budget;
 pub(crate) mod calibration;
 mod chunks;
-mod format;
+pub(crate) mod format;
 mod head;
 mod layer;
+pub(crate) mod life;
 mod many;
 pub(crate) mod map;
 mod means;
@@ -55,13 +56,13 @@ pub(crate) mod spec;
 mod spill;
 mod stats;
 pub(crate) mod text;
-mod tier;
+pub(crate) mod tier;
 mod track;
-mod vectors;
+pub(crate) mod vectors;
 
 pub use budget::Budget;
-pub use format::PAGE_TOKENS;
 pub use layer::{KvPair, LayerKind, LayerPolicy, LayerShape};
+pub use life::PAGE_TOKENS;
 pub use pool::{CachePool, Eviction, SequenceId};
 pub use preset::{PRESETS, Preset};
 pub use spec::{Arithmetic, CacheSpec, Centring, Cold};

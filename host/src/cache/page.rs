@@ -3,7 +3,8 @@
 mod ring;
 
 use super::budget::{Budget, Lease};
-use super::format::{PAGE_TOKENS, PageFormat};
+use super::format::PageFormat;
+use super::life::PAGE_TOKENS;
 use super::map::{Map, Maps};
 use super::meter::{Event, count};
 use super::shelf::Shelf;

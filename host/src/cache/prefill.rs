@@ -6,10 +6,10 @@
 //! decoded once. So are tokens of codes without kernels. They form tiles in the domain of their blocks, and
 //! logits and outputs are matrix products. An online softmax joins all parts.
 
-use super::format::PAGE_TOKENS;
 use super::head::Head;
+use super::life::{PAGE_TOKENS, leaving};
 use super::scratch::{self, Scratch};
-use super::track::{Track, leaving};
+use super::track::Track;
 use super::vectors::{Vectors, dot};
 use crate::error::CacheError;
 use crate::matmul::{Mat, MatMut, Store, product};

@@ -2,6 +2,7 @@
 
 use super::calibration::Calibration;
 use super::layer::{KvPair, LayerKind, LayerPolicy, LayerShape};
+use super::life::AUTO_SHARE;
 use super::vectors::{Floats, Vectors};
 use crate::error::CacheError;
 use crate::rope::Rope;
@@ -24,14 +25,16 @@ pub enum Centring {
     Auto,
 }
 
-/// Share of energy in the mean from which [`Centring::Auto`] centres.
-///
-/// Subtracting a mean with a share s of the energy divides the squared error by 1 / (1 - s). Below a few
-/// percent the gain is smaller than the spread between rotation seeds.
-pub(super) const AUTO_SHARE: f32 = 0.05;
-
-/// Number of keys in the first mean. They wait uncompressed until there are this many.
-pub const MEAN_TOKENS: usize = 64;
+impl Centring {
+    /// Least share of the keys' energy that their mean must hold to be subtracted. `None` if it never is.
+    pub(crate) fn least_share(self) -> Option<f32> {
+        match self {
+            Self::Off => None,
+            Self::On => Some(0.0),
+            Self::Auto => Some(AUTO_SHARE),
+        }
+    }
+}
 
 /// Limit on the KV heads of all layers together.
 pub(super) const MOST_HEADS: usize = 1 << 20;

@@ -1,6 +1,7 @@
 //! The tiers of the encoded tokens of one side of a head: warm first, then colder ones.
 
-use super::format::{MAX_BLOCK_BYTES, PAGE_TOKENS, PageFormat, Side};
+use super::format::{MAX_BLOCK_BYTES, PageFormat, Side};
+use super::life::{BATCH, PAGE_TOKENS};
 use super::spec::{CacheSpec, Cold};
 use super::spill::SpillFile;
 use crate::error::CacheError;
@@ -8,9 +9,6 @@ use std::sync::Arc;
 use tqkv_core::{AnyCodec, EncodeError, MAX_HEAD_DIM, ScaleMode, demote};
 use tqkv_simd::Level;
 use tqkv_simd::page::Line;
-
-/// Number of tokens that leave the hot window together. Encoders are faster with several vectors.
-pub(super) const BATCH: usize = 4;
 
 /// The place of a tier's pages.
 #[derive(Clone, Debug)]
@@ -103,7 +101,7 @@ impl Tiers {
 
 /// Encodes vectors. If only the correction of a scale overflows f16, the vector is stored with its plain
 /// norm.
-pub(super) fn encode(format: &PageFormat, x: &[f32], blocks: &mut [u8]) -> Result<(), CacheError> {
+pub(crate) fn encode(format: &PageFormat, x: &[f32], blocks: &mut [u8]) -> Result<(), CacheError> {
     let (level, codec) = (format.level(), format.codec());
     let at_once = tqkv_simd::codec::encode(level, codec, x, blocks);
     match at_once.map_err(|failed| failed.error) {

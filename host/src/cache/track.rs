@@ -7,7 +7,7 @@ mod read;
 
 use super::ahead::Ahead;
 use super::budget::Budget;
-use super::format::PAGE_TOKENS;
+use super::life::{self, BATCH, MEAN_TOKENS, PAGE_TOKENS, PIECE, leaving};
 use super::map::{Learner, Maps};
 use super::means::{Means, State};
 use super::meter::{Event, count};
@@ -15,25 +15,15 @@ use super::page::{Memory, Pages};
 use super::rows::Rows;
 use super::sample::Sample;
 use super::scratch::Scratch;
-use super::spec::MEAN_TOKENS;
-use super::tier::{BATCH, Tiers};
+use super::tier::Tiers;
 use super::vectors::Vectors;
 use crate::error::CacheError;
 use std::sync::Arc;
 use tqkv_core::AnyCodec;
 use tqkv_simd::Level;
 
-/// Number of tokens that are appended at once. It bounds the rows that wait.
-pub(super) const PIECE: usize = 64;
-
-/// The same number in a ring, whose rows take their memory at the start.
+/// Number of tokens that are appended at once in a ring, whose rows take their memory at the start.
 const RING_PIECE: usize = 4 * BATCH;
-
-/// Number of tokens to encode if `extra` tokens lie beyond a hot window of `hot`.
-pub(super) fn leaving(hot: usize, extra: usize) -> usize {
-    // With a window shorter than a batch, every token is encoded at once.
-    if hot < BATCH { extra } else { extra / BATCH * BATCH }
-}
 
 /// A planned cut. It cannot fail any more, because everything it needs has been read.
 pub(super) struct Cut {
@@ -252,8 +242,9 @@ impl Track {
             return Ok(());
         }
         if self.means.state() == State::Learning {
-            let (mean, row) = scratch.rows(2 * self.dim).split_at_mut(self.dim);
-            let share = self.mean_of_oldest(MEAN_TOKENS, mean, row);
+            let (mean, keys) = scratch.rows((1 + MEAN_TOKENS) * self.dim).split_at_mut(self.dim);
+            self.recent.read(0, keys);
+            let share = life::mean_of(keys, mean);
             self.means.learn(mean, share);
             self.pages.set_beside(self.means.allocated_bytes());
         }
@@ -395,23 +386,6 @@ impl Track {
         let maps = learner.learn(&keys, mean);
         learner.clear();
         self.pages.set_maps(maps.unwrap_or_default());
-    }
-
-    /// Makes the mean of the oldest `count` recent tokens. Returns its share of their energy. `row` is memory
-    /// for one token.
-    fn mean_of_oldest(&self, count: usize, mean: &mut [f32], row: &mut [f32]) -> f32 {
-        let mut energy = 0.0;
-        mean.fill(0.0);
-        for i in 0..count {
-            self.recent.read(i, row);
-            for (m, x) in mean.iter_mut().zip(row.iter()) {
-                *m += x;
-                energy += x * x;
-            }
-        }
-        mean.iter_mut().for_each(|m| *m /= count as f32);
-        let mean_energy: f32 = mean.iter().map(|m| m * m).sum();
-        if energy > 0.0 { mean_energy * count as f32 / energy } else { 0.0 }
     }
 
     /// Frees encoded pages whose tokens all lie before position `first`.
@@ -621,10 +595,6 @@ fn own(rows: &mut Arc<Rows>) -> Result<&mut Rows, CacheError> {
 
 /// Makes rows ready for encoding: less the mean, and through the newest map.
 fn prepare(rows: &mut [f32], mean: Option<&[f32]>, maps: &Maps) {
-    if let Some(mean) = mean {
-        for row in rows.chunks_exact_mut(mean.len()) {
-            row.iter_mut().zip(mean).for_each(|(x, m)| *x -= m);
-        }
-    }
+    life::subtract(rows, mean.unwrap_or_default());
     maps.apply(rows);
 }

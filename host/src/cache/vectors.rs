@@ -48,7 +48,7 @@ impl<'a> Floats<'a> {
     pub const NONE: Self = Self::F32(&[]);
 
     /// Number of values.
-    pub(super) fn len(self) -> usize {
+    pub(crate) fn len(self) -> usize {
         match self {
             Self::F32(values) => values.len(),
             Self::F16(values) => values.len(),
@@ -57,7 +57,7 @@ impl<'a> Floats<'a> {
     }
 
     /// Values `from..to`.
-    fn part(self, from: usize, to: usize) -> Self {
+    pub(crate) fn part(self, from: usize, to: usize) -> Self {
         match self {
             Self::F32(values) => Self::F32(&values[from..to]),
             Self::F16(values) => Self::F16(&values[from..to]),
@@ -66,7 +66,7 @@ impl<'a> Floats<'a> {
     }
 
     /// Converts the values to f32, exactly.
-    fn widen(self, level: Level, out: &mut [f32]) {
+    pub(crate) fn widen(self, level: Level, out: &mut [f32]) {
         match self {
             Self::F32(values) => out.copy_from_slice(values),
             Self::F16(values) => widen_rows(level, values.reinterpret_cast(), out),
@@ -75,7 +75,7 @@ impl<'a> Floats<'a> {
     }
 
     /// Converts a row to bits of f16, rounded to nearest.
-    pub(super) fn narrow(self, level: Level, out: &mut [u16]) {
+    pub(crate) fn narrow(self, level: Level, out: &mut [u16]) {
         match self {
             Self::F32(values) => narrow_rows(level, values, out),
             Self::F16(values) => out.copy_from_slice(values.reinterpret_cast()),
@@ -89,7 +89,7 @@ impl<'a> Floats<'a> {
     }
 
     /// True if f16 has a finite number for every value.
-    pub(super) fn fits_f16(self) -> bool {
+    pub(crate) fn fits_f16(self) -> bool {
         let fits = |x: f32| x.abs() <= f16::MAX.to_f32();
         match self {
             Self::F32(values) => values.iter().copied().all(fits),
@@ -153,7 +153,7 @@ impl<'a> Vectors<'a> {
 }
 
 /// Dot product of two slices of equal length. It has fixed lanes, so the compiler can vectorise it.
-pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
+pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
     const LANES: usize = 16;
     let (left, right) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
     let mut lanes = [0.0; LANES];

@@ -1,5 +1,7 @@
-//! Calls of a program that uses only this crate, files of blocks, and the examples of SPEC.md.
+//! Calls of a program that uses only this crate, files of blocks, caches of slots, and the examples of
+//! SPEC.md.
 
 mod calls;
 mod file;
+mod slots;
 mod spec;

@@ -1,7 +1,4 @@
-//! The functions of the operating system: address space, free memory, and symbols of loaded libraries.
-//!
-//! A range of reserved address space is committed before it is used. Its memory is zeros then, and becomes
-//! resident when it is touched. A discarded range gives its memory back.
+//! The functions of the operating system: free memory, and symbols of loaded libraries.
 
 #[cfg(unix)]
 mod unix;

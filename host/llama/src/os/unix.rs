@@ -2,78 +2,14 @@
 
 #![allow(unsafe_code, reason = "functions of the system take addresses")]
 
-use libc::{MAP_ANON, MAP_FAILED, MAP_NORESERVE, MAP_PRIVATE, PROT_READ, PROT_WRITE};
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::ptr::null_mut;
-
-/// Bytes of a page of memory.
-pub(crate) fn page_bytes() -> usize {
-    // SAFETY: `sysconf` only reads constants of the system.
-    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
-}
-
-/// Maps anonymous memory at an address, or anywhere for null. Null if it fails.
-///
-/// # Safety
-/// Nothing uses the memory at that address.
-unsafe fn map(at: *mut u8, bytes: usize, flags: c_int) -> *mut u8 {
-    // SAFETY: the caller keeps this function's contract.
-    let base = unsafe {
-        let flags = MAP_PRIVATE | MAP_ANON | MAP_NORESERVE | flags;
-        libc::mmap(at.cast(), bytes, PROT_READ | PROT_WRITE, flags, -1, 0)
-    };
-    if base == MAP_FAILED { null_mut() } else { base.cast() }
-}
-
-/// Reserves address space; null if it fails.
-pub(crate) fn reserve(bytes: usize) -> *mut u8 {
-    // SAFETY: a mapping at any free address touches no other memory.
-    let base = unsafe { map(null_mut(), bytes, 0) };
-    #[cfg(target_os = "linux")]
-    if !base.is_null() {
-        // A huge page would make parts resident that nobody touched.
-        // SAFETY: the range was mapped above. If the call fails, the system has no huge pages.
-        unsafe { libc::madvise(base.cast(), bytes, libc::MADV_NOHUGEPAGE) };
-    }
-    base
-}
-
-/// Does nothing: the system gives memory to a reserved range when it is touched.
-///
-/// # Safety
-/// The range is reserved.
-pub(crate) unsafe fn commit(_: *mut u8, _: usize) -> bool {
-    true
-}
-
-/// Gives the memory of a range back.
-///
-/// # Safety
-/// The range is reserved, begins and ends with a page, and nothing refers to it.
-pub(crate) unsafe fn discard(at: *mut u8, bytes: usize) {
-    // SAFETY: the caller keeps this function's contract.
-    unsafe {
-        // Only Linux promises that the pages read as zeros afterwards.
-        if !cfg!(target_os = "linux") || libc::madvise(at.cast(), bytes, libc::MADV_DONTNEED) != 0 {
-            map(at, bytes, libc::MAP_FIXED);
-        }
-    }
-}
-
-/// Ends a reservation.
-///
-/// # Safety
-/// The range is one whole reservation, and nothing refers to it.
-pub(crate) unsafe fn release(at: *mut u8, bytes: usize) {
-    // SAFETY: the caller keeps this function's contract.
-    unsafe { libc::munmap(at.cast(), bytes) };
-}
 
 /// Free memory and total memory of the machine, in bytes.
 pub(crate) fn memory() -> (usize, usize) {
     // SAFETY: `sysconf` only reads constants of the system.
-    let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
-    let total = usize::try_from(pages).unwrap_or(0) * page_bytes();
+    let numbers = unsafe { [libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)] };
+    let total = numbers.into_iter().map(|number| usize::try_from(number).unwrap_or(0)).product();
     (available().unwrap_or(total), total)
 }
 

@@ -13,12 +13,8 @@
 //!
 //! A test that misses a variable says so and passes. With `TQKV_REQUIRE_LLAMA` it fails.
 
-mod cache;
 mod layout;
-mod lives;
-mod not_finite;
 mod programs;
-mod random;
 mod recurrent;
 mod refusals;
 mod tools;

@@ -15,6 +15,7 @@ use super::pairs::Pairs;
 use super::ranges::Maps;
 use super::weights::Rule;
 use crate::cache::budget::Budget;
+use crate::cache::life::{LEARN_TOKENS, LEAST_QUERIES, LEAST_SEEN};
 use crate::cache::rows::Rows;
 use crate::cache::vectors::Floats;
 use crate::error::CacheError;
@@ -23,13 +24,8 @@ use half::f16;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tqkv_simd::Level;
 
-/// Number of keys that teach a map. They wait uncompressed.
-const LEARN_TOKENS: usize = 128;
-
-/// Most positions whose queries are sampled. The first of them has as many keys before it.
+/// Most positions whose queries are sampled. The first of them has [`LEAST_SEEN`] keys before it.
 const SAMPLES: usize = 64;
-/// Fewest positions with queries from which a map is made.
-const LEAST_SAMPLES: usize = 16;
 
 /// Queries that wait until there are enough keys.
 #[derive(Clone, Debug)]
@@ -109,7 +105,7 @@ impl Learner {
 
     /// Number of positions from the first sampled one on whose queries come before the map is made.
     fn span(&self) -> usize {
-        LEARN_TOKENS + self.hot.min(SAMPLES) - SAMPLES - 1
+        LEARN_TOKENS + self.hot.min(SAMPLES) - LEAST_SEEN - 1
     }
 
     /// Distance of sampled positions, so that there are at most [`SAMPLES`].
@@ -122,11 +118,11 @@ impl Learner {
         if self.given.is_some() {
             return 0;
         }
-        position.saturating_sub(self.sinks + SAMPLES).min(self.span()).div_ceil(self.stride())
+        position.saturating_sub(self.sinks + LEAST_SEEN).min(self.span()).div_ceil(self.stride())
     }
 
     fn position(&self, sample: usize) -> usize {
-        self.sinks + SAMPLES + sample * self.stride()
+        self.sinks + LEAST_SEEN + sample * self.stride()
     }
 
     /// Bytes of the queries that `tokens` tokens bring.
@@ -239,7 +235,7 @@ impl Learner {
                 .and_then(Maps::of_moments);
         }
         let seen = self.seen();
-        if seen.rows.len() < LEAST_SAMPLES {
+        if seen.rows.len() < LEAST_QUERIES {
             return None;
         }
         let mut queries = Vec::new();

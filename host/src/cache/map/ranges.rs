@@ -8,7 +8,7 @@
 use super::full::{self, Front, Full};
 use super::moments::Moments;
 use super::pairs::Pairs;
-use crate::cache::format::PAGE_TOKENS;
+use crate::cache::life::PAGE_TOKENS;
 use half::f16;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};

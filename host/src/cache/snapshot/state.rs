@@ -1,8 +1,8 @@
 //! The state of one KV head in a snapshot: rows, blocks and means of both sides.
 
 use crate::cache::chunks::{Parser, put, put_count, refused};
-use crate::cache::format::PAGE_TOKENS;
 use crate::cache::head::Head;
+use crate::cache::life::PAGE_TOKENS;
 use crate::cache::map::{Learner, Maps, Moments, Order, Pairs, Setting};
 use crate::cache::means::{Mean, Means, State};
 use crate::cache::page::Pages;

@@ -1,7 +1,7 @@
 //! Read access for attention: ends of parts, logits, weighted sums, and decoded vectors.
 
 use super::Track;
-use crate::cache::format::PAGE_TOKENS;
+use crate::cache::life::{self, PAGE_TOKENS};
 use crate::cache::scratch::Queries;
 use crate::error::CacheError;
 use tqkv_simd::page::{Line, MAX_PART, Part, ValuePages};
@@ -160,10 +160,7 @@ impl Track {
                 let page = (at - sinks) / PAGE_TOKENS;
                 self.pages.undo(page, out);
                 if let Some(mean) = self.means.index(page) {
-                    let mean = &self.means.list()[mean].values;
-                    for row in out.chunks_exact_mut(self.dim) {
-                        row.iter_mut().zip(mean.iter()).for_each(|(x, m)| *x += m);
-                    }
+                    life::add(out, &self.means.list()[mean].values);
                 }
             }
             at = end;

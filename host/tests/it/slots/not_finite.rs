@@ -1,12 +1,12 @@
 //! Values that are not finite: one sequence that writes them changes nothing for the others.
 
-use crate::lives::{Choose, codecs, live};
-use crate::random::Random;
-use ggml_tqkv::cache::attend::attend;
-use ggml_tqkv::cache::{Asked, Rule, Side, Store, Track};
-use ggml_tqkv::options::Held;
+use super::lives::{Choose, codecs, live};
+use super::random::Random;
 use half::f16;
-use tqkv_core::CodecId;
+use tqkv::CodecId;
+use tqkv::cache::CacheSpec;
+use tqkv::unstable::cache::KeyMap;
+use tqkv::unstable::slots::{Asked, Rule, Side, Store, Track, attend};
 
 const SLOTS: usize = 300;
 const DIM: usize = 64;
@@ -26,10 +26,13 @@ struct Pair([Store; 2]);
 
 impl Pair {
     fn new(ids: [CodecId; 2], hot: usize, odd: [Option<f16>; 2]) -> Self {
-        let held = Held { hot, map: ids[0].rotates_quarters(), ..Held::default() };
+        let mut spec = CacheSpec::new(1, 1, 1, DIM).hot(hot);
+        if ids[0].rotates_quarters() {
+            spec.key_map = KeyMap::Pairs;
+        }
         Self(std::array::from_fn(|i| {
             let side = [Side::Keys, Side::Values][i];
-            let mut store = Store::new(side, &held, DIM, SLOTS, 1);
+            let mut store = Store::new(side, &spec, DIM, SLOTS, 1);
             assert!(store.divide(DIM, ids[i]));
             for slot in 0..SLOTS {
                 let mut row = row(slot, side);
@@ -57,7 +60,7 @@ impl Pair {
             })
             .collect();
         let asked: Vec<Asked<'_>> = masks.iter().map(|mask| Asked { mask, slope: 1.0, sink: None }).collect();
-        let rule = Rule { scale: 0.125, soft_cap: 0.0, slots: SLOTS };
+        let rule = Rule { scale: 0.125, soft_cap: None, slots: SLOTS };
         let of = |store| Track {
             stream: Store::stream(store, 0).unwrap(),
             format: store.format().unwrap(),
@@ -154,8 +157,9 @@ fn means_and_maps_are_those_of_finite_keys() {
     for id in [CodecId::T2, CodecId::M2] {
         // Two stores with the same finite keys. One has rows in between that are not finite.
         let read = |is_odd: bool| {
-            let held = Held { hot: 0, sinks: 0, map: true, ..Held::default() };
-            let mut store = Store::new(Side::Keys, &held, DIM, SLOTS, 1);
+            let mut spec = CacheSpec::new(1, 1, 1, DIM).hot(0).sinks(0);
+            spec.key_map = KeyMap::Pairs;
+            let mut store = Store::new(Side::Keys, &spec, DIM, SLOTS, 1);
             assert!(store.divide(DIM, id));
             let key = |slot: usize| {
                 let key = row(slot, Side::Keys);
@@ -172,7 +176,7 @@ fn means_and_maps_are_those_of_finite_keys() {
                 (0..20 * DIM).map(|i| random.normal() * if i % 32 < 4 { 6.0 } else { 1.0 }).collect();
             let hidden = |slot| if slot < SLOTS - 20 { f16::ZERO } else { f16::NEG_INFINITY };
             let mask: Vec<f16> = (0..SLOTS).map(hidden).collect();
-            let rule = Rule { scale: 0.01, soft_cap: 0.0, slots: SLOTS };
+            let rule = Rule { scale: 0.01, soft_cap: None, slots: SLOTS };
             let asked = [Asked { mask: &mask, slope: 1.0, sink: None }; 20];
             store.show((0, 0), &rule, &asked, &queries);
             store.cool();
@@ -188,7 +192,7 @@ fn means_and_maps_are_those_of_finite_keys() {
 #[test]
 fn the_largest_values_come_back_finite() {
     for id in codecs(Side::Values) {
-        let mut store = Store::new(Side::Values, &Held { hot: 0, ..Held::default() }, DIM, SLOTS, 1);
+        let mut store = Store::new(Side::Values, &CacheSpec::new(1, 1, 1, DIM).hot(0), DIM, SLOTS, 1);
         assert!(store.divide(DIM, id));
         for slot in 0..SLOTS {
             let largest = |x: &f16| if x.is_sign_negative() { f16::MIN } else { f16::MAX };

@@ -6,9 +6,9 @@
 
 use super::codes;
 use super::exact;
-use super::format::SLOTS;
 use super::rule::{Asked, Rule};
 use super::task::{Seen, Task, Track};
+use crate::cache::life::PAGE_TOKENS;
 use rayon::prelude::*;
 use std::cell::RefCell;
 use std::ops::Range;
@@ -18,7 +18,7 @@ use tqkv_simd::page::{Attention, merge};
 const PART_ROWS: usize = 1024;
 
 /// Most pages of a part.
-const PART_PAGES: usize = PART_ROWS / SLOTS;
+const PART_PAGES: usize = PART_ROWS / PAGE_TOKENS;
 
 /// Slots that are attended to at once.
 #[derive(Clone, Debug)]
@@ -75,7 +75,7 @@ pub fn attend(
 impl Task<'_> {
     fn parts(&self) -> Vec<Part> {
         let pieces = |end: usize, step: usize| (0..end).step_by(step).map(move |at| at..end.min(at + step));
-        let pages = pieces(self.rule.slots.div_ceil(SLOTS), PART_PAGES).map(Part::Pages);
+        let pages = pieces(self.rule.slots.div_ceil(PAGE_TOKENS), PART_PAGES).map(Part::Pages);
         pages.chain(pieces(self.keys.stream.exact_rows(), PART_ROWS).map(Part::Exact)).collect()
     }
 

@@ -1,33 +1,33 @@
 //! The cache without a host: random writes, masks and queries against sums in f64.
 
-use crate::random::Random;
-use ggml_tqkv::cache::attend::attend;
-use ggml_tqkv::cache::rope::{self, Rope};
-use ggml_tqkv::cache::{Asked, Rule, Side, Store, Track, Turn};
-use ggml_tqkv::options::Held;
+use super::random::Random;
 use half::f16;
-use tqkv_core::CodecId;
+use tqkv::CodecId;
+use tqkv::cache::CacheSpec;
+use tqkv::unstable::cache::KeyMap;
+use tqkv::unstable::slots::{Asked, Rule, Shift, Side, Store, Track, Turn, attend, rotate};
 
 const SLOTS: usize = 2300;
 const HEADS: usize = 2;
 const DIM: usize = 64;
 
 fn store(side: Side, id: CodecId, hot: usize) -> Store {
-    let mut store = Store::new(side, &Held { hot, ..Held::default() }, HEADS * DIM, SLOTS, 2);
+    let mut store = Store::new(side, &CacheSpec::new(1, 1, 1, DIM).hot(hot), HEADS * DIM, SLOTS, 2);
     assert!(store.divide(DIM, id));
     store
 }
 
 /// A store of keys whose streams learn maps.
 fn mapped(id: CodecId, hot: usize) -> Store {
-    let held = Held { hot, map: true, ..Held::default() };
-    let mut store = Store::new(Side::Keys, &held, HEADS * DIM, SLOTS, 2);
+    let mut spec = CacheSpec::new(1, 1, 1, DIM).hot(hot);
+    spec.key_map = KeyMap::Pairs;
+    let mut store = Store::new(Side::Keys, &spec, HEADS * DIM, SLOTS, 2);
     assert!(store.divide(DIM, id));
     store
 }
 
 /// The scale is small, so that all keys get attention.
-const PLAIN: Rule = Rule { scale: 0.01, soft_cap: 0.0, slots: SLOTS };
+const PLAIN: Rule = Rule { scale: 0.01, soft_cap: None, slots: SLOTS };
 
 /// Shows `n` queries to each head of each stream. Their coordinate i is multiplied by `loudness(i)`.
 fn teach(store: &mut Store, random: &mut Random, n: usize, loudness: impl Fn(usize) -> f32) {
@@ -53,8 +53,8 @@ fn exact(rule: &Rule, asked: &Asked<'_>, q: &[f32], keys: &[f32], values: &[f32]
         .map(|slot| {
             let dot: f64 = vector(keys, slot).iter().zip(q).map(|(k, &q)| k * f64::from(q)).sum();
             let mut logit = dot * f64::from(rule.scale);
-            if rule.soft_cap != 0.0 {
-                logit = f64::from(rule.soft_cap) * (logit / f64::from(rule.soft_cap)).tanh();
+            if let Some(cap) = rule.soft_cap.map(f64::from) {
+                logit = cap * (logit / cap).tanh();
             }
             (logit + f64::from(asked.slope) * asked.mask[slot].to_f64()).exp()
         })
@@ -95,8 +95,11 @@ fn check_steps_of(mut keys: Store, (key, value): (CodecId, CodecId), hot: usize,
         }
         let (stream, head, n) =
             (random.below(2), random.below(HEADS), [1 + random.below(8), 1 + random.below(40)][step % 2]);
-        let rule =
-            Rule { scale: 0.125, soft_cap: [0.0, 15.0][random.below(2)], slots: 1 + random.below(SLOTS) };
+        let rule = Rule {
+            scale: 0.125,
+            soft_cap: [None, Some(15.0)][random.below(2)],
+            slots: 1 + random.below(SLOTS),
+        };
         let density = 1 + random.below(4);
         let mut mask = || if random.below(density) == 0 { f16::ZERO } else { f16::NEG_INFINITY };
         let masks: Vec<Vec<f16>> = (0..n).map(|_| (0..rule.slots).map(|_| mask()).collect()).collect();
@@ -302,7 +305,7 @@ fn a_row_that_cannot_be_encoded_stays_exact() {
 /// Relative error of keys after `shifts` shifts by 8 positions back. The reference is keys that were rotated
 /// once and never encoded.
 fn shift_error(coded: Store, shifts: usize) -> f32 {
-    let rope = Rope {
+    let shift = Shift {
         head_dim: DIM,
         dims: DIM,
         halves: true,
@@ -325,9 +328,9 @@ fn shift_error(coded: Store, shifts: usize) -> f32 {
     }
     coded.cool();
     for _ in 0..shifts {
-        rope::rotate(&mut coded, &rope, &[-8; 2 * SLOTS]);
+        rotate(&mut coded, &shift, &[-8; 2 * SLOTS]);
     }
-    rope::rotate(&mut exact, &rope, &vec![-8 * shifts as i32; 2 * SLOTS]);
+    rotate(&mut exact, &shift, &vec![-8 * shifts as i32; 2 * SLOTS]);
     let (a, b) = (rows(&coded, 0), rows(&exact, 0));
     let error: f32 = a.iter().zip(&b).map(|(a, b)| (a - b).powi(2)).sum();
     (error / b.iter().map(|x| x * x).sum::<f32>()).sqrt()

@@ -5,23 +5,15 @@
 //! got from queries until then. A map stays until the stream is cleared, as means do.
 
 use super::format::Format;
-use super::rule::{Asked, Rule, add_mask, cap};
+use super::rule::{Asked, Rule, add_mask};
+use crate::cache::life::{LEAST_QUERIES, LEAST_SEEN, cap};
+use crate::cache::map::{Pairs, limit_weights};
 use std::sync::Arc;
-use tqkv::unstable::cache::{Pairs, limit_weights};
 use tqkv_simd::Level;
 use tqkv_simd::page::{Attention, soften};
 
-/// Fewest keys that a map is learnt from.
-pub(super) const LEARN_TOKENS: usize = 128;
-
 /// Most keys that a map is learnt from.
 pub(super) const MOST_TOKENS: usize = 512;
-
-/// Fewest queries of a head that a map is learnt from.
-const LEAST_QUERIES: usize = 16;
-
-/// Fewest rows that a query must see to count. Among few rows each has much weight.
-const LEAST_SEEN: usize = 64;
 
 /// The coordinates that RoPE turns together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,7 +118,9 @@ impl Seen {
         query: &[f32],
         (slots, logits): (&[usize], &mut [f32]),
     ) {
-        cap(logits, rule.soft_cap);
+        if let Some(soft_cap) = rule.soft_cap {
+            cap(logits, soft_cap);
+        }
         let mask =
             slots.iter().map(|&slot| asked.mask.get(slot).copied().unwrap_or_default()).collect::<Vec<_>>();
         add_mask(logits, &mask, asked.slope, &mut Vec::new());
@@ -223,6 +217,21 @@ impl Maps {
             let maps = heads.iter().enumerate();
             let maps = maps.map(|(head, seen)| seen.learn(slots, &keys(head), places.as_ref(), in_quarters));
             *self = Self::Known(maps.collect());
+        }
+    }
+
+    /// True if both map keys alike.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Off, Self::Off) => true,
+            (Self::Known(own), Self::Known(others)) => {
+                own.len() == others.len()
+                    && own.iter().zip(others).all(|maps| match maps {
+                        (Some(own), Some(other)) => Arc::ptr_eq(&own.pairs, &other.pairs),
+                        (own, other) => own.is_none() && other.is_none(),
+                    })
+            }
+            _ => false,
         }
     }
 

@@ -2,11 +2,12 @@
 
 use super::apart;
 use super::rows::{bits, sum};
-use super::rule::{Asked, add_mask, cap, changes_any, shows_any};
+use super::rule::{Asked, add_mask, changes_any, shows_any};
 use super::task::{Seen, Task, Track};
+use crate::cache::life::cap;
+use crate::matmul::{Mat, MatMut, Store, product};
 use half::f16;
 use std::ops::Range;
-use tqkv::unstable::matmul::{Mat, MatMut, Store, product};
 use tqkv_simd::page::{MAX_HEADS, rescale, row_scores, soften, widen_rows};
 
 /// Most rows of a tile, which are attended to at once.
@@ -95,7 +96,9 @@ fn attend_tile(
     let scaled = &scaled[queries.start * dim..queries.end * dim];
     logits.resize(n * count, 0.0);
     score(task.keys, rows.clone(), scaled, logits, keys);
-    cap(logits, task.rule.soft_cap);
+    if let Some(soft_cap) = task.rule.soft_cap {
+        cap(logits, soft_cap);
+    }
     for ((of, _, changes), mask) in masks.iter().zip(mask.chunks_exact(count)) {
         let of = of.start.max(queries.start)..of.end.min(queries.end);
         for q in of.filter(|_| *changes) {
@@ -119,7 +122,13 @@ fn attend_tile(
 }
 
 /// Writes logits (`[n, rows]`) of queries (`[n, dim]`); `wide` is working memory.
-fn score(keys: Track<'_>, rows: Range<usize>, queries: &[f32], logits: &mut [f32], wide: &mut Vec<f32>) {
+pub(super) fn score(
+    keys: Track<'_>,
+    rows: Range<usize>,
+    queries: &[f32],
+    logits: &mut [f32],
+    wide: &mut Vec<f32>,
+) {
     let (dim, level, count) = (keys.format.dim, keys.format.level, rows.len());
     let n = queries.len() / dim;
     if n <= MAX_HEADS {

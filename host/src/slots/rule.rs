@@ -8,8 +8,8 @@ use half::slice::HalfFloatSliceExt;
 pub struct Rule {
     /// Factor of logits.
     pub scale: f32,
-    /// Logits l become cap * tanh(l / cap); 0 for none.
-    pub soft_cap: f32,
+    /// Logits l become cap * tanh(l / cap).
+    pub soft_cap: Option<f32>,
     /// Number of slots that are attended to, from the first on.
     pub slots: usize,
 }
@@ -57,12 +57,5 @@ pub(super) fn add_mask(logits: &mut [f32], mask: &[f16], slope: f32, wide: &mut 
     mask.convert_to_f32_slice(wide);
     for (logit, &mask) in logits.iter_mut().zip(&*wide) {
         *logit = if mask == f32::NEG_INFINITY { mask } else { *logit + slope * mask };
-    }
-}
-
-/// Logits l become cap * tanh(l / cap); a cap of 0 changes nothing.
-pub(super) fn cap(logits: &mut [f32], soft_cap: f32) {
-    if soft_cap != 0.0 {
-        logits.iter_mut().for_each(|x| *x = soft_cap * (*x / soft_cap).tanh());
     }
 }

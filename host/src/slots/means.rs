@@ -1,16 +1,15 @@
 //! The means that are subtracted from the keys of a stream before they are encoded, one per KV head.
 //!
-//! Each is the mean of the first [`MEAN_TOKENS`] keys that leave the exact rows, as in the library's cache.
-//! It stays the same until the stream is cleared, also when one of these slots is overwritten.
+//! Each is the mean of the first [`life::MEAN_TOKENS`] keys that leave the exact rows, as in
+//! [`crate::cache`].
+//! It stays the same until the stream is cleared, even if one of these slots is overwritten.
 //!
 //! A saved state holds decoded keys and no means. Means lie on a grid that is coarse beside the f16 rounding
 //! of decoded keys, so that [`recover`] finds the same means again. With them, keys become the same codes
 //! again.
 
+use crate::cache::life;
 use half::f16;
-
-/// Number of keys in a mean.
-pub(super) const MEAN_TOKENS: usize = 64;
 
 /// Steps of a mean's grid in the spread of the keys, at least. The rounding adds less than 1/48,000 to the
 /// energy that is encoded.
@@ -19,15 +18,12 @@ const STEPS: f32 = 64.0;
 /// Most corrections of a mean that is searched.
 const CORRECTIONS: usize = 6;
 
-/// Least share of the keys' energy that a mean must hold to be used; the value of the library's cache.
-const LEAST_SHARE: f32 = 0.05;
-
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Means {
     /// Values have none.
     Off,
-    /// The first keys have not left yet.
-    Learning,
+    /// The first keys have not left yet. A mean needs at least this share of their energy to be used.
+    Learning { least_share: f32 },
     /// `[heads, dim]`; zeros for heads without a mean.
     Known(Vec<f32>),
 }
@@ -43,11 +39,9 @@ impl Means {
 }
 
 /// The mean of vectors (`[n, dim]`) on a grid; zeros if it holds too small a share of their energy.
-pub(super) fn mean_of(x: &[f32], dim: usize) -> Vec<f32> {
-    let mut mean = average(x, dim);
-    let energy: f32 = x.iter().map(|x| x * x).sum();
-    let held: f32 = mean.iter().map(|x| x * x).sum::<f32>() * (x.len() / dim) as f32;
-    if !held.is_finite() || held < LEAST_SHARE * energy || energy == 0.0 {
+pub(super) fn mean_of(x: &[f32], dim: usize, least_share: f32) -> Vec<f32> {
+    let mut mean = vec![0.0; dim];
+    if life::mean_of(x, &mut mean) < least_share {
         mean.fill(0.0);
         return mean;
     }
@@ -66,13 +60,15 @@ pub(super) fn recover(x: &[f32], dim: usize, code: impl Fn(&mut [f32]) -> bool) 
     if is_kept(x, &mean, &code) {
         return Some(mean);
     }
-    mean = average(x, dim);
+    life::mean_of(x, &mut mean);
     // The spread of decoded vectors may differ enough for a grid of half or twice the step.
     let step = step(x, &mean) / 2.0;
     for _ in 0..CORRECTIONS {
         let coded = coded(x, &mean, &code)?;
         let moved: Vec<f32> = x.iter().zip(&coded).map(|(x, coded)| x - coded).collect();
-        mean.iter_mut().zip(average(&moved, dim)).for_each(|(mean, moved)| *mean += moved);
+        let mut step_of_mean = vec![0.0; dim];
+        life::mean_of(&moved, &mut step_of_mean);
+        life::add(&mut mean, &step_of_mean);
         let mut on_grid = mean.clone();
         snap(&mut on_grid, step);
         if is_kept(x, &on_grid, &code) {
@@ -94,20 +90,11 @@ fn is_kept(x: &[f32], mean: &[f32], code: impl Fn(&mut [f32]) -> bool) -> bool {
 /// Vectors (`[n, dim]`) after they were encoded around `mean` and decoded.
 fn coded(x: &[f32], mean: &[f32], code: impl Fn(&mut [f32]) -> bool) -> Option<Vec<f32>> {
     let mut coded = x.to_vec();
-    subtract(&mut coded, mean);
+    life::subtract(&mut coded, mean);
     code(&mut coded).then(|| {
-        add(&mut coded, mean);
+        life::add(&mut coded, mean);
         coded
     })
-}
-
-/// The average of vectors (`[n, dim]`).
-fn average(x: &[f32], dim: usize) -> Vec<f32> {
-    let (mut mean, count) = (vec![0.0; dim], (x.len() / dim).max(1) as f32);
-    for x in x.chunks_exact(dim) {
-        mean.iter_mut().zip(x).for_each(|(mean, x)| *mean += x / count);
-    }
-    mean
 }
 
 /// The step of the grid for vectors (`[n, dim]`) around `mean`: a power of two, at most their spread over
@@ -122,23 +109,5 @@ fn step(x: &[f32], mean: &[f32]) -> f32 {
 fn snap(mean: &mut [f32], step: f32) {
     if step.is_normal() {
         mean.iter_mut().for_each(|x| *x = (*x / step).round() * step);
-    }
-}
-
-/// Subtracts a mean from vectors (`[n, dim]`); an empty mean changes nothing.
-pub(super) fn subtract(x: &mut [f32], mean: &[f32]) {
-    if !mean.is_empty() {
-        for x in x.chunks_exact_mut(mean.len()) {
-            x.iter_mut().zip(mean).for_each(|(x, mean)| *x -= mean);
-        }
-    }
-}
-
-/// Adds a mean to vectors (`[n, dim]`); an empty mean changes nothing.
-pub(super) fn add(x: &mut [f32], mean: &[f32]) {
-    if !mean.is_empty() {
-        for x in x.chunks_exact_mut(mean.len()) {
-            x.iter_mut().zip(mean).for_each(|(x, mean)| *x += mean);
-        }
     }
 }

@@ -1,14 +1,15 @@
 //! The rotation of keys by a shift of positions, with the formulas of the host's own `ROPE`.
 
-use super::format::{Format, SLOTS};
+use super::format::Format;
 use super::store::Store;
 use super::stream::{Place, Stream};
+use crate::cache::life::PAGE_TOKENS;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
-/// The settings that all rows share.
+/// The settings of a rotation that all rows share.
 #[derive(Clone, Debug)]
-pub struct Rope {
+pub struct Shift {
     /// Values per head.
     pub head_dim: usize,
     /// Values per head that are rotated, from the first on.
@@ -37,7 +38,7 @@ pub fn ramp(dims: usize, trained: usize, base: f32, [fast, slow]: [f32; 2]) -> [
     [pair(fast).floor().max(0.0), pair(slow).ceil().min(dims as f32 - 1.0)]
 }
 
-impl Rope {
+impl Shift {
     /// Cosine and sine of each pair for a shift, times the factor of lengths.
     fn angles(&self, shift: i32) -> Vec<[f32; 2]> {
         let step = self.base.powf(-2.0 / self.dims as f32);
@@ -70,7 +71,7 @@ impl Rope {
 
 /// Rotates the keys of rows `0..shifts.len()`, counted over all streams. Codes are decoded, rotated and
 /// encoded again.
-pub fn rotate(store: &mut Store, rope: &Rope, shifts: &[i32]) {
+pub fn rotate(store: &mut Store, rope: &Shift, shifts: &[i32]) {
     let slots = store.slots();
     let (streams, format) = store.streams_mut();
     for (stream, shifts) in streams.iter_mut().zip(shifts.chunks(slots)) {
@@ -78,7 +79,7 @@ pub fn rotate(store: &mut Store, rope: &Rope, shifts: &[i32]) {
     }
 }
 
-fn rotate_stream(stream: &mut Stream, format: Option<&Format>, rope: &Rope, shifts: &[i32]) {
+fn rotate_stream(stream: &mut Stream, format: Option<&Format>, rope: &Shift, shifts: &[i32]) {
     // Most rows move by the same number of positions.
     let mut known: Option<(i32, Vec<[f32; 2]>)> = None;
     let mut angles_of = |shift: i32| {
@@ -102,9 +103,9 @@ fn rotate_stream(stream: &mut Stream, format: Option<&Format>, rope: &Rope, shif
         });
     }
     let Some(format) = format else { return };
-    for page in 0..end.div_ceil(SLOTS) {
-        let from = page * SLOTS;
-        let mut slots = stream.coded_slots(page, 0, SLOTS.min(end - from));
+    for page in 0..end.div_ceil(PAGE_TOKENS) {
+        let from = page * PAGE_TOKENS;
+        let mut slots = stream.coded_slots(page, 0, PAGE_TOKENS.min(end - from));
         slots.retain(|slot| is_moved(shifts[from + slot]));
         let decoded = (0..stream.exact.len()).map(|head| stream.decode(format, head, page, &slots));
         let mut heads: Vec<Vec<f32>> = decoded.collect();

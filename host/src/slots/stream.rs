@@ -2,27 +2,21 @@
 //!
 //! Exact rows lie back to back, head by head, in no order: the last row moves to the place of a row that
 //! leaves. The newest writes stay exact. The oldest leave in groups of four and become codes in pages of
-//! [`SLOTS`] slots. Rows and pages lie in address space of their own, so none moves when others come or go.
+//! [`PAGE_TOKENS`] slots. Rows and pages lie in reserved address space, so none moves when others come or go.
 
-use super::format::{Format, SLOTS};
-use super::maps::{LEARN_TOKENS, MOST_TOKENS, Map, Maps, Seen, Turn};
-use super::means::{self, MEAN_TOKENS, Means};
+use super::format::Format;
+use super::maps::{MOST_TOKENS, Map, Maps, Seen, Turn};
+use super::means::{self, Means};
 use super::rule::{Asked, Rule};
-use crate::os;
+use crate::cache::life::{BATCH, LEARN_TOKENS, MEAN_TOKENS, PAGE_TOKENS, PIECE, add, leaving, subtract};
 use crate::reserve::Table;
 use half::f16;
-use half::slice::HalfFloatSliceExt;
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use rayon::prelude::*;
 use std::collections::VecDeque;
 use std::ops::Range;
 use tqkv_simd::Level;
 use tqkv_simd::page::{Line, row_scores};
-
-/// Rows that leave together, because encoders are faster with several vectors.
-const BATCH: usize = 4;
-
-/// Most rows that are encoded at once, which limits the memory of the encoder.
-const PIECE: usize = 64;
 
 /// The place of a slot's row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,8 +63,8 @@ pub struct Stream {
     owners: Vec<Owner>,
     /// True once a row was not finite. Until then nobody looks for such rows.
     was_not_finite: bool,
-    /// Exact rows, `[rows, dim]` per head.
-    pub(super) exact: Vec<Table<f16>>,
+    /// Exact rows as bits of f16, `[rows, dim]` per head.
+    pub(super) exact: Vec<Table<u16>>,
     /// Slot and time of writes, oldest first. A write that is not the last of its slot is skipped.
     queue: VecDeque<(u32, u64)>,
     /// Number of exact rows that wait to leave: the entries of the queue that are not skipped.
@@ -87,7 +81,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new((width, slots): (usize, usize), (hot, sinks): (usize, usize), has_means: bool) -> Self {
+    pub(super) fn new((width, slots): (usize, usize), (hot, sinks): (usize, usize), means: Means) -> Self {
         Self {
             width,
             slots,
@@ -104,7 +98,7 @@ impl Stream {
             lines: 0,
             pages: Table::new(0),
             coded: Vec::new(),
-            means: if has_means { Means::Learning } else { Means::Off },
+            means,
             maps: Maps::Off,
         }
     }
@@ -189,7 +183,7 @@ impl Stream {
         let mut finite = true;
         for head in &mut self.exact {
             let part = &mut head[at * self.dim..(at + 1) * self.dim];
-            change(part);
+            change(part.reinterpret_cast_mut());
             finite &= is_finite(part);
         }
         self.owners[at].is_finite = finite;
@@ -221,23 +215,14 @@ impl Stream {
 
     /// Bytes of the system's pages that hold codes.
     fn code_bytes(&self) -> usize {
-        let (page, bytes) = (os::page_bytes(), self.exact.len() * self.lines * size_of::<Line>());
-        let (mut held, mut from) = (0, 0);
-        for i in (0..self.coded.len()).filter(|&i| self.coded(i) > 0) {
-            let end = ((i + 1) * bytes).next_multiple_of(page);
-            held += end - from.max(i * bytes / page * page);
-            from = end;
-        }
-        held
+        let lines = self.exact.len() * self.lines;
+        let pages = (0..self.coded.len()).filter(|&page| self.coded(page) > 0);
+        self.pages.held_in(pages.map(|page| page * lines..(page + 1) * lines))
     }
 
     /// Writes a row to a slot. It stays exact until [`Stream::cool`] encodes it.
     pub(super) fn write(&mut self, slot: usize, row: &[f16]) {
-        if self.places.len() <= slot {
-            let len = self.places.len();
-            self.places.resize(slot + 1);
-            self.places[len..].fill(EMPTY);
-        }
+        self.reach(slot);
         let at = match self.place(slot) {
             Place::Exact(at) => at,
             place => {
@@ -269,7 +254,7 @@ impl Stream {
 
     /// Marks a slot as no code any more, and frees its page after the last code.
     fn forget_code(&mut self, slot: usize) {
-        let page = slot / SLOTS;
+        let page = slot / PAGE_TOKENS;
         self.coded[page] -= 1;
         if self.coded[page] == 0 {
             let lines = self.exact.len() * self.lines;
@@ -284,13 +269,13 @@ impl Stream {
             return;
         }
         let extra = self.waiting.saturating_sub(self.hot);
-        let mut count = if self.hot < BATCH { extra } else { extra / BATCH * BATCH };
+        let mut count = leaving(self.hot, extra);
         // Keys wait until there are enough for a mean. Values wait as long, because attention is faster where
         // both sides have a slot in the same state.
         if self.coded.is_empty() && extra < MEAN_TOKENS || self.must_learn_first() {
             return;
         }
-        if self.means == Means::Learning {
+        if let Means::Learning { least_share } = self.means {
             let oldest = self.oldest_finite(MEAN_TOKENS);
             let means = (0..self.exact.len()).map(|head| {
                 let rows = self.rows(head, &oldest);
@@ -298,7 +283,7 @@ impl Stream {
                 // Maps do not come with restored rows, so these have other codes.
                 let is_restored = is_restored && !self.is_learning();
                 let recovered = if is_restored { recovered() } else { None };
-                recovered.unwrap_or_else(|| means::mean_of(&rows, self.dim))
+                recovered.unwrap_or_else(|| means::mean_of(&rows, self.dim, least_share))
             });
             self.means = Means::Known(means.collect::<Vec<_>>().concat());
         }
@@ -307,7 +292,7 @@ impl Stream {
             let mut maps = std::mem::replace(&mut self.maps, Maps::Off);
             maps.learn(&slots, turn, format, |head| {
                 let mut keys = self.rows(head, &slots);
-                means::subtract(&mut keys, self.means.of(head, self.dim));
+                subtract(&mut keys, self.means.of(head, self.dim));
                 keys
             });
             self.maps = maps;
@@ -326,7 +311,7 @@ impl Stream {
     /// True if there are too few finite keys for what the stream learns from them, or too few queries.
     fn must_learn_first(&mut self) -> bool {
         let least = if self.is_learning() { LEARN_TOKENS } else { MEAN_TOKENS };
-        let learns = self.is_learning() || self.means == Means::Learning;
+        let learns = self.is_learning() || matches!(self.means, Means::Learning { .. });
         learns && (self.maps.wait() || self.oldest_finite(least).len() < least)
     }
 
@@ -348,7 +333,7 @@ impl Stream {
         let mut logits = vec![0.0; slots.len()];
         for (query, asked) in queries.chunks_exact(self.dim).zip(asked) {
             let scaled: Vec<f32> = query.iter().map(|x| x * rule.scale).collect();
-            row_scores(level, rows.reinterpret_cast(), self.dim, &scaled, &mut logits);
+            row_scores(level, rows, self.dim, &scaled, &mut logits);
             heads[head].take((rule, asked), query, (&slots, &mut logits));
         }
     }
@@ -377,7 +362,8 @@ impl Stream {
         let mut rows = vec![0.0; slots.len() * self.dim];
         for (slot, row) in slots.iter().zip(rows.chunks_exact_mut(self.dim)) {
             if let Place::Exact(at) = self.place(*slot) {
-                self.exact[head][at * self.dim..(at + 1) * self.dim].convert_to_f32_slice(row);
+                let bits = &self.exact[head][at * self.dim..(at + 1) * self.dim];
+                bits.reinterpret_cast::<f16>().convert_to_f32_slice(row);
             }
         }
         rows
@@ -421,7 +407,7 @@ impl Stream {
 
     /// Encodes rows (`[n, dim]`) of one head to blocks; false if one cannot be encoded. The rows are used up.
     pub(super) fn code(&self, format: &Format, head: usize, rows: &mut [f32], blocks: &mut Vec<u8>) -> bool {
-        means::subtract(rows, self.means.of(head, self.dim));
+        subtract(rows, self.means.of(head, self.dim));
         let map = self.maps.of(head);
         if let Some(map) = map {
             map.apply(rows);
@@ -431,33 +417,40 @@ impl Stream {
 
     /// Writes the blocks of each head to pages, and counts the slots as codes.
     pub(super) fn put(&mut self, format: &Format, slots: &[usize], blocks: &[Vec<u8>]) {
-        let (heads, lines) = (self.exact.len(), format.page_bytes() / size_of::<Line>());
+        let (heads, lines) = (self.exact.len(), format.lines());
         if self.lines == 0 {
             self.lines = lines;
-            self.pages = Table::new(self.slots.div_ceil(SLOTS) * heads * lines);
+            self.pages = Table::new(self.slots.div_ceil(PAGE_TOKENS) * heads * lines);
         }
-        let pages = slots.iter().map(|slot| slot / SLOTS + 1).max().unwrap_or(0);
+        let pages = slots.iter().map(|slot| slot / PAGE_TOKENS + 1).max().unwrap_or(0);
         if self.coded.len() < pages {
             self.coded.resize(pages, 0);
             self.pages.resize(pages * heads * lines);
         }
         for (head, blocks) in blocks.iter().enumerate() {
             for (&slot, block) in slots.iter().zip(blocks.chunks_exact(blocks.len() / slots.len())) {
-                let at = (slot / SLOTS * heads + head) * lines;
-                format.write(&mut self.pages[at..at + lines], std::iter::once(slot % SLOTS), block);
+                let at = (slot / PAGE_TOKENS * heads + head) * lines;
+                format.write(&mut self.pages[at..at + lines], slot % PAGE_TOKENS, block);
             }
         }
         for &slot in slots {
             if self.place(slot) != Place::Coded {
-                self.coded[slot / SLOTS] += 1;
+                self.coded[slot / PAGE_TOKENS] += 1;
             }
         }
     }
 
     /// Removes the exact row of a slot whose code has been written.
     fn drop_exact(&mut self, slot: usize) {
-        let Place::Exact(at) = self.place(slot) else { return };
-        self.places[slot] = CODED;
+        if let Place::Exact(at) = self.place(slot) {
+            self.remove_exact(slot, at, CODED);
+        }
+    }
+
+    /// Removes exact row `at`, that of a slot, whose place is `becomes` from now on.
+    fn remove_exact(&mut self, slot: usize, at: usize, becomes: u32) {
+        self.waiting -= usize::from(self.owners[at].time > 0);
+        self.places[slot] = becomes;
         let last = self.owners.len() - 1;
         self.owners.swap_remove(at);
         for head in &mut self.exact {
@@ -474,7 +467,7 @@ impl Stream {
         let rows = self.owners.len();
         for head in &mut self.exact {
             // A surplus of up to `PIECE` rows stays, because the next writes need it.
-            if head.held_bytes() > (rows + PIECE) * self.dim * size_of::<f16>() {
+            if head.held_bytes() > (rows + PIECE) * self.dim * size_of::<u16>() {
                 head.shrink();
             }
         }
@@ -486,7 +479,7 @@ impl Stream {
 
     /// The slots among `from..to` of one page that are codes, counted in the page.
     pub(super) fn coded_slots(&self, page: usize, from: usize, to: usize) -> Vec<usize> {
-        (from..to).filter(|slot| self.place(page * SLOTS + slot) == Place::Coded).collect()
+        (from..to).filter(|slot| self.place(page * PAGE_TOKENS + slot) == Place::Coded).collect()
     }
 
     /// Decodes some coded slots of one head in a page: `[slots, dim]`.
@@ -497,7 +490,7 @@ impl Stream {
             if let Some(map) = self.maps.of(head) {
                 map.undo(&mut rows);
             }
-            means::add(&mut rows, self.means.of(head, self.dim));
+            add(&mut rows, self.means.of(head, self.dim));
         }
         rows
     }
@@ -509,17 +502,20 @@ impl Stream {
             match self.place(slot) {
                 Place::Exact(at) => {
                     for (part, head) in row.chunks_exact_mut(dim).zip(&self.exact) {
-                        part.copy_from_slice(&head[at * dim..(at + 1) * dim]);
+                        part.copy_from_slice(head[at * dim..(at + 1) * dim].reinterpret_cast());
                     }
                 }
                 Place::Empty | Place::Coded => row.fill(f16::ZERO),
             }
         }
         let Some(format) = format else { return };
-        for page in first / SLOTS..end.div_ceil(SLOTS) {
-            let start = page * SLOTS;
-            let slots =
-                self.coded_slots(page, first.saturating_sub(start).min(SLOTS), (end - start).min(SLOTS));
+        for page in first / PAGE_TOKENS..end.div_ceil(PAGE_TOKENS) {
+            let start = page * PAGE_TOKENS;
+            let slots = self.coded_slots(
+                page,
+                first.saturating_sub(start).min(PAGE_TOKENS),
+                (end - start).min(PAGE_TOKENS),
+            );
             if slots.is_empty() {
                 continue;
             }
@@ -536,6 +532,89 @@ impl Stream {
     }
 }
 
+/// What a slot holds, as it is copied.
+#[derive(Debug)]
+pub(super) enum Content {
+    Empty,
+    Exact(Vec<f16>),
+    /// A block per head.
+    Coded(Vec<Vec<u8>>),
+}
+
+impl Stream {
+    /// True if no slot holds a row.
+    pub(super) fn is_empty(&self) -> bool {
+        self.owners.is_empty() && self.coded.iter().all(|count| *count == 0)
+    }
+
+    /// What the codes of this stream depend on besides the rows; none before the first code.
+    pub(super) fn basis(&self) -> Option<(Means, Maps)> {
+        let learns = self.is_learning() || matches!(self.means, Means::Learning { .. });
+        (!learns).then(|| (self.means.clone(), self.maps.clone()))
+    }
+
+    pub(super) fn set_basis(&mut self, (means, maps): (Means, Maps)) {
+        (self.means, self.maps) = (means, maps);
+    }
+
+    /// True if a row has the same codes in both streams.
+    pub(super) fn has_basis_of(&self, other: &Self) -> bool {
+        self.means == other.means && self.maps.is_same(&other.maps)
+    }
+
+    /// What a slot holds: codes as they are, or decoded unless `as_codes`.
+    pub(super) fn take_copy(&self, format: Option<&Format>, slot: usize, as_codes: bool) -> Content {
+        match (self.place(slot), format) {
+            (Place::Empty, _) => Content::Empty,
+            (Place::Coded, Some(format)) if as_codes => {
+                let page = |head| self.page(head, slot / PAGE_TOKENS).unwrap_or_default();
+                let heads = 0..self.exact.len();
+                Content::Coded(heads.map(|head| format.read(page(head), &[slot % PAGE_TOKENS])).collect())
+            }
+            (Place::Coded | Place::Exact(_), _) => {
+                let mut row = vec![f16::ZERO; self.width];
+                self.read(format, slot, &mut row);
+                Content::Exact(row)
+            }
+        }
+    }
+
+    /// Makes a slot hold a copy.
+    pub(super) fn put_copy(&mut self, format: Option<&Format>, slot: usize, content: Content) {
+        match (content, format) {
+            (Content::Exact(row), _) => self.write(slot, &row),
+            (Content::Coded(blocks), Some(format)) => {
+                self.reach(slot);
+                self.put(format, &[slot], &blocks);
+                self.drop_exact(slot);
+                self.places[slot] = CODED;
+            }
+            (Content::Empty | Content::Coded(_), _) => self.forget(slot),
+        }
+    }
+
+    /// Empties a slot.
+    pub(super) fn forget(&mut self, slot: usize) {
+        match self.place(slot) {
+            Place::Empty => {}
+            Place::Exact(at) => self.remove_exact(slot, at, EMPTY),
+            Place::Coded => {
+                self.forget_code(slot);
+                self.places[slot] = EMPTY;
+            }
+        }
+    }
+
+    /// Makes the list of places reach a slot.
+    fn reach(&mut self, slot: usize) {
+        let len = self.places.len();
+        if len <= slot {
+            self.places.resize(slot + 1);
+            self.places[len..].fill(EMPTY);
+        }
+    }
+}
+
 /// The row of a write in the queue; none if the write is not the last of its slot or the row has left.
 fn waiting<'a>(places: &[u32], owners: &'a [Owner], slot: u32, time: u64) -> Option<&'a Owner> {
     let row = places.get(slot as usize).copied().filter(|&row| row < CODED)?;
@@ -546,8 +625,8 @@ fn waiting<'a>(places: &[u32], owners: &'a [Owner], slot: u32, time: u64) -> Opt
 const LARGEST: f32 = 65504.0;
 
 /// True if no value is infinite or NaN.
-fn is_finite(row: &[f16]) -> bool {
-    row.iter().fold(true, |finite, x| finite & (x.to_bits() & EXPONENT != EXPONENT))
+fn is_finite(row: &[u16]) -> bool {
+    row.iter().fold(true, |finite, bits| finite & (bits & EXPONENT != EXPONENT))
 }
 
 /// The exponent bits of an f16. All of them are set in infinities and NaN alone.

@@ -2,25 +2,25 @@
 //! skipped, because [`super::exact`] attends to them.
 
 use super::apart;
-use super::format::{Pages, SLOTS};
 use super::means::Means;
-use super::rule::{Asked, add_mask, cap, changes_any, shows_any};
+use super::rule::{Asked, add_mask, changes_any, shows_any};
 use super::stream::{Place, Stream};
 use super::task::{Seen, Task, Track};
+use crate::cache::format::{CodedQueries, PageFormat};
+use crate::cache::life::{PAGE_TOKENS, cap};
+use crate::cache::vectors::dot;
 use std::ops::Range;
-use tqkv_simd::codec;
-use tqkv_simd::page::{Attention, Line, MAX_HEADS, Queries, ValuePages, ValuePart, rescale, soften};
+use tqkv_simd::page::{Attention, Line, MAX_HEADS, rescale, soften};
 
 /// Working memory of a thread, kept from call to call.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
-    logits: Vec<f32>,
+    pub(super) logits: Vec<f32>,
     scaled: Vec<f32>,
     mapped: Vec<f32>,
-    rotated: Vec<f32>,
+    coded: CodedQueries,
     offsets: Vec<f32>,
     wide: Vec<f32>,
-    int8: Box<Queries>,
 }
 
 /// A page with codes or empty slots.
@@ -41,7 +41,7 @@ pub(super) fn attend(task: &Task<'_>, pages: Range<usize>, scratch: &mut Scratch
     }
     let (dim, value_dim) = (task.keys.format.dim, task.values.format.dim);
     let queries = task.queries.chunks(MAX_HEADS * dim).zip(task.asked.chunks(MAX_HEADS));
-    let (from, to) = (pages.start * SLOTS, pages.end * SLOTS);
+    let (from, to) = (pages.start * PAGE_TOKENS, pages.end * PAGE_TOKENS);
     let is_alike = task.keys.stream.is_alike(task.values.stream, from, to);
     let sums = seen.sums.chunks_mut(MAX_HEADS * value_dim).zip(seen.state.chunks_mut(MAX_HEADS));
     for ((queries, asked), (sums, state)) in queries.zip(sums) {
@@ -51,8 +51,8 @@ pub(super) fn attend(task: &Task<'_>, pages: Range<usize>, scratch: &mut Scratch
             attend_page(task, (page, next, is_alike), asked, (state, sums), scratch);
         }
     }
-    if let (true, Some((codec, _))) = (is_alike, &task.values.format.coded) {
-        codec::unrotate(task.values.format.level, codec, &mut seen.sums);
+    if is_alike {
+        task.values.format.unrotate(&mut seen.sums);
     }
     seen
 }
@@ -62,7 +62,7 @@ fn look(task: &Task<'_>, number: usize) -> Option<Page> {
     let stream = task.keys.stream;
     let (count, coded) = (task.slots_of(number), stream.coded(number));
     let mut page = Page { number, exact: Vec::new(), empty: Vec::new() };
-    if coded < SLOTS {
+    if coded < PAGE_TOKENS {
         runs(stream, number, count, &mut page);
     }
     (coded > 0 || !page.empty.is_empty()).then_some(page)
@@ -71,7 +71,7 @@ fn look(task: &Task<'_>, number: usize) -> Option<Page> {
 /// Finds runs of exact slots and of empty slots among the first `count` slots of a page.
 fn runs(stream: &Stream, number: usize, count: usize, page: &mut Page) {
     for slot in 0..count {
-        let list = match stream.place(number * SLOTS + slot) {
+        let list = match stream.place(number * PAGE_TOKENS + slot) {
             Place::Exact(_) => &mut page.exact,
             Place::Empty => &mut page.empty,
             Place::Coded => continue,
@@ -86,37 +86,34 @@ fn runs(stream: &Stream, number: usize, count: usize, page: &mut Page) {
 impl Task<'_> {
     /// Number of slots of a page that the operation attends to.
     fn slots_of(&self, page: usize) -> usize {
-        (self.rule.slots - page * SLOTS).min(SLOTS)
+        (self.rule.slots - page * PAGE_TOKENS).min(PAGE_TOKENS)
     }
 }
 
 /// Scales queries by the factor of logits, and converts them to the forms that codes need.
-fn prepare(task: &Task<'_>, queries: &[f32], scratch: &mut Scratch) {
+pub(super) fn prepare(task: &Task<'_>, queries: &[f32], scratch: &mut Scratch) {
     let (format, keys) = (task.keys.format, task.keys);
-    let Scratch { scaled, mapped, rotated, offsets, int8, .. } = scratch;
+    let Scratch { scaled, mapped, coded, offsets, .. } = scratch;
     scaled.clear();
     scaled.extend(queries.iter().map(|x| x * task.rule.scale));
-    if let Some((codec, Pages::Keys(pages))) = &format.coded {
-        rotated.resize(scaled.len(), 0.0);
+    if let Some(pages) = &format.coded {
         mapped.clone_from(scaled);
         if let Some(map) = keys.stream.maps.of(keys.head) {
             map.apply_to_queries(mapped);
         }
-        codec::rotate_queries(format.level, codec, mapped, rotated);
-        **int8 = pages.queries(format.level, rotated);
+        pages.set_queries(mapped, coded);
     }
     offsets.clear();
     if let Means::Known(_) = keys.stream.means {
         let mean = keys.stream.means.of(keys.head, format.dim);
-        let dot = |q: &[f32]| q.iter().zip(mean).map(|(q, m)| q * m).sum::<f32>();
-        offsets.extend(scaled.chunks_exact(format.dim).map(dot));
+        offsets.extend(scaled.chunks_exact(format.dim).map(|q| dot(q, mean)));
     }
 }
 
 /// Two facts about a page: some query sees a coded or an empty slot, and some mask changes a logit.
 fn sees(asked: &[Asked<'_>], page: &Page, count: usize, has_codes: bool) -> (bool, bool) {
     let (mut any, mut masked) = (false, false);
-    let from = page.number * SLOTS;
+    let from = page.number * PAGE_TOKENS;
     for (i, now) in asked.iter().enumerate() {
         if i > 0 && now.is_beside(&asked[i - 1]) {
             continue;
@@ -147,24 +144,16 @@ fn attend_page(
     if !any {
         return;
     }
-    let Scratch { logits, offsets, wide, int8, .. } = scratch;
-    logits.resize(MAX_HEADS * SLOTS, 0.0);
-    let logits = &mut logits[..asked.len() * count];
-    if let Some((lines, Pages::Keys(pages))) = keys {
-        let next = task.keys.stream.page(task.keys.head, next).unwrap_or_default();
-        pages.scores(task.keys.format.level, lines, 0, int8, next, logits);
-        for (logits, offset) in logits.chunks_exact_mut(count).zip(&*offsets) {
-            logits.iter_mut().for_each(|logit| *logit += offset);
-        }
-    } else {
-        logits.fill(0.0);
-    }
+    score(task.keys, (page.number, next), asked.len() * count, scratch);
+    let Scratch { logits, wide, .. } = scratch;
     for (logits, asked) in logits.chunks_exact_mut(count).zip(asked) {
         page.empty.iter().for_each(|run| logits[run.clone()].fill(0.0));
-        cap(logits, task.rule.soft_cap);
+        if let Some(soft_cap) = task.rule.soft_cap {
+            cap(logits, soft_cap);
+        }
         page.exact.iter().for_each(|run| logits[run.clone()].fill(f32::NEG_INFINITY));
         if masked {
-            let from = page.number * SLOTS;
+            let from = page.number * PAGE_TOKENS;
             add_mask(logits, asked.mask_of(from, from + count), asked.slope, wide);
         }
     }
@@ -172,21 +161,31 @@ fn attend_page(
     let factors = soften(level, logits, state);
     rescale(&factors[..state.len()], task.values.format.dim, sums);
     if !is_alike {
-        let slots: Vec<usize> = (page.number * SLOTS..).take(count).collect();
+        let slots: Vec<usize> = (page.number * PAGE_TOKENS..).take(count).collect();
         apart::sum(task.values, &slots, logits, sums);
-    } else if let Some((lines, Pages::Values(pages))) = coded_page(task.values, page.number) {
+    } else if let Some((lines, pages)) = coded_page(task.values, page.number) {
         for logits in logits.chunks_exact_mut(count) {
             page.empty.iter().for_each(|run| logits[run.clone()].fill(0.0));
         }
         let next = task.values.stream.page(task.values.head, next).unwrap_or_default();
-        let start = page.number * SLOTS;
-        let part = ValuePart { pages, page: lines, start, from: 0, weights: logits, next };
-        ValuePages::accumulate_parts(level, &[part], sums);
+        pages.accumulate(lines, page.number * PAGE_TOKENS, logits, next, sums);
+    }
+}
+
+/// Leaves the logits of a page (`[n, slots]`, `values` in all) for the prepared queries in the scratch
+/// memory. They are zeros if the page has no code.
+pub(super) fn score(keys: Track<'_>, (page, next): (usize, usize), values: usize, scratch: &mut Scratch) {
+    let Scratch { logits, offsets, coded, .. } = scratch;
+    logits.resize(values, 0.0);
+    let Some((lines, pages)) = coded_page(keys, page) else { return logits.fill(0.0) };
+    let next = keys.stream.page(keys.head, next).unwrap_or_default();
+    pages.scores(lines, 0, coded, next, logits);
+    for (logits, offset) in logits.chunks_exact_mut(values / offsets.len().max(1)).zip(&*offsets) {
+        logits.iter_mut().for_each(|logit| *logit += offset);
     }
 }
 
 /// The codes of a page, and their arrangement; none where it has no code.
-fn coded_page<'a>(track: Track<'a>, page: usize) -> Option<(&'a [Line], &'a Pages)> {
-    let (_, pages) = track.format.coded.as_ref()?;
-    Some((track.stream.page(track.head, page)?, pages))
+fn coded_page<'a>(track: Track<'a>, page: usize) -> Option<(&'a [Line], &'a PageFormat)> {
+    Some((track.stream.page(track.head, page)?, track.format.coded.as_ref()?))
 }

@@ -2,16 +2,15 @@
 
 use super::format::Format;
 use super::task::Track;
+use crate::matmul::{Mat, MatMut, Store, product};
 use half::f16;
-use half::slice::HalfFloatSliceExt;
 use std::ops::Range;
-use tqkv::unstable::matmul::{Mat, MatMut, Store, product};
 use tqkv_simd::page::{MAX_HEADS, row_sums, widen_rows};
 
 /// Exact rows of one side, as the bits of f16.
 pub(super) fn bits(track: Track<'_>, rows: Range<usize>) -> &[u16] {
     let dim = track.format.dim;
-    track.stream.exact[track.head][rows.start * dim..rows.end * dim].reinterpret_cast()
+    &track.stream.exact[track.head][rows.start * dim..rows.end * dim]
 }
 
 /// Adds values weighted by `weights` (`[n, rows]`) to `sums` (`[n, dim]`); `wide` is working memory.

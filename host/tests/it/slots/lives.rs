@@ -4,13 +4,12 @@
 //! After every batch, queries are compared with attention in f64 over the rows that they see, as the cache
 //! reads them back. A query that sees a row which is not finite may get anything. No other query may notice.
 
-use ggml_tqkv::cache::attend::attend;
-use ggml_tqkv::cache::rope::{self, Rope};
-use ggml_tqkv::cache::{Asked, Rule, Side, Store, Track};
-use ggml_tqkv::options::Held;
 use half::f16;
 use std::collections::BTreeMap;
-use tqkv_core::CodecId;
+use tqkv::CodecId;
+use tqkv::cache::CacheSpec;
+use tqkv::unstable::cache::KeyMap;
+use tqkv::unstable::slots::{Asked, Rule, Shift, Side, Store, Track, attend, rotate};
 
 /// The choices of a life.
 pub(crate) trait Choose {
@@ -35,9 +34,9 @@ const ODD: [u16; 6] = [0x7c00, 0xfc00, 0x7e00, 0xffff, 0x7c01, 0x7bff];
 /// Codecs that a cache of this library has for one side. Codes of quarters are for keys that go through a
 /// map.
 pub(crate) fn codecs(side: Side) -> Vec<CodecId> {
-    let held = Held::default();
+    let spec = CacheSpec::new(1, 1, 1, DIM);
     let all = CodecId::ALL.iter().copied();
-    let served = all.filter(|id| Store::format_of(side, *id, &held, WIDTH, DIM).is_some());
+    let served = all.filter(|id| Store::format_of(side, *id, &spec, WIDTH, DIM).is_some());
     served.filter(|id| side == Side::Keys || !id.rotates_quarters()).collect()
 }
 
@@ -85,15 +84,14 @@ pub(crate) fn live(choose: &mut impl Choose) -> usize {
         let codecs = codecs(side);
         codecs[choose.below(codecs.len())]
     });
-    let held = Held {
-        hot: [0, 7, 64][choose.below(3)],
-        sinks: [0, 4][choose.below(2)],
-        map: key.rotates_quarters() || choose.below(3) == 0,
-        ..Held::default()
-    };
+    let mut spec =
+        CacheSpec::new(1, 1, 1, DIM).hot([0, 7, 64][choose.below(3)]).sinks([0, 4][choose.below(2)]);
+    if key.rotates_quarters() || choose.below(3) == 0 {
+        spec.key_map = KeyMap::Pairs;
+    }
     let streams = [1, SEQUENCES][choose.below(2)];
     let store = |side, id| {
-        let mut store = Store::new(side, &held, WIDTH, SLOTS, streams);
+        let mut store = Store::new(side, &spec, WIDTH, SLOTS, streams);
         assert!(store.divide(DIM, id), "{id:?} has pages");
         store
     };
@@ -131,7 +129,8 @@ impl<C: Choose> Life<'_, C> {
         // Few choices make a row, so that a fuzzer's bytes make many.
         let (seed, size) = (self.choose.below(65536) as u32, 1.0 + self.choose.below(3) as f32);
         let value = |i: usize| {
-            let mut bits = (seed + 1).wrapping_mul(0x9e37_79b9).wrapping_add(i as u32 * 0x85eb_ca6b);
+            let mut bits =
+                (seed + 1).wrapping_mul(0x9e37_79b9).wrapping_add((i as u32).wrapping_mul(0x85eb_ca6b));
             bits = (bits ^ (bits >> 15)).wrapping_mul(0x2c1b_3c6d);
             bits = (bits ^ (bits >> 13)).wrapping_mul(0x297a_2d39);
             let sum: i32 = bits.to_ne_bytes().into_iter().map(|byte| i32::from(byte) - 128).sum();
@@ -191,7 +190,7 @@ impl<C: Choose> Life<'_, C> {
     fn ask(&mut self, stream: usize, asking: &[(usize, usize)]) {
         let slots =
             1 + self.tokens.keys().filter(|row| *row / SLOTS == stream).max().map_or(0, |row| row % SLOTS);
-        let rule = Rule { scale: 0.125, soft_cap: [0.0, 15.0][self.choose.below(2)], slots };
+        let rule = Rule { scale: 0.125, soft_cap: [None, Some(15.0)][self.choose.below(2)], slots };
         let (head, bias, slope) = (self.choose.below(HEADS), self.choose.below(2), 0.5);
         let masks: Vec<Vec<f16>> = asking
             .iter()
@@ -300,7 +299,7 @@ impl<C: Choose> Life<'_, C> {
     /// Turns the keys of a sequence by a shift of positions.
     fn shift(&mut self) {
         let (sequence, by) = (self.choose.below(SEQUENCES), self.choose.below(9) as i32 - 4);
-        let rope = Rope {
+        let shift = Shift {
             head_dim: DIM,
             dims: DIM,
             halves: true,
@@ -317,7 +316,7 @@ impl<C: Choose> Life<'_, C> {
             shifts[*row] = by;
             token.written = None;
         }
-        rope::rotate(&mut self.keys, &rope, &shifts);
+        rotate(&mut self.keys, &shift, &shifts);
     }
 
     fn clear(&mut self) {
@@ -387,8 +386,8 @@ fn compare(
     let logit = |&slot: &usize| {
         let key = of(keys, slot);
         let dot: f64 = key.iter().zip(query).map(|(k, q)| f64::from(*k) * f64::from(*q)).sum();
-        let (logit, cap) = (dot * f64::from(rule.scale), f64::from(rule.soft_cap));
-        let logit = if cap == 0.0 { logit } else { cap * (logit / cap).tanh() };
+        let logit = dot * f64::from(rule.scale);
+        let logit = rule.soft_cap.map(f64::from).map_or(logit, |cap| cap * (logit / cap).tanh());
         logit + f64::from(asked.slope) * asked.mask[slot].to_f64()
     };
     let logits: Vec<f64> = seen.iter().map(logit).collect();

@@ -1,21 +1,55 @@
-//! One tensor of the cache as the host sees it: rows of f16, stream by stream.
+//! The keys or the values of one layer, as rows of f16, stream by stream.
 
-use super::format::{Format, SLOTS, Side};
+use super::format::{Format, Side};
 use super::maps::Turn;
+use super::means::Means;
 use super::rule::{Asked, Rule};
 use super::stream::Stream;
-use crate::policy::Held;
+use crate::cache::life::PAGE_TOKENS;
+use crate::cache::spec::{CacheSpec, Centring, KeyMap};
+use crate::cache::vectors::Floats;
 use half::f16;
-use tqkv_core::CodecId;
+use half::slice::HalfBitsSliceExt;
+use tqkv_core::{CodecId, Options};
+use tqkv_simd::Level;
 
 /// Most rows that are decoded at once when a range of bytes is read or written.
-const TOGETHER: usize = SLOTS;
+const TOGETHER: usize = PAGE_TOKENS;
 
-/// A tensor `cache_k_l*` or `cache_v_l*`.
-#[derive(Debug)]
+/// What a store takes from a spec.
+#[derive(Clone, Copy, Debug)]
+struct Policy {
+    hot: usize,
+    sinks: usize,
+    centring: Centring,
+    has_maps: bool,
+    options: Options,
+    level: Level,
+}
+
+impl Policy {
+    fn of(spec: &CacheSpec) -> Self {
+        Self {
+            hot: spec.hot,
+            sinks: spec.sinks,
+            centring: spec.centring,
+            has_maps: spec.key_map == KeyMap::Pairs,
+            options: spec.options,
+            level: level(spec),
+        }
+    }
+}
+
+/// The instruction set of a spec, or the fastest of the machine.
+fn level(spec: &CacheSpec) -> Level {
+    spec.level.unwrap_or_else(|| Level::detect().unwrap_or_else(|_| Level::fastest()))
+}
+
+/// Keys or values of one layer. A row has the vectors of all its KV heads.
+#[derive(Clone, Debug)]
 pub struct Store {
     side: Side,
-    held: Held,
+    policy: Policy,
     /// Values per row.
     width: usize,
     /// Slots per stream.
@@ -27,17 +61,20 @@ pub struct Store {
 }
 
 impl Store {
-    /// An empty store of `streams` streams with `slots` rows each; a row has `width` values.
-    pub fn new(side: Side, held: &Held, width: usize, slots: usize, streams: usize) -> Self {
-        let (held, turn) = (held.clone(), Turn::default());
-        let mut store = Self { side, held, width, slots, streams: Vec::new(), format: None, turn };
+    /// An empty store of `streams` streams with `slots` rows each; a row has `width` values. The spec has the
+    /// policy: sinks, exact window, centring, map and options of the codecs.
+    pub fn new(side: Side, spec: &CacheSpec, width: usize, slots: usize, streams: usize) -> Self {
+        let (policy, turn) = (Policy::of(spec), Turn::default());
+        let mut store = Self { side, policy, width, slots, streams: Vec::new(), format: None, turn };
         store.streams = vec![store.empty(); streams];
         store
     }
 
     fn empty(&self) -> Stream {
-        let mut stream =
-            Stream::new((self.width, self.slots), (self.held.hot, self.held.sinks), self.side == Side::Keys);
+        let Policy { hot, sinks, centring, .. } = self.policy;
+        let least_share = centring.least_share().filter(|_| self.side == Side::Keys);
+        let means = least_share.map_or(Means::Off, |least_share| Means::Learning { least_share });
+        let mut stream = Stream::new((self.width, self.slots), (hot, sinks), means);
         if let Some(format) = &self.format {
             stream.divide(format.dim, self.has_maps(format));
         }
@@ -46,7 +83,7 @@ impl Store {
 
     /// True if the vectors go through maps.
     fn has_maps(&self, format: &Format) -> bool {
-        self.side == Side::Keys && self.held.map && format.is_rotated()
+        self.side == Side::Keys && self.policy.has_maps && format.is_rotated()
     }
 
     /// Says how RoPE turned the keys. Maps that are there stay.
@@ -80,9 +117,9 @@ impl Store {
         if let Some(format) = &self.format {
             return format.dim == dim;
         }
-        let Some(format) = Self::format_of(self.side, id, &self.held, self.width, dim) else {
-            return false;
-        };
+        let Policy { options, level, .. } = self.policy;
+        let format = divides(self.width, dim).then(|| Format::new(id, dim, self.side, options, level));
+        let Some(format) = format.flatten() else { return false };
         let has_maps = self.has_maps(&format);
         self.streams.iter_mut().for_each(|stream| stream.divide(dim, has_maps));
         self.format = Some(format);
@@ -91,9 +128,8 @@ impl Store {
 
     /// The format of rows of `width` values in heads of `dim`; none if `width` is no multiple or the codec
     /// lacks that head dim.
-    pub fn format_of(side: Side, id: CodecId, held: &Held, width: usize, dim: usize) -> Option<Format> {
-        let divides = dim > 0 && width.is_multiple_of(dim);
-        divides.then(|| Format::new(id, dim, side, held.effort)).flatten()
+    pub fn format_of(side: Side, id: CodecId, spec: &CacheSpec, width: usize, dim: usize) -> Option<Format> {
+        divides(width, dim).then(|| Format::new(id, dim, side, spec.options, level(spec))).flatten()
     }
 
     /// The format of the heads; none before [`Store::divide`].
@@ -142,6 +178,61 @@ impl Store {
         if let Some(stream) = self.streams.get_mut(row / self.slots) {
             stream.write(row % self.slots, values);
         }
+    }
+
+    /// Writes rows of any type to these rows, counted over all streams.
+    pub(super) fn write_rows(&mut self, rows: &[usize], values: Floats<'_>) {
+        let dim = self.format.as_ref().map_or(self.width, |format| format.dim);
+        let mut bits = vec![0; self.width];
+        for (i, &row) in rows.iter().enumerate() {
+            for (head, bits) in bits.chunks_exact_mut(dim).enumerate() {
+                let at = i * self.width + head * dim;
+                values.part(at, at + dim).narrow(self.policy.level, bits);
+            }
+            self.write(row, bits.reinterpret_cast());
+        }
+    }
+
+    /// Copies rows, counted over all streams: `from[i]` to `to[i]`, in that order.
+    pub(super) fn copy_rows(&mut self, from: &[usize], to: &[usize]) {
+        let split = |row: usize| (row / self.slots, row % self.slots);
+        for (&from, &to) in from.iter().zip(to) {
+            let ((from, slot), (to, target)) = (split(from), split(to));
+            let format = self.format.as_ref();
+            if from != to
+                && self.streams[to].is_empty()
+                && let Some(basis) = self.streams[from].basis()
+            {
+                self.streams[to].set_basis(basis);
+            }
+            let is_same = from == to || self.streams[from].has_basis_of(&self.streams[to]);
+            let content = self.streams[from].take_copy(format, slot, is_same);
+            self.streams[to].put_copy(format, target, content);
+        }
+    }
+
+    /// Empties rows, counted over all streams. A stream without rows starts anew.
+    pub(super) fn forget(&mut self, rows: &[usize]) {
+        for &row in rows {
+            self.streams[row / self.slots].forget(row % self.slots);
+        }
+        let empty = self.empty();
+        for stream in self.streams.iter_mut().filter(|stream| stream.is_empty()) {
+            *stream = empty.clone();
+        }
+    }
+
+    /// Writes rows that [`Store::read`] gave to these rows. A row that already reads back as these values
+    /// stays as it is.
+    pub(super) fn restore(&mut self, rows: &[usize], values: &[f16]) {
+        let mut held = vec![f16::ZERO; self.width];
+        for (&row, values) in rows.iter().zip(values.chunks_exact(self.width)) {
+            self.read(row, &mut held);
+            if held.iter().zip(values).any(|(held, x)| held.to_bits() != x.to_bits()) {
+                self.write(row, values);
+            }
+        }
+        self.cool_rows(true);
     }
 
     /// Encodes rows that are older than the newest writes.
@@ -224,4 +315,9 @@ impl Store {
         }
         self.cool_rows(true);
     }
+}
+
+/// True if rows of `width` values are heads of `dim`.
+fn divides(width: usize, dim: usize) -> bool {
+    dim > 0 && width.is_multiple_of(dim)
 }

@@ -1,9 +1,9 @@
-//! Takes bytes as the choices of a life of the cache of llama.cpp. Four sequences share one stream or have
+//! Takes bytes as the choices of a life of a cache of slots. Four sequences share one stream or have
 //! one each, and some write values that are not finite. Rows come back, and every query that sees finite
 //! rows alone gets the attention of f64 over them.
 #![no_main]
 
-#[path = "../../host/llama/tests/it/lives.rs"]
+#[path = "../../host/tests/it/slots/lives.rs"]
 mod lives;
 
 use libfuzzer_sys::fuzz_target;

@@ -2,12 +2,11 @@
 //!
 //! Such slots exist where the codec of one side is f16, or where a row of one side cannot be encoded.
 
-use super::format::{Pages, SLOTS};
 use super::rows;
 use super::stream::Place;
 use super::task::Track;
-use tqkv_simd::codec;
-use tqkv_simd::page::{MAX_HEADS, ValuePages, ValuePart};
+use crate::cache::life::PAGE_TOKENS;
+use tqkv_simd::page::MAX_HEADS;
 
 /// Adds the values of `slots`, weighted by `weights` (`[n, slots]`), to `sums` (`[n, dim]`).
 pub(super) fn sum(values: Track<'_>, slots: &[usize], weights: &[f32], sums: &mut [f32]) {
@@ -17,7 +16,7 @@ pub(super) fn sum(values: Track<'_>, slots: &[usize], weights: &[f32], sums: &mu
         let first = stream.place(slots[from]);
         let follows = |to: usize| match (first, stream.place(slots[to])) {
             (Place::Exact(first), Place::Exact(at)) => at == first + to - from,
-            (Place::Coded, Place::Coded) => slots[to] / SLOTS == slots[from] / SLOTS,
+            (Place::Coded, Place::Coded) => slots[to] / PAGE_TOKENS == slots[from] / PAGE_TOKENS,
             (Place::Empty, Place::Empty) => true,
             _ => false,
         };
@@ -39,20 +38,18 @@ pub(super) fn sum(values: Track<'_>, slots: &[usize], weights: &[f32], sums: &mu
 
 /// Adds codes of one page, weighted by `weights` (`[n, slots]`).
 fn add_codes(values: Track<'_>, slots: &[usize], weights: &[f32], sums: &mut [f32]) {
-    let (dim, level) = (values.format.dim, values.format.level);
-    let lines = values.stream.page(values.head, slots[0] / SLOTS);
-    let (Some((codec, Pages::Values(pages))), Some(lines)) = (&values.format.coded, lines) else { return };
+    let dim = values.format.dim;
+    let lines = values.stream.page(values.head, slots[0] / PAGE_TOKENS);
+    let (Some(pages), Some(lines)) = (&values.format.coded, lines) else { return };
     let mut rotated = vec![0.0; sums.len()];
     let weights = weights.chunks(MAX_HEADS * slots.len());
     for (rotated, weights) in rotated.chunks_mut(MAX_HEADS * dim).zip(weights) {
-        let mut spread = vec![0.0; rotated.len() / dim * SLOTS];
-        for (spread, weights) in spread.chunks_exact_mut(SLOTS).zip(weights.chunks_exact(slots.len())) {
-            slots.iter().zip(weights).for_each(|(slot, weight)| spread[slot % SLOTS] = *weight);
+        let mut spread = vec![0.0; rotated.len() / dim * PAGE_TOKENS];
+        for (spread, weights) in spread.chunks_exact_mut(PAGE_TOKENS).zip(weights.chunks_exact(slots.len())) {
+            slots.iter().zip(weights).for_each(|(slot, weight)| spread[slot % PAGE_TOKENS] = *weight);
         }
-        let start = slots[0] / SLOTS * SLOTS;
-        let part = ValuePart { pages, page: lines, start, from: 0, weights: &spread, next: &[] };
-        ValuePages::accumulate_parts(level, &[part], rotated);
+        pages.accumulate(lines, slots[0] / PAGE_TOKENS * PAGE_TOKENS, &spread, &[], rotated);
     }
-    codec::unrotate(level, codec, &mut rotated);
+    values.format.unrotate(&mut rotated);
     sums.iter_mut().zip(&rotated).for_each(|(sum, x)| *sum += x);
 }

@@ -1,0 +1,112 @@
+//! Which slots each query of a step sees.
+
+use crate::error::CacheError;
+use half::f16;
+
+/// Which slots each query of a step sees. It is made once for a step and serves all layers.
+///
+/// ```
+/// use tqkv::slots::Mask;
+///
+/// // Two sequences in a cache of 16 slots, which share the slots 0 to 3.
+/// let mut mask = Mask::new(16);
+/// mask.see([0, 1, 2, 3, 7])?;
+/// mask.see((0..4).chain(10..12))?;
+/// assert_eq!(mask.queries(), 2);
+/// # Ok::<(), tqkv::error::CacheError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Mask {
+    /// Slots of a stream.
+    slots: usize,
+    stream: usize,
+    /// `[queries, slots]`: added to logits, -inf for hidden slots.
+    rows: Vec<f16>,
+    /// One past the last slot that a query sees.
+    end: usize,
+}
+
+impl Mask {
+    /// A mask without queries, for a cache with `slots` slots per stream. Its queries read the first stream.
+    pub fn new(slots: usize) -> Self {
+        Self { slots, stream: 0, rows: Vec::new(), end: 0 }
+    }
+
+    /// Makes the queries read another stream. Slots are then counted from the first one of that stream.
+    #[must_use]
+    pub fn of_stream(self, stream: usize) -> Self {
+        Self { stream, ..self }
+    }
+
+    /// Adds a query that sees these slots and no others.
+    ///
+    /// # Errors
+    /// [`CacheError::Slot`]. The query is not added then.
+    pub fn see(&mut self, seen: impl IntoIterator<Item = usize>) -> Result<(), CacheError> {
+        self.see_with(seen.into_iter().map(|slot| (slot, 0.0)))
+    }
+
+    /// Adds a query that sees these slots, each with a number that is added to its logit (ALiBi, for
+    /// example). Numbers are rounded to f16.
+    ///
+    /// # Errors
+    /// [`CacheError::Slot`]. The query is not added then.
+    pub fn see_with(&mut self, seen: impl IntoIterator<Item = (usize, f32)>) -> Result<(), CacheError> {
+        let (before, slots) = (self.rows.len(), self.slots);
+        self.rows.resize(before + slots, f16::NEG_INFINITY);
+        let mut end = self.end;
+        for (slot, bias) in seen {
+            let Some(place) = self.rows[before..].get_mut(slot) else {
+                self.rows.truncate(before);
+                return Err(CacheError::Slot { slot, slots });
+            };
+            *place = f16::from_f32(bias);
+            end = end.max(slot + 1);
+        }
+        self.end = end;
+        Ok(())
+    }
+
+    /// Adds a query for each of `queries`, which are positions. A query sees the slots whose positions are at
+    /// most its own. `positions` has the position of each slot; slots of other sequences have none.
+    ///
+    /// # Errors
+    /// [`CacheError::Slot`] if there are more positions than slots.
+    pub fn causal(&mut self, positions: &[Option<usize>], queries: &[usize]) -> Result<(), CacheError> {
+        if positions.len() > self.slots {
+            return Err(CacheError::Slot { slot: positions.len() - 1, slots: self.slots });
+        }
+        for query in queries {
+            let held = positions.iter().enumerate();
+            self.see(held.filter(|(_, held)| held.is_some_and(|held| held <= *query)).map(|(slot, _)| slot))?;
+        }
+        Ok(())
+    }
+
+    /// Removes all queries, and keeps the memory.
+    pub fn clear(&mut self) {
+        self.rows.clear();
+        self.end = 0;
+    }
+
+    /// Number of queries.
+    pub fn queries(&self) -> usize {
+        self.rows.len() / self.slots.max(1)
+    }
+
+    pub(super) fn slots(&self) -> usize {
+        self.slots
+    }
+
+    pub(super) fn stream(&self) -> usize {
+        self.stream
+    }
+
+    pub(super) fn rows(&self) -> &[f16] {
+        &self.rows
+    }
+
+    pub(super) fn end(&self) -> usize {
+        self.end
+    }
+}

@@ -1,0 +1,72 @@
+//! Keys and values in numbered slots, for engines that place tokens themselves.
+//!
+//! An engine with continuous batching keeps the tokens of many sequences in one array of slots. It decides
+//! which slot a token gets, which slots a query sees, and when a slot is free again. [`SlotCache`] holds the
+//! keys and values of these slots: the newest rows in f16, the others as codes, which attention reads without
+//! decoding them. [`crate::cache::KvCache`] is for one sequence whose tokens come in order.
+//!
+//! ```
+//! use tqkv::slots::{Mask, SlotCache};
+//!
+//! let spec = "layers=1 heads=4 kv-heads=2 head-dim=64 t4,t2 hot=16".parse()?;
+//! let mut cache = SlotCache::new(spec, 1024)?;
+//! let (keys, values) = (vec![0.5; 3 * 2 * 64], vec![0.25; 3 * 2 * 64]);
+//! // Two tokens of one sequence and one of another, wherever slots are free.
+//! cache.write(0, &[7, 8, 500], &keys, &values)?;
+//! let mut mask = Mask::new(cache.slots());
+//! mask.see([7, 8])?;
+//! mask.see([500])?;
+//! let (queries, mut out) = (vec![0.1; 2 * 4 * 64], vec![0.0; 2 * 4 * 64]);
+//! cache.attend(0, &queries, &mask, &mut out)?;
+//! assert!(out.iter().all(|x| (x - 0.25).abs() < 1e-6));
+//! // The second sequence ends, and its slot is free.
+//! cache.forget(&[500])?;
+//! # Ok::<(), tqkv::error::CacheError>(())
+//! ```
+//!
+//! **A row's life** follows the rules of [`crate::cache`]. The newest `hot` writes of a stream and its first
+//! `sinks` slots stay f16. Older rows leave in groups of four when [`SlotCache::attend`] ends. The first rows
+//! wait until 64 can leave, because these give the mean of the keys. With `map=pairs` they wait for 128, and
+//! for queries. A slot may be written again at any time, and is then as new. The mean and the map of a
+//! stream stay until all of its slots are empty.
+//!
+//! **Shared prefixes.** Several queries may see the same slots, which costs nothing, or slots are copied
+//! ([`SlotCache::copy`]) with their codes.
+//!
+//! **Failure.** A call that is refused changes nothing. A row that a codec cannot store, because its norm is
+//! too large, stays f16. Rows and codes lie in address space that is reserved for all slots and takes memory
+//! page by page. If the system lacks that memory, the process ends, as with `Vec`.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `cache.rs`, `mask.rs`, `policy.rs` | [`SlotCache`], [`Mask`], and which settings of a spec there are |
+//! | `operation.rs` | the queries of a layer, divided into tasks for threads |
+//! | `store.rs`, `stream.rs` | one side of a layer by rows and bytes; the slots of a stream |
+//! | `format.rs`, `means.rs`, `maps.rs` | how vectors are encoded, and the means and factors of keys |
+//! | `attend.rs`, `task.rs`, `rule.rs` | attention of the queries of one KV head, in parts that are merged |
+//! | `codes.rs`, `exact.rs`, `rows.rs`, `apart.rs` | parts of codes, of exact rows, of slots that are both |
+//! | `rope.rs` | the rotation of keys by a shift of positions |
+
+mod apart;
+pub(crate) mod attend;
+mod cache;
+mod codes;
+mod exact;
+pub(crate) mod format;
+pub(crate) mod maps;
+mod mask;
+mod means;
+pub(crate) mod operation;
+pub(crate) mod policy;
+pub(crate) mod rope;
+mod rows;
+pub(crate) mod rule;
+pub(crate) mod store;
+pub(crate) mod stream;
+pub(crate) mod task;
+
+#[cfg(test)]
+mod tests;
+
+pub use cache::SlotCache;
+pub use mask::Mask;

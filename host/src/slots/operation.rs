@@ -1,0 +1,232 @@
+//! Attention of many queries over one layer, divided into tasks that threads share.
+
+use super::attend::attend;
+use super::format::Format;
+use super::rule::{Asked, Rule};
+use super::store::Store;
+use super::task::Track;
+use half::f16;
+use rayon::prelude::*;
+
+/// Most queries of a task, so that its working memory stays in the second-level cache.
+const MOST_QUERIES: usize = 192;
+
+/// Most tokens of an operation whose queries teach maps.
+const SHOWN: usize = 64;
+
+/// Values with a stride in elements for each token, head and stream.
+#[derive(Clone, Copy, Debug)]
+pub struct Strided<'a, T> {
+    /// The values. The vector of a token, head and stream lies back to back.
+    pub values: &'a [T],
+    /// Strides of tokens, heads and streams.
+    pub steps: [usize; 3],
+}
+
+impl<T> Strided<'_, T> {
+    fn place(&self, [token, head, stream]: [usize; 3]) -> usize {
+        token * self.steps[0] + head * self.steps[1] + stream * self.steps[2]
+    }
+}
+
+/// A mask for each query: numbers that are added to logits, -inf to hide a slot.
+#[derive(Clone, Copy, Debug)]
+pub struct Masks<'a> {
+    /// One row of numbers per query.
+    pub rows: Strided<'a, f16>,
+    /// Number of heads and of streams that have rows of their own; the others take them in turns.
+    pub counts: [usize; 2],
+}
+
+/// Queries of one layer and what they ask for.
+#[derive(Clone, Debug)]
+pub struct Operation<'a> {
+    /// The settings that all queries share.
+    pub rule: Rule,
+    /// First stream of the keys, and of the values.
+    pub first_streams: [usize; 2],
+    /// Number of streams.
+    pub streams: usize,
+    /// Number of tokens in each stream.
+    pub tokens: usize,
+    /// Number of query heads, a multiple of the KV heads.
+    pub query_heads: usize,
+    /// The queries.
+    pub queries: Strided<'a, f32>,
+    /// None if every query sees every slot.
+    pub masks: Option<Masks<'a>>,
+    /// Learned sinks by query head; empty for none.
+    pub sinks: &'a [f32],
+    /// Factor of the mask by query head; empty for 1.
+    pub slopes: &'a [f32],
+}
+
+/// Queries of one KV head, which are attended to together.
+#[derive(Clone, Copy, Debug)]
+struct Task {
+    stream: usize,
+    head: usize,
+    query_heads: (usize, usize),
+    tokens: (usize, usize),
+}
+
+impl Task {
+    /// The queries in order, as pairs of token and query head.
+    fn queries(&self) -> impl Iterator<Item = (usize, usize)> {
+        let (first, last) = self.query_heads;
+        (self.tokens.0..self.tokens.1).flat_map(move |token| (first..last).map(move |head| (token, head)))
+    }
+}
+
+/// The streams of one side of an operation.
+struct Streams<'a> {
+    store: &'a Store,
+    format: &'a Format,
+    first_stream: usize,
+}
+
+impl<'a> Streams<'a> {
+    fn track(&self, task: &Task) -> Option<Track<'a>> {
+        let stream = self.store.stream(self.first_stream + task.stream)?;
+        Some(Track { stream, format: self.format, head: task.head })
+    }
+}
+
+impl<'a> Operation<'a> {
+    /// Attends to a layer, and shows the queries to keys that learn a map. Then it encodes the rows that are
+    /// older than the newest writes. `steps` are the strides of `out` for tokens, heads and streams. None if
+    /// an operand is shorter than the operation says, or rows are not divided into heads yet.
+    ///
+    /// In a thread of a rayon pool, the pool's threads share the work. Their number changes no bit.
+    pub fn run(
+        &self,
+        (keys, values): (&mut Store, &mut Store),
+        out: &mut [f32],
+        steps: [usize; 3],
+    ) -> Option<()> {
+        let heads = keys.width() / keys.format()?.dim();
+        let tasks = self.tasks(heads);
+        self.attend(&tasks, (keys, values), out, steps)?;
+        self.show(keys, &tasks)?;
+        keys.cool();
+        values.cool();
+        Some(())
+    }
+
+    /// The tasks of the operation, each with at most [`MOST_QUERIES`] queries.
+    fn tasks(&self, heads: usize) -> Vec<Task> {
+        let group = self.query_heads / heads.max(1);
+        let together = (MOST_QUERIES / group.max(1)).max(1);
+        let mut all = Vec::new();
+        for stream in 0..self.streams {
+            for head in 0..heads {
+                for first in (0..group).step_by(MOST_QUERIES) {
+                    let last = group.min(first + MOST_QUERIES);
+                    for token in (0..self.tokens).step_by(together) {
+                        let query_heads = (head * group + first, head * group + last);
+                        let tokens = (token, self.tokens.min(token + together));
+                        all.push(Task { stream, head, query_heads, tokens });
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    fn attend(
+        &self,
+        tasks: &[Task],
+        (keys, values): (&Store, &Store),
+        out: &mut [f32],
+        steps: [usize; 3],
+    ) -> Option<()> {
+        let first = self.first_streams;
+        let keys = Streams { store: keys, format: keys.format()?, first_stream: first[0] };
+        let values = Streams { store: values, format: values.format()?, first_stream: first[1] };
+        let dim = values.format.dim();
+        let each = |task: &Task| {
+            let (given, asked) = self.gather(task, keys.format.dim())?;
+            let mut outs = vec![0.0; asked.len() * dim];
+            attend(&self.rule, (keys.track(task)?, values.track(task)?), &asked, &given, &mut outs);
+            Some(outs)
+        };
+        let outs: Option<Vec<_>> = if rayon::current_thread_index().is_some() {
+            tasks.par_iter().map(each).collect()
+        } else {
+            tasks.iter().map(each).collect()
+        };
+        for (task, outs) in tasks.iter().zip(outs?) {
+            for ((token, head), row) in task.queries().zip(outs.chunks_exact(dim)) {
+                let at = token * steps[0] + head * steps[1] + task.stream * steps[2];
+                out.get_mut(at..at + dim)?.copy_from_slice(row);
+            }
+        }
+        Some(())
+    }
+
+    /// The queries of a task (`[n, dim]`), and their settings.
+    fn gather(&self, task: &Task, dim: usize) -> Option<(Vec<f32>, Vec<Asked<'a>>)> {
+        let (mut given, mut asked) = (Vec::new(), Vec::new());
+        for (token, head) in task.queries() {
+            let at = self.queries.place([token, head, task.stream]);
+            given.extend_from_slice(self.queries.values.get(at..at + dim)?);
+            asked.push(Asked {
+                mask: self.mask(token, head, task.stream)?,
+                slope: self.slopes.get(head).copied().unwrap_or(1.0),
+                sink: self.sinks.get(head).copied(),
+            });
+        }
+        Some((given, asked))
+    }
+
+    /// The mask of a query; empty if the operation has no mask. None if the mask lacks that query: without
+    /// a mask it would see the slots of other sequences.
+    fn mask(&self, token: usize, head: usize, stream: usize) -> Option<&'a [f16]> {
+        let Some(masks) = self.masks else { return Some(&[]) };
+        let at = masks.rows.place([token, head % masks.counts[0], stream % masks.counts[1]]);
+        masks.rows.values.get(at..at + self.rule.slots)
+    }
+
+    /// Shows the queries of some tokens to streams of keys that learn maps from them.
+    fn show(&self, keys: &mut Store, tasks: &[Task]) -> Option<()> {
+        let dim = keys.format()?.dim();
+        for task in tasks {
+            let stream = self.first_streams[0] + task.stream;
+            if !keys.is_learning(stream) {
+                continue;
+            }
+            let (first, end) = task.tokens;
+            for token in (first..end).filter(|token| token.is_multiple_of(self.tokens.div_ceil(SHOWN))) {
+                let (given, asked) = self.gather(&Task { tokens: (token, token + 1), ..*task }, dim)?;
+                keys.show((stream, task.head), &self.rule, &asked, &given);
+            }
+        }
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_without_its_mask_is_refused() {
+        let mask = [f16::ZERO; 8];
+        let operation = |masks| Operation {
+            rule: Rule { scale: 1.0, soft_cap: None, slots: 4 },
+            first_streams: [0, 0],
+            streams: 1,
+            tokens: 3,
+            query_heads: 1,
+            queries: Strided { values: &[], steps: [0; 3] },
+            masks,
+            sinks: &[],
+            slopes: &[],
+        };
+        assert_eq!(operation(None).mask(2, 0, 0), Some(&[][..]));
+        let rows = Strided { values: &mask[..], steps: [4, 8, 8] };
+        let short = operation(Some(Masks { rows, counts: [1, 1] }));
+        assert_eq!(short.mask(1, 0, 0), Some(&mask[4..]));
+        assert_eq!(short.mask(2, 0, 0), None);
+    }
+}

@@ -1,0 +1,7 @@
+//! Keys and values in numbered slots.
+
+mod cache;
+mod lives;
+mod not_finite;
+mod parts;
+mod random;
