@@ -2,7 +2,7 @@
 
 use crate::options::Options;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
-use tqkv_simd::Level;
+use tqkv::Level;
 
 /// The settings of buffers that are made from now on, or the error in them.
 static OPTIONS: LazyLock<RwLock<Result<Arc<Options>, String>>> = LazyLock::new(|| {

@@ -1,8 +1,8 @@
 //! The means that are subtracted from the keys of one KV head before encoding.
 //!
 //! The first page uses the mean of the first keys ([`super::life::MEAN_TOKENS`]), which wait for it
-//! uncompressed. Whenever the number of pages has doubled, the next page starts a new mean: that of all keys in the earlier pages,
-//! as they decode.
+//! uncompressed. Whenever the number of pages has doubled, the next page starts a new mean: that of all keys
+//! in the earlier pages, as they decode.
 //!
 //! So a mean follows keys that drift, and there are at most 1 + log2(pages) means. Each is a function of
 //! earlier blocks. A cache that was truncated or restored therefore continues with the same means.
