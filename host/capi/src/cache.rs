@@ -50,7 +50,7 @@ pub struct TqkvCacheStats {
 }
 
 impl TqkvCache {
-    fn new(cache: KvCache) -> Self {
+    pub(crate) fn new(cache: KvCache) -> Self {
         Self { cache: RwLock::new(cache) }
     }
 

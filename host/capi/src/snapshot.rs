@@ -11,6 +11,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 use std::path::Path;
+use tqkv::cache::KvCache;
 
 /// Writes all of `len` bytes and returns 0; any other result is a failure. `user` is the pointer that was
 /// passed with the function. The function must return, without exception or longjmp.
@@ -160,14 +161,36 @@ pub unsafe extern "C" fn tqkv_save(cache: *const TqkvCache, path: *const c_char)
 /// # Safety
 /// `cache` is null or a cache that is not freed. `path` is null or ends with a zero.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tqkv_load(cache: *mut TqkvCache, path: *const c_char) -> TqkvStatus {
+pub unsafe extern "C" fn tqkv_restore_from(cache: *mut TqkvCache, path: *const c_char) -> TqkvStatus {
     // SAFETY: `cache` is a cache and `path` text, by the contract of this call.
     unsafe { Call::new() }.run(|call| {
         let (cache, path) = (call.handle("cache", cache)?, call.text("path", path)?);
-        let file = File::open(path);
-        let file = file.map_err(|error| Failure::argument(format!("{path}: {error}")).of_io())?;
-        let mut reader = Watched::new(BufReader::new(file));
-        let restored = cache.with_mut(|cache| Ok(cache.restore(&mut reader)?));
-        restored.map_err(|failure| reader.blame(failure.about(path)))
+        from_file(path, |reader| cache.with_mut(|cache| Ok(cache.restore(reader)?)))
     })
+}
+
+/// Makes the cache that `tqkv_save` wrote, with its options and no budget. On failure `*cache` is null.
+///
+/// # Safety
+/// `path` is null or ends with a zero. `cache` is null or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_load(path: *const c_char, cache: *mut *mut TqkvCache) -> TqkvStatus {
+    // SAFETY: `path` is text and `cache` has room for a handle, by the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        call.give("cache", cache, || {
+            let path = call.text("path", path)?;
+            from_file(path, |reader| Ok(TqkvCache::new(KvCache::from_snapshot(reader)?)))
+        })
+    })
+}
+
+/// Reads a snapshot from a file. Failures have its path.
+fn from_file<R>(
+    path: &str,
+    work: impl FnOnce(&mut Watched<BufReader<File>>) -> Result<R, Failure>,
+) -> Result<R, Failure> {
+    let file = File::open(path);
+    let file = file.map_err(|error| Failure::argument(format!("{path}: {error}")).of_io())?;
+    let mut reader = Watched::new(BufReader::new(file));
+    work(&mut reader).map_err(|failure| reader.blame(failure.about(path)))
 }

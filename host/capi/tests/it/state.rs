@@ -30,20 +30,28 @@ fn a_snapshot_goes_through_functions_and_files_and_goes_on_bit_for_bit() {
     unsafe {
         let path = text("a.tqs");
         assert_eq!(tqkv_save(cache.0, path.as_ptr()), TqkvOk, "{}", last_error());
-        assert_eq!(tqkv_load(loaded.0, path.as_ptr()), TqkvOk, "{}", last_error());
+        assert_eq!(tqkv_restore_from(loaded.0, path.as_ptr()), TqkvOk, "{}", last_error());
         assert_eq!((attended(&loaded), written(&loaded)), (want.clone(), bytes.clone()));
         assert_eq!(std::fs::read(folder.path().join("a.tqs")).unwrap(), bytes);
+        let mut made = std::ptr::null_mut();
+        assert_eq!(tqkv_load(path.as_ptr(), &raw mut made), TqkvOk, "{}", last_error());
+        let made = Cache(made);
+        assert_eq!((attended(&made), written(&made)), (want.clone(), bytes.clone()));
 
         refused(tqkv_save(cache.0, text("none/b").as_ptr()), TqkvIo, "none/b");
-        refused(tqkv_load(loaded.0, text("none").as_ptr()), TqkvIo, "none");
+        refused(tqkv_restore_from(loaded.0, text("none").as_ptr()), TqkvIo, "none");
         refused(
-            tqkv_load(loaded.0, folder.path().to_str().map(|p| CString::new(p).unwrap()).unwrap().as_ptr()),
+            tqkv_restore_from(loaded.0, folder.path().to_str().map(|p| CString::new(p).unwrap()).unwrap().as_ptr()),
             TqkvIo,
             "",
         );
-        refused(tqkv_load(loaded.0, c"\xff".as_ptr()), TqkvBadArgument, "UTF-8");
+        refused(tqkv_restore_from(loaded.0, c"\xff".as_ptr()), TqkvBadArgument, "UTF-8");
         std::fs::write(folder.path().join("bad"), &bytes[..100]).unwrap();
-        refused(tqkv_load(loaded.0, text("bad").as_ptr()), TqkvBadSnapshot, "cut short");
+        refused(tqkv_restore_from(loaded.0, text("bad").as_ptr()), TqkvBadSnapshot, "cut short");
+        let mut none = std::ptr::without_provenance_mut(1);
+        refused(tqkv_load(text("bad").as_ptr(), &raw mut none), TqkvBadSnapshot, "cut short");
+        refused(tqkv_load(text("none").as_ptr(), &raw mut none), TqkvIo, "none");
+        assert!(none.is_null());
     }
     assert_eq!(attended(&loaded), want);
 }
@@ -60,6 +68,10 @@ fn snapshots_that_cannot_be_read_or_written_change_nothing() {
     refused(restore(&cache, Stream::of(b"no snapshot at all")), TqkvBadSnapshot, "not a snapshot");
     for cut in [11, 12, 40, bytes.len() / 2, bytes.len() - 1] {
         refused(restore(&cache, Stream::of(&bytes[..cut])), TqkvBadSnapshot, "cut short");
+        let mut none = std::ptr::without_provenance_mut(1);
+        refused(tqkv_load(text("bad").as_ptr(), &raw mut none), TqkvBadSnapshot, "cut short");
+        refused(tqkv_load(text("none").as_ptr(), &raw mut none), TqkvIo, "none");
+        assert!(none.is_null());
     }
     for at in [13, bytes.len() / 2, bytes.len() - 1] {
         let mut bad = bytes.clone();
