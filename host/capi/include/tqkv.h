@@ -961,7 +961,15 @@ tqkv_status tqkv_save(const tqkv_cache *cache, const char *path);
  * # Safety
  * `cache` is null or a cache that is not freed. `path` is null or ends with a zero.
  */
-tqkv_status tqkv_load(tqkv_cache *cache, const char *path);
+tqkv_status tqkv_restore_from(tqkv_cache *cache, const char *path);
+
+/**
+ * Makes the cache that `tqkv_save` wrote, with its options and no budget. On failure `*cache` is null.
+ *
+ * # Safety
+ * `path` is null or ends with a zero. `cache` is null or can be written.
+ */
+tqkv_status tqkv_load(const char *path, tqkv_cache **cache);
 
 /**
  * Sets the number of threads that share the work of calls, 1 to 1024; RAYON_NUM_THREADS has no effect then.

@@ -68,10 +68,6 @@ fn snapshots_that_cannot_be_read_or_written_change_nothing() {
     refused(restore(&cache, Stream::of(b"no snapshot at all")), TqkvBadSnapshot, "not a snapshot");
     for cut in [11, 12, 40, bytes.len() / 2, bytes.len() - 1] {
         refused(restore(&cache, Stream::of(&bytes[..cut])), TqkvBadSnapshot, "cut short");
-        let mut none = std::ptr::without_provenance_mut(1);
-        refused(tqkv_load(text("bad").as_ptr(), &raw mut none), TqkvBadSnapshot, "cut short");
-        refused(tqkv_load(text("none").as_ptr(), &raw mut none), TqkvIo, "none");
-        assert!(none.is_null());
     }
     for at in [13, bytes.len() / 2, bytes.len() - 1] {
         let mut bad = bytes.clone();

@@ -291,7 +291,7 @@ fn plan_knows_microcontrollers() {
     let plan = json(at, &["plan", "--ram", "64KiB", "--head-dim", "64"]);
     assert_eq!((&plan["ram"], &plan["kv_heads"], &plan["layers"]), (&65_536.into(), &1.into(), &1.into()));
     let rows = plan["rows"].as_array().unwrap();
-    assert_eq!(rows.len(), 14);
+    assert_eq!(rows.len(), 9);
     for (codec, bytes, tokens) in
         [("i8", 132u64, 496u64), ("s4", 68, 963), ("n3", 52, 1260), ("s2", 36, 1820)]
     {
