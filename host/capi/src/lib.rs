@@ -58,5 +58,7 @@ pub use session::{
     tqkv_session_inspect, tqkv_session_inspect_file, tqkv_session_pack, tqkv_session_pack_basis,
     tqkv_session_pack_basis_file, tqkv_session_pack_file, tqkv_session_unpack, tqkv_session_unpack_file,
 };
-pub use snapshot::{TqkvRead, TqkvWrite, tqkv_load, tqkv_restore, tqkv_restore_from, tqkv_save, tqkv_snapshot};
+pub use snapshot::{
+    TqkvRead, TqkvWrite, tqkv_load, tqkv_restore, tqkv_restore_from, tqkv_save, tqkv_snapshot,
+};
 pub use threads::{tqkv_set_threads, tqkv_threads};

@@ -33,7 +33,7 @@ fn a_snapshot_goes_through_functions_and_files_and_goes_on_bit_for_bit() {
         assert_eq!(tqkv_restore_from(loaded.0, path.as_ptr()), TqkvOk, "{}", last_error());
         assert_eq!((attended(&loaded), written(&loaded)), (want.clone(), bytes.clone()));
         assert_eq!(std::fs::read(folder.path().join("a.tqs")).unwrap(), bytes);
-        let mut made = std::ptr::null_mut();
+        let mut made = null_mut();
         assert_eq!(tqkv_load(path.as_ptr(), &raw mut made), TqkvOk, "{}", last_error());
         let made = Cache(made);
         assert_eq!((attended(&made), written(&made)), (want.clone(), bytes.clone()));
@@ -41,7 +41,10 @@ fn a_snapshot_goes_through_functions_and_files_and_goes_on_bit_for_bit() {
         refused(tqkv_save(cache.0, text("none/b").as_ptr()), TqkvIo, "none/b");
         refused(tqkv_restore_from(loaded.0, text("none").as_ptr()), TqkvIo, "none");
         refused(
-            tqkv_restore_from(loaded.0, folder.path().to_str().map(|p| CString::new(p).unwrap()).unwrap().as_ptr()),
+            tqkv_restore_from(
+                loaded.0,
+                folder.path().to_str().map(|p| CString::new(p).unwrap()).unwrap().as_ptr(),
+            ),
             TqkvIo,
             "",
         );
