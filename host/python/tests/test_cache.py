@@ -106,7 +106,7 @@ def test_snapshots_go_on_to_the_bit(rng, tmp_path):
     held.save(tmp_path / "cache.tqs")
     file.restore_from(str(tmp_path / "cache.tqs"))
     loaded = tqkv.KvCache.load(tmp_path / "cache.tqs", max_bytes=1 << 24)
-    assert loaded.spec == held.spec and len(loaded) == 250
+    assert loaded.layer_codecs == held.layer_codecs and len(loaded) == 250
     with pytest.raises(tqkv.TqkvError, match="bytes"):
         tqkv.KvCache.load(tmp_path / "cache.tqs", max_bytes=100)
     for one in (held, again, file, loaded):
