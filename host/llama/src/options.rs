@@ -119,7 +119,7 @@ mod tests {
             ("TQKV_KV", "s4 effort=most", "effort=most is not valid"),
             ("TQKV_KV", "s4 tier=256:t2", "tier= is not valid in a cache of slots: expected codecs, hot="),
             ("TQKV_KV", "s4 layer-kv=middle:1:t4", "gradient"),
-            ("TQKV_KV", "s4 layer-kv=gradient:u4/s4", "'u4' is not a codec"),
+            ("TQKV_KV", "s4 layer-kv=gradient:u4/s4", "'u4' is neither a preset"),
             ("TQKV_LOG", "yes", "expected 0 or 1"),
         ] {
             let error = read(name, value).unwrap_err();

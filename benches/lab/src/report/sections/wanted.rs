@@ -33,7 +33,7 @@ impl<'a> Wanted<'a> {
             !codec.rotates_quarters() && dims.iter().all(|&dim| codec.block_bytes(dim).is_some())
         };
         let names = CodecId::ALL.iter().filter(fits).map(|codec| codec.name()).filter(|name| *name != "f16");
-        let names = names.map(every_token).chain(OTHERS.map(str::to_owned));
+        let names = names.chain(OTHERS).map(every_token);
         let each = names.map(|name| format!(" --kv {name}")).collect::<String>();
         let (windows, tokens) = (source.windows(), source.full_or_quick(160, 24));
         let random = source.full_or_quick(10_000, 400);
@@ -49,9 +49,11 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// The word of a cache that encodes every token at once, quoted for a shell.
+/// The word of a cache that encodes every token at once, quoted for a shell. A format of the reference has no
+/// cache, and encodes every token anyway.
 pub(super) fn every_token(codec: &str) -> String {
-    format!("'{codec} hot=0 sinks=0'")
+    let is_stored = CodecId::ALL.iter().any(|id| id.name() == codec);
+    if is_stored { format!("'{codec} hot=0 sinks=0'") } else { codec.to_owned() }
 }
 
 /// A share as percent.
