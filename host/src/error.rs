@@ -74,6 +74,14 @@ pub enum CacheError {
         /// Number of slots.
         slots: usize,
     },
+    /// A number that a mask cannot add to a logit ([`crate::slots::Mask`]).
+    #[error("bias {bias} of slot {slot} is not valid: expected at most 65504, or -inf to hide the slot")]
+    Bias {
+        /// The slot that was passed.
+        slot: usize,
+        /// The number that was passed with it.
+        bias: f32,
+    },
     /// The system cannot provide the memory that an operation of this size needs.
     #[error("no memory: the system cannot provide {bytes} bytes")]
     Memory {

@@ -118,7 +118,8 @@ impl From<CacheError> for Failure {
             CacheError::BadSpec(_)
             | CacheError::NoCache { .. }
             | CacheError::KvHead { .. }
-            | CacheError::Slot { .. } => TqkvStatus::TqkvBadArgument,
+            | CacheError::Slot { .. }
+            | CacheError::Bias { .. } => TqkvStatus::TqkvBadArgument,
             // If the tokens lie within the sequence, they were evicted. Other tokens never existed.
             CacheError::NoTokens { start, end, len, .. } if start <= end && end <= len => {
                 TqkvStatus::TqkvEvicted

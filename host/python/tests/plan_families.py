@@ -57,6 +57,8 @@ REFUSED = {
     "embedding_gemma2_text": "it attends to later tokens too",
 }
 """Families whose cache no list of layers describes, and why."""
+NEEDS = {"nemotron_h": ["layers_block_type", "hybrid_override_pattern", "layer_types"], "zamba": ["attention_head_dim"], "zamba2": ["attention_head_dim"]}
+"""Families with a key whose default follows from others: one of the keys must be in the file."""
 ELSEWHERE = {
     "openelm": dict(names={"num_hidden_layers": "num_transformer_layers", "num_attention_heads": "num_query_heads", "num_key_value_heads": "num_kv_heads",
         "hidden_size": "model_dim", "max_position_embeddings": "max_context_length"}),
@@ -143,6 +145,11 @@ def entry(name):
         line["defaults"]["attn_config"] = {"kv_n_heads": 1}
     if not (hasattr(made, "sliding_window") or "sliding_window" in made.attribute_map):
         line["ignores"] = ["sliding_window"]
+    if name == "qwen3_moe":
+        # With a window all of its layers slide.
+        line["defaults"]["max_window_layers"], line["ignores"] = 0, ["max_window_layers"]
+    if name == "whisper":
+        line["ignores"].append("per_layer_config")
     try:
         kinds = pattern(made)
     except Exception:
@@ -151,6 +158,8 @@ def entry(name):
         line["kinds"] = kinds
     if name in RULES:
         line["rule"] = RULES[name]
+    if name in NEEDS:
+        line["needs"] = NEEDS[name]
     if name in REFUSED:
         line = {"model_type": name, "refused": REFUSED[name]}
     return line

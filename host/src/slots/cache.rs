@@ -14,7 +14,7 @@ use half::f16;
 use tqkv_core::{KvError, KvShape};
 use tqkv_simd::Level;
 
-/// Most slots of a stream.
+/// Most slots of all streams together.
 const MOST_SLOTS: usize = 1 << 24;
 
 /// Number of multiplications below which waking threads costs more time than it saves.
@@ -40,8 +40,8 @@ impl SlotCache {
     /// reserved; memory is taken as slots are written.
     ///
     /// # Errors
-    /// [`CacheError::BadSpec`] for a spec that slots cannot have or a number of slots that is not 1 to 2^24,
-    /// and the errors of [`KvCache::new`](crate::cache::KvCache::new).
+    /// [`CacheError::BadSpec`] for a spec that slots cannot have or a number of slots, over all streams, that is
+    /// not 1 to 2^24, and the errors of [`KvCache::new`](crate::cache::KvCache::new).
     pub fn new(spec: CacheSpec, slots: usize) -> Result<Self, CacheError> {
         Self::with_streams(spec, slots, 1)
     }
@@ -54,9 +54,9 @@ impl SlotCache {
     /// The same as [`SlotCache::new`].
     pub fn with_streams(mut spec: CacheSpec, slots: usize, streams: usize) -> Result<Self, CacheError> {
         policy::check(&spec)?;
-        if !(1..=MOST_SLOTS).contains(&slots) || !(1..=MOST_SLOTS).contains(&streams) {
+        if !slots.checked_mul(streams).is_some_and(|all| (1..=MOST_SLOTS).contains(&all)) {
             return Err(CacheError::BadSpec(format!(
-                "{streams} streams of {slots} slots: expected 1 to {MOST_SLOTS} of both"
+                "{streams} streams of {slots} slots: expected 1 to {MOST_SLOTS} slots in all"
             )));
         }
         threads::start()?;
@@ -203,14 +203,12 @@ impl SlotCache {
         let Layer { keys, values } = &mut self.layers[layer];
         let steps = [num_heads * value_dim, value_dim, 0];
         let products = mask.queries() * num_heads * mask.end() * (head_dim + value_dim);
-        let mut run = || operation.run((keys, values), out, steps);
-        // All lengths were checked, so nothing is missing.
-        if products >= PARALLEL_PRODUCTS && threads::several() {
-            rayon::scope(|_| run())
-        } else {
-            run()
-        };
-        Ok(())
+        let mut run = || operation.run((keys, values), &mut *out, steps);
+        let is_parallel = products >= PARALLEL_PRODUCTS && threads::several();
+        let done = if is_parallel { rayon::scope(|_| run()) } else { run() };
+        // Never so, as all lengths were checked. But results that were not written must not look like results.
+        let missing = KvError::Length { what: "out", got: out.len(), expected: mask.queries() * steps[0] };
+        done.ok_or(missing.into())
     }
 
     /// Encodes the rows of a layer that are older than the newest [`CacheSpec::hot`] of their stream.

@@ -47,21 +47,28 @@ impl Mask {
     }
 
     /// Adds a query that sees these slots, each with a number that is added to its logit (ALiBi, for
-    /// example). Numbers are rounded to f16.
+    /// example). Numbers are rounded to f16; those below its range hide the slot, as -inf does.
     ///
     /// # Errors
-    /// [`CacheError::Slot`]. The query is not added then.
+    /// [`CacheError::Slot`], or [`CacheError::Bias`] for a number that is NaN or above 65,504. The query is not
+    /// added then.
     pub fn see_with(&mut self, seen: impl IntoIterator<Item = (usize, f32)>) -> Result<(), CacheError> {
         let (before, slots) = (self.rows.len(), self.slots);
         self.rows.resize(before + slots, f16::NEG_INFINITY);
         let mut end = self.end;
         for (slot, bias) in seen {
-            let Some(place) = self.rows[before..].get_mut(slot) else {
-                self.rows.truncate(before);
-                return Err(CacheError::Slot { slot, slots });
+            let rounded = f16::from_f32(bias);
+            let refused = match self.rows[before..].get_mut(slot) {
+                None => CacheError::Slot { slot, slots },
+                Some(_) if rounded.is_nan() || rounded == f16::INFINITY => CacheError::Bias { slot, bias },
+                Some(place) => {
+                    *place = rounded;
+                    end = end.max(slot + 1);
+                    continue;
+                }
             };
-            *place = f16::from_f32(bias);
-            end = end.max(slot + 1);
+            self.rows.truncate(before);
+            return Err(refused);
         }
         self.end = end;
         Ok(())

@@ -26,6 +26,9 @@ pub(super) struct Family {
     /// Values of missing keys.
     #[serde(default)]
     defaults: Map<String, Value>,
+    /// One of these keys must be in the file, because what stands for them otherwise is not planned.
+    #[serde(default)]
+    needs: Vec<String>,
     /// Keys without effect.
     #[serde(default)]
     ignores: Vec<String>,
@@ -117,8 +120,10 @@ pub(super) fn resolve(json: &[u8]) -> Result<Resolved, ModelError> {
             Some(((key, inner), is_flat)) => {
                 let own =
                     || Map::from_iter(fields.clone().into_iter().filter(|(key, _)| key != "model_type"));
-                // Without either, the text model has the values of its family.
-                let object = nested(key).unwrap_or_else(|| if is_flat { own() } else { Map::default() });
+                let object = nested(key).or_else(|| is_flat.then(own)).ok_or_else(|| {
+                    let name = family.map_or("", |family| &family.model_type);
+                    bad(format!("{key} is missing in {name}: expected the keys of its text model there"))
+                })?;
                 Some((object, FAMILIES.iter().find(|family| family.model_type == *inner)))
             }
             None => NESTED.into_iter().find_map(nested).map(|object| (object, None)),
@@ -172,6 +177,10 @@ fn known(family: &'static Family, mut fields: Map<String, Value>) -> Result<Reso
     let name = &family.model_type;
     if let Some(why) = &family.refused {
         return Err(bad(format!("the cache of {name} is not planned: {why}")));
+    }
+    if !family.needs.is_empty() && !family.needs.iter().any(|key| fields.contains_key(key)) {
+        let keys = family.needs.join(" or ");
+        return Err(bad(format!("{keys} is missing in {name}, and its default is not planned")));
     }
     family.ignores.iter().for_each(|key| drop(fields.remove(key)));
     for (common, own) in &family.names {

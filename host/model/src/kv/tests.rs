@@ -218,3 +218,25 @@ fn a_window_that_is_left_out_has_the_length_of_the_family() {
     let windows: Vec<_> = kv.layers.iter().map(|layer| layer.map(|layer| layer.window)).collect();
     assert_eq!(windows, [None, None, Some(Some(2048))]);
 }
+
+/// What the library makes of a missing key is not guessed where it is not in the table.
+#[test]
+fn a_key_without_a_known_default_is_refused_by_name() {
+    for (json, part) in [
+        (r#"{"model_type": "got_ocr2", "num_hidden_layers": 4}"#, "text_config is missing in got_ocr2"),
+        (
+            r#"{"model_type": "nemotron_h", "num_hidden_layers": 4}"#,
+            "hybrid_override_pattern or layer_types is missing",
+        ),
+        (
+            r#"{"model_type": "zamba2", "layers_block_type": ["hybrid"]}"#,
+            "attention_head_dim is missing in zamba2",
+        ),
+    ] {
+        assert!(refused(json).contains(part), "{}", refused(json));
+    }
+    // Every layer of this family slides, whatever the file says of the first ones.
+    let moe = r#"{"model_type": "qwen3_moe", "num_hidden_layers": 2, "use_sliding_window": true,
+        "sliding_window": 4096, "max_window_layers": 48}"#;
+    assert!(read(moe).unwrap().kept().all(|layer| layer.window == Some(4096)));
+}

@@ -297,7 +297,7 @@ fn what_cannot_be_is_refused_in_one_line() {
         let error = SlotCache::new(spec(text), 64).unwrap_err().to_string();
         assert!(error.contains(part) && !error.contains('\n'), "{text}: {error}");
     }
-    for (slots, streams) in [(0, 1), (1, 0), (1 << 25, 1)] {
+    for (slots, streams) in [(0, 1), (1, 0), (1 << 25, 1), (1 << 20, 32), (usize::MAX, 2)] {
         let error = SlotCache::with_streams(spec("s4"), slots, streams).unwrap_err();
         assert!(matches!(error, CacheError::BadSpec(_)), "{error}");
     }
@@ -320,6 +320,13 @@ fn what_cannot_be_is_refused_in_one_line() {
     let mut mask = Mask::new(64);
     assert_eq!(mask.see([3, 64]), Err(slot(64, 64)));
     assert_eq!(mask.causal(&[None; 65], &[1]), Err(slot(64, 64)));
+    for bias in [f32::INFINITY, 65_520.0, f32::NAN] {
+        let refused = mask.see_with([(0, 0.0), (3, bias)]).unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            format!("bias {bias} of slot 3 is not valid: expected at most 65504, or -inf to hide the slot")
+        );
+    }
     assert_eq!(mask.queries(), 0);
     mask.see([1]).unwrap();
     assert!(cache.attend(0, &q, &Mask::new(64), &mut out).is_err(), "no query in the mask");
@@ -346,7 +353,7 @@ fn a_causal_mask_is_that_of_positions() {
     cache.attend(0, &q, &mask, &mut out).unwrap();
     assert_near(&out, &exact(&rows, &q, &[vec![2], vec![0, 2], vec![0, 2, 3]]), 1e-5);
     mask.clear();
-    mask.see_with([(1, 0.0), (3, f32::NEG_INFINITY)]).unwrap();
+    mask.see_with([(1, 0.0), (3, f32::NEG_INFINITY), (0, -1e9)]).unwrap();
     cache.attend(0, &q[..HEADS * DIM], &mask, &mut out[..HEADS * DIM]).unwrap();
     assert_near(&out[..HEADS * DIM], &exact(&rows, &q[..HEADS * DIM], &[vec![1]]), 1e-5);
 }
