@@ -7,7 +7,7 @@
 #![forbid(unsafe_code)]
 #![allow(
     missing_docs,
-    reason = "fields of arguments say in their help what they are, for two programs of this workspace"
+    reason = "fields of arguments say in their help what they are, for two programs of this project"
 )]
 
 pub mod args;

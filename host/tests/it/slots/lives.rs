@@ -299,17 +299,7 @@ impl<C: Choose> Life<'_, C> {
     /// Turns the keys of a sequence by a shift of positions.
     fn shift(&mut self) {
         let (sequence, by) = (self.choose.below(SEQUENCES), self.choose.below(9) as i32 - 4);
-        let shift = Shift {
-            head_dim: DIM,
-            dims: DIM,
-            halves: true,
-            base: 10_000.0,
-            scale: 1.0,
-            extrapolated: 0.0,
-            factor: 1.0,
-            ramp: [0.0, 1.0],
-            divisors: Vec::new(),
-        };
+        let shift = unscaled(DIM);
         let mut shifts = vec![0; SLOTS * self.streams];
         let own = self.tokens.iter_mut().filter(|(_, token)| token.sequences >> sequence & 1 == 1);
         for (row, token) in own {
@@ -405,4 +395,19 @@ fn compare(
     // Bytes of queries and weights give the most of it. Values are about `largest` / 4.
     assert!(error <= 0.02 * f64::from(largest.max(1.0)), "{error} of {largest}");
     true
+}
+
+/// A RoPE without any scaling.
+pub(super) fn unscaled(head_dim: usize) -> Shift {
+    Shift {
+        head_dim,
+        dims: head_dim,
+        halves: true,
+        base: 10_000.0,
+        scale: 1.0,
+        extrapolated: 0.0,
+        factor: 1.0,
+        ramp: [0.0, 1.0],
+        divisors: Vec::new(),
+    }
 }

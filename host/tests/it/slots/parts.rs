@@ -1,11 +1,12 @@
 //! The cache without a host: random writes, masks and queries against sums in f64.
 
+use super::lives::unscaled;
 use super::random::Random;
 use half::f16;
 use tqkv::CodecId;
 use tqkv::cache::CacheSpec;
 use tqkv::unstable::cache::KeyMap;
-use tqkv::unstable::slots::{Asked, Rule, Shift, Side, Store, Track, Turn, attend, rotate};
+use tqkv::unstable::slots::{Asked, Rule, Side, Store, Track, Turn, attend, rotate};
 
 const SLOTS: usize = 2300;
 const HEADS: usize = 2;
@@ -305,17 +306,7 @@ fn a_row_that_cannot_be_encoded_stays_exact() {
 /// Relative error of keys after `shifts` shifts by 8 positions back. The reference is keys that were rotated
 /// once and never encoded.
 fn shift_error(coded: Store, shifts: usize) -> f32 {
-    let shift = Shift {
-        head_dim: DIM,
-        dims: DIM,
-        halves: true,
-        base: 10_000.0,
-        scale: 1.0,
-        extrapolated: 0.0,
-        factor: 1.0,
-        ramp: [0.0, 1.0],
-        divisors: Vec::new(),
-    };
+    let shift = unscaled(DIM);
     let mut random = Random(9);
     let (mut coded, mut exact) = (coded, store(Side::Keys, CodecId::F16, 0));
     for slot in 0..SLOTS {
