@@ -48,6 +48,25 @@ pub struct Tensor {
     pub padding: [c_char; 8],
 }
 
+/// `ggml_to_float_t`: blocks, values, number of values.
+pub type ToFloat = unsafe extern "C" fn(*const c_void, *mut f32, i64);
+/// `ggml_from_float_t`: values, blocks, number of values.
+pub type FromFloat = unsafe extern "C" fn(*const f32, *mut c_void, i64);
+
+/// `struct ggml_type_traits`
+#[repr(C)]
+#[derive(Debug)]
+#[allow(missing_docs, reason = "they are those of ggml.h, in words")]
+pub struct TypeTraits {
+    pub name: *const c_char,
+    pub block: i64,
+    pub interleaved: i64,
+    pub block_bytes: usize,
+    pub is_quantised: bool,
+    pub to_float: Option<ToFloat>,
+    pub from_float: Option<FromFloat>,
+}
+
 /// An optional function that this back end does not have.
 pub type Absent = Option<unsafe extern "C" fn()>;
 

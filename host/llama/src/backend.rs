@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "the host calls functions with pointers")]
 
 use crate::abi::{self, Backend, BackendFunctions, Device, Tensor};
+use crate::copies;
 use crate::host::{self, Operation};
 use crate::rotate;
 use crate::serve;
@@ -85,6 +86,7 @@ unsafe fn run(host: &host::Host, threads: &Threads, node: *const Tensor) -> bool
             Operation::SetRows => serve::set_rows(&op),
             Operation::Attention => serve::attend(&op, threads),
             Operation::Rope => rotate::rotate(&op),
+            Operation::Copy => copies::copy(&op),
             Operation::Nothing | Operation::Other => None,
         }
         .is_some()

@@ -4,12 +4,13 @@
 
 use crate::abi::{self, Buffer, BufferFunctions, BufferType, BufferTypeFunctions2, BufferTypeFunctions3};
 use crate::abi::{BufferTypeOf, Device, Tensor};
+use crate::declared::{Declared, TYPES};
 use crate::host;
+use crate::layers::{self, Layers};
 use crate::options::Options;
-use crate::policy;
+use crate::said::{self, Held};
 use crate::settings::options;
 use crate::tensor::View;
-use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -20,25 +21,26 @@ use tqkv::unstable::slots::{Side, Store};
 /// Alignment of tensors in bytes, which is that of a line of pages.
 const ALIGNMENT: usize = 64;
 
-/// Bytes per value of the declared cache.
-pub(crate) const HALF: usize = size_of::<half::f16>();
-
 /// A tensor of the cache in a buffer.
 #[derive(Debug)]
 pub(crate) struct Cached {
     /// Byte offset in the buffer.
     offset: usize,
     bytes: usize,
+    declared: Declared,
     /// Codecs by layer.
     options: Arc<Options>,
     /// Number of the layer, from 0.
     layer: usize,
-    /// Count of the model's layers as far as they are known.
-    layers: Arc<AtomicUsize>,
+    /// The model's layers as far as they are known.
+    layers: Arc<Layers>,
     store: Mutex<Store>,
     /// True if the values lie in the buffer's memory. The host writes them by columns, as it does without
     /// flash attention.
     is_plain: AtomicBool,
+    /// A head dim that the host asked for and no codec has; 0 if there is none.
+    refused_dim: AtomicUsize,
+    was_written: AtomicBool,
 }
 
 impl Cached {
@@ -51,9 +53,17 @@ impl Cached {
     ///
     /// Returns true if rows are then in heads of `dim`; false if the layer's codec lacks that head dim.
     pub(crate) fn divide(&self, side: Side, dim: usize) -> bool {
-        let (key, value) =
-            policy::codecs(&self.options.spec, self.layer, self.layers.load(Ordering::Relaxed));
-        self.store().divide(dim, if side == Side::Keys { key } else { value })
+        let at = (self.layer, self.layers.count());
+        let is_divided = self.store().divide(dim, self.options.codec(side, &self.declared, at));
+        if !is_divided {
+            self.refused_dim.store(dim, Ordering::Relaxed);
+        }
+        is_divided
+    }
+
+    /// The type that the host declared the tensor as.
+    pub(crate) fn declared(&self) -> Declared {
+        self.declared
     }
 
     pub(crate) fn is_plain(&self) -> bool {
@@ -68,11 +78,31 @@ struct Space {
     /// True if all of the memory may be used. Tensors of the cache need none, unless they are plain.
     is_committed: AtomicBool,
     options: Arc<Options>,
-    layers: Arc<AtomicUsize>,
+    layers: Arc<Layers>,
     cached: RwLock<Vec<Arc<Cached>>>,
+    was_described: AtomicBool,
 }
 
 impl Space {
+    /// Says once how the layers are held.
+    fn describe(&self) {
+        if self.was_described.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let cached = self.cached.read().unwrap_or_else(PoisonError::into_inner);
+        // Without flash attention, `serve` has said so.
+        if cached.iter().any(|cached| cached.is_plain()) {
+            return;
+        }
+        let held = cached.iter().map(|cached| {
+            let store = cached.store();
+            Held::new(cached.layer, store.side(), &store, cached.refused_dim.load(Ordering::Relaxed))
+        });
+        let lines = said::lines(&held.collect::<Vec<_>>()).into_iter();
+        let missing = said::elsewhere(&self.layers.tell_missing());
+        lines.chain(missing).for_each(|line| eprintln!("tqkv: {line}"));
+    }
+
     /// The tensor of the cache that contains an address, and the byte offset in that tensor.
     fn find(&self, address: *const c_void) -> Option<(Arc<Cached>, usize)> {
         let at = (address as usize).checked_sub(self.region.base() as usize)?;
@@ -100,6 +130,12 @@ impl Space {
         let cached = self.cached.read().unwrap_or_else(PoisonError::into_inner);
         cached.iter().map(|cached| cached.bytes).sum()
     }
+
+    /// Bytes of the same rows in f16.
+    fn f16_bytes(&self) -> usize {
+        let cached = self.cached.read().unwrap_or_else(PoisonError::into_inner);
+        cached.iter().map(|cached| cached.store()).map(|store| 2 * store.width() * store.rows()).sum()
+    }
 }
 
 /// The memory of a buffer of this back end; none for other buffers and for those without bytes.
@@ -108,12 +144,18 @@ impl Space {
 /// `buffer` is null or a buffer of the host that outlives the result.
 unsafe fn space<'a>(buffer: *mut Buffer) -> Option<&'a Space> {
     // SAFETY: the caller keeps this function's contract.
-    let buffer = unsafe { buffer.as_ref() }?;
-    if !is_ours(buffer.kind) || buffer.context.is_null() {
-        return None;
-    }
-    // SAFETY: `alloc` sets the context of every buffer of this type to a `Space`.
-    Some(unsafe { &*buffer.context.cast::<Space>() })
+    let kind = unsafe { buffer.as_ref() }?.kind;
+    // SAFETY: `alloc` made every buffer of this type.
+    if is_ours(kind) { unsafe { space_of(buffer) } } else { None }
+}
+
+/// The memory of a buffer from [`alloc`], also after [`give_to_cpu`]; none for one without bytes.
+///
+/// # Safety
+/// `buffer` is from [`alloc`] and outlives the result, or has no context.
+unsafe fn space_of<'a>(buffer: *mut Buffer) -> Option<&'a Space> {
+    // SAFETY: `alloc` sets the context to a `Space`.
+    unsafe { buffer.as_ref()?.context.cast::<Space>().as_ref() }
 }
 
 /// True if a tensor in a buffer of this back end is a tensor of a cache, or a view of one.
@@ -127,15 +169,17 @@ pub(crate) unsafe fn is_cached(tensor: &View<'_>) -> bool {
     buffer.is_some_and(|buffer| is_ours(buffer.kind)) && side(&root).is_some()
 }
 
-/// True if the result of an operation lies in a tensor that this back end refuses to hold.
+/// True if the result of an operation lies in a state that is neither keys nor values, or in a tensor that is
+/// refused, while the host only measures. A buffer with memory is the CPU's then, or was refused.
 ///
 /// # Safety
 /// The buffer of the tensor is valid.
-pub(crate) unsafe fn is_refused(op: &View<'_>) -> bool {
+pub(crate) unsafe fn is_only_measured(op: &View<'_>) -> bool {
     let root = op.root();
     // SAFETY: the caller keeps this function's contract.
     let buffer = unsafe { root.get().buffer.as_ref() };
-    buffer.is_some_and(|buffer| is_ours(buffer.kind)) && is_of_cache(&root) && refusal(&root).is_some()
+    let is_served = side(&root).is_some() && refusal(&root).is_none();
+    buffer.is_some_and(|buffer| is_ours(buffer.kind)) && is_of_cache(&root) && !is_served
 }
 
 /// True if the host named a tensor as one of a cache.
@@ -143,27 +187,24 @@ fn is_of_cache(root: &View<'_>) -> bool {
     root.name().to_bytes().starts_with(b"cache_")
 }
 
-/// Why a tensor of a cache is not held, in one line; none for a tensor that is.
+/// Why keys or values are not held, in one line; none for a tensor that is.
 fn refusal(root: &View<'_>) -> Option<String> {
     let name = root.name().to_string_lossy();
-    if side(root).is_none() {
-        return Some(format!("{name} is not served: models with a recurrent state run without this library"));
-    }
-    let is_half = root.strides::<half::f16>().is_some() && !root.is_empty();
-    let line = || format!("{name} is not f16: leave out -ctk and -ctv, codecs are named by TQKV_KV");
-    (!is_half).then(line)
+    let is_known = Declared::of(root.get().kind).is_some() && !root.is_empty();
+    let line = || {
+        let names: Vec<&str> = TYPES.iter().map(|(_, name, _)| *name).collect();
+        format!("{name} is of a type that is not served: expected -ctk and -ctv of {}", names.join(", "))
+    };
+    (!is_known).then(line)
 }
 
 /// Keys or values, by the name that the host gives the tensor.
 pub(crate) fn side(root: &View<'_>) -> Option<Side> {
     let name = root.name().to_bytes();
-    if name.starts_with(b"cache_k_l") {
-        Some(Side::Keys)
-    } else if name.starts_with(b"cache_v_l") {
-        Some(Side::Values)
-    } else {
-        None
-    }
+    // The host names a copy after its source: `cache_k_l0 (view) (copy)`.
+    let is_layer = |digits: &[u8]| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+    let side = |start: &[u8], side| name.strip_prefix(start).is_some_and(is_layer).then_some(side);
+    side(b"cache_k_l", Side::Keys).or_else(|| side(b"cache_v_l", Side::Values))
 }
 
 /// The tensor of the cache that a view lies in, and the view's byte offset in it. None before the host has
@@ -191,26 +232,18 @@ pub(crate) unsafe fn make_plain(tensor: &View<'_>) -> bool {
     is_plain
 }
 
-thread_local! {
-    /// Count of layers of the model for which this thread makes buffers. Several caches of a model share it:
-    /// a model may have one cache for some layers and one for the others.
-    static LAYERS: RefCell<Arc<AtomicUsize>> = RefCell::default();
-}
-
-/// Ends the buffers of one model. Buffers that this thread makes from now on belong to another model.
-pub(crate) fn end_of_buffers() {
-    LAYERS.with_borrow_mut(|layers| {
-        if layers.load(Ordering::Relaxed) > 0 {
-            *layers = Arc::default();
+/// Notes that rows are written to a tensor of a cache. When they are for the second time, the host has asked
+/// for attention over every layer, and the library says how they are held.
+///
+/// # Safety
+/// The buffer of the tensor is valid.
+pub(crate) unsafe fn note_write(tensor: &View<'_>, cached: &Cached) {
+    if cached.was_written.swap(true, Ordering::Relaxed) {
+        // SAFETY: the caller keeps this function's contract.
+        if let Some(space) = unsafe { space(tensor.root().get().buffer) } {
+            space.describe();
         }
-    });
-}
-
-/// The number of the layer at the end of a tensor's name; 0 if there is none.
-fn layer(name: &[u8]) -> usize {
-    let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
-    let number = std::str::from_utf8(&name[name.len() - digits..]).ok();
-    number.and_then(|number| number.parse().ok()).unwrap_or(0)
+    }
 }
 
 /// A buffer type that is made once and only read afterwards.
@@ -278,8 +311,9 @@ unsafe extern "C" fn alloc(kind: *mut BufferType, size: usize) -> *mut Buffer {
         region,
         is_committed: AtomicBool::new(false),
         options,
-        layers: LAYERS.with_borrow(Arc::clone),
+        layers: layers::of_model(),
         cached: RwLock::default(),
+        was_described: AtomicBool::new(false),
     };
     let functions = BufferFunctions {
         free_buffer: free,
@@ -304,20 +338,22 @@ unsafe extern "C" fn free(buffer: *mut Buffer) {
     let declared = space.declared_bytes();
     if space.options.log && declared > 0 {
         let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
-        let held = space.held_bytes();
-        eprintln!("tqkv: held {:.2} MiB of {:.2} MiB declared as f16", mib(held), mib(declared));
+        let (held, f16) = (space.held_bytes(), space.f16_bytes());
+        let beside =
+            if declared == f16 { " as f16".to_owned() } else { format!(", {:.2} MiB in f16", mib(f16)) };
+        eprintln!("tqkv: held {:.2} MiB of {:.2} MiB declared{beside}", mib(held), mib(declared));
     }
 }
 
 unsafe extern "C" fn base_of(buffer: *mut Buffer) -> *mut c_void {
     // SAFETY: the host calls this with a buffer of this type.
-    unsafe { space(buffer) }.map_or(null_mut(), |space| space.region.base().cast())
+    unsafe { space_of(buffer) }.map_or(null_mut(), |space| space.region.base().cast())
 }
 
 /// Makes a store for a tensor of the cache; leaves other tensors in the buffer's memory.
 unsafe extern "C" fn init(buffer: *mut Buffer, tensor: *mut Tensor) -> c_int {
     // SAFETY: the host calls this with a buffer of this type and a tensor in it.
-    let (Some(space), Some(view)) = (unsafe { (space(buffer), View::new(tensor)) }) else {
+    let (Some(space), Some(view)) = (unsafe { (space_of(buffer), View::new(tensor)) }) else {
         return abi::SUCCESS;
     };
     let is_leaf = view.get().view_src.is_null() && view.get().src[0].is_null();
@@ -325,28 +361,55 @@ unsafe extern "C" fn init(buffer: *mut Buffer, tensor: *mut Tensor) -> c_int {
         let is_usable = space.find(view.get().data).is_some() || space.commit();
         return if is_usable { abi::SUCCESS } else { abi::FAILED };
     }
+    if side(&view).is_none() {
+        space.layers.add(layers::number(view.name().to_bytes()));
+        // SAFETY: the buffer is from `alloc`, and the host uses its type only after this call.
+        return unsafe { give_to_cpu(buffer, space) };
+    }
     if let Some(line) = refusal(&view) {
         eprintln!("tqkv: {line}");
         return abi::FAILED;
     }
-    let (Some(side), [width, slots, streams, _]) = (side(&view), view.shape()) else { return abi::FAILED };
+    let [width, slots, streams, _] = view.shape();
+    let declared = Declared::of(view.get().kind);
+    let (Some(side), Some((declared, row_bytes))) =
+        (side(&view), declared.and_then(|declared| Some((declared, declared.bytes(width)?))))
+    else {
+        return abi::FAILED;
+    };
     let offset = (view.get().data as usize).saturating_sub(space.region.base() as usize);
-    let layer = layer(view.name().to_bytes());
-    space.layers.fetch_max(layer + 1, Ordering::Relaxed);
+    let layer = layers::number(view.name().to_bytes());
+    space.layers.add(layer);
     let cached = Cached {
         offset,
-        bytes: 2 * width * slots * streams,
+        bytes: row_bytes * slots * streams,
+        declared,
         options: space.options.clone(),
         layer,
         layers: space.layers.clone(),
         store: Mutex::new(Store::new(side, &space.options.spec, width, slots, streams)),
         is_plain: AtomicBool::new(false),
+        refused_dim: AtomicUsize::new(0),
+        was_written: AtomicBool::new(false),
     };
     let mut list = space.cached.write().unwrap_or_else(PoisonError::into_inner);
     let at = list.partition_point(|cached| cached.offset < offset);
     if list.get(at).is_none_or(|cached| cached.offset != offset) {
         list.insert(at, Arc::new(cached));
     }
+    abi::SUCCESS
+}
+
+/// Makes a buffer one of the CPU's: what a model keeps besides keys and values, such as a recurrent state, is
+/// plain memory, and the CPU runs the operations on it.
+///
+/// # Safety
+/// `buffer` is from [`alloc`], `space` is its memory, and nothing else reads the type of the buffer meanwhile.
+unsafe fn give_to_cpu(buffer: *mut Buffer, space: &Space) -> c_int {
+    let has_keys = !space.cached.read().unwrap_or_else(PoisonError::into_inner).is_empty();
+    let Some(host) = host::host().ok().filter(|_| !has_keys && space.commit()) else { return abi::FAILED };
+    // SAFETY: the caller guarantees that the buffer is valid and used by nobody else.
+    unsafe { (*buffer).kind = host.cpu_memory() };
     abi::SUCCESS
 }
 
@@ -366,11 +429,12 @@ unsafe extern "C" fn set(
     // SAFETY: the host gives a buffer of this type, a tensor in it with `size` bytes from `offset` on, and
     // `size` bytes at `data`.
     unsafe {
-        let (Some(space), Some(view)) = (space(buffer), View::new(tensor)) else { return };
+        let (Some(space), Some(view)) = (space_of(buffer), View::new(tensor)) else { return };
         let to = view.get().data.cast::<u8>().add(offset);
         match space.find(to.cast()).filter(|(cached, _)| !cached.is_plain()) {
             Some((cached, at)) => {
-                cached.store().write_bytes(at, std::slice::from_raw_parts(data.cast(), size));
+                let bytes = std::slice::from_raw_parts(data.cast(), size);
+                cached.declared.write_bytes(&mut cached.store(), at, bytes);
             }
             None => std::ptr::copy_nonoverlapping(data.cast(), to, size),
         }
@@ -387,11 +451,12 @@ unsafe extern "C" fn get(
     // SAFETY: the host gives a buffer of this type, a tensor in it with `size` bytes from `offset` on, and
     // room for `size` bytes at `data`.
     unsafe {
-        let (Some(space), Some(view)) = (space(buffer), View::new(tensor)) else { return };
+        let (Some(space), Some(view)) = (space_of(buffer), View::new(tensor)) else { return };
         let from = view.get().data.cast::<u8>().add(offset);
         match space.find(from.cast()).filter(|(cached, _)| !cached.is_plain()) {
             Some((cached, at)) => {
-                cached.store().read_bytes(at, std::slice::from_raw_parts_mut(data.cast(), size));
+                let bytes = std::slice::from_raw_parts_mut(data.cast(), size);
+                cached.declared.read_bytes(&cached.store(), at, bytes);
             }
             None => std::ptr::copy_nonoverlapping(from, data.cast(), size),
         }
@@ -407,8 +472,9 @@ unsafe extern "C" fn copy(_: *mut Buffer, from: *const Tensor, to: *mut Tensor) 
     let places = unsafe { (cached(&from), cached(&to)) };
     let (Some((source, first)), Some((target, second))) = places else { return false };
     let mut store = target.store();
-    let bytes = 2 * store.width() * store.slots();
-    let whole = [&from, &to].iter().all(|view| view.shape().iter().product::<usize>() * 2 == bytes);
+    let bytes = source.declared.bytes(store.width() * store.slots()).unwrap_or(0).max(1);
+    let held = |view: &View<'_>| source.declared.bytes(view.shape().iter().product());
+    let whole = [&from, &to].iter().all(|view| held(view) == Some(bytes));
     let aligned = first.is_multiple_of(bytes) && second.is_multiple_of(bytes);
     if !Arc::ptr_eq(&source, &target) || target.is_plain() || !whole || !aligned {
         return false;
@@ -420,7 +486,7 @@ unsafe extern "C" fn copy(_: *mut Buffer, from: *const Tensor, to: *mut Tensor) 
 unsafe extern "C" fn clear(buffer: *mut Buffer, value: u8) {
     // SAFETY: the host calls this with a buffer of this type, which alone owns the mapped memory.
     unsafe {
-        let Some(space) = space(buffer) else { return };
+        let Some(space) = space_of(buffer) else { return };
         let cached = space.cached.read().unwrap_or_else(PoisonError::into_inner);
         cached.iter().for_each(|cached| cached.store().clear());
         if value != 0 && space.commit() {

@@ -7,6 +7,7 @@ use crate::abi::{
 };
 use crate::backend;
 use crate::buffer;
+use crate::copies;
 use crate::host::{self, Operation};
 use crate::os;
 use crate::rotate;
@@ -164,14 +165,14 @@ unsafe extern "C" fn buffer_type(_: *mut Device) -> *mut BufferType {
 /// True if an operation is served. Served are views, and the operations on a cache that `serve` accepts. The
 /// CPU runs everything else.
 ///
-/// An operation that writes to a refused tensor counts as served. Such a tensor exists only while the host
+/// An operation that writes to a recurrent state, or to a refused tensor, counts as served while the host
 /// measures a context without memory (`-fit`), where a refusal would end the process. When it allocates the
-/// buffer, the buffer refuses the tensor in one line.
+/// buffer, the buffer becomes the CPU's, or refuses the tensor in one line.
 unsafe extern "C" fn supports_op(_: *mut Device, tensor: *const Tensor) -> bool {
     // SAFETY: the host passes a tensor that is valid, as are its sources and buffers.
     unsafe {
         let (Some(op), Ok(host)) = (View::new(tensor), host::host()) else { return false };
-        if buffer::is_refused(&op) {
+        if buffer::is_only_measured(&op) {
             return true;
         }
         match host.operation(op.get().op) {
@@ -179,6 +180,7 @@ unsafe extern "C" fn supports_op(_: *mut Device, tensor: *const Tensor) -> bool 
             Operation::SetRows => serve::can_set_rows(&op),
             Operation::Attention => serve::can_attend(&op),
             Operation::Rope => rotate::can_rotate(&op),
+            Operation::Copy => copies::can_copy(&op),
             Operation::Other => false,
         }
     }

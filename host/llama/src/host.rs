@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "functions of another library are called by address")]
 
-use crate::abi::{Buffer, BufferFunctions, BufferType, Tensor};
+use crate::abi::{self, Buffer, BufferFunctions, BufferType, Tensor, TypeTraits};
 use crate::os;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
@@ -23,6 +23,8 @@ pub enum Operation {
     Attention,
     /// `ROPE`
     Rope,
+    /// `CPY`
+    Copy,
     /// Everything else.
     Other,
 }
@@ -36,7 +38,48 @@ pub struct Host {
     buft_is_host: unsafe extern "C" fn(*mut BufferType) -> bool,
     graph_len: unsafe extern "C" fn(*mut c_void) -> c_int,
     graph_node: unsafe extern "C" fn(*mut c_void, c_int) -> *mut Tensor,
+    type_traits: unsafe extern "C" fn(c_int) -> *const TypeTraits,
+    cpu_memory: unsafe extern "C" fn() -> *mut BufferType,
     operations: Vec<Operation>,
+}
+
+/// The layout of a type of the host, and its conversions.
+#[derive(Clone, Copy, Debug)]
+pub struct Format {
+    /// Values per block.
+    pub block: usize,
+    /// Bytes per block.
+    pub block_bytes: usize,
+    /// The conversions.
+    pub convert: Convert,
+}
+
+/// The host's conversions of one type.
+#[derive(Clone, Copy, Debug)]
+pub struct Convert {
+    to: abi::ToFloat,
+    from: abi::FromFloat,
+}
+
+impl Convert {
+    /// Converts blocks to values.
+    ///
+    /// # Safety
+    /// `bytes` are the blocks of exactly `values.len()` values.
+    pub unsafe fn to_f32(self, bytes: &[u8], values: &mut [f32]) {
+        // SAFETY: the caller keeps this function's contract; the host's blocks have no alignment beyond that of
+        // f16, and rows of every tensor have it.
+        unsafe { (self.to)(bytes.as_ptr().cast(), values.as_mut_ptr(), values.len() as i64) };
+    }
+
+    /// Converts values to blocks.
+    ///
+    /// # Safety
+    /// `bytes` has room for exactly the blocks of `values.len()` values.
+    pub unsafe fn from_f32(self, values: &[f32], bytes: &mut [u8]) {
+        // SAFETY: as in `to_f32`.
+        unsafe { (self.from)(values.as_ptr(), bytes.as_mut_ptr().cast(), values.len() as i64) };
+    }
 }
 
 /// The host. The first call looks it up.
@@ -90,6 +133,13 @@ impl Host {
                     *mut c_void,
                     unsafe extern "C" fn(*mut c_void, c_int) -> *mut Tensor,
                 >(need(c"ggml_graph_node")?),
+                type_traits: std::mem::transmute::<
+                    *mut c_void,
+                    unsafe extern "C" fn(c_int) -> *const TypeTraits,
+                >(need(c"ggml_get_type_traits")?),
+                cpu_memory: std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> *mut BufferType>(
+                    need(c"ggml_backend_cpu_buffer_type")?,
+                ),
                 operations: operations(op_name),
             })
         }
@@ -99,6 +149,19 @@ impl Host {
     pub fn operation(&self, number: c_int) -> Operation {
         let known = usize::try_from(number).ok().and_then(|number| self.operations.get(number));
         known.copied().unwrap_or(Operation::Other)
+    }
+
+    /// The layout of a type with its conversions; none unless the host has the type under this number and
+    /// name.
+    pub fn format(&self, kind: c_int, name: &str) -> Option<Format> {
+        // SAFETY: `kind` is a type of every supported version of ggml, so the pointer is null or that of a
+        // static struct with a static name.
+        let traits = unsafe { (self.type_traits)(kind).as_ref() }?;
+        // SAFETY: as above.
+        let is_named = unsafe { CStr::from_ptr(traits.name) }.to_bytes() == name.as_bytes();
+        let block = usize::try_from(traits.block).ok().filter(|&block| is_named && block > 0)?;
+        let convert = Convert { to: traits.to_float?, from: traits.from_float? };
+        Some(Format { block, block_bytes: traits.block_bytes, convert })
     }
 
     /// A buffer that the host owns and frees.
@@ -114,6 +177,12 @@ impl Host {
     ) -> *mut Buffer {
         // SAFETY: the host copies `functions`; the caller guarantees that they accept the context.
         unsafe { (self.buffer_init)(kind, functions, context, size) }
+    }
+
+    /// The type of buffers whose tensors the CPU uses.
+    pub fn cpu_memory(&self) -> *mut BufferType {
+        // SAFETY: ggml-backend.h declares a function without arguments, whose result is static.
+        unsafe { (self.cpu_memory)() }
     }
 
     /// True if tensors of a buffer type lie in memory as ggml.h says.
@@ -159,7 +228,7 @@ fn unsupported(version: &str) -> String {
 /// name.
 fn operations(name: unsafe extern "C" fn(c_int) -> *const c_char) -> Vec<Operation> {
     let mut found = Vec::new();
-    let (mut left, mut number) = (8, 0);
+    let (mut left, mut number) = (9, 0);
     while left > 0 && number < MOST_OPERATIONS {
         // SAFETY: the list of every supported version has all operations that are counted in `left`. While
         // one is missing, `number` is below the length of the list.
@@ -169,6 +238,7 @@ fn operations(name: unsafe extern "C" fn(c_int) -> *const c_char) -> Vec<Operati
             b"SET_ROWS" => Operation::SetRows,
             b"FLASH_ATTN_EXT" => Operation::Attention,
             b"ROPE" => Operation::Rope,
+            b"CPY" => Operation::Copy,
             _ => Operation::Other,
         };
         left -= i32::from(operation != Operation::Other);

@@ -7,12 +7,16 @@
 pub mod abi;
 mod backend;
 mod buffer;
+mod copies;
+pub mod declared;
 mod device;
 pub mod host;
+mod layers;
 pub mod options;
 mod os;
 mod policy;
 mod rotate;
+mod said;
 mod serve;
 mod settings;
 mod tensor;

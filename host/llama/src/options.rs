@@ -1,20 +1,25 @@
 //! The user's settings, from environment variables or from the parameters that the host gives the device.
 
+use crate::declared::Declared;
 use crate::policy;
+use tqkv::CodecId;
 use tqkv::cache::CacheSpec;
+use tqkv::unstable::slots::Side;
 
 /// The settings of a buffer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// How caches are held. The shape of the spec has no meaning.
     pub spec: CacheSpec,
+    /// True if the user named the codecs. Otherwise the type that a cache is declared as chooses them.
+    pub is_named: bool,
     /// Print declared and held bytes when a cache is freed.
     pub log: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { spec: policy::default(), log: false }
+        Self { spec: policy::default(), is_named: false, log: false }
     }
 }
 
@@ -52,7 +57,15 @@ impl Options {
     /// A line that says what is wrong and what is accepted.
     pub fn with(mut self, text: &str) -> Result<Self, String> {
         self.spec = policy::read(text, &self.spec)?;
+        self.is_named = true;
         Ok(self)
+    }
+
+    /// The codec of one side of layer `at.0`, counted from 0, in a model of `at.1` layers.
+    pub(crate) fn codec(&self, side: Side, declared: &Declared, at: (usize, usize)) -> CodecId {
+        let (key, value) = policy::codecs(&self.spec, at.0, at.1);
+        let named = if side == Side::Keys { key } else { value };
+        declared.codec.filter(|_| !self.is_named).unwrap_or(named)
     }
 }
 

@@ -4,10 +4,10 @@
 
 #![allow(unsafe_code, reason = "operands are tensors of the host's")]
 
-use crate::buffer::{self, HALF};
+use crate::buffer;
+use crate::declared::Declared;
 use crate::host::{self, Operation};
 use crate::tensor::View;
-use half::f16;
 use tqkv::unstable::slots::{self, Shift, Side, Turn};
 
 /// `GGML_ROPE_TYPE_NEOX`
@@ -26,7 +26,9 @@ pub(crate) unsafe fn can_rotate(op: &View<'_>) -> bool {
     let root = op.root();
     let [width, slots, streams, _] = root.shape();
     let [dim, heads, rows, one] = keys.shape();
-    let steps = [HALF, HALF * dim, HALF * width];
+    let Some(declared) = Declared::of(root.get().kind) else { return false };
+    let bytes = |values: usize| declared.bytes(values).unwrap_or(0);
+    let steps = [declared.block_bytes, bytes(dim), bytes(width)];
     let in_place = keys.get().view_offs == 0 && op.get().view_offs == 0 && keys.root().name() == root.name();
     let whole = dim * heads == width && rows == slots * streams && one == 1;
     let in_order = keys.get().nb.iter().zip(steps).all(|(step, wanted)| *step == wanted);
@@ -37,7 +39,8 @@ pub(crate) unsafe fn can_rotate(op: &View<'_>) -> bool {
         && in_order
         && divisors
         && pairs
-        && keys.strides::<f16>().is_some()
+        && declared.block == 1
+        && keys.get().kind == root.get().kind
         && shifts.strides::<i32>().is_some()
         && (op.int(2) == 0 || op.int(2) == NEOX)
         && op.int(15) == 0

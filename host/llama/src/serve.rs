@@ -5,7 +5,9 @@
 
 #![allow(unsafe_code, reason = "operands are tensors of the host's")]
 
-use crate::buffer::{self, HALF};
+use crate::buffer;
+use crate::declared::Declared;
+use crate::layers;
 use crate::rotate;
 use crate::settings::options;
 use crate::tensor::View;
@@ -40,12 +42,14 @@ impl Heads {
         let root = view.root();
         let [width, all_slots, ..] = root.shape();
         let [dim, slots, heads, streams] = view.shape();
-        let stream_bytes = HALF * width * all_slots;
-        let steps = [HALF, HALF * width, HALF * dim, stream_bytes];
+        let declared = Declared::of(root.get().kind).filter(|_| view.get().kind == root.get().kind)?;
+        let row_bytes = declared.bytes(width)?;
+        let stream_bytes = row_bytes * all_slots;
+        let steps = [declared.block_bytes, row_bytes, declared.bytes(dim)?, stream_bytes];
         let counted = view.shape().into_iter().zip(view.get().nb.into_iter().zip(steps));
         let in_order = counted.into_iter().all(|(n, (step, wanted))| n == 1 || step == wanted);
         let whole = view.get().view_offs.is_multiple_of(stream_bytes.max(1)) && slots <= all_slots;
-        if !in_order || !whole || dim * heads != width || view.strides::<f16>().is_none() {
+        if !in_order || !whole || dim * heads != width {
             return None;
         }
         let first_stream = view.get().view_offs / stream_bytes;
@@ -64,7 +68,8 @@ pub(crate) unsafe fn can_set_rows(op: &View<'_>) -> bool {
     let numbers = rows.strides::<f32>().is_some() || rows.strides::<f16>().is_some();
     let places = indices.strides::<i64>().is_some() || indices.strides::<i32>().is_some();
     let [width, _, two, three] = op.shape();
-    let flat = two == 1 && three == 1 && op.strides::<f16>().is_some();
+    let Some(declared) = Declared::of(op.get().kind) else { return false };
+    let flat = two == 1 && three == 1 && op.get().nb[0] == declared.block_bytes;
     if !is_cached || !numbers || !places || !flat {
         return false;
     }
@@ -99,20 +104,25 @@ pub(crate) unsafe fn set_rows(op: &View<'_>) -> Option<()> {
     if indices.len() < rows.shape()[1] {
         return None;
     }
+    // SAFETY: the caller keeps this function's contract.
+    unsafe { buffer::note_write(op, &cached) };
     if cached.is_plain() {
+        let (declared, step) = (cached.declared(), op.get().nb[1]);
         // SAFETY: the values of a plain tensor lie in the buffer; nobody else uses them during the operation.
-        let (to, step) = (unsafe { op.elements_mut::<f16>() }?, op.strides::<f16>()?[1]);
+        let to = unsafe { op.bytes_mut(declared.block_bytes) }?;
         // SAFETY: the caller keeps this function's contract.
         return unsafe {
             each_row(&rows, |i, row| {
-                if let Some(to) = indices.get(i).and_then(|&row| to.get_mut(row * step)) {
-                    *to = row.first().copied().unwrap_or(f16::ZERO);
+                let place = indices.get(i).map_or(usize::MAX, |row| row * step);
+                let end = place.saturating_add(declared.block_bytes);
+                if let (Some(to), Some(value)) = (to.get_mut(place..end), row.get(..1)) {
+                    declared.write(value, to);
                 }
             })
         };
     }
     let mut store = cached.store();
-    let first = at / (HALF * store.width());
+    let first = at / cached.declared().bytes(store.width())?;
     // SAFETY: the caller keeps this function's contract.
     unsafe {
         each_row(&rows, |i, row| {
@@ -234,17 +244,18 @@ impl<'a> Attending<'a> {
 pub(crate) unsafe fn can_attend(op: &View<'_>) -> bool {
     // SAFETY: the caller keeps this function's contract.
     let (Some(asked), Some(options)) = (unsafe { Attending::new(op) }, options()) else { return false };
-    buffer::end_of_buffers();
-    [(&asked.keys, options.spec.key), (&asked.values, options.spec.value)].into_iter().all(
-        |((view, heads), id)| {
-            // SAFETY: the caller keeps this function's contract.
-            match unsafe { buffer::cached(view) } {
-                Some((cached, _)) => cached.divide(heads.side, heads.dim),
-                // Before the host allocates the buffer there is no row to divide.
-                None => Store::format_of(heads.side, id, &options.spec, heads.width, heads.dim).is_some(),
-            }
-        },
-    )
+    layers::end_of_model();
+    [&asked.keys, &asked.values].into_iter().all(|(view, heads)| {
+        // SAFETY: the caller keeps this function's contract.
+        match unsafe { buffer::cached(view) } {
+            Some((cached, _)) => cached.divide(heads.side, heads.dim),
+            // Before the host allocates the buffer there is no row to divide.
+            None => Declared::of(view.get().kind).is_some_and(|declared| {
+                let id = options.codec(heads.side, &declared, (0, 1));
+                Store::format_of(heads.side, id, &options.spec, heads.width, heads.dim).is_some()
+            }),
+        }
+    })
 }
 
 /// Attends to a cache, then encodes the rows that are older than its newest writes.

@@ -102,6 +102,18 @@ impl<'a> View<'a> {
         Some(unsafe { std::slice::from_raw_parts(at, count) })
     }
 
+    /// All bytes from the first element to the end of the last, whose size is `element`. None where the
+    /// tensor is empty or has no memory.
+    ///
+    /// # Safety
+    /// Same as [`View::elements_mut`].
+    pub(crate) unsafe fn bytes_mut(&self, element: usize) -> Option<&'a mut [u8]> {
+        let at: *mut u8 = self.0.data.cast();
+        // SAFETY: the caller guarantees memory and aliasing, and bytes have no alignment.
+        (!at.is_null() && !self.is_empty())
+            .then(|| unsafe { std::slice::from_raw_parts_mut(at, self.span(element)) })
+    }
+
     /// Same as [`View::elements`], but mutable.
     ///
     /// # Safety

@@ -8,6 +8,8 @@
 //                        the end and the size of the vocabulary; a longer TEXT is cut at CTX
 //   shifted TIMES FILE   decodes TEXT up to FROM; TIMES times removes 64 tokens after the first 4 and shifts the
 //                        rest; then writes logits of the rest of TEXT as `logits` does
+//   restored TIMES FILE  decodes TEXT up to FROM; TIMES times saves the state, clears and restores; then writes
+//                        logits of the rest of TEXT as `logits` does
 //   speed CONTEXT N      prints tokens per second of a prefill of CONTEXT tokens, and of N tokens after it
 //   parallel N           prints N tokens for each of 4 sequences that share TEXT, in turns
 //   save N FILE          prints N tokens, writes the state to FILE, prints N more tokens
@@ -16,7 +18,7 @@
 //   soak SECONDS SEED    for so much processor time, sends random requests to 4 sequences: begin, go on, cancel,
 //                        shift, copy, save, restore; compares logits of samples with those of a fresh context
 // Environment with defaults: CTX (1024), THREADS (1), LAYERS (999), BATCH (512), UNIFIED (1), FA (1),
-// FROM (0), CLEAR (0), TYPE (f16; also q8_0, q4_0), KQV (1: the cache lies with the layers, as without -nkvo),
+// FROM (0), CLEAR (0), TYPE (f16; the type of keys and values, or K,V), KQV (1: the cache lies with the layers, as without -nkvo),
 // MEASURE (0; 1 first makes a context without memory, as -fit does)
 // CHOICES names a file for the logits of each choice of a token, as f32 [choices, vocabulary]. GIVEN is a list of
 // tokens with spaces between, which `text` and `parallel` then take in place of the likeliest ones.
@@ -217,6 +219,14 @@ static void soak(struct llama_context_params params, const llama_token * text, i
     printf("%d requests, %d samples, KL mean %.5f worst %.5f, resident MiB %.1f then %.1f\n", requests, samples, total / (samples + 1e-9),
            worst, early, late);
 }
+static enum ggml_type type_named(const char * name, size_t length) {
+    for (int i = 0; i < GGML_TYPE_COUNT; i++) {
+        const char * now = ggml_type_name(i);
+        if (now && strlen(now) == length && !strncmp(now, name, length)) return i;
+    }
+    fail("TYPE is unknown");
+    return GGML_TYPE_COUNT;
+}
 int main(int count, char ** arguments) {
     if (count < 5) fail("LIBRARIES MODEL TEXT COMMAND ..");
     llama_log_set(quiet, NULL);
@@ -233,8 +243,11 @@ int main(int count, char ** arguments) {
     of_context.flash_attn_type = number("FA", 1) ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
     of_context.kv_unified = number("UNIFIED", 1);
     if (!strcmp(command, "parallel") || !strcmp(command, "soak")) of_context.n_seq_max = 4;
-    if (type && !strcmp(type, "q8_0")) of_context.type_k = of_context.type_v = GGML_TYPE_Q8_0;
-    if (type && !strcmp(type, "q4_0")) of_context.type_k = of_context.type_v = GGML_TYPE_Q4_0;
+    if (type) {
+        const char * comma = strchr(type, ',');
+        of_context.type_k = type_named(type, comma ? (size_t) (comma - type) : strlen(type));
+        of_context.type_v = comma ? type_named(comma + 1, strlen(comma + 1)) : of_context.type_k;
+    }
     of_context.offload_kqv = number("KQV", 1);
     for (int measure = number("MEASURE", 0); measure >= 0; measure--) {
         of_model.no_alloc = measure;
@@ -249,7 +262,12 @@ int main(int count, char ** arguments) {
     words = llama_vocab_n_tokens(vocabulary);
     char * text = slurp(arguments[3]);
     llama_token * tokens = malloc(sizeof(llama_token) * (1 << 20));
-    int length = llama_tokenize(vocabulary, text, strlen(text), tokens, 1 << 20, true, false);
+    int length = 0;
+    // A model without words takes bytes as tokens.
+    if (llama_vocab_type(vocabulary) == LLAMA_VOCAB_TYPE_NONE)
+        for (; text[length]; length++) tokens[length] = (unsigned char) text[length] % words;
+    else
+        length = llama_tokenize(vocabulary, text, strlen(text), tokens, 1 << 20, true, false);
     llama_memory_t memory = llama_get_memory(context);
     int first = count > 5 ? atoi(arguments[5]) : 0, second = count > 6 ? atoi(arguments[6]) : 0;
     if (length < 1) fail("no tokens");
@@ -292,6 +310,19 @@ int main(int count, char ** arguments) {
             llama_memory_seq_add(memory, 0, 4 + 64, -1, -64);
             // The host shifts at the next step, so a step follows at once.
             decode(tokens + from++, 1, position(0), 0, 0);
+        }
+        write_logits(tokens + from, end - from, 0, arguments[6]);
+    } else if (!strcmp(command, "restored")) {
+        int from = number("FROM", 0), end = length < (int) of_context.n_ctx ? length : (int) of_context.n_ctx;
+        if (from >= end) fail("FROM is outside of TEXT");
+        decode(tokens, from, 0, 0, 0);
+        for (int i = 0; i < first; i++) {
+            size_t size = llama_state_seq_get_size(context, 0);
+            uint8_t * state = malloc(size);
+            size = llama_state_seq_get_data(context, state, size, 0);
+            llama_memory_clear(memory, number("CLEAR", 0));
+            if (llama_state_seq_set_data(context, state, size, 0) != size) fail("restore");
+            free(state);
         }
         write_logits(tokens + from, end - from, 0, arguments[6]);
     } else if (!strcmp(command, "speed")) {

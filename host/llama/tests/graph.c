@@ -391,16 +391,37 @@ static void refusals(void) {
     shift = ggml_new_tensor_1d(w.context, GGML_TYPE_I32, 256);
     check(!ggml_backend_supports_op(ours, ggml_rope_ext_inplace(w.context, last, shift, NULL, 32, 0, 4096, 10000, 1, 0, 1, 32, 1)),
           "shifts of latent keys are refused");
-    static const struct { enum ggml_type type; const char * name; } refused[] = {
-        {GGML_TYPE_Q8_0, "cache_k_l0"}, {GGML_TYPE_Q4_0, "cache_v_l3"}, {GGML_TYPE_BF16, "cache_k_l0"}, {GGML_TYPE_F32, "cache_r_l0"}, {GGML_TYPE_F32, "cache_s_l1"}};
-    for (int i = 0; i < 5; i++) {
+    static const char * const refused[] = {"cache_k_l0", "cache_v_l3"};
+    for (int i = 0; i < 2; i++) {
         struct ggml_context * bad = ggml_init((struct ggml_init_params) {1 << 16, NULL, true});
-        measured(bad, refused[i].type, refused[i].name);
+        measured(bad, GGML_TYPE_I16, refused[i]);
         ggml_free(bad);
         bad = ggml_init((struct ggml_init_params) {1 << 16, NULL, true});
-        ggml_set_name(ggml_new_tensor_2d(bad, refused[i].type, 128, 256), refused[i].name);
-        check(!ggml_backend_alloc_ctx_tensors(bad, ours), "a cache that is not f16 and a recurrent state are refused");
+        ggml_set_name(ggml_new_tensor_2d(bad, GGML_TYPE_I16, 128, 256), refused[i]);
+        check(!ggml_backend_alloc_ctx_tensors(bad, ours), "a cache of a type without values is refused");
         ggml_free(bad);
+    }
+    static const char * const plain[] = {"cache_r_l0", "cache_s_l1", "cache_ple_r_l1", "cache_idx_k_l0"};
+    for (int i = 0; i < 4; i++) {
+        struct ggml_context * state = ggml_init((struct ggml_init_params) {1 << 16, NULL, true});
+        measured(state, GGML_TYPE_F32, plain[i]);
+        ggml_free(state);
+        state = ggml_init((struct ggml_init_params) {1 << 16, NULL, true});
+        struct ggml_tensor * t = ggml_new_tensor_2d(state, GGML_TYPE_F32, 128, 256);
+        ggml_set_name(t, plain[i]);
+        ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(state, ours);
+        check(buffer && ggml_backend_buffer_is_host(buffer), "a recurrent state is plain memory");
+        struct ggml_tensor * sum = ggml_add(state, t, t);
+        check(ggml_backend_supports_op(cpu, sum) && !ggml_backend_supports_op(ours, sum), "the CPU computes with it");
+        float now[2] = {1, 2}, then[2] = {0};
+        ggml_backend_tensor_set(t, now, 4 * 129, sizeof now);
+        check(((float *) t->data)[130] == 2, "it lies where the CPU reads it");
+        ggml_backend_tensor_get(t, then, 4 * 129, sizeof then);
+        check(then[0] == 1 && then[1] == 2, "it reads back");
+        ggml_backend_buffer_clear(buffer, 0);
+        check(((float *) t->data)[130] == 0, "it is cleared");
+        ggml_backend_buffer_free(buffer);
+        ggml_free(state);
     }
     ggml_free(w.context);
     free_cache(&c);

@@ -46,6 +46,11 @@ impl Format {
         self.dim
     }
 
+    /// The codec of the vectors; none for f16, where every row stays exact.
+    pub fn codec(&self) -> Option<&AnyCodec> {
+        self.coded.as_ref().map(PageFormat::codec)
+    }
+
     /// Lines of a page of one head; 0 for f16.
     pub(super) fn lines(&self) -> usize {
         self.coded.as_ref().map_or(0, PageFormat::lines)

@@ -5,16 +5,12 @@ use super::maps::Turn;
 use super::means::Means;
 use super::rule::{Asked, Rule};
 use super::stream::Stream;
-use crate::cache::life::PAGE_TOKENS;
 use crate::cache::spec::{CacheSpec, Centring, KeyMap};
 use crate::cache::vectors::Floats;
 use half::f16;
 use half::slice::HalfBitsSliceExt;
 use tqkv_core::{CodecId, Options};
 use tqkv_simd::Level;
-
-/// Most rows that are decoded at once when a range of bytes is read or written.
-const TOGETHER: usize = PAGE_TOKENS;
 
 /// What a store takes from a spec.
 #[derive(Clone, Copy, Debug)]
@@ -137,6 +133,11 @@ impl Store {
         self.format.as_ref()
     }
 
+    /// Keys or values.
+    pub fn side(&self) -> Side {
+        self.side
+    }
+
     /// Values per row.
     pub fn width(&self) -> usize {
         self.width
@@ -224,7 +225,7 @@ impl Store {
 
     /// Writes rows that [`Store::read`] gave to these rows. A row that already reads back as these values
     /// stays as it is.
-    pub(super) fn restore(&mut self, rows: &[usize], values: &[f16]) {
+    pub fn restore(&mut self, rows: &[usize], values: &[f16]) {
         let mut held = vec![f16::ZERO; self.width];
         for (&row, values) in rows.iter().zip(values.chunks_exact(self.width)) {
             self.read(row, &mut held);
@@ -232,12 +233,18 @@ impl Store {
                 self.write(row, values);
             }
         }
-        self.cool_rows(true);
+        self.cool_restored();
     }
 
     /// Encodes rows that are older than the newest writes.
     pub fn cool(&mut self) {
         self.cool_rows(false);
+    }
+
+    /// Same as [`Store::cool`]. Rows may be decoded codes, which then become the same codes again in a stream
+    /// that has none.
+    pub fn cool_restored(&mut self) {
+        self.cool_rows(true);
     }
 
     fn cool_rows(&mut self, is_restored: bool) {
@@ -268,52 +275,6 @@ impl Store {
             row += count;
             rest = later;
         }
-    }
-
-    /// Reads bytes from `offset` on, as they would lie in the declared f16 tensor.
-    pub fn read_bytes(&self, offset: usize, out: &mut [u8]) {
-        let row_bytes = 2 * self.width;
-        let mut rows = vec![f16::ZERO; TOGETHER * self.width];
-        let mut done = 0;
-        while done < out.len() {
-            let at = offset + done;
-            let (row, skip) = (at / row_bytes, at % row_bytes);
-            let count = (skip + out.len() - done).div_ceil(row_bytes).min(TOGETHER);
-            let rows = &mut rows[..count * self.width];
-            self.read(row, rows);
-            let bytes = rows.iter().flat_map(|x| x.to_ne_bytes()).skip(skip);
-            let now = (count * row_bytes - skip).min(out.len() - done);
-            out[done..done + now].iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte);
-            done += now;
-        }
-    }
-
-    /// Writes bytes from `offset` on. A row that already reads back as these bytes stays as it is, exact or
-    /// code. Rows that [`Store::read_bytes`] gave become the same codes again in a stream that has no codes.
-    pub fn write_bytes(&mut self, offset: usize, bytes: &[u8]) {
-        let row_bytes = 2 * self.width;
-        let (first, end) = (offset / row_bytes, (offset + bytes.len()).div_ceil(row_bytes).min(self.rows()));
-        let mut from = first;
-        while from < end {
-            let to = end.min(from + TOGETHER);
-            let mut held = vec![0; (to - from) * row_bytes];
-            self.read_bytes(from * row_bytes, &mut held);
-            let mut wanted = held.clone();
-            let start = offset.saturating_sub(from * row_bytes);
-            let skipped = (from * row_bytes).saturating_sub(offset);
-            let now = bytes.get(skipped..).unwrap_or_default();
-            wanted[start..].iter_mut().zip(now).for_each(|(to, byte)| *to = *byte);
-            let rows = held.chunks_exact(row_bytes).zip(wanted.chunks_exact(row_bytes));
-            for (row, (held, wanted)) in (from..to).zip(rows) {
-                if held != wanted {
-                    let halves = wanted.as_chunks::<2>().0;
-                    let values: Vec<f16> = halves.iter().map(|half| f16::from_ne_bytes(*half)).collect();
-                    self.write(row, &values);
-                }
-            }
-            from = to;
-        }
-        self.cool_rows(true);
     }
 }
 

@@ -137,8 +137,8 @@ fn find_llama(args: &Args, faults: &mut Vec<String>) -> Result<Option<Llama>, Cl
     // Only a checkout or an archive of the library has it; the command alone works without.
     let device = match given.or_else(|| llama::library(None).ok()) {
         None => None,
-        Some(library) => match llama::device(&binary, &llama::environment(&library, None)) {
-            Ok(device) => Some(device),
+        Some(library) => match llama::devices(&binary, &llama::environment(&library, None)) {
+            Ok((device, _)) => Some(device),
             Err(error) => {
                 faults.push(error.to_string());
                 None

@@ -19,7 +19,7 @@ use crate::output::Output;
   tqkv llama --library host/llama/target/release --model model.gguf llama/bin
 
 The check runs the binary with --list-devices. It must be a build with loadable back ends (GGML_BACKEND_DL), as the \
-releases of llama.cpp are.")]
+releases of llama.cpp are. If the binary has a GPU too, the arguments put the weights there and leave the cache in main memory.")]
 pub(crate) struct Args {
     /// A folder with llama-server or llama-cli, or one of these two; without it, nothing is checked.
     llama: Option<PathBuf>,
@@ -52,6 +52,8 @@ struct Report {
     command: String,
     /// The device in the words of llama.cpp. Null if nothing was checked.
     device: Option<String>,
+    /// The device of the weights, if that is not the CPU.
+    weights: Option<String>,
     fit: &'static str,
 }
 
@@ -59,14 +61,22 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let library = library(args.library.as_deref())?;
     let binary = args.llama.as_deref().map(binary).transpose()?;
     let environment = environment(&library, args.kv.clone());
-    let device = binary.as_deref().map(|binary| device(binary, &environment)).transpose()?;
+    let devices = binary.as_deref().map(|binary| devices(binary, &environment)).transpose()?;
+    let (device, others) = devices.unzip();
+    let weights = others.and_then(|others| others.into_iter().next());
     let program = binary.map_or(BINARIES[0].to_owned(), |binary| binary.display().to_string());
     let model = args.model.display().to_string();
     let mut arguments = vec![program, "-m".to_owned(), model];
     arguments.extend(ARGUMENTS.map(str::to_owned));
+    if let Some(gpu) = &weights {
+        // The layers belong to our device, which has their cache, and the tensors of weights to the GPU.
+        let place = format!(".*={gpu}");
+        let beside = ["-dev", &format!("TQKV,{gpu}"), "-ts", "1,0", "-ot", &place].map(str::to_owned);
+        arguments.extend(beside);
+    }
     let set = environment.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
     let words: Vec<_> = set.chain(arguments.iter().map(|word| quoted(word))).collect();
-    let report = Report { command: words.join(" "), environment, arguments, device, fit: FIT };
+    let report = Report { command: words.join(" "), environment, arguments, device, weights, fit: FIT };
     out.print(&report, human)
 }
 
@@ -78,7 +88,10 @@ fn human(report: &Report) -> String {
                 .to_owned()
         }
     };
-    format!("{}\n\n{device}\n{}", report.command, report.fit)
+    let weights = report.weights.iter().map(|gpu| {
+        format!("\nThe weights lie on {gpu}, and the cache in main memory, where the CPU attends to it.")
+    });
+    format!("{}\n\n{device}{}\n{}", report.command, weights.collect::<String>(), report.fit)
 }
 
 /// Variables that make llama.cpp load the library, with a policy if one is given.
@@ -130,18 +143,20 @@ pub(super) fn binary(given: &Path) -> Result<PathBuf, CliError> {
     path.canonicalize().map_err(|error| CliError::io(&path, &error))
 }
 
-/// The line that a binary prints for our device.
-pub(super) fn device(
+/// The line that a binary prints for our device, and the names of its other devices.
+pub(super) fn devices(
     binary: &Path,
     environment: &BTreeMap<&'static str, String>,
-) -> Result<String, CliError> {
+) -> Result<(String, Vec<String>), CliError> {
     let mut command = Command::new(binary);
     command.arg("--list-devices").envs(environment).env("TQKV_LOG", "1").stdin(Stdio::null());
     let done = command.output().map_err(|error| CliError::io(binary, &error))?;
     let said = [done.stdout, done.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
     let line = |start: &str| said.lines().map(str::trim).find(|line| line.starts_with(start));
     if let Some(device) = line("TQKV:") {
-        return Ok(device.to_owned());
+        let listed = said.lines().skip_while(|line| !line.starts_with("Available devices")).skip(1);
+        let names = listed.filter_map(|line| line.trim().split_once(": ")).map(|(name, _)| name.to_owned());
+        return Ok((device.to_owned(), names.filter(|name| name != "TQKV").collect()));
     }
     let name = binary.display();
     Err(CliError::failure(match line("tqkv:") {

@@ -43,6 +43,14 @@ fn the_command_line_is_checked_with_the_binary_that_it_names() {
         text.starts_with(&expected) && text.contains("loads there: TQKV") && text.contains("-fit off"),
         "{text}"
     );
+    // Weights lie on a GPU that the binary has.
+    let with_gpu = LLAMA.replace("  TQKV:", "  Vulkan0: a card (8 MiB, 4 MiB free)\n  TQKV:");
+    program(&folder.join("the bin"), "llama-cli", &with_gpu);
+    let report = json(&folder, &args);
+    let command = format!("{expected} -dev TQKV,Vulkan0 -ts 1,0 -ot '.*=Vulkan0'");
+    assert_eq!((&report["command"], &report["weights"]), (&command.into(), &"Vulkan0".into()));
+    let text = String::from_utf8(tqkv(&folder, &args).stdout).unwrap();
+    assert!(text.contains("The weights lie on Vulkan0, and the cache in main memory"), "{text}");
     // Without binaries the command line is that of those on the path.
     let report = json(&folder, &["llama", "--library", "lib.so"]);
     assert!(report["device"].is_null() && report["arguments"][0] == "llama-server", "{report}");

@@ -36,6 +36,8 @@ fn expected(api: i32) -> Expected {
     let mut e = Expected::default();
     same!(e, Tensor, "ggml_tensor", kind "type", buffer "buffer", ne "ne", nb "nb", op "op", op_params "op_params",
         flags "flags", src "src", view_src "view_src", view_offs "view_offs", data "data", name "name", extra "extra");
+    same!(e, TypeTraits, "ggml_type_traits", name "type_name", block "blck_size", interleaved "blck_size_interleave",
+        block_bytes "type_size", is_quantised "is_quantized", to_float "to_float", from_float "from_float_ref");
     if api == 2 {
         same!(e, BufferTypeFunctions2, "ggml_backend_buffer_type_i", get_name "get_name", alloc_buffer "alloc_buffer",
             get_alignment "get_alignment", get_max_size "get_max_size", get_alloc_size "get_alloc_size", is_host "is_host");
@@ -85,6 +87,11 @@ fn expected(api: i32) -> Expected {
     ] {
         let _ = writeln!(e.source, "printf(\"{name} %d\\n\", (int) {name});");
         e.lines.push(format!("{name} {value}"));
+    }
+    for (number, name, _) in ggml_tqkv::declared::TYPES {
+        let constant = format!("GGML_TYPE_{}", name.to_uppercase());
+        let _ = writeln!(e.source, "printf(\"{constant} %d\\n\", (int) {constant});");
+        e.lines.push(format!("{constant} {number}"));
     }
     e
 }

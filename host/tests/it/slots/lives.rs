@@ -265,7 +265,7 @@ impl<C: Choose> Life<'_, C> {
         self.tokens.extend(own);
     }
 
-    /// The rows of one sequence are read as bytes and written as those of another.
+    /// The rows of one sequence are read and restored as those of another.
     fn restore(&mut self) {
         let (from, to) = (self.choose.below(SEQUENCES), self.choose.below(SEQUENCES));
         if from == to {
@@ -274,24 +274,23 @@ impl<C: Choose> Life<'_, C> {
         let own = self.tokens.iter().filter(|(_, token)| token.sequences >> from & 1 == 1);
         let own: Vec<(usize, usize)> = own.map(|(row, token)| (*row, token.position)).collect();
         let read = |store: &Store, row| {
-            let mut bytes = vec![0; 2 * WIDTH];
-            store.read_bytes(row * bytes.len(), &mut bytes);
-            bytes
+            let mut values = vec![f16::ZERO; WIDTH];
+            store.read(row, &mut values);
+            values
         };
         let saved: Vec<_> =
             own.iter().map(|&(row, at)| (at, [read(&self.keys, row), read(&self.values, row)])).collect();
         self.free(to);
         self.next[to] = self.next[from];
-        for (position, mut bytes) in saved {
+        for (position, mut values) in saved {
             let Some(row) = self.free_row(to) else { break };
             if to % 2 == 1 && self.choose.below(16) == 0 {
-                let (side, at) = (self.choose.below(2), 2 * self.choose.below(WIDTH));
-                let odd = ODD[self.choose.below(ODD.len())];
-                bytes[side][at..at + 2].copy_from_slice(&odd.to_ne_bytes());
+                let (side, at) = (self.choose.below(2), self.choose.below(WIDTH));
+                values[side][at] = f16::from_bits(ODD[self.choose.below(ODD.len())]);
             }
             self.tokens.insert(row, Token { sequences: 1 << to, position, written: None });
-            for (store, bytes) in [&mut self.keys, &mut self.values].into_iter().zip(&bytes) {
-                store.write_bytes(row * bytes.len(), bytes);
+            for (store, values) in [&mut self.keys, &mut self.values].into_iter().zip(&values) {
+                store.restore(&[row], values);
             }
         }
     }

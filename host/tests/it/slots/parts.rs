@@ -213,11 +213,11 @@ fn mapped_keys_wait_for_queries() {
     keys.cool();
     assert!(!keys.is_learning(0) && keys.is_learning(1) && changed(&keys) > 200 * HEADS * DIM);
     // Rows of a state that come back where the maps are keep their codes.
-    let mut state = vec![0; 300 * HEADS * DIM * 2];
-    keys.read_bytes(0, &mut state);
-    keys.write_bytes(0, &state);
-    let mut again = vec![0; state.len()];
-    keys.read_bytes(0, &mut again);
+    let mut state = vec![f16::ZERO; 300 * HEADS * DIM];
+    keys.read(0, &mut state);
+    keys.restore(&(0..300).collect::<Vec<_>>(), &state);
+    let mut again = vec![f16::ZERO; state.len()];
+    keys.read(0, &mut again);
     assert!(state == again);
     keys.clear();
     assert!(keys.is_learning(0));
@@ -265,13 +265,13 @@ fn rows_of_a_saved_state_become_the_same_codes_again() {
                 saved.write(row, &(0..HEADS * DIM).map(value).map(f16::from_f32).collect::<Vec<_>>());
                 saved.cool();
             }
-            let mut state = vec![0; ROWS * HEADS * DIM * 2];
-            saved.read_bytes(0, &mut state);
+            let mut state = vec![f16::ZERO; ROWS * HEADS * DIM];
+            saved.read(0, &mut state);
             let mut restored = store(side, id, hot);
-            restored.write_bytes(0, &state);
-            let mut again = vec![0; state.len()];
-            restored.read_bytes(0, &mut again);
-            let vectors = state.chunks_exact(2 * DIM).zip(again.chunks_exact(2 * DIM));
+            restored.restore(&(0..ROWS).collect::<Vec<_>>(), &state);
+            let mut again = vec![f16::ZERO; state.len()];
+            restored.read(0, &mut again);
+            let vectors = state.chunks_exact(DIM).zip(again.chunks_exact(DIM));
             let others = vectors.filter(|(saved, again)| saved != again).count();
             // f16 rounds a large key by as much as half of a step of eight-bit codes.
             let most = if mean < 1.0 {

@@ -1,0 +1,156 @@
+//! What the library says about a cache, once: how its layers are held, and which are not.
+
+use std::fmt::Write as _;
+use tqkv::unstable::slots::{Side, Store};
+
+/// One side of a layer, as the line sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct Held {
+    pub(crate) layer: usize,
+    pub(crate) side: Side,
+    /// The codec's name, and the bytes of a row in it; none where the rows were not divided into heads.
+    pub(crate) codes: Option<(&'static str, usize)>,
+    /// Bytes of a row in f16.
+    pub(crate) f16_bytes: usize,
+    /// A head dim that no codec has; 0 if none was asked for.
+    pub(crate) refused_dim: usize,
+}
+
+impl Held {
+    pub(crate) fn new(layer: usize, side: Side, store: &Store, refused_dim: usize) -> Self {
+        let f16_bytes = 2 * store.width();
+        let codes = store.format().map(|format| match format.codec() {
+            Some(codec) => (codec.id().name(), store.width() / format.dim() * codec.block_bytes()),
+            None => ("f16", f16_bytes),
+        });
+        Self { layer, side, codes, f16_bytes, refused_dim }
+    }
+}
+
+/// The lines about a cache: one about the layers in codes, and one about those that stay f16.
+pub(crate) fn lines(held: &[Held]) -> Vec<String> {
+    let mut layers: Vec<usize> = held.iter().map(|held| held.layer).collect();
+    layers.sort_unstable();
+    layers.dedup();
+    let (mut kinds, mut plain): (Vec<(String, usize)>, Vec<usize>) = (Vec::new(), Vec::new());
+    let (mut bytes, mut f16_bytes) = (0, 0);
+    for &layer in &layers {
+        let sides: Vec<&Held> = held.iter().filter(|held| held.layer == layer).collect();
+        let name = |side| sides.iter().find(|held| held.side == side).and_then(|held| Some(held.codes?.0));
+        let (Some(key), Some(value)) = (name(Side::Keys), name(Side::Values)) else {
+            plain.push(layer);
+            continue;
+        };
+        bytes += sides.iter().filter_map(|held| Some(held.codes?.1)).sum::<usize>();
+        f16_bytes += sides.iter().map(|held| held.f16_bytes).sum::<usize>();
+        let pair = format!("{key},{value}");
+        match kinds.iter_mut().find(|(kind, _)| *kind == pair) {
+            Some((_, count)) => *count += 1,
+            None => kinds.push((pair, 1)),
+        }
+    }
+    let mut lines = Vec::new();
+    if !kinds.is_empty() {
+        let kinds: Vec<String> =
+            kinds.iter().map(|(pair, count)| format!("{count} {} in {pair}", layers_of(*count))).collect();
+        let kib = |bytes: usize| bytes as f64 / 1024.0;
+        lines.push(format!(
+            "KV cache of {}: {:.2} KiB per token, {:.2} KiB in f16",
+            kinds.join(", "),
+            kib(bytes),
+            kib(f16_bytes)
+        ));
+    }
+    if !plain.is_empty() {
+        lines.push(not_served(held, &plain));
+    }
+    lines
+}
+
+fn layers_of(count: usize) -> &'static str {
+    if count == 1 { "layer" } else { "layers" }
+}
+
+/// The line about layers that stay f16, with the reason of the first of them.
+fn not_served(held: &[Held], plain: &[usize]) -> String {
+    let of_first: Vec<&Held> = held.iter().filter(|held| held.layer == plain[0]).collect();
+    let dim = of_first.iter().map(|held| held.refused_dim).max().unwrap_or(0);
+    let why = if dim > 0 {
+        format!("no codec has head dim {dim}")
+    } else if of_first.iter().all(|held| held.side == Side::Keys) {
+        "their keys are also their values".to_owned()
+    } else {
+        "their attention is of a form that is not served".to_owned()
+    };
+    let mut line = format!(
+        "{} {} in f16, slowly",
+        plain.len(),
+        if plain.len() == 1 { "layer stays" } else { "layers stay" }
+    );
+    let _ = write!(line, ", because {why}");
+    line
+}
+
+/// The line about layers whose cache is not here; none if there are none.
+pub(crate) fn elsewhere(missing: &[usize]) -> Option<String> {
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for &layer in missing {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == layer => *last = layer,
+            _ => runs.push((layer, layer)),
+        }
+    }
+    let run = |(first, last): &(usize, usize)| {
+        if first == last { first.to_string() } else { format!("{first} to {last}") }
+    };
+    let runs: Vec<String> = runs.iter().map(run).collect();
+    let (name, keep) =
+        if missing.len() == 1 { ("layer", "keeps its cache") } else { ("layers", "keep their cache") };
+    (!runs.is_empty()).then(|| {
+        format!(
+            "{name} {} {keep} elsewhere, in the declared type: -ngl 99 gives all layers to TQKV; for weights on a GPU, \
+             -dev TQKV,Vulkan0 -ts 1,0 -ot .*=Vulkan0",
+            runs.join(", ")
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(layer: usize, side: Side, codec: &'static str, bytes: usize) -> Held {
+        Held { layer, side, codes: Some((codec, bytes)), f16_bytes: 256, refused_dim: 0 }
+    }
+
+    #[test]
+    fn layers_elsewhere_are_named_by_runs() {
+        assert_eq!(elsewhere(&[]), None);
+        assert!(elsewhere(&[0, 1, 2, 5]).unwrap().starts_with("layers 0 to 2, 5 keep their cache elsewhere"));
+    }
+
+    #[test]
+    fn layers_are_counted_by_their_codecs() {
+        let mut all = vec![
+            held(0, Side::Keys, "t4", 66),
+            held(0, Side::Values, "t2", 34),
+            held(2, Side::Keys, "t4", 66),
+            held(2, Side::Values, "t2", 34),
+            held(1, Side::Keys, "i8", 130),
+            held(1, Side::Values, "i8", 130),
+        ];
+        assert_eq!(
+            lines(&all),
+            ["KV cache of 2 layers in t4,t2, 1 layer in i8,i8: 0.45 KiB per token, 1.50 KiB in f16"]
+        );
+        all.truncate(2);
+        all.push(Held { codes: None, refused_dim: 40, ..held(3, Side::Keys, "", 0) });
+        all.push(Held { codes: None, ..held(4, Side::Keys, "", 0) });
+        let lines = lines(&all);
+        assert_eq!(lines[1], "2 layers stay in f16, slowly, because no codec has head dim 40");
+        assert_eq!(
+            not_served(&all[3..], &[4]),
+            "1 layer stays in f16, slowly, because their keys are also their values"
+        );
+    }
+}
