@@ -7,7 +7,7 @@
 use core::fmt;
 
 /// The version that is written and read.
-pub const VERSION: u16 = 1;
+const VERSION: u16 = 1;
 
 /// Limit of the exponents of tensors, in either direction.
 pub const MAX_EXPONENT: i32 = 64;
@@ -16,7 +16,7 @@ pub const MAX_EXPONENT: i32 = 64;
 pub const GROUP: usize = 32;
 
 /// First bytes of the file.
-pub const MAGIC: [u8; 4] = *b"TQLM";
+const MAGIC: [u8; 4] = *b"TQLM";
 
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 40;
