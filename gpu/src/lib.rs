@@ -10,6 +10,7 @@
 //! | [`WeightDecoder`], [`Qjl`]: encoded weights; 1-bit residuals | `weights`, `qjl` |
 //! | decode attention: three launches, parts, one kernel per format | `attention`, `parts`, `formats` |
 //! | named arguments of a launch; two kernels in one launch | `launch`, `pair` |
+//! | the work of `tqkv gpu-check`, with the feature `check` | `check` |
 //!
 //! The kernels are the Rust functions of `tqkv-gpu-kernels`. This crate embeds them as PTX, and the driver
 //! compiles them. The driver is opened at run time. On a machine without a driver this crate builds and
@@ -21,6 +22,8 @@
 
 mod attention;
 mod cache;
+#[cfg(feature = "check")]
+pub mod check;
 mod current;
 mod device;
 mod error;

@@ -1,6 +1,6 @@
 //! Items for the other crates of this project. A user of a cache does not need them.
 //!
-//! No promise covers this module: any release may change it. `tqkv-gpu-check` measures with it. The methods
+//! No promise covers this module: any release may change it. `check` measures with it. The methods
 //! that it needs besides are hidden: `Device::kernels`, `Device::l2_bytes`, `Device::upload`,
 //! `Device::zeros`, `GpuCache::attention` and `GpuCache::set_cut`.
 

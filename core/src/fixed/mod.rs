@@ -20,6 +20,7 @@
 //! | attention | [`FixedCodec::query`], [`FixedCodec::score`], [`Attention`] |
 //! | a whole cache | [`RingCache`]: codes, and [`ExactTokens`] at both ends of the context |
 //! | trellis codes | [`FixedTrellis`]: less error in the same bytes; the search takes 7 to 16 times as long |
+//! | the file of a language model | [`flat`]: its header and sizes; `tqkv-lm` computes with it |
 //!
 //! On Cortex-M4, M7 and M33 the `Dsp` kernels of `tqkv-simd` run the loops of encoding
 //! ([`FixedCodec::with_kernels`]). They give the same bits in two thirds of the instructions.
@@ -46,6 +47,7 @@ mod codec;
 mod decode;
 mod encode;
 mod exact;
+pub mod flat;
 mod kernels;
 mod math;
 mod query;

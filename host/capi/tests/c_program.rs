@@ -198,7 +198,11 @@ fn the_three_headers_go_into_one_program() {
             tqkv_lm_status lm = TQKV_LM_NULL_POINTER;\n\
             return (int)cache - (int)fixed + (int)lm - TQKV_LM_NULL_POINTER + TQKV_OK + TQKV_FIXED_OK + TQKV_LM_OK;\n\
         }\n";
-    let headers = [("include", "tqkv.h"), ("fixed", "tqkv_fixed.h"), ("lm", "tqkv_lm.h")];
+    let headers = [
+        ("include", "tqkv.h"),
+        ("../../core/mcu/capi-fixed", "tqkv_fixed.h"),
+        ("../../core/mcu/capi-lm", "tqkv_lm.h"),
+    ];
     for (folder, name) in headers {
         let text = std::fs::read_to_string(root().join(folder).join(name)).unwrap();
         assert!(!text.contains("Tqkv"), "{name} has names of Rust");

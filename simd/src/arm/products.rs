@@ -1,6 +1,6 @@
 //! Products of rows of weights with a vector, in assembly for the reasons of [`super::dsp_loops`].
 //!
-//! `core/lm/src/matrix.rs` describes the layout of rows.
+//! `core/mcu/lm/src/matrix.rs` describes the layout of rows.
 
 use core::arch::asm;
 use tqkv_core::fixed::Products;

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::process::ExitCode;
-use tqkv_gpu_check::CheckArgs;
+use tqkv_gpu::check::CheckArgs;
 
 /// Exit code if this machine has no GPU.
 const NO_GPU: u8 = 3;
@@ -17,7 +17,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let device = match tqkv_gpu_check::open(&args.check) {
+    let device = match tqkv_gpu::check::open(&args.check) {
         Ok(device) => device,
         Err(error) => {
             eprintln!("gpu-check: {error}; nothing was checked");
@@ -29,7 +29,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         stdout.write_all(text.as_bytes())?;
         stdout.flush()
     };
-    match tqkv_gpu_check::run(&device, &args.check, args.json, &mut write) {
+    match tqkv_gpu::check::run(&device, &args.check, args.json, &mut write) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => {
             eprintln!("gpu-check: a row is wrong");

@@ -38,7 +38,8 @@ fn program() -> Result<PathBuf, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let mut cargo = Command::new("cargo");
-    cargo.args(["build", "--release", "--quiet", "--locked", "--package", PROGRAM, "--target", TARGET]);
+    cargo.args(["build", "--release", "--quiet", "--locked", "--package", "tqkv-model", "--bin", PROGRAM]);
+    cargo.args(["--target", TARGET]);
     // Vectors of 128 bits are in every browser since 2021.
     cargo.env("CARGO_TARGET_WASM32_WASIP1_RUSTFLAGS", "-C target-feature=+simd128");
     let status = cargo.current_dir(&root).status().map_err(|error| format!("cargo: {error}"))?;
@@ -52,11 +53,11 @@ fn program() -> Result<PathBuf, String> {
 fn write(program: &Path, out: &Path) -> Result<usize, String> {
     let module = fs::read(program).map_err(|error| format!("{}: {error}", program.display()))?;
     let packed = packed(&module).map_err(|error| format!("{}: {error}", program.display()))?;
-    let mut page = include_str!("../../../host/browser/page/index.html").to_owned();
+    let mut page = include_str!("../../../host/model/browser/page/index.html").to_owned();
     for (place, part) in [
-        ("/*style.css*/", include_str!("../../../host/browser/page/style.css")),
-        ("/*worker.js*/", include_str!("../../../host/browser/page/worker.js")),
-        ("/*page.js*/", include_str!("../../../host/browser/page/page.js")),
+        ("/*style.css*/", include_str!("../../../host/model/browser/page/style.css")),
+        ("/*worker.js*/", include_str!("../../../host/model/browser/page/worker.js")),
+        ("/*page.js*/", include_str!("../../../host/model/browser/page/page.js")),
         ("/*module*/", &STANDARD.encode(packed)),
     ] {
         if page.matches(place).count() != 1 {

@@ -99,13 +99,12 @@ fn no_document_sends_readers_to_a_registry() {
         "benches",
         "core",
         "gpu",
-        "gpu/check",
         "gpu/kernels",
         "host",
         "host/model",
         "host/storage",
         "simd",
-        "core/lm",
+        "core/mcu/lm",
     ] {
         let path = root().join(folder).join("README.md");
         paths.push((path.display().to_string(), fs::read_to_string(&path).unwrap_or_default()));

@@ -92,7 +92,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let io = |error| CliError::io(&args.out, &error);
     to.write_all(&file).map_err(io)?;
     to.commit().map_err(io)?;
-    let shape = *tqkv_model::flat::read(&file).map_err(refused)?.shape();
+    let shape = tqkv_model::flat::read(&file).map_err(refused)?;
     let row = |kv: (CodecId, CodecId)| {
         let work = ram_bytes(&shape, kv, 0)?;
         Some(Row {

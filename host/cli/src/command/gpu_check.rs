@@ -14,18 +14,18 @@ Each line appears as soon as it is measured. Times come from the GPU's own event
 1: codes or attention are wrong.")]
 pub(crate) struct Args {
     #[command(flatten)]
-    check: tqkv_gpu_check::CheckArgs,
+    check: tqkv_gpu::check::CheckArgs,
 }
 
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
-    let device = tqkv_gpu_check::open(&args.check)
+    let device = tqkv_gpu::check::open(&args.check)
         .map_err(|error| CliError::lacking(format_args!("{error}; nothing was checked")))?;
     let json = out.is_json();
-    match tqkv_gpu_check::run(&device, &args.check, json, &mut |text| out.write_text(text)) {
+    match tqkv_gpu::check::run(&device, &args.check, json, &mut |text| out.write_text(text)) {
         Ok(true) => Ok(()),
         Ok(false) => Err(CliError::failure("codes or attention differ from the CPU's; see above")),
-        Err(tqkv_gpu_check::CheckError::Write(error)) => Err(error.into()),
-        Err(tqkv_gpu_check::CheckError::Ptx(path, error)) => Err(CliError::io(&path, &error)),
+        Err(tqkv_gpu::check::CheckError::Write(error)) => Err(error.into()),
+        Err(tqkv_gpu::check::CheckError::Ptx(path, error)) => Err(CliError::io(&path, &error)),
         Err(error) => Err(CliError::failure(error)),
     }
 }

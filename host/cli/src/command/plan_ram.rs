@@ -56,9 +56,8 @@ pub(super) fn run(cache: &CacheArgs, shape: &CacheShape, ram: u64, out: &mut Out
 /// The same beside a language model, given by its flat file.
 pub(super) fn run_model(cache: &CacheArgs, path: &Path, ram: u64, out: &mut Output) -> Result<(), CliError> {
     let file = input::read(path)?;
-    let model = flat::read(&file)
+    let of = flat::read(&file)
         .map_err(|error| CliError::bad_input(format_args!("{}: {error}", path.display())))?;
-    let of = model.shape();
     let shape = CacheShape::new(of.layers.into(), of.kv_heads.into(), of.head_dim.into());
     let work = 4 * of.work_words() as u64;
     let report = report(cache.pairs(RAM)?, &shape, ram.saturating_sub(work)).map_err(CliError::bad_input)?;

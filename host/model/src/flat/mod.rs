@@ -1,11 +1,10 @@
-//! Flat files for microcontrollers: a Llama-like model quantised to the integers of [`tqkv_lm`]. This machine
-//! can run the same integer model and gets the same bits.
+//! Flat files for microcontrollers: a Llama-like model quantised to integers. The crate `tqkv-lm` runs such a file, on a
+//! microcontroller or on this machine, with the same bits.
 //!
 //! Quantisation needs only the weights, no calibration data. SPEC.md describes the bytes.
 
 mod quantise;
 mod refused;
-mod run;
 
 use std::f64::consts::TAU;
 
@@ -15,16 +14,14 @@ use crate::layer::Layer;
 use crate::mlp::Mlp;
 use crate::{Config, Model, ModelError};
 use refused::refused;
-pub use run::{CACHES, FlatRunner, HEAD_DIMS};
 use tqkv_core::CodecId;
-pub use tqkv_lm::WeightBits;
-use tqkv_lm::{Shape, checksum};
+pub use tqkv_core::fixed::flat::WeightBits;
+use tqkv_core::fixed::flat::{Shape, verify};
 
 impl Model {
     /// The flat file of this model.
     ///
-    /// [`ModelError::Export`] names a feature that the integer model does not compute, or a size that it does
-    /// not hold. [`ModelError::Export`] names a feature that the integer model does not compute, or a size
+    /// [`ModelError::Export`] names a feature that the integer model does not compute, or a size
     /// that it does not hold.
     pub fn to_flat(&self, bits: WeightBits) -> Result<Vec<u8>, ModelError> {
         let config = self.config();
@@ -41,18 +38,30 @@ impl Model {
         if let Some(head) = &self.weights.head {
             quantise::matrix(&mut file, head, bits)?;
         }
-        file.extend(checksum(&file).to_le_bytes());
+        file.extend(crc32fast::hash(&file).to_le_bytes());
         debug_assert_eq!(file.len() as u64, shape.file_bytes());
         Ok(file)
     }
 }
 
-/// Reads and checks the model of a flat file.
+/// Codecs of keys and values that images for microcontrollers know.
+pub const CACHES: [(CodecId, CodecId); 6] = [
+    (CodecId::I8, CodecId::I8),
+    (CodecId::S4, CodecId::S4),
+    (CodecId::S4, CodecId::S3),
+    (CodecId::S3, CodecId::S3),
+    (CodecId::T2S8, CodecId::T2S8),
+    (CodecId::S2, CodecId::S2),
+];
+
+/// Checks a flat file, and reads the shape of its model.
 ///
 /// # Errors
 /// [`ModelError::Export`] names the fault.
-pub fn read(file: &[u8]) -> Result<tqkv_lm::Model<'_>, ModelError> {
-    Ok(tqkv_lm::Model::load(file)?)
+pub fn read(file: &[u8]) -> Result<Shape, ModelError> {
+    let shape = Shape::of_file(file)?;
+    verify(file, crc32fast::hash)?;
+    Ok(shape)
 }
 
 /// Bytes of RAM that the integer model needs without the stack: its buffers, and slots for `tokens` tokens.

@@ -3,7 +3,7 @@
 use super::refused::refused;
 use crate::ModelError;
 use crate::linear::Linear;
-use tqkv_lm::{GROUP, LayoutBytes, MAX_EXPONENT, WeightBits};
+use tqkv_core::fixed::flat::{GROUP, LayoutBytes, MAX_EXPONENT, WeightBits};
 
 /// Group scales are tried from this share of the scale that just holds the largest weight.
 const LEAST_SHARE: f32 = 0.7;

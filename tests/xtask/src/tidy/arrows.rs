@@ -3,24 +3,20 @@
 use super::metadata::{Metadata, cargo};
 use super::tree::Tree;
 
-/// The crates of the workspace on which a crate may depend, tests and build scripts aside.
+/// The crates of this project on which a crate may depend, tests and build scripts aside.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("tqkv-core", &[]),
-    ("tqkv-lm", &["tqkv-core"]),
     ("tqkv-simd", &["tqkv-core"]),
     ("tqkv-gpu-kernels", &["tqkv-core"]),
     ("tqkv-gpu", &["tqkv-core", "tqkv-gpu-kernels"]),
-    ("tqkv-gpu-check", &["tqkv-core", "tqkv-gpu", "tqkv-gpu-kernels"]),
     ("tqkv-gpu-fake", &["tqkv-gpu-kernels"]),
     ("tqkv-benches", &["tqkv-core", "tqkv-simd"]),
     ("tqkv", &["tqkv-core", "tqkv-gpu", "tqkv-simd"]),
     ("tqkv-capi", &["tqkv", "tqkv-core", "tqkv-gpu", "tqkv-session", "tqkv-simd"]),
-    ("tqkv-capi-lm", &["tqkv-core", "tqkv-lm", "tqkv-simd"]),
     ("tqkv-storage", &["tqkv", "tqkv-core", "tqkv-simd"]),
     ("tqkv-session", &["tqkv-core", "tqkv-simd", "tqkv-storage"]),
     ("tqkv-reference", &["tqkv", "tqkv-core"]),
-    ("tqkv-model", &["tqkv", "tqkv-core", "tqkv-lm", "tqkv-simd", "tqkv-storage"]),
-    ("tqkv-browser", &["tqkv", "tqkv-model"]),
+    ("tqkv-model", &["tqkv", "tqkv-core", "tqkv-simd", "tqkv-storage"]),
     (
         "tqkv-cli",
         &[
@@ -28,7 +24,6 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "tqkv-benches",
             "tqkv-core",
             "tqkv-gpu",
-            "tqkv-gpu-check",
             "tqkv-model",
             "tqkv-reference",
             "tqkv-session",
@@ -36,9 +31,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "tqkv-storage",
         ],
     ),
+    ("tqkv-lm", &["tqkv-core"]),
+    ("tqkv-capi-fixed", &["tqkv-core"]),
+    ("tqkv-capi-lm", &["tqkv-core", "tqkv-lm", "tqkv-simd"]),
 ];
 
-/// Each crate depends on the crates of the workspace that [`ALLOWED`] names, and on no others.
+/// Each crate depends on the crates of this project that [`ALLOWED`] names, and on no others.
 pub(super) fn between_crates(_: &Tree) -> Vec<String> {
     let metadata = Metadata::read();
     let mut wrong = Vec::new();

@@ -1,4 +1,4 @@
-//! What cargo says about the workspace.
+//! What cargo says about the product's workspace and that of microcontrollers.
 
 use super::tree::root;
 use serde_json::Value;
@@ -34,12 +34,19 @@ impl Metadata {
         Self(serde_json::from_str(&text).expect("cargo writes JSON"))
     }
 
-    /// The packages of the workspace alone.
+    /// The packages of both workspaces alone.
     pub(super) fn read() -> Self {
-        Self::of(&["--no-deps"])
+        let (mut product, mut mcu) =
+            (Self::of(&["--no-deps"]), Self::of(&["--no-deps", "--manifest-path", "core/mcu/Cargo.toml"]));
+        for key in ["packages", "workspace_members"] {
+            if let (Value::Array(all), Value::Array(more)) = (&mut product.0[key], mcu.0[key].take()) {
+                all.extend(more);
+            }
+        }
+        product
     }
 
-    /// With all dependencies on this machine. Packages for other systems may be missing.
+    /// The product's with all dependencies on this machine. Packages for other systems may be missing.
     pub(super) fn resolved() -> Self {
         let version = output("rustc", &["-vV"]);
         let host =
@@ -51,14 +58,14 @@ impl Metadata {
         self.0["packages"].as_array().into_iter().flatten()
     }
 
-    /// Packages of the workspace that go to the registry.
+    /// Packages that go to the registry.
     pub(super) fn published(&self) -> Vec<&Value> {
         let members = self.0["workspace_members"].as_array().into_iter().flatten();
         let members: BTreeSet<&str> = members.filter_map(Value::as_str).collect();
         self.packages().filter(|p| members.contains(text(p, "id")) && p["publish"].is_null()).collect()
     }
 
-    /// Names of the workspace crates on which `package` depends, without tests and build scripts, sorted.
+    /// Names of the crates on which `package` depends, without tests and build scripts, sorted.
     pub(super) fn arrows(&self, package: &str) -> Vec<&str> {
         let found = self.packages().find(|p| p["name"] == package);
         let all = found.and_then(|p| p["dependencies"].as_array()).into_iter().flatten();

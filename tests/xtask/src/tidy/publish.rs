@@ -175,8 +175,9 @@ pub(super) fn sizes(_: &Tree) -> Vec<String> {
     let mut wrong = Vec::new();
     for package in Metadata::read().published() {
         let name = text(package, "name");
-        let folder = Path::new(text(package, "manifest_path")).parent().unwrap_or(root());
-        let list = cargo(&["package", "--list", "--allow-dirty", "--offline", "-p", name]);
+        let manifest = text(package, "manifest_path");
+        let folder = Path::new(manifest).parent().unwrap_or(root());
+        let list = cargo(&["package", "--list", "--allow-dirty", "--offline", "--manifest-path", manifest]);
         // Files that cargo itself writes do not exist yet.
         let files = list.lines().filter_map(|file| std::fs::metadata(folder.join(file)).ok());
         let bytes: u64 = files.map(|metadata| metadata.len()).sum();
