@@ -46,9 +46,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let prompt = (0..PROMPT).map(|_| take(&mut free)).collect::<Result<Vec<_>, _>>()?;
     let (k, v) = (random.vectors(PROMPT * KV_HEADS), random.vectors(PROMPT * KV_HEADS));
     let q = random.vectors(PROMPT * HEADS);
-    cache.write(layer, &prompt, &k, &v)?;
+    cache.write(layer, &prompt, &Vec::from_iter(0..PROMPT), &k, &v)?;
     let mut mask = Mask::new(SLOTS);
-    (1..=PROMPT).try_for_each(|seen| mask.see(prompt[..seen].iter().copied()))?;
+    mask.causal(&prompt, PROMPT)?;
     let mut out = vec![0.0; q.len()];
     cache.attend(layer, &q, &mask, &mut out)?;
     let begin = || -> Result<Sequence, Box<dyn Error>> {
@@ -72,11 +72,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         let (q, k, v) =
             (random.vectors(n * HEADS), random.vectors(n * KV_HEADS), random.vectors(n * KV_HEADS));
         let new = (0..n).map(|_| take(&mut free)).collect::<Result<Vec<_>, _>>()?;
-        cache.write(layer, &new, &k, &v)?;
+        let positions: Vec<usize> = running.iter().map(|sequence| sequence.slots.len()).collect();
+        cache.write(layer, &new, &positions, &k, &v)?;
         mask.clear();
         for (sequence, slot) in running.iter_mut().zip(&new) {
             sequence.slots.push(*slot);
-            mask.see(sequence.slots.iter().copied())?;
+            mask.causal(&sequence.slots, 1)?;
         }
         let mut out = vec![0.0; q.len()];
         cache.attend(layer, &q, &mask, &mut out)?;

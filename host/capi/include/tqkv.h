@@ -144,6 +144,16 @@ typedef struct tqkv_gpu_cache tqkv_gpu_cache;
 #endif
 
 /**
+ * Which slots each query of a step sees.
+ */
+typedef struct tqkv_mask tqkv_mask;
+
+/**
+ * Keys and values of many sequences in numbered slots, for engines that place tokens themselves.
+ */
+typedef struct tqkv_slots tqkv_slots;
+
+/**
  * Tokens by tier, and allocated bytes. Token counts are of the first KV head that keeps any. Bytes are of
  * the whole cache.
  */
@@ -924,6 +934,196 @@ tqkv_status tqkv_session_unpack_file(const char *pack, const char *state, const 
  */
 tqkv_status tqkv_session_inspect_file(const char *path, tqkv_session_info *info);
 #endif
+
+/**
+ * Makes an empty cache of `streams` streams with `slots` slots each. `spec` is a text as in `tqkv_create`,
+ * without the options that need tokens in order, which are refused by name. One stream is right for most
+ * engines: all sequences share its slots. Sequences in streams of their own have means and hot windows of
+ * their own. Address space for all slots is reserved, and memory is taken as they are written. On failure
+ * `*cache` is null.
+ *
+ * # Safety
+ * `spec` is null or ends with a zero. `cache` is null or can be written.
+ */
+tqkv_status tqkv_slots_create(const char *spec, size_t slots, size_t streams, tqkv_slots **cache);
+
+/**
+ * Frees a cache of slots; null is accepted.
+ *
+ * # Safety
+ * `cache` is null or a handle from `tqkv_slots_create` that is not freed and that no call uses.
+ */
+void tqkv_slots_free(tqkv_slots *cache);
+
+/**
+ * Writes tokens to slots of one layer. `slots` and `positions` are [tokens]. Slots count over all streams, so
+ * the first slot of stream i is i times the slots of a stream. Positions count from 0 in each sequence, and
+ * the tokens at positions below `sinks=` of the spec stay f16. `k` is [tokens, num_kv_heads, head_dim] of a
+ * `tqkv_dtype`, after RoPE, and `v` is [tokens, num_kv_heads, value_dim]. What the slots held before is gone.
+ * If the call fails, the cache is unchanged.
+ *
+ * # Safety
+ * `cache` is null or a cache of slots that is not freed. The other pointers are null or point to the passed
+ * number of values.
+ */
+tqkv_status tqkv_slots_write(tqkv_slots *cache,
+                             size_t layer,
+                             const size_t *slots,
+                             const size_t *positions,
+                             size_t tokens,
+                             uint32_t dtype,
+                             const void *k,
+                             size_t k_values,
+                             const void *v,
+                             size_t v_values);
+
+/**
+ * Attends in one layer with the queries of a mask, in its order. `q` is [queries, num_heads, head_dim] and
+ * `out` is [queries, num_heads, value_dim], each of a `tqkv_dtype`. A query that sees no slot gets zeros, and
+ * a slot that was never written counts as zeros. Then rows that are older than the newest `hot=` writes of
+ * their stream are encoded. So write the tokens of a step, and attend, layer by layer.
+ *
+ * # Safety
+ * `cache` is null or a cache of slots that is not freed, and `mask` is null or a mask that is not freed. `q`
+ * and `out` are null or point to the passed number of values.
+ */
+tqkv_status tqkv_slots_attend(tqkv_slots *cache,
+                              size_t layer,
+                              const tqkv_mask *mask,
+                              uint32_t q_dtype,
+                              const void *q,
+                              size_t q_values,
+                              uint32_t out_dtype,
+                              void *out,
+                              size_t out_values);
+
+/**
+ * Encodes the rows of one layer that are older than the newest `hot=` writes of their stream.
+ * `tqkv_slots_attend` does this by itself; a program that writes a long prompt without attending saves memory
+ * by it.
+ *
+ * # Safety
+ * `cache` is null or a cache of slots that is not freed.
+ */
+tqkv_status tqkv_slots_encode(tqkv_slots *cache, size_t layer);
+
+/**
+ * Copies slots in all layers: `from[i]` to `to[i]`, in that order; both are [num_slots]. Codes are copied as
+ * they are. Sequences of one stream share a prefix without a copy, because several queries may see one slot.
+ *
+ * # Safety
+ * `cache` is null or a cache of slots that is not freed. `from` and `to` are null or point to the passed
+ * number of slots.
+ */
+tqkv_status tqkv_slots_copy(tqkv_slots *cache, const size_t *from, const size_t *to, size_t num_slots);
+
+/**
+ * Empties slots in all layers, and frees their memory: those of a sequence that has ended, for example. A
+ * stream whose slots are all empty starts anew.
+ *
+ * # Safety
+ * `cache` is null or a cache of slots that is not freed. `slots` is null or points to the passed number of
+ * slots.
+ */
+tqkv_status tqkv_slots_forget(tqkv_slots *cache, const size_t *slots, size_t num_slots);
+
+/**
+ * Empties all slots.
+ *
+ * # Safety
+ * `cache` is null or a cache of slots that is not freed.
+ */
+tqkv_status tqkv_slots_clear(tqkv_slots *cache);
+
+/**
+ * Reads slots of one layer as the bits of f16, as for a saved state: `k` is [num_slots, num_kv_heads,
+ * head_dim] and `v` is [num_slots, num_kv_heads, value_dim]. Exact rows are the ones that were written, codes
+ * are decoded, and empty slots are zeros.
+ *
+ * # Safety
+ * `cache` is null or a cache of slots that is not freed. The other pointers are null or point to the passed
+ * number of values.
+ */
+tqkv_status tqkv_slots_read(const tqkv_slots *cache,
+                            size_t layer,
+                            const size_t *slots,
+                            size_t num_slots,
+                            uint16_t *k,
+                            size_t k_values,
+                            uint16_t *v,
+                            size_t v_values);
+
+/**
+ * Writes rows that `tqkv_slots_read` gave back to slots of one layer, which may be other slots or those of
+ * another cache. `positions` are as in `tqkv_slots_write`. Decoded rows become the same codes again in a
+ * stream that has no codes yet, except for keys with a map.
+ *
+ * # Safety
+ * The contract of `tqkv_slots_write`.
+ */
+tqkv_status tqkv_slots_restore(tqkv_slots *cache,
+                               size_t layer,
+                               const size_t *slots,
+                               const size_t *positions,
+                               size_t num_slots,
+                               const uint16_t *k,
+                               size_t k_values,
+                               const uint16_t *v,
+                               size_t v_values);
+
+/**
+ * Writes the number of bytes that keys and values of all layers take, and all that is kept with them.
+ *
+ * # Safety
+ * `cache` is null or a cache of slots that is not freed. `bytes` is null or can be written.
+ */
+tqkv_status tqkv_slots_bytes(const tqkv_slots *cache, size_t *bytes);
+
+/**
+ * Makes a mask without queries for one stream of a cache, whose slots it counts from the first one of the
+ * stream. It is made once for a step and serves all layers, and it may outlive the cache. A query takes two
+ * bytes per slot of the stream. On failure `*mask` is null.
+ *
+ * # Safety
+ * `cache` is null or a cache of slots that is not freed. `mask` is null or can be written.
+ */
+tqkv_status tqkv_mask_create(const tqkv_slots *cache, size_t stream, tqkv_mask **mask);
+
+/**
+ * Frees a mask; null is accepted.
+ *
+ * # Safety
+ * `mask` is null or a handle from `tqkv_mask_create` that is not freed and that no call uses.
+ */
+void tqkv_mask_free(tqkv_mask *mask);
+
+/**
+ * Removes all queries, and keeps the memory for the next step.
+ *
+ * # Safety
+ * `mask` is null or a mask that is not freed.
+ */
+tqkv_status tqkv_mask_clear(tqkv_mask *mask);
+
+/**
+ * Adds queries of the newest `queries` tokens of a sequence, in order: 1 for a step, all tokens for a prompt.
+ * `slots` [num_slots] are those of all tokens of the sequence, in order, a shared prefix first. Each query
+ * sees the slots up to that of its own token. If the call fails, no query is added.
+ *
+ * # Safety
+ * `mask` is null or a mask that is not freed. `slots` is null or points to the passed number of slots.
+ */
+tqkv_status tqkv_mask_causal(tqkv_mask *mask, const size_t *slots, size_t num_slots, size_t queries);
+
+/**
+ * Adds one query that sees these slots and no others. `biases` is null, or has a number for each slot that is
+ * added to its logit (ALiBi, for example); -inf hides the slot. If the call fails, no query is added.
+ *
+ * # Safety
+ * `mask` is null or a mask that is not freed. `slots` is null or points to the passed number of slots, and so
+ * does `biases`.
+ */
+tqkv_status tqkv_mask_see(tqkv_mask *mask, const size_t *slots, const float *biases, size_t num_slots);
 
 /**
  * Writes the whole state through a function, from the first byte to the last. The function must not use the

@@ -8,6 +8,7 @@
 //! | `floats.rs` | keys, values, queries and results in the number type of the program |
 //! | `cache.rs` | the cache: append, read back, truncate |
 //! | `attend.rs` | attention |
+//! | `slots.rs` | the cache of slots, and masks |
 //! | `threads.rs` | the number of threads |
 //! | `budget.rs` | memory budgets for several caches |
 //! | `snapshot.rs` | snapshots: files, and functions of the program |
@@ -30,6 +31,7 @@ mod gpu;
 mod pointer;
 #[cfg(feature = "session")]
 mod session;
+mod slots;
 mod snapshot;
 mod spec;
 mod threads;
@@ -57,6 +59,12 @@ pub use session::{
     TqkvBasis, TqkvSessionInfo, tqkv_basis_free, tqkv_basis_from_bytes, tqkv_basis_load,
     tqkv_session_inspect, tqkv_session_inspect_file, tqkv_session_pack, tqkv_session_pack_basis,
     tqkv_session_pack_basis_file, tqkv_session_pack_file, tqkv_session_unpack, tqkv_session_unpack_file,
+};
+pub use slots::{
+    TqkvMask, TqkvSlots, tqkv_mask_causal, tqkv_mask_clear, tqkv_mask_create, tqkv_mask_free, tqkv_mask_see,
+    tqkv_slots_attend, tqkv_slots_bytes, tqkv_slots_clear, tqkv_slots_copy, tqkv_slots_create,
+    tqkv_slots_encode, tqkv_slots_forget, tqkv_slots_free, tqkv_slots_read, tqkv_slots_restore,
+    tqkv_slots_write,
 };
 pub use snapshot::{
     TqkvRead, TqkvWrite, tqkv_load, tqkv_restore, tqkv_restore_from, tqkv_save, tqkv_snapshot,

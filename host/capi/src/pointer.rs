@@ -10,6 +10,7 @@ use std::mem::MaybeUninit;
 /// Types of which every bit pattern is a value.
 pub(crate) trait Plain: Copy {}
 impl Plain for u8 {}
+impl Plain for u16 {}
 impl Plain for usize {}
 impl Plain for f32 {}
 impl Plain for half::f16 {}

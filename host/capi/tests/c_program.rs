@@ -1,5 +1,5 @@
-//! Compiles `examples/cache.c` with the C compiler of the machine and the static library, runs it, and checks
-//! its output. If TQKV_SANITIZE names a sanitizer (`address`), the test runs once more with it. It also runs
+//! Compiles the examples with the C compiler of the machine and the static library, runs them, and checks
+//! their output. If TQKV_SANITIZE names a sanitizer (`address`), they run once more with it. They also run
 //! under valgrind. The header is compiled as C++ too.
 //!
 //! A missing tool is reported on stderr, past the capture of test output. With TQKV_REQUIRE_TOOLS=1 it is a
@@ -107,12 +107,24 @@ fn check(printed: &str) {
 
 #[test]
 fn the_example_holds_under_every_checker_of_this_machine() {
-    if !has("cc", "the C example") {
+    under_every_checker("cache.c", check);
+}
+
+#[test]
+fn continuous_batching_is_near_dense_attention_under_every_checker() {
+    under_every_checker("batching.c", |printed| {
+        assert!(printed.ends_with("every result is near\n"), "{printed}");
+    });
+}
+
+/// Compiles an example and runs it, plainly and with each checker of this machine.
+fn under_every_checker(example: &str, check: impl Fn(&str)) {
+    if !has("cc", "the C examples") {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join("cache");
-    compile("cache.c", &program, None);
+    let program = folder.path().join("plain");
+    compile(example, &program, None);
     let printed = output(&mut Command::new(&program));
     check(&printed);
     // With `--nocapture` a reader sees the output of the example.
@@ -120,11 +132,11 @@ fn the_example_holds_under_every_checker_of_this_machine() {
 
     if let Ok(sanitizer) = std::env::var("TQKV_SANITIZE") {
         let program = folder.path().join("sanitized");
-        compile("cache.c", &program, Some(&sanitizer));
+        compile(example, &program, Some(&sanitizer));
         let printed = output(Command::new(&program).env("ASAN_OPTIONS", "detect_leaks=1"));
         check(&printed);
     }
-    if has("valgrind", "the C example under valgrind") {
+    if has("valgrind", "the C examples under valgrind") {
         // Threads that never end hold their stacks. Valgrind reports these as reachable or possibly lost,
         // never as lost.
         let suppressed = format!("--suppressions={}", root().join("tests/valgrind.supp").display());

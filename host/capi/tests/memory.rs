@@ -61,17 +61,27 @@ fn in_want_of_memory() {
     let attend = || unsafe { tqkv_attend(cache, 0, 1, h, TOKEN, 2, o, TOKEN) };
     assert_eq!(append(BEFORE), TqkvOk);
     assert_eq!(attend(), TqkvOk);
+    let (mut slots, mut mask) = (null_mut(), null_mut());
+    let spec = c"layers=1 heads=2 head-dim=128";
+    // SAFETY: the text ends with a zero, and the places can be written.
+    unsafe {
+        assert_eq!(tqkv_slots_create(spec.as_ptr(), 1 << 20, 1, &raw mut slots), TqkvOk);
+        assert_eq!(tqkv_mask_create(slots, 0, &raw mut mask), TqkvOk);
+    }
+    // SAFETY: the mask is not freed, and the pointer has as many slots.
+    let see = || unsafe { tqkv_mask_causal(mask, [0, 1, 2, 3].as_ptr(), 4, 4) };
     let hard = getrlimit(Resource::As).maximum;
     setrlimit(Resource::As, Rlimit { current: Some(mapped() + LEFT), maximum: hard }).unwrap();
 
     let n = MANY * TOKEN;
     // SAFETY: the cache is not freed, and the pointers have the passed numbers of values.
-    let calls: [(&str, TqkvStatus); 5] = unsafe {
+    let calls: [(&str, TqkvStatus); 6] = unsafe {
         [
             ("append", append(MANY)),
             ("prefill", tqkv_prefill(cache, 0, 0, p, n, 0, p, n, p, n, 0, o, n)),
             ("prefill of f16", tqkv_prefill(cache, 0, 1, h, n, 1, h, n, h, n, 0, o, n)),
             ("keys", tqkv_keys(cache, 0, 0, 0, BEFORE, 0, o, BEFORE * DIM)),
+            ("mask", see()),
             ("create", create(60_000).err().unwrap_or(TqkvOk)),
         ]
     };
@@ -85,10 +95,14 @@ fn in_want_of_memory() {
     assert_eq!((append(1), attend()), (TqkvOk, TqkvOk), "small calls go on");
 
     setrlimit(Resource::As, Rlimit { current: hard, maximum: hard }).unwrap();
-    assert_eq!((append(MANY), attend()), (TqkvOk, TqkvOk));
+    assert_eq!((append(MANY), attend(), see()), (TqkvOk, TqkvOk, TqkvOk));
     assert_eq!(length(cache), BEFORE + 1 + MANY);
     // SAFETY: made above, and freed once.
-    unsafe { tqkv_free(cache) };
+    unsafe {
+        tqkv_free(cache);
+        tqkv_slots_free(slots);
+        tqkv_mask_free(mask);
+    }
 }
 
 #[test]

@@ -47,7 +47,7 @@ impl SlotCache {
     }
 
     /// An empty cache of several streams with `slots` slots each, for sequences that share nothing. A stream
-    /// has its own sinks, exact rows, means and maps. Slots are counted over all streams: the first slot of
+    /// has its own exact rows, means and maps. Slots are counted over all streams: the first slot of
     /// stream i is `i * slots`.
     ///
     /// # Errors
@@ -101,7 +101,9 @@ impl SlotCache {
     }
 
     /// Writes tokens to slots of one layer. `k` is `[n, num_kv_heads, head_dim]`, after RoPE, and `v` is
-    /// `[n, num_kv_heads, value_dim]`, for the n slots. What the slots held before is gone.
+    /// `[n, num_kv_heads, value_dim]`, for the n slots. What the slots held before is gone. `positions` are
+    /// those of the tokens in their sequences, from 0: tokens at positions below [`CacheSpec::sinks`] stay
+    /// f16, whichever slots they are in.
     ///
     /// Cost: each row is copied to f16. It is encoded by a later [`SlotCache::attend`].
     ///
@@ -114,11 +116,13 @@ impl SlotCache {
         &mut self,
         layer: usize,
         slots: &[usize],
+        positions: &[usize],
         k: impl Into<Floats<'a>>,
         v: impl Into<Floats<'a>>,
     ) -> Result<(), CacheError> {
         let (k, v) = (k.into(), v.into());
         let shape = self.check(layer, slots, k, v)?;
+        check_length("positions", positions.len(), slots.len())?;
         for (what, values, dim) in [("key", k, shape.head_dim), ("value", v, shape.value_dim)] {
             for row in 0..slots.len() * shape.num_kv_heads {
                 if !values.part(row * dim, (row + 1) * dim).fits_f16() {
@@ -128,8 +132,8 @@ impl SlotCache {
             }
         }
         let Layer { keys, values } = &mut self.layers[layer];
-        keys.write_rows(slots, k);
-        values.write_rows(slots, v);
+        keys.write_rows(slots, positions, k);
+        values.write_rows(slots, positions, v);
         Ok(())
     }
 
@@ -144,9 +148,7 @@ impl SlotCache {
         self.spec.shape.check_layer(layer)?;
         let shape = self.spec.shape_at(layer);
         let n = shape.check_tokens(layer, k.len(), v.len())?;
-        if n != slots.len() {
-            return Err(KvError::Length { what: "slots", got: slots.len(), expected: n }.into());
-        }
+        check_length("slots", slots.len(), n)?;
         self.check_slots(slots)?;
         Ok(shape)
     }
@@ -178,9 +180,7 @@ impl SlotCache {
         self.spec.shape.check_layer(layer)?;
         let shape = self.spec.shape_at(layer);
         shape.check_queries(layer, mask.queries(), q, out)?;
-        if mask.slots() != self.slots {
-            return Err(KvError::Length { what: "mask", got: mask.slots(), expected: self.slots }.into());
-        }
+        check_length("mask", mask.slots(), self.slots)?;
         if mask.stream() >= self.streams {
             let slots = self.slots * self.streams;
             return Err(CacheError::Slot { slot: mask.stream() * self.slots, slots });
@@ -225,7 +225,7 @@ impl SlotCache {
     }
 
     /// Copies slots in all layers: slot `from[i]` to slot `to[i]`, in that order. Codes are copied as they
-    /// are, and exact rows count as new writes.
+    /// are, sinks stay sinks, and other exact rows count as new writes.
     ///
     /// In another stream, codes stay as they are if that stream is empty, because it then takes over the
     /// means and maps of the source. Else rows are decoded, and encoded again later.
@@ -233,9 +233,7 @@ impl SlotCache {
     /// # Errors
     /// There is no such slot, or the lists have different lengths. Nothing is copied then.
     pub fn copy(&mut self, from: &[usize], to: &[usize]) -> Result<(), CacheError> {
-        if from.len() != to.len() {
-            return Err(KvError::Length { what: "slots", got: to.len(), expected: from.len() }.into());
-        }
+        check_length("slots", to.len(), from.len())?;
         self.check_slots(from)?;
         self.check_slots(to)?;
         self.stores().for_each(|store| store.copy_rows(from, to));
@@ -280,16 +278,24 @@ impl SlotCache {
     }
 
     /// Writes rows that [`SlotCache::read`] gave back to slots of a layer, those of a saved state for
-    /// example. A slot that already reads back as these values stays as it is, exact or code. Decoded rows
+    /// example. `positions` are those of [`SlotCache::write`]. A slot that already reads back as these values stays as it is, exact or code. Decoded rows
     /// become the same codes again in a stream that has no codes yet, except for keys with a map.
     ///
     /// # Errors
     /// The slices have the wrong length, or there is no such layer or slot. Nothing is written then.
-    pub fn restore(&mut self, layer: usize, slots: &[usize], k: &[f16], v: &[f16]) -> Result<(), CacheError> {
+    pub fn restore(
+        &mut self,
+        layer: usize,
+        slots: &[usize],
+        positions: &[usize],
+        k: &[f16],
+        v: &[f16],
+    ) -> Result<(), CacheError> {
         self.check(layer, slots, Floats::F16(k), Floats::F16(v))?;
+        check_length("positions", positions.len(), slots.len())?;
         let Layer { keys, values } = &mut self.layers[layer];
-        keys.restore(slots, k);
-        values.restore(slots, v);
+        keys.restore(slots, positions, k);
+        values.restore(slots, positions, v);
         Ok(())
     }
 
@@ -297,4 +303,8 @@ impl SlotCache {
     fn stores(&mut self) -> impl Iterator<Item = &mut Store> {
         self.layers.iter_mut().flat_map(|layer| [&mut layer.keys, &mut layer.values])
     }
+}
+
+fn check_length(what: &'static str, got: usize, expected: usize) -> Result<(), CacheError> {
+    if got == expected { Ok(()) } else { Err(KvError::Length { what, got, expected }.into()) }
 }

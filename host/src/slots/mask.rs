@@ -1,7 +1,9 @@
 //! Which slots each query of a step sees.
 
 use crate::error::CacheError;
+use crate::memory;
 use half::f16;
+use tqkv_core::KvError;
 
 /// Which slots each query of a step sees. It is made once for a step and serves all layers.
 ///
@@ -41,7 +43,7 @@ impl Mask {
     /// Adds a query that sees these slots and no others.
     ///
     /// # Errors
-    /// [`CacheError::Slot`]. The query is not added then.
+    /// [`CacheError::Slot`] or [`CacheError::Memory`]. The query is not added then.
     pub fn see(&mut self, seen: impl IntoIterator<Item = usize>) -> Result<(), CacheError> {
         self.see_with(seen.into_iter().map(|slot| (slot, 0.0)))
     }
@@ -50,10 +52,11 @@ impl Mask {
     /// example). Numbers are rounded to f16; those below its range hide the slot, as -inf does.
     ///
     /// # Errors
-    /// [`CacheError::Slot`], or [`CacheError::Bias`] for a number that is NaN or above 65,504. The query is not
-    /// added then.
+    /// [`CacheError::Slot`], [`CacheError::Memory`], or [`CacheError::Bias`] for a number that is NaN or above
+    /// 65,504. The query is not added then.
     pub fn see_with(&mut self, seen: impl IntoIterator<Item = (usize, f32)>) -> Result<(), CacheError> {
         let (before, slots) = (self.rows.len(), self.slots);
+        memory::reserve(&mut self.rows, slots)?;
         self.rows.resize(before + slots, f16::NEG_INFINITY);
         let mut end = self.end;
         for (slot, bias) in seen {
@@ -74,20 +77,21 @@ impl Mask {
         Ok(())
     }
 
-    /// Adds a query for each of `queries`, which are positions. A query sees the slots whose positions are at
-    /// most its own. `positions` has the position of each slot; slots of other sequences have none.
+    /// Adds queries of the newest `queries` tokens of a sequence, in order. `slots` are those of all tokens of
+    /// the sequence, in order, a shared prefix first. Each query sees the slots up to that of its own token.
     ///
     /// # Errors
-    /// [`CacheError::Slot`] if there are more positions than slots.
-    pub fn causal(&mut self, positions: &[Option<usize>], queries: &[usize]) -> Result<(), CacheError> {
-        if positions.len() > self.slots {
-            return Err(CacheError::Slot { slot: positions.len() - 1, slots: self.slots });
+    /// [`CacheError::Slot`], [`CacheError::Memory`], or a [`KvError::Length`] if there are more queries than
+    /// tokens. No query is added then.
+    pub fn causal(&mut self, slots: &[usize], queries: usize) -> Result<(), CacheError> {
+        let Some(past) = slots.len().checked_sub(queries) else {
+            return Err(KvError::Length { what: "slots", got: slots.len(), expected: queries }.into());
+        };
+        if let Some(&slot) = slots.iter().find(|slot| **slot >= self.slots) {
+            return Err(CacheError::Slot { slot, slots: self.slots });
         }
-        for query in queries {
-            let held = positions.iter().enumerate();
-            self.see(held.filter(|(_, held)| held.is_some_and(|held| held <= *query)).map(|(slot, _)| slot))?;
-        }
-        Ok(())
+        memory::reserve(&mut self.rows, self.slots.saturating_mul(queries))?;
+        (past + 1..=slots.len()).try_for_each(|seen| self.see(slots[..seen].iter().copied()))
     }
 
     /// Removes all queries, and keeps the memory.

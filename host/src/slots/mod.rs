@@ -11,8 +11,8 @@
 //! let spec = "layers=1 heads=4 kv-heads=2 head-dim=64 t4,t2 hot=16".parse()?;
 //! let mut cache = SlotCache::new(spec, 1024)?;
 //! let (keys, values) = (vec![0.5; 3 * 2 * 64], vec![0.25; 3 * 2 * 64]);
-//! // Two tokens of one sequence and one of another, wherever slots are free.
-//! cache.write(0, &[7, 8, 500], &keys, &values)?;
+//! // Two tokens of one sequence and one of another, wherever slots are free, with their positions.
+//! cache.write(0, &[7, 8, 500], &[0, 1, 0], &keys, &values)?;
 //! let mut mask = Mask::new(cache.slots());
 //! mask.see([7, 8])?;
 //! mask.see([500])?;
@@ -24,8 +24,8 @@
 //! # Ok::<(), tqkv::error::CacheError>(())
 //! ```
 //!
-//! **A row's life** follows the rules of [`crate::cache`]. The newest `hot` writes of a stream and its first
-//! `sinks` slots stay f16. Older rows leave in groups of four when [`SlotCache::attend`] ends. The first rows
+//! **A row's life** follows the rules of [`crate::cache`]. The newest `hot` writes of a stream stay f16, and
+//! so do the tokens of each sequence at positions below `sinks`, in whatever slots it begins. Older rows leave in groups of four when [`SlotCache::attend`] ends. The first rows
 //! wait until 64 can leave, because these give the mean of the keys. With `map=pairs` they wait for 128, and
 //! for queries. A slot may be written again at any time, and is then as new. The mean and the map of a
 //! stream stay until all of its slots are empty.

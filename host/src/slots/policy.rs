@@ -10,8 +10,8 @@ const LEAST_SLOTS: usize = 32;
 
 /// Refuses a spec that a cache of slots cannot have.
 ///
-/// Slots have no order and no positions. So there is nothing that would happen with age (tiers, windows,
-/// a ring), and nothing that needs positions (`map=full`).
+/// Slots have no order, and positions of tokens only say which are sinks. So there is nothing that would
+/// happen with age (tiers, windows, a ring), and nothing that turns by positions (`map=full`).
 ///
 /// # Errors
 /// [`CacheError::BadSpec`] names the setting and what is accepted, or an error of the shape.

@@ -135,6 +135,6 @@ fn encode_again(stream: &mut Stream, format: &Format, from: usize, slots: &[usiz
     for (i, slot) in slots.iter().enumerate() {
         let part = |x: &Vec<f32>| x[i * format.dim..][..format.dim].to_vec();
         let row: Vec<f16> = heads.iter().flat_map(part).map(f16::from_f32).collect();
-        stream.write(from + slot, &row);
+        stream.write(from + slot, &row, false);
     }
 }

@@ -67,10 +67,10 @@ impl Store {
     }
 
     fn empty(&self) -> Stream {
-        let Policy { hot, sinks, centring, .. } = self.policy;
+        let Policy { hot, centring, .. } = self.policy;
         let least_share = centring.least_share().filter(|_| self.side == Side::Keys);
         let means = least_share.map_or(Means::Off, |least_share| Means::Learning { least_share });
-        let mut stream = Stream::new((self.width, self.slots), (hot, sinks), means);
+        let mut stream = Stream::new((self.width, self.slots), hot, means);
         if let Some(format) = &self.format {
             stream.divide(format.dim, self.has_maps(format));
         }
@@ -174,23 +174,29 @@ impl Store {
         self.streams.fill(empty);
     }
 
-    /// Writes row `row`, counted over all streams. A row past the end is ignored.
+    /// Writes row `row`, counted over all streams, for a writer that knows no positions: the sinks are then the
+    /// first slots of a stream. A row past the end is ignored.
     pub fn write(&mut self, row: usize, values: &[f16]) {
+        self.write_at(row, row % self.slots, values);
+    }
+
+    /// Writes the row of a token at a position of its sequence.
+    fn write_at(&mut self, row: usize, position: usize, values: &[f16]) {
         if let Some(stream) = self.streams.get_mut(row / self.slots) {
-            stream.write(row % self.slots, values);
+            stream.write(row % self.slots, values, position < self.policy.sinks);
         }
     }
 
-    /// Writes rows of any type to these rows, counted over all streams.
-    pub(super) fn write_rows(&mut self, rows: &[usize], values: Floats<'_>) {
+    /// Writes tokens of any type to these rows, counted over all streams.
+    pub(super) fn write_rows(&mut self, rows: &[usize], positions: &[usize], values: Floats<'_>) {
         let dim = self.format.as_ref().map_or(self.width, |format| format.dim);
         let mut bits = vec![0; self.width];
-        for (i, &row) in rows.iter().enumerate() {
+        for (i, (&row, &position)) in rows.iter().zip(positions).enumerate() {
             for (head, bits) in bits.chunks_exact_mut(dim).enumerate() {
                 let at = i * self.width + head * dim;
                 values.part(at, at + dim).narrow(self.policy.level, bits);
             }
-            self.write(row, bits.reinterpret_cast());
+            self.write_at(row, position, bits.reinterpret_cast());
         }
     }
 
@@ -225,12 +231,13 @@ impl Store {
 
     /// Writes rows that [`Store::read`] gave to these rows. A row that already reads back as these values
     /// stays as it is.
-    pub fn restore(&mut self, rows: &[usize], values: &[f16]) {
+    pub fn restore(&mut self, rows: &[usize], positions: &[usize], values: &[f16]) {
         let mut held = vec![f16::ZERO; self.width];
-        for (&row, values) in rows.iter().zip(values.chunks_exact(self.width)) {
+        let places = rows.iter().zip(positions);
+        for ((&row, &position), values) in places.zip(values.chunks_exact(self.width)) {
             self.read(row, &mut held);
             if held.iter().zip(values).any(|(held, x)| held.to_bits() != x.to_bits()) {
-                self.write(row, values);
+                self.write_at(row, position, values);
             }
         }
         self.cool_restored();

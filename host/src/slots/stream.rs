@@ -37,7 +37,7 @@ struct Owner {
     /// False if a value of the row is infinite or NaN. The row is then kept from everything that other
     /// sequences of the stream share.
     is_finite: bool,
-    /// Time of the last write. A row of time 0 never leaves.
+    /// Time of the last write. A row of time 0 never leaves: a sink, or a row that cannot be encoded.
     time: u64,
 }
 
@@ -56,7 +56,6 @@ pub struct Stream {
     slots: usize,
     dim: usize,
     hot: usize,
-    sinks: usize,
     /// The state of each slot up to the last written one: [`EMPTY`], [`CODED`] or an index of the exact rows.
     places: Table<u32>,
     /// One entry per exact row.
@@ -81,13 +80,12 @@ pub struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new((width, slots): (usize, usize), (hot, sinks): (usize, usize), means: Means) -> Self {
+    pub(super) fn new((width, slots): (usize, usize), hot: usize, means: Means) -> Self {
         Self {
             width,
             slots,
             dim: width,
             hot,
-            sinks,
             places: Table::new(slots),
             owners: Vec::new(),
             was_not_finite: false,
@@ -220,8 +218,8 @@ impl Stream {
         self.pages.held_in(pages.map(|page| page * lines..(page + 1) * lines))
     }
 
-    /// Writes a row to a slot. It stays exact until [`Stream::cool`] encodes it.
-    pub(super) fn write(&mut self, slot: usize, row: &[f16]) {
+    /// Writes a row to a slot. A sink stays exact for good, another row until [`Stream::cool`] encodes it.
+    pub(super) fn write(&mut self, slot: usize, row: &[f16], is_sink: bool) {
         self.reach(slot);
         let at = match self.place(slot) {
             Place::Exact(at) => at,
@@ -239,16 +237,23 @@ impl Stream {
         };
         let mut parts = row.chunks_exact(self.dim);
         self.change_exact(at, |head| head.copy_from_slice(parts.next().unwrap_or_default()));
-        if slot >= self.sinks {
-            self.time += 1;
-            self.waiting += usize::from(self.owners[at].time == 0);
-            self.owners[at].time = self.time;
-            self.queue.push_back((slot as u32, self.time));
-            // Repeated writes to the same slots must not let the queue grow without limit.
-            if self.queue.len() > 2 * self.waiting + PIECE {
-                let (places, owners) = (&self.places, &self.owners);
-                self.queue.retain(|&(slot, time)| waiting(places, owners, slot, time).is_some());
-            }
+        self.waiting -= usize::from(self.owners[at].time > 0);
+        self.owners[at].time = 0;
+        if !is_sink {
+            self.wait(slot, at);
+        }
+    }
+
+    /// Makes exact row `at`, that of a slot, the newest of those that leave.
+    fn wait(&mut self, slot: usize, at: usize) {
+        self.time += 1;
+        self.waiting += 1;
+        self.owners[at].time = self.time;
+        self.queue.push_back((slot as u32, self.time));
+        // Repeated writes to the same slots must not let the queue grow without limit.
+        if self.queue.len() > 2 * self.waiting + PIECE {
+            let (places, owners) = (&self.places, &self.owners);
+            self.queue.retain(|&(slot, time)| waiting(places, owners, slot, time).is_some());
         }
     }
 
@@ -536,7 +541,11 @@ impl Stream {
 #[derive(Debug)]
 pub(super) enum Content {
     Empty,
-    Exact(Vec<f16>),
+    Exact {
+        row: Vec<f16>,
+        /// True if the row never leaves.
+        stays: bool,
+    },
     /// A block per head.
     Coded(Vec<Vec<u8>>),
 }
@@ -571,10 +580,10 @@ impl Stream {
                 let heads = 0..self.exact.len();
                 Content::Coded(heads.map(|head| format.read(page(head), &[slot % PAGE_TOKENS])).collect())
             }
-            (Place::Coded | Place::Exact(_), _) => {
+            (place, _) => {
                 let mut row = vec![f16::ZERO; self.width];
                 self.read(format, slot, &mut row);
-                Content::Exact(row)
+                Content::Exact { row, stays: matches!(place, Place::Exact(at) if self.owners[at].time == 0) }
             }
         }
     }
@@ -582,7 +591,7 @@ impl Stream {
     /// Makes a slot hold a copy.
     pub(super) fn put_copy(&mut self, format: Option<&Format>, slot: usize, content: Content) {
         match (content, format) {
-            (Content::Exact(row), _) => self.write(slot, &row),
+            (Content::Exact { row, stays }, _) => self.write(slot, &row, stays),
             (Content::Coded(blocks), Some(format)) => {
                 self.reach(slot);
                 self.put(format, &[slot], &blocks);

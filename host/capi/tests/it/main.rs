@@ -7,4 +7,5 @@ mod common;
 mod header;
 #[cfg(feature = "session")]
 mod session;
+mod slots;
 mod state;

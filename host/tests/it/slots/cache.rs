@@ -6,28 +6,28 @@ use tqkv::error::CacheError;
 use tqkv::slots::{Mask, SlotCache};
 use tqkv::{CodecId, KvError, bf16, f16};
 
-const HEADS: usize = 4;
+pub(super) const HEADS: usize = 4;
 const KV_HEADS: usize = 2;
 const DIM: usize = 64;
-const WIDTH: usize = KV_HEADS * DIM;
+pub(super) const WIDTH: usize = KV_HEADS * DIM;
 
-fn spec(text: &str) -> CacheSpec {
+pub(super) fn spec(text: &str) -> CacheSpec {
     format!("layers=2 heads={HEADS} kv-heads={KV_HEADS} head-dim={DIM} {text}").parse().unwrap()
 }
 
 impl Random {
-    fn vectors(&mut self, heads: usize) -> Vec<f32> {
+    pub(super) fn vectors(&mut self, heads: usize) -> Vec<f32> {
         (0..heads * DIM).map(|_| self.normal()).collect()
     }
 
     /// Values that f16 has, so that all caches get the same.
-    fn rows(&mut self, n: usize, mean: f32) -> Vec<f32> {
+    pub(super) fn rows(&mut self, n: usize, mean: f32) -> Vec<f32> {
         let value = |i: usize| f16::from_f32(self.normal() + mean * (i % WIDTH % 5) as f32).to_f32();
         (0..n * WIDTH).map(value).collect()
     }
 }
 
-fn read(cache: &SlotCache, layer: usize, slots: &[usize]) -> [Vec<f16>; 2] {
+pub(super) fn read(cache: &SlotCache, layer: usize, slots: &[usize]) -> [Vec<f16>; 2] {
     let [mut k, mut v] = [(); 2].map(|()| vec![f16::ZERO; slots.len() * WIDTH]);
     cache.read(layer, slots, &mut k, &mut v).unwrap();
     [k, v]
@@ -78,7 +78,7 @@ fn both(text: &str, tokens: usize, chunk: usize, mean: f32) -> (KvCache, SlotCac
         let (k, v) = (random.rows(n, mean), random.rows(n, 0.0));
         sequence.append(0, &k, &v).unwrap();
         let at: Vec<usize> = (first..first + n).collect();
-        slots.write(0, &at, &k, &v).unwrap();
+        slots.write(0, &at, &at, &k, &v).unwrap();
         slots.encode(0).unwrap();
     }
     (sequence, slots)
@@ -166,7 +166,8 @@ fn sequences_see_their_slots_alone() {
                 }
             }
             let (k, v) = (random.rows(at.len(), 0.3), random.rows(at.len(), 0.0));
-            cache.write(1, &at, &k, &v).unwrap();
+            let positions: Vec<usize> = at.iter().map(|slot| owners[*slot].unwrap().1).collect();
+            cache.write(1, &at, &positions, &k, &v).unwrap();
             let mut mask = Mask::new(700);
             let mut seen = Vec::new();
             for slot in at.iter().take(9) {
@@ -204,7 +205,7 @@ fn copies_hold_the_same_and_live_on_their_own() {
         let mut cache = SlotCache::with_streams(spec(text), 512, 3).unwrap();
         let from = Vec::from_iter(0..300);
         let (k, v) = (random.rows(300, 0.5), random.rows(300, 0.0));
-        cache.write(0, &from, &k, &v).unwrap();
+        cache.write(0, &from, &from, &k, &v).unwrap();
         let mut mask = Mask::new(512);
         (0..40).for_each(|i| mask.see(0..260 + i).unwrap());
         let q = random.vectors(40 * HEADS);
@@ -224,7 +225,7 @@ fn copies_hold_the_same_and_live_on_their_own() {
         // A stream with other means takes decoded rows, which are encoded again later.
         let own = Vec::from_iter(1024..1324);
         let (k, v) = (random.rows(300, 4.0), random.rows(300, 0.0));
-        cache.write(0, &own, &k, &v).unwrap();
+        cache.write(0, &own, &from, &k, &v).unwrap();
         let mut mask = Mask::new(512).of_stream(2);
         (0..40).for_each(|i| mask.see(0..260 + i).unwrap());
         cache.attend(0, &q, &mask, &mut vec![0.0; q.len()]).unwrap();
@@ -241,10 +242,10 @@ fn a_saved_state_comes_back_with_the_same_codes() {
         let (_, mut cache) = both(text, 420, 60, 0.5);
         let all = Vec::from_iter(0..420);
         let state = read(&cache, 0, &all);
-        cache.restore(0, &all, &state[0], &state[1]).unwrap();
+        cache.restore(0, &all, &all, &state[0], &state[1]).unwrap();
         assert!(read(&cache, 0, &all) == state, "{text}: rows that are there stay");
         let mut other = SlotCache::new(spec(text), 1024).unwrap();
-        other.restore(0, &all, &state[0], &state[1]).unwrap();
+        other.restore(0, &all, &all, &state[0], &state[1]).unwrap();
         let again = read(&other, 0, &all);
         let vectors =
             |rows: &[Vec<f16>; 2]| rows.concat().chunks_exact(DIM).map(<[f16]>::to_vec).collect::<Vec<_>>();
@@ -261,7 +262,7 @@ fn memory_follows_the_tokens() {
     let all = Vec::from_iter(0..4096);
     for at in all.chunks(512) {
         let rows = random.rows(at.len(), 0.0);
-        cache.write(0, at, &rows, &rows).unwrap();
+        cache.write(0, at, at, &rows, &rows).unwrap();
         cache.encode(0).unwrap();
     }
     let f16_bytes = 2 * 2 * 4096 * WIDTH;
@@ -276,8 +277,8 @@ fn rows_of_any_type_are_written() {
     let wide = Random(4).rows(1, 0.0);
     let half: Vec<f16> = wide.iter().map(|x| f16::from_f32(*x)).collect();
     let short: Vec<bf16> = wide.iter().map(|x| bf16::from_f32(*x)).collect();
-    cache.write(0, &[1], &wide, &half).unwrap();
-    cache.write(0, &[2], &half, &short).unwrap();
+    cache.write(0, &[1], &[0], &wide, &half).unwrap();
+    cache.write(0, &[2], &[1], &half, &short).unwrap();
     let [k, v] = read(&cache, 0, &[1, 2]);
     assert!(k[..WIDTH] == half && k[WIDTH..] == half && v[..WIDTH] == half);
     assert!(v[WIDTH..].iter().zip(&short).all(|(v, x)| v.to_f32() == x.to_f32()));
@@ -305,21 +306,23 @@ fn what_cannot_be_is_refused_in_one_line() {
     let (rows, q) = (vec![1.0; WIDTH], vec![1.0; HEADS * DIM]);
     let mut out = q.clone();
     let slot = |slot, slots| CacheError::Slot { slot, slots };
-    assert_eq!(cache.write(0, &[128], &rows, &rows), Err(slot(128, 128)));
+    assert_eq!(cache.write(0, &[128], &[0], &rows, &rows), Err(slot(128, 128)));
     assert_eq!(cache.copy(&[0], &[128]), Err(slot(128, 128)));
     assert_eq!(cache.forget(&[3, 200]), Err(slot(200, 128)));
     let length = |what, got, expected| CacheError::Shape(KvError::Length { what, got, expected });
-    assert_eq!(cache.write(0, &[1, 2], &rows, &rows), Err(length("slots", 2, 1)));
+    assert_eq!(cache.write(0, &[1, 2], &[0, 1], &rows, &rows), Err(length("slots", 2, 1)));
+    assert_eq!(cache.write(0, &[1], &[0, 1], &rows, &rows), Err(length("positions", 2, 1)));
     assert_eq!(cache.copy(&[0, 1], &[2]), Err(length("slots", 1, 2)));
-    assert!(cache.write(2, &[1], &rows, &rows).is_err() && cache.encode(2).is_err());
+    assert!(cache.write(2, &[1], &[0], &rows, &rows).is_err() && cache.encode(2).is_err());
     let mut bad = rows.clone();
     bad[DIM + 3] = f32::INFINITY;
-    let refused = cache.write(0, &[1], &rows, &bad).unwrap_err();
+    let refused = cache.write(0, &[1], &[0], &rows, &bad).unwrap_err();
     assert_eq!(refused, CacheError::BadValue { layer: 0, what: "value", token: 0, kv_head: 1 });
     assert!(read(&cache, 0, &[1]).concat().iter().all(|x| *x == f16::ZERO), "nothing was written");
     let mut mask = Mask::new(64);
     assert_eq!(mask.see([3, 64]), Err(slot(64, 64)));
-    assert_eq!(mask.causal(&[None; 65], &[1]), Err(slot(64, 64)));
+    assert_eq!(mask.causal(&[3, 64], 2), Err(slot(64, 64)));
+    assert_eq!(mask.causal(&[3, 4], 3), Err(length("slots", 2, 3)));
     for bias in [f32::INFINITY, 65_520.0, f32::NAN] {
         let refused = mask.see_with([(0, 0.0), (3, bias)]).unwrap_err().to_string();
         assert_eq!(
@@ -340,18 +343,21 @@ fn what_cannot_be_is_refused_in_one_line() {
 }
 
 #[test]
-fn a_causal_mask_is_that_of_positions() {
+fn a_causal_mask_is_that_of_the_order_of_slots() {
     let mut cache = SlotCache::new(spec("f16"), 4).unwrap();
     let (k, v) = (Random(6).rows(4, 0.0), Random(7).rows(4, 0.0));
-    cache.write(0, &[0, 1, 2, 3], &k, &v).unwrap();
-    let positions = [Some(1), None, Some(0), Some(2)];
+    cache.write(0, &[0, 1, 2, 3], &[1, 0, 0, 2], &k, &v).unwrap();
     let mut mask = Mask::new(4);
-    mask.causal(&positions, &[0, 1, 2]).unwrap();
+    mask.causal(&[2, 0, 3], 3).unwrap();
     let q = Random(8).vectors(3 * HEADS);
     let mut out = vec![0.0; q.len()];
     let rows = read(&cache, 0, &[0, 1, 2, 3]);
     cache.attend(0, &q, &mask, &mut out).unwrap();
     assert_near(&out, &exact(&rows, &q, &[vec![2], vec![0, 2], vec![0, 2, 3]]), 1e-5);
+    mask.clear();
+    mask.causal(&[2, 0, 3], 1).unwrap();
+    cache.attend(0, &q[..HEADS * DIM], &mask, &mut out[..HEADS * DIM]).unwrap();
+    assert_near(&out[..HEADS * DIM], &exact(&rows, &q[..HEADS * DIM], &[vec![0, 2, 3]]), 1e-5);
     mask.clear();
     mask.see_with([(1, 0.0), (3, f32::NEG_INFINITY), (0, -1e9)]).unwrap();
     cache.attend(0, &q[..HEADS * DIM], &mask, &mut out[..HEADS * DIM]).unwrap();

@@ -290,7 +290,7 @@ impl<C: Choose> Life<'_, C> {
             }
             self.tokens.insert(row, Token { sequences: 1 << to, position, written: None });
             for (store, values) in [&mut self.keys, &mut self.values].into_iter().zip(&values) {
-                store.restore(&[row], values);
+                store.restore(&[row], &[row % SLOTS], values);
             }
         }
     }

@@ -5,3 +5,4 @@ mod lives;
 mod not_finite;
 mod parts;
 mod random;
+mod sinks;

@@ -215,7 +215,8 @@ fn mapped_keys_wait_for_queries() {
     // Rows of a state that come back where the maps are keep their codes.
     let mut state = vec![f16::ZERO; 300 * HEADS * DIM];
     keys.read(0, &mut state);
-    keys.restore(&(0..300).collect::<Vec<_>>(), &state);
+    let rows: Vec<usize> = (0..300).collect();
+    keys.restore(&rows, &rows, &state);
     let mut again = vec![f16::ZERO; state.len()];
     keys.read(0, &mut again);
     assert!(state == again);
@@ -268,7 +269,8 @@ fn rows_of_a_saved_state_become_the_same_codes_again() {
             let mut state = vec![f16::ZERO; ROWS * HEADS * DIM];
             saved.read(0, &mut state);
             let mut restored = store(side, id, hot);
-            restored.restore(&(0..ROWS).collect::<Vec<_>>(), &state);
+            let rows: Vec<usize> = (0..ROWS).collect();
+            restored.restore(&rows, &rows, &state);
             let mut again = vec![f16::ZERO; state.len()];
             restored.read(0, &mut again);
             let vectors = state.chunks_exact(DIM).zip(again.chunks_exact(DIM));

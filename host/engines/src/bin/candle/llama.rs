@@ -10,8 +10,7 @@ use candle_core::{D, Device, Module, Tensor};
 use candle_nn::ops::{rms_norm, silu};
 use candle_nn::rotary_emb::rope_i;
 use candle_nn::{Embedding, Linear};
-use std::fs::File;
-use std::io::BufReader;
+use std::io::{Read, Seek};
 
 const CPU: Device = Device::Cpu;
 
@@ -43,7 +42,7 @@ struct Layer {
 impl Llama {
     /// # Errors
     /// The file has another architecture, or lacks a tensor or a number.
-    pub(crate) fn read(content: Content, file: &mut BufReader<File>) -> Result<Self> {
+    pub(crate) fn read(content: Content, file: &mut (impl Read + Seek)) -> Result<Self> {
         let value = |key: &str| content.metadata.get(key).with_context(|| format!("the file has no {key}"));
         let architecture = value("general.architecture")?.to_string()?;
         if architecture != "llama" {
@@ -86,15 +85,18 @@ impl Llama {
         })
     }
 
-    /// The likeliest token after these tokens. The first of them is at `position`.
+    /// The likeliest token after the new tokens of each sequence, which are pairs of a sequence and its tokens.
     ///
     /// # Errors
     /// The errors of candle and of the cache.
-    pub(crate) fn next(&self, tokens: &[u32], position: usize, cache: &mut dyn Attention) -> Result<u32> {
-        let positions: Vec<f32> = (position..position + tokens.len()).map(|at| at as f32).collect();
+    pub(crate) fn next(&self, step: &[(usize, Vec<u32>)], cache: &mut dyn Attention) -> Result<Vec<u32>> {
+        let counts: Vec<(usize, usize)> =
+            step.iter().map(|(sequence, tokens)| (*sequence, tokens.len())).collect();
+        let tokens: Vec<u32> = step.iter().flat_map(|(_, tokens)| tokens.iter().copied()).collect();
+        let positions: Vec<f32> = cache.begin(&counts)?.into_iter().map(|at| at as f32).collect();
         let angles = Tensor::new(positions, &CPU)?.unsqueeze(1)?.matmul(&self.frequencies.unsqueeze(0)?)?;
         let (cos, sin) = (angles.cos()?, angles.sin()?);
-        let mut x = self.embedding.forward(&Tensor::new(tokens, &CPU)?)?.unsqueeze(0)?;
+        let mut x = self.embedding.forward(&Tensor::new(&tokens[..], &CPU)?)?.unsqueeze(0)?;
         for (i, layer) in self.layers.iter().enumerate() {
             let normed = rms_norm(&x, &layer.attention_norm, self.epsilon)?;
             let heads = |projection: &Linear, heads: usize| {
@@ -110,9 +112,13 @@ impl Llama {
             let gated = (silu(&layer.gate.forward(&normed)?)? * layer.up.forward(&normed)?)?;
             x = (x + layer.down.forward(&gated)?)?;
         }
-        let last = rms_norm(&x.narrow(1, tokens.len() - 1, 1)?, &self.norm, self.epsilon)?;
-        let logits = self.output.forward(&last)?.flatten_all()?;
-        Ok(logits.argmax(D::Minus1)?.to_scalar()?)
+        let ends = counts.iter().scan(0, |end, (_, tokens)| {
+            *end += *tokens as u32;
+            Some(*end - 1)
+        });
+        let ends = Tensor::from_iter(ends, &CPU)?;
+        let last = rms_norm(&x.squeeze(0)?.index_select(&ends, 0)?, &self.norm, self.epsilon)?;
+        Ok(self.output.forward(&last)?.argmax(D::Minus1)?.to_vec1()?)
     }
 }
 
