@@ -15,14 +15,11 @@ pub mod file {
     pub use crate::file::unfinished::{Removed, remove_unfinished};
 }
 
-/// The blocks of a cache, the options of a spec as rows, and constants.
+/// The options of a spec as rows, and constants.
 pub mod cache {
-    pub use crate::cache::blocks::Encoded;
-    pub use crate::cache::calibration::Calibration;
     pub use crate::cache::life::MEAN_TOKENS;
-    pub use crate::cache::map::{Calibrator, Pairs, limit_weights, map_bytes};
+    pub use crate::cache::map::{Pairs, limit_weights, map_bytes};
     pub use crate::cache::snapshot::MAGIC as SNAPSHOT_MAGIC;
-    pub use crate::cache::spec::KeyMap;
     pub use crate::cache::text::{COMMON_CODECS, ON_GPU, OPTIONS, Part, SpecOption, not_on_gpu};
 }
 
@@ -44,11 +41,6 @@ pub mod slots {
 pub mod reserve {
     #[cfg(any(unix, windows))]
     pub use crate::reserve::Region;
-}
-
-/// RoPE, and its angles.
-pub mod rope {
-    pub use crate::rope::{Angles, Pairs, Rope, UnknownPairs, Way};
 }
 
 /// Eigenvectors.

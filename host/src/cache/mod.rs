@@ -30,9 +30,9 @@
 
 mod accepted;
 mod ahead;
-pub(crate) mod blocks;
+mod blocks;
 mod budget;
-pub(crate) mod calibration;
+mod calibration;
 mod chunks;
 pub(crate) mod format;
 mod head;
@@ -60,12 +60,15 @@ pub(crate) mod tier;
 mod track;
 pub(crate) mod vectors;
 
+pub use blocks::Encoded;
 pub use budget::Budget;
+pub use calibration::Calibration;
 pub use layer::{KvPair, LayerKind, LayerPolicy, LayerShape};
 pub use life::PAGE_TOKENS;
+pub use map::Calibrator;
 pub use pool::{CachePool, Eviction, SequenceId};
 pub use preset::{PRESETS, Preset};
-pub use spec::{Arithmetic, CacheSpec, Centring, Cold};
+pub use spec::{Arithmetic, CacheSpec, Centring, Cold, KeyMap};
 pub use stats::{CacheStats, HeadStats};
 pub use text::Policy;
 pub use vectors::Floats;
@@ -82,7 +85,6 @@ use meter::{Event, count};
 use rayon::prelude::*;
 use rows::Rows;
 use scratch::{Scratch, ScratchPool};
-use spec::KeyMap;
 use spill::SpillFile;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};

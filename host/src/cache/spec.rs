@@ -106,7 +106,6 @@ pub enum KeyMap {
 /// # Ok::<(), tqkv::error::CacheError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
 pub struct CacheSpec {
     /// Number of layers, heads and KV heads, head dim and value dim.
     pub shape: KvShape,
@@ -135,15 +134,12 @@ pub struct CacheSpec {
     /// Key centring.
     pub centring: Centring,
     /// The map of keys: the option `map=` of the text.
-    #[doc(hidden)]
     pub key_map: KeyMap,
     /// RoPE of the layers: one for all, or one per layer. Empty if it is not known. Only [`KeyMap::Full`]
     /// needs it: the option `rope=` of the text.
-    #[doc(hidden)]
     pub rope: Vec<Rope>,
     /// Moments that the matrices of [`KeyMap::Full`] are made from, so that no key waits for them: a file as
     /// the value of the option `map=`. RoPE is known from them.
-    #[doc(hidden)]
     pub calibration: Option<Arc<Calibration>>,
     /// Number format when single queries meet encoded tokens.
     pub arithmetic: Arithmetic,

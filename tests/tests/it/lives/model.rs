@@ -2,8 +2,9 @@
 
 use super::exact::Exact;
 use super::truth::{Held, Of, Rows, error, halves, loss};
+use tqkv::cache::KeyMap;
 use tqkv::cache::{CacheSpec, CacheStats, Centring, Cold, KvCache, LayerKind, PAGE_TOKENS};
-use tqkv::unstable::cache::{KeyMap, MEAN_TOKENS};
+use tqkv::unstable::cache::MEAN_TOKENS;
 use tqkv_core::{AnyCodec, CodecId};
 use tqkv_tests::oracle::energy;
 
