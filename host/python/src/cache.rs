@@ -5,7 +5,6 @@
 //! other.
 
 use crate::arrays::{Narrow, Vectors, leading, slice_mut, with_dtype, writing, zeros};
-use crate::codec::queries;
 use crate::errors::{Failure, refused};
 use crate::pool;
 use crate::spec;
@@ -170,11 +169,11 @@ impl Cache {
                 "q of the shape {found:?} is not valid: expected [{num_heads}, {head_dim}]"
             )));
         }
-        let q = queries("q", q.values("q")?)?;
+        let q = q.values("q")?;
         let out = zeros(py, &[num_heads, value_dim])?;
         let mut writing = writing(&out)?;
         let to = slice_mut(&mut writing)?;
-        self.with(py, |cache| Ok(cache.attend(layer, &q, to)?))?;
+        self.with(py, |cache| Ok(cache.attend(layer, q, to)?))?;
         drop(writing);
         Ok(out)
     }
@@ -196,12 +195,12 @@ impl Cache {
                 q.shape()[0]
             )));
         }
-        let q = queries("q", q.values("q")?)?;
+        let q = q.values("q")?;
         let (k, v) = (k.values("k")?, v.values("v")?);
         let out = zeros(py, &[tokens, num_heads, value_dim])?;
         let mut writing = writing(&out)?;
         let to = slice_mut(&mut writing)?;
-        self.with_mut(py, |cache| Ok(cache.attend_prefill(layer, &q, k, v, to)?))?;
+        self.with_mut(py, |cache| Ok(cache.attend_prefill(layer, q, k, v, to)?))?;
         drop(writing);
         Ok(out)
     }
@@ -215,8 +214,8 @@ impl Cache {
     ) -> Result<Floats<'py>, Failure> {
         let q = Vectors::new("q", q)?;
         leading("q", q.shape(), self.shape(layer).head_dim)?;
-        let q = queries("q", q.values("q")?)?;
-        let scores = self.with(py, |cache| Ok(cache.scores(layer, head, &q)?))?;
+        let q = q.values("q")?;
+        let scores = self.with(py, |cache| Ok(cache.scores(layer, head, q)?))?;
         Ok(PyArray1::from_vec(py, scores).to_dyn().clone())
     }
 
