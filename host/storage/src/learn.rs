@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 use tqkv::error::CacheError;
-use tqkv::unstable::matmul::{Mat, MatMut, Store, product};
+use tqkv::unstable::algebra::{Mat, MatMut, Store, product};
 use tqkv_simd::Level;
 
 use crate::angles::Angles;
@@ -15,7 +15,7 @@ use crate::frame::{Frame, rounded, scale_of};
 use crate::marks::Marks;
 use crate::rows::Place;
 use crate::shape::{Join, Shape};
-use tqkv::unstable::eigen::symmetric;
+use tqkv::unstable::algebra::symmetric;
 
 /// Sums over the rows of one layer, or of the layers that share a basis.
 #[derive(Debug, Clone)]

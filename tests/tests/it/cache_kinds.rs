@@ -320,7 +320,7 @@ fn specs_that_no_cache_can_have_are_refused() {
 fn the_exact_cache_has_values_of_another_width_too() {
     let shape = KvShape::new(1, 4, 2, DIM).with_value_dim(48);
     let spec = CacheSpec::from(shape).codecs(CodecId::F16, CodecId::F16);
-    let (mut cache, mut dense) = (KvCache::new(spec).unwrap(), DenseCache::new(shape).unwrap());
+    let (mut cache, mut dense) = (KvCache::new(spec).unwrap(), DenseCache::new(&shape.into()).unwrap());
     let mut gaussian = Gaussian::new(6);
     let n = 70;
     let (k, v, q) = (gaussian.vector(n * 2 * DIM), gaussian.vector(n * 2 * 48), gaussian.vector(n * 4 * DIM));

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use serde::Serialize;
+use tqkv::file::VERSION;
 use tqkv::file::{FileError, Reader};
-use tqkv::unstable::file::VERSION;
 
 use crate::error::CliError;
 use crate::input;

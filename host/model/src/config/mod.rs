@@ -248,7 +248,7 @@ impl Config {
     /// # Errors
     /// No error for a config that [`Config::from_json`] accepted.
     pub fn dense_cache(&self) -> Result<DenseCache, CacheError> {
-        DenseCache::like(&self.cache_spec())
+        DenseCache::new(&self.cache_spec())
     }
 
     /// The features of the family that differ from Llama.
