@@ -64,7 +64,7 @@ impl Header {
     }
 
     /// Number of chunks.
-    pub fn num_chunks(&self) -> u64 {
+    pub(super) fn num_chunks(&self) -> u64 {
         self.count.div_ceil(u64::from(self.blocks_per_chunk).max(1))
     }
 

@@ -47,7 +47,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let bad_file = |e: FileError| CliError::file(&args.input, &e);
     let mut reader = Reader::new(input::open(&args.input)?).map_err(bad_file)?;
     let header = reader.header().clone();
-    let chunks = header.num_chunks();
+    let chunks = header.count.div_ceil(u64::from(header.blocks_per_chunk).max(1));
     let bar = out.progress(chunks, "checking");
     let (mut damaged_chunks, mut first) = (Vec::new(), None);
     loop {
