@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let level = Level::detect()?;
     let (keys, values, queries) = (rows(TOKENS, 0.37), rows(TOKENS, 0.53), rows(HEADS, 0.41));
     let key_codec = AnyCodec::new(CodecId::S4, DIM, Options::DEFAULT)?;
-    let value_codec = AnyCodec::new(CodecId::S3, DIM, Options::DEFAULT)?;
+    let value_codec = AnyCodec::new(CodecId::T3, DIM, Options::DEFAULT)?;
 
     // 1. Encode all vectors in one call, and write the block of each token to its slot. An engine that
     //    generates does this for one token at a time, in any order of slots.
@@ -82,4 +82,9 @@ fn dense(queries: &[f32], keys: &[f32], values: &[f32]) -> Vec<f32> {
         out.extend((0..DIM).map(|at| weighted(at) / sum));
     }
     out
+}
+
+#[test]
+fn the_result_is_close_to_that_of_f32() {
+    main().expect("a small error");
 }
