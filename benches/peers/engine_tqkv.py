@@ -6,7 +6,7 @@ import tqkv
 
 
 def engine(kind, q, k, v, _):
-    cache = tqkv.KvCache(1, task.KV_HEADS, task.DIM, kv=kind, num_heads=task.HEADS, sinks=0, hot=0, effort="fast")
+    cache = tqkv.KvCache(1, task.HEADS, task.KV_HEADS, task.DIM, kv=kind, sinks=0, hot=0, effort="fast")
     chunk = 512
     for at in range(0, k.shape[1], chunk):
         part = [np.ascontiguousarray(x[:, at : at + chunk].transpose(1, 0, 2)) for x in (k, v)]

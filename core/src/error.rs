@@ -48,7 +48,7 @@ pub struct UnknownCodec;
 
 impl UnknownCodec {
     /// Names of the usual codecs, for a message.
-    pub const USUAL: &str = "s4, s3, s2, t4, t3, t2, n4, i8, q8_0, f16";
+    const USUAL: &str = "s4, s3, s2, t4, t3, t2, n4, i8, q8_0, f16";
 }
 
 impl fmt::Display for UnknownCodec {

@@ -32,8 +32,8 @@ pub mod scalar {
 pub mod trellis {
     pub use crate::code::trellis::{
         Candidate, Code, MAX_LEVELS, MAX_MEMORY, PARITIES, Plain, Predictor, QUARTERS, Quarter, Quarters,
-        RESOLUTION, Search, TapMasks, Target, Trellis, Vector, WARM_UP, Weights, choose_plain, levels,
-        offsets, pair_parts, parities, round_target, workspace_bytes,
+        RESOLUTION, Search, Target, Trellis, Vector, WARM_UP, Weights, choose_plain, levels, offsets,
+        pair_parts, parities, round_target, workspace_bytes,
     };
 }
 

@@ -5,8 +5,8 @@
 //! random here; those of a model come from its projections, keys after RoPE.
 
 use std::error::Error;
-use tqkv::KvShape;
 use tqkv::attention::AttentionCache;
+use tqkv::cache::CacheSpec;
 use tqkv::dense::DenseCache;
 use tqkv::slots::{Mask, SlotCache};
 
@@ -52,7 +52,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut out = vec![0.0; q.len()];
     cache.attend(layer, &q, &mask, &mut out)?;
     let begin = || -> Result<Sequence, Box<dyn Error>> {
-        let mut exact = DenseCache::new(KvShape::new(1, HEADS, KV_HEADS, DIM))?;
+        let mut exact = DenseCache::new(&CacheSpec::new(1, HEADS, KV_HEADS, DIM))?;
         exact.attend_chunk(layer, &q, &k, &v, &mut vec![0.0; q.len()])?;
         Ok(Sequence { slots: prompt.clone(), exact })
     };

@@ -4,11 +4,11 @@
 //! from exact ones. Vectors are random here. Keys and queries of a model come from its projections, keys
 //! after RoPE.
 
+use tqkv::CodecId;
 use tqkv::attention::AttentionCache;
 use tqkv::cache::{CacheSpec, KvCache};
 use tqkv::dense::DenseCache;
 use tqkv::error::CacheError;
-use tqkv::{CodecId, KvShape};
 
 const HEADS: usize = 8;
 const KV_HEADS: usize = 2;
@@ -33,7 +33,7 @@ fn main() -> Result<(), CacheError> {
     // Keys with 4 bits, values with 3; sinks and the newest tokens stay f16.
     let spec = CacheSpec::new(1, HEADS, KV_HEADS, DIM).codecs(CodecId::S4, CodecId::S3);
     let mut cache = KvCache::new(spec)?;
-    let mut exact = DenseCache::new(KvShape::new(1, HEADS, KV_HEADS, DIM))?;
+    let mut exact = DenseCache::new(&CacheSpec::new(1, HEADS, KV_HEADS, DIM))?;
     let mut random = Random(42);
     let (layer, mut error, mut energy) = (0, 0.0, 0.0);
 

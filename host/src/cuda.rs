@@ -20,21 +20,15 @@ pub struct CudaCache {
 }
 
 impl CudaCache {
-    /// Makes an empty cache of one sequence. Allocates all of its device memory.
+    /// Makes an empty cache of one sequence, and allocates all of its device memory.
     ///
-    /// # Errors
-    /// [`CacheError::Gpu`]: a shape without kernels, too little memory, or an error of the driver.
-    pub fn new(device: &Device, spec: GpuSpec) -> Result<Self, CacheError> {
-        Self::with_kinds(device, spec, &[])
-    }
-
-    /// Makes a cache for a model whose layers see the tokens that `kinds` says. Every query sees every token
+    /// `kinds` says which tokens the layers of the model see; it may be empty. Every query sees every token
     /// here, so a sequence may be as long as the narrowest window and no longer. Longer sequences are
     /// refused.
     ///
     /// # Errors
-    /// The same as [`CudaCache::new`].
-    pub fn with_kinds(device: &Device, spec: GpuSpec, kinds: &[LayerKind]) -> Result<Self, CacheError> {
+    /// [`CacheError::Gpu`]: a shape without kernels, too little memory, or an error of the driver.
+    pub fn new(device: &Device, spec: GpuSpec, kinds: &[LayerKind]) -> Result<Self, CacheError> {
         let windows = kinds.iter().filter_map(|kind| match kind {
             LayerKind::Sliding(window) => Some(*window),
             LayerKind::Full | LayerKind::None => None,

@@ -44,67 +44,37 @@ pub struct DenseCache {
 }
 
 impl DenseCache {
-    /// Makes an empty cache whose layers see every token.
-    ///
-    /// # Errors
-    /// The same as [`KvShape::check`].
-    pub fn new(shape: KvShape) -> Result<Self, CacheError> {
-        Self::with_kinds(shape, memory::filled(shape.num_layers, LayerKind::Full)?)
-    }
-
-    /// Makes an empty cache with one kind per layer. There are no sinks beside a window, and no token is
-    /// evicted.
-    ///
-    /// # Errors
-    /// Those of [`KvShape::check`]; another number of kinds than layers, or a window of 0 tokens.
-    #[doc(hidden)]
-    pub fn with_kinds(shape: KvShape, kinds: Vec<LayerKind>) -> Result<Self, CacheError> {
-        shape.check()?;
-        let bad = |why| Err(CacheError::BadSpec(why));
-        if kinds.len() != shape.num_layers {
-            let (got, layers) = (kinds.len(), shape.num_layers);
-            return bad(format!("{got} kinds for {layers} layers: expected one per layer"));
-        }
-        if kinds.contains(&LayerKind::Sliding(0)) {
-            return bad("a sliding window of 0 tokens sees nothing".into());
-        }
-        let heads = memory::filled(shape.num_layers.saturating_mul(shape.num_kv_heads), Head::default())?;
-        let scale = 1.0 / (shape.head_dim as f32).sqrt();
-        let (soft_cap, sink_logits) = (None, Vec::new());
-        Ok(Self { shape, kinds, is_latent: false, scale, soft_cap, sink_logits, heads, scores: Vec::new() })
-    }
-
     /// Makes an empty cache that computes the attention of `spec`. It uses the shape, latent vectors, kinds
     /// of layers, scale and soft cap of the logits, and learned sinks. Settings of compression have no
-    /// effect, nor do the first tokens that a compressed cache keeps beside a window.
+    /// effect, nor do the first tokens that a compressed cache keeps beside a window. No token is evicted.
     ///
     /// # Errors
-    /// An attention that no cache computes.
-    #[doc(hidden)]
-    pub fn like(spec: &CacheSpec) -> Result<Self, CacheError> {
+    /// An attention that no cache computes, or layers of several shapes.
+    pub fn new(spec: &CacheSpec) -> Result<Self, CacheError> {
         spec.check_attention()?;
         if !spec.layer_shapes.is_empty() {
             return Err(CacheError::BadSpec("an exact cache has one shape of layers".into()));
         }
-        let kinds = (0..spec.shape.num_layers).map(|layer| spec.kind(layer)).collect();
-        let plain = Self::with_kinds(spec.shape, kinds)?;
+        let KvShape { num_layers, num_kv_heads, head_dim, .. } = spec.shape;
+        let kinds = (0..num_layers).map(|layer| spec.kind(layer));
         Ok(Self {
+            shape: spec.shape,
+            kinds: memory::collected(num_layers, kinds)?,
             is_latent: spec.position_dim > 0,
-            scale: spec.scale.unwrap_or(plain.scale),
+            scale: spec.scale.unwrap_or(1.0 / (head_dim as f32).sqrt()),
             soft_cap: spec.soft_cap,
             sink_logits: spec.sink_logits.clone(),
-            ..plain
+            heads: memory::filled(num_layers.saturating_mul(num_kv_heads), Head::default())?,
+            scores: Vec::new(),
         })
     }
 
     /// Keys of one KV head, `[len, head_dim]`; `None` if the layer or head is out of range.
-    #[doc(hidden)]
     pub fn keys(&self, layer: usize, kv_head: usize) -> Option<&[f32]> {
         self.head(layer, kv_head).map(|h| h.keys.as_slice())
     }
 
     /// Values of one KV head, `[len, value_dim]`; `None` if the layer or head is out of range.
-    #[doc(hidden)]
     pub fn values(&self, layer: usize, kv_head: usize) -> Option<&[f32]> {
         self.head(layer, kv_head).map(|h| h.values.as_slice())
     }
@@ -121,7 +91,6 @@ impl DenseCache {
     /// # Errors
     /// A layer out of range, slices that do not fit each other, or a vector that is not finite; nothing is
     /// appended then.
-    #[doc(hidden)]
     pub fn append(&mut self, layer: usize, k: &[f32], v: &[f32]) -> Result<(), CacheError> {
         let latent = self.latent_values(k, v)?;
         let v = latent.as_deref().unwrap_or(v);
@@ -296,7 +265,7 @@ mod tests {
 
     #[test]
     fn a_vector_that_is_not_finite_is_refused_and_changes_nothing() {
-        let mut cache = DenseCache::new(KvShape::new(1, 2, 2, 8)).unwrap();
+        let mut cache = DenseCache::new(&CacheSpec::new(1, 2, 2, 8)).unwrap();
         let ones = [1.0; 48];
         for (bad, at) in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY].into_iter().zip([9, 20, 47]) {
             let (mut k, mut v, mut out) = (ones, ones, [0.0; 48]);
@@ -354,12 +323,12 @@ mod tests {
             let n = 2 * one_tile_and_a_bit;
             let (q, k, v) =
                 (painted(n * heads * d, 1), painted(n * kv_heads * d, 2), painted(n * kv_heads * d, 3));
-            let shape = KvShape::new(2, heads, kv_heads, d);
             let windows = [usize::MAX, 1, 7, QUERY_TILE + 1].into_iter();
             for (window, chunk) in windows.flat_map(|w| [1, one_tile_and_a_bit, n].map(|chunk| (w, chunk))) {
                 let want = oracle([&q, &k, &v], n, (heads, kv_heads, d), window);
                 let kinds = vec![LayerKind::Full, LayerKind::Sliding(window)];
-                let mut cache = DenseCache::with_kinds(shape, kinds).unwrap();
+                let spec = CacheSpec::new(2, heads, kv_heads, d).kinds(kinds);
+                let mut cache = DenseCache::new(&spec).unwrap();
                 let mut got = vec![0.0; q.len()];
                 for at in (0..n).step_by(chunk) {
                     let end = n.min(at + chunk);
@@ -380,7 +349,7 @@ mod tests {
         let (q, k) = (painted(2 * 6, 1), painted(3 * 6, 2));
         let (scale, cap, sinks) = (0.7f32, 1.5f32, [0.3f32, -2.0]);
         let spec = CacheSpec::mla(1, 2, 4, 2).scale(scale).soft_cap(cap).sink_logits(sinks.to_vec());
-        let mut cache = DenseCache::like(&spec).unwrap();
+        let mut cache = DenseCache::new(&spec).unwrap();
         let mut out = [0.0; 2 * 4];
         cache.attend_chunk(0, &[0.0; 24], &k[..12], &[], &mut [0.0; 16]).unwrap();
         cache.attend_chunk(0, &q, &k[12..], &[], &mut out).unwrap();
@@ -398,14 +367,14 @@ mod tests {
         }
         let error = cache.attend_chunk(0, &q, &k[12..], &k[..4], &mut out).unwrap_err().to_string();
         assert!(error.contains("latent vectors are keys and values"), "{error}");
-        let error = DenseCache::like(&spec.soft_cap(-1.0)).unwrap_err().to_string();
+        let error = DenseCache::new(&spec.soft_cap(-1.0)).unwrap_err().to_string();
         assert!(error.contains("a soft cap must be finite and above 0"), "{error}");
     }
 
     #[test]
     fn truncate_then_append_equals_never_having_appended() {
         let (h, d) = (2, 4);
-        let mut long = DenseCache::new(KvShape::new(1, h, h, d)).unwrap();
+        let mut long = DenseCache::new(&CacheSpec::new(1, h, h, d)).unwrap();
         let mut short = long.clone();
         let x = painted(3 * h * d, 5);
         let y = painted(h * d, 9);
@@ -425,17 +394,21 @@ mod tests {
 
     #[test]
     fn bad_shapes_are_named() {
-        assert!(DenseCache::new(KvShape::new(0, 1, 1, 4)).unwrap_err().to_string().contains("above 0"));
-        assert!(DenseCache::new(KvShape::new(1, 3, 2, 4)).unwrap_err().to_string().contains("3 query heads"));
+        assert!(DenseCache::new(&CacheSpec::new(0, 1, 1, 4)).unwrap_err().to_string().contains("above 0"));
+        assert!(
+            DenseCache::new(&CacheSpec::new(1, 3, 2, 4)).unwrap_err().to_string().contains("3 query heads")
+        );
         let kinds = |kinds: Vec<LayerKind>| {
-            DenseCache::with_kinds(KvShape::new(1, 1, 1, 4), kinds).unwrap_err().to_string()
+            DenseCache::new(&CacheSpec::new(1, 1, 1, 4).kinds(kinds)).unwrap_err().to_string()
         };
-        assert!(kinds(vec![]).contains("0 kinds for 1 layers"));
+        assert!(kinds(vec![LayerKind::Full; 2]).contains("2 kinds for 1 layers"));
         assert!(kinds(vec![LayerKind::Sliding(0)]).contains("window of 0 tokens"));
-        let mut none = DenseCache::with_kinds(KvShape::new(1, 1, 1, 4), vec![LayerKind::None]).unwrap();
+        let mut none =
+            DenseCache::new(&CacheSpec::new(2, 1, 1, 4).kinds(vec![LayerKind::None, LayerKind::Full]))
+                .unwrap();
         let error = none.attend_chunk(0, &[0.0; 4], &[0.0; 4], &[0.0; 4], &mut [0.0; 4]).unwrap_err();
         assert!(matches!(error, CacheError::NoCache { layer: 0 }), "{error}");
-        let mut c = DenseCache::new(KvShape::new(1, 2, 1, 4)).unwrap();
+        let mut c = DenseCache::new(&CacheSpec::new(1, 2, 1, 4)).unwrap();
         let mut out = [0.0; 8];
         let (q, k) = ([0.0; 8], [0.0; 4]);
         let mut error = |layer, q: &[f32], k: &[f32], v: &[f32]| {

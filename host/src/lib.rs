@@ -23,7 +23,7 @@ mod matmul;
 mod memory;
 mod mmap;
 mod reserve;
-mod rope;
+pub mod rope;
 pub mod slots;
 pub mod threads;
 #[doc(hidden)]

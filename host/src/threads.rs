@@ -15,7 +15,6 @@ const MOST: usize = 1024;
 ///
 /// # Errors
 /// [`CacheError::Threads`] if the system cannot provide the threads.
-#[doc(hidden)]
 pub fn start() -> Result<(), CacheError> {
     if rayon::current_thread_index().is_some() { Ok(()) } else { start_pool(0) }
 }
@@ -45,7 +44,6 @@ pub fn start_with(threads: usize) -> Result<(), CacheError> {
 ///
 /// # Errors
 /// The same as [`start`].
-#[doc(hidden)]
 pub fn running() -> Result<usize, CacheError> {
     start()?;
     Ok(rayon::current_num_threads())

@@ -2,27 +2,15 @@
 //!
 //! No promise covers this module: any release may change it.
 
-/// Products of matrices.
-pub mod matmul {
+/// Products of matrices, and eigenvectors.
+pub mod algebra {
+    pub use crate::eigen::symmetric;
     pub use crate::matmul::{Mat, MatMut, Store, product};
 }
 
-/// Folders that appear whole or not at all, files that a signal left, and constants of the `.tqk` format.
-pub mod file {
-    pub use crate::file::flush::flush;
-    pub use crate::file::folder::AtomicFolder;
-    pub use crate::file::layout::{MAGIC, MAX_CHUNK_PAYLOAD, VERSION};
-    pub use crate::file::unfinished::{Removed, remove_unfinished};
-}
-
-/// The blocks of a cache, the options of a spec as rows, and constants.
+/// The options of a spec as rows, and bounds.
 pub mod cache {
-    pub use crate::cache::blocks::Encoded;
-    pub use crate::cache::calibration::Calibration;
-    pub use crate::cache::life::MEAN_TOKENS;
-    pub use crate::cache::map::{Calibrator, Pairs, limit_weights, map_bytes};
-    pub use crate::cache::snapshot::MAGIC as SNAPSHOT_MAGIC;
-    pub use crate::cache::spec::KeyMap;
+    pub use crate::cache::map::map_bytes;
     pub use crate::cache::text::{COMMON_CODECS, ON_GPU, OPTIONS, Part, SpecOption, not_on_gpu};
 }
 
@@ -44,14 +32,4 @@ pub mod slots {
 pub mod reserve {
     #[cfg(any(unix, windows))]
     pub use crate::reserve::Region;
-}
-
-/// RoPE, and its angles.
-pub mod rope {
-    pub use crate::rope::{Angles, Pairs, Rope, UnknownPairs, Way};
-}
-
-/// Eigenvectors.
-pub mod eigen {
-    pub use crate::eigen::symmetric;
 }

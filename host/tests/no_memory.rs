@@ -6,12 +6,12 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use tqkv::CodecId;
 use tqkv::attention::AttentionCache;
 use tqkv::cache::{CacheSpec, KvCache};
 use tqkv::dense::DenseCache;
 use tqkv::error::CacheError;
-use tqkv::unstable::matmul::{Mat, MatMut, Store, product};
-use tqkv::{CodecId, KvShape};
+use tqkv::unstable::algebra::{Mat, MatMut, Store, product};
 
 /// Larger than every buffer of fixed size, and smaller than the buffers here whose size the caller decides.
 const LARGE: usize = 512 << 10;
@@ -160,7 +160,7 @@ fn memory_that_cannot_be_had_is_an_error_everywhere() {
     };
     counts.push(("scores", every_failure("scores", || long.scores(0, 0, &[0.5; 16]))));
     counts.push(("dense", {
-        let mut cache = DenseCache::new(KvShape::new(1, 2, 2, DIM)).unwrap();
+        let mut cache = DenseCache::new(&CacheSpec::new(1, 2, 2, DIM)).unwrap();
         let m = 1500 * 2 * DIM;
         let (q, k, v, out) = (&q[..m], &k[..m], &v[..m], &mut out[..m]);
         every_failure("dense", || {
@@ -184,8 +184,8 @@ fn absurd_sizes_are_refused_in_one_line() {
     for layers in [1 << 21, 1 << 40, usize::MAX] {
         absurd(KvCache::new(CacheSpec::new(layers, 1, 1, 64)).map(|_| ()).unwrap_err());
     }
-    absurd(DenseCache::new(KvShape::new(usize::MAX, 1, 1, 64)).map(|_| ()).unwrap_err());
-    absurd(DenseCache::new(KvShape::new(1 << 50, 1, 1, 4)).map(|_| ()).unwrap_err());
+    absurd(DenseCache::new(&CacheSpec::new(usize::MAX, 1, 1, 64)).map(|_| ()).unwrap_err());
+    absurd(DenseCache::new(&CacheSpec::new(1 << 50, 1, 1, 4)).map(|_| ()).unwrap_err());
     let mut cache = KvCache::new(CacheSpec::new(1, 1, 1, 64).hot(1 << 39).sinks(1 << 39)).unwrap();
     cache.append(0, &[0.5; 640], &[0.5; 640]).unwrap();
     absurd(cache.keys(0, 0, 0..usize::MAX).unwrap_err());

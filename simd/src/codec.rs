@@ -115,7 +115,7 @@ pub fn encode_in(
     if !codec.fit(x.len(), blocks.len()) {
         return Err(BatchError { index: 0, error: EncodeError::WrongLength });
     }
-    let trellis = codec.trellis().is_some();
+    let trellis = codec.id().trellis().is_some();
     let done = with_blocks!(level, isa => if trellis {
         encode_trellis(isa, codec, workspace, x, blocks)
     } else {

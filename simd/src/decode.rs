@@ -64,7 +64,7 @@ struct Scratch {
 
 /// Decodes blocks in fours, up to one that has no finite scale. Returns the number of decoded blocks.
 fn decode_fours<I: Shorts, C: Planes>(isa: I, codec: &AnyCodec, blocks: &[u8], out: &mut [f32]) -> usize {
-    let Some(trellis) = codec.trellis() else { return 0 };
+    let Some(trellis) = codec.id().trellis() else { return 0 };
     let signs = signs(codec);
     isa.apart(
         #[inline(always)]

@@ -197,8 +197,7 @@ impl AnyCodec {
 
     /// The code of a trellis codec.
     #[inline(always)]
-    #[doc(hidden)]
-    pub const fn trellis(&self) -> Option<&'static Trellis<'static>> {
+    pub(crate) const fn trellis(&self) -> Option<&'static Trellis<'static>> {
         self.id.trellis()
     }
 

@@ -74,11 +74,6 @@ impl<const D: usize, C: Code> Codec<D, C> {
     /// Bytes of one block.
     pub const BLOCK_BYTES: usize = Self::INNER.block_bytes();
 
-    /// The same codec with its shape erased.
-    pub const fn erased() -> AnyCodec {
-        Self::INNER
-    }
-
     /// Encodes `x`. Trellis codecs take 8 KB of stack for the search up to head dim 128, and 64 KB above.
     ///
     /// # Errors

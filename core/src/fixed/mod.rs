@@ -68,7 +68,7 @@ pub use codec::FixedCodec;
 pub use exact::ExactTokens;
 pub use kernels::{Kernels, Products, Quantise};
 pub use math::exp2_fraction;
-pub use query::{FixedQuery, SCORE_BITS};
+pub use query::FixedQuery;
 pub use ring::RingCache;
 pub use sample::Sample;
 pub use sizing::{INTEGER_CODECS, token_bytes, tokens_in};

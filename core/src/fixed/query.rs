@@ -13,7 +13,7 @@ use crate::error::DecodeError;
 use crate::machine::block_io::SCALE_BYTES;
 
 /// Fraction bits of a score.
-pub const SCORE_BITS: u32 = 16;
+pub(super) const SCORE_BITS: u32 = 16;
 
 /// Limit of scores, so that a multiple by log2(e) still fits.
 pub(super) const LIMIT: i32 = 1 << 30;

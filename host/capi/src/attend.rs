@@ -2,7 +2,7 @@
 
 use crate::cache::TqkvCache;
 use crate::error::{Failure, TqkvStatus};
-use crate::floats::{Room, Values, room};
+use crate::floats::{Room, room, values};
 use crate::pointer::Call;
 use std::ffi::c_void;
 use tqkv::cache::KvCache;
@@ -29,11 +29,10 @@ pub unsafe extern "C" fn tqkv_attend(
     // this call.
     unsafe { Call::new() }.run(|call| {
         let cache = call.handle("cache", cache)?;
-        let q = Values::new(call, "q", q_dtype, q, q_values)?;
+        let q = values(call, "q", q_dtype, (q, q_values))?;
         let out = Room::new(call, "out", out_dtype, out, out_values)?;
-        let q = q.wide()?;
         let cache = cache.read()?;
-        out.fill(|out| Ok(cache.attend(layer, &q, out)?))
+        out.fill(|out| Ok(cache.attend(layer, q, out)?))
     })
 }
 
@@ -61,14 +60,13 @@ pub unsafe extern "C" fn tqkv_attend_many(
     // values, by the contract of this call.
     unsafe { Call::new() }.run(|call| {
         let handles = call.slice("caches", caches, num_caches)?;
-        let q = Values::new(call, "q", q_dtype, q, q_values)?;
+        let q = values(call, "q", q_dtype, (q, q_values))?;
         let out = Room::new(call, "out", out_dtype, out, out_values)?;
         let mut caches = room(num_caches)?;
         for (index, &handle) in handles.iter().enumerate() {
             caches.push(call.handle(&format!("caches[{index}]"), handle)?);
         }
-        let q = q.wide()?;
-        locked(&caches, |caches| out.fill(|out| Ok(KvCache::attend_many(caches, layer, &q, out)?)))
+        locked(&caches, |caches| out.fill(|out| Ok(KvCache::attend_many(caches, layer, q, out)?)))
     })
 }
 
@@ -123,12 +121,12 @@ pub unsafe extern "C" fn tqkv_prefill(
     // the contract of this call.
     unsafe { Call::new() }.run(|call| {
         let cache = call.handle("cache", cache)?;
-        let q = Values::new(call, "q", q_dtype, q, q_values)?;
-        let (k, v) = Values::keys_and_values(call, dtype, (k, k_values), (v, v_values))?;
+        let q = values(call, "q", q_dtype, (q, q_values))?;
+        let k = values(call, "k", dtype, (k, k_values))?;
+        let v = values(call, "v", dtype, (v, v_values))?;
         let out = Room::new(call, "out", out_dtype, out, out_values)?;
-        let q = q.wide()?;
         let mut cache = cache.write()?;
-        out.fill(|out| Ok(cache.attend_prefill(layer, &q, k, v, out)?))
+        out.fill(|out| Ok(cache.attend_prefill(layer, q, k, v, out)?))
     })
 }
 
@@ -155,9 +153,9 @@ pub unsafe extern "C" fn tqkv_scores(
     // the contract of this call.
     unsafe { Call::new() }.run(|call| {
         let cache = call.handle("cache", cache)?;
-        let q = Values::new(call, "q", q_dtype, q, q_values)?;
+        let q = values(call, "q", q_dtype, (q, q_values))?;
         let (out, count) = (call.room("out", out, out_values)?, call.place("count", count)?);
-        let scores = cache.read()?.scores(layer, head, &q.wide()?)?;
+        let scores = cache.read()?.scores(layer, head, q)?;
         count.write(scores.len());
         let Some(out) = out.get_mut(..scores.len()) else {
             let text = format!("out has room for {out_values} scores of {}", scores.len());

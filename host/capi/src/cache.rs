@@ -7,7 +7,7 @@
 
 use crate::budget::TqkvBudget;
 use crate::error::{Failure, TqkvStatus};
-use crate::floats::{Room, Values, room};
+use crate::floats::{Room, room, values};
 use crate::pointer::{self, Call};
 use crate::spec;
 use std::ffi::{c_char, c_void};
@@ -191,7 +191,8 @@ pub unsafe extern "C" fn tqkv_append(
     // SAFETY: `cache` is a cache, and `k` and `v` have their values, by the contract of this call.
     unsafe { Call::new() }.run(|call| {
         let cache = call.handle("cache", cache)?;
-        let (k, v) = Values::keys_and_values(call, dtype, (k, k_values), (v, v_values))?;
+        let k = values(call, "k", dtype, (k, k_values))?;
+        let v = values(call, "v", dtype, (v, v_values))?;
         Ok(cache.write()?.append(layer, k, v)?)
     })
 }

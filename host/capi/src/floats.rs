@@ -4,7 +4,6 @@ use crate::error::{Failure, TqkvStatus};
 use crate::pointer::Call;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
-use std::borrow::Cow;
 use std::ffi::c_void;
 use tqkv::cache::Floats;
 
@@ -21,14 +20,6 @@ pub enum TqkvDtype {
 }
 
 const DTYPES: [TqkvDtype; 3] = [TqkvDtype::TqkvF32, TqkvDtype::TqkvF16, TqkvDtype::TqkvBf16];
-
-/// An argument that is read.
-#[derive(Clone, Copy)]
-pub(crate) enum Values<'c> {
-    F32(&'c [f32]),
-    F16(&'c [f16]),
-    Bf16(&'c [bf16]),
-}
 
 /// An argument that is written.
 pub(crate) enum Room<'c> {
@@ -49,49 +40,18 @@ pub(crate) fn one_of<T: Copy>(what: &str, number: u32, all: &[T]) -> Result<T, F
     found.copied().ok_or_else(|| Failure::argument(format!("{what} is {number}, expected 0 to {last}")))
 }
 
-impl<'c> Values<'c> {
-    pub(crate) fn new(
-        call: &'c Call,
-        what: &'static str,
-        number: u32,
-        pointer: *const c_void,
-        len: usize,
-    ) -> Result<Self, Failure> {
-        Ok(match dtype(what, number)? {
-            TqkvDtype::TqkvF32 => Self::F32(call.slice(what, pointer.cast(), len)?),
-            TqkvDtype::TqkvF16 => Self::F16(call.slice(what, pointer.cast(), len)?),
-            TqkvDtype::TqkvBf16 => Self::Bf16(call.slice(what, pointer.cast(), len)?),
-        })
-    }
-
-    /// Keys and values of one type: each a pointer and a number of values.
-    pub(crate) fn keys_and_values(
-        call: &'c Call,
-        number: u32,
-        (k, k_values): (*const c_void, usize),
-        (v, v_values): (*const c_void, usize),
-    ) -> Result<(Self, Self), Failure> {
-        Ok((Self::new(call, "k", number, k, k_values)?, Self::new(call, "v", number, v, v_values)?))
-    }
-
-    /// The values as f32. Values that are f32 are not copied.
-    pub(crate) fn wide(self) -> Result<Cow<'c, [f32]>, Failure> {
-        Ok(match self {
-            Self::F32(values) => Cow::Borrowed(values),
-            Self::F16(values) => Cow::Owned(widened(values)?),
-            Self::Bf16(values) => Cow::Owned(widened(values)?),
-        })
-    }
-}
-
-impl<'c> From<Values<'c>> for Floats<'c> {
-    fn from(values: Values<'c>) -> Self {
-        match values {
-            Values::F32(values) => values.into(),
-            Values::F16(values) => values.into(),
-            Values::Bf16(values) => values.into(),
-        }
-    }
+/// An argument that is read: a pointer and a number of values.
+pub(crate) fn values<'c>(
+    call: &'c Call,
+    what: &'static str,
+    number: u32,
+    (pointer, len): (*const c_void, usize),
+) -> Result<Floats<'c>, Failure> {
+    Ok(match dtype(what, number)? {
+        TqkvDtype::TqkvF32 => call.slice::<f32>(what, pointer.cast(), len)?.into(),
+        TqkvDtype::TqkvF16 => call.slice::<f16>(what, pointer.cast(), len)?.into(),
+        TqkvDtype::TqkvBf16 => call.slice::<bf16>(what, pointer.cast(), len)?.into(),
+    })
 }
 
 impl<'c> Room<'c> {
@@ -133,15 +93,6 @@ impl<'c> Room<'c> {
 fn computed(len: usize, work: impl FnOnce(&mut [f32]) -> Result<(), Failure>) -> Result<Vec<f32>, Failure> {
     let mut wide = zeros(len)?;
     work(&mut wide)?;
-    Ok(wide)
-}
-
-fn widened<T>(values: &[T]) -> Result<Vec<f32>, Failure>
-where
-    [T]: HalfFloatSliceExt,
-{
-    let mut wide = zeros(values.len())?;
-    values.convert_to_f32_slice(&mut wide);
     Ok(wide)
 }
 

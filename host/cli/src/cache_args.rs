@@ -194,7 +194,7 @@ pub(crate) fn cache(
                 }
                 _ => match refused {
                     Some(why) => Err(CacheError::BadSpec(why)),
-                    None => Ok(Box::new(tqkv::cuda::CudaCache::with_kinds(device, spec, &config.kinds)?)),
+                    None => Ok(Box::new(tqkv::cuda::CudaCache::new(device, spec, &config.kinds)?)),
                 },
             }
         }

@@ -15,9 +15,10 @@ pub(crate) use size::{parse_bandwidth, parse_size};
 pub(crate) use source::PlanSource;
 pub(crate) use stored::StorageTier;
 
+use tqkv::cache::KeyMap;
 use tqkv::cache::{CacheSpec, LayerKind, PAGE_TOKENS};
-use tqkv::unstable::cache::{KeyMap, map_bytes};
-use tqkv::unstable::rope::Rope;
+use tqkv::rope::Rope;
+use tqkv::unstable::cache::map_bytes;
 use tqkv_core::fixed::INTEGER_CODECS;
 use tqkv_core::{CodecId, KvShape};
 use tqkv_model::{LayerKv, ModelKv};

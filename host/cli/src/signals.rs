@@ -82,7 +82,7 @@ pub(crate) fn watch() {
             looks.load(Ordering::Relaxed) && !INTERRUPTED.swap(true, Ordering::Relaxed)
         };
         if let Some(signal) = signals.forever().find(|signal| !asks(*signal)) {
-            let _removed = tqkv::unstable::file::remove_unfinished();
+            let _removed = tqkv::file::remove_unfinished();
             // The shell sees which signal it was. If the signal cannot be raised again, the process ends
             // anyway.
             let _ = emulate_default_handler(signal);

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
     use tqkv::CodecId::{I8, S4, T2, T4};
     use tqkv::Effort;
-    use tqkv::unstable::cache::KeyMap;
+    use tqkv::cache::KeyMap;
 
     fn read(name: &'static str, value: &'static str) -> Result<Options, String> {
         Options::read(|asked| (asked == name).then(|| value.to_owned()))

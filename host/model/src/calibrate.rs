@@ -6,9 +6,9 @@ use crate::{Config, Model, ModelError};
 use sha2::{Digest, Sha256};
 use tqkv::KvShape;
 use tqkv::attention::AttentionCache;
+use tqkv::cache::{Calibration, Calibrator};
 use tqkv::dense::DenseCache;
 use tqkv::error::CacheError;
-use tqkv::unstable::cache::{Calibration, Calibrator};
 
 impl Model {
     /// Learns from the first windows of `context` tokens of texts, each with its number of windows.

@@ -6,7 +6,7 @@
 //! Activations are rounded to 8 bits, group by group.
 
 use rayon::prelude::*;
-use tqkv::unstable::matmul::Store;
+use tqkv::unstable::algebra::Store;
 use tqkv_core::AnyCodec;
 use tqkv_simd::Level;
 use tqkv_simd::page::{KeyPages, Line, MAX_HEADS, Queries};

@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use rayon::prelude::*;
 use safetensors::{Dtype, View};
 use serde::{Deserialize, Serialize};
-use tqkv::unstable::file::AtomicFolder;
+use tqkv::file::AtomicFolder;
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::Level;
 

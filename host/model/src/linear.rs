@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use crate::checkpoint::Stored;
 use crate::coded::{Coded, put};
-use tqkv::unstable::matmul::{Mat, MatMut, Store, product};
+use tqkv::unstable::algebra::{Mat, MatMut, Store, product};
 
 /// A projection. `weight` is `[outputs, inputs]`, as Hugging Face stores it.
 #[derive(Debug)]

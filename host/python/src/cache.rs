@@ -5,7 +5,6 @@
 //! other.
 
 use crate::arrays::{Narrow, Vectors, leading, slice_mut, with_dtype, writing, zeros};
-use crate::codec::queries;
 use crate::errors::{Failure, refused};
 use crate::pool;
 use crate::spec;
@@ -170,11 +169,11 @@ impl Cache {
                 "q of the shape {found:?} is not valid: expected [{num_heads}, {head_dim}]"
             )));
         }
-        let q = queries("q", q.values("q")?)?;
+        let q = q.values("q")?;
         let out = zeros(py, &[num_heads, value_dim])?;
         let mut writing = writing(&out)?;
         let to = slice_mut(&mut writing)?;
-        self.with(py, |cache| Ok(cache.attend(layer, &q, to)?))?;
+        self.with(py, |cache| Ok(cache.attend(layer, q, to)?))?;
         drop(writing);
         Ok(out)
     }
@@ -196,12 +195,12 @@ impl Cache {
                 q.shape()[0]
             )));
         }
-        let q = queries("q", q.values("q")?)?;
+        let q = q.values("q")?;
         let (k, v) = (k.values("k")?, v.values("v")?);
         let out = zeros(py, &[tokens, num_heads, value_dim])?;
         let mut writing = writing(&out)?;
         let to = slice_mut(&mut writing)?;
-        self.with_mut(py, |cache| Ok(cache.attend_prefill(layer, &q, k, v, to)?))?;
+        self.with_mut(py, |cache| Ok(cache.attend_prefill(layer, q, k, v, to)?))?;
         drop(writing);
         Ok(out)
     }
@@ -215,8 +214,8 @@ impl Cache {
     ) -> Result<Floats<'py>, Failure> {
         let q = Vectors::new("q", q)?;
         leading("q", q.shape(), self.shape(layer).head_dim)?;
-        let q = queries("q", q.values("q")?)?;
-        let scores = self.with(py, |cache| Ok(cache.scores(layer, head, &q)?))?;
+        let q = q.values("q")?;
+        let scores = self.with(py, |cache| Ok(cache.scores(layer, head, q)?))?;
         Ok(PyArray1::from_vec(py, scores).to_dyn().clone())
     }
 
@@ -224,22 +223,24 @@ impl Cache {
         &self,
         py: Python<'py>,
         layer: usize,
+        kv_head: Option<usize>,
         start: usize,
         stop: usize,
         dtype: &str,
     ) -> Result<Bound<'py, PyAny>, Failure> {
-        with_dtype!(dtype, read_as::<_>(self, py, Side::Keys, layer, start..stop))
+        with_dtype!(dtype, read_as::<_>(self, py, Side::Keys, layer, kv_head, start..stop))
     }
 
     fn values<'py>(
         &self,
         py: Python<'py>,
         layer: usize,
+        kv_head: Option<usize>,
         start: usize,
         stop: usize,
         dtype: &str,
     ) -> Result<Bound<'py, PyAny>, Failure> {
-        with_dtype!(dtype, read_as::<_>(self, py, Side::Values, layer, start..stop))
+        with_dtype!(dtype, read_as::<_>(self, py, Side::Values, layer, kv_head, start..stop))
     }
 
     fn truncate(&self, py: Python<'_>, len: usize) -> Result<(), Failure> {
@@ -331,12 +332,13 @@ impl Cache {
     }
 }
 
-/// Decoded keys or values of all KV heads of a layer, `[num_kv_heads, tokens, dim]`.
+/// Decoded keys or values of a KV head of a layer, `[tokens, dim]`, or of all, `[num_kv_heads, tokens, dim]`.
 fn read_as<'py, T: Narrow>(
     cache: &Cache,
     py: Python<'py>,
     side: Side,
     layer: usize,
+    kv_head: Option<usize>,
     tokens: Range<usize>,
 ) -> Result<Bound<'py, PyAny>, Failure> {
     let KvShape { num_kv_heads, head_dim, value_dim, .. } = cache.shape(layer);
@@ -346,8 +348,10 @@ fn read_as<'py, T: Narrow>(
     };
     // Checks the range before memory is allocated.
     let last = if tokens.is_empty() { tokens.clone() } else { tokens.end..tokens.end };
-    cache.with(py, |cache| Ok(cache.keys(layer, 0, last)?))?;
-    let out = zeros::<T>(py, &[num_kv_heads, tokens.len(), dim])?;
+    let first = kv_head.unwrap_or(0);
+    cache.with(py, |cache| Ok(cache.keys(layer, first, last)?))?;
+    let shape = [num_kv_heads, tokens.len(), dim];
+    let out = zeros::<T>(py, if kv_head.is_some() { &shape[1..] } else { &shape })?;
     let mut writing = writing(&out)?;
     let to = slice_mut(&mut writing)?;
     cache.with(py, |cache| {
@@ -357,8 +361,8 @@ fn read_as<'py, T: Narrow>(
         let heads = to.par_chunks_mut(tokens.len() * dim).enumerate();
         heads.try_for_each(|(head, to)| {
             let held = match side {
-                Side::Keys => cache.keys(layer, head, tokens.clone())?,
-                Side::Values => cache.values(layer, head, tokens.clone())?,
+                Side::Keys => cache.keys(layer, first + head, tokens.clone())?,
+                Side::Values => cache.values(layer, first + head, tokens.clone())?,
             };
             T::narrow(to, &mut Vec::new(), |wide| wide.copy_from_slice(&held));
             Ok(())

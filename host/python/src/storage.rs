@@ -85,7 +85,9 @@ pub(crate) fn shape(
 ) -> Result<Shape, Failure> {
     let rope = match kind {
         "none" => Rope::none(),
-        kind => Rope::new(0, kind.parse::<Pairs>().map_err(StorageError::from)?, frequencies),
+        "half" => Rope::new(0, Pairs::Half, frequencies),
+        "interleaved" => Rope::new(0, Pairs::Interleaved, frequencies),
+        other => return Err(StorageError::RopeKind(other.to_owned()).into()),
     };
     Ok(Shape::new(layers, heads, head_dim, value_dim, rope)?)
 }

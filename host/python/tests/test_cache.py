@@ -13,7 +13,7 @@ LAYERS, HEADS, KV_HEADS, DIM = 2, 4, 2, 64
 
 
 def cache(kv="t4,t3", **options):
-    return tqkv.KvCache(LAYERS, KV_HEADS, DIM, kv, num_heads=HEADS, **options)
+    return tqkv.KvCache(LAYERS, HEADS, KV_HEADS, DIM, kv, **options)
 
 
 def tokens(rng, n, heads=KV_HEADS):
@@ -74,7 +74,8 @@ def test_tensors_go_in_and_out(rng, torch):
     keys = held.keys(0)
     assert keys.shape == (KV_HEADS, 90, DIM)
     assert (torch.from_numpy(keys).transpose(0, 1) == k.bfloat16().half().float()).all()
-    assert (held.values(0, 5, 9, np.float16) == v.half().numpy()[5:9].transpose(1, 0, 2)).all()
+    assert (held.values(0, None, 5, 9, np.float16) == v.half().numpy()[5:9].transpose(1, 0, 2)).all()
+    assert (held.keys(0, 1, 5, 9) == keys[1, 5:9]).all() and held.values(0, 0).shape == (90, DIM)
     scores = held.scores(0, 3, q[0, 3])
     np.testing.assert_allclose(scores, (k[:, 1].bfloat16().float() @ q[0, 3]) / 8, rtol=1e-3, atol=1e-3)
 
@@ -152,7 +153,7 @@ def test_every_option_arrives(rng, tmp_path):
     assert stats["sinks"] == 4 and stats["warm"] > 500
     assert (seen["ring"][0] == seen["sliding_window"][0]).all()
     assert seen["windows"][1]["evicted"] > 0 and seen["cold"][1]["cold"] > 0
-    narrow = tqkv.KvCache(1, 2, 64, "f16", value_dim=32)
+    narrow = tqkv.KvCache(1, 2, 2, 64, "f16", value_dim=32)
     narrow.append(0, k, v[..., :32])
     assert narrow.attend(0, q[:2]).shape == (2, 32)
     assert all(head["key_error"] < 0.02 for head in held.head_stats())
@@ -221,9 +222,9 @@ def test_arguments_say_what_the_text_says():
 
 ONE = np.ones((1, KV_HEADS, DIM), np.float32)
 REFUSED = [
-    (lambda: tqkv.KvCache(0, 2, 64), "must be above 0"),
-    (lambda: tqkv.KvCache(1, 2, 65), "head dim not supported"),
-    (lambda: tqkv.KvCache(1, 2, 64, num_heads=3), "3 query heads do not divide among 2 KV heads"),
+    (lambda: tqkv.KvCache(0, 2, 2, 64), "must be above 0"),
+    (lambda: tqkv.KvCache(1, 2, 2, 65), "head dim not supported"),
+    (lambda: tqkv.KvCache(1, 3, 2, 64), "3 query heads do not divide among 2 KV heads"),
     (lambda: cache("t4,t9"), "'t9' is not a codec"),
     (lambda: cache("t4,t3,t2"), "'t4,t3,t2' has 3 parts"),
     (lambda: cache("m2,t2"), "m2 is not valid for keys without a map: expected map=pairs or map=full"),
@@ -240,8 +241,9 @@ REFUSED = [
     (lambda: cache().attend(0, np.ones((4, 64), np.float32)), "layer 0 holds no token yet"),
     (lambda: cache().attend(0, np.ones((2, 64), np.float32)), r"q of the shape \[2, 64\] is not valid: expected \[4, 64\]"),
     (lambda: cache().scores(0, 9, np.ones(64, np.float32)), "query head 9 is out of range"),
-    (lambda: cache().keys(0, 0, 1 << 60), "are not all there"),
-    (lambda: cache().keys(0, 5, 3), "are not all there"),
+    (lambda: cache().keys(0, None, 0, 1 << 60), "are not all there"),
+    (lambda: cache().keys(0, 1, 5, 3), "are not all there"),
+    (lambda: cache().keys(0, 2), "KV head 2 is out of range"),
     (lambda: cache().restore(b"no snapshot"), "snapshot: "),
 ]
 
@@ -260,14 +262,14 @@ WRONG = [
     (lambda: cache(cold=[1]), "cold, .* of another form is not valid"),
     (lambda: cache(layers=7), "layers, .* of another form is not valid"),
     (lambda: cache(sink_logits="a"), "sink_logits of another form is not valid"),
-    (lambda: tqkv.KvCache(1, 1, 64, 7), "kv 7 is not valid: expected a text such as"),
+    (lambda: tqkv.KvCache(1, 1, 1, 64, 7), "kv 7 is not valid: expected a text such as"),
     (lambda: tqkv.KvCache.from_spec(None), "kv None is not valid"),
-    (lambda: tqkv.KvCache(1, 1, 64, max_bytes=-1), "max_bytes -1 is not valid: expected a whole number from 0 on"),
+    (lambda: tqkv.KvCache(1, 1, 1, 64, max_bytes=-1), "max_bytes -1 is not valid: expected a whole number from 0 on"),
     (lambda: cache().truncate(-1), "length -1 is not valid"),
     (lambda: cache().truncate(True), "length True is not valid"),
     (lambda: cache().attend("0", X), "layer '0' is not valid"),
     (lambda: cache().scores(0, 1 << 70, X), "head 1180591620717411303424 is not valid"),
-    (lambda: cache().keys(0, 0.5), "start 0.5 is not valid"),
+    (lambda: cache().keys(0, 0, 0.5), "start 0.5 is not valid"),
     (lambda: cache().restore("text"), "snapshot of the type str is not valid: expected bytes"),
     (lambda: tqkv.Codec("t3", -1), "dim -1 is not valid"),
     (lambda: tqkv.Codec(3), "name 3 of a codec is not valid"),
@@ -295,7 +297,7 @@ def test_tensors_that_numpy_cannot_have_are_refused_by_name(make):
 @pytest.mark.parametrize("max_bytes", [None, 1 << 22])
 @pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, lambda cache: pickle.loads(pickle.dumps(cache))])
 def test_copies_share_nothing_that_changes(rng, way, max_bytes):
-    cache = tqkv.KvCache(2, 2, 64, "t4,t3 hot=8", num_heads=4, max_bytes=max_bytes)
+    cache = tqkv.KvCache(2, 4, 2, 64, "t4,t3 hot=8", max_bytes=max_bytes)
     k, v = rng.standard_normal((2, 100, 2, 64), dtype=np.float32)
     for layer in range(2):
         cache.append(layer, k, v)

@@ -227,7 +227,7 @@ def test_copies_and_pickles_are_the_same_codec(rng):
 
 TYPED = """
 import numpy as np, torch, tqkv
-codec, cache = tqkv.Codec("t3"), tqkv.KvCache(1, 2, 64)
+codec, cache = tqkv.Codec("t3"), tqkv.KvCache(1, 2, 2, 64)
 reveal_type(codec.encode(np.zeros((1, 128), np.float32)))
 reveal_type(codec.encode(torch.Tensor()))
 reveal_type(cache.attend(0, torch.Tensor()))

@@ -91,7 +91,7 @@ class Gpu:
 
     def cache(self, **options):
         given = dict(num_heads=HEADS, num_sequences=3, max_tokens=100, stream=self.stream.value)
-        return tqkv.GpuCache(LAYERS, KV_HEADS, DIM, **{**given, **options})
+        return tqkv.GpuCache(LAYERS, num_kv_heads=KV_HEADS, head_dim=DIM, **{**given, **options})
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def gpu():
 def test_without_the_feature_the_package_says_how_to_get_it(monkeypatch):
     monkeypatch.delattr(_native, "GpuCache", raising=False)
     with pytest.raises(tqkv.TqkvError, match="expected a build with maturin build --features cuda"):
-        tqkv.GpuCache(LAYERS, KV_HEADS, DIM)
+        tqkv.GpuCache(LAYERS, HEADS, KV_HEADS, DIM)
 
 
 @needs_feature

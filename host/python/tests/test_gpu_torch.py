@@ -29,8 +29,8 @@ def torch():
 
 def new_cache(torch, kv="s4", **options):
     stream = torch.cuda.current_stream().cuda_stream
-    given = dict(num_heads=HEADS, num_sequences=3, max_tokens=256, stream=stream)
-    return tqkv.GpuCache(LAYERS, KV_HEADS, DIM, kv, **{**given, **options})
+    given = dict(num_sequences=3, max_tokens=256, stream=stream)
+    return tqkv.GpuCache(LAYERS, HEADS, KV_HEADS, DIM, kv, **{**given, **options})
 
 
 def decoded(codec, rows):

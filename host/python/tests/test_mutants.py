@@ -26,7 +26,7 @@ def arrays(random):
 def test_any_arguments_are_answered():
     picks = random.Random(1)
     codecs = [tqkv.Codec(name, dim) for name in ("f16", "s4", "t2", "q4_0") for dim in (32, 128)]
-    held = tqkv.KvCache(2, 2, 64, "t2,t1", num_heads=4, sinks=1, hot=4)
+    held = tqkv.KvCache(2, 4, 2, 64, "t2,t1", sinks=1, hot=4)
     held.append(0, *np.ones((2, 90, 2, 64), np.float32))
     answered = 0
     for _ in range(6000):
@@ -42,10 +42,10 @@ def test_any_arguments_are_answered():
                 lambda: held.attend(number, one),
                 lambda: held.attend_prefill(number, one, two, three),
                 lambda: held.scores(number, number, one),
-                lambda: held.keys(number, number, number),
+                lambda: held.keys(number, number, number, number),
                 lambda: held.truncate(number),
                 lambda: tqkv.Codec(picks.choice(["s4", "t2h", "x"]), number, number),
-                lambda: tqkv.KvCache(number, number, number, picks.choice(["s4", "f16,", ""])),
+                lambda: tqkv.KvCache(number, number, number, number, picks.choice(["s4", "f16,", ""])),
             ]
         )
         try:
@@ -73,7 +73,7 @@ def test_any_blocks_are_decoded_or_refused():
 
 
 def test_any_snapshot_is_restored_or_refused(rng):
-    held = tqkv.KvCache(1, 1, 32, "s4", hot=4)
+    held = tqkv.KvCache(1, 1, 1, 32, "s4", hot=4)
     held.append(0, *rng.standard_normal((2, 200, 1, 32), dtype=np.float32))
     q = rng.standard_normal((1, 32), dtype=np.float32)
     good, before = held.snapshot(), held.attend(0, q)
@@ -89,7 +89,7 @@ def test_caches_of_two_threads_do_not_meet(rng):
     k, v, q = (rng.standard_normal((600, 2, 64), dtype=np.float32) for _ in range(3))
 
     def run(kv, out):
-        held = tqkv.KvCache(1, 2, 64, kv)
+        held = tqkv.KvCache(1, 2, 2, 64, kv)
         for i in range(0, 600, 5):
             held.append(0, k[i : i + 5], v[i : i + 5])
             out.append(held.attend(0, q[i]))
@@ -106,7 +106,7 @@ def test_caches_of_two_threads_do_not_meet(rng):
 
 
 def test_threads_share_one_cache(rng):
-    held = tqkv.KvCache(1, 2, 64, "s4")
+    held = tqkv.KvCache(1, 2, 2, 64, "s4")
     k = rng.standard_normal((4000, 2, 64), dtype=np.float32)
     held.append(0, k[:100], k[:100])
     done = threading.Event()

@@ -252,7 +252,7 @@ def test_a_ratio_is_to_f16_whatever_the_model_has(dtype):
 def test_presets_are_those_of_a_cache(llama, kv):
     cache = TqkvCache(llama.config, kv=kv)
     logits(llama, cache, prompt(1, 200)["input_ids"], "tqkv")
-    wanted = tqkv.KvCache(3, 2, 32, kv, num_heads=4).layer_codecs
+    wanted = tqkv.KvCache(3, 4, 2, 32, kv).layer_codecs
     assert [layer.rows[0].layer_codecs for layer in cache.layers] == [[codecs] for codecs in wanted]
     assert cache.stats()["tokens"] == 200
 

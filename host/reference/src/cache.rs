@@ -38,7 +38,7 @@ impl DecodedCache {
         rotation: Option<RotationKind>,
     ) -> Result<Self, CacheError> {
         let refused = |error: ChoiceError| CacheError::BadSpec(error.to_string());
-        let dense = DenseCache::like(spec)?;
+        let dense = DenseCache::new(spec)?;
         let KvShape { num_layers, num_kv_heads, head_dim, value_dim, .. } = spec.shape;
         let is_latent = spec.position_dim > 0;
         let coders = |choice: Choice, dim| -> Result<Vec<Coders>, CacheError> {

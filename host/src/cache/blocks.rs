@@ -25,7 +25,6 @@ impl KvCache {
     ///
     /// # Errors
     /// Layer or KV head out of range, or a page that cannot be read back.
-    #[doc(hidden)]
     pub fn key_blocks(&self, layer: usize, kv_head: usize) -> Result<Vec<Encoded>, CacheError> {
         blocks(&self.head(layer, kv_head)?.keys)
     }
@@ -35,7 +34,6 @@ impl KvCache {
     ///
     /// # Errors
     /// Those of [`KvCache::key_blocks`].
-    #[doc(hidden)]
     pub fn value_blocks(&self, layer: usize, kv_head: usize) -> Result<Vec<Encoded>, CacheError> {
         blocks(Head::values(self.head(layer, kv_head)?))
     }

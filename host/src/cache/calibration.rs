@@ -31,7 +31,10 @@ pub(super) const fn count(dim: usize) -> usize {
     2 * dim + dim * (dim + 1)
 }
 
-/// Moments of the keys and queries of a model.
+/// Moments of the keys and queries of a model, from which a cache with [`CacheSpec::calibration`] makes its maps
+/// at once. A [`Calibrator`](crate::cache::Calibrator) learns them from text.
+///
+/// [`CacheSpec::calibration`]: crate::cache::CacheSpec::calibration
 #[derive(Clone, Debug, PartialEq)]
 pub struct Calibration {
     /// The file. Empty if the moments come from elsewhere.
@@ -110,11 +113,6 @@ impl Calibration {
 
     fn name(&self) -> String {
         self.path().map_or_else(|| "moments".to_owned(), |path| path.display().to_string())
-    }
-
-    /// Number of bytes of the file.
-    pub fn stored_bytes(&self) -> usize {
-        self.to_bytes().len()
     }
 
     /// The bytes of the file.
@@ -205,8 +203,16 @@ impl Calibration {
         Ok(Self { path: PathBuf::new(), model, tokens, num_kv_heads, head_dim, rope, heads: Vec::new() })
     }
 
-    /// Reads a file. The error begins with its path.
-    pub(super) fn load(path: &Path) -> Result<Self, String> {
+    /// Reads a file that [`Calibration::save`] wrote.
+    ///
+    /// # Errors
+    /// [`CacheError::BadSpec`], which begins with the path: a file that cannot be read, or that has no moments.
+    pub fn load(path: &Path) -> Result<Self, CacheError> {
+        Self::read_file(path).map_err(CacheError::BadSpec)
+    }
+
+    /// [`Calibration::load`], for the reader of a text, whose error has its own beginning.
+    pub(super) fn read_file(path: &Path) -> Result<Self, String> {
         let failed = |why: String| format!("{}: {why}", path.display());
         let file = File::open(path).map_err(|error| failed(error.to_string()))?;
         let read = Self::read(&mut BufReader::new(file)).map_err(failed)?;

@@ -306,7 +306,6 @@ impl CacheSpec {
     ///
     /// # Errors
     /// A head dim that a codec does not support.
-    #[doc(hidden)]
     pub fn page_bytes(&self, layer: usize) -> Result<[usize; 2], CacheError> {
         let [key, value] = self.make_codecs(layer, self.codecs_at(layer))?;
         let sides =

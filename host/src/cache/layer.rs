@@ -41,7 +41,6 @@ impl LayerPolicy {
     ///
     /// # Panics
     /// The layer is not below `num_layers`, or the policy is for another number of layers.
-    #[doc(hidden)]
     pub fn codecs(&self, layer: usize, num_layers: usize, default: KvPair) -> KvPair {
         match self {
             Self::Uniform => default,

@@ -14,7 +14,7 @@ pub(crate) const BATCH: usize = 4;
 pub(crate) const PIECE: usize = 64;
 
 /// Number of keys in the first mean. They wait uncompressed until there are this many.
-pub const MEAN_TOKENS: usize = 64;
+pub(crate) const MEAN_TOKENS: usize = 64;
 
 /// Share of energy in the mean from which [`super::Centring::Auto`] centres.
 ///

@@ -1,10 +1,11 @@
 //! One call that attends in several caches, for a step of many sequences.
 
-use super::{KvCache, PARALLEL_TOKENS};
+use super::{Floats, KvCache, PARALLEL_TOKENS};
 use crate::error::CacheError;
 use crate::threads;
 use rayon::prelude::*;
 use tqkv_core::KvShape;
+use tqkv_simd::Level;
 
 impl KvCache {
     /// Attends in one layer of several caches, each with one query per head at its newest position. `q` is
@@ -25,7 +26,14 @@ impl KvCache {
     ///   written.
     ///
     /// In the other cases nothing is written.
-    pub fn attend_many(caches: &[&Self], layer: usize, q: &[f32], out: &mut [f32]) -> Result<(), CacheError> {
+    pub fn attend_many<'a>(
+        caches: &[&Self],
+        layer: usize,
+        q: impl Into<Floats<'a>>,
+        out: &mut [f32],
+    ) -> Result<(), CacheError> {
+        let level = caches.first().map_or(Level::Portable, |first| first.level());
+        let q = &*q.into().wide(level)?;
         // Without caches, any shape with this layer accepts the empty query.
         let shape = caches
             .first()

@@ -30,9 +30,9 @@
 
 mod accepted;
 mod ahead;
-pub(crate) mod blocks;
+mod blocks;
 mod budget;
-pub(crate) mod calibration;
+mod calibration;
 mod chunks;
 pub(crate) mod format;
 mod head;
@@ -60,12 +60,15 @@ pub(crate) mod tier;
 mod track;
 pub(crate) mod vectors;
 
+pub use blocks::Encoded;
 pub use budget::Budget;
+pub use calibration::Calibration;
 pub use layer::{KvPair, LayerKind, LayerPolicy, LayerShape};
 pub use life::PAGE_TOKENS;
+pub use map::Calibrator;
 pub use pool::{CachePool, Eviction, SequenceId};
 pub use preset::{PRESETS, Preset};
-pub use spec::{Arithmetic, CacheSpec, Centring, Cold};
+pub use spec::{Arithmetic, CacheSpec, Centring, Cold, KeyMap};
 pub use stats::{CacheStats, HeadStats};
 pub use text::Policy;
 pub use vectors::Floats;
@@ -82,7 +85,6 @@ use meter::{Event, count};
 use rayon::prelude::*;
 use rows::Rows;
 use scratch::{Scratch, ScratchPool};
-use spec::KeyMap;
 use spill::SpillFile;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -198,6 +200,10 @@ impl KvCache {
         &self.budget
     }
 
+    fn level(&self) -> Level {
+        self.spec.level.unwrap_or(Level::Portable)
+    }
+
     /// Number of tokens in the first layer that keeps any.
     pub fn len(&self) -> usize {
         self.layers.iter().find_map(|layer| layer.heads.first()).map_or(0, Head::len)
@@ -249,13 +255,20 @@ impl KvCache {
         self.take_up(layer, n, k, v, false, |head, _, k, v, scratch| head.push(k, v, scratch))
     }
 
-    /// Attends from the newest position. `q` is `[num_heads, head_dim]`, `out` is `[num_heads, value_dim]`.
+    /// Attends from the newest position. `q` is `[num_heads, head_dim]`, in f32, f16 or bf16. `out` is
+    /// `[num_heads, value_dim]`.
     ///
     /// # Errors
     /// * The slices have the wrong length, or the layer has no tokens.
     /// * A query is not finite; the error names its layer and head.
     /// * A page cannot be read back from the spill file.
-    pub fn attend(&self, layer: usize, q: &[f32], out: &mut [f32]) -> Result<(), CacheError> {
+    pub fn attend<'a>(
+        &self,
+        layer: usize,
+        q: impl Into<Floats<'a>>,
+        out: &mut [f32],
+    ) -> Result<(), CacheError> {
+        let q = &*q.into().wide(self.level())?;
         self.spec.shape_at(layer).check_queries(layer, 1, q, out)?;
         let heads = self.heads_with_tokens(layer)?;
         let (group, outs) = (q.len() / heads.len(), out.len() / heads.len());
@@ -279,7 +292,7 @@ impl KvCache {
     /// | --- | --- | --- |
     /// | [`KvCache::append`], then [`KvCache::attend`] | one, at the newest position | a generated token |
     /// | [`KvCache::attend_prefill`] | n, causally | a prompt, or a chunk of one |
-    /// | [`AttentionCache::attend_chunk`] | n, causally | code over any cache; keys and values are f32 |
+    /// | [`AttentionCache::attend_chunk`] | n, causally | code over any cache; all values are f32 |
     ///
     /// All three append n tokens. For a [`KvCache`], `attend_chunk` is this call. With n = 1 the result has
     /// the same bits as `append` and `attend`. For n >= 8, tokens that some query of the chunk sees
@@ -288,15 +301,15 @@ impl KvCache {
     ///
     /// # Errors
     /// The same as [`KvCache::append`] and [`KvCache::attend`]. Nothing is appended then.
-    pub fn attend_prefill<'a>(
+    pub fn attend_prefill<'q, 'a>(
         &mut self,
         layer: usize,
-        q: &[f32],
+        q: impl Into<Floats<'q>>,
         k: impl Into<Floats<'a>>,
         v: impl Into<Floats<'a>>,
         out: &mut [f32],
     ) -> Result<(), CacheError> {
-        let (k, v) = (k.into(), v.into());
+        let (q, k, v) = (&*q.into().wide(self.level())?, k.into(), v.into());
         let n = self.spec.check_tokens(layer, k, v)?;
         let shape = self.spec.shape_at(layer);
         shape.check_queries(layer, n, q, out)?;
@@ -326,7 +339,7 @@ impl KvCache {
         work: impl Fn(&mut Head, usize, Vectors<'_>, Vectors<'_>, &mut Scratch) -> Result<(), CacheError> + Sync,
     ) -> Result<(), CacheError> {
         let num_kv_heads = self.spec.shape_at(layer).num_kv_heads;
-        let level = self.spec.level.unwrap_or(Level::Portable);
+        let level = self.level();
         let Layer { heads, max_norms } = &mut self.layers[layer];
         let Some(before) = heads.first().map(Head::len) else { return Err(CacheError::NoCache { layer }) };
         self.spec.check_length(layer, before.saturating_add(n))?;
@@ -401,7 +414,13 @@ impl KvCache {
     /// # Errors
     /// The layer or head is out of range. The query has the wrong length or is not finite. The layer has no
     /// tokens. A page cannot be read back.
-    pub fn scores(&self, layer: usize, head: usize, q: &[f32]) -> Result<Vec<f32>, CacheError> {
+    pub fn scores<'a>(
+        &self,
+        layer: usize,
+        head: usize,
+        q: impl Into<Floats<'a>>,
+    ) -> Result<Vec<f32>, CacheError> {
+        let q = &*q.into().wide(self.level())?;
         let shape = self.spec.shape_at(layer);
         shape.check_query(layer, head, q)?;
         let kv_head = &self.heads_with_tokens(layer)?[head / shape.group()];

@@ -103,7 +103,6 @@ const PAGE_OVERHEAD: usize = size_of::<Page>() + 2 * size_of::<usize>();
 
 impl CacheSpec {
     /// Bytes of a page's own structure, besides its blocks.
-    #[doc(hidden)]
     pub const PAGE_HEADER_BYTES: usize = PAGE_OVERHEAD;
 }
 

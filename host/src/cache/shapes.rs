@@ -29,7 +29,6 @@ impl CacheSpec {
     }
 
     /// The shape of a layer, with the number of all layers.
-    #[doc(hidden)]
     pub fn shape_at(&self, layer: usize) -> KvShape {
         match self.layer_shapes.get(layer) {
             None => self.shape,

@@ -28,7 +28,7 @@ use std::path::Path;
 use tqkv_core::Effort;
 
 /// The first bytes of a snapshot. Like those of a `.tqk` file, they break in a transfer as text.
-pub const MAGIC: [u8; 8] = [0x89, b'T', b'Q', b'S', b'\r', b'\n', 0x1a, b'\n'];
+pub(super) const MAGIC: [u8; 8] = [0x89, b'T', b'Q', b'S', b'\r', b'\n', 0x1a, b'\n'];
 
 /// The version that is written, and the only one that is read.
 pub(super) const VERSION: u32 = 1;

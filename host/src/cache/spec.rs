@@ -106,7 +106,6 @@ pub enum KeyMap {
 /// # Ok::<(), tqkv::error::CacheError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
 pub struct CacheSpec {
     /// Number of layers, heads and KV heads, head dim and value dim.
     pub shape: KvShape,
@@ -135,15 +134,12 @@ pub struct CacheSpec {
     /// Key centring.
     pub centring: Centring,
     /// The map of keys: the option `map=` of the text.
-    #[doc(hidden)]
     pub key_map: KeyMap,
     /// RoPE of the layers: one for all, or one per layer. Empty if it is not known. Only [`KeyMap::Full`]
     /// needs it: the option `rope=` of the text.
-    #[doc(hidden)]
     pub rope: Vec<Rope>,
     /// Moments that the matrices of [`KeyMap::Full`] are made from, so that no key waits for them: a file as
     /// the value of the option `map=`. RoPE is known from them.
-    #[doc(hidden)]
     pub calibration: Option<Arc<Calibration>>,
     /// Number format when single queries meet encoded tokens.
     pub arithmetic: Arithmetic,
@@ -356,7 +352,6 @@ impl CacheSpec {
     }
 
     /// The tokens that the queries of a layer see.
-    #[doc(hidden)]
     pub fn kind(&self, layer: usize) -> LayerKind {
         match (self.kind_without_ring(layer), self.ring) {
             (LayerKind::Full, Some(ring)) => LayerKind::Sliding(ring),
@@ -373,7 +368,6 @@ impl CacheSpec {
 
     /// Number of first tokens that a layer keeps as f16. This is [`CacheSpec::sinks`], or 0 if the model
     /// itself has a sliding window in this layer ([`CacheSpec::kinds`]).
-    #[doc(hidden)]
     pub fn sinks_at(&self, layer: usize) -> usize {
         let slides = matches!(self.kinds.get(layer), Some(LayerKind::Sliding(_)));
         if slides { 0 } else { self.sinks }
@@ -389,7 +383,6 @@ impl CacheSpec {
     }
 
     /// Codecs of a layer's warm keys and values.
-    #[doc(hidden)]
     pub fn codecs_at(&self, layer: usize) -> (CodecId, CodecId) {
         self.layers.codecs(layer, self.shape.num_layers, (self.key, self.value))
     }
@@ -401,7 +394,6 @@ impl CacheSpec {
     ///
     /// # Errors
     /// A head dim that a codec does not support.
-    #[doc(hidden)]
     pub fn max_norms(&self, layer: usize) -> Result<[f32; 2], CacheError> {
         let warm = self.make_codecs(layer, self.codecs_at(layer))?;
         let mut norms = warm.map(|codec| codec.max_norm());
@@ -483,7 +475,6 @@ impl CacheSpec {
     ///
     /// # Errors
     /// [`CacheError::BadSpec`], or an error of the shape.
-    #[doc(hidden)]
     pub fn check(&self) -> Result<(), CacheError> {
         let bad = |why: String| Err(CacheError::BadSpec(why));
         if let Some(tokens) = self.ring.filter(|tokens| !(self.hot.max(1)..=MOST_TOKENS).contains(tokens)) {

@@ -287,7 +287,9 @@ fn an_append_of_no_tokens_changes_nothing() {
                 let before = held(&cache);
                 for layer in 0..LAYERS {
                     cache.append(layer, &[] as &[f32], &[] as &[f32]).unwrap();
-                    cache.attend_prefill(layer, &[], &[] as &[f32], &[] as &[f32], &mut []).unwrap();
+                    cache
+                        .attend_prefill(layer, &[] as &[f32], &[] as &[f32], &[] as &[f32], &mut [])
+                        .unwrap();
                 }
                 assert!(held(&cache) == before, "{len} tokens");
             }

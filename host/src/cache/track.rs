@@ -163,7 +163,7 @@ impl Track {
 
     /// True if the encoder searches, so that encoding is worth a thread.
     pub(super) fn is_dear(&self) -> bool {
-        self.codec().trellis().is_some()
+        self.codec().id().trellis().is_some()
     }
 
     /// Number of recent rows beyond the hot window that wait before any is encoded.

@@ -1,13 +1,19 @@
 //! Views of the caller's rows. Nothing is gathered or converted before it is appended.
 
+use crate::error::CacheError;
+use crate::memory;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
+use std::borrow::Cow;
 use tqkv_core::MAX_HEAD_DIM;
 use tqkv_simd::Level;
 use tqkv_simd::page::{narrow_rows, widen_rows};
 
-/// Keys or values in one of the types that engines use. Made from a slice of `f32`, [`half::f16`] or
-/// [`half::bf16`]. Uncompressed tokens are f16, so f16 input is kept without conversion.
+/// Keys, values or queries in one of the types that engines use. Made from a slice of `f32`, [`half::f16`] or
+/// [`half::bf16`].
+///
+/// Uncompressed tokens are f16, so keys and values in f16 are kept without conversion. Queries in f16 or bf16
+/// are converted to f32, which is exact, in memory that the call takes. Results are always f32.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Floats<'a> {
@@ -72,6 +78,16 @@ impl<'a> Floats<'a> {
             Self::F16(values) => widen_rows(level, values.reinterpret_cast(), out),
             Self::Bf16(values) => values.convert_to_f32_slice(out),
         }
+    }
+
+    /// All values as f32. Those that are f32 are not copied.
+    pub(crate) fn wide(self, level: Level) -> Result<Cow<'a, [f32]>, CacheError> {
+        if let Self::F32(values) = self {
+            return Ok(Cow::Borrowed(values));
+        }
+        let mut wide = memory::filled(self.len(), 0.0)?;
+        self.widen(level, &mut wide);
+        Ok(Cow::Owned(wide))
     }
 
     /// Converts a row to bits of f16, rounded to nearest.

@@ -53,7 +53,6 @@ impl AtomicFile {
     ///
     /// # Errors
     /// Those of [`AtomicFile::create`].
-    #[doc(hidden)]
     pub fn create_shared(path: &Path, existing: Existing) -> io::Result<Self> {
         Self::begin(path, existing, 0o666)
     }
@@ -88,7 +87,6 @@ impl AtomicFile {
     /// # Errors
     /// `AlreadyExists` if a file that must not be replaced has appeared meanwhile, and errors of syncing and
     /// renaming. The temporary file is removed then.
-    #[doc(hidden)]
     pub fn commit(self) -> io::Result<()> {
         let Self { temporary, unfinished, target, existing } = self;
         if let Ok(old) = fs::metadata(&target) {

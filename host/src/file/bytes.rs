@@ -30,7 +30,6 @@ impl Bytes {
     ///
     /// # Errors
     /// `InvalidInput` for what is no regular file, otherwise those of opening and mapping.
-    #[doc(hidden)]
     pub fn open(path: &Path) -> io::Result<Self> {
         // Checked by name first, because opening a pipe waits for its writer.
         let meta = fs::metadata(path)?;

@@ -87,14 +87,6 @@ pub enum FileError {
     },
 }
 
-impl FileError {
-    /// True if the bytes are wrong, false if the system failed.
-    #[doc(hidden)]
-    pub fn is_bad_input(&self) -> bool {
-        !matches!(self, Self::Io(_))
-    }
-}
-
 fn codec_codes() -> String {
     let codes: Vec<_> =
         CodecId::ALL.iter().map(|codec| format!("{} {}", codec.code(), codec.name())).collect();

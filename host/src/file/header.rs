@@ -64,13 +64,11 @@ impl Header {
     }
 
     /// Number of chunks.
-    #[doc(hidden)]
-    pub fn num_chunks(&self) -> u64 {
+    pub(super) fn num_chunks(&self) -> u64 {
         self.count.div_ceil(u64::from(self.blocks_per_chunk).max(1))
     }
 
     /// Bytes of the header in the file, with its CRC-32.
-    #[doc(hidden)]
     pub fn byte_len(&self) -> usize {
         FIXED_HEADER + self.mean.as_ref().map_or(0, |mean| 4 * mean.len()) + CRC
     }

@@ -2,13 +2,13 @@
 
 /// The first eight bytes of every file. The high bit, the line ends and the end-of-file byte break if a
 /// transfer treats the file as text, like those of PNG.
-pub const MAGIC: [u8; 8] = *b"\x89TQK\r\n\x1a\n";
+pub(super) const MAGIC: [u8; 8] = *b"\x89TQK\r\n\x1a\n";
 
 /// The only version that this crate writes and reads.
 pub const VERSION: u16 = 2;
 
 /// Largest payload of a chunk in bytes. The format sets it, and it bounds the memory of a reader.
-pub const MAX_CHUNK_PAYLOAD: usize = 1 << 24;
+pub(super) const MAX_CHUNK_PAYLOAD: usize = 1 << 24;
 
 /// Flag bit 0: a mean vector follows the fixed part of the header.
 pub(super) const FLAG_MEAN: u16 = 1;

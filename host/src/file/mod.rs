@@ -15,23 +15,27 @@ mod atomic;
 mod bytes;
 mod error;
 pub(crate) mod flush;
-pub(crate) mod folder;
+mod folder;
 mod header;
-pub(crate) mod layout;
+mod layout;
 mod links;
 #[cfg(feature = "object-store")]
 mod object;
 mod reader;
-pub(crate) mod unfinished;
+mod unfinished;
 mod view;
 mod writer;
 
 pub use atomic::{AtomicFile, Existing};
 pub use bytes::Bytes;
 pub use error::FileError;
+pub use flush::flush;
+pub use folder::AtomicFolder;
 pub use header::Header;
+pub use layout::VERSION;
 #[cfg(feature = "object-store")]
 pub use object::{TqkObject, put_object};
 pub use reader::Reader;
+pub use unfinished::{Removed, remove_unfinished};
 pub use view::TqkView;
 pub use writer::Writer;

@@ -159,8 +159,8 @@ impl SlotCache {
         wrong.map_or(Ok(()), |&slot| Err(CacheError::Slot { slot, slots: all }))
     }
 
-    /// Attends with one token per query of the mask. `q` is `[n, num_heads, head_dim]`, `out` is `[n,
-    /// num_heads, value_dim]`. Then it encodes the rows of the layer that are older than the newest
+    /// Attends with one token per query of the mask. `q` is `[n, num_heads, head_dim]`, in f32, f16 or bf16. `out` is
+    /// `[n, num_heads, value_dim]`. Then it encodes the rows of the layer that are older than the newest
     /// [`CacheSpec::hot`] of their stream, so that all queries of a step see the rows of that step in f16.
     ///
     /// A slot that was never written counts as zeros. A query that sees no slot gets zeros. The number of
@@ -170,13 +170,14 @@ impl SlotCache {
     /// * The slices have the wrong length, or there is no such layer or stream.
     /// * The mask is for another number of slots.
     /// * A query is not finite; the error names its layer and head.
-    pub fn attend(
+    pub fn attend<'a>(
         &mut self,
         layer: usize,
-        q: &[f32],
+        q: impl Into<Floats<'a>>,
         mask: &Mask,
         out: &mut [f32],
     ) -> Result<(), CacheError> {
+        let q = &*q.into().wide(self.spec.level.unwrap_or(Level::Portable))?;
         self.spec.shape.check_layer(layer)?;
         let shape = self.spec.shape_at(layer);
         shape.check_queries(layer, mask.queries(), q, out)?;

@@ -27,7 +27,7 @@ pub struct Format {
 
 impl Format {
     /// The format of vectors of `dim` values; `None` if the codec does not have this head dim.
-    pub fn new(id: CodecId, dim: usize, side: Side, options: Options, level: Level) -> Option<Self> {
+    pub(super) fn new(id: CodecId, dim: usize, side: Side, options: Options, level: Level) -> Option<Self> {
         // f16 needs the check too: the kernels of exact rows support only these head dims.
         let codec = AnyCodec::new(id, dim, options).ok()?;
         let side = match side {

@@ -35,7 +35,7 @@ impl StorageCodec {
             out.write_all(&chunk)?;
             bytes += chunk.len() as u64;
         }
-        tqkv::unstable::file::flush(out)?;
+        tqkv::file::flush(out)?;
         Ok(bytes)
     }
 

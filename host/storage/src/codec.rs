@@ -6,6 +6,7 @@ use rayon::prelude::*;
 use tqkv::error::CacheError;
 use tqkv_simd::Level;
 
+use crate::angles::Angles;
 use crate::basis::{Basis, BasisId};
 use crate::chunk::{Header, Span};
 use crate::element::Element;
@@ -15,7 +16,6 @@ use crate::locate::locate;
 use crate::parse::Bytes;
 use crate::rows::Place;
 use crate::shape::Shape;
-use tqkv::unstable::rope::Angles;
 
 /// Bits per coded value. All bytes count but the header and the exact tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -322,7 +322,7 @@ impl StorageCodec {
     /// The angles of the coded tokens, for each kind of RoPE.
     fn angles(&self, span: &Span) -> Vec<Angles> {
         let first = span.first_position + span.exact as u64;
-        self.shape.ropes.iter().map(|rope| rope.angles(first, span.coded())).collect()
+        self.shape.ropes.iter().map(|rope| Angles::new(rope, first, span.coded())).collect()
     }
 
     fn place<'a>(

@@ -3,7 +3,6 @@
 use std::io;
 
 use tqkv::error::CacheError;
-use tqkv::unstable::rope::UnknownPairs;
 
 /// Why something is not learned, encoded or decoded.
 #[derive(Debug, thiserror::Error)]
@@ -79,11 +78,5 @@ impl StorageError {
 
     pub(crate) fn basis(why: impl Into<String>) -> Self {
         Self::Bytes { kind: "basis", why: why.into() }
-    }
-}
-
-impl From<UnknownPairs> for StorageError {
-    fn from(UnknownPairs(name): UnknownPairs) -> Self {
-        Self::RopeKind(name)
     }
 }

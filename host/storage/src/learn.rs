@@ -2,9 +2,10 @@
 
 use rayon::prelude::*;
 use tqkv::error::CacheError;
-use tqkv::unstable::matmul::{Mat, MatMut, Store, product};
+use tqkv::unstable::algebra::{Mat, MatMut, Store, product};
 use tqkv_simd::Level;
 
+use crate::angles::Angles;
 use crate::basis::Basis;
 use crate::chunk::EXACT_TOKENS;
 use crate::columns::Columns;
@@ -14,8 +15,7 @@ use crate::frame::{Frame, rounded, scale_of};
 use crate::marks::Marks;
 use crate::rows::Place;
 use crate::shape::{Join, Shape};
-use tqkv::unstable::eigen::symmetric;
-use tqkv::unstable::rope::Angles;
+use tqkv::unstable::algebra::symmetric;
 
 /// Sums over the rows of one layer, or of the layers that share a basis.
 #[derive(Debug, Clone)]
@@ -98,7 +98,7 @@ impl Learner {
             .shape
             .ropes
             .iter()
-            .map(|rope| rope.angles(first_position + skipped as u64, tokens - skipped))
+            .map(|rope| Angles::new(rope, first_position + skipped as u64, tokens - skipped))
             .collect();
         let (level, shape, layers) = (self.level, &self.shape, self.join.layers());
         self.moments.par_iter_mut().enumerate().try_for_each(|(i, moments)| {

@@ -22,6 +22,7 @@
 //! prompts. Keep one basis per tenant, or learn it from public text.
 #![forbid(unsafe_code)]
 
+mod angles;
 mod archive;
 mod basis;
 mod bytes;
@@ -55,7 +56,7 @@ pub use follow::{Encoded, Follower};
 pub use generations::Generations;
 pub use learn::Learner;
 pub use shape::{Join, Shape};
-pub use tqkv::unstable::rope::{Pairs, Rope};
+pub use tqkv::rope::{Pairs, Rope};
 
 /// The example of the README must compile and run.
 #[cfg(doctest)]

@@ -2,11 +2,12 @@
 
 use tqkv_simd::Level;
 
+use crate::angles::Angles;
 use crate::basis::Basis;
 use crate::chunk::Span;
 use crate::element::Element;
 use crate::rows::Place;
-use tqkv::unstable::rope::Rope;
+use tqkv::rope::Rope;
 
 /// The candidate position at which un-RoPEd keys are most like the keys that the basis was learned from. The
 /// mean of keys turns with the position, and in most pairs of coordinates the mean is large.
@@ -23,7 +24,7 @@ pub(crate) fn locate<T: Element>(
 ) -> u64 {
     let shape = basis.shape();
     let keys = shape.key_values();
-    let angles: Vec<_> = shape.ropes.iter().map(|rope| rope.angles(0, span.tokens)).collect();
+    let angles: Vec<_> = shape.ropes.iter().map(|rope| Angles::new(rope, 0, span.tokens)).collect();
     let mut scores = vec![0.0f64; candidates.len()];
     for index in 0..span.layers {
         let layer = span.first_layer + index;

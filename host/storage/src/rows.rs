@@ -8,10 +8,10 @@ use std::ops::Range;
 
 use tqkv_simd::Level;
 
+use crate::angles::{Angles, Way};
 use crate::element::Element;
 use crate::error::StorageError;
 use crate::shape::Shape;
-use tqkv::unstable::rope::{Angles, Way};
 
 /// The code of norm 1. A step of the code is an eighth of the norm's logarithm to base 2.
 const UNIT_CODE: f32 = 128.0;
@@ -82,7 +82,7 @@ impl Place<'_> {
     fn turn(&self, layer: usize, token: usize, key: &mut [f32], way: Way) {
         let layer = self.first_layer + layer;
         let angles = &self.angles[usize::from(self.shape.rope_of[layer])];
-        self.shape.rope(layer).turn(angles, token, key, self.shape.head_dim, way);
+        angles.turn(self.shape.rope(layer), token, key, self.shape.head_dim, way);
     }
 
     /// Makes rows from keys `[layers, tokens, num_kv_heads, head_dim]`, exact tokens in front, and values

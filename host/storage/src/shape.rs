@@ -4,7 +4,7 @@ use sha2::{Digest, Sha256};
 
 use crate::error::StorageError;
 use crate::parse::Bytes;
-use tqkv::unstable::rope::{Pairs, Rope};
+use tqkv::rope::{Pairs, Rope};
 
 /// A layer with more values than this has one basis for keys and one for values.
 const LARGEST_JOINT: usize = 1024;

@@ -6,7 +6,6 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use tqkv::file::{FileError, Header, Reader, TqkView, Writer};
-use tqkv::unstable::file::MAX_CHUNK_PAYLOAD;
 use tqkv_core::{AnyCodec, CodecId, Options, ScaleMode};
 
 const DIM: usize = 16;
@@ -62,7 +61,10 @@ fn read(bytes: &[u8]) -> Result<Vec<u8>, String> {
         (Err(a), Err(b)) => {
             for error in [&a, &b] {
                 let text = error.to_string();
-                assert!(!text.is_empty() && !text.contains('\n') && error.is_bad_input(), "{text}");
+                assert!(
+                    !text.is_empty() && !text.contains('\n') && !matches!(error, FileError::Io(_)),
+                    "{text}"
+                );
             }
             Err(a.to_string())
         }
@@ -191,7 +193,7 @@ fn foreign_files_are_refused_by_their_first_bytes() {
 #[test]
 fn the_writer_refuses_what_the_format_cannot_carry() {
     let sink = || Cursor::new(Vec::new());
-    for blocks in [0, u32::MAX, (MAX_CHUNK_PAYLOAD / 6) as u32 + 1] {
+    for blocks in [0, u32::MAX, (1 << 24) / 6 + 1] {
         let result = Writer::new(sink(), header(CodecId::S2, blocks, None));
         assert!(matches!(result, Err(FileError::ChunkSize { .. })), "{blocks}");
     }
@@ -283,7 +285,7 @@ proptest! {
 
     #[test]
     fn arbitrary_bytes_behind_the_magic_never_panic(tail in prop::collection::vec(any::<u8>(), 0..200)) {
-        let bytes = [&tqkv::unstable::file::MAGIC[..], &[1, 0, 0, 0, 48, 0, 0, 0], &tail].concat();
+        let bytes = [&b"\x89TQK\r\n\x1a\n"[..], &[1, 0, 0, 0, 48, 0, 0, 0], &tail].concat();
         prop_assert!(read(&bytes).is_err());
     }
 }

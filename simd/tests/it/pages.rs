@@ -233,7 +233,7 @@ fn integer_arithmetic_costs_about_one_percent() {
     let level = Level::fastest();
     for codec in codecs(&scope::codecs(CodecId::ALL)) {
         let (dim, mut random) = (codec.dim(), Random(4));
-        if dim < 64 && codec.trellis().is_none() {
+        if dim < 64 && codec.id().trellis().is_none() {
             continue;
         }
         let blocks = blocks(&codec, &mut random);

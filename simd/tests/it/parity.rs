@@ -66,7 +66,7 @@ fn batches_of_vectors(level: Level, ids: &[CodecId]) {
     for codec in dims.iter().flat_map(|&dim| ids.iter().filter_map(move |&id| codec(id, dim))) {
         let (dim, bytes) = (codec.dim(), codec.block_bytes());
         // The search for a trellis code is slow, and encodes four vectors at a time or none of them.
-        if codec.trellis().is_some() {
+        if codec.id().trellis().is_some() {
             continue;
         }
         let x = Random(dim as u64).normals(VECTORS * dim);

@@ -8,13 +8,14 @@ use tqkv::Level;
 use tqkv::attention::AttentionCache;
 use tqkv::cache::{Arithmetic, CacheSpec, Centring, Cold, KvCache, PAGE_TOKENS};
 use tqkv::dense::DenseCache;
-use tqkv::unstable::cache::MEAN_TOKENS;
 use tqkv_core::unstable::Levels;
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_tests::inputs::Gaussian;
 use tqkv_tests::oracle;
 
 const DIM: usize = 32;
+/// Keys that wait for their mean.
+const MEAN_TOKENS: usize = 64;
 
 /// One KV head as the documentation describes it.
 struct Model {
@@ -466,7 +467,7 @@ fn bad_input_is_named_and_leaves_nothing_behind() {
 fn a_query_that_is_not_finite_is_refused_everywhere() {
     let spec = CacheSpec::new(2, 2, 1, DIM);
     let shape = spec.shape;
-    let (mut cache, mut dense) = (KvCache::new(spec).unwrap(), DenseCache::new(shape).unwrap());
+    let (mut cache, mut dense) = (KvCache::new(spec).unwrap(), DenseCache::new(&shape.into()).unwrap());
     let good = vec![0.5; 2 * DIM];
     cache.append(1, &good, &good).unwrap();
     let named = "query of layer 1, token 0, head 1: values must be finite";

@@ -6,6 +6,7 @@ use half::{bf16, f16};
 use tqkv::attention::AttentionCache;
 use tqkv::cache::{Arithmetic, CacheSpec, Centring, Cold, Floats, KvCache, LayerKind, LayerPolicy};
 use tqkv::dense::DenseCache;
+use tqkv::slots::{Mask, SlotCache};
 use tqkv_core::{CodecId, KvShape};
 use tqkv_tests::inputs::Gaussian;
 use tqkv_tests::oracle;
@@ -68,6 +69,49 @@ fn rows_of_16_bits_are_taken_as_they_are() {
     let error = cache.append(0, &bad, &long[..DIM]).unwrap_err().to_string();
     assert!(error.contains("key") && cache.is_empty(), "{error}");
     cache.append(0, &k[..DIM], &long[..DIM]).unwrap();
+}
+
+/// The results of every call that takes queries, with 3 tokens of queries behind 300 tokens.
+fn answers<'a, T>(q: &'a [T]) -> Vec<f32>
+where
+    Floats<'a>: From<&'a [T]>,
+{
+    let (k, v) = tokens(1, 0, 303);
+    let (first, last) = (300 * DIM, q.len() - 2 * DIM);
+    let mut cache = KvCache::new(base()).unwrap();
+    cache.append(0, &k[..first], &v[..first]).unwrap();
+    let mut out = vec![0.0; q.len()];
+    cache.attend_prefill(0, q, &k[first..], &v[first..], &mut out).unwrap();
+    let mut single = vec![0.0; 2 * DIM];
+    cache.attend(0, &q[last..], &mut single).unwrap();
+    let mut many = vec![0.0; q.len()];
+    KvCache::attend_many(&[&cache; 3], 0, q, &mut many).unwrap();
+    let scores = cache.scores(0, 0, &q[last + DIM..]).unwrap();
+    let mut slots = SlotCache::new(base(), 512).unwrap();
+    slots.write(0, &(0..303).collect::<Vec<_>>(), &k, &v).unwrap();
+    slots.encode(0).unwrap();
+    let mut mask = Mask::new(512);
+    (0..3).for_each(|i| mask.see(0..301 + i).unwrap());
+    let mut of_slots = vec![0.0; q.len()];
+    slots.attend(0, q, &mask, &mut of_slots).unwrap();
+    [out, single, many, scores, of_slots].concat()
+}
+
+#[test]
+fn queries_of_16_bits_give_the_bits_of_the_same_queries_in_f32() {
+    let bits = |x: Vec<f32>| x.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+    let q = Gaussian::new(9).vector(3 * 2 * DIM);
+    let halves: Vec<f16> = q.iter().map(|&x| f16::from_f32(x)).collect();
+    let shorts: Vec<bf16> = q.iter().map(|&x| bf16::from_f32(x)).collect();
+    let wide_halves: Vec<f32> = halves.iter().map(|x| x.to_f32()).collect();
+    let wide_shorts: Vec<f32> = shorts.iter().map(|x| x.to_f32()).collect();
+    let (of_halves, of_shorts) = (bits(answers(&halves)), bits(answers(&shorts)));
+    assert_eq!(of_halves, bits(answers(&wide_halves)));
+    assert_eq!(of_shorts, bits(answers(&wide_shorts)));
+    assert!(of_halves != of_shorts && of_halves != bits(answers(&q)), "rounding of queries shows");
+    let cache = KvCache::new(base()).unwrap();
+    let error = cache.attend(0, &[bf16::NAN; 2 * DIM], &mut [0.0; 2 * DIM]).unwrap_err().to_string();
+    assert!(error.contains("query of layer 0, token 0, head 0"), "{error}");
 }
 
 /// Scale, soft cap, learned sinks and values of another width, compared with f64 over the cache's contents.
@@ -276,7 +320,7 @@ fn specs_that_no_cache_can_have_are_refused() {
 fn the_exact_cache_has_values_of_another_width_too() {
     let shape = KvShape::new(1, 4, 2, DIM).with_value_dim(48);
     let spec = CacheSpec::from(shape).codecs(CodecId::F16, CodecId::F16);
-    let (mut cache, mut dense) = (KvCache::new(spec).unwrap(), DenseCache::new(shape).unwrap());
+    let (mut cache, mut dense) = (KvCache::new(spec).unwrap(), DenseCache::new(&shape.into()).unwrap());
     let mut gaussian = Gaussian::new(6);
     let n = 70;
     let (k, v, q) = (gaussian.vector(n * 2 * DIM), gaussian.vector(n * 2 * 48), gaussian.vector(n * 4 * DIM));

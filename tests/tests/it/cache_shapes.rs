@@ -131,7 +131,7 @@ fn shapes_that_no_cache_has_are_refused() {
         let said = refused(spec);
         assert!(said.contains(word), "{word}: {said}");
     }
-    assert!(DenseCache::like(&mixed()).unwrap_err().to_string().contains("one shape"));
+    assert!(DenseCache::new(&mixed()).unwrap_err().to_string().contains("one shape"));
     let mut cache = KvCache::new(mixed()).unwrap();
     let [k, v, _] = inputs(1, 3);
     let said = cache.append(0, &k, &v).unwrap_err().to_string();

@@ -13,7 +13,7 @@ fn codec(id: CodecId, dim: usize) -> AnyCodec {
 }
 
 fn parts(codec: &AnyCodec) -> (&'static Trellis<'static>, &'static Quarters) {
-    let trellis = codec.trellis().expect("a trellis");
+    let trellis = codec.id().trellis().expect("a trellis");
     (trellis, trellis.quarters().expect("quarters"))
 }
 

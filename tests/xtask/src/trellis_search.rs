@@ -144,10 +144,8 @@ fn peak(x: &[f32]) -> f32 {
 
 /// Encodes all vectors, each at the best of the scales `predicted + offset`.
 fn measure(code: &Code, vectors: &[f32], dim: usize, offsets: &[f32]) -> Outcome {
-    let mut rows = vec![[0; PARITIES]; code.row_count()];
-    code.fill_rows(&mut rows);
-    let taps = code.tap_masks();
-    let trellis = Trellis::new(*code, &rows, &taps);
+    let (mut rows, mut taps) = (vec![[0; PARITIES]; code.row_count()], Default::default());
+    let trellis = Trellis::new(*code, &mut rows, &mut taps);
     let mut workspace = vec![0; workspace_bytes(code, dim)];
     let mut outcome = Outcome { distortion: 0.0, sums: [(0.0, 0.0); MAX_LEVELS] };
     for x in vectors.chunks_exact(dim) {
@@ -270,10 +268,8 @@ fn train(code: &mut Code, vectors: &[f32], dim: usize, offsets: &[f32], iteratio
 
 /// Fits the best scale as a function of the largest coordinate, by least squares.
 fn fit_predictor(code: &mut Code, vectors: &[f32], dim: usize) {
-    let mut rows = vec![[0; PARITIES]; code.row_count()];
-    code.fill_rows(&mut rows);
-    let taps = code.tap_masks();
-    let trellis = Trellis::new(*code, &rows, &taps);
+    let (mut rows, mut taps) = (vec![[0; PARITIES]; code.row_count()], Default::default());
+    let trellis = Trellis::new(*code, &mut rows, &mut taps);
     let (mut workspace, mut indices) = (vec![0; workspace_bytes(code, dim)], vec![0; dim]);
     let (mut n, mut sp, mut ss, mut spp, mut sps) = (0.0, 0.0, 0.0, 0.0, 0.0);
     for x in vectors.chunks_exact(dim) {

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use tqkv::cache::KvCache;
-use tqkv::unstable::cache::SNAPSHOT_MAGIC;
 use tqkv_cli::args;
 use tqkv_cli::error::CliError;
 use tqkv_cli::output::{Output, Waiting, grouped, table};
@@ -127,7 +126,8 @@ fn open(path: &Path) -> Result<Side, CliError> {
     let mut file = BufReader::new(File::open(path).map_err(|e| CliError::io(path, &e))?);
     let mut first = Vec::new();
     (&mut file).take(8).read_to_end(&mut first).map_err(|e| CliError::io(path, &e))?;
-    if first != SNAPSHOT_MAGIC {
+    // The first bytes of a snapshot (SPEC.md).
+    if first != *b"\x89TQS\r\n\x1a\n" {
         return Ok(Side::Codes);
     }
     let cache = KvCache::from_snapshot(&mut first.as_slice().chain(file));

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use tqkv::cache::{KvCache, LayerKind};
 use tqkv::error::CacheError;
-use tqkv::unstable::cache::Encoded;
+use tqkv::cache::Encoded;
 use tqkv_core::AnyCodec;
 
 use super::{Alike, Figures};

@@ -82,7 +82,7 @@ pub struct Code {
 
 /// For each number of coordinates back, the masks of the three parities: all ones if the coded bit there
 /// enters. They are stored, because making them takes a fifth of the time of decoding.
-pub type TapMasks = [[u64; 3]; MAX_MEMORY + 1];
+pub(crate) type TapMasks = [[u64; 3]; MAX_MEMORY + 1];
 
 /// Predicts the best scale from the largest coordinate.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -134,11 +134,6 @@ impl Code {
         PARITIES * self.parts()
     }
 
-    /// Bytes of codes for `dim` coordinates, without the scale.
-    pub const fn body_bytes(&self, dim: usize) -> usize {
-        self.plain.body_bytes(dim)
-    }
-
     /// Parity value of a register that holds the newest coded bit in bit 0 and older bits above.
     pub const fn parity(&self, window: usize) -> usize {
         let (mut z, mut i) = (0, 0);
@@ -150,7 +145,7 @@ impl Code {
     }
 
     /// The taps of [`Code::generators`] as masks of words.
-    pub const fn tap_masks(&self) -> TapMasks {
+    pub(super) const fn tap_masks(&self) -> TapMasks {
         let (mut masks, mut back) = ([[0; 3]; MAX_MEMORY + 1], 0);
         while back <= MAX_MEMORY {
             let mut i = 0;
@@ -210,7 +205,7 @@ impl Code {
     ///
     /// For pairs, rows 0 and 1 belong to the two classes of symbols (see `class_parts`) for the even
     /// coordinate. Rows 2 and 3 belong to the two classes for the odd coordinate.
-    pub const fn fill_rows(&self, rows: &mut [[u8; PARITIES]]) {
+    pub(super) const fn fill_rows(&self, rows: &mut [[u8; PARITIES]]) {
         let (limit, stride) = (self.limit(), self.rows_per_target());
         let mut y = -limit;
         while y <= limit {

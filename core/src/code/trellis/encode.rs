@@ -215,7 +215,7 @@ pub(crate) fn encode_all<I: Memory, S: Search, const G: usize>(
     xs: &[f32],
     blocks: &mut [u8],
 ) -> Result<(), EncodeError> {
-    let (dim, bytes) = (job.shape.dim(), SCALE_BYTES + job.trellis.code.body_bytes(job.shape.dim()));
+    let (dim, bytes) = (job.shape.dim(), SCALE_BYTES + job.trellis.code.plain.body_bytes(job.shape.dim()));
     let together = if S::PROBLEMS > 1 && offsets(job.effort).len() == 1 { BATCH } else { 1 };
     for (xs, blocks) in xs.chunks(together * dim).zip(blocks.chunks_mut(together * bytes)) {
         if xs.len() == BATCH * dim {
@@ -288,7 +288,7 @@ fn encode<I: Memory, S: Search, const G: usize, const N: usize>(
             }
         }
     }
-    let bytes = SCALE_BYTES + code.body_bytes(dim);
+    let bytes = SCALE_BYTES + code.plain.body_bytes(dim);
     let mut scales = [Stored::Zero; N];
     for (scale, best) in scales.iter_mut().zip(&best) {
         *scale = best.candidate.stored(isa, job.scale_mode, dim);

@@ -34,7 +34,8 @@ mod quarters;
 pub(super) mod tables;
 mod viterbi;
 
-pub use code::{Code, MAX_LEVELS, MAX_MEMORY, PARITIES, Plain, Predictor, RESOLUTION, TapMasks};
+use code::TapMasks;
+pub use code::{Code, MAX_LEVELS, MAX_MEMORY, PARITIES, Plain, Predictor, RESOLUTION};
 pub use encode::{Candidate, Search, Target, Vector, choose_plain, offsets, round_target};
 pub(crate) use encode::{Job, encode_all};
 pub use planes::{levels, pair_parts, parities};
@@ -53,12 +54,19 @@ pub struct Trellis<'a> {
 }
 
 impl<'a> Trellis<'a> {
-    /// Takes rows that [`Code::fill_rows`] filled, and [`Code::tap_masks`].
+    /// A code whose rows and taps are made in the caller's memory.
     ///
     /// # Panics
     /// `rows` does not hold [`Code::row_count`] rows.
-    pub const fn new(code: Code, rows: &'a [[u8; PARITIES]], taps: &'a TapMasks) -> Self {
-        assert!(rows.len() == code.row_count(), "row_count rows, filled by fill_rows");
+    pub fn new(code: Code, rows: &'a mut [[u8; PARITIES]], taps: &'a mut TapMasks) -> Self {
+        assert!(rows.len() == code.row_count(), "row_count rows");
+        code.fill_rows(rows);
+        *taps = code.tap_masks();
+        Self::of_parts(code, rows, taps)
+    }
+
+    /// A code with rows that [`Code::fill_rows`] filled, and [`Code::tap_masks`].
+    const fn of_parts(code: Code, rows: &'a [[u8; PARITIES]], taps: &'a TapMasks) -> Self {
         Self { code, rows, taps, quarters: None }
     }
 

@@ -23,7 +23,7 @@ macro_rules! entry {
                 rows
             };
             static TAPS: TapMasks = CODE.tap_masks();
-            Trellis::new(CODE, &ROWS, &TAPS)
+            Trellis::of_parts(CODE, &ROWS, &TAPS)
         };
     };
 }

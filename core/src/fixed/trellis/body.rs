@@ -34,7 +34,7 @@ impl<const D: usize, C: Code> Body<D, C> {
     /// The search knows the energy, so the bound costs nothing.
     pub(super) const UNITS: Units = Units::new(Self::UNIT, D, f64::MIN_POSITIVE);
     /// Bytes of a body: a plane of coded bits, and the plain planes.
-    pub(super) const BYTES: usize = Self::CODE.body_bytes(D);
+    pub(super) const BYTES: usize = Self::CODE.plain.body_bytes(D);
 
     /// Levels of a body. The coded bits run once around through a register, and the plain bits are read with
     /// them.

@@ -106,7 +106,7 @@ impl Scene {
         let page_table = Buffer::from_u32(&self.page_table);
         let outcome = Buffer::garbage(4 * (tokens * heads) as usize);
         let refused = Buffer::from_u32(&[0]);
-        let workspace = match codec.trellis() {
+        let workspace = match codec.id().trellis() {
             Some(_) => workspace_bytes(codec.dim() as u32) * tokens * heads,
             None => 0,
         };

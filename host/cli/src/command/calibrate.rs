@@ -74,8 +74,8 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     bar.finish_and_clear();
     let found = found.map_err(|e| CliError::model(None, &e))?;
     found.save(&args.out).map_err(|error| CliError::io(&args.out, &error))?;
-    let report =
-        Report { model: model.name().to_owned(), tokens: found.tokens(), bytes: found.stored_bytes() as u64 };
+    let bytes = std::fs::metadata(&args.out).map_err(|error| CliError::io(&args.out, &error))?.len();
+    let report = Report { model: model.name().to_owned(), tokens: found.tokens(), bytes };
     out.print(&report, |Report { model, tokens, bytes }| {
         let (tokens, bytes) = (grouped(*tokens), output::bytes(*bytes));
         format!("moments of model {model}, learned from {tokens} tokens, {bytes}")

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use serde::Serialize;
+use tqkv::file::VERSION;
 use tqkv::file::{FileError, Reader};
-use tqkv::unstable::file::VERSION;
 
 use crate::error::CliError;
 use crate::input;
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let bad_file = |e: FileError| CliError::file(&args.input, &e);
     let mut reader = Reader::new(input::open(&args.input)?).map_err(bad_file)?;
     let header = reader.header().clone();
-    let chunks = header.num_chunks();
+    let chunks = header.count.div_ceil(u64::from(header.blocks_per_chunk).max(1));
     let bar = out.progress(chunks, "checking");
     let (mut damaged_chunks, mut first) = (Vec::new(), None);
     loop {

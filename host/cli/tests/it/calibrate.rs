@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use tqkv::unstable::cache::Calibrator;
+use tqkv::cache::Calibrator;
 use tqkv_model::Model;
 
 use crate::printed::number;

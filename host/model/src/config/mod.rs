@@ -215,7 +215,7 @@ impl Config {
 
     /// RoPE of the keys: one for all layers, or one per layer. Empty for latent vectors, which it does not
     /// turn.
-    fn ropes(&self) -> Vec<tqkv::unstable::rope::Rope> {
+    fn ropes(&self) -> Vec<tqkv::rope::Rope> {
         let stored = |rotary| Rope::new(rotary).stored(0);
         match &self.local_rotary {
             _ if self.latent.is_some() => Vec::new(),
@@ -248,7 +248,7 @@ impl Config {
     /// # Errors
     /// No error for a config that [`Config::from_json`] accepted.
     pub fn dense_cache(&self) -> Result<DenseCache, CacheError> {
-        DenseCache::like(&self.cache_spec())
+        DenseCache::new(&self.cache_spec())
     }
 
     /// The features of the family that differ from Llama.

@@ -8,6 +8,7 @@ use safetensors::tensor::Dtype;
 use serde_json::{Value, json};
 use tqkv::KvShape;
 use tqkv::attention::AttentionCache;
+use tqkv::cache::CacheSpec;
 use tqkv::dense::DenseCache;
 use tqkv::error::CacheError;
 use tqkv_model::eval::{EvalSpec, Progress, Setting, evaluate};
@@ -430,7 +431,7 @@ fn a_cache_that_refuses_is_left_as_it_was() {
     assert_eq!(cache.len(), 3);
     let widths = [0, 1].map(|layer| cache.0.keys(layer, 0).unwrap().len());
     assert_eq!(widths, [3 * HEAD_DIM; 2]);
-    let foreign = DenseCache::new(KvShape::new(2, 4, 2, HEAD_DIM + 2));
+    let foreign = DenseCache::new(&CacheSpec::new(2, 4, 2, HEAD_DIM + 2));
     let error = model.forward(&[1], 0, &mut foreign.unwrap()).unwrap_err().to_string();
     assert!(error.contains("not a whole number of tokens"), "{error}");
     assert_eq!(VOCAB, model.config().vocab_size);

@@ -25,7 +25,6 @@ class KvCache:
     float32. Any number of threads may use one cache: calls that change it wait for each other.
 
     Options may be arguments as well, which have the last word:
-    `num_heads`: query heads, where KV heads are shared;
     `value_dim`: of values that are not as wide as keys;
     `layers`: codecs of each layer, in the place of `kv`;
     `windows`: for each layer, how many newest tokens its queries see in the model, without sinks, or None for all;
@@ -35,7 +34,7 @@ class KvCache:
     any other word with `_` for `-`: `hot`, `sinks`, `sliding_window`, `centring`, `seed`, `effort`, `scale`, `soft_cap`, ..
 
     >>> import numpy as np, tqkv
-    >>> cache = tqkv.KvCache(num_layers=1, num_kv_heads=2, head_dim=64, num_heads=4, kv="t4,t3")
+    >>> cache = tqkv.KvCache(num_layers=1, num_heads=4, num_kv_heads=2, head_dim=64, kv="t4,t3")
     >>> k, v = np.random.default_rng(0).standard_normal((2, 500, 2, 64), dtype=np.float32)
     >>> cache.append(0, k, v)
     >>> len(cache), cache.attend(0, k[:4, 0]).shape
@@ -47,11 +46,11 @@ class KvCache:
     def __init__(
         self,
         num_layers: int,
+        num_heads: int,
         num_kv_heads: int,
         head_dim: int,
         kv: str = "s4",
         *,
-        num_heads: int | None = None,
         value_dim: int | None = None,
         layers: Sequence[str] | None = None,
         windows: Sequence[int | None] | None = None,
@@ -61,8 +60,7 @@ class KvCache:
         max_bytes: int | None = None,
         **options: Any,
     ) -> None:
-        shape = {"layers": num_layers, "heads": num_kv_heads if num_heads is None else num_heads}
-        shape |= {"kv-heads": num_kv_heads, "head-dim": head_dim}
+        shape = {"layers": num_layers, "heads": num_heads, "kv-heads": num_kv_heads, "head-dim": head_dim}
         words = list(options.items())
         try:
             if value_dim is not None:
@@ -141,18 +139,21 @@ class KvCache:
         return from_numpy(self._native.scores(count("layer", layer), count("head", head), to_numpy(q)), q)
 
     def keys(
-        self, layer: int, start: int = 0, stop: int | None = None, dtype: DType = "float32"
+        self, layer: int, kv_head: int | None = None, start: int = 0, stop: int | None = None, dtype: DType = "float32"
     ) -> np.ndarray:
-        """Decoded keys of tokens, `[num_kv_heads, tokens, head_dim]`. Attention does not need them."""
-        stop = len(self) if stop is None else count("stop", stop)
-        return self._native.keys(count("layer", layer), count("start", start), stop, dtype_name(dtype))
+        """Decoded keys of tokens of a KV head, `[tokens, head_dim]`, or of all of them, `[num_kv_heads, tokens, head_dim]`. Attention does
+        not need them."""
+        return self._native.keys(*self._tokens(layer, kv_head, start, stop), dtype_name(dtype))
 
     def values(
-        self, layer: int, start: int = 0, stop: int | None = None, dtype: DType = "float32"
+        self, layer: int, kv_head: int | None = None, start: int = 0, stop: int | None = None, dtype: DType = "float32"
     ) -> np.ndarray:
-        """Decoded values of tokens, `[num_kv_heads, tokens, value_dim]`."""
-        stop = len(self) if stop is None else count("stop", stop)
-        return self._native.values(count("layer", layer), count("start", start), stop, dtype_name(dtype))
+        """Decoded values of tokens, as `keys`."""
+        return self._native.values(*self._tokens(layer, kv_head, start, stop), dtype_name(dtype))
+
+    def _tokens(self, layer: int, kv_head: int | None, start: int, stop: int | None) -> tuple[int, int | None, int, int]:
+        head = None if kv_head is None else count("kv_head", kv_head)
+        return count("layer", layer), head, count("start", start), len(self) if stop is None else count("stop", stop)
 
     def truncate(self, length: int) -> None:
         """Drops the tokens from `length` on, in every layer: the rollback of speculative decoding. A `length` beyond the cache drops

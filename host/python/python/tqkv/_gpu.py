@@ -30,11 +30,11 @@ class GpuCache:
     def __init__(
         self,
         num_layers: int,
+        num_heads: int,
         num_kv_heads: int,
         head_dim: int,
         kv: str = "s4",
         *,
-        num_heads: int | None = None,
         num_sequences: int = 1,
         max_tokens: int = 4096,
         pool_tokens: int | None = None,
@@ -50,7 +50,7 @@ class GpuCache:
         self._native = native(
             {
                 "num_layers": count("num_layers", num_layers),
-                "num_heads": count("num_heads", num_kv_heads if num_heads is None else num_heads),
+                "num_heads": count("num_heads", num_heads),
                 "num_kv_heads": count("num_kv_heads", num_kv_heads),
                 "head_dim": count("head_dim", head_dim),
                 "kv": words("kv", kv),

@@ -77,7 +77,7 @@ class TqkvLayer(CacheLayerMixin):
         value_dim = value_states.shape[-1]
         self.dtype, self.device = key_states.dtype, key_states.device
         self.shape = (heads, head_dim, value_dim)
-        first = KvCache(1, heads, head_dim, value_dim=value_dim, **self.options)
+        first = KvCache(1, num_kv_heads=heads, head_dim=head_dim, value_dim=value_dim, **self.options)
         self.rows = [first] + [first.fork() for _ in range(1, batch)]
         self.pads = [0] * batch
         self.is_initialized = True
@@ -136,7 +136,7 @@ class TqkvLayer(CacheLayerMixin):
         keys, values = ([], [])
         for row, pad in zip(self.rows, self.pads):
             count = max(min(len(row), length - pad), 0)
-            for into, held in ((keys, row.keys(0, 0, count, dtype)), (values, row.values(0, 0, count, dtype))):
+            for into, held in ((keys, row.keys(0, None, 0, count, dtype)), (values, row.values(0, None, 0, count, dtype))):
                 tensor = torch.from_numpy(held.view("int16") if dtype == "bfloat16" else held)
                 tensor = tensor.view(self.dtype).to(self.device)
                 into.append(torch.nn.functional.pad(tensor, (0, 0, length - count, 0)))
@@ -233,7 +233,7 @@ class TqkvLayer(CacheLayerMixin):
         layer.rows = []
         for snapshot in state["rows"]:
             heads, head_dim, value_dim = layer.shape
-            row = KvCache(1, heads, head_dim, value_dim=value_dim, **self.options)
+            row = KvCache(1, num_kv_heads=heads, head_dim=head_dim, value_dim=value_dim, **self.options)
             row.restore(snapshot.numpy().tobytes())
             layer.rows.append(row)
         return layer

@@ -68,7 +68,7 @@ class TqkvCache(DynamicCache):
         if key_map == "full" and "rope" not in words:
             options["rope"] = _rope(decoder)
         # Each layer is a cache of its own, so rules for layers are followed here.
-        codecs = KvCache(len(self.layers), 1, 64, kv, **stand_in).layer_codecs if layers is None else list(layers)
+        codecs = KvCache(len(self.layers), 1, 1, 64, kv, **stand_in).layer_codecs if layers is None else list(layers)
         if len(codecs) != len(self.layers):
             raise TqkvError(f"codecs of {len(codecs)} layers are not valid: expected {len(self.layers)}, as many as the model has")
         for i, (layer, of) in enumerate(zip(self.layers, decoder.per_layer_config)):
@@ -76,7 +76,7 @@ class TqkvCache(DynamicCache):
             if type(layer) is DynamicLayer:
                 own = {"kv": kv, "layers": [codecs[i]], "num_heads": of.num_attention_heads, **options}
                 # Before a model runs: what no cache can be is refused here.
-                KvCache(1, own["num_heads"], 64, **(own | stand_in))
+                KvCache(1, num_kv_heads=own["num_heads"], head_dim=64, **(own | stand_in))
                 self.layers[i] = TqkvLayer(decoder, own)
         if not any(isinstance(layer, TqkvLayer) for layer in self.layers):
             warnings.warn(f"nothing is compressed: no layer of this {decoder.model_type} keeps the keys and values of all tokens", stacklevel=2)

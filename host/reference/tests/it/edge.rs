@@ -97,7 +97,7 @@ fn a_cache_attends_to_what_blocks_decode_to() {
     let spec = CacheSpec::new(layers, heads, kv_heads, dim);
     let choices = ["p3", "t3"].map(|name| Choice::from_name(name).unwrap());
     let mut cache = DecodedCache::new(&spec, choices, Options::DEFAULT, None).unwrap();
-    let mut exact = DenseCache::like(&spec).unwrap();
+    let mut exact = DenseCache::new(&spec).unwrap();
     let (q, k, v) = (
         painted(tokens * heads * dim, 1),
         painted(tokens * kv_heads * dim, 2),

@@ -29,10 +29,10 @@ pub use calibrator::Calibrator;
 pub(super) use learner::Learner;
 pub(super) use moments::{Moments, Setting};
 pub(super) use order::Order;
-pub use pairs::Pairs;
+pub(crate) use pairs::Pairs;
 pub(super) use ranges::{Map, Maps};
 pub(super) use weights::Rule;
-pub use weights::limit_weights;
+pub(crate) use weights::limit_weights;
 
 use super::spec::KeyMap;
 

@@ -13,7 +13,7 @@ const RIDGE: f64 = 0.01;
 
 /// Factors of the coordinates of keys, with f16 precision. Codes of quarters have an order too.
 #[derive(Debug)]
-pub struct Pairs {
+pub(crate) struct Pairs {
     factors: Box<[f32]>,
     inverse: Box<[f32]>,
     order: Option<Order>,
@@ -22,7 +22,7 @@ pub struct Pairs {
 impl Pairs {
     /// The map of the energies of queries and of weighted keys, by coordinate. Coordinates i and i + n / 2 of
     /// n are a pair. `None` if the energies do not decide one.
-    pub fn of_energies(queries: &[f64], keys: &[f64], in_quarters: bool) -> Option<Self> {
+    pub(crate) fn of_energies(queries: &[f64], keys: &[f64], in_quarters: bool) -> Option<Self> {
         let (of_queries, of_keys) = (of_pairs(queries), of_pairs(keys));
         let mut factors: Vec<f64> =
             of_queries.iter().zip(&of_keys).map(|(q, k)| (q / k).sqrt().sqrt()).collect();
@@ -68,24 +68,24 @@ impl Pairs {
     }
 
     /// The weights of the errors of the quarters, for a code of quarters.
-    pub fn weights(&self) -> Option<[f32; QUARTERS]> {
+    pub(crate) fn weights(&self) -> Option<[f32; QUARTERS]> {
         self.order.as_ref().map(Order::weights)
     }
 
     /// Multiplies keys (`[n, dim]`) by the factors, and puts their coordinates in order.
-    pub fn apply(&self, keys: &mut [f32]) {
+    pub(crate) fn apply(&self, keys: &mut [f32]) {
         multiply(keys, &self.factors);
         self.arrange(keys, Order::apply);
     }
 
     /// Divides queries by the factors, and puts their coordinates in order.
-    pub fn apply_to_queries(&self, queries: &mut [f32]) {
+    pub(crate) fn apply_to_queries(&self, queries: &mut [f32]) {
         multiply(queries, &self.inverse);
         self.arrange(queries, Order::apply);
     }
 
     /// Brings mapped keys back to their own coordinates.
-    pub fn undo(&self, keys: &mut [f32]) {
+    pub(crate) fn undo(&self, keys: &mut [f32]) {
         self.arrange(keys, Order::undo);
         multiply(keys, &self.inverse);
     }
@@ -101,7 +101,7 @@ impl Pairs {
     }
 
     /// Bytes of the map.
-    pub fn allocated_bytes(&self) -> usize {
+    pub(crate) fn allocated_bytes(&self) -> usize {
         let order = self.order.as_ref().map_or(0, Order::allocated_bytes);
         Self::bytes(self.factors.len()) + order
     }

@@ -86,7 +86,7 @@ fn near_tanh(x: f64) -> f64 {
 }
 
 /// Gives the weights of keys a mean of 1 and an upper limit. `None` if no key got attention.
-pub fn limit_weights(weights: &mut [f64]) -> Option<()> {
+pub(crate) fn limit_weights(weights: &mut [f64]) -> Option<()> {
     normalise(weights)?;
     weights.iter_mut().for_each(|weight| *weight = weight.min(LARGEST_WEIGHT));
     normalise(weights)

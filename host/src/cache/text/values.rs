@@ -66,7 +66,7 @@ impl Value for KeyMapWord {
     fn read(text: &str) -> Result<Self, String> {
         let path = Path::new(text);
         if path.extension().is_some_and(|end| end == "tqm") {
-            return Ok(Self(KeyMap::Full, Some(Arc::new(Calibration::load(path)?))));
+            return Ok(Self(KeyMap::Full, Some(Arc::new(Calibration::read_file(path)?))));
         }
         Ok(Self(KeyMap::read(text)?, None))
     }

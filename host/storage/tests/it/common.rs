@@ -82,7 +82,7 @@ impl Source {
 
     /// RoPE written a second time, pair by pair.
     fn turn(&self, position: u64, keys: &mut [f32]) {
-        let (first, pairs, inv_freq) = self.rope.clone().into_parts();
+        let Rope { first, pairs, inv_freq } = self.rope.clone();
         for head in keys.chunks_exact_mut(self.head_dim) {
             for (i, frequency) in inv_freq.iter().enumerate() {
                 let (a, b) = match pairs {

@@ -8,7 +8,7 @@ use half::f16;
 use std::collections::BTreeMap;
 use tqkv::CodecId;
 use tqkv::cache::CacheSpec;
-use tqkv::unstable::cache::KeyMap;
+use tqkv::cache::KeyMap;
 use tqkv::unstable::slots::{Asked, Rule, Shift, Side, Store, Track, attend, rotate};
 
 /// The choices of a life.

@@ -5,7 +5,7 @@ use super::random::Random;
 use half::f16;
 use tqkv::CodecId;
 use tqkv::cache::CacheSpec;
-use tqkv::unstable::cache::KeyMap;
+use tqkv::cache::KeyMap;
 use tqkv::unstable::slots::{Asked, Rule, Side, Store, Track, Turn, attend, rotate};
 
 const SLOTS: usize = 2300;

@@ -2,14 +2,15 @@
 
 use super::exact::Exact;
 use super::truth::{Held, Of, Rows, error, halves, loss};
+use tqkv::cache::KeyMap;
 use tqkv::cache::{CacheSpec, CacheStats, Centring, Cold, KvCache, LayerKind, PAGE_TOKENS};
-use tqkv::unstable::cache::{KeyMap, MEAN_TOKENS};
 use tqkv_core::{AnyCodec, CodecId};
 use tqkv_tests::oracle::energy;
 
 /// Tokens behind a window that stay for a rollback.
 const ROLLBACK: usize = 256;
 /// Keys that teach a map.
+const MEAN_TOKENS: usize = 64;
 const LEARN_TOKENS: usize = 128;
 /// Tokens that leave the hot window together.
 const BATCH: usize = 4;

@@ -2,9 +2,9 @@
 
 use super::model::Model;
 use super::truth::Rows;
+use tqkv::cache::KeyMap;
 use tqkv::cache::{Budget, CacheSpec, CacheStats, KvCache};
 use tqkv::error::CacheError;
-use tqkv::unstable::cache::KeyMap;
 use tqkv_core::KvError;
 
 /// Most tokens of a layer: two pages and colder tiers.

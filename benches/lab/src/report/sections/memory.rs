@@ -1,6 +1,6 @@
 //! Memory against context for well-known models, and the longest context for a budget.
 
-use tqkv::unstable::cache::KeyMap;
+use tqkv::cache::KeyMap;
 use tqkv_cli::error::CliError;
 use tqkv_cli::output::grouped;
 use tqkv_cli::plan::{CacheShape, Life, PlanError, Uncompressed};
