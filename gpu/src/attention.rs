@@ -287,7 +287,7 @@ mod tests {
     use tqkv_core::CodecId;
     use tqkv_gpu_kernels::codecs::{CODECS, HEAD_DIMS};
 
-    /// The choices that were the fastest on an H100 (M48). For `s3` only one of them was timed.
+    /// The choices that were the fastest on an H100 (M14). For `s3` only one of them was timed.
     #[test]
     fn pages_are_prefetched_if_two_of_each_warp_fit_half_of_the_cache() {
         let (multiprocessors, l2_bytes) = (132, 50 << 20);

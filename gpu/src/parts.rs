@@ -234,7 +234,7 @@ mod tests {
         ends.into_iter().map(|Reverse(end)| end).max().unwrap()
     }
 
-    /// The figures are those of MEASURED.md, M34.
+    /// MEASURED.md, M15, cites two of these figures.
     #[test]
     fn the_last_warp_ends_soon_after_the_others() {
         let one_long = |tokens| [&[1024; 63][..], &[tokens]].concat();

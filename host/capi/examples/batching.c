@@ -75,7 +75,7 @@ static void step(struct sequence *sequences, size_t n, size_t tokens) {
     fill(k, count * TOKEN);
     fill(v, count * TOKEN);
     must(tqkv_slots_write(cache, 0, slots, positions, count, TQKV_F32, k, count * TOKEN, v, count * TOKEN));
-    must(tqkv_slots_attend(cache, 0, mask, TQKV_F32, q, count * QUERY, TQKV_F32, out, count * QUERY));
+    must(tqkv_slots_attend(cache, 0, TQKV_F32, q, count * QUERY, mask, TQKV_F32, out, count * QUERY));
     for (size_t i = 0; i < count; i++) {
         memcpy(keys + slots[i] * TOKEN, k + i * TOKEN, TOKEN * sizeof *k);
         memcpy(values + slots[i] * TOKEN, v + i * TOKEN, TOKEN * sizeof *v);

@@ -5,7 +5,7 @@
 
 use crate::cache::broken;
 use crate::error::{Failure, TqkvStatus};
-use crate::floats::{Room, Values};
+use crate::floats::{Room, values};
 use crate::pointer::{self, Call};
 use crate::spec;
 use half::slice::HalfBitsSliceExt;
@@ -102,7 +102,8 @@ pub unsafe extern "C" fn tqkv_slots_write(
         let cache = call.handle("cache", cache)?;
         let slots = call.slice("slots", slots, tokens)?;
         let positions = call.slice("positions", positions, tokens)?;
-        let (k, v) = Values::keys_and_values(call, dtype, (k, k_values), (v, v_values))?;
+        let k = values(call, "k", dtype, (k, k_values))?;
+        let v = values(call, "v", dtype, (v, v_values))?;
         Ok(cache.write()?.write(layer, slots, positions, k, v)?)
     })
 }
@@ -119,10 +120,10 @@ pub unsafe extern "C" fn tqkv_slots_write(
 pub unsafe extern "C" fn tqkv_slots_attend(
     cache: *mut TqkvSlots,
     layer: usize,
-    mask: *const TqkvMask,
     q_dtype: u32,
     q: *const c_void,
     q_values: usize,
+    mask: *const TqkvMask,
     out_dtype: u32,
     out: *mut c_void,
     out_values: usize,
@@ -131,12 +132,11 @@ pub unsafe extern "C" fn tqkv_slots_attend(
     // contract of this call.
     unsafe { Call::new() }.run(|call| {
         let (cache, mask) = (call.handle("cache", cache)?, call.handle("mask", mask)?);
-        let q = Values::new(call, "q", q_dtype, q, q_values)?;
+        let q = values(call, "q", q_dtype, (q, q_values))?;
         let out = Room::new(call, "out", out_dtype, out, out_values)?;
-        let q = q.wide()?;
         let mask = mask.mask.read().map_err(|_| broken())?;
         let mut cache = cache.write()?;
-        out.fill(|out| Ok(cache.attend(layer, &q, &mask, out)?))
+        out.fill(|out| Ok(cache.attend(layer, q, &mask, out)?))
     })
 }
 

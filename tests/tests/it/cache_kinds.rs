@@ -88,7 +88,8 @@ where
     KvCache::attend_many(&[&cache; 3], 0, q, &mut many).unwrap();
     let scores = cache.scores(0, 0, &q[last + DIM..]).unwrap();
     let mut slots = SlotCache::new(base(), 512).unwrap();
-    slots.write(0, &(0..303).collect::<Vec<_>>(), &k, &v).unwrap();
+    let all: Vec<usize> = (0..303).collect();
+    slots.write(0, &all, &all, &k, &v).unwrap();
     slots.encode(0).unwrap();
     let mut mask = Mask::new(512);
     (0..3).for_each(|i| mask.see(0..301 + i).unwrap());

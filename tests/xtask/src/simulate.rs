@@ -17,7 +17,7 @@ const SLOTS: usize = page::SLOTS as usize;
 /// Registers of a multiprocessor, and threads of a block.
 const REGISTERS: u32 = 65_536;
 const THREADS: u32 = 128;
-/// Seconds of a layer beside its pages: three launches, rounding of queries, merge. MEASURED.md, M48, has
+/// Seconds of a layer beside its pages: three launches, rounding of queries, merge. MEASURED.md, M14, has
 /// 13.4 us for one sequence of 4k tokens over `s2`, and the model has the rest of them for its pages.
 const FIXED: f64 = 12e-6;
 
@@ -66,7 +66,7 @@ pub(crate) fn file(source: &Source<'_>) -> Result<String, String> {
         "# Expected times of attention on a GPU\n\n\
          Picoseconds per token and KV head, for 8 KV heads. They are **simulated, not measured**: `cargo xtask ptx \
          --simulate`\nruns the machine code of a page in a model of a multiprocessor. The machine is that of \
-         MEASURED.md, M8. M51 has the model\nbeside measured times. Written by `cargo xtask ptx`.\n\n{table}"
+         MEASURED.md, M15, which has the model\nbeside measured times. Written by `cargo xtask ptx`.\n\n{table}"
     ))
 }
 

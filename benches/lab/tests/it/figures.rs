@@ -11,14 +11,14 @@ use crate::product::product;
 #[test]
 fn errors_of_trellis_codes_are_what_stats_measures() {
     let section =
-        document("MEASURED.md").split("\n## ").find(|text| text.starts_with("M2 ")).unwrap().to_owned();
+        document("MEASURED.md").split("\n## ").find(|text| text.starts_with("M6 ")).unwrap().to_owned();
     for row in chosen(rows(&section, "| codec | bytes | fast"), &["t2 "]) {
         let cells = cells(&row);
         for (effort, printed) in ["fast", "default", "best"].iter().zip(&cells[2..]) {
             let options = format!("--random 20000 --scale-mode mmse --effort {effort} --codec {}", cells[0]);
             let measured = &run(&format!("stats {options}"))["codecs"][0];
-            assert_printed(&format!("M2, {options}"), printed, number(measured, "relative_mse"));
-            assert_printed("M2, bytes", &cells[1], number(measured, "bytes_per_vector"));
+            assert_printed(&format!("M6, {options}"), printed, number(measured, "relative_mse"));
+            assert_printed("M6, bytes", &cells[1], number(measured, "bytes_per_vector"));
         }
     }
 }
@@ -26,7 +26,7 @@ fn errors_of_trellis_codes_are_what_stats_measures() {
 #[test]
 fn errors_of_sketches_are_what_stats_measures() {
     let section =
-        document("MEASURED.md").split("\n## ").find(|text| text.starts_with("M21 ")).unwrap().to_owned();
+        document("MEASURED.md").split("\n## ").find(|text| text.starts_with("M7 ")).unwrap().to_owned();
     // A row of several formats has several figures per cell.
     let single =
         rows(&section, "| codec | bytes | error").into_iter().filter(|row| !cells(row)[0].contains('/'));
@@ -45,10 +45,10 @@ fn errors_of_sketches_are_what_stats_measures() {
             number(measured, "dot_error"),
         ];
         for (value, printed) in figures.iter().zip(&cells[1..]).filter(|(_, printed)| !printed.is_empty()) {
-            assert_printed(&format!("M21, {}", cells[0]), printed, *value);
+            assert_printed(&format!("M7, {}", cells[0]), printed, *value);
         }
         if !cells[6].is_empty() {
-            assert_printed("M21, bound", &cells[6], number(theory, "bound").sqrt());
+            assert_printed("M7, bound", &cells[6], number(theory, "bound").sqrt());
         }
     }
 }
@@ -68,11 +68,11 @@ fn an_unbiased_scale_gives_what_a_bit_of_qjl_buys() {
     }
 }
 
-/// The bounds of M25 hold: of vectors by each codec of a preset, and of predictions by the preset.
+/// The bounds of M5 hold: of vectors by each codec of a preset, and of predictions by the preset.
 #[test]
 fn presets_stay_within_their_bounds() {
     let section =
-        document("MEASURED.md").split("\n## ").find(|text| text.starts_with("M25 ")).unwrap().to_owned();
+        document("MEASURED.md").split("\n## ").find(|text| text.starts_with("M5 ")).unwrap().to_owned();
     let rows: Vec<_> = rows(&section, "| preset | K,V").iter().map(|row| cells(row)).collect();
     let quality = product(&["eval", "--windows", "1"]);
     let presets: Vec<_> = quality["results"].as_array().unwrap().iter().skip(1).collect();

@@ -41,7 +41,7 @@ impl Slots {
     fn attend(&self, layer: usize, q: &[f32], out: &mut [f32]) -> TqkvStatus {
         let (from, to) = (q.as_ptr().cast(), out.as_mut_ptr().cast());
         // SAFETY: the cache and the mask are not freed, and the slices have the passed lengths.
-        unsafe { tqkv_slots_attend(self.cache, layer, self.mask, 0, from, q.len(), 0, to, out.len()) }
+        unsafe { tqkv_slots_attend(self.cache, layer, 0, from, q.len(), self.mask, 0, to, out.len()) }
     }
 
     fn causal(&self, slots: &[usize], queries: usize) -> TqkvStatus {
@@ -167,7 +167,7 @@ fn every_type_of_keys_queries_and_results_gives_the_same_numbers() {
             assert_eq!(status, TqkvOk, "{}", last_error());
             assert_eq!(tqkv_slots_encode(cache, 0), TqkvOk);
             let (from, to) = (q_halves.as_ptr().cast(), narrow.as_mut_ptr().cast());
-            let status = tqkv_slots_attend(cache, 0, mask, 1, from, QUERY, 1, to, QUERY);
+            let status = tqkv_slots_attend(cache, 0, 1, from, QUERY, mask, 1, to, QUERY);
             assert_eq!(status, TqkvOk, "{}", last_error());
         }
         assert_eq!(slots.attend(0, &q, &mut out), TqkvOk);
@@ -200,10 +200,10 @@ fn null_is_refused_wherever_a_pointer_goes() {
             (tqkv_slots_write(c, 0, s, null(), 1, 0, q, n, q, n), "positions"),
             (tqkv_slots_write(c, 0, s, p, 1, 0, null(), n, q, n), "k"),
             (tqkv_slots_write(c, 0, s, p, 1, 0, q, n, null(), n), "v"),
-            (tqkv_slots_attend(null_mut(), 0, m, 0, q, all, 0, r, all), "cache"),
-            (tqkv_slots_attend(c, 0, null(), 0, q, all, 0, r, all), "mask"),
-            (tqkv_slots_attend(c, 0, m, 0, null(), all, 0, r, all), "q"),
-            (tqkv_slots_attend(c, 0, m, 0, q, all, 0, null_mut(), all), "out"),
+            (tqkv_slots_attend(null_mut(), 0, 0, q, all, m, 0, r, all), "cache"),
+            (tqkv_slots_attend(c, 0, 0, q, all, null(), 0, r, all), "mask"),
+            (tqkv_slots_attend(c, 0, 0, null(), all, m, 0, r, all), "q"),
+            (tqkv_slots_attend(c, 0, 0, q, all, m, 0, null_mut(), all), "out"),
             (tqkv_slots_encode(null_mut(), 0), "cache"),
             (tqkv_slots_copy(null_mut(), s, p, 1), "cache"),
             (tqkv_slots_copy(c, null(), p, 1), "from"),
@@ -291,7 +291,7 @@ fn what_a_program_gets_wrong_is_refused_and_changes_nothing() {
         refused(tqkv_slots_forget(cache, at.byte_add(1), 1), TqkvBadArgument, "aligned to 8 bytes");
         let status = tqkv_slots_write(cache, 0, at, at, 1, 3, x, TOKEN, x, TOKEN);
         refused(status, TqkvBadArgument, "dtype of k is 3, expected 0 to 2");
-        let status = tqkv_slots_attend(cache, 0, slots.mask, 0, o.cast(), QUERY, 0, o.cast(), QUERY);
+        let status = tqkv_slots_attend(cache, 0, 0, o.cast(), QUERY, slots.mask, 0, o.cast(), QUERY);
         refused(status, TqkvBadArgument, "q and out overlap");
         let half = o.cast::<u16>();
         let status = tqkv_slots_read(cache, 0, at, 1, half, TOKEN, half.add(1), TOKEN);

@@ -67,7 +67,7 @@ const CODECS_FOR: [(&str, &str); 20] = [
 ];
 
 /// Each yardstick with its figures: relative squared errors of 100,000 random directions at D = 128, and dot
-/// errors (MEASURED.md, M21).
+/// errors (MEASURED.md, M7).
 const YARDSTICKS_FOR: [(&str, &str); 26] = [
     ("p2", "1 bit and one of QJL: dot error .75, of s2 .36"),
     ("p3", "2 bits and one of QJL: dot error .43, of s3 .19"),

@@ -60,7 +60,7 @@ With --storage, --bandwidth is that of a disk, a network or a bus. A second tabl
 there, and the loads after which storing has paid:
   before f16 to          bandwidth up to which the form is there sooner than f16
   before computing from  bandwidth from which loading beats computing anew
-Times of coding are those of M37 in MEASURED.md, per core with AVX-512.
+Times of coding are those of M9 and M17 in MEASURED.md, per core with AVX-512.
 
 Layers with a state of fixed size, which hybrids have, are not counted.")]
 pub(crate) struct Args {

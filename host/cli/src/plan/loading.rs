@@ -6,7 +6,7 @@ use tqkv_storage::Budget;
 use super::StorageTier;
 use crate::preset::KvCodecs;
 
-/// Processor time that a form takes per token, in nanoseconds. M37, M49, M50 and M52 have the measurements,
+/// Processor time that a form takes per token, in nanoseconds. M9 and M17 have the measurements,
 /// with AVX-512 at head dim 128.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct CodingTime {
@@ -127,7 +127,7 @@ mod tests {
         let tier = |layers, heads, head_dim| {
             StorageTier::new(&super::super::CacheShape::new(layers, heads, head_dim)).unwrap()
         };
-        // Microseconds per token in M50 (encode) and M33: SmolLM2 and a shape of 8 billion parameters.
+        // Microseconds per token in M17: SmolLM2 and a shape of 8 billion parameters.
         for (tier, values, bits, encode, decode) in [
             (tier(30, 3, 64), 11_520.0, 1.0, 195.0, 39.0),
             (tier(30, 3, 64), 11_520.0, 2.0, 195.0, 49.0),

@@ -51,7 +51,7 @@ fn the_tables_of_quality_are_what_eval_measures() {
     }
 }
 
-/// A row of M11 in the form of `--kv`: "t4, t2 at 128, hot 16" and similar.
+/// A row of M3 in the form of `--kv`: "t4, t2 at 128, hot 16" and similar.
 fn policy(row: &str) -> String {
     let mut words = row.split(", ");
     let codec = words.next().unwrap_or_default().to_owned();
@@ -77,29 +77,26 @@ fn policies_cost_what_is_printed() {
         return;
     }
     let section =
-        document("MEASURED.md").split("\n## ").find(|text| text.starts_with("M11 ")).unwrap().to_owned();
-    let mut rest = section.as_str();
-    for _ in 0..2 {
-        let head = "| policy | bits";
-        for row in rows(rest, head).iter().map(|row| cells(row)).filter(|cells| cells[0] != "f16") {
-            let policy = policy(&row[0]);
-            let args = ["eval", "--windows", "12", "--attention-error", "--kv", &policy];
-            let report = json(Path::new(env!("CARGO_MANIFEST_DIR")), &args);
-            let measured = report["results"].as_array().unwrap().last().unwrap();
-            let fields = ["bits_per_value", "perplexity", "kl_to_f16", "attention_error"];
-            for (field, printed) in fields.iter().zip(&row[1..]) {
-                assert_printed(&format!("M11, {policy}, {field}"), printed, number(measured, field));
-            }
+        document("MEASURED.md").split("\n## ").find(|text| text.starts_with("M3 ")).unwrap().to_owned();
+    for row in
+        rows(&section, "| policy | bits").iter().map(|row| cells(row)).filter(|cells| cells[0] != "f16")
+    {
+        let policy = policy(&row[0]);
+        let args = ["eval", "--windows", "12", "--attention-error", "--kv", &policy];
+        let report = json(Path::new(env!("CARGO_MANIFEST_DIR")), &args);
+        let measured = report["results"].as_array().unwrap().last().unwrap();
+        let fields = ["bits_per_value", "perplexity", "kl_to_f16", "attention_error"];
+        for (field, printed) in fields.iter().zip(&row[1..]) {
+            assert_printed(&format!("M3, {policy}, {field}"), printed, number(measured, field));
         }
-        rest = rest.split_once(head).map_or("", |(_, rest)| rest);
     }
 }
 
-/// The comparison with llama.cpp in `docs/quality.md` is the quotient of the rows of M14.
+/// The comparison with llama.cpp in `docs/quality.md` is the quotient of the rows of M1.
 #[test]
-fn quality_compares_with_llama_cpp_as_m14_does() {
+fn quality_compares_with_llama_cpp_as_m1_does() {
     let section =
-        document("MEASURED.md").split("\n## ").find(|text| text.starts_with("M14 ")).unwrap().to_owned();
+        document("MEASURED.md").split("\n## ").find(|text| text.starts_with("M1 ")).unwrap().to_owned();
     let table = rows(&section, "| cache | KL");
     let kl = |name: &str| -> f64 {
         let row = table.iter().map(|row| cells(row)).find(|row| row[0] == name);
@@ -111,9 +108,9 @@ fn quality_compares_with_llama_cpp_as_m14_does() {
     assert!(quality.contains(&said), "docs/quality.md does not say: {said}");
 }
 
-/// The table of README is that of M28, and its sizes of a cache are what `plan` says.
+/// The table of README is that of M13, and its sizes of a cache are what `plan` says.
 #[test]
-fn readme_has_the_figures_of_m28_and_of_plan() {
+fn readme_has_the_figures_of_m13_and_of_plan() {
     let (readme, measured) = (document("README.md"), document("MEASURED.md"));
     let head = "| in llama.cpp |";
     assert_eq!(rows(&readme, head), rows(&measured, head));

@@ -127,7 +127,7 @@ variant() {
 
 STEPS="first batch baseline one unlike tests shapes profile sanitize tune"
 
-# The most seconds of a step, then what is expected of it: what an H100 and an H200 showed (MEASURED.md, M48 and M54). "f16 read" is the
+# The most seconds of a step, then what is expected of it: what an H100 and an H200 showed (MEASURED.md, M14). "f16 read" is the
 # time of reading f16 rows. Memory of an H200 is half as fast again and its multiprocessors are the same, so the ratios are smaller.
 limit() {
     case $1 in

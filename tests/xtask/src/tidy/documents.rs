@@ -78,31 +78,36 @@ pub(super) fn links(tree: &Tree) -> Vec<String> {
     wrong
 }
 
-/// The number of numbered headings of a document, `## D1 ...`, if they count up from 1.
-fn numbered(document: &str, letter: char, wrong: &mut Vec<String>) -> usize {
+/// The numbers of headings that begin with `letter` and a number, as `## M1 ..` and `### D1 ..` do.
+fn numbered(document: &str, letter: char, wrong: &mut Vec<String>) -> BTreeSet<usize> {
     let text = read(document);
-    let headings = text.lines().filter_map(|line| line.strip_prefix("## ")?.strip_prefix(letter));
-    let numbers: Vec<Option<usize>> =
-        headings.map(|heading| heading.split(' ').next().unwrap_or_default().parse().ok()).collect();
-    if numbers.is_empty() || numbers.iter().copied().ne((1..=numbers.len()).map(Some)) {
-        wrong.push(format!("{document}: headings {letter}1, {letter}2, ... do not count up from 1"));
+    let headings = text.lines().filter_map(|line| line.strip_prefix("##"));
+    let words = headings.filter_map(|line| line.trim_start_matches('#').split_whitespace().next());
+    let mut numbers = BTreeSet::new();
+    for number in words.filter_map(|word| word.strip_prefix(letter)?.parse().ok()) {
+        if !numbers.insert(number) {
+            wrong.push(format!("{document}: two headings have the number {letter}{number}"));
+        }
     }
-    numbers.len()
+    if numbers.is_empty() {
+        wrong.push(format!("{document}: no heading begins with {letter} and a number"));
+    }
+    numbers
 }
 
 /// Numbers of decisions and measurements (`D46`, `M12`) that documents name exist.
 pub(super) fn numbers(tree: &Tree) -> Vec<String> {
     let mut wrong = Vec::new();
-    let counts = [('D', "DECISIONS.md"), ('M', "MEASURED.md")]
-        .map(|(letter, document)| (letter, numbered(document, letter, &mut wrong)));
+    let known = [('D', "DECISIONS.md"), ('M', "MEASURED.md")]
+        .map(|(letter, document)| (letter, document, numbered(document, letter, &mut wrong)));
     for document in tree.documents().filter(|document| *document != "SPEC.md") {
         for word in read(document).split(|c: char| !c.is_ascii_alphanumeric()) {
-            for (letter, count) in counts {
-                let number = word.strip_prefix(letter).and_then(|number| number.parse::<usize>().ok());
+            for (letter, source, numbers) in &known {
+                let number = word.strip_prefix(*letter).and_then(|number| number.parse::<usize>().ok());
                 // M0, M7, M33 and others are processors, not measurements.
-                let processor = letter == 'M' && matches!(number, Some(0 | 7 | 33 | 52 | 55 | 85));
-                if !processor && number.is_some_and(|number| !(1..=count).contains(&number)) {
-                    wrong.push(format!("{document} names {word}; {letter}1 to {letter}{count} exist"));
+                let processor = *letter == 'M' && matches!(number, Some(0 | 7 | 33 | 52 | 55 | 85));
+                if !processor && number.is_some_and(|number| !numbers.contains(&number)) {
+                    wrong.push(format!("{document} names {word}, which {source} does not have"));
                 }
             }
         }
