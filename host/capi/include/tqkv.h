@@ -989,10 +989,10 @@ tqkv_status tqkv_slots_write(tqkv_slots *cache,
  */
 tqkv_status tqkv_slots_attend(tqkv_slots *cache,
                               size_t layer,
-                              const tqkv_mask *mask,
                               uint32_t q_dtype,
                               const void *q,
                               size_t q_values,
+                              const tqkv_mask *mask,
                               uint32_t out_dtype,
                               void *out,
                               size_t out_values);
