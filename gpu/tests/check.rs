@@ -96,7 +96,7 @@ fn speed_has_f16_and_the_codecs_with_shares_of_what_the_memory_does() {
 
 #[test]
 fn kernels_of_a_file_are_used_or_the_file_is_named() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../ptx/");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/ptx/");
     let options = ["--codes", "--codec", "s2", "--vectors", "8", "--ptx"];
     // The committed file also runs from the disk; a file that is no PTX does not.
     let other = format!("{folder}sm_80.ptx");
