@@ -6,8 +6,8 @@
 use std::sync::{Arc, OnceLock};
 use tqkv::KvError;
 use tqkv::cache::{CacheSpec, Centring, Cold, KvCache, LayerKind, LayerPolicy};
-use tqkv::error::CacheError;
 use tqkv::cache::{Calibration, Calibrator};
+use tqkv::error::CacheError;
 use tqkv_core::{CodecId, KvShape};
 
 /// Small, because the target is the kinds of pages and not their width.

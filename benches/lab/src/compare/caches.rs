@@ -1,9 +1,9 @@
 //! Comparison of two caches of the same tokens, layer by layer.
 
 use serde::Serialize;
+use tqkv::cache::Encoded;
 use tqkv::cache::{KvCache, LayerKind};
 use tqkv::error::CacheError;
-use tqkv::cache::Encoded;
 use tqkv_core::AnyCodec;
 
 use super::{Alike, Figures};

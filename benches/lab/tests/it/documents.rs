@@ -95,17 +95,9 @@ fn every_command_in_a_document_exists_with_its_options() {
 #[test]
 fn no_document_sends_readers_to_a_registry() {
     let mut paths: Vec<_> = documents();
-    for folder in [
-        "benches",
-        "core",
-        "gpu",
-        "gpu/kernels",
-        "host",
-        "host/model",
-        "host/storage",
-        "simd",
-        "core/mcu/lm",
-    ] {
+    for folder in
+        ["benches", "core", "gpu", "gpu/kernels", "host", "host/model", "host/storage", "simd", "core/mcu/lm"]
+    {
         let path = root().join(folder).join("README.md");
         paths.push((path.display().to_string(), fs::read_to_string(&path).unwrap_or_default()));
     }
