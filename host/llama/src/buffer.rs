@@ -99,7 +99,7 @@ impl Space {
             Held::new(cached.layer, store.side(), &store, cached.refused_dim.load(Ordering::Relaxed))
         });
         let lines = said::lines(&held.collect::<Vec<_>>()).into_iter();
-        let missing = said::elsewhere(&self.layers.tell_missing());
+        let missing = said::elsewhere(self.layers.tell_missing());
         lines.chain(missing).for_each(|line| eprintln!("tqkv: {line}"));
     }
 

@@ -71,8 +71,11 @@ impl Declared {
         values.is_multiple_of(self.block).then(|| values / self.block * self.block_bytes)
     }
 
-    /// Converts whole blocks to values.
+    /// Converts whole blocks to values. Slices of lengths that do not fit leave the values as they are.
     pub fn read(&self, bytes: &[u8], values: &mut [f16]) {
+        if self.bytes(values.len()) != Some(bytes.len()) {
+            return;
+        }
         match self.form {
             Form::Half => {
                 let halves = bytes.as_chunks::<2>().0;
@@ -80,16 +83,18 @@ impl Declared {
             }
             Form::Other(convert) => {
                 let mut wide = vec![0.0; values.len()];
-                // SAFETY: the bytes are those of `values.len()` values, whole blocks, and `wide` has room for
-                // them.
+                // SAFETY: the bytes are exactly the blocks of `values.len()` values, as checked above.
                 unsafe { convert.to_f32(bytes, &mut wide) };
                 values.convert_from_f32_slice(&wide);
             }
         }
     }
 
-    /// Converts values to whole blocks.
+    /// Converts values to whole blocks. Slices of lengths that do not fit leave the bytes as they are.
     pub fn write(&self, values: &[f16], bytes: &mut [u8]) {
+        if self.bytes(values.len()) != Some(bytes.len()) {
+            return;
+        }
         match self.form {
             Form::Half => {
                 let halves = bytes.as_chunks_mut::<2>().0;
@@ -98,7 +103,7 @@ impl Declared {
             Form::Other(convert) => {
                 let mut wide = vec![0.0; values.len()];
                 values.convert_to_f32_slice(&mut wide);
-                // SAFETY: as above, in the other direction.
+                // SAFETY: as in `read`, in the other direction.
                 unsafe { convert.from_f32(&wide, bytes) };
             }
         }

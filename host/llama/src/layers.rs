@@ -28,13 +28,13 @@ impl Layers {
         self.seen().last().map_or(0, |last| last + 1)
     }
 
-    /// The layers before the last that have nothing here, the first time that this is asked.
-    pub(crate) fn tell_missing(&self) -> Vec<usize> {
+    /// Number of first layers that have nothing here, the first time that this is asked. The host gives a
+    /// device a run of layers. Gaps in it mean nothing: some models have layers without attention.
+    pub(crate) fn tell_missing(&self) -> usize {
         if self.was_told.swap(true, Ordering::Relaxed) {
-            return Vec::new();
+            return 0;
         }
-        let seen = self.seen();
-        (0..seen.last().copied().unwrap_or(0)).filter(|layer| !seen.contains(layer)).collect()
+        self.seen().first().copied().unwrap_or(0)
     }
 }
 

@@ -91,28 +91,17 @@ fn not_served(held: &[Held], plain: &[usize]) -> String {
     line
 }
 
-/// The line about layers whose cache is not here; none if there are none.
-pub(crate) fn elsewhere(missing: &[usize]) -> Option<String> {
-    let mut runs: Vec<(usize, usize)> = Vec::new();
-    for &layer in missing {
-        match runs.last_mut() {
-            Some((_, last)) if *last + 1 == layer => *last = layer,
-            _ => runs.push((layer, layer)),
-        }
-    }
-    let run = |(first, last): &(usize, usize)| {
-        if first == last { first.to_string() } else { format!("{first} to {last}") }
+/// The line about the first `missing` layers, whose cache is not here; none if there are none.
+pub(crate) fn elsewhere(missing: usize) -> Option<String> {
+    let layers = match missing {
+        0 => return None,
+        1 => "layer 0 keeps its cache".to_owned(),
+        _ => format!("layers 0 to {} keep their cache", missing - 1),
     };
-    let runs: Vec<String> = runs.iter().map(run).collect();
-    let (name, keep) =
-        if missing.len() == 1 { ("layer", "keeps its cache") } else { ("layers", "keep their cache") };
-    (!runs.is_empty()).then(|| {
-        format!(
-            "{name} {} {keep} elsewhere, in the declared type: -ngl 99 gives all layers to TQKV; for weights on a GPU, \
-             -dev TQKV,Vulkan0 -ts 1,0 -ot .*=Vulkan0",
-            runs.join(", ")
-        )
-    })
+    Some(format!(
+        "{layers} elsewhere, in the declared type: -ngl 99 gives all layers to TQKV. For weights on a GPU, here \
+         called Vulkan0: -dev TQKV,Vulkan0 -ts 1,0 -ot .*=Vulkan0"
+    ))
 }
 
 #[cfg(test)]
@@ -124,9 +113,10 @@ mod tests {
     }
 
     #[test]
-    fn layers_elsewhere_are_named_by_runs() {
-        assert_eq!(elsewhere(&[]), None);
-        assert!(elsewhere(&[0, 1, 2, 5]).unwrap().starts_with("layers 0 to 2, 5 keep their cache elsewhere"));
+    fn first_layers_that_are_elsewhere_are_named() {
+        assert_eq!(elsewhere(0), None);
+        assert!(elsewhere(1).unwrap().starts_with("layer 0 keeps its cache elsewhere"));
+        assert!(elsewhere(16).unwrap().starts_with("layers 0 to 15 keep their cache elsewhere"));
     }
 
     #[test]

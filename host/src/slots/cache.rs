@@ -5,7 +5,7 @@ use super::mask::Mask;
 use super::operation::{Masks, Operation, Strided};
 use super::policy;
 use super::rule::Rule;
-use super::store::Store;
+use super::store::{self, Store};
 use crate::cache::spec::CacheSpec;
 use crate::cache::vectors::Floats;
 use crate::error::CacheError;
@@ -177,7 +177,7 @@ impl SlotCache {
         mask: &Mask,
         out: &mut [f32],
     ) -> Result<(), CacheError> {
-        let q = &*q.into().wide(self.spec.level.unwrap_or(Level::Portable))?;
+        let q = &*q.into().wide(store::level(&self.spec))?;
         self.spec.shape.check_layer(layer)?;
         let shape = self.spec.shape_at(layer);
         shape.check_queries(layer, mask.queries(), q, out)?;

@@ -37,7 +37,7 @@ impl Policy {
 }
 
 /// The instruction set of a spec, or the fastest of the machine.
-fn level(spec: &CacheSpec) -> Level {
+pub(super) fn level(spec: &CacheSpec) -> Level {
     spec.level.unwrap_or_else(|| Level::detect().unwrap_or_else(|_| Level::fastest()))
 }
 
