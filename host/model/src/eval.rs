@@ -12,15 +12,18 @@
 
 mod cosine;
 mod figures;
+mod recall;
 mod scores;
 mod tally;
 
 pub use figures::{EvalResult, HeadFigures};
+pub use recall::{Recall, evaluate_recall};
 pub use scores::{PROBE, ScoreFigures};
 
 use crate::{Model, ModelError};
 use cosine::cosine;
 use scores::Scores;
+use std::ops::Range;
 pub(crate) use tally::{Tally, score};
 use tqkv::KvShape;
 use tqkv::attention::AttentionCache;
@@ -78,7 +81,7 @@ pub struct EvalReport {
     pub results: Vec<EvalResult>,
 }
 
-/// Progress of [`evaluate`].
+/// Progress of [`evaluate`] and [`evaluate_recall`].
 #[derive(Debug)]
 pub enum Progress<'a> {
     /// Finished forward passes of windows, and their total number.
@@ -109,22 +112,81 @@ pub fn evaluate(
             spec.context - 2
         )));
     }
-    let windows = texts.len();
-    let total = windows * (settings.len() + 1);
-    let mut done = 0;
-    let mut bases = Vec::with_capacity(windows);
-    let mut tally = Tally::over(windows);
-    for window in &texts {
+    let scored = vec![spec.from..spec.context];
+    let windows: Vec<_> = texts.into_iter().map(|tokens| Window { tokens, scored: scored.clone() }).collect();
+    let mut results =
+        compare(model, &[&windows], spec, (reference, settings), progress)?.into_iter().flatten();
+    let reference = results.next().expect("the reference is measured first");
+    Ok(EvalReport { context: spec.context, windows: windows.len(), reference, results: results.collect() })
+}
+
+/// Tokens that a model reads from an empty cache, and the positions whose predictions are scored.
+pub(crate) struct Window {
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) scored: Vec<Range<usize>>,
+}
+
+/// Measures each setting on each set of windows, the reference first. Returns the results of the sets per setting.
+fn compare(
+    model: &Model,
+    sets: &[&[Window]],
+    spec: &EvalSpec,
+    (reference, settings): (&Setting<'_>, &[Setting<'_>]),
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<Vec<Vec<EvalResult>>, ModelError> {
+    let total = sets.iter().map(|set| set.len()).sum::<usize>() * (settings.len() + 1);
+    let mut passes = 0;
+    let mut pass = |progress: &mut dyn FnMut(Progress<'_>)| {
+        passes += 1;
+        progress(Progress::Passes(passes, total));
+    };
+    let mut all = vec![Vec::with_capacity(sets.len())];
+    let mut bases = Vec::with_capacity(sets.len());
+    for set in sets {
+        let (tally, base) = measure_reference(model, set, spec, reference, &mut || pass(progress))?;
+        let nll = tally.nll();
+        let result = tally.finish(&reference.name, nll);
+        progress(Progress::Result(&result));
+        all[0].push(result);
+        bases.push((base, nll));
+    }
+    for setting in settings {
+        let mut results = Vec::with_capacity(sets.len());
+        for (set, (base, nll)) in sets.iter().zip(&bases) {
+            let beside = Some(reference).filter(|_| spec.attention || spec.scores);
+            let tally = measure(model, (set, base), spec, (setting, beside), &mut || pass(progress))?;
+            let result = tally.finish(&setting.name, *nll);
+            progress(Progress::Result(&result));
+            results.push(result);
+        }
+        all.push(results);
+    }
+    Ok(all)
+}
+
+/// What the reference leaves of a window: its last hidden states, and those of every layer if they are compared.
+type Base = (Vec<f32>, States);
+
+/// Runs the reference over a set of windows. `pass` is called after each.
+fn measure_reference(
+    model: &Model,
+    set: &[Window],
+    spec: &EvalSpec,
+    reference: &Setting<'_>,
+    pass: &mut dyn FnMut(),
+) -> Result<(Tally, Vec<Base>), ModelError> {
+    let mut tally = Tally::over(set.len());
+    let mut bases = Vec::with_capacity(set.len());
+    for window in set {
         let mut states = States::default();
-        let hidden = run(model, window, spec, (reference, None), &mut tally, &mut |layer, _, x| {
+        let hidden = run(model, &window.tokens, spec, (reference, None), &mut tally, &mut |layer, _, x| {
             if spec.layers {
                 states.push(layer, x);
             }
         })?;
-        score(model, window, spec.from, [&hidden, &hidden], &mut tally)?;
+        score(model, window, [&hidden, &hidden], &mut tally)?;
         bases.push((hidden, states));
-        done += 1;
-        progress(Progress::Passes(done, total));
+        pass();
     }
     if spec.layers {
         tally.cosine = vec![tally.tokens as f64; model.config().num_layers];
@@ -132,31 +194,31 @@ pub fn evaluate(
     if spec.attention {
         tally.attention = vec![(0.0, 1.0)];
     }
-    let nll = tally.nll();
-    let reference_setting = reference;
-    let reference = tally.finish(&reference.name, nll);
-    progress(Progress::Result(&reference));
-    let mut results = Vec::with_capacity(settings.len());
-    for setting in settings {
-        let mut tally = Tally::over(windows);
-        for (window, (base, states)) in texts.iter().zip(&bases) {
-            let mut cosines = Vec::new();
-            let beside = Some(reference_setting).filter(|_| spec.attention || spec.scores);
-            let hidden = run(model, window, spec, (setting, beside), &mut tally, &mut |layer, offset, x| {
-                if spec.layers {
-                    cosines.push((layer, states.cosine_sum(layer, offset, x, model.config().hidden_size)));
-                }
-            })?;
-            tally.add_cosines(&cosines);
-            score(model, window, spec.from, [base, &hidden], &mut tally)?;
-            done += 1;
-            progress(Progress::Passes(done, total));
-        }
-        let result = tally.finish(&setting.name, nll);
-        progress(Progress::Result(&result));
-        results.push(result);
+    Ok((tally, bases))
+}
+
+/// Runs a setting over a set of windows. `pass` is called after each.
+fn measure(
+    model: &Model,
+    (set, bases): (&[Window], &[Base]),
+    spec: &EvalSpec,
+    (setting, beside): (&Setting<'_>, Option<&Setting<'_>>),
+    pass: &mut dyn FnMut(),
+) -> Result<Tally, ModelError> {
+    let mut tally = Tally::over(set.len());
+    for (window, (base, states)) in set.iter().zip(bases) {
+        let mut cosines = Vec::new();
+        let tokens = &window.tokens;
+        let hidden = run(model, tokens, spec, (setting, beside), &mut tally, &mut |layer, offset, x| {
+            if spec.layers {
+                cosines.push((layer, states.cosine_sum(layer, offset, x, model.config().hidden_size)));
+            }
+        })?;
+        tally.add_cosines(&cosines);
+        score(model, window, [base, &hidden], &mut tally)?;
+        pass();
     }
-    Ok(EvalReport { context: spec.context, windows, reference, results })
+    Ok(tally)
 }
 
 /// Runs one window through a fresh cache. A cache of another setting runs beside it if attention is compared.

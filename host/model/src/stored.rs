@@ -6,7 +6,7 @@
 //! values that came back, and on the exact ones. Figures cover these T - P positions. For caches that
 //! compress at every step see [`crate::eval`].
 
-use crate::eval::{EvalResult, EvalSpec, Tally, score};
+use crate::eval::{EvalResult, EvalSpec, Tally, Window, score};
 use crate::{Model, ModelError};
 use half::f16;
 use tqkv::attention::AttentionCache;
@@ -279,13 +279,14 @@ pub fn evaluate_stored(
         let mut exact = model.config().dense_cache()?;
         model.hidden(&window[..prefix], 0, &mut exact, &mut |_, _, _| {})?;
         let base = continued(&mut exact)?;
-        score(model, rest, 0, [&base, &base], &mut reference)?;
+        let scored = Window { tokens: rest.to_vec(), scored: vec![0..rest.len()] };
+        score(model, &scored, [&base, &base], &mut reference)?;
         done += 1;
         progress(done, total);
         for (store, (tally, bytes)) in stores.iter().zip(&mut tallies) {
             let (mut cache, taken) = model.stored(&exact, prefix, store)?;
             *bytes += taken;
-            score(model, rest, 0, [&base, &continued(&mut cache)?], tally)?;
+            score(model, &scored, [&base, &continued(&mut cache)?], tally)?;
             done += 1;
             progress(done, total);
         }

@@ -14,8 +14,6 @@ mod stats;
 mod stats_delta;
 mod stored;
 mod sweep;
-mod tasks;
-mod tasks_data;
 
 use clap::Subcommand;
 use tqkv_cli::command::{completions, man};
@@ -33,7 +31,6 @@ pub(crate) enum Command {
     Compare(compare::Args),
     Codebook(codebook::Args),
     Sweep(sweep::Args),
-    Tasks(tasks::Args),
     Picture(picture::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -50,7 +47,6 @@ impl Command {
             Self::Compare(args) => compare::run(args, out),
             Self::Codebook(args) => codebook::run(args, out),
             Self::Sweep(args) => sweep::run(args, out),
-            Self::Tasks(args) => tasks::run(args, out),
             Self::Picture(args) => picture::run::<P>(args, out),
             Self::Completions(args) => completions::run::<P>(args, out),
             Self::Man(args) => man::run::<P>(args, out),

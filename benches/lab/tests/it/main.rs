@@ -25,7 +25,6 @@ mod shell;
 mod stats;
 #[path = "../../../../host/cli/tests/it/support.rs"]
 mod support;
-mod tasks;
 mod tools;
 
 /// The program under test.

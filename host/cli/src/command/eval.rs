@@ -11,7 +11,7 @@ use tqkv::error::CacheError;
 use tqkv_model::eval::{EvalResult, EvalSpec, HeadFigures, Progress, ScoreFigures, Setting, evaluate};
 use tqkv_model::{Model, shipped};
 
-use super::eval_scores;
+use super::{eval_recall, eval_scores};
 use crate::cache_args::{self, CacheArgs, ModelArgs};
 use crate::device::{DeviceArgs, Place};
 use crate::error::CliError;
@@ -31,6 +31,8 @@ Example: codes that narrow with age beside one width for all, with the attention
   tqkv eval --kv t4 --kv \"t4 hot=32 tier=256:t2\" --kv \"t2 hot=128\" --attention-error
 Example: the paper's code for dot products beside a scalar code of the same size
   tqkv eval --kv p3 --kv tq3
+Example: texts that ask for what stands far back, beside running text
+  tqkv eval --recall --model DIR --text book.txt --context 2048 --kv tiny --kv tiered --kv s4
 
 Columns:
   perplexity   exp of the mean surprise at the next token; lower is better
@@ -61,6 +63,18 @@ the queries of the newest token are scored against all earlier tokens, exactly a
 
 --json lists every head, with the number of means that its keys have had.
 
+Texts of --recall. Each is one window long: what must be remembered, then running text, then what asks for it. \
+Only the tokens are scored that follow from the first part.
+  prose        running text as it is, every token scored
+  copy         a passage that comes again, word for word
+  list         a list of words and numbers of five digits that comes again
+  pairs        such a list, its numbers asked for in another order
+  code         structs of Rust that are written again, in another order
+  turns        facts that a user told in a conversation
+  change       running text after as many tokens of code and numbers
+A cell is the KL to f16 and how often the likeliest token is the right one. A model that fails at f16 says nothing about \
+a cache.
+
 The row of a setting appears as soon as it is measured.")]
 pub struct Args {
     #[command(flatten)]
@@ -80,6 +94,10 @@ pub struct Args {
     /// First position of a window that is scored; earlier tokens are input only.
     #[arg(long, value_name = "POSITION", default_value_t = 0)]
     from: usize,
+    /// Score texts whose answers stand far back instead of running text alone, one of each kind unless
+    /// --windows says more.
+    #[arg(long, conflicts_with_all = ["from", "layers", "attention", "attention_error"])]
+    recall: bool,
     /// Add a table per setting with the figures of each layer: hidden states, errors of keys and values,
     /// bytes.
     #[arg(long)]
@@ -145,7 +163,7 @@ pub struct Subject {
     /// Tokens per window.
     pub context: usize,
     pub windows: usize,
-    place: Place,
+    pub(super) place: Place,
 }
 
 impl Args {
@@ -164,7 +182,8 @@ impl Args {
         let place = self.device.open()?;
         let model = change(self.model.load()?)?;
         let context = self.context;
-        let windows = self.windows.unwrap_or_else(|| some_windows(&model, &text, context));
+        let some = || if self.recall { 1 } else { some_windows(&model, &text, context) };
+        let windows = self.windows.unwrap_or_else(some);
         Ok(Subject { model, text, context, windows, place })
     }
 
@@ -188,6 +207,10 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
 pub fn evaluate_subject(args: &Args, subject: &Subject, out: &mut Output) -> Result<(), CliError> {
     let Subject { model, text, place, .. } = subject;
     let (context, windows) = (subject.context, subject.windows);
+    if args.recall {
+        let spec = EvalSpec { step: args.step, ..EvalSpec::new(context, Some(windows)) };
+        return eval_recall::run(subject, &spec, &args.cache, out);
+    }
     let spec = EvalSpec {
         step: args.step,
         from: args.from,
@@ -252,12 +275,40 @@ pub(crate) fn measure(
     on_row: &mut dyn FnMut(&mut Output, &Row) -> Result<(), CliError>,
 ) -> Result<Vec<Row>, CliError> {
     let policies = cache.policies_beside_f16();
+    let settings = settings(model, place, (&policies, spec.context))?;
+    let values = model.config().cached_values();
+    let bar = out.progress(0, "evaluating");
+    let (mut rows, mut printed) = (Vec::with_capacity(policies.len()), Ok(()));
+    let report = evaluate(model, text, spec, &settings[0], &settings[1..], &mut |progress| match progress {
+        Progress::Passes(done, total) => {
+            bar.set_length(total as u64);
+            bar.set_position(done as u64);
+        }
+        Progress::Result(result) => {
+            let row = row(policies[rows.len()].name.clone(), result.clone(), values);
+            if printed.is_ok() {
+                printed = bar.suspend(|| on_row(out, &row));
+            }
+            rows.push(row);
+        }
+    });
+    bar.finish_and_clear();
+    report.map_err(|e| CliError::model(None, &e))?;
+    printed?;
+    Ok(rows)
+}
+
+/// The settings of some policies; the first is the reference, which is on the CPU for every device.
+pub(super) fn settings<'a>(
+    model: &'a Model,
+    place: &'a Place,
+    (policies, context): (&[Policy], usize),
+) -> Result<Vec<Setting<'a>>, CliError> {
     if matches!(place, Place::Cpu) {
-        cache_args::check_compresses(&policies, "--context", spec.context)?;
+        cache_args::check_compresses(policies, "--context", context)?;
     }
-    cache_args::check_model(place, model.config(), &policies)?;
+    cache_args::check_model(place, model.config(), policies)?;
     let setting = |policy: &Policy| {
-        // The reference is on the CPU for every device.
         let place = if policy.name.kv == F16.into() { &Place::Cpu } else { place };
         let (name, policy) = (policy.name.to_string(), policy.clone());
         let new_cache = move || -> Result<Box<dyn AttentionCache>, CacheError> {
@@ -265,28 +316,7 @@ pub(crate) fn measure(
         };
         Setting { name, new_cache: Box::new(new_cache) }
     };
-    let settings: Vec<_> = policies[1..].iter().map(setting).collect();
-    let values = model.config().cached_values();
-    let bar = out.progress(0, "evaluating");
-    let (mut rows, mut printed) = (Vec::with_capacity(policies.len()), Ok(()));
-    let report =
-        evaluate(model, text, spec, &setting(&policies[0]), &settings, &mut |progress| match progress {
-            Progress::Passes(done, total) => {
-                bar.set_length(total as u64);
-                bar.set_position(done as u64);
-            }
-            Progress::Result(result) => {
-                let row = row(policies[rows.len()].name.clone(), result.clone(), values);
-                if printed.is_ok() {
-                    printed = bar.suspend(|| on_row(out, &row));
-                }
-                rows.push(row);
-            }
-        });
-    bar.finish_and_clear();
-    report.map_err(|e| CliError::model(None, &e))?;
-    printed?;
-    Ok(rows)
+    Ok(policies.iter().map(setting).collect())
 }
 
 /// `values` is the number of values per token.

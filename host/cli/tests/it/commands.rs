@@ -42,7 +42,6 @@ fn small(command: &str) -> &'static [(&'static str, &'static str)] {
         "generate" => &[("--tokens", "3")],
         "needle" => &[("--tokens", "2048")],
         "stats" => &[("--random", "500")],
-        "tasks" => &[("--context", "192")],
         _ => &[],
     }
 }

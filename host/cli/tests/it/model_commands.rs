@@ -91,6 +91,32 @@ fn eval_prints_f16_first_and_narrower_caches_predict_worse() {
     assert!((number(&results[3], "nll_delta") - delta).abs() < 1e-12);
 }
 
+/// A table of the kinds of text, the row of f16 first, where nothing is lost.
+#[test]
+fn eval_asks_for_what_stands_far_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let args =
+        ["eval", "--recall", "--context", "600", "--kv", "s4 hot=0 sinks=0", "--kv", "s2 hot=0 sinks=0"];
+    let report = json(at, &args);
+    assert_eq!(parts(&report), ["context", "model", "results", "windows"]);
+    assert_eq!(report["windows"], 1, "one text of each kind");
+    let results = rows(&report);
+    assert_eq!(results.len(), 3);
+    let texts = |row: &Value| row["texts"].as_array().unwrap().clone();
+    for (i, kind) in ["prose", "copy", "list", "pairs", "code", "turns", "change"].iter().enumerate() {
+        let cell = |row: &Value| texts(row)[i].clone();
+        assert!(results.iter().all(|row| cell(row)["text"] == *kind), "{report}");
+        let kl: Vec<_> = results.iter().map(|row| number(&cell(row), "kl_to_f16")).collect();
+        assert!(kl[0] == 0.0 && kl[1] > 0.0 && kl[1] < kl[2], "{kind}: {kl:?}");
+        assert!((0.0..=1.0).contains(&number(&cell(&results[0]), "right")), "{report}");
+    }
+    let table = String::from_utf8(tqkv(at, &args).stdout).unwrap();
+    assert!(table.lines().nth(1).unwrap().ends_with("bytes/token") && table.lines().count() == 5, "{table}");
+    let short = error(at, &["eval", "--recall", "--context", "32"], 2);
+    assert!(short.contains("expected 512 or more"), "{short}");
+}
+
 /// Each text is a row with its text as the name, in the order of the command.
 #[test]
 fn eval_compares_policies() {

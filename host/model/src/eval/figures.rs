@@ -58,6 +58,8 @@ pub struct EvalResult {
     pub kl_p999: f64,
     /// Share of positions where the most likely token is the reference's.
     pub top1_agreement: f64,
+    /// Share of positions where the most likely token is the one that the text has.
+    pub right: f64,
     /// Bytes that the cache has allocated at the end of a window, per token. Mean over the windows.
     pub cache_bytes_per_token: f64,
     /// Mean cosine between the residual stream after each layer and the reference's. Empty unless requested.

@@ -1,31 +1,35 @@
 //! Sums over the positions of a setting, and its figures.
 
 use super::figures::{EvalResult, HeadFigures};
-use super::scores;
+use super::{Window, scores};
 use crate::sampling::argmax;
 use crate::{Model, ModelError};
+use std::ops::Range;
 use tqkv::cache::HeadStats;
 
 /// Rows of logits that are held at once. This bounds memory for vocabularies of 100,000 tokens and more.
 const LOGIT_ROWS: usize = 128;
 
-/// Compares the logits of the reference and of a setting from position `from` on, a few rows at a time.
+/// Compares the logits of the reference and of a setting at the scored positions, a few rows at a time.
 pub(crate) fn score(
     model: &Model,
-    window: &[u32],
-    from: usize,
+    window: &Window,
     [base, hidden]: [&[f32]; 2],
     tally: &mut Tally,
 ) -> Result<(), ModelError> {
     let (width, vocab) = (model.config().hidden_size, model.config().vocab_size);
-    tally.tokens += window.len();
-    for first in (from..window.len()).step_by(LOGIT_ROWS) {
-        let rows = first..window.len().min(first + LOGIT_ROWS);
+    tally.tokens += window.tokens.len();
+    let rows = |scored: &Range<usize>| {
+        let end = scored.end;
+        scored.clone().step_by(LOGIT_ROWS).map(move |first| first..end.min(first + LOGIT_ROWS))
+    };
+    for rows in window.scored.iter().flat_map(rows) {
+        let first = rows.start;
         let span = rows.start * width..rows.end * width;
         let base = log_softmax(&model.logits(&base[span.clone()]), vocab, first)?;
         let own = log_softmax(&model.logits(&hidden[span]), vocab, first)?;
         for (position, (base, own)) in rows.zip(base.iter().zip(&own)) {
-            tally.add(base, own, window.get(position + 1).map(|t| *t as usize));
+            tally.add(base, own, window.tokens.get(position + 1).map(|t| *t as usize));
         }
     }
     Ok(())
@@ -59,6 +63,8 @@ pub(crate) struct Tally {
     /// One entry per scored position.
     pub(super) kl: Vec<f32>,
     agreed: usize,
+    /// Positions whose likeliest token is the one that follows.
+    right: usize,
     pub(super) cache_bytes: usize,
     pub(super) cosine: Vec<f64>,
     heads: Vec<HeadFigures>,
@@ -79,6 +85,7 @@ impl Tally {
         if let Some(target) = target {
             self.nll -= f64::from(own.values[target]);
             self.scored += 1;
+            self.right += usize::from(own.best == target);
         }
         let kl = |(r, o): (&f32, &f32)| {
             // A token of probability 0 adds nothing, whatever the other probability is.
@@ -123,6 +130,7 @@ impl Tally {
             kl_p99: exceeded_by(&mut self.kl, 10),
             kl_p999: exceeded_by(&mut self.kl, 1),
             top1_agreement: self.agreed as f64 / positions,
+            right: self.right as f64 / self.scored as f64,
             cache_bytes_per_token: self.cache_bytes as f64 / tokens,
             layer_cosine: self.cosine.iter().map(|sum| sum / tokens).collect(),
             heads: self.heads,

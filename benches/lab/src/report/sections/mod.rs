@@ -11,6 +11,7 @@ mod overview;
 mod published;
 mod quality;
 mod rate;
+mod recall;
 mod speed;
 mod wanted;
 
@@ -24,10 +25,11 @@ use wanted::{FAMILIES, digits, family, pair, percent};
 type Make = fn(&Wanted<'_>) -> Result<Vec<Section>, CliError>;
 
 /// All sections by name, for progress.
-pub(crate) const SECTIONS: [(&str, Make); 10] = [
+pub(crate) const SECTIONS: [(&str, Make); 11] = [
     ("what it saves", overview::sections),
     ("error against bits", rate::sections),
     ("quality against bytes", quality::sections),
+    ("what stands far back", recall::sections),
     ("the life of a token", life::sections),
     ("speed against length", speed::sections),
     ("memory against context", memory::sections),

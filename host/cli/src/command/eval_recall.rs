@@ -1,0 +1,128 @@
+//! The table of `tqkv eval --recall`.
+
+use serde::Serialize;
+use tqkv_model::eval::{EvalResult, EvalSpec, Progress, Recall, evaluate_recall};
+
+use super::eval::{self, Subject};
+use crate::cache_args::CacheArgs;
+use crate::error::CliError;
+use crate::output::{Output, table_line};
+use crate::policy::Name;
+
+#[derive(Serialize)]
+struct Report {
+    model: String,
+    context: usize,
+    /// Texts of each kind.
+    windows: usize,
+    results: Vec<Row>,
+}
+
+/// Figures of one setting.
+#[derive(Serialize)]
+struct Row {
+    #[serde(flatten)]
+    name: Name,
+    cache_bytes_per_token: f64,
+    /// In the order of [`Recall::ALL`].
+    texts: Vec<Cell>,
+}
+
+/// Figures of one setting on one kind of text.
+#[derive(Serialize)]
+struct Cell {
+    text: &'static str,
+    kl_to_f16: f64,
+    nll_delta: f64,
+    top1_agreement: f64,
+    /// Share of the scored tokens that are the likeliest ones.
+    right: f64,
+}
+
+impl Row {
+    fn new(name: Name, results: &[EvalResult]) -> Self {
+        let cell = |(kind, result): (Recall, &EvalResult)| Cell {
+            text: kind.name(),
+            kl_to_f16: result.kl,
+            nll_delta: result.nll_delta,
+            top1_agreement: result.top1_agreement,
+            right: result.right,
+        };
+        let bytes: f64 = results.iter().map(|result| result.cache_bytes_per_token).sum();
+        let texts = Recall::ALL.into_iter().zip(results).map(cell).collect();
+        Self { name, cache_bytes_per_token: bytes / results.len() as f64, texts }
+    }
+}
+
+/// Measures the caches of `cache` on each kind of text, and prints a row as soon as it is known.
+pub(super) fn run(
+    subject: &Subject,
+    spec: &EvalSpec,
+    cache: &CacheArgs,
+    out: &mut Output,
+) -> Result<(), CliError> {
+    let Subject { model, text, place, windows, .. } = subject;
+    let policies = cache.policies_beside_f16();
+    let settings = eval::settings(model, place, (&policies, spec.context))?;
+    let width = policies.iter().map(|policy| policy.name.label().chars().count()).max().unwrap_or(0);
+    let bar = out.progress(0, "evaluating");
+    let title = format!("model {}, {windows} x {} tokens of each kind", model.name(), spec.context);
+    let mut printed = Ok(());
+    let (mut rows, mut known) = (Vec::with_capacity(policies.len()), Vec::with_capacity(Recall::ALL.len()));
+    let measured =
+        evaluate_recall(model, text, spec, &settings[0], &settings[1..], &mut |progress| match progress {
+            Progress::Passes(done, total) => {
+                bar.set_length(total as u64);
+                bar.set_position(done as u64);
+            }
+            Progress::Result(result) => {
+                known.push(result.clone());
+                if known.len() == Recall::ALL.len() {
+                    let row = Row::new(policies[rows.len()].name.clone(), &known);
+                    known.clear();
+                    if printed.is_ok() && !out.is_json() {
+                        let above = if rows.is_empty() {
+                            format!("{title}\n{}\n", line(width, &head()))
+                        } else {
+                            String::new()
+                        };
+                        printed = bar
+                            .suspend(|| out.write_text(&format!("{above}{}\n", line(width, &cells(&row)))));
+                    }
+                    rows.push(row);
+                }
+            }
+        });
+    bar.finish_and_clear();
+    measured.map_err(|error| CliError::model(None, &error))?;
+    printed?;
+    if out.is_json() {
+        let report = Report {
+            model: model.name().to_owned(),
+            context: spec.context,
+            windows: *windows,
+            results: rows,
+        };
+        return out.print(&report, |_| String::new());
+    }
+    Ok(())
+}
+
+fn head() -> Vec<String> {
+    let kinds = Recall::ALL.map(|kind| kind.name().to_owned());
+    ["K,V".to_owned()].into_iter().chain(kinds).chain(["bytes/token".to_owned()]).collect()
+}
+
+fn cells(row: &Row) -> Vec<String> {
+    let cell = |cell: &Cell| format!("{:.4} {:3.0} %", cell.kl_to_f16, 100.0 * cell.right);
+    let texts = row.texts.iter().map(cell);
+    let bytes = row.name.bytes(format!("{:.0}", row.cache_bytes_per_token));
+    [row.name.label()].into_iter().chain(texts).chain([bytes]).collect()
+}
+
+/// A line of the table. The widths are fixed, because rows are printed before later rows are known.
+fn line(first: usize, cells: &[String]) -> String {
+    let widths = [first].into_iter().chain([12; Recall::ALL.len()]).chain([11]);
+    let cells: Vec<_> = cells.iter().map(String::as_str).zip(widths).collect();
+    table_line(&cells)
+}
