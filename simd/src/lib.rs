@@ -1,12 +1,13 @@
 //! The tqkv codec and attention kernels on AVX2, AVX-VNNI, AVX-512, NEON and in WebAssembly.
 //!
-//! The crate has two halves. [`codec`] runs the float algorithms of `tqkv-core` on wider registers: same
-//! source, same bits, entered once per batch of vectors. [`page`] holds the kernels that attend over a cache:
-//! int8 scores and sums over pages of codes, several times faster than reading f16.
+//! [`codec`] runs the float algorithms of `tqkv-core` on wider registers: same source, same bits, entered
+//! once per batch of vectors. [`page`] holds the kernels that attend over a cache: int8 scores and sums over
+//! pages of codes, several times faster than reading f16. [`products`] multiplies matrices of bytes, for the
+//! basis of stored tokens. On a Cortex-M the crate is only the loops that `tqkv-core` calls there.
 //!
-//! [`Level`] is the instruction set: detected once, passed to every call. This is the only CPU crate with
-//! `unsafe` code. Nearly every unsafe block relies on one contract: a token proves its instruction set. When
-//! not to use it: for single vectors and microcontrollers use `tqkv-core`, for caches use `tqkv`.
+//! [`Level`] is the instruction set: detected once, passed to every call. Nearly every `unsafe` block relies
+//! on one contract: a token proves its instruction set. When not to use it: for single vectors and
+//! microcontrollers use `tqkv-core`, for caches use `tqkv`.
 #![no_std]
 
 #[cfg(feature = "std")]

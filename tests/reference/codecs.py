@@ -1,4 +1,4 @@
-"""Makes blocks of the reference codecs with NumPy, from the text of SPEC.md alone: golden bytes for host/reference.
+"""Makes blocks of the reference codecs with NumPy, from host/reference/FORMATS.md and SPEC.md alone: golden bytes.
 
 usage: codecs.py [LLOYD_MAX.json] > tests/vectors/reference.json      (needs numpy)
 

@@ -18,7 +18,7 @@
 //!
 //! An entry point turns pointers into references and lengths into slices, and calls the crates `tqkv` and
 //! `tqkv-simd`. It has no logic of its own. cbindgen makes `include/tqkv.h` from these files, and README.md
-//! is for C programmers. Rust programs use `tqkv` instead, and microcontrollers the package in `fixed`.
+//! is for C programmers. Rust programs use `tqkv` instead, and microcontrollers the packages in `core/mcu`.
 
 mod attend;
 mod budget;

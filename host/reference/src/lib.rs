@@ -24,7 +24,7 @@
 //! | [`theory`] | Shannon's bound, the paper's two, and expected errors |
 //! | `cache` | a cache that holds decoded vectors |
 //!
-//! For a cache in a program use `tqkv::cache`. SPEC.md describes the bytes.
+//! For a cache in a program use `tqkv::cache`. FORMATS.md describes the bytes.
 #![forbid(unsafe_code)]
 
 mod bits;

@@ -1,4 +1,4 @@
-//! Another program encoded these blocks from SPEC.md alone (`tests/reference/codecs.py`). This crate must
+//! Another program encoded these blocks from FORMATS.md alone (`tests/reference/codecs.py`). This crate must
 //! write the same bytes and decode them to the same vectors.
 
 use serde_json::Value;
