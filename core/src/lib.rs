@@ -24,7 +24,6 @@
 //! the hidden module `unstable`, which may change with every release.
 #![no_std]
 #![forbid(unsafe_code)]
-#![allow(long_running_const_eval, reason = "the codebooks are solved at compile time, in seconds")]
 
 #[cfg(test)]
 extern crate std;

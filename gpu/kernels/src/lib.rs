@@ -46,7 +46,6 @@
     rustdoc::private_intra_doc_links,
     reason = "shapes stand in square brackets, and what a kernel is made of is private"
 )]
-#![allow(long_running_const_eval, reason = "the codebooks are solved at compile time")]
 
 /// Runs `$body` for `$i` = 0 to 31, unrolled, because the device cannot index registers at run time.
 #[cfg(target_arch = "nvptx64")]
