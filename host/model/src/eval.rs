@@ -15,6 +15,7 @@ mod figures;
 mod recall;
 mod scores;
 mod tally;
+mod window;
 
 pub use figures::{EvalResult, HeadFigures};
 pub use recall::{Recall, evaluate_recall};
@@ -23,12 +24,12 @@ pub use scores::{PROBE, ScoreFigures};
 use crate::{Model, ModelError};
 use cosine::cosine;
 use scores::Scores;
-use std::ops::Range;
 pub(crate) use tally::{Tally, score};
 use tqkv::KvShape;
 use tqkv::attention::AttentionCache;
 use tqkv::cache::HeadStats;
 use tqkv::error::CacheError;
+pub(crate) use window::Window;
 
 /// A cache under test: its name, and a function that makes an empty one.
 pub struct Setting<'a> {
@@ -118,12 +119,6 @@ pub fn evaluate(
         compare(model, &[&windows], spec, (reference, settings), progress)?.into_iter().flatten();
     let reference = results.next().expect("the reference is measured first");
     Ok(EvalReport { context: spec.context, windows: windows.len(), reference, results: results.collect() })
-}
-
-/// Tokens that a model reads from an empty cache, and the positions whose predictions are scored.
-pub(crate) struct Window {
-    pub(crate) tokens: Vec<u32>,
-    pub(crate) scored: Vec<Range<usize>>,
 }
 
 /// Measures each setting on each set of windows, the reference first. Returns the results of the sets per setting.

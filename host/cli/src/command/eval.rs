@@ -6,19 +6,19 @@ use std::time::Instant;
 use crate::policy::{Name, Policy};
 use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
-use tqkv::attention::AttentionCache;
-use tqkv::error::CacheError;
-use tqkv_model::eval::{EvalResult, EvalSpec, HeadFigures, Progress, ScoreFigures, Setting, evaluate};
+use tqkv_model::eval::{EvalResult, EvalSpec, HeadFigures, Progress, ScoreFigures, evaluate};
 use tqkv_model::{Model, shipped};
 
+pub use super::eval_subject::Subject;
+use super::eval_subject::settings;
 use super::{eval_recall, eval_scores};
-use crate::cache_args::{self, CacheArgs, ModelArgs};
+use crate::cache_args::{CacheArgs, ModelArgs};
 use crate::device::{DeviceArgs, Place};
 use crate::error::CliError;
 use crate::input;
 use crate::memory;
 use crate::output::{Output, grouped, table, table_line};
-use crate::preset::{F16, KvCodecs};
+use crate::preset::KvCodecs;
 
 /// Measure how compressed caches change the predictions of a model.
 #[derive(Debug, clap::Args)]
@@ -156,16 +156,6 @@ pub(crate) struct Row {
     pub(crate) scores: Vec<ScoreFigures>,
 }
 
-/// A model and the text to measure it on.
-pub struct Subject {
-    pub model: Model,
-    pub text: Vec<u8>,
-    /// Tokens per window.
-    pub context: usize,
-    pub windows: usize,
-    pub(super) place: Place,
-}
-
 impl Args {
     /// Opens the model and the text of the evaluation. `change` turns the loaded model into another one.
     ///
@@ -296,27 +286,6 @@ pub(crate) fn measure(
     report.map_err(|e| CliError::model(None, &e))?;
     printed?;
     Ok(rows)
-}
-
-/// The settings of some policies; the first is the reference, which is on the CPU for every device.
-pub(super) fn settings<'a>(
-    model: &'a Model,
-    place: &'a Place,
-    (policies, context): (&[Policy], usize),
-) -> Result<Vec<Setting<'a>>, CliError> {
-    if matches!(place, Place::Cpu) {
-        cache_args::check_compresses(policies, "--context", context)?;
-    }
-    cache_args::check_model(place, model.config(), policies)?;
-    let setting = |policy: &Policy| {
-        let place = if policy.name.kv == F16.into() { &Place::Cpu } else { place };
-        let (name, policy) = (policy.name.to_string(), policy.clone());
-        let new_cache = move || -> Result<Box<dyn AttentionCache>, CacheError> {
-            cache_args::cache(place, model.config(), &policy)
-        };
-        Setting { name, new_cache: Box::new(new_cache) }
-    };
-    Ok(policies.iter().map(setting).collect())
 }
 
 /// `values` is the number of values per token.

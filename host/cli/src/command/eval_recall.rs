@@ -3,7 +3,7 @@
 use serde::Serialize;
 use tqkv_model::eval::{EvalResult, EvalSpec, Progress, Recall, evaluate_recall};
 
-use super::eval::{self, Subject};
+use super::eval_subject::{Subject, settings};
 use crate::cache_args::CacheArgs;
 use crate::error::CliError;
 use crate::output::{Output, table_line};
@@ -63,7 +63,7 @@ pub(super) fn run(
 ) -> Result<(), CliError> {
     let Subject { model, text, place, windows, .. } = subject;
     let policies = cache.policies_beside_f16();
-    let settings = eval::settings(model, place, (&policies, spec.context))?;
+    let settings = settings(model, place, (&policies, spec.context))?;
     let width = policies.iter().map(|policy| policy.name.label().chars().count()).max().unwrap_or(0);
     let bar = out.progress(0, "evaluating");
     let title = format!("model {}, {windows} x {} tokens of each kind", model.name(), spec.context);

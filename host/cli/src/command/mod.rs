@@ -15,6 +15,7 @@ mod encode;
 pub mod eval;
 mod eval_recall;
 mod eval_scores;
+mod eval_subject;
 mod export;
 mod generate;
 mod generate_many;

@@ -1,7 +1,8 @@
 //! Sums over the positions of a setting, and its figures.
 
 use super::figures::{EvalResult, HeadFigures};
-use super::{Window, scores};
+use super::scores;
+use super::window::Window;
 use crate::sampling::argmax;
 use crate::{Model, ModelError};
 use std::ops::Range;
