@@ -155,6 +155,22 @@ impl Cache {
         self.with_mut(py, |cache| Ok(cache.append(layer, k, v)?))
     }
 
+    fn append_with_queries(
+        &self,
+        py: Python<'_>,
+        layer: usize,
+        q: &Bound<'_, PyAny>,
+        k: &Bound<'_, PyAny>,
+        v: &Bound<'_, PyAny>,
+    ) -> Result<(), Failure> {
+        let (q, k, v) = (Vectors::new("q", q)?, Vectors::new("k", k)?, Vectors::new("v", v)?);
+        let tokens = self.check_kv(layer, &k, &v)?;
+        let KvShape { num_heads, head_dim, .. } = self.shape(layer);
+        check_as_many(Self::tokens("q", q.shape(), num_heads, head_dim)?, tokens)?;
+        let (q, k, v) = (q.values("q")?, k.values("k")?, v.values("v")?);
+        self.with_mut(py, |cache| Ok(cache.append_with_queries(layer, q, k, v)?))
+    }
+
     fn attend<'py>(
         &self,
         py: Python<'py>,
@@ -189,12 +205,7 @@ impl Cache {
         let (q, k, v) = (Vectors::new("q", q)?, Vectors::new("k", k)?, Vectors::new("v", v)?);
         let KvShape { num_heads, head_dim, value_dim, .. } = self.shape(layer);
         let tokens = self.check_kv(layer, &k, &v)?;
-        if Self::tokens("q", q.shape(), num_heads, head_dim)? != tokens {
-            return Err(refused(format!(
-                "q of {} tokens is not valid: expected {tokens}, as many as k and v have",
-                q.shape()[0]
-            )));
-        }
+        check_as_many(Self::tokens("q", q.shape(), num_heads, head_dim)?, tokens)?;
         let q = q.values("q")?;
         let (k, v) = (k.values("k")?, v.values("v")?);
         let out = zeros(py, &[tokens, num_heads, value_dim])?;
@@ -370,4 +381,12 @@ fn read_as<'py, T: Narrow>(
     })?;
     drop(writing);
     Ok(out.into_any())
+}
+
+/// Checks that there are as many queries as keys and values.
+fn check_as_many(queries: usize, tokens: usize) -> Result<(), Failure> {
+    if queries == tokens {
+        return Ok(());
+    }
+    Err(refused(format!("q of {queries} tokens is not valid: expected {tokens}, as many as k and v have")))
 }

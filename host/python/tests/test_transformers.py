@@ -525,6 +525,18 @@ def test_a_map_has_the_rope_of_the_model(name):
     assert cache.stats()["bytes"] > plain.stats()["bytes"]
 
 
+def test_a_prompt_teaches_maps(llama):
+    tokens = prompt(2, 300)
+    caches = [TqkvCache(llama.config, kv=f"t2 hot=0 {map}") for map in ("map=full", "")]
+    for cache in caches:
+        logits(llama, cache, tokens["input_ids"], "tqkv")
+    # Matrices were learnt, which take memory.
+    mapped, plain = (cache.stats()["bytes"] for cache in caches)
+    assert mapped > plain
+    with pytest.warns(UserWarning, match="map= has no effect"):
+        logits(llama, TqkvCache(llama.config, kv="t2 map=pairs"), tokens["input_ids"], "sdpa")
+
+
 def test_what_cannot_be_is_refused_before_a_model_runs(llama):
     with pytest.raises(tqkv.TqkvError, match="'t9' is neither a preset"):
         TqkvCache(llama.config, kv="t9")

@@ -89,7 +89,7 @@ use spill::SpillFile;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use tier::Tiers;
-use tqkv_core::{CodecId, KvShape};
+use tqkv_core::{CodecId, KvError, KvShape};
 use tqkv_simd::Level;
 use track::Track;
 use vectors::Vectors;
@@ -253,6 +253,41 @@ impl KvCache {
         let (k, v) = (k.into(), v.into());
         let n = self.spec.check_tokens(layer, k, v)?;
         self.take_up(layer, n, k, v, false, |head, _, k, v, scratch| head.push(k, v, scratch))
+    }
+
+    /// Same as [`KvCache::append`], for a program that attends to these tokens itself: `q`, `[n, num_heads,
+    /// head_dim]`, are their queries. A map of keys ([`CacheSpec::key_map`]) is learnt from queries, so keys
+    /// that are only appended never get one. A layer that does not learn a map ignores them.
+    ///
+    /// # Errors
+    /// Those of [`KvCache::append`]. The queries have the wrong length or are not finite.
+    pub fn append_with_queries<'q, 'a>(
+        &mut self,
+        layer: usize,
+        q: impl Into<Floats<'q>>,
+        k: impl Into<Floats<'a>>,
+        v: impl Into<Floats<'a>>,
+    ) -> Result<(), CacheError> {
+        let (q, k, v) = (q.into(), k.into(), v.into());
+        let n = self.spec.check_tokens(layer, k, v)?;
+        let shape = self.spec.shape_at(layer);
+        let width = shape.num_heads * shape.head_dim;
+        if q.len() != n * width {
+            return Err(KvError::Length { what: "q", got: q.len(), expected: n * width }.into());
+        }
+        let taught = self.layers[layer].heads.iter().map(|head| head.keys.taught_to(head.len())).max();
+        let taught = taught.unwrap_or(0).min(n);
+        let q = &*q.part(0, taught * width).wide(self.level())?;
+        shape.check_finite(layer, q)?;
+        let group = shape.group() * shape.head_dim;
+        self.take_up(layer, n, k, v, false, |head, i, k, v, scratch| {
+            let first = head.len();
+            let q = gather(q, i, shape.num_kv_heads, group)?;
+            for (i, q) in q.chunks_exact(group).enumerate() {
+                head.keys.see_queries(first + i, q)?;
+            }
+            head.push(k, v, scratch)
+        })
     }
 
     /// Attends from the newest position. `q` is `[num_heads, head_dim]`, in f32, f16 or bf16. `out` is

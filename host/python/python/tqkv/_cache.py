@@ -124,6 +124,11 @@ class KvCache:
         value_dim]`."""
         self._native.append(count("layer", layer), to_numpy(k), to_numpy(v))
 
+    def append_with_queries(self, layer: int, q: Array, k: Either, v: Either) -> None:
+        """The same as `append`, for a program that attends to these tokens itself: `q`, `[tokens, num_heads, head_dim]`, are their queries.
+        Maps of keys (`map=`) are learnt from queries, so keys that are only appended never get one. Other caches ignore them."""
+        self._native.append_with_queries(count("layer", layer), to_numpy(q), to_numpy(k), to_numpy(v))
+
     def attend(self, layer: int, q: Array) -> Array:
         """Attends from the newest position. `q` is `[num_heads, head_dim]`, the result is `[num_heads, value_dim]`."""
         return from_numpy(self._native.attend(count("layer", layer), to_numpy(q)), q)

@@ -24,6 +24,11 @@ DECODES = (
 )
 
 
+UNTAUGHT = (
+    "map= has no effect: a map is learnt from queries, which attention on decoded keys does not show. model.set_attn_implementation('tqkv')"
+    " shows them"
+)
+
 STATE = ("is_initialized", "length", "shape", "pads", "dtype", "device")
 """What a saved layer has beside its rows."""
 
@@ -104,24 +109,41 @@ class TqkvLayer(CacheLayerMixin):
             return Handle.of(key_states, self), Handle.of(value_states, self)
         if self.length > tokens and tokens < PROMPT:
             warnings.warn(DECODES, stacklevel=2)
+        if self.length == tokens and self.learns_map:
+            warnings.warn(UNTAUGHT, stacklevel=2)
         past = self._decoded(tokens)
         self._append(key_states, value_states)
         return _joined(past, key_states, value_states)
 
-    def all_tokens(self, handle: Handle, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def all_tokens(
+        self, query: torch.Tensor, handle: Handle, values: torch.Tensor, scaling: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of all tokens: the older ones decoded, the new ones of the handle unchanged. They are appended once."""
         if handle.decoded is None:
             handle.decoded = _joined(self._decoded(values.shape[-2]), handle.states, values)
             if not handle.appended:
-                self._append(handle.states, values)
+                self._append(handle.states, values, self._scaled(query, scaling) if self.learns_map else None)
                 handle.appended = True
         return handle.decoded
 
-    def _append(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+    @property
+    def learns_map(self) -> bool:
+        """Whether keys have a map, which is learnt from queries."""
+        return any(word.startswith("map=") and word != "map=off" for word in self.rows[0].spec.split())
+
+    def _scaled(self, query: torch.Tensor, scaling: float) -> torch.Tensor:
+        """Queries for caches, which scale by 1 / sqrt(head_dim)."""
+        return query.detach().float() * (scaling * query.shape[-1] ** 0.5)
+
+    def _append(self, keys: torch.Tensor, values: torch.Tensor, queries: torch.Tensor | None = None) -> None:
         tokens = keys.shape[-2]
-        for row, pad, k, v in zip(self.rows, self.pads, keys, values):
+        for i, (row, pad) in enumerate(zip(self.rows, self.pads)):
             first = tokens - self._new(row, pad, tokens)
-            row.append(0, k[:, first:].transpose(0, 1), v[:, first:].transpose(0, 1))
+            k, v = (x[i, :, first:].transpose(0, 1) for x in (keys, values))
+            if queries is None:
+                row.append(0, k, v)
+            else:
+                row.append_with_queries(0, queries[i, :, first:].transpose(0, 1), k, v)
 
     def _new(self, row: KvCache, pad: int, tokens: int) -> int:
         """Number of the newest tokens that a row does not hold yet. The others are padding."""
@@ -152,13 +174,12 @@ class TqkvLayer(CacheLayerMixin):
         pads = [0] * len(self.rows) if mask is None else getattr(mask, "left_padding", None)
         if not any(map(len, self.rows)):
             self.pads = pads or [0] * len(self.rows)
-        batch, heads, tokens, head_dim = query.shape
+        batch, heads, tokens, _ = query.shape
         learns = torch.is_grad_enabled() and any(x.requires_grad for x in (query, keys.states, values))
         if pads != self.pads or tokens >= PROMPT or learns or (keys.appended and tokens > 1):
             return None
         out = query.new_zeros(batch, tokens, heads, values.shape[-1])
-        # Caches scale by 1 / sqrt(head_dim).
-        query = query.float() * (scaling * head_dim**0.5)
+        query = self._scaled(query, scaling)
         for i, (row, pad) in enumerate(zip(self.rows, self.pads)):
             new = min(tokens, max(self.length - pad, 0)) if keys.appended else self._new(row, pad, tokens)
             q, k, v = (x[i, :, tokens - new :].transpose(0, 1) for x in (query, keys.states, values))

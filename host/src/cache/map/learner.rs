@@ -121,6 +121,11 @@ impl Learner {
         position.saturating_sub(self.sinks + LEAST_SEEN).min(self.span()).div_ceil(self.stride())
     }
 
+    /// One past the last position whose queries may be sampled; 0 if none are.
+    pub(in crate::cache) fn end(&self) -> usize {
+        if self.given.is_some() { 0 } else { self.sinks + LEAST_SEEN + self.span() + 1 }
+    }
+
     fn position(&self, sample: usize) -> usize {
         self.sinks + LEAST_SEEN + sample * self.stride()
     }

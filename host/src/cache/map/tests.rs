@@ -54,6 +54,15 @@ impl Sequence {
         outs
     }
 
+    /// Appends in chunks that end at the given positions, with the queries of the tokens.
+    fn show(&self, cache: &mut KvCache, ends: &[usize]) {
+        for &to in ends {
+            let from = cache.len();
+            let (k, v) = (&self.k[from * DIM..to * DIM], &self.v[from * DIM..to * DIM]);
+            cache.append_with_queries(0, self.queries(from, to), k, v).unwrap();
+        }
+    }
+
     fn append(&self, cache: &mut KvCache, to: usize) {
         let from = cache.len();
         cache.append(0, &self.k[from * DIM..to * DIM], &self.v[from * DIM..to * DIM]).unwrap();
@@ -132,6 +141,11 @@ fn a_map_does_not_depend_on_the_cuts_of_the_appends_or_the_level() {
             let mut cache = cache(policy);
             sequence.prefill(&mut cache, &ends);
             assert_eq!(keys(&cache), wanted, "{policy}: {} cuts", ends.len());
+        }
+        for ends in [&[TOKENS][..], &[3, 100, 101, 195, 230, TOKENS]] {
+            let mut shown = cache(policy);
+            sequence.show(&mut shown, ends);
+            assert_eq!(keys(&shown), wanted, "{policy}: appended with queries");
         }
         let mut stepped = cache(policy);
         sequence.steps(&mut stepped, TOKENS);
