@@ -255,12 +255,24 @@ impl KvCache {
         self.take_up(layer, n, k, v, false, |head, _, k, v, scratch| head.push(k, v, scratch))
     }
 
-    /// Same as [`KvCache::append`], for a program that attends to these tokens itself: `q`, `[n, num_heads,
-    /// head_dim]`, are their queries. A map of keys ([`CacheSpec::key_map`]) is learnt from queries, so keys
-    /// that are only appended never get one. A layer that does not learn a map ignores them.
+    /// Number of tokens from the end of a layer on whose queries teach a map of keys
+    /// ([`CacheSpec::key_map`]). 0 for a layer that has its map, or gets none.
     ///
     /// # Errors
-    /// Those of [`KvCache::append`]. The queries have the wrong length or are not finite.
+    /// The layer is out of range.
+    pub fn wanted_queries(&self, layer: usize) -> Result<usize, CacheError> {
+        self.spec.shape.check_layer(layer)?;
+        let heads = self.layers[layer].heads.iter();
+        Ok(heads.map(|head| head.keys.taught_to(head.len())).max().unwrap_or(0))
+    }
+
+    /// Same as [`KvCache::append`], for a program that attends to these tokens itself. `q`, `[m, num_heads,
+    /// head_dim]`, are the queries of the first m of the n tokens. A map of keys is learnt from queries, so
+    /// keys that are only appended never get one. Those past [`KvCache::wanted_queries`] have no effect.
+    ///
+    /// # Errors
+    /// Those of [`KvCache::append`]. The queries are not of whole tokens, are of more tokens than `k`, or are
+    /// not finite.
     pub fn append_with_queries<'q, 'a>(
         &mut self,
         layer: usize,
@@ -272,11 +284,10 @@ impl KvCache {
         let n = self.spec.check_tokens(layer, k, v)?;
         let shape = self.spec.shape_at(layer);
         let width = shape.num_heads * shape.head_dim;
-        if q.len() != n * width {
+        if !q.len().is_multiple_of(width) || q.len() > n * width {
             return Err(KvError::Length { what: "q", got: q.len(), expected: n * width }.into());
         }
-        let taught = self.layers[layer].heads.iter().map(|head| head.keys.taught_to(head.len())).max();
-        let taught = taught.unwrap_or(0).min(n);
+        let taught = self.wanted_queries(layer)?.min(q.len() / width);
         let q = &*q.part(0, taught * width).wide(self.level())?;
         shape.check_finite(layer, q)?;
         let group = shape.group() * shape.head_dim;
@@ -622,7 +633,7 @@ impl Layer {
         let learner = spec.has_map(layer).then(|| {
             let Rule { scale, soft_cap, window, .. } = rule;
             let rule = map::Rule { scale, soft_cap, window, group: shape.group() };
-            let in_quarters = spec.codecs_at(layer).0.rotates_quarters();
+            let in_quarters = spec.stores_quarters(layer);
             let rope = spec.rope_at(layer).filter(|_| spec.key_map == KeyMap::Full);
             Learner::new(rule, head_dim, kept, in_quarters, budget).with_rope(rope)
         });
