@@ -86,10 +86,15 @@ fn broken() -> Failure {
 #[pymethods]
 impl Cache {
     #[new]
-    fn new(py: Python<'_>, texts: Vec<String>, max_bytes: Option<usize>) -> Result<Self, Failure> {
+    fn new(
+        py: Python<'_>,
+        texts: Vec<String>,
+        max_bytes: Option<usize>,
+        map_layer: Option<usize>,
+    ) -> Result<Self, Failure> {
         pool::start()?;
         let budget = max_bytes.map_or_else(Budget::unlimited, Budget::new);
-        let spec = spec::read(&texts)?;
+        let spec = map_layer.map_or_else(|| spec::read(&texts), |layer| spec::read_layer(&texts, layer))?;
         Ok(Self::of(py.detach(|| KvCache::within(spec, &budget))?))
     }
 
@@ -155,6 +160,10 @@ impl Cache {
         self.with_mut(py, |cache| Ok(cache.append(layer, k, v)?))
     }
 
+    fn wanted_queries(&self, py: Python<'_>, layer: usize) -> Result<usize, Failure> {
+        self.with(py, |cache| Ok(cache.wanted_queries(layer)?))
+    }
+
     fn append_with_queries(
         &self,
         py: Python<'_>,
@@ -166,7 +175,12 @@ impl Cache {
         let (q, k, v) = (Vectors::new("q", q)?, Vectors::new("k", k)?, Vectors::new("v", v)?);
         let tokens = self.check_kv(layer, &k, &v)?;
         let KvShape { num_heads, head_dim, .. } = self.shape(layer);
-        check_as_many(Self::tokens("q", q.shape(), num_heads, head_dim)?, tokens)?;
+        let shown = Self::tokens("q", q.shape(), num_heads, head_dim)?;
+        if shown > tokens {
+            return Err(refused(format!(
+                "q of {shown} tokens is not valid: expected at most {tokens}, as many as k and v have"
+            )));
+        }
         let (q, k, v) = (q.values("q")?, k.values("k")?, v.values("v")?);
         self.with_mut(py, |cache| Ok(cache.append_with_queries(layer, q, k, v)?))
     }
@@ -205,7 +219,12 @@ impl Cache {
         let (q, k, v) = (Vectors::new("q", q)?, Vectors::new("k", k)?, Vectors::new("v", v)?);
         let KvShape { num_heads, head_dim, value_dim, .. } = self.shape(layer);
         let tokens = self.check_kv(layer, &k, &v)?;
-        check_as_many(Self::tokens("q", q.shape(), num_heads, head_dim)?, tokens)?;
+        if Self::tokens("q", q.shape(), num_heads, head_dim)? != tokens {
+            return Err(refused(format!(
+                "q of {} tokens is not valid: expected {tokens}, as many as k and v have",
+                q.shape()[0]
+            )));
+        }
         let q = q.values("q")?;
         let (k, v) = (k.values("k")?, v.values("v")?);
         let out = zeros(py, &[tokens, num_heads, value_dim])?;
@@ -381,12 +400,4 @@ fn read_as<'py, T: Narrow>(
     })?;
     drop(writing);
     Ok(out.into_any())
-}
-
-/// Checks that there are as many queries as keys and values.
-fn check_as_many(queries: usize, tokens: usize) -> Result<(), Failure> {
-    if queries == tokens {
-        return Ok(());
-    }
-    Err(refused(format!("q of {queries} tokens is not valid: expected {tokens}, as many as k and v have")))
 }

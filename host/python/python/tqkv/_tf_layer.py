@@ -25,8 +25,8 @@ DECODES = (
 
 
 UNTAUGHT = (
-    "map= has no effect: a map is learnt from queries, which attention on decoded keys does not show. model.set_attn_implementation('tqkv')"
-    " shows them"
+    "keys get no map, and those named m2 or m3 are stored in t2 or t3: a map is learnt from queries, which only"
+    " model.set_attn_implementation('tqkv') shows to the cache; map=FILE.tqm needs none"
 )
 
 STATE = ("is_initialized", "length", "shape", "pads", "dtype", "device")
@@ -40,9 +40,11 @@ class TqkvLayer(CacheLayerMixin):
     is_croppable = True
     supports_early_init = False
 
-    def __init__(self, config: Any, options: dict[str, Any]) -> None:
+    def __init__(self, config: Any, options: dict[str, Any], warns: bool = True) -> None:
         super().__init__()
         self.config, self.options = config, options
+        # One layer warns for all.
+        self.warns = warns
         self.reset()
 
     @property
@@ -109,7 +111,8 @@ class TqkvLayer(CacheLayerMixin):
             return Handle.of(key_states, self), Handle.of(value_states, self)
         if self.length > tokens and tokens < PROMPT:
             warnings.warn(DECODES, stacklevel=2)
-        if self.length == tokens and self.learns_map:
+        if self.warns and self.rows[0].wanted_queries(0):
+            self.warns = False
             warnings.warn(UNTAUGHT, stacklevel=2)
         past = self._decoded(tokens)
         self._append(key_states, value_states)
@@ -122,28 +125,24 @@ class TqkvLayer(CacheLayerMixin):
         if handle.decoded is None:
             handle.decoded = _joined(self._decoded(values.shape[-2]), handle.states, values)
             if not handle.appended:
-                self._append(handle.states, values, self._scaled(query, scaling) if self.learns_map else None)
+                self._append(handle.states, values, (query, scaling))
                 handle.appended = True
         return handle.decoded
 
-    @property
-    def learns_map(self) -> bool:
-        """Whether keys have a map, which is learnt from queries."""
-        return any(word.startswith("map=") and word != "map=off" for word in self.rows[0].spec.split())
-
-    def _scaled(self, query: torch.Tensor, scaling: float) -> torch.Tensor:
-        """Queries for caches, which scale by 1 / sqrt(head_dim)."""
-        return query.detach().float() * (scaling * query.shape[-1] ** 0.5)
-
-    def _append(self, keys: torch.Tensor, values: torch.Tensor, queries: torch.Tensor | None = None) -> None:
+    def _append(
+        self, keys: torch.Tensor, values: torch.Tensor, asked: tuple[torch.Tensor, float] | None = None
+    ) -> None:
+        """Appends the newest tokens. `asked` are their queries and the factor of logits, which teach maps."""
         tokens = keys.shape[-2]
         for i, (row, pad) in enumerate(zip(self.rows, self.pads)):
             first = tokens - self._new(row, pad, tokens)
             k, v = (x[i, :, first:].transpose(0, 1) for x in (keys, values))
-            if queries is None:
+            wanted = 0 if asked is None else row.wanted_queries(0)
+            if asked is None or wanted == 0:
                 row.append(0, k, v)
             else:
-                row.append_with_queries(0, queries[i, :, first:].transpose(0, 1), k, v)
+                queries = asked[0][i, :, first : first + wanted].transpose(0, 1)
+                row.append_with_queries(0, _scaled(queries, asked[1]), k, v)
 
     def _new(self, row: KvCache, pad: int, tokens: int) -> int:
         """Number of the newest tokens that a row does not hold yet. The others are padding."""
@@ -179,7 +178,7 @@ class TqkvLayer(CacheLayerMixin):
         if pads != self.pads or tokens >= PROMPT or learns or (keys.appended and tokens > 1):
             return None
         out = query.new_zeros(batch, tokens, heads, values.shape[-1])
-        query = self._scaled(query, scaling)
+        query = _scaled(query, scaling)
         for i, (row, pad) in enumerate(zip(self.rows, self.pads)):
             new = min(tokens, max(self.length - pad, 0)) if keys.appended else self._new(row, pad, tokens)
             q, k, v = (x[i, :, tokens - new :].transpose(0, 1) for x in (query, keys.states, values))
@@ -258,6 +257,11 @@ class TqkvLayer(CacheLayerMixin):
             row.restore(snapshot.numpy().tobytes())
             layer.rows.append(row)
         return layer
+
+
+def _scaled(query: torch.Tensor, scaling: float) -> torch.Tensor:
+    """Queries for caches, which scale by 1 / sqrt(head_dim)."""
+    return query.detach().float() * (scaling * query.shape[-1] ** 0.5)
 
 
 def _refuse_to_set(given: Any) -> None:
