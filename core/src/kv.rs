@@ -207,6 +207,14 @@ impl KvShape {
         self.check_layer(layer)?;
         check_len("q", q.len(), n * self.query_values())?;
         check_len("out", out.len(), n * self.out_values())?;
+        self.check_finite(layer, q)
+    }
+
+    /// Checks that queries, `[n, num_heads, head_dim]`, are finite.
+    ///
+    /// # Errors
+    /// [`KvError::Query`] for the first query that is not.
+    pub fn check_finite(self, layer: usize, q: &[f32]) -> Result<(), KvError> {
         match q.chunks_exact(self.head_dim).position(|q| !is_finite(q)) {
             None => Ok(()),
             Some(i) => Err(KvError::Query { layer, token: i / self.num_heads, head: i % self.num_heads }),

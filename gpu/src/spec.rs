@@ -77,10 +77,11 @@ impl GpuSpec {
         }
     }
 
-    /// Sets the codecs of keys and values.
+    /// Sets the codecs of keys and values. No cache on a GPU has maps, so keys of `m2` become `t2` and those
+    /// of `m3` become `t3`, which take as many bytes.
     #[must_use]
     pub fn codecs(mut self, key: CodecId, value: CodecId) -> Self {
-        (self.key, self.value) = (key, value);
+        (self.key, self.value) = (key.of_one_width(), value);
         self
     }
 

@@ -185,6 +185,16 @@ impl CodecId {
         matches!(self.row().rotation, Rotation::Quarters)
     }
 
+    /// The codec of one width that takes as many bits: `t2` for `m2` and `t3` for `m3`, whose widths need a
+    /// map of the keys. Any other codec is its own.
+    pub const fn of_one_width(self) -> Self {
+        match self {
+            Self::M2 => Self::T2,
+            Self::M3 => Self::T3,
+            one => one,
+        }
+    }
+
     /// Bytes of one block, or `None` if the codec does not support the head dim.
     pub const fn block_bytes(self, dim: usize) -> Option<usize> {
         self.layout().block_bytes(dim)

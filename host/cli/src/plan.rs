@@ -23,7 +23,7 @@ use tqkv_core::fixed::INTEGER_CODECS;
 use tqkv_core::{CodecId, KvShape};
 use tqkv_model::{LayerKv, ModelKv};
 
-use crate::preset::KvCodecs;
+use crate::preset::{F16, KvCodecs};
 
 /// The part of a model's shape that its KV cache depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,6 +62,11 @@ impl Life {
     /// Codecs of the oldest tokens of a long sequence.
     pub(crate) fn oldest(&self) -> KvCodecs {
         self.tiers.last().map_or(self.codecs, |(_, codecs)| *codecs)
+    }
+
+    /// The same tokens in f16.
+    pub(crate) fn in_f16(&self) -> Self {
+        Self { codecs: F16, tiers: Vec::new(), key_map: KeyMap::Off, ..self.clone() }
     }
 }
 

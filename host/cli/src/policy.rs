@@ -7,7 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::Serialize;
-use tqkv::cache::{CacheSpec, Cold, LayerPolicy, Policy as Words};
+use tqkv::cache::{CacheSpec, Cold, KeyMap, LayerPolicy, Policy as Words};
 #[cfg(any(test, feature = "cuda"))]
 use tqkv::unstable::cache::not_on_gpu;
 use tqkv::unstable::cache::{OPTIONS, Part};
@@ -164,7 +164,7 @@ impl Policy {
         let CacheSpec { cold, layers, sliding_window, ring, key_map, .. } = self.settings();
         let codecs =
             self.name.kv.own().ok_or_else(|| CliError::not_stored("plan", self.name.kv).to_string())?;
-        let tiers = cold.iter().map(tier).collect::<Option<_>>();
+        let tiers = cold.iter().map(tier).collect::<Option<Vec<_>>>();
         let is_planned = layers == LayerPolicy::Uniform && sliding_window.is_none();
         let tiers = tiers.filter(|_| is_planned).ok_or_else(|| {
             format!(
@@ -173,6 +173,13 @@ impl Policy {
             )
         })?;
         let ring = ring.map(|tokens| tokens as u64);
+        let in_quarters =
+            tiers.iter().map(|(_, codecs)| *codecs).chain([codecs]).any(|codecs| codecs.k.rotates_quarters());
+        let key_map = match key_map {
+            KeyMap::Auto if in_quarters && ring.is_none() => KeyMap::Pairs,
+            KeyMap::Auto => KeyMap::Off,
+            kind => kind,
+        };
         Ok(Life { codecs, kept: self.window(), tiers, key_map, ring })
     }
 

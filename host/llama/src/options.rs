@@ -72,7 +72,7 @@ impl Options {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tqkv::CodecId::{I8, S4, T2, T4};
+    use tqkv::CodecId::{I8, S4, T2, T3, T4};
     use tqkv::Effort;
     use tqkv::cache::KeyMap;
 
@@ -99,8 +99,10 @@ mod tests {
         assert_eq!(codecs(&options), [(T4, T2), (T4, T2), (T4, T2), (I8, I8)]);
         let mapped = read("TQKV_KV", "m2,t2 map=pairs").unwrap();
         let map = |options: &Options| options.spec.key_map;
-        assert_eq!([map(&mapped), map(&options)], [KeyMap::Pairs, KeyMap::Off]);
+        assert_eq!([map(&mapped), map(&options)], [KeyMap::Pairs, KeyMap::Auto]);
         assert_eq!(map(&mapped.with("t2 map=off").unwrap()), KeyMap::Off);
+        let unmapped = read("TQKV_KV", "m2,t2 last:m3,t2 map=off").unwrap();
+        assert_eq!([0, 3].map(|layer| policy::codecs(&unmapped.spec, layer, 4)), [(T2, T2), (T3, T2)]);
         let last = read("TQKV_KV", "t4,t2 last:i8").unwrap();
         assert_eq!(codecs(&last), codecs(&options));
         let other = options.with("layer-kv=boundary:1:t4,i8").unwrap();
@@ -113,16 +115,10 @@ mod tests {
     fn what_is_unknown_is_refused_in_one_line_with_what_is_accepted() {
         for (name, value, part) in [
             ("TQKV_KV", "t4,q9", "'q9' is not a codec"),
-            ("TQKV_KV", "m2,t2", "m2 is not valid for keys without a map: expected map=pairs"),
             ("TQKV_KV", "t2,m2 map=pairs", "m2 is not valid for values"),
             ("TQKV_KV", "m2 map=pairs", "m2 is not valid for values"),
             ("TQKV_KV", "t2 map=full", "map=full is not valid in llama.cpp: expected map=pairs"),
             ("TQKV_KV", "t2 map=model.tqm", "because rows come without positions"),
-            (
-                "TQKV_KV",
-                "t2 layer-kv=tail:1:m2,t2",
-                "m2 is not valid for keys without a map: expected map=pairs",
-            ),
             ("TQKV_KV", "", "expected codecs"),
             ("TQKV_KV", "s4 hot=many", "hot=many is not valid: expected hot=TOKENS"),
             ("TQKV_KV", "s4 ring=4096", "ring= is not valid in a cache of slots: expected codecs, hot="),

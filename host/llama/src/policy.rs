@@ -1,6 +1,6 @@
 //! The policy texts that say how caches are held: `t4,t2 hot=64 sinks=4 last:t4`.
 
-use tqkv::cache::{CacheSpec, KvPair, Policy};
+use tqkv::cache::{CacheSpec, KeyMap, KvPair, Policy};
 use tqkv::error::CacheError;
 use tqkv::unstable::slots;
 
@@ -38,7 +38,8 @@ fn line(error: CacheError) -> String {
     }
 }
 
-/// Codecs of layer `layer`, counted from 0, in a model of `layers` layers.
+/// Codecs of layer `layer`, counted from 0, in a model of `layers` layers. Keys without a map have one width.
 pub(crate) fn codecs(spec: &CacheSpec, layer: usize, layers: usize) -> KvPair {
-    spec.layers.codecs(layer, layers.max(layer + 1), (spec.key, spec.value))
+    let (key, value) = spec.layers.codecs(layer, layers.max(layer + 1), (spec.key, spec.value));
+    (if spec.key_map == KeyMap::Off { key.of_one_width() } else { key }, value)
 }

@@ -86,10 +86,15 @@ fn broken() -> Failure {
 #[pymethods]
 impl Cache {
     #[new]
-    fn new(py: Python<'_>, texts: Vec<String>, max_bytes: Option<usize>) -> Result<Self, Failure> {
+    fn new(
+        py: Python<'_>,
+        texts: Vec<String>,
+        max_bytes: Option<usize>,
+        map_layer: Option<usize>,
+    ) -> Result<Self, Failure> {
         pool::start()?;
         let budget = max_bytes.map_or_else(Budget::unlimited, Budget::new);
-        let spec = spec::read(&texts)?;
+        let spec = map_layer.map_or_else(|| spec::read(&texts), |layer| spec::read_layer(&texts, layer))?;
         Ok(Self::of(py.detach(|| KvCache::within(spec, &budget))?))
     }
 
@@ -153,6 +158,31 @@ impl Cache {
         self.check_kv(layer, &k, &v)?;
         let (k, v) = (k.values("k")?, v.values("v")?);
         self.with_mut(py, |cache| Ok(cache.append(layer, k, v)?))
+    }
+
+    fn wanted_queries(&self, py: Python<'_>, layer: usize) -> Result<usize, Failure> {
+        self.with(py, |cache| Ok(cache.wanted_queries(layer)?))
+    }
+
+    fn append_with_queries(
+        &self,
+        py: Python<'_>,
+        layer: usize,
+        q: &Bound<'_, PyAny>,
+        k: &Bound<'_, PyAny>,
+        v: &Bound<'_, PyAny>,
+    ) -> Result<(), Failure> {
+        let (q, k, v) = (Vectors::new("q", q)?, Vectors::new("k", k)?, Vectors::new("v", v)?);
+        let tokens = self.check_kv(layer, &k, &v)?;
+        let KvShape { num_heads, head_dim, .. } = self.shape(layer);
+        let shown = Self::tokens("q", q.shape(), num_heads, head_dim)?;
+        if shown > tokens {
+            return Err(refused(format!(
+                "q of {shown} tokens is not valid: expected at most {tokens}, as many as k and v have"
+            )));
+        }
+        let (q, k, v) = (q.values("q")?, k.values("k")?, v.values("v")?);
+        self.with_mut(py, |cache| Ok(cache.append_with_queries(layer, q, k, v)?))
     }
 
     fn attend<'py>(

@@ -227,7 +227,6 @@ REFUSED = [
     (lambda: tqkv.KvCache(1, 3, 2, 64), "3 query heads do not divide among 2 KV heads"),
     (lambda: cache("t4,t9"), "'t9' is not a codec"),
     (lambda: cache("t4,t3,t2"), "'t4,t3,t2' has 3 parts"),
-    (lambda: cache("m2,t2"), "m2 is not valid for keys without a map: expected map=pairs or map=full"),
     (lambda: cache("m3 map=pairs"), "m3 is not valid for values: expected a codec of one width, such as t2"),
     (lambda: cache("t4 hot"), "hot= is not valid: expected hot=TOKENS, such as hot=32"),
     (lambda: cache(warm=3), "warm= is not valid: expected layers=, heads="),

@@ -90,12 +90,11 @@ impl Mode<'_> {
         }
         let (key, value) = text.split_once(',').unwrap_or((text, text));
         let codec = |name: &str| {
-            let id = name.trim().parse::<CodecId>().map_err(|_| {
+            name.trim().parse::<CodecId>().map_err(|_| {
                 let why =
                     format!("{name:?} is not valid: expected a codec such as t4, two as t4,t2, or exact");
                 SessionError::Codec(why)
-            })?;
-            one_width(id).map(|()| id).map_err(SessionError::Codec)
+            })
         };
         let (key, value) = (codec(key)?, codec(value)?);
         Ok(Self::Coded(Codecs { key, value, key_dim: head_dim, value_dim: head_dim, rows: &[] }))
@@ -210,7 +209,7 @@ fn segments(
 /// How rows are coded; `None` where they stay as they are, because their type is not coded or blocks would be
 /// no smaller.
 fn tile(rows: &Rows, codecs: &Codecs<'_>) -> Result<Option<Tile>, SessionError> {
-    let codec = if rows.side == Side::Keys { codecs.key } else { codecs.value };
+    let codec = if rows.side == Side::Keys { codecs.key.of_one_width() } else { codecs.value };
     one_width(codec).map_err(SessionError::Codec)?;
     let given = codecs.head_dim(rows)?;
     let width = rows.width as usize;

@@ -105,7 +105,7 @@ impl Tile {
     }
 }
 
-/// Refuses codes of quarters: no map orders the keys of a saved state.
+/// Refuses codes of quarters: no pack has them, as no map orders the keys of a saved state.
 pub(crate) fn one_width(codec: CodecId) -> Result<(), String> {
     if codec.rotates_quarters() {
         return Err(format!(

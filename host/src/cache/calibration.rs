@@ -79,6 +79,15 @@ impl Calibration {
         Some(&*self.path).filter(|path| !path.as_os_str().is_empty())
     }
 
+    /// The moments of one layer, for a cache of that layer alone. `None` past the last layer.
+    pub fn of_layer(&self, layer: usize) -> Option<Self> {
+        let rope = vec![self.rope.get(layer)?.clone()];
+        let first = layer * self.num_kv_heads;
+        let heads = self.heads.get(first..first + self.num_kv_heads)?.to_vec();
+        let Self { model, tokens, num_kv_heads, head_dim, .. } = *self;
+        Some(Self { path: PathBuf::new(), model, tokens, num_kv_heads, head_dim, rope, heads })
+    }
+
     pub(super) fn rope(&self, layer: usize) -> Option<&Rope> {
         self.rope.get(layer)
     }
@@ -263,6 +272,14 @@ mod tests {
         assert_eq!(Calibration { path: PathBuf::new(), ..read }, some());
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no other file stays");
         assert!(some().save(&folder.path().join("none/some.tqm")).is_err());
+    }
+
+    #[test]
+    fn a_layer_has_its_own_moments() {
+        let (all, second) = (some(), some().of_layer(1).unwrap());
+        assert_eq!(second.check(&KvShape::new(1, 2, 2, DIM), |_| all.rope(1)), Ok(()));
+        assert_eq!([second.head(0, 0), second.head(0, 1)], [all.head(1, 0), all.head(1, 1)]);
+        assert!(second.rope(0) == all.rope(1) && all.of_layer(2).is_none());
     }
 
     #[test]

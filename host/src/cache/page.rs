@@ -223,8 +223,11 @@ impl Pages {
         self.maps.weights().map_or(*self.warm(), |weights| self.warm().weighted(weights))
     }
 
-    /// Sets the maps. There must be no page yet, or they must be those of the pages.
+    /// Sets the maps of vectors that may have some. Without one, codecs of one width take the place of codes
+    /// of quarters. There must be no page yet.
     pub(super) fn set_maps(&mut self, maps: Maps) {
+        self.tiers.set_plain(maps.len() == 0);
+        self.last = *self.warm();
         self.maps = maps;
         self.list.set(self.list_bytes());
     }
@@ -490,8 +493,9 @@ impl Pages {
             self.pages = VecDeque::new();
         }
         self.cooled.fill(0);
-        (self.held, self.evicted, self.len, self.last) = (0, 0, 0, *self.warm());
         self.maps = Maps::default();
+        self.tiers.set_plain(false);
+        (self.held, self.evicted, self.len, self.last) = (0, 0, 0, *self.warm());
         self.refill();
         self.list.set(self.list_bytes());
     }
@@ -544,7 +548,10 @@ impl Pages {
     fn cold_page(&mut self, index: usize, tier: usize) -> Result<Arc<Page>, CacheError> {
         let mut ready = self.take(tier);
         let lines = self.pages[index].load()?;
+        // The same tokens have the same weights in all tiers.
+        let weights = self.map(index + self.evicted).and_then(Map::weights);
         let (from, to) = (self.tiers.format(tier - 1), self.tiers.format(tier));
+        let to = &weights.map_or(*to, |weights| to.weighted(weights));
         if let Store::File(file) = self.tiers.store(tier) {
             let spilled = file.write(&lines).map_err(|error| CacheError::Spill(error.to_string()))?;
             return Ok(Arc::new(Page::new(Memory::Spilled(spilled), self.list.budget())));
@@ -598,10 +605,19 @@ impl Pages {
         }
     }
 
-    /// Decodes tokens of one page, in the domain of the blocks.
+    /// Decodes tokens of one page, in the domain of warm blocks.
     pub(super) fn decode_rotated(&self, from: usize, out: &mut [f32]) -> Result<(), CacheError> {
         let run = self.run(from)?;
         run.format.decode_rotated(&run.lines, run.slot, out);
+        let (codec, warm) = (run.format.codec(), self.warm().codec());
+        if codec.id().rotates_quarters() != warm.id().rotates_quarters() {
+            tqkv_simd::codec::unrotate(run.format.level(), codec, out);
+            let own = out.to_vec();
+            tqkv_simd::codec::rotate_queries(run.format.level(), warm, &own, out);
+            // Queries are divided by the dim, which vectors are not.
+            let dim = warm.dim() as f32;
+            out.iter_mut().for_each(|x| *x *= dim);
+        }
         Ok(())
     }
 

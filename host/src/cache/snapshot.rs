@@ -266,9 +266,12 @@ fn fields(spec: &CacheSpec) -> Vec<(&'static str, Vec<u8>)> {
     if let Some(ring) = spec.ring {
         fields.push(("ring", [vec![4], ints(&[ring])].concat()));
     }
-    // Only specs with a map or a ring have the field, so the others are as before these existed.
+    // Only specs where it matters have the field, so the others are as before it existed. Codecs without a map
+    // are in their own field.
     match spec.key_map {
-        KeyMap::Off => {}
+        KeyMap::Off | KeyMap::Auto if spec.ring.is_some() || !spec.saves_quarters() => {}
+        KeyMap::Off => fields.push(("key map", vec![7])),
+        KeyMap::Auto => fields.push(("key map", vec![6])),
         KeyMap::Pairs => fields.push(("key map", vec![1])),
         KeyMap::Full => {
             let mut ropes = Vec::new();

@@ -79,12 +79,17 @@ pub enum Arithmetic {
 /// Keys go through the map before encoding and queries through its inverse, so that the error falls where
 /// queries look least. Each KV head learns it from the first 128 keys behind the sinks and from the
 /// queries at 64 positions there. Until then keys wait uncompressed. A head that saw fewer than 16 of these
-/// queries has no map. Rotated codes alone use it ([`CodecId::is_rotated`]). Keys in `m2` and `m3` need it;
-/// it orders their coordinates.
+/// queries has no map. Rotated codes alone use it ([`CodecId::is_rotated`]).
+///
+/// A map orders the coordinates of keys in `m2` and `m3`. Where keys have no map, they are stored in `t2` and
+/// `t3`, which take as many bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeyMap {
-    /// Keys are encoded as they are.
+    /// [`KeyMap::Pairs`] in layers with keys in `m2` or `m3`, in any tier, if their cache can have maps. Else
+    /// [`KeyMap::Off`]: rings and latent vectors have none.
     #[default]
+    Auto,
+    /// Keys are encoded as they are.
     Off,
     /// One factor for coordinates i and i + head_dim / 2, which RoPE rotates together in most models. With
     /// another layout the gain is smaller.
@@ -180,7 +185,7 @@ impl From<KvShape> for CacheSpec {
             sinks: Self::DEFAULT_SINKS,
             hot: Self::DEFAULT_HOT,
             centring: Centring::Auto,
-            key_map: KeyMap::Off,
+            key_map: KeyMap::Auto,
             rope: Vec::new(),
             calibration: None,
             arithmetic: Arithmetic::Int8,
@@ -382,9 +387,46 @@ impl CacheSpec {
         }
     }
 
-    /// Codecs of a layer's warm keys and values.
+    /// Codecs of a layer's warm keys and values. Keys without a map have a codec of one width.
     pub fn codecs_at(&self, layer: usize) -> (CodecId, CodecId) {
+        let (key, value) = self.named_codecs(layer);
+        (self.key_codec(layer, key), value)
+    }
+
+    /// The codecs that the spec names for a layer.
+    fn named_codecs(&self, layer: usize) -> KvPair {
         self.layers.codecs(layer, self.shape.num_layers, (self.key, self.value))
+    }
+
+    /// The codec of keys that a layer stores for a named one.
+    fn key_codec(&self, layer: usize, named: CodecId) -> CodecId {
+        let fits = named.block_bytes(self.shape_at(layer).head_dim).is_some();
+        if self.has_map(layer) && fits { named } else { named.of_one_width() }
+    }
+
+    /// True if the keys of some tier of a layer are named in a code of quarters.
+    fn names_quarters(&self, layer: usize) -> bool {
+        self.cools_to_quarters() || self.named_codecs(layer).0.rotates_quarters()
+    }
+
+    /// True if keys of some cold tier are named in a code of quarters.
+    fn cools_to_quarters(&self) -> bool {
+        let named = |cold: &Cold| matches!(cold, Cold::Demote { key, .. } if key.rotates_quarters());
+        self.cold.iter().any(|(_, cold)| named(cold))
+    }
+
+    /// True if a snapshot names a code of quarters. It has the codecs of warm keys as they are stored, and
+    /// those of cold ones as they are named.
+    pub(super) fn saves_quarters(&self) -> bool {
+        let warm = (0..self.shape.num_layers).any(|layer| self.codecs_at(layer).0.rotates_quarters());
+        warm || self.cools_to_quarters()
+    }
+
+    /// True if the keys of some tier of a layer are stored in a code of quarters, if they get a map.
+    pub(super) fn stores_quarters(&self, layer: usize) -> bool {
+        let stored = |key| self.key_codec(layer, key).rotates_quarters();
+        let cold = self.cold.iter().any(|(_, cold)| matches!(*cold, Cold::Demote { key, .. } if stored(key)));
+        cold || stored(self.named_codecs(layer).0)
     }
 
     /// Largest accepted norms of a layer's keys and values. Every vector up to this norm can be stored,
@@ -412,7 +454,8 @@ impl CacheSpec {
         Ok(norms.map(|norm| norm.min(f16::MAX.to_f32())))
     }
 
-    /// The codecs of keys and values, or of latent vectors and positional parts.
+    /// The codecs of keys and values, or of latent vectors and positional parts. They may be named for keys
+    /// with a map.
     pub(super) fn make_codecs(
         &self,
         layer: usize,
@@ -423,6 +466,7 @@ impl CacheSpec {
                 .map_err(|error| CacheError::BadSpec(format!("codec {} at {what} {dim}: {error}", id.name())))
         };
         let KvShape { head_dim, value_dim, .. } = self.shape_at(layer);
+        let key = self.key_codec(layer, key);
         if self.position_dim > 0 {
             let position = make(CodecId::F16, "position_dim", self.position_dim)?;
             return Ok([make(key, "latent_dim", value_dim)?, position]);
@@ -509,7 +553,7 @@ impl CacheSpec {
         if let Some(file) = &self.calibration {
             file.check(&self.shape, |layer| self.rope_at(layer)).map_err(CacheError::BadSpec)?;
         }
-        if self.ring.is_some() && self.key_map != KeyMap::Off {
+        if self.ring.is_some() && !matches!(self.key_map, KeyMap::Off | KeyMap::Auto) {
             return bad(
                 "a ring with a map of keys is not valid, as maps take memory later: expected map=off".into(),
             );
@@ -579,21 +623,16 @@ impl CacheSpec {
         Ok(())
     }
 
-    /// Refuses codes of quarters where no map puts the energy of the logits into the first quarter. Latent
-    /// vectors are values, so they have no map.
+    /// Refuses codes of quarters for values, which have no map.
     fn check_quarters(&self, layer: usize) -> Result<(), CacheError> {
-        let (key, value) = self.codecs_at(layer);
-        let one_width = "expected a codec of one width, such as t2";
-        let why = if value.rotates_quarters() && self.position_dim == 0 {
-            format!("{} is not valid for values: {one_width}", value.name())
-        } else if key.rotates_quarters() && self.position_dim > 0 {
-            format!("{} is not valid for latent vectors: {one_width}", key.name())
-        } else if key.rotates_quarters() && self.key_map == KeyMap::Off {
-            format!("{} is not valid for keys without a map: expected map=pairs or map=full", key.name())
-        } else {
-            return Ok(());
-        };
-        Err(CacheError::BadSpec(why))
+        let value = self.named_codecs(layer).1;
+        if value.rotates_quarters() && self.position_dim == 0 {
+            return Err(CacheError::BadSpec(format!(
+                "{} is not valid for values: expected a codec of one width, such as t2",
+                value.name()
+            )));
+        }
+        Ok(())
     }
 
     /// Refuses a map that needs RoPE without it, and RoPE that does not fit the head dim.
@@ -614,18 +653,23 @@ impl CacheSpec {
         Ok(())
     }
 
-    /// True if the keys of a layer go through a map. A code that is not rotated spreads its error by itself,
-    /// and latent vectors are values too.
+    /// True if the keys of a layer go through a map, once it is learnt. A code that is not rotated spreads its
+    /// error by itself, latent vectors are values too, and a ring takes no memory later.
     pub(super) fn has_map(&self, layer: usize) -> bool {
-        self.key_map != KeyMap::Off
-            && self.codecs_at(layer).0.is_rotated()
+        let can = self.named_codecs(layer).0.is_rotated()
             && self.position_dim == 0
-            && self.shape_at(layer).head_dim.is_multiple_of(2)
+            && self.ring.is_none()
+            && self.shape_at(layer).head_dim.is_multiple_of(2);
+        can && match self.key_map {
+            KeyMap::Auto => self.names_quarters(layer),
+            KeyMap::Off => false,
+            KeyMap::Pairs | KeyMap::Full => true,
+        }
     }
 
     /// Refuses tiers that the pages of a layer cannot move through.
     fn check_tiers(&self, layer: usize) -> Result<(), CacheError> {
-        let (mut key, mut value) = self.codecs_at(layer);
+        let (mut key, mut value) = self.named_codecs(layer);
         for (i, (_, cold)) in self.cold.iter().enumerate() {
             match *cold {
                 Cold::Demote { key: cold_key, value: cold_value } => {
@@ -652,18 +696,21 @@ impl CacheSpec {
 /// Refuses a demotion from one codec to another that makes no sense.
 ///
 /// Encoding again adds the errors of both codecs. From a trellis code to the one with one bit less, the first
-/// error is already a quarter of the second. The result is then a fifth worse than the narrow codec alone.
+/// error is already a quarter of the second. The result is then a fifth worse than the narrow codec alone. The
+/// widest quarter of `m2` and `m3` has four bits, so they take the place of codes from four bits on.
 fn check_demotion(warm: CodecId, cold: CodecId, dim: usize) -> Result<(), CacheError> {
     let trellis = |id: CodecId| id.trellis().is_some();
     let refused = if cold == warm {
         return Ok(());
-    } else if cold.rotates_quarters() || warm.rotates_quarters() {
+    } else if warm.rotates_quarters() {
         "codes of quarters are not encoded again"
+    } else if cold.rotates_quarters() && warm.bits() < 4 {
+        "the widest quarter has four bits: expected a codec of at least as many before it"
     } else if cold.is_rotated() != warm.is_rotated() {
         "both must be rotated or both unrotated"
     } else if cold.block_bytes(dim) >= warm.block_bytes(dim) {
         "that would not save bytes: expected a codec with fewer bits"
-    } else if trellis(warm) && trellis(cold) && cold.bits() + 1 == warm.bits() {
+    } else if trellis(warm) && trellis(cold) && !cold.rotates_quarters() && cold.bits() + 1 == warm.bits() {
         "a trellis code with one bit less adds a fifth of error: expected two bits less, or the same codec"
     } else {
         return Ok(());

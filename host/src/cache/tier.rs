@@ -20,6 +20,8 @@ pub(super) enum Store {
 #[derive(Debug)]
 struct Tier {
     format: PageFormat,
+    /// The format of vectors without a map, of equal bytes.
+    plain: PageFormat,
     /// A page whose tokens are all older than this is in this tier or a colder one.
     after: usize,
     store: Store,
@@ -27,7 +29,11 @@ struct Tier {
 
 /// The tiers, warm first. All heads of a layer share them.
 #[derive(Clone, Debug)]
-pub(super) struct Tiers(Arc<[Tier]>);
+pub(super) struct Tiers {
+    list: Arc<[Tier]>,
+    /// True if no map came to be, so that codecs of one width take the place of codes of quarters.
+    is_plain: bool,
+}
 
 impl Tiers {
     /// Makes the tiers of one side of a layer. `file` is set if the last tier is a file.
@@ -42,28 +48,39 @@ impl Tiers {
             Side::Keys | Side::Latent => first,
             Side::Values | Side::Position => second,
         };
-        let format = |codec| PageFormat::new(codec, side, spec.arithmetic, level);
-        let warm = format(pick(spec.make_codecs(layer, spec.codecs_at(layer))?));
-        let mut tiers = vec![Tier { format: warm, after: 0, store: Store::Memory }];
+        let format = |codecs| {
+            let codec = pick(spec.make_codecs(layer, codecs)?);
+            let plain = AnyCodec::new(codec.id().of_one_width(), codec.dim(), codec.options());
+            let plain = plain.map_err(|error| CacheError::BadSpec(error.to_string()))?;
+            Ok::<_, CacheError>([codec, plain].map(|it| PageFormat::new(it, side, spec.arithmetic, level)))
+        };
+        let mut last = format(spec.codecs_at(layer))?;
+        let mut tiers = vec![Tier { format: last[0], plain: last[1], after: 0, store: Store::Memory }];
         for (after, cold) in &spec.cold {
-            let last = tiers.last().map_or(warm, |tier| tier.format);
-            let (format, store) = match (cold, file) {
+            let store = match (cold, file) {
                 (Cold::Demote { key, value }, _) => {
-                    (format(pick(spec.make_codecs(layer, (*key, *value))?)), Store::Memory)
+                    last = format((*key, *value))?;
+                    Store::Memory
                 }
-                (Cold::Spill(_), Some(file)) => (last, Store::File(file.clone())),
+                (Cold::Spill(_), Some(file)) => Store::File(file.clone()),
                 (Cold::Spill(_), None) => {
                     return Err(CacheError::BadSpec("a spill tier without a file".into()));
                 }
             };
             // A page is full once its last token and the rest of that batch have left the hot window.
-            tiers.push(Tier { format, after: (*after).max(spec.hot + BATCH - 1), store });
+            let after = (*after).max(spec.hot + BATCH - 1);
+            tiers.push(Tier { format: last[0], plain: last[1], after, store });
         }
-        Ok(Self(tiers.into()))
+        Ok(Self { list: tiers.into(), is_plain: false })
+    }
+
+    /// Says whether the vectors of the pages have no map. There must be no page yet.
+    pub(super) fn set_plain(&mut self, is_plain: bool) {
+        self.is_plain = is_plain;
     }
 
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.list.len()
     }
 
     pub(super) fn warm(&self) -> &PageFormat {
@@ -71,17 +88,17 @@ impl Tiers {
     }
 
     pub(super) fn format(&self, tier: usize) -> &PageFormat {
-        &self.0[tier].format
+        if self.is_plain { &self.list[tier].plain } else { &self.list[tier].format }
     }
 
     pub(super) fn after(&self, tier: usize) -> usize {
-        self.0[tier].after
+        self.list[tier].after
     }
 
     /// Number of pages of a tier that a ring needs for `tokens` encoded tokens, of which the newest has `hot`
     /// newer ones.
     pub(super) fn ring_pages(&self, tier: usize, tokens: usize, hot: usize) -> usize {
-        let begin = |tier: usize| match self.0.get(tier) {
+        let begin = |tier: usize| match self.list.get(tier) {
             Some(tier) => tier.after.saturating_sub(hot).min(tokens),
             None => tokens,
         };
@@ -95,7 +112,7 @@ impl Tiers {
     }
 
     pub(super) fn store(&self, tier: usize) -> &Store {
-        &self.0[tier].store
+        &self.list[tier].store
     }
 }
 

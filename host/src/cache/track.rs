@@ -183,6 +183,12 @@ impl Track {
         self.learner.as_ref()
     }
 
+    /// Number of tokens from position `from` on whose queries teach a map.
+    pub(super) fn taught_to(&self, from: usize) -> usize {
+        let learner = self.learner.as_ref().filter(|_| self.learns_map());
+        learner.map_or(0, |learner| learner.end().saturating_sub(from))
+    }
+
     /// Shows the learner of a map the queries (`[group, dim]`) at a position.
     pub(super) fn see_queries(&self, position: usize, q: &[f32]) -> Result<(), CacheError> {
         match self.learner.as_ref().filter(|_| self.learns_map()) {

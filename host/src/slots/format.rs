@@ -28,6 +28,8 @@ pub struct Format {
 impl Format {
     /// The format of vectors of `dim` values; `None` if the codec does not have this head dim.
     pub(super) fn new(id: CodecId, dim: usize, side: Side, options: Options, level: Level) -> Option<Self> {
+        // A head that codes of quarters do not fit has the code of one width.
+        let id = if id.block_bytes(dim).is_some() { id } else { id.of_one_width() };
         // f16 needs the check too: the kernels of exact rows support only these head dims.
         let codec = AnyCodec::new(id, dim, options).ok()?;
         let side = match side {

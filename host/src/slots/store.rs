@@ -18,7 +18,7 @@ struct Policy {
     hot: usize,
     sinks: usize,
     centring: Centring,
-    has_maps: bool,
+    key_map: KeyMap,
     options: Options,
     level: Level,
 }
@@ -29,7 +29,7 @@ impl Policy {
             hot: spec.hot,
             sinks: spec.sinks,
             centring: spec.centring,
-            has_maps: spec.key_map == KeyMap::Pairs,
+            key_map: spec.key_map,
             options: spec.options,
             level: level(spec),
         }
@@ -79,7 +79,12 @@ impl Store {
 
     /// True if the vectors go through maps.
     fn has_maps(&self, format: &Format) -> bool {
-        self.side == Side::Keys && self.policy.has_maps && format.is_rotated()
+        self.side == Side::Keys
+            && match self.policy.key_map {
+                KeyMap::Pairs => format.is_rotated(),
+                KeyMap::Auto => format.is_of_quarters(),
+                KeyMap::Off | KeyMap::Full => false,
+            }
     }
 
     /// Says how RoPE turned the keys. Maps that are there stay.

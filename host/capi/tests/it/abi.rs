@@ -257,7 +257,6 @@ fn specs_that_no_cache_can_have_are_refused() {
         ("sliding-window=8", "sliding window"),
         ("scale=NaN", "scale of the logits"),
         ("soft-cap=-1", "soft cap"),
-        ("m2,t2", "m2 is not valid for keys without a map: expected map=pairs or map=full"),
         ("s4,m2", "m2 is not valid for values: expected a codec of one width"),
         ("kinds=none/none", "no layer keeps"),
         ("sink-logits=1/2", "sink"),
@@ -265,7 +264,9 @@ fn specs_that_no_cache_can_have_are_refused() {
         refuse(&with(words), TqkvBadArgument, why);
     }
     refuse(&with("spill=128:/no/such/folder"), TqkvIo, "/no/such/folder");
-    drop(Cache::new(&with("m2,t2 map=pairs")));
+    for own in ["m2,t2", "m2,t2 map=pairs", "m2,t2 map=off", "tiny ring=256"] {
+        drop(Cache::new(&with(own)));
+    }
 }
 
 /// The array of a model gives the cache of the same words.

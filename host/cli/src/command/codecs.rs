@@ -27,13 +27,14 @@ pub(crate) struct Args {
 }
 
 /// The use of each preset.
-const PRESETS_FOR: [(&str, &str); 6] = [
+const PRESETS_FOR: [(&str, &str); 7] = [
     ("eight-bit", "no visible loss"),
     ("safe-lowbit", "keys matter more than values"),
     ("near-lossless", "best at 4 bits; slower to encode"),
     ("balanced", "4 bits, fastest to encode"),
     ("compact", "long contexts: keys carry most loss"),
-    ("tiny", "the longest; keep a hot window"),
+    ("small", "longer still; t3 for keys without a map"),
+    ("tiny", "the longest; t2 for keys without a map"),
 ];
 
 /// Names of pairs of yardsticks in other programs, with their results.

@@ -4,8 +4,8 @@
 use std::path::PathBuf;
 
 use crate::plan::{
-    CacheShape, CodingTime, Foreign, LayerPlan, Loads, PlanError, PlanSource, StorageTier, Uncompressed,
-    parse_bandwidth, parse_size,
+    CacheShape, CodingTime, Foreign, LayerPlan, Life, Loads, PlanError, PlanSource, StorageTier,
+    Uncompressed, parse_bandwidth, parse_size,
 };
 use crate::policy::Policy;
 use crate::preset::{F16, KvCodecs};
@@ -47,8 +47,10 @@ Example: a language model on the microcontroller, from its flat file
   tqkv plan --ram 520KiB --firmware-model model.tqlm
 
 Columns:
-  bytes/token      bytes that a token adds while no window is full
-  f16 ratio        bytes of f16 over bytes/token; f32 ratio the same of f32
+  bytes/token      bytes that a token adds while no window is full, with its share of the
+                   maps of keys at --tokens, or at the longest context of the model
+  f16 ratio        bytes of f16 over bytes/token, or over those of the cache with --tokens;
+                   f32 ratio the same of f32
   past window      bytes that a token adds once the windows are full
   longest context  tokens that fit --memory
   cache            bytes of the cache with --tokens
@@ -134,6 +136,9 @@ pub(crate) struct Args {
     #[command(flatten)]
     cache: CacheArgs,
 }
+
+/// Tokens that share the maps of keys, where neither the command nor the model says how many there are.
+const USUAL_TOKENS: u64 = 8192;
 
 /// Parses a number of layers, heads or coordinates.
 fn size() -> RangedU64ValueParser<u32> {
@@ -240,25 +245,40 @@ impl Planner<'_> {
                 Some(_) => Some(0),
                 None => shape.bytes_past_window(codecs)?,
             };
-            let per_token = (shape.bytes_per_token(codecs)?, past);
+            let per_token = (shape.bytes_per_token(codecs)? + self.map_share(&life), past);
             let max_tokens = self.memory.map(|memory| shape.max_tokens(&life, memory)).transpose()?;
             let tokens = self.args.tokens.or(life.ring);
             let bytes = tokens.map(|tokens| shape.bytes(&life, tokens)).transpose()?;
             let maps = tokens.map(|tokens| shape.map_bytes(&life, tokens)).filter(|bytes| *bytes > 0);
             let preset = |pair: KvCodecs| PRESETS.iter().find(|preset| KvCodecs::from(preset.codecs) == pair);
             let is_preset = policy.name.policy.is_none();
+            let figures = self.figures(per_token, max_tokens, bytes);
+            // A ring holds fewer tokens than f16 would.
+            let whole = self.args.tokens.zip(bytes).filter(|_| life.ring.is_none());
+            let f16_ratio = match whole {
+                Some((tokens, bytes)) => shape.bytes(&life.in_f16(), tokens)? as f64 / bytes as f64,
+                None => figures.f16_ratio,
+            };
             Ok(Row {
                 codec_k: Some(life.codecs.k.name()),
                 codec_v: Some(life.codecs.v.name()),
                 preset: preset(life.codecs).filter(|_| is_preset).map(|preset| preset.name),
                 policy: policy.name.policy.clone(),
                 map_bytes: maps,
-                ..self.figures(per_token, max_tokens, bytes)
+                f16_ratio,
+                f32_ratio: 2.0 * f16_ratio,
+                ..figures
             })
         };
         let row = planned(life.oldest()).map_err(|error: PlanError| CliError::bad_input(error))?;
         self.shape.groups.iter().try_for_each(|(layer, _)| check(policy, layer))?;
         Ok(row)
+    }
+
+    /// Bytes of the maps of keys per token.
+    fn map_share(&self, life: &Life) -> u64 {
+        let tokens = self.args.tokens.or(self.shape.context).unwrap_or(USUAL_TOKENS);
+        self.shape.map_bytes(life, tokens).div_ceil(tokens.max(1))
     }
 
     fn other(&self, other: &Foreign) -> Result<Row, PlanError> {

@@ -67,7 +67,9 @@ pub(super) fn run_model(cache: &CacheArgs, path: &Path, ram: u64, out: &mut Outp
 
 fn report(pairs: Option<Vec<KvCodecs>>, shape: &CacheShape, ram: u64) -> Result<RamReport, PlanError> {
     let all = || INTEGER_CODECS.map(|codec| KvCodecs { k: codec, v: codec }).to_vec();
-    let rows = pairs.unwrap_or_else(all).into_iter().map(|codecs| {
+    let rows = pairs.unwrap_or_else(all).into_iter().map(|KvCodecs { k, v }| {
+        // A ring cache has no map.
+        let codecs = KvCodecs { k: k.of_one_width(), v };
         let tokens = shape.ring_tokens(codecs, ram)?;
         let bytes_per_token = shape.ring_bytes_per_token(codecs)?;
         Ok(RamRow {

@@ -140,7 +140,7 @@ pub(super) struct Row {
     /// Bytes of the maps of keys at `--tokens`; part of `cache_bytes`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) map_bytes: Option<u64>,
-    /// Bytes that a token adds, in the oldest tier if there are tiers.
+    /// Bytes that a token adds, in the oldest tier if there are tiers, with its share of the maps of keys.
     pub(super) bytes_per_token: u64,
     /// The same once windows are full; null without windows.
     pub(super) bytes_per_token_past_window: Option<u64>,

@@ -130,25 +130,29 @@ fn latents_are_planned_as_they_are_held() {
     assert_eq!(plan["rows"][1]["bytes_per_token"], 61 * 2 * 576);
 }
 
-/// Rows of codecs that no cache accepts are refused as a cache refuses them.
+/// Maps take memory, so they count in the bytes of a token and in the ratio.
 #[test]
-fn codes_of_quarters_are_planned_with_a_map_alone() {
+fn maps_of_keys_are_planned() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
-    let shape = ["plan", "--layers", "30", "--kv-heads", "3", "--head-dim", "64", "--tokens", "4096"];
+    let shape = ["plan", "--layers", "32", "--kv-heads", "8", "--head-dim", "128", "--tokens", "8192"];
     let plan = |more: &[&'static str]| [&shape[..], more].concat();
-    for kv in ["m2,t2", "m3,t3"] {
-        let said = error(at, &plan(&["--kv", kv]), 2);
-        assert!(
-            said.contains("is not valid for keys without a map: expected map=pairs or map=full"),
-            "{said}"
-        );
-    }
     let said = error(at, &plan(&["--kv", "t2,m2"]), 2);
     assert!(said.contains("m2 is not valid for values"), "{said}");
-    let planned = json(at, &plan(&["--kv", "t2", "--kv", "m2,t2 map=pairs", "--kv", "m2,t2 map=full"]));
-    let bytes = |row: usize| planned["rows"][row]["cache_bytes"].as_u64().unwrap();
-    assert!(bytes(0) < bytes(1) && bytes(1) < bytes(2), "{planned}");
+    let kv = ["t2", "m2,t2", "m2,t2 map=pairs", "m2,t2 map=full", "m2,t2 map=off", "m2,t2 ring=8192"];
+    let rows = json(at, &plan(&kv.map(|kv| ["--kv", kv]).concat()))["rows"].clone();
+    let number = |row: usize, name: &str| rows[row][name].as_f64().unwrap();
+    for name in ["cache_bytes", "bytes_per_token"] {
+        let bytes = |row: usize| number(row, name);
+        assert!(bytes(0) < bytes(2) && bytes(2) < bytes(3), "{rows}");
+        assert_eq!([bytes(1), bytes(4)], [bytes(2), bytes(0)], "{rows}");
+    }
+    assert_eq!(number(5, "bytes_per_token"), number(0, "bytes_per_token"), "a ring has no map: {rows}");
+    let f16 = 8192.0 * 32.0 * 8.0 * 256.0 * 2.0;
+    for row in 0..5 {
+        let ratio = f16 / number(row, "cache_bytes");
+        assert!((number(row, "f16_ratio") / ratio - 1.0).abs() < 0.01, "{ratio}: {rows}");
+    }
 }
 
 /// Text of a plan.

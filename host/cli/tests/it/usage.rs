@@ -50,7 +50,7 @@ fn codecs_are_read_in_any_case_and_refused_in_few_words() {
         ([&plan[..], &["s4,s4,s4"]].concat(), "'s4,s4,s4' has 3 parts"),
         (
             [&plan[..], &["s9"]].concat(),
-            "(eight-bit, safe-lowbit, near-lossless, balanced, compact, tiny; in a policy tiered)",
+            "(eight-bit, safe-lowbit, near-lossless, balanced, compact, small, tiny; in a policy tiered)",
         ),
         ([&plan[..], &["s4,s9"]].concat(), "'s9' is not a codec"),
         (vec!["encode", "--codec", "s9", "in.npy", "y.tqk"], "tqkv codecs --all lists them"),

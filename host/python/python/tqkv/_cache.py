@@ -31,6 +31,7 @@ class KvCache:
     `cold`: tiers `(after, kv)` of older tokens in narrower codecs; `spill`: `(after, folder)`, the last tier, in a file;
     `sink_logits`: learned sinks, `[num_layers, num_heads]`;
     `max_bytes`: what the cache and its forks may hold;
+    `map_layer`: the layer of the model that a cache of one layer is of, for a file of all layers in `map=FILE.tqm`;
     any other word with `_` for `-`: `hot`, `sinks`, `sliding_window`, `centring`, `seed`, `effort`, `scale`, `soft_cap`, ..
 
     >>> import numpy as np, tqkv
@@ -58,6 +59,7 @@ class KvCache:
         spill: tuple[int, str | os.PathLike[str]] | None = None,
         sink_logits: Either | Sequence[Sequence[float]] | None = None,
         max_bytes: int | None = None,
+        map_layer: int | None = None,
         **options: Any,
     ) -> None:
         shape = {"layers": num_layers, "heads": num_heads, "kv-heads": num_kv_heads, "head-dim": head_dim}
@@ -79,7 +81,7 @@ class KvCache:
         except (TypeError, ValueError, IndexError) as error:
             raise TqkvError(f"layers, windows, cold, spill or sink_logits of another form is not valid: {error}: expected help(tqkv.KvCache)") from error
         texts = [_text(shape.items()), kv, _text(words)]
-        self._hold(_made(texts if words else texts[:2], max_bytes), max_bytes)
+        self._hold(_made(texts if words else texts[:2], max_bytes, map_layer), max_bytes)
 
     def _hold(self, native: _native.Cache, max_bytes: int | None) -> None:
         self._native, self._max_bytes = native, max_bytes
@@ -123,6 +125,16 @@ class KvCache:
         """Appends tokens to a layer. `k` is `[tokens, num_kv_heads, head_dim]`, after RoPE; `v` is `[tokens, num_kv_heads,
         value_dim]`."""
         self._native.append(count("layer", layer), to_numpy(k), to_numpy(v))
+
+    def wanted_queries(self, layer: int) -> int:
+        """Number of tokens from the end of a layer on whose queries teach a map of keys. 0 for a layer that has its map, or gets none."""
+        return self._native.wanted_queries(count("layer", layer))
+
+    def append_with_queries(self, layer: int, q: Array, k: Either, v: Either) -> None:
+        """The same as `append`, for a program that attends to these tokens itself: `q`, `[tokens, num_heads, head_dim]`, are the queries of
+        the first of these tokens. Maps of keys (`map=`) are learnt from queries, so keys that are only appended never get one. Queries past
+        `wanted_queries` have no effect."""
+        self._native.append_with_queries(count("layer", layer), to_numpy(q), to_numpy(k), to_numpy(v))
 
     def attend(self, layer: int, q: Array) -> Array:
         """Attends from the newest position. `q` is `[num_heads, head_dim]`, the result is `[num_heads, value_dim]`."""
@@ -206,11 +218,11 @@ def _most(max_bytes: int | None) -> int | None:
     return None if max_bytes is None else count("max_bytes", max_bytes)
 
 
-def _made(texts: list[str], max_bytes: int | None) -> _native.Cache:
+def _made(texts: list[str], max_bytes: int | None, map_layer: int | None = None) -> _native.Cache:
     for text in texts:
         if not isinstance(text, str):
             raise TqkvError(f"kv {text!r} is not valid: expected a text such as 't4,t3 hot=32'")
-    return _native.Cache(texts, _most(max_bytes))
+    return _native.Cache(texts, _most(max_bytes), None if map_layer is None else count("map_layer", map_layer))
 
 
 def _unpickled(snapshot: bytes, max_bytes: int | None) -> KvCache:

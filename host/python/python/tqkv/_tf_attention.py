@@ -99,7 +99,7 @@ def tqkv_attention(
         out = key.layer.attend(query, key, value, attention_mask, scaling) if on_codes else None
         if out is not None:
             return out, None
-        key, value = key.layer.all_tokens(key, value)
+        key, value = key.layer.all_tokens(query, key, value, scaling)
     if indices is not None:
         attention_mask = _chosen(attention_mask, indices, key.shape[2])
     if softcap is not None:

@@ -24,6 +24,11 @@ DECODES = (
 )
 
 
+UNTAUGHT = (
+    "keys get no map, and those named m2 or m3 are stored in t2 or t3: a map is learnt from queries, which only"
+    " model.set_attn_implementation('tqkv') shows to the cache; map=FILE.tqm needs none"
+)
+
 STATE = ("is_initialized", "length", "shape", "pads", "dtype", "device")
 """What a saved layer has beside its rows."""
 
@@ -35,9 +40,11 @@ class TqkvLayer(CacheLayerMixin):
     is_croppable = True
     supports_early_init = False
 
-    def __init__(self, config: Any, options: dict[str, Any]) -> None:
+    def __init__(self, config: Any, options: dict[str, Any], warns: bool = True) -> None:
         super().__init__()
         self.config, self.options = config, options
+        # One layer warns for all.
+        self.warns = warns
         self.reset()
 
     @property
@@ -104,24 +111,38 @@ class TqkvLayer(CacheLayerMixin):
             return Handle.of(key_states, self), Handle.of(value_states, self)
         if self.length > tokens and tokens < PROMPT:
             warnings.warn(DECODES, stacklevel=2)
+        if self.warns and self.rows[0].wanted_queries(0):
+            self.warns = False
+            warnings.warn(UNTAUGHT, stacklevel=2)
         past = self._decoded(tokens)
         self._append(key_states, value_states)
         return _joined(past, key_states, value_states)
 
-    def all_tokens(self, handle: Handle, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def all_tokens(
+        self, query: torch.Tensor, handle: Handle, values: torch.Tensor, scaling: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of all tokens: the older ones decoded, the new ones of the handle unchanged. They are appended once."""
         if handle.decoded is None:
             handle.decoded = _joined(self._decoded(values.shape[-2]), handle.states, values)
             if not handle.appended:
-                self._append(handle.states, values)
+                self._append(handle.states, values, (query, scaling))
                 handle.appended = True
         return handle.decoded
 
-    def _append(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+    def _append(
+        self, keys: torch.Tensor, values: torch.Tensor, asked: tuple[torch.Tensor, float] | None = None
+    ) -> None:
+        """Appends the newest tokens. `asked` are their queries and the factor of logits, which teach maps."""
         tokens = keys.shape[-2]
-        for row, pad, k, v in zip(self.rows, self.pads, keys, values):
+        for i, (row, pad) in enumerate(zip(self.rows, self.pads)):
             first = tokens - self._new(row, pad, tokens)
-            row.append(0, k[:, first:].transpose(0, 1), v[:, first:].transpose(0, 1))
+            k, v = (x[i, :, first:].transpose(0, 1) for x in (keys, values))
+            wanted = 0 if asked is None else row.wanted_queries(0)
+            if asked is None or wanted == 0:
+                row.append(0, k, v)
+            else:
+                queries = asked[0][i, :, first : first + wanted].transpose(0, 1)
+                row.append_with_queries(0, _scaled(queries, asked[1]), k, v)
 
     def _new(self, row: KvCache, pad: int, tokens: int) -> int:
         """Number of the newest tokens that a row does not hold yet. The others are padding."""
@@ -152,13 +173,12 @@ class TqkvLayer(CacheLayerMixin):
         pads = [0] * len(self.rows) if mask is None else getattr(mask, "left_padding", None)
         if not any(map(len, self.rows)):
             self.pads = pads or [0] * len(self.rows)
-        batch, heads, tokens, head_dim = query.shape
+        batch, heads, tokens, _ = query.shape
         learns = torch.is_grad_enabled() and any(x.requires_grad for x in (query, keys.states, values))
         if pads != self.pads or tokens >= PROMPT or learns or (keys.appended and tokens > 1):
             return None
         out = query.new_zeros(batch, tokens, heads, values.shape[-1])
-        # Caches scale by 1 / sqrt(head_dim).
-        query = query.float() * (scaling * head_dim**0.5)
+        query = _scaled(query, scaling)
         for i, (row, pad) in enumerate(zip(self.rows, self.pads)):
             new = min(tokens, max(self.length - pad, 0)) if keys.appended else self._new(row, pad, tokens)
             q, k, v = (x[i, :, tokens - new :].transpose(0, 1) for x in (query, keys.states, values))
@@ -237,6 +257,11 @@ class TqkvLayer(CacheLayerMixin):
             row.restore(snapshot.numpy().tobytes())
             layer.rows.append(row)
         return layer
+
+
+def _scaled(query: torch.Tensor, scaling: float) -> torch.Tensor:
+    """Queries for caches, which scale by 1 / sqrt(head_dim)."""
+    return query.detach().float() * (scaling * query.shape[-1] ** 0.5)
 
 
 def _refuse_to_set(given: Any) -> None:

@@ -44,7 +44,7 @@ class TqkvCache(DynamicCache):
     """A cache for the argument `past_key_values`. Layers of full attention are compressed, others are the library's own.
 
     `kv` is the text of `tqkv.KvCache`: "t4,t3", or "t4,t2 hot=32 last:i8". `layers` names the codecs of each layer, in its place. The
-    further options are those of `tqkv.KvCache`; `map=full` has the RoPE of the model. Each row of a batch is a cache of its own, and rows that began alike share their
+    further options are those of `tqkv.KvCache`; `map=full` has the RoPE of the model, and `map=FILE.tqm` a file of all its layers. Each row of a batch is a cache of its own, and rows that began alike share their
     memory.
 
     `fork` (and `copy`, `deepcopy`) makes a cache with the same tokens that shares their pages: a prefix for many continuations. `save`
@@ -60,11 +60,10 @@ class TqkvCache(DynamicCache):
         decoder = config.get_text_config(decoder=True)
         options = {"soft_cap": getattr(decoder, "attn_logit_softcapping", None), **options}
         words = {**dict(word.partition("=")[::2] for word in str(kv).split()), **options}
-        key_map = str(words.get("map", "off"))
-        if key_map not in ("off", "pairs", "full"):
-            raise TqkvError(f"map={key_map} is not valid: expected off, pairs or full, because each layer is a cache of its own")
-        # For the checks of codecs any RoPE will do.
-        stand_in = {"rope": "10000"} if key_map == "full" else {}
+        key_map = str(words.get("map", "auto"))
+        # For the checks of codecs any RoPE and any moments will do.
+        has_file = key_map.endswith(".tqm")
+        stand_in = {"map": "full", "rope": "10000"} if key_map == "full" or has_file else {}
         if key_map == "full" and "rope" not in words:
             options["rope"] = _rope(decoder)
         # Each layer is a cache of its own, so rules for layers are followed here.
@@ -76,8 +75,13 @@ class TqkvCache(DynamicCache):
             if type(layer) is DynamicLayer:
                 own = {"kv": kv, "layers": [codecs[i]], "num_heads": of.num_attention_heads, **options}
                 # Before a model runs: what no cache can be is refused here.
-                KvCache(1, num_kv_heads=own["num_heads"], head_dim=64, **(own | stand_in))
-                self.layers[i] = TqkvLayer(decoder, own)
+                if has_file:
+                    own["map_layer"] = i
+                    KvCache(1, **_shape(of), **own)
+                else:
+                    KvCache(1, num_kv_heads=own["num_heads"], head_dim=64, **(own | stand_in))
+                is_first = not any(isinstance(other, TqkvLayer) for other in self.layers)
+                self.layers[i] = TqkvLayer(decoder, own, warns=is_first)
         if not any(isinstance(layer, TqkvLayer) for layer in self.layers):
             warnings.warn(f"nothing is compressed: no layer of this {decoder.model_type} keeps the keys and values of all tokens", stacklevel=2)
 
@@ -127,6 +131,13 @@ class TqkvCache(DynamicCache):
         if [kind for kind, _ in states] != kinds:
             raise TqkvError(f"{os.fspath(path)}: layers of another model are not valid: expected {', '.join(sorted(set(kinds)))}")
         self.layers = [_restored(layer, state) for layer, (_, state) in zip(self.layers, states)]
+
+
+def _shape(config: Any) -> dict[str, int]:
+    """KV heads of a layer and their coordinates."""
+    heads = config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return {"num_kv_heads": getattr(config, "num_key_value_heads", None) or heads, "head_dim": head_dim}
 
 
 def _rope(config: Any) -> str:

@@ -1,10 +1,13 @@
 //! Learns a map from the first [`LEARN_TOKENS`] keys behind the sinks, and sampled queries.
 //!
 //! The sampled positions are fixed by the numbers of sinks and of hot tokens. At each of them, one query of
-//! each head counts, whichever call brought it. So the map does not depend on how tokens were cut into
-//! appends. Where several queries attend at one position, one of them counts whatever their order
-//! ([`rank`]). So the map does not depend either on which of several threads came first. Sums are f64 in a
-//! fixed order, and the softmax is equal to the bit on every level.
+//! up to [`HEADS`] heads counts, whichever call brought it, and larger groups take turns. So the map does not
+//! depend on how tokens were cut into appends. Where several queries attend at one position, one of them
+//! counts whatever their order ([`rank`]). So the map does not depend either on which of several threads came
+//! first. Sums are f64 in a fixed order, and the softmax is equal to the bit on every level.
+//!
+//! Queries wait in codes of four bits. They then take less than the values beside them have saved, so a cache
+//! that learns is not larger than in f16.
 //!
 //! A program that appends the first page and never attends gives no queries. Its keys are then coded
 //! without a map.
@@ -14,31 +17,59 @@ use super::order::Order;
 use super::pairs::Pairs;
 use super::ranges::Maps;
 use super::weights::Rule;
-use crate::cache::budget::Budget;
+use crate::cache::budget::{Budget, Lease};
 use crate::cache::life::{LEARN_TOKENS, LEAST_QUERIES, LEAST_SEEN};
-use crate::cache::rows::Rows;
-use crate::cache::vectors::Floats;
 use crate::error::CacheError;
+use crate::memory;
 use crate::rope::Rope;
-use half::f16;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::Level;
 
 /// Most positions whose queries are sampled. The first of them has [`LEAST_SEEN`] keys before it.
 const SAMPLES: usize = 64;
+
+/// Most query heads of a group that a sampled position counts.
+const HEADS: usize = 4;
+
+/// The code of queries that wait. Its error is below the ridge of the maps.
+const CODEC: CodecId = CodecId::S4;
 
 /// Queries that wait until there are enough keys.
 #[derive(Clone, Debug)]
 struct Seen {
     /// Bit i is set if the queries of sample i are here.
     samples: u64,
-    /// `[group * dim]` per sample, in their order.
-    rows: Rows,
+    /// A block of each head that counts per sample, in their order.
+    blocks: Vec<u8>,
+    lease: Lease,
+}
+
+impl Seen {
+    /// Makes room for this many bytes, and no more.
+    fn make_room(&mut self, bytes: usize) -> Result<(), CacheError> {
+        if self.blocks.capacity() < bytes {
+            let mut blocks = memory::list(bytes)?;
+            blocks.extend_from_slice(&self.blocks);
+            self.blocks = blocks;
+            self.lease.set(self.blocks.capacity());
+        }
+        Ok(())
+    }
+
+    /// Appends the blocks of a sample.
+    fn push(&mut self, blocks: &[u8]) -> Result<(), CacheError> {
+        self.make_room(self.blocks.len() + blocks.len())?;
+        self.blocks.extend_from_slice(blocks);
+        Ok(())
+    }
 }
 
 #[derive(Debug)]
 pub(in crate::cache) struct Learner {
     rule: Rule,
+    /// The code of queries. `None` for a head dim that it does not have, which learns nothing.
+    codec: Option<AnyCodec>,
     dim: usize,
     sinks: usize,
     hot: usize,
@@ -66,10 +97,9 @@ impl Learner {
         in_quarters: bool,
         budget: &Budget,
     ) -> Self {
-        // Sums over these rows are this file's own, so any level has the same bits.
-        let rows = Rows::new(rule.group * dim, Level::Portable, budget);
-        let seen = Mutex::new(Seen { samples: 0, rows });
-        Self { rule, dim, sinks, hot, setting: None, given: None, in_quarters, seen }
+        let codec = AnyCodec::new(CODEC, dim, Options::DEFAULT).ok();
+        let seen = Mutex::new(Seen { samples: 0, blocks: Vec::new(), lease: budget.lease() });
+        Self { rule, codec, dim, sinks, hot, setting: None, given: None, in_quarters, seen }
     }
 
     /// Learns matrices in place of factors.
@@ -121,13 +151,18 @@ impl Learner {
         position.saturating_sub(self.sinks + LEAST_SEEN).min(self.span()).div_ceil(self.stride())
     }
 
+    /// One past the last position whose queries may be sampled; 0 if none are.
+    pub(in crate::cache) fn end(&self) -> usize {
+        if self.given.is_some() { 0 } else { self.sinks + LEAST_SEEN + self.span() + 1 }
+    }
+
     fn position(&self, sample: usize) -> usize {
         self.sinks + LEAST_SEEN + sample * self.stride()
     }
 
     /// Bytes of the queries that `tokens` tokens bring.
     pub(in crate::cache) fn bytes(&self, tokens: usize) -> usize {
-        self.samples_before(tokens) * self.width() * size_of::<u16>()
+        self.samples_before(tokens) * self.width()
     }
 
     /// Makes room for the queries that `tokens` tokens bring.
@@ -135,12 +170,12 @@ impl Learner {
     /// # Errors
     /// [`CacheError::Memory`].
     pub(in crate::cache) fn make_room(&mut self, tokens: usize) -> Result<(), CacheError> {
-        let samples = self.samples_before(tokens);
-        self.seen().rows.make_room(samples)
+        let bytes = self.bytes(tokens);
+        self.seen().make_room(bytes)
     }
 
-    /// Takes the queries (`[group, dim]`) at a position, if they are sampled. If there are several at the
-    /// newest position, those of the least [`rank`] stay, so that calls may come in any order.
+    /// Takes queries (`[group, dim]`) at a position, if they are sampled. If several calls bring some, those of
+    /// the least [`rank`] stay, so that calls may come in any order.
     ///
     /// # Errors
     /// [`CacheError::Memory`].
@@ -149,24 +184,39 @@ impl Learner {
         if self.samples_before(position + 1) == sample {
             return Ok(());
         }
+        // Queries beyond the range of the code teach nothing.
+        let Some(given) = self.encoded(sample, q) else { return Ok(()) };
         let mut seen = self.seen();
         match seen.samples >> sample {
             0 => {
-                seen.rows.push([Floats::from(q)].into_iter())?;
+                seen.push(&given)?;
                 seen.samples |= 1 << sample;
             }
             1 => {
-                let (last, mut given) = (seen.rows.len() - 1, vec![0; q.len()]);
-                Floats::from(q).narrow(Level::Portable, &mut given);
-                if rank(&given) < rank(seen.rows.runs(last, 1)[0]) {
-                    seen.rows.truncate(last);
-                    seen.rows.push([Floats::from(q)].into_iter())?;
+                let last = seen.blocks.len() - given.len();
+                if rank(&given) < rank(&seen.blocks[last..]) {
+                    seen.blocks[last..].copy_from_slice(&given);
                 }
             }
             // Positions only grow, as a rollback drops its queries.
             _ => {}
         }
         Ok(())
+    }
+
+    /// The blocks of the heads that count in a sample.
+    fn encoded(&self, sample: usize, q: &[f32]) -> Option<Vec<u8>> {
+        let codec = self.codec.as_ref()?;
+        let heads = q.chunks_exact(self.dim).cycle().skip(sample * self.heads() % self.rule.group);
+        let queries: Vec<f32> = heads.take(self.heads()).flatten().copied().collect();
+        let mut blocks = vec![0; self.width()];
+        tqkv_simd::codec::encode(Level::Portable, codec, &queries, &mut blocks).ok()?;
+        Some(blocks)
+    }
+
+    /// Query heads that count at a sampled position.
+    fn heads(&self) -> usize {
+        self.rule.group.min(HEADS)
     }
 
     /// Drops the queries at positions from `len` on.
@@ -176,27 +226,25 @@ impl Learner {
         if kept < SAMPLES {
             seen.samples &= (1 << kept) - 1;
         }
-        let rows = seen.samples.count_ones() as usize;
-        if rows < seen.rows.len() {
-            seen.rows.truncate(rows);
-        }
+        let bytes = seen.samples.count_ones() as usize * self.width();
+        seen.blocks.truncate(bytes);
     }
 
     /// Drops all queries, and their memory.
     pub(in crate::cache) fn clear(&mut self) {
         let mut seen = self.seen();
-        seen.samples = 0;
-        seen.rows = seen.rows.emptied();
+        (seen.samples, seen.blocks) = (0, Vec::new());
+        seen.lease.set(0);
     }
 
     pub(in crate::cache) fn allocated_bytes(&self) -> usize {
-        self.seen().rows.allocated_bytes()
+        self.seen().blocks.capacity()
     }
 
-    /// The queries so far, for a snapshot: a bit per sample, and rows as bits of f16.
-    pub(in crate::cache) fn state(&self) -> (u64, Vec<u16>) {
+    /// The queries so far, for a snapshot: a bit per sample, and the blocks of each.
+    pub(in crate::cache) fn state(&self) -> (u64, Vec<u8>) {
         let seen = self.seen();
-        (seen.samples, seen.rows.runs(0, seen.rows.len()).concat())
+        (seen.samples, seen.blocks.clone())
     }
 
     /// Takes the queries of a snapshot of `tokens` tokens. Returns false if no cache has them.
@@ -206,24 +254,42 @@ impl Learner {
     pub(in crate::cache) fn restore(
         &mut self,
         samples: u64,
-        rows: &[f16],
+        blocks: &[u8],
         tokens: usize,
     ) -> Result<bool, CacheError> {
         let most = self.samples_before(tokens);
         let fits = most == SAMPLES || samples >> most == 0;
-        if !fits || rows.len() != samples.count_ones() as usize * self.width() {
+        let is_whole = blocks.len() == samples.count_ones() as usize * self.width();
+        if !fits || !is_whole || self.decoded(blocks).is_none() {
             return Ok(false);
         }
-        let width = self.width();
         let mut seen = self.seen();
-        seen.rows.push(rows.chunks_exact(width).map(Floats::from))?;
+        seen.push(blocks)?;
         seen.samples = samples;
         Ok(true)
     }
 
-    /// Values per sampled position.
+    /// The queries of blocks. `None` if one is not finite.
+    fn decoded(&self, blocks: &[u8]) -> Option<Vec<f32>> {
+        let Some(codec) = &self.codec else { return blocks.is_empty().then(Vec::new) };
+        let mut queries = vec![0.0; blocks.len() / codec.block_bytes() * self.dim];
+        tqkv_simd::codec::decode(Level::Portable, codec, blocks, &mut queries).ok()?;
+        Some(queries)
+    }
+
+    /// Bytes per sampled position.
     pub(in crate::cache) fn width(&self) -> usize {
-        self.rule.group * self.dim
+        self.codec.as_ref().map_or(0, |codec| self.heads() * codec.block_bytes())
+    }
+
+    /// Values of a query.
+    pub(in crate::cache) fn dim(&self) -> usize {
+        self.dim
+    }
+
+    /// True if keys of some tier have a code whose widths differ by quarter.
+    pub(in crate::cache) fn in_quarters(&self) -> bool {
+        self.in_quarters
     }
 
     /// Makes the maps from keys `[n, dim]`, the sinks and at least [`LEARN_TOKENS`] more, and the mean that
@@ -235,33 +301,25 @@ impl Learner {
                 .and_then(Maps::of_moments);
         }
         let seen = self.seen();
-        if seen.rows.len() < LEAST_QUERIES {
+        if (seen.samples.count_ones() as usize) < LEAST_QUERIES {
             return None;
         }
-        let mut queries = Vec::new();
-        let mut row = vec![0.0; self.width()];
+        let decoded = self.decoded(&seen.blocks)?;
         let samples = (0..SAMPLES).filter(|sample| seen.samples >> sample & 1 == 1);
-        for (i, sample) in samples.enumerate() {
-            seen.rows.read(i, &mut row);
-            queries.push((self.position(sample), row.clone()));
-        }
-        let weights = self.rule.weights((keys, self.dim), self.sinks, LEARN_TOKENS, self.each(&queries))?;
+        let places = samples.flat_map(|sample| std::iter::repeat_n(self.position(sample), self.heads()));
+        let queries: Vec<(usize, &[f32])> = places.zip(decoded.chunks_exact(self.dim)).collect();
+        let weights =
+            self.rule.weights((keys, self.dim), self.sinks, LEARN_TOKENS, queries.iter().copied())?;
         match &self.setting {
             None => self.learn_pairs(keys, mean, &weights, &queries).map(Maps::of_pairs),
             Some(setting) => {
                 let mut sums = Sums::new(setting);
-                self.each(&queries).for_each(|(position, query)| sums.add_query(query, position));
+                queries.iter().for_each(|(position, query)| sums.add_query(query, *position));
                 let keys = keys.chunks_exact(self.dim).enumerate().skip(self.sinks);
                 keys.zip(&weights).for_each(|((position, key), weight)| sums.add_key(key, position, *weight));
                 Maps::of_moments(sums.moments(mean.is_some()))
             }
         }
-    }
-
-    /// The sampled queries of all heads, with their positions.
-    fn each<'a>(&self, queries: &'a [(usize, Vec<f32>)]) -> impl Iterator<Item = (usize, &'a [f32])> {
-        let dim = self.dim;
-        queries.iter().flat_map(move |(at, row)| row.chunks_exact(dim).map(move |query| (*at, query)))
     }
 
     /// Factors per pair, from weighted keys and all queries.
@@ -270,10 +328,10 @@ impl Learner {
         keys: &[f32],
         mean: Option<&[f32]>,
         weights: &[f64],
-        queries: &[(usize, Vec<f32>)],
+        queries: &[(usize, &[f32])],
     ) -> Option<Pairs> {
         let (mut key_energy, mut query_energy) = (vec![0.0; self.dim], vec![0.0; self.dim]);
-        self.each(queries).for_each(|(_, query)| add_energy(&mut query_energy, query, None, 1.0));
+        queries.iter().for_each(|(_, query)| add_energy(&mut query_energy, query, None, 1.0));
         for (key, &weight) in keys.chunks_exact(self.dim).skip(self.sinks).zip(weights) {
             add_energy(&mut key_energy, key, mean, weight);
         }
@@ -295,11 +353,11 @@ impl Learner {
     }
 }
 
-/// The rank of queries, as bits of f16, among those at one position. It is a hash (FNV-1a). The bits alone
-/// would prefer small values of the first coordinate, and maps are made of energies.
-fn rank(bits: &[u16]) -> (u64, &[u16]) {
-    let add = |hash: u64, &bits: &u16| (hash ^ u64::from(bits)).wrapping_mul(0x0100_0000_01b3);
-    (bits.iter().fold(0xcbf2_9ce4_8422_2325, add), bits)
+/// The rank of queries, as blocks, among those at one position. It is a hash (FNV-1a). The bytes alone would
+/// prefer some codes of the first coordinate, and maps are made of energies.
+fn rank(blocks: &[u8]) -> (u64, &[u8]) {
+    let add = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    (blocks.iter().fold(0xcbf2_9ce4_8422_2325, add), blocks)
 }
 
 /// Adds the squares of a row less a mean, times a weight.

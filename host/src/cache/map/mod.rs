@@ -41,7 +41,7 @@ pub fn map_bytes(kind: KeyMap, head_dim: usize, pages: usize) -> usize {
     let Some(last) = pages.checked_sub(1) else { return 0 };
     match kind {
         KeyMap::Off => 0,
-        KeyMap::Pairs => Pairs::bytes(head_dim) + Order::bytes(head_dim),
+        KeyMap::Auto | KeyMap::Pairs => Pairs::bytes(head_dim) + Order::bytes(head_dim),
         KeyMap::Full => Maps::default().growth(head_dim, last),
     }
 }

@@ -43,7 +43,8 @@ impl Map {
         }
     }
 
-    fn weights(&self) -> Option<[f32; QUARTERS]> {
+    /// Weights of the errors of quarters, for codes that have them.
+    pub(in crate::cache) fn weights(&self) -> Option<[f32; QUARTERS]> {
         match self {
             Self::Pairs(map) => map.weights(),
             Self::Full(map) => map.weights(),

@@ -3,8 +3,7 @@
 use super::Pairs;
 use super::noise::noise;
 use crate::cache::{Budget, CacheSpec, KvCache};
-use half::f16;
-use tqkv_core::{AnyCodec, CodecId, Options};
+use tqkv_core::CodecId;
 use tqkv_simd::Level;
 
 mod given;
@@ -52,6 +51,15 @@ impl Sequence {
             outs.extend(out);
         }
         outs
+    }
+
+    /// Appends in chunks that end at the given positions, with the queries of the tokens.
+    fn show(&self, cache: &mut KvCache, ends: &[usize]) {
+        for &to in ends {
+            let from = cache.len();
+            let (k, v) = (&self.k[from * DIM..to * DIM], &self.v[from * DIM..to * DIM]);
+            cache.append_with_queries(0, self.queries(from, to), k, v).unwrap();
+        }
     }
 
     fn append(&self, cache: &mut KvCache, to: usize) {
@@ -133,6 +141,11 @@ fn a_map_does_not_depend_on_the_cuts_of_the_appends_or_the_level() {
             sequence.prefill(&mut cache, &ends);
             assert_eq!(keys(&cache), wanted, "{policy}: {} cuts", ends.len());
         }
+        for ends in [&[TOKENS][..], &[3, 100, 101, 195, 230, TOKENS]] {
+            let mut shown = cache(policy);
+            sequence.show(&mut shown, ends);
+            assert_eq!(keys(&shown), wanted, "{policy}: appended with queries");
+        }
         let mut stepped = cache(policy);
         sequence.steps(&mut stepped, TOKENS);
         assert_eq!(keys(&stepped), wanted, "{policy}: append, then attend");
@@ -154,14 +167,6 @@ fn keys_without_queries_are_coded_without_a_map() {
         keys(&cache)
     });
     assert_eq!(mapped, plain);
-    let mut quarters = cache("m2,t2 map=pairs hot=0 sinks=0 centring=off");
-    sequence.append(&mut quarters, TOKENS);
-    let first: Vec<f32> = sequence.k[..DIM].iter().map(|x| f16::from_f32(*x).to_f32()).collect();
-    let codec = AnyCodec::new(CodecId::M2, DIM, Options::DEFAULT).unwrap();
-    let runs = quarters.key_blocks(0, 0).unwrap();
-    let mut want = vec![0; codec.block_bytes()];
-    codec.encode(&first, &mut want).unwrap();
-    assert_eq!(runs[0].blocks[..want.len()], want, "its own order and weights");
     let [plain, mapped] = ["off", "pairs"].map(|map| {
         let mut cache = cache(&format!("q4_0 map={map}"));
         sequence.prefill(&mut cache, &[TOKENS]);
@@ -170,9 +175,120 @@ fn keys_without_queries_are_coded_without_a_map() {
     assert_eq!(mapped, plain, "a code that is not rotated");
 }
 
+/// Without a map, the code of one width takes the place of a code of quarters, in all that a cache does.
+#[test]
+fn keys_of_quarters_without_a_map_are_those_of_one_width() {
+    let (sequence, other) = (Sequence::new(3), Sequence::new(14));
+    let one_width = |policy: &str| policy.replace("m2", "t2").replace("m3", "t3");
+    for policy in
+        ["m2,t2", "m3,t2 map=pairs hot=0 sinks=0", "m2,t2 map=full rope=10000", "t4,t2 hot=16 tier=128:m2,t2"]
+    {
+        let mut quarters = cache(policy);
+        let mut plain = cache(&one_width(policy));
+        for cache in [&mut quarters, &mut plain] {
+            sequence.append(cache, TOKENS);
+        }
+        assert!(keys(&quarters) == keys(&plain), "{policy}");
+        let q = &sequence.queries(9, 10)[..DIM];
+        assert_eq!(quarters.scores(0, 0, q).unwrap(), plain.scores(0, 0, q).unwrap(), "{policy}");
+        let stored = bytes(&quarters);
+        let read = KvCache::from_snapshot(&mut &stored[..]).unwrap();
+        assert!(keys(&read) == keys(&plain) && bytes(&read) == stored, "{policy}: a snapshot");
+        for mut again in [quarters.fork().unwrap(), read] {
+            let mut wanted = plain.fork().unwrap();
+            for cache in [&mut again, &mut wanted] {
+                cache.truncate(333).unwrap();
+                sequence.append(cache, TOKENS);
+            }
+            assert!(keys(&again) == keys(&wanted), "{policy}: behind a cut");
+            // One that loses all its pages learns anew.
+            again.truncate(0).unwrap();
+            other.prefill(&mut again, &[TOKENS]);
+            let mut mapped = cache(policy);
+            other.prefill(&mut mapped, &[TOKENS]);
+            assert!(keys(&again) == keys(&mapped), "{policy}: from the start");
+            assert!(again.layers[0].heads[0].keys.pages().maps().len() > 0, "{policy}");
+        }
+    }
+}
+
+/// No cache is refused because its keys cannot have a map.
+#[test]
+fn keys_of_quarters_that_can_have_no_map_are_those_of_one_width() {
+    let sequence = Sequence::new(3);
+    for (policy, plain) in [
+        ("m2,t2 map=off", "t2"),
+        ("m2,t2 ring=1024", "t2 ring=1024"),
+        ("tiered tier=128:m2,t2 ring=1024", "tiered tier=128:t2 ring=1024"),
+        ("t4,t2 last:m3,t2 map=off", "t4,t2 last:t3,t2"),
+    ] {
+        let [(got, first), (want, _)] = [policy, plain].map(|policy| {
+            let mut cache = cache(policy);
+            sequence.prefill(&mut cache, &[TOKENS]);
+            (keys(&cache), bytes(&cache))
+        });
+        assert!(got == want, "{policy}");
+        let read = KvCache::from_snapshot(&mut &first[..]).unwrap();
+        assert!(keys(&read) == want && bytes(&read) == first, "{policy}: a snapshot");
+    }
+    let spec = |key| CacheSpec::mla(1, HEADS, DIM, 16).codecs(key, CodecId::T2);
+    assert_eq!(spec(CodecId::M2).codecs_at(0), spec(CodecId::T2).codecs_at(0));
+    assert!(KvCache::new(spec(CodecId::M3)).is_ok(), "latent vectors");
+    let narrow = CacheSpec::new(1, 1, 1, 16).codecs(CodecId::M2, CodecId::T2);
+    assert!(KvCache::new(narrow).is_ok(), "a head that the code does not fit");
+}
+
+/// While keys wait for a map, they and the queries take less than all tokens in f16.
+#[test]
+fn a_cache_that_waits_for_a_map_is_smaller_than_f16() {
+    for (heads, dim) in [(1, 64), (3, 64), (8, 64), (4, 256)] {
+        let base = CacheSpec::new(1, heads, 1, dim).with("rope=10000").unwrap();
+        let held = |policy: &str, tokens: usize| {
+            let mut cache = KvCache::new(base.clone().with(policy).unwrap()).unwrap();
+            let rows = |n: usize, salt: usize| (0..n * dim).map(|i| noise(salt + i)).collect::<Vec<_>>();
+            for at in 0..tokens {
+                let (q, row) = (rows(heads, 7 * at), rows(1, 11 * at));
+                cache.attend_prefill(0, &q[..], &row[..], &row[..], &mut vec![0.0; heads * dim]).unwrap();
+            }
+            cache.stats().allocated_bytes
+        };
+        // Values leave in fours, from 72 tokens on.
+        for tokens in [72, 80, 96, 128, 160, 192, 195] {
+            let f16 = held("f16", tokens);
+            for policy in ["m2,t2", "t4,t2 hot=16 tier=512:m3,t2", "m2,t2 map=full"] {
+                let bytes = held(policy, tokens);
+                assert!(
+                    bytes <= f16,
+                    "{policy}: {bytes} of {f16} at {tokens} tokens, {heads} heads of {dim}"
+                );
+            }
+        }
+    }
+}
+
+/// Pages of one map go from codes of one width to codes of quarters.
+#[test]
+fn pages_with_a_map_go_cold_as_quarters() {
+    let sequence = Sequence::new(15);
+    for (cold, warm) in [("m2,t2", "t4,t2"), ("m3,t2", "t4,t2"), ("m2,t2", "i8,t2")] {
+        let loss = |policy: &str| {
+            let mut cache = cache(policy);
+            sequence.prefill(&mut cache, &[TOKENS]);
+            assert_eq!(cache.stats().cold > 0, policy.contains("tier"));
+            error(&cache, &sequence)
+        };
+        let alone = loss(&format!("{cold} hot=16"));
+        let plain = loss(&format!("{} hot=16", cold.replace('m', "t")));
+        let cooled = loss(&format!("{warm} hot=16 tier=128:{cold}"));
+        assert!(cooled < 0.7 * plain, "{warm} to {cold}: {cooled}, {plain} without a map");
+        assert!(cooled < 2.0 * alone, "{warm} to {cold}: {cooled}, {alone} at once");
+    }
+}
+
 #[test]
 fn a_snapshot_keeps_the_map_and_the_queries_that_wait_for_it() {
-    for policy in ["t2 map=pairs", "m2,t2 map=pairs", "t2 map=pairs each:m3,t2"] {
+    let tiers = "t4,t2 hot=16 tier=128:m2,t2";
+    for policy in ["t2 map=pairs", "m2,t2 map=pairs", "t2 map=pairs each:m3,t2", "m2,t2", tiers] {
         keeps_the_map(policy);
     }
     for codecs in ["t2", "m2,t2", "t2 each:m3,t2"] {
@@ -203,11 +319,13 @@ fn a_snapshot_of_a_cache_with_another_map_is_refused() {
     assert!(refused.contains("another ring or key map: the snapshot has map="), "{refused}");
     let refused = mapped.restore(&mut &without[..]).unwrap_err().to_string();
     assert!(refused.contains("another key map"), "{refused}");
+    let refused = cache("m2,t2 map=pairs").restore(&mut &bytes(&cache("m2,t2"))[..]).unwrap_err().to_string();
+    assert!(refused.contains("another key map: the snapshot has"), "{refused}");
 }
 
 #[test]
 fn forks_and_truncated_caches_continue_as_if_nothing_had_followed() {
-    for policy in ["t2 map=pairs", "m2,t2 map=pairs"] {
+    for policy in ["t2 map=pairs", "m2,t2 map=pairs", "m3,t2"] {
         continues(policy);
     }
     for codecs in ["t2", "m2,t2"] {
@@ -272,27 +390,22 @@ fn is_counted(policy: &str) {
 
 /// The words of the layers of a spec are not those of its keys, so each layer is checked.
 #[test]
-fn codes_of_quarters_need_a_map_of_their_keys() {
+fn codes_of_quarters_are_for_keys() {
     let refused =
         |spec: CacheSpec| KvCache::new(spec).err().map(|error| error.to_string()).unwrap_or_default();
     let layers = |policy: &str| CacheSpec::new(4, HEADS, 1, DIM).with(policy).unwrap();
     for (policy, why) in [
-        ("m2,t2", "m2 is not valid for keys without a map: expected map=pairs or map=full"),
-        ("t2 last:m3,t3", "m3 is not valid for keys without a map: expected map=pairs or map=full"),
-        ("m2 map=pairs", "m2 is not valid for values: expected a codec of one width, such as t2"),
-        ("t2 last:t3,m3 map=pairs", "m3 is not valid for values: expected a codec of one width, such as t2"),
-        ("m2,t2 map=pairs tier=128:t1", "m2 pages cannot go cold as t1"),
+        ("m2", "m2 is not valid for values: expected a codec of one width, such as t2"),
+        ("t2 last:t3,m3", "m3 is not valid for values: expected a codec of one width, such as t2"),
+        ("m2,t2 tier=128:t1", "m2 pages cannot go cold as t1"),
+        ("t3,t2 tier=128:m2,t2", "t3 pages cannot go cold as m2: the widest quarter has four bits"),
     ] {
         let error = refused(layers(policy));
         assert!(error.contains(why), "{policy}: {error}");
     }
-    for policy in ["m2,t2 map=pairs", "t2 map=pairs last:m3,t3", "m2,t2 map=pairs tier=128:m2,t2"] {
+    for policy in ["m2,t2", "t2 last:m3,t3", "m2,t2 map=pairs tier=128:m2,t2", "t4,t2 tier=128:m3,t2"] {
         assert_eq!(refused(layers(policy)), "");
     }
-    let latent =
-        CacheSpec::mla(1, HEADS, DIM, 16).codecs(CodecId::M2, CodecId::T2).with("map=pairs").unwrap();
-    let error = refused(latent);
-    assert!(error.contains("m2 is not valid for latent vectors: expected a codec of one width"), "{error}");
 }
 
 /// The first quarter holds the pairs that matter, whatever their place in the model.

@@ -118,7 +118,7 @@ fn last_field(
     head_dim: usize,
     num_layers: usize,
 ) -> Result<(Option<usize>, MapFields), CacheError> {
-    let no_map = (KeyMap::Off, Vec::new(), None);
+    let no_map = (KeyMap::Auto, Vec::new(), None);
     if parser.end().is_ok() {
         return Ok((None, no_map));
     }
@@ -137,6 +137,8 @@ fn last_field(
             parser.end()?;
             return Ok((Some(ring), no_map));
         }
+        6 => (KeyMap::Auto, Vec::new(), None),
+        7 => (KeyMap::Off, Vec::new(), None),
         code => return refused(format!("key map {code}, which is not known")),
     };
     parser.end()?;

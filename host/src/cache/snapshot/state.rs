@@ -80,20 +80,21 @@ fn read_track(track: &mut Track, max_norm: f32, parser: &mut Parser<'_>) -> Resu
     let sinks = read_rows(track.sinks(), track.sink_capacity(), f32::INFINITY, parser)?;
     let (state, list, sum) = read_means(track.means(), track.codec().dim(), parser)?;
     let mut pages = track.pages().clone();
-    read_pages(&mut pages, parser)?;
+    let parts = Parts::read(&pages, parser)?;
     let recent = read_rows(track.recent(), MOST_TOKENS, max_norm, parser)?;
-    let (held, full) = (pages.len().div_ceil(PAGE_TOKENS), pages.len() / PAGE_TOKENS);
-    let begins = sinks.len() == track.sink_capacity() || pages.len() + recent.len() == 0;
+    let (held, full) = (parts.len.div_ceil(PAGE_TOKENS), parts.len / PAGE_TOKENS);
+    let begins = sinks.len() == track.sink_capacity() || parts.len + recent.len() == 0;
     let learnt = match state {
         State::On => list.first().is_some_and(|mean| mean.first_page == 0) && !sum.is_empty() || full == 0,
         State::Off | State::Learning => list.is_empty() && sum.is_empty(),
     };
-    let waits = state != State::Learning || pages.len() == 0;
+    let waits = state != State::Learning || parts.len == 0;
     let summed = track.means().can_be_sums(&sum, full);
     if !begins || !learnt || !waits || !summed || list.iter().any(|mean| mean.first_page > held) {
         return refused("rows, pages and means that do not fit each other");
     }
-    let learner = read_map(track, &mut pages, (state, sinks.len() + recent.len()), parser)?;
+    let learner = read_map(track, (&mut pages, parts.len), (state, sinks.len() + recent.len()), parser)?;
+    parts.put(&mut pages)?;
     if sum.len() > pages.maps().len().max(1) * track.codec().dim() {
         return refused("more sums than maps");
     }
@@ -144,7 +145,7 @@ fn write_map(track: &Track, bytes: &mut Vec<u8>) {
     }
     let (samples, rows) = learner.state();
     put(bytes, &[samples]);
-    put(bytes, &rows);
+    bytes.extend(rows);
 }
 
 fn write_matrices(track: &Track, bytes: &mut Vec<u8>) {
@@ -176,10 +177,11 @@ fn write_factors(track: &Track, bytes: &mut Vec<u8>) {
     }
 }
 
-/// Reads the maps of pages, or the queries that wait for them in a cache of `rows` uncompressed tokens.
+/// Reads the maps of `len` encoded tokens, or the queries that wait for them in a cache of `rows`
+/// uncompressed tokens.
 fn read_map(
     track: &Track,
-    pages: &mut Pages,
+    (pages, len): (&mut Pages, usize),
     (means, rows): (State, usize),
     parser: &mut Parser<'_>,
 ) -> Result<Option<Learner>, CacheError> {
@@ -188,15 +190,17 @@ fn read_map(
         Some(setting) => {
             let (is_centred, given) = (means == State::On, learner.given());
             let moments = read_moments(setting, is_centred, given, parser)?;
-            read_matrices(moments, (setting, given.is_some()), pages.len(), parser)?
+            read_matrices(moments, (setting, given.is_some()), len, parser)?
         }
-        None => read_factors(track, pages.len(), parser)?,
+        None => read_factors(&learner, len, parser)?,
     };
-    pages.set_maps(maps);
+    if len > 0 {
+        pages.set_maps(maps);
+    }
     let samples = parser.values::<u64>(1)?.first().copied().unwrap_or_default();
-    let queries = parser.values::<u16>(samples.count_ones() as usize * learner.width())?;
-    let waits = samples == 0 || pages.len() == 0;
-    if waits && learner.restore(samples, queries.reinterpret_cast(), rows)? {
+    let queries = parser.bytes(samples.count_ones() as usize, learner.width())?;
+    let waits = samples == 0 || len == 0;
+    if waits && learner.restore(samples, queries, rows)? {
         Ok(Some(learner))
     } else {
         refused("queries that the cache cannot have")
@@ -258,12 +262,11 @@ fn read_matrices(
 }
 
 /// Reads the factors of `tokens` encoded tokens.
-fn read_factors(track: &Track, tokens: usize, parser: &mut Parser<'_>) -> Result<Maps, CacheError> {
-    let dim = track.codec().dim();
+fn read_factors(learner: &Learner, tokens: usize, parser: &mut Parser<'_>) -> Result<Maps, CacheError> {
+    let dim = learner.dim();
     let count = parser.count("factors of a map", dim)?;
     let factors = parser.values::<u16>(count)?;
-    let order =
-        if count > 0 && track.codec().id().rotates_quarters() { read_order(dim, parser)? } else { None };
+    let order = if count > 0 && learner.in_quarters() { read_order(dim, parser)? } else { None };
     let map = Pairs::from_bits(&factors, order).filter(|_| count == dim);
     if count > 0 && (map.is_none() || tokens == 0) {
         return refused("a map that the cache cannot have");
@@ -306,26 +309,50 @@ fn read_means(means: &Means, dim: usize, parser: &mut Parser<'_>) -> Result<Mean
     Ok((state, list, parser.values::<i64>(sums)?))
 }
 
-/// Reads pages into an empty list.
-fn read_pages(pages: &mut Pages, parser: &mut Parser<'_>) -> Result<(), CacheError> {
-    let len = parser.count("encoded tokens", MOST_TOKENS)?;
-    let full = len / PAGE_TOKENS;
-    let evicted = parser.count("evicted pages", full)?;
-    let mut cooled = Vec::new();
-    for _ in 1..pages.tiers().len() {
-        cooled.push(parser.count("cold pages", cooled.last().copied().unwrap_or(full))?);
-    }
-    pages.begin(evicted, cooled);
-    for page in evicted..len.div_ceil(PAGE_TOKENS) {
-        let format = *pages.tiers().format(pages.tier(page));
-        let codec = format.codec();
-        let tokens = (len - page * PAGE_TOKENS).min(PAGE_TOKENS);
-        let blocks = parser.bytes(tokens, codec.block_bytes())?;
-        let mut values = vec![0.0; tokens * codec.dim()];
-        if tqkv_simd::codec::decode(format.level(), codec, blocks, &mut values).is_err() {
-            return refused("a block whose scale is not finite");
+/// The blocks of pages, which are put in place once the map is known: it says how they are coded.
+struct Parts<'a> {
+    len: usize,
+    evicted: usize,
+    cooled: Vec<usize>,
+    /// The blocks of each page, from the first that is not evicted.
+    blocks: Vec<&'a [u8]>,
+}
+
+impl<'a> Parts<'a> {
+    /// Reads the pages of a track with these tiers.
+    fn read(pages: &Pages, parser: &mut Parser<'a>) -> Result<Self, CacheError> {
+        let len = parser.count("encoded tokens", MOST_TOKENS)?;
+        let full = len / PAGE_TOKENS;
+        let evicted = parser.count("evicted pages", full)?;
+        let mut cooled = Vec::new();
+        for _ in 1..pages.tiers().len() {
+            cooled.push(parser.count("cold pages", cooled.last().copied().unwrap_or(full))?);
         }
-        pages.put_page(page, tokens, blocks)?;
+        let mut parts = Self { len, evicted, cooled, blocks: Vec::new() };
+        for page in evicted..len.div_ceil(PAGE_TOKENS) {
+            let tier = parts.cooled.iter().filter(|&&cooled| page < cooled).count();
+            let bytes = pages.tiers().format(tier).codec().block_bytes();
+            parts.blocks.push(parser.bytes(parts.tokens(page), bytes)?);
+        }
+        Ok(parts)
     }
-    Ok(())
+
+    fn tokens(&self, page: usize) -> usize {
+        (self.len - page * PAGE_TOKENS).min(PAGE_TOKENS)
+    }
+
+    /// Puts the pages into an empty list.
+    fn put(self, pages: &mut Pages) -> Result<(), CacheError> {
+        pages.begin(self.evicted, self.cooled.clone());
+        for (page, blocks) in (self.evicted..).zip(&self.blocks) {
+            let format = *pages.tiers().format(pages.tier(page));
+            let (codec, tokens) = (format.codec(), self.tokens(page));
+            let mut values = vec![0.0; tokens * codec.dim()];
+            if tqkv_simd::codec::decode(format.level(), codec, blocks, &mut values).is_err() {
+                return refused("a block whose scale is not finite");
+            }
+            pages.put_page(page, tokens, blocks)?;
+        }
+        Ok(())
+    }
 }

@@ -9,7 +9,7 @@ mod values;
 pub use options::{OPTIONS, Part, SpecOption};
 pub use values::COMMON_CODECS;
 
-use super::spec::CacheSpec;
+use super::spec::{CacheSpec, KeyMap};
 use crate::error::CacheError;
 use std::fmt;
 use std::str::FromStr;
@@ -25,7 +25,9 @@ const NO_MATTER_ON_GPU: [&str; 4] = ["hot", "sinks", "centring", "arithmetic"];
 
 /// The words of a spec that a cache on a GPU cannot follow.
 pub fn not_on_gpu(spec: &CacheSpec) -> Vec<String> {
-    let plain = plain(spec);
+    // No map there is what it has.
+    let key_map = if spec.key_map == KeyMap::Off { KeyMap::Off } else { KeyMap::Auto };
+    let plain = CacheSpec { key_map, ..plain(spec) };
     let is_said = |row: &&SpecOption| row.words(spec) != row.words(&plain);
     let matters = |row: &&SpecOption| !ON_GPU.contains(&row.name) && !NO_MATTER_ON_GPU.contains(&row.name);
     OPTIONS.iter().filter(matters).filter(is_said).flat_map(|row| row.words(spec)).collect()
@@ -49,7 +51,7 @@ fn plain(spec: &CacheSpec) -> CacheSpec {
 ///
 /// A policy does not describe the model. [`Policy::apply`] leaves every field that the policy does not name
 /// as it is. A word without `=` is a codec, a preset or, if it has a colon, a rule for layers. Words with
-/// spaces are quoted as in a shell. `tiered` stands for `t4,t2 hot=16 tier=512:t2`, except for options that
+/// spaces are quoted as in a shell. `tiered` stands for `t4,t2 hot=16 tier=512:m3,t2`, except for options that
 /// the text has itself.
 ///
 /// ```
@@ -80,7 +82,7 @@ struct Word {
 const TIERED: &str = "tiered";
 const TIERED_CODECS: &str = "t4,t2";
 /// The other options that it stands for, where they are not given.
-const TIERED_WORDS: [(&str, &str); 2] = [("hot", "16"), ("tier", "512:t2")];
+const TIERED_WORDS: [(&str, &str); 2] = [("hot", "16"), ("tier", "512:m3,t2")];
 
 impl Policy {
     /// Makes a policy of options, which are pairs of a name and a value.

@@ -62,7 +62,7 @@ fn words_without_a_name_are_codecs_and_rules_of_layers() {
             "gradient:i8/s4,s3",
             LayerPolicy::Gradient(vec![(CodecId::I8, CodecId::I8), (CodecId::S4, CodecId::S3)]),
         ),
-        ("each:i8/tiny", LayerPolicy::Custom(vec![(CodecId::I8, CodecId::I8), (CodecId::T2, CodecId::T2)])),
+        ("each:i8/tiny", LayerPolicy::Custom(vec![(CodecId::I8, CodecId::I8), (CodecId::M2, CodecId::T2)])),
         ("layer-kv=uniform", LayerPolicy::Uniform),
     ];
     for (rule, expected) in rules {
@@ -94,11 +94,11 @@ fn a_policy_changes_what_it_names_and_nothing_else() {
 #[test]
 fn tiered_stands_for_codecs_and_tiers_that_other_words_may_change() {
     let spec = |text: &str| CacheSpec::new(4, 4, 2, 64).with(text).unwrap();
-    assert_eq!(spec("tiered"), spec("t4,t2 hot=16 tier=512:t2"));
-    assert_eq!(spec("kv=tiered hot=64 sinks=1"), spec("t4,t2 hot=64 sinks=1 tier=512:t2"));
+    assert_eq!(spec("tiered"), spec("t4,t2 hot=16 tier=512:m3,t2"));
+    assert_eq!(spec("kv=tiered hot=64 sinks=1"), spec("t4,t2 hot=64 sinks=1 tier=512:m3,t2"));
     assert_eq!(spec("tier=none tiered"), spec("t4,t2 hot=16"));
     let policy: Policy = "tiered".parse().unwrap();
-    assert_eq!(policy.to_string(), "t4,t2 hot=16 tier=512:t2,t2");
+    assert_eq!(policy.to_string(), "t4,t2 hot=16 tier=512:m3,t2");
 }
 
 #[test]
@@ -208,7 +208,7 @@ prop_compose! {
         (hot, sinks) in (any::<usize>(), any::<usize>()),
         [sliding_window, ring, max_tokens] in prop::array::uniform3(any::<Option<usize>>()),
         centring in select(vec![Centring::Off, Centring::On, Centring::Auto]),
-        key_map in select(vec![KeyMap::Off, KeyMap::Pairs, KeyMap::Full]),
+        key_map in select(vec![KeyMap::Auto, KeyMap::Off, KeyMap::Pairs, KeyMap::Full]),
         arithmetic in select(vec![Arithmetic::Int8, Arithmetic::F32]),
         (seed, mode, effort) in (any::<u64>(), select(&ScaleMode::ALL), select(&Effort::ALL)),
         level in any::<bool>(),

@@ -140,7 +140,7 @@ macro_rules! words {
 
 words! {
     Centring { Off = "off", On = "on", Auto = "auto" }
-    KeyMap { Off = "off", Pairs = "pairs", Full = "full" }
+    KeyMap { Auto = "auto", Off = "off", Pairs = "pairs", Full = "full" }
     Arithmetic { Int8 = "int8", F32 = "f32" }
 }
 

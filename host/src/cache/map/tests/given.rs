@@ -91,7 +91,7 @@ fn a_file_that_does_not_fit_is_refused_by_name() {
     std::fs::write(at.join("cut.tqm"), &std::fs::read(&good).unwrap()[..3000]).unwrap();
     let error = unread("cut.tqm");
     assert!(
-        error.contains("expected map=off|pairs|full|FILE.tqm") && error.ends_with("cut.tqm: cut short"),
+        error.contains("expected map=auto|off|pairs|full|FILE.tqm") && error.ends_with("cut.tqm: cut short"),
         "{error}"
     );
     std::fs::write(at.join("other.tqm"), b"something else").unwrap();
