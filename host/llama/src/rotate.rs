@@ -13,7 +13,7 @@ use tqkv::unstable::slots::{self, Shift, Side, Turn};
 /// `GGML_ROPE_TYPE_NEOX`
 const NEOX: i32 = 2;
 
-/// True if an operation rotates all keys of a cache in place.
+/// True if an operation rotates all keys of a cache, or a part of each, in place.
 ///
 /// # Safety
 /// `op` is a tensor of the host; its sources and buffers are valid.
@@ -26,11 +26,13 @@ pub(crate) unsafe fn can_rotate(op: &View<'_>) -> bool {
     let root = op.root();
     let [width, slots, streams, _] = root.shape();
     let [dim, heads, rows, one] = keys.shape();
+    let head_dim = width / heads.max(1);
     let Some(declared) = Declared::of(root.get().kind) else { return false };
     let bytes = |values: usize| declared.bytes(values).unwrap_or(0);
-    let steps = [declared.block_bytes, bytes(dim), bytes(width)];
-    let in_place = keys.get().view_offs == 0 && op.get().view_offs == 0 && keys.root().name() == root.name();
-    let whole = dim * heads == width && rows == slots * streams && one == 1;
+    let steps = [declared.block_bytes, bytes(head_dim), bytes(width)];
+    let in_place = keys.get().view_offs == op.get().view_offs && keys.root().name() == root.name();
+    let first = keys.get().view_offs / declared.block_bytes;
+    let whole = head_dim * heads == width && first + dim <= head_dim && rows == slots * streams && one == 1;
     let in_order = keys.get().nb.iter().zip(steps).all(|(step, wanted)| *step == wanted);
     let divisors = op.source(2).is_none_or(|divisors| divisors.strides::<f32>().is_some());
     let pairs = op.int(1) % 2 == 0 && (2..=dim).contains(&usize::try_from(op.int(1)).unwrap_or(0));
@@ -62,7 +64,8 @@ pub(crate) unsafe fn rotate(op: &View<'_>) -> Option<()> {
     };
     let (dims, trained) = (usize::try_from(op.int(1)).ok()?, usize::try_from(op.int(4)).unwrap_or(0));
     let shift = Shift {
-        head_dim: keys.shape()[0],
+        head_dim: keys.root().shape()[0] / keys.shape()[1],
+        first: keys.get().view_offs / Declared::of(keys.get().kind)?.block_bytes,
         dims,
         halves: op.int(2) == NEOX,
         base: op.float(5),

@@ -37,13 +37,17 @@ pub(crate) fn lines(held: &[Held]) -> Vec<String> {
     for &layer in &layers {
         let sides: Vec<&Held> = held.iter().filter(|held| held.layer == layer).collect();
         let name = |side| sides.iter().find(|held| held.side == side).and_then(|held| Some(held.codes?.0));
-        let (Some(key), Some(value)) = (name(Side::Keys), name(Side::Values)) else {
-            plain.push(layer);
-            continue;
+        let has_values = sides.iter().any(|held| held.side == Side::Values);
+        let pair = match (name(Side::Keys), name(Side::Values)) {
+            (Some(key), Some(value)) => format!("{key},{value}"),
+            (Some(key), None) if !has_values => format!("{key} for keys that are also values"),
+            _ => {
+                plain.push(layer);
+                continue;
+            }
         };
         bytes += sides.iter().filter_map(|held| Some(held.codes?.1)).sum::<usize>();
         f16_bytes += sides.iter().map(|held| held.f16_bytes).sum::<usize>();
-        let pair = format!("{key},{value}");
         match kinds.iter_mut().find(|(kind, _)| *kind == pair) {
             Some((_, count)) => *count += 1,
             None => kinds.push((pair, 1)),
@@ -77,8 +81,6 @@ fn not_served(held: &[Held], plain: &[usize]) -> String {
     let dim = of_first.iter().map(|held| held.refused_dim).max().unwrap_or(0);
     let why = if dim > 0 {
         format!("no codec has head dim {dim}")
-    } else if of_first.iter().all(|held| held.side == Side::Keys) {
-        "their keys are also their values".to_owned()
     } else {
         "their attention is of a form that is not served".to_owned()
     };
@@ -133,6 +135,11 @@ mod tests {
             lines(&all),
             ["KV cache of 2 layers in t4,t2, 1 layer in i8,i8: 0.45 KiB per token, 1.50 KiB in f16"]
         );
+        let latents = [held(5, Side::Keys, "s4", 34)];
+        assert_eq!(
+            lines(&latents),
+            ["KV cache of 1 layer in s4 for keys that are also values: 0.03 KiB per token, 0.25 KiB in f16"]
+        );
         all.truncate(2);
         all.push(Held { codes: None, refused_dim: 40, ..held(3, Side::Keys, "", 0) });
         all.push(Held { codes: None, ..held(4, Side::Keys, "", 0) });
@@ -140,7 +147,7 @@ mod tests {
         assert_eq!(lines[1], "2 layers stay in f16, slowly, because no codec has head dim 40");
         assert_eq!(
             not_served(&all[3..], &[4]),
-            "1 layer stays in f16, slowly, because their keys are also their values"
+            "1 layer stays in f16, slowly, because their attention is of a form that is not served"
         );
     }
 }

@@ -174,11 +174,28 @@ unsafe fn read_indices(indices: &View<'_>) -> Option<Vec<usize>> {
     }
 }
 
+/// Where the values of attention are.
+#[derive(Clone, Copy)]
+enum Values<'a> {
+    /// In a tensor of their own.
+    Apart(View<'a>, Heads),
+    /// The first so many values of each key are its value (MLA).
+    InKeys(usize),
+}
+
+/// True if the values of some keys are views of the first values of each key.
+fn are_in_keys((key, keys): (&View<'_>, &Heads), value: &View<'_>) -> bool {
+    let ([dim, slots, heads, streams], alike) = (value.shape(), value.root().name() == key.root().name());
+    let in_order = value.get().nb.iter().zip(key.get().nb).all(|(step, wanted)| *step == wanted);
+    let shape = (slots, heads, streams) == (keys.slots, keys.heads, keys.streams) && dim <= keys.dim;
+    alike && in_order && shape && heads == 1 && value.get().view_offs == key.get().view_offs
+}
+
 /// Operands of attention.
 struct Attending<'a> {
     queries: View<'a>,
     keys: (View<'a>, Heads),
-    values: (View<'a>, Heads),
+    values: Values<'a>,
     mask: Option<View<'a>>,
     sinks: Option<View<'a>>,
     scale: f32,
@@ -194,12 +211,24 @@ impl<'a> Attending<'a> {
     unsafe fn new(op: &View<'a>) -> Option<Self> {
         let (queries, key, value) = (op.source(0)?, op.source(1)?, op.source(2)?);
         // SAFETY: the caller keeps this function's contract.
-        let (keys, values) = unsafe { (Heads::new(&key)?, Heads::new(&value)?) };
+        let keys = unsafe { Heads::new(&key) }?;
+        let values = if are_in_keys((&key, &keys), &value) {
+            Values::InKeys(value.shape()[0])
+        } else {
+            // SAFETY: the caller keeps this function's contract.
+            Values::Apart(value, unsafe { Heads::new(&value) }?)
+        };
         let (mask, sinks) = (op.source(3), op.source(4));
         let [dim, tokens, heads, streams] = queries.shape();
-        let sides = keys.side == Side::Keys && values.side == Side::Values;
-        let alike =
-            keys.slots == values.slots && keys.heads == values.heads && keys.streams == values.streams;
+        let alike = keys.side == Side::Keys
+            && match values {
+                Values::InKeys(_) => true,
+                Values::Apart(_, values) => {
+                    values.side == Side::Values
+                        && (keys.slots, keys.heads, keys.streams)
+                            == (values.slots, values.heads, values.streams)
+                }
+            };
         let asked = dim == keys.dim && heads.is_multiple_of(keys.heads.max(1)) && streams == keys.streams;
         let numbers = queries.strides::<f32>().is_some()
             && mask.is_none_or(|mask| {
@@ -209,10 +238,10 @@ impl<'a> Attending<'a> {
             && sinks.is_none_or(|sinks| sinks.strides::<f32>().is_some() && sinks.shape()[0] == heads)
             && op.strides::<f32>().is_some();
         let (scale, max_bias, soft_cap) = (op.float(0), op.float(1), op.float(2));
-        (sides && alike && asked && numbers).then_some(Self {
+        (alike && asked && numbers).then_some(Self {
             queries,
             keys: (key, keys),
-            values: (value, values),
+            values,
             mask,
             sinks,
             scale,
@@ -245,7 +274,11 @@ pub(crate) unsafe fn can_attend(op: &View<'_>) -> bool {
     // SAFETY: the caller keeps this function's contract.
     let (Some(asked), Some(options)) = (unsafe { Attending::new(op) }, options()) else { return false };
     layers::end_of_model();
-    [&asked.keys, &asked.values].into_iter().all(|(view, heads)| {
+    let values = match &asked.values {
+        Values::Apart(view, heads) => Some((view, heads)),
+        Values::InKeys(_) => None,
+    };
+    std::iter::once((&asked.keys.0, &asked.keys.1)).chain(values).all(|(view, heads)| {
         // SAFETY: the caller keeps this function's contract.
         match unsafe { buffer::cached(view) } {
             Some((cached, _)) => cached.divide(heads.side, heads.dim),
@@ -265,9 +298,9 @@ pub(crate) unsafe fn can_attend(op: &View<'_>) -> bool {
 pub(crate) unsafe fn attend(op: &View<'_>, threads: &Threads) -> Option<()> {
     // SAFETY: the caller keeps this function's contract.
     let (asked, out) = unsafe { (Attending::new(op)?, op.elements_mut::<f32>()?) };
-    let ((key, keys), (value, values)) = (&asked.keys, &asked.values);
+    let (key, keys) = &asked.keys;
     // SAFETY: the caller keeps this function's contract.
-    let ((key, _), (value, _)) = unsafe { (buffer::cached(key)?, buffer::cached(value)?) };
+    let (key, _) = unsafe { buffer::cached(key) }?;
     let [_, tokens, query_heads, streams] = asked.queries.shape();
     let slopes: Vec<f32> = (0..query_heads).map(|head| asked.slope(head)).collect();
     // SAFETY: the caller keeps this function's contract; nobody writes to operands during the operation.
@@ -286,7 +319,10 @@ pub(crate) unsafe fn attend(op: &View<'_>, threads: &Threads) -> Option<()> {
         let [_, token, head, stream] = queries.1;
         Operation {
             rule: Rule { scale: asked.scale, soft_cap: asked.soft_cap, slots: keys.slots },
-            first_streams: [keys.first_stream, values.first_stream],
+            first_streams: match asked.values {
+                Values::Apart(_, values) => [keys.first_stream, values.first_stream],
+                Values::InKeys(_) => [keys.first_stream; 2],
+            },
             streams,
             tokens,
             query_heads,
@@ -296,12 +332,26 @@ pub(crate) unsafe fn attend(op: &View<'_>, threads: &Threads) -> Option<()> {
             slopes: &slopes,
         }
     };
-    if !key.divide(Side::Keys, keys.dim) || !value.divide(Side::Values, values.dim) {
+    if !key.divide(Side::Keys, keys.dim) {
         return None;
     }
-    let (mut key, mut value) = (key.store(), value.store());
-    let (key, value) = (&mut *key, &mut *value);
-    let products = tokens * query_heads * keys.slots * (keys.dim + values.dim);
     let [_, head, token, stream] = op.strides::<f32>()?;
-    threads.run(products, || operation.run((key, value), out, [token, head, stream]))
+    let (steps, products) = ([token, head, stream], tokens * query_heads * keys.slots);
+    match asked.values {
+        Values::InKeys(dim) => {
+            let mut key = key.store();
+            let key = &mut *key;
+            threads.run(products * (keys.dim + dim), || operation.run_latents(key, dim, out, steps))
+        }
+        Values::Apart(value, values) => {
+            // SAFETY: the caller keeps this function's contract.
+            let (value, _) = unsafe { buffer::cached(&value) }?;
+            if !value.divide(Side::Values, values.dim) {
+                return None;
+            }
+            let (mut key, mut value) = (key.store(), value.store());
+            let (key, value) = (&mut *key, &mut *value);
+            threads.run(products * (keys.dim + values.dim), || operation.run((key, value), out, steps))
+        }
+    }
 }

@@ -4,7 +4,8 @@ Run: python3 server.py SECONDS SEED MODEL.gguf LLAMA-SERVER [ARGUMENT ..]
 
 It starts both servers with the same environment and arguments, and compares predictions of the busy one with those
 of the other. The report has one line per minute. The exit status is 1 if a request fails, if a difference of
-log-probabilities is too large, or if the busy server's memory grows after its cache has been filled.
+log-probabilities is too large, or if the busy server's memory grows: after its cache has been filled, or in the
+last quarter of the time, when everything that a server allocates once is there. `.ci/full llama_soak` is an hour of it.
 """
 
 import contextlib
@@ -28,10 +29,10 @@ TOP = 10
 # Largest differences of log-probabilities. A stock server in f16 has none. With codes they are about 0.2, because the
 # busy server reads codes where the other one computes the prompt from exact rows.
 MEAN, WORST = 0.4, 1.5
-# Seconds that a request may take, on a machine with other work.
-PATIENCE = 1200
-# MiB that the busy server may take after its cache has been filled.
-GROWTH = 16
+# Seconds that a request may take. A server without an answer would not end.
+PATIENCE = 3600
+# MiB that the busy server may take after its cache has been filled, and in the last quarter of a run of at least LONG seconds.
+GROWTH, LATE_GROWTH, LONG = 16, 4, 600
 
 
 def post(base, path, body, cancel_after=None):
@@ -88,7 +89,7 @@ class Soak:
     def __init__(self, busy, fresh, seconds, pid, seed):
         self.busy, self.fresh, self.pid, self.seed, self.seconds = busy, fresh, pid, seed, seconds
         self.lock = threading.Lock()
-        self.counts, self.failures, self.differences = {}, [], []
+        self.counts, self.failures, self.differences, self.memory = {}, [], [], []
         self.shared = [text(random.Random(seed + i), 200) for i in range(3)]
 
     def count(self, what):
@@ -108,7 +109,8 @@ class Soak:
             self.differences.append(max((abs(tops[0][i] - tops[1][i]) for i in both), default=float("inf")))
 
     def request(self, draw, slot):
-        what = draw.choice(["short", "shared", "shared", "cancel", "long", "shift", "save", "restore", "compare"])
+        kinds = ["short", "shared", "shared", "cancel", "long", "shift", "save", "restore", "erase", "compare"]
+        what = draw.choice(kinds)
         prompt = draw.choice(self.shared) + " " + text(draw, draw.randrange(1, 60))
         body = {"prompt": prompt, "n_predict": draw.randrange(1, 40), "id_slot": slot, "cache_prompt": True}
         name = {"filename": f"slot{slot}.bin"}
@@ -116,8 +118,8 @@ class Soak:
             self.compare(prompt)
         elif what == "cancel":
             post(self.busy, "/completion", {**body, "n_predict": 200, "stream": True}, draw.randrange(1, 30))
-        elif what == "save":
-            post(self.busy, f"/slots/{slot}?action=save", name)
+        elif what in ("save", "erase"):
+            post(self.busy, f"/slots/{slot}?action={what}", name)
         elif what == "restore":
             try:
                 post(self.busy, f"/slots/{slot}?action=restore", name)
@@ -143,6 +145,7 @@ class Soak:
             try:
                 self.request(draw, slot)
             except Exception as error:
+                print(f"failed: {error!r}", flush=True)
                 with self.lock:
                     self.failures.append(repr(error))
                 time.sleep(1)
@@ -158,9 +161,16 @@ class Soak:
         made, found = sum(self.counts.values()), self.differences
         mean, worst = (sum(found) / len(found), max(found)) if found else (0.0, 0.0)
         now = resident(self.pid)
+        self.memory.append((time.monotonic(), now))
         print(f"resident {now:.1f} MiB, {made} requests, {len(self.failures)} failed, "
               f"{len(found)} compared: mean {mean:.4f}, worst {worst:.4f}", flush=True)
         return now, mean, worst
+
+    def late_growth(self):
+        """MiB by which the most of the last quarter exceeds the most of the quarter before it; 0 in a short run."""
+        part = lambda a, b: [now for at, now in self.memory if a <= 1 - (self.end - at) / self.seconds <= b]
+        before, last = part(0.5, 0.75), part(0.75, 2)
+        return max(last) - max(before) if self.seconds >= LONG and before and last else 0.0
 
     def run(self):
         filled = self.fill()
@@ -177,8 +187,10 @@ class Soak:
         for prefix in self.shared:
             self.compare(prefix + " " + text(random.Random(self.seed), 20))
         now, mean, worst = self.report()
-        print(self.counts, self.failures[:5])
-        return 1 if self.failures or mean > MEAN or worst > WORST or now > filled + GROWTH else 0
+        late = self.late_growth()
+        print(self.counts, self.failures[:5], f"{now - filled:.1f} MiB more than filled, {late:.1f} in the last quarter")
+        grown = now > filled + GROWTH or late > LATE_GROWTH
+        return 1 if self.failures or mean > MEAN or worst > WORST or grown else 0
 
 
 def main(seconds, seed, model, *program):

@@ -1,5 +1,7 @@
 //! Attention of many queries over one layer, divided into tasks that threads share.
 
+mod latent;
+
 use super::attend::attend;
 use super::format::Format;
 use super::rule::{Asked, Rule};

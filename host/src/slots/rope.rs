@@ -12,7 +12,9 @@ use half::slice::HalfFloatSliceExt;
 pub struct Shift {
     /// Values per head.
     pub head_dim: usize,
-    /// Values per head that are rotated, from the first on.
+    /// First value of a head that is rotated.
+    pub first: usize,
+    /// Values per head that are rotated, from `first` on.
     pub dims: usize,
     /// True if the two values of a pair are `dims / 2` apart (NEOX); false if they are neighbours.
     pub halves: bool,
@@ -60,6 +62,7 @@ impl Shift {
     }
 
     fn rotate(&self, angles: &[[f32; 2]], x: &mut [f32]) {
+        let x = &mut x[self.first..];
         for (pair, [cos, sin]) in angles.iter().enumerate() {
             let (a, b) = if self.halves { (pair, pair + self.dims / 2) } else { (2 * pair, 2 * pair + 1) };
             let (first, second) = (x[a], x[b]);

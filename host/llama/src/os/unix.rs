@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "functions of the system take addresses")]
 
-use std::ffi::{CStr, CString, c_int, c_void};
+use std::ffi::{CStr, CString, c_void};
 use std::ptr::null_mut;
 
 /// Free memory and total memory of the machine, in bytes.
@@ -31,7 +31,11 @@ pub(crate) fn ggml_base() -> *mut c_void {
 /// Path of the loaded libggml-base.
 #[cfg(target_os = "linux")]
 fn loaded() -> Option<CString> {
-    unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
+    unsafe extern "C" fn visit(
+        info: *mut libc::dl_phdr_info,
+        _: usize,
+        found: *mut c_void,
+    ) -> std::ffi::c_int {
         // SAFETY: dl_iterate_phdr passes an entry that is valid during the call, and the pointer to `found`
         // below.
         unsafe {

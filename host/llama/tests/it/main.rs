@@ -14,6 +14,7 @@
 //! A test that misses a variable says so and passes. With `TQKV_REQUIRE_LLAMA` it fails.
 
 mod declared;
+mod families;
 mod layout;
 mod programs;
 mod recurrent;

@@ -179,7 +179,8 @@ pub(crate) fn divergence(words: usize, first: &[f64], second: &[f64]) -> f64 {
     let rows = first.chunks_exact(words).zip(second.chunks_exact(words));
     let each = rows.map(|(p, q)| {
         let (p, q) = (normalise(p), normalise(q));
-        p.iter().zip(&q).map(|(p, q)| p.exp() * (p - q)).sum::<f64>()
+        // A word that the host excludes has the logit -inf on both sides.
+        p.iter().zip(&q).filter(|(p, _)| p.is_finite()).map(|(p, q)| p.exp() * (p - q)).sum::<f64>()
     });
     each.sum::<f64>() / (first.len() / words) as f64
 }

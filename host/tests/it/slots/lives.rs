@@ -400,6 +400,7 @@ fn compare(
 pub(super) fn unscaled(head_dim: usize) -> Shift {
     Shift {
         head_dim,
+        first: 0,
         dims: head_dim,
         halves: true,
         base: 10_000.0,

@@ -1,0 +1,287 @@
+//! Attention over latents: rows of one vector that is the key of all heads, and whose first values are the value
+//! of all heads (MLA). A part of the slots is decoded once for all queries of a task, which are many.
+
+use super::{Operation, Task};
+use crate::cache::life::cap;
+use crate::matmul::{Mat, MatMut, Store as Into, product};
+use crate::slots::rule::{Asked, Rule, add_mask, changes_any, shows_any};
+use crate::slots::store::Store;
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use rayon::prelude::*;
+use std::ops::Range;
+use tqkv_simd::Level;
+use tqkv_simd::page::{Attention, MAX_HEADS, merge, rescale, soften};
+
+/// Most slots of a part, which one thread attends to.
+const PART: usize = 1024;
+
+/// Most slots that are decoded at once.
+const TILE: usize = 64;
+
+/// What a task has seen of some slots: the softmax state of each query, and weighted sums (`[n, value_dim]`).
+struct Seen {
+    state: Vec<Attention>,
+    sums: Vec<f32>,
+}
+
+/// The queries of a task (`[n, dim]`, with the factor of logits) over the rows of one stream.
+struct Latent<'a> {
+    rule: &'a Rule,
+    level: Level,
+    store: &'a Store,
+    /// First row of the stream.
+    first: usize,
+    value_dim: usize,
+    asked: &'a [Asked<'a>],
+    queries: &'a [f32],
+}
+
+/// Working memory of a part.
+#[derive(Default)]
+struct Scratch {
+    halves: Vec<f16>,
+    rows: Vec<f32>,
+    logits: Vec<f32>,
+    wide: Vec<f32>,
+}
+
+impl Operation<'_> {
+    /// Same as [`Operation::run`] for a layer of latents: the first `value_dim` values of a row are its value.
+    /// None also if a row has several heads.
+    ///
+    /// In a thread of a rayon pool, the pool's threads share the work. Their number changes no bit.
+    pub fn run_latents(
+        &self,
+        store: &mut Store,
+        value_dim: usize,
+        out: &mut [f32],
+        steps: [usize; 3],
+    ) -> Option<()> {
+        let dim = store.format()?.dim();
+        if store.width() != dim || value_dim > dim {
+            return None;
+        }
+        let tasks = self.tasks(1);
+        let each = |task: &Task| self.latents(task, store, value_dim);
+        let outs: Option<Vec<_>> = if rayon::current_thread_index().is_some() {
+            tasks.par_iter().map(each).collect()
+        } else {
+            tasks.iter().map(each).collect()
+        };
+        for (task, outs) in tasks.iter().zip(outs?) {
+            for ((token, head), row) in task.queries().zip(outs.chunks_exact(value_dim)) {
+                let at = token * steps[0] + head * steps[1] + task.stream * steps[2];
+                out.get_mut(at..at + value_dim)?.copy_from_slice(row);
+            }
+        }
+        self.show(store, &tasks)?;
+        store.cool();
+        Some(())
+    }
+
+    /// The result of one task: `[n, value_dim]`.
+    fn latents(&self, task: &Task, store: &Store, value_dim: usize) -> Option<Vec<f32>> {
+        let format = store.format()?;
+        let (mut queries, asked) = self.gather(task, format.dim())?;
+        queries.iter_mut().for_each(|x| *x *= self.rule.scale);
+        let first = (self.first_streams[0] + task.stream) * store.slots();
+        let latent = Latent {
+            rule: &self.rule,
+            level: format.level,
+            store,
+            first,
+            value_dim,
+            asked: &asked,
+            queries: &queries,
+        };
+        let slots = self.rule.slots.min(store.slots());
+        let parts: Vec<_> = (0..slots).step_by(PART).map(|from| from..slots.min(from + PART)).collect();
+        let seen: Vec<Seen> = if parts.len() > 1 && rayon::current_thread_index().is_some() {
+            parts.par_iter().map(|part| latent.attend(part.clone())).collect()
+        } else {
+            parts.iter().map(|part| latent.attend(part.clone())).collect()
+        };
+        let mut out = vec![0.0; asked.len() * value_dim];
+        for (q, out) in out.chunks_exact_mut(value_dim).enumerate() {
+            let sink = asked[q].sink.map(|max| Attention { max, sum: 1.0 });
+            let mut state = sink.unwrap_or(Attention::EMPTY);
+            for seen in &seen {
+                let [old, new] = merge(&mut state, &seen.state[q]);
+                let sums = &seen.sums[q * value_dim..(q + 1) * value_dim];
+                out.iter_mut().zip(sums).for_each(|(out, sum)| *out = *out * old + sum * new);
+            }
+            // A query that sees no slot gets zeros.
+            let factor = if state.sum == 0.0 { 0.0 } else { 1.0 / state.sum };
+            out.iter_mut().for_each(|out| *out *= factor);
+        }
+        Some(out)
+    }
+}
+
+impl Latent<'_> {
+    fn attend(&self, part: Range<usize>) -> Seen {
+        let n = self.asked.len();
+        let mut seen = Seen { state: vec![Attention::EMPTY; n], sums: vec![0.0; n * self.value_dim] };
+        let mut scratch = Scratch::default();
+        for from in part.clone().step_by(TILE) {
+            self.attend_tile(from..part.end.min(from + TILE), &mut seen, &mut scratch);
+        }
+        seen
+    }
+
+    /// Attends to slots that are decoded at once. Empty slots count as zeros.
+    fn attend_tile(&self, slots: Range<usize>, seen: &mut Seen, scratch: &mut Scratch) {
+        let masks = || {
+            let of = |asked: &Asked<'_>| shows_any(asked.mask_of(slots.start, slots.end));
+            let is_new = |q: usize| q == 0 || !self.asked[q].is_beside(&self.asked[q - 1]);
+            self.asked.iter().enumerate().filter(move |&(q, _)| is_new(q)).map(move |(_, asked)| of(asked))
+        };
+        if self.asked.iter().all(|asked| asked.mask.len() >= slots.end) && !masks().any(|shows| shows) {
+            return;
+        }
+        let (n, count, dim) = (self.asked.len(), slots.len(), self.queries.len() / self.asked.len());
+        let Scratch { halves, rows, logits, wide } = scratch;
+        halves.resize(count * dim, f16::ZERO);
+        rows.resize(count * dim, 0.0);
+        self.store.read(self.first + slots.start, halves);
+        halves.convert_to_f32_slice(rows);
+        let spoiled = take_not_finite(rows, dim);
+        logits.resize(n * count, 0.0);
+        product(
+            &mut MatMut::new(logits, n, count, count),
+            Mat::new(self.queries, n, dim, dim),
+            Mat::new(rows, count, dim, dim).transposed(),
+            1.0,
+            Into::Replace,
+        );
+        for (logits, asked) in logits.chunks_exact_mut(count).zip(self.asked) {
+            spoiled.iter().for_each(|&row| logits[row] = f32::NAN);
+            if let Some(soft_cap) = self.rule.soft_cap {
+                cap(logits, soft_cap);
+            }
+            let mask = asked.mask_of(slots.start, slots.end);
+            if changes_any(mask) {
+                add_mask(logits, mask, asked.slope, wide);
+            }
+        }
+        let states = seen.state.chunks_mut(MAX_HEADS).zip(seen.sums.chunks_mut(MAX_HEADS * self.value_dim));
+        for (logits, (state, sums)) in logits.chunks_mut(MAX_HEADS * count).zip(states) {
+            let factors = soften(self.level, logits, state);
+            rescale(&factors[..state.len()], self.value_dim, sums);
+        }
+        product(
+            &mut MatMut::new(&mut seen.sums, n, self.value_dim, self.value_dim),
+            Mat::new(logits, n, count, count),
+            Mat::new(rows, count, self.value_dim, dim),
+            1.0,
+            Into::Add,
+        );
+    }
+}
+
+/// Replaces rows (`[n, dim]`) that are not finite by zeros, and returns their numbers. 0 times such a row is NaN,
+/// also where a mask hides it.
+fn take_not_finite(rows: &mut [f32], dim: usize) -> Vec<usize> {
+    let mut found = Vec::new();
+    for (i, row) in rows.chunks_exact_mut(dim).enumerate() {
+        if !row.iter().all(|x| x.is_finite()) {
+            row.fill(0.0);
+            found.push(i);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::CacheSpec;
+    use crate::slots::format::Side;
+    use crate::slots::operation::{Masks, Strided};
+    use tqkv_core::CodecId;
+
+    const DIM: usize = 48;
+    const VALUE_DIM: usize = 32;
+    const HEADS: usize = 3;
+    const SLOTS: usize = 1300;
+    const FULL: usize = 1150;
+
+    fn wave(i: usize) -> f32 {
+        ((i * 7919 % 1000) as f32 / 1000.0 - 0.5) * 2.0
+    }
+
+    /// What two tokens see: the first all rows but one, the second the first half. Nobody sees row 5.
+    fn masks() -> Vec<f16> {
+        let see = |token: usize, slot: usize| slot < FULL / (token + 1) && slot != 5;
+        let mask = (0..2).flat_map(|token| (0..SLOTS).map(move |slot| see(token, slot)));
+        mask.map(|sees| if sees { f16::ZERO } else { f16::NEG_INFINITY }).collect()
+    }
+
+    fn attend(store: &mut Store, queries: &[f32], masks: &[f16]) -> Vec<f32> {
+        let operation = Operation {
+            rule: Rule { scale: 0.5, soft_cap: None, slots: SLOTS },
+            first_streams: [1, 1],
+            streams: 1,
+            tokens: 2,
+            query_heads: HEADS,
+            queries: Strided { values: queries, steps: [HEADS * DIM, DIM, 0] },
+            masks: Some(Masks { rows: Strided { values: masks, steps: [SLOTS, 0, 0] }, counts: [1, 1] }),
+            sinks: &[0.5, 1.0, 2.0],
+            slopes: &[],
+        };
+        let mut out = vec![0.0; 2 * HEADS * VALUE_DIM];
+        operation.run_latents(store, VALUE_DIM, &mut out, [HEADS * VALUE_DIM, VALUE_DIM, 0]).unwrap();
+        out
+    }
+
+    /// The same over rows as they read back.
+    fn expected(store: &Store, queries: &[f32], masks: &[f16]) -> Vec<f32> {
+        let mut rows = vec![f16::ZERO; SLOTS * DIM];
+        store.read(SLOTS, &mut rows);
+        let mut out = Vec::new();
+        for (i, query) in queries.chunks_exact(DIM).enumerate() {
+            let (token, mut total) = (i / HEADS, f64::from([0.5f32, 1.0, 2.0][i % HEADS]).exp());
+            let mut sums = vec![0.0; VALUE_DIM];
+            for (slot, row) in rows.chunks_exact(DIM).enumerate() {
+                if masks[token * SLOTS + slot] == f16::NEG_INFINITY {
+                    continue;
+                }
+                let dot: f64 = query.iter().zip(row).map(|(q, x)| f64::from(*q) * x.to_f64()).sum();
+                let weight = (0.5 * dot).exp();
+                total += weight;
+                sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += weight * x.to_f64());
+            }
+            out.extend(sums.iter().map(|sum| (sum / total) as f32));
+        }
+        out
+    }
+
+    #[test]
+    fn latents_are_keys_and_values_also_as_codes_and_beside_a_hidden_row_that_is_not_finite() {
+        for id in [CodecId::F16, CodecId::I8, CodecId::S4] {
+            let mut spec = CacheSpec::new(1, 1, 1, DIM);
+            spec.hot = 100;
+            let mut store = Store::new(Side::Keys, &spec, DIM, SLOTS, 2);
+            assert!(store.divide(DIM, id));
+            for slot in 0..FULL {
+                let row: Vec<f16> = (0..DIM).map(|i| f16::from_f32(wave(slot * DIM + i))).collect();
+                store.write(SLOTS + slot, &row);
+            }
+            store.write(SLOTS + 5, &[f16::NAN; DIM]);
+            let queries: Vec<f32> = (0..2 * HEADS * DIM).map(|i| wave(3 * i + 1)).collect();
+            let masks = masks();
+            // The first call encodes what is old.
+            attend(&mut store, &queries, &masks);
+            let coded =
+                (0..FULL / 128).filter(|&page| store.stream(1).is_some_and(|s| s.page(0, page).is_some()));
+            assert_eq!(coded.count() > 0, id != CodecId::F16);
+            let (found, expected) =
+                (attend(&mut store, &queries, &masks), expected(&store, &queries, &masks));
+            for (found, expected) in found.iter().zip(&expected) {
+                assert!((found - expected).abs() < 2e-3, "{id:?}: {found} {expected}");
+            }
+            assert!(found.iter().any(|x| x.abs() > 0.01));
+        }
+    }
+}
