@@ -10,6 +10,7 @@ use crate::layers::{self, Layers};
 use crate::options::Options;
 use crate::said::{self, Held};
 use crate::settings::options;
+use crate::sinks::Sinks;
 use crate::tensor::View;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
@@ -28,37 +29,62 @@ pub(crate) struct Cached {
     offset: usize,
     bytes: usize,
     declared: Declared,
-    /// Codecs by layer.
+    side: Side,
+    /// Values per row, rows per stream, and streams.
+    shape: [usize; 3],
+    /// Policies by the layers of a model.
     options: Arc<Options>,
     /// Number of the layer, from 0.
     layer: usize,
     /// The model's layers as far as they are known.
     layers: Arc<Layers>,
-    store: Mutex<Store>,
+    /// Made when the host first uses it, because the layers of the model are known then.
+    store: OnceLock<Mutex<Store>>,
     /// True if the values lie in the buffer's memory. The host writes them by columns, as it does without
     /// flash attention.
     is_plain: AtomicBool,
     /// A head dim that the host asked for and no codec has; 0 if there is none.
     refused_dim: AtomicUsize,
     was_written: AtomicBool,
+    sinks: Arc<Mutex<Sinks>>,
 }
 
 impl Cached {
     /// The rows. Only one thread of one context uses them at a time, so nobody waits for the lock.
     pub(crate) fn store(&self) -> MutexGuard<'_, Store> {
-        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+        self.store.get_or_init(|| Mutex::new(self.make())).lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn make(&self) -> Store {
+        let ([width, slots, streams], held) = (self.shape, self.options.of_model(self.layers.count()));
+        let mut store = Store::new(self.side, &held.spec, width, slots, streams);
+        // The type that the host declared promises its bytes, unless the user named codecs.
+        if let Some(bytes) = self.declared.bytes(width).filter(|_| !held.is_named) {
+            store.set_limit(bytes);
+        }
+        store
     }
 
     /// Divides rows into heads of `dim` values, unless they are divided already.
     ///
     /// Returns true if rows are then in heads of `dim`; false if the layer's codec lacks that head dim.
     pub(crate) fn divide(&self, side: Side, dim: usize) -> bool {
-        let at = (self.layer, self.layers.count());
-        let is_divided = self.store().divide(dim, self.options.codec(side, &self.declared, at));
+        let (mut store, at) = (self.store(), (self.layer, self.layers.count()));
+        let is_divided = store.divide(dim, self.options.of_model(at.1).codec(side, &self.declared, at));
         if !is_divided {
             self.refused_dim.store(dim, Ordering::Relaxed);
         }
         is_divided
+    }
+
+    /// The number of the layer, from 0.
+    pub(crate) fn layer(&self) -> usize {
+        self.layer
+    }
+
+    /// The sinks among the rows of the buffer's tensors.
+    pub(crate) fn sinks(&self) -> MutexGuard<'_, Sinks> {
+        self.sinks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The type that the host declared the tensor as.
@@ -81,6 +107,7 @@ struct Space {
     layers: Arc<Layers>,
     cached: RwLock<Vec<Arc<Cached>>>,
     was_described: AtomicBool,
+    sinks: Arc<Mutex<Sinks>>,
 }
 
 impl Space {
@@ -314,6 +341,7 @@ unsafe extern "C" fn alloc(kind: *mut BufferType, size: usize) -> *mut Buffer {
         layers: layers::of_model(),
         cached: RwLock::default(),
         was_described: AtomicBool::new(false),
+        sinks: Arc::default(),
     };
     let functions = BufferFunctions {
         free_buffer: free,
@@ -384,13 +412,16 @@ unsafe extern "C" fn init(buffer: *mut Buffer, tensor: *mut Tensor) -> c_int {
         offset,
         bytes: row_bytes * slots * streams,
         declared,
+        side,
+        shape: [width, slots, streams],
         options: space.options.clone(),
         layer,
         layers: space.layers.clone(),
-        store: Mutex::new(Store::new(side, &space.options.spec, width, slots, streams)),
+        store: OnceLock::new(),
         is_plain: AtomicBool::new(false),
         refused_dim: AtomicUsize::new(0),
         was_written: AtomicBool::new(false),
+        sinks: space.sinks.clone(),
     };
     let mut list = space.cached.write().unwrap_or_else(PoisonError::into_inner);
     let at = list.partition_point(|cached| cached.offset < offset);
@@ -488,7 +519,9 @@ unsafe extern "C" fn clear(buffer: *mut Buffer, value: u8) {
     unsafe {
         let Some(space) = space_of(buffer) else { return };
         let cached = space.cached.read().unwrap_or_else(PoisonError::into_inner);
-        cached.iter().for_each(|cached| cached.store().clear());
+        // A buffer is also cleared when it is new, and the layers of its model are not known then.
+        let made = cached.iter().filter(|cached| cached.store.get().is_some());
+        made.for_each(|cached| cached.store().clear());
         if value != 0 && space.commit() {
             std::ptr::write_bytes(space.region.base(), value, space.region.bytes());
         } else {

@@ -19,6 +19,7 @@ mod rotate;
 mod said;
 mod serve;
 mod settings;
+mod sinks;
 mod tensor;
 mod threads;
 

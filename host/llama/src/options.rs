@@ -2,24 +2,50 @@
 
 use crate::declared::Declared;
 use crate::policy;
+use std::collections::BTreeMap;
 use tqkv::CodecId;
 use tqkv::cache::CacheSpec;
 use tqkv::unstable::slots::Side;
 
+/// How caches of a model are held.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Held {
+    /// The policy. The shape of the spec has no meaning.
+    pub spec: CacheSpec,
+    /// True if the user named the codecs. Otherwise the type that a cache is declared as chooses them, and is a
+    /// limit of bytes.
+    pub is_named: bool,
+}
+
+impl Held {
+    /// Applies a policy text; settings that it does not name stay.
+    fn with(&self, text: &str) -> Result<Self, String> {
+        Ok(Self { spec: policy::read(text, &self.spec)?, is_named: true })
+    }
+
+    /// The codec of one side of layer `at.0`, counted from 0, in a model of `at.1` layers.
+    pub(crate) fn codec(&self, side: Side, declared: &Declared, at: (usize, usize)) -> CodecId {
+        let (key, value) = policy::codecs(&self.spec, at.0, at.1);
+        let named = if side == Side::Keys { key } else { value };
+        declared.codec.filter(|_| !self.is_named).unwrap_or(named)
+    }
+}
+
 /// The settings of a buffer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// How caches are held. The shape of the spec has no meaning.
-    pub spec: CacheSpec,
-    /// True if the user named the codecs. Otherwise the type that a cache is declared as chooses them.
-    pub is_named: bool,
+    /// How caches of most models are held.
+    pub held: Held,
+    /// How those of models with a number of layers are held.
+    pub of_models: BTreeMap<usize, Held>,
     /// Print declared and held bytes when a cache is freed.
     pub log: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { spec: policy::default(), is_named: false, log: false }
+        let held = Held { spec: policy::default(), is_named: false };
+        Self { held, of_models: BTreeMap::new(), log: false }
     }
 }
 
@@ -51,21 +77,26 @@ impl Options {
         Ok(options)
     }
 
-    /// Applies a policy text; settings that it does not name stay.
+    /// Applies a text of one or more policies; settings that they do not name stay.
     ///
     /// # Errors
     /// A line that says what is wrong and what is accepted.
     pub fn with(mut self, text: &str) -> Result<Self, String> {
-        self.spec = policy::read(text, &self.spec)?;
-        self.is_named = true;
+        for (layers, text) in policy::parts(text)? {
+            match layers {
+                None => self.held = self.held.with(text)?,
+                Some(layers) => {
+                    let held = self.of_model(layers).with(text)?;
+                    self.of_models.insert(layers, held);
+                }
+            }
+        }
         Ok(self)
     }
 
-    /// The codec of one side of layer `at.0`, counted from 0, in a model of `at.1` layers.
-    pub(crate) fn codec(&self, side: Side, declared: &Declared, at: (usize, usize)) -> CodecId {
-        let (key, value) = policy::codecs(&self.spec, at.0, at.1);
-        let named = if side == Side::Keys { key } else { value };
-        declared.codec.filter(|_| !self.is_named).unwrap_or(named)
+    /// How caches of a model with this number of layers are held.
+    pub fn of_model(&self, layers: usize) -> &Held {
+        self.of_models.get(&layers).unwrap_or(&self.held)
     }
 }
 
@@ -82,7 +113,7 @@ mod tests {
 
     impl Options {
         fn pair(&self) -> tqkv::cache::KvPair {
-            (self.spec.key, self.spec.value)
+            (self.held.spec.key, self.held.spec.value)
         }
     }
 
@@ -94,21 +125,41 @@ mod tests {
         assert_eq!(read("TQKV_KV", "s4").unwrap().pair(), (S4, S4));
         assert!(read("TQKV_LOG", "1").unwrap().log);
         let options = read("TQKV_KV", "t4,t2 hot=0 sinks=8 effort=fast layer-kv=tail:1:i8").unwrap();
-        assert_eq!((options.spec.hot, options.spec.sinks, options.spec.options.effort), (0, 8, Effort::Fast));
-        let codecs = |options: &Options| [0, 1, 2, 3].map(|layer| policy::codecs(&options.spec, layer, 4));
+        assert_eq!(
+            (options.held.spec.hot, options.held.spec.sinks, options.held.spec.options.effort),
+            (0, 8, Effort::Fast)
+        );
+        let codecs =
+            |options: &Options| [0, 1, 2, 3].map(|layer| policy::codecs(&options.held.spec, layer, 4));
         assert_eq!(codecs(&options), [(T4, T2), (T4, T2), (T4, T2), (I8, I8)]);
         let mapped = read("TQKV_KV", "m2,t2 map=pairs").unwrap();
-        let map = |options: &Options| options.spec.key_map;
+        let map = |options: &Options| options.held.spec.key_map;
         assert_eq!([map(&mapped), map(&options)], [KeyMap::Pairs, KeyMap::Auto]);
         assert_eq!(map(&mapped.with("t2 map=off").unwrap()), KeyMap::Off);
         let unmapped = read("TQKV_KV", "m2,t2 last:m3,t2 map=off").unwrap();
-        assert_eq!([0, 3].map(|layer| policy::codecs(&unmapped.spec, layer, 4)), [(T2, T2), (T3, T2)]);
+        assert_eq!([0, 3].map(|layer| policy::codecs(&unmapped.held.spec, layer, 4)), [(T2, T2), (T3, T2)]);
         let last = read("TQKV_KV", "t4,t2 last:i8").unwrap();
         assert_eq!(codecs(&last), codecs(&options));
         let other = options.with("layer-kv=boundary:1:t4,i8").unwrap();
-        assert_eq!((codecs(&other), other.spec.hot), ([(T4, I8), (T4, T2), (T4, T2), (T4, I8)], 0));
+        assert_eq!((codecs(&other), other.held.spec.hot), ([(T4, I8), (T4, T2), (T4, T2), (T4, I8)], 0));
         let other = other.with("s4 layer-kv=gradient:i8/s4").unwrap();
         assert_eq!(codecs(&other), [(I8, I8), (I8, I8), (S4, S4), (S4, S4)]);
+        let tiered = read("TQKV_KV", "tiered").unwrap();
+        assert_eq!((tiered.pair(), tiered.held.spec.hot, tiered.held.spec.cold.len()), ((T4, T2), 16, 1));
+    }
+
+    #[test]
+    fn models_are_told_apart_by_their_layers() {
+        let options = read("TQKV_KV", "t4,t2 hot=8; layers=16: s4 ;layers=2:i8 hot=0").unwrap();
+        let of = |layers| {
+            let held = options.of_model(layers);
+            (held.spec.key, held.spec.value, held.spec.hot, held.is_named)
+        };
+        assert_eq!([of(30), of(16), of(2)], [(T4, T2, 8, true), (S4, S4, 8, true), (I8, I8, 0, true)]);
+        // Other models have what the host declares.
+        let options = read("TQKV_KV", "layers=16: t2").unwrap();
+        assert!(!options.of_model(30).is_named && options.of_model(16).is_named);
+        assert_eq!(options.of_model(30), &Options::default().held);
     }
 
     #[test]
@@ -118,7 +169,7 @@ mod tests {
             ("TQKV_KV", "t2,m2 map=pairs", "m2 is not valid for values"),
             ("TQKV_KV", "m2 map=pairs", "m2 is not valid for values"),
             ("TQKV_KV", "t2 map=full", "map=full is not valid in llama.cpp: expected map=pairs"),
-            ("TQKV_KV", "t2 map=model.tqm", "because rows come without positions"),
+            ("TQKV_KV", "t2 map=model.tqm", "because cells of a restored state have no position"),
             ("TQKV_KV", "", "expected codecs"),
             ("TQKV_KV", "s4 hot=many", "hot=many is not valid: expected hot=TOKENS"),
             ("TQKV_KV", "s4 ring=4096", "ring= is not valid in a cache of slots: expected codecs, hot="),
@@ -126,7 +177,16 @@ mod tests {
             ("TQKV_KV", "s4 layer-kv=each:t4/t2", "1024"),
             ("TQKV_KV", "s4 sinks=-1", "expected sinks=TOKENS"),
             ("TQKV_KV", "s4 effort=most", "effort=most is not valid"),
-            ("TQKV_KV", "s4 tier=256:t2", "tier= is not valid in a cache of slots: expected codecs, hot="),
+            (
+                "TQKV_KV",
+                "s4 spill=256:/tmp",
+                "spill= is not valid in a cache of slots: expected codecs, hot=",
+            ),
+            ("TQKV_KV", "s4 tier=256:i8", "s4 pages cannot go cold as i8"),
+            ("TQKV_KV", "s4; layers=x:t2", "layers=x:t2 is not valid: expected layers=NUMBER: and a policy"),
+            ("TQKV_KV", "layers=16", "layers=16 is not valid: expected layers=NUMBER: and a policy"),
+            ("TQKV_KV", "s4; t2", "two policies for all models: expected one"),
+            ("TQKV_KV", "layers=2:s4; layers=2:t2", "two policies for models of 2 layers: expected one"),
             ("TQKV_KV", "s4 layer-kv=middle:1:t4", "gradient"),
             ("TQKV_KV", "s4 layer-kv=gradient:u4/s4", "'u4' is neither a preset"),
             ("TQKV_LOG", "yes", "expected 0 or 1"),

@@ -1,4 +1,5 @@
-//! The policy texts that say how caches are held: `t4,t2 hot=64 sinks=4 last:t4`.
+//! The policy texts that say how caches are held: `t4,t2 hot=64 sinks=4 last:t4`. A text may have several
+//! policies, for models that are told apart by their number of layers: `t4,t2; layers=16: s4 hot=16`.
 
 use tqkv::cache::{CacheSpec, KeyMap, KvPair, Policy};
 use tqkv::error::CacheError;
@@ -12,6 +13,34 @@ pub(crate) fn default() -> CacheSpec {
     CacheSpec::new(LAYERS, 1, 1, 128)
 }
 
+/// The parts of a text with several policies, each with the number of layers of its models; none for the policy
+/// of all others.
+///
+/// # Errors
+/// A line that says what is wrong and what is expected.
+pub(crate) fn parts(text: &str) -> Result<Vec<(Option<usize>, &str)>, String> {
+    let mut parts: Vec<(Option<usize>, &str)> = Vec::new();
+    for part in text.split(';').map(str::trim) {
+        let (of, policy) = match part.strip_prefix("layers=") {
+            None => (None, part),
+            Some(rest) => {
+                let (number, policy) = rest.split_once(':').unwrap_or((rest, ""));
+                let number = number.trim().parse().ok().filter(|&number: &usize| number > 0);
+                let wrong = || format!("{part} is not valid: expected layers=NUMBER: and a policy");
+                (Some(number.filter(|_| !policy.trim().is_empty()).ok_or_else(wrong)?), policy.trim())
+            }
+        };
+        if parts.iter().any(|(other, _)| *other == of) {
+            let models = of.map_or("all models".to_owned(), |layers| format!("models of {layers} layers"));
+            return Err(format!("two policies for {models}: expected one"));
+        }
+        parts.push((of, policy));
+    }
+    // The others take what they do not name from the policy of all models.
+    parts.sort_by_key(|(of, _)| *of);
+    Ok(parts)
+}
+
 /// Applies a policy text; settings that it does not name stay as in `old`.
 ///
 /// # Errors
@@ -21,7 +50,8 @@ pub(crate) fn read(text: &str, old: &CacheSpec) -> Result<CacheSpec, String> {
     let is_map = |word: &&str| word.starts_with("map=") && !["map=off", "map=pairs"].contains(word);
     if let Some(word) = text.split_whitespace().find(is_map) {
         return Err(format!(
-            "{word} is not valid in llama.cpp: expected map=pairs or map=off, because rows come without positions"
+            "{word} is not valid in llama.cpp: expected map=pairs or map=off, because cells of a restored state have \
+             no position"
         ));
     }
     let policy: Policy = text.parse().map_err(line)?;

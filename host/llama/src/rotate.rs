@@ -82,11 +82,32 @@ pub(crate) unsafe fn rotate(op: &View<'_>) -> Option<()> {
 /// Most operations between RoPE and the write of keys.
 const MOST_STEPS: usize = 8;
 
+/// The RoPE that turned rows, found by the sources of their tensor.
+fn rope_of<'a>(rows: &View<'a>) -> Option<View<'a>> {
+    let host = host::host().ok()?;
+    let mut steps = std::iter::successors(Some(*rows), |op| op.source(0)).take(MOST_STEPS);
+    steps.find(|op| host.operation(op.get().op) == Operation::Rope)
+}
+
+/// The positions of rows in their sequences, one per row. None if no RoPE is among the sources of their tensor,
+/// as where another device computed them, or its positions are not in the memory of the CPU.
+///
+/// # Safety
+/// The sources of the rows lie in memory.
+pub(crate) unsafe fn positions_of<'a>(rows: &View<'a>) -> Option<&'a [i32]> {
+    let positions = rope_of(rows)?.source(1)?;
+    // SAFETY: the caller keeps this function's contract; the buffers of the host's tensors are valid.
+    unsafe {
+        let kind = positions.root().get().buffer.as_ref()?.kind;
+        host::host().ok().filter(|host| host.is_host(kind))?;
+        // Models with several positions per token have the first of each token first.
+        positions.elements::<i32>()?.get(..rows.shape()[1])
+    }
+}
+
 /// How RoPE turned rows, found by the sources of their tensor; none if no RoPE is among them.
 pub(crate) fn turn_of(rows: &View<'_>) -> Option<Turn> {
-    let host = host::host().ok()?;
-    let steps = std::iter::successors(Some(*rows), |op| op.source(0)).take(MOST_STEPS);
-    let rope = steps.into_iter().find(|op| host.operation(op.get().op) == Operation::Rope)?;
+    let rope = rope_of(rows)?;
     // Every mode but the plain one turns halves.
     Some(Turn { dims: usize::try_from(rope.int(1)).ok()?, halves: rope.int(2) != 0 })
 }

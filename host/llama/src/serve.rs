@@ -124,10 +124,19 @@ pub(crate) unsafe fn set_rows(op: &View<'_>) -> Option<()> {
     let mut store = cached.store();
     let first = at / cached.declared().bytes(store.width())?;
     // SAFETY: the caller keeps this function's contract.
+    if let Some(positions) = unsafe { rotate::positions_of(&rows) } {
+        let written = indices.iter().zip(positions).map(|(index, position)| (first + index, *position));
+        cached.sinks().note(cached.layer(), store.sinks(), written);
+    }
+    let sinks = cached.sinks();
+    let of_slots = store.slots();
+    let is_sink = |row: usize, most| sinks.has(cached.layer(), row).unwrap_or(row % of_slots < most);
+    // SAFETY: the caller keeps this function's contract.
     unsafe {
         each_row(&rows, |i, row| {
             if let Some(index) = indices.get(i) {
-                store.write(first + index, row);
+                let is_sink = is_sink(first + index, store.sinks());
+                store.write_as(first + index, is_sink, row);
             }
         })
     }
@@ -284,8 +293,8 @@ pub(crate) unsafe fn can_attend(op: &View<'_>) -> bool {
             Some((cached, _)) => cached.divide(heads.side, heads.dim),
             // Before the host allocates the buffer there is no row to divide.
             None => Declared::of(view.get().kind).is_some_and(|declared| {
-                let id = options.codec(heads.side, &declared, (0, 1));
-                Store::format_of(heads.side, id, &options.spec, heads.width, heads.dim).is_some()
+                let id = options.held.codec(heads.side, &declared, (0, 1));
+                Store::format_of(heads.side, id, &options.held.spec, heads.width, heads.dim).is_some()
             }),
         }
     })

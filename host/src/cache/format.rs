@@ -95,7 +95,7 @@ impl PageFormat {
     }
 
     /// The format with fewer slots, a multiple of [`SLOT_STEP`].
-    pub(super) fn of_slots(&self, slots: usize) -> Self {
+    pub(crate) fn of_slots(&self, slots: usize) -> Self {
         let codec = &self.codec;
         let layout = match self.layout {
             Layout::Keys(_) => KeyPages::new(codec, slots).map(Layout::Keys),
@@ -113,7 +113,7 @@ impl PageFormat {
     }
 
     /// Number of slots in a page.
-    pub(super) fn slots(&self) -> usize {
+    pub(crate) fn slots(&self) -> usize {
         self.slots
     }
 

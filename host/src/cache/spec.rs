@@ -399,7 +399,7 @@ impl CacheSpec {
     }
 
     /// The codec of keys that a layer stores for a named one.
-    fn key_codec(&self, layer: usize, named: CodecId) -> CodecId {
+    pub(crate) fn key_codec(&self, layer: usize, named: CodecId) -> CodecId {
         let fits = named.block_bytes(self.shape_at(layer).head_dim).is_some();
         if self.has_map(layer) && fits { named } else { named.of_one_width() }
     }

@@ -151,23 +151,33 @@ pub(super) fn transcode(
     count: usize,
     (to, lines): (&PageFormat, &mut [Line]),
 ) -> Result<(), CacheError> {
-    let (codec, target) = (from.codec(), to.codec());
-    let nested = |codec: &AnyCodec| codec.id().is_nested();
-    let drops = nested(codec) && nested(target) && target.id().bits() <= codec.id().bits();
     let (mut block, mut result) = ([0; MAX_BLOCK_BYTES], [0; MAX_BLOCK_BYTES]);
-    let (block, result) = (&mut block[..codec.block_bytes()], &mut result[..target.block_bytes()]);
-    let x = &mut [0.0; MAX_HEAD_DIM][..codec.dim()];
+    let (block, result) = (&mut block[..from.codec().block_bytes()], &mut result[..to.codec().block_bytes()]);
     for slot in 0..count {
         from.read(page, slot, block);
-        if codec.id() == target.id() {
-            result.copy_from_slice(block);
-        } else if drops {
-            demote(codec, block, target, result).map_err(|error| CacheError::Encode(error.to_string()))?;
-        } else {
-            codec.decode(block, x).map_err(|error| CacheError::Encode(error.to_string()))?;
-            encode(to, x, result)?;
-        }
+        recode(from, block, to, result)?;
         to.write(lines, slot, result);
     }
     Ok(())
+}
+
+/// Converts a block to one of another format, as [`transcode`] does.
+pub(crate) fn recode(
+    from: &PageFormat,
+    block: &[u8],
+    to: &PageFormat,
+    result: &mut [u8],
+) -> Result<(), CacheError> {
+    let (codec, target) = (from.codec(), to.codec());
+    let nested = |codec: &AnyCodec| codec.id().is_nested();
+    if codec.id() == target.id() {
+        result.copy_from_slice(block);
+        return Ok(());
+    }
+    if nested(codec) && nested(target) && target.id().bits() <= codec.id().bits() {
+        return demote(codec, block, target, result).map_err(|error| CacheError::Encode(error.to_string()));
+    }
+    let x = &mut [0.0; MAX_HEAD_DIM][..codec.dim()];
+    codec.decode(block, x).map_err(|error| CacheError::Encode(error.to_string()))?;
+    encode(to, x, result)
 }

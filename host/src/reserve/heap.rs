@@ -16,14 +16,9 @@ impl<T: Pod> Table<T> {
         Self { capacity, elements: Vec::new() }
     }
 
-    /// Bytes held.
-    pub(crate) fn held_bytes(&self) -> usize {
-        self.elements.capacity() * size_of::<T>()
-    }
-
     /// Bytes held, wherever the ranges are: no part is given back.
     pub(crate) fn held_in(&self, _: impl Iterator<Item = Range<usize>>) -> usize {
-        self.held_bytes()
+        self.elements.capacity() * size_of::<T>()
     }
 
     /// Sets the length. New elements are zeros.
@@ -33,11 +28,6 @@ impl<T: Pod> Table<T> {
     pub(crate) fn resize(&mut self, len: usize) {
         assert!(len <= self.capacity, "a table of {} elements has no {len}", self.capacity);
         self.elements.resize(len, T::zeroed());
-    }
-
-    /// Gives memory past the last element back.
-    pub(crate) fn shrink(&mut self) {
-        self.elements.shrink_to_fit();
     }
 
     /// Makes elements zeros.

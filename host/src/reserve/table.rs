@@ -29,11 +29,6 @@ impl<T: Pod> Table<T> {
         Self { capacity, len: 0, held: 0, region: None, elements: PhantomData }
     }
 
-    /// Bytes held: whole pages of the system.
-    pub(crate) fn held_bytes(&self) -> usize {
-        self.held
-    }
-
     /// Bytes of the system's pages that some ranges of elements touch. The ranges are in ascending order.
     pub(crate) fn held_in(&self, ranges: impl Iterator<Item = Range<usize>>) -> usize {
         let (page, size) = (page_bytes(), size_of::<T>());
@@ -71,16 +66,6 @@ impl<T: Pod> Table<T> {
             handle_alloc_error(all)
         };
         (self.held, self.region) = (end, Some(region));
-    }
-
-    /// Gives the pages past the last element back.
-    pub(crate) fn shrink(&mut self) {
-        let end = (self.len * size_of::<T>()).next_multiple_of(page_bytes());
-        if let Some(region) = self.region.as_ref().filter(|_| end < self.held) {
-            // SAFETY: no element lies in these pages, and `hold` commits them before one does.
-            unsafe { region.discard(end..self.held) };
-            self.held = end;
-        }
     }
 
     /// Makes elements zeros, and gives their whole pages back.
@@ -143,14 +128,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn held_bytes_are_whole_pages_after_a_shrink() {
+    fn held_bytes_are_whole_pages() {
         let each = page_bytes() / size_of::<u32>();
-        let mut table = Table::<u32>::new(64 * each);
-        assert_eq!((table.len(), table.held_bytes()), (0, 0));
-        for len in [1, each, 5 * each + 3, 40 * each, 7, 0, 64 * each] {
-            table.resize(len);
-            table.shrink();
-            assert_eq!(table.held_bytes(), (4 * len).next_multiple_of(page_bytes()), "{len}");
+        let table = Table::<u32>::new(64 * each);
+        assert_eq!((table.len(), table.held_in(std::iter::empty())), (0, 0));
+        for len in [1, each, 5 * each + 3] {
+            assert_eq!(table.held_in(std::iter::once(0..len)), (4 * len).next_multiple_of(page_bytes()));
         }
         let (one, pages) = (0..1, 5 * each - 1..6 * each);
         assert_eq!(table.held_in([one, pages].into_iter()), 3 * page_bytes());
@@ -179,12 +162,11 @@ mod tests {
         table.resize(page * 8);
         assert_eq!(resident(&table), 0, "nothing was touched");
         table.fill(1);
-        assert_eq!((resident(&table), table.held_bytes()), (32 * page, 32 * page));
+        assert_eq!(resident(&table), 32 * page);
         table.forget(page..page * 2);
         assert_eq!(resident(&table), 28 * page);
         assert_eq!(resident(&table.clone()), 28 * page, "pages of zeros are not copied");
-        table.resize(page);
-        table.shrink();
-        assert_eq!((resident(&table), table.held_bytes()), (4 * page, 4 * page));
+        table.forget(page..page * 8);
+        assert_eq!(resident(&table), 4 * page);
     }
 }

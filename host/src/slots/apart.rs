@@ -16,7 +16,9 @@ pub(super) fn sum(values: Track<'_>, slots: &[usize], weights: &[f32], sums: &mu
         let first = stream.place(slots[from]);
         let follows = |to: usize| match (first, stream.place(slots[to])) {
             (Place::Exact(first), Place::Exact(at)) => at == first + to - from,
-            (Place::Coded, Place::Coded) => slots[to] / PAGE_TOKENS == slots[from] / PAGE_TOKENS,
+            (Place::Coded(first), Place::Coded(tier)) => {
+                tier == first && slots[to] / PAGE_TOKENS == slots[from] / PAGE_TOKENS
+            }
             (Place::Empty, Place::Empty) => true,
             _ => false,
         };
@@ -29,27 +31,29 @@ pub(super) fn sum(values: Track<'_>, slots: &[usize], weights: &[f32], sums: &mu
         let weighs = run.iter().any(|weight| *weight != 0.0);
         match first {
             Place::Exact(at) if weighs => rows::sum(values, at..at + to - from, &run, sums, &mut wide),
-            Place::Coded if weighs => add_codes(values, &slots[from..to], &run, sums),
+            Place::Coded(tier) if weighs => add_codes(values, tier, &slots[from..to], &run, sums),
             _ => {}
         }
         from = to;
     }
 }
 
-/// Adds codes of one page, weighted by `weights` (`[n, slots]`).
-fn add_codes(values: Track<'_>, slots: &[usize], weights: &[f32], sums: &mut [f32]) {
+/// Adds codes of one page and tier, weighted by `weights` (`[n, slots]`).
+fn add_codes(values: Track<'_>, tier: usize, slots: &[usize], weights: &[f32], sums: &mut [f32]) {
     let dim = values.format.dim;
-    let lines = values.stream.page(values.head, slots[0] / PAGE_TOKENS);
-    let (Some(pages), Some(lines)) = (&values.format.coded, lines) else { return };
+    let (page, of) = (slots[0] / PAGE_TOKENS, &values.stream.pages);
+    let pages = values.format.pages_of(tier, of.room(tier, page));
+    let (Some(pages), Some(lines)) = (pages, of.page(tier, values.head, page)) else { return };
+    let room = pages.slots();
     let mut rotated = vec![0.0; sums.len()];
     let weights = weights.chunks(MAX_HEADS * slots.len());
     for (rotated, weights) in rotated.chunks_mut(MAX_HEADS * dim).zip(weights) {
-        let mut spread = vec![0.0; rotated.len() / dim * PAGE_TOKENS];
-        for (spread, weights) in spread.chunks_exact_mut(PAGE_TOKENS).zip(weights.chunks_exact(slots.len())) {
+        let mut spread = vec![0.0; rotated.len() / dim * room];
+        for (spread, weights) in spread.chunks_exact_mut(room).zip(weights.chunks_exact(slots.len())) {
             slots.iter().zip(weights).for_each(|(slot, weight)| spread[slot % PAGE_TOKENS] = *weight);
         }
-        pages.accumulate(lines, slots[0] / PAGE_TOKENS * PAGE_TOKENS, &spread, &[], rotated);
+        pages.accumulate(lines, page * PAGE_TOKENS, &spread, &[], rotated);
     }
-    values.format.unrotate(&mut rotated);
+    values.format.unrotate(tier, &mut rotated);
     sums.iter_mut().zip(&rotated).for_each(|(sum, x)| *sum += x);
 }

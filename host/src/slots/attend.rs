@@ -25,8 +25,8 @@ const PART_PAGES: usize = PART_ROWS / PAGE_TOKENS;
 enum Part {
     /// Exact rows, by their places.
     Exact(Range<usize>),
-    /// Coded and empty slots of pages.
-    Pages(Range<usize>),
+    /// Slots of pages that are codes of a tier, and with the first tier the empty ones.
+    Pages(usize, Range<usize>),
 }
 
 /// Working memory of a thread, kept from call to call.
@@ -75,14 +75,16 @@ pub fn attend(
 impl Task<'_> {
     fn parts(&self) -> Vec<Part> {
         let pieces = |end: usize, step: usize| (0..end).step_by(step).map(move |at| at..end.min(at + step));
-        let pages = pieces(self.rule.slots.div_ceil(PAGE_TOKENS), PART_PAGES).map(Part::Pages);
-        pages.chain(pieces(self.keys.stream.exact_rows(), PART_ROWS).map(Part::Exact)).collect()
+        let end = self.rule.slots.div_ceil(PAGE_TOKENS);
+        let pages = (0..self.keys.format.tiers().max(1))
+            .flat_map(|tier| pieces(end, PART_PAGES).map(move |pages| Part::Pages(tier, pages)));
+        pages.chain(pieces(self.keys.stream.exact.len(), PART_ROWS).map(Part::Exact)).collect()
     }
 
     fn attend(&self, part: &Part) -> Seen {
         SCRATCH.with_borrow_mut(|scratch| match part {
             Part::Exact(rows) => exact::attend(self, rows.clone(), &mut scratch.exact),
-            Part::Pages(pages) => codes::attend(self, pages.clone(), &mut scratch.codes),
+            Part::Pages(tier, pages) => codes::attend(self, (*tier, pages.clone()), &mut scratch.codes),
         })
     }
 }

@@ -220,8 +220,7 @@ impl SlotCache {
     pub fn encode(&mut self, layer: usize) -> Result<(), CacheError> {
         self.spec.shape.check_layer(layer)?;
         let Layer { keys, values } = &mut self.layers[layer];
-        keys.cool();
-        values.cool();
+        store::cool(keys, values);
         Ok(())
     }
 

@@ -1,10 +1,10 @@
 //! Attention over pages of codes, up to eight queries at once. Empty slots count as zeros. Exact rows are
-//! skipped, because [`super::exact`] attends to them.
+//! skipped, because [`super::exact`] attends to them. Each tier is attended to for itself.
 
 use super::apart;
 use super::means::Means;
 use super::rule::{Asked, add_mask, changes_any, shows_any};
-use super::stream::{Place, Stream};
+use super::stream::Stream;
 use super::task::{Seen, Task, Track};
 use crate::cache::format::{CodedQueries, PageFormat};
 use crate::cache::life::{PAGE_TOKENS, cap};
@@ -21,69 +21,75 @@ pub(super) struct Scratch {
     coded: CodedQueries,
     offsets: Vec<f32>,
     wide: Vec<f32>,
+    /// Logits or weights of the slots that a page has room for.
+    part: Vec<f32>,
 }
 
-/// A page with codes or empty slots.
+/// A page with codes of a tier, or with empty slots.
 struct Page {
     number: usize,
-    /// Runs of slots that are exact rows, counted in the page.
-    exact: Vec<Range<usize>>,
+    /// Runs of slots that are exact rows or codes of another tier, counted in the page. With codes that are
+    /// not warm, empty slots are among them.
+    hidden: Vec<Range<usize>>,
     /// Runs of empty slots, counted in the page.
     empty: Vec<Range<usize>>,
 }
 
-/// Attends to the coded and the empty slots of some pages.
-pub(super) fn attend(task: &Task<'_>, pages: Range<usize>, scratch: &mut Scratch) -> Seen {
+/// Attends to the codes of a tier in some pages, and with those of the first to the empty slots.
+pub(super) fn attend(task: &Task<'_>, (tier, pages): (usize, Range<usize>), scratch: &mut Scratch) -> Seen {
     let mut seen = Seen::nothing(task);
-    let held: Vec<Page> = pages.clone().filter_map(|page| look(task, page)).collect();
+    let held: Vec<Page> = pages.clone().filter_map(|page| look(task, tier, page)).collect();
     if held.is_empty() {
         return seen;
     }
     let (dim, value_dim) = (task.keys.format.dim, task.values.format.dim);
     let queries = task.queries.chunks(MAX_HEADS * dim).zip(task.asked.chunks(MAX_HEADS));
-    let (from, to) = (pages.start * PAGE_TOKENS, pages.end * PAGE_TOKENS);
-    let is_alike = task.keys.stream.is_alike(task.values.stream, from, to);
+    let is_alike = task.keys.stream.is_alike(task.values.stream, pages, task.tiers());
     let sums = seen.sums.chunks_mut(MAX_HEADS * value_dim).zip(seen.state.chunks_mut(MAX_HEADS));
     for ((queries, asked), (sums, state)) in queries.zip(sums) {
-        prepare(task, queries, scratch);
+        prepare(task, tier, queries, scratch);
         for (i, page) in held.iter().enumerate() {
             let next = held.get(i + 1).map_or(page.number, |page| page.number);
-            attend_page(task, (page, next, is_alike), asked, (state, sums), scratch);
+            attend_page(task, (tier, page, next, is_alike), asked, (state, sums), scratch);
         }
     }
     if is_alike {
-        task.values.format.unrotate(&mut seen.sums);
+        task.values.format.unrotate(tier, &mut seen.sums);
     }
     seen
 }
 
-/// Finds the runs of a page; none where every slot is an exact row.
-fn look(task: &Task<'_>, number: usize) -> Option<Page> {
-    let stream = task.keys.stream;
-    let (count, coded) = (task.slots_of(number), stream.coded(number));
-    let mut page = Page { number, exact: Vec::new(), empty: Vec::new() };
-    if coded < PAGE_TOKENS {
-        runs(stream, number, count, &mut page);
-    }
-    (coded > 0 || !page.empty.is_empty()).then_some(page)
+/// Finds the runs of a page; none where no slot is attended to with this tier.
+fn look(task: &Task<'_>, tier: usize, number: usize) -> Option<Page> {
+    let Stream { exact, pages, .. } = task.keys.stream;
+    let (count, coded) = (task.slots_of(number), pages.mask(tier, number));
+    let empty = if tier == 0 { !(exact.mask(number) | pages.all(number)) } else { 0 };
+    let page = Page { number, hidden: runs(!(coded | empty), count), empty: runs(empty, count) };
+    (coded != 0 || !page.empty.is_empty()).then_some(page)
 }
 
-/// Finds runs of exact slots and of empty slots among the first `count` slots of a page.
-fn runs(stream: &Stream, number: usize, count: usize, page: &mut Page) {
-    for slot in 0..count {
-        let list = match stream.place(number * PAGE_TOKENS + slot) {
-            Place::Exact(_) => &mut page.exact,
-            Place::Empty => &mut page.empty,
-            Place::Coded => continue,
-        };
-        match list.last_mut() {
-            Some(run) if run.end == slot => run.end += 1,
-            _ => list.push(slot..slot + 1),
-        }
+/// The runs of ones among the first `count` bits.
+fn runs(mut bits: u128, count: usize) -> Vec<Range<usize>> {
+    let mut runs = Vec::new();
+    if count < PAGE_TOKENS {
+        bits &= (1 << count) - 1;
     }
+    while bits != 0 {
+        let start = bits.trailing_zeros() as usize;
+        let end = start + (bits >> start).trailing_ones() as usize;
+        runs.push(start..end);
+        // All bits below the end are done; a shift by all bits would overflow.
+        bits = if end < PAGE_TOKENS { bits >> end << end } else { 0 };
+    }
+    runs
 }
 
 impl Task<'_> {
+    /// Number of tiers of the keys or of the values, whichever has more.
+    pub(super) fn tiers(&self) -> usize {
+        self.keys.format.tiers().max(self.values.format.tiers())
+    }
+
     /// Number of slots of a page that the operation attends to.
     fn slots_of(&self, page: usize) -> usize {
         (self.rule.slots - page * PAGE_TOKENS).min(PAGE_TOKENS)
@@ -91,12 +97,12 @@ impl Task<'_> {
 }
 
 /// Scales queries by the factor of logits, and converts them to the forms that codes need.
-pub(super) fn prepare(task: &Task<'_>, queries: &[f32], scratch: &mut Scratch) {
+pub(super) fn prepare(task: &Task<'_>, tier: usize, queries: &[f32], scratch: &mut Scratch) {
     let (format, keys) = (task.keys.format, task.keys);
     let Scratch { scaled, mapped, coded, offsets, .. } = scratch;
     scaled.clear();
     scaled.extend(queries.iter().map(|x| x * task.rule.scale));
-    if let Some(pages) = &format.coded {
+    if let Some(pages) = format.pages(tier) {
         mapped.clone_from(scaled);
         if let Some(map) = keys.stream.maps.of(keys.head) {
             map.apply_to_queries(mapped);
@@ -133,25 +139,25 @@ fn sees(asked: &[Asked<'_>], page: &Page, count: usize, has_codes: bool) -> (boo
 /// If keys and values are alike, sums stay rotated, as codes are; [`attend`] rotates them back once.
 fn attend_page(
     task: &Task<'_>,
-    (page, next, is_alike): (&Page, usize, bool),
+    (tier, page, next, is_alike): (usize, &Page, usize, bool),
     asked: &[Asked<'_>],
     (state, sums): (&mut [Attention], &mut [f32]),
     scratch: &mut Scratch,
 ) {
     let count = task.slots_of(page.number);
-    let keys = coded_page(task.keys, page.number);
+    let keys = coded_page(task.keys, tier, page.number);
     let (any, masked) = sees(asked, page, count, keys.is_some());
     if !any {
         return;
     }
-    score(task.keys, (page.number, next), asked.len() * count, scratch);
-    let Scratch { logits, wide, .. } = scratch;
+    score(task.keys, tier, (page.number, next), (asked.len(), count), scratch);
+    let Scratch { logits, wide, part, .. } = scratch;
     for (logits, asked) in logits.chunks_exact_mut(count).zip(asked) {
         page.empty.iter().for_each(|run| logits[run.clone()].fill(0.0));
         if let Some(soft_cap) = task.rule.soft_cap {
             cap(logits, soft_cap);
         }
-        page.exact.iter().for_each(|run| logits[run.clone()].fill(f32::NEG_INFINITY));
+        page.hidden.iter().for_each(|run| logits[run.clone()].fill(f32::NEG_INFINITY));
         if masked {
             let from = page.number * PAGE_TOKENS;
             add_mask(logits, asked.mask_of(from, from + count), asked.slope, wide);
@@ -163,29 +169,52 @@ fn attend_page(
     if !is_alike {
         let slots: Vec<usize> = (page.number * PAGE_TOKENS..).take(count).collect();
         apart::sum(task.values, &slots, logits, sums);
-    } else if let Some((lines, pages)) = coded_page(task.values, page.number) {
+    } else if let Some((lines, pages)) = coded_page(task.values, tier, page.number) {
         for logits in logits.chunks_exact_mut(count) {
             page.empty.iter().for_each(|run| logits[run.clone()].fill(0.0));
         }
-        let next = task.values.stream.page(task.values.head, next).unwrap_or_default();
-        pages.accumulate(lines, page.number * PAGE_TOKENS, logits, next, sums);
+        let next = task.values.stream.pages.page(tier, task.values.head, next).unwrap_or_default();
+        let room = pages.slots();
+        if room < count {
+            part.clear();
+            logits.chunks_exact(count).for_each(|logits| part.extend_from_slice(&logits[..room]));
+        }
+        let weights = if room < count { part } else { logits };
+        pages.accumulate(lines, page.number * PAGE_TOKENS, weights, next, sums);
     }
 }
 
 /// Leaves the logits of a page (`[n, slots]`, `values` in all) for the prepared queries in the scratch
 /// memory. They are zeros if the page has no code.
-pub(super) fn score(keys: Track<'_>, (page, next): (usize, usize), values: usize, scratch: &mut Scratch) {
-    let Scratch { logits, offsets, coded, .. } = scratch;
-    logits.resize(values, 0.0);
-    let Some((lines, pages)) = coded_page(keys, page) else { return logits.fill(0.0) };
-    let next = keys.stream.page(keys.head, next).unwrap_or_default();
-    pages.scores(lines, 0, coded, next, logits);
-    for (logits, offset) in logits.chunks_exact_mut(values / offsets.len().max(1)).zip(&*offsets) {
+pub(super) fn score(
+    keys: Track<'_>,
+    tier: usize,
+    (page, next): (usize, usize),
+    (queries, count): (usize, usize),
+    scratch: &mut Scratch,
+) {
+    let Scratch { logits, offsets, coded, part, .. } = scratch;
+    logits.resize(queries * count, 0.0);
+    let Some((lines, pages)) = coded_page(keys, tier, page) else { return logits.fill(0.0) };
+    let next = keys.stream.pages.page(tier, keys.head, next).unwrap_or_default();
+    let room = pages.slots();
+    if room < count {
+        part.resize(queries * room, 0.0);
+        pages.scores(lines, 0, coded, next, part);
+        for (logits, part) in logits.chunks_exact_mut(count).zip(part.chunks_exact(room)) {
+            logits[..room].copy_from_slice(part);
+            logits[room..].fill(0.0);
+        }
+    } else {
+        pages.scores(lines, 0, coded, next, logits);
+    }
+    for (logits, offset) in logits.chunks_exact_mut(count).zip(&*offsets) {
         logits.iter_mut().for_each(|logit| *logit += offset);
     }
 }
 
-/// The codes of a page, and their arrangement; none where it has no code.
-fn coded_page<'a>(track: Track<'a>, page: usize) -> Option<(&'a [Line], &'a PageFormat)> {
-    Some((track.stream.page(track.head, page)?, track.format.coded.as_ref()?))
+/// The codes of a tier in a page, and their arrangement; none where it has no code.
+fn coded_page<'a>(track: Track<'a>, tier: usize, page: usize) -> Option<(&'a [Line], &'a PageFormat)> {
+    let pages = &track.stream.pages;
+    Some((pages.page(tier, track.head, page)?, track.format.pages_of(tier, pages.room(tier, page))?))
 }

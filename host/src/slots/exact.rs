@@ -50,7 +50,7 @@ pub(super) fn attend(task: &Task<'_>, rows: Range<usize>, scratch: &mut Scratch)
 /// Gathers the masks of a tile. Returns the queries from the first to the last that see a row of it.
 fn look(task: &Task<'_>, rows: Range<usize>, scratch: &mut Scratch) -> Range<usize> {
     let Scratch { mask, masks, .. } = scratch;
-    let runs = task.keys.stream.slot_runs(rows.clone());
+    let runs = task.keys.stream.exact.slot_runs(rows.clone());
     mask.clear();
     masks.clear();
     let mut queries = 0..0;
@@ -113,10 +113,10 @@ fn attend_tile(
         let factors = soften(task.values.format.level, logits, state);
         rescale(&factors[..state.len()], value_dim, sums);
     }
-    if task.keys.stream.has_same_rows(task.values.stream, rows.clone()) {
+    if task.keys.stream.exact.has_same(&task.values.stream.exact, rows.clone()) {
         sum(task.values, rows, logits, sums, values);
     } else {
-        let slots: Vec<usize> = task.keys.stream.slot_runs(rows).into_iter().flatten().collect();
+        let slots: Vec<usize> = task.keys.stream.exact.slot_runs(rows).into_iter().flatten().collect();
         apart::sum(task.values, &slots, logits, sums);
     }
 }

@@ -25,10 +25,16 @@
 //! ```
 //!
 //! **A row's life** follows the rules of [`crate::cache`]. The newest `hot` writes of a stream stay f16, and
-//! so do the tokens of each sequence at positions below `sinks`, in whatever slots it begins. Older rows leave in groups of four when [`SlotCache::attend`] ends. The first rows
-//! wait until 64 can leave, because these give the mean of the keys. With `map=pairs` they wait for 128, and
-//! for queries. A slot may be written again at any time, and is then as new. The mean and the map of a
-//! stream stay until all of its slots are empty.
+//! so do the tokens of each sequence at positions below `sinks`, in whatever slots it begins. Older rows leave in
+//! groups of four when [`SlotCache::attend`] ends. The first rows wait until 64 can leave, because these give the
+//! mean of the keys. With `map=pairs` they wait for 128, and for queries. A slot may be written again at any time,
+//! and is then as new. The mean and the map of a stream stay until all of its slots are empty.
+//!
+//! **Tiers.** With `tier=N:K,V`, the codes in a run of 128 slots are encoded again when N later tokens have come to
+//! the stream since the newest of them was written. Age is counted in tokens of the stream, so four sequences in one
+//! stream age four times as fast. A slot that is written again in an old run is warm by itself. Tokens in order,
+//! without sinks, have the codes of [`crate::cache::KvCache`] to the bit. With sinks the runs begin elsewhere, so
+//! that up to 127 tokens change tiers earlier or later. A restored state begins in the first tier.
 //!
 //! **Shared prefixes.** Several queries may see the same slots, which costs nothing, or slots are copied
 //! ([`SlotCache::copy`]) with their codes.
@@ -42,6 +48,7 @@
 //! | `cache.rs`, `mask.rs`, `policy.rs` | [`SlotCache`], [`Mask`], and which settings of a spec there are |
 //! | `operation.rs` | the queries of a layer, divided into tasks for threads |
 //! | `store.rs`, `stream.rs` | one side of a layer by rows and bytes; the slots of a stream |
+//! | `exact_rows.rs`, `pages.rs` | the exact rows of a stream, and its codes by tier and page |
 //! | `format.rs`, `means.rs`, `maps.rs` | how vectors are encoded, and the means and factors of keys |
 //! | `attend.rs`, `task.rs`, `rule.rs` | attention of the queries of one KV head, in parts that are merged |
 //! | `codes.rs`, `exact.rs`, `rows.rs`, `apart.rs` | parts of codes, of exact rows, of slots that are both |
@@ -52,11 +59,13 @@ pub(crate) mod attend;
 mod cache;
 mod codes;
 mod exact;
+mod exact_rows;
 pub(crate) mod format;
 pub(crate) mod maps;
 mod mask;
 mod means;
 pub(crate) mod operation;
+mod pages;
 pub(crate) mod policy;
 pub(crate) mod rope;
 mod rows;

@@ -5,7 +5,7 @@ mod latent;
 use super::attend::attend;
 use super::format::Format;
 use super::rule::{Asked, Rule};
-use super::store::Store;
+use super::store::{self, Store};
 use super::task::Track;
 use half::f16;
 use rayon::prelude::*;
@@ -110,8 +110,7 @@ impl<'a> Operation<'a> {
         let tasks = self.tasks(heads);
         self.attend(&tasks, (keys, values), out, steps)?;
         self.show(keys, &tasks)?;
-        keys.cool();
-        values.cool();
+        store::cool(keys, values);
         Some(())
     }
 

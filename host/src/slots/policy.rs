@@ -1,6 +1,6 @@
 //! Which settings of a spec a cache of slots has.
 
-use crate::cache::spec::{Arithmetic, CacheSpec, KeyMap};
+use crate::cache::spec::{Arithmetic, CacheSpec, Cold, KeyMap};
 use crate::error::CacheError;
 use tqkv_core::{AnyCodec, CodecId, KvShape, Options};
 use tqkv_simd::page::{KeyPages, ValuePages};
@@ -10,8 +10,8 @@ const LEAST_SLOTS: usize = 32;
 
 /// Refuses a spec that a cache of slots cannot have.
 ///
-/// Slots have no order, and positions of tokens only say which are sinks. So there is nothing that would
-/// happen with age (tiers, windows, a ring), and nothing that turns by positions (`map=full`).
+/// Which tokens a query sees is the mask's, and the engine frees slots, so there is no window and no ring. Rows
+/// that are read and restored have no matrix by position (`map=full`).
 ///
 /// # Errors
 /// [`CacheError::BadSpec`] names the setting and what is accepted, or an error of the shape.
@@ -20,7 +20,7 @@ pub fn check(spec: &CacheSpec) -> Result<(), CacheError> {
     let refused = [
         ("map=full", spec.key_map == KeyMap::Full),
         ("arithmetic=f32", spec.arithmetic == Arithmetic::F32),
-        ("tier=", !spec.cold.is_empty()),
+        ("spill=", spec.cold.iter().any(|(_, cold)| matches!(cold, Cold::Spill(_)))),
         ("ring=", spec.ring.is_some()),
         ("sliding-window=", spec.sliding_window.is_some()),
         ("kinds=", !spec.kinds.is_empty()),
@@ -29,8 +29,8 @@ pub fn check(spec: &CacheSpec) -> Result<(), CacheError> {
     ];
     if let Some((setting, _)) = refused.into_iter().find(|(_, is_set)| *is_set) {
         return Err(CacheError::BadSpec(format!(
-            "{setting} is not valid in a cache of slots: expected codecs, hot=, sinks=, centring=, map=pairs, seed=, \
-             scale-mode=, effort= and layer-kv="
+            "{setting} is not valid in a cache of slots: expected codecs, hot=, sinks=, tier=N:K,V, centring=, \
+             map=pairs, seed=, scale-mode=, effort= and layer-kv="
         )));
     }
     for layer in 0..spec.shape.num_layers {
@@ -38,6 +38,12 @@ pub fn check(spec: &CacheSpec) -> Result<(), CacheError> {
         let KvShape { head_dim, value_dim, .. } = spec.shape_at(layer);
         check_codec(key, head_dim, spec.options)?;
         check_codec(value, value_dim, spec.options)?;
+        for (_, cold) in &spec.cold {
+            if let Cold::Demote { key, value } = *cold {
+                check_codec(spec.key_codec(layer, key), head_dim, spec.options)?;
+                check_codec(value, value_dim, spec.options)?;
+            }
+        }
     }
     Ok(())
 }

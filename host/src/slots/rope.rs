@@ -92,12 +92,12 @@ fn rotate_stream(stream: &mut Stream, format: Option<&Format>, rope: &Shift, shi
         known.as_ref().map(|(_, angles)| angles.clone()).unwrap_or_default()
     };
     let is_moved = |shift: i32| shift != 0 || rope.factor != 1.0 || rope.extrapolated != 0.0;
-    let end = stream.len().min(shifts.len());
+    let end = stream.end().min(shifts.len());
     for slot in (0..end).filter(|&slot| is_moved(shifts[slot])) {
         let Place::Exact(at) = stream.place(slot) else { continue };
         let angles = angles_of(shifts[slot]);
         let mut x = vec![0.0; rope.head_dim];
-        stream.change_exact(at, |part| {
+        stream.exact.change(at, |part| {
             for head in part.chunks_exact_mut(rope.head_dim) {
                 head.convert_to_f32_slice(&mut x);
                 rope.rotate(&angles, &mut x);
@@ -108,35 +108,38 @@ fn rotate_stream(stream: &mut Stream, format: Option<&Format>, rope: &Shift, shi
     let Some(format) = format else { return };
     for page in 0..end.div_ceil(PAGE_TOKENS) {
         let from = page * PAGE_TOKENS;
-        let mut slots = stream.coded_slots(page, 0, PAGE_TOKENS.min(end - from));
-        slots.retain(|slot| is_moved(shifts[from + slot]));
-        let decoded = (0..stream.exact.len()).map(|head| stream.decode(format, head, page, &slots));
-        let mut heads: Vec<Vec<f32>> = decoded.collect();
-        for (i, slot) in slots.iter().enumerate() {
-            let angles = angles_of(shifts[from + slot]);
-            heads.iter_mut().for_each(|x| rope.rotate(&angles, &mut x[i * format.dim..][..format.dim]));
+        for tier in 0..format.tiers() {
+            let mut slots = stream.pages.slots(tier, page);
+            slots.retain(|slot| from + slot < end && is_moved(shifts[from + slot]));
+            let decoded =
+                (0..stream.exact.heads()).map(|head| stream.decode((format, tier), head, page, &slots));
+            let mut heads: Vec<Vec<f32>> = decoded.collect();
+            for (i, slot) in slots.iter().enumerate() {
+                let angles = angles_of(shifts[from + slot]);
+                heads.iter_mut().for_each(|x| rope.rotate(&angles, &mut x[i * format.dim..][..format.dim]));
+            }
+            encode_again(stream, (format, tier), from, &slots, &heads);
         }
-        encode_again(stream, format, from, &slots, &heads);
     }
 }
 
 /// Writes keys back as codes. If one cannot be encoded, all of them become exact rows.
-fn encode_again(stream: &mut Stream, format: &Format, from: usize, slots: &[usize], heads: &[Vec<f32>]) {
+fn encode_again(stream: &mut Stream, of: (&Format, usize), from: usize, slots: &[usize], heads: &[Vec<f32>]) {
     if slots.is_empty() {
         return;
     }
     let mut blocks = vec![Vec::new(); heads.len()];
     let mut fine = true;
     for (head, (x, blocks)) in heads.iter().zip(&mut blocks).enumerate() {
-        fine &= stream.code(format, head, &mut x.clone(), blocks);
+        fine &= stream.code(of, head, &mut x.clone(), blocks);
     }
     if fine {
         let slots: Vec<usize> = slots.iter().map(|slot| from + slot).collect();
-        stream.put(format, &slots, &blocks);
+        stream.put(of, &slots, &blocks, 0);
         return;
     }
     for (i, slot) in slots.iter().enumerate() {
-        let part = |x: &Vec<f32>| x[i * format.dim..][..format.dim].to_vec();
+        let part = |x: &Vec<f32>| x[i * of.0.dim..][..of.0.dim].to_vec();
         let row: Vec<f16> = heads.iter().flat_map(part).map(f16::from_f32).collect();
         stream.write(from + slot, &row, false);
     }

@@ -10,7 +10,7 @@ use tqkv_simd::page::{MAX_HEADS, row_sums, widen_rows};
 /// Exact rows of one side, as the bits of f16.
 pub(super) fn bits(track: Track<'_>, rows: Range<usize>) -> &[u16] {
     let dim = track.format.dim;
-    &track.stream.exact[track.head][rows.start * dim..rows.end * dim]
+    &track.stream.exact.head(track.head)[rows.start * dim..rows.end * dim]
 }
 
 /// Adds values weighted by `weights` (`[n, rows]`) to `sums` (`[n, dim]`); `wide` is working memory.
@@ -25,7 +25,7 @@ pub(super) fn sum(
     wide: &mut Vec<f32>,
 ) {
     let dim = values.format.dim;
-    let (not_finite, rows) = (values.stream.not_finite(rows.clone()), bits(values, rows));
+    let (not_finite, rows) = (values.stream.exact.not_finite(rows.clone()), bits(values, rows));
     if not_finite.is_empty() {
         return sum_rows(values.format, rows, weights, sums, wide);
     }

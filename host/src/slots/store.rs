@@ -5,7 +5,8 @@ use super::maps::Turn;
 use super::means::Means;
 use super::rule::{Asked, Rule};
 use super::stream::Stream;
-use crate::cache::spec::{CacheSpec, Centring, KeyMap};
+use crate::cache::life::BATCH;
+use crate::cache::spec::{CacheSpec, Centring, Cold, KeyMap};
 use crate::cache::vectors::Floats;
 use half::f16;
 use half::slice::HalfBitsSliceExt;
@@ -13,7 +14,7 @@ use tqkv_core::{CodecId, Options};
 use tqkv_simd::Level;
 
 /// What a store takes from a spec.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Policy {
     hot: usize,
     sinks: usize,
@@ -21,11 +22,22 @@ struct Policy {
     key_map: KeyMap,
     options: Options,
     level: Level,
+    /// Codecs of colder tiers, with the number of newer writes from which pages are there.
+    cold: Vec<(usize, CodecId)>,
 }
 
 impl Policy {
-    fn of(spec: &CacheSpec) -> Self {
+    fn of(side: Side, spec: &CacheSpec) -> Self {
+        let cold = |(after, cold): &(usize, Cold)| match (cold, side) {
+            // A page is full once its last row and the rest of that batch have left the exact rows.
+            (Cold::Demote { key: id, .. }, Side::Keys) | (Cold::Demote { value: id, .. }, Side::Values) => {
+                let id = if spec.key_map == KeyMap::Off { id.of_one_width() } else { *id };
+                Some(((*after).max(spec.hot + BATCH - 1), id))
+            }
+            (Cold::Spill(_), _) => None,
+        };
         Self {
+            cold: spec.cold.iter().filter_map(cold).collect(),
             hot: spec.hot,
             sinks: spec.sinks,
             centring: spec.centring,
@@ -54,14 +66,17 @@ pub struct Store {
     format: Option<Format>,
     /// How RoPE turned the keys.
     turn: Turn,
+    /// Bytes per slot that the rows of this side may take; none for any number.
+    limit: Option<usize>,
 }
 
 impl Store {
     /// An empty store of `streams` streams with `slots` rows each; a row has `width` values. The spec has the
     /// policy: sinks, exact window, centring, map and options of the codecs.
     pub fn new(side: Side, spec: &CacheSpec, width: usize, slots: usize, streams: usize) -> Self {
-        let (policy, turn) = (Policy::of(spec), Turn::default());
-        let mut store = Self { side, policy, width, slots, streams: Vec::new(), format: None, turn };
+        let (policy, turn) = (Policy::of(side, spec), Turn::default());
+        let mut store =
+            Self { side, policy, width, slots, streams: Vec::new(), format: None, turn, limit: None };
         store.streams = vec![store.empty(); streams];
         store
     }
@@ -92,6 +107,13 @@ impl Store {
         self.turn = turn;
     }
 
+    /// Limits the bytes of each stream to this number per slot, for both sides of a layer together: rows are
+    /// encoded before they are `hot` writes old where the stream would take more. Each side has a limit then.
+    /// Few slots cannot be held in so little: the codes of all slots, and the tables, are the least.
+    pub fn set_limit(&mut self, bytes: usize) {
+        self.limit = Some(bytes);
+    }
+
     /// True if a stream learns maps from the queries that attend to it.
     pub fn is_learning(&self, stream: usize) -> bool {
         self.streams.get(stream).is_some_and(Stream::is_learning)
@@ -118,8 +140,9 @@ impl Store {
         if let Some(format) = &self.format {
             return format.dim == dim;
         }
-        let Policy { options, level, .. } = self.policy;
-        let format = divides(self.width, dim).then(|| Format::new(id, dim, self.side, options, level));
+        let Policy { options, level, cold, .. } = &self.policy;
+        let make = || Format::new((id, cold), dim, self.side, *options, *level);
+        let format = divides(self.width, dim).then(make);
         let Some(format) = format.flatten() else { return false };
         let has_maps = self.has_maps(&format);
         self.streams.iter_mut().for_each(|stream| stream.divide(dim, has_maps));
@@ -130,7 +153,9 @@ impl Store {
     /// The format of rows of `width` values in heads of `dim`; none if `width` is no multiple or the codec
     /// lacks that head dim.
     pub fn format_of(side: Side, id: CodecId, spec: &CacheSpec, width: usize, dim: usize) -> Option<Format> {
-        divides(width, dim).then(|| Format::new(id, dim, side, spec.options, level(spec))).flatten()
+        let policy = Policy::of(side, spec);
+        let make = || Format::new((id, &policy.cold), dim, side, policy.options, policy.level);
+        divides(width, dim).then(make).flatten()
     }
 
     /// The format of the heads; none before [`Store::divide`].
@@ -185,11 +210,22 @@ impl Store {
         self.write_at(row, row % self.slots, values);
     }
 
-    /// Writes the row of a token at a position of its sequence.
+    /// Writes the row of a token at a position of its sequence; the first ones are sinks.
     fn write_at(&mut self, row: usize, position: usize, values: &[f16]) {
+        self.write_as(row, position < self.policy.sinks, values);
+    }
+
+    /// Writes row `row`, counted over all streams, which stays exact for good if it is a sink. A row past the end
+    /// is ignored.
+    pub fn write_as(&mut self, row: usize, is_sink: bool, values: &[f16]) {
         if let Some(stream) = self.streams.get_mut(row / self.slots) {
-            stream.write(row % self.slots, values, position < self.policy.sinks);
+            stream.write(row % self.slots, values, is_sink);
         }
+    }
+
+    /// Number of first positions of each sequence that are sinks.
+    pub fn sinks(&self) -> usize {
+        self.policy.sinks
     }
 
     /// Writes tokens of any type to these rows, counted over all streams.
@@ -287,6 +323,25 @@ impl Store {
             row += count;
             rest = later;
         }
+    }
+}
+
+/// Encodes rows of both sides of a layer that are older than the newest writes, and younger ones of streams that
+/// would take more than their limit.
+pub(super) fn cool(keys: &mut Store, values: &mut Store) {
+    keys.cool();
+    values.cool();
+    let limits = keys.limit.zip(values.limit);
+    let (Some((of_keys, of_values)), Some(first), Some(second)) = (limits, &keys.format, &values.format)
+    else {
+        return;
+    };
+    let limit = (of_keys + of_values) * keys.slots;
+    for (keys, values) in keys.streams.iter_mut().zip(&mut values.streams) {
+        // Both sides go on alike, because attention is faster where a slot has the same state in both.
+        while keys.held_bytes() + values.held_bytes() > limit
+            && keys.leave_early(first) + values.leave_early(second) > 0
+        {}
     }
 }
 

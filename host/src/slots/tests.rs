@@ -4,7 +4,7 @@ use super::codes::{self, prepare};
 use super::exact;
 use super::format::Side;
 use super::rule::{Asked, Rule};
-use super::store::Store;
+use super::store::{self, Store};
 use super::stream::Place;
 use super::task::{Task, Track};
 use crate::cache::life::PAGE_TOKENS;
@@ -20,7 +20,6 @@ fn logits(keys: &Store, query: &[f32], slots: usize) -> Vec<f32> {
     let track = Track { stream: keys.stream(0).unwrap(), format: keys.format().unwrap(), head: 0 };
     let task = Task { rule: &rule, keys: track, values: track, asked: &[Asked::default()], queries: query };
     let (mut scratch, mut wide) = (codes::Scratch::default(), Vec::new());
-    prepare(&task, query, &mut scratch);
     let scaled: Vec<f32> = query.iter().map(|x| x * rule.scale).collect();
     let logit = |slot: usize| match track.stream.place(slot) {
         Place::Exact(row) => {
@@ -28,8 +27,15 @@ fn logits(keys: &Store, query: &[f32], slots: usize) -> Vec<f32> {
             exact::score(track, row..row + 1, &scaled, &mut logit, &mut wide);
             logit[0]
         }
-        Place::Coded => {
-            codes::score(track, (slot / PAGE_TOKENS, slot / PAGE_TOKENS), PAGE_TOKENS, &mut scratch);
+        Place::Coded(tier) => {
+            prepare(&task, tier, query, &mut scratch);
+            codes::score(
+                track,
+                tier,
+                (slot / PAGE_TOKENS, slot / PAGE_TOKENS),
+                (1, PAGE_TOKENS),
+                &mut scratch,
+            );
             scratch.logits[slot % PAGE_TOKENS]
         }
         Place::Empty => f32::NAN,
@@ -37,11 +43,39 @@ fn logits(keys: &Store, query: &[f32], slots: usize) -> Vec<f32> {
     (0..slots).map(logit).collect()
 }
 
-/// The code of a slot.
-fn block_of(keys: &Store, slot: usize) -> Vec<u8> {
+/// The codec and the code of a slot.
+fn block_of(keys: &Store, slot: usize) -> (CodecId, Vec<u8>) {
     let (stream, format) = (keys.stream(0).unwrap(), keys.format().unwrap());
-    assert_eq!(stream.place(slot), Place::Coded, "slot {slot}");
-    format.read(stream.page(0, slot / PAGE_TOKENS).unwrap(), &[slot % PAGE_TOKENS])
+    let Place::Coded(tier) = stream.place(slot) else { panic!("slot {slot} is no code") };
+    let block = stream.pages.blocks((format, tier), 0, slot / PAGE_TOKENS, &[slot % PAGE_TOKENS]);
+    (format.pages(tier).unwrap().codec().id(), block)
+}
+
+/// Random numbers of f16.
+struct Random(u32);
+
+impl Random {
+    fn row(&mut self, width: usize) -> Vec<f16> {
+        let mut value = || {
+            self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            f16::from_f32((self.0 >> 16) as f32 / 32768.0 - 1.0)
+        };
+        (0..width).map(|_| value()).collect()
+    }
+}
+
+/// Asserts that slots hold the codes of a sequence with the same tokens in order, and score alike.
+fn assert_same(store: &Store, sequence: &KvCache, query: &[f16], what: &str) {
+    for run in sequence.key_blocks(0, 0).unwrap() {
+        let bytes = run.codec.block_bytes(DIM).unwrap();
+        for (slot, block) in (run.first..).zip(run.blocks.chunks_exact(bytes)) {
+            assert_eq!(block_of(store, slot), (run.codec, block.to_vec()), "{what}: token {slot}");
+        }
+    }
+    let query: Vec<f32> = query.iter().map(|x| x.to_f32()).collect();
+    let (own, others) = (logits(store, &query, sequence.len()), sequence.scores(0, 0, &query).unwrap());
+    let bits = |logits: &[f32]| logits.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    assert_eq!(bits(&own), bits(&others), "{what}");
 }
 
 #[test]
@@ -59,30 +93,86 @@ fn codes_and_logits_of_tokens_in_order_are_those_of_a_sequence() {
             if !store.divide(DIM, id) {
                 continue;
             }
-            let mut sequence = KvCache::new(spec).unwrap();
-            let mut state = 7_u32;
-            let mut value = || {
-                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                f16::from_f32((state >> 16) as f32 / 32768.0 - 1.0)
-            };
+            let (mut sequence, mut random) = (KvCache::new(spec).unwrap(), Random(7));
             for slot in 0..TOKENS {
-                let row: Vec<f16> = (0..DIM).map(|_| value()).collect();
+                let row = random.row(DIM);
                 sequence.append(0, &row, &row).unwrap();
                 store.write(slot, &row);
                 store.cool();
             }
-            for run in sequence.key_blocks(0, 0).unwrap() {
-                let bytes = id.block_bytes(DIM).unwrap();
-                for (slot, block) in (run.first..).zip(run.blocks.chunks_exact(bytes)) {
-                    assert_eq!(block_of(&store, slot), block, "{id:?} {text}: token {slot}");
-                }
-            }
-            let query: Vec<f32> = (0..DIM).map(|_| value().to_f32()).collect();
-            let (own, others) = (logits(&store, &query, TOKENS), sequence.scores(0, 0, &query).unwrap());
-            let bits = |logits: &[f32]| logits.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-            assert_eq!(bits(&own), bits(&others), "{id:?} {text}");
+            assert_same(&store, &sequence, &random.row(DIM), &format!("{id:?} {text}"));
             coded += 1;
         }
     }
     assert!(coded > 20, "{coded} caches");
+}
+
+#[test]
+fn tiers_of_tokens_in_order_are_those_of_a_sequence() {
+    for (text, chunk) in [
+        ("t4 hot=0 sinks=0 tier=200:t2", 1),
+        ("s4 hot=16 sinks=0 tier=128:s2", 1),
+        ("i8 hot=5 sinks=0 tier=130:t4 tier=300:t2", 7),
+        ("n4 hot=64 sinks=0 tier=64:n3 tier=256:n2", 100),
+    ] {
+        let spec = CacheSpec::new(1, 1, 1, DIM).with(text).unwrap();
+        let mut store = Store::new(Side::Keys, &spec, DIM, 1024, 1);
+        assert!(store.divide(DIM, spec.key));
+        let (mut sequence, mut random) = (KvCache::new(spec).unwrap(), Random(9));
+        let mut tiers = 0;
+        for first in (0..700).step_by(chunk) {
+            for slot in first..first + chunk {
+                let row = random.row(DIM);
+                sequence.append(0, &row, &row).unwrap();
+                store.write(slot, &row);
+            }
+            // A sequence moves pages once per call too, and its encoder does not look at the chunk.
+            store.cool();
+            if first % 49 == 0 {
+                assert_same(&store, &sequence, &random.row(DIM), &format!("{text} after {first}"));
+            }
+            let runs = sequence.key_blocks(0, 0).unwrap();
+            tiers = tiers.max(runs.chunk_by(|a, b| a.codec == b.codec).count());
+        }
+        assert!(tiers > 1, "{text}: one tier");
+    }
+}
+
+#[test]
+fn declared_bytes_are_a_limit() {
+    // Bytes per 32 values of q4_0, q5_0 and q8_0.
+    for (id, block) in [(CodecId::S4, 18), (CodecId::T4, 18), (CodecId::S5, 22), (CodecId::I8, 34)] {
+        for (dim, heads) in [(64, 2), (64, 3), (64, 8), (128, 1), (128, 2), (128, 8)] {
+            for slots in [1024, 1280, 2048] {
+                let (spec, width) = (CacheSpec::new(1, heads, heads, dim).codecs(id, id), dim * heads);
+                let bytes = width / 32 * block;
+                let [mut keys, mut values] = [Side::Keys, Side::Values].map(|side| {
+                    let mut store = Store::new(side, &spec, width, slots, 1);
+                    assert!(store.divide(dim, id));
+                    store.set_limit(bytes);
+                    store
+                });
+                let (mut random, mut hot) = (Random(1), Vec::new());
+                for slot in 0..slots {
+                    let mut row = random.row(width);
+                    // A mean takes memory.
+                    row.iter_mut().for_each(|x| *x += f16::ONE);
+                    keys.write(slot, &row);
+                    values.write(slot, &row);
+                    if slot % 32 == 31 || slot > slots - 32 {
+                        store::cool(&mut keys, &mut values);
+                        let held = keys.held_bytes() + values.held_bytes();
+                        let what = format!("{id:?}, {heads} x {dim}, {slot} of {slots}");
+                        assert!(held <= 2 * bytes * slots, "{what}: {held} bytes");
+                        let [keys, values] = [&keys, &values].map(|store| store.stream(0).unwrap());
+                        assert!(keys.is_alike(values, 0..slots / PAGE_TOKENS, 1), "{what}");
+                        hot.push(keys.exact.waiting());
+                    }
+                }
+                // The window is whole until the end of the context comes near.
+                let whole = hot.iter().filter(|hot| **hot >= 64).count();
+                assert!(2 * whole > hot.len() / 2, "{id:?}, {heads} x {dim}, {slots}: {hot:?}");
+            }
+        }
+    }
 }

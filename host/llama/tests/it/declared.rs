@@ -72,6 +72,34 @@ fn each_type_of_the_host_is_held_in_codes_of_at_most_its_bytes() {
 }
 
 #[test]
+fn a_full_context_takes_at_most_the_bytes_of_its_type() {
+    let Some(client) = Client::new() else { return };
+    for declared in ["q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl", "q8_0,q4_0"] {
+        for tokens in ["1024", "1280"] {
+            let full = (tokens.parse::<usize>().expect("a number") - 16).to_string();
+            let variables = [("TYPE", declared), ("CTX", tokens), ("TQKV_LOG", "1")];
+            let said = client.run(&["speed", &full, "16"], &variables).expect("it runs");
+            let line = said.lines().find_map(|line| line.strip_prefix("tqkv: held ")).expect("a line");
+            let mib: Vec<f64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
+            assert!(mib[0] <= mib[1] && mib[0] > 0.9 * mib[1], "{declared}, {tokens} tokens: {said}");
+        }
+    }
+}
+
+#[test]
+fn models_have_policies_of_their_own() {
+    let Some(client) = Client::new() else { return };
+    for (policy, codecs) in [("t4; layers=30:i8", "i8,i8"), ("t4;layers=29: i8", "t4,t4")] {
+        let said = client.run(&["text", "4"], &[("TQKV_KV", policy)]).expect("it runs");
+        assert!(said.contains(&format!("30 layers in {codecs}: ")), "{policy}: {said}");
+    }
+    // The type chooses for models without a policy.
+    let variables = [("TYPE", "q8_0"), ("TQKV_KV", "layers=2: s4")];
+    let said = client.run(&["text", "4"], &variables).expect("it runs");
+    assert!(said.contains("30 layers in i8,i8: "), "{said}");
+}
+
+#[test]
 fn codes_of_a_declared_type_lose_less_than_the_type() {
     let Some(client) = Client::new() else { return };
     let (stock, f16) = (("LAYERS", "0"), ("TYPE", "f16"));

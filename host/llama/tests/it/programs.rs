@@ -34,6 +34,7 @@ fn attention_and_shifts_are_those_of_the_cpu_on_what_the_cache_reads_back_as() {
         ("t4,t2 hot=16 effort=fast", "0.015", "0.2"),
         ("t2,s4 hot=300", "0.015", "0.5"),
         ("t2,s4 map=pairs hot=16", "0.015", "0.5"),
+        ("t4 hot=16 tier=100:t2", "0.015", "0.5"),
     ] {
         let done = tools::run(&graph, &[&libraries, tolerance, "24", "7", rotation], &with(&library, kv));
         assert!(done.is_ok(), "{kv}: {}", done.unwrap_err());

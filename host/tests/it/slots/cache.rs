@@ -148,7 +148,15 @@ fn a_mean_on_a_grid_costs_nothing() {
 #[test]
 fn sequences_see_their_slots_alone() {
     let mut random = Random(1);
-    for text in ["f16", "s4 hot=8", "t4,t2 hot=8", "t2 map=pairs hot=8"] {
+    let texts = [
+        "f16",
+        "s4 hot=8",
+        "t4,t2 hot=8",
+        "t2 map=pairs hot=8",
+        "t4 hot=4 tier=64:t2",
+        "i8,t4 tier=80:i8,t2",
+    ];
+    for text in texts {
         let mut cache = SlotCache::new(spec(text), 700).unwrap();
         let mut owners = vec![None; 700];
         let mut lens = [0; 3];
@@ -201,7 +209,7 @@ fn sequences_see_their_slots_alone() {
 #[test]
 fn copies_hold_the_same_and_live_on_their_own() {
     let mut random = Random(2);
-    for text in ["s4 hot=8 sinks=2", "t2 hot=8", "t2 hot=0 map=pairs"] {
+    for text in ["s4 hot=8 sinks=2", "t2 hot=8", "t2 hot=0 map=pairs", "t4 hot=8 tier=100:t2"] {
         let mut cache = SlotCache::with_streams(spec(text), 512, 3).unwrap();
         let from = Vec::from_iter(0..300);
         let (k, v) = (random.rows(300, 0.5), random.rows(300, 0.0));
@@ -287,7 +295,7 @@ fn rows_of_any_type_are_written() {
 #[test]
 fn what_cannot_be_is_refused_in_one_line() {
     for (text, part) in [
-        ("s4 tier=256:s2", "tier= is not valid in a cache of slots"),
+        ("s4 spill=256:/tmp", "spill= is not valid in a cache of slots"),
         ("s4 ring=256", "ring= is not valid"),
         ("s4 sliding-window=256", "sliding-window= is not valid"),
         ("s4 max-tokens=256", "max-tokens= is not valid"),

@@ -8,7 +8,7 @@ use half::f16;
 use std::collections::BTreeMap;
 use tqkv::CodecId;
 use tqkv::cache::CacheSpec;
-use tqkv::cache::KeyMap;
+use tqkv::cache::{Cold, KeyMap};
 use tqkv::unstable::slots::{Asked, Rule, Shift, Side, Store, Track, attend, rotate};
 
 /// The choices of a life.
@@ -52,6 +52,16 @@ fn most_error(id: CodecId) -> f32 {
     }
 }
 
+/// The codec of old tokens, for the codecs that have one here.
+fn colder(id: CodecId) -> CodecId {
+    match id {
+        CodecId::T4 => CodecId::T2,
+        CodecId::S4 => CodecId::S2,
+        CodecId::N4 => CodecId::N2,
+        other => other,
+    }
+}
+
 /// A token of the cache.
 #[derive(Clone, Debug)]
 struct Token {
@@ -89,6 +99,10 @@ pub(crate) fn live(choose: &mut impl Choose) -> usize {
     if key.rotates_quarters() || choose.below(3) == 0 {
         spec.key_map = KeyMap::Pairs;
     }
+    let cold = [key, value].map(colder);
+    if choose.below(2) == 0 {
+        spec.cold = vec![(80, Cold::Demote { key: cold[0], value: cold[1] })];
+    }
     let streams = [1, SEQUENCES][choose.below(2)];
     let store = |side, id| {
         let mut store = Store::new(side, &spec, WIDTH, SLOTS, streams);
@@ -98,7 +112,7 @@ pub(crate) fn live(choose: &mut impl Choose) -> usize {
     let mut life = Life {
         keys: store(Side::Keys, key),
         values: store(Side::Values, value),
-        errors: [key, value].map(most_error),
+        errors: if spec.cold.is_empty() { [key, value] } else { cold }.map(most_error),
         tokens: Tokens::new(),
         streams,
         next: [0; SEQUENCES],

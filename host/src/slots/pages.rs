@@ -1,0 +1,242 @@
+//! The codes of a stream, in pages of [`PAGE_TOKENS`] slots. Each tier has pages of its own, and a slot is a
+//! code in one of them. Pages lie in reserved address space, so none moves when others come or go.
+
+use super::exact_rows::reach;
+use super::format::{Format, STEPS};
+use crate::cache::life::PAGE_TOKENS;
+use crate::reserve::Table;
+use std::ops::Range;
+use tqkv_simd::page::{Line, SLOT_STEP};
+
+/// Number of first pages of a stream that grow with their slots. Later ones are whole at once, as half a page
+/// is little beside so many.
+const GROWING: usize = 64;
+
+/// The pages of one tier.
+#[derive(Clone, Debug)]
+struct Tier {
+    /// Lines of one head in pages with room for one, two and more steps of slots.
+    lines: [usize; STEPS],
+    /// Codes: each page has memory for `[heads, lines]` of a whole page, and uses the first part of it that it
+    /// has room in. Zeros in pages where no slot is a code.
+    memory: Table<Line>,
+    /// Steps of slots that each page has room for; 0 for a page without codes.
+    room: Vec<u8>,
+    /// One bit per slot, by page: set if the slot is a code of this tier.
+    slots: Vec<u128>,
+    /// Time of the newest write among the codes of each page; empty if there is one tier.
+    newest: Vec<u64>,
+}
+
+impl Tier {
+    fn new(lines: [usize; STEPS], memory: Table<Line>) -> Self {
+        Self { lines, memory, room: Vec::new(), slots: Vec::new(), newest: Vec::new() }
+    }
+
+    /// Lines of a whole page of one head.
+    fn whole(&self) -> usize {
+        self.lines[STEPS - 1]
+    }
+
+    /// Steps of slots that a page has room for.
+    fn room(&self, page: usize) -> usize {
+        self.room.get(page).copied().unwrap_or(0).into()
+    }
+
+    /// The lines of a head in a page.
+    fn part(&self, heads: usize, head: usize, page: usize) -> Range<usize> {
+        let lines = self.room(page).checked_sub(1).map_or(0, |steps| self.lines[steps]);
+        let start = page * heads * self.whole() + head * lines;
+        start..start + lines
+    }
+
+    fn mask(&self, page: usize) -> u128 {
+        self.slots.get(page).copied().unwrap_or(0)
+    }
+
+    /// Frees the memory of a page without codes, of `lines` lines. What it shares with a page of the system
+    /// goes with the neighbours, if they have no codes either.
+    fn free(&mut self, page: usize, lines: usize) {
+        let first = page - usize::from(page > 0 && self.mask(page - 1) == 0);
+        let last = page + usize::from(page + 1 < self.slots.len() && self.mask(page + 1) == 0);
+        self.memory.forget(first * lines..(last + 1) * lines);
+    }
+}
+
+/// The codes of a stream.
+#[derive(Clone, Debug)]
+pub(super) struct Pages {
+    heads: usize,
+    /// Pages of the stream at most.
+    most: usize,
+    tiers: Vec<Tier>,
+}
+
+impl Pages {
+    /// No codes, for a stream with this many slots.
+    pub(super) fn new(heads: usize, slots: usize) -> Self {
+        Self { heads, most: slots.div_ceil(PAGE_TOKENS), tiers: Vec::new() }
+    }
+
+    /// True before the first code.
+    pub(super) fn are_new(&self) -> bool {
+        self.tiers.is_empty()
+    }
+
+    /// True if no slot is a code.
+    pub(super) fn are_empty(&self) -> bool {
+        self.tiers.iter().all(|tier| tier.slots.iter().all(|slots| *slots == 0))
+    }
+
+    /// Number of pages up to the last slot that was a code.
+    pub(super) fn len(&self) -> usize {
+        self.tiers.iter().map(|tier| tier.slots.len()).max().unwrap_or(0)
+    }
+
+    /// The slots of a page that are codes of a tier, one bit each.
+    pub(super) fn mask(&self, tier: usize, page: usize) -> u128 {
+        self.tiers.get(tier).map_or(0, |tier| tier.mask(page))
+    }
+
+    /// The slots of a page that are codes, one bit each.
+    pub(super) fn all(&self, page: usize) -> u128 {
+        self.tiers.iter().fold(0, |all, tier| all | tier.mask(page))
+    }
+
+    /// The tier of a slot's code.
+    pub(super) fn tier_of(&self, slot: usize) -> Option<usize> {
+        self.tiers.iter().position(|tier| tier.mask(slot / PAGE_TOKENS) >> (slot % PAGE_TOKENS) & 1 == 1)
+    }
+
+    /// The slots of a page that are codes of a tier, counted in the page.
+    pub(super) fn slots(&self, tier: usize, page: usize) -> Vec<usize> {
+        let mask = self.mask(tier, page);
+        (0..PAGE_TOKENS).filter(|slot| mask >> slot & 1 == 1).collect()
+    }
+
+    /// Codes of one head in a page; none where no slot of the page is a code of the tier.
+    pub(super) fn page(&self, tier: usize, head: usize, page: usize) -> Option<&[Line]> {
+        let tier = self.tiers.get(tier).filter(|tier| tier.mask(page) != 0)?;
+        tier.memory.get(tier.part(self.heads, head, page))
+    }
+
+    /// Steps of slots that a page of a tier has room for.
+    pub(super) fn room(&self, tier: usize, page: usize) -> usize {
+        self.tiers.get(tier).map_or(0, |tier| tier.room(page))
+    }
+
+    /// Writes the blocks of each head, and counts the slots as codes of a tier. `time` is that of their newest
+    /// write.
+    pub(super) fn put(
+        &mut self,
+        (format, tier): (&Format, usize),
+        slots: &[usize],
+        blocks: &[Vec<u8>],
+        time: u64,
+    ) {
+        slots.iter().for_each(|&slot| self.remove_unless(slot, Some(tier)));
+        while self.tiers.len() <= tier {
+            let lines = format.lines(self.tiers.len());
+            self.tiers.push(Tier::new(lines, Table::new(self.most * self.heads * lines[STEPS - 1])));
+        }
+        let mut from = 0;
+        for run in slots.chunk_by(|a, b| a / PAGE_TOKENS == b / PAGE_TOKENS) {
+            let (page, within) =
+                (run[0] / PAGE_TOKENS, run.iter().map(|slot| slot % PAGE_TOKENS).collect::<Vec<_>>());
+            self.make_room((format, tier), page, &within);
+            let heads = self.heads;
+            let to = &mut self.tiers[tier];
+            for (head, blocks) in blocks.iter().enumerate() {
+                let (bytes, part) = (blocks.len() / slots.len(), to.part(heads, head, page));
+                let blocks = &blocks[from * bytes..(from + run.len()) * bytes];
+                format.write((tier, to.room(page)), &mut to.memory[part], &within, blocks);
+            }
+            within.iter().for_each(|slot| to.slots[page] |= 1 << slot);
+            if let Some(newest) = to.newest.get_mut(page) {
+                *newest = time.max(*newest);
+            }
+            from += run.len();
+        }
+    }
+
+    /// Makes a page large enough for some slots, which are counted in the page. Codes that it has are written
+    /// again as they lie in the larger page.
+    fn make_room(&mut self, (format, tier): (&Format, usize), page: usize, slots: &[usize]) {
+        let heads = self.heads;
+        let held = self.slots(tier, page);
+        let of = &mut self.tiers[tier];
+        if of.slots.len() <= page {
+            reach(&mut of.slots, page);
+            reach(&mut of.room, page);
+            if format.tiers() > 1 {
+                reach(&mut of.newest, page);
+            }
+            of.memory.resize((page + 1) * heads * of.whole());
+        }
+        let needed = slots.iter().max().map_or(0, |slot| slot / SLOT_STEP + 1);
+        let (before, steps) = (of.room(page), if page < GROWING { needed } else { STEPS });
+        if steps <= before {
+            return;
+        }
+        let parts = |of: &Tier| (0..heads).map(|head| of.part(heads, head, page)).collect::<Vec<_>>();
+        let blocks: Vec<Vec<u8>> =
+            parts(of).into_iter().map(|part| format.read((tier, before), &of.memory[part], &held)).collect();
+        let start = page * heads * of.whole();
+        of.memory[start..start + heads * of.lines[steps - 1]].fill(Line::ZERO);
+        of.room[page] = steps as u8;
+        for (part, blocks) in parts(of).into_iter().zip(&blocks) {
+            format.write((tier, steps), &mut of.memory[part], &held, blocks);
+        }
+    }
+
+    /// Marks a slot as no code any more, and frees its page after the last code.
+    pub(super) fn remove(&mut self, slot: usize) {
+        self.remove_unless(slot, None);
+    }
+
+    /// Same as [`Pages::remove`], except for a code of the tier `kept`.
+    fn remove_unless(&mut self, slot: usize, kept: Option<usize>) {
+        let Some(tier) = self.tier_of(slot).filter(|tier| Some(*tier) != kept) else { return };
+        let (page, heads, of) = (slot / PAGE_TOKENS, self.heads, &mut self.tiers[tier]);
+        of.slots[page] &= !(1 << (slot % PAGE_TOKENS));
+        if of.slots[page] == 0 {
+            of.room[page] = 0;
+            if let Some(newest) = of.newest.get_mut(page) {
+                *newest = 0;
+            }
+            of.free(page, heads * of.whole());
+        }
+    }
+
+    /// The pages of a tier that have codes, none of them written after `time`, and the time of the newest.
+    pub(super) fn older(&self, tier: usize, time: u64) -> Vec<(usize, u64)> {
+        let Some(tier) = self.tiers.get(tier) else { return Vec::new() };
+        let pages = tier.newest.iter().copied().enumerate();
+        pages.filter(|&(page, newest)| tier.slots[page] != 0 && newest <= time).collect()
+    }
+
+    /// The blocks of some slots of a page of one head, back to back.
+    pub(super) fn blocks(
+        &self,
+        (format, tier): (&Format, usize),
+        head: usize,
+        page: usize,
+        slots: &[usize],
+    ) -> Vec<u8> {
+        let of = (tier, self.room(tier, page));
+        self.page(tier, head, page).map_or_else(Vec::new, |lines| format.read(of, lines, slots))
+    }
+
+    /// Bytes held: pages of the system that have codes, and the lists.
+    pub(super) fn held_bytes(&self) -> usize {
+        let of = |tier: &Tier| {
+            let pages = (0..tier.slots.len()).filter(|&page| tier.slots[page] != 0);
+            let last = |page| tier.part(self.heads, self.heads - 1, page).end;
+            tier.memory.held_in(pages.map(|page| tier.part(self.heads, 0, page).start..last(page)))
+                + tier.room.capacity()
+                + tier.slots.capacity() * size_of::<u128>()
+                + tier.newest.capacity() * size_of::<u64>()
+        };
+        self.tiers.iter().map(of).sum()
+    }
+}
