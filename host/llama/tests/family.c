@@ -5,7 +5,8 @@
 //   writes logits of positions from FROM on, as f32 [positions, words], or embeddings of a model without a cache, and
 //   prints the width of a row. A VALUE is an integer, a number with a point, true, false, a list such as [2,0], or a text.
 // Environment with defaults: TOKENS (160), FROM (96), BATCH (16), LAYERS (999), FA (1), RESTORE (0; 1 saves, clears and restores the
-// state at FROM), SHIFT (0; 1 removes tokens 4 to 12 at FROM and moves the rest), VERBOSE
+// state at FROM), SHIFT (0; 1 removes tokens 4 to 12 at FROM and moves the rest), IMAGE (0; 1 gives embeddings of an image for the third
+// batch, whose rows all see each other), VERBOSE
 #include "ggml-backend.h"
 #include "gguf.h"
 #include "llama.h"
@@ -100,6 +101,23 @@ static void fill(struct ggml_tensor * tensor, void * data) {
     }
     free(values);
 }
+// Makes a batch one of embeddings, as those of an image: with two more coordinates where the model has positions of several.
+static void embed(struct llama_model * model, struct llama_batch * batch, uint64_t * state) {
+    int width = llama_model_n_embd_inp(model), count = batch->n_tokens, first = batch->pos[0];
+    enum llama_rope_type rope = llama_model_rope_type(model);
+    free(batch->token);
+    batch->token = NULL;
+    batch->embd = malloc(sizeof(float) * width * count);
+    for (int i = 0; i < width * count; i++) batch->embd[i] = draw(state);
+    if (rope != LLAMA_ROPE_TYPE_MROPE && rope != LLAMA_ROPE_TYPE_IMROPE) return;
+    batch->pos = realloc(batch->pos, sizeof(llama_pos) * 4 * count);
+    for (int i = 0; i < count; i++) {
+        batch->pos[i] = first;
+        batch->pos[count + i] = first + i / 4;
+        batch->pos[2 * count + i] = first + i % 4;
+        batch->pos[3 * count + i] = 0;
+    }
+}
 static void restore(struct llama_context * context) {
     size_t size = llama_state_seq_get_size(context, 0);
     uint8_t * state = malloc(size);
@@ -151,6 +169,9 @@ int main(int count, char ** arguments) {
             batch.pos[i] = done + i - shift;
             batch.n_seq_id[i] = 1, batch.seq_id[i][0] = 0, batch.logits[i] = 1;
         }
+        int is_image = number("IMAGE", 0) && done == 2 * most;
+        if (is_image) embed(model, &batch, &state);
+        llama_set_causal_attn(context, !is_image);
         // An encoder sees the first batch, and the decoder behind it attends to that.
         int is_encoded = !memory || (done == 0 && llama_model_has_encoder(model));
         if (is_encoded && llama_encode(context, batch)) fail("cannot encode");

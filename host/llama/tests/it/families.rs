@@ -12,32 +12,28 @@ const EQUAL: f64 = 1e-4;
 /// By how much a divergence may exceed that of the list: other processors round otherwise.
 const SLACK: f64 = 4.0;
 
-/// A line of the list: `name | what is held | f16 | i8 | s4 | shift | settings of the model`. `-` is a run that the
+/// A line of the list: `name | what is held | f16 | i8 | s4 | shift | image | settings of the model`. `-` is a run that the
 /// host itself cannot do.
 #[derive(Clone, Debug)]
 struct Family {
     name: String,
     held: String,
-    /// "equal", or a divergence, for f16 with a restored state, i8, s4, and f16 after a shift.
-    runs: [String; 4],
+    /// "equal", or a divergence, for f16 with a restored state, i8, s4, f16 after a shift, and f16 after the
+    /// embeddings of an image, which all see each other.
+    runs: [String; 5],
     settings: String,
 }
 
 impl Family {
     fn read(line: &str) -> Option<Self> {
-        let [name, held, f16, i8, s4, shift, settings] =
-            line.splitn(7, '|').map(str::trim).collect::<Vec<_>>()[..]
-        else {
-            return None;
-        };
-        let runs = [f16, i8, s4, shift].map(str::to_owned);
+        let parts: Vec<&str> = line.splitn(8, '|').map(str::trim).collect();
+        let [name, held, f16, i8, s4, shift, image, settings] = parts[..] else { return None };
+        let runs = [f16, i8, s4, shift, image].map(str::to_owned);
         Some(Self { name: name.into(), held: held.into(), runs, settings: settings.into() })
     }
 
     fn line(&self) -> String {
-        let [f16, i8, s4, shift] = &self.runs;
-        let line =
-            format!("{} | {} | {f16} | {i8} | {s4} | {shift} | {}", self.name, self.held, self.settings);
+        let line = format!("{} | {} | {} | {}", self.name, self.held, self.runs.join(" | "), self.settings);
         line.trim_end().to_owned()
     }
 
@@ -84,7 +80,9 @@ impl Maker<'_> {
         let (path, libraries) = (file.display().to_string(), self.stock.libraries());
         let mut arguments = vec![libraries.as_str(), &path, &family.name];
         arguments.extend(family.settings.split_whitespace());
-        let all = [&[("GGML_BACKEND_PATH", self.library.as_str())], variables].concat();
+        // A host that cannot do something ends, and would first start a debugger.
+        let own = [("GGML_BACKEND_PATH", self.library.as_str()), ("GGML_NO_BACKTRACE", "1")];
+        let all = [&own, variables].concat();
         let said = self.stock.run(&self.program, &arguments, &all);
         let bytes = std::fs::read(&file).unwrap_or_default();
         let _ = std::fs::remove_file(&file);
@@ -108,12 +106,12 @@ impl Maker<'_> {
         let (_, f16, _) = self.run(listed, &[("TQKV_KV", "f16"), restore])?;
         let (_, i8, _) = self.run(listed, &[("TQKV_KV", "i8 hot=8")])?;
         let (_, s4, said) = self.run(listed, &[("TQKV_KV", "s4 hot=8")])?;
-        let shift = ("SHIFT", "1");
-        let shifted = match self.run(listed, &[stock, shift]) {
-            Ok((_, wanted, _)) => kl(&self.run(listed, &[shift, ("TQKV_KV", "f16")])?.1, &wanted),
-            Err(_) => "-".to_owned(),
+        let with = |what| match self.run(listed, &[stock, what]) {
+            Ok((_, wanted, _)) => Ok(kl(&self.run(listed, &[what, ("TQKV_KV", "f16")])?.1, &wanted)),
+            Err(_) => Ok::<_, String>("-".to_owned()),
         };
-        let runs = [kl(&f16, &restored), kl(&i8, &wanted), kl(&s4, &wanted), shifted];
+        let (shifted, image) = (with(("SHIFT", "1"))?, with(("IMAGE", "1"))?);
+        let runs = [kl(&f16, &restored), kl(&i8, &wanted), kl(&s4, &wanted), shifted, image];
         Ok(Family { held: held(&said), runs, ..listed.clone() })
     }
 }
