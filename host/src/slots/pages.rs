@@ -8,8 +8,8 @@ use crate::reserve::Table;
 use std::ops::Range;
 use tqkv_simd::page::{Line, SLOT_STEP};
 
-/// Number of first pages of a stream that grow with their slots. Later ones are whole at once, as half a page
-/// is little beside so many.
+/// Number of first pages that grow with their slots in a stream with a limit of bytes. Later ones are whole at once,
+/// as half a page is little beside so many.
 const GROWING: usize = 64;
 
 /// The pages of one tier.
@@ -69,13 +69,25 @@ pub(super) struct Pages {
     heads: usize,
     /// Pages of the stream at most.
     most: usize,
+    /// Number of first pages that grow with their slots. The others are whole at once, which takes less time.
+    growing: usize,
     tiers: Vec<Tier>,
 }
 
 impl Pages {
     /// No codes, for a stream with this many slots.
     pub(super) fn new(heads: usize, slots: usize) -> Self {
-        Self { heads, most: slots.div_ceil(PAGE_TOKENS), tiers: Vec::new() }
+        Self { heads, most: slots.div_ceil(PAGE_TOKENS), growing: 0, tiers: Vec::new() }
+    }
+
+    /// Makes the first pages grow with their slots.
+    pub(super) fn grow(&mut self) {
+        self.growing = GROWING;
+    }
+
+    /// Divides pages without codes into this many heads.
+    pub(super) fn divide(&mut self, heads: usize) {
+        self.heads = heads;
     }
 
     /// True before the first code.
@@ -162,8 +174,7 @@ impl Pages {
     /// Makes a page large enough for some slots, which are counted in the page. Codes that it has are written
     /// again as they lie in the larger page.
     fn make_room(&mut self, (format, tier): (&Format, usize), page: usize, slots: &[usize]) {
-        let heads = self.heads;
-        let held = self.slots(tier, page);
+        let (heads, growing, held) = (self.heads, self.growing, self.slots(tier, page));
         let of = &mut self.tiers[tier];
         if of.slots.len() <= page {
             reach(&mut of.slots, page);
@@ -174,7 +185,7 @@ impl Pages {
             of.memory.resize((page + 1) * heads * of.whole());
         }
         let needed = slots.iter().max().map_or(0, |slot| slot / SLOT_STEP + 1);
-        let (before, steps) = (of.room(page), if page < GROWING { needed } else { STEPS });
+        let (before, steps) = (of.room(page), if page < growing { needed } else { STEPS });
         if steps <= before {
             return;
         }

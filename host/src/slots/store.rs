@@ -86,6 +86,9 @@ impl Store {
         let least_share = centring.least_share().filter(|_| self.side == Side::Keys);
         let means = least_share.map_or(Means::Off, |least_share| Means::Learning { least_share });
         let mut stream = Stream::new((self.width, self.slots), hot, means);
+        if self.limit.is_some() {
+            stream.pages.grow();
+        }
         if let Some(format) = &self.format {
             stream.divide(format.dim, self.has_maps(format));
         }
@@ -112,6 +115,7 @@ impl Store {
     /// Few slots cannot be held in so little: the codes of all slots, and the tables, are the least.
     pub fn set_limit(&mut self, bytes: usize) {
         self.limit = Some(bytes);
+        self.streams.iter_mut().for_each(|stream| stream.pages.grow());
     }
 
     /// True if a stream learns maps from the queries that attend to it.

@@ -54,7 +54,7 @@ impl Stream {
             self.maps = Maps::Learning(vec![Seen::default(); heads]);
         }
         self.exact.divide(dim);
-        self.pages = Pages::new(heads, self.slots);
+        self.pages.divide(heads);
     }
 
     fn dim(&self) -> usize {
