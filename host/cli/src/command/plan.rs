@@ -158,7 +158,7 @@ fn weight_bits(text: &str) -> Result<f64, String> {
 /// The rows without `--kv`: f16, the presets, and other codecs of one width.
 fn default_rows() -> Vec<KvCodecs> {
     let one = |codec| KvCodecs { k: codec, v: codec };
-    let others = [CodecId::F16, CodecId::T3, CodecId::S3, CodecId::S2].map(one);
+    let others = [CodecId::F16, CodecId::T3, CodecId::S3, CodecId::T2, CodecId::S2].map(one);
     let mut rows: Vec<KvCodecs> = PRESETS.iter().map(|preset| preset.codecs.into()).chain(others).collect();
     let bytes = |codec: CodecId| codec.block_bytes(128).unwrap_or(0);
     rows.sort_by_key(|pair| std::cmp::Reverse(bytes(pair.k) + bytes(pair.v)));
