@@ -1,11 +1,14 @@
 //! The table of `tqkv eval --recall`.
 
+use std::time::Instant;
+
 use serde::Serialize;
 use tqkv_model::eval::{EvalResult, EvalSpec, Progress, Recall, evaluate_recall};
 
 use super::eval_subject::{Subject, settings};
 use crate::cache_args::CacheArgs;
 use crate::error::CliError;
+use crate::memory;
 use crate::output::{Output, table_line};
 use crate::policy::Name;
 
@@ -15,6 +18,10 @@ struct Report {
     context: usize,
     /// Texts of each kind.
     windows: usize,
+    /// Time of all settings together, without loading the model.
+    seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peak_resident_bytes: Option<u64>,
     results: Vec<Row>,
 }
 
@@ -66,6 +73,7 @@ pub(super) fn run(
     let settings = settings(model, place, (&policies, spec.context))?;
     let width = policies.iter().map(|policy| policy.name.label().chars().count()).max().unwrap_or(0);
     let bar = out.progress(0, "evaluating");
+    let clock = Instant::now();
     let title = format!("model {}, {windows} x {} tokens of each kind", model.name(), spec.context);
     let mut printed = Ok(());
     let (mut rows, mut known) = (Vec::with_capacity(policies.len()), Vec::with_capacity(Recall::ALL.len()));
@@ -96,15 +104,14 @@ pub(super) fn run(
     bar.finish_and_clear();
     measured.map_err(|error| CliError::model(None, &error))?;
     printed?;
+    let seconds = clock.elapsed().as_secs_f64();
     if out.is_json() {
-        let report = Report {
-            model: model.name().to_owned(),
-            context: spec.context,
-            windows: *windows,
-            results: rows,
-        };
+        let (model, peak_resident_bytes) = (model.name().to_owned(), memory::peak_resident_bytes());
+        let (context, windows) = (spec.context, *windows);
+        let report = Report { model, context, windows, seconds, peak_resident_bytes, results: rows };
         return out.print(&report, |_| String::new());
     }
+    out.write_text(&format!("\n{seconds:.1} seconds{}\n", memory::peak_line()))?;
     Ok(())
 }
 

@@ -34,8 +34,9 @@ const NOT_RUN: [(&str, &str); 18] = [
 ];
 
 /// Options that say how much is measured, by command. They replace what is given, or are added.
-fn small(command: &str) -> &'static [(&'static str, &'static str)] {
+fn small(command: &str, line: &str) -> &'static [(&'static str, &'static str)] {
     match command {
+        "eval" if line.contains("--recall") => &[("--context", "600")],
         "bench" => &[("--seconds", "1")],
         "basis" | "calibrate" => &[("--context", "512"), ("--windows", "2")],
         "eval" => &[("--windows", "1"), ("--context", "192"), ("--from", "64")],
@@ -168,7 +169,7 @@ fn shortened(line: &str) -> String {
         else {
             return part.to_owned();
         };
-        for (option, value) in small(&command) {
+        for (option, value) in small(&command, line) {
             // Random vectors are measured in place of an array.
             let reads =
                 |word: &String| [".npy", ".safetensors", "--delta"].iter().any(|part| word.contains(part));

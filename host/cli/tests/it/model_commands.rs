@@ -99,7 +99,7 @@ fn eval_asks_for_what_stands_far_back() {
     let args =
         ["eval", "--recall", "--context", "600", "--kv", "s4 hot=0 sinks=0", "--kv", "s2 hot=0 sinks=0"];
     let report = json(at, &args);
-    assert_eq!(parts(&report), ["context", "model", "results", "windows"]);
+    assert_eq!(parts(&report), ["context", "model", "results", "seconds", "windows"]);
     assert_eq!(report["windows"], 1, "one text of each kind");
     let results = rows(&report);
     assert_eq!(results.len(), 3);
@@ -112,7 +112,7 @@ fn eval_asks_for_what_stands_far_back() {
         assert!((0.0..=1.0).contains(&number(&cell(&results[0]), "right")), "{report}");
     }
     let table = String::from_utf8(tqkv(at, &args).stdout).unwrap();
-    assert!(table.lines().nth(1).unwrap().ends_with("bytes/token") && table.lines().count() == 5, "{table}");
+    assert!(table.lines().nth(1).unwrap().ends_with("bytes/token") && table.lines().count() == 7, "{table}");
     let short = error(at, &["eval", "--recall", "--context", "32"], 2);
     assert!(short.contains("expected 512 or more"), "{short}");
 }
