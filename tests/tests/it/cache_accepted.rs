@@ -76,7 +76,7 @@ fn a_snapshot_of_another_spec_names_both_sides() {
         ),
         ("t4,t3 scale=0.5", "factor of the logits: the snapshot has scale=none, this cache scale=0.5"),
         ("t4,t3 tier=256:t2,t1", "cold tier: the snapshot has tier=none, this cache tier=256:t2,t1"),
-        ("t4,t3 map=pairs", "key map: the snapshot has map=off, this cache map=pairs"),
+        ("t4,t3 map=pairs", "key map: the snapshot has map=auto, this cache map=pairs"),
     ] {
         let error = refused(&format!("head-dim=64 {words}"));
         assert_eq!(error, format!("snapshot: of a cache with another {said}"), "{words}");
@@ -86,7 +86,7 @@ fn a_snapshot_of_another_spec_names_both_sides() {
     let mut mapped = Vec::new();
     cache("head-dim=64 t4,t3 map=pairs").snapshot(&mut mapped).unwrap();
     let error = cache("head-dim=64 t4,t3").restore(&mut &mapped[..]).unwrap_err().to_string();
-    let said = "ring or key map: the snapshot has map=pairs, this cache map=off";
+    let said = "ring or key map: the snapshot has map=pairs, this cache map=auto";
     assert_eq!(error, format!("snapshot: of a cache with another {said}"));
 }
 
