@@ -110,8 +110,8 @@ fn keys_of_quarters_are_packed_in_one_width() {
     let mut state = State::sequence_file(3);
     state.cache(&Written { layers: 1, ..Written::default() });
     for (id, one) in [(CodecId::M2, "t2,t2"), (CodecId::M3, "t3,t2")] {
-        let named = Mode::parse(&format!("{},t2", id.name()), None).unwrap();
-        assert_eq!(pack(&state.bytes, named).unwrap().0, pack(&state.bytes, codecs(one)).unwrap().0);
+        let packed = |codecs: &str| pack(&state.bytes, Mode::parse(codecs, None).unwrap()).unwrap().0;
+        assert_eq!(packed(&format!("{},t2", id.name())), packed(one));
         let says = format!("{} is not valid for a saved state: expected a codec of one width", id.name());
         let values = Codecs { value: id, ..Codecs::DEFAULT };
         let values = pack(&state.bytes, Mode::Coded(values)).map(|_| ()).unwrap_err().to_string();
