@@ -112,8 +112,8 @@ fn eval_asks_for_what_stands_far_back() {
         assert!((0.0..=1.0).contains(&number(&cell(&results[0]), "right")), "{report}");
     }
     let table = String::from_utf8(tqkv(at, &args).stdout).unwrap();
-    assert!(table.lines().nth(1).unwrap().ends_with("bytes/token") && table.lines().count() == 7, "{table}");
-    let short = error(at, &["eval", "--recall", "--context", "32"], 2);
+    assert!(table.lines().nth(1).unwrap().ends_with("bytes/token") && table.lines().count() == 8, "{table}");
+    let short = error(at, &["eval", "--recall", "--context", "32", "--kv", "s4 hot=0 sinks=0"], 2);
     assert!(short.contains("expected 512 or more"), "{short}");
 }
 
