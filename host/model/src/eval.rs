@@ -113,8 +113,7 @@ pub fn evaluate(
             spec.context - 2
         )));
     }
-    let scored = vec![spec.from..spec.context];
-    let windows: Vec<_> = texts.into_iter().map(|tokens| Window { tokens, scored: scored.clone() }).collect();
+    let windows: Vec<_> = texts.into_iter().map(|text| Window::scored_from(spec.from, text)).collect();
     let mut results =
         compare(model, &[&windows], spec, (reference, settings), progress)?.into_iter().flatten();
     let reference = results.next().expect("the reference is measured first");

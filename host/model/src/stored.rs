@@ -279,7 +279,7 @@ pub fn evaluate_stored(
         let mut exact = model.config().dense_cache()?;
         model.hidden(&window[..prefix], 0, &mut exact, &mut |_, _, _| {})?;
         let base = continued(&mut exact)?;
-        let scored = Window { tokens: rest.to_vec(), scored: vec![0..rest.len()] };
+        let scored = Window::scored_from(0, rest.to_vec());
         score(model, &scored, [&base, &base], &mut reference)?;
         done += 1;
         progress(done, total);

@@ -108,8 +108,7 @@ fn window(
     let mut material = Material { model, words, random: Rng::with_seed(sample), most: context / 4 };
     let (told, asked) = match kind {
         Recall::Prose => {
-            let tokens = [beginning, text].concat();
-            return Ok(Window { tokens, scored: vec![0..context] });
+            return Ok(Window::scored_from(0, [beginning, text].concat()));
         }
         Recall::Copy => material.copy(&text[text.len() / 2..])?,
         Recall::List => material.list(true)?,
