@@ -135,6 +135,7 @@ mod tests {
         let mapped = read("TQKV_KV", "m2,t2 map=pairs").unwrap();
         let map = |options: &Options| options.held.spec.key_map;
         assert_eq!([map(&mapped), map(&options)], [KeyMap::Pairs, KeyMap::Auto]);
+        assert_eq!(map(&mapped.clone().with("t2 map=auto").unwrap()), KeyMap::Auto);
         assert_eq!(map(&mapped.with("t2 map=off").unwrap()), KeyMap::Off);
         let unmapped = read("TQKV_KV", "m2,t2 last:m3,t2 map=off").unwrap();
         assert_eq!([0, 3].map(|layer| policy::codecs(&unmapped.held.spec, layer, 4)), [(T2, T2), (T3, T2)]);
@@ -168,7 +169,11 @@ mod tests {
             ("TQKV_KV", "t4,q9", "'q9' is not a codec"),
             ("TQKV_KV", "t2,m2 map=pairs", "m2 is not valid for values"),
             ("TQKV_KV", "m2 map=pairs", "m2 is not valid for values"),
-            ("TQKV_KV", "t2 map=full", "map=full is not valid in llama.cpp: expected map=pairs"),
+            (
+                "TQKV_KV",
+                "t2 map=full",
+                "map=full is not valid in llama.cpp: expected map=auto, map=pairs or map=off",
+            ),
             ("TQKV_KV", "t2 map=model.tqm", "because cells of a restored state have no position"),
             ("TQKV_KV", "", "expected codecs"),
             ("TQKV_KV", "s4 hot=many", "hot=many is not valid: expected hot=TOKENS"),

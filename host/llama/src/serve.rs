@@ -188,7 +188,7 @@ unsafe fn read_indices(indices: &View<'_>) -> Option<Vec<usize>> {
 enum Values<'a> {
     /// In a tensor of their own.
     Apart(View<'a>, Heads),
-    /// The first so many values of each key are its value (MLA).
+    /// The first values of each key, this number of them, are its value (MLA).
     InKeys(usize),
 }
 

@@ -9,7 +9,7 @@ use std::ops::Range;
 use tqkv_simd::page::{Line, SLOT_STEP};
 
 /// Number of first pages that grow with their slots in a stream with a limit of bytes. Later ones are whole at once,
-/// as half a page is little beside so many.
+/// as half a page is then a small share.
 const GROWING: usize = 64;
 
 /// The pages of one tier.

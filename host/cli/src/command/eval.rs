@@ -10,7 +10,7 @@ use tqkv_model::eval::{EvalResult, EvalSpec, HeadFigures, Progress, ScoreFigures
 use tqkv_model::{Model, shipped};
 
 pub use super::eval_subject::Subject;
-use super::eval_subject::settings;
+use super::eval_subject::{Report, settings};
 use super::{eval_recall, eval_scores};
 use crate::cache_args::{CacheArgs, ModelArgs};
 use crate::device::{DeviceArgs, Place};
@@ -117,18 +117,6 @@ pub struct Args {
     device: DeviceArgs,
 }
 
-#[derive(Serialize)]
-struct Report {
-    model: String,
-    context: usize,
-    windows: usize,
-    /// Time of all settings together, without loading the model.
-    seconds: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    peak_resident_bytes: Option<u64>,
-    results: Vec<Row>,
-}
-
 /// Figures of one setting.
 #[derive(Serialize)]
 pub(crate) struct Row {
@@ -228,9 +216,7 @@ pub fn evaluate_subject(args: &Args, subject: &Subject, out: &mut Output) -> Res
     })?;
     let seconds = clock.elapsed().as_secs_f64();
     if out.is_json() {
-        let (model, peak_resident_bytes) = (model.name().to_owned(), memory::peak_resident_bytes());
-        let report = Report { model, context, windows, seconds, peak_resident_bytes, results };
-        return out.print(&report, |_| String::new());
+        return out.print(&Report::new(subject, seconds, results), |_| String::new());
     }
     out.write_text(&format!("\n{seconds:.1} seconds{}\n", memory::peak_line()))?;
     for row in results.iter().filter(|_| args.layers) {

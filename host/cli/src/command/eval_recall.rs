@@ -5,25 +5,12 @@ use std::time::Instant;
 use serde::Serialize;
 use tqkv_model::eval::{EvalResult, EvalSpec, Progress, Recall, evaluate_recall};
 
-use super::eval_subject::{Subject, settings};
+use super::eval_subject::{Report, Subject, settings};
 use crate::cache_args::CacheArgs;
 use crate::error::CliError;
 use crate::memory;
 use crate::output::{Output, table_line};
 use crate::policy::Name;
-
-#[derive(Serialize)]
-struct Report {
-    model: String,
-    context: usize,
-    /// Texts of each kind.
-    windows: usize,
-    /// Time of all settings together, without loading the model.
-    seconds: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    peak_resident_bytes: Option<u64>,
-    results: Vec<Row>,
-}
 
 /// Figures of one setting.
 #[derive(Serialize)]
@@ -106,10 +93,7 @@ pub(super) fn run(
     printed?;
     let seconds = clock.elapsed().as_secs_f64();
     if out.is_json() {
-        let (model, peak_resident_bytes) = (model.name().to_owned(), memory::peak_resident_bytes());
-        let (context, windows) = (spec.context, *windows);
-        let report = Report { model, context, windows, seconds, peak_resident_bytes, results: rows };
-        return out.print(&report, |_| String::new());
+        return out.print(&Report::new(subject, seconds, rows), |_| String::new());
     }
     out.write_text(&format!("\n{seconds:.1} seconds{}\n", memory::peak_line()))?;
     Ok(())

@@ -1,5 +1,6 @@
 //! What an evaluation measures: a model, a text, and settings of caches.
 
+use serde::Serialize;
 use tqkv::attention::AttentionCache;
 use tqkv::error::CacheError;
 use tqkv_model::Model;
@@ -8,8 +9,37 @@ use tqkv_model::eval::Setting;
 use crate::cache_args;
 use crate::device::Place;
 use crate::error::CliError;
+use crate::memory;
 use crate::policy::Policy;
 use crate::preset::F16;
+
+/// The output of an evaluation for programs.
+#[derive(Serialize)]
+pub(super) struct Report<Row> {
+    model: String,
+    context: usize,
+    windows: usize,
+    /// Time of all settings together, without loading the model.
+    seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peak_resident_bytes: Option<u64>,
+    results: Vec<Row>,
+}
+
+impl<Row> Report<Row> {
+    /// The report on a subject, with a row per setting.
+    pub(super) fn new(subject: &Subject, seconds: f64, results: Vec<Row>) -> Self {
+        let Subject { model, context, windows, .. } = subject;
+        Self {
+            model: model.name().to_owned(),
+            context: *context,
+            windows: *windows,
+            seconds,
+            peak_resident_bytes: memory::peak_resident_bytes(),
+            results,
+        }
+    }
+}
 
 /// A model and the text to measure it on.
 pub struct Subject {
