@@ -150,8 +150,8 @@ impl Seen {
         }
     }
 
-    /// Makes the map from keys (`[n, dim]`) less their mean, which lie in these slots. None if they do not
-    /// decide one.
+    /// Makes the map from keys (`[n, dim]`) less their mean, which lie in these slots. None if all keys or all
+    /// queries are zero: then no code of the keys changes a logit.
     fn learn(
         &self,
         slots: &[usize],
@@ -162,7 +162,10 @@ impl Seen {
         let dim = self.energy.len();
         let mut weights: Vec<f64> =
             slots.iter().map(|&slot| self.weights.get(slot).copied().unwrap_or(0.0)).collect();
-        limit_weights(&mut weights)?;
+        // Where each query looked at one key alone, no weight tells keys apart. A code of quarters needs a map.
+        if limit_weights(&mut weights).is_none() {
+            weights.fill(1.0);
+        }
         let mut of_keys = vec![0.0; dim];
         for (key, weight) in keys.chunks_exact(dim).zip(&weights) {
             of_keys.iter_mut().zip(key).for_each(|(energy, x)| *energy += weight * f64::from(*x).powi(2));
@@ -250,6 +253,18 @@ impl Maps {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Otherwise keys of quarters would be coded without one.
+    #[test]
+    fn queries_that_look_at_one_key_alone_decide_a_map() {
+        const DIM: usize = 64;
+        let (slots, energy): (Vec<_>, Vec<_>) = ((0..8).collect(), (1..=DIM).map(|x| x as f64).collect());
+        let keys: Vec<f32> = (0..8 * DIM).map(|i| (i % 7) as f32 - 3.0).collect();
+        let seen = Seen { queries: LEAST_QUERIES, energy, weights: vec![0.0; 8] };
+        let map = seen.learn(&slots, &keys, None, true).expect("a map");
+        assert!(map.weights().is_some());
+        assert!(seen.learn(&slots, &vec![0.0; keys.len()], None, true).is_none(), "keys of zeros");
+    }
 
     #[test]
     fn places_put_the_two_values_of_a_pair_half_a_head_apart() {
