@@ -21,6 +21,7 @@ mod payload;
 mod pool;
 mod rows;
 mod session;
+mod slots;
 mod spec;
 mod storage;
 
@@ -50,6 +51,8 @@ mod _native {
     use super::session::{
         inspect_session, pack_session, pack_session_file, unpack_session, unpack_session_file,
     };
+    #[pymodule_export]
+    use super::slots::{SlotMask, Slots};
     #[pymodule_export]
     use super::storage::{Basis, Learner, Storage};
 }

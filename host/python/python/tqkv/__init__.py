@@ -9,6 +9,7 @@ from ._compress import Compressor
 from ._files import TqkFile, TqkWriter, open, save
 from ._gpu import GpuCache
 from ._native import TqkvError, __version__
+from ._slots import SlotCache, SlotMask
 from ._storage import Basis, Follower, Generations, Learner, Rope, Storage
 
 __all__ = [
@@ -21,6 +22,8 @@ __all__ = [
     "KvCache",
     "Learner",
     "Rope",
+    "SlotCache",
+    "SlotMask",
     "Storage",
     "TqkFile",
     "TqkWriter",

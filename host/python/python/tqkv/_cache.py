@@ -80,7 +80,7 @@ class KvCache:
                 words.append(("sink-logits", "/".join(map(str, logits)) or "none"))
         except (TypeError, ValueError, IndexError) as error:
             raise TqkvError(f"layers, windows, cold, spill or sink_logits of another form is not valid: {error}: expected help(tqkv.KvCache)") from error
-        texts = [_text(shape.items()), kv, _text(words)]
+        texts = [option_text(shape.items()), kv, option_text(words)]
         self._hold(_made(texts if words else texts[:2], max_bytes, map_layer), max_bytes)
 
     def _hold(self, native: _native.Cache, max_bytes: int | None) -> None:
@@ -218,18 +218,23 @@ def _most(max_bytes: int | None) -> int | None:
     return None if max_bytes is None else count("max_bytes", max_bytes)
 
 
-def _made(texts: list[str], max_bytes: int | None, map_layer: int | None = None) -> _native.Cache:
+def checked_texts(texts: list[str]) -> list[str]:
+    """The texts of a spec, which must be texts."""
     for text in texts:
         if not isinstance(text, str):
             raise TqkvError(f"kv {text!r} is not valid: expected a text such as 't4,t3 hot=32'")
-    return _native.Cache(texts, _most(max_bytes), None if map_layer is None else count("map_layer", map_layer))
+    return texts
+
+
+def _made(texts: list[str], max_bytes: int | None, map_layer: int | None = None) -> _native.Cache:
+    return _native.Cache(checked_texts(texts), _most(max_bytes), None if map_layer is None else count("map_layer", map_layer))
 
 
 def _unpickled(snapshot: bytes, max_bytes: int | None) -> KvCache:
     return KvCache.from_snapshot(snapshot, max_bytes=max_bytes)
 
 
-def _text(options: Iterable[tuple[str, Any]]) -> str:
+def option_text(options: Iterable[tuple[str, Any]]) -> str:
     """Options as words. `None` leaves an option open."""
     words = ((name.replace("_", "-"), "none" if value is None else value) for name, value in options)
     return " ".join(shlex.quote(f"{name}={value}") for name, value in words)
