@@ -26,9 +26,9 @@ pub const TYPES: [(c_int, &str, Option<CodecId>); 8] = [
     (8, "q8_0", Some(CodecId::I8)),
     (7, "q5_1", Some(CodecId::S5)),
     (6, "q5_0", Some(CodecId::S5)),
-    (3, "q4_1", Some(CodecId::S4)),
-    (2, "q4_0", Some(CodecId::S4)),
-    (20, "iq4_nl", Some(CodecId::S4)),
+    (3, "q4_1", Some(CodecId::T4)),
+    (2, "q4_0", Some(CodecId::T4)),
+    (20, "iq4_nl", Some(CodecId::T4)),
 ];
 
 /// A type of the host that a cache may be declared as.
