@@ -26,8 +26,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Read on in [`AnyCodec`], then in [`CodecId`] for the choice of a codec. Firmware has shapes that are known to
-//! the compiler ([`Codec`]) and may compute in integers ([`fixed`]).
+//! Read on in [`AnyCodec`], then in [`CodecId`] for the choice of a codec. Firmware has shapes that are known
+//! to the compiler ([`Codec`]), and may compute in integers ([`fixed`]).
 //!
 //! | layer | items |
 //! | --- | --- |

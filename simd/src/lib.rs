@@ -23,10 +23,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Read on in [`codec`] for vectors, or in [`page`] for an engine with pages, which `examples/pages.rs` shows. A
-//! reader of the source begins with `lines.rs`, what an algorithm asks of an instruction set. Nearly every
-//! `unsafe` block relies on one contract: a token proves its instruction set. When not to use it: for single
-//! vectors and microcontrollers use `tqkv-core`, for caches use `tqkv`.
+//! Read on in [`codec`] for vectors, or in [`page`] for an engine with pages, which `examples/pages.rs`
+//! shows. A reader of the source begins with `lines.rs`, which is what an algorithm asks of an instruction
+//! set. Nearly every `unsafe` block relies on one contract: a token proves its instruction set. When not to
+//! use it: for single vectors and microcontrollers use `tqkv-core`, for caches use `tqkv`.
 #![no_std]
 
 #[cfg(feature = "std")]
