@@ -1,14 +1,33 @@
 //! The tqkv codec: compressed key/value vectors, from a microcontroller to a GPU.
 //!
-//! One head vector becomes one **block**:
+//! One head vector becomes one **block**, and a query meets the codes of a block without decoding them:
 //!
 //! ```text
 //! x --signs, Hadamard--> y --boundaries * |x|--> codes --pack--> block: [f16 scale | codes]
-//! q --signs, Hadamard--> rotated query --levels[codes]--> score        (attention never decodes)
+//! q --signs, Hadamard--> rotated query --levels[codes]--> score
 //! ```
 //!
 //! The random rotation gives every coordinate the same known distribution (TurboQuant, arXiv 2504.19874,
-//! Lemma 1). The codebook is therefore a compile-time constant, and nothing is calibrated.
+//! Lemma 1), so the codebook is a compile-time constant and nothing is calibrated.
+//!
+//! ```
+//! use tqkv_core::{AnyCodec, CodecId, Options};
+//!
+//! let codec = AnyCodec::new(CodecId::S4, 128, Options::DEFAULT)?;
+//! let key: [f32; 128] = std::array::from_fn(|i| (i as f32).sin());
+//! let mut block = [0; 66]; // codec.block_bytes(); f16 takes 256
+//! codec.encode(&key, &mut block)?;
+//!
+//! let (mut rotated, mut score) = ([0.0; 128], [0.0]);
+//! codec.rotate_query(&key, &mut rotated); // once, for any number of keys
+//! codec.scores(&rotated, &block, &mut score);
+//! let exact: f32 = key.iter().map(|x| x * x).sum();
+//! assert!((score[0] / exact - 1.0).abs() < 0.05);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Read on in [`AnyCodec`], then in [`CodecId`] for the choice of a codec. Firmware has shapes that are known
+//! to the compiler ([`Codec`]), and may compute in integers ([`fixed`]).
 //!
 //! | layer | items |
 //! | --- | --- |

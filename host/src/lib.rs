@@ -1,6 +1,21 @@
 //! tqkv: a compressed KV cache for transformers.
 //!
-//! * [`cache::KvCache`] is the cache.
+//! ```
+//! use tqkv::cache::{CacheSpec, KvCache};
+//!
+//! // 1 layer, 8 query heads, 2 KV heads, head dim 128. Keys have 4 bits, values 2.
+//! let mut cache = KvCache::new(CacheSpec::new(1, 8, 2, 128).with("t4,t2")?)?;
+//! let (k, v) = (vec![0.5f32; 300 * 2 * 128], vec![0.25f32; 300 * 2 * 128]);
+//! cache.append(0, &k, &v)?; // 300 tokens, after RoPE
+//! let (q, mut out) = (vec![0.1f32; 8 * 128], vec![0.0f32; 8 * 128]);
+//! cache.attend(0, &q, &mut out)?; // one token's queries
+//! assert!(cache.stats().bytes_per_token() < 600.0); // f16 takes 1,024
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Read on in this order:
+//!
+//! * [`cache::KvCache`] is the cache of a sequence, and [`cache::CacheSpec`] says how it keeps tokens.
 //! * [`slots::SlotCache`] is the cache for engines that place tokens themselves.
 //! * [`attention::AttentionCache`] is the interface between a cache and a model runner.
 //! * [`mod@file`] keeps encoded vectors on disk.

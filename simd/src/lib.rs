@@ -5,9 +5,28 @@
 //! pages of codes, several times faster than reading f16. [`products`] multiplies matrices of bytes, for the
 //! basis of stored tokens. On a Cortex-M the crate is only the loops that `tqkv-core` calls there.
 //!
-//! [`Level`] is the instruction set: detected once, passed to every call. Nearly every `unsafe` block relies
-//! on one contract: a token proves its instruction set. When not to use it: for single vectors and
-//! microcontrollers use `tqkv-core`, for caches use `tqkv`.
+//! [`Level`] is the instruction set: detected once, passed to every call.
+//!
+//! ```
+//! use tqkv_core::{AnyCodec, CodecId, Options};
+//! use tqkv_simd::{Level, codec};
+//!
+//! let level = Level::detect()?;
+//! let s4 = AnyCodec::new(CodecId::S4, 128, Options::DEFAULT)?;
+//! let keys: Vec<f32> = (0..1000 * 128).map(|i| (i as f32).sin()).collect();
+//! let mut blocks = vec![0; 1000 * s4.block_bytes()];
+//! codec::encode(level, &s4, &keys, &mut blocks)?; // one call for all vectors
+//!
+//! let (mut query, mut scores) = (vec![0.0; 128], vec![0.0; 1000]);
+//! codec::rotate_queries(level, &s4, &keys[..128], &mut query);
+//! codec::scores(level, &s4, &query, &blocks, &mut scores);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Read on in [`codec`] for vectors, or in [`page`] for an engine with pages, which `examples/pages.rs`
+//! shows. A reader of the source begins with `lines.rs`, which is what an algorithm asks of an instruction
+//! set. Nearly every `unsafe` block relies on one contract: a token proves its instruction set. When not to
+//! use it: for single vectors and microcontrollers use `tqkv-core`, for caches use `tqkv`.
 #![no_std]
 
 #[cfg(feature = "std")]

@@ -11,6 +11,7 @@ pub mod scope;
 
 /// The code in the documents compiles and runs.
 #[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
 #[doc = include_str!("../../docs/tutorial.md")]
 #[doc = include_str!("../../docs/maps.md")]
 #[doc = include_str!("../../docs/monitor.md")]

@@ -5,7 +5,7 @@
 //! SIMD crate calls it from inside its feature-enabled entry points. Both give the same bits. For shapes that
 //! are known at compile time, use [`crate::Codec`].
 //!
-//! Attention never decodes: rotate the query once ([`AnyCodec::rotate_query`]), score blocks
+//! Attention needs no decoded vector: rotate the query once ([`AnyCodec::rotate_query`]), score blocks
 //! ([`AnyCodec::scores`]), accumulate values in the rotated domain ([`AnyCodec::accumulate`]) and
 //! rotate the result back once ([`AnyCodec::unrotate`]).
 
