@@ -104,7 +104,9 @@ fn eval_asks_for_what_stands_far_back() {
     let results = rows(&report);
     assert_eq!(results.len(), 3);
     let texts = |row: &Value| row["texts"].as_array().unwrap().clone();
-    for (i, kind) in ["prose", "copy", "list", "pairs", "code", "turns", "change"].iter().enumerate() {
+    for (i, kind) in
+        ["prose", "copy", "list", "pairs", "code", "turns", "calls", "sums", "change"].iter().enumerate()
+    {
         let cell = |row: &Value| texts(row)[i].clone();
         assert!(results.iter().all(|row| cell(row)["text"] == *kind), "{report}");
         let kl: Vec<_> = results.iter().map(|row| number(&cell(row), "kl_to_f16")).collect();

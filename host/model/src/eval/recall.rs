@@ -5,9 +5,12 @@
 //! and running text come from the user's text, so the set exists in its language and on every model. The same
 //! text, context and sample make the same tokens.
 
+mod material;
+
 use super::{EvalResult, EvalSpec, Progress, Setting, Window, compare};
-use crate::{Model, ModelError, SpecialTokens};
+use crate::{Model, ModelError};
 use fastrand::Rng;
+use material::Material;
 use std::collections::HashSet;
 
 /// What a text asks for.
@@ -25,14 +28,27 @@ pub enum Recall {
     Code,
     /// Facts that a user told in a conversation.
     Turns,
+    /// Calls of tools whose arguments were named in a list of tools.
+    Calls,
+    /// Sums of two prices that were told. Small models cannot add, whatever the cache.
+    Sums,
     /// Running text after as many tokens of code and numbers, which teach a cache little about it.
     Change,
 }
 
 impl Recall {
     /// All kinds, in the order of reports.
-    pub const ALL: [Self; 7] =
-        [Self::Prose, Self::Copy, Self::List, Self::Pairs, Self::Code, Self::Turns, Self::Change];
+    pub const ALL: [Self; 9] = [
+        Self::Prose,
+        Self::Copy,
+        Self::List,
+        Self::Pairs,
+        Self::Code,
+        Self::Turns,
+        Self::Calls,
+        Self::Sums,
+        Self::Change,
+    ];
 
     /// Name in reports.
     #[must_use]
@@ -44,6 +60,8 @@ impl Recall {
             Self::Pairs => "pairs",
             Self::Code => "code",
             Self::Turns => "turns",
+            Self::Calls => "calls",
+            Self::Sums => "sums",
             Self::Change => "change",
         }
     }
@@ -115,6 +133,8 @@ fn window(
         Recall::Pairs => material.list(false)?,
         Recall::Code => material.code()?,
         Recall::Turns => material.turns()?,
+        Recall::Calls => material.calls()?,
+        Recall::Sums => material.sums()?,
         Recall::Change => material.change(text, context / 2)?,
     };
     let taken = begin + told.len() + asked.iter().map(|part| part.tokens.len()).sum::<usize>();
@@ -135,166 +155,6 @@ fn window(
     }
     Ok(Window { tokens, scored })
 }
-
-/// A piece of the last part of a text.
-struct Part {
-    tokens: Vec<u32>,
-    is_scored: bool,
-}
-
-/// What must be remembered, and what asks for it.
-type Told = (Vec<u32>, Vec<Part>);
-
-/// Makes the parts of a text.
-struct Material<'a> {
-    model: &'a Model,
-    words: &'a [String],
-    random: Rng,
-    /// Tokens of the first part, at most.
-    most: usize,
-}
-
-impl Material<'_> {
-    fn encode(&self, text: &str) -> Result<Vec<u32>, ModelError> {
-        self.model.tokenizer().encode(text.as_bytes(), SpecialTokens::Omit)
-    }
-
-    fn part(&self, text: &str, is_scored: bool) -> Result<Part, ModelError> {
-        Ok(Part { tokens: self.encode(text)?, is_scored })
-    }
-
-    /// `count` different words.
-    fn choose(&mut self, count: usize) -> Vec<String> {
-        let mut words: Vec<_> = self.words.iter().collect();
-        self.random.shuffle(&mut words);
-        words.into_iter().take(count).cloned().collect()
-    }
-
-    /// A passage of `text`; the second time its first tokens are the cue.
-    fn copy(&mut self, text: &[u32]) -> Result<Told, ModelError> {
-        const CUE: usize = 16;
-        let passage = &text[..self.most.min(text.len()).min(256)];
-        let gap = self.encode("\n\n")?;
-        let (cue, rest) = passage.split_at(CUE.min(passage.len()));
-        let cue = Part { tokens: [&gap, cue].concat(), is_scored: false };
-        let rest = Part { tokens: rest.to_vec(), is_scored: true };
-        Ok(([passage, &gap].concat(), vec![cue, rest]))
-    }
-
-    /// Lines `word: 12345`. In order, all but the first line are scored; else the numbers alone.
-    fn list(&mut self, in_order: bool) -> Result<Told, ModelError> {
-        const LINES: usize = 26;
-        let lines: Vec<_> = self.choose(LINES).into_iter().map(|word| (word, self.number())).collect();
-        let mut told = self.encode("\n")?;
-        let mut kept = Vec::new();
-        for (word, number) in lines {
-            let line = [self.part(&format!("{word}:"), in_order)?, self.part(&format!(" {number}\n"), true)?];
-            if told.len() + line.iter().map(|part| part.tokens.len()).sum::<usize>() > self.most {
-                break;
-            }
-            line.iter().for_each(|part| told.extend(&part.tokens));
-            kept.push(line);
-        }
-        if in_order {
-            kept.iter_mut().take(1).flatten().for_each(|part| part.is_scored = false);
-        } else {
-            self.random.shuffle(&mut kept);
-        }
-        let gap = self.part("\n\n", false)?;
-        Ok((told, std::iter::once(gap).chain(kept.into_iter().flatten()).collect()))
-    }
-
-    fn number(&mut self) -> u32 {
-        self.random.u32(10_000..100_000)
-    }
-
-    /// Definitions of structs with three fields. What follows a name is asked for.
-    fn code(&mut self) -> Result<Told, ModelError> {
-        const FIELDS: usize = 3;
-        const STRUCTS: usize = 14;
-        const TYPES: [&str; 4] = ["u32", "bool", "String", "f64"];
-        let mut told = self.encode("\n")?;
-        let mut kept = Vec::new();
-        let words = self.choose(STRUCTS.min(self.words.len() / (FIELDS + 1)) * (FIELDS + 1));
-        for words in words.chunks_exact(FIELDS + 1) {
-            let (name, fields) = (capitalised(&words[0]), &words[1..]);
-            let lines: String = fields
-                .iter()
-                .map(|field| format!("    {field}: {},\n", TYPES[self.random.usize(..TYPES.len())]))
-                .collect();
-            let definition = self.encode(&format!("struct {name} {{\n{lines}}}\n\n"))?;
-            if told.len() + definition.len() > self.most {
-                break;
-            }
-            told.extend(definition);
-            let used = [
-                self.part(&format!("struct {name} {{\n"), false)?,
-                self.part(&format!("{lines}}}\n\n"), true)?,
-            ];
-            kept.push(used);
-        }
-        self.random.shuffle(&mut kept);
-        let gap = self.part("\n\n", false)?;
-        Ok((told, std::iter::once(gap).chain(kept.into_iter().flatten()).collect()))
-    }
-
-    /// Facts of a user, and questions about them in another order.
-    fn turns(&mut self) -> Result<Told, ModelError> {
-        let mut told = self.encode("\n")?;
-        let mut kept = Vec::new();
-        for (what, value) in FACTS {
-            let turn = format!("User: The {what} is {value}.\nAssistant: Thank you, I will remember it.\n");
-            let turn = self.encode(&turn)?;
-            if told.len() + turn.len() > self.most {
-                break;
-            }
-            told.extend(turn);
-            let yours = what.replace("my ", "your ").replace("I ", "you ");
-            let asked = format!("User: What is the {what}?\nAssistant: The {yours} is");
-            kept.push([
-                self.part(&asked, false)?,
-                self.part(&format!(" {value}"), true)?,
-                self.part(".\n", false)?,
-            ]);
-        }
-        self.random.shuffle(&mut kept);
-        let gap = self.part("\n\n", false)?;
-        Ok((told, std::iter::once(gap).chain(kept.into_iter().flatten()).collect()))
-    }
-
-    /// `first` tokens of code and numbers, then running text up to the end.
-    fn change(&mut self, text: &[u32], first: usize) -> Result<Told, ModelError> {
-        let mut told = Vec::new();
-        while told.len() < first {
-            told.extend(self.code()?.0);
-            told.extend(self.list(true)?.0);
-        }
-        told.truncate(first);
-        let rest = text[..text.len() - first].to_vec();
-        Ok((told, vec![Part { tokens: rest, is_scored: true }]))
-    }
-}
-
-fn capitalised(word: &str) -> String {
-    let mut letters = word.chars();
-    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
-}
-
-/// Facts that a user tells, and their values.
-const FACTS: [(&str, &str); 12] = [
-    ("name of my dog", "Bruno"),
-    ("city where I live", "Lisbon"),
-    ("name of my sister", "Clara"),
-    ("color of my car", "green"),
-    ("name of my teacher", "Mr. Holt"),
-    ("capital of my country", "Madrid"),
-    ("month of my birthday", "October"),
-    ("name of my cat", "Smokey"),
-    ("sport that I play", "tennis"),
-    ("language that I learn", "Greek"),
-    ("name of my street", "Mill Lane"),
-    ("day of my exam", "Thursday"),
-];
 
 #[cfg(test)]
 mod tests {
@@ -319,7 +179,7 @@ mod tests {
                 assert_eq!(tokens.len(), CONTEXT, "{kind:?}");
                 assert!(scored.windows(2).all(|pair| pair[0].end <= pair[1].start), "{kind:?}: {scored:?}");
                 assert!(scored.iter().all(|span| span.start < span.end), "{kind:?}: {scored:?}");
-                if matches!(kind, Recall::Prose | Recall::Change) {
+                if matches!(kind, Recall::Prose | Recall::Change | Recall::Sums) {
                     continue;
                 }
                 let told = &tokens[..CONTEXT / 4];
@@ -331,6 +191,24 @@ mod tests {
                     assert!(found, "{kind:?}: {text:?}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn sums_are_right() {
+        let [Window { tokens, scored }] = &windows(Recall::Sums, 1)[..] else { panic!("one window") };
+        let text: String = tokens.iter().map(|byte| char::from(*byte as u8)).collect();
+        let price = |word: &str| -> u32 {
+            let (_, rest) = text.split_once(&format!("\n{word} costs ")).unwrap();
+            rest.split('.').next().unwrap().parse().unwrap()
+        };
+        assert!(scored.len() > 4);
+        for span in scored {
+            let (before, after) = text.split_at(span.start + 1);
+            let asked = before.rsplit('\n').next().unwrap();
+            let words: Vec<_> = asked.split(' ').collect();
+            let sum: u32 = after[..span.len()].trim().parse().unwrap();
+            assert_eq!(sum, price(words[0]) + price(words[2]), "{asked}");
         }
     }
 
