@@ -7,7 +7,7 @@ mod read;
 
 use super::ahead::Ahead;
 use super::budget::Budget;
-use super::life::{self, BATCH, MEAN_TOKENS, PAGE_TOKENS, PIECE, leaving};
+use super::life::{self, BATCH, MEAN_TOKENS, PAGE_TOKENS, PIECE, first_values, leaving};
 use super::map::{Learner, Maps};
 use super::means::{Means, State};
 use super::meter::{Event, count};
@@ -43,7 +43,7 @@ pub(super) struct Track {
     sinks: Arc<Rows>,
     pages: Pages,
     recent: Arc<Rows>,
-    /// Means of keys. Off for values.
+    /// Means of keys, or the mean of values.
     means: Means,
     /// Learns the map of keys that have one.
     learner: Option<Learner>,
@@ -173,6 +173,17 @@ impl Track {
         map.max(mean)
     }
 
+    /// Number of oldest rows that give the first mean; 0 if it is decided.
+    fn mean_rows(&self) -> usize {
+        if self.means.state() == State::Learning {
+            MEAN_TOKENS
+        } else if self.means.are_of_values() && self.pages.len() == 0 {
+            first_values(self.hot)
+        } else {
+            0
+        }
+    }
+
     /// True if keys wait for their map. It is made with the first page.
     fn learns_map(&self) -> bool {
         self.learner.is_some() && self.pages.len() == 0
@@ -247,14 +258,14 @@ impl Track {
         if extra < self.wait() {
             return Ok(());
         }
-        if self.means.state() == State::Learning {
-            let (mean, keys) = scratch.rows((1 + MEAN_TOKENS) * self.dim).split_at_mut(self.dim);
-            self.recent.read(0, keys);
-            let share = life::mean_of(keys, mean);
+        let (count, teach) = (leaving(self.hot, extra), self.mean_rows());
+        if teach > 0 && count > 0 {
+            let (mean, rows) = scratch.rows((1 + teach) * self.dim).split_at_mut(self.dim);
+            self.recent.read(0, rows);
+            let share = life::mean_of(rows, mean);
             self.means.learn(mean, share);
             self.pages.set_beside(self.means.allocated_bytes());
         }
-        let count = leaving(self.hot, extra);
         if self.learns_map() && count > 0 {
             self.learn_map();
         }
@@ -323,7 +334,7 @@ impl Track {
     /// in row `row`.
     fn close_page(&mut self, page: usize, row: usize, scratch: &mut Scratch) -> Result<(), CacheError> {
         count(Event::PageClosed, 1);
-        if self.means.state() == State::On {
+        if self.means.follow() {
             let keys = scratch.rows(PAGE_TOKENS * self.dim);
             self.pages.decode_rotated(page * PAGE_TOKENS, keys)?;
             self.means.close(self.pages.maps().index(page).unwrap_or_default(), keys, self.dim);
@@ -476,7 +487,7 @@ impl Track {
             return Ok(None);
         }
         let mut means = self.means.clone();
-        if means.state() == State::On {
+        if means.follow() {
             let mut keys = Vec::new();
             let full = (coded / PAGE_TOKENS).max(self.pages.first() / PAGE_TOKENS);
             for page in full..self.pages.len() / PAGE_TOKENS {
@@ -569,7 +580,8 @@ impl Track {
         let coded = leaving(self.hot, after.saturating_sub(self.hot));
         let pages = self.pages.growth(coded);
         let (maps, opened) = self.map_growth(tokens, coded);
-        let means = if coded > 0 { self.means.growth(self.dim, opened) } else { 0 };
+        let learns = self.mean_rows() > 0;
+        let means = if coded > 0 { self.means.growth(self.dim, opened, learns) } else { 0 };
         let copies = if sinks > 0 { copy(&self.sinks) } else { 0 } + copy(&self.recent);
         let ahead =
             if self.is_dear() && self.ring.is_none() { BATCH * self.dim * size_of::<f32>() } else { 0 };

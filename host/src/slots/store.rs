@@ -83,8 +83,7 @@ impl Store {
 
     fn empty(&self) -> Stream {
         let Policy { hot, centring, .. } = self.policy;
-        let least_share = centring.least_share().filter(|_| self.side == Side::Keys);
-        let means = least_share.map_or(Means::Off, |least_share| Means::Learning { least_share });
+        let means = Means::learning(self.side, centring);
         let mut stream = Stream::new((self.width, self.slots), hot, means);
         if self.limit.is_some() {
             stream.pages.grow();

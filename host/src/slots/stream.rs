@@ -83,8 +83,8 @@ impl Stream {
 
     /// Bytes held.
     pub(super) fn held_bytes(&self) -> usize {
-        let means = if let Means::Known(means) = &self.means { means.capacity() } else { 0 };
-        self.exact.held_bytes() + self.pages.held_bytes() + self.maps.held_bytes() + means * size_of::<f32>()
+        let rows = self.exact.held_bytes() + self.pages.held_bytes();
+        rows + self.maps.held_bytes() + self.means.held_bytes()
     }
 
     /// Writes a row to a slot. A sink stays exact for good, another row until [`Stream::cool`] encodes it.
@@ -110,7 +110,7 @@ impl Stream {
         if self.pages.are_new() && extra < MEAN_TOKENS || self.must_learn_first() {
             return;
         }
-        if let Means::Learning { least_share } = self.means {
+        if let Means::Learning { least_share, .. } = self.means {
             let oldest = self.oldest_finite(MEAN_TOKENS);
             let means = (0..self.exact.heads()).map(|head| {
                 let rows = self.exact.wide(head, &oldest);
@@ -120,14 +120,14 @@ impl Stream {
                 let recovered = if is_restored { recovered() } else { None };
                 recovered.unwrap_or_else(|| means::mean_of(&rows, self.dim(), least_share))
             });
-            self.means = Means::Known(means.collect::<Vec<_>>().concat());
+            self.means = Means::known(means.collect());
         }
         if self.is_learning() {
             let slots = self.oldest_finite(MOST_TOKENS);
             let mut maps = std::mem::replace(&mut self.maps, Maps::Off);
             maps.learn(&slots, turn, format, |head| {
                 let mut keys = self.exact.wide(head, &slots);
-                subtract(&mut keys, self.means.of(head, self.dim()));
+                subtract(&mut keys, self.means.of(head));
                 keys
             });
             self.maps = maps;
@@ -162,11 +162,14 @@ impl Stream {
         }
     }
 
-    /// True if there are too few finite keys for what the stream learns from them, or too few queries.
+    /// True if there are too few finite rows for what the stream learns from them, or too few queries.
     fn must_learn_first(&self) -> bool {
-        let least = if self.is_learning() { LEARN_TOKENS } else { MEAN_TOKENS };
-        let learns = self.is_learning() || matches!(self.means, Means::Learning { .. });
-        learns && (self.maps.wait() || self.oldest_finite(least).len() < least)
+        let least = match self.means {
+            _ if self.is_learning() => LEARN_TOKENS,
+            Means::Learning { least, .. } => least,
+            _ => return false,
+        };
+        self.maps.wait() || self.oldest_finite(least).len() < least
     }
 
     /// True if the maps of the stream are not made yet.
@@ -241,7 +244,7 @@ impl Stream {
         rows: &mut [f32],
         blocks: &mut Vec<u8>,
     ) -> bool {
-        subtract(rows, self.means.of(head, self.dim()));
+        subtract(rows, self.means.of(head));
         let map = self.maps.of(head);
         if let Some(map) = map {
             map.apply(rows);
@@ -292,7 +295,7 @@ impl Stream {
             if let Some(map) = self.maps.of(head) {
                 map.undo(&mut rows);
             }
-            add(&mut rows, self.means.of(head, self.dim()));
+            add(&mut rows, self.means.of(head));
         }
         rows
     }

@@ -84,10 +84,7 @@ fn read_track(track: &mut Track, max_norm: f32, parser: &mut Parser<'_>) -> Resu
     let recent = read_rows(track.recent(), MOST_TOKENS, max_norm, parser)?;
     let (held, full) = (parts.len.div_ceil(PAGE_TOKENS), parts.len / PAGE_TOKENS);
     let begins = sinks.len() == track.sink_capacity() || parts.len + recent.len() == 0;
-    let learnt = match state {
-        State::On => list.first().is_some_and(|mean| mean.first_page == 0) && !sum.is_empty() || full == 0,
-        State::Off | State::Learning => list.is_empty() && sum.is_empty(),
-    };
+    let learnt = track.means().can_have(state, &list, &sum, full);
     let waits = state != State::Learning || parts.len == 0;
     let summed = track.means().can_be_sums(&sum, full);
     if !begins || !learnt || !waits || !summed || list.iter().any(|mean| mean.first_page > held) {

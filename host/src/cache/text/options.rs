@@ -137,7 +137,7 @@ pub const OPTIONS: &[SpecOption] = &[
     row!(Policy, "spill", "AFTER:FOLDER", "4096:/tmp",
         "Tokens older than AFTER go to a file in FOLDER.", spill, set_spill),
     row!(Policy, "centring", "auto|on|off", "off",
-        "Keys are stored less their mean.", centring),
+        "Keys and values are stored less their means.", centring),
     row!(Policy, "map", "auto|off|pairs|full|FILE.tqm", "pairs",
         "Keys go through a map that is learnt from the first page, or from the text of tqkv calibrate. auto stands for pairs of keys in m2 or m3.",
         map_text, set_map),
