@@ -4,6 +4,8 @@
 //! [`PAGE_TOKENS`]. Keys wait for the mean of the first [`MEAN_TOKENS`] that leave, and with a map for the
 //! first [`LEARN_TOKENS`]. Values do not wait for theirs.
 
+use tqkv_core::CodecId;
+
 /// Number of tokens in a full page.
 pub const PAGE_TOKENS: usize = 128;
 
@@ -28,6 +30,12 @@ pub(crate) const VALUE_SHARE: f32 = 0.2;
 
 /// Fewest values that give a mean.
 pub(crate) const LEAST_VALUES: usize = 16;
+
+/// True if values in this code are stored less their mean. Codes of eight bits lose so little that none gains, and
+/// the mean would take more than the first of them save.
+pub(crate) fn centres_values(id: CodecId) -> bool {
+    id.bits() < 8
+}
 
 /// Number of values that give a mean when the first leave a window of `hot` tokens, however they came; 0 if
 /// these are too few.

@@ -198,6 +198,7 @@ impl Means {
     /// Restores the state of a snapshot.
     pub(super) fn restore(&mut self, state: State, list: Vec<Mean>, sum: Vec<i64>) {
         (self.state, self.list, self.sum) = (state, list, sum);
+        self.list.shrink_to_fit();
         self.lease.set(self.allocated_bytes());
     }
 

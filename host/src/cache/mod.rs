@@ -598,7 +598,8 @@ impl Layer {
         let moments = |kv_head| spec.calibration.as_ref().and_then(|file| file.head(layer, kv_head));
         let made = (0..num_kv_heads).map(|i| Head {
             keys: track(&keys, Means::of_keys(centring, max_norms[0], budget))
-                .with_map(learner.clone().map(|learner| learner.with_moments(moments(i)))),
+                .with_map(learner.clone().map(|learner| learner.with_moments(moments(i))))
+                .with_map_of_keys(spec.may_get_map(layer)),
             other: track(&other, of_values()),
             is_latent,
             rule: rule.clone(),

@@ -2,7 +2,7 @@
 
 use super::calibration::Calibration;
 use super::layer::{KvPair, LayerKind, LayerPolicy, LayerShape};
-use super::life::{KEY_SHARE, VALUE_SHARE, first_values};
+use super::life::{KEY_SHARE, VALUE_SHARE, centres_values, first_values};
 use super::vectors::{Floats, Vectors};
 use crate::error::CacheError;
 use crate::rope::Rope;
@@ -90,8 +90,9 @@ pub enum Arithmetic {
 /// `t3`, which take as many bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeyMap {
-    /// [`KeyMap::Pairs`] in layers with keys in `m2` or `m3`, in any tier, if their cache can have maps. Else
-    /// [`KeyMap::Off`]: rings and latent vectors have none.
+    /// [`KeyMap::Pairs`] in layers with keys in `m2` or `m3`, in any tier, if their cache can have maps. In other
+    /// layers a head whose keys hold their energy in few pairs gets factors from its first 64 keys alone. Rings
+    /// and latent vectors have no map.
     #[default]
     Auto,
     /// Keys are encoded as they are.
@@ -420,11 +421,11 @@ impl CacheSpec {
         Ok(norms.map(|norm| norm.min(f16::MAX.to_f32())))
     }
 
-    /// Centring of a layer's values. Uncompressed ones gain nothing from a mean, and values that are a part of
-    /// the keys have none. With a short hot window too few are there when the first leave.
+    /// Centring of a layer's values. Those that are a part of the keys have no mean. With a short hot window too
+    /// few are there when the first leave.
     pub(super) fn centring_of_values(&self, layer: usize) -> Centring {
-        let is_plain = self.codecs_at(layer).1 == CodecId::F16 || self.position_dim > 0;
-        if is_plain || first_values(self.hot) == 0 { Centring::Off } else { self.centring }
+        let can = self.position_dim == 0 && first_values(self.hot) > 0;
+        if can && centres_values(self.codecs_at(layer).1) { self.centring } else { Centring::Off }
     }
 
     /// The codecs of keys and values, or of latent vectors and positional parts. They may be named for keys

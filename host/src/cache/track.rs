@@ -8,13 +8,14 @@ mod read;
 use super::ahead::Ahead;
 use super::budget::Budget;
 use super::life::{self, BATCH, MEAN_TOKENS, PAGE_TOKENS, PIECE, first_values, leaving};
-use super::map::{Learner, Maps};
+use super::map::{Learner, Maps, map_bytes};
 use super::means::{Means, State};
 use super::meter::{Event, count};
 use super::page::{Memory, Pages};
 use super::rows::Rows;
 use super::sample::Sample;
 use super::scratch::Scratch;
+use super::spec::KeyMap;
 use super::tier::Tiers;
 use super::vectors::Vectors;
 use crate::error::CacheError;
@@ -47,6 +48,8 @@ pub(super) struct Track {
     means: Means,
     /// Learns the map of keys that have one.
     learner: Option<Learner>,
+    /// True for keys that get a map by themselves where few pairs hold their energy.
+    may_get_map: bool,
     /// The oldest recent tokens, if their encoding has begun.
     ahead: Option<Ahead>,
     sample: Sample,
@@ -65,6 +68,7 @@ impl Track {
             recent: Arc::new(Rows::new(dim, level, budget)),
             means,
             learner: None,
+            may_get_map: false,
             ahead: None,
             sample: Sample::default(),
         }
@@ -73,6 +77,16 @@ impl Track {
     /// Gives the track a map, which it learns.
     pub(super) fn with_map(self, learner: Option<Learner>) -> Self {
         Self { learner, ..self }
+    }
+
+    /// Lets keys get a map from the keys of their first mean.
+    pub(super) fn with_map_of_keys(self, may_get_map: bool) -> Self {
+        Self { may_get_map, ..self }
+    }
+
+    /// True if keys may get a map from themselves.
+    pub(super) fn may_get_map(&self) -> bool {
+        self.may_get_map
     }
 
     /// Makes the track a ring of this many tokens behind the sinks. [`Track::hold`] takes its memory.
@@ -265,6 +279,12 @@ impl Track {
             let share = life::mean_of(rows, mean);
             self.means.learn(mean, share);
             self.pages.set_beside(self.means.allocated_bytes());
+            let mean = if self.means.state() == State::On { &*mean } else { &[] };
+            if self.may_get_map
+                && let Some(maps) = Maps::of_keys(rows, self.dim, mean)
+            {
+                self.pages.set_maps(maps);
+            }
         }
         if self.learns_map() && count > 0 {
             self.learn_map();
@@ -594,7 +614,8 @@ impl Track {
         let (maps, learns) = (self.pages.maps(), self.learns_map());
         // A head that did not learn a map has none until it loses all its pages.
         let Some(learner) = self.learner.as_ref().filter(|_| learns || maps.moments().is_some()) else {
-            return (0, 1);
+            let gets = self.may_get_map && coded > 0 && self.pages.len() == 0;
+            return (if gets { map_bytes(KeyMap::Pairs, self.dim, 1) } else { 0 }, 1);
         };
         // The page behind may be opened ahead.
         let last = (self.pages.len() + coded) / PAGE_TOKENS;

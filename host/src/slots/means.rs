@@ -13,6 +13,7 @@ use super::format::Side;
 use crate::cache::life;
 use crate::cache::spec::Centring;
 use half::f16;
+use tqkv_core::CodecId;
 
 /// Steps of a mean's grid in the spread of the vectors, at least. The rounding adds less than 1/48,000 to the
 /// energy that is encoded.
@@ -37,10 +38,11 @@ pub(super) enum Means {
 }
 
 impl Means {
-    /// Means to be learnt from the first vectors of a side.
-    pub(super) fn learning(side: Side, centring: Centring) -> Self {
+    /// Means to be learnt from the first vectors of a side, which have this code.
+    pub(super) fn learning(side: Side, centring: Centring, id: CodecId) -> Self {
         let (share, least) = match side {
             Side::Keys => (centring.least_share_of_keys(), life::MEAN_TOKENS),
+            Side::Values if !life::centres_values(id) => (None, 0),
             Side::Values => (centring.least_share_of_values(), life::LEAST_VALUES),
         };
         share.map_or(Self::Off, |least_share| Self::Learning { least_share, least })

@@ -5,7 +5,7 @@
 
 use super::exact_rows::ExactRows;
 use super::format::Format;
-use super::maps::{MOST_TOKENS, Map, Maps, Seen, Turn};
+use super::maps::{MOST_TOKENS, Map, Maps, Turn};
 use super::means::{self, Means};
 use super::pages::Pages;
 use super::rule::{Asked, Rule};
@@ -41,18 +41,16 @@ pub struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new((width, slots): (usize, usize), hot: usize, means: Means) -> Self {
+    pub(super) fn new((width, slots): (usize, usize), hot: usize) -> Self {
         let (exact, pages) = (ExactRows::new(width), Pages::new(1, slots));
-        Self { width, slots, hot, exact, pages, means, maps: Maps::Off }
+        Self { width, slots, hot, exact, pages, means: Means::Off, maps: Maps::Off }
     }
 
-    /// Divides rows into heads of `dim` values, which go through maps if `has_maps`. Rows are never encoded
+    /// Divides rows into heads of `dim` values, which have means and go through maps. Rows are never encoded
     /// before this call.
-    pub(super) fn divide(&mut self, dim: usize, has_maps: bool) {
+    pub(super) fn divide(&mut self, dim: usize, means: Means, maps: Maps) {
         let heads = self.width / dim;
-        if has_maps {
-            self.maps = Maps::Learning(vec![Seen::default(); heads]);
-        }
+        (self.means, self.maps) = (means, maps);
         self.exact.divide(dim);
         self.pages.divide(heads);
     }
@@ -111,16 +109,25 @@ impl Stream {
             return;
         }
         if let Means::Learning { least_share, .. } = self.means {
-            let oldest = self.oldest_finite(MEAN_TOKENS);
-            let means = (0..self.exact.heads()).map(|head| {
-                let rows = self.exact.wide(head, &oldest);
-                let recovered = || means::recover(&rows, self.dim(), |rows| format.round_trip(rows));
+            let (oldest, dim) = (self.oldest_finite(MEAN_TOKENS), self.dim());
+            let learnt = (0..self.exact.heads()).map(|head| {
+                let mut rows = self.exact.wide(head, &oldest);
+                let recovered = || means::recover(&rows, dim, |rows| format.round_trip(rows));
                 // Maps do not come with restored rows, so these have other codes.
                 let is_restored = is_restored && !self.is_learning();
-                let recovered = if is_restored { recovered() } else { None };
-                recovered.unwrap_or_else(|| means::mean_of(&rows, self.dim(), least_share))
+                if let Some(mean) = if is_restored { recovered() } else { None } {
+                    return (mean, None);
+                }
+                let mean = means::mean_of(&rows, dim, least_share);
+                subtract(&mut rows, &mean);
+                let gets_map = matches!(self.maps, Maps::OfKeys);
+                (mean, if gets_map { Map::of_keys(&rows, dim, turn) } else { None })
             });
-            self.means = Means::known(means.collect());
+            let (means, maps) = learnt.unzip();
+            self.means = Means::known(means);
+            if matches!(self.maps, Maps::OfKeys) {
+                self.maps = Maps::known(maps);
+            }
         }
         if self.is_learning() {
             let slots = self.oldest_finite(MOST_TOKENS);

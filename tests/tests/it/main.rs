@@ -4,6 +4,7 @@
 mod cache;
 mod cache_accepted;
 mod cache_kinds;
+mod cache_large_pairs;
 mod cache_life;
 mod cache_memory;
 mod cache_model;

@@ -139,7 +139,7 @@ pub const OPTIONS: &[SpecOption] = &[
     row!(Policy, "centring", "auto|on|off", "off",
         "Keys and values are stored less their means.", centring),
     row!(Policy, "map", "auto|off|pairs|full|FILE.tqm", "pairs",
-        "Keys go through a map that is learnt from the first page, or from the text of tqkv calibrate. auto stands for pairs of keys in m2 or m3.",
+        "Keys go through a map that is learnt from the first page, or from the text of tqkv calibrate. auto stands for pairs of keys in m2 or m3, and of keys whose energy few pairs hold.",
         map_text, set_map),
     row!(Policy, "arithmetic", "int8|f32", "f32",
         "Numbers in which single queries meet encoded tokens.", arithmetic),
