@@ -364,7 +364,8 @@ impl Tokens<'_> {
     fn add_two(&mut self, first: &Part<'_>, second: &Part<'_>) -> bool {
         // The values that are read next begin where these end.
         let next = [second.to, second.to + (first.to - first.from)].map(|at| self.head.keys.lines(at));
-        let added = self.head.values().accumulate_two([first, second], next, self.rotated);
+        let added =
+            self.head.values().accumulate_two([first, second], next, [&mut *self.plain, &mut *self.rotated]);
         let done = *added.as_ref().unwrap_or(&true);
         self.note(added.map(|_| ()));
         done

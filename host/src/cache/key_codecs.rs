@@ -2,7 +2,7 @@
 //! be none, the code of one width takes their place.
 
 use super::layer::KvPair;
-use super::spec::{CacheSpec, Cold, KeyMap};
+use super::spec::{CacheSpec, Centring, Cold, KeyMap};
 use crate::error::CacheError;
 use tqkv_core::CodecId;
 
@@ -64,14 +64,33 @@ impl CacheSpec {
     /// True if the keys of a layer go through a map, once it is learnt. A code that is not rotated spreads its
     /// error by itself, latent vectors are values too, and a ring takes no memory later.
     pub(super) fn has_map(&self, layer: usize) -> bool {
-        let can = self.named_codecs(layer).0.is_rotated()
+        self.can_have_map(layer)
+            && match self.key_map {
+                KeyMap::Auto => self.names_quarters(layer),
+                KeyMap::Off => false,
+                KeyMap::Pairs | KeyMap::Full => true,
+            }
+    }
+
+    fn can_have_map(&self, layer: usize) -> bool {
+        self.named_codecs(layer).0.is_rotated()
             && self.position_dim == 0
             && self.ring.is_none()
-            && self.shape_at(layer).head_dim.is_multiple_of(2);
-        can && match self.key_map {
-            KeyMap::Auto => self.names_quarters(layer),
-            KeyMap::Off => false,
-            KeyMap::Pairs | KeyMap::Full => true,
-        }
+            && self.shape_at(layer).head_dim.is_multiple_of(2)
+    }
+
+    /// True if keys of a layer that learns no map get factors by themselves where few pairs hold their energy.
+    /// The keys of their mean decide it, so it needs centring.
+    pub(super) fn may_get_map(&self, layer: usize) -> bool {
+        self.key_map == KeyMap::Auto && self.could_get_map(layer)
+    }
+
+    /// True if keys of some layer get maps by themselves unless the setting is off.
+    pub(super) fn could_get_maps(&self) -> bool {
+        (0..self.shape.num_layers).any(|layer| self.could_get_map(layer))
+    }
+
+    fn could_get_map(&self, layer: usize) -> bool {
+        self.can_have_map(layer) && !self.names_quarters(layer) && self.centring != Centring::Off
     }
 }

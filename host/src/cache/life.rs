@@ -2,7 +2,9 @@
 //!
 //! The newest rows stay f16. Older ones leave in groups of [`BATCH`] and become codes in pages of
 //! [`PAGE_TOKENS`]. Keys wait for the mean of the first [`MEAN_TOKENS`] that leave, and with a map for the
-//! first [`LEARN_TOKENS`].
+//! first [`LEARN_TOKENS`]. Values do not wait for theirs.
+
+use tqkv_core::CodecId;
 
 /// Number of tokens in a full page.
 pub const PAGE_TOKENS: usize = 128;
@@ -13,14 +15,34 @@ pub(crate) const BATCH: usize = 4;
 /// Most rows that are taken up, or encoded, in one piece. It bounds the memory of the work.
 pub(crate) const PIECE: usize = 64;
 
-/// Number of keys in the first mean. They wait uncompressed until there are this many.
+/// Number of keys in the first mean, and of values in theirs. Keys wait uncompressed until there are this many.
 pub(crate) const MEAN_TOKENS: usize = 64;
 
-/// Share of energy in the mean from which [`super::Centring::Auto`] centres.
+/// Share of the keys' energy in the mean from which [`super::Centring::Auto`] centres them.
 ///
 /// Subtracting a mean with a share s of the energy divides the squared error by 1 / (1 - s). Below a few
 /// percent the gain is smaller than the spread between rotation seeds.
-pub(crate) const AUTO_SHARE: f32 = 0.05;
+pub(crate) const KEY_SHARE: f32 = 0.05;
+
+/// The same for values, whose mean costs attention a product per page. The mean of [`LEAST_VALUES`] values
+/// that have none holds a sixteenth of their energy, so it stays below.
+pub(crate) const VALUE_SHARE: f32 = 0.2;
+
+/// Fewest values that give a mean.
+pub(crate) const LEAST_VALUES: usize = 16;
+
+/// True if values in this code are stored less their mean. Codes of eight bits lose so little that none gains, and
+/// the mean would take more than the first of them save.
+pub(crate) fn centres_values(id: CodecId) -> bool {
+    id.bits() < 8
+}
+
+/// Number of values that give a mean when the first leave a window of `hot` tokens, however they came; 0 if
+/// these are too few.
+pub(crate) fn first_values(hot: usize) -> usize {
+    let held = if hot < BATCH { 0 } else { hot + BATCH };
+    if held < LEAST_VALUES { 0 } else { held.min(MEAN_TOKENS) }
+}
 
 /// Number of keys that teach a map. They wait uncompressed.
 pub(crate) const LEARN_TOKENS: usize = 128;
@@ -64,6 +86,20 @@ pub(crate) fn subtract(vectors: &mut [f32], mean: &[f32]) {
 pub(crate) fn add(vectors: &mut [f32], mean: &[f32]) {
     for vector in vectors.chunks_exact_mut(mean.len().max(1)) {
         vector.iter_mut().zip(mean).for_each(|(x, m)| *x += m);
+    }
+}
+
+/// Adds a mean to weighted sums (`[n, dim]`) of vectors that were stored less that mean, for the weights that
+/// these got (`[n, vectors]`). An empty mean changes nothing.
+pub(crate) fn add_weighted(sums: &mut [f32], weights: &[f32], mean: &[f32]) {
+    if mean.is_empty() {
+        return;
+    }
+    let vectors = weights.len() * mean.len() / sums.len().max(1);
+    let weights = weights.chunks_exact(vectors.max(1));
+    for (sum, weights) in sums.chunks_exact_mut(mean.len()).zip(weights) {
+        let weight: f32 = weights.iter().sum();
+        sum.iter_mut().zip(mean).for_each(|(sum, x)| *sum += weight * x);
     }
 }
 

@@ -1,4 +1,4 @@
-//! The means that are subtracted from the keys of one KV head before encoding.
+//! The means that are subtracted from the keys, or the values, of one KV head before encoding.
 //!
 //! The first page uses the mean of the first keys ([`super::life::MEAN_TOKENS`]), which wait for it
 //! uncompressed. Whenever the number of pages has doubled, the next page starts a new mean: that of all keys
@@ -6,6 +6,10 @@
 //!
 //! So a mean follows keys that drift, and there are at most 1 + log2(pages) means. Each is a function of
 //! earlier blocks. A cache that was truncated or restored therefore continues with the same means.
+//!
+//! Values have one mean, that of the rows that are there when the first page begins
+//! ([`super::life::first_values`]). It is the constant part of a model's values, which does not drift, and one
+//! mean needs no sums.
 
 use super::budget::{Budget, Lease};
 use super::life::PAGE_TOKENS;
@@ -28,10 +32,10 @@ pub(super) struct Mean {
     pub(super) values: Arc<[f32]>,
 }
 
-/// The state of key centring in a head.
+/// The state of centring on one side of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Keys are stored as they are.
+    /// Vectors are stored as they are. Values begin so.
     Off,
     /// Waiting for the first keys.
     Learning,
@@ -42,7 +46,9 @@ pub(super) enum State {
 #[derive(Clone, Debug)]
 pub(super) struct Means {
     centring: Centring,
-    /// Largest accepted norm of a key, and so of a mean. A key less a mean can then always be encoded.
+    /// True for keys, whose means follow the sequence. Values have one.
+    follows: bool,
+    /// Largest accepted norm of a vector, and so of a mean. A vector less a mean can then always be encoded.
     max_norm: f32,
     state: State,
     list: Vec<Mean>,
@@ -59,15 +65,24 @@ pub(super) struct Means {
 pub(super) const RING_MEANS: usize = MOST_TOKENS.ilog2() as usize - PAGE_TOKENS.ilog2() as usize + 2;
 
 impl Means {
-    pub(super) fn new(centring: Centring, max_norm: f32, budget: &Budget) -> Self {
+    pub(super) fn of_keys(centring: Centring, max_norm: f32, budget: &Budget) -> Self {
+        Self::new(centring, true, max_norm, budget)
+    }
+
+    pub(super) fn of_values(centring: Centring, max_norm: f32, budget: &Budget) -> Self {
+        Self::new(centring, false, max_norm, budget)
+    }
+
+    fn new(centring: Centring, follows: bool, max_norm: f32, budget: &Budget) -> Self {
         let (list, sum, spare, lease) = (Vec::new(), Vec::new(), Vec::new(), budget.lease());
-        let mut means = Self { centring, max_norm, state: State::Off, list, sum, spare, lease };
+        let mut means = Self { centring, follows, max_norm, state: State::Off, list, sum, spare, lease };
         means.clear();
         means
     }
 
     pub(super) fn clear(&mut self) {
-        self.state = if self.centring == Centring::Off { State::Off } else { State::Learning };
+        let waits = self.follows && self.centring != Centring::Off;
+        self.state = if waits { State::Learning } else { State::Off };
         if !self.is_ring() {
             (self.list, self.sum) = (Vec::new(), Vec::new());
         }
@@ -82,15 +97,21 @@ impl Means {
         if self.centring == Centring::Off {
             return;
         }
+        let (means, sums) = self.ring_counts(dim);
         self.spare.retain(|values| Arc::strong_count(values) == 1);
-        self.spare.truncate(RING_MEANS.saturating_sub(self.list.len()));
-        self.list.reserve_exact(RING_MEANS.saturating_sub(self.list.len()));
-        self.sum.reserve_exact(dim - self.sum.len().min(dim));
-        self.spare.reserve_exact(RING_MEANS - self.spare.len());
-        while self.list.len() + self.spare.len() < RING_MEANS {
+        self.spare.truncate(means.saturating_sub(self.list.len()));
+        self.list.reserve_exact(means.saturating_sub(self.list.len()));
+        self.sum.reserve_exact(sums - self.sum.len().min(sums));
+        self.spare.reserve_exact(means - self.spare.len());
+        while self.list.len() + self.spare.len() < means {
             self.spare.push(vec![0.0; dim].into());
         }
         self.lease.set(self.allocated_bytes());
+    }
+
+    /// Numbers of means and of sums that a ring has memory for.
+    fn ring_counts(&self, dim: usize) -> (usize, usize) {
+        if self.follows { (RING_MEANS, dim) } else { (1, 0) }
     }
 
     /// True if the means have memory of their own.
@@ -101,7 +122,8 @@ impl Means {
     /// Bytes that [`Means::hold`] takes.
     pub(super) fn ring_bytes(&self, dim: usize) -> usize {
         let mean = size_of::<Mean>() + size_of::<Arc<[f32]>>() + dim * size_of::<f32>();
-        if self.centring == Centring::Off { 0 } else { RING_MEANS * mean + dim * size_of::<i64>() }
+        let (means, sums) = self.ring_counts(dim);
+        if self.centring == Centring::Off { 0 } else { means * mean + sums * size_of::<i64>() }
     }
 
     /// Drops all means but the first `kept`. Their memory stays with a ring.
@@ -128,12 +150,33 @@ impl Means {
         &self.sum
     }
 
-    /// True if keys of this cache may be in that state.
+    /// True if the means follow the keys. Each full page is then added to the sums.
+    pub(super) fn follow(&self) -> bool {
+        self.follows && self.state == State::On
+    }
+
+    /// True if the first page takes a mean of what is there, without waiting.
+    pub(super) fn are_of_values(&self) -> bool {
+        !self.follows && self.centring != Centring::Off
+    }
+
+    /// True if vectors of this cache may be in that state.
     pub(super) fn can_be(&self, state: State) -> bool {
         match self.centring {
             Centring::Off => state == State::Off,
+            _ if !self.follows => state != State::Learning,
             Centring::On => state != State::Off,
             Centring::Auto => true,
+        }
+    }
+
+    /// True if this cache could have these means and sums in that state over this number of full pages.
+    pub(super) fn can_have(&self, state: State, list: &[Mean], sum: &[i64], full: usize) -> bool {
+        let is_first = list.first().is_some_and(|mean| mean.first_page == 0);
+        match state {
+            State::Off | State::Learning => list.is_empty() && sum.is_empty(),
+            State::On if self.follows => full == 0 || is_first && !sum.is_empty(),
+            State::On => list.len() == 1 && is_first && sum.is_empty(),
         }
     }
 
@@ -155,12 +198,17 @@ impl Means {
     /// Restores the state of a snapshot.
     pub(super) fn restore(&mut self, state: State, list: Vec<Mean>, sum: Vec<i64>) {
         (self.state, self.list, self.sum) = (state, list, sum);
+        self.list.shrink_to_fit();
         self.lease.set(self.allocated_bytes());
     }
 
-    /// Takes the mean of the first keys, and its share of their energy.
+    /// Takes the mean of the first vectors, and its share of their energy.
     pub(super) fn learn(&mut self, mean: &mut [f32], share: f32) {
-        if self.centring.least_share().is_some_and(|least| share >= least) {
+        // Values whose first page was not made come again.
+        self.give_back(0);
+        let of_keys = self.centring.least_share_of_keys().filter(|_| self.follows);
+        let least = of_keys.or(self.centring.least_share_of_values());
+        if least.is_some_and(|least| share >= least) {
             self.state = State::On;
             self.add(0, mean);
         } else {
@@ -168,7 +216,7 @@ impl Means {
         }
     }
 
-    /// Index of the mean of a page. `None` if keys are not centred.
+    /// Index of the mean of a page. `None` if vectors are not centred.
     pub(super) fn index(&self, page: usize) -> Option<usize> {
         self.list.partition_point(|mean| mean.first_page <= page).checked_sub(1)
     }
@@ -242,7 +290,7 @@ impl Means {
     }
 
     /// Drops the means that begin after the first `pages` pages, and all but the first `sums` sums. With 0
-    /// pages, the head waits for its first keys again.
+    /// pages, the head waits for its first vectors again.
     pub(super) fn truncate(&mut self, pages: usize, sums: usize) {
         if pages == 0 {
             self.clear();
@@ -261,12 +309,19 @@ impl Means {
         lists + values + spare + self.sum.capacity() * size_of::<i64>()
     }
 
-    /// Upper bound of the bytes of one more mean and of the sums of `maps` more maps.
-    pub(super) fn growth(&self, dim: usize, maps: usize) -> usize {
-        if self.state == State::Off || self.is_ring() {
-            return 0;
+    /// Upper bound of the bytes of one more mean and of the sums of `maps` more maps. Values may get their mean
+    /// if `learns`.
+    pub(super) fn growth(&self, dim: usize, maps: usize, learns: bool) -> usize {
+        let mean = 2 * size_of::<Mean>() + dim * size_of::<f32>();
+        if self.is_ring() {
+            0
+        } else if self.follows && self.state != State::Off {
+            self.allocated_bytes() + mean + dim * maps * size_of::<i64>()
+        } else if learns {
+            mean
+        } else {
+            0
         }
-        self.allocated_bytes() + 2 * size_of::<Mean>() + dim * (size_of::<f32>() + maps * size_of::<i64>())
     }
 }
 

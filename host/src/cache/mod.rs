@@ -20,6 +20,10 @@
 //! have doubled, the next page takes the mean of all keys before it. Centring rescues models whose key bias
 //! dwarfs the signal.
 //!
+//! Values have one mean if it holds a fifth of their energy, that of the first 64. They do not wait for it: with
+//! the hot window as many are there when the first leave, or 16 at least. A result gets this mean times the
+//! weight of the encoded tokens.
+//!
 //! **Failure.** A failed operation leaves the length and the contents of every head unchanged. Tokens that it
 //! encoded stay encoded, unless the operation had 256 tokens or more. Memory whose size depends on the
 //! caller's input can be refused ([`CacheError::Memory`]). Buffers of fixed size, a few megabytes per thread,
@@ -569,15 +573,13 @@ impl Layer {
         let [keys, other] =
             if is_latent { [Side::Latent, Side::Position] } else { [Side::Keys, Side::Values] }.map(tiers);
         let (keys, other) = (keys?, other?);
-        // Uncompressed keys gain nothing from a mean, and values have none.
+        // Uncompressed keys gain nothing from a mean.
         let plain = spec.codecs_at(layer).0 == CodecId::F16 || is_latent;
         let centring = if plain { Centring::Off } else { spec.centring };
         let kept = (spec.sinks_at(layer), spec.hot);
         let ring = window.filter(|_| spec.ring.is_some()).map(|window| window + ROLLBACK);
-        let track = |tiers: &Tiers, centring| {
-            Track::new(tiers.clone(), kept, Means::new(centring, max_norms[0], budget), budget)
-                .with_ring(ring)
-        };
+        let track = |tiers: &Tiers, means| Track::new(tiers.clone(), kept, means, budget).with_ring(ring);
+        let of_values = || Means::of_values(spec.centring_of_values(layer), max_norms[1], budget);
         let shape = spec.shape_at(layer);
         let KvShape { num_heads, num_kv_heads, head_dim, .. } = shape;
         let rule = Rule {
@@ -595,9 +597,10 @@ impl Layer {
         });
         let moments = |kv_head| spec.calibration.as_ref().and_then(|file| file.head(layer, kv_head));
         let made = (0..num_kv_heads).map(|i| Head {
-            keys: track(&keys, centring)
-                .with_map(learner.clone().map(|learner| learner.with_moments(moments(i)))),
-            other: track(&other, Centring::Off),
+            keys: track(&keys, Means::of_keys(centring, max_norms[0], budget))
+                .with_map(learner.clone().map(|learner| learner.with_moments(moments(i))))
+                .with_map_of_keys(spec.may_get_map(layer)),
+            other: track(&other, of_values()),
             is_latent,
             rule: rule.clone(),
             sink_logits: sink_logits.chunks(shape.group()).nth(i).unwrap_or_default().to_vec(),

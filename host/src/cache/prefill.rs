@@ -7,7 +7,7 @@
 //! logits and outputs are matrix products. An online softmax joins all parts.
 
 use super::head::Head;
-use super::life::{PAGE_TOKENS, leaving};
+use super::life::{self, PAGE_TOKENS, leaving};
 use super::scratch::{self, Scratch};
 use super::track::Track;
 use super::vectors::{Vectors, dot};
@@ -382,6 +382,8 @@ impl Work<'_> {
         }
         if has_coded {
             add_product(&mut queries.rotated_sum, weights, &tile.coded, rows, count, dim);
+            // All pages of values have one mean, and latent vectors have none.
+            life::add_weighted(&mut queries.plain_sum, weights, self.head.values().mean_of(0));
         }
         if has_plain {
             add_product(&mut queries.plain_sum, plain, &tile.plain, rows, count, dim);

@@ -269,7 +269,9 @@ fn fields(spec: &CacheSpec) -> Vec<(&'static str, Vec<u8>)> {
     // Only specs where it matters have the field, so the others are as before it existed. Codecs without a map
     // are in their own field.
     match spec.key_map {
-        KeyMap::Off | KeyMap::Auto if spec.ring.is_some() || !spec.saves_quarters() => {}
+        KeyMap::Auto if spec.ring.is_some() || !spec.saves_quarters() => {}
+        KeyMap::Off if spec.ring.is_some() => {}
+        KeyMap::Off if !spec.saves_quarters() && !spec.could_get_maps() => {}
         KeyMap::Off => fields.push(("key map", vec![7])),
         KeyMap::Auto => fields.push(("key map", vec![6])),
         KeyMap::Pairs => fields.push(("key map", vec![1])),

@@ -2,7 +2,7 @@
 
 use super::calibration::Calibration;
 use super::layer::{KvPair, LayerKind, LayerPolicy, LayerShape};
-use super::life::AUTO_SHARE;
+use super::life::{KEY_SHARE, VALUE_SHARE, centres_values, first_values};
 use super::vectors::{Floats, Vectors};
 use crate::error::CacheError;
 use crate::rope::Rope;
@@ -12,27 +12,32 @@ use std::sync::Arc;
 use tqkv_core::{AnyCodec, CodecId, KvError, KvShape, Options};
 use tqkv_simd::Level;
 
-/// Key centring: how keys are stored relative to their mean. See [`crate::cache`].
+/// Centring: how keys and values are stored relative to their mean. See [`crate::cache`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Centring {
-    /// Keys are stored as they are.
+    /// Keys and values are stored as they are.
     Off,
-    /// Keys are stored less the mean of the earlier keys.
+    /// Keys are stored less the mean of the earlier keys, and values as with `Auto`.
     On,
-    /// `On` if the mean holds at least 5 % of the keys' energy, else `Off`. Each layer and KV head decides
-    /// for itself.
+    /// Keys are stored less their mean if it holds at least 5 % of their energy, and values less theirs if it
+    /// holds at least 20 %. Each layer and KV head decides for itself.
     #[default]
     Auto,
 }
 
 impl Centring {
     /// Least share of the keys' energy that their mean must hold to be subtracted. `None` if it never is.
-    pub(crate) fn least_share(self) -> Option<f32> {
+    pub(crate) fn least_share_of_keys(self) -> Option<f32> {
         match self {
             Self::Off => None,
             Self::On => Some(0.0),
-            Self::Auto => Some(AUTO_SHARE),
+            Self::Auto => Some(KEY_SHARE),
         }
+    }
+
+    /// The same for values.
+    pub(crate) fn least_share_of_values(self) -> Option<f32> {
+        (self != Self::Off).then_some(VALUE_SHARE)
     }
 }
 
@@ -85,8 +90,9 @@ pub enum Arithmetic {
 /// `t3`, which take as many bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeyMap {
-    /// [`KeyMap::Pairs`] in layers with keys in `m2` or `m3`, in any tier, if their cache can have maps. Else
-    /// [`KeyMap::Off`]: rings and latent vectors have none.
+    /// [`KeyMap::Pairs`] in layers with keys in `m2` or `m3`, in any tier, if their cache can have maps. In other
+    /// layers a head whose keys hold their energy in few pairs gets factors from its first 64 keys alone. Rings
+    /// and latent vectors have no map.
     #[default]
     Auto,
     /// Keys are encoded as they are.
@@ -136,7 +142,7 @@ pub struct CacheSpec {
     /// Number of newest tokens that stay f16. Older tokens leave in groups of four, so up to three more wait.
     /// Below 4, every token leaves at once.
     pub hot: usize,
-    /// Key centring.
+    /// Centring of keys and values.
     pub centring: Centring,
     /// The map of keys: the option `map=` of the text.
     pub key_map: KeyMap,
@@ -260,7 +266,7 @@ impl CacheSpec {
         self
     }
 
-    /// Sets key centring.
+    /// Sets the centring of keys and values.
     #[must_use]
     pub fn centring(mut self, centring: Centring) -> Self {
         self.centring = centring;
@@ -388,9 +394,9 @@ impl CacheSpec {
     }
 
     /// Largest accepted norms of a layer's keys and values. Every vector up to this norm can be stored,
-    /// whatever its direction ([`AnyCodec::max_norm`]). The bound is halved for centred keys, because the
-    /// mean may point the other way. It is halved again if pages are demoted to another codec, because scales
-    /// grow then.
+    /// whatever its direction ([`AnyCodec::max_norm`]). The bound is halved where vectors may be centred, because
+    /// the mean may point the other way. It is halved again if pages are demoted to another codec, because
+    /// scales grow then.
     ///
     /// # Errors
     /// A head dim that a codec does not support.
@@ -408,8 +414,18 @@ impl CacheSpec {
         if self.centring != Centring::Off {
             norms[0] /= 2.0;
         }
+        if self.centring_of_values(layer) != Centring::Off {
+            norms[1] /= 2.0;
+        }
         // Every vector is stored as a row of f16 first.
         Ok(norms.map(|norm| norm.min(f16::MAX.to_f32())))
+    }
+
+    /// Centring of a layer's values. Those that are a part of the keys have no mean. With a short hot window too
+    /// few are there when the first leave.
+    pub(super) fn centring_of_values(&self, layer: usize) -> Centring {
+        let can = self.position_dim == 0 && first_values(self.hot) > 0;
+        if can && centres_values(self.codecs_at(layer).1) { self.centring } else { Centring::Off }
     }
 
     /// The codecs of keys and values, or of latent vectors and positional parts. They may be named for keys

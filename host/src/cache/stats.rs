@@ -24,6 +24,9 @@ pub struct CacheStats {
     pub evicted: usize,
     /// KV heads of all layers whose keys are centred.
     pub centred_heads: usize,
+    /// KV heads of all layers whose keys go through a map, those among them that got one by themselves
+    /// ([`super::KeyMap::Auto`]).
+    pub mapped_heads: usize,
     /// Bytes allocated for keys and values, spare capacity included. Memory shared with forks counts in full.
     pub allocated_bytes: usize,
     /// Bytes of `allocated_bytes` that other caches share.
@@ -52,6 +55,7 @@ impl CacheStats {
         });
         for head in heads {
             stats.centred_heads += usize::from(head.keys.means().state() == State::On);
+            stats.mapped_heads += usize::from(head.keys.pages().maps().len() > 0);
             stats.allocated_bytes += head.allocated_bytes();
             for track in [&head.keys, &head.other] {
                 stats.shared_bytes += track.shared_bytes();

@@ -7,14 +7,15 @@ mod read;
 
 use super::ahead::Ahead;
 use super::budget::Budget;
-use super::life::{self, BATCH, MEAN_TOKENS, PAGE_TOKENS, PIECE, leaving};
-use super::map::{Learner, Maps};
+use super::life::{self, BATCH, MEAN_TOKENS, PAGE_TOKENS, PIECE, first_values, leaving};
+use super::map::{Learner, Maps, map_bytes};
 use super::means::{Means, State};
 use super::meter::{Event, count};
 use super::page::{Memory, Pages};
 use super::rows::Rows;
 use super::sample::Sample;
 use super::scratch::Scratch;
+use super::spec::KeyMap;
 use super::tier::Tiers;
 use super::vectors::Vectors;
 use crate::error::CacheError;
@@ -43,10 +44,12 @@ pub(super) struct Track {
     sinks: Arc<Rows>,
     pages: Pages,
     recent: Arc<Rows>,
-    /// Means of keys. Off for values.
+    /// Means of keys, or the mean of values.
     means: Means,
     /// Learns the map of keys that have one.
     learner: Option<Learner>,
+    /// True for keys that get a map by themselves where few pairs hold their energy.
+    may_get_map: bool,
     /// The oldest recent tokens, if their encoding has begun.
     ahead: Option<Ahead>,
     sample: Sample,
@@ -65,6 +68,7 @@ impl Track {
             recent: Arc::new(Rows::new(dim, level, budget)),
             means,
             learner: None,
+            may_get_map: false,
             ahead: None,
             sample: Sample::default(),
         }
@@ -73,6 +77,16 @@ impl Track {
     /// Gives the track a map, which it learns.
     pub(super) fn with_map(self, learner: Option<Learner>) -> Self {
         Self { learner, ..self }
+    }
+
+    /// Lets keys get a map from the keys of their first mean.
+    pub(super) fn with_map_of_keys(self, may_get_map: bool) -> Self {
+        Self { may_get_map, ..self }
+    }
+
+    /// True if keys may get a map from themselves.
+    pub(super) fn may_get_map(&self) -> bool {
+        self.may_get_map
     }
 
     /// Makes the track a ring of this many tokens behind the sinks. [`Track::hold`] takes its memory.
@@ -173,6 +187,17 @@ impl Track {
         map.max(mean)
     }
 
+    /// Number of oldest rows that give the first mean; 0 if it is decided.
+    fn mean_rows(&self) -> usize {
+        if self.means.state() == State::Learning {
+            MEAN_TOKENS
+        } else if self.means.are_of_values() && self.pages.len() == 0 {
+            first_values(self.hot)
+        } else {
+            0
+        }
+    }
+
     /// True if keys wait for their map. It is made with the first page.
     fn learns_map(&self) -> bool {
         self.learner.is_some() && self.pages.len() == 0
@@ -247,14 +272,20 @@ impl Track {
         if extra < self.wait() {
             return Ok(());
         }
-        if self.means.state() == State::Learning {
-            let (mean, keys) = scratch.rows((1 + MEAN_TOKENS) * self.dim).split_at_mut(self.dim);
-            self.recent.read(0, keys);
-            let share = life::mean_of(keys, mean);
+        let (count, teach) = (leaving(self.hot, extra), self.mean_rows());
+        if teach > 0 && count > 0 {
+            let (mean, rows) = scratch.rows((1 + teach) * self.dim).split_at_mut(self.dim);
+            self.recent.read(0, rows);
+            let share = life::mean_of(rows, mean);
             self.means.learn(mean, share);
             self.pages.set_beside(self.means.allocated_bytes());
+            let mean = if self.means.state() == State::On { &*mean } else { &[] };
+            if self.may_get_map
+                && let Some(maps) = Maps::of_keys(rows, self.dim, mean)
+            {
+                self.pages.set_maps(maps);
+            }
         }
-        let count = leaving(self.hot, extra);
         if self.learns_map() && count > 0 {
             self.learn_map();
         }
@@ -323,7 +354,7 @@ impl Track {
     /// in row `row`.
     fn close_page(&mut self, page: usize, row: usize, scratch: &mut Scratch) -> Result<(), CacheError> {
         count(Event::PageClosed, 1);
-        if self.means.state() == State::On {
+        if self.means.follow() {
             let keys = scratch.rows(PAGE_TOKENS * self.dim);
             self.pages.decode_rotated(page * PAGE_TOKENS, keys)?;
             self.means.close(self.pages.maps().index(page).unwrap_or_default(), keys, self.dim);
@@ -476,7 +507,7 @@ impl Track {
             return Ok(None);
         }
         let mut means = self.means.clone();
-        if means.state() == State::On {
+        if means.follow() {
             let mut keys = Vec::new();
             let full = (coded / PAGE_TOKENS).max(self.pages.first() / PAGE_TOKENS);
             for page in full..self.pages.len() / PAGE_TOKENS {
@@ -569,7 +600,8 @@ impl Track {
         let coded = leaving(self.hot, after.saturating_sub(self.hot));
         let pages = self.pages.growth(coded);
         let (maps, opened) = self.map_growth(tokens, coded);
-        let means = if coded > 0 { self.means.growth(self.dim, opened) } else { 0 };
+        let learns = self.mean_rows() > 0;
+        let means = if coded > 0 { self.means.growth(self.dim, opened, learns) } else { 0 };
         let copies = if sinks > 0 { copy(&self.sinks) } else { 0 } + copy(&self.recent);
         let ahead =
             if self.is_dear() && self.ring.is_none() { BATCH * self.dim * size_of::<f32>() } else { 0 };
@@ -582,7 +614,8 @@ impl Track {
         let (maps, learns) = (self.pages.maps(), self.learns_map());
         // A head that did not learn a map has none until it loses all its pages.
         let Some(learner) = self.learner.as_ref().filter(|_| learns || maps.moments().is_some()) else {
-            return (0, 1);
+            let gets = self.may_get_map && coded > 0 && self.pages.len() == 0;
+            return (if gets { map_bytes(KeyMap::Pairs, self.dim, 1) } else { 0 }, 1);
         };
         // The page behind may be opened ahead.
         let last = (self.pages.len() + coded) / PAGE_TOKENS;

@@ -5,7 +5,7 @@
 use super::rows;
 use super::stream::Place;
 use super::task::Track;
-use crate::cache::life::PAGE_TOKENS;
+use crate::cache::life::{PAGE_TOKENS, add_weighted};
 use tqkv_simd::page::MAX_HEADS;
 
 /// Adds the values of `slots`, weighted by `weights` (`[n, slots]`), to `sums` (`[n, dim]`).
@@ -46,8 +46,8 @@ fn add_codes(values: Track<'_>, tier: usize, slots: &[usize], weights: &[f32], s
     let (Some(pages), Some(lines)) = (pages, of.page(tier, values.head, page)) else { return };
     let room = pages.slots();
     let mut rotated = vec![0.0; sums.len()];
-    let weights = weights.chunks(MAX_HEADS * slots.len());
-    for (rotated, weights) in rotated.chunks_mut(MAX_HEADS * dim).zip(weights) {
+    let chunks = weights.chunks(MAX_HEADS * slots.len());
+    for (rotated, weights) in rotated.chunks_mut(MAX_HEADS * dim).zip(chunks) {
         let mut spread = vec![0.0; rotated.len() / dim * room];
         for (spread, weights) in spread.chunks_exact_mut(room).zip(weights.chunks_exact(slots.len())) {
             slots.iter().zip(weights).for_each(|(slot, weight)| spread[slot % PAGE_TOKENS] = *weight);
@@ -56,4 +56,5 @@ fn add_codes(values: Track<'_>, tier: usize, slots: &[usize], weights: &[f32], s
     }
     values.format.unrotate(tier, &mut rotated);
     sums.iter_mut().zip(&rotated).for_each(|(sum, x)| *sum += x);
+    add_weighted(sums, weights, values.mean());
 }

@@ -2,12 +2,11 @@
 //! skipped, because [`super::exact`] attends to them. Each tier is attended to for itself.
 
 use super::apart;
-use super::means::Means;
 use super::rule::{Asked, add_mask, changes_any, shows_any};
 use super::stream::Stream;
 use super::task::{Seen, Task, Track};
 use crate::cache::format::{CodedQueries, PageFormat};
-use crate::cache::life::{PAGE_TOKENS, cap};
+use crate::cache::life::{PAGE_TOKENS, add_weighted, cap};
 use crate::cache::vectors::dot;
 use std::ops::Range;
 use tqkv_simd::page::{Attention, Line, MAX_HEADS, rescale, soften};
@@ -45,16 +44,24 @@ pub(super) fn attend(task: &Task<'_>, (tier, pages): (usize, Range<usize>), scra
     let (dim, value_dim) = (task.keys.format.dim, task.values.format.dim);
     let queries = task.queries.chunks(MAX_HEADS * dim).zip(task.asked.chunks(MAX_HEADS));
     let is_alike = task.keys.stream.is_alike(task.values.stream, pages, task.tiers());
+    // The weight of the codes for each query, where sums of theirs miss a mean.
+    let mean = task.values.mean();
+    let mut weights = vec![0.0; if is_alike && !mean.is_empty() { seen.state.len() } else { 0 }];
+    let mut of_weights = weights.chunks_mut(MAX_HEADS);
     let sums = seen.sums.chunks_mut(MAX_HEADS * value_dim).zip(seen.state.chunks_mut(MAX_HEADS));
     for ((queries, asked), (sums, state)) in queries.zip(sums) {
         prepare(task, tier, queries, scratch);
+        let weights = of_weights.next().unwrap_or_default();
         for (i, page) in held.iter().enumerate() {
             let next = held.get(i + 1).map_or(page.number, |page| page.number);
-            attend_page(task, (tier, page, next, is_alike), asked, (state, sums), scratch);
+            attend_page(task, (tier, page, next, is_alike), asked, (state, sums, weights), scratch);
         }
     }
     if is_alike {
         task.values.format.unrotate(tier, &mut seen.sums);
+    }
+    if !weights.is_empty() {
+        add_weighted(&mut seen.sums, &weights, mean);
     }
     seen
 }
@@ -110,8 +117,8 @@ pub(super) fn prepare(task: &Task<'_>, tier: usize, queries: &[f32], scratch: &m
         pages.set_queries(mapped, coded);
     }
     offsets.clear();
-    if let Means::Known(_) = keys.stream.means {
-        let mean = keys.stream.means.of(keys.head, format.dim);
+    let mean = keys.mean();
+    if !mean.is_empty() {
         offsets.extend(scaled.chunks_exact(format.dim).map(|q| dot(q, mean)));
     }
 }
@@ -136,12 +143,13 @@ fn sees(asked: &[Asked<'_>], page: &Page, count: usize, has_codes: bool) -> (boo
 
 /// Attends to one page; `next` is the page after it, for prefetch.
 ///
-/// If keys and values are alike, sums stay rotated, as codes are; [`attend`] rotates them back once.
+/// If keys and values are alike, sums stay rotated, as codes are; [`attend`] rotates them back once, and adds
+/// the mean of values for the weights that codes got. There are no weights where it has none to add.
 fn attend_page(
     task: &Task<'_>,
     (tier, page, next, is_alike): (usize, &Page, usize, bool),
     asked: &[Asked<'_>],
-    (state, sums): (&mut [Attention], &mut [f32]),
+    (state, sums, weights): (&mut [Attention], &mut [f32], &mut [f32]),
     scratch: &mut Scratch,
 ) {
     let count = task.slots_of(page.number);
@@ -166,12 +174,16 @@ fn attend_page(
     let level = task.values.format.level;
     let factors = soften(level, logits, state);
     rescale(&factors[..state.len()], task.values.format.dim, sums);
+    weights.iter_mut().zip(&factors).for_each(|(weight, factor)| *weight *= factor);
     if !is_alike {
         let slots: Vec<usize> = (page.number * PAGE_TOKENS..).take(count).collect();
         apart::sum(task.values, &slots, logits, sums);
     } else if let Some((lines, pages)) = coded_page(task.values, tier, page.number) {
         for logits in logits.chunks_exact_mut(count) {
             page.empty.iter().for_each(|run| logits[run.clone()].fill(0.0));
+        }
+        for (weight, logits) in weights.iter_mut().zip(logits.chunks_exact(count)) {
+            *weight += logits.iter().sum::<f32>();
         }
         let next = task.values.stream.pages.page(tier, task.values.head, next).unwrap_or_default();
         let room = pages.slots();

@@ -2,12 +2,14 @@
 //! KV head (`map=pairs`). They have no position, which rows of the host do not tell.
 //!
 //! A stream learns them once, when its first rows leave the exact ones. Keys weigh by the attention that they
-//! got from queries until then. A map stays until the stream is cleared, as means do.
+//! got from queries until then. Without the setting, keys whose energy few pairs hold get factors from themselves.
+//! A map stays until the stream is cleared, as means do.
 
 use super::format::Format;
 use super::rule::{Asked, Rule, add_mask};
 use crate::cache::life::{LEAST_QUERIES, LEAST_SEEN, cap};
-use crate::cache::map::{Pairs, limit_weights};
+use crate::cache::map::{Pairs, add_energy, limit_weights, shares};
+use crate::cache::spec::KeyMap;
 use std::sync::Arc;
 use tqkv_simd::Level;
 use tqkv_simd::page::{Attention, soften};
@@ -56,6 +58,13 @@ pub(super) struct Map {
 }
 
 impl Map {
+    /// The map of keys (`[n, dim]`) less their mean alone. None unless few pairs hold their energy.
+    pub(super) fn of_keys(keys: &[f32], dim: usize, turn: Turn) -> Option<Self> {
+        let places = turn.places(dim);
+        let pairs = Arc::new(Pairs::of_keys(&ordered(&shares(keys, dim, &[]), places.as_ref()))?);
+        Some(Self { dim, places, pairs })
+    }
+
     /// Maps keys (`[n, dim]`).
     pub(super) fn apply(&self, keys: &mut [f32]) {
         self.arrange(keys);
@@ -168,22 +177,29 @@ impl Seen {
         }
         let mut of_keys = vec![0.0; dim];
         for (key, weight) in keys.chunks_exact(dim).zip(&weights) {
-            of_keys.iter_mut().zip(key).for_each(|(energy, x)| *energy += weight * f64::from(*x).powi(2));
+            add_energy(&mut of_keys, key, &[], *weight);
         }
-        let ordered = |energy: &[f64]| match places {
-            Some(places) => places.iter().map(|&at| energy[usize::from(at)]).collect(),
-            None => energy.to_vec(),
-        };
-        let pairs = Pairs::of_energies(&ordered(&self.energy), &ordered(&of_keys), in_quarters)?;
+        let [queries, keys] = [&self.energy, &of_keys].map(|energy| ordered(energy, places));
+        let pairs = Pairs::of_energies(&queries, &keys, in_quarters)?;
         Some(Map { dim, places: places.cloned(), pairs: Arc::new(pairs) })
+    }
+}
+
+/// Energies by coordinate, those of a pair half a head apart.
+fn ordered(energy: &[f64], places: Option<&Arc<[u16]>>) -> Vec<f64> {
+    match places {
+        Some(places) => places.iter().map(|&at| energy[usize::from(at)]).collect(),
+        None => energy.to_vec(),
     }
 }
 
 /// The maps of a stream's keys.
 #[derive(Clone, Debug)]
 pub(super) enum Maps {
-    /// Values have none, and neither have keys without the setting.
+    /// Values have none.
     Off,
+    /// The keys of the first mean decide, and do not wait for queries.
+    OfKeys,
     /// Sums over the queries of each head. Keys wait for them.
     Learning(Vec<Seen>),
     /// By head; none where the queries did not decide one.
@@ -191,11 +207,34 @@ pub(super) enum Maps {
 }
 
 impl Maps {
+    /// Maps to be made for this many heads.
+    pub(super) fn new(setting: KeyMap, format: &Format, heads: usize) -> Self {
+        match setting {
+            KeyMap::Auto if !format.is_of_quarters() && format.is_rotated() => Self::OfKeys,
+            KeyMap::Auto if !format.is_of_quarters() => Self::Off,
+            KeyMap::Pairs if !format.is_rotated() => Self::Off,
+            KeyMap::Auto | KeyMap::Pairs => Self::Learning(vec![Seen::default(); heads]),
+            KeyMap::Off | KeyMap::Full => Self::Off,
+        }
+    }
+
+    /// The maps of heads; those of a stream where no head has one are off.
+    pub(super) fn known(maps: Vec<Option<Map>>) -> Self {
+        if maps.iter().all(Option::is_none) { Self::Off } else { Self::Known(maps) }
+    }
+
     /// The map of head `head`.
     pub(super) fn of(&self, head: usize) -> Option<&Map> {
         match self {
             Self::Known(maps) => maps.get(head)?.as_ref(),
             _ => None,
+        }
+    }
+
+    /// Makes no map from keys alone.
+    pub(super) fn drop_of_keys(&mut self) {
+        if matches!(self, Self::OfKeys) {
+            *self = Self::Off;
         }
     }
 
@@ -226,7 +265,7 @@ impl Maps {
     /// True if both map keys alike.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Off, Self::Off) => true,
+            (Self::Off, Self::Off) | (Self::OfKeys, Self::OfKeys) => true,
             (Self::Known(own), Self::Known(others)) => {
                 own.len() == others.len()
                     && own.iter().zip(others).all(|maps| match maps {
@@ -241,7 +280,7 @@ impl Maps {
     /// Bytes held.
     pub(super) fn held_bytes(&self) -> usize {
         match self {
-            Self::Off => 0,
+            Self::Off | Self::OfKeys => 0,
             Self::Learning(heads) => {
                 heads.iter().map(|seen| 8 * (seen.energy.len() + seen.weights.len())).sum()
             }

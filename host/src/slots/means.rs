@@ -1,17 +1,21 @@
-//! The means that are subtracted from the keys of a stream before they are encoded, one per KV head.
+//! The means that are subtracted from the keys or the values of a stream before they are encoded, one per KV
+//! head.
 //!
-//! Each is the mean of the first [`life::MEAN_TOKENS`] keys that leave the exact rows, as in
+//! Each is the mean of the first [`life::MEAN_TOKENS`] vectors that leave the exact rows, as in
 //! [`crate::cache`].
 //! It stays the same until the stream is cleared, even if one of these slots is overwritten.
 //!
-//! A saved state holds decoded keys and no means. Means lie on a grid that is coarse beside the f16 rounding
-//! of decoded keys, so that [`recover`] finds the same means again. With them, keys become the same codes
+//! A saved state holds decoded vectors and no means. Means lie on a grid that is coarse beside the f16 rounding
+//! of decoded vectors, so that [`recover`] finds the same means again. With them, vectors become the same codes
 //! again.
 
+use super::format::Side;
 use crate::cache::life;
+use crate::cache::spec::Centring;
 use half::f16;
+use tqkv_core::CodecId;
 
-/// Steps of a mean's grid in the spread of the keys, at least. The rounding adds less than 1/48,000 to the
+/// Steps of a mean's grid in the spread of the vectors, at least. The rounding adds less than 1/48,000 to the
 /// energy that is encoded.
 const STEPS: f32 = 64.0;
 
@@ -20,45 +24,72 @@ const CORRECTIONS: usize = 6;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Means {
-    /// Values have none.
+    /// No head has one.
     Off,
-    /// The first keys have not left yet. A mean needs at least this share of their energy to be used.
-    Learning { least_share: f32 },
-    /// `[heads, dim]`; zeros for heads without a mean.
-    Known(Vec<f32>),
+    /// The first vectors have not left yet.
+    Learning {
+        /// A mean needs at least this share of their energy to be used.
+        least_share: f32,
+        /// A mean needs at least this many finite vectors. Keys wait for them.
+        least: usize,
+    },
+    /// By head; empty for those without a mean.
+    Known(Vec<Box<[f32]>>),
 }
 
 impl Means {
-    /// The mean of head `head`; empty unless the means are known.
-    pub(super) fn of(&self, head: usize, dim: usize) -> &[f32] {
+    /// Means to be learnt from the first vectors of a side, which have this code.
+    pub(super) fn learning(side: Side, centring: Centring, id: CodecId) -> Self {
+        let (share, least) = match side {
+            Side::Keys => (centring.least_share_of_keys(), life::MEAN_TOKENS),
+            Side::Values if !life::centres_values(id) => (None, 0),
+            Side::Values => (centring.least_share_of_values(), life::LEAST_VALUES),
+        };
+        share.map_or(Self::Off, |least_share| Self::Learning { least_share, least })
+    }
+
+    /// These means by head.
+    pub(super) fn known(means: Vec<Box<[f32]>>) -> Self {
+        if means.iter().all(|mean| mean.is_empty()) { Self::Off } else { Self::Known(means) }
+    }
+
+    /// The mean of head `head`; empty if it has none.
+    pub(super) fn of(&self, head: usize) -> &[f32] {
         match self {
-            Self::Known(means) => &means[head * dim..(head + 1) * dim],
+            Self::Known(means) => &means[head],
             _ => &[],
+        }
+    }
+
+    /// Bytes held.
+    pub(super) fn held_bytes(&self) -> usize {
+        match self {
+            Self::Known(means) => means.iter().map(|mean| size_of_val(mean) + size_of_val(&**mean)).sum(),
+            _ => 0,
         }
     }
 }
 
-/// The mean of vectors (`[n, dim]`) on a grid; zeros if it holds too small a share of their energy.
-pub(super) fn mean_of(x: &[f32], dim: usize, least_share: f32) -> Vec<f32> {
+/// The mean of vectors (`[n, dim]`) on a grid; empty if it holds too small a share of their energy.
+pub(super) fn mean_of(x: &[f32], dim: usize, least_share: f32) -> Box<[f32]> {
     let mut mean = vec![0.0; dim];
     if life::mean_of(x, &mut mean) < least_share {
-        mean.fill(0.0);
-        return mean;
+        return Box::default();
     }
     let step = step(x, &mean);
     snap(&mut mean, step);
-    mean
+    mean.into()
 }
 
-/// The mean with which vectors (`[n, dim]`) were encoded before they were decoded and rounded to f16.
-/// None if most of them were not.
+/// The mean with which vectors (`[n, dim]`) were encoded before they were decoded and rounded to f16, empty if
+/// without one. None if most of them were not.
 ///
 /// `code` encodes and decodes vectors. With the right mean it changes none of them. With nearly the right one
 /// it finds the same codes. That mean is off by what the vectors move on average.
-pub(super) fn recover(x: &[f32], dim: usize, code: impl Fn(&mut [f32]) -> bool) -> Option<Vec<f32>> {
+pub(super) fn recover(x: &[f32], dim: usize, code: impl Fn(&mut [f32]) -> bool) -> Option<Box<[f32]>> {
     let mut mean = vec![0.0; dim];
     if is_kept(x, &mean, &code) {
-        return Some(mean);
+        return Some(Box::default());
     }
     life::mean_of(x, &mut mean);
     // The spread of decoded vectors may differ enough for a grid of half or twice the step.
@@ -72,7 +103,7 @@ pub(super) fn recover(x: &[f32], dim: usize, code: impl Fn(&mut [f32]) -> bool) 
         let mut on_grid = mean.clone();
         snap(&mut on_grid, step);
         if is_kept(x, &on_grid, &code) {
-            return Some(on_grid);
+            return Some(on_grid.into());
         }
     }
     None

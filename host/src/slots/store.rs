@@ -1,7 +1,7 @@
 //! The keys or the values of one layer, as rows of f16, stream by stream.
 
 use super::format::{Format, Side};
-use super::maps::Turn;
+use super::maps::{Maps, Turn};
 use super::means::Means;
 use super::rule::{Asked, Rule};
 use super::stream::Stream;
@@ -10,7 +10,7 @@ use crate::cache::spec::{CacheSpec, Centring, Cold, KeyMap};
 use crate::cache::vectors::Floats;
 use half::f16;
 use half::slice::HalfBitsSliceExt;
-use tqkv_core::{CodecId, Options};
+use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::Level;
 
 /// What a store takes from a spec.
@@ -82,27 +82,34 @@ impl Store {
     }
 
     fn empty(&self) -> Stream {
-        let Policy { hot, centring, .. } = self.policy;
-        let least_share = centring.least_share().filter(|_| self.side == Side::Keys);
-        let means = least_share.map_or(Means::Off, |least_share| Means::Learning { least_share });
-        let mut stream = Stream::new((self.width, self.slots), hot, means);
+        let mut stream = Stream::new((self.width, self.slots), self.policy.hot);
         if self.limit.is_some() {
             stream.pages.grow();
         }
         if let Some(format) = &self.format {
-            stream.divide(format.dim, self.has_maps(format));
+            stream.divide(format.dim, self.means(format), self.maps(format));
         }
         stream
     }
 
-    /// True if the vectors go through maps.
-    fn has_maps(&self, format: &Format) -> bool {
-        self.side == Side::Keys
-            && match self.policy.key_map {
-                KeyMap::Pairs => format.is_rotated(),
-                KeyMap::Auto => format.is_of_quarters(),
-                KeyMap::Off | KeyMap::Full => false,
-            }
+    /// The means of vectors, to be learnt.
+    fn means(&self, format: &Format) -> Means {
+        let means = |codec: &AnyCodec| Means::learning(self.side, self.policy.centring, codec.id());
+        format.codec().map_or(Means::Off, means)
+    }
+
+    /// The maps that vectors go through. The keys of the mean decide some of them.
+    fn maps(&self, format: &Format) -> Maps {
+        let has_means = self.policy.centring != Centring::Off;
+        match Maps::new(self.policy.key_map, format, self.width / format.dim) {
+            maps if self.side == Side::Keys && (has_means || !matches!(maps, Maps::OfKeys)) => maps,
+            _ => Maps::Off,
+        }
+    }
+
+    /// Drops maps that keys would get by themselves, because these are values as well.
+    pub(super) fn hold_latents(&mut self) {
+        self.streams.iter_mut().for_each(|stream| stream.maps.drop_of_keys());
     }
 
     /// Says how RoPE turned the keys. Maps that are there stay.
@@ -148,8 +155,8 @@ impl Store {
         let make = || Format::new((id, cold), dim, self.side, *options, *level);
         let format = divides(self.width, dim).then(make);
         let Some(format) = format.flatten() else { return false };
-        let has_maps = self.has_maps(&format);
-        self.streams.iter_mut().for_each(|stream| stream.divide(dim, has_maps));
+        let (means, maps) = (self.means(&format), self.maps(&format));
+        self.streams.iter_mut().for_each(|stream| stream.divide(dim, means.clone(), maps.clone()));
         self.format = Some(format);
         true
     }

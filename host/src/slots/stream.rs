@@ -5,7 +5,7 @@
 
 use super::exact_rows::ExactRows;
 use super::format::Format;
-use super::maps::{MOST_TOKENS, Map, Maps, Seen, Turn};
+use super::maps::{MOST_TOKENS, Map, Maps, Turn};
 use super::means::{self, Means};
 use super::pages::Pages;
 use super::rule::{Asked, Rule};
@@ -41,18 +41,16 @@ pub struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new((width, slots): (usize, usize), hot: usize, means: Means) -> Self {
+    pub(super) fn new((width, slots): (usize, usize), hot: usize) -> Self {
         let (exact, pages) = (ExactRows::new(width), Pages::new(1, slots));
-        Self { width, slots, hot, exact, pages, means, maps: Maps::Off }
+        Self { width, slots, hot, exact, pages, means: Means::Off, maps: Maps::Off }
     }
 
-    /// Divides rows into heads of `dim` values, which go through maps if `has_maps`. Rows are never encoded
+    /// Divides rows into heads of `dim` values, which have means and go through maps. Rows are never encoded
     /// before this call.
-    pub(super) fn divide(&mut self, dim: usize, has_maps: bool) {
+    pub(super) fn divide(&mut self, dim: usize, means: Means, maps: Maps) {
         let heads = self.width / dim;
-        if has_maps {
-            self.maps = Maps::Learning(vec![Seen::default(); heads]);
-        }
+        (self.means, self.maps) = (means, maps);
         self.exact.divide(dim);
         self.pages.divide(heads);
     }
@@ -83,8 +81,8 @@ impl Stream {
 
     /// Bytes held.
     pub(super) fn held_bytes(&self) -> usize {
-        let means = if let Means::Known(means) = &self.means { means.capacity() } else { 0 };
-        self.exact.held_bytes() + self.pages.held_bytes() + self.maps.held_bytes() + means * size_of::<f32>()
+        let rows = self.exact.held_bytes() + self.pages.held_bytes();
+        rows + self.maps.held_bytes() + self.means.held_bytes()
     }
 
     /// Writes a row to a slot. A sink stays exact for good, another row until [`Stream::cool`] encodes it.
@@ -110,24 +108,33 @@ impl Stream {
         if self.pages.are_new() && extra < MEAN_TOKENS || self.must_learn_first() {
             return;
         }
-        if let Means::Learning { least_share } = self.means {
-            let oldest = self.oldest_finite(MEAN_TOKENS);
-            let means = (0..self.exact.heads()).map(|head| {
-                let rows = self.exact.wide(head, &oldest);
-                let recovered = || means::recover(&rows, self.dim(), |rows| format.round_trip(rows));
+        if let Means::Learning { least_share, .. } = self.means {
+            let (oldest, dim) = (self.oldest_finite(MEAN_TOKENS), self.dim());
+            let learnt = (0..self.exact.heads()).map(|head| {
+                let mut rows = self.exact.wide(head, &oldest);
+                let recovered = || means::recover(&rows, dim, |rows| format.round_trip(rows));
                 // Maps do not come with restored rows, so these have other codes.
                 let is_restored = is_restored && !self.is_learning();
-                let recovered = if is_restored { recovered() } else { None };
-                recovered.unwrap_or_else(|| means::mean_of(&rows, self.dim(), least_share))
+                if let Some(mean) = if is_restored { recovered() } else { None } {
+                    return (mean, None);
+                }
+                let mean = means::mean_of(&rows, dim, least_share);
+                subtract(&mut rows, &mean);
+                let gets_map = matches!(self.maps, Maps::OfKeys);
+                (mean, if gets_map { Map::of_keys(&rows, dim, turn) } else { None })
             });
-            self.means = Means::Known(means.collect::<Vec<_>>().concat());
+            let (means, maps) = learnt.unzip();
+            self.means = Means::known(means);
+            if matches!(self.maps, Maps::OfKeys) {
+                self.maps = Maps::known(maps);
+            }
         }
         if self.is_learning() {
             let slots = self.oldest_finite(MOST_TOKENS);
             let mut maps = std::mem::replace(&mut self.maps, Maps::Off);
             maps.learn(&slots, turn, format, |head| {
                 let mut keys = self.exact.wide(head, &slots);
-                subtract(&mut keys, self.means.of(head, self.dim()));
+                subtract(&mut keys, self.means.of(head));
                 keys
             });
             self.maps = maps;
@@ -162,11 +169,14 @@ impl Stream {
         }
     }
 
-    /// True if there are too few finite keys for what the stream learns from them, or too few queries.
+    /// True if there are too few finite rows for what the stream learns from them, or too few queries.
     fn must_learn_first(&self) -> bool {
-        let least = if self.is_learning() { LEARN_TOKENS } else { MEAN_TOKENS };
-        let learns = self.is_learning() || matches!(self.means, Means::Learning { .. });
-        learns && (self.maps.wait() || self.oldest_finite(least).len() < least)
+        let least = match self.means {
+            _ if self.is_learning() => LEARN_TOKENS,
+            Means::Learning { least, .. } => least,
+            _ => return false,
+        };
+        self.maps.wait() || self.oldest_finite(least).len() < least
     }
 
     /// True if the maps of the stream are not made yet.
@@ -241,7 +251,7 @@ impl Stream {
         rows: &mut [f32],
         blocks: &mut Vec<u8>,
     ) -> bool {
-        subtract(rows, self.means.of(head, self.dim()));
+        subtract(rows, self.means.of(head));
         let map = self.maps.of(head);
         if let Some(map) = map {
             map.apply(rows);
@@ -292,7 +302,7 @@ impl Stream {
             if let Some(map) = self.maps.of(head) {
                 map.undo(&mut rows);
             }
-            add(&mut rows, self.means.of(head, self.dim()));
+            add(&mut rows, self.means.of(head));
         }
         rows
     }

@@ -16,6 +16,13 @@ pub struct Track<'a> {
     pub head: usize,
 }
 
+impl<'a> Track<'a> {
+    /// The mean that codes are stored less of; empty if they have none.
+    pub(super) fn mean(&self) -> &'a [f32] {
+        self.stream.means.of(self.head)
+    }
+}
+
 /// Keys, values and n queries (`[n, head_dim]`) with their settings.
 #[derive(Clone, Copy)]
 pub(super) struct Task<'a> {

@@ -433,7 +433,7 @@ fn snapshots_are_the_same_bytes_on_every_level() {
     let made: Vec<Vec<u8>> = made.collect();
     assert!(made.iter().all(|other| *other == made[0]));
     let crc = made[0][..made[0].len() - 12].last_chunk::<4>().copied().map(u32::from_le_bytes);
-    assert_eq!((made[0].len(), crc), (21983, Some(2_754_691_833)));
+    assert_eq!((made[0].len(), crc), (22127, Some(4_055_909_340)));
 }
 
 /// A snapshot fully describes its cache. Its blocks decode to the tokens.
@@ -467,8 +467,11 @@ fn a_cache_is_made_of_its_snapshot_alone() {
             codec.decode(block, out).unwrap();
         }
         let held = made.values(0, 0, run.first..run.first + tokens).unwrap();
-        let close = held.iter().zip(&decoded).all(|(a, b)| (a - b).abs() <= 1e-5 * b.abs().max(1.0));
-        assert!(close, "blocks are what tokens are read from");
+        // Blocks are what tokens are read from, plus the mean of values.
+        let less = |at: usize| held[at] - decoded[at];
+        let close = (0..held.len()).all(|at| (less(at) - less(at % run.dim)).abs() <= 1e-5);
+        let mean = (0..run.dim).map(less).collect::<Vec<_>>();
+        assert!(close && mean.iter().any(|x| x.abs() > 0.5), "{mean:?}");
     }
     let refused = |mut bytes: Vec<u8>, at: usize, new: &[u8]| {
         bytes[at..at + new.len()].copy_from_slice(new);

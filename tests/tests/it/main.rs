@@ -4,11 +4,13 @@
 mod cache;
 mod cache_accepted;
 mod cache_kinds;
+mod cache_large_pairs;
 mod cache_life;
 mod cache_memory;
 mod cache_model;
 mod cache_ring;
 mod cache_shapes;
+mod cache_values;
 mod lives;
 mod quarters;
 mod trellis;

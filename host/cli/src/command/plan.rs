@@ -64,7 +64,8 @@ there, and the loads after which storing has paid:
   before computing from  bandwidth from which loading beats computing anew
 Times of coding are those of M9 and M17 in MEASURED.md, per core with AVX-512.
 
-Layers with a state of fixed size, which hybrids have, are not counted.")]
+Layers with a state of fixed size, which hybrids have, are not counted. Nor are maps that heads get by themselves \
+(map=auto), 8 bytes per coordinate.")]
 pub(crate) struct Args {
     /// Model: a .gguf file, a folder with config.json, a config.json, or - for a config.json on standard
     /// input.

@@ -14,7 +14,7 @@
 
 use super::moments::{Moments, Setting, Sums};
 use super::order::Order;
-use super::pairs::Pairs;
+use super::pairs::{Pairs, add_energy};
 use super::ranges::Maps;
 use super::weights::Rule;
 use crate::cache::budget::{Budget, Lease};
@@ -331,9 +331,9 @@ impl Learner {
         queries: &[(usize, &[f32])],
     ) -> Option<Pairs> {
         let (mut key_energy, mut query_energy) = (vec![0.0; self.dim], vec![0.0; self.dim]);
-        queries.iter().for_each(|(_, query)| add_energy(&mut query_energy, query, None, 1.0));
+        queries.iter().for_each(|(_, query)| add_energy(&mut query_energy, query, &[], 1.0));
         for (key, &weight) in keys.chunks_exact(self.dim).skip(self.sinks).zip(weights) {
-            add_energy(&mut key_energy, key, mean, weight);
+            add_energy(&mut key_energy, key, mean.unwrap_or_default(), weight);
         }
         Pairs::of_energies(&query_energy, &key_energy, self.in_quarters)
     }
@@ -358,12 +358,4 @@ impl Learner {
 fn rank(blocks: &[u8]) -> (u64, &[u8]) {
     let add = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     (blocks.iter().fold(0xcbf2_9ce4_8422_2325, add), blocks)
-}
-
-/// Adds the squares of a row less a mean, times a weight.
-fn add_energy(energy: &mut [f64], row: &[f32], mean: Option<&[f32]>, weight: f64) {
-    for (i, (energy, &x)) in energy.iter_mut().zip(row).enumerate() {
-        let x = f64::from(x) - mean.map_or(0.0, |mean| f64::from(mean[i]));
-        *energy += weight * x * x;
-    }
 }

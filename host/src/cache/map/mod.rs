@@ -3,7 +3,8 @@
 //! Logits of exact keys stay as they are. The error of a coded key is even over its coordinates. The map
 //! moves it from directions that queries amplify to directions that they do not. Keys weigh by the attention
 //! that they get ([`weights`]), because a block's error grows with its own length. All is learnt from the
-//! first page ([`learner`]), or from a text beforehand ([`calibrator`]).
+//! first page ([`learner`]), or from a text beforehand ([`calibrator`]). Keys whose energy few pairs hold get
+//! factors by themselves, from the keys of the first mean alone.
 //!
 //! * A factor per RoPE pair ([`pairs`]). The rotation of RoPE keeps the energy of a pair, so the factors are
 //!   the same at every position.
@@ -29,7 +30,7 @@ pub use calibrator::Calibrator;
 pub(super) use learner::Learner;
 pub(super) use moments::{Moments, Setting};
 pub(super) use order::Order;
-pub(crate) use pairs::Pairs;
+pub(crate) use pairs::{Pairs, add_energy, shares};
 pub(super) use ranges::{Map, Maps};
 pub(super) use weights::Rule;
 pub(crate) use weights::limit_weights;

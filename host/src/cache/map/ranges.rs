@@ -7,7 +7,7 @@
 
 use super::full::{self, Front, Full};
 use super::moments::Moments;
-use super::pairs::Pairs;
+use super::pairs::{Pairs, shares};
 use crate::cache::life::PAGE_TOKENS;
 use half::f16;
 use std::ops::Range;
@@ -110,6 +110,12 @@ impl Maps {
     pub(in crate::cache) fn of_pairs(map: Pairs) -> Self {
         let map = Arc::new(Map::Pairs(map));
         Self { list: vec![Place { first_page: 0, map }], moments: None, ..Self::default() }
+    }
+
+    /// The map of the first keys (`[n, dim]`) alone, and the mean that is subtracted from them (empty for none).
+    /// `None` unless few pairs hold their energy.
+    pub(in crate::cache) fn of_keys(keys: &[f32], dim: usize, mean: &[f32]) -> Option<Self> {
+        Pairs::of_keys(&shares(keys, dim, mean)).map(Self::of_pairs)
     }
 
     /// Moments without matrices, which follow by [`Maps::restore`].

@@ -84,10 +84,7 @@ fn read_track(track: &mut Track, max_norm: f32, parser: &mut Parser<'_>) -> Resu
     let recent = read_rows(track.recent(), MOST_TOKENS, max_norm, parser)?;
     let (held, full) = (parts.len.div_ceil(PAGE_TOKENS), parts.len / PAGE_TOKENS);
     let begins = sinks.len() == track.sink_capacity() || parts.len + recent.len() == 0;
-    let learnt = match state {
-        State::On => list.first().is_some_and(|mean| mean.first_page == 0) && !sum.is_empty() || full == 0,
-        State::Off | State::Learning => list.is_empty() && sum.is_empty(),
-    };
+    let learnt = track.means().can_have(state, &list, &sum, full);
     let waits = state != State::Learning || parts.len == 0;
     let summed = track.means().can_be_sums(&sum, full);
     if !begins || !learnt || !waits || !summed || list.iter().any(|mean| mean.first_page > held) {
@@ -135,9 +132,14 @@ fn write_means(means: &Means, bytes: &mut Vec<u8>) {
     put(bytes, means.sum());
 }
 
-/// Writes the map, or the queries that wait for it. Nothing for tracks without a map.
+/// Writes the map, or the queries that wait for it. Nothing for tracks that can have no map.
 fn write_map(track: &Track, bytes: &mut Vec<u8>) {
-    let Some(learner) = track.learner() else { return };
+    let Some(learner) = track.learner() else {
+        if track.may_get_map() {
+            write_factors(track, bytes);
+        }
+        return;
+    };
     if learner.setting().is_some() {
         write_matrices(track, bytes);
     } else {
@@ -185,14 +187,24 @@ fn read_map(
     (means, rows): (State, usize),
     parser: &mut Parser<'_>,
 ) -> Result<Option<Learner>, CacheError> {
-    let Some(mut learner) = track.learner().cloned() else { return Ok(None) };
+    let Some(mut learner) = track.learner().cloned() else {
+        let maps = if track.may_get_map() {
+            read_factors((pages.warm().codec().dim(), false), len, parser)?
+        } else {
+            Maps::default()
+        };
+        if maps.len() > 0 {
+            pages.set_maps(maps);
+        }
+        return Ok(None);
+    };
     let maps = match learner.setting() {
         Some(setting) => {
             let (is_centred, given) = (means == State::On, learner.given());
             let moments = read_moments(setting, is_centred, given, parser)?;
             read_matrices(moments, (setting, given.is_some()), len, parser)?
         }
-        None => read_factors(&learner, len, parser)?,
+        None => read_factors((learner.dim(), learner.in_quarters()), len, parser)?,
     };
     if len > 0 {
         pages.set_maps(maps);
@@ -262,11 +274,14 @@ fn read_matrices(
 }
 
 /// Reads the factors of `tokens` encoded tokens.
-fn read_factors(learner: &Learner, tokens: usize, parser: &mut Parser<'_>) -> Result<Maps, CacheError> {
-    let dim = learner.dim();
+fn read_factors(
+    (dim, in_quarters): (usize, bool),
+    tokens: usize,
+    parser: &mut Parser<'_>,
+) -> Result<Maps, CacheError> {
     let count = parser.count("factors of a map", dim)?;
     let factors = parser.values::<u16>(count)?;
-    let order = if count > 0 && learner.in_quarters() { read_order(dim, parser)? } else { None };
+    let order = if count > 0 && in_quarters { read_order(dim, parser)? } else { None };
     let map = Pairs::from_bits(&factors, order).filter(|_| count == dim);
     if count > 0 && (map.is_none() || tokens == 0) {
         return refused("a map that the cache cannot have");

@@ -79,7 +79,7 @@ impl Track {
     }
 
     /// Adds the weighted values of the positions from `from` on, all in one part. `weights` is `[heads, n]`.
-    /// The two sums (`[heads, dim]`) are of uncompressed rows, and of blocks in the rotated domain.
+    /// The two sums (`[heads, dim]`) are of uncompressed rows and means, and of blocks in the rotated domain.
     pub(in crate::cache) fn accumulate(
         &self,
         weights: &[f32],
@@ -95,6 +95,7 @@ impl Track {
         } else {
             let run = self.pages.run(from - sinks)?;
             run.format.accumulate(&run.lines, from - sinks, weights, next, rotated);
+            life::add_weighted(plain, weights, self.mean_of(run.page));
         }
         Ok(())
     }
@@ -111,7 +112,7 @@ impl Track {
         &self,
         [first, second]: [&Part<'_>; 2],
         next: [&[Line]; 2],
-        rotated: &mut [f32],
+        [plain, rotated]: [&mut [f32]; 2],
     ) -> Result<bool, CacheError> {
         let sinks = self.sinks.len();
         let at = [first.from - sinks, second.from - sinks];
@@ -124,7 +125,15 @@ impl Track {
             return Ok(false);
         };
         ValuePages::accumulate_parts(runs[0].format.level(), &[one, two], rotated);
+        for (run, part) in runs.iter().zip([first, second]) {
+            life::add_weighted(plain, part.weights, self.mean_of(run.page));
+        }
         Ok(true)
+    }
+
+    /// The mean that the vectors of a page are stored less of; empty if they have none.
+    pub(in crate::cache) fn mean_of(&self, page: usize) -> &[f32] {
+        self.means.index(page).map_or(&[], |mean| &self.means.list()[mean].values)
     }
 
     /// Decodes the encoded tokens of positions `from..to` into `out`, in the domain of the blocks.
@@ -159,9 +168,7 @@ impl Track {
                 self.pages.decode_rotated(at - sinks, out)?;
                 let page = (at - sinks) / PAGE_TOKENS;
                 self.pages.undo(page, out);
-                if let Some(mean) = self.means.index(page) {
-                    life::add(out, &self.means.list()[mean].values);
-                }
+                life::add(out, self.mean_of(page));
             }
             at = end;
         }

@@ -76,6 +76,7 @@ impl Operation<'_> {
             }
         }
         self.show(store, &tasks)?;
+        store.hold_latents();
         store.cool();
         Some(())
     }

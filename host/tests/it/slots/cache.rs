@@ -68,14 +68,19 @@ fn codecs() -> impl Iterator<Item = CodecId> {
     CodecId::ALL.iter().copied().filter(serves)
 }
 
-/// Both caches with the same tokens, one after the other in slots. `chunk` tokens come at once.
+/// Both caches with the same tokens, one after the other in slots. `chunk` tokens come at once. Keys have a mean.
 fn both(text: &str, tokens: usize, chunk: usize, mean: f32) -> (KvCache, SlotCache) {
+    both_of(text, tokens, chunk, [mean, 0.0])
+}
+
+/// [`both`] with means of keys and values.
+fn both_of(text: &str, tokens: usize, chunk: usize, means: [f32; 2]) -> (KvCache, SlotCache) {
     let (mut sequence, mut slots) =
         (KvCache::new(spec(text)).unwrap(), SlotCache::new(spec(text), 1024).unwrap());
     let mut random = Random(5);
     for first in (0..tokens).step_by(chunk) {
         let n = chunk.min(tokens - first);
-        let (k, v) = (random.rows(n, mean), random.rows(n, 0.0));
+        let [k, v] = means.map(|mean| random.rows(n, mean));
         sequence.append(0, &k, &v).unwrap();
         let at: Vec<usize> = (first..first + n).collect();
         slots.write(0, &at, &at, &k, &v).unwrap();
@@ -143,6 +148,84 @@ fn a_mean_on_a_grid_costs_nothing() {
     assert!((own / other - 1.0).abs() < 0.02, "{own} and {other}");
     let (_, uncentred) = both(&format!("{text} centring=off"), 128, 128, 2.0);
     assert!(error(&read(&uncentred, 0, &Vec::from_iter(0..128))[0]) > 4.0 * own, "without a mean");
+}
+
+/// The answer of queries to all of the first slots, and attention over the rows as they read back.
+fn answers(cache: &mut SlotCache, tokens: usize) -> [Vec<f32>; 2] {
+    let (q, all) = (Random(9).vectors(HEADS), Vec::from_iter(0..tokens));
+    let mut out = vec![0.0; q.len()];
+    let wanted = exact(&read(cache, 0, &all), &q, std::slice::from_ref(&all));
+    let mut mask = Mask::new(cache.slots());
+    mask.see(all).unwrap();
+    cache.attend(0, &q, &mask, &mut out).unwrap();
+    [out, wanted]
+}
+
+#[test]
+fn values_are_coded_less_their_mean() {
+    const TOKENS: usize = 700;
+    let tiers = "t4,t2 hot=16 tier=256:m3,t2 map=off";
+    for text in ["s4", "t4,t2", "i8,s3 hot=16", "f16,t2", "s4,f16", "n4 hot=0 sinks=0", tiers] {
+        for chunk in [1, 90] {
+            let (sequence, mut slots) = both_of(text, TOKENS, chunk, [1.0, 2.0]);
+            let [out, wanted] = answers(&mut slots, TOKENS);
+            assert_near(&out, &wanted, 0.02);
+            let all = Vec::from_iter(0..TOKENS);
+            let written = read(&both_of("f16", TOKENS, chunk, [1.0, 2.0]).1, 0, &all);
+            let error = |rows: &[Vec<f16>; 2]| {
+                let pairs = rows[1].iter().zip(&written[1]);
+                pairs.map(|(a, b)| (a.to_f64() - b.to_f64()).powi(2)).sum::<f64>()
+            };
+            let own = error(&read(&slots, 0, &all));
+            let off =
+                error(&read(&both_of(&format!("{text} centring=off"), TOKENS, chunk, [1.0, 2.0]).1, 0, &all));
+            if text == "s4,f16" {
+                assert_eq!((own, off), (0.0, 0.0));
+                continue;
+            }
+            assert!(own < 0.2 * off, "{text}, {chunk} at once: {own}, {off} without means");
+            // A sequence with a short window has other means of values, or none.
+            if !text.contains("hot=") {
+                let other = error(&rows_of(&sequence, TOKENS));
+                assert!((own / other - 1.0).abs() < 0.05, "{text}, {chunk} at once: {own} and {other}");
+            }
+        }
+    }
+}
+
+/// Without a mean nothing changes, neither bytes nor bits.
+#[test]
+fn values_without_a_mean_are_as_without_centring() {
+    for text in ["f16,s4", "f16,t2 hot=16", "f16,n4 tier=256:f16,n2"] {
+        let [auto, off] = ["auto", "off"].map(|centring| {
+            let (_, mut slots) = both(&format!("{text} centring={centring}"), 600, 60, 1.0);
+            let [out, _] = answers(&mut slots, 600);
+            let bits: Vec<u32> = out.iter().map(|x| x.to_bits()).collect();
+            (bits, read(&slots, 0, &Vec::from_iter(0..600)), slots.allocated_bytes())
+        });
+        assert!(auto == off, "{text}");
+    }
+}
+
+#[test]
+fn copies_of_values_take_their_mean_along() {
+    let spec = spec("t4,t2 hot=8");
+    let mut cache = SlotCache::with_streams(spec, 512, 2).unwrap();
+    let (mut random, all) = (Random(2), Vec::from_iter(0..300));
+    let [k, v] = [0.5, 2.0].map(|mean| random.rows(300, mean));
+    cache.write(0, &all, &all, &k, &v).unwrap();
+    cache.encode(0).unwrap();
+    let there: Vec<usize> = all.iter().map(|slot| 512 + slot).collect();
+    cache.copy(&all, &there).unwrap();
+    assert!(read(&cache, 0, &all) == read(&cache, 0, &there), "the same codes");
+    cache.forget(&there).unwrap();
+    // The stream learns again, from other values.
+    let v = random.rows(300, -3.0);
+    cache.write(0, &there, &all, &k, &v).unwrap();
+    cache.encode(0).unwrap();
+    let [_, held] = read(&cache, 0, &there);
+    let error = held.iter().zip(&v).map(|(a, b)| (a.to_f32() - b).powi(2)).sum::<f32>() / v.len() as f32;
+    assert!(error < 0.15, "{error}");
 }
 
 #[test]
@@ -246,8 +329,11 @@ fn copies_hold_the_same_and_live_on_their_own() {
 
 #[test]
 fn a_saved_state_comes_back_with_the_same_codes() {
-    for text in ["i8 hot=8", "s4 hot=8", "t4,t2"] {
-        let (_, mut cache) = both(text, 420, 60, 0.5);
+    let means = [[0.5, 0.0], [0.5, 1.5]];
+    for (text, means) in
+        ["i8 hot=8", "s4 hot=8", "t4,t2"].into_iter().flat_map(|text| means.map(|m| (text, m)))
+    {
+        let (_, mut cache) = both_of(text, 420, 60, means);
         let all = Vec::from_iter(0..420);
         let state = read(&cache, 0, &all);
         cache.restore(0, &all, &all, &state[0], &state[1]).unwrap();
@@ -370,4 +456,47 @@ fn a_causal_mask_is_that_of_the_order_of_slots() {
     mask.see_with([(1, 0.0), (3, f32::NEG_INFINITY), (0, -1e9)]).unwrap();
     cache.attend(0, &q[..HEADS * DIM], &mask, &mut out[..HEADS * DIM]).unwrap();
     assert_near(&out[..HEADS * DIM], &exact(&rows, &q[..HEADS * DIM], &[vec![1]]), 1e-5);
+}
+
+/// Keys with a bias in a pair that RoPE turns, which no mean takes out.
+#[test]
+fn a_bias_that_turns_costs_little() {
+    const TOKENS: usize = 600;
+    let (mut random, all) = (Random(8), Vec::from_iter(0..TOKENS));
+    let (mut k, v) = (random.rows(TOKENS, 0.0), random.rows(TOKENS, 0.0));
+    for (position, row) in k.chunks_exact_mut(WIDTH).enumerate() {
+        let (sin, cos) = (0.3 * position as f32).sin_cos();
+        // The first head has none.
+        for (at, x) in [(DIM + 7, cos), (DIM + 7 + DIM / 2, sin)] {
+            row[at] = f16::from_f32(row[at] + 60.0 * x).to_f32();
+        }
+    }
+    let mut q = random.vectors(KV_HEADS);
+    q[DIM + 7] = 0.0;
+    q[DIM + 7 + DIM / 2] = 0.0;
+    let logits = |rows: &mut dyn Iterator<Item = f32>| {
+        let rows: Vec<f32> = rows.collect();
+        let of = |row: &[f32]| row.iter().zip(&q[DIM..]).map(|(x, q)| x * q).sum::<f32>();
+        rows.chunks_exact(WIDTH).map(|row| of(&row[DIM..])).collect::<Vec<f32>>()
+    };
+    let wanted = logits(&mut k.iter().copied());
+    let mut errors = Vec::new();
+    for text in ["s4", "s4 map=off"] {
+        let mut cache = SlotCache::new(spec(text), 1024).unwrap();
+        for chunk in all.chunks(50) {
+            let rows = chunk[0] * WIDTH..(chunk[0] + chunk.len()) * WIDTH;
+            cache.write(0, chunk, chunk, &k[rows.clone()], &v[rows]).unwrap();
+            cache.encode(0).unwrap();
+        }
+        let [out, exact] = answers(&mut cache, TOKENS);
+        assert_near(&out, &exact, 0.02);
+        let held = read(&cache, 0, &all);
+        let found = logits(&mut held[0].iter().map(|x| x.to_f32()));
+        errors.push(wanted.iter().zip(&found).map(|(a, b)| (a - b).powi(2)).sum::<f32>());
+        let mut other = SlotCache::new(spec(text), 1024).unwrap();
+        other.restore(0, &all, &all, &held[0], &held[1]).unwrap();
+        let [out, exact] = answers(&mut other, TOKENS);
+        assert_near(&out, &exact, 0.02);
+    }
+    assert!(errors[0] < 0.1 * errors[1], "squared errors {errors:?} with and without a map");
 }

@@ -16,13 +16,13 @@ pub(crate) fn base() -> CacheSpec {
     CacheSpec::new(1, HEADS, 1, DIM).codecs(CodecId::N4, CodecId::N4).hot(16).sinks(4).centring(Centring::On)
 }
 
-/// Tokens `from..to` of a sequence, which are always the same.
+/// Tokens `from..to` of a sequence, which are always the same. Keys and values have a mean.
 pub(crate) fn tokens(seed: u64, from: usize, to: usize) -> (Vec<f32>, Vec<f32>) {
     let mut rows = (Vec::new(), Vec::new());
     for i in from..to {
         let mut gaussian = Gaussian::new(seed << 32 | i as u64);
         rows.0.extend(gaussian.vector(DIM).iter().enumerate().map(|(i, x)| x + (i % 3) as f32));
-        rows.1.extend(gaussian.vector(DIM));
+        rows.1.extend(gaussian.vector(DIM).iter().enumerate().map(|(i, x)| x + 0.75 * (i % 4) as f32));
     }
     rows
 }
