@@ -86,8 +86,7 @@ impl<T: Copy + DeviceRepr + ValidAsZeroBits> Staging<T> {
         from: &CudaSlice<T>,
         out: &mut [T],
     ) -> Result<(), GpuError> {
-        let len = out.len();
-        self.receive_parts(device, from, &[0..len], out)
+        self.receive_parts(device, from, std::slice::from_ref(&(0..out.len())), out)
     }
 
     /// Copies runs of values from the device, one behind the other, and waits for all of them once.

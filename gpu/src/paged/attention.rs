@@ -299,6 +299,7 @@ impl Attention {
     ///
     /// # Safety
     /// Every buffer is as large as its shape says, and the plan was made for these rows and entries.
+    #[expect(clippy::too_many_arguments, reason = "what a launch reads and writes")]
     pub unsafe fn run(
         &self,
         device: &Device,

@@ -158,6 +158,7 @@ impl Paged {
     ///
     /// # Errors
     /// Wrong shapes, more tokens than [`MAX_CHUNK`], memory of another device, or the driver's errors.
+    #[expect(clippy::too_many_arguments, reason = "each is a tensor of the engine")]
     pub fn store(
         &self,
         device: &Device,
@@ -257,6 +258,7 @@ impl Paged {
     ///
     /// # Errors
     /// Wrong shapes, or the driver's errors.
+    #[expect(clippy::too_many_arguments, reason = "each is a tensor of the engine")]
     pub fn attend(
         &self,
         device: &Device,
@@ -300,6 +302,7 @@ impl Paged {
     ///
     /// # Errors
     /// Wrong shapes, or the driver's errors.
+    #[expect(clippy::too_many_arguments, reason = "each is a tensor of the engine")]
     pub fn gather(
         &self,
         device: &Device,
