@@ -355,7 +355,7 @@ fn fill(id: CodecId, dim: usize, batch: &Batch<'_>, gaussian: &mut Gaussian) -> 
 fn attend(text: &str, dim: usize, (key, value): (CodecId, CodecId), group: u32, batch: &Batch<'_>) {
     let kernel = match group {
         1 => ("attend", 1),
-        _ => attend::kernel([key, value].map(|id| page::format(id.layout())), group, dim, false),
+        _ => attend::kernel([key, value].map(|id| page::format(id.layout())), group, dim, (9, 0)),
     };
     attend_by(text, dim, (key, value), (kernel, group), batch);
 }

@@ -90,7 +90,7 @@ impl Kernel {
 
 /// The tensor-core kernel for these sides.
 fn tensor_of(keys: &Side, values: &Side, group: u32, dim: usize) -> Kernel {
-    match attend::kernel([keys.format, values.format], group, dim, false) {
+    match attend::kernel([keys.format, values.format], group, dim, (9, 0)) {
         ("attend_tensor", 8) => Kernel::TensorOfEight,
         _ => Kernel::Tensor([keys, values].iter().any(|side| page::is_trellis(side.format))),
     }
