@@ -6,6 +6,7 @@ use crate::loader::{Kernels, LEAST, check_driver};
 use crate::pair::PAIR;
 use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits, sys};
 use std::sync::Arc;
+use tqkv_gpu_kernels::attend::is_short_of_registers;
 
 /// An NVIDIA GPU that can run the kernels, and the stream on which they run. Clones are cheap and share the
 /// stream.
@@ -19,6 +20,7 @@ pub struct Device {
     stream: Arc<CudaStream>,
     kernels: Arc<Kernels>,
     multiprocessors: usize,
+    capability: (i32, i32),
     restore: Restore,
 }
 
@@ -63,8 +65,28 @@ impl Device {
             stream,
             kernels: Arc::new(Kernels::COMMITTED),
             multiprocessors,
+            capability: (major, minor),
             restore: Restore::default(),
         })
+    }
+
+    /// The same device on another stream of its context. It is cheap: the kernels are shared.
+    ///
+    /// # Errors
+    /// [`GpuError::OtherContext`] if the stream belongs to another context, or the driver's errors.
+    ///
+    /// # Safety
+    /// The contract of [`Device::from_raw`].
+    pub unsafe fn on_raw(&self, stream: sys::CUstream) -> Result<Self, GpuError> {
+        let _current = Current::keep();
+        let context = self.context();
+        context.bind_to_thread()?;
+        // SAFETY: the caller vouches for the stream.
+        unsafe { check_stream(context, stream) }?;
+        let mut device = self.clone();
+        // SAFETY: the caller vouches that the stream outlives the device, and it belongs to this context.
+        device.stream = unsafe { context.wrap_borrowed_stream(stream) };
+        Ok(device)
     }
 
     /// Makes a device from a stream that another library made. The stream belongs to the primary context of
@@ -80,12 +102,8 @@ impl Device {
         find(ordinal)?;
         let _current = Current::keep();
         let context = open(ordinal)?;
-        let mut its_context = std::ptr::null_mut();
-        // SAFETY: the caller vouches that this is a stream; the driver writes one handle.
-        unsafe { sys::cuStreamGetCtx(stream, &raw mut its_context) }.result()?;
-        if its_context != context.cu_ctx() {
-            return Err(GpuError::OtherContext { what: "stream", ordinal });
-        }
+        // SAFETY: the caller vouches for the stream.
+        unsafe { check_stream(&context, stream) }?;
         // SAFETY: the caller vouches that the stream outlives the device, and it belongs to this context.
         Self::on(unsafe { context.wrap_borrowed_stream(stream) })
     }
@@ -132,6 +150,19 @@ impl Device {
         self.multiprocessors
     }
 
+    /// The compute capability: major and minor number.
+    pub fn capability(&self) -> (i32, i32) {
+        self.capability
+    }
+
+    /// What a user of this device should know of its speed, if anything.
+    pub fn caution(&self) -> Option<&'static str> {
+        // NVIDIA's data sheets give B300 a thirtieth of the int8 rate of B200.
+        (self.capability == (10, 3)).then_some(
+            "int8 tensor cores are slow here, so attention over codes is expected to gain little over f16",
+        )
+    }
+
     /// Bytes of the second-level cache.
     ///
     /// # Errors
@@ -166,7 +197,7 @@ impl Device {
 
     /// Compiles and loads an attention kernel for keys and values of these formats.
     pub(crate) fn attention(&self, name: &str, formats: [u32; 2]) -> Result<CudaFunction, GpuError> {
-        let kernels = self.kernels.with_formats(name, formats)?;
+        let kernels = self.kernels.with_formats(name, formats, is_short_of_registers(self.capability))?;
         kernels.load(self.context(), [name]).map(|[function]| function)
     }
 
@@ -218,6 +249,20 @@ fn find(ordinal: usize) -> Result<(), GpuError> {
         Err(error) => return Err(error.into()),
     };
     if ordinal >= found { Err(GpuError::NoDevice { ordinal, found }) } else { Ok(()) }
+}
+
+/// Checks that a stream belongs to a context.
+///
+/// # Safety
+/// `stream` is a stream or null.
+unsafe fn check_stream(context: &CudaContext, stream: sys::CUstream) -> Result<(), GpuError> {
+    let mut its_context = std::ptr::null_mut();
+    // SAFETY: the caller vouches that this is a stream; the driver writes one handle.
+    unsafe { sys::cuStreamGetCtx(stream, &raw mut its_context) }.result()?;
+    match its_context == context.cu_ctx() {
+        true => Ok(()),
+        false => Err(GpuError::OtherContext { what: "stream", ordinal: context.ordinal() }),
+    }
 }
 
 /// The primary context of a device that was found.

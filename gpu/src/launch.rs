@@ -10,7 +10,7 @@ use cudarc::driver::{
 use tqkv_gpu_kernels::args::Argument;
 
 /// Warps per block. They work independently, so the number only fills blocks.
-pub(crate) const WARPS: u32 = 4;
+pub(crate) use tqkv_gpu_kernels::plan::WARPS;
 
 /// Most warps of one launch. Kernels number warps in 32 bits, including the warps of the last block.
 const MAX_WARPS: usize = (u32::MAX - WARPS) as usize;
@@ -42,6 +42,33 @@ macro_rules! memory {
         }
 
         impl Memory<'_> {
+            /// The memory again.
+            pub(crate) fn again(&mut self) -> Memory<'_> {
+                self.behind(0, 0)
+            }
+
+            /// The memory behind `values` values, which others may use in the same launch.
+            pub(crate) fn shared(&self, values: usize, bytes: usize) -> Memory<'_> {
+                match self {
+                    $(
+                        Self::$read(view) => Memory::$read(view.slice(values..)),
+                        Self::$write(view) => Memory::$read(view.slice(values..)),
+                    )*
+                    Self::Raw(address) => Memory::Raw(*address + (values * bytes) as CUdeviceptr),
+                }
+            }
+
+            /// The memory behind `values` values of `bytes` bytes, which are those of a buffer with a type.
+            pub(crate) fn behind(&mut self, values: usize, bytes: usize) -> Memory<'_> {
+                match self {
+                    $(
+                        Self::$read(view) => Memory::$read(view.slice(values..)),
+                        Self::$write(view) => Memory::$write(view.slice_mut(values..)),
+                    )*
+                    Self::Raw(address) => Memory::Raw(*address + (values * bytes) as CUdeviceptr),
+                }
+            }
+
             fn push<'a>(&'a mut self, launch: &mut LaunchArgs<'a>) {
                 match self {
                     $(

@@ -7,8 +7,10 @@
 //! | the caller's current context stays | `current` |
 //! | [`GpuCache`]: paged keys and values of many sequences; the page table | `cache`, `pages` |
 //! | [`GpuSpec`]: its shape | `spec` |
+//! | [`paged`]: the same over pages that an engine owns | `paged` |
+//! | vectors of the host, of the device, of another library | `rows` |
 //! | [`WeightDecoder`], [`Qjl`]: encoded weights; 1-bit residuals | `weights`, `qjl` |
-//! | decode attention: three launches, parts, one kernel per format | `attention`, `parts`, `formats` |
+//! | decode attention: three launches, parts, one kernel per format | `paged/attention`, `parts`, `formats` |
 //! | named arguments of a launch; two kernels in one launch | `launch`, `pair` |
 //! | the work of `tqkv gpu-check`, with the feature `check` | `check` |
 //!
@@ -17,10 +19,9 @@
 //! loads, and [`Device::new`] returns [`GpuError::NoDriver`].
 //!
 //! Do not use it without a GPU: `tqkv::cache::KvCache` has more tiers and runs anywhere. An engine that owns
-//! its pages can launch the PTX of `gpu/ptx` itself. An engine that has a stream of its own passes it to
+//! its pages calls [`paged`]. An engine that has a stream of its own passes it to
 //! [`Device::on`].
 
-mod attention;
 mod cache;
 #[cfg(feature = "check")]
 pub mod check;
@@ -30,25 +31,28 @@ mod error;
 mod formats;
 mod launch;
 mod loader;
+pub mod paged;
 mod pages;
 mod pair;
 mod parts;
 mod qjl;
+mod rows;
 mod spec;
 mod staging;
 #[doc(hidden)]
 pub mod unstable;
 mod weights;
 
-pub use cache::{Element, GpuCache, GpuStats, Out, Raw, Rows, Side};
+pub use cache::{GpuCache, GpuStats};
 pub use cudarc;
 pub use device::Device;
 pub use error::GpuError;
-pub use formats::{page_format, with_formats};
+pub use formats::{page_format, with_formats, without_limits};
 pub use pair::{PAIR, side_by_side};
 pub use qjl::Qjl;
+pub use rows::{Element, Out, Raw, Rows, Side};
 pub use spec::{CODECS, GpuSpec, HEAD_DIMS};
-pub use tqkv_gpu_kernels::attend::kernel as kernel_for;
+pub use tqkv_gpu_kernels::attend::{is_short_of_registers, kernel as kernel_for};
 pub use weights::WeightDecoder;
 
 /// The example of the README compiles.

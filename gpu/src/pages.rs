@@ -105,9 +105,20 @@ impl PageTable {
         &self.entries[sequence * self.max_pages..][..self.taken[sequence]]
     }
 
+    /// The place of a position of `sequence` in the pool, if the position has a page.
+    pub(crate) fn place(&self, sequence: usize, position: usize) -> Option<usize> {
+        let page = self.of(sequence).get(position / SLOTS)?;
+        Some(*page as usize * SLOTS + position % SLOTS)
+    }
+
     /// Entries per sequence.
     pub(crate) fn max_pages(&self) -> usize {
         self.max_pages
+    }
+
+    /// Pages of the pool.
+    pub(crate) fn count(&self) -> usize {
+        self.users.len()
     }
 
     /// Pages in use, each counted once.

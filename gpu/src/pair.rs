@@ -95,7 +95,7 @@ mod tests {
             let names = names.map(|codec| format!("encode_append_{codec}_d128"));
             let pair = side_by_side(text, names.each_ref().map(String::as_str)).unwrap();
             let (head, body) = pair.split_once(PAIR).unwrap().1.split_once("\n)\n").unwrap();
-            assert_eq!(head.matches(".param").count(), 30);
+            assert_eq!(head.matches(".param").count(), 28);
             let labels: Vec<&str> = body.lines().filter(|line| line.starts_with('$')).collect();
             let mut once = labels.clone();
             once.sort_unstable();

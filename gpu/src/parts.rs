@@ -1,27 +1,15 @@
-//! Divides the rows of a launch of attention into parts: a list of runs of pages, which warps work off.
+//! Divides the rows of a launch of attention into parts: a list of runs of pages, which warps work off. The
+//! rule is [`Limits`]; `plan_parts` follows it on the device.
 
 use crate::GpuError;
-use crate::launch::WARPS;
 use crate::pages::SLOTS;
 use tqkv_gpu_kernels::attend::UNUSED;
-
-/// Most parts of a row. Each part is written, and the merge reads it again. At head dim 128 the merge waits
-/// for memory once per 32 parts.
-const MOST: usize = 256;
-
-/// The cost of a part beyond its pages, in pages: its queries are rounded and its result is written.
-const EDGES: usize = 1;
-
-/// The time of a page where `blocks` blocks share a multiprocessor. One block mostly waits, so two do not
-/// take twice its time. On an H100 a page of `s4` takes 2.2, 3.6 and 4.9 us with one, two and three.
-fn pace(blocks: usize) -> usize {
-    5 + 8 * blocks
-}
+use tqkv_gpu_kernels::plan::{Limits, WARPS};
 
 /// The split of a launch of attention. A cache chooses it; measurements can set it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
-    pages: usize,
+    pages: u32,
     warps: u32,
 }
 
@@ -37,7 +25,7 @@ impl Cut {
                 "parts of {pages} pages in blocks of {warps} warps; expected at least 1 page, and 1, 2 or {WARPS} warps"
             )));
         }
-        Ok(Self { pages, warps })
+        Ok(Self { pages: u32::try_from(pages).unwrap_or(u32::MAX), warps })
     }
 
     /// Warps per block.
@@ -57,14 +45,13 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Parts of up to `pages` pages. Every row has a part; a row without tokens has one without pages.
-    fn new(lengths: &[usize], pages: usize, least_entries: usize) -> Self {
-        let (mut first, mut list) = (Vec::with_capacity(lengths.len() + 1), Vec::new());
-        for (row, length) in lengths.iter().enumerate() {
+    /// Parts of up to `size` pages, of rows of these pages. Every row has a part; a row without tokens has one without pages.
+    fn new(pages: &[u32], size: u32, least_entries: usize) -> Self {
+        let (mut first, mut list) = (Vec::with_capacity(pages.len() + 1), Vec::new());
+        for (row, &end) in (0..).zip(pages) {
             first.push((list.len() / 3) as u32);
-            let end = length.div_ceil(SLOTS);
-            for start in (0..end.max(1)).step_by(pages) {
-                list.extend([row, start, end.min(start + pages)].map(|word| word as u32));
+            for start in (0..end.max(1)).step_by(size as usize) {
+                list.extend([row, start, end.min(start.saturating_add(size))]);
             }
         }
         let used = list.len() / 3;
@@ -75,87 +62,19 @@ impl Parts {
     }
 }
 
-/// The limits of the parts of a launch.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Multiprocessors of the device.
-    pub multiprocessors: usize,
-    /// Blocks of `WARPS` warps that run on a multiprocessor at once.
-    pub blocks: usize,
-    /// Warps of a part: one for each KV head and chunk of query heads.
-    pub warps: usize,
-    /// Bytes from a part to the next one among the partial results. The merge counts them in 32 bits.
-    pub stride: usize,
-}
-
-impl Limits {
-    /// Warps that run on the device at once.
-    pub fn resident(self) -> usize {
-        self.multiprocessors * self.blocks * WARPS as usize
-    }
-
-    /// Parts whose warps are in `blocks` blocks on each multiprocessor, at once or in turns.
-    fn parts_in(self, blocks: usize) -> usize {
-        blocks * self.multiprocessors * WARPS as usize / self.warps.max(1)
-    }
-
-    /// Turns that a number of parts takes.
-    fn turns_of(self, parts: usize) -> usize {
-        (parts * self.warps).div_ceil(self.resident().max(1)).max(1)
-    }
-
-    /// The time of the device for this many parts of up to `pages` pages.
-    fn cost(self, parts: usize, pages: usize) -> usize {
-        let blocks = parts.div_ceil(WARPS as usize) * self.warps;
-        let a_turn = self.multiprocessors * self.blocks;
-        let last = (blocks % a_turn.max(1)).div_ceil(self.multiprocessors.max(1));
-        let turns = blocks / a_turn.max(1) * pace(self.blocks) + if last > 0 { pace(last) } else { 0 };
-        turns * (pages + EDGES)
-    }
-
-    /// Most parts of a launch of `rows` rows, whatever their lengths.
-    pub(crate) fn most_parts(self, rows: usize) -> usize {
-        self.parts_in((self.turns_of(rows) + 1) * self.blocks).max(rows)
-    }
-
-    /// The parts of rows of these lengths. With `is_fixed` the list is as long as for any other lengths.
-    pub fn parts(self, lengths: &[usize], is_fixed: bool, cut: Option<Cut>) -> Parts {
-        let pages: Vec<usize> = lengths.iter().map(|length| length.div_ceil(SLOTS)).collect();
-        let longest = pages.iter().copied().max().unwrap_or(0).max(1);
-        let most_entries = self.most_parts(lengths.len());
-        let most_of_row = (u32::MAX as usize / self.stride.max(1)).clamp(1, MOST);
-        let fewest_pages = longest.div_ceil(most_of_row);
-        let of_parts = |most: usize| least_pages(&pages, longest, most).max(fewest_pages);
-        let pages_a_part = match cut {
-            Some(cut) if is_fixed => cut.pages.max(of_parts(most_entries)),
-            Some(cut) => cut.pages.max(fewest_pages),
-            None => {
-                // In more turns the parts are smaller, so less time is lost at the end of the last turn. In
-                // a part of a turn, fewer warps share a multiprocessor.
-                let turns = self.turns_of(lengths.len());
-                let sizes = (turns - 1) * self.blocks + 1..=(turns + 1) * self.blocks;
-                let sizes = sizes.map(|blocks| of_parts(self.parts_in(blocks)));
-                sizes.min_by_key(|&size| self.cost(count(&pages, size), size)).unwrap_or(1)
-            }
-        };
-        Parts::new(lengths, pages_a_part, if is_fixed { most_entries } else { 0 })
-    }
-}
-
-/// Number of parts of up to `size` pages.
-fn count(pages: &[usize], size: usize) -> usize {
-    pages.iter().map(|pages| pages.div_ceil(size).max(1)).sum()
-}
-
-/// The fewest pages per part with which there are at most `most` parts. `most` is at least the number of
-/// rows.
-fn least_pages(pages: &[usize], longest: usize, most: usize) -> usize {
-    let (mut low, mut high) = (1, longest);
-    while low < high {
-        let middle = low.midpoint(high);
-        if count(pages, middle) <= most { high = middle } else { low = middle + 1 }
-    }
-    low
+/// The parts of rows of these lengths. With `is_fixed` the list is as long as for any other lengths.
+pub fn parts(limits: Limits, lengths: &[usize], is_fixed: bool, cut: Option<Cut>) -> Parts {
+    let pages: Vec<u32> = lengths.iter().map(|length| length.div_ceil(SLOTS) as u32).collect();
+    let longest = pages.iter().copied().max().unwrap_or(0).max(1);
+    let count = |size: u32| pages.iter().map(|pages| pages.div_ceil(size).max(1)).sum();
+    let rows = lengths.len() as u32;
+    let most_entries = limits.most_parts(rows);
+    let size = match cut {
+        Some(cut) if is_fixed => cut.pages.max(limits.pages_for(longest, most_entries, count)),
+        Some(cut) => cut.pages.max(limits.fewest_pages(longest)),
+        None => limits.pages_a_part(rows, longest, count),
+    };
+    Parts::new(&pages, size, if is_fixed { most_entries as usize } else { 0 })
 }
 
 #[cfg(test)]
@@ -169,10 +88,10 @@ mod tests {
 
     /// Pages of the largest part, and the turns that the parts take.
     fn largest(limits: Limits, lengths: &[usize]) -> (usize, usize) {
-        let parts = limits.parts(lengths, false, None);
+        let parts = parts(limits, lengths, false, None);
         let list = parts.words[lengths.len() + 1..].chunks_exact(3);
         let pages = list.map(|part| part[2] - part[1]).max().unwrap() as usize;
-        (pages, limits.turns_of(parts.entries))
+        (pages, limits.turns_of(parts.entries as u32) as usize)
     }
 
     #[test]
@@ -182,10 +101,10 @@ mod tests {
                 [H200, Limits { multiprocessors: 1, blocks: 1, ..H200 }, Limits { warps: 2_000, ..H200 }]
             {
                 for is_fixed in [false, true] {
-                    let parts = limits.parts(lengths, is_fixed, None);
+                    let parts = parts(limits, lengths, is_fixed, None);
                     let (first, list) = parts.words.split_at(lengths.len() + 1);
                     assert_eq!(list.len(), 3 * parts.entries);
-                    assert!(parts.entries <= limits.most_parts(lengths.len()));
+                    assert!(parts.entries <= limits.most_parts(lengths.len() as u32) as usize);
                     let list = list.as_chunks::<3>().0;
                     for (row, length) in lengths.iter().enumerate() {
                         let mut next = 0;
@@ -215,7 +134,7 @@ mod tests {
             let lengths: Vec<usize> = (0..rows).map(|row| 1024 * (1 + row * 7_919 % 32)).collect();
             let (pages, turns) = largest(H200, &lengths);
             let all: usize = lengths.iter().map(|length| length / 64).sum();
-            let ideal = (all * H200.warps) as f64 / H200.resident() as f64;
+            let ideal = (all * H200.warps as usize) as f64 / f64::from(H200.resident());
             assert!((turns * pages) as f64 <= 1.5 * ideal + 2.0, "{rows}: {turns} x {pages}, {ideal}");
         }
     }
@@ -223,8 +142,8 @@ mod tests {
     /// The time of the last warp, in pages: each part takes its pages and one more. Warps start in the order
     /// of the grid, each where another one has ended.
     fn end_of_last_warp(limits: Limits, lengths: &[usize]) -> u32 {
-        let parts = limits.parts(lengths, false, None);
-        let mut ends = BinaryHeap::from(vec![Reverse(0); limits.resident()]);
+        let parts = parts(limits, lengths, false, None);
+        let mut ends = BinaryHeap::from(vec![Reverse(0); limits.resident() as usize]);
         for _head in 0..limits.warps {
             for part in parts.words[lengths.len() + 1..].chunks_exact(3) {
                 let Reverse(start) = ends.pop().unwrap();
@@ -256,7 +175,7 @@ mod tests {
 
     #[test]
     fn one_sequence_fills_the_device() {
-        let parts = |limits: Limits, length| limits.parts(&[length], false, None).entries;
+        let parts = |limits: Limits, length| parts(limits, &[length], false, None).entries;
         assert_eq!(parts(H200, 32_768), 128, "four pages each, on two of three places of a multiprocessor");
         assert_eq!(parts(H200, 8_192), 64, "two pages each");
         assert_eq!(parts(H200, 4_096), 64, "a page each");
@@ -268,7 +187,7 @@ mod tests {
     #[test]
     fn a_fixed_list_depends_on_the_number_of_rows_alone() {
         for rows in [1, 2, 64, 300] {
-            let entries = |length: usize| H200.parts(&vec![length; rows], true, None).entries;
+            let entries = |length: usize| parts(H200, &vec![length; rows], true, None).entries;
             assert!([0, 1, 1000, 32_768].into_iter().all(|length| entries(length) == entries(77)), "{rows}");
         }
         assert!(H200.most_parts(1) <= H200.most_parts(2));
@@ -278,10 +197,10 @@ mod tests {
     fn a_cut_is_followed_or_refused() {
         let cut = |pages, warps| Cut::new(pages, warps);
         assert_eq!(cut(8, 4).map(Cut::warps), Ok(4));
-        let entries = |pages, is_fixed| H200.parts(&[6_400, 64], is_fixed, cut(pages, 1).ok()).entries;
+        let entries = |pages, is_fixed| parts(H200, &[6_400, 64], is_fixed, cut(pages, 1).ok()).entries;
         assert_eq!([entries(8, false), entries(100, false)], [14, 2]);
-        let fixed = H200.parts(&[1 << 20; 64], true, cut(1, 1).ok());
-        assert_eq!(fixed.entries, H200.most_parts(64), "parts grow until they fit");
+        let fixed = parts(H200, &[1 << 20; 64], true, cut(1, 1).ok());
+        assert_eq!(fixed.entries as u32, H200.most_parts(64), "parts grow until they fit");
         for (pages, warps) in [(0, 4), (8, 3), (8, 8)] {
             let message = cut(pages, warps).unwrap_err().to_string();
             assert!(message.ends_with("expected at least 1 page, and 1, 2 or 4 warps"), "{message}");

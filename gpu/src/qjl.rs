@@ -3,9 +3,9 @@
 //! The estimator is unbiased, but a wider codebook is better at equal bits. It exists for callers that need
 //! an unbiased estimate.
 
-use crate::cache::check_len;
 use crate::current::{Current, Restore};
 use crate::launch::{Memory, launch, warps};
+use crate::rows::check_len;
 use crate::spec::accepted_head_dims;
 use crate::{Device, GpuError, HEAD_DIMS, Out};
 use cudarc::driver::{CudaFunction, CudaSlice};

@@ -1,8 +1,9 @@
 //! [`GpuSpec`]: shape and codecs of a cache, and the limits of the kernels.
 
 use crate::GpuError;
+use crate::paged::{Layout, MOST_ENTRIES, MOST_PAGES};
 use crate::pages::SLOTS;
-use tqkv_core::{AnyCodec, CodecId, KvShape, Options};
+use tqkv_core::{CodecId, KvShape, Options};
 use tqkv_gpu_kernels::page;
 use tqkv_gpu_kernels::viterbi::workspace_bytes;
 
@@ -113,14 +114,10 @@ impl GpuSpec {
         KvShape::new(self.num_layers, self.num_heads, self.num_kv_heads, self.head_dim)
     }
 
-    /// Query heads per KV head.
-    pub(crate) fn group(&self) -> usize {
-        self.num_heads / self.num_kv_heads
-    }
-
-    /// The format numbers by which the kernels read keys and values.
-    pub(crate) fn formats(&self) -> [u32; 2] {
-        [self.key, self.value].map(|id| page::format(id.layout()))
+    /// Heads and codecs.
+    pub(crate) fn layout(&self) -> Layout {
+        let Self { num_heads, num_kv_heads, head_dim, key, value, options, .. } = *self;
+        Layout { num_heads, num_kv_heads, head_dim, key, value, options }
     }
 
     /// Pages of the pool.
@@ -183,34 +180,19 @@ impl GpuSpec {
         if let Some((name, _)) = counts.iter().find(|(_, count)| *count == 0) {
             return refuse(format!("{name} is 0; it must be at least 1"));
         }
-        if !HEAD_DIMS.contains(&self.head_dim) {
-            let (dim, accepted) = (self.head_dim, accepted_head_dims());
-            return refuse(format!("head dim {dim} has no kernels; expected {accepted}"));
-        }
-        for (side, id) in [("keys", self.key), ("values", self.value)] {
-            if !CODECS.contains(&id) {
-                let (name, accepted) = (id.name(), accepted_codecs());
-                return refuse(format!("{side}: codec {name} has no kernels; expected {accepted}"));
-            }
-        }
+        self.layout().check()?;
         // Launch grids and 32-bit indices bound the counts. All limits are far above the counts that fit in
         // memory.
         let limits = [
             ("num_sequences", self.num_sequences, 65_535),
-            ("num_heads", self.num_heads, 65_535),
             ("max_tokens", self.max_tokens, 1 << 30),
-            ("pages of the pool", self.pages(), 1 << 26),
-            ("page table entries", self.num_sequences.saturating_mul(self.max_pages()), 1 << 29),
+            ("pages of the pool", self.pages(), MOST_PAGES),
+            ("page table entries", self.num_sequences.saturating_mul(self.max_pages()), MOST_ENTRIES),
         ];
         if let Some((name, count, limit)) = limits.iter().find(|(_, count, limit)| count > limit) {
             return refuse(format!("{name}: {count} is too many; at most {limit}"));
         }
         Ok(())
-    }
-
-    /// Builds a codec for the spec's head dim and options.
-    pub(crate) fn codec(&self, id: CodecId) -> Result<AnyCodec, GpuError> {
-        AnyCodec::new(id, self.head_dim, self.options).map_err(|error| GpuError::BadSpec(error.to_string()))
     }
 }
 
@@ -265,7 +247,7 @@ mod tests {
         assert_eq!(spec.pool_bytes().unwrap(), 3 * 3 * 64 * 2 * (18 + 66));
         for id in CODECS {
             for dim in HEAD_DIMS {
-                GpuSpec { head_dim: dim, ..spec.clone() }.codecs(id, id).codec(id).unwrap();
+                GpuSpec { head_dim: dim, ..spec.clone() }.codecs(id, id).check().unwrap();
             }
         }
     }

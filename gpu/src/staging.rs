@@ -7,6 +7,7 @@
 use crate::GpuError;
 use crate::device::Device;
 use cudarc::driver::{CudaEvent, CudaSlice, DeviceRepr, PinnedHostSlice, ValidAsZeroBits};
+use std::ops::Range;
 
 /// Page-locked memory for one copy at a time.
 #[derive(Debug)]
@@ -85,11 +86,27 @@ impl<T: Copy + DeviceRepr + ValidAsZeroBits> Staging<T> {
         from: &CudaSlice<T>,
         out: &mut [T],
     ) -> Result<(), GpuError> {
+        self.receive_parts(device, from, std::slice::from_ref(&(0..out.len())), out)
+    }
+
+    /// Copies runs of values from the device, one behind the other, and waits for all of them once.
+    pub(crate) fn receive_parts(
+        &mut self,
+        device: &Device,
+        from: &CudaSlice<T>,
+        parts: &[Range<usize>],
+        out: &mut [T],
+    ) -> Result<(), GpuError> {
         if out.is_empty() {
             return Ok(());
         }
         let room = self.room(device, out.len())?;
-        device.stream().memcpy_dtoh(&from.slice(..out.len()), room)?;
+        let mut rest = &mut *room;
+        for part in parts {
+            let (here, behind) = rest.split_at_mut(part.len());
+            device.stream().memcpy_dtoh(&from.slice(part.clone()), here)?;
+            rest = behind;
+        }
         device.finish()?;
         out.copy_from_slice(room);
         Ok(())

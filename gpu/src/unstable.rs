@@ -6,8 +6,11 @@
 
 /// One call of attention over pages, also over pages of f16.
 pub mod attention {
-    pub use crate::attention::{Attention, Batch, Pool, Resources, Vectors, Work, ahead};
-    pub use crate::parts::{Cut, Limits, Parts};
+    pub use crate::paged::attention::{
+        Attention, Plan, Pool, Resources, Scratch, Table, Vectors, Words, Work, ahead,
+    };
+    pub use crate::parts::{Cut, Parts, parts};
+    pub use tqkv_gpu_kernels::plan::Limits;
 }
 
 /// Launches of any kernel.

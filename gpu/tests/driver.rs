@@ -9,6 +9,8 @@
 mod contexts;
 #[path = "driver/lives.rs"]
 mod lives;
+#[path = "driver/paged.rs"]
+mod paged;
 #[path = "driver/queries.rs"]
 mod queries;
 #[path = "driver/steps.rs"]
@@ -293,7 +295,17 @@ fn refused_vectors_are_named_and_leave_the_cache_as_it_was() {
         error.to_string(),
         "key of layer 1, token 1, KV head 0 is too large: its scale does not fit f16"
     );
-    assert_eq!((cache.len(0), cache.len(1), cache.stats().pages_used), (0, 5, 1), "all layers went back");
+    assert_eq!((cache.len(0), cache.len(1)), (0, 7), "its sequence went back in all layers, and no other");
+    assert_eq!(cache.stats().pages_used, 1);
+    // The tokens behind a bad one of the same sequence go too.
+    let mut bad = good.clone();
+    bad[ROW] = f32::NAN;
+    cache.begin_step(&[1, 1, 1]).unwrap();
+    cache.append_step(0, Rows::Host(&good), Rows::Host(&bad)).unwrap();
+    cache.append_step(1, Rows::Host(&good), Rows::Host(&good)).unwrap();
+    let error = cache.end_step().unwrap_err();
+    assert_eq!(error.to_string(), "value of layer 0, token 1, KV head 0 is not finite");
+    assert_eq!(cache.len(1), 8);
 }
 
 #[test]

@@ -57,16 +57,15 @@ macro_rules! with_arguments {
             mode: Word,
             /// Index in `Effort::ALL`.
             effort: Word,
-            /// `[tokens]`, the sequence of each token.
-            sequence_of: Memory,
-            /// `[tokens]`, the position of each token in its sequence.
-            position_of: Memory,
-            /// `[sequences, max_pages]`, page numbers in `pool`.
-            page_table: Memory,
-            /// Entries of `page_table` per sequence.
-            max_pages: Word,
+            /// `[tokens]` in i64, the place of each token: 64 times its page, plus its slot there. A token of a
+            /// negative place is skipped.
+            slots: Memory,
             /// The pages; written.
             pool: Memory,
+            /// Bytes from a page of `pool` to the next.
+            stride: Word,
+            /// The number of the last page.
+            last_page: Word,
             /// For trellis codes [`workspace_bytes`](crate::viterbi::workspace_bytes) per vector, which
             /// nothing else uses during the launch. Empty for other codes.
             workspace: Memory,
@@ -80,15 +79,25 @@ macro_rules! with_arguments {
         $then! { $with DecodePages {
             /// The pages.
             pool: Memory,
-            /// `[sequences, max_pages]`, page numbers in `pool`.
+            /// Bytes from a page of `pool` to the next.
+            stride: Word,
+            /// The number of the last page.
+            last_page: Word,
+            /// `[sequences, max_pages]`, numbers of blocks of pages in `pool`.
             page_table: Memory,
             /// Entries of `page_table` per sequence.
             max_pages: Word,
-            /// The sequence to decode.
-            sequence: Word,
-            /// The first position to decode.
-            start: Word,
-            /// Number of positions to decode.
+            /// The index of the last entry of `page_table`.
+            last_entry: Word,
+            /// A block has `1 << shift` pages.
+            shift: Word,
+            /// `[sequences + 1]` in i32, the first row of `out` of each sequence, ascending.
+            offsets: Memory,
+            /// `[sequences]` in i32, the number of tokens to decode of each sequence, from its first on.
+            lengths: Memory,
+            /// Number of sequences.
+            sequences: Word,
+            /// Rows of `out`. A row that belongs to no token stays as it is.
             tokens: Word,
             /// Number of KV heads.
             num_kv_heads: Word,
@@ -98,6 +107,31 @@ macro_rules! with_arguments {
             out: Memory,
             /// An [`element`](crate::encode::element).
             kind: Word,
+        } }
+    };
+    (PlanParts => $then:ident! $with:tt) => {
+        $then! { $with PlanParts {
+            /// `[rows / queries]` in i32, the tokens of each sequence.
+            lengths: Memory,
+            /// Query tokens of all sequences.
+            rows: Word,
+            /// Query tokens of each sequence, which are its last tokens.
+            queries: Word,
+            /// Most tokens of a sequence. Longer ones count as so long.
+            most_tokens: Word,
+            /// Multiprocessors of the device; this and the next three are [`Limits`](crate::plan::Limits).
+            multiprocessors: Word,
+            /// Blocks that run on a multiprocessor at once.
+            blocks: Word,
+            /// Warps of a part.
+            warps: Word,
+            /// Bytes from a partial result to the next.
+            stride: Word,
+            /// Entries of the list: [`Limits::most_parts`](crate::plan::Limits::most_parts) of the rows.
+            entries: Word,
+            /// `[3 rows + 1 + 3 entries]`; written: the sequence of each row, the tokens that it sees, its
+            /// first part and behind them the number of parts, and the list of [`Attend`].
+            words: Memory,
         } }
     };
     (WeightDecode => $then:ident! $with:tt) => {
@@ -170,12 +204,16 @@ macro_rules! with_arguments {
             group: Word,
             /// The pages of the keys.
             keys: Memory,
+            /// Bytes from a page of the keys to the next.
+            key_stride: Word,
             /// The format of the keys.
             key_format: Word,
             /// The levels of the keys; not used for f16 rows.
             key_levels: Memory,
             /// The pages of the values.
             values: Memory,
+            /// Bytes from a page of the values to the next.
+            value_stride: Word,
             /// The format of the values.
             value_format: Word,
             /// The levels of the values; not used for f16 rows.
@@ -183,10 +221,16 @@ macro_rules! with_arguments {
             /// The prefetch one page ahead: 0 is nothing, 1 is keys, 2 is keys and values. Only the
             /// kernels on tensor cores prefetch.
             ahead: Word,
-            /// `[sequences, max_pages]`, page numbers in `keys` and `values`.
+            /// The number of the last page of `keys` and `values`.
+            last_page: Word,
+            /// `[sequences, max_pages]`, numbers of blocks of pages in `keys` and `values`.
             page_table: Memory,
             /// Entries of `page_table` per sequence.
             max_pages: Word,
+            /// The index of the last entry of `page_table`.
+            last_entry: Word,
+            /// A block has `1 << shift` pages.
+            shift: Word,
             /// `[rows]`, the sequence whose pages each query token reads.
             sequence_of: Memory,
             /// `[rows]`, the number of tokens that each query token sees.
@@ -296,6 +340,7 @@ macro_rules! arguments {
 
 with_arguments!(EncodeAppend => arguments! ["encode_append"]);
 with_arguments!(DecodePages => arguments! ["decode_pages"]);
+with_arguments!(PlanParts => arguments! ["plan_parts"]);
 with_arguments!(WeightDecode => arguments! ["weight_decode"]);
 with_arguments!(RotateQueries => arguments! ["rotate_queries"]);
 with_arguments!(Scores => arguments! ["scores"]);

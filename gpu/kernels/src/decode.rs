@@ -3,7 +3,7 @@
 use crate::args::{DecodePages, WeightDecode};
 use crate::encode::element;
 use crate::format::Blocks;
-use crate::page;
+use crate::page::{self, Table};
 use crate::threads::{Threads, divide};
 use crate::warp::{Lane, Warp};
 use tqkv_core::unstable::machine::{Isa, Lanes};
@@ -81,18 +81,38 @@ fn to_bf16(x: f32) -> u16 {
     if x.is_nan() { (bits >> 16) as u16 | 0x40 } else { rounded as u16 }
 }
 
-/// Decodes vector `warp` of a sequence, among the `tokens` positions from `start` on.
+/// The sequence of row `row` of packed rows: the last one, of `sequences`, that begins at or before it.
+#[inline(always)]
+fn sequence_of<T: Threads>(offsets: T::Memory, sequences: u32, row: u32) -> u32 {
+    let (mut low, mut high) = (0, sequences);
+    while low + 1 < high {
+        let middle = low.midpoint(high);
+        if T::read(offsets, 4 * middle) <= row { low = middle } else { high = middle }
+    }
+    low
+}
+
+/// Decodes vector `warp` of the packed rows of several sequences.
 #[inline(always)]
 pub fn decode_pages<T: Threads, F: Blocks<G>, const G: usize>(warp: u32, args: DecodePages<T::Memory>) {
-    let DecodePages { page_table, max_pages, sequence, tokens, num_kv_heads, .. } = args;
-    if warp >= tokens * num_kv_heads {
+    let DecodePages { page_table, max_pages, last_entry, shift, last_page, num_kv_heads, .. } = args;
+    if warp >= args.tokens * num_kv_heads {
         return;
     }
-    let (token, head) = divide(warp, num_kv_heads);
-    let position = args.start + token;
-    let page = T::read(page_table, 4 * (sequence * max_pages + position / page::SLOTS));
+    let (row, head) = divide(warp, num_kv_heads);
+    let sequence = sequence_of::<T>(args.offsets, args.sequences, row);
+    let position = row.wrapping_sub(T::read(args.offsets, 4 * sequence));
+    // Offsets and lengths of an engine are signed: none of them is above the largest i32.
+    let length = T::read(args.lengths, 4 * sequence);
+    let end = T::read(args.offsets, 4 * sequence + 4);
+    let page = position / page::SLOTS;
+    if position >= length || length >> 31 != 0 || row >= end || page >> shift >= max_pages {
+        return;
+    }
+    let table = Table::<T> { memory: page_table, max_pages, last_entry, shift, last_page };
+    let page = table.page(sequence, page);
     let dim = 32 * G as u32;
-    let home = T::at(args.pool, page::head_offset(page, head, num_kv_heads, dim, F::BITS));
+    let home = T::at(args.pool, page::head_offset(page, args.stride, head, dim, F::BITS));
     let slot = position % page::SLOTS;
     let scale = scale::<T, F, G>(home, page::scale_offset(dim, F::BITS, slot));
     let codes = slot * page::row_bytes(dim, F::BITS);

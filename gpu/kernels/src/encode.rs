@@ -30,10 +30,12 @@ pub mod element {
 pub mod status {
     /// Encoded.
     pub const DONE: u32 = 0;
-    /// The vector holds NaN or infinity; nothing was written.
+    /// The vector holds NaN or infinity; zeros were written.
     pub const NON_FINITE: u32 = 1;
-    /// The scale does not fit f16; nothing was written.
+    /// The scale does not fit f16; zeros were written.
     pub const OUT_OF_RANGE: u32 = 2;
+    /// The place is behind the pool; nothing was written.
+    pub const NO_PLACE: u32 = 3;
 }
 
 /// Codes of the scale modes.
@@ -89,24 +91,51 @@ pub(crate) fn zero_if_finite<T: Threads, const G: usize>(y: &[Lane<T>; G]) -> f3
     y.iter().fold(zero, |sum, &v| sum + zero * v).sum()
 }
 
-/// Encodes vector `warp` of `tokens * num_kv_heads` and writes it to its slot.
+/// Writes a block of zeros, so that a slot never keeps the codes of a token that it held before.
+#[inline(always)]
+fn store_zero<T: Threads>(home: T::Memory, row: u32, row_bytes: u32, scale: u32) {
+    let mut first = 0;
+    while first < row_bytes {
+        let at = T::map(T::lane(), |lane| first + 4 * lane);
+        let active = T::map(at, |at| at < row_bytes);
+        T::store::<1>(home, T::map(at, |at| row + at), T::splat([0]), active);
+        first += 128;
+    }
+    T::store_u16(home, T::splat(scale), T::splat(0), self::first::<T>());
+}
+
+/// Encodes vector `warp` of `tokens * num_kv_heads` and writes it to its slot. A vector that cannot be encoded
+/// becomes zeros, and is reported.
 #[inline(always)]
 pub fn encode_append<T: Threads, F: Format<G>, const G: usize>(warp: u32, args: EncodeAppend<T::Memory>) {
-    let EncodeAppend { rows, kind, tokens, num_kv_heads, signs, page_table, max_pages, .. } = args;
+    let EncodeAppend { rows, kind, tokens, num_kv_heads, signs, .. } = args;
     if warp >= tokens * num_kv_heads {
         return;
     }
     let (token, head) = divide(warp, num_kv_heads);
-    let mut y = load_row::<T, G>(rows, warp, kind);
-    let norm_squared = scalar::norm_squared(Warp::<T>::new(), &y);
     let report = |value: u32| {
         let outcome = T::at(args.outcome, 4 * u64::from(warp));
         T::store::<1>(outcome, T::splat(0), T::splat([value]), first::<T>());
+        if value != status::DONE {
+            T::store::<1>(args.refused, T::splat(0), T::splat([1]), first::<T>());
+        }
     };
+    let (place, high) = (T::read(args.slots, 8 * token), T::read(args.slots, 8 * token + 4));
+    let (page, slot) = (place / page::SLOTS, place % page::SLOTS);
+    if high != 0 || page > args.last_page {
+        report(if high >> 31 != 0 { status::DONE } else { status::NO_PLACE });
+        return;
+    }
+    let dim = 32 * G as u32;
+    let home = T::at(args.pool, page::head_offset(page, args.stride, head, dim, F::BITS));
+    let row_bytes = page::row_bytes(dim, F::BITS);
+    let (row, scale_at) = (slot * row_bytes, page::scale_offset(dim, F::BITS, slot));
     let refuse = |value: u32| {
+        store_zero::<T>(home, row, row_bytes, scale_at);
         report(value);
-        T::store::<1>(args.refused, T::splat(0), T::splat([1]), first::<T>());
     };
+    let mut y = load_row::<T, G>(rows, warp, kind);
+    let norm_squared = scalar::norm_squared(Warp::<T>::new(), &y);
     if !norm_squared.is_finite() {
         refuse(if zero_if_finite(&y) == 0.0 { status::OUT_OF_RANGE } else { status::NON_FINITE });
         return;
@@ -125,14 +154,7 @@ pub fn encode_append<T: Threads, F: Format<G>, const G: usize>(warp: u32, args: 
         1 => Effort::Default,
         _ => Effort::Best,
     };
-    let position = T::read(args.position_of, 4 * token);
-    let sequence = T::read(args.sequence_of, 4 * token);
-    let page = T::read(page_table, 4 * (sequence * max_pages + position / page::SLOTS));
-    let dim = 32 * G as u32;
-    let home = T::at(args.pool, page::head_offset(page, head, num_kv_heads, dim, F::BITS));
-    let slot = position % page::SLOTS;
     let workspace = T::at(args.workspace, u64::from(warp) * u64::from(workspace_bytes(dim)));
-    let row = slot * page::row_bytes(dim, F::BITS);
     let scale = match F::encode(norm_squared, mode, effort, &y, workspace, home, row) {
         Stored::OutOfRange => {
             refuse(status::OUT_OF_RANGE);
@@ -141,7 +163,6 @@ pub fn encode_append<T: Threads, F: Format<G>, const G: usize>(warp: u32, args: 
         Stored::Scale(scale) => scale.to_bits(),
         Stored::Zero => 0,
     };
-    let at = page::scale_offset(dim, F::BITS, slot);
-    T::store_u16(home, T::splat(at), T::splat(scale), first::<T>());
+    T::store_u16(home, T::splat(scale_at), T::splat(scale), first::<T>());
     report(status::DONE);
 }

@@ -7,6 +7,7 @@ use crate::decode::{decode_pages, weight_decode};
 use crate::device::Device;
 use crate::encode::encode_append;
 use crate::merge::attend_merge;
+use crate::plan::plan_parts;
 use crate::qjl::{qjl_correct, qjl_sketch};
 use crate::rows::{Codes, Halves};
 use crate::score::{rotate_queries, scores};
@@ -133,6 +134,7 @@ macro_rules! entries_of_eight {
 
 entries_of_eight!(64, 128);
 
+with_arguments!(PlanParts => entry! ["plan_parts", args => plan_parts::<Device>(warp(), args)]);
 with_arguments!(ReadBytes => entry! ["read_bytes", args => read_bytes::<Device>(warp(), args)]);
 
 #[panic_handler]

@@ -15,6 +15,7 @@
 //! | how a warp reads and writes blocks; trellis codes | [`format`], `trellis` |
 //! | `encode_append` | [`encode`], [`viterbi`] |
 //! | `decode_pages`, `weight_decode` | [`decode`] |
+//! | `plan_parts`: parts of a launch, from lengths on the device | [`plan`] |
 //! | `rotate_queries`, `scores` | [`score`] |
 //! | `attend` | [`attend`] |
 //! | `attend_merge` | [`merge`] |
@@ -99,6 +100,7 @@ mod entry;
 pub mod format;
 pub mod merge;
 pub mod page;
+pub mod plan;
 mod planes;
 pub mod qjl;
 #[macro_use]

@@ -1,15 +1,17 @@
 //! The layout of a page, shared by the kernels and the host that allocates pages.
 //!
 //! A page holds [`SLOTS`] consecutive tokens of one sequence for every KV head. Keys and values have separate
-//! pools. For one head it holds the code bytes of all slots, then their scales. The codes of a block are
+//! pools, or one memory with a page of values behind each page of keys. For one head a page holds the code bytes of all slots, then their scales. The codes of a block are
 //! those of SPEC.md. Only the f16 scale is apart, so that rows start at multiples of 8 bytes and wide loads
 //! can read them.
 //!
 //! ```text
 //! pool:  page 0: [head 0][head 1]..  page 1: [head 0]..
+//! pools whose pages alternate:  [keys of page 0][values of page 0][keys of page 1]..
 //! head:  [codes of slot 0][codes of slot 1]..[codes of slot 63][scale 0]..[scale 63]
 //! ```
 
+use crate::threads::Threads;
 use tqkv_core::code::Layout;
 
 /// Tokens per page.
@@ -65,8 +67,34 @@ pub const fn scale_offset(dim: u32, bits: u32, slot: u32) -> u32 {
     SLOTS * row_bytes(dim, bits) + 2 * slot
 }
 
-/// Offset of a head in the pool.
+/// Offset of a head in a pool whose pages are `stride` bytes apart.
 #[inline(always)]
-pub const fn head_offset(page: u32, head: u32, num_kv_heads: u32, dim: u32, bits: u32) -> u64 {
-    (page as u64 * num_kv_heads as u64 + head as u64) * head_bytes(dim, bits) as u64
+pub const fn head_offset(page: u32, stride: u32, head: u32, dim: u32, bits: u32) -> u64 {
+    page as u64 * stride as u64 + head as u64 * head_bytes(dim, bits) as u64
+}
+
+/// The pages of sequences, in the table of an engine. Whatever its entries are, a page that it gives is in the
+/// pool.
+#[derive(Clone, Copy)]
+pub(crate) struct Table<T: Threads> {
+    /// `[sequences, max_pages]`, numbers of blocks.
+    pub(crate) memory: T::Memory,
+    pub(crate) max_pages: u32,
+    /// The index of the last entry.
+    pub(crate) last_entry: u32,
+    /// A block has `1 << shift` pages, one behind the other.
+    pub(crate) shift: u32,
+    /// The last page of the pool.
+    pub(crate) last_page: u32,
+}
+
+impl<T: Threads> Table<T> {
+    /// The number of page `page` of a sequence.
+    #[inline(always)]
+    pub(crate) fn page(&self, sequence: u32, page: u32) -> u32 {
+        let entry = sequence.wrapping_mul(self.max_pages).wrapping_add(page >> self.shift);
+        let block = T::read(self.memory, 4 * u32::min(entry, self.last_entry));
+        let within = page & ((1 << self.shift) - 1);
+        u32::min(block << self.shift | within, self.last_page)
+    }
 }

@@ -3,7 +3,7 @@
 //! A thread reads 32 coordinates of a row, and `G` threads read a row together; see [`crate::attend`].
 
 use crate::args::Attend;
-use crate::page;
+use crate::page::{self, Table};
 use crate::planes::Planes;
 use crate::reader::Reader;
 use crate::tables;
@@ -122,23 +122,37 @@ impl Rows for Halves {
 pub(crate) struct Pool<T: Threads> {
     /// The pages.
     pub(crate) memory: T::Memory,
+    /// Bytes from a page to the next.
+    pub(crate) stride: u32,
     /// The result of [`page::format`] for the layout ([`page::HALF_BITS`] for [`Halves`]).
     pub(crate) format: u32,
     /// The result of [`tables::tables`]; not used for f16 rows.
     levels: T::Memory,
 }
 
+/// The page table of a launch.
+#[inline(always)]
+pub(crate) fn table<T: Threads>(args: &Attend<T::Memory>) -> Table<T> {
+    let Attend { page_table, max_pages, last_entry, shift, last_page, .. } = *args;
+    Table { memory: page_table, max_pages, last_entry, shift, last_page }
+}
+
 impl<T: Threads> Pool<T> {
     /// The keys of a launch.
     #[inline(always)]
     pub(crate) fn keys(args: &Attend<T::Memory>) -> Self {
-        Self { memory: args.keys, format: args.key_format, levels: args.key_levels }
+        Self { memory: args.keys, stride: args.key_stride, format: args.key_format, levels: args.key_levels }
     }
 
     /// The values of a launch.
     #[inline(always)]
     pub(crate) fn values(args: &Attend<T::Memory>) -> Self {
-        Self { memory: args.values, format: args.value_format, levels: args.value_levels }
+        Self {
+            memory: args.values,
+            stride: args.value_stride,
+            format: args.value_format,
+            levels: args.value_levels,
+        }
     }
 
     /// One level per thread.

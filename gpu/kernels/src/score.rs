@@ -42,7 +42,8 @@ pub fn scores<T: Threads, F: Blocks<G>, const G: usize>(warp: u32, args: Scores<
     let (position, head) = divide(warp, num_heads);
     let page = T::read(page_table, 4 * (sequence * max_pages + position / page::SLOTS));
     let (dim, kv_head) = (32 * G as u32, kv_head_of(head, num_heads, num_kv_heads));
-    let home = T::at(args.pool, page::head_offset(page, kv_head, num_kv_heads, dim, F::BITS));
+    let stride = num_kv_heads * page::head_bytes(dim, F::BITS);
+    let home = T::at(args.pool, page::head_offset(page, stride, kv_head, dim, F::BITS));
     let slot = position % page::SLOTS;
     let levels = F::read::<T>(home, slot * page::row_bytes(dim, F::BITS));
     let mut sum = Lane::<T>(T::splat(0.0));

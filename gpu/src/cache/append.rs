@@ -1,14 +1,13 @@
 //! Appends tokens to one layer, and finds pages for them.
 
-use super::coder::Coder;
 use super::tokens;
-use super::{GpuCache, Rows, Token, Use};
+use super::{GpuCache, Token, Use};
 use crate::GpuError;
 use crate::current::Current;
+use crate::rows::Rows;
 use crate::spec::MAX_CHUNK;
 use cudarc::driver::{CudaSlice, CudaStream};
 use std::sync::Arc;
-use tqkv_gpu_kernels::page;
 
 impl GpuCache {
     /// Appends tokens to one layer: token i goes to the end of `sequences[i]`, which may repeat. `keys` and
@@ -36,7 +35,8 @@ impl GpuCache {
         let result = self.place(Use::Alone, &tokens).and_then(|_| {
             self.clear_outcomes(Use::Alone, 1, tokens.len())?;
             self.encode(Use::Alone, (layer, 0), [keys, values], tokens.len())?;
-            self.read_outcomes(Use::Alone, layer..layer + 1, tokens.len())
+            let refusals = self.refusals(Use::Alone, layer..layer + 1, tokens.len())?;
+            refusals.map_or(Ok(()), |(error, _)| Err(error))
         });
         if result.is_err() {
             for &sequence in sequences {
@@ -87,8 +87,7 @@ impl GpuCache {
     /// Finds pages for appended tokens, and sends the page table and the tokens to the device. Returns the
     /// number of entries in the list of parts.
     pub(super) fn place(&mut self, of: Use, tokens: &[Token]) -> Result<usize, GpuError> {
-        let head_bytes = |coder: &Coder| page::head_bytes(self.spec.head_dim as u32, coder.bits()) as usize;
-        let page_bytes = [0, 1].map(|side: usize| self.spec.num_kv_heads * head_bytes(&self.coders[side]));
+        let page_bytes = self.paged.layout().page_bytes();
         for &(sequence, length) in tokens {
             let (stream, layers) = (self.device.stream(), &mut self.layers);
             self.pages.own(sequence, length - 1, |from, to| {
@@ -108,8 +107,8 @@ impl GpuCache {
     pub(super) fn send_tokens(&mut self, of: Use, tokens: &[Token]) -> Result<usize, GpuError> {
         let lengths: Vec<usize> = tokens.iter().map(|&(_, length)| length).collect();
         let is_fixed = of == Use::Steps && self.reserved.is_some();
-        let parts = self.attention.parts(&lengths, is_fixed);
-        let words = tokens::words(tokens, &parts.words);
+        let parts = self.paged.attention.parts(&lengths, is_fixed);
+        let words = tokens::words(tokens, &self.pages, &parts.words);
         self.buffers[of as usize].tokens.send(&self.device, &words)?;
         Ok(parts.entries)
     }

@@ -1,11 +1,11 @@
 //! Attention from all sequences, from some, and from the tokens of one chunk.
 
-use super::rows::check_len;
-use super::{GpuCache, Lists, Out, Rows, Token, Use, pools};
+use super::{GpuCache, Lists, Token, Use, table};
 use crate::GpuError;
-use crate::attention::{Attention, Batch};
 use crate::current::Current;
+use crate::paged::attention::{Attention, Plan, Words};
 use crate::parts::Cut;
+use crate::rows::{Out, Rows, check_len};
 use crate::spec::MAX_CHUNK;
 use tqkv_core::Chunk;
 
@@ -99,13 +99,13 @@ impl GpuCache {
     /// Uses this cut for all later launches of attention.
     #[doc(hidden)]
     pub fn set_cut(&mut self, cut: Option<Cut>) {
-        self.attention.set_cut(cut);
+        self.paged.attention.set_cut(cut);
     }
 
     /// The kernels of attention.
     #[doc(hidden)]
     pub fn attention(&self) -> &Attention {
-        &self.attention
+        &self.paged.attention
     }
 
     /// The newest token of each sequence, in the form that attention takes.
@@ -173,19 +173,15 @@ impl GpuCache {
             self.scratch.staging[0].send(&self.device, rows, &mut self.scratch.rows[0])?;
         }
         let buffers = &mut self.buffers[of as usize];
-        let lists = Lists::new(&buffers.tokens, count);
-        let batch = Batch {
-            table: &self.table,
-            max_pages: self.pages.max_pages(),
-            sequence_of: lists.sequences(),
-            lengths: lists.lengths(),
-            rows: count,
-            parts: lists.parts(),
-            entries,
-        };
+        let words = Lists::new(&buffers.tokens, count).plan();
+        let plan = Plan { words: Words::View(&words), rows: count, entries };
+        let attention = &self.paged.attention;
+        let scratch = attention.scratch(&self.device, &mut buffers.work, count, entries)?;
         let queries = (queries.memory(&self.scratch.rows[0], 0..values), queries.kind());
-        let pools = pools(&self.coders, &self.layers[layer]);
-        // SAFETY: shapes were checked above, and the table's pages are inside the pools.
-        unsafe { self.attention.run(&self.device, &mut buffers.work, queries, pools, batch, out) }
+        let strides = self.paged.layout().page_bytes().map(|bytes| bytes as u32);
+        let pools = self.paged.pools(self.layers[layer].pools.each_ref().map(Into::into), strides);
+        let table = table(&self.table, &self.pages);
+        // SAFETY: shapes were checked above, and the plan was sent for these rows and entries.
+        unsafe { attention.run(&self.device, scratch, queries, pools, table, plan, out) }
     }
 }

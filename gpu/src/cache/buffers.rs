@@ -3,8 +3,8 @@
 
 use super::tokens::Words;
 use crate::GpuError;
-use crate::attention::Work;
 use crate::device::Device;
+use crate::paged::attention::Work;
 use cudarc::driver::CudaSlice;
 
 /// The calls that share buffers.

@@ -1,11 +1,10 @@
 //! How a cache encodes.
 
-use super::{GpuCache, Lists, Rows, Side, Use};
+use super::{GpuCache, Lists, Use};
 use crate::GpuError;
-use crate::launch::{launch, warps};
+use crate::paged::Store;
+use crate::rows::{Rows, Side};
 use std::ops::Range;
-use tqkv_core::Effort;
-use tqkv_gpu_kernels::args::EncodeAppend;
 use tqkv_gpu_kernels::encode::status;
 
 /// The place of the word that is not 0 if a vector was refused; the next constant is the place of the first
@@ -47,7 +46,7 @@ impl GpuCache {
     }
 
     /// Launches the kernel of [`GpuCache::encode`] for both sides. Rows of the host are already in the
-    /// scratch buffers. Trellis encoders take several launches if the tokens do not fit their workspace.
+    /// scratch buffers.
     fn launch_encode(
         &mut self,
         of: Use,
@@ -55,83 +54,65 @@ impl GpuCache {
         rows: [Rows<'_>; 2],
         tokens: usize,
     ) -> Result<(), GpuError> {
-        let (heads, dim, together) =
-            (self.spec.num_kv_heads, self.spec.head_dim, self.spec.tokens_a_launch());
+        let values = self.vectors(tokens) * self.spec.head_dim;
+        let vectors = self.vectors(tokens);
         let buffers = &mut self.buffers[of as usize];
-        let lists = Lists::new(&buffers.tokens, tokens);
-        for first in (0..tokens).step_by(together) {
-            let count = together.min(tokens - first);
-            let vectors = first * heads..(first + count) * heads;
-            let (refused, mut outcomes) = buffers.outcomes.split_at_mut(VECTORS);
-            let mut outcomes = outcomes.slice_mut(2 * place * tokens * heads..);
-            let (keys, values) = outcomes.split_at_mut(tokens * heads);
-            let mut outcomes = [keys, values];
-            let pools = &mut self.layers[layer].pools;
-            let sides = pools.iter_mut().zip(&mut self.workspaces).zip(&mut outcomes);
-            let mut arguments = Vec::new();
-            for (side, ((pool, workspace), outcomes)) in sides.enumerate() {
-                let (coder, rows) = (&self.coders[side], &rows[side]);
-                let options = coder.codec.options();
-                let effort = Effort::ALL.iter().position(|&effort| effort == options.effort).unwrap_or(0);
-                arguments.extend(
-                    EncodeAppend {
-                        rows: rows.memory(&self.scratch.rows[side], vectors.start * dim..vectors.end * dim),
-                        kind: rows.kind(),
-                        tokens: count as u32,
-                        num_kv_heads: heads as u32,
-                        signs: (&coder.signs).into(),
-                        mode: u32::from(options.scale_mode.code()),
-                        effort: effort as u32,
-                        sequence_of: lists.sequences().slice(first..).into(),
-                        position_of: lists.positions().slice(first..).into(),
-                        page_table: (&self.table).into(),
-                        max_pages: self.pages.max_pages() as u32,
-                        pool: pool.into(),
-                        workspace: workspace.into(),
-                        outcome: outcomes.slice_mut(vectors.clone()).into(),
-                        refused: refused.slice(..).into(),
-                    }
-                    .list(),
-                );
-            }
-            let mut config = warps(vectors.len())?;
-            config.grid_dim.1 = 2;
-            // SAFETY: rows were checked to hold `tokens * heads` vectors. Positions lie in pages that `place`
-            // entered in the table, and these are inside the pools. Callers made `outcomes` large enough.
-            // Each side's workspace has room for the vectors of one launch, and launches run in order.
-            unsafe { launch(&self.device, &self.encode, arguments, config) }?;
-        }
-        Ok(())
+        let (refused, mut outcomes) = buffers.outcomes.split_at_mut(VECTORS);
+        let mut outcomes = outcomes.slice_mut(2 * place * vectors..);
+        let (keys, of_values) = outcomes.split_at_mut(vectors);
+        let [of_key, of_value] = &self.scratch.rows;
+        let [key_rows, value_rows] = rows;
+        let store = Store {
+            rows: [
+                (key_rows.memory(of_key, 0..values), key_rows.kind()),
+                (value_rows.memory(of_value, 0..values), value_rows.kind()),
+            ],
+            places: Lists::new(&buffers.tokens, tokens).places().into(),
+            pools: self.layers[layer].pools.each_mut().map(Into::into),
+            strides: self.paged.layout().page_bytes().map(|bytes| bytes as u32),
+            pages: self.pages.count(),
+            workspaces: self.workspaces.each_mut().map(Into::into),
+            outcomes: [keys.into(), of_values.into()],
+            refused: refused.into(),
+            tokens,
+            together: self.spec.tokens_a_launch(),
+        };
+        // SAFETY: rows were checked to hold `tokens` vectors of each head. Callers made `outcomes` large enough,
+        // and each side's workspace has room for the vectors of one launch.
+        unsafe { self.paged.launch_store(&self.device, store) }
     }
 
-    /// Waits for the device, and reports the first vector of these layers that could not be encoded. Reads
-    /// one word, and all outcomes only if a vector was refused.
-    pub(super) fn read_outcomes(
+    /// Waits for the device. If vectors of these layers could not be encoded, returns the error for the first of
+    /// them, and the token of each. Reads one word, and all outcomes only if a vector was refused.
+    pub(super) fn refusals(
         &mut self,
         of: Use,
         layers: Range<usize>,
         tokens: usize,
-    ) -> Result<(), GpuError> {
+    ) -> Result<Option<(GpuError, Vec<usize>)>, GpuError> {
         let mut outcomes = vec![0; VECTORS];
         let (received, on_device) = (&mut self.scratch.received, &self.buffers[of as usize].outcomes);
         received.receive(&self.device, on_device, &mut outcomes)?;
         if outcomes[REFUSED] == 0 {
-            return Ok(());
+            return Ok(None);
         }
         outcomes.resize(VECTORS + 2 * layers.len() * tokens * self.spec.num_kv_heads, status::DONE);
         received.receive(&self.device, on_device, &mut outcomes)?;
-        let (outcomes, vectors) = (&outcomes[VECTORS..], self.vectors(tokens));
-        let Some(i) = outcomes.iter().position(|&outcome| outcome != status::DONE) else { return Ok(()) };
-        let vector = i % vectors;
-        Err(GpuError::BadVector {
+        let (outcomes, heads) = (&outcomes[VECTORS..], self.spec.num_kv_heads);
+        let vectors = tokens * heads;
+        let bad: Vec<usize> = (0..outcomes.len()).filter(|&i| outcomes[i] != status::DONE).collect();
+        let Some(&i) = bad.first() else { return Ok(None) };
+        let error = GpuError::BadVector {
             what: if i / vectors % 2 == Side::Keys as usize { "key" } else { "value" },
             layer: layers.start + i / (2 * vectors),
-            token: vector / self.spec.num_kv_heads,
-            kv_head: vector % self.spec.num_kv_heads,
+            token: i % vectors / heads,
+            kv_head: i % vectors % heads,
             reason: match outcomes[i] {
                 status::NON_FINITE => "is not finite",
-                _ => "is too large: its scale does not fit f16",
+                status::OUT_OF_RANGE => "is too large: its scale does not fit f16",
+                _ => "has no place in the pool",
             },
-        })
+        };
+        Ok(Some((error, bad.into_iter().map(|i| i % vectors / heads).collect())))
     }
 }

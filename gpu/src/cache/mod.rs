@@ -3,36 +3,22 @@
 mod append;
 mod attend;
 mod buffers;
-mod coder;
 mod encode;
 mod read;
-mod rows;
 mod step;
 mod tokens;
 
 use crate::GpuError;
-use crate::attention::{Attention, Pool};
 use crate::current::{Current, Restore};
 use crate::device::Device;
+use crate::paged::Paged;
+use crate::paged::attention::Table;
 use crate::pages::PageTable;
 use crate::spec::GpuSpec;
 use crate::staging::Staging;
 use buffers::{Buffers, Use};
-use coder::Coder;
-use cudarc::driver::{CudaFunction, CudaSlice};
-pub(crate) use rows::check_len;
-pub use rows::{Element, Out, Raw, Rows};
-use std::sync::Arc;
-use tokens::{Lists, Step, Token};
-
-/// One of the two tensors of a layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// Keys.
-    Keys,
-    /// Values.
-    Values,
-}
+use cudarc::driver::{CudaSlice, sys};
+use tokens::{Lists, Step, Token, Words};
 
 /// Contents and memory of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,11 +65,8 @@ struct Scratch {
 pub struct GpuCache {
     device: Device,
     spec: GpuSpec,
-    /// Coders of keys and values. Both are the same object if the codec is the same.
-    coders: [Arc<Coder>; 2],
-    /// Encodes keys and values in one kernel.
-    encode: CudaFunction,
-    attention: Attention,
+    /// The kernels, over the pages of `layers`.
+    paged: Paged,
     layers: Vec<Layer>,
     pages: PageTable,
     table: CudaSlice<u32>,
@@ -95,6 +78,8 @@ pub struct GpuCache {
     /// Most tokens of a step, once [`GpuCache::reserve_scratch`] was called.
     reserved: Option<usize>,
     scratch: Scratch,
+    /// The rows and the tokens of the sequence that was decoded last.
+    range: Words,
     restore: Restore,
 }
 
@@ -116,16 +101,7 @@ impl GpuCache {
         if bytes > free {
             return Err(GpuError::OutOfMemory { bytes });
         }
-        let key = Arc::new(Coder::new(device, &spec, spec.key)?);
-        let value = if spec.value == spec.key {
-            key.clone()
-        } else {
-            Arc::new(Coder::new(device, &spec, spec.value)?)
-        };
-        let names = [spec.key, spec.value].map(|id| coder::name("encode_append", id, &spec));
-        let encode = device.pair(names.each_ref().map(String::as_str))?;
-        let attention =
-            Attention::new(device, spec.num_kv_heads, spec.group(), spec.head_dim, spec.formats())?;
+        let paged = Paged::new(device, spec.layout())?;
         let layer = || -> Result<Layer, GpuError> {
             let pools =
                 [device.zeros(spec.side_bytes(spec.key))?, device.zeros(spec.side_bytes(spec.value))?];
@@ -146,9 +122,7 @@ impl GpuCache {
         Ok(Self {
             device: device.clone(),
             spec,
-            coders: [key, value],
-            encode,
-            attention,
+            paged,
             layers,
             pages,
             table,
@@ -157,6 +131,7 @@ impl GpuCache {
             step: None,
             reserved: None,
             scratch,
+            range: Words::new(device, 3)?,
             restore: Restore::default(),
         })
     }
@@ -164,6 +139,29 @@ impl GpuCache {
     /// The device that holds the cache.
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// Goes on on another stream of the device's context, after the work on the stream before. It does not wait.
+    /// While a graph captures the stream, the two are not ordered: who launches the graph orders it.
+    ///
+    /// # Errors
+    /// [`GpuError::OtherContext`] if the stream belongs to another context, or the driver's errors.
+    ///
+    /// # Safety
+    /// `stream` is a stream or null, and outlives the cache.
+    pub unsafe fn follow(&mut self, stream: sys::CUstream) -> Result<(), GpuError> {
+        let _current = Current::keep();
+        if stream == self.device.stream().cu_stream() {
+            return Ok(());
+        }
+        // SAFETY: the caller upholds the same contract.
+        let device = unsafe { self.device.on_raw(stream) }?;
+        let not_captured = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        if device.stream().capture_status()? == not_captured {
+            device.stream().join(self.device.stream())?;
+        }
+        self.device = device;
+        Ok(())
     }
 
     /// The spec that the cache was built from.
@@ -243,7 +241,7 @@ impl GpuCache {
 
     /// Returns contents and memory of the cache.
     pub fn stats(&self) -> GpuStats {
-        let block_bytes: usize = self.coders.iter().map(|coder| coder.codec.block_bytes()).sum();
+        let block_bytes: usize = self.paged.coders.iter().map(|coder| coder.codec.block_bytes()).sum();
         GpuStats {
             tokens: self.layers[0].lengths.iter().sum(),
             pages_used: self.pages.used(),
@@ -299,6 +297,8 @@ impl GpuCache {
     }
 }
 
-fn pools<'a>([key, value]: &'a [Arc<Coder>; 2], layer: &'a Layer) -> [Pool<'a>; 2] {
-    [key.pool(&layer.pools[0]), value.pool(&layer.pools[1])]
+/// The page table, for kernels.
+fn table<'a>(table: &'a CudaSlice<u32>, pages: &PageTable) -> Table<'a> {
+    let (max_blocks, entries) = (pages.max_pages(), table.len());
+    Table { memory: table.into(), max_blocks, entries, shift: 0, pages: pages.count() }
 }

@@ -1,17 +1,21 @@
 //! Reads blocks, decoded vectors and logits from a cache.
 
-use super::{GpuCache, Out, Rows, Side, Use};
+use super::{GpuCache, Use, table};
 use crate::GpuError;
 use crate::current::Current;
 use crate::launch::{Memory, launch, warps};
+use crate::paged::Gather;
+use crate::paged::attention::Table;
 use crate::pages::SLOTS;
+use crate::rows::{Out, Rows, Side};
+use crate::staging::Staging;
 use tqkv_core::AnyCodec;
-use tqkv_gpu_kernels::args::{DecodePages, Scores};
+use tqkv_gpu_kernels::args::Scores;
 use tqkv_gpu_kernels::page;
 
 impl GpuCache {
     /// Copies the blocks of a sequence to host memory, `[len, num_kv_heads, block_bytes]`. Each block is as
-    /// SPEC.md defines it.
+    /// SPEC.md defines it. Waits once.
     ///
     /// # Errors
     /// Layer or sequence out of range, or the driver's errors.
@@ -19,32 +23,31 @@ impl GpuCache {
         let _current = Current::keep();
         self.check_layer(layer)?;
         self.check_sequence(sequence)?;
-        let (coder, layer) = (&self.coders[side as usize], &self.layers[layer]);
-        let (dim, bits, heads) = (self.spec.head_dim as u32, coder.bits(), self.spec.num_kv_heads);
-        let head_bytes = page::head_bytes(dim, bits) as usize;
+        let (coder, layer) = (&self.paged.coders[side as usize], &self.layers[layer]);
+        let (dim, bits, tokens) = (self.spec.head_dim as u32, coder.bits(), layer.lengths[sequence]);
         let row = page::row_bytes(dim, bits) as usize;
-        let mut blocks = Vec::with_capacity(layer.lengths[sequence] * heads * coder.codec.block_bytes());
-        let (mut left, stream) = (layer.lengths[sequence], self.device.stream());
-        for &number in self.pages.of(sequence) {
-            let start = number as usize * heads * head_bytes;
-            let bytes =
-                stream.clone_dtoh(&layer.pools[side as usize].slice(start..start + heads * head_bytes))?;
-            self.device.finish()?;
-            for slot in 0..left.min(SLOTS) {
-                for head in bytes.chunks_exact(head_bytes) {
-                    let scale = page::scale_offset(dim, bits, slot as u32) as usize;
-                    blocks.extend_from_slice(&head[scale..scale + 2]);
-                    blocks.extend_from_slice(&head[slot * row..(slot + 1) * row]);
-                }
+        let page_bytes = self.paged.layout().page_bytes()[side as usize];
+        let numbers = &self.pages.of(sequence)[..tokens.div_ceil(SLOTS)];
+        let places: Vec<_> =
+            numbers.iter().map(|&n| n as usize * page_bytes).map(|at| at..at + page_bytes).collect();
+        let mut pages = vec![0; numbers.len() * page_bytes];
+        Staging::new().receive_parts(&self.device, &layer.pools[side as usize], &places, &mut pages)?;
+        let mut blocks = Vec::with_capacity(self.vectors(tokens) * coder.codec.block_bytes());
+        for position in 0..tokens {
+            let (number, slot) = (position / SLOTS, position % SLOTS);
+            let page = &pages[number * page_bytes..(number + 1) * page_bytes];
+            for head in page.chunks_exact(page_bytes / self.spec.num_kv_heads) {
+                let scale = page::scale_offset(dim, bits, slot as u32) as usize;
+                blocks.extend_from_slice(&head[scale..scale + 2]);
+                blocks.extend_from_slice(&head[slot * row..(slot + 1) * row]);
             }
-            left = left.saturating_sub(SLOTS);
         }
         Ok(blocks)
     }
 
     /// The codec of a side. It decodes [`GpuCache::blocks`].
     pub fn codec(&self, side: Side) -> &AnyCodec {
-        &self.coders[side as usize].codec
+        &self.paged.coders[side as usize].codec
     }
 
     /// Decodes a sequence into `out`, `[len, num_kv_heads, head_dim]` on the device. Values in f32 equal the
@@ -65,23 +68,32 @@ impl GpuCache {
         self.check_sequence(sequence)?;
         let tokens = self.layers[layer].lengths[sequence];
         let vectors = self.vectors(tokens);
-        let (out, kind) = out.into().memory(&self.device, vectors * self.spec.head_dim)?;
+        let out = out.into().memory(&self.device, vectors * self.spec.head_dim)?;
+        if tokens == 0 {
+            return Ok(());
+        }
         self.update_table()?;
-        let coder = &self.coders[side as usize];
-        let arguments = DecodePages {
-            pool: Memory::from(&self.layers[layer].pools[side as usize]),
-            page_table: (&self.table).into(),
-            max_pages: self.pages.max_pages() as u32,
-            sequence: sequence as u32,
-            start: 0,
-            tokens: tokens as u32,
-            num_kv_heads: self.spec.num_kv_heads as u32,
-            signs: (&coder.signs).into(),
+        // The first row of the sequence, the number of rows, and the number of tokens.
+        let all = tokens as u32;
+        self.range.send(&self.device, &[0, all, all])?;
+        let side = side as usize;
+        let max_blocks = self.pages.max_pages();
+        let gather = Gather {
+            pool: (&self.layers[layer].pools[side]).into(),
+            stride: self.paged.layout().page_bytes()[side] as u32,
+            table: Table {
+                memory: self.table.slice(sequence * max_blocks..(sequence + 1) * max_blocks).into(),
+                entries: max_blocks,
+                ..table(&self.table, &self.pages)
+            },
+            offsets: self.range.memory().slice(..2).into(),
+            lengths: self.range.memory().slice(2..).into(),
+            sequences: 1,
+            tokens,
             out,
-            kind,
         };
         // SAFETY: the sequence's pages are in the table and inside the pool; `out` was checked above.
-        unsafe { launch(&self.device, &coder.decode, arguments.list(), warps(vectors)?) }
+        unsafe { self.paged.launch_gather(&self.device, side, gather) }
     }
 
     /// Logits, scaled by 1/sqrt(head_dim), of one query token over every key of a sequence. `queries` is
@@ -98,13 +110,13 @@ impl GpuCache {
         let tokens = self.layers[layer].lengths[sequence];
         let mut out = self.take_out(tokens * heads)?;
         self.update_table()?;
-        let (device, scratch, coder) = (&self.device, &mut self.scratch, &self.coders[0]);
+        let (device, scratch, coder) = (&self.device, &mut self.scratch, &self.paged.coders[0]);
         scratch.staging[0].send(device, queries, &mut scratch.rows[0])?;
         let factor = 1.0 / (dim as f32 * (dim as f32).sqrt());
         // SAFETY: `rows` holds `heads` vectors, as sent above.
         let rotated = unsafe {
             let (work, queries) = (&mut self.buffers[Use::Alone as usize].work, (&scratch.rows[0]).into());
-            self.attention.rotate(device, work, queries, &coder.signs, heads, factor)
+            self.paged.attention.rotate(device, work, queries, &coder.signs, heads, factor)
         }?;
         let arguments = Scores {
             rotated: Memory::from(rotated),

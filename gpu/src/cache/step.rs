@@ -2,9 +2,10 @@
 //! between can be captured in a graph.
 
 use super::tokens::{self, Step};
-use super::{GpuCache, Out, Rows, Use};
+use super::{GpuCache, Use};
 use crate::GpuError;
 use crate::current::Current;
+use crate::rows::{Out, Rows};
 
 /// Why a call is refused while a step runs.
 const BEGUN: &str = "a step has begun; end it first";
@@ -93,16 +94,26 @@ impl GpuCache {
     /// Waits for the step and checks that all its vectors were encoded.
     ///
     /// # Errors
-    /// [`GpuError::BadVector`] for the first vector that could not be encoded; then all layers drop the
-    /// tokens of the step. [`GpuError::BadStep`] without a step, or the driver's errors.
+    /// [`GpuError::BadVector`] for the first vector that could not be encoded. Then the sequence of each such
+    /// vector drops its tokens of the step from that one on, in all layers, and all other tokens stay;
+    /// [`GpuCache::len`] says which sequences are shorter. [`GpuError::BadStep`] without a step. After an error
+    /// of the driver all tokens of the step are dropped.
     pub fn end_step(&mut self) -> Result<(), GpuError> {
         let _current = Current::keep();
         let step = self.step.take().ok_or_else(no_step)?;
-        let result = self.read_outcomes(Use::Steps, 0..self.spec.num_layers, step.tokens.len());
-        if result.is_err() {
-            self.undo(&step);
+        match self.refusals(Use::Steps, 0..self.spec.num_layers, step.tokens.len()) {
+            Ok(None) => Ok(()),
+            Ok(Some((error, bad))) => {
+                for (sequence, length) in bad.into_iter().map(|token| step.tokens[token]) {
+                    self.cut(sequence, length - 1);
+                }
+                Err(error)
+            }
+            Err(error) => {
+                self.undo(&step);
+                Err(error)
+            }
         }
-        result
     }
 
     /// Allocates the buffers for steps of up to `tokens` tokens. From now on launches of a step depend only
@@ -129,8 +140,8 @@ impl GpuCache {
         let outcomes = self.outcome_words(self.spec.num_layers, tokens);
         let buffers = &mut self.buffers[Use::Steps as usize];
         self.device.grow(&mut buffers.outcomes, outcomes)?;
-        buffers.tokens.reserve(&self.device, tokens::len(tokens, self.attention.most_parts(tokens)))?;
-        self.attention.reserve(&self.device, &mut buffers.work, tokens)?;
+        buffers.tokens.reserve(&self.device, tokens::len(tokens, self.paged.attention.most_parts(tokens)))?;
+        self.paged.attention.reserve(&self.device, &mut buffers.work, tokens)?;
         self.reserved = Some(tokens);
         Ok(())
     }

@@ -2,6 +2,8 @@
 
 use crate::GpuError;
 use crate::device::Device;
+use crate::paged::attention::Plan;
+use crate::pages::PageTable;
 use crate::staging::Staging;
 use cudarc::driver::{CudaSlice, CudaView};
 
@@ -21,6 +23,11 @@ impl Words {
     /// Room for `len` words.
     pub(super) fn new(device: &Device, len: usize) -> Result<Self, GpuError> {
         Ok(Self { sent: Vec::new(), memory: device.zeros(len)?, staging: Staging::new() })
+    }
+
+    /// The words that were sent last, and perhaps others behind them.
+    pub(super) fn memory(&self) -> &CudaSlice<u32> {
+        &self.memory
     }
 
     /// Makes room for `len` words. Later lists of up to that length do not move the memory.
@@ -44,17 +51,20 @@ impl Words {
     }
 }
 
-/// The control words of some tokens: sequences, positions, lengths, parts.
-pub(super) fn words(tokens: &[Token], parts: &[u32]) -> Vec<u32> {
+/// The control words of some tokens: places (two words each), then a plan: sequences, lengths, parts.
+pub(super) fn words(tokens: &[Token], pages: &PageTable, parts: &[u32]) -> Vec<u32> {
+    let places = tokens.iter().flat_map(|&(sequence, length)| {
+        let place = pages.place(sequence, length.wrapping_sub(1)).map_or(-1, |place| place as i64);
+        [place as u32, (place >> 32) as u32]
+    });
     let sequences = tokens.iter().map(|&(sequence, _)| sequence as u32);
-    let positions = tokens.iter().map(|&(_, length)| length.saturating_sub(1) as u32);
     let lengths = tokens.iter().map(|&(_, length)| length as u32);
-    sequences.chain(positions).chain(lengths).chain(parts.iter().copied()).collect()
+    places.chain(sequences).chain(lengths).chain(parts.iter().copied()).collect()
 }
 
 /// Number of control words of `count` tokens, with `entries` entries in the list of parts.
 pub(super) const fn len(count: usize, entries: usize) -> usize {
-    4 * count + 1 + 3 * entries
+    2 * count + Plan::len(count, entries)
 }
 
 /// The lists of `count` tokens, in the layout of [`words`].
@@ -70,21 +80,14 @@ impl<'a> Lists<'a> {
         Self { words, count }
     }
 
-    pub(super) fn sequences(self) -> CudaView<'a, u32> {
-        self.words.memory.slice(..self.count)
+    /// The place of each token.
+    pub(super) fn places(self) -> CudaView<'a, u32> {
+        self.words.memory.slice(..2 * self.count)
     }
 
-    pub(super) fn positions(self) -> CudaView<'a, u32> {
-        self.words.memory.slice(self.count..2 * self.count)
-    }
-
-    pub(super) fn lengths(self) -> CudaView<'a, u32> {
-        self.words.memory.slice(2 * self.count..3 * self.count)
-    }
-
-    /// The words of the parts, and behind them memory that is not used.
-    pub(super) fn parts(self) -> CudaView<'a, u32> {
-        self.words.memory.slice(3 * self.count..)
+    /// The words of the plan, and behind them memory that is not used.
+    pub(super) fn plan(self) -> CudaView<'a, u32> {
+        self.words.memory.slice(2 * self.count..)
     }
 }
 
@@ -102,10 +105,15 @@ mod tests {
 
     #[test]
     fn the_lists_stand_one_behind_the_other() {
+        let mut pages = PageTable::new(4, 2, 6);
+        let mut own = |sequence, position| pages.own(sequence, position, |_, _| Ok(())).unwrap();
+        own(0, 64);
+        own(3, 1);
         let tokens = [(3, 1), (0, 65), (3, 2), (1, 0)];
         let parts = [0, 1, 2, 3, 3, 0, 0, 1, 1, 0, 2, 2, 0, 1];
-        let all = words(&tokens, &parts);
-        assert_eq!(all, [&[3, 0, 3, 1, 0, 64, 1, 0, 1, 65, 2, 0][..], &parts].concat());
+        let all = words(&tokens, &pages, &parts);
+        let places = [2 * 64, 0, 64, 0, 2 * 64 + 1, 0, u32::MAX, u32::MAX];
+        assert_eq!(all, [&places, &[3, 0, 3, 1, 1, 65, 2, 0][..], &parts].concat());
         assert_eq!(all.len(), len(4, 3));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::shape::{SLOTS, Shape};
 use crate::cudarc::driver::{CudaSlice, sys};
-use crate::unstable::attention::{Attention, Batch, Cut, Pool, Resources, Work};
+use crate::unstable::attention::{Attention, Cut, Plan, Pool, Resources, Table, Words, Work};
 use crate::unstable::launch::{Memory, launch, warps};
 use crate::{Device, GpuCache, GpuError, Rows};
 use tqkv_core::CodecId;
@@ -211,38 +211,40 @@ pub(crate) fn halves(device: &Device, shape: &Shape, seconds: f64) -> Result<Att
         rows.push([random_halves(device, bytes / 2)?, random_halves(device, bytes / 2)?]);
     }
     let (levels, signs) = (device.zeros(TABLE_WORDS)?, device.zeros(8)?);
-    let pool = |memory| Pool { memory, format: page::HALF_BITS, levels: &levels, signs: &signs };
+    let stride = shape.num_kv_heads as u32 * page::head_bytes(shape.head_dim as u32, page::HALF_BITS);
     let (table, max_pages) = table(shape);
+    let (entries, pages) = (table.len(), shape.tokens().div_ceil(SLOTS));
     let table = device.upload(&table)?;
-    let lengths = device.upload(&shape.lengths.iter().map(|&tokens| tokens as u32).collect::<Vec<_>>())?;
-    let sequences = device.upload(&(0..shape.sequences() as u32).collect::<Vec<_>>())?;
-    let count = shape.sequences() * shape.num_kv_heads * shape.group * shape.head_dim;
+    let rows_of_step = shape.sequences();
+    let count = rows_of_step * shape.num_kv_heads * shape.group * shape.head_dim;
     let queries = device.upload(&noise(count))?;
     let mut out = device.zeros::<f32>(count)?;
     let mut work = Work::new(device)?;
     let attention =
         Attention::new(device, shape.num_kv_heads, shape.group, shape.head_dim, [page::HALF_BITS; 2])?;
     let parts = attention.parts(&shape.lengths, false);
-    let words = device.upload(&parts.words)?;
+    let lengths = shape.lengths.iter().map(|&tokens| tokens as u32);
+    let words: Vec<u32> =
+        (0..rows_of_step as u32).chain(lengths).chain(parts.words.iter().copied()).collect();
+    let words = device.upload(&words)?;
+    let words = words.as_view();
     let times = captured(device, layers, seconds, |layer| {
-        let batch = Batch {
-            table: &table,
-            max_pages,
-            sequence_of: sequences.as_view(),
-            lengths: lengths.as_view(),
-            rows: shape.sequences(),
-            parts: words.as_view(),
-            entries: parts.entries,
-        };
-        let [keys, values] = &rows[layer];
+        let [keys, values] = rows[layer].each_ref().map(|memory| {
+            let (format, levels, signs) = (page::HALF_BITS, &levels, &signs);
+            Pool { memory: memory.into(), stride, format, levels, signs }
+        });
+        let plan = Plan { words: Words::View(&words), rows: rows_of_step, entries: parts.entries };
+        let table = Table { memory: (&table).into(), max_blocks: max_pages, entries, shift: 0, pages };
+        let scratch = attention.scratch(device, &mut work, rows_of_step, parts.entries)?;
         // SAFETY: every buffer was made for `shape` above, and `table` counts the pages of all sequences.
         unsafe {
             attention.run(
                 device,
-                &mut work,
+                scratch,
                 ((&queries).into(), element::F32),
-                [pool(keys), pool(values)],
-                batch,
+                [keys, values],
+                table,
+                plan,
                 ((&mut out).into(), element::F32),
             )
         }

@@ -157,3 +157,35 @@ fn what_is_dropped_while_kernels_wait_ends_after_them() {
     let decoded = device.stream().clone_dtoh(&halves).unwrap();
     assert!(decoded.iter().all(|bits| bits & 0x7fff == 0), "a scale of 0 decodes to zeros: {decoded:?}");
 }
+
+#[test]
+fn a_cache_follows_its_caller_to_another_stream() {
+    let mut cache = cache(1);
+    fill(&mut cache, 0, 3, 1);
+    let device = cache.device().clone();
+    let (rows, queries) = (upload(&device, &noise(2, ROW)), noise(3, QUERY));
+    let there = upload(&device, &queries);
+    let mut out = device.stream().alloc_zeros::<f32>(QUERY).unwrap();
+    device.stream().synchronize().unwrap();
+    let other = device.stream().context().new_stream().unwrap();
+    cache.begin_step(&[0]).unwrap();
+    cache.append_step(0, Rows::F32(&rows), Rows::F32(&rows)).unwrap();
+    // The token is not encoded yet: the other stream waits for the first.
+    // SAFETY: the stream lives until the end of the test, and the cache is dropped before.
+    unsafe { cache.follow(other.cu_stream()) }.unwrap();
+    cache.attend_step(0, Rows::F32(&there), &mut out).unwrap();
+    cache.end_step().unwrap();
+    assert_eq!(cache.device().stream().cu_stream(), other.cu_stream());
+    assert_near(&other.clone_dtoh(&out).unwrap(), &wanted(&cache, 0, 0, 4, &queries), 1e-5);
+    drop(cache);
+    drop(other);
+}
+
+#[test]
+fn a_stream_of_another_device_is_not_followed_on_paper() {
+    must_be_on_paper();
+    let (mut cache, second) = (cache(1), device(1));
+    // SAFETY: the stream lives as long as the device.
+    let refused = unsafe { cache.follow(second.stream().cu_stream()) }.unwrap_err();
+    assert_eq!(refused, GpuError::OtherContext { what: "stream", ordinal: 0 });
+}

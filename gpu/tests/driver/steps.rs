@@ -260,8 +260,8 @@ fn a_step_copies_what_changed_and_one_word_back_on_paper() {
         cache.end_step().unwrap();
         since(before)
     };
-    // Sequence, position, length and first part of each row; then the parts, of three words each.
-    let (words, table) = (4 * 16 + 1 + 3 * 16, 16 * 100);
+    // Place (of two words), sequence, length and first part of each row; then the parts, of three words each.
+    let (words, table) = (5 * 16 + 1 + 3 * 16, 16 * 100);
     assert_eq!(step(&mut cache).bytes_in, 4 * (words + table), "a new table");
     let second = step(&mut cache);
     assert_eq!((second.bytes_in, second.bytes_out), (4 * words, 4), "control words; is a vector refused");

@@ -130,6 +130,7 @@ pub(crate) fn operation(opcode: &str) -> Option<(usize, Operation)> {
         "max.s16" => (2, |a, c, _| u64::from((a as i16).max(c as i16) as u16)),
         "mul.wide.s32" => (2, |a, c, _| (i64::from(a as i32) * i64::from(c as i32)) as u64),
         "mul.wide.u32" => (2, |a, c, _| u64::from(a as u32) * u64::from(c as u32)),
+        "mul.hi.u32" => (2, |a, c, _| (u64::from(a as u32) * u64::from(c as u32)) >> 32),
         "mul.wide.u16" => (2, |a, c, _| (a & 0xffff) * (c & 0xffff)),
         "mad.wide.u32" => (3, |a, c, d| (u64::from(a as u32) * u64::from(c as u32)).wrapping_add(d)),
         "div.u32" => (2, |a, c, _| u64::from(a as u32 / c as u32)),

@@ -63,9 +63,8 @@ fn encode(kernel: &Kernel, codec: &AnyCodec, rows: &[f32]) -> Encoded {
     let mut buffers = [
         floats(rows),
         signs(codec),
-        words((0..tokens).map(|_| 0)),
-        words(0..tokens),
-        table.clone(),
+        // Pages are numbered backwards.
+        words((0..tokens).flat_map(|i| [(pages - 1 - i / page::SLOTS) * page::SLOTS + i % page::SLOTS, 0])),
         vec![0xff; bytes as usize],
         vec![0xff; (tokens * workspace_bytes(codec.dim() as u32)) as usize],
         vec![0xff; 4 * tokens as usize],
@@ -80,14 +79,13 @@ fn encode(kernel: &Kernel, codec: &AnyCodec, rows: &[f32]) -> Encoded {
         signs: 1,
         mode: u32::from(options.scale_mode.code()),
         effort: options.effort as u32,
-        sequence_of: 2,
-        position_of: 3,
-        page_table: 4,
-        max_pages: pages,
-        pool: 5,
-        workspace: 6,
-        outcome: 7,
-        refused: 8,
+        slots: 2,
+        pool: 3,
+        stride: page::head_bytes(codec.dim() as u32, codec.id().bits()),
+        last_page: pages - 1,
+        workspace: 4,
+        outcome: 5,
+        refused: 6,
     };
     kernel.launch((0..=tokens).map(|warp| (warp, 0, 0)), &arguments.list(), &mut buffers);
     let [.., pool, _, outcomes, refused] = buffers;
@@ -178,14 +176,25 @@ fn decode(text: &str, codec: &AnyCodec, encoded: &Encoded, rows: &[f32]) {
     let (dim, tokens) = (codec.dim(), usize::min(rows.len() / codec.dim(), 64));
     let pages = encoded.page_table.len() as u32 / 4;
     let kernel = Kernel::new(text, &format!("decode_pages_{}_d{dim}", codec.id().name()));
-    let mut buffers =
-        [encoded.pool.clone(), encoded.page_table.clone(), signs(codec), vec![0xff; 4 * tokens * dim]];
+    let mut buffers = [
+        encoded.pool.clone(),
+        encoded.page_table.clone(),
+        signs(codec),
+        vec![0xff; 4 * tokens * dim],
+        words([0, tokens as u32]),
+        words([tokens as u32]),
+    ];
     let arguments = DecodePages {
         pool: 0,
+        stride: page::head_bytes(dim as u32, codec.id().bits()),
+        last_page: pages - 1,
         page_table: 1,
         max_pages: pages,
-        sequence: 0,
-        start: 0,
+        last_entry: pages - 1,
+        shift: 0,
+        offsets: 4,
+        lengths: 5,
+        sequences: 1,
         tokens: tokens as u32,
         num_kv_heads: 1,
         signs: 2,
@@ -346,7 +355,7 @@ fn fill(id: CodecId, dim: usize, batch: &Batch<'_>, gaussian: &mut Gaussian) -> 
 fn attend(text: &str, dim: usize, (key, value): (CodecId, CodecId), group: u32, batch: &Batch<'_>) {
     let kernel = match group {
         1 => ("attend", 1),
-        _ => attend::kernel([key, value].map(|id| page::format(id.layout())), group, dim),
+        _ => attend::kernel([key, value].map(|id| page::format(id.layout())), group, dim, (9, 0)),
     };
     attend_by(text, dim, (key, value), (kernel, group), batch);
 }
@@ -402,15 +411,20 @@ fn attend_by(
         num_kv_heads: batch.num_kv_heads,
         group,
         keys: 3,
+        key_stride: batch.num_kv_heads * page::head_bytes(dim as u32, key.bits()),
         key_format,
         key_levels: 4,
         values: 5,
+        value_stride: batch.num_kv_heads * page::head_bytes(dim as u32, value.bits()),
         value_format,
         value_levels: 6,
         // A prefetch changes no result: batches have it or not, by their number of heads.
         ahead: batch.num_kv_heads % 3,
+        last_page: batch.pages() - 1,
         page_table: 7,
         max_pages: MAX_PAGES,
+        last_entry: batch.pages() - 1,
+        shift: 0,
         sequence_of: 11,
         lengths: 8,
         partials: 9,
@@ -452,8 +466,8 @@ fn attend_by(
 
 #[test]
 fn arguments_are_as_many_and_as_wide_as_the_parameters() {
-    use tqkv_gpu_kernels::args::{QjlCorrect, QjlSketch, ReadBytes, Scores, WeightDecode};
-    let lists: [(&str, &[(&str, usize)]); 10] = [
+    use tqkv_gpu_kernels::args::{PlanParts, QjlCorrect, QjlSketch, ReadBytes, Scores, WeightDecode};
+    let lists: [(&str, &[(&str, usize)]); 11] = [
         ("encode_append_", &EncodeAppend::<()>::PARAMETERS),
         ("decode_pages_", &DecodePages::<()>::PARAMETERS),
         ("weight_decode_", &WeightDecode::<()>::PARAMETERS),
@@ -463,6 +477,7 @@ fn arguments_are_as_many_and_as_wide_as_the_parameters() {
         ("attend_", &Attend::<()>::PARAMETERS),
         ("qjl_sketch_", &QjlSketch::<()>::PARAMETERS),
         ("qjl_correct_", &QjlCorrect::<()>::PARAMETERS),
+        ("plan_parts", &PlanParts::<()>::PARAMETERS),
         ("read_bytes", &ReadBytes::<()>::PARAMETERS),
     ];
     let text = text();

@@ -91,13 +91,25 @@ fn pool(codec: &AnyCodec, blocks: &[u8]) -> Vec<u8> {
 fn decode(text: &str, codec: &AnyCodec, blocks: &[u8]) {
     let dim = codec.dim();
     let kernel = Kernel::new(text, &format!("decode_pages_{}_d{dim}", codec.id().name()));
-    let mut buffers = [pool(codec, blocks), words([0, 1]), signs(codec), vec![0xff; 4 * TOKENS * dim]];
+    let mut buffers = [
+        pool(codec, blocks),
+        words([0, 1]),
+        signs(codec),
+        vec![0xff; 4 * TOKENS * dim],
+        words([0, TOKENS as u32]),
+        words([TOKENS as u32]),
+    ];
     let arguments = DecodePages {
         pool: 0,
+        stride: page::head_bytes(dim as u32, codec.id().bits()),
+        last_page: 1,
         page_table: 1,
         max_pages: 2,
-        sequence: 0,
-        start: 0,
+        last_entry: 1,
+        shift: 0,
+        offsets: 4,
+        lengths: 5,
+        sequences: 1,
         tokens: TOKENS as u32,
         num_kv_heads: 1,
         signs: 2,
@@ -232,14 +244,19 @@ fn f16_attention(text: &str, dim: usize, heads: usize) {
         num_kv_heads: 1,
         group: heads,
         keys: 1,
+        key_stride: page::head_bytes(dim as u32, page::HALF_BITS),
         key_format: page::HALF_BITS,
         key_levels: 3,
         values: 2,
+        value_stride: page::head_bytes(dim as u32, page::HALF_BITS),
         value_format: page::HALF_BITS,
         value_levels: 3,
         ahead: 2,
+        last_page: 1,
         page_table: 4,
         max_pages: 2,
+        last_entry: 1,
+        shift: 0,
         sequence_of: 8,
         lengths: 5,
         partials: 6,

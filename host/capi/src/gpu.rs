@@ -303,8 +303,8 @@ pub unsafe extern "C" fn tqkv_gpu_attend_step(
     unsafe { DeviceCall::run(cache, work) }
 }
 
-/// Waits once for the whole step. TQKV_BAD_VECTOR names a vector that could not be encoded; the tokens of the
-/// step are dropped then.
+/// Waits once for the whole step. TQKV_BAD_VECTOR names the first vector that could not be encoded. Then each
+/// sequence with such a vector drops its tokens from that one on, and `tqkv_gpu_len` says which are shorter.
 ///
 /// # Safety
 /// `cache` is null or a cache that is not freed.

@@ -1,5 +1,5 @@
-//! Tensors on a GPU, through DLPack: the address and the description of a tensor of PyTorch, CuPy or another
-//! library.
+//! Tensors on a GPU, through DLPack or by the address that PyTorch gives: the memory and the description of a
+//! tensor of PyTorch, CuPy or another library.
 //!
 //! A tensor is asked for its device, then for a capsule with its address, shape, strides and type. The
 //! contents of the capsule are trusted, as in every reader of DLPack. The capsule is held while it is read
@@ -11,7 +11,8 @@ use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyCapsule, PyCapsuleMethods};
 use std::ffi::c_void;
 use tqkv_gpu::cudarc::driver::sys::CUstream;
-use tqkv_gpu::{Device, Element, GpuError, Raw};
+use tqkv_gpu::paged::{Integers, Layout, Pages, Room};
+use tqkv_gpu::{Device, Element, GpuCache, GpuError, Raw};
 
 /// `DLDeviceType` of CUDA memory, and of managed memory, which the driver moves.
 const CUDA: i32 = 2;
@@ -42,6 +43,68 @@ pub(crate) fn device(ordinal: usize, stream: usize) -> Result<Device, GpuError> 
     let stream: CUstream = std::ptr::with_exposed_provenance_mut(stream);
     // SAFETY: the Python caller promises that the stream exists as long as the cache.
     unsafe { Device::from_raw(ordinal, stream) }
+}
+
+/// Lets a cache go on on another stream, by its handle.
+pub(crate) fn follow(cache: &mut GpuCache, stream: usize) -> Result<(), GpuError> {
+    let stream: CUstream = std::ptr::with_exposed_provenance_mut(stream);
+    // SAFETY: the stream is PyTorch's current one, which exists as long as the process.
+    unsafe { cache.follow(stream) }
+}
+
+/// The same device on another stream, by its handle.
+pub(crate) fn on(device: &Device, stream: usize) -> Result<Device, GpuError> {
+    let stream: CUstream = std::ptr::with_exposed_provenance_mut(stream);
+    // SAFETY: the stream is PyTorch's current one, which exists as long as the process.
+    unsafe { device.on_raw(stream) }
+}
+
+/// Address, number of values, and type of a tensor of vectors.
+pub(crate) type Vectors = (u64, usize, String);
+/// Address and number of values of a tensor of integers, or of bytes.
+pub(crate) type Numbers = (u64, usize);
+/// Address, number, distance in bytes, and tokens of the blocks of a layer.
+pub(crate) type Block = (u64, usize, usize, usize);
+
+/// A tensor of vectors whose address PyTorch gave.
+pub(crate) fn raw(what: &str, (address, len, dtype): &Vectors) -> Result<Raw, Failure> {
+    let element = match dtype.as_str() {
+        "float32" => Element::F32,
+        "float16" => Element::F16,
+        "bfloat16" => Element::Bf16,
+        other => {
+            return Err(refused(format!(
+                "{what} of the type {other} is not valid: expected float32, float16 or bfloat16"
+            )));
+        }
+    };
+    // SAFETY: `tqkv.paged` passes a contiguous tensor of the device, of this type and length, which it holds.
+    // PyTorch frees and reuses its memory in the order of the stream.
+    Ok(unsafe { Raw::new(*address, *len, element) })
+}
+
+/// A tensor of int32.
+pub(crate) fn i32s((address, len): Numbers) -> Integers {
+    // SAFETY: as for `raw`.
+    unsafe { Integers::i32(address, len) }
+}
+
+/// A tensor of int64.
+pub(crate) fn i64s((address, len): Numbers) -> Integers {
+    // SAFETY: as for `raw`.
+    unsafe { Integers::i64(address, len) }
+}
+
+/// A tensor of bytes for a call to work in.
+pub(crate) fn room((address, bytes): Numbers) -> Room {
+    // SAFETY: as for `raw`; the tensor was made for this call.
+    unsafe { Room::new(address, bytes) }
+}
+
+/// The blocks of a layer.
+pub(crate) fn pages(layout: &Layout, (address, blocks, stride, tokens): Block) -> Result<Pages, GpuError> {
+    // SAFETY: as for `raw`: a tensor of bytes with so many blocks.
+    unsafe { Pages::together(layout, address, blocks, stride, tokens) }
 }
 
 /// A tensor of f32, f16 or bf16 on device `ordinal`, in C order without gaps: its memory and its shape. The

@@ -9,6 +9,7 @@ use crate::errors::{Failure, refused};
 use crate::spec::pair;
 use pyo3::prelude::*;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tqkv_gpu::{GpuError, GpuSpec, Raw, Rows, Side};
 
 /// Keys and values of many sequences on a GPU.
@@ -17,7 +18,8 @@ pub(crate) struct GpuCache {
     cache: Mutex<tqkv_gpu::GpuCache>,
     spec: GpuSpec,
     ordinal: usize,
-    stream: usize,
+    /// The stream that the cache works on.
+    stream: AtomicUsize,
 }
 
 /// The dict that the constructor of the Python class passes. The names are the same there.
@@ -68,7 +70,7 @@ impl GpuCache {
         rows: Option<usize>,
         heads: usize,
     ) -> Result<Raw, Failure> {
-        let (raw, shape) = dlpack::tensor(what, tensor, self.ordinal, self.stream)?;
+        let (raw, shape) = dlpack::tensor(what, tensor, self.ordinal, self.stream.load(Ordering::Relaxed))?;
         let dim = self.spec.head_dim;
         match *shape {
             [found, h, d] if rows.is_none_or(|rows| rows == found) && h == heads && d == dim => Ok(raw),
@@ -118,7 +120,14 @@ impl GpuCache {
         }
         let (ordinal, stream) = (spec.device, spec.stream);
         let cache = py.detach(|| tqkv_gpu::GpuCache::new(&dlpack::device(ordinal, stream)?, made.clone()))?;
-        Ok(Self { cache: Mutex::new(cache), spec: made, ordinal, stream })
+        Ok(Self { cache: Mutex::new(cache), spec: made, ordinal, stream: stream.into() })
+    }
+
+    /// Goes on on another stream, which must exist as long as the cache.
+    fn follow(&self, py: Python<'_>, stream: usize) -> Result<(), Failure> {
+        self.with(py, |cache| dlpack::follow(cache, stream))?;
+        self.stream.store(stream, Ordering::Relaxed);
+        Ok(())
     }
 
     fn len(&self, py: Python<'_>, sequence: usize) -> Result<usize, Failure> {

@@ -17,6 +17,8 @@ mod file;
 mod follow;
 #[cfg(feature = "cuda")]
 mod gpu;
+#[cfg(feature = "cuda")]
+mod paged;
 mod payload;
 mod pool;
 mod rows;
@@ -45,6 +47,9 @@ mod _native {
     #[cfg(feature = "cuda")]
     #[pymodule_export]
     use super::gpu::GpuCache;
+    #[cfg(feature = "cuda")]
+    #[pymodule_export]
+    use super::paged::{Paged, paged_block_bytes};
     #[pymodule_export]
     use super::payload::{crc32, decode_side, encode_side, side_is_finite};
     #[pymodule_export]

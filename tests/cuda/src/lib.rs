@@ -5,6 +5,9 @@
 //! of PTX as the tests of the committed files. It stops at an access outside a buffer, and then the stream
 //! fails for ever, as on a GPU. While a stream is captured, calls that would break the capture are refused.
 //!
+//! A test may map host memory, such as that of PyTorch's tensors, as device memory. From then on work is done
+//! at once, because a library may give memory away as soon as a call has returned.
+//!
 //! Use it only for tests: it runs one instruction at a time. It has no managed memory, peers, textures or
 //! runtime API.
 //!

@@ -13,10 +13,35 @@ use tqkv_gpu_kernels::args::Argument;
 /// Bytes of each device's memory.
 pub(crate) const MEMORY: usize = 12 << 20;
 
-/// A run of device memory that an allocation returned.
+/// A run of device memory: an allocation, or host memory that a test mapped.
 pub(crate) struct Allocation {
     pub(crate) context: usize,
-    pub(crate) bytes: Vec<u8>,
+    bytes: Bytes,
+}
+
+enum Bytes {
+    Own(Vec<u8>),
+    /// The address and the length of host memory.
+    Mapped(usize, usize),
+}
+
+impl Allocation {
+    fn bytes(&self) -> &[u8] {
+        match &self.bytes {
+            Bytes::Own(bytes) => bytes,
+            // SAFETY: who mapped the memory keeps it until the call that uses it returns, because work on mapped
+            // memory is done at once.
+            Bytes::Mapped(at, len) => unsafe { std::slice::from_raw_parts(*at as *const u8, *len) },
+        }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match &mut self.bytes {
+            Bytes::Own(bytes) => bytes,
+            // SAFETY: as for `bytes`; nothing else uses the memory during the call.
+            Bytes::Mapped(at, len) => unsafe { std::slice::from_raw_parts_mut(*at as *mut u8, *len) },
+        }
+    }
 }
 
 /// One work item of a stream; items run in order.
@@ -84,6 +109,8 @@ pub(crate) struct Machine {
     pub(crate) graphs: HashMap<usize, Vec<Work>>,
     handles: usize,
     next: u64,
+    /// Work is done when it is asked for.
+    is_eager: bool,
 }
 
 static MACHINE: Mutex<Option<Machine>> = Mutex::new(None);
@@ -118,7 +145,7 @@ impl Machine {
         }
         // For the interpreter each pointer is a separate buffer, up to the end of its allocation.
         let before: Vec<Vec<u8>> =
-            places.iter().map(|(start, offset)| self.memory[start].bytes[*offset..].to_vec()).collect();
+            places.iter().map(|(start, offset)| self.memory[start].bytes()[*offset..].to_vec()).collect();
         let mut buffers = before.clone();
         let [x, y, z] = launch.warps;
         let run = AssertUnwindSafe(|| {
@@ -131,7 +158,7 @@ impl Machine {
         }
         for ((start, offset), (before, after)) in places.iter().zip(before.iter().zip(&buffers)) {
             let Some(allocation) = self.memory.get_mut(start) else { return Err(INVALID_VALUE) };
-            let bytes = allocation.bytes[*offset..].iter_mut();
+            let bytes = allocation.bytes_mut()[*offset..].iter_mut();
             for (byte, (before, after)) in bytes.zip(before.iter().zip(after)) {
                 if before != after {
                     *byte = *after;
@@ -150,7 +177,7 @@ impl Machine {
     /// Bytes that are allocated on a device.
     pub(crate) fn used(&self, context: usize) -> usize {
         let here = self.memory.values().filter(|allocation| allocation.context == context);
-        here.map(|allocation| allocation.bytes.len()).sum()
+        here.map(|allocation| allocation.bytes().len()).sum()
     }
 
     pub(crate) fn allocate(&mut self, context: usize, len: usize) -> Result<u64, Failure> {
@@ -161,21 +188,32 @@ impl Machine {
         // Contents are garbage, as on a GPU.
         let at = 0x7000_0000_0000 + self.next;
         self.next += (len as u64).next_multiple_of(256) + 4096;
-        self.memory.insert(at, Allocation { context, bytes: vec![0xff; len] });
+        self.memory.insert(at, Allocation { context, bytes: Bytes::Own(vec![0xff; len]) });
         Ok(at)
+    }
+
+    /// Makes host memory a run of device memory at its own address, in place of what was mapped there before.
+    /// From now on all work is done at once, because its memory may be gone when something waits.
+    pub(crate) fn map(&mut self, context: usize, at: usize, len: usize) {
+        let end = (at + len) as u64;
+        self.memory.retain(|&start, allocation| {
+            !matches!(allocation.bytes, Bytes::Mapped(_, len) if start < end && (at as u64) < start + len as u64)
+        });
+        self.memory.insert(at as u64, Allocation { context, bytes: Bytes::Mapped(at, len) });
+        self.is_eager = true;
     }
 
     /// The allocation that holds `at`, and the offset in it.
     pub(crate) fn locate(&self, at: u64) -> Option<(u64, usize)> {
         let (&start, allocation) = self.memory.range(..=at).next_back()?;
         let offset = (at - start) as usize;
-        (offset < allocation.bytes.len()).then_some((start, offset))
+        (offset < allocation.bytes().len()).then_some((start, offset))
     }
 
     fn bytes(&mut self, at: u64, len: usize) -> Result<&mut [u8], Failure> {
         let (start, offset) = self.locate(at).ok_or(ILLEGAL_ADDRESS)?;
         let allocation = self.memory.get_mut(&start).ok_or(ILLEGAL_ADDRESS)?;
-        allocation.bytes.get_mut(offset..offset + len).ok_or(ILLEGAL_ADDRESS)
+        allocation.bytes_mut().get_mut(offset..offset + len).ok_or(ILLEGAL_ADDRESS)
     }
 
     /// Returns true if a run of host memory is completely page-locked.
@@ -185,8 +223,9 @@ impl Machine {
     }
 
     /// Adds an item to a stream, or to its capture.
-    pub(crate) fn ask(&mut self, stream: usize, work: Work) -> Result<(), Failure> {
-        let stream = self.stream(stream)?;
+    pub(crate) fn ask(&mut self, number: usize, work: Work) -> Result<(), Failure> {
+        let is_eager = self.is_eager;
+        let stream = self.stream(number)?;
         match &mut stream.capture {
             Some(captured) if matches!(work, Work::Free { .. }) => {
                 captured.clear();
@@ -196,6 +235,9 @@ impl Machine {
             None => {
                 stream.queue.push_back(work);
                 stream.asked += 1;
+                if is_eager {
+                    return self.finish(number);
+                }
             }
         }
         Ok(())

@@ -20,7 +20,7 @@ const BUILT: &str = "sm_80";
 /// The folder of the build.
 const FOLDER: &str = "target/ptx";
 
-/// Architectures for which the audit looks at every kernel.
+/// Architectures for which the audit looks at every kernel, with the kernels in the forms that caches get.
 const AUDITED: [&str; 2] = [BUILT, "sm_90"];
 
 /// The assembler, from the Python package index.
@@ -32,8 +32,9 @@ const PTXAS_FOLDER: &str = "target/ptxas";
 /// The program in that folder.
 const PTXAS_PROGRAM: &str = "nvidia/cu13/bin/ptxas";
 
-/// Later architectures. The file must assemble for them too.
-const LATER: [&str; 2] = ["sm_100", "sm_120"];
+/// The other architectures of GPUs that run the file. There the audit looks at every kernel, and at attention on
+/// tensor cores with every two formats that it may get.
+const OTHERS: [&str; 5] = ["sm_86", "sm_89", "sm_100", "sm_103", "sm_120"];
 
 /// Directives that rustc cannot write, and the start of the names of their kernels. With 168 registers, three
 /// blocks of four warps run on a multiprocessor. The assembler would keep the merge below 33 registers, so
@@ -114,8 +115,16 @@ fn build_all(args: &Args) -> Result<(), String> {
         }
         all.push(costs);
     }
-    for later in LATER {
-        assemble(root, &ptxas, later, &text)?;
+    for other in OTHERS {
+        let mut costs = assemble(root, &ptxas, other, &text)?;
+        // No cache gets a kernel of attention whose formats are arguments.
+        costs.retain(|name, _| !name.starts_with("attend_") || name.starts_with("attend_merge_"));
+        costs.extend(costs_of_tensor(root, &ptxas, other, &text)?);
+        let faults = spills(&costs);
+        if !faults.is_empty() {
+            return Err(format!("{other}: {}", faults.join("\n")));
+        }
+        println!("{other}: {} kernels, no stack, no spills", costs.len());
     }
     write_or_compare(&root.join("gpu/ptx/REGISTERS.md"), &register_table(&all), args.check)?;
     let times = simulate::file(&Source::open(root, &ptxas, AUDITED[1])?)?;
@@ -210,7 +219,7 @@ fn kernels() -> Vec<String> {
         }
     }
     names.extend([64, 128].map(|dim| format!("attend_tensor_d{dim}_r8")));
-    names.push("read_bytes".to_owned());
+    names.extend(["plan_parts", "read_bytes"].map(str::to_owned));
     names
 }
 
@@ -356,7 +365,7 @@ fn costs_by_format(
     let mut costs = BTreeMap::<String, Cost>::new();
     let shapes = tqkv_gpu::HEAD_DIMS.into_iter().flat_map(|dim| [(dim, 2), (dim, 8)]);
     for (formats, (dim, group)) in pairs.flat_map(|pair| shapes.clone().map(move |shape| (pair, shape))) {
-        let (name, heads) = tqkv_gpu::kernel_for(formats, group, dim);
+        let (name, heads) = tqkv_gpu::kernel_for(formats, group, dim, (9, 0));
         if group == 8 && heads < 8 {
             continue;
         }
@@ -393,8 +402,49 @@ fn costs_of_pairs(
     Ok(costs)
 }
 
-fn audit_costs(costs: &BTreeMap<String, Cost>) -> Vec<String> {
-    let mut faults: Vec<String> = costs
+/// The compute capability of an architecture.
+fn capability(architecture: &str) -> (i32, i32) {
+    let number: i32 = architecture.trim_start_matches("sm_").parse().unwrap_or(0);
+    (number / 10, number % 10)
+}
+
+/// Returns true if attention has no limit of registers on this architecture.
+fn is_short(architecture: &str) -> bool {
+    tqkv_gpu::is_short_of_registers(capability(architecture))
+}
+
+/// Costs of attention on tensor cores with constant formats, the maximum over every two scalar formats.
+fn costs_of_tensor(
+    root: &Path,
+    ptxas: &Path,
+    architecture: &str,
+    text: &str,
+) -> Result<BTreeMap<String, Cost>, String> {
+    let mut formats: Vec<u32> = tqkv_gpu::CODECS.map(tqkv_gpu::page_format).to_vec();
+    formats.retain(|&format| !tqkv_gpu_kernels::page::is_trellis(format));
+    formats.dedup();
+    let shapes = tqkv_gpu::HEAD_DIMS.into_iter().flat_map(|dim| [(dim, 2), (dim, 8)]);
+    let pairs = formats.iter().flat_map(|&key| formats.iter().map(move |&value| [key, value]));
+    let mut costs = BTreeMap::<String, Cost>::new();
+    for (formats, (dim, group)) in pairs.flat_map(|pair| shapes.clone().map(move |shape| (pair, shape))) {
+        let (name, heads) = tqkv_gpu::kernel_for(formats, group, dim, capability(architecture));
+        if group == 8 && heads < 8 {
+            continue;
+        }
+        let name = format!("{name}_d{dim}_r{heads}");
+        let text = tqkv_gpu::with_formats(&only(text, &name), &name, formats);
+        let text = text.ok_or_else(|| format!("{name}: it does not read its formats"))?;
+        let text = if is_short(architecture) { tqkv_gpu::without_limits(&text) } else { text };
+        for (name, cost) in assemble(root, ptxas, architecture, &text)? {
+            costs.entry(name).or_default().raise(&cost);
+        }
+    }
+    Ok(costs)
+}
+
+/// The kernels that need a stack or spill registers.
+fn spills(costs: &BTreeMap<String, Cost>) -> Vec<String> {
+    costs
         .iter()
         .filter(|(_, cost)| cost.stack + cost.spills > 0 || cost.registers == 0)
         .map(|(name, cost)| {
@@ -403,7 +453,11 @@ fn audit_costs(costs: &BTreeMap<String, Cost>) -> Vec<String> {
                 cost.stack, cost.spills, cost.registers
             )
         })
-        .collect();
+        .collect()
+}
+
+fn audit_costs(costs: &BTreeMap<String, Cost>) -> Vec<String> {
+    let mut faults = spills(costs);
     faults.extend(
         kernels()
             .into_iter()

@@ -3,7 +3,7 @@
 use crate::disassemble::{Kernel, Source};
 use crate::timing::{self, Machine, Page, SCHEDULERS};
 use tqkv_core::CodecId::{self, I8, S2, S3, S4, T2, T4};
-use tqkv_gpu::unstable::attention::{Limits, ahead};
+use tqkv_gpu::unstable::attention::{Limits, ahead, parts};
 use tqkv_gpu::{HEAD_DIMS, page_format};
 use tqkv_gpu_kernels::attend::PARTIAL_HEADER;
 use tqkv_gpu_kernels::page;
@@ -102,12 +102,12 @@ impl Shape {
         let round = round.ok_or(format!("{}: no loop over pages", self.codec.name()))?;
         let resident = (REGISTERS / (kernel.registers.next_multiple_of(8) * THREADS)) as usize;
         let limits = Limits {
-            multiprocessors: machine.multiprocessors,
-            blocks: resident,
-            warps: KV_HEADS * self.group.div_ceil(kernel.heads) as usize,
-            stride: 4 * KV_HEADS * self.group as usize * (PARTIAL_HEADER as usize + self.dim),
+            multiprocessors: machine.multiprocessors as u32,
+            blocks: resident as u32,
+            warps: KV_HEADS as u32 * self.group.div_ceil(kernel.heads),
+            stride: 4 * KV_HEADS as u32 * self.group * (PARTIAL_HEADER + self.dim as u32),
         };
-        let prefetched = match ahead(limits.resident(), [self.head_bytes(); 2], machine.l2_bytes) {
+        let prefetched = match ahead(limits.resident() as usize, [self.head_bytes(); 2], machine.l2_bytes) {
             0 => 0.0,
             // On plain cores nothing is prefetched.
             _ if is_trellis(self.codec) && self.group == 1 => 0.0,
@@ -122,13 +122,14 @@ impl Shape {
 /// Pages of the parts of the multiprocessor with the most pages, by scheduler. Blocks go to the
 /// multiprocessors in turn.
 fn busiest(limits: Limits, lengths: &[usize]) -> [Vec<u32>; SCHEDULERS] {
-    let parts = limits.parts(lengths, false, None);
+    let parts = parts(limits, lengths, false, None);
     let pages: Vec<u32> =
         parts.words[lengths.len() + 1..].chunks_exact(3).map(|part| part[2] - part[1]).collect();
-    let blocks = std::iter::repeat_n(&pages, limits.warps).flat_map(|pages| pages.chunks(SCHEDULERS));
-    let mut all = vec![[const { Vec::new() }; SCHEDULERS]; limits.multiprocessors];
+    let blocks =
+        std::iter::repeat_n(&pages, limits.warps as usize).flat_map(|pages| pages.chunks(SCHEDULERS));
+    let mut all = vec![[const { Vec::new() }; SCHEDULERS]; limits.multiprocessors as usize];
     for (block, pages) in blocks.enumerate() {
-        let schedulers = &mut all[block % limits.multiprocessors];
+        let schedulers = &mut all[block % limits.multiprocessors as usize];
         schedulers.iter_mut().zip(pages).for_each(|(parts, &pages)| parts.push(pages));
     }
     let pages = |parts: &[Vec<u32>; SCHEDULERS]| parts.iter().flatten().sum::<u32>();

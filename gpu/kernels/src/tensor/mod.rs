@@ -36,7 +36,7 @@ mod values;
 use crate::args::Attend;
 use crate::attend::{LOWEST, PARTIAL_HEADER, Share, entry};
 use crate::page;
-use crate::rows::Pool;
+use crate::rows::{Pool, table};
 use crate::threads::{Threads, load_half};
 use keys::dots;
 use queries::Queries;
@@ -90,10 +90,11 @@ pub fn attend<T: Threads, const G: usize, const TRELLIS: bool, const SLICE: usiz
     // For scalar codes the format is the width. This saves a register.
     let bits = |pool: &Pool<T>| if TRELLIS { page::bits(pool.format) } else { pool.format };
     let (sequence, length) = (T::read(args.sequence_of, 4 * query), T::read(args.lengths, 4 * query));
+    let table = table::<T>(&args);
     let homes = |page: u32| -> Homes<T::Memory> {
-        let id = T::read(args.page_table, 4 * (sequence * args.max_pages + page));
+        let id = table.page(sequence, page);
         [&keys, &values]
-            .map(|pool| T::at(pool.memory, page::head_offset(id, kv_head, num_kv_heads, dim, bits(pool))))
+            .map(|pool| T::at(pool.memory, page::head_offset(id, pool.stride, kv_head, dim, bits(pool))))
     };
     let ask = |[key, value]: Homes<T::Memory>| {
         if args.ahead > 0 {

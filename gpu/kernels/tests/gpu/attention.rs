@@ -40,6 +40,11 @@ impl Side {
         }
     }
 
+    /// Bytes from a page to the next.
+    pub(crate) fn stride(&self, scene: &Scene, dim: usize) -> u32 {
+        scene.stride(dim, page::bits(self.format))
+    }
+
     fn half(scene: &Scene, dim: usize, rows: &[f32]) -> Self {
         let mut pool = scene.pool(dim, page::HALF_BITS).bytes();
         let mut decoded = vec![Vec::new(); scene.lengths.len()];
@@ -85,7 +90,7 @@ impl Kernel {
 
 /// The tensor-core kernel for these sides.
 fn tensor_of(keys: &Side, values: &Side, group: u32, dim: usize) -> Kernel {
-    match attend::kernel([keys.format, values.format], group, dim) {
+    match attend::kernel([keys.format, values.format], group, dim, (9, 0)) {
         ("attend_tensor", 8) => Kernel::TensorOfEight,
         _ => Kernel::Tensor([keys, values].iter().any(|side| page::is_trellis(side.format))),
     }
@@ -142,14 +147,19 @@ fn run(
         num_kv_heads: scene.num_kv_heads,
         group,
         keys: keys.pool.place(),
+        key_stride: keys.stride(scene, dim),
         key_format: keys.format,
         key_levels: keys.levels.place(),
         values: values.pool.place(),
+        value_stride: values.stride(scene, dim),
         value_format: values.format,
         value_levels: values.levels.place(),
         ahead: 2,
+        last_page: scene.last_page(),
         page_table: page_table.place(),
         max_pages: scene.max_pages,
+        last_entry: scene.last_page(),
+        shift: 0,
         sequence_of: sequence_of.place(),
         lengths: lengths.place(),
         partials: partials.place(),

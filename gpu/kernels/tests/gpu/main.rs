@@ -24,6 +24,7 @@ macro_rules! of_each_codec {
 mod attention;
 mod codes;
 mod exact;
+mod plan;
 mod qjl;
 mod scene;
 mod warp;

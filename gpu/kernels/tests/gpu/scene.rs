@@ -49,6 +49,26 @@ impl Scene {
         Buffer::garbage(pages * page::head_bytes(dim as u32, bits) as usize)
     }
 
+    /// Bytes from a page to the next.
+    pub(crate) fn stride(&self, dim: usize, bits: u32) -> u32 {
+        self.num_kv_heads * page::head_bytes(dim as u32, bits)
+    }
+
+    /// The number of the last page.
+    pub(crate) fn last_page(&self) -> u32 {
+        self.page_table.len() as u32 - 1
+    }
+
+    /// The place of each token in the pool.
+    fn places(&self) -> Buffer {
+        let place = |(&sequence, &position): (&u32, &u32)| {
+            let page = self.page_table[(sequence * self.max_pages + position / page::SLOTS) as usize];
+            [page * page::SLOTS + position % page::SLOTS, 0]
+        };
+        let places: Vec<_> = self.sequence_of.iter().zip(&self.position_of).flat_map(place).collect();
+        Buffer::from_u32(&places)
+    }
+
     /// Offset of the head of a token in the pool, and its slot.
     pub(crate) fn home(
         &self,
@@ -59,7 +79,7 @@ impl Scene {
         bits: u32,
     ) -> (usize, u32) {
         let id = self.page_table[(sequence * self.max_pages + position / page::SLOTS) as usize];
-        let at = page::head_offset(id, head, self.num_kv_heads, dim as u32, bits);
+        let at = page::head_offset(id, self.stride(dim, bits), head, dim as u32, bits);
         (at as usize, position % page::SLOTS)
     }
 
@@ -101,9 +121,7 @@ impl Scene {
     pub(crate) fn encode(&self, codec: &AnyCodec, rows: &Buffer, kind: u32, pool: &Buffer) -> Vec<u32> {
         let (tokens, heads) = (self.tokens(), self.num_kv_heads);
         let signs = signs(codec);
-        let sequence_of = Buffer::from_u32(&self.sequence_of);
-        let position_of = Buffer::from_u32(&self.position_of);
-        let page_table = Buffer::from_u32(&self.page_table);
+        let places = self.places();
         let outcome = Buffer::garbage(4 * (tokens * heads) as usize);
         let refused = Buffer::from_u32(&[0]);
         let workspace = match codec.id().trellis() {
@@ -120,11 +138,10 @@ impl Scene {
             signs: signs.place(),
             mode: u32::from(scale_mode.code()),
             effort: effort as u32,
-            sequence_of: sequence_of.place(),
-            position_of: position_of.place(),
-            page_table: page_table.place(),
-            max_pages: self.max_pages,
+            slots: places.place(),
             pool: pool.place(),
+            stride: self.stride(codec.dim(), codec.id().bits()),
+            last_page: self.last_page(),
             workspace: workspace.place(),
             outcome: outcome.place(),
             refused: refused.place(),
@@ -146,13 +163,20 @@ impl Scene {
         let tokens = self.lengths[sequence as usize];
         let size = if kind == encode::element::F32 { 4 } else { 2 };
         let out = Buffer::garbage((tokens * self.num_kv_heads) as usize * codec.dim() * size);
-        let (signs, page_table) = (signs(codec), Buffer::from_u32(&self.page_table));
+        let table = &self.page_table[(sequence * self.max_pages) as usize..][..self.max_pages as usize];
+        let (signs, page_table) = (signs(codec), Buffer::from_u32(table));
+        let (offsets, lengths) = (Buffer::from_u32(&[0, tokens]), Buffer::from_u32(&[tokens]));
         let args = DecodePages {
             pool: pool.place(),
+            stride: self.stride(codec.dim(), codec.id().bits()),
+            last_page: self.last_page(),
             page_table: page_table.place(),
             max_pages: self.max_pages,
-            sequence,
-            start: 0,
+            last_entry: self.max_pages - 1,
+            shift: 0,
+            offsets: offsets.place(),
+            lengths: lengths.place(),
+            sequences: 1,
             tokens,
             num_kv_heads: self.num_kv_heads,
             signs: signs.place(),

@@ -115,7 +115,16 @@ fn unread(name: &str) -> String {
 
 #[cfg(feature = "cuda")]
 fn gpu() -> String {
-    tqkv_gpu::Device::new(0).and_then(|device| device.name()).unwrap_or_else(|error| error.to_string())
+    let line = || {
+        let device = tqkv_gpu::Device::new(0)?;
+        let (major, minor) = device.capability();
+        let caution = device.caution().map_or(String::new(), |caution| format!("; {caution}"));
+        Ok::<_, tqkv_gpu::GpuError>(format!(
+            "{}, compute capability {major}.{minor}; tqkv gpu-check tests it{caution}",
+            device.name()?
+        ))
+    };
+    line().unwrap_or_else(|error| error.to_string())
 }
 
 #[cfg(not(feature = "cuda"))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Sequence
 
 from . import _native
@@ -12,11 +13,12 @@ from ._native import TqkvError
 class GpuCache:
     """Compressed keys and values of many sequences on a GPU, and attention over them, for engines that decode there.
 
-    Keys, values, queries and `out` are contiguous tensors on that GPU with DLPack (`__dlpack__`: PyTorch, CuPy, JAX), of float32,
-    float16 or bfloat16. Keys and values are `[tokens, num_kv_heads, head_dim]`, queries and `out` `[tokens, num_heads, head_dim]`.
-    Nothing is copied, and results are written into `out`. All work runs in the order of `stream`, the number of a CUDA stream
-    (`torch.cuda.current_stream().cuda_stream`); 0 is the default stream, which graphs cannot capture. The stream must exist as long as
-    the cache. The current device of the caller stays as it is.
+    Keys, values, queries and `out` are contiguous tensors on that GPU with DLPack (`__dlpack__`: PyTorch, CuPy, and for inputs JAX), of
+    float32, float16 or bfloat16. Keys and values are `[tokens, num_kv_heads, head_dim]`, queries and `out` `[tokens, num_heads, head_dim]`.
+    Nothing is copied, and results are written into `out`. Each call works on PyTorch's current stream of the device, so what follows the
+    call there sees its results. `stream` is the number of another CUDA stream for all calls, which must exist as long as the cache and
+    which the caller orders; 0 is the default stream, which graphs cannot capture, and which is taken where PyTorch is not imported. The
+    current device of the caller stays as it is.
 
     `attend`, `append_step`, `attend_step`, `keys` and `values` return before the GPU has read or written their tensors. A library may give
     the memory of a tensor that you drop to another tensor, unless both are of the cache's stream. So keep such tensors, for example
@@ -24,7 +26,8 @@ class GpuCache:
 
     `kv` takes the codecs `s2 s3 s4 n4 i8 t2 t3 t4`. Every token is encoded as it is appended: unlike `KvCache`, this cache has no
     sinks, no hot window and no centring. The package has this class if it was built with the feature `cuda`
-    (`maturin build --features cuda`). The class needs NVIDIA's driver at run time. Its tests passed on an H200; no engine uses it yet.
+    (`maturin build --features cuda`). The class needs NVIDIA's driver at run time. Its tests passed on an H200. For an engine
+    that owns its pages there is `tqkv.paged`.
     """
 
     def __init__(
@@ -42,12 +45,14 @@ class GpuCache:
         scale_mode: str = "unbiased",
         effort: str = "default",
         device: int = 0,
-        stream: int = 0,
+        stream: int | None = None,
     ) -> None:
         native = getattr(_native, "GpuCache", None)
         if native is None:
             raise TqkvError("GpuCache is not valid in this package: expected a build with maturin build --features cuda")
-        self._native = native(
+        self._device = count("device", device)
+        self._given = None if stream is None else count("stream", stream)
+        self._native_on_stream = native(
             {
                 "num_layers": count("num_layers", num_layers),
                 "num_heads": count("num_heads", num_heads),
@@ -60,10 +65,27 @@ class GpuCache:
                 "seed": count("seed", seed),
                 "scale_mode": words("scale_mode", scale_mode),
                 "effort": words("effort", effort),
-                "device": count("device", device),
-                "stream": count("stream", stream),
+                "device": self._device,
+                "stream": self._stream(),
             }
         )
+
+    def _stream(self) -> int:
+        """The stream of the caller, or PyTorch's current one."""
+        if self._given is not None:
+            return self._given
+        torch = sys.modules.get("torch")
+        if torch is None or not torch.cuda.is_available():
+            return 0
+        current: int = torch.cuda.current_stream(self._device).cuda_stream
+        return current
+
+    @property
+    def _native(self) -> Any:
+        """The native cache, on the stream of this call."""
+        if self._given is None:
+            self._native_on_stream.follow(self._stream())
+        return self._native_on_stream
 
     def length(self, sequence: int) -> int:
         """Number of tokens in a sequence. 0 for a sequence out of range."""
@@ -92,7 +114,8 @@ class GpuCache:
         self._native.attend_step(count("layer", layer), q, out)
 
     def end_step(self) -> None:
-        """Waits for the step, once. If a vector could not be encoded, the error names it and the step's tokens are dropped."""
+        """Waits for the step, once. If a vector could not be encoded, the error names the first, and only the sequences of such vectors lose
+        their tokens of the step, from that one on: `length` says which."""
         self._native.end_step()
 
     def reserve(self, tokens: int) -> None:

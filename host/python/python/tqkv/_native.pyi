@@ -16,6 +16,7 @@ __all__ = [
     "Generations",
     "GpuCache",
     "Learner",
+    "Paged",
     "SlotMask",
     "Slots",
     "Storage",
@@ -27,6 +28,7 @@ __all__ = [
     "inspect_session",
     "pack_session",
     "pack_session_file",
+    "paged_block_bytes",
     "run_command",
     "side_is_finite",
     "unpack_session",
@@ -69,10 +71,52 @@ class Codec:
         scale: float,
     ) -> NDArray[np.float32]: ...
 
+# With the feature `cuda`. Tensors are the addresses and numbers of values that `tqkv.paged` reads from them.
+@final
+class Paged:
+    def __new__(cls, spec: dict[str, Any], device: int) -> Paged: ...
+    def store_room(self, tokens: int) -> int: ...
+    def attend_room(self, rows: int) -> int: ...
+    def plan_words(self, rows: int) -> int: ...
+    def store(
+        self,
+        stream: int,
+        k: tuple[int, int, str],
+        v: tuple[int, int, str],
+        places: tuple[int, int],
+        pages: tuple[int, int, int, int],
+        work: tuple[int, int],
+        refused: tuple[int, int],
+    ) -> None: ...
+    def plan(self, stream: int, lengths: tuple[int, int], queries: int, max_tokens: int, plan: tuple[int, int]) -> None: ...
+    def attend(
+        self,
+        stream: int,
+        q: tuple[int, int, str],
+        pages: tuple[int, int, int, int],
+        blocks: tuple[tuple[int, int], int],
+        plan: tuple[int, int],
+        work: tuple[int, int],
+        out: tuple[int, int, str],
+    ) -> None: ...
+    def gather(
+        self,
+        stream: int,
+        values: bool,
+        pages: tuple[int, int, int, int],
+        blocks: tuple[tuple[int, int], int],
+        offsets: tuple[int, int],
+        lengths: tuple[int, int],
+        out: tuple[int, int, str],
+    ) -> None: ...
+
+def paged_block_bytes(spec: dict[str, Any], tokens: int) -> int: ...
+
 # With the feature `cuda`. Tensors on a GPU, through DLPack.
 @final
 class GpuCache:
     def __new__(cls, spec: dict[str, Any]) -> GpuCache: ...
+    def follow(self, stream: int) -> None: ...
     def len(self, sequence: int) -> int: ...
     def append(self, layer: int, sequences: list[int], k: Any, v: Any) -> None: ...
     def attend(self, layer: int, sequences: list[int], q: Any, out: Any) -> None: ...

@@ -1,4 +1,4 @@
-//! [`Rows`] and [`Out`]: input vectors and results, on the host or on the device.
+//! [`Rows`] and [`Out`] of a [`Side`]: input vectors and results, on the host or on the device.
 
 use crate::device::Device;
 use crate::launch::Memory;
@@ -8,6 +8,15 @@ use cudarc::driver::sys::CUdeviceptr;
 use std::ops::Range;
 use tqkv_core::KvError;
 use tqkv_gpu_kernels::encode::element;
+
+/// One of the two tensors of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Keys.
+    Keys,
+    /// Values.
+    Values,
+}
 
 /// The storage type of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +63,7 @@ impl Raw {
     }
 
     /// The address of value `first`.
-    fn place(self, first: usize) -> CUdeviceptr {
+    pub(crate) fn place(self, first: usize) -> CUdeviceptr {
         self.address + first as CUdeviceptr * CUdeviceptr::from(element::bytes(self.element.number()))
     }
 }
@@ -91,7 +100,7 @@ impl<'a> Rows<'a> {
     }
 
     /// Checks that these are `expected` values that the device can read.
-    pub(super) fn check(&self, device: &Device, what: &'static str, expected: usize) -> Result<(), GpuError> {
+    pub(crate) fn check(&self, device: &Device, what: &'static str, expected: usize) -> Result<(), GpuError> {
         check_len(what, self.len(), expected)?;
         match self {
             Self::Host(_) | Self::Raw(_) => Ok(()),
@@ -102,7 +111,7 @@ impl<'a> Rows<'a> {
 
     /// Checks that these are the queries of `tokens` tokens. Queries of the host must be finite; those of the
     /// device are not read here.
-    pub(super) fn check_queries(
+    pub(crate) fn check_queries(
         &self,
         device: &Device,
         spec: &GpuSpec,
@@ -122,7 +131,7 @@ impl<'a> Rows<'a> {
     }
 
     /// The kernels' number for the type of the values.
-    pub(super) fn kind(&self) -> u32 {
+    pub(crate) fn kind(&self) -> u32 {
         match self {
             Self::Host(_) | Self::F32(_) => element::F32,
             Self::F16(_) => element::F16,
@@ -132,7 +141,7 @@ impl<'a> Rows<'a> {
     }
 
     /// A range of the values on the device. Values of the host were copied to `copied` before.
-    pub(super) fn memory(&self, copied: &'a CudaSlice<f32>, values: Range<usize>) -> Memory<'a> {
+    pub(crate) fn memory(&self, copied: &'a CudaSlice<f32>, values: Range<usize>) -> Memory<'a> {
         match self {
             Self::Host(_) => copied.slice(values).into(),
             Self::F32(rows) => rows.slice(values).into(),

@@ -4,17 +4,20 @@
 use crate::GpuError;
 use crate::device::Device;
 use crate::launch::{Memory, WARPS, launch, warps};
-use crate::parts::{Cut, Limits, Parts};
+use crate::parts::{Cut, Parts, parts};
+use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaFunction, CudaSlice, CudaView, LaunchConfig, sys};
 use tqkv_gpu_kernels::args::{Attend, AttendMerge, RotateQueries};
 use tqkv_gpu_kernels::attend::{PARTIAL_HEADER, kernel};
+use tqkv_gpu_kernels::plan::Limits;
 use tqkv_gpu_kernels::{encode::element, page};
 
 /// Keys or values of one layer, as the kernel takes them.
-#[derive(Clone, Copy, Debug)]
 pub struct Pool<'a> {
     /// The pages.
-    pub memory: &'a CudaSlice<u8>,
+    pub memory: Memory<'a>,
+    /// Bytes from a page to the next.
+    pub stride: u32,
     /// The result of [`page::format`] for the codec's layout, or [`page::HALF_BITS`].
     pub format: u32,
     /// The result of [`tqkv_gpu_kernels::tables::tables`].
@@ -23,28 +26,86 @@ pub struct Pool<'a> {
     pub signs: &'a CudaSlice<u32>,
 }
 
-/// The rows of a batch of query tokens, and the pages that they read.
-pub struct Batch<'a> {
-    /// Page numbers, `[sequences, max_pages]`.
-    pub table: &'a CudaSlice<u32>,
-    /// Entries per sequence.
-    pub max_pages: usize,
-    /// The sequence of each row.
-    pub sequence_of: CudaView<'a, u32>,
-    /// Number of tokens of its sequence that each row sees.
-    pub lengths: CudaView<'a, u32>,
-    /// Number of rows. A row is a query token.
-    pub rows: usize,
-    /// [`Parts::words`] of the rows' lengths.
-    pub parts: CudaView<'a, u32>,
-    /// [`Parts::entries`].
+/// The pages of sequences.
+pub struct Table<'a> {
+    /// `[sequences, max_blocks]` in i32: numbers of blocks. A block is `1 << shift` pages, one behind the other.
+    pub memory: Memory<'a>,
+    /// Entries of the table per sequence.
+    pub max_blocks: usize,
+    /// Entries of the table, at least one.
     pub entries: usize,
+    /// The logarithm of the pages of a block, to base 2.
+    pub shift: u32,
+    /// Pages of the pool, at least one.
+    pub pages: usize,
+}
+
+/// Words on the device that kernels read.
+#[derive(Clone, Copy)]
+pub enum Words<'a> {
+    /// Words of a buffer.
+    View(&'a CudaView<'a, u32>),
+    /// The address of memory that another library owns.
+    Raw(CUdeviceptr),
+}
+
+impl Words<'_> {
+    /// The words behind the first `start`.
+    fn behind(&self, start: usize) -> Memory<'_> {
+        match self {
+            Self::View(view) => view.slice(start..).into(),
+            Self::Raw(address) => Memory::Raw(address + 4 * start as CUdeviceptr),
+        }
+    }
+}
+
+/// The rows of a launch, and their parts: the sequence of each row, the tokens that it sees, and
+/// [`Parts::words`]. A row is a query token.
+#[derive(Clone, Copy)]
+pub struct Plan<'a> {
+    /// The words.
+    pub words: Words<'a>,
+    /// Number of rows.
+    pub rows: usize,
+    /// Entries in the list of parts.
+    pub entries: usize,
+}
+
+impl Plan<'_> {
+    /// Number of words.
+    pub const fn len(rows: usize, entries: usize) -> usize {
+        3 * rows + 1 + 3 * entries
+    }
+
+    fn sequences(&self) -> Memory<'_> {
+        self.words.behind(0)
+    }
+
+    fn lengths(&self) -> Memory<'_> {
+        self.words.behind(self.rows)
+    }
+
+    fn first_parts(&self) -> Memory<'_> {
+        self.words.behind(2 * self.rows)
+    }
+
+    fn list(&self) -> Memory<'_> {
+        self.words.behind(3 * self.rows + 1)
+    }
 }
 
 /// Vectors on the device, and the kernels' number for their element type.
 pub type Vectors<'a> = (Memory<'a>, u32);
 
-/// Buffers of a call of attention: rotated queries and partial results.
+/// Memory of a call of attention: rotated queries, and partial results.
+pub struct Scratch<'a> {
+    /// As many f32 as the queries have values.
+    pub rotated: Memory<'a>,
+    /// [`Attention::partials`] f32.
+    pub partials: Memory<'a>,
+}
+
+/// Buffers of calls of attention, which grow.
 #[derive(Debug)]
 pub struct Work {
     rotated: CudaSlice<f32>,
@@ -76,6 +137,8 @@ pub struct Attention {
     rotate: CudaFunction,
     attend: CudaFunction,
     merge: CudaFunction,
+    /// Makes a plan on the device.
+    pub(super) plan: CudaFunction,
     limits: Limits,
     /// The prefetch of the attention kernel: the argument of [`Attend`].
     ahead: u32,
@@ -98,23 +161,24 @@ impl Attention {
         head_dim: usize,
         formats: [u32; 2],
     ) -> Result<Self, GpuError> {
-        let (name, heads_a_warp) = kernel(formats, group as u32, head_dim);
+        let (name, heads_a_warp) = kernel(formats, group as u32, head_dim, device.capability());
         let heads_a_warp = heads_a_warp as usize;
         let name = format!("{name}_d{head_dim}_r{heads_a_warp}");
-        let [rotate, merge] =
-            device.kernels([&format!("rotate_queries_d{head_dim}"), &format!("attend_merge_d{head_dim}")])?;
+        let names =
+            [&format!("rotate_queries_d{head_dim}"), &format!("attend_merge_d{head_dim}"), "plan_parts"];
+        let [rotate, merge, plan] = device.kernels(names)?;
         let attend = device.attention(&name, formats)?;
         let blocks = attend.occupancy_max_active_blocks_per_multiprocessor(32 * WARPS, 0, None)?;
         let heads = num_kv_heads * group;
         let limits = Limits {
-            multiprocessors: device.multiprocessors(),
-            blocks: blocks as usize,
-            warps: num_kv_heads * group.div_ceil(heads_a_warp),
-            stride: 4 * heads * (PARTIAL_HEADER as usize + head_dim),
+            multiprocessors: device.multiprocessors() as u32,
+            blocks,
+            warps: (num_kv_heads * group.div_ceil(heads_a_warp)) as u32,
+            stride: (4 * heads * (PARTIAL_HEADER as usize + head_dim)) as u32,
         };
         let head_bytes = formats.map(|format| page::head_bytes(head_dim as u32, page::bits(format)) as usize);
-        let ahead = ahead(limits.resident(), head_bytes, device.l2_bytes()?);
-        Ok(Self { rotate, attend, merge, limits, ahead, num_kv_heads, group, head_dim, cut: None })
+        let ahead = ahead(limits.resident() as usize, head_bytes, device.l2_bytes()?);
+        Ok(Self { rotate, attend, merge, plan, limits, ahead, num_kv_heads, group, head_dim, cut: None })
     }
 
     /// Rotates `count` queries and multiplies them by `factor`. The result is valid until the next call with
@@ -132,22 +196,23 @@ impl Attention {
         factor: f32,
     ) -> Result<&'w CudaSlice<f32>, GpuError> {
         let rotation = (signs, 1, factor);
-        // SAFETY: the caller upholds the same contract.
-        unsafe { self.launch_rotation(device, work, (queries, element::F32), rotation, count) }?;
+        device.grow(&mut work.rotated, count * self.head_dim)?;
+        let out = (&mut work.rotated).into();
+        // SAFETY: the caller upholds the same contract, and `rotated` was made large enough above.
+        unsafe { self.launch_rotation(device, out, (queries, element::F32), rotation, count) }?;
         Ok(&work.rotated)
     }
 
     /// # Safety
-    /// The contract of [`Attention::rotate`].
+    /// The contract of [`Attention::rotate`]. `out` is as long as the queries, in f32.
     unsafe fn launch_rotation(
         &self,
         device: &Device,
-        work: &mut Work,
+        out: Memory<'_>,
         (queries, kind): Vectors<'_>,
         (signs, is_rotated, factor): (&CudaSlice<u32>, u32, f32),
         count: usize,
     ) -> Result<(), GpuError> {
-        device.grow(&mut work.rotated, count * self.head_dim)?;
         let arguments = RotateQueries {
             queries,
             kind,
@@ -155,9 +220,9 @@ impl Attention {
             signs: signs.into(),
             rotated: is_rotated,
             factor,
-            out: Memory::from(&mut work.rotated),
+            out,
         };
-        // SAFETY: the caller upholds the contract, and `rotated` was made large enough above.
+        // SAFETY: the caller upholds the contract.
         unsafe { launch(device, &self.rotate, arguments.list(), warps(count)?) }
     }
 
@@ -177,12 +242,27 @@ impl Attention {
 
     /// The parts of rows of these lengths. With `is_fixed` their number depends on the number of rows alone.
     pub fn parts(&self, lengths: &[usize], is_fixed: bool) -> Parts {
-        self.limits.parts(lengths, is_fixed, self.cut)
+        parts(self.limits, lengths, is_fixed, self.cut)
+    }
+
+    /// What a launch of parts takes at once.
+    pub(crate) fn limits(&self) -> Limits {
+        self.limits
     }
 
     /// Most parts of a launch of `rows` rows.
     pub(crate) fn most_parts(&self, rows: usize) -> usize {
-        self.limits.most_parts(rows)
+        self.limits.most_parts(rows as u32) as usize
+    }
+
+    /// Query heads of a row.
+    fn heads(&self) -> usize {
+        self.num_kv_heads * self.group
+    }
+
+    /// Floats of the partial results of a list of `entries` parts.
+    pub fn partials(&self, entries: usize) -> usize {
+        entries * self.heads() * (PARTIAL_HEADER as usize + self.head_dim)
     }
 
     /// Uses this cut for all later launches.
@@ -192,76 +272,95 @@ impl Attention {
 
     /// Makes room in `work` for launches of up to `rows` rows.
     pub(crate) fn reserve(&self, device: &Device, work: &mut Work, rows: usize) -> Result<(), GpuError> {
-        let heads = self.num_kv_heads * self.group;
-        let partials = self.most_parts(rows) * heads * (PARTIAL_HEADER as usize + self.head_dim);
-        device.grow(&mut work.partials, partials)?;
-        device.grow(&mut work.rotated, rows * heads * self.head_dim)
+        self.scratch(device, work, rows, self.most_parts(rows)).map(|_| ())
     }
 
-    /// Attends with the query tokens of a batch. `queries` and `out` are `[rows, num_heads, head_dim]`. A row
-    /// that sees no token gets zeros.
+    /// The buffers of a launch of `rows` rows and `entries` parts.
     ///
     /// # Errors
     /// [`GpuError::OutOfMemory`], or the errors of the driver.
+    pub fn scratch<'w>(
+        &self,
+        device: &Device,
+        work: &'w mut Work,
+        rows: usize,
+        entries: usize,
+    ) -> Result<Scratch<'w>, GpuError> {
+        device.grow(&mut work.partials, self.partials(entries))?;
+        device.grow(&mut work.rotated, rows * self.heads() * self.head_dim)?;
+        Ok(Scratch { rotated: (&mut work.rotated).into(), partials: (&mut work.partials).into() })
+    }
+
+    /// Attends with the query tokens of a plan. `queries` and `out` are `[rows, num_heads, head_dim]`. A row
+    /// that sees no token gets zeros.
+    ///
+    /// # Errors
+    /// The errors of the driver.
     ///
     /// # Safety
-    /// Every buffer is as large as its shape says, and every page number in use is inside the pools.
+    /// Every buffer is as large as its shape says, and the plan was made for these rows and entries.
+    #[expect(clippy::too_many_arguments, reason = "what a launch reads and writes")]
     pub unsafe fn run(
         &self,
         device: &Device,
-        work: &mut Work,
+        scratch: Scratch<'_>,
         queries: Vectors<'_>,
         [keys, values]: [Pool<'_>; 2],
-        batch: Batch<'_>,
+        table: Table<'_>,
+        plan: Plan<'_>,
         (out, kind): Vectors<'_>,
     ) -> Result<(), GpuError> {
-        let dim = self.head_dim;
-        let (heads, entries) = (self.num_kv_heads * self.group, batch.entries);
-        let count = batch.rows * heads;
-        device.grow(&mut work.partials, entries * heads * (PARTIAL_HEADER as usize + dim))?;
-
+        let Scratch { mut rotated, mut partials } = scratch;
+        let (dim, heads, rows, entries) = (self.head_dim, self.heads(), plan.rows, plan.entries);
+        let count = rows * heads;
         let is_rotated = u32::from(keys.format != page::HALF_BITS);
         let scale = if is_rotated == 0 { 1.0 } else { 1.0 / dim as f32 };
         let factor = scale / (dim as f32).sqrt() * std::f32::consts::LOG2_E;
-        // SAFETY: the caller upholds the contract of `run`, which covers the queries and the signs.
-        unsafe { self.launch_rotation(device, work, queries, (keys.signs, is_rotated, factor), count) }?;
+        let rotation = (keys.signs, is_rotated, factor);
+        // SAFETY: the caller upholds the contract of `run`, which covers the queries, the signs and `rotated`.
+        unsafe { self.launch_rotation(device, rotated.again(), queries, rotation, count) }?;
 
         let arguments = Attend {
             parts: entries as u32,
-            list: batch.parts.slice(batch.rows + 1..).into(),
-            queries: Memory::from(&work.rotated),
+            list: plan.list(),
+            queries: rotated,
             num_kv_heads: self.num_kv_heads as u32,
             group: self.group as u32,
-            keys: keys.memory.into(),
+            keys: keys.memory,
+            key_stride: keys.stride,
             key_format: keys.format,
             key_levels: keys.levels.into(),
-            values: values.memory.into(),
+            values: values.memory,
+            value_stride: values.stride,
             value_format: values.format,
             value_levels: values.levels.into(),
             ahead: self.ahead,
-            page_table: batch.table.into(),
-            max_pages: batch.max_pages as u32,
-            sequence_of: batch.sequence_of.into(),
-            lengths: batch.lengths.into(),
-            partials: (&mut work.partials).into(),
+            last_page: table.pages as u32 - 1,
+            page_table: table.memory,
+            max_pages: table.max_blocks as u32,
+            last_entry: table.entries as u32 - 1,
+            shift: table.shift,
+            sequence_of: plan.sequences(),
+            lengths: plan.lengths(),
+            partials: partials.again(),
         };
         let warps_a_block = self.cut.map_or(WARPS, Cut::warps);
-        let grid_dim = ((entries as u32).div_ceil(warps_a_block), self.limits.warps as u32, 1);
+        let grid_dim = ((entries as u32).div_ceil(warps_a_block), self.limits.warps, 1);
         let config = LaunchConfig { grid_dim, block_dim: (32, warps_a_block, 1), shared_mem_bytes: 0 };
-        // SAFETY: the caller upholds the contract, and `partials` was made large enough above.
+        // SAFETY: the caller upholds the contract.
         unsafe { launch(device, &self.attend, arguments.list(), config) }?;
 
         let arguments = AttendMerge {
             count: count as u32,
             heads: heads as u32,
-            partials: Memory::from(&work.partials),
-            first_part: batch.parts.slice(..batch.rows + 1).into(),
+            partials,
+            first_part: plan.first_parts(),
             signs: values.signs.into(),
             rotated: is_rotated,
             out,
             kind,
         };
-        // SAFETY: the caller upholds the contract, and `partials` was made large enough above.
+        // SAFETY: the caller upholds the contract.
         unsafe { launch(device, &self.merge, arguments.list(), alone(count)) }
     }
 }
@@ -314,22 +413,27 @@ mod tests {
 
     #[test]
     fn every_shape_has_a_kernel() {
-        let text = include_str!("../ptx/sm_80.ptx");
+        let text = include_str!("../../ptx/sm_80.ptx");
         let formats = CODECS.map(|id| page::format(id.layout()));
         let pairs = formats.iter().flat_map(|&key| formats.map(|value| [key, value]));
         for pair in pairs.chain([[page::HALF_BITS; 2]]) {
             for (group, dim) in (1..=9).flat_map(|group| HEAD_DIMS.map(|dim| (group, dim))) {
-                let (name, heads) = kernel(pair, group, dim);
+                let (name, heads) = kernel(pair, group, dim, (9, 0));
                 assert!(text.contains(&format!(".entry {name}_d{dim}_r{heads}(")), "{pair:?} {group} {dim}");
             }
         }
         let of = |key: CodecId, value: CodecId, group| {
-            kernel([key, value].map(|id| page::format(id.layout())), group, 128)
+            kernel([key, value].map(|id| page::format(id.layout())), group, 128, (9, 0))
         };
         assert_eq!(of(CodecId::S4, CodecId::N4, 1), ("attend_tensor", 4));
         assert_eq!(of(CodecId::S4, CodecId::T4, 1), ("attend", 1));
         assert_eq!(of(CodecId::S2, CodecId::I8, 5), ("attend_tensor", 8));
+        assert_eq!(kernel([2, 8], 5, 128, (12, 0)), ("attend_tensor", 4), "where eight heads would spill");
+        assert_eq!(kernel([4, 8], 5, 256, (10, 3)), ("attend_trellis", 4), "and four heads");
+        assert_eq!(kernel([8, 4], 5, 256, (12, 0)), ("attend_tensor", 4));
+        let eight = [[8, 8], [4, 8]].map(|formats| kernel(formats, 5, 128, (10, 0)).1);
+        assert_eq!(eight, [4, 8], "on a B200 eight heads spill in one pair");
         assert_eq!(of(CodecId::S4, CodecId::T2, 3), ("attend_trellis", 4));
-        assert_eq!(kernel([page::HALF_BITS; 2], 1, 128), ("attend_f16", 1));
+        assert_eq!(kernel([page::HALF_BITS; 2], 1, 128, (9, 0)), ("attend_f16", 1));
     }
 }

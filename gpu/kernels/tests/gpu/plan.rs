@@ -1,0 +1,88 @@
+//! The plan of a step: every page of a row is in one part, as the rule on the host has it.
+
+use crate::warp::{Buffer, Emulated};
+use tqkv_gpu_kernels::args::PlanParts;
+use tqkv_gpu_kernels::attend::UNUSED;
+use tqkv_gpu_kernels::page::SLOTS;
+use tqkv_gpu_kernels::plan::{Limits, plan_parts};
+
+/// Most tokens of a sequence.
+const MOST: u32 = 40_000;
+
+const LIMITS: [Limits; 3] = [
+    Limits { multiprocessors: 132, blocks: 3, warps: 8, stride: 32 * 528 },
+    Limits { multiprocessors: 1, blocks: 1, warps: 64, stride: 1 << 30 },
+    Limits { multiprocessors: 16, blocks: 16, warps: 1, stride: 528 },
+];
+
+/// The sequence and the tokens of each row, the first part of each row and their number, and the list.
+struct Planned {
+    sequences: Vec<u32>,
+    lengths: Vec<u32>,
+    first: Vec<u32>,
+    list: Vec<[u32; 3]>,
+}
+
+fn plan(limits: Limits, lengths: &[i32], queries: u32) -> Planned {
+    let rows = lengths.len() as u32 * queries;
+    let entries = limits.most_parts(rows);
+    let words = Buffer::garbage(4 * (3 * rows + 1 + 3 * entries) as usize);
+    let lengths = Buffer::from_u32(&lengths.iter().map(|&length| length as u32).collect::<Vec<_>>());
+    let args = PlanParts {
+        lengths: lengths.place(),
+        rows,
+        queries,
+        most_tokens: MOST,
+        multiprocessors: limits.multiprocessors,
+        blocks: limits.blocks,
+        warps: limits.warps,
+        stride: limits.stride,
+        entries,
+        words: words.place(),
+    };
+    (0..4).for_each(|warp| plan_parts::<Emulated<'_>>(warp, args));
+    let all = words.words();
+    let rows = rows as usize;
+    Planned {
+        sequences: all[..rows].to_vec(),
+        lengths: all[rows..2 * rows].to_vec(),
+        first: all[2 * rows..3 * rows + 1].to_vec(),
+        list: all[3 * rows + 1..].as_chunks::<3>().0.to_vec(),
+    }
+}
+
+#[test]
+fn every_page_is_in_one_part_of_its_row_and_parts_have_the_pages_of_the_rule() {
+    let many: Vec<i32> = (0..100).map(|i| i * 391 % 33_000).collect();
+    for lengths in [&[0][..], &[1], &[64], &[65, 0, 9_000, 1], &[0; 70], &[32_768; 9], &many] {
+        for limits in LIMITS {
+            let planned = plan(limits, lengths, 1);
+            let pages: Vec<u32> = lengths.iter().map(|&length| (length as u32).div_ceil(SLOTS)).collect();
+            let count = |size: u32| pages.iter().map(|pages| pages.div_ceil(size).max(1)).sum();
+            let longest = *pages.iter().max().unwrap();
+            let size = limits.pages_a_part(pages.len() as u32, longest.max(1), count);
+            let mut expected = Vec::new();
+            for (row, &end) in (0..).zip(&pages) {
+                assert_eq!(planned.first[row as usize] as usize, expected.len());
+                let starts = (0..end.max(1)).step_by(size as usize);
+                expected.extend(starts.map(|start| [row, start, end.min(start + size)]));
+            }
+            assert_eq!(planned.first[pages.len()] as usize, expected.len());
+            assert_eq!(planned.list[..expected.len()], expected, "{lengths:?}");
+            assert!(planned.list[expected.len()..].iter().all(|part| *part == [UNUSED; 3]));
+            assert_eq!(planned.sequences, (0..pages.len() as u32).collect::<Vec<_>>());
+        }
+    }
+}
+
+#[test]
+fn query_tokens_see_the_tokens_up_to_themselves_and_no_length_is_beyond_the_table() {
+    let planned = plan(LIMITS[0], &[100, 2, 0, -5, i32::MAX, i32::MIN], 3);
+    assert_eq!(planned.sequences, [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 5, 5, 5]);
+    let most = [MOST - 2, MOST - 1, MOST];
+    let expected = [[98, 99, 100], [0, 1, 2], [0; 3], [0; 3], most, [0; 3]].concat();
+    assert_eq!(planned.lengths, expected);
+    for part in planned.list.iter().filter(|part| part[0] != UNUSED) {
+        assert!(part[2] <= expected[part[0] as usize].div_ceil(SLOTS), "{part:?}");
+    }
+}

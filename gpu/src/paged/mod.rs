@@ -1,0 +1,378 @@
+//! Keys and values in the pages of an engine: encodes, attends and decodes without a cache that owns them.
+//!
+//! | function | what it does | launches |
+//! | --- | --- | --- |
+//! | [`Paged::store`] | encodes tokens to places of pages; skips negative places | 1 |
+//! | [`Paged::plan`] | divides the work of a step among warps, from lengths on the device | 1 |
+//! | [`Paged::attend`] | attends over pages by a block table | 3 |
+//! | [`Paged::gather`] | decodes tokens of sequences to f32, f16 or bf16 | 1 a side |
+//! | [`Paged::copy`] | copies blocks | copies |
+//!
+//! Nothing here waits or reads from the device, and every buffer is the caller's. So a CUDA graph may hold all
+//! calls, and lengths need not be known on the host. [`GpuCache`](crate::GpuCache) uses the same launches over
+//! pages of its own.
+//!
+//! A place is 64 times the number of a page, plus the slot in it. If blocks have more tokens than 64, they are
+//! pages one behind the other, so the place of a token is the number of its block times the tokens of a block,
+//! plus its place there. That is what engines call a slot mapping.
+//!
+//! No number on the device can make a kernel read or write outside of the pool: places behind it are not
+//! written, and lengths and block numbers are cut to the table and the pool. What a wrong number gives is the
+//! attention over wrong tokens.
+
+pub(crate) mod attention;
+pub(crate) mod coder;
+mod launches;
+mod layout;
+
+pub use layout::{BlockTable, Integers, Layout, Pages};
+pub(crate) use layout::{MOST_ENTRIES, MOST_PAGES};
+
+use crate::GpuError;
+use crate::current::{Current, Restore};
+use crate::device::Device;
+use crate::launch::Memory;
+use crate::rows::{Out, Raw, Rows, Side, check_len};
+use crate::spec::{MAX_CHUNK, TRELLIS_VECTORS};
+use attention::{Attention, Plan, Scratch, Words};
+use coder::Coder;
+use cudarc::driver::sys::CUdeviceptr;
+use cudarc::driver::{CudaFunction, result};
+pub(crate) use launches::{Gather, Store};
+use std::sync::Arc;
+use tqkv_gpu_kernels::viterbi::workspace_bytes;
+
+/// The kernels of a [`Layout`] on a device. It holds no tokens. Drop it after all streams on which it worked have
+/// done their work; a drop waits for the stream of the device that it was made with.
+#[derive(Debug)]
+pub struct Paged {
+    layout: Layout,
+    /// Coders of keys and values. Both are the same object if the codec is the same.
+    pub(crate) coders: [Arc<Coder>; 2],
+    /// Encodes keys and values in one kernel.
+    encode: CudaFunction,
+    pub(crate) attention: Attention,
+    /// The device on which the kernels were loaded.
+    device: Device,
+    restore: Restore,
+}
+
+impl Drop for Paged {
+    fn drop(&mut self) {
+        self.restore.settle(self.device.stream());
+    }
+}
+
+/// Memory that a call uses until the device has done its work.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    address: CUdeviceptr,
+    bytes: usize,
+}
+
+impl Room {
+    /// `bytes` bytes at `address`, which is a multiple of 256.
+    ///
+    /// # Safety
+    /// The memory is of the device's context, and nothing else uses it until the device has finished the work
+    /// of the call.
+    pub unsafe fn new(address: CUdeviceptr, bytes: usize) -> Self {
+        Self { address, bytes }
+    }
+
+    fn check(self, expected: usize) -> Result<(), GpuError> {
+        match self.bytes >= expected {
+            true => Ok(()),
+            false => Err(GpuError::WrongLength { what: "room", got: self.bytes, expected }),
+        }
+    }
+
+    fn at(self, bytes: usize) -> CUdeviceptr {
+        self.address + bytes as CUdeviceptr
+    }
+}
+
+/// Rounded up, so that what stands behind begins at a multiple of 256.
+fn whole(bytes: usize) -> usize {
+    bytes.next_multiple_of(256)
+}
+
+impl Paged {
+    /// Compiles and loads the kernels of a layout, which takes about a second on a GPU.
+    ///
+    /// # Errors
+    /// [`GpuError::BadSpec`], or the driver's errors.
+    pub fn new(device: &Device, layout: Layout) -> Result<Self, GpuError> {
+        let _current = Current::keep();
+        layout.check()?;
+        let key = Arc::new(Coder::new(device, &layout, layout.key)?);
+        let value = if layout.value == layout.key {
+            key.clone()
+        } else {
+            Arc::new(Coder::new(device, &layout, layout.value)?)
+        };
+        let names = [layout.key, layout.value].map(|id| coder::name("encode_append", id, &layout));
+        let encode = device.pair(names.each_ref().map(String::as_str))?;
+        let (heads, group, dim) = (layout.num_kv_heads, layout.group(), layout.head_dim);
+        let attention = Attention::new(device, heads, group, dim, layout.formats())?;
+        Ok(Self {
+            layout,
+            coders: [key, value],
+            encode,
+            attention,
+            device: device.clone(),
+            restore: Restore::default(),
+        })
+    }
+
+    /// The layout of the pages.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Most tokens whose keys and values one launch encodes.
+    fn tokens_a_launch(&self) -> usize {
+        let sides = [self.layout.key, self.layout.value];
+        let sides = sides.iter().filter(|id| id.trellis().is_some()).count();
+        TRELLIS_VECTORS.checked_div(sides * self.layout.num_kv_heads).unwrap_or(MAX_CHUNK).max(1)
+    }
+
+    /// Bytes of the workspace of each side for `tokens` tokens.
+    fn workspaces(&self, tokens: usize) -> [usize; 2] {
+        let vectors = tokens.min(self.tokens_a_launch()) * self.layout.num_kv_heads;
+        let each = workspace_bytes(self.layout.head_dim as u32) as usize;
+        [self.layout.key, self.layout.value]
+            .map(|id| if id.trellis().is_some() { whole(vectors * each) } else { 0 })
+    }
+
+    /// Bytes of the [`Room`] of [`Paged::store`].
+    pub fn store_room(&self, tokens: usize) -> usize {
+        let [key, value] = self.workspaces(tokens);
+        key + value + whole(4 * (1 + 2 * tokens * self.layout.num_kv_heads))
+    }
+
+    /// Encodes keys and values, `[tokens, num_kv_heads, head_dim]` with keys after RoPE, to `places` (i64, one of
+    /// each token). A token of a negative place is skipped. A vector that cannot be encoded, because it is not
+    /// finite or its scale does not fit f16, becomes zeros. Then, and for a place behind the pool, `refused`
+    /// (i32) becomes 1; else it stays as it is.
+    ///
+    /// # Errors
+    /// Wrong shapes, more tokens than [`MAX_CHUNK`], memory of another device, or the driver's errors.
+    #[expect(clippy::too_many_arguments, reason = "each is a tensor of the engine")]
+    pub fn store(
+        &self,
+        device: &Device,
+        keys: Raw,
+        values: Raw,
+        places: Integers,
+        pages: Pages,
+        room: Room,
+        refused: Option<Integers>,
+    ) -> Result<(), GpuError> {
+        let _current = Current::keep();
+        let (tokens, heads) = (places.len, self.layout.num_kv_heads);
+        places.check("places", 8, 0)?;
+        check_chunk(tokens)?;
+        let expected = tokens * heads * self.layout.head_dim;
+        Rows::Raw(keys).check(device, "keys", expected)?;
+        Rows::Raw(values).check(device, "values", expected)?;
+        room.check(self.store_room(tokens))?;
+        if let Some(refused) = refused {
+            refused.check("refused", 4, 1)?;
+        }
+        let [key, value] = self.workspaces(tokens);
+        let outcomes = key + value;
+        let vectors = 4 * tokens * heads;
+        let store = Store {
+            rows: [keys, values].map(|rows| (Memory::Raw(rows.place(0)), Rows::Raw(rows).kind())),
+            places: Memory::Raw(places.address),
+            pools: pages.memory(),
+            strides: pages.strides,
+            pages: pages.count,
+            workspaces: [room.at(0), room.at(key)].map(Memory::Raw),
+            outcomes: [room.at(outcomes), room.at(outcomes + vectors)].map(Memory::Raw),
+            refused: Memory::Raw(refused.map_or(room.at(outcomes + 2 * vectors), |refused| refused.address)),
+            tokens,
+            together: self.tokens_a_launch(),
+        };
+        // SAFETY: lengths were checked above, and who made the addresses vouches for their memory.
+        unsafe { self.launch_store(device, store) }
+    }
+
+    /// Most entries of the list of parts of `rows` query tokens. It depends on them alone.
+    fn entries(&self, rows: usize) -> usize {
+        self.attention.most_parts(rows)
+    }
+
+    /// Words (i32) of the plan of `rows` query tokens.
+    pub fn plan_words(&self, rows: usize) -> usize {
+        Plan::len(rows, self.entries(rows))
+    }
+
+    /// Makes the plan of a step: which warp attends over which pages. All layers of the step share it.
+    ///
+    /// `lengths` (i32) has the tokens of each sequence in the table, those of this step included. The last
+    /// `queries` tokens of each sequence are query tokens, and each sees the tokens up to itself. A length below
+    /// 0 counts as 0, one above `max_tokens`, the tokens of a row of the block table, as so long. `plan` (i32)
+    /// has [`Paged::plan_words`] words.
+    ///
+    /// # Errors
+    /// Wrong shapes, more query tokens than [`MAX_CHUNK`], or the driver's errors.
+    pub fn plan(
+        &self,
+        device: &Device,
+        lengths: Integers,
+        queries: usize,
+        max_tokens: usize,
+        plan: Integers,
+    ) -> Result<(), GpuError> {
+        let _current = Current::keep();
+        lengths.check("lengths", 4, 0)?;
+        let rows = lengths.len.saturating_mul(queries);
+        check_chunk(rows)?;
+        plan.check("the plan", 4, self.plan_words(rows))?;
+        if rows == 0 {
+            return Ok(());
+        }
+        // SAFETY: lengths were checked above, and who made the addresses vouches for their memory.
+        unsafe {
+            self.launch_plan(
+                device,
+                Memory::Raw(lengths.address),
+                (rows, queries),
+                max_tokens,
+                Memory::Raw(plan.address),
+            )
+        }
+    }
+
+    /// Bytes of the [`Room`] of [`Paged::attend`].
+    pub fn attend_room(&self, rows: usize) -> usize {
+        let queries = rows * self.layout.num_heads * self.layout.head_dim;
+        whole(4 * queries) + whole(4 * self.attention.partials(self.entries(rows)))
+    }
+
+    /// Attends with the query tokens of a plan, in its order. `queries` and `out` are
+    /// `[rows, num_heads, head_dim]`. Logits are scaled by 1/sqrt(head_dim). A row that sees no token gets
+    /// zeros, and a query that is not finite gives NaN.
+    ///
+    /// # Errors
+    /// Wrong shapes, or the driver's errors.
+    #[expect(clippy::too_many_arguments, reason = "each is a tensor of the engine")]
+    pub fn attend(
+        &self,
+        device: &Device,
+        queries: Raw,
+        pages: Pages,
+        table: BlockTable,
+        plan: Integers,
+        room: Room,
+        out: Raw,
+    ) -> Result<(), GpuError> {
+        let _current = Current::keep();
+        let row = self.layout.num_heads * self.layout.head_dim;
+        let rows = Rows::Raw(queries).len() / row;
+        check_chunk(rows)?;
+        check_len("queries", Rows::Raw(queries).len(), rows * row)?;
+        let (out, kind) = Out::Raw(out).memory(device, rows * row)?;
+        table.check()?;
+        plan.check("the plan", 4, self.plan_words(rows))?;
+        room.check(self.attend_room(rows))?;
+        if rows == 0 {
+            return Ok(());
+        }
+        let plan = Plan { words: Words::Raw(plan.address), rows, entries: self.entries(rows) };
+        let scratch = Scratch {
+            rotated: Memory::Raw(room.at(0)),
+            partials: Memory::Raw(room.at(whole(4 * rows * row))),
+        };
+        let queries = (Memory::Raw(queries.place(0)), Rows::Raw(queries).kind());
+        let table = pages.table(&table);
+        // SAFETY: lengths were checked above, and who made the addresses vouches for their memory.
+        unsafe {
+            let pools = self.pools(pages.memory(), pages.strides);
+            self.attention.run(device, scratch, queries, pools, table, plan, (out, kind))
+        }
+    }
+
+    /// Decodes the first tokens of sequences to `out`, `[rows, num_kv_heads, head_dim]`. Token t of sequence s
+    /// becomes row `offsets[s] + t`; `lengths` (i32) has the number of tokens of each sequence, and `offsets`
+    /// (i32, one more) the first row of each, ascending, then the number of rows. Rows without a token stay as
+    /// they are.
+    ///
+    /// # Errors
+    /// Wrong shapes, or the driver's errors.
+    #[expect(clippy::too_many_arguments, reason = "each is a tensor of the engine")]
+    pub fn gather(
+        &self,
+        device: &Device,
+        side: Side,
+        pages: Pages,
+        table: BlockTable,
+        offsets: Integers,
+        lengths: Integers,
+        out: Raw,
+    ) -> Result<(), GpuError> {
+        let _current = Current::keep();
+        let row = self.layout.num_kv_heads * self.layout.head_dim;
+        let tokens = Rows::Raw(out).len() / row;
+        check_len("out", Rows::Raw(out).len(), tokens * row)?;
+        table.check()?;
+        lengths.check("lengths", 4, 0)?;
+        offsets.check("offsets", 4, lengths.len + 1)?;
+        if tokens == 0 || lengths.len == 0 {
+            return Ok(());
+        }
+        let side = side as usize;
+        let [keys, values] = pages.memory();
+        let gather = Gather {
+            pool: if side == 0 { keys } else { values },
+            stride: pages.strides[side],
+            table: pages.table(&table),
+            offsets: Memory::Raw(offsets.address),
+            lengths: Memory::Raw(lengths.address),
+            sequences: lengths.len,
+            tokens,
+            out: Out::Raw(out).memory(device, tokens * row)?,
+        };
+        // SAFETY: lengths were checked above, and who made the addresses vouches for their memory.
+        unsafe { self.launch_gather(device, side, gather) }
+    }
+
+    /// Copies blocks, keys and values, in the order of the list: block `from` to block `to` of each pair.
+    ///
+    /// # Errors
+    /// [`GpuError::BadSpec`] if a block is not in the pool; then nothing is copied. The driver's errors.
+    pub fn copy(&self, device: &Device, pages: Pages, blocks: &[(usize, usize)]) -> Result<(), GpuError> {
+        let _current = Current::keep();
+        let all = pages.count >> pages.shift;
+        if let Some((from, to)) = blocks.iter().find(|(from, to)| *from.max(to) >= all) {
+            return Err(GpuError::BadSpec(format!(
+                "a copy of block {from} to {to} is not valid: the pool has {all} blocks"
+            )));
+        }
+        device.context().bind_to_thread()?;
+        let of_block = |block: usize| (block << pages.shift)..(block + 1) << pages.shift;
+        for &(from, to) in blocks.iter().filter(|(from, to)| from != to) {
+            for (from, to) in of_block(from).zip(of_block(to)) {
+                for side in 0..2 {
+                    let place = |page: usize| {
+                        pages.addresses[side] + page as CUdeviceptr * CUdeviceptr::from(pages.strides[side])
+                    };
+                    let (bytes, stream) = (self.layout.page_bytes()[side], device.stream().cu_stream());
+                    // SAFETY: both pages are in the pool, as checked above, and who made `pages` vouches for it.
+                    unsafe { result::memcpy_dtod_async(place(to), place(from), bytes, stream) }?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Checks the number of tokens of a call.
+fn check_chunk(tokens: usize) -> Result<(), GpuError> {
+    match tokens <= MAX_CHUNK {
+        true => Ok(()),
+        false => Err(GpuError::BadSpec(format!("{tokens} tokens in one call; at most {MAX_CHUNK}"))),
+    }
+}

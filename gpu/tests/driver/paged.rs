@@ -1,0 +1,324 @@
+//! Pages that an engine owns: what is stored, attended and gathered there, and what numbers that lie do not do.
+
+use super::*;
+use tqkv_gpu::paged::{BlockTable, Integers, Layout, Paged, Pages, Room};
+use tqkv_gpu_kernels::page;
+
+/// Blocks of the engine's pool, and the bytes that it adds to each.
+const BLOCKS: usize = 8;
+const SPARE: usize = 64;
+
+/// What an engine has: a pool of blocks in one memory, keys and values in turn.
+struct Engine {
+    device: Device,
+    paged: Paged,
+    pool: CudaSlice<u8>,
+    block_tokens: usize,
+    stride: usize,
+}
+
+/// The address of a buffer. Tests keep the buffers until the stream is done.
+fn address<T>(slice: &CudaSlice<T>) -> u64 {
+    slice.device_ptr(slice.stream()).0
+}
+
+impl Engine {
+    fn new(layout: Layout, block_tokens: usize) -> Self {
+        let device = device(0);
+        let paged = Paged::new(&device, layout).unwrap();
+        let stride = layout.block_bytes(block_tokens).unwrap() + SPARE;
+        let pool = upload(&device, &vec![0xff_u8; BLOCKS * stride]);
+        Self { device, paged, pool, block_tokens, stride }
+    }
+
+    fn pages(&self) -> Pages {
+        let (layout, at) = (self.paged.layout(), address(&self.pool));
+        // SAFETY: the pool has as many blocks, and lives as long as the engine.
+        unsafe { Pages::together(layout, at, BLOCKS, self.stride, self.block_tokens) }.unwrap()
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        self.device.stream().clone_dtoh(&self.pool).unwrap()
+    }
+
+    /// Stores the same rows as keys and values. Returns true if one was refused.
+    fn store(&self, rows: &[f32], places: &[i64]) -> bool {
+        let (rows, there) = (upload(&self.device, rows), upload(&self.device, places));
+        let refused = upload(&self.device, &[0_i32]);
+        let room = upload(&self.device, &vec![0xff_u8; self.paged.store_room(places.len())]);
+        // SAFETY: the buffers have these lengths, and live until the word is read below.
+        unsafe {
+            let raw = Raw::new(address(&rows), places.len() * ROW, Element::F32);
+            let places = Integers::i64(address(&there), places.len());
+            let word = Integers::i32(address(&refused), 1);
+            let room = Room::new(address(&room), room.len());
+            self.paged.store(&self.device, raw, raw, places, self.pages(), room, Some(word)).unwrap();
+        }
+        self.device.stream().clone_dtoh(&refused).unwrap() != [0]
+    }
+
+    fn integers(&self, numbers: &CudaSlice<i32>) -> Integers {
+        // SAFETY: the buffer has this length, and tests keep it until the stream is done.
+        unsafe { Integers::i32(address(numbers), numbers.len()) }
+    }
+
+    /// Attends with one query token of each sequence.
+    fn attend(&self, queries: &[f32], table: &[i32], max_blocks: usize, lengths: &[i32]) -> Vec<f32> {
+        let [queries, out] =
+            [queries, &vec![f32::NAN; queries.len()]].map(|values| upload(&self.device, values));
+        let [table, lengths] = [table, lengths].map(|numbers| upload(&self.device, numbers));
+        let plan = upload(&self.device, &vec![-1_i32; self.paged.plan_words(lengths.len())]);
+        let room = upload(&self.device, &vec![0xff_u8; self.paged.attend_room(lengths.len())]);
+        let numbers = |numbers| self.integers(numbers);
+        let most = max_blocks * self.block_tokens;
+        self.paged.plan(&self.device, numbers(&lengths), 1, most, numbers(&plan)).unwrap();
+        let table = BlockTable { numbers: numbers(&table), max_blocks };
+        // SAFETY: the buffers have these lengths, and live until the result is read below.
+        unsafe {
+            let [queries, out] = [&queries, &out].map(|x| Raw::new(address(x), x.len(), Element::F32));
+            let room = Room::new(address(&room), room.len());
+            self.paged.attend(&self.device, queries, self.pages(), table, numbers(&plan), room, out).unwrap();
+        }
+        self.device.stream().clone_dtoh(&out).unwrap()
+    }
+
+    /// Gathers the keys of sequences to rows of NaN.
+    fn gather(
+        &self,
+        table: &[i32],
+        max_blocks: usize,
+        offsets: &[i32],
+        lengths: &[i32],
+        rows: usize,
+    ) -> Vec<f32> {
+        let [table, offsets, lengths] =
+            [table, offsets, lengths].map(|numbers| upload(&self.device, numbers));
+        let out = upload(&self.device, &vec![f32::NAN; rows * ROW]);
+        let numbers = |numbers| self.integers(numbers);
+        let (offsets, lengths) = (numbers(&offsets), numbers(&lengths));
+        let table = BlockTable { numbers: numbers(&table), max_blocks };
+        // SAFETY: the buffer has this length, and lives until it is read below.
+        let raw = unsafe { Raw::new(address(&out), out.len(), Element::F32) };
+        self.paged.gather(&self.device, Side::Keys, self.pages(), table, offsets, lengths, raw).unwrap();
+        self.device.stream().clone_dtoh(&out).unwrap()
+    }
+
+    /// The block of a place, in the layout of SPEC.md: of keys (0) or values (1).
+    fn block(&self, pool: &[u8], place: usize, side: usize, head: usize) -> Vec<u8> {
+        let layout = self.paged.layout();
+        let id = [layout.key, layout.value][side];
+        let (dim, bits) = (layout.head_dim as u32, id.bits());
+        let (number, slot) = (place / 64, place % 64);
+        let head_bytes = page::head_bytes(dim, bits) as usize;
+        let keys = KV_HEADS * page::head_bytes(dim, layout.key.bits()) as usize;
+        let home = number * self.stride * 64 / self.block_tokens + side * keys + head * head_bytes;
+        let (row, scale) = (page::row_bytes(dim, bits) as usize, page::scale_offset(dim, bits, slot as u32));
+        let (codes, scale) = (home + slot * row, home + scale as usize);
+        [&pool[scale..scale + 2], &pool[codes..codes + row]].concat()
+    }
+}
+
+fn layout(key: CodecId, value: CodecId) -> Layout {
+    Layout::new(HEADS, KV_HEADS, DIM).codecs(key, value).options(Options::DEFAULT.seed(5))
+}
+
+#[test]
+fn stored_codes_are_the_portable_codecs_and_places_that_are_none_are_not_written() {
+    for (key, value, block_tokens) in
+        [(CodecId::S4, CodecId::S4, 64), (CodecId::S3, CodecId::T2, 128), (CodecId::I8, CodecId::S2, 64)]
+    {
+        let engine = Engine::new(layout(key, value), block_tokens);
+        let (last, behind) = (BLOCKS * block_tokens - 1, (BLOCKS * block_tokens) as i64);
+        let places = [3, -1, last as i64, 200, i64::MIN, 77];
+        let rows = noise(1, places.len() * ROW);
+        assert!(!engine.store(&rows, &places), "padding is no fault");
+        let pool = engine.bytes();
+        let mut written = vec![0xff; pool.len()];
+        for (i, &place) in places.iter().enumerate().filter(|(_, place)| **place >= 0) {
+            for (side, id) in [key, value].into_iter().enumerate() {
+                let codec = AnyCodec::new(id, DIM, Options::DEFAULT.seed(5)).unwrap();
+                for (head, row) in rows[i * ROW..(i + 1) * ROW].chunks_exact(DIM).enumerate() {
+                    let got = engine.block(&pool, place as usize, side, head);
+                    assert_eq!(got, blocks(&codec, row), "{place} {side} {head}");
+                }
+            }
+        }
+        // Only bytes of these blocks changed.
+        let changed = pool.iter().zip(&mut written).filter(|(a, b)| a != b).count();
+        assert!(changed <= 4 * KV_HEADS * (key.bits() + value.bits()) as usize * DIM / 8 + 4 * KV_HEADS * 4);
+
+        let lies = [behind, i64::MAX, 1 << 32, behind + 64];
+        assert!(engine.store(&noise(2, lies.len() * ROW), &lies), "a place behind the pool is said");
+        assert!(engine.bytes() == pool, "and nothing is written");
+    }
+}
+
+#[test]
+fn a_vector_that_cannot_be_encoded_becomes_zeros_and_no_other_is_touched() {
+    let engine = Engine::new(layout(CodecId::S4, CodecId::T3), 64);
+    let rows = noise(1, 3 * ROW);
+    engine.store(&rows, &[5, 6, 7]);
+    let before = engine.bytes();
+    let mut bad = rows;
+    bad[ROW + DIM + 3] = f32::NAN;
+    bad[2 * ROW..2 * ROW + DIM].fill(1e30);
+    assert!(engine.store(&bad, &[5, 6, 7]));
+    let after = engine.bytes();
+    for side in 0..2 {
+        for (place, head) in [(5, 0), (5, 1), (6, 0), (7, 1)] {
+            assert_eq!(engine.block(&after, place, side, head), engine.block(&before, place, side, head));
+        }
+        for (place, head) in [(6, 1), (7, 0)] {
+            assert!(engine.block(&after, place, side, head).iter().all(|&byte| byte == 0));
+        }
+    }
+}
+
+/// The places of the first `tokens` tokens of a sequence in these blocks.
+fn places(blocks: &[i32], block_tokens: usize, tokens: usize) -> Vec<i64> {
+    (0..tokens)
+        .map(|i| i64::from(blocks[i / block_tokens]) * block_tokens as i64 + (i % block_tokens) as i64)
+        .collect()
+}
+
+#[test]
+fn attention_is_that_of_a_cache_to_the_bit() {
+    for (key, value, block_tokens) in [(CodecId::S4, CodecId::S4, 64), (CodecId::S3, CodecId::I8, 128)] {
+        let engine = Engine::new(layout(key, value), block_tokens);
+        let mut cache = GpuCache::new(&engine.device, spec(1).codecs(key, value)).unwrap();
+        let tables = [[5, 2, 0, 7], [-1, 1 << 30, 9, -7], [3, 6, -1, -1]];
+        let lengths = [130, 0, 67];
+        for (sequence, &tokens) in lengths.iter().enumerate().filter(|(_, tokens)| **tokens > 0) {
+            let rows = fill(&mut cache, sequence, tokens, sequence as u64);
+            engine.store(&rows, &places(&tables[sequence], block_tokens, tokens));
+        }
+        let queries = noise(9, 3 * QUERY);
+        let mut want = vec![0.0; queries.len()];
+        cache.attend(0, &queries, &mut want).unwrap();
+        let got = engine.attend(&queries, tables.as_flattened(), 4, &lengths.map(|n| n as i32));
+        assert!(got == want, "{key:?} {value:?}");
+
+        // A gather is what the cache decodes. Rows between the sequences stay as they are.
+        let gathered = engine.gather(tables.as_flattened(), 4, &[0, 135, 140, 210], &[130, 0, 67], 210);
+        let mut decoded = engine.device.stream().alloc_zeros::<f32>(130 * ROW).unwrap();
+        for (sequence, first) in [(0, 0), (2, 140)] {
+            let tokens = lengths[sequence];
+            cache.decode(0, sequence, Side::Keys, &mut decoded).unwrap();
+            let want = engine.device.stream().clone_dtoh(&decoded).unwrap();
+            assert!(gathered[first * ROW..(first + tokens) * ROW] == want[..tokens * ROW]);
+        }
+        let is_nan = |rows: std::ops::Range<usize>| {
+            gathered[rows.start * ROW..rows.end * ROW].iter().all(|v| v.is_nan())
+        };
+        assert!(is_nan(130..140) && is_nan(207..210));
+
+        // A copy of a block reads as the block.
+        engine.paged.copy(&engine.device, engine.pages(), &[(5, 4), (2, 1)]).unwrap();
+        let copied = [[4, 1, 0, 7], tables[1], tables[2]];
+        assert!(engine.attend(&queries, copied.as_flattened(), 4, &lengths.map(|n| n as i32)) == want);
+        let refused = engine.paged.copy(&engine.device, engine.pages(), &[(0, BLOCKS)]).unwrap_err();
+        assert_eq!(refused.to_string(), "a copy of block 0 to 8 is not valid: the pool has 8 blocks");
+    }
+}
+
+/// The fake driver stops at any access outside of a buffer.
+#[test]
+fn numbers_that_lie_neither_read_nor_write_outside_of_the_pool() {
+    let engine = Engine::new(layout(CodecId::S4, CodecId::S4), 64);
+    let rows = noise(1, 64 * ROW);
+    engine.store(&rows, &places(&[1], 64, 64));
+    let queries = noise(2, 4 * QUERY);
+    let honest = engine.attend(&queries, &[1; 8], 2, &[0, 0, 0, 64]);
+    let pool = engine.bytes();
+    for entry in [0, 1, -1, i32::MIN, i32::MAX, 8] {
+        let mut table = [entry; 8];
+        table[6] = 1;
+        let got = engine.attend(&queries, &table, 2, &[i32::MAX, 129, -3, 64]);
+        assert!(got[3 * QUERY..] == honest[3 * QUERY..], "the sequence whose numbers are right");
+        assert!(got[2 * QUERY..3 * QUERY].iter().all(|&v| v == 0.0), "a length below 0 counts as 0");
+        engine.gather(&table, 2, &[7, -1, i32::MAX, 3, 0], &[i32::MAX, -1, 500, 64], 20);
+        engine.gather(&table, 2, &[0, 5, 10, 15, 20], &[i32::MAX, i32::MIN, 500, 64], 20);
+    }
+    assert!(engine.bytes() == pool);
+}
+
+#[test]
+fn a_graph_of_a_plan_and_attention_follows_lengths_on_the_device() {
+    let engine = Engine::new(layout(CodecId::S4, CodecId::S4), 64);
+    let (device, stream) = (&engine.device, engine.device.stream().clone());
+    let tables = [0, 1, 2, 3, 4, 5];
+    for (sequence, tokens) in [(0, 150), (1, 192)] {
+        engine.store(&noise(sequence as u64, tokens * ROW), &places(&tables[3 * sequence..], 64, tokens));
+    }
+    let queries = noise(9, 2 * QUERY);
+    let there = upload(device, &queries);
+    let out = upload(device, &vec![f32::NAN; 2 * QUERY]);
+    let (table, mut lengths) = (upload(device, &tables), upload(device, &[1_i32, 1]));
+    let plan = upload(device, &vec![-1_i32; engine.paged.plan_words(2)]);
+    let room = upload(device, &vec![0_u8; engine.paged.attend_room(2)]);
+    stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).unwrap();
+    let before = counts();
+    let numbers = |numbers| engine.integers(numbers);
+    engine.paged.plan(device, numbers(&lengths), 1, 192, numbers(&plan)).unwrap();
+    let table = BlockTable { numbers: numbers(&table), max_blocks: 3 };
+    // SAFETY: the buffers have these lengths, and live until the graph has run.
+    unsafe {
+        let [from, to] = [&there, &out].map(|x| Raw::new(address(x), x.len(), Element::F32));
+        let room = Room::new(address(&room), room.len());
+        engine.paged.attend(device, from, engine.pages(), table, numbers(&plan), room, to).unwrap();
+    }
+    let captured = since(before);
+    assert_eq!((captured.allocations, captured.copies_in, captured.waits), (0, 0, 0), "launches only");
+    let graph = stream.end_capture(sys::CUgraphInstantiate_flags(0)).unwrap().expect("a graph");
+    for now in [[1, 64], [65, 192], [150, 0]] {
+        stream.memcpy_htod(&now, &mut lengths).unwrap();
+        graph.launch().unwrap();
+        let got = stream.clone_dtoh(&out).unwrap();
+        assert!(got == engine.attend(&queries, &tables, 3, &now), "{now:?}");
+    }
+}
+
+#[test]
+fn what_an_engine_cannot_have_is_refused() {
+    let layout = layout(CodecId::S4, CodecId::S4);
+    // SAFETY: nothing reads or writes the memory.
+    let pages = |address, blocks, stride, tokens| unsafe {
+        Pages::together(&layout, address, blocks, stride, tokens)
+            .map(|_| ())
+            .map_err(|error| error.to_string())
+    };
+    let bytes = layout.block_bytes(64).unwrap();
+    assert_eq!(bytes, 64 * KV_HEADS * 2 * 34);
+    assert_eq!(pages(256, 1, bytes, 64), Ok(()));
+    for (refused, reason) in [
+        (pages(256, 1, bytes, 32), "blocks of 32 tokens are not valid: expected 64, 128, 256 or another"),
+        (pages(256, 1, bytes, 192), "blocks of 192 tokens are not valid"),
+        (
+            pages(256, 1, bytes, 128),
+            "blocks that are 8704 bytes apart are not valid: expected at least 17408",
+        ),
+        (pages(256, 1, bytes + 8, 64), "and a multiple of 16"),
+        (pages(256, 0, bytes, 64), "0 blocks are not valid: expected 1 to 67108864"),
+        (pages(8, 1, bytes, 64), "blocks at the address 0x8 are not valid: expected a multiple of 16"),
+    ] {
+        let message = refused.unwrap_err();
+        assert!(message.contains(reason), "{message}");
+    }
+    let engine = Engine::new(layout, 64);
+    let few = upload(&engine.device, &[0_i32; 3]);
+    let message = |result: Result<(), GpuError>| result.unwrap_err().to_string();
+    let numbers = engine.integers(&few);
+    assert!(
+        message(engine.paged.plan(&engine.device, numbers, 1, 64, numbers))
+            .starts_with("the plan has 3 values")
+    );
+    assert!(
+        message(engine.paged.plan(&engine.device, numbers, 1 << 20, 64, numbers)).contains("at most 65535")
+    );
+    // SAFETY: the call is refused before anything is read.
+    let wide = unsafe { Integers::i64(address(&few), 1) };
+    assert_eq!(
+        message(engine.paged.plan(&engine.device, wide, 1, 64, numbers)),
+        "lengths of i64 is not valid: expected i32"
+    );
+}

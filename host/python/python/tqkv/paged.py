@@ -1,0 +1,251 @@
+"""Compressed keys and values in the pages of an engine, on an NVIDIA GPU: custom operators over tensors of PyTorch.
+
+An engine owns the pages, the block tables and the lengths. Each function is an operator of `torch.library`, so `torch.compile` passes
+with `fullgraph=True`, and a CUDA graph may hold it: nothing waits for the device or reads from it. All work runs on PyTorch's current
+stream.
+
+    layout = paged.Layout(num_heads=32, num_kv_heads=8, head_dim=128, kv="s4")
+    pages = torch.zeros(blocks, layout.block_bytes(), dtype=torch.uint8, device="cuda")  # of each layer
+    plan = paged.new_plan(layout, sequences, "cuda")
+    # A step: the plan once, then store and attend in each layer.
+    paged.plan(layout, lengths, plan, max_tokens=table.shape[1] * layout.block_tokens)
+    paged.store(layout, k, v, places, pages)
+    out = paged.attend(layout, q, pages, table, plan)
+
+The place of a token is the number of its block times the tokens of a block, plus its place there, which engines call a slot mapping.
+Places, lengths and block numbers that are wrong give wrong results, but nothing outside of `pages` is read or written. A plan is what
+`plan` has written and nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _native
+from ._arrays import count, words
+from ._native import TqkvError
+
+__all__ = ["Layout", "attend", "copy", "gather", "new_plan", "plan", "store"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Heads and codecs of pages, the same in all layers. `kv` takes the codecs `s2 s3 s4 n4 i8 t2 t3 t4`, for keys and values or both.
+    Blocks have 64, 128 or another power of two of tokens, because the kernels read 64 at once."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    kv: str = "s4"
+    block_tokens: int = 64
+    seed: int = 42
+    scale_mode: str = "unbiased"
+    effort: str = "default"
+
+    def block_bytes(self) -> int:
+        """Bytes of the keys and values of a block. The blocks of an engine may be further apart, by a multiple of 16 for each 64 tokens."""
+        if not hasattr(_native, "paged_block_bytes"):
+            raise TqkvError("tqkv.paged is not valid in this package: expected a build with maturin build --features cuda")
+        held: int = _native.paged_block_bytes(_spec(self), count("block_tokens", self.block_tokens))
+        return held
+
+
+def _spec(layout: Layout) -> dict[str, Any]:
+    return {
+        "num_heads": count("num_heads", layout.num_heads),
+        "num_kv_heads": count("num_kv_heads", layout.num_kv_heads),
+        "head_dim": count("head_dim", layout.head_dim),
+        "kv": words("kv", layout.kv),
+        "seed": count("seed", layout.seed),
+        "scale_mode": words("scale_mode", layout.scale_mode),
+        "effort": words("effort", layout.effort),
+    }
+
+
+# An operator takes texts and numbers, so a layout is one text.
+def _text(layout: Layout) -> str:
+    shape = f"{layout.num_heads} {layout.num_kv_heads} {layout.head_dim} {layout.kv} {layout.block_tokens}"
+    return f"{shape} {layout.seed} {layout.scale_mode} {layout.effort}"
+
+
+@functools.lru_cache(maxsize=None)
+def _layout(text: str) -> Layout:
+    heads, kv_heads, dim, kv, tokens, seed, mode, effort = text.split(" ")
+    return Layout(int(heads), int(kv_heads), int(dim), kv, int(tokens), int(seed), mode, effort)
+
+
+@functools.lru_cache(maxsize=None)
+def _kernels(text: str, device: int) -> Any:
+    """Compiled once for a layout and a device, which takes about a second."""
+    layout = _layout(text)
+    layout.block_bytes()
+    return _native.Paged(_spec(layout), device)
+
+
+def _device(tensor: Tensor) -> tuple[int, int]:
+    """The number of a tensor's device, and PyTorch's current stream there."""
+    if not tensor.is_cuda:
+        raise TqkvError(f"a tensor on the device {tensor.device} is not valid: expected one on an NVIDIA GPU")
+    return tensor.get_device(), torch.cuda.current_stream(tensor.device).cuda_stream
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.data_ptr()
+
+
+def _room(like: Tensor, size: int) -> Tensor:
+    """Memory for a call to work in. It must live until the kernels are launched; then PyTorch gives it away in the order of the stream."""
+    return torch.empty(max(size, 1), dtype=torch.uint8, device=like.device)
+
+
+def _is(name: str, tensor: Tensor, like: Tensor, *dtypes: torch.dtype) -> None:
+    if tensor.dtype not in dtypes:
+        accepted = " or ".join(str(dtype).replace("torch.", "") for dtype in dtypes)
+        raise TqkvError(f"{name} of the type {str(tensor.dtype).replace('torch.', '')} is not valid: expected {accepted}")
+    if tensor.device != like.device:
+        raise TqkvError(f"{name} on the device {tensor.device} is not valid: expected {like.device}")
+
+
+def _numbers(name: str, tensor: Tensor, like: Tensor, dtype: torch.dtype) -> tuple[int, int]:
+    _is(name, tensor, like, dtype)
+    if not tensor.is_contiguous():
+        raise TqkvError(f"{name} in this memory order is not valid: expected C order, as .contiguous() makes it")
+    return _address(tensor), tensor.numel()
+
+
+def _vectors(name: str, tensor: Tensor, like: Tensor, heads: int, dim: int) -> tuple[int, int, str]:
+    _is(name, tensor, like, torch.float32, torch.float16, torch.bfloat16)
+    if tensor.dim() != 3 or tensor.shape[1:] != (heads, dim):
+        raise TqkvError(f"{name} of the shape {list(tensor.shape)} is not valid: expected [tokens, {heads}, {dim}]")
+    if not tensor.is_contiguous():
+        raise TqkvError(f"{name} in this memory order is not valid: expected C order, as .contiguous() makes it")
+    return _address(tensor), tensor.numel(), str(tensor.dtype).replace("torch.", "")
+
+
+def _blocks(layout: Layout, pages: Tensor) -> tuple[int, int, int, int]:
+    """Address, number, distance and tokens of the blocks, which are the first axis of `pages`."""
+    if pages.dtype not in (torch.uint8, torch.int8) or pages.dim() < 2 or not pages[:1].is_contiguous():
+        raise TqkvError(
+            f"pages of the type {str(pages.dtype).replace('torch.', '')} and the shape {list(pages.shape)} are not valid: "
+            "expected uint8 with an axis of blocks, each of which is contiguous"
+        )
+    held = pages[0].numel()
+    if held < layout.block_bytes():
+        raise TqkvError(f"blocks of {held} bytes are not valid: expected at least {layout.block_bytes()}")
+    stride = pages.stride(0) if pages.shape[0] > 1 else held
+    return _address(pages), pages.shape[0], stride, layout.block_tokens
+
+
+def _table(table: Tensor, like: Tensor) -> tuple[tuple[int, int], int]:
+    _is("table", table, like, torch.int32)
+    if table.dim() != 2 or (table.shape[1] > 1 and table.stride(1) != 1):
+        raise TqkvError(f"table of the shape {list(table.shape)} is not valid: expected [sequences, blocks], rows in order")
+    # Rows of an engine's table may be part of longer ones.
+    row = table.stride(0) if table.shape[0] > 1 else table.shape[1]
+    return (_address(table), max(0, (table.shape[0] - 1) * row + table.shape[1])), row
+
+
+@torch.library.custom_op("tqkv::paged_store", mutates_args=("pages", "refused"))
+def _store(k: Tensor, v: Tensor, places: Tensor, pages: Tensor, refused: Tensor, layout: str) -> None:
+    of, (device, stream) = _layout(layout), _device(pages)
+    kernels = _kernels(layout, device)
+    k_v = (_vectors(name, x, pages, of.num_kv_heads, of.head_dim) for name, x in (("k", k), ("v", v)))
+    at = _numbers("places", places, pages, torch.int64)
+    work = _room(pages, kernels.store_room(at[1]))
+    to = _numbers("refused", refused, pages, torch.int32)
+    kernels.store(stream, *k_v, at, _blocks(of, pages), (_address(work), work.numel()), to)
+
+
+@torch.library.custom_op("tqkv::paged_plan", mutates_args=("plan",))
+def _plan(lengths: Tensor, plan: Tensor, queries: int, max_tokens: int, layout: str) -> None:
+    device, stream = _device(plan)
+    at = _numbers("lengths", lengths, plan, torch.int32)
+    _kernels(layout, device).plan(stream, at, queries, max_tokens, _numbers("plan", plan, plan, torch.int32))
+
+
+@torch.library.custom_op("tqkv::paged_attend", mutates_args=())
+def _attend(q: Tensor, pages: Tensor, table: Tensor, plan: Tensor, layout: str) -> Tensor:
+    of, (device, stream) = _layout(layout), _device(pages)
+    kernels = _kernels(layout, device)
+    out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    given, to = (_vectors(name, x, pages, of.num_heads, of.head_dim) for name, x in (("q", q), ("out", out)))
+    work = _room(pages, kernels.attend_room(q.shape[0]))
+    at = _numbers("plan", plan, pages, torch.int32)
+    kernels.attend(stream, given, _blocks(of, pages), _table(table, pages), at, (_address(work), work.numel()), to)
+    return out
+
+
+@torch.library.custom_op("tqkv::paged_gather", mutates_args=("out",))
+def _gather(pages: Tensor, table: Tensor, offsets: Tensor, lengths: Tensor, out: Tensor, values: bool, layout: str) -> None:
+    of, (device, stream) = _layout(layout), _device(pages)
+    to = _vectors("out", out, pages, of.num_kv_heads, of.head_dim)
+    at = (_numbers(name, x, pages, torch.int32) for name, x in (("offsets", offsets), ("lengths", lengths)))
+    _kernels(layout, device).gather(stream, values, _blocks(of, pages), _table(table, pages), *at, to)
+
+
+@_attend.register_fake
+def _(q: Tensor, pages: Tensor, table: Tensor, plan: Tensor, layout: str) -> Tensor:
+    return torch.empty_like(q, memory_format=torch.contiguous_format)
+
+
+@_store.register_fake
+def _(k: Tensor, v: Tensor, places: Tensor, pages: Tensor, refused: Tensor, layout: str) -> None:
+    return None
+
+
+@_plan.register_fake
+def _(lengths: Tensor, plan: Tensor, queries: int, max_tokens: int, layout: str) -> None:
+    return None
+
+
+@_gather.register_fake
+def _(pages: Tensor, table: Tensor, offsets: Tensor, lengths: Tensor, out: Tensor, values: bool, layout: str) -> None:
+    return None
+
+
+def store(layout: Layout, k: Tensor, v: Tensor, places: Tensor, pages: Tensor, refused: Tensor | None = None) -> None:
+    """Encodes keys and values, `[tokens, num_kv_heads, head_dim]` with keys after RoPE, to `places` (int64) of `pages`.
+
+    A token of a negative place is skipped. A vector that is not finite, or whose scale does not fit float16, becomes zeros. Then, and
+    for a place behind the pool, `refused` (int32, one number) becomes 1."""
+    if refused is None:
+        refused = torch.zeros(1, dtype=torch.int32, device=pages.device)
+    _store(k, v, places, pages, refused, _text(layout))
+
+
+def new_plan(layout: Layout, rows: int, device: Any) -> Tensor:
+    """Memory for the plan of a step of `rows` query tokens: int32 of a size that depends on them and on the GPU."""
+    at = torch.empty(0, dtype=torch.int32, device=device)
+    return torch.empty(_kernels(_text(layout), _device(at)[0]).plan_words(count("rows", rows)), dtype=torch.int32, device=device)
+
+
+def plan(layout: Layout, lengths: Tensor, plan: Tensor, max_tokens: int, queries: int = 1) -> None:
+    """Divides the work of a step among the warps of the GPU. All layers share the plan.
+
+    `lengths` (int32) has the tokens of each sequence, those of this step included. The last `queries` tokens of each are query tokens,
+    each of which sees the tokens up to itself. `max_tokens` is the number of tokens in a row of the block table; longer lengths are cut,
+    and those below 0 are 0."""
+    _plan(lengths, plan, queries, max_tokens, _text(layout))
+
+
+def attend(layout: Layout, q: Tensor, pages: Tensor, table: Tensor, plan: Tensor) -> Tensor:
+    """Attention of `q`, `[rows, num_heads, head_dim]`, in the order of the plan. `table` (int32, `[sequences, blocks]`) has the numbers
+    of each sequence's blocks. The result has the shape and the type of `q`. A sequence of no tokens gives zeros, and a query that is not
+    finite gives NaN."""
+    return _attend(q, pages, table, plan, _text(layout))
+
+
+def gather(layout: Layout, pages: Tensor, table: Tensor, offsets: Tensor, lengths: Tensor, out: Tensor, *, values: bool) -> None:
+    """Decodes the first `lengths[s]` (int32) keys, or values, of each sequence to rows of `out`, `[rows, num_kv_heads, head_dim]`, from
+    row `offsets[s]` (int32, one more than sequences) on. Other rows stay as they are."""
+    _gather(pages, table, offsets, lengths, out, values, _text(layout))
+
+
+def copy(pages: Tensor, sources: Tensor, targets: Tensor) -> None:
+    """Copies blocks: `targets[i]` becomes what `sources[i]` was before the call (int64)."""
+    pages.index_copy_(0, targets, pages.index_select(0, sources))

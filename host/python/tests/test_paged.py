@@ -1,0 +1,207 @@
+"""`tqkv.paged`: operators of PyTorch over pages of an engine, on a fake driver that has the memory of PyTorch's tensors.
+
+The package needs the feature `cuda`. `TQKV_FAKE_CUDA` must name the library that `cargo build -p tqkv-gpu-fake` makes.
+"""
+
+import os
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import tqkv
+from test_gpu import Gpu
+from tqkv import _native
+
+if not hasattr(_native, "Paged"):
+    pytest.skip("built without the feature cuda", allow_module_level=True)
+
+from tqkv import paged
+
+HEADS, KV_HEADS, DIM, BLOCKS = 4, 2, 64, 6
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """PyTorch's tensors in main memory are those of the fake driver's device 0."""
+    path = os.environ.get("TQKV_FAKE_CUDA")
+    if not path:
+        pytest.skip("TQKV_FAKE_CUDA names no driver of paper")
+    gpu = Gpu(path)
+
+    def address(tensor):
+        bytes = (tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.element_size()) if tensor.numel() else 0
+        gpu.driver.tqkv_fake_map(gpu_int(tensor.data_ptr()), gpu_int(bytes))
+        return tensor.data_ptr()
+
+    monkeypatch.setattr(paged, "_device", lambda tensor: (0, gpu.stream.value))
+    monkeypatch.setattr(paged, "_address", address)
+    return gpu
+
+
+def gpu_int(value):
+    import ctypes
+
+    return ctypes.c_size_t(value)
+
+
+@pytest.fixture
+def layout():
+    return paged.Layout(HEADS, KV_HEADS, DIM, kv="s4,s3")
+
+
+def rows(tokens, heads, seed, dtype=torch.float32):
+    return torch.randn(tokens, heads, DIM, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def new_pages(layout, spare=48):
+    """Blocks that are further apart than they are long, between which nothing may change."""
+    held = torch.full((BLOCKS, layout.block_bytes() + spare), 255, dtype=torch.uint8)
+    return held, held[:, : layout.block_bytes()]
+
+
+def places(table, tokens, block=64):
+    at = torch.arange(tokens)
+    return table[at // block].long() * block + at % block
+
+
+def decoded(name, x):
+    codec = tqkv.Codec(name, DIM)
+    return codec.decode(codec.encode(x.float()), torch.float32)
+
+
+def exact(q, k, v):
+    """Attention in f64 of queries `[rows, heads, dim]`, each over its first tokens of k and v."""
+    group = HEADS // KV_HEADS
+    k, v = (x.double().repeat_interleave(group, 1) for x in (k, v))
+    logits = torch.einsum("hd,thd->ht", q.double(), k) / DIM**0.5
+    return torch.einsum("ht,thd->hd", torch.softmax(logits, -1), v)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-5), (torch.float16, 2e-3), (torch.bfloat16, 2e-2)])
+def test_attention_and_gathers_are_those_of_the_codes(gpu, layout, dtype, tolerance):
+    held, pages = new_pages(layout)
+    lengths, table = torch.tensor([70, 0, 5], dtype=torch.int32), torch.tensor([[4, 1], [-1, 99], [2, -7]], dtype=torch.int32)
+    k, v = rows(75, KV_HEADS, 1, dtype), rows(75, KV_HEADS, 2, dtype)
+    at = torch.cat([places(table[0], 70), places(table[2], 5)])
+    # Padding tokens behind the step's own.
+    padded = [torch.cat([x, torch.full_like(x[:3], float("nan"))]) for x in (k, v)]
+    refused = torch.zeros(1, dtype=torch.int32)
+    paged.store(layout, *padded, torch.cat([at, torch.tensor([-1, -1, -1])]), pages, refused)
+    assert refused.item() == 0 and (held[:, layout.block_bytes() :] == 255).all()
+
+    q, plan = rows(3, HEADS, 3, dtype), paged.new_plan(layout, 3, "cpu")
+    paged.plan(layout, lengths, plan, max_tokens=128)
+    out = paged.attend(layout, q, pages, table, plan)
+    assert out.dtype == dtype and not out[1].any()
+    of_k, of_v = decoded("s4", k), decoded("s3", v)
+    for row, part in ((0, slice(0, 70)), (2, slice(70, 75))):
+        assert (out[row].double() - exact(q[row].float(), of_k[part], of_v[part])).abs().max() < tolerance
+
+    offsets = torch.tensor([0, 80, 80, 85], dtype=torch.int32)
+    for values, want in ((False, of_k), (True, of_v)):
+        back = torch.full((85, KV_HEADS, DIM), 7.0, dtype=dtype)
+        paged.gather(layout, pages, table, offsets, lengths, back, values=values)
+        assert torch.equal(back[:70], want[:70].to(dtype)) and torch.equal(back[80:], want[70:].to(dtype))
+        assert (back[70:80] == 7).all()
+
+    # A copy of a block is the block; a table may be part of a wider one.
+    paged.copy(pages, torch.tensor([4, 1]), torch.tensor([0, 3]))
+    wide = torch.full((3, 5), 1 << 30, dtype=torch.int32)
+    wide[:, :2] = table
+    wide[0, :2] = torch.tensor([0, 3])
+    assert torch.equal(paged.attend(layout, q, pages, wide[:, :2], plan), out)
+
+
+def test_several_query_tokens_of_a_sequence_each_see_the_tokens_up_to_themselves(gpu, layout):
+    _, pages = new_pages(layout)
+    table, k = torch.tensor([[4, 1]], dtype=torch.int32), rows(66, KV_HEADS, 1)
+    paged.store(layout, k, k, places(table[0], 66), pages)
+    q, plan = rows(3, HEADS, 3), paged.new_plan(layout, 3, "cpu")
+    paged.plan(layout, torch.tensor([66], dtype=torch.int32), plan, max_tokens=128, queries=3)
+    out = paged.attend(layout, q, pages, table, plan)
+    of_k, of_v = decoded("s4", k), decoded("s3", k)
+    for row, tokens in enumerate((64, 65, 66)):
+        assert (out[row].double() - exact(q[row], of_k[:tokens], of_v[:tokens])).abs().max() < 1e-5
+
+
+def test_one_vector_that_is_not_finite_and_numbers_that_lie_harm_no_other_sequence(gpu, layout):
+    held, pages = new_pages(layout)
+    table = torch.tensor([[4], [1], [0]], dtype=torch.int32)
+    k = rows(3, KV_HEADS, 1)
+    k[1, 0, 3] = float("nan")
+    refused = torch.zeros(1, dtype=torch.int32)
+    at = table[:, 0].long() * 64
+    paged.store(layout, k, k, at, pages, refused)
+    assert refused.item() == 1
+    q, plan = rows(3, HEADS, 3), paged.new_plan(layout, 3, "cpu")
+    paged.plan(layout, torch.ones(3, dtype=torch.int32), plan, max_tokens=64)
+    out = paged.attend(layout, q, pages, table, plan)
+    assert out.isfinite().all()
+    before = held.clone()
+    # The fake driver stops at any access outside of a tensor.
+    paged.store(layout, k, k, torch.tensor([BLOCKS * 64, 1 << 40, -5]), pages, refused)
+    assert torch.equal(held, before)
+    wild = torch.tensor([[4], [-9], [1 << 30]], dtype=torch.int32)
+    paged.plan(layout, torch.tensor([1, 1 << 30, -4], dtype=torch.int32), plan, max_tokens=64)
+    got = paged.attend(layout, q, pages, wild, plan)
+    assert torch.equal(got[0], out[0]) and not got[2].any()
+
+
+def test_a_compiled_step_is_the_step(gpu, layout):
+    lengths, table = torch.tensor([65, 3], dtype=torch.int32), torch.tensor([[4, 1], [2, 0]], dtype=torch.int32)
+    k, v, q = rows(2, KV_HEADS, 1), rows(2, KV_HEADS, 2), rows(2, HEADS, 3)
+    at = torch.tensor([1 * 64, 2 * 64 + 2])
+
+    def step(k, v, q, at, pages, table, lengths, plan):
+        paged.plan(layout, lengths, plan, max_tokens=128)
+        paged.store(layout, k * 2, v, at, pages)
+        out = paged.attend(layout, q, pages, table, plan)
+        return out * 0.5
+
+    results = []
+    for run in (step, torch.compile(step, fullgraph=True, backend="aot_eager")):
+        _, pages = new_pages(layout, spare=0)
+        filled = rows(70, KV_HEADS, 5)
+        paged.store(layout, filled, filled, torch.cat([places(table[0], 66), 2 * 64 + torch.arange(4)]), pages)
+        plan = paged.new_plan(layout, 2, "cpu")
+        results.append((run(k, v, q, at, pages, table, lengths, plan), pages))
+    (out, pages), (compiled, of_compiled) = results
+    assert torch.equal(out, compiled) and torch.equal(pages, of_compiled)
+    of = paged._text(layout)
+    plan = paged.new_plan(layout, 2, "cpu")
+    paged.plan(layout, lengths, plan, max_tokens=128)
+    for op, args in [
+        (paged._plan, (lengths, plan, 1, 128, of)),
+        (paged._store, (k, v, at, pages, torch.zeros(1, dtype=torch.int32), of)),
+        (paged._attend, (q, pages, table, plan, of)),
+    ]:
+        torch.library.opcheck(op, args, test_utils=("test_schema", "test_faketensor"))
+
+
+def test_what_is_wrong_is_refused_in_one_line(gpu, layout, monkeypatch):
+    _, pages = new_pages(layout)
+    k, q, table = rows(2, KV_HEADS, 1), rows(2, HEADS, 3), torch.zeros(2, 1, dtype=torch.int32)
+    plan, at = paged.new_plan(layout, 2, "cpu"), torch.tensor([0, 1])
+    for call, reason in [
+        (lambda: paged.store(layout, q, k, at, pages), "k of the shape [2, 4, 64] is not valid: expected [tokens, 2, 64]"),
+        (lambda: paged.store(layout, k.double(), k, at, pages), "k of the type float64 is not valid: expected float32 or float16 or bfloat16"),
+        (lambda: paged.store(layout, k, k, at.int(), pages), "places of the type int32 is not valid: expected int64"),
+        (lambda: paged.store(layout, k, k, at[:1], pages), "keys has 256 values, expected 128"),
+        (lambda: paged.store(layout, k, k, at, pages[:, :99]), "blocks of 99 bytes are not valid: expected at least"),
+        (lambda: paged.attend(layout, q, pages, table[0], plan), "table of the shape [1] is not valid: expected [sequences, blocks]"),
+        (lambda: paged.attend(layout, q, pages, table, plan[:5]), "the plan has 5 values, expected"),
+        (lambda: paged.Layout(HEADS, KV_HEADS, DIM, block_tokens=16).block_bytes(), "blocks of 16 tokens are not valid: expected 64, 128"),
+        (lambda: paged.Layout(HEADS, KV_HEADS, 96).block_bytes(), "head dim 96 has no kernels; expected 64, 128, 256"),
+    ]:
+        with pytest.raises(tqkv.TqkvError) as refused:
+            call()
+        assert reason in str(refused.value) and "\n" not in str(refused.value)
+    monkeypatch.undo()
+    with pytest.raises(tqkv.TqkvError, match="a tensor on the device cpu is not valid: expected one on an NVIDIA GPU"):
+        paged.store(layout, k, k, at, pages)
+
+
+def test_a_layout_takes_the_bytes_of_its_blocks(layout):
+    assert layout.block_bytes() == 64 * KV_HEADS * (DIM * 4 // 8 + 2 + DIM * 3 // 8 + 2)
+    assert paged.Layout(32, 8, 128, "s4").block_bytes() == 64 * 8 * 132
