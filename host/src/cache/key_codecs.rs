@@ -82,7 +82,7 @@ impl CacheSpec {
     /// True if keys of a layer that learns no map get factors by themselves where few pairs hold their energy.
     /// The keys of their mean decide it, so it needs centring.
     pub(super) fn may_get_map(&self, layer: usize) -> bool {
-        self.key_map == KeyMap::Auto && self.could_get_map(layer)
+        self.key_map == KeyMap::Auto && !self.names_quarters(layer) && self.could_get_map(layer)
     }
 
     /// True if keys of some layer get maps by themselves unless the setting is off.
@@ -91,6 +91,6 @@ impl CacheSpec {
     }
 
     fn could_get_map(&self, layer: usize) -> bool {
-        self.can_have_map(layer) && !self.names_quarters(layer) && self.centring != Centring::Off
+        self.can_have_map(layer) && self.centring != Centring::Off
     }
 }
