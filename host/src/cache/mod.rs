@@ -20,7 +20,7 @@
 //! have doubled, the next page takes the mean of all keys before it. Centring rescues models whose key bias
 //! dwarfs the signal.
 //!
-//! Values have one mean if it holds a fifth of their energy, that of the first 64. They do not wait for it: with
+//! Values have one mean, that of the first 64, if it holds 45 % of their energy. They do not wait for it: with
 //! the hot window as many are there when the first leave, or 16 at least. A result gets this mean times the
 //! weight of the encoded tokens.
 //!

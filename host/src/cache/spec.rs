@@ -20,7 +20,7 @@ pub enum Centring {
     /// Keys are stored less the mean of the earlier keys, and values as with `Auto`.
     On,
     /// Keys are stored less their mean if it holds at least 5 % of their energy, and values less theirs if it
-    /// holds at least 20 %. Each layer and KV head decides for itself.
+    /// holds at least 45 %. Each layer and KV head decides for itself.
     #[default]
     Auto,
 }

@@ -79,7 +79,7 @@ fn a_mean_of_values_leaves_their_error() {
 /// Keys of f16 have no mean, so only values can differ.
 #[test]
 fn values_without_a_mean_are_the_same_to_the_bit() {
-    // The share of energy of a mean of 0.4 is 14 %, below a fifth.
+    // The share of energy of a mean of 0.4 is 14 %, below 45 %.
     for (text, offset) in [("f16,s4", 0.0), ("f16,t2", 0.0), ("f16,s3", 0.4), ("f16,i8 hot=12", 0.2)] {
         let tokens = tokens(700, offset);
         let [auto, off] = ["auto", "off"].map(|centring| {
