@@ -100,10 +100,12 @@ impl Store {
 
     /// The maps that vectors go through. The keys of the mean decide some of them.
     fn maps(&self, format: &Format) -> Maps {
-        let has_means = self.policy.centring != Centring::Off;
+        if self.side != Side::Keys {
+            return Maps::Off;
+        }
         match Maps::new(self.policy.key_map, format, self.width / format.dim) {
-            maps if self.side == Side::Keys && (has_means || !matches!(maps, Maps::OfKeys)) => maps,
-            _ => Maps::Off,
+            Maps::OfKeys if self.policy.centring == Centring::Off => Maps::Off,
+            maps => maps,
         }
     }
 

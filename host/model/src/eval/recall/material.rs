@@ -165,7 +165,6 @@ impl Material<'_> {
     /// Prices, and sums of two of them. The first sums show the form.
     pub(super) fn sums(&mut self) -> Result<Told, ModelError> {
         const PRICES: usize = 26;
-        const SHOWN: usize = 4;
         let mut told = self.encode("\n")?;
         let mut prices = Vec::new();
         for word in self.choose(PRICES) {
@@ -178,11 +177,12 @@ impl Material<'_> {
             prices.push((word, price));
         }
         self.random.shuffle(&mut prices);
+        let shown = (prices.len() / 4).min(4);
         let mut asked = vec![self.part("\n\n", false)?];
         for (i, two) in prices.chunks_exact(2).enumerate() {
             let [(first, one), (second, other)] = two else { continue };
             asked.push(self.part(&format!("{first} and {second} together cost"), false)?);
-            asked.push(self.part(&format!(" {}", one + other), i >= SHOWN)?);
+            asked.push(self.part(&format!(" {}", one + other), i >= shown)?);
             asked.push(self.part(".\n", false)?);
         }
         Ok((told, asked))
