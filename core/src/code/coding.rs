@@ -1,6 +1,5 @@
 //! The properties of a codec that the form of a block needs.
 
-use super::CodecId;
 use super::codebook::Codebook;
 use super::scale::{Effort, ScaleMode};
 use super::trellis::Trellis;
@@ -8,8 +7,6 @@ use super::trellis::Trellis;
 /// How a codec makes codes, and what they mean.
 #[derive(Clone, Copy, Debug)]
 pub struct Coding {
-    /// The codec.
-    pub(crate) id: CodecId,
     /// The codebook of a scalar or nested codec.
     pub(crate) codebook: Option<&'static Codebook>,
     /// The code of a trellis codec.

@@ -30,8 +30,8 @@ pub trait Form: 'static {
     /// [`crate::AnyCodec::encode_in`], and [`Form::quantise`] is never called.
     const SEARCHES: bool = false;
 
-    /// True if the quarters of a vector are rotated by themselves; none if only the codec knows.
-    const ROTATES_QUARTERS: Option<bool> = Some(false);
+    /// True if the quarters of a vector are rotated by themselves.
+    const ROTATES_QUARTERS: bool = false;
 
     /// Levels of a block, one register of `out` per group. Returns the factor to multiply them by.
     fn levels<I: Memory>(coding: &Coding, isa: I, shape: HeadDim, block: &[u8], out: &mut [I::V]) -> f32;
@@ -187,7 +187,7 @@ impl Form for Planes {
 impl Form for Quarters {
     const LAYOUT: Option<Layout> = None;
     const SEARCHES: bool = true;
-    const ROTATES_QUARTERS: Option<bool> = Some(true);
+    const ROTATES_QUARTERS: bool = true;
 
     #[inline(always)]
     fn levels<I: Memory>(coding: &Coding, isa: I, shape: HeadDim, block: &[u8], out: &mut [I::V]) -> f32 {

@@ -179,14 +179,7 @@ impl AnyCodec {
     #[inline(always)]
     pub(super) const fn coding(&self) -> Coding {
         let Options { scale_mode, effort, .. } = self.options;
-        Coding {
-            id: self.id,
-            codebook: self.book,
-            trellis: self.trellis(),
-            unit: self.unit,
-            scale_mode,
-            effort,
-        }
+        Coding { codebook: self.book, trellis: self.trellis(), unit: self.unit, scale_mode, effort }
     }
 
     /// The norm up to which every vector can be encoded, in any direction, scale mode and effort. Most longer

@@ -4,6 +4,7 @@
 pub(crate) mod any;
 pub(crate) mod ops;
 mod typed;
+mod way;
 
 pub use any::{AnyCodec, Options};
 pub use typed::Codec;
