@@ -6,7 +6,18 @@
 
 use tqkv_core::CodecId;
 use tqkv_gpu_kernels::args::Attend;
+use tqkv_gpu_kernels::codecs::{CODECS, HEAD_DIMS};
 use tqkv_gpu_kernels::page;
+
+/// Names of the codecs that have kernels, for messages.
+pub(crate) fn accepted_codecs() -> String {
+    CODECS.map(CodecId::name).join(", ")
+}
+
+/// The head dims that have kernels, for messages.
+pub(crate) fn accepted_head_dims() -> String {
+    HEAD_DIMS.map(|dim| dim.to_string()).join(", ")
+}
 
 /// The number by which the attention kernel selects the row layout of a codec.
 ///

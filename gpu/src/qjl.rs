@@ -4,9 +4,9 @@
 //! an unbiased estimate.
 
 use crate::current::{Current, Restore};
+use crate::formats::accepted_head_dims;
 use crate::launch::{Memory, launch, warps};
 use crate::rows::check_len;
-use crate::spec::accepted_head_dims;
 use crate::{Device, GpuError, HEAD_DIMS, Out};
 use cudarc::driver::{CudaFunction, CudaSlice};
 use tqkv_gpu_kernels::args::{QjlCorrect, QjlSketch};

@@ -9,16 +9,6 @@ use tqkv_gpu_kernels::viterbi::workspace_bytes;
 
 pub use tqkv_gpu_kernels::codecs::{CODECS, HEAD_DIMS};
 
-/// Names of the codecs that have kernels, for messages.
-pub(crate) fn accepted_codecs() -> String {
-    CODECS.map(CodecId::name).join(", ")
-}
-
-/// The head dims that have kernels, for messages.
-pub(crate) fn accepted_head_dims() -> String {
-    HEAD_DIMS.map(|dim| dim.to_string()).join(", ")
-}
-
 /// Most tokens of one call. Launches count vectors in 32 bits, and lists of tokens stay small.
 pub const MAX_CHUNK: usize = 65_535;
 

@@ -1,8 +1,8 @@
 //! [`WeightDecoder`]: decodes groups of weights.
 
 use crate::current::{Current, Restore};
+use crate::formats::{accepted_codecs, accepted_head_dims};
 use crate::launch::{Memory, launch, warps};
-use crate::spec::{accepted_codecs, accepted_head_dims};
 use crate::{CODECS, Device, GpuError, HEAD_DIMS, Out};
 use cudarc::driver::{CudaFunction, CudaSlice};
 use tqkv_core::{AnyCodec, CodecId, Options};

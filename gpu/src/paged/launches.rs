@@ -1,6 +1,7 @@
 //! The launches of [`Paged`], over memory of any owner: an engine's, by its address, or a cache's.
 
-use super::attention::{Pool, Table, Vectors};
+use super::attention::{Pool, Table};
+use super::calls::{Gather, Store};
 use super::{BlockTable, Paged, Pages};
 use crate::GpuError;
 use crate::device::Device;
@@ -9,39 +10,6 @@ use cudarc::driver::LaunchConfig;
 use tqkv_core::Effort;
 use tqkv_gpu_kernels::args::{DecodePages, EncodeAppend, PlanParts};
 use tqkv_gpu_kernels::encode::element;
-
-/// A call that encodes keys and values.
-pub(crate) struct Store<'a> {
-    /// `[tokens, num_kv_heads, head_dim]` of keys and of values.
-    pub(crate) rows: [Vectors<'a>; 2],
-    /// `[tokens]` in i64.
-    pub(crate) places: Memory<'a>,
-    pub(crate) pools: [Memory<'a>; 2],
-    pub(crate) strides: [u32; 2],
-    /// Pages of the pools.
-    pub(crate) pages: usize,
-    /// For trellis codes the workspace of the vectors of `together` tokens, or of all if there are fewer.
-    pub(crate) workspaces: [Memory<'a>; 2],
-    /// `[tokens, num_kv_heads]` of keys and of values.
-    pub(crate) outcomes: [Memory<'a>; 2],
-    pub(crate) refused: Memory<'a>,
-    pub(crate) tokens: usize,
-    /// Most tokens of a launch.
-    pub(crate) together: usize,
-}
-
-/// A call that decodes one side.
-pub(crate) struct Gather<'a> {
-    pub(crate) pool: Memory<'a>,
-    pub(crate) stride: u32,
-    pub(crate) table: Table<'a>,
-    pub(crate) offsets: Memory<'a>,
-    pub(crate) lengths: Memory<'a>,
-    pub(crate) sequences: usize,
-    /// Rows of `out`.
-    pub(crate) tokens: usize,
-    pub(crate) out: Vectors<'a>,
-}
 
 impl Pages {
     /// The table of sequences in these pages.

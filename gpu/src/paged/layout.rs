@@ -1,8 +1,8 @@
 //! [`Layout`]: heads and codecs of pages. [`Pages`] and [`BlockTable`]: where an engine keeps them.
 
 use crate::GpuError;
+use crate::formats::{accepted_codecs, accepted_head_dims};
 use crate::launch::Memory;
-use crate::spec::{accepted_codecs, accepted_head_dims};
 use crate::{CODECS, HEAD_DIMS};
 use cudarc::driver::sys::CUdeviceptr;
 use tqkv_core::{CodecId, KvShape, Options};

@@ -21,6 +21,7 @@
 //! attention over wrong tokens.
 
 pub(crate) mod attention;
+mod calls;
 pub(crate) mod coder;
 mod launches;
 mod layout;
@@ -35,10 +36,10 @@ use crate::launch::Memory;
 use crate::rows::{Out, Raw, Rows, Side, check_len};
 use crate::spec::{MAX_CHUNK, TRELLIS_VECTORS};
 use attention::{Attention, Plan, Scratch, Words};
+pub(crate) use calls::{Gather, Store};
 use coder::Coder;
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaFunction, result};
-pub(crate) use launches::{Gather, Store};
 use std::sync::Arc;
 use tqkv_gpu_kernels::viterbi::workspace_bytes;
 
