@@ -1,11 +1,8 @@
 //! The KV cache of one sequence.
-//!
-//! A lock makes calls from any threads safe in any order. Calls that read share it, and calls that change the
-//! cache hold it alone. It is taken after the interpreter is released, so two threads never wait for each
-//! other.
 
 use crate::arrays::{Narrow, Vectors, leading, slice_mut, with_dtype, writing, zeros};
 use crate::errors::{Failure, refused};
+use crate::held::Held;
 use crate::pool;
 use crate::spec;
 use numpy::{PyArray1, PyArrayDyn, PyArrayMethods};
@@ -14,7 +11,6 @@ use pyo3::types::{PyBytes, PyDict};
 use rayon::prelude::*;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::RwLock;
 use tqkv::KvShape;
 use tqkv::cache::{Budget, KvCache};
 use tqkv::error::CacheError;
@@ -23,11 +19,7 @@ type Floats<'py> = Bound<'py, PyArrayDyn<f32>>;
 
 /// A KV cache of one sequence.
 #[pyclass(frozen, module = "tqkv._native")]
-pub(crate) struct Cache {
-    cache: RwLock<KvCache>,
-    /// The shape of each layer.
-    shapes: Box<[KvShape]>,
-}
+pub(crate) struct Cache(Held<KvCache>);
 
 /// Selects keys or values.
 #[derive(Clone, Copy)]
@@ -38,34 +30,7 @@ enum Side {
 
 impl Cache {
     fn of(cache: KvCache) -> Self {
-        let spec = cache.spec();
-        let shapes = (0..spec.shape.num_layers).map(|layer| spec.shape_at(layer)).collect();
-        Self { shapes, cache: RwLock::new(cache) }
-    }
-
-    /// The shape of a layer. A layer that is not there has that of the first; the cache refuses it.
-    fn shape(&self, layer: usize) -> KvShape {
-        self.shapes.get(layer).or(self.shapes.first()).copied().unwrap_or(KvShape::new(1, 1, 1, 1))
-    }
-
-    /// Reads the cache with the interpreter released.
-    fn with<R: Send>(
-        &self,
-        py: Python<'_>,
-        work: impl FnOnce(&KvCache) -> Result<R, Failure> + Send,
-    ) -> Result<R, Failure> {
-        pool::start()?;
-        py.detach(|| work(&*self.cache.read().map_err(|_| broken())?))
-    }
-
-    /// Changes the cache with the interpreter released.
-    fn with_mut<R: Send>(
-        &self,
-        py: Python<'_>,
-        work: impl FnOnce(&mut KvCache) -> Result<R, Failure> + Send,
-    ) -> Result<R, Failure> {
-        pool::start()?;
-        py.detach(|| work(&mut *self.cache.write().map_err(|_| broken())?))
+        Self(Held::new(cache, KvCache::spec))
     }
 
     /// Number of tokens in an array `[tokens, heads, dim]`.
@@ -77,10 +42,6 @@ impl Cache {
             ))),
         }
     }
-}
-
-fn broken() -> Failure {
-    refused("an earlier call on this cache failed inside the library: it cannot be used any more")
 }
 
 #[pymethods]
@@ -132,11 +93,11 @@ impl Cache {
     }
 
     fn spec(&self, py: Python<'_>) -> Result<String, Failure> {
-        self.with(py, |cache| Ok(cache.spec().to_string()))
+        self.0.with(py, |cache| Ok(cache.spec().to_string()))
     }
 
     fn codecs(&self, py: Python<'_>) -> Result<Vec<String>, Failure> {
-        self.with(py, |cache| {
+        self.0.with(py, |cache| {
             let spec = cache.spec();
             let codecs = (0..spec.shape.num_layers).map(|layer| spec.codecs_at(layer));
             Ok(codecs.map(|(key, value)| format!("{},{}", key.name(), value.name())).collect())
@@ -144,7 +105,7 @@ impl Cache {
     }
 
     fn __len__(&self, py: Python<'_>) -> Result<usize, Failure> {
-        self.with(py, |cache| Ok(cache.len()))
+        self.0.with(py, |cache| Ok(cache.len()))
     }
 
     fn append(
@@ -157,11 +118,11 @@ impl Cache {
         let (k, v) = (Vectors::new("k", k)?, Vectors::new("v", v)?);
         self.check_kv(layer, &k, &v)?;
         let (k, v) = (k.values("k")?, v.values("v")?);
-        self.with_mut(py, |cache| Ok(cache.append(layer, k, v)?))
+        self.0.with_mut(py, |cache| Ok(cache.append(layer, k, v)?))
     }
 
     fn wanted_queries(&self, py: Python<'_>, layer: usize) -> Result<usize, Failure> {
-        self.with(py, |cache| Ok(cache.wanted_queries(layer)?))
+        self.0.with(py, |cache| Ok(cache.wanted_queries(layer)?))
     }
 
     fn append_with_queries(
@@ -174,7 +135,7 @@ impl Cache {
     ) -> Result<(), Failure> {
         let (q, k, v) = (Vectors::new("q", q)?, Vectors::new("k", k)?, Vectors::new("v", v)?);
         let tokens = self.check_kv(layer, &k, &v)?;
-        let KvShape { num_heads, head_dim, .. } = self.shape(layer);
+        let KvShape { num_heads, head_dim, .. } = self.0.shape(layer);
         let shown = Self::tokens("q", q.shape(), num_heads, head_dim)?;
         if shown > tokens {
             return Err(refused(format!(
@@ -182,7 +143,7 @@ impl Cache {
             )));
         }
         let (q, k, v) = (q.values("q")?, k.values("k")?, v.values("v")?);
-        self.with_mut(py, |cache| Ok(cache.append_with_queries(layer, q, k, v)?))
+        self.0.with_mut(py, |cache| Ok(cache.append_with_queries(layer, q, k, v)?))
     }
 
     fn attend<'py>(
@@ -192,7 +153,7 @@ impl Cache {
         q: &Bound<'py, PyAny>,
     ) -> Result<Floats<'py>, Failure> {
         let q = Vectors::new("q", q)?;
-        let KvShape { num_heads, head_dim, value_dim, .. } = self.shape(layer);
+        let KvShape { num_heads, head_dim, value_dim, .. } = self.0.shape(layer);
         if q.shape() != [num_heads, head_dim] {
             let found = q.shape();
             return Err(refused(format!(
@@ -203,7 +164,7 @@ impl Cache {
         let out = zeros(py, &[num_heads, value_dim])?;
         let mut writing = writing(&out)?;
         let to = slice_mut(&mut writing)?;
-        self.with(py, |cache| Ok(cache.attend(layer, q, to)?))?;
+        self.0.with(py, |cache| Ok(cache.attend(layer, q, to)?))?;
         drop(writing);
         Ok(out)
     }
@@ -217,7 +178,7 @@ impl Cache {
         v: &Bound<'py, PyAny>,
     ) -> Result<Floats<'py>, Failure> {
         let (q, k, v) = (Vectors::new("q", q)?, Vectors::new("k", k)?, Vectors::new("v", v)?);
-        let KvShape { num_heads, head_dim, value_dim, .. } = self.shape(layer);
+        let KvShape { num_heads, head_dim, value_dim, .. } = self.0.shape(layer);
         let tokens = self.check_kv(layer, &k, &v)?;
         if Self::tokens("q", q.shape(), num_heads, head_dim)? != tokens {
             return Err(refused(format!(
@@ -230,7 +191,7 @@ impl Cache {
         let out = zeros(py, &[tokens, num_heads, value_dim])?;
         let mut writing = writing(&out)?;
         let to = slice_mut(&mut writing)?;
-        self.with_mut(py, |cache| Ok(cache.attend_prefill(layer, q, k, v, to)?))?;
+        self.0.with_mut(py, |cache| Ok(cache.attend_prefill(layer, q, k, v, to)?))?;
         drop(writing);
         Ok(out)
     }
@@ -243,9 +204,9 @@ impl Cache {
         q: &Bound<'py, PyAny>,
     ) -> Result<Floats<'py>, Failure> {
         let q = Vectors::new("q", q)?;
-        leading("q", q.shape(), self.shape(layer).head_dim)?;
+        leading("q", q.shape(), self.0.shape(layer).head_dim)?;
         let q = q.values("q")?;
-        let scores = self.with(py, |cache| Ok(cache.scores(layer, head, q)?))?;
+        let scores = self.0.with(py, |cache| Ok(cache.scores(layer, head, q)?))?;
         Ok(PyArray1::from_vec(py, scores).to_dyn().clone())
     }
 
@@ -274,22 +235,22 @@ impl Cache {
     }
 
     fn truncate(&self, py: Python<'_>, len: usize) -> Result<(), Failure> {
-        self.with_mut(py, |cache| Ok(cache.truncate(len)?))
+        self.0.with_mut(py, |cache| Ok(cache.truncate(len)?))
     }
 
     fn fork(&self, py: Python<'_>) -> Result<Self, Failure> {
-        self.with(py, |cache| Ok(Self::of(cache.fork()?)))
+        self.0.with(py, |cache| Ok(Self::of(cache.fork()?)))
     }
 
     fn reset(&self, py: Python<'_>) -> Result<(), Failure> {
-        self.with_mut(py, |cache| {
+        self.0.with_mut(py, |cache| {
             cache.reset();
             Ok(())
         })
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>, Failure> {
-        let stats = self.with(py, |cache| Ok(cache.stats()))?;
+        let stats = self.0.with(py, |cache| Ok(cache.stats()))?;
         let dict = PyDict::new(py);
         for (name, count) in [
             ("tokens", stats.tokens),
@@ -311,7 +272,7 @@ impl Cache {
     }
 
     fn head_stats<'py>(&self, py: Python<'py>) -> Result<Vec<Bound<'py, PyDict>>, Failure> {
-        let all = self.with(py, |cache| Ok(cache.head_stats().collect::<Vec<_>>()))?;
+        let all = self.0.with(py, |cache| Ok(cache.head_stats().collect::<Vec<_>>()))?;
         let dict = |head: &tqkv::cache::HeadStats| {
             let dict = PyDict::new(py);
             dict.set_item("layer", head.layer)?;
@@ -327,7 +288,7 @@ impl Cache {
     }
 
     fn snapshot<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyBytes>, Failure> {
-        let bytes = self.with(py, |cache| {
+        let bytes = self.0.with(py, |cache| {
             let mut bytes = Vec::new();
             cache.snapshot(&mut bytes)?;
             Ok(bytes)
@@ -336,22 +297,22 @@ impl Cache {
     }
 
     fn restore(&self, py: Python<'_>, snapshot: &[u8]) -> Result<(), Failure> {
-        self.with_mut(py, |cache| Ok(cache.restore(&mut &*snapshot)?))
+        self.0.with_mut(py, |cache| Ok(cache.restore(&mut &*snapshot)?))
     }
 
     fn save(&self, py: Python<'_>, path: PathBuf) -> Result<(), Failure> {
-        self.with(py, |cache| Ok(cache.save(&path)?))
+        self.0.with(py, |cache| Ok(cache.save(&path)?))
     }
 
     fn restore_from(&self, py: Python<'_>, path: PathBuf) -> Result<(), Failure> {
-        self.with_mut(py, |cache| Ok(cache.restore_from(&path)?))
+        self.0.with_mut(py, |cache| Ok(cache.restore_from(&path)?))
     }
 }
 
 impl Cache {
     /// Number of tokens in keys and values.
     fn check_kv(&self, layer: usize, k: &Vectors<'_>, v: &Vectors<'_>) -> Result<usize, Failure> {
-        let KvShape { num_kv_heads, head_dim, value_dim, .. } = self.shape(layer);
+        let KvShape { num_kv_heads, head_dim, value_dim, .. } = self.0.shape(layer);
         let keys = Self::tokens("k", k.shape(), num_kv_heads, head_dim)?;
         let values = Self::tokens("v", v.shape(), num_kv_heads, value_dim)?;
         if keys == values {
@@ -371,7 +332,7 @@ fn read_as<'py, T: Narrow>(
     kv_head: Option<usize>,
     tokens: Range<usize>,
 ) -> Result<Bound<'py, PyAny>, Failure> {
-    let KvShape { num_kv_heads, head_dim, value_dim, .. } = cache.shape(layer);
+    let KvShape { num_kv_heads, head_dim, value_dim, .. } = cache.0.shape(layer);
     let dim = match side {
         Side::Keys => head_dim,
         Side::Values => value_dim,
@@ -379,12 +340,12 @@ fn read_as<'py, T: Narrow>(
     // Checks the range before memory is allocated.
     let last = if tokens.is_empty() { tokens.clone() } else { tokens.end..tokens.end };
     let first = kv_head.unwrap_or(0);
-    cache.with(py, |cache| Ok(cache.keys(layer, first, last)?))?;
+    cache.0.with(py, |cache| Ok(cache.keys(layer, first, last)?))?;
     let shape = [num_kv_heads, tokens.len(), dim];
     let out = zeros::<T>(py, if kv_head.is_some() { &shape[1..] } else { &shape })?;
     let mut writing = writing(&out)?;
     let to = slice_mut(&mut writing)?;
-    cache.with(py, |cache| {
+    cache.0.with(py, |cache| {
         if tokens.is_empty() {
             return Ok(());
         }

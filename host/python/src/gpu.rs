@@ -6,6 +6,7 @@
 use crate::codec::options;
 use crate::dlpack;
 use crate::errors::{Failure, refused};
+use crate::held::broken;
 use crate::spec::pair;
 use pyo3::prelude::*;
 use std::sync::Mutex;
@@ -54,12 +55,7 @@ impl GpuCache {
         py: Python<'_>,
         work: impl FnOnce(&mut tqkv_gpu::GpuCache) -> Result<R, GpuError> + Send,
     ) -> Result<R, Failure> {
-        py.detach(|| {
-            let broken = || {
-                refused("an earlier call on this cache failed inside the library: it cannot be used any more")
-            };
-            Ok(work(&mut *self.cache.lock().map_err(|_| broken())?)?)
-        })
+        py.detach(|| Ok(work(&mut *self.cache.lock().map_err(|_| broken())?)?))
     }
 
     /// A tensor `[rows, heads, head_dim]` on the cache's device.

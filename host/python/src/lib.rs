@@ -17,6 +17,7 @@ mod file;
 mod follow;
 #[cfg(feature = "cuda")]
 mod gpu;
+mod held;
 #[cfg(feature = "cuda")]
 mod paged;
 mod payload;

@@ -192,6 +192,9 @@ def test_what_is_wrong_is_refused_in_one_line(gpu, layout, monkeypatch):
         (lambda: paged.attend(layout, q, pages, table[0], plan), "table of the shape [1] is not valid: expected [sequences, blocks]"),
         (lambda: paged.attend(layout, q, pages, table, plan[:5]), "the plan has 5 values, expected"),
         (lambda: paged.Layout(HEADS, KV_HEADS, DIM, block_tokens=16).block_bytes(), "blocks of 16 tokens are not valid: expected 64, 128"),
+        (lambda: paged.Layout(HEADS, KV_HEADS, DIM, "s4 hot=4").block_bytes(), "hot"),
+        (lambda: paged.new_plan(paged.Layout(HEADS, KV_HEADS, DIM, "s4 t9"), 1, "cpu"), "t9"),
+        (lambda: paged.Layout(2.5, 1, 64), "num_heads 2.5 is not valid: expected a whole number from 0 on"),
         (lambda: paged.Layout(HEADS, KV_HEADS, 96).block_bytes(), "head dim 96 has no kernels; expected 64, 128, 256"),
     ]:
         with pytest.raises(tqkv.TqkvError) as refused:

@@ -47,6 +47,10 @@ class Layout:
     scale_mode: str = "unbiased"
     effort: str = "default"
 
+    def __post_init__(self) -> None:
+        _spec(self)
+        count("block_tokens", self.block_tokens)
+
     def block_bytes(self) -> int:
         """Bytes of the keys and values of a block. The blocks of an engine may be further apart, by a multiple of 16 for each 64 tokens."""
         if not hasattr(_native, "paged_block_bytes"):
@@ -67,15 +71,15 @@ def _spec(layout: Layout) -> dict[str, Any]:
     }
 
 
-# An operator takes texts and numbers, so a layout is one text.
+# An operator takes texts and numbers, so a layout is one text. What may have spaces is its end.
 def _text(layout: Layout) -> str:
-    shape = f"{layout.num_heads} {layout.num_kv_heads} {layout.head_dim} {layout.kv} {layout.block_tokens}"
-    return f"{shape} {layout.seed} {layout.scale_mode} {layout.effort}"
+    shape = f"{layout.num_heads} {layout.num_kv_heads} {layout.head_dim} {layout.block_tokens}"
+    return f"{shape} {layout.seed} {layout.scale_mode} {layout.effort} {layout.kv}"
 
 
 @functools.lru_cache(maxsize=None)
 def _layout(text: str) -> Layout:
-    heads, kv_heads, dim, kv, tokens, seed, mode, effort = text.split(" ")
+    heads, kv_heads, dim, tokens, seed, mode, effort, kv = text.split(" ", 7)
     return Layout(int(heads), int(kv_heads), int(dim), kv, int(tokens), int(seed), mode, effort)
 
 
