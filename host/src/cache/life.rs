@@ -24,8 +24,8 @@ pub(crate) const MEAN_TOKENS: usize = 64;
 /// percent the gain is smaller than the spread between rotation seeds.
 pub(crate) const KEY_SHARE: f32 = 0.05;
 
-/// The same for values. Attention often goes to tokens whose values are short, and a mean that others have would
-/// make these longer, and so their error. A share of nearly a half means that all values have the mean.
+/// The same for values. Attention may go to tokens whose values are short, and a mean that only others have makes
+/// these longer, and so their error. At a share of nearly a half nearly all values have the mean.
 pub(crate) const VALUE_SHARE: f32 = 0.45;
 
 /// Fewest values that give a mean.
