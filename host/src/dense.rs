@@ -98,6 +98,41 @@ impl DenseCache {
         self.push(layer, k, v)
     }
 
+    /// Replaces keys and values of consecutive tokens of one KV head, `[n, head_dim]` and `[n, value_dim]`, from
+    /// the token `first` on. It serves experiments with codecs that no cache stores.
+    ///
+    /// # Errors
+    /// A layer, head or token out of range, or slices that do not fit each other; nothing changes then.
+    pub fn replace(
+        &mut self,
+        (layer, kv_head): (usize, usize),
+        first: usize,
+        keys: &[f32],
+        values: &[f32],
+    ) -> Result<(), CacheError> {
+        let KvShape { num_kv_heads, head_dim, value_dim, .. } = self.shape;
+        self.shape.check_layer(layer)?;
+        if kv_head >= num_kv_heads {
+            return Err(CacheError::KvHead { layer, kv_head, num_kv_heads });
+        }
+        let n = keys.len() / head_dim;
+        let head = &mut self.heads[layer * num_kv_heads + kv_head];
+        let (len, end) = (head.keys.len() / head_dim, first.saturating_add(n));
+        if end > len {
+            return Err(CacheError::NoTokens { start: first, end, first_live: 0, len });
+        }
+        for (what, got, expected) in
+            [("keys", keys.len(), n * head_dim), ("values", values.len(), n * value_dim)]
+        {
+            if got != expected {
+                return Err(KvError::Length { what, got, expected }.into());
+            }
+        }
+        head.keys[first * head_dim..end * head_dim].copy_from_slice(keys);
+        head.values[first * value_dim..end * value_dim].copy_from_slice(values);
+        Ok(())
+    }
+
     /// Copies the values out of latent vectors. `None` if values are passed separately.
     fn latent_values(&self, k: &[f32], v: &[f32]) -> Result<Option<Vec<f32>>, CacheError> {
         if !self.is_latent {

@@ -13,7 +13,7 @@ use tqkv::cache::{Budget, CacheSpec, KvCache, LayerKind};
 use tqkv::error::CacheError;
 use tqkv_core::{CodecId, KvShape, Options};
 use tqkv_model::{Access, Config, Model};
-use tqkv_reference::{Choice, DecodedCache};
+use tqkv_reference::{Choice, DecodedCache, ProgramCache};
 
 use crate::device::Place;
 use crate::error::CliError;
@@ -61,7 +61,7 @@ impl CacheArgs {
             Some(text) => Err(CliError::bad_input(format_args!(
                 "{what} takes codecs without settings: expected --kv K,V, not \"{text}\""
             ))),
-            None => policy.name.kv.own().ok_or_else(|| CliError::not_stored(what, policy.name.kv)),
+            None => policy.name.kv.own().ok_or_else(|| CliError::not_stored(what, &policy.name)),
         };
         let pairs = self.given().iter().map(pair).collect::<Result<Vec<_>, _>>()?;
         Ok(Some(pairs).filter(|pairs| !pairs.is_empty()))
@@ -83,7 +83,7 @@ impl CacheArgs {
 /// Refuses formats that no cache stores, because `what` needs a cache.
 pub fn check_stored(what: &str, policies: &[Policy]) -> Result<(), CliError> {
     let found = policies.iter().find(|policy| policy.is_reference());
-    found.map_or(Ok(()), |policy| Err(CliError::not_stored(what, policy.name.kv)))
+    found.map_or(Ok(()), |policy| Err(CliError::not_stored(what, &policy.name)))
 }
 
 /// Refuses policies that do not fit `base`, before any work is done.
@@ -92,7 +92,7 @@ pub fn check(place: &Place, base: &CacheSpec, policies: &[Policy]) -> Result<(),
     for policy in policies {
         match place {
             _ if policy.is_reference() => {
-                drop(decoded_cache(place, base, policy).map_err(|e| refused(policy, e))?);
+                drop(simulated_cache(place, base, policy).map_err(|e| refused(policy, e))?);
             }
             Place::Cpu => {
                 drop(KvCache::new(policy.apply(base.clone())).map_err(|e| refused(policy, e))?);
@@ -175,7 +175,7 @@ pub(crate) fn cache(
     policy: &Policy,
 ) -> Result<Box<dyn AttentionCache>, CacheError> {
     match place {
-        _ if policy.is_reference() => Ok(Box::new(decoded_cache(place, &config.cache_spec(), policy)?)),
+        _ if policy.is_reference() => simulated_cache(place, &config.cache_spec(), policy),
         Place::Cpu => Ok(Box::new(cpu_cache(config, policy)?)),
         #[cfg(feature = "cuda")]
         Place::Cuda { device, or_cpu } => {
@@ -211,14 +211,22 @@ fn gpu_spec(config: &Config, policy: &Policy) -> tqkv_gpu::GpuSpec {
         .sequences(1, max_tokens.unwrap_or(context))
 }
 
-/// Makes an empty cache with the attention of `base` whose tokens pass through reference blocks.
-fn decoded_cache(place: &Place, base: &CacheSpec, policy: &Policy) -> Result<DecodedCache, CacheError> {
+/// Makes an empty cache with the attention of `base` whose tokens pass through reference blocks, or through
+/// another program.
+fn simulated_cache(
+    place: &Place,
+    base: &CacheSpec,
+    policy: &Policy,
+) -> Result<Box<dyn AttentionCache>, CacheError> {
     if !matches!(place, Place::Cpu) {
-        let why = format!("{} is a format of the reference, which needs --device cpu", policy.name.kv);
+        let why = format!("{} is a format of the reference, which needs --device cpu", policy.name);
         return Err(CacheError::BadSpec(why));
     }
+    if let Some(command) = policy.program() {
+        return Ok(Box::new(ProgramCache::new(&policy.apply(base.clone()), command)?));
+    }
     let Kv { k, v } = policy.name.kv;
-    DecodedCache::new(base, [k, v], Options::DEFAULT, None)
+    Ok(Box::new(DecodedCache::new(base, [k, v], Options::DEFAULT, None)?))
 }
 
 /// Makes an empty cache in main memory for a model of this shape.

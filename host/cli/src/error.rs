@@ -10,7 +10,7 @@ use std::path::Path;
 use crate::array::ArrayError;
 use crate::lab_options;
 use crate::plain::plain;
-use crate::preset::Kv;
+use crate::policy::Name;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use tqkv::file::FileError;
 use tqkv::unstable::cache::OPTIONS;
@@ -124,9 +124,9 @@ impl CliError {
     }
 
     /// `what` needs a cache, and no cache stores the pair.
-    pub fn not_stored(what: &str, kv: Kv) -> Self {
+    pub fn not_stored(what: &str, name: &Name) -> Self {
         Self::bad_input(format_args!(
-            "{what}: no cache stores {kv}; formats of the reference are for stats, eval and generate"
+            "{what}: no cache stores {name}; formats of the reference are for stats, eval and generate"
         ))
     }
 

@@ -1,7 +1,7 @@
 //! A row of a comparison: one `--kv`, which describes a cache in words or names a yardstick.
 //!
 //! The library reads the words ([`tqkv::cache::Policy`]). A yardstick is a format of `tqkv_reference`, which
-//! no cache stores.
+//! no cache stores, or another program (`program=COMMAND`).
 
 use std::fmt;
 use std::str::FromStr;
@@ -24,6 +24,9 @@ pub struct Name {
     /// The text of `--kv`, if it says more than the codecs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
+    /// True for the codec of another program. The pair is then that of its exact tokens.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_program: bool,
 }
 
 impl Name {
@@ -40,13 +43,14 @@ impl Name {
 impl Name {
     /// A cell with bytes; marked as simulated for a reference format, because no cache holds them.
     pub(crate) fn bytes(&self, bytes: String) -> String {
-        if self.kv.own().is_some() { bytes } else { format!("{bytes} simulated") }
+        let is_stored = self.kv.own().is_some() && !self.is_program;
+        if is_stored { bytes } else { format!("{bytes} simulated") }
     }
 }
 
 impl From<Kv> for Name {
     fn from(kv: Kv) -> Self {
-        Self { kv, policy: None }
+        Self { kv, policy: None, is_program: false }
     }
 }
 
@@ -64,13 +68,15 @@ impl fmt::Display for Name {
 pub struct Policy {
     pub name: Name,
     words: Words,
+    /// The command of another program's codec.
+    program: Option<Vec<String>>,
 }
 
 impl From<Kv> for Policy {
     /// The pair with the default settings. A yardstick has the words of f16, in which its tokens are held
     /// decoded.
     fn from(kv: Kv) -> Self {
-        Self { words: words_of(kv.own().unwrap_or(F16)), name: kv.into() }
+        Self { words: words_of(kv.own().unwrap_or(F16)), name: kv.into(), program: None }
     }
 }
 
@@ -89,8 +95,12 @@ fn words_of(KvCodecs { k, v }: KvCodecs) -> Words {
 impl FromStr for Policy {
     type Err = String;
 
-    /// Reads a preset, one codec for keys and values, `K,V`, a whole policy, or the name of a yardstick.
+    /// Reads a preset, one codec for keys and values, `K,V`, a whole policy, the name of a yardstick, or the
+    /// command of one.
     fn from_str(text: &str) -> Result<Self, String> {
+        if let Some((words, command)) = text.split_once(PROGRAM) {
+            return program(words, command);
+        }
         let words = match text.parse::<Words>() {
             Ok(words) => words,
             Err(error) => return yardstick(text, names::refusal(error)),
@@ -99,7 +109,7 @@ impl FromStr for Policy {
         let codecs = KvCodecs { k: key, v: value };
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         let policy = (words != words_of(codecs)).then_some(text);
-        Ok(Self { name: Name { kv: codecs.into(), policy }, words })
+        Ok(Self { name: Name { kv: codecs.into(), policy, is_program: false }, words, program: None })
     }
 }
 
@@ -116,6 +126,27 @@ fn yardstick(text: &str, why: String) -> Result<Policy, String> {
     }
 }
 
+/// Begins the command of another program's codec.
+const PROGRAM: &str = "program=";
+
+/// Reads the command of another program's codec, with the words before it.
+fn program(words: &str, command: &str) -> Result<Policy, String> {
+    let expected = "expected hot=TOKENS and sinks=TOKENS before program=COMMAND, and nothing else";
+    if let Some(word) =
+        words.split_whitespace().find(|word| !word.starts_with("hot=") && !word.starts_with("sinks="))
+    {
+        return Err(format!("'{word}' is not valid for the codec of another program: {expected}"));
+    }
+    let command = shlex::split(command).filter(|command| !command.is_empty());
+    let command = command.ok_or_else(|| {
+        "program= has no command, or a quote that does not end: expected program=COMMAND".to_owned()
+    })?;
+    let label = format!("{words}{PROGRAM}{}", command.join(" "));
+    let words = format!("f16 {words}").parse().map_err(names::refusal)?;
+    let name = Name { kv: F16.into(), policy: Some(label), is_program: true };
+    Ok(Policy { name, words, program: Some(command) })
+}
+
 /// A shape for settings that do not depend on it.
 fn placeholder() -> CacheSpec {
     CacheSpec::new(1, 1, 1, 64)
@@ -124,7 +155,12 @@ fn placeholder() -> CacheSpec {
 impl Policy {
     /// Returns true if no cache stores the codecs.
     pub fn is_reference(&self) -> bool {
-        self.name.kv.own().is_none()
+        self.name.is_program || self.name.kv.own().is_none()
+    }
+
+    /// The command of another program's codec.
+    pub(crate) fn program(&self) -> Option<&[String]> {
+        self.program.as_deref()
     }
 
     /// Applies the row to `spec`. A reference format becomes f16, in which its tokens are held decoded.
@@ -145,7 +181,7 @@ impl Policy {
 
     /// Returns true if the tokens behind the window are neither f16 nor a yardstick.
     pub(crate) fn is_compressed(&self) -> bool {
-        self.name.kv.own().is_some_and(|codecs| codecs != F16)
+        self.name.is_program || self.name.kv.own().is_some_and(|codecs| codecs != F16)
     }
 
     /// The least tokens of which a cache compresses some.
@@ -163,7 +199,7 @@ impl Policy {
         };
         let CacheSpec { cold, layers, sliding_window, ring, key_map, .. } = self.settings();
         let codecs =
-            self.name.kv.own().ok_or_else(|| CliError::not_stored("plan", self.name.kv).to_string())?;
+            self.name.kv.own().ok_or_else(|| CliError::not_stored("plan", &self.name).to_string())?;
         let tiers = cold.iter().map(tier).collect::<Option<Vec<_>>>();
         let is_planned = layers == LayerPolicy::Uniform && sliding_window.is_none();
         let tiers = tiers.filter(|_| is_planned).ok_or_else(|| {
@@ -214,6 +250,9 @@ pub(crate) fn help() -> String {
         "",
         "docs/options.md explains them. eval, generate and plan also take yardsticks (tqkv codecs --all) without settings: \
          these are simulated, so they save no memory. Their bytes are those of their blocks.",
+        "",
+        "--kv \"hot=64 program=python3 kivi.py\": in eval, the codec of another program, which is asked for what its codes \
+         give back (host/python/README.md). Of the settings it has hot= and sinks=.",
     ];
     rows.map(str::to_owned)
         .into_iter()
@@ -277,6 +316,17 @@ mod tests {
         assert!(policy("tq3").is_reference() && policy("tq3").life().is_err());
     }
 
+    #[test]
+    fn the_codec_of_another_program_has_a_window_and_a_command() {
+        let other = policy("hot=32 sinks=0 program=python3 'my codec.py' --bits 2");
+        assert_eq!(other.program().unwrap(), ["python3", "my codec.py", "--bits", "2"]);
+        assert_eq!(other.name.label(), "hot=32 sinks=0 program=python3 my codec.py --bits 2");
+        assert!(other.is_reference() && other.is_compressed());
+        let spec = other.apply(placeholder());
+        assert_eq!((spec.key, spec.hot, spec.sinks), (CodecId::F16, 32, 0));
+        assert_eq!(other.name.bytes("12".to_owned()), "12 simulated");
+    }
+
     /// The command is one of the interfaces to the same text. Each option makes the same spec as in the
     /// library.
     #[test]
@@ -295,6 +345,10 @@ mod tests {
             ("zz", "tqkv codecs --all lists them"),
             ("p3 hot=0", "'p3' is a yardstick, which no cache stores"),
             ("s4 p3", "'p3' is a yardstick"),
+            ("s4 program=codec", "'s4' is not valid for the codec of another program: expected hot=TOKENS"),
+            ("hot=x program=codec", "hot=x is not valid"),
+            ("program=", "program= has no command"),
+            ("program='codec", "a quote that does not end"),
         ] {
             let error = text.parse::<Policy>().unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");

@@ -23,6 +23,7 @@
 //! | `rotation`, `random`, `levels`, `bits` | the parts of the formats |
 //! | [`theory`] | Shannon's bound, the paper's two, and expected errors |
 //! | `cache` | a cache that holds decoded vectors |
+//! | `program` | a cache whose codec is another program |
 //!
 //! For a cache in a program use `tqkv::cache`. FORMATS.md describes the bytes.
 #![forbid(unsafe_code)]
@@ -34,6 +35,7 @@ mod coder;
 mod format;
 mod levels;
 mod product;
+mod program;
 mod random;
 mod rotation;
 mod rows;
@@ -48,6 +50,7 @@ pub use cache::DecodedCache;
 pub use choice::{Choice, ChoiceError, Coders};
 pub use coder::{Coder, ReferenceError};
 pub use product::Sketched;
+pub use program::{GROUP, ProgramCache};
 pub use rotation::{Rotation, RotationKind};
 pub use rows::{ROWS, Row};
 pub use split::Channels;

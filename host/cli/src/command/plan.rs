@@ -236,6 +236,9 @@ struct Planner<'a> {
 impl Planner<'_> {
     fn row(&self, policy: &Policy) -> Result<Row, CliError> {
         let shape = &self.shape;
+        if policy.name.is_program {
+            return Err(CliError::not_stored("plan", &policy.name));
+        }
         if policy.is_reference() {
             return self.other(&Foreign::reference(policy.name.kv)).map_err(CliError::bad_input);
         }
