@@ -33,6 +33,8 @@ pub(crate) enum Subject {
     Own(Level, Box<AnyCodec>),
     /// A reference format: one coder per layer; each takes [`CHUNK`] rows in turn.
     Reference(Vec<Coder>),
+    /// What a codec that is not here gave back: its name, and an array as large as that of the vectors.
+    Given(String, Vectors),
 }
 
 impl Subject {
@@ -67,17 +69,18 @@ impl Subject {
         Ok(Self::Reference(coders))
     }
 
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         match self {
             Self::Own(_, codec) => codec.id().name(),
             Self::Reference(coders) => coders[0].row().name(),
+            Self::Given(name, _) => name,
         }
     }
 
     fn scale_mode(&self) -> &'static str {
         match self {
             Self::Own(_, codec) => codec.options().scale_mode.name(),
-            Self::Reference(_) => "own",
+            Self::Reference(_) | Self::Given(..) => "own",
         }
     }
 
@@ -85,19 +88,22 @@ impl Subject {
         match self {
             Self::Own(_, codec) => codec.dim(),
             Self::Reference(coders) => coders[0].dim(),
+            Self::Given(_, array) => array.dim(),
         }
     }
 
-    fn block_bytes(&self) -> usize {
+    /// Bytes of a block, which an array of reconstructions does not tell.
+    fn block_bytes(&self) -> Option<usize> {
         match self {
-            Self::Own(_, codec) => codec.block_bytes(),
-            Self::Reference(coders) => coders[0].block_bytes(),
+            Self::Own(_, codec) => Some(codec.block_bytes()),
+            Self::Reference(coders) => Some(coders[0].block_bytes()),
+            Self::Given(..) => None,
         }
     }
 
     /// Encodes and decodes the rows of `x`; its first row has index `first` in the whole array.
     fn through(&self, first: usize, x: &[f32], decoded: &mut [f32]) -> Result<(), StatsError> {
-        let (dim, bytes) = (self.dim(), self.block_bytes());
+        let (dim, bytes) = (self.dim(), self.block_bytes().unwrap_or_default());
         let encode = |row, source| StatsError::Encode { row, source };
         let decode = |row, source| StatsError::Decode { row, source };
         match self {
@@ -118,6 +124,11 @@ impl Subject {
                 }
                 Ok(())
             }
+            Self::Given(name, array) => {
+                let unreadable = |source| StatsError::Given { name: name.clone(), source };
+                let mut rows = decoded.chunks_exact_mut(dim).zip(first..);
+                rows.try_for_each(|(decoded, row)| array.read_row(row, decoded).map_err(unreadable))
+            }
         }
     }
 
@@ -131,7 +142,7 @@ impl Subject {
                     return Theory::default();
                 }
                 // One scale of two bytes.
-                let rate = (8 * (self.block_bytes() - 2)) as f64 / dim as f64;
+                let rate = (8 * (codec.block_bytes() - 2)) as f64 / dim as f64;
                 let scalar = matches!(id.levels(), Levels::LloydMax);
                 let expected = if scalar { theory::lloyd_max(dim, id.bits() as usize) } else { None };
                 let bound = Some(theory::error_bound(rate));
@@ -142,6 +153,7 @@ impl Subject {
                 let shannon = row.is_rotated().then(|| theory::shannon(row.rate()));
                 Theory { expected: row.expected_error(dim), shannon, bound: row.bound() }
             }
+            Self::Given(..) => Theory::default(),
         }
     }
 }
@@ -164,13 +176,13 @@ pub(crate) struct Theory {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct CodecStats {
     /// Name of the codec.
-    pub(crate) codec: &'static str,
+    pub(crate) codec: String,
     /// Name of the requested scale mode.
     pub(crate) scale_mode: &'static str,
-    /// Bytes of one block.
-    pub(crate) bytes_per_vector: usize,
-    /// Bits per coordinate of a block.
-    pub(crate) bits_per_value: f64,
+    /// Bytes of one block; null for an array of reconstructions.
+    pub(crate) bytes_per_vector: Option<usize>,
+    /// Bits per coordinate of a block; null in the same case.
+    pub(crate) bits_per_value: Option<f64>,
     /// Mean of |x - x^|^2 / |x|^2 over the nonzero vectors.
     pub(crate) relative_mse: f64,
     /// Mean cosine between x and x^ over the same vectors.
@@ -209,6 +221,24 @@ pub(crate) enum StatsError {
     /// A query that cannot be read.
     #[error("queries: {0}")]
     Queries(ArrayError),
+    /// A reconstruction that cannot be read.
+    #[error("{name}: {source}")]
+    Given {
+        /// The array.
+        name: String,
+        /// The error of the array.
+        source: ArrayError,
+    },
+    /// An array of reconstructions with more or fewer rows than the vectors.
+    #[error("{name} has {found} rows, the vectors have {expected}")]
+    Rows {
+        /// The array.
+        name: String,
+        /// Its number of rows.
+        found: usize,
+        /// The number of vectors.
+        expected: usize,
+    },
     /// All vectors are zero, so none has a direction.
     #[error("every vector is zero: expected at least one other")]
     AllZero,
@@ -309,10 +339,18 @@ pub(crate) fn measure(
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<CodecStats, StatsError> {
     let dim = vectors.dim();
-    for (what, found) in [("the queries", queries.dim()), ("the codec's blocks", subject.dim())] {
+    for (what, found) in
+        [("the queries", queries.dim()), ("the codec's blocks or reconstructions", subject.dim())]
+    {
         if found != dim {
             return Err(StatsError::Dim { what, found, expected: dim });
         }
+    }
+    if let Subject::Given(name, array) = subject
+        && array.rows() != vectors.rows()
+    {
+        let (name, found) = (name.clone(), array.rows());
+        return Err(StatsError::Rows { name, found, expected: vectors.rows() });
     }
     let mut flat = vec![0f32; queries.rows() * dim];
     for (row, out) in flat.chunks_exact_mut(dim).enumerate() {
@@ -341,10 +379,10 @@ pub(crate) fn measure(
     }
     let bytes = subject.block_bytes();
     Ok(CodecStats {
-        codec: subject.name(),
+        codec: subject.name().to_owned(),
         scale_mode: subject.scale_mode(),
         bytes_per_vector: bytes,
-        bits_per_value: (8 * bytes) as f64 / dim as f64,
+        bits_per_value: bytes.map(|bytes| (8 * bytes) as f64 / dim as f64),
         relative_mse: sums.relative / sums.rows,
         mean_cosine: sums.cosine / sums.rows,
         zero_vectors: sums.zeros,

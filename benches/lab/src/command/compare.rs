@@ -1,4 +1,4 @@
-//! `tqkv-lab compare`: compares two files of codes, two caches, or two runs of a model.
+//! `tqkv-lab compare`: compares two files of codes, two caches, two runs of a model, or two dumps of arrays.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -10,9 +10,10 @@ use tqkv_cli::args;
 use tqkv_cli::error::CliError;
 use tqkv_cli::output::{Output, Waiting, grouped, table};
 
-use crate::compare::{self, Figures, LayerFigures, Run, RunArgs, Setting};
+use crate::compare::{self, ArrayFigures, Figures, LayerFigures, Run, RunArgs, Setting};
 
-/// Compare two .tqk files, two snapshots of a cache, or two runs of a model: codes, directions, errors.
+/// Compare two .tqk files, two snapshots of a cache, two runs of a model, or two dumps of vectors: codes,
+/// directions, errors.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example: two files, then runs at two widths, on two instruction sets, and against a saved run
@@ -20,6 +21,9 @@ use crate::compare::{self, Figures, LayerFigures, Run, RunArgs, Setting};
   tqkv-lab compare f16 s4
   tqkv-lab compare s4@portable s4@avx2 --context 512
   tqkv-lab compare \"s4 hot=0 sinks=0\" s4 --save run.tqs && tqkv-lab compare run.tqs s4
+Example: the keys and values of two systems, a tensor per layer and step
+  tqkv-lab compare exact.safetensors other.safetensors
+  tqkv-lab compare exact.npy other.npy
 
 Columns, for keys and for values:
   codes        share of coordinates with the same code, if both sides have the same
@@ -32,7 +36,8 @@ Two runs with equal settings agree to the bit on every instruction set."
 )]
 pub(crate) struct Args {
     /// A .tqk file, a snapshot (`KvCache::save`), or a run: a cache in words, as in eval --kv. Append @LEVEL
-    /// to a run to choose its instruction set [default: the machine's fastest].
+    /// to a run to choose its instruction set [default: the machine's fastest]. Or an array [.., D]: .npy,
+    /// file.safetensors:name, or all tensors of a .safetensors file.
     #[arg(value_name = "A")]
     a: String,
     /// Same forms as A. A snapshot may be compared with a run.
@@ -55,9 +60,18 @@ struct Report<'a> {
     /// Only for caches and runs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     layers: Vec<LayerFigures>,
+    /// Only for arrays.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    arrays: Vec<ArrayFigures>,
     /// Tokens of caches and runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     tokens: Option<usize>,
+}
+
+impl<'a> Report<'a> {
+    fn new(args: &'a Args) -> Self {
+        Self { a: &args.a, b: &args.b, vectors: None, layers: Vec::new(), arrays: Vec::new(), tokens: None }
+    }
 }
 
 /// One side of the comparison.
@@ -78,8 +92,11 @@ impl Side {
 }
 
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
-    let waiting = Waiting::new("reading");
     let names = [args.a.as_str(), args.b.as_str()];
+    if names.into_iter().all(compare::is_array) {
+        return run_arrays(args, out);
+    }
+    let waiting = Waiting::new("reading");
     let setting = |name: &str| (!Path::new(name).exists()).then(|| Setting::parse(name)).transpose();
     let settings = [setting(names[0])?, setting(names[1])?];
     let is_run = settings.iter().any(Option::is_some);
@@ -93,7 +110,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     if let Some(path) = &args.save {
         save(&a, path)?;
     }
-    let mut report = Report { a: names[0], b: names[1], vectors: None, layers: Vec::new(), tokens: None };
+    let mut report = Report::new(args);
     match (a.cache(), b.cache()) {
         (None, None) => {
             let bar = out.progress(0, "comparing");
@@ -109,7 +126,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         }
         (None, Some(_)) | (Some(_), None) => {
             return Err(CliError::bad_input(format_args!(
-                "{} and {}: vectors of a .tqk file have no layers: expected two .tqk files, or two snapshots or runs",
+                "{} and {}: vectors of a file have no layers: expected two .tqk files or arrays, or two snapshots or runs",
                 args.a, args.b
             )));
         }
@@ -120,6 +137,14 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         }
     }
     out.print(&report, human)
+}
+
+fn run_arrays(args: &Args, out: &mut Output) -> Result<(), CliError> {
+    if args.save.is_some() {
+        return Err(CliError::bad_input("--save keeps the cache of a run, and A is an array"));
+    }
+    let arrays = compare::arrays(&args.a, &args.b)?;
+    out.print(&Report { arrays, ..Report::new(args) }, human)
 }
 
 fn open(path: &Path) -> Result<Side, CliError> {
@@ -154,6 +179,14 @@ fn human(report: &Report<'_>) -> String {
             format!("{:.3e}", figures.relative_error),
         ];
         return table(&head, [row]);
+    }
+    if !report.arrays.is_empty() {
+        let rows = report.arrays.iter().map(|ArrayFigures { tensor, figures }| {
+            let name = if tensor.is_empty() { "A and B" } else { tensor };
+            let error = format!("{:.3e}", figures.relative_error);
+            vec![name.to_owned(), grouped(figures.vectors), format!("{:.6}", figures.mean_cosine), error]
+        });
+        return table(&["tensor", "vectors", "cosine", "error"], rows);
     }
     let rows = report.layers.iter().map(|layer| {
         let of = |figures: &Figures| {

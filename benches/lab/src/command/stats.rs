@@ -23,6 +23,8 @@ Example: would differences between the layers of a model take fewer bits than th
   tqkv-lab stats --delta
 Example: the paper's codes for dot products beside scalar codes of the same size
   tqkv-lab stats --codec p3,tq3,p4,tq4 --random 200000
+Example: a codec that is not here, by the array that it gave back
+  tqkv-lab stats --codec s4,t4 --reconstructed mine.npy keys.npy
 
 Columns:
   relative MSE       mean of |x-x^|^2 / |x|^2, from the stored bytes
@@ -74,6 +76,9 @@ pub(crate) struct Args {
     /// Array of queries of shape [.., D] [default: 32 random unit vectors].
     #[arg(long, value_name = "ARRAY")]
     queries: Option<String>,
+    /// Array that another codec gave back for IN, of the same shape; may be repeated. Its bytes are not known.
+    #[arg(long, value_name = "ARRAY", requires = "input")]
+    reconstructed: Vec<String>,
     /// Measure how well each layer predicts the next one, for the keys, values and weights of MODEL [default:
     /// the shipped model]. The result shows if differences between layers would take fewer bits.
     #[arg(long, value_name = "MODEL", conflicts_with_all = ["codecs", "input", "random", "dim", "queries"])]
@@ -128,7 +133,11 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let with = (level, args.encode.options(), rotation(args.rotation, &choices)?);
     let subjects = choices.into_iter().map(|choice| Subject::new(choice, with, &vectors));
     let bad = |e| refused(name, args.queries.as_deref(), &e);
-    let subjects = subjects.collect::<Result<Vec<_>, _>>().map_err(bad)?;
+    let mut subjects = subjects.collect::<Result<Vec<_>, _>>().map_err(bad)?;
+    for spec in &args.reconstructed {
+        let array = Vectors::open(spec).map_err(|e| CliError::array(spec, &e))?;
+        subjects.push(Subject::Given(spec.clone(), array));
+    }
     let queries = match &args.queries {
         Some(spec) => Vectors::open(spec).map_err(|e| CliError::array(spec, &e))?,
         // A different seed than the data, so that no query is one of the vectors.
@@ -181,8 +190,8 @@ fn human(report: &Report) -> String {
         vec![
             s.codec.to_string(),
             s.scale_mode.to_string(),
-            s.bytes_per_vector.to_string(),
-            format!("{:.3}", s.bits_per_value),
+            s.bytes_per_vector.map_or("-".to_owned(), |bytes| bytes.to_string()),
+            s.bits_per_value.map_or("-".to_owned(), |bits| format!("{bits:.3}")),
             significant(s.relative_mse),
             format!("{:.6}", s.mean_cosine),
             format!("{:.5}", s.dot_slope),
@@ -215,7 +224,7 @@ fn human(report: &Report) -> String {
 
 /// Returns true if the bound of the paper is for the dot error.
 fn is_of_dots(stats: &CodecStats) -> bool {
-    Choice::from_name(stats.codec)
+    Choice::from_name(&stats.codec)
         .is_some_and(|choice| matches!(choice, Choice::Reference(row) if row.has_estimator()))
 }
 

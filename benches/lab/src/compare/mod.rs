@@ -3,10 +3,12 @@
 //! It does not tell how good either form is. Use the vectors themselves (`tqkv-lab stats`) or a model (`tqkv
 //! eval`) for that.
 
+mod arrays;
 mod caches;
 mod files;
 mod run;
 
+pub(crate) use arrays::{ArrayFigures, arrays, is_array};
 pub(crate) use caches::{LayerFigures, caches};
 pub(crate) use files::files;
 pub(crate) use run::{Run, RunArgs, Setting};

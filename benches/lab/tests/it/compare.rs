@@ -1,8 +1,9 @@
 //! `tqkv-lab compare` of files.
 
+use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
 use serde_json::Value;
 
-use crate::arrays::folder;
+use crate::arrays::{DIM, folder, npy, raw, values};
 use crate::product::product;
 use crate::support::{error, json, tqkv as lab};
 
@@ -50,4 +51,51 @@ fn compare_says_which_file_is_missing() {
     assert!(
         error(at, &["compare", "a.tqk", "s9"], 2).contains("'s9' is no file and no run: kv=s9 is not valid")
     );
+}
+
+/// Dumps of two systems: arrays, and all tensors whose names two files share.
+#[test]
+fn compare_reads_dumps_of_vectors() {
+    let folder = folder();
+    let at = folder.path();
+    let mut near = values(50);
+    near.iter_mut().for_each(|x| *x *= 0.9);
+    npy(&at.join("near.npy"), "<f4", &format!("(5, 10, {DIM})"), &raw(&near));
+    let report = json(at, &["compare", "in.npy", "near.npy"]);
+    let row = &report["arrays"][0];
+    assert_eq!((&row["tensor"], &row["vectors"]), (&"".into(), &50.into()));
+    assert!((row["relative_error"].as_f64().unwrap() - 0.01).abs() < 1e-6, "{report}");
+    assert!((row["mean_cosine"].as_f64().unwrap() - 1.0).abs() < 1e-6, "{report}");
+    let save = |file: &str, tensors: &[(&str, &[f32])]| {
+        let bytes: Vec<_> = tensors.iter().map(|(name, x)| (*name, raw(x))).collect();
+        let views = bytes.iter().map(|(name, bytes)| {
+            let shape = vec![bytes.len() / 4 / DIM, DIM];
+            (*name, TensorView::new(Dtype::F32, shape, bytes).unwrap())
+        });
+        serialize_to_file(views, None, &at.join(file)).unwrap();
+    };
+    let exact = values(50);
+    save("a.safetensors", &[("layers.0.k", &exact), ("layers.1.k", &exact), ("only.a", &exact)]);
+    save("b.safetensors", &[("layers.0.k", &near), ("layers.1.k", &exact)]);
+    save("c.safetensors", &[("layers.0.k", &near[..DIM]), ("other", &exact)]);
+    let report = json(at, &["compare", "a.safetensors", "b.safetensors"]);
+    let rows = report["arrays"].as_array().unwrap();
+    let errors: Vec<_> = rows
+        .iter()
+        .map(|row| (row["tensor"].as_str().unwrap(), row["relative_error"].as_f64().unwrap()))
+        .collect();
+    assert_eq!((errors.len(), errors[0].0, errors[1]), (2, "layers.0.k", ("layers.1.k", 0.0)));
+    let text = lab(at, &["compare", "a.safetensors:layers.0.k", "near.npy"]);
+    assert!(String::from_utf8_lossy(&text.stdout).contains("A and B"));
+    for (args, expected) in [
+        (
+            ["compare", "a.safetensors", "c.safetensors"],
+            "has 50 vectors of 32 coordinates, c.safetensors:layers.0.k has 1 of 32",
+        ),
+        (["compare", "in.npy", "none.npy"], "none.npy"),
+        (["compare", "in.npy", "s4"], "expected two .tqk files or arrays"),
+    ] {
+        let message = error(at, &args, 2);
+        assert!(message.contains(expected), "{args:?}: {message}");
+    }
 }

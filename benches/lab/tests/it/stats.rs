@@ -116,6 +116,36 @@ fn a_vector_too_large_for_its_scale_names_its_row() {
     assert!(message.contains("row 33 ") && message.contains("65504"), "{message}");
 }
 
+/// A codec that is not here is measured by what it gave back. That of `s4` has the figures of `s4`.
+#[test]
+fn an_array_of_reconstructions_is_a_row() {
+    let folder = folder();
+    let at = folder.path();
+    let path = |name: &str| at.join(name).display().to_string();
+    product(&["encode", "--codec", "s4", &path("in.npy"), &path("a.tqk")]);
+    product(&["decode", &path("a.tqk"), &path("back.npy")]);
+    let args = ["stats", "in.npy", "--codec", "s4", "--reconstructed", "back.npy"];
+    let report = json(at, &args);
+    let [own, given] = [0, 1].map(|row| report["codecs"][row].clone());
+    assert_eq!((&given["codec"], &given["scale_mode"]), (&"back.npy".into(), &"own".into()));
+    assert!(given["bytes_per_vector"].is_null() && given["bits_per_value"].is_null());
+    for field in ["relative_mse", "mean_cosine", "dot_slope", "dot_error"] {
+        let [own, given] = [&own, &given].map(|row| row[field].as_f64().unwrap());
+        assert!((own - given).abs() < 1e-6 * own.abs(), "{field}: {own} {given}");
+    }
+    assert!(String::from_utf8_lossy(&lab(at, &args).stdout).contains("back.npy"));
+    npy(&at.join("d16.npy"), "<f4", "(50, 16)", &[0; 3200]);
+    npy(&at.join("few.npy"), "<f4", "(2, 32)", &[0; 256]);
+    for (args, expected) in [
+        (&["stats", "in.npy", "--reconstructed", "few.npy"][..], "few.npy has 2 rows, the vectors have 50"),
+        (&["stats", "in.npy", "--reconstructed", "d16.npy"], "reconstructions have 16 coordinates"),
+        (&["stats", "--reconstructed", "few.npy"], "<IN>"),
+    ] {
+        let message = error(at, args, 2);
+        assert!(message.contains(expected), "{args:?}: {message}");
+    }
+}
+
 #[test]
 fn figures_are_the_same_on_every_level_and_a_bad_level_is_named() {
     let folder = folder();
