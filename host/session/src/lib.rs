@@ -40,7 +40,7 @@
 //!
 //! | part | file |
 //! | --- | --- |
-//! | what a state holds, and where | [`Layout`], [`Cache`], [`Rows`] |
+//! | what a state holds, and where | [`Layout`], [`Cache`], [`StateRows`] |
 //! | state to pack | [`pack()`], [`Mode`], [`Codecs`], [`RowHeads`], [`Stored`] |
 //! | pack to state, checks | [`unpack()`], [`inspect`] |
 //!
@@ -63,7 +63,7 @@ mod stored;
 mod tile;
 mod unpack;
 
-pub use cache::{Cache, EXACT_TOKENS, Rows, Side};
+pub use cache::{Cache, EXACT_TOKENS, StateRows, StateSide};
 pub use container::{Class, MAGIC, VERSION};
 pub use error::SessionError;
 pub use layout::{Layout, Origin};
