@@ -8,7 +8,8 @@
 //! | [`q4_0`] | the baseline from outside: ggml's dot product |
 //! | `read.rs` | the other one: plain reading of memory |
 //!
-//! Not for use in a program that attends: nothing here is published, and libraries may not depend on it.
+//! Not for use in a program that attends, and no library depends on it. It is published because the command
+//! needs it.
 
 mod case;
 mod paired;

@@ -5,8 +5,8 @@ use crate::{q4_0, read};
 use std::sync::Arc;
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::page::{
-    Attention, HalfPages, KeyPages, Line, MAX_HEADS, MAX_PARTS, Part, Parts, ValuePages, ValuePart, attend,
-    rescale,
+    Attention, HalfPages, KeyPages, Line, MAX_HEADS, MAX_PARTS, Parts, ValuePages, ValuePart, WeightedPart,
+    attend, rescale,
 };
 use tqkv_simd::{Level, codec};
 
@@ -208,7 +208,7 @@ where
         self.joins
     }
 
-    fn accumulate(&mut self, parts: &[Part<'_>]) {
+    fn accumulate(&mut self, parts: &[WeightedPart<'_>]) {
         let mut weights = [(0, &[][..]); MAX_PARTS];
         for (weights, part) in weights.iter_mut().zip(parts) {
             *weights = (part.from / SLOTS % self.pages, part.weights);

@@ -25,6 +25,8 @@
 //! The codecs are in `tqkv-core`, which needs neither an allocator nor an operating system. A small model
 //! runner is `tqkv-model`. The command is `tqkv-cli`.
 #![deny(unsafe_code)]
+// docs.rs says which feature an item needs.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod attention;
 pub mod cache;

@@ -11,14 +11,14 @@ pub mod algebra {
 /// The options of a spec as rows, and bounds.
 pub mod cache {
     pub use crate::cache::map::map_bytes;
-    pub use crate::cache::text::{COMMON_CODECS, ON_GPU, OPTIONS, Part, SpecOption, not_on_gpu};
+    pub use crate::cache::text::{COMMON_CODECS, ON_GPU, OPTIONS, OptionPart, SpecOption, not_on_gpu};
 }
 
 /// A cache of slots by its parts: one side of one layer, and attention of one KV head.
 pub mod slots {
     pub use crate::slots::attend::attend;
-    pub use crate::slots::format::{Format, Side};
-    pub use crate::slots::maps::Turn;
+    pub use crate::slots::format::{Format, StoreSide};
+    pub use crate::slots::maps::RopeLayout;
     pub use crate::slots::operation::{Masks, Operation, Strided};
     pub use crate::slots::policy::check;
     pub use crate::slots::rope::{Shift, ramp, rotate};

@@ -55,7 +55,7 @@ const fn in_planes<C: Code>() -> bool {
 }
 
 /// Lines between two steps.
-struct Scratch {
+struct FourLines {
     /// Line b has the levels of the coordinates 16 b + m; bytes are transposed in every part.
     levels: [Line; 8],
     /// Sums over everything but the two lowest bits of b, by its highest bit, the highest bit of m, and them.
@@ -73,7 +73,7 @@ fn decode_fours<I: Shorts, C: Planes>(isa: I, codec: &AnyCodec, blocks: &[u8], o
             // Look-ups read the bits above an index too, so the levels repeat.
             let count = trellis.code.level_count();
             let table = isa.value_levels(&core::array::from_fn(|i| trellis.code.levels[i % count]));
-            let mut scratch = Scratch { levels: [Line::ZERO; 8], sums: [[[Line::ZERO; 4]; 2]; 2] };
+            let mut scratch = FourLines { levels: [Line::ZERO; 8], sums: [[[Line::ZERO; 4]; 2]; 2] };
             let fours = blocks.chunks_exact(TOGETHER * bytes);
             let mut done = 0;
             for (blocks, out) in fours.zip(out.as_chunks_mut::<{ TOGETHER * DIM }>().0) {
@@ -160,7 +160,7 @@ fn levels<I: Shorts, C: Planes>(
 /// Rotates the levels of four blocks back, multiplies them by the factors of the blocks, and writes them.
 fn unrotate<I: Shorts>(
     isa: I,
-    scratch: &mut Scratch,
+    scratch: &mut FourLines,
     factors: &[[f32; EIGHT]; TOGETHER],
     signs: &[[f32; EIGHT]; EIGHTS],
     out: &mut [f32; TOGETHER * DIM],
@@ -168,7 +168,7 @@ fn unrotate<I: Shorts>(
     isa.apart(
         #[inline(always)]
         |isa| {
-            let Scratch { levels: [a, b, c, d, e, f, g, h], sums } = scratch;
+            let FourLines { levels: [a, b, c, d, e, f, g, h], sums } = scratch;
             for (b, (low, high)) in [(a, e), (b, f), (c, g), (d, h)].into_iter().enumerate() {
                 sum_pair(isa, b, isa.line(low), isa.line(high), sums);
             }

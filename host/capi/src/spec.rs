@@ -29,7 +29,7 @@ pub(crate) fn codec(call: &Call, text: *const c_char) -> Result<(CodecId, Option
 mod tests {
     use super::*;
     use std::ffi::CString;
-    use tqkv::unstable::cache::{OPTIONS, Part};
+    use tqkv::unstable::cache::{OPTIONS, OptionPart};
 
     /// Every option gives the same spec as the library does.
     #[test]
@@ -55,7 +55,8 @@ mod tests {
         let options = CacheSpec::new(1, 1, 1, 64).with("seed=7 scale-mode=raw effort=best").unwrap().options;
         assert_eq!(found, (CodecId::T3, options));
         assert_eq!(codec("s4").unwrap(), (CodecId::S4, Options::DEFAULT));
-        for option in OPTIONS.iter().filter(|option| option.part == Part::Policy && option.name != "kv") {
+        for option in OPTIONS.iter().filter(|option| option.part == OptionPart::Policy && option.name != "kv")
+        {
             let is_taken = ["seed", "scale-mode", "effort"].contains(&option.name);
             let text = format!("s4 {}={}", option.name, option.example);
             assert_eq!(codec(&text).is_ok(), is_taken, "{text}");

@@ -10,7 +10,7 @@ use serde::Serialize;
 use tqkv::cache::{CacheSpec, Cold, KeyMap, LayerPolicy, Policy as Words};
 #[cfg(any(test, feature = "cuda"))]
 use tqkv::unstable::cache::not_on_gpu;
-use tqkv::unstable::cache::{OPTIONS, Part};
+use tqkv::unstable::cache::{OPTIONS, OptionPart};
 
 use crate::error::CliError;
 use crate::names;
@@ -236,7 +236,7 @@ impl Policy {
 
 /// The help of `--kv`: examples, then one line per setting.
 pub(crate) fn help() -> String {
-    let options = OPTIONS.iter().filter(|option| option.part == Part::Policy);
+    let options = OPTIONS.iter().filter(|option| option.part == OptionPart::Policy);
     let lines = options.map(|option| format!("{}={}: {}", option.name, option.value, option.help));
     let rows = [
         "The cache in words, which may be repeated: each text is a row of the report.",
@@ -331,7 +331,7 @@ mod tests {
     /// library.
     #[test]
     fn every_option_of_a_policy_is_one_of_the_command() {
-        for option in OPTIONS.iter().filter(|option| option.part == Part::Policy) {
+        for option in OPTIONS.iter().filter(|option| option.part == OptionPart::Policy) {
             let text = format!("{}={}", option.name, option.example);
             let base = CacheSpec::new(2, 4, 2, 64);
             assert_eq!(policy(&text).apply(base.clone()), base.with(&text).unwrap(), "{text}");

@@ -95,7 +95,7 @@ impl TargetArgs {
     /// Starts the file `output`, made from several files.
     pub(crate) fn create_beside(self, output: &Path, inputs: &[&Path]) -> Result<Target, CliError> {
         refuse_input(output, inputs)?;
-        self.start(output, AtomicFile::create)
+        self.start(output, |path, existing| AtomicFile::create(path, existing))
     }
 
     /// Starts the file `output`, made from a model. Others may read it.
@@ -106,7 +106,7 @@ impl TargetArgs {
 
     /// Starts the file `output`, made without an input file. Others may read it.
     pub fn create_new(self, output: &Path) -> Result<Target, CliError> {
-        self.start(output, AtomicFile::create_shared)
+        self.start(output, |path, existing| AtomicFile::create_shared(path, existing))
     }
 
     fn start(

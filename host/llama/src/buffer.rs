@@ -8,7 +8,7 @@ use crate::declared::{Declared, TYPES};
 use crate::host;
 use crate::layers::{self, Layers};
 use crate::options::Options;
-use crate::said::{self, Held};
+use crate::said::{self, HeldSide};
 use crate::settings::options;
 use crate::sinks::Sinks;
 use crate::tensor::View;
@@ -17,7 +17,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use tqkv::unstable::reserve::Region;
-use tqkv::unstable::slots::{Side, Store};
+use tqkv::unstable::slots::{Store, StoreSide};
 
 /// Alignment of tensors in bytes, which is that of a line of pages.
 const ALIGNMENT: usize = 64;
@@ -29,7 +29,7 @@ pub(crate) struct Cached {
     offset: usize,
     bytes: usize,
     declared: Declared,
-    side: Side,
+    side: StoreSide,
     /// Values per row, rows per stream, and streams.
     shape: [usize; 3],
     /// Policies by the layers of a model.
@@ -68,7 +68,7 @@ impl Cached {
     /// Divides rows into heads of `dim` values, unless they are divided already.
     ///
     /// Returns true if rows are then in heads of `dim`; false if the layer's codec lacks that head dim.
-    pub(crate) fn divide(&self, side: Side, dim: usize) -> bool {
+    pub(crate) fn divide(&self, side: StoreSide, dim: usize) -> bool {
         let (mut store, at) = (self.store(), (self.layer, self.layers.count()));
         let is_divided = store.divide(dim, self.options.of_model(at.1).codec(side, &self.declared, at));
         if !is_divided {
@@ -123,7 +123,7 @@ impl Space {
         }
         let held = cached.iter().map(|cached| {
             let store = cached.store();
-            Held::new(cached.layer, store.side(), &store, cached.refused_dim.load(Ordering::Relaxed))
+            HeldSide::new(cached.layer, store.side(), &store, cached.refused_dim.load(Ordering::Relaxed))
         });
         let lines = said::lines(&held.collect::<Vec<_>>()).into_iter();
         let missing = said::elsewhere(self.layers.tell_missing());
@@ -226,12 +226,12 @@ fn refusal(root: &View<'_>) -> Option<String> {
 }
 
 /// Keys or values, by the name that the host gives the tensor.
-pub(crate) fn side(root: &View<'_>) -> Option<Side> {
+pub(crate) fn side(root: &View<'_>) -> Option<StoreSide> {
     let name = root.name().to_bytes();
     // The host names a copy after its source: `cache_k_l0 (view) (copy)`.
     let is_layer = |digits: &[u8]| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
     let side = |start: &[u8], side| name.strip_prefix(start).is_some_and(is_layer).then_some(side);
-    side(b"cache_k_l", Side::Keys).or_else(|| side(b"cache_v_l", Side::Values))
+    side(b"cache_k_l", StoreSide::Keys).or_else(|| side(b"cache_v_l", StoreSide::Values))
 }
 
 /// The tensor of the cache that a view lies in, and the view's byte offset in it. None before the host has

@@ -16,7 +16,7 @@ const TOGETHER: usize = 256;
 
 /// A part of every head of every row: a view `[dims, heads, rows]` of a tensor of the cache.
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct HeadPart {
     head_dim: usize,
     /// First value of the part in its head.
     first: usize,
@@ -25,7 +25,7 @@ struct Part {
     rows: usize,
 }
 
-impl Part {
+impl HeadPart {
     /// None where the view has another shape or other strides.
     fn new(view: &View<'_>) -> Option<Self> {
         let root = view.root();
@@ -53,7 +53,7 @@ impl Part {
 }
 
 /// True if a tensor is `[dims, heads, rows]` of f32 without gaps.
-fn is_dense(tensor: &View<'_>, part: &Part) -> bool {
+fn is_dense(tensor: &View<'_>, part: &HeadPart) -> bool {
     let wanted = [1, part.dims, part.width(), part.width() * part.rows];
     tensor.shape() == [part.dims, part.heads, part.rows, 1] && tensor.strides::<f32>() == Some(wanted)
 }
@@ -67,7 +67,7 @@ pub(crate) unsafe fn can_copy(op: &View<'_>) -> bool {
     // SAFETY: the caller keeps this function's contract.
     let (to, from) = unsafe { (buffer::is_cached(op), buffer::is_cached(&source)) };
     let (cache, other) = if to { (op, &source) } else { (&source, op) };
-    to != from && Part::new(cache).is_some_and(|part| is_dense(other, &part))
+    to != from && HeadPart::new(cache).is_some_and(|part| is_dense(other, &part))
 }
 
 /// Copies a part of all rows of a cache to a tensor of f32, or from one.
@@ -80,17 +80,17 @@ pub(crate) unsafe fn copy(op: &View<'_>) -> Option<()> {
     unsafe {
         if buffer::is_cached(op) {
             let (cached, _) = buffer::cached(op)?;
-            put(&mut cached.store(), &Part::new(op)?, source.elements::<f32>()?);
+            put(&mut cached.store(), &HeadPart::new(op)?, source.elements::<f32>()?);
         } else {
             let (cached, _) = buffer::cached(&source)?;
-            take(&cached.store(), &Part::new(&source)?, op.elements_mut::<f32>()?);
+            take(&cached.store(), &HeadPart::new(&source)?, op.elements_mut::<f32>()?);
         }
     }
     Some(())
 }
 
 /// Reads a part of all rows.
-fn take(store: &Store, part: &Part, out: &mut [f32]) {
+fn take(store: &Store, part: &HeadPart, out: &mut [f32]) {
     let mut row = vec![f16::ZERO; store.width()];
     for (i, out) in out.chunks_exact_mut(part.width()).enumerate() {
         store.read(i, &mut row);
@@ -99,7 +99,7 @@ fn take(store: &Store, part: &Part, out: &mut [f32]) {
 }
 
 /// Writes a part of all rows. A row that did not change keeps its code.
-fn put(store: &mut Store, part: &Part, values: &[f32]) {
+fn put(store: &mut Store, part: &HeadPart, values: &[f32]) {
     let mut held = vec![f16::ZERO; store.width()];
     let mut written = 0;
     for (i, values) in values.chunks_exact(part.width()).enumerate() {

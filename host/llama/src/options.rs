@@ -5,11 +5,11 @@ use crate::policy;
 use std::collections::BTreeMap;
 use tqkv::CodecId;
 use tqkv::cache::CacheSpec;
-use tqkv::unstable::slots::Side;
+use tqkv::unstable::slots::StoreSide;
 
 /// How caches of a model are held.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Held {
+pub struct ModelPolicy {
     /// The policy. The shape of the spec has no meaning.
     pub spec: CacheSpec,
     /// True if the user named the codecs. Otherwise the type that a cache is declared as chooses them, and is a
@@ -17,16 +17,16 @@ pub struct Held {
     pub is_named: bool,
 }
 
-impl Held {
+impl ModelPolicy {
     /// Applies a policy text; settings that it does not name stay.
     fn with(&self, text: &str) -> Result<Self, String> {
         Ok(Self { spec: policy::read(text, &self.spec)?, is_named: true })
     }
 
     /// The codec of one side of layer `at.0`, counted from 0, in a model of `at.1` layers.
-    pub(crate) fn codec(&self, side: Side, declared: &Declared, at: (usize, usize)) -> CodecId {
+    pub(crate) fn codec(&self, side: StoreSide, declared: &Declared, at: (usize, usize)) -> CodecId {
         let (key, value) = policy::codecs(&self.spec, at.0, at.1);
-        let named = if side == Side::Keys { key } else { value };
+        let named = if side == StoreSide::Keys { key } else { value };
         declared.codec.filter(|_| !self.is_named).unwrap_or(named)
     }
 }
@@ -35,16 +35,16 @@ impl Held {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// How caches of most models are held.
-    pub held: Held,
+    pub held: ModelPolicy,
     /// How those of models with a number of layers are held.
-    pub of_models: BTreeMap<usize, Held>,
+    pub of_models: BTreeMap<usize, ModelPolicy>,
     /// Print declared and held bytes when a cache is freed.
     pub log: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        let held = Held { spec: policy::default(), is_named: false };
+        let held = ModelPolicy { spec: policy::default(), is_named: false };
         Self { held, of_models: BTreeMap::new(), log: false }
     }
 }
@@ -95,7 +95,7 @@ impl Options {
     }
 
     /// How caches of a model with this number of layers are held.
-    pub fn of_model(&self, layers: usize) -> &Held {
+    pub fn of_model(&self, layers: usize) -> &ModelPolicy {
         self.of_models.get(&layers).unwrap_or(&self.held)
     }
 }

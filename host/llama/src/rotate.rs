@@ -8,7 +8,7 @@ use crate::buffer;
 use crate::declared::Declared;
 use crate::host::{self, Operation};
 use crate::tensor::View;
-use tqkv::unstable::slots::{self, Shift, Side, Turn};
+use tqkv::unstable::slots::{self, RopeLayout, Shift, StoreSide};
 
 /// `GGML_ROPE_TYPE_NEOX`
 const NEOX: i32 = 2;
@@ -46,7 +46,7 @@ pub(crate) unsafe fn can_rotate(op: &View<'_>) -> bool {
         && shifts.strides::<i32>().is_some()
         && (op.int(2) == 0 || op.int(2) == NEOX)
         && op.int(15) == 0
-        && buffer::side(&root) == Some(Side::Keys)
+        && buffer::side(&root) == Some(StoreSide::Keys)
 }
 
 /// Rotates all keys of a cache by a shift of positions.
@@ -106,8 +106,8 @@ pub(crate) unsafe fn positions_of<'a>(rows: &View<'a>) -> Option<&'a [i32]> {
 }
 
 /// How RoPE turned rows, found by the sources of their tensor; none if no RoPE is among them.
-pub(crate) fn turn_of(rows: &View<'_>) -> Option<Turn> {
+pub(crate) fn turn_of(rows: &View<'_>) -> Option<RopeLayout> {
     let rope = rope_of(rows)?;
     // Every mode but the plain one turns halves.
-    Some(Turn { dims: usize::try_from(rope.int(1)).ok()?, halves: rope.int(2) != 0 })
+    Some(RopeLayout { dims: usize::try_from(rope.int(1)).ok()?, halves: rope.int(2) != 0 })
 }

@@ -1,13 +1,13 @@
 //! What the library says about a cache, once: how its layers are held, and which are not.
 
 use std::fmt::Write as _;
-use tqkv::unstable::slots::{Side, Store};
+use tqkv::unstable::slots::{Store, StoreSide};
 
 /// One side of a layer, as the line sees it.
 #[derive(Clone, Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldSide {
     pub(crate) layer: usize,
-    pub(crate) side: Side,
+    pub(crate) side: StoreSide,
     /// The codec's name, and the bytes of a row in it; none where the rows were not divided into heads.
     pub(crate) codes: Option<(&'static str, usize)>,
     /// Bytes of a row in f16.
@@ -16,8 +16,8 @@ pub(crate) struct Held {
     pub(crate) refused_dim: usize,
 }
 
-impl Held {
-    pub(crate) fn new(layer: usize, side: Side, store: &Store, refused_dim: usize) -> Self {
+impl HeldSide {
+    pub(crate) fn new(layer: usize, side: StoreSide, store: &Store, refused_dim: usize) -> Self {
         let f16_bytes = 2 * store.width();
         let codes = store.format().map(|format| match format.codec() {
             Some(codec) => (codec.id().name(), store.width() / format.dim() * codec.block_bytes()),
@@ -28,17 +28,17 @@ impl Held {
 }
 
 /// The lines about a cache: one about the layers in codes, and one about those that stay f16.
-pub(crate) fn lines(held: &[Held]) -> Vec<String> {
+pub(crate) fn lines(held: &[HeldSide]) -> Vec<String> {
     let mut layers: Vec<usize> = held.iter().map(|held| held.layer).collect();
     layers.sort_unstable();
     layers.dedup();
     let (mut kinds, mut plain): (Vec<(String, usize)>, Vec<usize>) = (Vec::new(), Vec::new());
     let (mut bytes, mut f16_bytes) = (0, 0);
     for &layer in &layers {
-        let sides: Vec<&Held> = held.iter().filter(|held| held.layer == layer).collect();
+        let sides: Vec<&HeldSide> = held.iter().filter(|held| held.layer == layer).collect();
         let name = |side| sides.iter().find(|held| held.side == side).and_then(|held| Some(held.codes?.0));
-        let has_values = sides.iter().any(|held| held.side == Side::Values);
-        let pair = match (name(Side::Keys), name(Side::Values)) {
+        let has_values = sides.iter().any(|held| held.side == StoreSide::Values);
+        let pair = match (name(StoreSide::Keys), name(StoreSide::Values)) {
             (Some(key), Some(value)) => format!("{key},{value}"),
             (Some(key), None) if !has_values => format!("{key} for keys that are also values"),
             _ => {
@@ -76,8 +76,8 @@ fn layers_of(count: usize) -> &'static str {
 }
 
 /// The line about layers that stay f16, with the reason of the first of them.
-fn not_served(held: &[Held], plain: &[usize]) -> String {
-    let of_first: Vec<&Held> = held.iter().filter(|held| held.layer == plain[0]).collect();
+fn not_served(held: &[HeldSide], plain: &[usize]) -> String {
+    let of_first: Vec<&HeldSide> = held.iter().filter(|held| held.layer == plain[0]).collect();
     let dim = of_first.iter().map(|held| held.refused_dim).max().unwrap_or(0);
     let why = if dim > 0 {
         format!("no codec has head dim {dim}")
@@ -110,8 +110,8 @@ pub(crate) fn elsewhere(missing: usize) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn held(layer: usize, side: Side, codec: &'static str, bytes: usize) -> Held {
-        Held { layer, side, codes: Some((codec, bytes)), f16_bytes: 256, refused_dim: 0 }
+    fn held(layer: usize, side: StoreSide, codec: &'static str, bytes: usize) -> HeldSide {
+        HeldSide { layer, side, codes: Some((codec, bytes)), f16_bytes: 256, refused_dim: 0 }
     }
 
     #[test]
@@ -124,25 +124,25 @@ mod tests {
     #[test]
     fn layers_are_counted_by_their_codecs() {
         let mut all = vec![
-            held(0, Side::Keys, "t4", 66),
-            held(0, Side::Values, "t2", 34),
-            held(2, Side::Keys, "t4", 66),
-            held(2, Side::Values, "t2", 34),
-            held(1, Side::Keys, "i8", 130),
-            held(1, Side::Values, "i8", 130),
+            held(0, StoreSide::Keys, "t4", 66),
+            held(0, StoreSide::Values, "t2", 34),
+            held(2, StoreSide::Keys, "t4", 66),
+            held(2, StoreSide::Values, "t2", 34),
+            held(1, StoreSide::Keys, "i8", 130),
+            held(1, StoreSide::Values, "i8", 130),
         ];
         assert_eq!(
             lines(&all),
             ["KV cache of 2 layers in t4,t2, 1 layer in i8,i8: 0.45 KiB per token, 1.50 KiB in f16"]
         );
-        let latents = [held(5, Side::Keys, "s4", 34)];
+        let latents = [held(5, StoreSide::Keys, "s4", 34)];
         assert_eq!(
             lines(&latents),
             ["KV cache of 1 layer in s4 for keys that are also values: 0.03 KiB per token, 0.25 KiB in f16"]
         );
         all.truncate(2);
-        all.push(Held { codes: None, refused_dim: 40, ..held(3, Side::Keys, "", 0) });
-        all.push(Held { codes: None, ..held(4, Side::Keys, "", 0) });
+        all.push(HeldSide { codes: None, refused_dim: 40, ..held(3, StoreSide::Keys, "", 0) });
+        all.push(HeldSide { codes: None, ..held(4, StoreSide::Keys, "", 0) });
         let lines = lines(&all);
         assert_eq!(lines[1], "2 layers stay in f16, slowly, because no codec has head dim 40");
         assert_eq!(

@@ -15,12 +15,12 @@ use crate::threads::Threads;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use std::sync::Once;
-use tqkv::unstable::slots::{Masks, Operation, Rule, Side, Store, Strided};
+use tqkv::unstable::slots::{Masks, Operation, Rule, Store, StoreSide, Strided};
 
 /// Keys or values of an operation: views `[dim, slots, heads, streams]` of a tensor of the cache.
 #[derive(Clone, Copy, Debug)]
 struct Heads {
-    side: Side,
+    side: StoreSide,
     width: usize,
     dim: usize,
     slots: usize,
@@ -229,11 +229,11 @@ impl<'a> Attending<'a> {
         };
         let (mask, sinks) = (op.source(3), op.source(4));
         let [dim, tokens, heads, streams] = queries.shape();
-        let alike = keys.side == Side::Keys
+        let alike = keys.side == StoreSide::Keys
             && match values {
                 Values::InKeys(_) => true,
                 Values::Apart(_, values) => {
-                    values.side == Side::Values
+                    values.side == StoreSide::Values
                         && (keys.slots, keys.heads, keys.streams)
                             == (values.slots, values.heads, values.streams)
                 }
@@ -341,7 +341,7 @@ pub(crate) unsafe fn attend(op: &View<'_>, threads: &Threads) -> Option<()> {
             slopes: &slopes,
         }
     };
-    if !key.divide(Side::Keys, keys.dim) {
+    if !key.divide(StoreSide::Keys, keys.dim) {
         return None;
     }
     let [_, head, token, stream] = op.strides::<f32>()?;
@@ -355,7 +355,7 @@ pub(crate) unsafe fn attend(op: &View<'_>, threads: &Threads) -> Option<()> {
         Values::Apart(value, values) => {
             // SAFETY: the caller keeps this function's contract.
             let (value, _) = unsafe { buffer::cached(&value) }?;
-            if !value.divide(Side::Values, values.dim) {
+            if !value.divide(StoreSide::Values, values.dim) {
                 return None;
             }
             let (mut key, mut value) = (key.store(), value.store());

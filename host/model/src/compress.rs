@@ -19,7 +19,7 @@ use tqkv::file::AtomicFolder;
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::Level;
 
-use crate::checkpoint::{Access, Checkpoint, CodedAs, Format, Stored};
+use crate::checkpoint::{Access, Checkpoint, CodedAs, Format, StoredTensor};
 use crate::error::ModelError;
 use crate::find::{self, Found};
 use crate::gguf;
@@ -286,7 +286,7 @@ fn is_coded(name: &str, shape: &[usize]) -> bool {
 ///
 /// # Errors
 /// A description of the faulty row.
-fn encode(stored: &Stored, codec: &AnyCodec, level: Level) -> Result<Vec<u8>, String> {
+fn encode(stored: &StoredTensor, codec: &AnyCodec, level: Level) -> Result<Vec<u8>, String> {
     /// Values that a thread encodes at once.
     const RUN: usize = 1 << 14;
     let shape = stored.shape();

@@ -92,7 +92,7 @@ impl Model {
     ///
     /// # Errors
     /// The first thing that is missing, malformed or not supported. The error names it.
-    pub fn load(path: &Path) -> Result<Self, ModelError> {
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, ModelError> {
         Self::open(path, Access::Mapped)
     }
 
@@ -100,7 +100,8 @@ impl Model {
     ///
     /// # Errors
     /// The errors of [`Model::load`].
-    pub fn open(path: &Path, access: Access) -> Result<Self, ModelError> {
+    pub fn open(path: impl AsRef<Path>, access: Access) -> Result<Self, ModelError> {
+        let path = path.as_ref();
         let found = find::model(path)?;
         let name = find::name(path, &found);
         match found {

@@ -5,7 +5,7 @@
 
 use rayon::prelude::*;
 
-use crate::checkpoint::Stored;
+use crate::checkpoint::StoredTensor;
 use crate::coded::{Coded, put};
 use tqkv::unstable::algebra::{Mat, MatMut, Store, product};
 
@@ -20,7 +20,7 @@ pub(crate) struct Linear {
 
 #[derive(Debug)]
 enum Weight {
-    Stored(Stored),
+    Stored(StoredTensor),
     /// Weights that are multiplied as codes, without expanding them.
     Coded(Coded),
 }
@@ -41,12 +41,12 @@ const PARALLEL_FROM: usize = 1 << 19;
 impl Linear {
     /// # Panics
     /// The weight does not have two dimensions, or the bias does not have one value per output.
-    pub(crate) fn new(weight: Stored, bias: Option<Vec<f32>>) -> Self {
+    pub(crate) fn new(weight: StoredTensor, bias: Option<Vec<f32>>) -> Self {
         let [outputs, inputs] = *weight.shape() else { panic!("a matrix has two dimensions") };
         assert!(bias.as_ref().is_none_or(|bias| bias.len() == outputs), "a bias for each output");
         let is_small = weight.coding().is_none() && outputs * inputs < SMALL;
         let weight =
-            if is_small { Stored::from_f32(&weight.to_f32(), vec![outputs, inputs]) } else { weight };
+            if is_small { StoredTensor::from_f32(&weight.to_f32(), vec![outputs, inputs]) } else { weight };
         let coded = weight.coding().and_then(|coding| Coded::new(coding, weight.bytes(), outputs, inputs));
         Self { weight: coded.map_or(Weight::Stored(weight), Weight::Coded), bias, inputs, outputs }
     }
@@ -93,7 +93,7 @@ impl Linear {
                 bias[channel] *= factor;
             }
         }
-        self.weight = Weight::Stored(Stored::from_f32(&values, vec![self.outputs, self.inputs]));
+        self.weight = Weight::Stored(StoredTensor::from_f32(&values, vec![self.outputs, self.inputs]));
     }
 
     fn run(&self, x: &[f32], y: &mut [f32], store: Store) {
@@ -114,7 +114,7 @@ impl Linear {
 
     /// Each thread takes whole tiles. A tile takes little time with few tokens, so threads hardly wait for
     /// each other.
-    fn by_small_tiles(&self, weight: &Stored, x: &[f32], y: &mut [f32], store: Store) {
+    fn by_small_tiles(&self, weight: &StoredTensor, x: &[f32], y: &mut [f32], store: Store) {
         let rows = self.tile_rows(SMALL_TILE);
         let n = x.len() / self.inputs;
         let memory = || vec![0.0; rows.min(self.outputs) * self.inputs];
@@ -142,7 +142,7 @@ impl Linear {
     }
 
     /// All threads expand and multiply one tile at a time.
-    fn by_large_tiles(&self, weight: &Stored, x: &[f32], y: &mut [f32], store: Store) {
+    fn by_large_tiles(&self, weight: &StoredTensor, x: &[f32], y: &mut [f32], store: Store) {
         let (rows, small) = (self.tile_rows(LARGE_TILE), self.tile_rows(SMALL_TILE));
         let mut tile = vec![0.0; rows.min(self.outputs) * self.inputs];
         for first in (0..self.outputs).step_by(rows) {
@@ -184,8 +184,8 @@ mod tests {
         (0..len).map(|_| bf16::from_f32(rng.f32() - 0.5).to_f32()).collect()
     }
 
-    fn stored(name: &str, bytes: Vec<u8>, shape: Vec<usize>) -> Stored {
-        Stored::new(Format::Plain(Kind::named(name).unwrap()), shape, bytes.into()).unwrap()
+    fn stored(name: &str, bytes: Vec<u8>, shape: Vec<usize>) -> StoredTensor {
+        StoredTensor::new(Format::Plain(Kind::named(name).unwrap()), shape, bytes.into()).unwrap()
     }
 
     /// More rows than a tile of either kind holds, with fewer and with more than `FEW` tokens.
@@ -194,14 +194,14 @@ mod tests {
         let (outputs, inputs) = (2 * LARGE_TILE / 288 + 5, 288);
         let (values, bias) = (painted(outputs * inputs, 1), painted(outputs, 2));
         let shape = || vec![outputs, inputs];
-        let f32s = Linear::new(Stored::from_f32(&values, shape()), Some(bias.clone()));
+        let f32s = Linear::new(StoredTensor::from_f32(&values, shape()), Some(bias.clone()));
         let halves = values.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect();
         let brains = values.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect();
         // The scale is 1, so codes equal values.
         let block = |i: usize| [f16::ONE.to_le_bytes().as_slice(), &[i as u8; 32]].concat();
         let bytes: Vec<u8> = (0..outputs * inputs / 32).flat_map(block).collect();
         let eights = stored("Q8_0", bytes, shape());
-        let expanded = Linear::new(Stored::from_f32(&eights.to_f32(), shape()), None);
+        let expanded = Linear::new(StoredTensor::from_f32(&eights.to_f32(), shape()), None);
         let pairs = [
             (Linear::new(stored("F16", halves, shape()), Some(bias.clone())), &f32s),
             (Linear::new(stored("BF16", brains, shape()), Some(bias)), &f32s),

@@ -27,8 +27,8 @@ impl WeightBytes {
     ///
     /// # Errors
     /// A malformed or unsupported file. The error names the fault.
-    pub fn of(path: &Path) -> Result<Self, ModelError> {
-        match find::model(path)? {
+    pub fn of(path: impl AsRef<Path>) -> Result<Self, ModelError> {
+        match find::model(path.as_ref())? {
             Found::Folder(dir) => {
                 let tensors = Checkpoint::open_folder(&dir, Access::Streamed)?;
                 check_embedding(&find::read_text(&dir.join(find::CONFIG))?, &tensors)?;
@@ -87,8 +87,8 @@ impl WeightBytes {
 ///
 /// # Errors
 /// The errors of [`crate::Model::load`] for the files that are read.
-pub fn config_json(path: &Path) -> Result<Vec<u8>, ModelError> {
-    match find::model(path)? {
+pub fn config_json(path: impl AsRef<Path>) -> Result<Vec<u8>, ModelError> {
+    match find::model(path.as_ref())? {
         Found::Folder(dir) => find::read_text(&dir.join(find::CONFIG)),
         Found::Gguf(file) => {
             let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy().into_owned();

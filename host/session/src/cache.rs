@@ -31,7 +31,7 @@ pub(crate) struct Variant {
 
 /// Which rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
+pub enum StateSide {
     /// Keys.
     Keys,
     /// Values.
@@ -40,11 +40,11 @@ pub enum Side {
 
 /// The keys or the values of one layer: a matrix of cells.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Rows {
+pub struct StateRows {
     /// Offset in the state.
     pub at: u64,
     /// Keys or values.
-    pub side: Side,
+    pub side: StateSide,
     /// Index of the layer among those with a cache.
     pub layer: u32,
     /// Type of the numbers.
@@ -67,7 +67,7 @@ pub(crate) struct Run {
     pub(crate) first_position: u32,
 }
 
-impl Rows {
+impl StateRows {
     /// Bytes of one cell.
     pub fn row_bytes(&self) -> u64 {
         self.numbers.bytes(u64::from(self.width)).unwrap_or(0)
@@ -99,7 +99,7 @@ pub struct Cache {
     /// Cells in all streams.
     pub cells: u64,
     /// Keys and values in the order of the state.
-    pub rows: Vec<Rows>,
+    pub rows: Vec<StateRows>,
 }
 
 /// Reads one cache. Up to the type of the first keys another thing may stand here; behind that, every fault
@@ -170,7 +170,7 @@ fn read_stream<R: Read + Seek>(
     variant: Variant,
     has_values: bool,
     (cells, runs): (u32, &Arc<[Run]>),
-    rows: &mut Vec<Rows>,
+    rows: &mut Vec<StateRows>,
 ) -> Result<(), Miss> {
     let at = source.at();
     let (transposed, layers) = (source.u32("the transposition")?, source.u32("the number of layers")?);
@@ -181,14 +181,14 @@ fn read_stream<R: Read + Seek>(
     if variant.has_rotation {
         source.skip(8, "the rotation")?;
     }
-    let sides = [(Side::Keys, false), (Side::Values, transposed == 1)];
+    let sides = [(StateSide::Keys, false), (StateSide::Values, transposed == 1)];
     for (side, is_transposed) in sides.into_iter().take(if has_values { 2 } else { 1 }) {
         let mut first = None;
         for layer in 0..layers {
             let (numbers, width) = match read_type(source, (side, layer), is_transposed) {
                 // Only the first of a side can be something else.
                 Err(Miss::Foreign { at, why }) if layer > 0 => return Err(Miss::Damaged { at, why }),
-                Err(Miss::Foreign { at, why }) if side == Side::Values => {
+                Err(Miss::Foreign { at, why }) if side == StateSide::Values => {
                     return Err(Miss::NoValues { at, why });
                 }
                 other => other?,
@@ -198,7 +198,7 @@ fn read_stream<R: Read + Seek>(
                 return Err(Miss::Damaged { at: source.at(), why });
             }
             let runs = Arc::clone(runs);
-            let own = Rows { at: source.at(), side, layer, numbers, width, cells, is_transposed, runs };
+            let own = StateRows { at: source.at(), side, layer, numbers, width, cells, is_transposed, runs };
             source.skip(own.bytes(), &format!("layer {layer}, {}", side.name()))?;
             rows.push(own);
         }
@@ -206,7 +206,7 @@ fn read_stream<R: Read + Seek>(
     Ok(())
 }
 
-impl Side {
+impl StateSide {
     /// "keys" or "values".
     pub const fn name(self) -> &'static str {
         match self {
@@ -219,7 +219,7 @@ impl Side {
 /// The type of a layer's rows, and their values per cell.
 fn read_type<R: Read + Seek>(
     source: &mut Source<'_, R>,
-    (side, layer): (Side, u32),
+    (side, layer): (StateSide, u32),
     is_transposed: bool,
 ) -> Result<(Numbers, u32), Miss> {
     let at = source.at();

@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use tqkv_core::{CodecId, is_supported_head_dim};
 use tqkv_simd::Level;
 
-use crate::cache::{Rows, Side};
+use crate::cache::{StateRows, StateSide};
 use crate::container::{Class, Map, Segment, write_chunk};
 use crate::error::SessionError;
 use crate::layout::Layout;
@@ -38,7 +38,7 @@ pub struct Codecs<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowHeads {
     /// Keys or values.
-    pub side: Side,
+    pub side: StateSide,
     /// Values of a token in all KV heads of the layer.
     pub width: usize,
     /// Coordinates of one head; divides `width`.
@@ -51,9 +51,9 @@ impl Codecs<'_> {
         Self { key: CodecId::T4, value: CodecId::T4, key_dim: None, value_dim: None, rows: &[] };
 
     /// The head dim that is given for rows; `None` where it is to be found.
-    fn head_dim(&self, rows: &Rows) -> Result<Option<usize>, SessionError> {
+    fn head_dim(&self, rows: &StateRows) -> Result<Option<usize>, SessionError> {
         if self.rows.is_empty() {
-            return Ok(if rows.side == Side::Keys { self.key_dim } else { self.value_dim });
+            return Ok(if rows.side == StateSide::Keys { self.key_dim } else { self.value_dim });
         }
         let width = rows.width as usize;
         let own = self.rows.iter().filter(|own| own.side == rows.side && own.width == width);
@@ -80,6 +80,15 @@ pub enum Mode<'a> {
 }
 
 impl Mode<'_> {
+    /// The class of a pack that is made so.
+    fn class(&self) -> Class {
+        match self {
+            Mode::Exact => Class::Exact,
+            Mode::Coded(_) => Class::Coded,
+            Mode::Stored(_) => Class::Stored,
+        }
+    }
+
     /// Reads `exact`, one codec for keys and values (`t4`), or two (`t4,t2`). A head dim of `None` is found.
     ///
     /// # Errors
@@ -114,6 +123,15 @@ pub struct Sizes {
     pub coded_pack: u64,
 }
 
+impl Sizes {
+    /// Counts rows that were coded: their bytes in the state, and in the pack.
+    fn add_coded(&mut self, state: u64, pack: u64) {
+        self.coded_state += state;
+        self.coded_pack += pack;
+        self.pack += pack;
+    }
+}
+
 /// Packs a state. Memory is bounded: rows are read in slabs of 8 MiB.
 ///
 /// # Errors
@@ -131,11 +149,6 @@ pub fn pack<R: Read + Seek, W: Write>(
         let why = format!("{why}; an exact pack keeps a memory that is not understood");
         return Err(SessionError::state(*at, why));
     }
-    let class = match mode {
-        Mode::Exact => Class::Exact,
-        Mode::Coded(_) => Class::Coded,
-        Mode::Stored(_) => Class::Stored,
-    };
     let sets = match mode {
         Mode::Stored(stored) => stored.sets(&layout)?,
         _ => Vec::new(),
@@ -146,12 +159,12 @@ pub fn pack<R: Read + Seek, W: Write>(
         Mode::Coded(codecs) => Ok(tile(rows, &codecs)?.map(Segment::Rows)),
         Mode::Stored(_) => Ok(based.next().map(|(_, rows)| Segment::Based(*rows))),
     })?;
-    let map = Map { class, state_bytes: layout.bytes, segments };
+    let map = Map { class: mode.class(), state_bytes: layout.bytes, segments };
     let mut sizes = Sizes { state: layout.bytes, pack: map.write(out)?, ..Sizes::default() };
     if let Mode::Stored(stored) = mode {
         sizes.pack += write_chunk(out, &stored.id().0)?;
     }
-    let all_rows: Vec<&Rows> = layout.caches.iter().flat_map(|cache| &cache.rows).collect();
+    let all_rows: Vec<&StateRows> = layout.caches.iter().flat_map(|cache| &cache.rows).collect();
     let (mut at, mut crc) = (0, crc32fast::Hasher::new());
     for segment in &map.segments {
         match segment {
@@ -161,10 +174,7 @@ pub fn pack<R: Read + Seek, W: Write>(
             Segment::Rows(tile) => {
                 let found = all_rows.binary_search_by_key(&at, |rows| rows.at);
                 let early = found.map_or_else(|_| Vec::new(), |i| all_rows[i].early());
-                let written = pack_rows(state, out, (at, tile, &early), level)?;
-                sizes.coded_state += tile.bytes();
-                sizes.coded_pack += written;
-                sizes.pack += written;
+                sizes.add_coded(tile.bytes(), pack_rows(state, out, (at, tile, &early), level)?);
             }
             Segment::Based(_) => {}
         }
@@ -172,12 +182,9 @@ pub fn pack<R: Read + Seek, W: Write>(
     }
     for set in &sets {
         let Mode::Stored(stored) = mode else { break };
-        let written = stored.pack(state, out, set, level)?;
-        sizes.coded_state += set.set.bytes();
-        sizes.coded_pack += written;
-        sizes.pack += written;
+        sizes.add_coded(set.set.bytes(), stored.pack(state, out, set, level)?);
     }
-    if class == Class::Exact {
+    if map.class == Class::Exact {
         out.write_all(&crc.finalize().to_le_bytes())?;
         sizes.pack += 4;
     }
@@ -188,7 +195,7 @@ pub fn pack<R: Read + Seek, W: Write>(
 /// The runs of a state: rows that are coded, and all between them.
 fn segments(
     layout: &Layout,
-    mut coded: impl FnMut(&Rows) -> Result<Option<Segment>, SessionError>,
+    mut coded: impl FnMut(&StateRows) -> Result<Option<Segment>, SessionError>,
 ) -> Result<Vec<Segment>, SessionError> {
     let (mut segments, mut at) = (Vec::new(), 0);
     for rows in layout.caches.iter().flat_map(|cache| &cache.rows) {
@@ -208,8 +215,8 @@ fn segments(
 
 /// How rows are coded; `None` where they stay as they are, because their type is not coded or blocks would be
 /// no smaller.
-fn tile(rows: &Rows, codecs: &Codecs<'_>) -> Result<Option<Tile>, SessionError> {
-    let codec = if rows.side == Side::Keys { codecs.key.of_one_width() } else { codecs.value };
+fn tile(rows: &StateRows, codecs: &Codecs<'_>) -> Result<Option<Tile>, SessionError> {
+    let codec = if rows.side == StateSide::Keys { codecs.key.of_one_width() } else { codecs.value };
     one_width(codec).map_err(SessionError::Codec)?;
     let given = codecs.head_dim(rows)?;
     let width = rows.width as usize;
@@ -232,7 +239,7 @@ fn tile(rows: &Rows, codecs: &Codecs<'_>) -> Result<Option<Tile>, SessionError> 
         heads: (width / head_dim) as u32,
         cells: rows.cells,
         is_transposed: rows.is_transposed,
-        is_values: rows.side == Side::Values,
+        is_values: rows.side == StateSide::Values,
         is_centred: false,
     };
     match tile.check() {

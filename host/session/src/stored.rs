@@ -11,7 +11,7 @@ use tqkv_simd::Level;
 use tqkv_storage::{BasisId, Budget, Span, StorageCodec, StorageError};
 
 use crate::based::{Based, Piece, Plan, Set, pieces};
-use crate::cache::{Cache, Rows, Run, Side};
+use crate::cache::{Cache, Run, StateRows, StateSide};
 use crate::container::{read_chunk, write_chunk};
 use crate::error::SessionError;
 use crate::layout::Layout;
@@ -62,7 +62,7 @@ impl<'a> Stored<'a> {
         let layers = self.layers(layout)?;
         let mut sets: Vec<StoredSet> = Vec::new();
         for (cache, layers) in layout.caches.iter().zip(layers) {
-            let is_first = |rows: &Rows| rows.side == Side::Keys && rows.layer == 0;
+            let is_first = |rows: &StateRows| rows.side == StateSide::Keys && rows.layer == 0;
             for rows in &cache.rows {
                 if is_first(rows) {
                     let (set, layers) = (Set::default(), layers.clone());
@@ -85,9 +85,9 @@ impl<'a> Stored<'a> {
         Ok(sets)
     }
 
-    fn based(&self, rows: &Rows, set: u32) -> Result<Based, SessionError> {
+    fn based(&self, rows: &StateRows, set: u32) -> Result<Based, SessionError> {
         let shape = self.codec.shape();
-        let is_values = rows.side == Side::Values;
+        let is_values = rows.side == StateSide::Values;
         let (dim, width) = match is_values {
             true => (shape.value_dim(), shape.value_values()),
             false => (shape.head_dim(), shape.key_values()),
@@ -115,8 +115,8 @@ impl<'a> Stored<'a> {
             cache.rows.iter().filter(|rows| rows.side == side).map(|rows| rows.layer + 1).max().unwrap_or(0)
         };
         let counts: Vec<usize> =
-            layout.caches.iter().map(|cache| count(cache, Side::Keys) as usize).collect();
-        if layout.caches.iter().any(|cache| count(cache, Side::Values) == 0) {
+            layout.caches.iter().map(|cache| count(cache, StateSide::Keys) as usize).collect();
+        if layout.caches.iter().any(|cache| count(cache, StateSide::Values) == 0) {
             return bad("it has a cache without values".into());
         }
         if counts.iter().sum::<usize>() != kinds.len() {

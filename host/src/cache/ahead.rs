@@ -91,7 +91,7 @@ impl Ahead {
 
 #[cfg(all(loom, test))]
 mod loom_tests {
-    use super::super::format::Side;
+    use super::super::format::PageRole;
     use super::super::spec::Arithmetic;
     use super::*;
     use loom::thread;
@@ -104,7 +104,7 @@ mod loom_tests {
     fn loom_blocks_are_made_once_whoever_comes_first() {
         // The codec does not matter; a search would need more stack than loom provides.
         let codec = AnyCodec::new(CodecId::F16, 16, Options::DEFAULT).unwrap();
-        let format = PageFormat::new(codec, Side::Keys, Arithmetic::F32, Level::Portable);
+        let format = PageFormat::new(codec, PageRole::Keys, Arithmetic::F32, Level::Portable);
         let x: Vec<f32> = (0..32).map(|i| (i as f32 * 0.7).sin()).collect();
         let mut want = vec![0; 2 * codec.block_bytes()];
         encode(&format, &x, &mut want).unwrap();

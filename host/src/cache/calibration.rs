@@ -216,8 +216,8 @@ impl Calibration {
     ///
     /// # Errors
     /// [`CacheError::BadSpec`], which begins with the path: a file that cannot be read, or that has no moments.
-    pub fn load(path: &Path) -> Result<Self, CacheError> {
-        Self::read_file(path).map_err(CacheError::BadSpec)
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, CacheError> {
+        Self::read_file(path.as_ref()).map_err(CacheError::BadSpec)
     }
 
     /// [`Calibration::load`], for the reader of a text, whose error has its own beginning.
@@ -232,7 +232,7 @@ impl Calibration {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn save(&self, path: &Path) -> io::Result<()> {
+    pub fn save(&self, path: impl AsRef<Path>) -> io::Result<()> {
         let mut file = BufWriter::new(AtomicFile::create(path, Existing::Replace)?);
         self.write(&mut file)?;
         file.into_inner().map_err(|error| error.into_error())?.commit()
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(read.path(), Some(&*path));
         assert_eq!(Calibration { path: PathBuf::new(), ..read }, some());
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no other file stays");
-        assert!(some().save(&folder.path().join("none/some.tqm")).is_err());
+        assert!(some().save(folder.path().join("none/some.tqm")).is_err());
     }
 
     #[test]

@@ -11,14 +11,14 @@ use std::io::{self, Read, Write};
 pub(in crate::cache) const NO_NUMBER: u32 = 0x7fc0_0000;
 
 /// Numbers whose little-endian memory is their stored form.
-pub(in crate::cache) trait Stored: Pod + Zeroable {
+pub(in crate::cache) trait StoredNumber: Pod + Zeroable {
     /// Swaps bytes where the machine is big-endian.
     fn little_endian(self) -> Self;
 }
 
 macro_rules! stored {
     ($($int:ty),*) => {$(
-        impl Stored for $int {
+        impl StoredNumber for $int {
             fn little_endian(self) -> Self {
                 self.to_le()
             }
@@ -27,13 +27,13 @@ macro_rules! stored {
 }
 stored!(u8, u16, u64, i64);
 
-impl Stored for f32 {
+impl StoredNumber for f32 {
     fn little_endian(self) -> Self {
         Self::from_bits(self.to_bits().to_le())
     }
 }
 
-impl Stored for f64 {
+impl StoredNumber for f64 {
     fn little_endian(self) -> Self {
         Self::from_bits(self.to_bits().to_le())
     }
@@ -44,7 +44,7 @@ pub(in crate::cache) fn refused<T>(why: impl Into<String>) -> Result<T, CacheErr
 }
 
 /// Appends numbers.
-pub(in crate::cache) fn put<T: Stored>(bytes: &mut Vec<u8>, values: &[T]) {
+pub(in crate::cache) fn put<T: StoredNumber>(bytes: &mut Vec<u8>, values: &[T]) {
     for value in values {
         bytes.extend_from_slice(bytemuck::bytes_of(&value.little_endian()));
     }
@@ -79,7 +79,7 @@ impl<'a> Parser<'a> {
         Ok(taken)
     }
 
-    pub(in crate::cache) fn values<T: Stored>(&mut self, count: usize) -> Result<Vec<T>, CacheError> {
+    pub(in crate::cache) fn values<T: StoredNumber>(&mut self, count: usize) -> Result<Vec<T>, CacheError> {
         let bytes = self.bytes(count, size_of::<T>())?;
         let values = bytes.chunks_exact(size_of::<T>());
         memory::collected(count, values.map(|value| bytemuck::pod_read_unaligned::<T>(value).little_endian()))

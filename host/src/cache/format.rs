@@ -19,7 +19,7 @@ const DECODED_BYTES: usize = 4 * MAX_BLOCK_BYTES;
 
 /// The role of a page's vectors in attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum PageRole {
     Keys,
     Values,
     /// Both keys and values.
@@ -43,14 +43,14 @@ enum Layout {
 }
 
 impl Layout {
-    fn new(codec: &AnyCodec, side: Side, arithmetic: Arithmetic) -> Self {
+    fn new(codec: &AnyCodec, side: PageRole, arithmetic: Arithmetic) -> Self {
         if codec.id() == CodecId::F16 {
             return HalfPages::new(codec.dim(), PAGE_TOKENS).map_or(Self::Rows, Self::Halves);
         }
         match (arithmetic, side) {
-            (Arithmetic::F32, _) | (Arithmetic::Int8, Side::Latent | Side::Position) => None,
-            (Arithmetic::Int8, Side::Keys) => KeyPages::new(codec, PAGE_TOKENS).map(Self::Keys),
-            (Arithmetic::Int8, Side::Values) => ValuePages::new(codec, PAGE_TOKENS).map(Self::Values),
+            (Arithmetic::F32, _) | (Arithmetic::Int8, PageRole::Latent | PageRole::Position) => None,
+            (Arithmetic::Int8, PageRole::Keys) => KeyPages::new(codec, PAGE_TOKENS).map(Self::Keys),
+            (Arithmetic::Int8, PageRole::Values) => ValuePages::new(codec, PAGE_TOKENS).map(Self::Values),
         }
         .unwrap_or(Self::Blocks)
     }
@@ -76,7 +76,7 @@ pub(crate) struct CodedQueries {
 }
 
 impl PageFormat {
-    pub(crate) fn new(codec: AnyCodec, side: Side, arithmetic: Arithmetic, level: Level) -> Self {
+    pub(crate) fn new(codec: AnyCodec, side: PageRole, arithmetic: Arithmetic, level: Level) -> Self {
         Self { codec, layout: Layout::new(&codec, side, arithmetic), level, slots: PAGE_TOKENS }
     }
 
@@ -308,8 +308,11 @@ impl CacheSpec {
     /// A head dim that a codec does not support.
     pub fn page_bytes(&self, layer: usize) -> Result<[usize; 2], CacheError> {
         let [key, value] = self.make_codecs(layer, self.codecs_at(layer))?;
-        let sides =
-            if self.position_dim > 0 { [Side::Latent, Side::Position] } else { [Side::Keys, Side::Values] };
+        let sides = if self.position_dim > 0 {
+            [PageRole::Latent, PageRole::Position]
+        } else {
+            [PageRole::Keys, PageRole::Values]
+        };
         let bytes = |codec, side| {
             // The instruction set does not change the arrangement.
             let format = PageFormat::new(codec, side, self.arithmetic, Level::Portable);

@@ -1,14 +1,14 @@
 //! One KV head: its tokens, and attention of its query heads over them.
 
 use super::life::{self, PAGE_TOKENS};
-use super::scratch::{Queries, Scratch, Seen};
+use super::scratch::{HeadScratch, Queries, SpanSums};
 use super::track::{Cut, Track};
 use super::vectors::{Vectors, dot};
 use crate::error::CacheError;
 use crate::{memory, threads};
 use rayon::prelude::*;
 use std::cell::RefCell;
-use tqkv_simd::page::{Attention, MAX_HEADS, Part, Parts, attend, merge, rescale};
+use tqkv_simd::page::{Attention, MAX_HEADS, Parts, WeightedPart, attend, merge, rescale};
 
 /// Number of tokens in a span, which one thread attends to. Spans begin at fixed positions and are merged in
 /// order, so the result does not depend on the number of threads.
@@ -64,7 +64,7 @@ impl Head {
     }
 
     /// Takes the memory for all work on the head of a ring, with `group` query heads.
-    pub(super) fn hold_scratch(&self, scratch: &mut Scratch, group: usize) -> Result<(), CacheError> {
+    pub(super) fn hold_scratch(&self, scratch: &mut HeadScratch, group: usize) -> Result<(), CacheError> {
         let heads = group.min(MAX_HEADS);
         scratch.queries.hold(self.keys.pages(), self.keys.means(), heads);
         let values = heads * self.values().codec().dim();
@@ -132,7 +132,7 @@ impl Head {
         &mut self,
         keys: Vectors<'_>,
         values: Vectors<'_>,
-        scratch: &mut Scratch,
+        scratch: &mut HeadScratch,
     ) -> Result<(), CacheError> {
         self.keys.push(keys, scratch).map_err(|error| error.within(format_args!("keys of")))?;
         self.other.push(values, scratch).map_err(|error| error.within(format_args!("values of")))
@@ -171,7 +171,12 @@ impl Head {
     }
 
     /// Attends with queries (`[group, dim]`) at the newest position.
-    pub(super) fn attend(&self, q: &[f32], out: &mut [f32], scratch: &mut Scratch) -> Result<(), CacheError> {
+    pub(super) fn attend(
+        &self,
+        q: &[f32],
+        out: &mut [f32],
+        scratch: &mut HeadScratch,
+    ) -> Result<(), CacheError> {
         if self.is_latent {
             return self.attend_decoded(q, out);
         }
@@ -190,7 +195,7 @@ impl Head {
         q: &[f32],
         first: usize,
         out: &mut [f32],
-        scratch: &mut Scratch,
+        scratch: &mut HeadScratch,
     ) -> Result<(), CacheError> {
         scratch.queries.set(self.keys.pages(), self.keys.means(), q, self.rule.scale);
         let (queries, spans) = scratch.spans(self.spans())?;
@@ -199,7 +204,7 @@ impl Head {
             span.clear(out.len())?;
         }
         self.start(first, &mut spans[0].state[..heads]);
-        let each = |(i, span): (usize, &mut Seen)| self.attend_span(queries, i, span);
+        let each = |(i, span): (usize, &mut SpanSums)| self.attend_span(queries, i, span);
         if spans.len() > 1 && threads::several() {
             spans.par_iter_mut().enumerate().for_each(each);
         } else {
@@ -236,8 +241,8 @@ impl Head {
     }
 
     /// Attends to span `i`. The first span includes the sinks.
-    fn attend_span(&self, queries: &Queries, i: usize, seen: &mut Seen) {
-        let Seen { state, plain, rotated, failed } = seen;
+    fn attend_span(&self, queries: &Queries, i: usize, seen: &mut SpanSums) {
+        let SpanSums { state, plain, rotated, failed } = seen;
         let heads = &mut state[..queries.heads()];
         if i == 0 {
             let sinks = self.values().sink_capacity().min(self.len());
@@ -285,7 +290,7 @@ impl Head {
     }
 
     /// Logits of one query over all visible positions, oldest first.
-    pub(super) fn scores(&self, q: &[f32], scratch: &mut Scratch) -> Result<Vec<f32>, CacheError> {
+    pub(super) fn scores(&self, q: &[f32], scratch: &mut HeadScratch) -> Result<Vec<f32>, CacheError> {
         let (q, position) = q.split_at(self.keys.codec().dim());
         scratch.queries.set(self.keys.pages(), self.keys.means(), q, self.rule.scale);
         let seen = self.seen(self.len().saturating_sub(1));
@@ -322,7 +327,7 @@ impl Head {
     }
 }
 
-impl Seen {
+impl SpanSums {
     /// Merges the state and the sums of a later span.
     fn join(&mut self, later: &Self, heads: usize) {
         let dim = self.plain.len() / heads;
@@ -361,7 +366,7 @@ impl Tokens<'_> {
     }
 
     /// Adds the values of two parts in one sum. Returns false if their pages have different codecs.
-    fn add_two(&mut self, first: &Part<'_>, second: &Part<'_>) -> bool {
+    fn add_two(&mut self, first: &WeightedPart<'_>, second: &WeightedPart<'_>) -> bool {
         // The values that are read next begin where these end.
         let next = [second.to, second.to + (first.to - first.from)].map(|at| self.head.keys.lines(at));
         let added =
@@ -402,13 +407,13 @@ impl Parts for Tokens<'_> {
         self.head.values().joins(from, self.queries.heads())
     }
 
-    fn accumulate(&mut self, parts: &[Part<'_>]) {
+    fn accumulate(&mut self, parts: &[WeightedPart<'_>]) {
         if let [first, second] = parts
             && self.add_two(first, second)
         {
             return;
         }
-        for &Part { from, to, weights } in parts {
+        for &WeightedPart { from, to, weights } in parts {
             self.add(from, to, weights);
         }
     }

@@ -60,6 +60,7 @@ pub(crate) mod snapshot;
 pub(crate) mod spec;
 mod spill;
 mod stats;
+mod take_up;
 mod taught;
 pub(crate) mod text;
 pub(crate) mod tier;
@@ -82,15 +83,14 @@ pub use vectors::Floats;
 use crate::attention::AttentionCache;
 use crate::error::CacheError;
 use crate::{memory, threads};
-use accepted::{Place, check_vectors, coded_norms};
-use format::Side;
+use accepted::coded_norms;
+use format::PageRole;
 use head::{Head, ROLLBACK, Rule};
 use map::Learner;
 use means::Means;
-use meter::{Event, count};
 use rayon::prelude::*;
 use rows::Rows;
-use scratch::{Scratch, ScratchPool};
+use scratch::{HeadScratch, ScratchPool};
 use spill::SpillFile;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -100,13 +100,8 @@ use tqkv_simd::Level;
 use track::Track;
 use vectors::Vectors;
 
-/// Below these numbers of vectors to append and tokens to read, waking threads costs more than it saves.
-const PARALLEL_VECTORS: usize = 64;
+/// Below this number of tokens to read, waking threads costs more than it saves.
 const PARALLEL_TOKENS: usize = 2048;
-
-/// Operations of at least this many tokens first check that their memory is available. They allocate in many
-/// small pieces, and a small allocation cannot report failure.
-const BULK: usize = 256;
 
 /// A compressed KV cache. See the module documentation.
 ///
@@ -322,97 +317,16 @@ impl KvCache {
         let KvShape { num_kv_heads: kv_heads, head_dim, value_dim, .. } = shape;
         let group = shape.group();
         let results = Mutex::new(out);
-        let attend = |head: &mut Head, i: usize, k: Vectors<'_>, v: Vectors<'_>, scratch: &mut Scratch| {
-            let q = gather(q, i, kv_heads, group * head_dim)?;
-            let mut out = memory::filled(n * group * value_dim, 0.0)?;
-            head.attend_chunk(&q, k, v, &mut out, scratch)?;
-            let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
-            scatter(&out, i, kv_heads, group * value_dim, &mut results);
-            Ok(())
-        };
+        let attend =
+            |head: &mut Head, i: usize, k: Vectors<'_>, v: Vectors<'_>, scratch: &mut HeadScratch| {
+                let q = gather(q, i, kv_heads, group * head_dim)?;
+                let mut out = memory::filled(n * group * value_dim, 0.0)?;
+                head.attend_chunk(&q, k, v, &mut out, scratch)?;
+                let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
+                scatter(&out, i, kv_heads, group * value_dim, &mut results);
+                Ok(())
+            };
         self.take_up(layer, n, k, v, true, attend)
-    }
-
-    /// Checks `n` tokens of a layer and lets each head append its own with `work`. If one head fails, all
-    /// heads are restored. `cools` says that `work` sends pages to colder tiers.
-    fn take_up(
-        &mut self,
-        layer: usize,
-        n: usize,
-        k: Floats<'_>,
-        v: Floats<'_>,
-        cools: bool,
-        work: impl Fn(&mut Head, usize, Vectors<'_>, Vectors<'_>, &mut Scratch) -> Result<(), CacheError> + Sync,
-    ) -> Result<(), CacheError> {
-        let num_kv_heads = self.spec.shape_at(layer).num_kv_heads;
-        let level = self.level();
-        let Layer { heads, max_norms } = &mut self.layers[layer];
-        let Some(before) = heads.first().map(Head::len) else { return Err(CacheError::NoCache { layer }) };
-        self.spec.check_length(layer, before.saturating_add(n))?;
-        let sides = self.spec.sides(layer, k, v);
-        let first = Place { layer, token: before, num_kv_heads, sinks: self.spec.sinks_at(layer) };
-        check_vectors(first, &sides, *max_norms, level)?;
-        // A page that moved to the file may be unreadable later, so the heads are kept and put back on
-        // failure. The copies share pages meanwhile. The same holds for a long chunk, most of which may be
-        // encoded before a part is refused.
-        let keeps = n >= BULK || (cools && heads.iter().any(Head::has_cold_tiers));
-        let lists = if keeps { heads.iter().map(Head::list_bytes).sum() } else { 0 };
-        let _lists = self.budget.reserve(lists)?;
-        let kept = keeps.then(|| heads.clone());
-        let growth = if self.budget.is_limited() || n >= BULK {
-            heads.iter().map(|head| head.keys.growth(n) + head.other.growth(n)).sum()
-        } else {
-            0
-        };
-        let room = self.budget.reserve(growth)?;
-        if n >= BULK {
-            memory::check(growth)?;
-        }
-        for head in heads.iter_mut() {
-            head.keys.make_room(n)?;
-            head.other.make_room(n)?;
-        }
-        // Pages that found no room in the file earlier go there now. This changes no value.
-        heads.iter_mut().try_for_each(|head| head.cool(before))?;
-        let scratch = &self.scratch;
-        let each = |(i, head): (usize, &mut Head), scratch: &mut Scratch| {
-            let [k, v] = sides.map(|side| side.of_head(i, num_kv_heads));
-            work(head, i, k, v, scratch)
-                .map_err(|error| error.within(format_args!("layer {layer}, KV head {i}")))
-        };
-        let is_dear = heads.iter().any(|head| head.keys.is_dear() || head.other.is_dear());
-        let result = if (is_dear || n * heads.len() >= PARALLEL_VECTORS) && threads::several() {
-            let heads = heads.par_iter_mut().enumerate();
-            heads.try_for_each(|head| scratch.with(|scratch| each(head, scratch)))
-        } else {
-            scratch.with(|scratch| heads.iter_mut().enumerate().try_for_each(|head| each(head, scratch)))
-        };
-        if let Err(error) = result {
-            match kept {
-                Some(kept) => {
-                    *heads = kept;
-                    drop(room);
-                    refill(heads, &self.budget);
-                }
-                // The newest tokens are rows, or lie at the end of pages in memory, so this cut can read
-                // them.
-                None => cut(heads, before)?,
-            }
-            return Err(error);
-        }
-        drop(kept);
-        if keeps {
-            drop(room);
-            refill(heads, &self.budget);
-        }
-        count(Event::Tokens, n);
-        for head in heads {
-            head.cool_what_fits(head.len());
-            head.evict();
-            head.keys.encode_ahead();
-            head.other.encode_ahead();
-        }
-        Ok(())
     }
 
     /// Logits of one query head over every token that the newest position sees, oldest first.
@@ -536,16 +450,6 @@ impl KvCache {
     }
 }
 
-/// Takes the memory of a ring that copies of its heads have kept. Without room for it, the ring allocates
-/// later.
-fn refill(heads: &mut [Head], budget: &Budget) {
-    for head in heads {
-        if let Ok(_room) = budget.reserve(head.missing_bytes()) {
-            let _ = head.hold();
-        }
-    }
-}
-
 /// Drops the tokens from position `len` on in all heads. If a page cannot be read, no head changes.
 fn cut<'a>(heads: impl IntoIterator<Item = &'a mut Head>, len: usize) -> Result<(), CacheError> {
     let heads: Vec<&mut Head> = heads.into_iter().collect();
@@ -570,8 +474,12 @@ impl Layer {
         };
         let tiers = |side| Tiers::new(spec, layer, side, level, file);
         let is_latent = spec.position_dim > 0;
-        let [keys, other] =
-            if is_latent { [Side::Latent, Side::Position] } else { [Side::Keys, Side::Values] }.map(tiers);
+        let [keys, other] = if is_latent {
+            [PageRole::Latent, PageRole::Position]
+        } else {
+            [PageRole::Keys, PageRole::Values]
+        }
+        .map(tiers);
         let (keys, other) = (keys?, other?);
         // Uncompressed keys gain nothing from a mean.
         let plain = spec.codecs_at(layer).0 == CodecId::F16 || is_latent;

@@ -8,7 +8,7 @@
 
 use super::head::Head;
 use super::life::{self, PAGE_TOKENS, leaving};
-use super::scratch::{self, Scratch};
+use super::scratch::{self, HeadScratch};
 use super::track::Track;
 use super::vectors::{Vectors, dot};
 use crate::error::CacheError;
@@ -118,7 +118,7 @@ impl Tile {
     /// Fills the buffers that the queries need, and returns which were filled.
     fn fill(
         &mut self,
-        side: &Side<'_>,
+        side: &ChunkTrack<'_>,
         queries: (usize, usize),
         from: usize,
         to: usize,
@@ -140,7 +140,7 @@ impl Tile {
 }
 
 /// One side of the head during the chunk.
-struct Side<'a> {
+struct ChunkTrack<'a> {
     track: &'a Track,
     plain: Plain,
     boundary: Boundary,
@@ -168,7 +168,7 @@ impl Head {
         k: Vectors<'_>,
         v: Vectors<'_>,
         out: &mut [f32],
-        scratch: &mut Scratch,
+        scratch: &mut HeadScratch,
     ) -> Result<(), CacheError> {
         let n = k.len();
         let (queries, outs) = (q.len() / n.max(1), out.len() / n.max(1));
@@ -204,7 +204,7 @@ fn attend(
     k: Vectors<'_>,
     v: Vectors<'_>,
     out: &mut [f32],
-    scratch: &mut Scratch,
+    scratch: &mut HeadScratch,
 ) -> Result<(), CacheError> {
     let (n, first) = (k.len(), head.len());
     let before = |track: &Track, x| Ok::<_, CacheError>((Plain::new(track, x)?, Boundary::new(track, n)?));
@@ -215,8 +215,8 @@ fn attend(
     }
     head.push(k, v, scratch)?;
     let head = &*head;
-    let keys = Side { track: &head.keys, plain: keys.0, boundary: keys.1 };
-    let values = values.map(|(plain, boundary)| Side { track: &head.other, plain, boundary });
+    let keys = ChunkTrack { track: &head.keys, plain: keys.0, boundary: keys.1 };
+    let values = values.map(|(plain, boundary)| ChunkTrack { track: &head.other, plain, boundary });
     let (queries, outs) = (QUERY_TILE * (q.len() / n), QUERY_TILE * (out.len() / n));
     let tiles = q.par_chunks(queries).zip(out.par_chunks_mut(outs));
     tiles.enumerate().try_for_each(|(i, (q, out))| {
@@ -230,7 +230,7 @@ impl Head {
     pub(super) fn attend_decoded(&self, q: &[f32], out: &mut [f32]) -> Result<(), CacheError> {
         let side = |track| {
             let plain = Plain::new(track, Vectors::none(track.codec().dim()))?;
-            Ok::<_, CacheError>(Side { track, plain, boundary: Boundary::now(track) })
+            Ok::<_, CacheError>(ChunkTrack { track, plain, boundary: Boundary::now(track) })
         };
         let (keys, values) = (side(&self.keys)?, (!self.is_latent).then(|| side(&self.other)).transpose()?);
         Work { head: self, keys: &keys, values: values.as_ref(), first: self.len() - 1, tile: (0, 1) }
@@ -241,9 +241,9 @@ impl Head {
 /// One tile of queries, and all tokens that any of them sees.
 struct Work<'a> {
     head: &'a Head,
-    keys: &'a Side<'a>,
+    keys: &'a ChunkTrack<'a>,
     /// `None` if keys are also the values.
-    values: Option<&'a Side<'a>>,
+    values: Option<&'a ChunkTrack<'a>>,
     /// Position of the first query of the chunk.
     first: usize,
     /// Range of queries in the chunk.
@@ -298,7 +298,8 @@ impl Work<'_> {
     /// The range behind the sinks that all queries see encoded, in pages in memory that have kernels.
     fn past(&self) -> (usize, usize) {
         let start = self.keys.boundary.sinks;
-        let quick = |side: &&Side<'_>| side.track.pages().are_quick() && self.head.rule.window.is_none();
+        let quick =
+            |side: &&ChunkTrack<'_>| side.track.pages().are_quick() && self.head.rule.window.is_none();
         let sides = [Some(self.keys), self.values].map(|side| side.filter(quick));
         let ends = sides.map(|side| side.map_or(start, |side| side.boundary.ends[self.tile.0]));
         (start, ends[0].min(ends[1]).max(start))

@@ -89,7 +89,7 @@ impl Queries {
 
 /// Partial results of the query heads of a group over one span.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct SpanSums {
     pub(super) state: [Attention; MAX_HEADS],
     /// Weighted sum of uncompressed values, `[heads, dim]`.
     pub(super) plain: Vec<f32>,
@@ -99,7 +99,7 @@ pub(super) struct Seen {
     pub(super) failed: Option<CacheError>,
 }
 
-impl Seen {
+impl SpanSums {
     const fn new() -> Self {
         Self { state: [Attention::EMPTY; MAX_HEADS], plain: Vec::new(), rotated: Vec::new(), failed: None }
     }
@@ -122,26 +122,26 @@ impl Seen {
 
 /// Memory for the work of one thread on one head.
 #[derive(Debug, Default)]
-pub(super) struct Scratch {
+pub(super) struct HeadScratch {
     pub(super) queries: Queries,
-    pub(super) seen: Vec<Seen>,
-    /// Memory of [`Scratch::rows`]. It only grows: values that come back would be cleared again.
+    pub(super) seen: Vec<SpanSums>,
+    /// Memory of [`HeadScratch::rows`]. It only grows: values that come back would be cleared again.
     memory: Vec<f32>,
     /// Number of values that were asked for last.
     rows: usize,
     blocks: Vec<u8>,
 }
 
-impl Scratch {
+impl HeadScratch {
     /// The queries, and partial results for `spans` spans.
     ///
     /// # Errors
     /// [`CacheError::Memory`].
-    pub(super) fn spans(&mut self, spans: usize) -> Result<(&Queries, &mut [Seen]), CacheError> {
+    pub(super) fn spans(&mut self, spans: usize) -> Result<(&Queries, &mut [SpanSums]), CacheError> {
         let made = self.seen.len();
         if made < spans {
             memory::reserve(&mut self.seen, spans - made)?;
-            self.seen.resize_with(spans, Seen::new);
+            self.seen.resize_with(spans, SpanSums::new);
         }
         Ok((&self.queries, &mut self.seen[..spans]))
     }
@@ -169,11 +169,11 @@ impl Scratch {
 
 /// Scratch memory of a cache, one for each thread that works on it at once.
 #[derive(Debug, Default)]
-pub(super) struct ScratchPool(Mutex<Vec<Scratch>>);
+pub(super) struct ScratchPool(Mutex<Vec<HeadScratch>>);
 
 impl ScratchPool {
     /// Lends a scratch to `work`.
-    pub(super) fn with<R>(&self, work: impl FnOnce(&mut Scratch) -> R) -> R {
+    pub(super) fn with<R>(&self, work: impl FnOnce(&mut HeadScratch) -> R) -> R {
         let mut scratch = self.lock().pop().unwrap_or_default();
         let result = work(&mut scratch);
         self.lock().push(scratch);
@@ -184,16 +184,16 @@ impl ScratchPool {
     pub(super) fn hold(
         &self,
         threads: usize,
-        work: impl Fn(&mut Scratch) -> Result<(), CacheError>,
+        work: impl Fn(&mut HeadScratch) -> Result<(), CacheError>,
     ) -> Result<(), CacheError> {
         let mut pool = self.lock();
         let more = threads.saturating_sub(pool.len());
         memory::reserve(&mut pool, more)?;
-        pool.resize_with(threads, Scratch::default);
+        pool.resize_with(threads, HeadScratch::default);
         pool.iter_mut().try_for_each(work)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Scratch>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<HeadScratch>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

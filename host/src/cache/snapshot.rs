@@ -129,7 +129,8 @@ impl KvCache {
     ///
     /// # Errors
     /// The same as [`KvCache::snapshot`]. A file that was there before stays then.
-    pub fn save(&self, path: &Path) -> Result<(), CacheError> {
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), CacheError> {
+        let path = path.as_ref();
         let failed = |error: io::Error| CacheError::Snapshot(format!("{}: {error}", path.display()));
         let mut file = BufWriter::new(AtomicFile::create(path, Existing::Replace).map_err(failed)?);
         self.snapshot(&mut file)?;
@@ -152,7 +153,8 @@ impl KvCache {
     ///
     /// # Errors
     /// The same as [`KvCache::from_snapshot`], or a file that cannot be read. The text begins with its path.
-    pub fn load(path: &Path) -> Result<Self, CacheError> {
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, CacheError> {
+        let path = path.as_ref();
         Self::from_snapshot(&mut open(path)?)
             .map_err(|error| error.within(format_args!("{}", path.display())))
     }
@@ -162,7 +164,8 @@ impl KvCache {
     ///
     /// # Errors
     /// The same as [`KvCache::restore`], or a file that cannot be read. The text begins with its path.
-    pub fn restore_from(&mut self, path: &Path) -> Result<(), CacheError> {
+    pub fn restore_from(&mut self, path: impl AsRef<Path>) -> Result<(), CacheError> {
+        let path = path.as_ref();
         self.restore(&mut open(path)?).map_err(|error| error.within(format_args!("{}", path.display())))
     }
 

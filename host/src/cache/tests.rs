@@ -53,20 +53,20 @@ const DIM: usize = 32;
 
 /// The parts that are made to fail.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Part {
+enum Failing {
     File,
     Budget,
     Memory,
 }
 
-const PARTS: [Part; 3] = [Part::File, Part::Budget, Part::Memory];
+const PARTS: [Failing; 3] = [Failing::File, Failing::Budget, Failing::Memory];
 
 /// Lets `left` calls of a part succeed and the next `fail` calls fail.
-fn set_faults(cache: &KvCache, part: Part, left: usize, fail: usize) {
+fn set_faults(cache: &KvCache, part: Failing, left: usize, fail: usize) {
     match part {
-        Part::File => file_of(cache).set(left, fail),
-        Part::Budget => cache.budget().faults().set(left, fail),
-        Part::Memory => crate::memory::FAULTS.with(|faults| faults.set(left, fail)),
+        Failing::File => file_of(cache).set(left, fail),
+        Failing::Budget => cache.budget().faults().set(left, fail),
+        Failing::Memory => crate::memory::FAULTS.with(|faults| faults.set(left, fail)),
     }
 }
 
@@ -221,9 +221,11 @@ fn live(spec: &CacheSpec, seed: u64, ops: usize, counts: &mut Counts) {
                 }
                 Err(error) => {
                     let told = match part {
-                        Part::File => !matches!(error, CacheError::Full { .. } | CacheError::Memory { .. }),
-                        Part::Budget => matches!(error, CacheError::Full { .. }),
-                        Part::Memory => matches!(error, CacheError::Memory { .. }),
+                        Failing::File => {
+                            !matches!(error, CacheError::Full { .. } | CacheError::Memory { .. })
+                        }
+                        Failing::Budget => matches!(error, CacheError::Full { .. }),
+                        Failing::Memory => matches!(error, CacheError::Memory { .. }),
                     };
                     assert!(told, "{what}: {error}");
                     counts.refused += 1;
@@ -232,12 +234,16 @@ fn live(spec: &CacheSpec, seed: u64, ops: usize, counts: &mut Counts) {
                     // Pages that found no room in the file earlier may have moved there. Lists may keep room
                     // and may no longer be shared.
                     let mut stats = after.1;
-                    if part == Part::Memory {
+                    if part == Failing::Memory {
                         stats.allocated_bytes = before.1.allocated_bytes;
                         stats.shared_bytes = before.1.shared_bytes;
                         stats.spilled_bytes = before.1.spilled_bytes;
                     }
-                    assert!(part == Part::File || stats == before.1, "{what}: {stats:?} was {:?}", before.1);
+                    assert!(
+                        part == Failing::File || stats == before.1,
+                        "{what}: {stats:?} was {:?}",
+                        before.1
+                    );
                 }
             }
             assert!(call < 10_000, "{what}: never gets through");

@@ -1,6 +1,6 @@
 //! The tiers of the encoded tokens of one side of a head: warm first, then colder ones.
 
-use super::format::{MAX_BLOCK_BYTES, PageFormat, Side};
+use super::format::{MAX_BLOCK_BYTES, PageFormat, PageRole};
 use super::life::{BATCH, PAGE_TOKENS};
 use super::spec::{CacheSpec, Cold};
 use super::spill::SpillFile;
@@ -40,13 +40,13 @@ impl Tiers {
     pub(super) fn new(
         spec: &CacheSpec,
         layer: usize,
-        side: Side,
+        side: PageRole,
         level: Level,
         file: Option<&SpillFile>,
     ) -> Result<Self, CacheError> {
         let pick = |[first, second]: [AnyCodec; 2]| match side {
-            Side::Keys | Side::Latent => first,
-            Side::Values | Side::Position => second,
+            PageRole::Keys | PageRole::Latent => first,
+            PageRole::Values | PageRole::Position => second,
         };
         let format = |codecs| {
             let codec = pick(spec.make_codecs(layer, codecs)?);

@@ -14,7 +14,7 @@ use super::meter::{Event, count};
 use super::page::{Memory, Pages};
 use super::rows::Rows;
 use super::sample::Sample;
-use super::scratch::Scratch;
+use super::scratch::HeadScratch;
 use super::spec::KeyMap;
 use super::tier::Tiers;
 use super::vectors::Vectors;
@@ -251,7 +251,7 @@ impl Track {
     }
 
     /// Appends tokens and encodes those that leave the hot window.
-    pub(super) fn push(&mut self, x: Vectors<'_>, scratch: &mut Scratch) -> Result<(), CacheError> {
+    pub(super) fn push(&mut self, x: Vectors<'_>, scratch: &mut HeadScratch) -> Result<(), CacheError> {
         let mut from = 0;
         if self.sinks.len() < self.sink_capacity && x.len() > 0 {
             from = (self.sink_capacity - self.sinks.len()).min(x.len());
@@ -267,7 +267,7 @@ impl Track {
     }
 
     /// Encodes the recent tokens that have left the hot window.
-    fn encode_oldest(&mut self, scratch: &mut Scratch) -> Result<(), CacheError> {
+    fn encode_oldest(&mut self, scratch: &mut HeadScratch) -> Result<(), CacheError> {
         let extra = self.recent.len().saturating_sub(self.hot);
         if extra < self.wait() {
             return Ok(());
@@ -317,7 +317,7 @@ impl Track {
         row: usize,
         now: usize,
         leaving: usize,
-        scratch: &mut Scratch,
+        scratch: &mut HeadScratch,
     ) -> Result<(), CacheError> {
         let page = self.pages.len() / PAGE_TOKENS;
         match self.made_ahead(now, leaving) {
@@ -342,7 +342,7 @@ impl Track {
 
     /// The mean of the page that comes next, or of the last one. Makes it, and the map, if the page starts
     /// new ones.
-    fn open_page(&mut self, page: usize, scratch: &mut Scratch) -> Option<Arc<[f32]>> {
+    fn open_page(&mut self, page: usize, scratch: &mut HeadScratch) -> Option<Arc<[f32]>> {
         let sums = scratch.rows(self.means.sum().len());
         let mean = self.means.open(page, &self.pages, sums);
         self.pages.open_map(page);
@@ -352,7 +352,7 @@ impl Track {
 
     /// Handles a page that became full: adds its keys to the mean, and samples its last token, which is still
     /// in row `row`.
-    fn close_page(&mut self, page: usize, row: usize, scratch: &mut Scratch) -> Result<(), CacheError> {
+    fn close_page(&mut self, page: usize, row: usize, scratch: &mut HeadScratch) -> Result<(), CacheError> {
         count(Event::PageClosed, 1);
         if self.means.follow() {
             let keys = scratch.rows(PAGE_TOKENS * self.dim);
@@ -371,7 +371,7 @@ impl Track {
 
     /// Copies the tokens that leave next, so that another thread can encode them. Only for codecs whose
     /// search is slow. A ring does without: the copy and the hand-over would allocate.
-    fn plan_ahead(&mut self, scratch: &mut Scratch) {
+    fn plan_ahead(&mut self, scratch: &mut HeadScratch) {
         let waits = self.wait() > 0 || self.learns_map();
         let one_page = self.pages.len() % PAGE_TOKENS <= PAGE_TOKENS - BATCH;
         if !self.is_dear()

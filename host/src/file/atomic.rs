@@ -44,8 +44,8 @@ impl AtomicFile {
     /// * `InvalidInput` if `path` is not a regular file (a folder, a device), or is a link that leads nowhere
     ///   or belongs to another user.
     /// * Errors of creating a file in the folder.
-    pub fn create(path: &Path, existing: Existing) -> io::Result<Self> {
-        Self::begin(path, existing, 0o600)
+    pub fn create(path: impl AsRef<Path>, existing: Existing) -> io::Result<Self> {
+        Self::begin(path.as_ref(), existing, 0o600)
     }
 
     /// Starts a file that holds no text of a user. A new file has the permissions that the umask leaves. See
@@ -53,8 +53,8 @@ impl AtomicFile {
     ///
     /// # Errors
     /// Those of [`AtomicFile::create`].
-    pub fn create_shared(path: &Path, existing: Existing) -> io::Result<Self> {
-        Self::begin(path, existing, 0o666)
+    pub fn create_shared(path: impl AsRef<Path>, existing: Existing) -> io::Result<Self> {
+        Self::begin(path.as_ref(), existing, 0o666)
     }
 
     fn begin(path: &Path, existing: Existing, mode: u32) -> io::Result<Self> {
@@ -220,8 +220,8 @@ mod tests {
         let create = |name: &str, how: fn(&Path, Existing) -> io::Result<AtomicFile>| {
             how(&folder.path().join(name), Existing::Refuse).unwrap().commit().unwrap();
         };
-        create("private", AtomicFile::create);
-        create("shared", AtomicFile::create_shared);
+        create("private", |path, existing| AtomicFile::create(path, existing));
+        create("shared", |path, existing| AtomicFile::create_shared(path, existing));
         assert_eq!((mode("private"), mode("shared")), (0o600, mode("any")));
     }
 

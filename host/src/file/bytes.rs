@@ -30,7 +30,8 @@ impl Bytes {
     ///
     /// # Errors
     /// `InvalidInput` for what is no regular file, otherwise those of opening and mapping.
-    pub fn open(path: &Path) -> io::Result<Self> {
+    pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
+        let path = path.as_ref();
         // Checked by name first, because opening a pipe waits for its writer.
         let meta = fs::metadata(path)?;
         if meta.is_dir() {

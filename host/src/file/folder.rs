@@ -23,7 +23,8 @@ impl AtomicFolder {
     ///
     /// # Errors
     /// `AlreadyExists` if the path exists, and errors of creating a folder beside it.
-    pub fn create(path: &Path) -> io::Result<Self> {
+    pub fn create(path: impl AsRef<Path>) -> io::Result<Self> {
+        let path = path.as_ref();
         if path.symlink_metadata().is_ok() {
             return Err(exists());
         }

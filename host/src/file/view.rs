@@ -27,7 +27,7 @@ impl TqkView<Bytes> {
     ///
     /// # Errors
     /// Errors of opening, and those of [`Self::new`].
-    pub fn open(path: &Path) -> Result<Self, FileError> {
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, FileError> {
         Self::new(Bytes::open(path)?)
     }
 }

@@ -27,7 +27,7 @@ impl Writer<AtomicFile> {
     ///
     /// # Errors
     /// Errors of [`Self::new`] and of [`AtomicFile::create`].
-    pub fn create(path: &Path, header: Header) -> Result<Self, FileError> {
+    pub fn create(path: impl AsRef<Path>, header: Header) -> Result<Self, FileError> {
         header.check()?;
         Self::new(AtomicFile::create(path, Existing::Replace)?, header)
     }

@@ -7,7 +7,7 @@
 use super::codes;
 use super::exact;
 use super::rule::{Asked, Rule};
-use super::task::{Seen, Task, Track};
+use super::task::{PartSums, Task, Track};
 use crate::cache::life::PAGE_TOKENS;
 use rayon::prelude::*;
 use std::cell::RefCell;
@@ -22,7 +22,7 @@ const PART_PAGES: usize = PART_ROWS / PAGE_TOKENS;
 
 /// Slots that are attended to at once.
 #[derive(Clone, Debug)]
-enum Part {
+enum SlotPart {
     /// Exact rows, by their places.
     Exact(Range<usize>),
     /// Slots of pages that are codes of a tier, and with the first tier the empty ones.
@@ -31,12 +31,12 @@ enum Part {
 
 /// Working memory of a thread, kept from call to call.
 #[derive(Default)]
-struct Scratch {
-    codes: codes::Scratch,
-    exact: exact::Scratch,
+struct PartScratch {
+    codes: codes::CodeScratch,
+    exact: exact::RowScratch,
 }
 
-thread_local!(static SCRATCH: RefCell<Scratch> = RefCell::default());
+thread_local!(static SCRATCH: RefCell<PartScratch> = RefCell::default());
 
 /// Attends with any number of queries (`[n, head_dim]`, one of `asked` each); `out` is `[n, value_dim]`.
 ///
@@ -50,8 +50,8 @@ pub fn attend(
 ) {
     let task = Task { rule, keys, values, asked, queries };
     let parts = task.parts();
-    let each = |part: &Part| task.attend(part);
-    let seen: Vec<Seen> = if parts.len() > 1 && rayon::current_thread_index().is_some() {
+    let each = |part: &SlotPart| task.attend(part);
+    let seen: Vec<PartSums> = if parts.len() > 1 && rayon::current_thread_index().is_some() {
         parts.par_iter().map(each).collect()
     } else {
         parts.iter().map(each).collect()
@@ -73,18 +73,18 @@ pub fn attend(
 }
 
 impl Task<'_> {
-    fn parts(&self) -> Vec<Part> {
+    fn parts(&self) -> Vec<SlotPart> {
         let pieces = |end: usize, step: usize| (0..end).step_by(step).map(move |at| at..end.min(at + step));
         let end = self.rule.slots.div_ceil(PAGE_TOKENS);
         let pages = (0..self.keys.format.tiers().max(1))
-            .flat_map(|tier| pieces(end, PART_PAGES).map(move |pages| Part::Pages(tier, pages)));
-        pages.chain(pieces(self.keys.stream.exact.len(), PART_ROWS).map(Part::Exact)).collect()
+            .flat_map(|tier| pieces(end, PART_PAGES).map(move |pages| SlotPart::Pages(tier, pages)));
+        pages.chain(pieces(self.keys.stream.exact.len(), PART_ROWS).map(SlotPart::Exact)).collect()
     }
 
-    fn attend(&self, part: &Part) -> Seen {
+    fn attend(&self, part: &SlotPart) -> PartSums {
         SCRATCH.with_borrow_mut(|scratch| match part {
-            Part::Exact(rows) => exact::attend(self, rows.clone(), &mut scratch.exact),
-            Part::Pages(tier, pages) => codes::attend(self, (*tier, pages.clone()), &mut scratch.codes),
+            SlotPart::Exact(rows) => exact::attend(self, rows.clone(), &mut scratch.exact),
+            SlotPart::Pages(tier, pages) => codes::attend(self, (*tier, pages.clone()), &mut scratch.codes),
         })
     }
 }

@@ -1,6 +1,6 @@
 //! [`SlotCache`]: the keys and values of all layers.
 
-use super::format::Side;
+use super::format::StoreSide;
 use super::mask::Mask;
 use super::operation::{Masks, Operation, Strided};
 use super::policy;
@@ -66,8 +66,8 @@ impl SlotCache {
         for layer in 0..spec.shape.num_layers {
             let KvShape { num_kv_heads, head_dim, value_dim, .. } = spec.shape_at(layer);
             let (key, value) = spec.codecs_at(layer);
-            let mut keys = Store::new(Side::Keys, &spec, num_kv_heads * head_dim, slots, streams);
-            let mut values = Store::new(Side::Values, &spec, num_kv_heads * value_dim, slots, streams);
+            let mut keys = Store::new(StoreSide::Keys, &spec, num_kv_heads * head_dim, slots, streams);
+            let mut values = Store::new(StoreSide::Values, &spec, num_kv_heads * value_dim, slots, streams);
             for (store, dim, id) in [(&mut keys, head_dim, key), (&mut values, value_dim, value)] {
                 if !store.divide(dim, id) {
                     let why = format!("codec {} has no pages at the head dim {dim}", id.name());

@@ -4,7 +4,7 @@
 use super::apart;
 use super::rule::{Asked, add_mask, changes_any, shows_any};
 use super::stream::Stream;
-use super::task::{Seen, Task, Track};
+use super::task::{PartSums, Task, Track};
 use crate::cache::format::{CodedQueries, PageFormat};
 use crate::cache::life::{PAGE_TOKENS, add_weighted, cap};
 use crate::cache::vectors::dot;
@@ -13,7 +13,7 @@ use tqkv_simd::page::{Attention, Line, MAX_HEADS, rescale, soften};
 
 /// Working memory of a thread, kept from call to call.
 #[derive(Debug, Default)]
-pub(super) struct Scratch {
+pub(super) struct CodeScratch {
     pub(super) logits: Vec<f32>,
     scaled: Vec<f32>,
     mapped: Vec<f32>,
@@ -35,8 +35,12 @@ struct Page {
 }
 
 /// Attends to the codes of a tier in some pages, and with those of the first to the empty slots.
-pub(super) fn attend(task: &Task<'_>, (tier, pages): (usize, Range<usize>), scratch: &mut Scratch) -> Seen {
-    let mut seen = Seen::nothing(task);
+pub(super) fn attend(
+    task: &Task<'_>,
+    (tier, pages): (usize, Range<usize>),
+    scratch: &mut CodeScratch,
+) -> PartSums {
+    let mut seen = PartSums::nothing(task);
     let held: Vec<Page> = pages.clone().filter_map(|page| look(task, tier, page)).collect();
     if held.is_empty() {
         return seen;
@@ -104,9 +108,9 @@ impl Task<'_> {
 }
 
 /// Scales queries by the factor of logits, and converts them to the forms that codes need.
-pub(super) fn prepare(task: &Task<'_>, tier: usize, queries: &[f32], scratch: &mut Scratch) {
+pub(super) fn prepare(task: &Task<'_>, tier: usize, queries: &[f32], scratch: &mut CodeScratch) {
     let (format, keys) = (task.keys.format, task.keys);
-    let Scratch { scaled, mapped, coded, offsets, .. } = scratch;
+    let CodeScratch { scaled, mapped, coded, offsets, .. } = scratch;
     scaled.clear();
     scaled.extend(queries.iter().map(|x| x * task.rule.scale));
     if let Some(pages) = format.pages(tier) {
@@ -150,7 +154,7 @@ fn attend_page(
     (tier, page, next, is_alike): (usize, &Page, usize, bool),
     asked: &[Asked<'_>],
     (state, sums, weights): (&mut [Attention], &mut [f32], &mut [f32]),
-    scratch: &mut Scratch,
+    scratch: &mut CodeScratch,
 ) {
     let count = task.slots_of(page.number);
     let keys = coded_page(task.keys, tier, page.number);
@@ -159,7 +163,7 @@ fn attend_page(
         return;
     }
     score(task.keys, tier, (page.number, next), (asked.len(), count), scratch);
-    let Scratch { logits, wide, part, .. } = scratch;
+    let CodeScratch { logits, wide, part, .. } = scratch;
     for (logits, asked) in logits.chunks_exact_mut(count).zip(asked) {
         page.empty.iter().for_each(|run| logits[run.clone()].fill(0.0));
         if let Some(soft_cap) = task.rule.soft_cap {
@@ -203,9 +207,9 @@ pub(super) fn score(
     tier: usize,
     (page, next): (usize, usize),
     (queries, count): (usize, usize),
-    scratch: &mut Scratch,
+    scratch: &mut CodeScratch,
 ) {
-    let Scratch { logits, offsets, coded, part, .. } = scratch;
+    let CodeScratch { logits, offsets, coded, part, .. } = scratch;
     logits.resize(queries * count, 0.0);
     let Some((lines, pages)) = coded_page(keys, tier, page) else { return logits.fill(0.0) };
     let next = keys.stream.pages.page(tier, keys.head, next).unwrap_or_default();

@@ -3,7 +3,7 @@
 use super::apart;
 use super::rows::{bits, sum};
 use super::rule::{Asked, add_mask, changes_any, shows_any};
-use super::task::{Seen, Task, Track};
+use super::task::{PartSums, Task, Track};
 use crate::cache::life::cap;
 use crate::matmul::{Mat, MatMut, Store, product};
 use half::f16;
@@ -18,7 +18,7 @@ const TILE_DIM: usize = 128;
 
 /// Working memory of a thread, kept from call to call.
 #[derive(Debug, Default)]
-pub(super) struct Scratch {
+pub(super) struct RowScratch {
     scaled: Vec<f32>,
     logits: Vec<f32>,
     keys: Vec<f32>,
@@ -31,8 +31,8 @@ pub(super) struct Scratch {
 }
 
 /// Attends to some exact rows.
-pub(super) fn attend(task: &Task<'_>, rows: Range<usize>, scratch: &mut Scratch) -> Seen {
-    let mut seen = Seen::nothing(task);
+pub(super) fn attend(task: &Task<'_>, rows: Range<usize>, scratch: &mut RowScratch) -> PartSums {
+    let mut seen = PartSums::nothing(task);
     scratch.scaled.clear();
     scratch.scaled.extend(task.queries.iter().map(|x| x * task.rule.scale));
     let widest = task.keys.format.dim.max(task.values.format.dim);
@@ -48,8 +48,8 @@ pub(super) fn attend(task: &Task<'_>, rows: Range<usize>, scratch: &mut Scratch)
 }
 
 /// Gathers the masks of a tile. Returns the queries from the first to the last that see a row of it.
-fn look(task: &Task<'_>, rows: Range<usize>, scratch: &mut Scratch) -> Range<usize> {
-    let Scratch { mask, masks, .. } = scratch;
+fn look(task: &Task<'_>, rows: Range<usize>, scratch: &mut RowScratch) -> Range<usize> {
+    let RowScratch { mask, masks, .. } = scratch;
     let runs = task.keys.stream.exact.slot_runs(rows.clone());
     mask.clear();
     masks.clear();
@@ -87,12 +87,12 @@ fn attend_tile(
     task: &Task<'_>,
     rows: Range<usize>,
     queries: Range<usize>,
-    seen: &mut Seen,
-    scratch: &mut Scratch,
+    seen: &mut PartSums,
+    scratch: &mut RowScratch,
 ) {
     let (count, n) = (rows.len(), queries.len());
     let (dim, value_dim) = (task.keys.format.dim, task.values.format.dim);
-    let Scratch { scaled, logits, keys, values, mask, wide, masks } = scratch;
+    let RowScratch { scaled, logits, keys, values, mask, wide, masks } = scratch;
     let scaled = &scaled[queries.start * dim..queries.end * dim];
     logits.resize(n * count, 0.0);
     score(task.keys, rows.clone(), scaled, logits, keys);

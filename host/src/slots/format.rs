@@ -1,6 +1,6 @@
 //! How the vectors of one side of a KV head are encoded and arranged.
 
-use crate::cache::format::{PageFormat, Side as PageSide};
+use crate::cache::format::{PageFormat, PageRole};
 use crate::cache::life::PAGE_TOKENS;
 use crate::cache::spec::Arithmetic;
 use crate::cache::tier;
@@ -10,7 +10,7 @@ use tqkv_simd::{Level, codec};
 
 /// The role of vectors in attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum StoreSide {
     /// Keys, which queries are scored against.
     Keys,
     /// Values, which attention sums.
@@ -44,13 +44,13 @@ impl Format {
     pub(super) fn new(
         (id, cold): (CodecId, &[(usize, CodecId)]),
         dim: usize,
-        side: Side,
+        side: StoreSide,
         options: Options,
         level: Level,
     ) -> Option<Self> {
         let side = match side {
-            Side::Keys => PageSide::Keys,
-            Side::Values => PageSide::Values,
+            StoreSide::Keys => PageRole::Keys,
+            StoreSide::Values => PageRole::Values,
         };
         // A head that codes of quarters do not fit has the code of one width.
         let codec = |id: CodecId| {

@@ -19,21 +19,21 @@ pub(super) const MOST_TOKENS: usize = 512;
 
 /// The coordinates that RoPE turns together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Turn {
+pub struct RopeLayout {
     /// Values per head that are turned, from the first on.
     pub dims: usize,
     /// True if the two values of a pair are `dims / 2` apart; false if they are neighbours.
     pub halves: bool,
 }
 
-impl Default for Turn {
+impl Default for RopeLayout {
     /// Value i beside value i + dim / 2, as in most models.
     fn default() -> Self {
         Self { dims: 0, halves: true }
     }
 }
 
-impl Turn {
+impl RopeLayout {
     /// The coordinates in an order that puts value i of a pair beside i + dim / 2. Values that are not turned
     /// follow the others in either half. None for an order that changes nothing.
     fn places(self, dim: usize) -> Option<Arc<[u16]>> {
@@ -59,7 +59,7 @@ pub(super) struct Map {
 
 impl Map {
     /// The map of keys (`[n, dim]`) less their mean alone. None unless few pairs hold their energy.
-    pub(super) fn of_keys(keys: &[f32], dim: usize, turn: Turn) -> Option<Self> {
+    pub(super) fn of_keys(keys: &[f32], dim: usize, turn: RopeLayout) -> Option<Self> {
         let places = turn.places(dim);
         let pairs = Arc::new(Pairs::of_keys(&ordered(&shares(keys, dim, &[]), places.as_ref()))?);
         Some(Self { dim, places, pairs })
@@ -110,7 +110,7 @@ impl Map {
 
 /// Sums over the queries of one head until its map is made.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct QuerySums {
     queries: usize,
     /// Energy of the queries by coordinate.
     energy: Vec<f64>,
@@ -118,7 +118,7 @@ pub(super) struct Seen {
     weights: Vec<f64>,
 }
 
-impl Seen {
+impl QuerySums {
     /// Takes one query, and its logits of exact rows, whose slots are in the same order. Rows that the query
     /// does not see have none, so `asked` hides them here.
     pub(super) fn take(
@@ -201,7 +201,7 @@ pub(super) enum Maps {
     /// The keys of the first mean decide, and do not wait for queries.
     OfKeys,
     /// Sums over the queries of each head. Keys wait for them.
-    Learning(Vec<Seen>),
+    Learning(Vec<QuerySums>),
     /// By head; none where the queries did not decide one.
     Known(Vec<Option<Map>>),
 }
@@ -213,7 +213,7 @@ impl Maps {
             KeyMap::Auto if !format.is_of_quarters() && format.is_rotated() => Self::OfKeys,
             KeyMap::Auto if !format.is_of_quarters() => Self::Off,
             KeyMap::Pairs if !format.is_rotated() => Self::Off,
-            KeyMap::Auto | KeyMap::Pairs => Self::Learning(vec![Seen::default(); heads]),
+            KeyMap::Auto | KeyMap::Pairs => Self::Learning(vec![QuerySums::default(); heads]),
             KeyMap::Off | KeyMap::Full => Self::Off,
         }
     }
@@ -250,7 +250,7 @@ impl Maps {
     pub(super) fn learn(
         &mut self,
         slots: &[usize],
-        turn: Turn,
+        turn: RopeLayout,
         format: &Format,
         keys: impl Fn(usize) -> Vec<f32>,
     ) {
@@ -299,7 +299,7 @@ mod tests {
         const DIM: usize = 64;
         let (slots, energy): (Vec<_>, Vec<_>) = ((0..8).collect(), (1..=DIM).map(|x| x as f64).collect());
         let keys: Vec<f32> = (0..8 * DIM).map(|i| (i % 7) as f32 - 3.0).collect();
-        let seen = Seen { queries: LEAST_QUERIES, energy, weights: vec![0.0; 8] };
+        let seen = QuerySums { queries: LEAST_QUERIES, energy, weights: vec![0.0; 8] };
         let map = seen.learn(&slots, &keys, None, true).expect("a map");
         assert!(map.weights().is_some());
         assert!(seen.learn(&slots, &vec![0.0; keys.len()], None, true).is_none(), "keys of zeros");
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn places_put_the_two_values_of_a_pair_half_a_head_apart() {
-        let places = |dims, halves| Turn { dims, halves }.places(8).map(|places| places.to_vec());
+        let places = |dims, halves| RopeLayout { dims, halves }.places(8).map(|places| places.to_vec());
         assert_eq!(places(8, true), None);
         assert_eq!(places(8, false), Some(vec![0, 2, 4, 6, 1, 3, 5, 7]));
         assert_eq!(places(4, true), Some(vec![0, 1, 4, 5, 2, 3, 6, 7]));

@@ -9,7 +9,7 @@
 //! of decoded vectors, so that [`recover`] finds the same means again. With them, vectors become the same codes
 //! again.
 
-use super::format::Side;
+use super::format::StoreSide;
 use crate::cache::life;
 use crate::cache::spec::Centring;
 use half::f16;
@@ -39,11 +39,11 @@ pub(super) enum Means {
 
 impl Means {
     /// Means to be learnt from the first vectors of a side, which have this code.
-    pub(super) fn learning(side: Side, centring: Centring, id: CodecId) -> Self {
+    pub(super) fn learning(side: StoreSide, centring: Centring, id: CodecId) -> Self {
         let (share, least) = match side {
-            Side::Keys => (centring.least_share_of_keys(), life::MEAN_TOKENS),
-            Side::Values if !life::centres_values(id) => (None, 0),
-            Side::Values => (centring.least_share_of_values(), life::LEAST_VALUES),
+            StoreSide::Keys => (centring.least_share_of_keys(), life::MEAN_TOKENS),
+            StoreSide::Values if !life::centres_values(id) => (None, 0),
+            StoreSide::Values => (centring.least_share_of_values(), life::LEAST_VALUES),
         };
         share.map_or(Self::Off, |least_share| Self::Learning { least_share, least })
     }

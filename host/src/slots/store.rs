@@ -1,7 +1,7 @@
 //! The keys or the values of one layer, as rows of f16, stream by stream.
 
-use super::format::{Format, Side};
-use super::maps::{Maps, Turn};
+use super::format::{Format, StoreSide};
+use super::maps::{Maps, RopeLayout};
 use super::means::Means;
 use super::rule::{Asked, Rule};
 use super::stream::Stream;
@@ -27,10 +27,11 @@ struct Policy {
 }
 
 impl Policy {
-    fn of(side: Side, spec: &CacheSpec) -> Self {
+    fn of(side: StoreSide, spec: &CacheSpec) -> Self {
         let cold = |(after, cold): &(usize, Cold)| match (cold, side) {
             // A page is full once its last row and the rest of that batch have left the exact rows.
-            (Cold::Demote { key: id, .. }, Side::Keys) | (Cold::Demote { value: id, .. }, Side::Values) => {
+            (Cold::Demote { key: id, .. }, StoreSide::Keys)
+            | (Cold::Demote { value: id, .. }, StoreSide::Values) => {
                 let id = if spec.key_map == KeyMap::Off { id.of_one_width() } else { *id };
                 Some(((*after).max(spec.hot + BATCH - 1), id))
             }
@@ -56,7 +57,7 @@ pub(super) fn level(spec: &CacheSpec) -> Level {
 /// Keys or values of one layer. A row has the vectors of all its KV heads.
 #[derive(Clone, Debug)]
 pub struct Store {
-    side: Side,
+    side: StoreSide,
     policy: Policy,
     /// Values per row.
     width: usize,
@@ -65,7 +66,7 @@ pub struct Store {
     streams: Vec<Stream>,
     format: Option<Format>,
     /// How RoPE turned the keys.
-    turn: Turn,
+    turn: RopeLayout,
     /// Bytes per slot that the rows of this side may take; none for any number.
     limit: Option<usize>,
 }
@@ -73,8 +74,8 @@ pub struct Store {
 impl Store {
     /// An empty store of `streams` streams with `slots` rows each; a row has `width` values. The spec has the
     /// policy: sinks, exact window, centring, map and options of the codecs.
-    pub fn new(side: Side, spec: &CacheSpec, width: usize, slots: usize, streams: usize) -> Self {
-        let (policy, turn) = (Policy::of(side, spec), Turn::default());
+    pub fn new(side: StoreSide, spec: &CacheSpec, width: usize, slots: usize, streams: usize) -> Self {
+        let (policy, turn) = (Policy::of(side, spec), RopeLayout::default());
         let mut store =
             Self { side, policy, width, slots, streams: Vec::new(), format: None, turn, limit: None };
         store.streams = vec![store.empty(); streams];
@@ -100,7 +101,7 @@ impl Store {
 
     /// The maps that vectors go through. The keys of the mean decide some of them.
     fn maps(&self, format: &Format) -> Maps {
-        if self.side != Side::Keys {
+        if self.side != StoreSide::Keys {
             return Maps::Off;
         }
         match Maps::new(self.policy.key_map, format, self.width / format.dim) {
@@ -115,7 +116,7 @@ impl Store {
     }
 
     /// Says how RoPE turned the keys. Maps that are there stay.
-    pub fn set_turn(&mut self, turn: Turn) {
+    pub fn set_turn(&mut self, turn: RopeLayout) {
         self.turn = turn;
     }
 
@@ -165,7 +166,13 @@ impl Store {
 
     /// The format of rows of `width` values in heads of `dim`; none if `width` is no multiple or the codec
     /// lacks that head dim.
-    pub fn format_of(side: Side, id: CodecId, spec: &CacheSpec, width: usize, dim: usize) -> Option<Format> {
+    pub fn format_of(
+        side: StoreSide,
+        id: CodecId,
+        spec: &CacheSpec,
+        width: usize,
+        dim: usize,
+    ) -> Option<Format> {
         let policy = Policy::of(side, spec);
         let make = || Format::new((id, &policy.cold), dim, side, policy.options, policy.level);
         divides(width, dim).then(make).flatten()
@@ -177,7 +184,7 @@ impl Store {
     }
 
     /// Keys or values.
-    pub fn side(&self) -> Side {
+    pub fn side(&self) -> StoreSide {
         self.side
     }
 

@@ -5,7 +5,7 @@
 
 use super::exact_rows::ExactRows;
 use super::format::Format;
-use super::maps::{MOST_TOKENS, Map, Maps, Turn};
+use super::maps::{MOST_TOKENS, Map, Maps, RopeLayout};
 use super::means::{self, Means};
 use super::pages::Pages;
 use super::rule::{Asked, Rule};
@@ -98,7 +98,7 @@ impl Stream {
 
     /// Encodes rows that are older than the newest `hot` ones. A row that cannot be encoded stays exact for
     /// good. If `is_restored`, rows may be decoded codes, which then become the same codes again.
-    pub(super) fn cool(&mut self, format: &Format, turn: Turn, is_restored: bool) {
+    pub(super) fn cool(&mut self, format: &Format, turn: RopeLayout, is_restored: bool) {
         if format.tiers() == 0 || format.dim != self.dim() {
             return;
         }

@@ -34,12 +34,12 @@ pub(super) struct Task<'a> {
 }
 
 /// Result of a part: the softmax state of each query, and weighted sums of values (`[n, value_dim]`).
-pub(super) struct Seen {
+pub(super) struct PartSums {
     pub(super) state: Vec<Attention>,
     pub(super) sums: Vec<f32>,
 }
 
-impl Seen {
+impl PartSums {
     /// The state before any slot: no weight, and sums of 0.
     pub(super) fn nothing(task: &Task<'_>) -> Self {
         let n = task.asked.len();

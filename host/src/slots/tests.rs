@@ -2,7 +2,7 @@
 
 use super::codes::{self, prepare};
 use super::exact;
-use super::format::Side;
+use super::format::StoreSide;
 use super::rule::{Asked, Rule};
 use super::store::{self, Store};
 use super::stream::Place;
@@ -19,7 +19,7 @@ fn logits(keys: &Store, query: &[f32], slots: usize) -> Vec<f32> {
     let rule = Rule { scale: 1.0 / (DIM as f32).sqrt(), soft_cap: None, slots };
     let track = Track { stream: keys.stream(0).unwrap(), format: keys.format().unwrap(), head: 0 };
     let task = Task { rule: &rule, keys: track, values: track, asked: &[Asked::default()], queries: query };
-    let (mut scratch, mut wide) = (codes::Scratch::default(), Vec::new());
+    let (mut scratch, mut wide) = (codes::CodeScratch::default(), Vec::new());
     let scaled: Vec<f32> = query.iter().map(|x| x * rule.scale).collect();
     let logit = |slot: usize| match track.stream.place(slot) {
         Place::Exact(row) => {
@@ -89,7 +89,7 @@ fn codes_and_logits_of_tokens_in_order_are_those_of_a_sequence() {
         for text in ["", "hot=0 sinks=0", "hot=5 sinks=1 centring=off"] {
             let spec = CacheSpec::new(1, 1, 1, DIM).codecs(id, id);
             let spec = if text.is_empty() { spec } else { spec.with(text).unwrap() };
-            let mut store = Store::new(Side::Keys, &spec, DIM, 512, 1);
+            let mut store = Store::new(StoreSide::Keys, &spec, DIM, 512, 1);
             if !store.divide(DIM, id) {
                 continue;
             }
@@ -116,7 +116,7 @@ fn tiers_of_tokens_in_order_are_those_of_a_sequence() {
         ("n4 hot=64 sinks=0 tier=64:n3 tier=256:n2", 100),
     ] {
         let spec = CacheSpec::new(1, 1, 1, DIM).with(text).unwrap();
-        let mut store = Store::new(Side::Keys, &spec, DIM, 1024, 1);
+        let mut store = Store::new(StoreSide::Keys, &spec, DIM, 1024, 1);
         assert!(store.divide(DIM, spec.key));
         let (mut sequence, mut random) = (KvCache::new(spec).unwrap(), Random(9));
         let mut tiers = 0;
@@ -146,7 +146,7 @@ fn declared_bytes_are_a_limit() {
             for slots in [1024, 1280, 2048] {
                 let (spec, width) = (CacheSpec::new(1, heads, heads, dim).codecs(id, id), dim * heads);
                 let bytes = width / 32 * block;
-                let [mut keys, mut values] = [Side::Keys, Side::Values].map(|side| {
+                let [mut keys, mut values] = [StoreSide::Keys, StoreSide::Values].map(|side| {
                     let mut store = Store::new(side, &spec, width, slots, 1);
                     assert!(store.divide(dim, id));
                     store.set_limit(bytes);

@@ -12,7 +12,7 @@ pub(crate) struct Angles {
 
 /// The direction of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum RopeDirection {
     /// From after RoPE to before it.
     Undo,
     /// From before RoPE to after it.
@@ -32,7 +32,14 @@ impl Angles {
 
     /// Turns the keys `[heads, head_dim]` of one token by the angles of its row.
     #[inline(always)]
-    pub(crate) fn turn(&self, rope: &Rope, row: usize, keys: &mut [f32], head_dim: usize, way: Way) {
+    pub(crate) fn turn(
+        &self,
+        rope: &Rope,
+        row: usize,
+        keys: &mut [f32],
+        head_dim: usize,
+        way: RopeDirection,
+    ) {
         let half = rope.inv_freq.len();
         let (cos, sin) = (&self.cos[row * half..][..half], &self.sin[row * half..][..half]);
         for head in keys.chunks_exact_mut(head_dim) {
@@ -55,9 +62,9 @@ fn turn_pairs<'a>(
     pairs: impl Iterator<Item = (&'a mut f32, &'a mut f32)>,
     cos: &[f32],
     sin: &[f32],
-    way: Way,
+    way: RopeDirection,
 ) {
-    let sign = if way == Way::Undo { -1.0 } else { 1.0 };
+    let sign = if way == RopeDirection::Undo { -1.0 } else { 1.0 };
     for (((a, b), c), s) in pairs.zip(cos).zip(sin) {
         let s = sign * s;
         (*a, *b) = (*a * c - *b * s, *b * c + *a * s);
@@ -75,10 +82,10 @@ mod tests {
             let angles = Angles::new(&rope, 1000, 3);
             let start: Vec<f32> = (0..12).map(|i| i as f32 - 4.5).collect();
             let mut keys = start.clone();
-            angles.turn(&rope, 2, &mut keys, 6, Way::Do);
+            angles.turn(&rope, 2, &mut keys, 6, RopeDirection::Do);
             assert!(keys.iter().zip(&start).filter(|(a, b)| (*a - *b).abs() > 0.1).count() >= 6);
             assert_eq!((keys[0], keys[5], keys[11]), (start[0], start[5], start[11]));
-            angles.turn(&rope, 2, &mut keys, 6, Way::Undo);
+            angles.turn(&rope, 2, &mut keys, 6, RopeDirection::Undo);
             assert!(keys.iter().zip(&start).all(|(a, b)| (a - b).abs() < 1e-5), "{pairs:?}");
         }
     }
@@ -88,7 +95,7 @@ mod tests {
         let turned = |pairs| {
             let rope = Rope::new(0, pairs, vec![1.0, 0.0]);
             let mut keys = [1.0, 0.0, 0.0, 0.0];
-            Angles::new(&rope, 1, 1).turn(&rope, 0, &mut keys, 4, Way::Do);
+            Angles::new(&rope, 1, 1).turn(&rope, 0, &mut keys, 4, RopeDirection::Do);
             keys
         };
         let (c, s) = (1f32.cos(), 1f32.sin());

@@ -73,7 +73,7 @@ impl Basis {
     ///
     /// # Errors
     /// Errors of reading, a file of more than 8 GiB, and the errors of [`Basis::from_bytes`].
-    pub fn load(path: &Path) -> Result<Self, StorageError> {
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, StorageError> {
         let (file, mut bytes) = (File::open(path)?, Vec::new());
         // A file with another magic is not read further: it may have no end.
         (&file).take(MAGIC.len() as u64).read_to_end(&mut bytes)?;
@@ -90,7 +90,7 @@ impl Basis {
     ///
     /// # Errors
     /// Errors of writing.
-    pub fn save(&self, path: &Path) -> Result<(), StorageError> {
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), StorageError> {
         let mut file = AtomicFile::create(path, Existing::Replace)?;
         file.write_all(&self.to_bytes())?;
         Ok(file.commit()?)

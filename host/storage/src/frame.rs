@@ -4,7 +4,7 @@ use half::f16;
 use tqkv_simd::Level;
 
 use crate::columns::Columns;
-use crate::rows::Rows;
+use crate::rows::CodedRows;
 use crate::shape::Shape;
 
 /// The frame of a layer, or of the layers that share a basis. Without columns, coefficients are the scaled
@@ -22,7 +22,7 @@ pub(crate) struct Frame {
 impl Frame {
     /// The frame of rows without a basis. It subtracts the mean of the keys and makes them as large as values
     /// over their norms.
-    pub(crate) fn of_rows(rows: &Rows, shape: &Shape) -> Self {
+    pub(crate) fn of_rows(rows: &CodedRows, shape: &Shape) -> Self {
         let (keys, stride) = (shape.key_values(), shape.layer_values());
         let tokens = (rows.values.len() / stride) as f64;
         let mut sums = vec![0.0f64; keys];

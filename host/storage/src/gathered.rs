@@ -26,7 +26,7 @@ impl Learner {
     ///
     /// # Errors
     /// Errors of writing.
-    pub fn save(&self, path: &Path) -> Result<(), StorageError> {
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), StorageError> {
         let body = self.body();
         let mut file = AtomicFile::create(path, Existing::Replace)?;
         file.write_all(&body)?;
@@ -58,7 +58,7 @@ impl Learner {
     /// # Errors
     /// Errors of reading. [`StorageError::Bytes`]: another magic, version or digest, or fields that
     /// contradict each other.
-    pub fn load(path: &Path) -> Result<Self, StorageError> {
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, StorageError> {
         let (file, mut bytes) = (File::open(path)?, Vec::new());
         // A file with another magic is not read further: it may have no end.
         (&file).take(MAGIC.len() as u64).read_to_end(&mut bytes)?;

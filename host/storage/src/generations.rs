@@ -32,7 +32,8 @@ impl Generations {
     ///
     /// # Errors
     /// Errors of the system, and of [`StorageCodec::new`].
-    pub fn open(folder: &Path, model: &str, shape: Shape) -> Result<Self, StorageError> {
+    pub fn open(folder: impl AsRef<Path>, model: &str, shape: Shape) -> Result<Self, StorageError> {
+        let folder = folder.as_ref();
         fs::create_dir_all(folder)?;
         let known = vec![StorageCodec::new(shape.clone(), None)?];
         Ok(Self { folder: folder.to_owned(), model: model.to_owned(), shape, known })
@@ -48,8 +49,8 @@ impl Generations {
     /// A basis of another model or shape, and errors of writing.
     pub fn add(&self, basis: &Basis) -> Result<(), StorageError> {
         basis.check(&self.model, &self.shape)?;
-        basis.save(&self.path(basis.id()))?;
-        let mut file = AtomicFile::create(&self.folder.join(NEWEST), Existing::Replace)?;
+        basis.save(self.path(basis.id()))?;
+        let mut file = AtomicFile::create(self.folder.join(NEWEST), Existing::Replace)?;
         writeln!(file, "{}", basis.id())?;
         Ok(file.commit()?)
     }

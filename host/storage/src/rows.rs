@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use tqkv_simd::Level;
 
-use crate::angles::{Angles, Way};
+use crate::angles::{Angles, RopeDirection};
 use crate::element::Element;
 use crate::error::StorageError;
 use crate::shape::Shape;
@@ -28,7 +28,7 @@ fn norm_of(code: u8) -> f32 {
 }
 
 /// Rows of coded tokens.
-pub(crate) struct Rows {
+pub(crate) struct CodedRows {
     /// Values of the rows, `[tokens, layers * layer_values]`.
     pub(crate) values: Vec<f32>,
     /// Norm codes, `[tokens, layers * norms]`.
@@ -79,7 +79,7 @@ impl Place<'_> {
     }
 
     #[inline(always)]
-    fn turn(&self, layer: usize, token: usize, key: &mut [f32], way: Way) {
+    fn turn(&self, layer: usize, token: usize, key: &mut [f32], way: RopeDirection) {
         let layer = self.first_layer + layer;
         let angles = &self.angles[usize::from(self.shape.rope_of[layer])];
         angles.turn(self.shape.rope(layer), token, key, self.shape.head_dim, way);
@@ -90,9 +90,10 @@ impl Place<'_> {
     ///
     /// # Errors
     /// [`StorageError::Layer`] names a token that is not finite.
-    pub(crate) fn take_apart<T: Element>(&self, k: &[T], v: &[T]) -> Result<Rows, StorageError> {
+    pub(crate) fn take_apart<T: Element>(&self, k: &[T], v: &[T]) -> Result<CodedRows, StorageError> {
         let (stride, norms) = (self.stride(), self.layers * self.norms);
-        let mut rows = Rows { values: vec![0.0; self.tokens * stride], norms: vec![0; self.tokens * norms] };
+        let mut rows =
+            CodedRows { values: vec![0.0; self.tokens * stride], norms: vec![0; self.tokens * norms] };
         for layer in 0..self.layers {
             let (keys, values) = self.parts(layer);
             for (token, row) in rows.values.chunks_exact_mut(stride).enumerate() {
@@ -104,7 +105,7 @@ impl Place<'_> {
                 }
                 self.level.plain(
                     #[inline(always)]
-                    || self.turn(layer, token, &mut row[keys.clone()], Way::Undo),
+                    || self.turn(layer, token, &mut row[keys.clone()], RopeDirection::Undo),
                 );
                 let codes = &mut rows.norms[token * norms + layer * self.norms..][..self.norms];
                 for (part, code) in row[values.clone()].chunks_exact_mut(self.norm_values()).zip(codes) {
@@ -123,7 +124,7 @@ impl Place<'_> {
         let (mut sums, mut key) = (vec![0.0f64; keys], vec![0.0; keys]);
         for (token, own) in k.chunks_exact(keys).enumerate() {
             T::widen(self.level, own, &mut key);
-            self.turn(0, token, &mut key, Way::Undo);
+            self.turn(0, token, &mut key, RopeDirection::Undo);
             sums.iter_mut().zip(&key).for_each(|(sum, x)| *sum += f64::from(*x));
         }
         let tokens = (k.len() / keys).max(1) as f64;
@@ -165,7 +166,7 @@ impl Place<'_> {
     #[inline(always)]
     fn complete(&self, layer: usize, token: usize, norms: &[u8], row: &mut [f32]) {
         let (keys, values) = self.parts(layer);
-        self.turn(layer, token, &mut row[keys], Way::Do);
+        self.turn(layer, token, &mut row[keys], RopeDirection::Do);
         let codes = &norms[(token * self.layers + layer) * self.norms..][..self.norms];
         for (part, code) in row[values].chunks_exact_mut(self.norm_values()).zip(codes) {
             let norm = norm_of(*code);

@@ -51,12 +51,12 @@ pub trait Parts {
     }
 
     /// Adds the weighted values of up to [`MAX_PARTS`] consecutive parts.
-    fn accumulate(&mut self, parts: &[Part<'_>]);
+    fn accumulate(&mut self, parts: &[WeightedPart<'_>]);
 }
 
 /// Tokens `from..to` of one part, with one weight per head and token: `[heads, n]`.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Part<'a> {
+pub struct WeightedPart<'a> {
     /// The first token.
     pub from: usize,
     /// One past the last token.
@@ -89,9 +89,9 @@ pub fn attend(level: Level, parts: &mut impl Parts, mut from: usize, end: usize,
         }
         let factors = level.run(Soften { logits: &mut logits[..count], state });
         parts.rescale(&factors[..state.len()]);
-        let mut softened = [Part::default(); MAX_PARTS];
+        let mut softened = [WeightedPart::default(); MAX_PARTS];
         for (part, (weights, &to)) in softened.iter_mut().zip(logits.iter().zip(&ends)) {
-            *part = Part { from: to - weights.len() / state.len().max(1), to, weights };
+            *part = WeightedPart { from: to - weights.len() / state.len().max(1), to, weights };
         }
         parts.accumulate(&softened[..count]);
     }

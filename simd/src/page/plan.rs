@@ -1,7 +1,7 @@
 //! The layout of a codec's codes in a page, and their meaning as signed bytes: the interface between codecs
 //! and page kernels.
 //!
-//! A [`Layout`] determines the [`Rows`] of a page, and the rows determine the kernel that reads them
+//! A [`Layout`] determines the [`LineContents`] of a page, and the rows determine the kernel that reads them
 //! ([`with_kernel`]). A codec of a known layout therefore has page kernels without further code. For a new
 //! layout, describe its lines in [`rows`], and the conversion between blocks and lines in [`Plan::words`] and
 //! [`Plan::block`]. `f16` has no kernels here: its pages are rows of values.
@@ -29,7 +29,7 @@ pub(super) struct Woven<C>(PhantomData<C>);
 
 /// The contents of the bytes of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rows {
+pub(super) enum LineContents {
     /// Four neighbouring codes.
     Twos,
     /// Two neighbouring codes.
@@ -52,31 +52,31 @@ pub(super) enum Rows {
 }
 
 /// The contents of the lines of a codec, if it has page kernels.
-const fn rows<C: Code>() -> Option<Rows> {
+const fn rows<C: Code>() -> Option<LineContents> {
     let (depth, paired) = (<C as Planes>::DEPTH, <C as Planes>::PAIRED);
     Some(match C::LAYOUT {
         Layout::F16 => return None,
-        Layout::Dense { bits: 2 } => Rows::Twos,
-        Layout::Dense { bits: 3 } => Rows::Triples,
-        Layout::Dense { bits: 4 } => Rows::Nibbles,
-        Layout::Dense { bits: 5 } => Rows::Planes { depth, paired, dense: true },
-        Layout::Bytes | Layout::Runs { bits: 8 } => Rows::Bytes,
-        Layout::Runs { bits: 4 } => Rows::SplitNibbles,
-        Layout::Planes(_) => Rows::Planes { depth, paired, dense: false },
+        Layout::Dense { bits: 2 } => LineContents::Twos,
+        Layout::Dense { bits: 3 } => LineContents::Triples,
+        Layout::Dense { bits: 4 } => LineContents::Nibbles,
+        Layout::Dense { bits: 5 } => LineContents::Planes { depth, paired, dense: true },
+        Layout::Bytes | Layout::Runs { bits: 8 } => LineContents::Bytes,
+        Layout::Runs { bits: 4 } => LineContents::SplitNibbles,
+        Layout::Planes(_) => LineContents::Planes { depth, paired, dense: false },
         Layout::Dense { .. } | Layout::Runs { .. } => panic!("say what lines of such codes are"),
     })
 }
 
 /// Returns true if lines of a codec are bit planes.
 pub(super) const fn is_woven<C: Code>() -> bool {
-    matches!(rows::<C>(), Some(Rows::Planes { .. }))
+    matches!(rows::<C>(), Some(LineContents::Planes { .. }))
 }
 
 /// Runs `$body` with the type `$kernel` set to the reader of a plan's lines. Codecs with the same rows share
 /// a kernel.
 macro_rules! with_kernel {
     ($plan:expr, $kernel:ident => $body:expr) => {{
-        use crate::page::plan::{Packed, Rows, Woven, is_woven};
+        use crate::page::plan::{Packed, LineContents, Woven, is_woven};
         macro_rules! packed {
             ($bits:literal) => {{
                 type $kernel = Packed<$bits>;
@@ -84,12 +84,12 @@ macro_rules! with_kernel {
             }};
         }
         match $plan.rows {
-            Rows::Twos => packed!(2),
-            Rows::Triples => packed!(3),
-            Rows::Nibbles | Rows::SplitNibbles => packed!(4),
-            Rows::Bytes => packed!(8),
+            LineContents::Twos => packed!(2),
+            LineContents::Triples => packed!(3),
+            LineContents::Nibbles | LineContents::SplitNibbles => packed!(4),
+            LineContents::Bytes => packed!(8),
             // The condition is a constant, so kernels of other codecs are not compiled.
-            Rows::Planes { .. } => tqkv_core::unstable::with_code!($plan.id, PlaneCode => if const { is_woven::<PlaneCode>() } {
+            LineContents::Planes { .. } => tqkv_core::unstable::with_code!($plan.id, PlaneCode => if const { is_woven::<PlaneCode>() } {
                 type $kernel = Woven<PlaneCode>;
                 $body
             } else {
@@ -105,7 +105,7 @@ pub(super) use with_kernel;
 pub(super) struct Plan {
     pub(super) id: CodecId,
     pub(super) dim: usize,
-    pub(super) rows: Rows,
+    pub(super) rows: LineContents,
     /// Bytes before the first byte of a plane. It is 2 if a plane is not a whole number of dwords, else 0. In
     /// trellis codes these bytes are copies of the end of the ring, so that the ring closes at the end of a
     /// dword.
@@ -126,7 +126,7 @@ impl Plan {
         let (id, dim) = (codec.id(), codec.dim());
         let rows = with_code!(id, C => const { rows::<C>() })?;
         let run = if matches!(id.layout(), Layout::Runs { .. }) { 32 } else { dim };
-        let pad = if matches!(rows, Rows::Planes { .. }) { dim / 8 % 4 } else { 0 };
+        let pad = if matches!(rows, LineContents::Planes { .. }) { dim / 8 % 4 } else { 0 };
         // Tables repeat by powers of two, because indices are masked.
         let levels = match id.levels() {
             Levels::Values => return None,
@@ -156,16 +156,16 @@ impl Plan {
 
     /// Returns true if lines are bit planes.
     pub(super) const fn is_woven(&self) -> bool {
-        matches!(self.rows, Rows::Planes { .. })
+        matches!(self.rows, LineContents::Planes { .. })
     }
 
     /// Codes in one byte, or in a byte column of several lines.
     pub(super) const fn fields(&self) -> usize {
         match self.rows {
-            Rows::Bytes => 1,
-            Rows::Nibbles | Rows::SplitNibbles => 2,
-            Rows::Twos => 4,
-            Rows::Triples | Rows::Planes { .. } => 8,
+            LineContents::Bytes => 1,
+            LineContents::Nibbles | LineContents::SplitNibbles => 2,
+            LineContents::Twos => 4,
+            LineContents::Triples | LineContents::Planes { .. } => 8,
         }
     }
 
@@ -177,17 +177,23 @@ impl Plan {
     /// Lines of one unit, or of two units that share lines.
     pub(super) const fn depth(&self) -> usize {
         match self.rows {
-            Rows::Twos | Rows::Nibbles | Rows::SplitNibbles | Rows::Bytes => 1,
-            Rows::Triples => 3,
-            Rows::Planes { depth, .. } => depth,
+            LineContents::Twos | LineContents::Nibbles | LineContents::SplitNibbles | LineContents::Bytes => {
+                1
+            }
+            LineContents::Triples => 3,
+            LineContents::Planes { depth, .. } => depth,
         }
     }
 
     /// Lines of the symbols of pairs.
     const fn paired(&self) -> usize {
         match self.rows {
-            Rows::Planes { paired, .. } => paired,
-            Rows::Twos | Rows::Nibbles | Rows::SplitNibbles | Rows::Bytes | Rows::Triples => 0,
+            LineContents::Planes { paired, .. } => paired,
+            LineContents::Twos
+            | LineContents::Nibbles
+            | LineContents::SplitNibbles
+            | LineContents::Bytes
+            | LineContents::Triples => 0,
         }
     }
 
@@ -204,9 +210,11 @@ impl Plan {
     /// head dim.
     pub(super) const fn coordinate(&self, byte: usize, field: usize) -> usize {
         match self.rows {
-            Rows::Twos | Rows::Nibbles | Rows::Bytes | Rows::Triples => byte * self.fields() + field,
-            Rows::SplitNibbles => byte / 16 * 32 + byte % 16 + 16 * field,
-            Rows::Planes { .. } => match byte.checked_sub(self.pad) {
+            LineContents::Twos | LineContents::Nibbles | LineContents::Bytes | LineContents::Triples => {
+                byte * self.fields() + field
+            }
+            LineContents::SplitNibbles => byte / 16 * 32 + byte % 16 + 16 * field,
+            LineContents::Planes { .. } => match byte.checked_sub(self.pad) {
                 Some(byte) => byte + self.dim / 8 * field,
                 None => self.dim,
             },
@@ -216,8 +224,10 @@ impl Plan {
     /// Coordinates from one byte of a row to the next.
     pub(super) const fn stride(&self) -> usize {
         match self.rows {
-            Rows::Twos | Rows::Nibbles | Rows::Bytes | Rows::Triples => self.fields(),
-            Rows::SplitNibbles | Rows::Planes { .. } => 1,
+            LineContents::Twos | LineContents::Nibbles | LineContents::Bytes | LineContents::Triples => {
+                self.fields()
+            }
+            LineContents::SplitNibbles | LineContents::Planes { .. } => 1,
         }
     }
 
@@ -253,7 +263,7 @@ impl Plan {
     #[inline(always)]
     pub(super) fn with_words<R>(&self, block: &[u8], visit: impl FnOnce(&[u16], &[[u8; 4]]) -> R) -> R {
         if self.runs == 1
-            && matches!(self.rows, Rows::Twos | Rows::Nibbles | Rows::Bytes)
+            && matches!(self.rows, LineContents::Twos | LineContents::Nibbles | LineContents::Bytes)
             && let Some((scale, codes)) = block.split_first_chunk::<2>()
             && let (words, []) = codes.as_chunks::<4>()
         {
@@ -273,9 +283,9 @@ impl Plan {
             let Some((scale, codes)) = run.split_first_chunk::<2>() else { return };
             scales[r] = u16::from_le_bytes(*scale);
             match self.rows {
-                Rows::Planes { dense: true, depth, .. } => self.slice(depth, codes, flat),
-                Rows::Planes { .. } => self.weave(codes, flat),
-                Rows::Triples => {
+                LineContents::Planes { dense: true, depth, .. } => self.slice(depth, codes, flat),
+                LineContents::Planes { .. } => self.weave(codes, flat),
+                LineContents::Triples => {
                     for (i, eight) in codes.as_chunks::<3>().0.iter().enumerate() {
                         let column = to_column(*eight);
                         for (k, byte) in column.into_iter().enumerate() {
@@ -283,7 +293,10 @@ impl Plan {
                         }
                     }
                 }
-                Rows::Twos | Rows::Nibbles | Rows::SplitNibbles | Rows::Bytes => {
+                LineContents::Twos
+                | LineContents::Nibbles
+                | LineContents::SplitNibbles
+                | LineContents::Bytes => {
                     flat[r * code_bytes..][..code_bytes].copy_from_slice(codes);
                 }
             }
@@ -299,14 +312,17 @@ impl Plan {
             let Some((scale, codes)) = run.split_first_chunk_mut::<2>() else { return };
             *scale = scales[r].to_le_bytes();
             match self.rows {
-                Rows::Planes { dense: true, depth, .. } => self.unslice(depth, flat, codes),
-                Rows::Planes { .. } => self.unweave(flat, codes),
-                Rows::Triples => {
+                LineContents::Planes { dense: true, depth, .. } => self.unslice(depth, flat, codes),
+                LineContents::Planes { .. } => self.unweave(flat, codes),
+                LineContents::Triples => {
                     for (i, eight) in codes.as_chunks_mut::<3>().0.iter_mut().enumerate() {
                         *eight = from_column(core::array::from_fn(|k| flat[self.word_byte(i, k)]));
                     }
                 }
-                Rows::Twos | Rows::Nibbles | Rows::SplitNibbles | Rows::Bytes => {
+                LineContents::Twos
+                | LineContents::Nibbles
+                | LineContents::SplitNibbles
+                | LineContents::Bytes => {
                     codes.copy_from_slice(&flat[r * code_bytes..][..code_bytes]);
                 }
             }

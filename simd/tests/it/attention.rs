@@ -4,8 +4,8 @@ use crate::common::{Random, assert_bits, of_each_level};
 use crate::pages::{SLOTS, TILE, blocks, keys, relative_rms, values};
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::page::{
-    Attention, EXP_ERROR, HalfPages, KeyPages, Line, MAX_PARTS, Part, Parts, Queries, ValuePages, ValuePart,
-    attend, exp, merge, rescale, soften,
+    Attention, EXP_ERROR, HalfPages, KeyPages, Line, MAX_PARTS, Parts, Queries, ValuePages, ValuePart,
+    WeightedPart, attend, exp, merge, rescale, soften,
 };
 use tqkv_simd::{Level, codec};
 use tqkv_tests::oracle;
@@ -64,7 +64,7 @@ impl Parts for OnePage<'_> {
         self.joins
     }
 
-    fn accumulate(&mut self, parts: &[Part<'_>]) {
+    fn accumulate(&mut self, parts: &[WeightedPart<'_>]) {
         let mut summed = [ValuePart {
             pages: self.values.0,
             page: self.values.1,

@@ -642,8 +642,8 @@ fn a_process_killed_in_the_middle_leaves_the_old_file_or_the_new_one() {
         let (odd, even) = (long(4999), long(5000));
         println!("ready");
         loop {
-            odd.save(path.as_ref()).unwrap();
-            even.save(path.as_ref()).unwrap();
+            odd.save(&path).unwrap();
+            even.save(&path).unwrap();
         }
     }
     let folder = tempfile::tempdir().unwrap();

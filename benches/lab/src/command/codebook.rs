@@ -38,11 +38,11 @@ struct Report {
     relative_mse: f64,
     /// What the codec of this width stores. No codec has one bit.
     #[serde(flatten)]
-    stored: Option<Stored>,
+    stored: Option<StoredLevels>,
 }
 
 #[derive(Serialize)]
-struct Stored {
+struct StoredLevels {
     /// The levels in the codec: `bytes` times `unit`.
     bytes: Vec<i8>,
     unit: f64,
@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         centroids: exact.levels().iter().map(|v| v * sigma).collect(),
         boundaries: exact.boundaries().iter().map(|v| v * sigma).collect(),
         relative_mse: exact.relative_mse(),
-        stored: id.and_then(|id| id.codebook(args.dim)).map(|book| Stored {
+        stored: id.and_then(|id| id.codebook(args.dim)).map(|book| StoredLevels {
             bytes: book.bytes().to_vec(),
             unit: f64::from(book.unit()) * sigma,
             byte_boundaries: book.boundaries().iter().map(|&v| f64::from(v) * sigma).collect(),

@@ -75,13 +75,13 @@ impl<'a> Report<'a> {
 }
 
 /// One side of the comparison.
-enum Side {
+enum Compared {
     Codes,
     Snapshot(KvCache),
     Run(Run),
 }
 
-impl Side {
+impl Compared {
     fn cache(&self) -> Option<&KvCache> {
         match self {
             Self::Codes => None,
@@ -102,7 +102,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let is_run = settings.iter().any(Option::is_some);
     let runner = is_run.then(|| args.run.runner()).transpose()?;
     let side = |at: usize| match (&settings[at], &runner) {
-        (Some(setting), Some(runner)) => runner.run(setting).map(Side::Run),
+        (Some(setting), Some(runner)) => runner.run(setting).map(Compared::Run),
         _ => open(Path::new(names[at])),
     };
     let (a, b) = (side(0)?, side(1)?);
@@ -131,7 +131,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
             )));
         }
     }
-    if let (Side::Run(a), Side::Run(b)) = (&a, &b) {
+    if let (Compared::Run(a), Compared::Run(b)) = (&a, &b) {
         for layer in &mut report.layers {
             layer.hidden_cosine = Some(a.hidden_cosine(b, layer.layer));
         }
@@ -147,22 +147,22 @@ fn run_arrays(args: &Args, out: &mut Output) -> Result<(), CliError> {
     out.print(&Report { arrays, ..Report::new(args) }, human)
 }
 
-fn open(path: &Path) -> Result<Side, CliError> {
+fn open(path: &Path) -> Result<Compared, CliError> {
     let mut file = BufReader::new(File::open(path).map_err(|e| CliError::io(path, &e))?);
     let mut first = Vec::new();
     (&mut file).take(8).read_to_end(&mut first).map_err(|e| CliError::io(path, &e))?;
     // The first bytes of a snapshot (SPEC.md).
     if first != *b"\x89TQS\r\n\x1a\n" {
-        return Ok(Side::Codes);
+        return Ok(Compared::Codes);
     }
     let cache = KvCache::from_snapshot(&mut first.as_slice().chain(file));
-    cache.map(Side::Snapshot).map_err(|e| CliError::bad_input(format_args!("{}: {e}", path.display())))
+    cache.map(Compared::Snapshot).map_err(|e| CliError::bad_input(format_args!("{}: {e}", path.display())))
 }
 
-fn save(side: &Side, path: &Path) -> Result<(), CliError> {
+fn save(side: &Compared, path: &Path) -> Result<(), CliError> {
     match side {
-        Side::Run(run) => run.cache.save(path).map_err(CliError::bad_input),
-        Side::Codes | Side::Snapshot(_) => {
+        Compared::Run(run) => run.cache.save(path).map_err(CliError::bad_input),
+        Compared::Codes | Compared::Snapshot(_) => {
             Err(CliError::bad_input("--save keeps the cache of a run, and A is a file"))
         }
     }

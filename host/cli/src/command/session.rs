@@ -8,7 +8,7 @@ use std::time::Instant;
 use clap::Subcommand;
 use serde::Serialize;
 use tqkv_core::CodecId;
-use tqkv_session::{Layout, MAGIC, Mode, Side, Sizes, Summary};
+use tqkv_session::{Layout, MAGIC, Mode, Sizes, StateSide, Summary};
 
 use super::session_codes::CodeArgs;
 use super::{session_serve, stored};
@@ -208,7 +208,7 @@ fn inspect(args: &LookArgs, out: &mut Output) -> Result<(), CliError> {
 
 /// Rows of one type.
 #[derive(Serialize)]
-struct Rows {
+struct RowSummary {
     side: &'static str,
     matrices: usize,
     numbers: &'static str,
@@ -230,13 +230,13 @@ struct Packed {
     crc: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     basis: Option<String>,
-    rows: Vec<Rows>,
+    rows: Vec<RowSummary>,
 }
 
 impl Packed {
     fn new(path: &Path, summary: &Summary) -> Self {
-        let rows = summary.groups.iter().map(|group| Rows {
-            side: if group.is_values { Side::Values } else { Side::Keys }.name(),
+        let rows = summary.groups.iter().map(|group| RowSummary {
+            side: if group.is_values { StateSide::Values } else { StateSide::Keys }.name(),
             matrices: group.matrices as usize,
             numbers: group.numbers.name(),
             values_per_token: u64::from(group.head_dim) * u64::from(group.heads),
@@ -294,21 +294,21 @@ struct State {
 #[derive(Serialize)]
 struct Cache {
     cells: u64,
-    rows: Vec<Rows>,
+    rows: Vec<RowSummary>,
 }
 
 impl State {
     fn new(path: &Path, layout: &Layout) -> Self {
         let caches = layout.caches.iter().map(|cache| {
-            let mut rows: Vec<Rows> = Vec::new();
+            let mut rows: Vec<RowSummary> = Vec::new();
             for own in &cache.rows {
                 let (side, numbers, width) = (own.side.name(), own.numbers.name(), u64::from(own.width));
-                let is_alike = |rows: &&mut Rows| {
+                let is_alike = |rows: &&mut RowSummary| {
                     (rows.side, rows.numbers, rows.values_per_token) == (side, numbers, width)
                 };
                 match rows.iter_mut().find(is_alike) {
                     Some(rows) => rows.matrices += 1,
-                    None => rows.push(Rows {
+                    None => rows.push(RowSummary {
                         side,
                         matrices: 1,
                         numbers,
@@ -343,7 +343,7 @@ impl State {
         for (i, cache) in self.caches.iter().enumerate() {
             rows.push((format!("cache {}", i + 1), format!("{} tokens", grouped(cache.cells))));
             rows.extend(cache.rows.iter().map(|rows| {
-                let Rows { matrices, numbers, values_per_token, .. } = rows;
+                let RowSummary { matrices, numbers, values_per_token, .. } = rows;
                 let shape = format!("{matrices} layers, {values_per_token} values per token, {numbers}");
                 (format!("  {}", rows.side), shape)
             }));

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use tqkv_model::LayerKv;
-use tqkv_session::{Budget, Codecs, Mode, RowHeads, Side, StorageCodec, Stored};
+use tqkv_session::{Budget, Codecs, Mode, RowHeads, StateSide, StorageCodec, Stored};
 
 use super::stored;
 use crate::args::budget;
@@ -73,7 +73,7 @@ impl CodeArgs {
         }
         let rows = |layer: &LayerKv| {
             let row = |side, head_dim| RowHeads { side, width: layer.num_kv_heads * head_dim, head_dim };
-            [row(Side::Keys, layer.head_dim), row(Side::Values, layer.value_dim)]
+            [row(StateSide::Keys, layer.head_dim), row(StateSide::Values, layer.value_dim)]
         };
         let rows = self.rows.get_or_init(|| source.kv().kept().flat_map(rows).collect());
         Ok(Mode::Coded(Codecs { rows, ..codecs }))

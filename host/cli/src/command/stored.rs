@@ -35,7 +35,7 @@ pub(crate) struct StorageArgs {
 }
 
 #[derive(Serialize)]
-struct Stored {
+struct ArchiveReport {
     output: String,
     basis: String,
     model: String,
@@ -80,7 +80,7 @@ pub(crate) fn encode(
     bar.finish_and_clear();
     file.commit().map_err(|error| CliError::io(output, &error))?;
     yield_stdout(&[output], out);
-    let stored = Stored {
+    let stored = ArchiveReport {
         output: output.display().to_string(),
         basis: basis.id().to_string(),
         model: basis.model().to_owned(),

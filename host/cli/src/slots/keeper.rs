@@ -21,7 +21,7 @@ const AGAIN: Duration = Duration::from_secs(60);
 
 /// A state that was seen before.
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct SeenState {
     stamp: Stamp,
     since: Instant,
     /// It is not tried before this time; `None`: not until it changes.
@@ -34,7 +34,7 @@ pub(crate) struct Keeper<'a> {
     folder: &'a Folder,
     quiet: Duration,
     limit: Option<u64>,
-    seen: HashMap<String, Seen>,
+    seen: HashMap<String, SeenState>,
     pub(crate) packed: usize,
     pub(crate) forgotten: usize,
 }
@@ -65,14 +65,15 @@ impl<'a> Keeper<'a> {
         self.seen.retain(|name, seen| states.iter().any(|(own, stamp)| own == name && *stamp == seen.stamp));
         let mut is_idle = true;
         for (name, stamp) in states {
-            let seen = *self.seen.entry(name.clone()).or_insert(Seen { stamp, since: now, next: Some(now) });
+            let seen =
+                *self.seen.entry(name.clone()).or_insert(SeenState { stamp, since: now, next: Some(now) });
             if seen.next.is_none() {
                 continue;
             }
             is_idle = false;
             if seen.next.is_some_and(|next| next <= now) && self.is_ready(&name, seen) {
                 let next = self.pack(&name);
-                self.seen.insert(name, Seen { next, ..seen });
+                self.seen.insert(name, SeenState { next, ..seen });
             }
             if signals::interrupted() {
                 return Ok(true);
@@ -82,7 +83,7 @@ impl<'a> Keeper<'a> {
         Ok(is_idle)
     }
 
-    fn is_ready(&mut self, name: &str, seen: Seen) -> bool {
+    fn is_ready(&mut self, name: &str, seen: SeenState) -> bool {
         if seen.stamp.written.elapsed().is_ok_and(|age| age < TICK) {
             return false;
         }

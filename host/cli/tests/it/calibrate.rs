@@ -35,10 +35,10 @@ fn files_that_do_not_fit_the_model_are_refused_by_name() {
     let at = folder.path();
     let model = Model::shipped().unwrap();
     let spec = model.config().cache_spec();
-    Calibrator::new(&spec).unwrap().finish([0; 32]).save(&at.join("foreign.tqm")).unwrap();
+    Calibrator::new(&spec).unwrap().finish([0; 32]).save(at.join("foreign.tqm")).unwrap();
     let mut other = spec;
     other.shape.num_layers += 1;
-    Calibrator::new(&other).unwrap().finish(model.config().identity()).save(&at.join("longer.tqm")).unwrap();
+    Calibrator::new(&other).unwrap().finish(model.config().identity()).save(at.join("longer.tqm")).unwrap();
     let whole = fs::read(at.join("foreign.tqm")).unwrap();
     fs::write(at.join("cut.tqm"), &whole[..whole.len() - 1]).unwrap();
     for (file, why) in [

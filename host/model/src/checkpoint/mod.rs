@@ -17,7 +17,7 @@ pub(crate) use format::{Coding, Format};
 pub(crate) use kinds::Kind;
 pub use source::Access;
 pub(crate) use source::{Chunk, Source};
-pub(crate) use stored::Stored;
+pub(crate) use stored::StoredTensor;
 
 /// The place and format of a tensor.
 #[derive(Debug)]
@@ -35,14 +35,14 @@ pub(crate) struct Entry {
 
 impl Entry {
     /// Reads the tensor from the files of its model.
-    pub(crate) fn read(&self, name: &str, files: &[Source]) -> Result<Stored, ModelError> {
+    pub(crate) fn read(&self, name: &str, files: &[Source]) -> Result<StoredTensor, ModelError> {
         let (file, format) = (&files[self.file], self.known_format(name)?);
         let bad = |reason: String| file.bad(format!("tensor {name}: {reason}"));
         let bytes = format.bytes_of(&self.shape).map_err(bad)? as u64;
         let end = self.start.checked_add(bytes).filter(|end| *end <= file.len);
         let end = end.ok_or_else(|| bad(format!("shape {:?} does not fit the file", self.shape)))?;
-        let stored =
-            Stored::new(format.clone(), self.shape.clone(), file.chunk(self.start..end)?).map_err(bad)?;
+        let stored = StoredTensor::new(format.clone(), self.shape.clone(), file.chunk(self.start..end)?)
+            .map_err(bad)?;
         Ok(match self.interleaved_heads {
             Some(heads) => stored.unpermuted(heads),
             None => stored,
@@ -78,7 +78,7 @@ impl Checkpoint {
     }
 
     /// Reads a tensor. `None` if there is none of this name.
-    pub(crate) fn get(&self, name: &str) -> Result<Option<Stored>, ModelError> {
+    pub(crate) fn get(&self, name: &str) -> Result<Option<StoredTensor>, ModelError> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
         self.tensors.get(name).map(|entry| entry.read(name, &self.files)).transpose()
     }
@@ -94,7 +94,7 @@ impl Checkpoint {
     }
 
     /// Reads a required tensor of any shape.
-    pub(crate) fn any(&self, name: &str) -> Result<Stored, ModelError> {
+    pub(crate) fn any(&self, name: &str) -> Result<StoredTensor, ModelError> {
         self.get(name)?.ok_or_else(|| ModelError::MissingTensor { name: name.to_owned() })
     }
 
@@ -106,7 +106,7 @@ impl Checkpoint {
     }
 
     /// Reads an optional tensor, which must have this shape.
-    pub(crate) fn optional(&self, name: &str, shape: &[usize]) -> Result<Option<Stored>, ModelError> {
+    pub(crate) fn optional(&self, name: &str, shape: &[usize]) -> Result<Option<StoredTensor>, ModelError> {
         let Some(stored) = self.get(name)? else { return Ok(None) };
         if stored.shape() != shape {
             return Err(ModelError::WrongShape {
@@ -119,7 +119,7 @@ impl Checkpoint {
     }
 
     /// Reads a required tensor, which must have this shape.
-    pub(crate) fn required(&self, name: &str, shape: &[usize]) -> Result<Stored, ModelError> {
+    pub(crate) fn required(&self, name: &str, shape: &[usize]) -> Result<StoredTensor, ModelError> {
         self.optional(name, shape)?.ok_or_else(|| ModelError::MissingTensor { name: name.to_owned() })
     }
 

@@ -8,13 +8,13 @@ use super::kinds::F32;
 
 /// Rows of one format. For a matrix they are `[outputs, inputs]`.
 #[derive(Debug, Clone)]
-pub(crate) struct Stored {
+pub(crate) struct StoredTensor {
     format: Format,
     shape: Vec<usize>,
     bytes: Chunk,
 }
 
-impl Stored {
+impl StoredTensor {
     /// # Errors
     /// Rows that do not fill whole blocks of the format, or bytes that do not match the shape.
     pub(crate) fn new(format: Format, shape: Vec<usize>, bytes: Chunk) -> Result<Self, String> {

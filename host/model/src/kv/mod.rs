@@ -39,8 +39,8 @@ impl ModelKv {
     /// # Errors
     /// Those of [`ModelKv::from_json`]; [`ModelError::NoModel`], [`ModelError::Io`];
     /// [`ModelError::Weights`] for a malformed GGUF file or one whose header leaves something out.
-    pub fn of(path: &Path) -> Result<Self, ModelError> {
-        match find::model(path)? {
+    pub fn of(path: impl AsRef<Path>) -> Result<Self, ModelError> {
+        match find::model(path.as_ref())? {
             Found::Folder(folder) => Self::from_json(&find::read_text(&folder.join(find::CONFIG))?),
             Found::Gguf(file) => gguf::kv(&file),
         }

@@ -380,10 +380,10 @@ fn split_files_are_found_by_their_names() {
     let mut head = metadata("qwen3", 8);
     head.push(("split.count".to_owned(), Value::Number(2)));
     std::fs::write(path(1), file(&head, first)).unwrap();
-    let error = Model::load(&path(1)).unwrap_err().to_string();
+    let error = Model::load(path(1)).unwrap_err().to_string();
     assert!(error.contains("tiny-00002-of-00002.gguf"), "{error}");
     std::fs::write(path(2), file(&[], second)).unwrap();
     let config = checkpoint.config.to_string();
     let same = Model::from_bytes("tiny", config.as_bytes(), &checkpoint.bytes(Dtype::F32), None).unwrap();
-    assert_eq!(logits(&Model::load(&path(1)).unwrap()), logits(&same));
+    assert_eq!(logits(&Model::load(path(1)).unwrap()), logits(&same));
 }

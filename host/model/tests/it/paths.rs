@@ -72,7 +72,7 @@ fn configs_without_readable_weights_say_what_is_there() {
 #[test]
 fn files_of_other_kinds_are_told_from_models() {
     let dir = folder(&["model.safetensors", "model.bin", "notes.txt"]);
-    let error = |name: &str| Model::load(&dir.path().join(name)).unwrap_err().to_string();
+    let error = |name: &str| Model::load(dir.path().join(name)).unwrap_err().to_string();
     assert!(error("model.safetensors").contains("one part of a model; give its folder"));
     assert!(error("model.bin").contains("weights of PyTorch (.bin) are not read"));
     assert!(error("notes.txt").contains("notes.txt: not a readable GGUF file"));

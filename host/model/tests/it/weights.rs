@@ -44,7 +44,7 @@ fn compressed(codec: CodecId, within: &Path) -> PathBuf {
 #[test]
 fn coded_weights_compute_nearly_the_same_the_nearer_the_more_bits() {
     let folder = tempfile::tempdir().unwrap();
-    let exact = logits(&Model::load(&shipped()).unwrap());
+    let exact = logits(&Model::load(shipped()).unwrap());
     for (codec, most) in [
         (CodecId::I8, 1e-3),
         (CodecId::T4, 0.03),
@@ -52,7 +52,7 @@ fn coded_weights_compute_nearly_the_same_the_nearer_the_more_bits() {
         (CodecId::T3, 0.1),
         (CodecId::T2, 0.4),
     ] {
-        let coded = logits(&Model::load(&compressed(codec, folder.path())).unwrap());
+        let coded = logits(&Model::load(compressed(codec, folder.path())).unwrap());
         let error = distance(&coded, &exact);
         assert!(error > 1e-6 && error < most, "{}: {error}", codec.name());
     }
@@ -74,9 +74,9 @@ fn two_runs_give_equal_bytes() {
 #[test]
 fn products_on_codes_are_those_of_the_decoded_weights() {
     let folder = tempfile::tempdir().unwrap();
-    let coded = Model::load(&compressed(CodecId::S4, folder.path())).unwrap();
+    let coded = Model::load(compressed(CodecId::S4, folder.path())).unwrap();
     // The variant scales weights, which expands them. In exact arithmetic it is the same function.
-    let expanded = logits(&Model::load(&folder.path().join("s4")).unwrap().into_outlier_variant().unwrap());
+    let expanded = logits(&Model::load(folder.path().join("s4")).unwrap().into_outlier_variant().unwrap());
     let error = distance(&logits(&coded), &expanded);
     assert!(error < 1e-3, "activations of 8 bits: {error}");
 }

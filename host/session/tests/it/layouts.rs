@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use std::io::Cursor;
-use tqkv_session::{Layout, Mode, Origin, Side};
+use tqkv_session::{Layout, Mode, Origin, StateSide};
 
 fn layout(state: &State) -> Layout {
     Layout::read(&mut Cursor::new(&state.bytes)).unwrap()
@@ -68,7 +68,7 @@ fn rows_of_every_cache_in_every_state_are_found() {
             assert_eq!(rows.len(), filled * sides * cache.layers as usize, "{name} {origin:?}");
             assert!(rows.iter().all(|rows| rows.width == cache.width), "{name} {origin:?}");
             let transposed = rows.iter().filter(|rows| rows.is_transposed);
-            assert!(transposed.clone().all(|rows| rows.side == Side::Values));
+            assert!(transposed.clone().all(|rows| rows.side == StateSide::Values));
             assert_eq!(transposed.count() > 0, cache.is_transposed, "{name} {origin:?}");
             let last = rows.last().unwrap();
             let empty = cache.streams.iter().rev().take_while(|stream| stream.1 == 0).count() as u64;

@@ -5,14 +5,14 @@ use crate::layouts::{caches, states};
 use half::f16;
 use std::io::Cursor;
 use tqkv_core::CodecId;
-use tqkv_session::{Class, Codecs, Layout, Mode, Numbers, RowHeads, Rows, Side, inspect};
+use tqkv_session::{Class, Codecs, Layout, Mode, Numbers, RowHeads, StateRows, StateSide, inspect};
 
 fn layout(state: &[u8]) -> Layout {
     Layout::read(&mut Cursor::new(state)).unwrap()
 }
 
 /// Rows as f32, cell by cell.
-fn values(state: &[u8], rows: &Rows) -> Vec<Vec<f32>> {
+fn values(state: &[u8], rows: &StateRows) -> Vec<Vec<f32>> {
     let bytes = &state[rows.at as usize..(rows.at + rows.bytes()) as usize];
     let (cells, width) = (rows.cells as usize, rows.width as usize);
     let flat: Vec<f32> = match rows.numbers {
@@ -206,7 +206,7 @@ fn rows_of_several_widths_have_their_own_head_dims() {
     state.cache(&Written { width: 1024, ..Written::default() });
     state.cache(&Written { width: 512, ..Written::default() });
     let row = |side, width, head_dim| RowHeads { side, width, head_dim };
-    let both = |width, head_dim| [Side::Keys, Side::Values].map(|side| row(side, width, head_dim));
+    let both = |width, head_dim| [StateSide::Keys, StateSide::Values].map(|side| row(side, width, head_dim));
     let rows = [both(1024, 256), both(512, 512)].concat();
     let mode = |rows| Mode::Coded(Codecs { rows, ..Codecs::DEFAULT });
     let (packed, _) = pack(&state.bytes, mode(&rows)).unwrap();

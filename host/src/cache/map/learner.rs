@@ -37,7 +37,7 @@ const CODEC: CodecId = CodecId::S4;
 
 /// Queries that wait until there are enough keys.
 #[derive(Clone, Debug)]
-struct Seen {
+struct WaitingQueries {
     /// Bit i is set if the queries of sample i are here.
     samples: u64,
     /// A block of each head that counts per sample, in their order.
@@ -45,7 +45,7 @@ struct Seen {
     lease: Lease,
 }
 
-impl Seen {
+impl WaitingQueries {
     /// Makes room for this many bytes, and no more.
     fn make_room(&mut self, bytes: usize) -> Result<(), CacheError> {
         if self.blocks.capacity() < bytes {
@@ -79,7 +79,7 @@ pub(in crate::cache) struct Learner {
     given: Option<Arc<[f32]>>,
     /// True for a code whose widths differ by quarter.
     in_quarters: bool,
-    seen: Mutex<Seen>,
+    seen: Mutex<WaitingQueries>,
 }
 
 impl Clone for Learner {
@@ -98,7 +98,7 @@ impl Learner {
         budget: &Budget,
     ) -> Self {
         let codec = AnyCodec::new(CODEC, dim, Options::DEFAULT).ok();
-        let seen = Mutex::new(Seen { samples: 0, blocks: Vec::new(), lease: budget.lease() });
+        let seen = Mutex::new(WaitingQueries { samples: 0, blocks: Vec::new(), lease: budget.lease() });
         Self { rule, codec, dim, sinks, hot, setting: None, given: None, in_quarters, seen }
     }
 
@@ -129,7 +129,7 @@ impl Learner {
         self.setting.as_ref()
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, WaitingQueries> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

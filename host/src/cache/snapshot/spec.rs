@@ -154,34 +154,36 @@ fn codec(code: u8) -> Result<CodecId, CacheError> {
     CodecId::from_code(code).map_or_else(|| refused(format!("codec {code}, which is not known")), Ok)
 }
 
-fn seen(parser: &mut Parser<'_>) -> Result<Seen, CacheError> {
+fn seen(parser: &mut Parser<'_>) -> Result<LayerSight, CacheError> {
     Ok(match parser.count("kinds of layers", 3)? {
-        0 => Seen::Kind(LayerKind::Full),
-        1 => Seen::Kind(LayerKind::None),
-        2 => Seen::Sinks(parser.count("tokens of a window", MOST)?),
-        _ => Seen::Kind(LayerKind::Sliding(parser.count("tokens of a window", MOST)?)),
+        0 => LayerSight::Kind(LayerKind::Full),
+        1 => LayerSight::Kind(LayerKind::None),
+        2 => LayerSight::Sinks(parser.count("tokens of a window", MOST)?),
+        _ => LayerSight::Kind(LayerKind::Sliding(parser.count("tokens of a window", MOST)?)),
     })
 }
 
 /// The tokens that a layer's queries see.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Seen {
+enum LayerSight {
     Kind(LayerKind),
     /// A window, with sinks beside it.
     Sinks(usize),
 }
 
 /// The kinds of the layers, or the window of all of them.
-fn windows(seen: &[Seen], sinks: usize) -> Result<(Vec<LayerKind>, Option<usize>), CacheError> {
-    if let Some(Seen::Sinks(window)) =
+fn windows(seen: &[LayerSight], sinks: usize) -> Result<(Vec<LayerKind>, Option<usize>), CacheError> {
+    if let Some(LayerSight::Sinks(window)) =
         seen.first().filter(|first| sinks > 0 && seen.iter().all(|s| s == *first))
     {
         return Ok((Vec::new(), Some(*window)));
     }
-    let kind = |seen: &Seen| match *seen {
-        Seen::Kind(kind) => Ok(kind),
-        Seen::Sinks(window) if sinks == 0 => Ok(LayerKind::Sliding(window)),
-        Seen::Sinks(_) => refused("some layers have a window beside sinks: expected one for all layers"),
+    let kind = |seen: &LayerSight| match *seen {
+        LayerSight::Kind(kind) => Ok(kind),
+        LayerSight::Sinks(window) if sinks == 0 => Ok(LayerKind::Sliding(window)),
+        LayerSight::Sinks(_) => {
+            refused("some layers have a window beside sinks: expected one for all layers")
+        }
     };
     Ok((seen.iter().map(kind).collect::<Result<_, _>>()?, None))
 }

@@ -6,7 +6,7 @@ mod options;
 mod rope;
 mod values;
 
-pub use options::{OPTIONS, Part, SpecOption};
+pub use options::{OPTIONS, OptionPart, SpecOption};
 pub use values::COMMON_CODECS;
 
 use super::spec::{CacheSpec, KeyMap};
@@ -15,7 +15,7 @@ use std::fmt;
 use std::str::FromStr;
 use tqkv_core::KvShape;
 
-const EVERY: &[Part] = &[Part::Model, Part::Policy];
+const EVERY: &[OptionPart] = &[OptionPart::Model, OptionPart::Policy];
 
 /// Options that a cache on a GPU has.
 pub const ON_GPU: [&str; 9] =
@@ -91,7 +91,7 @@ impl Policy {
     /// [`CacheError::BadSpec`] for an unknown name, a value that the option does not accept, or a repeated
     /// option. The text says what is accepted.
     pub fn new<'a>(options: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, CacheError> {
-        Self::of(options, &[Part::Policy]).map_err(CacheError::BadSpec)
+        Self::of(options, &[OptionPart::Policy]).map_err(CacheError::BadSpec)
     }
 
     /// Returns `spec` with the settings of the policy. Tiers of the policy replace all tiers of the spec.
@@ -110,7 +110,10 @@ impl Policy {
         self.words.iter().any(|word| word.row == row)
     }
 
-    fn of<'a>(options: impl IntoIterator<Item = (&'a str, &'a str)>, parts: &[Part]) -> Result<Self, String> {
+    fn of<'a>(
+        options: impl IntoIterator<Item = (&'a str, &'a str)>,
+        parts: &[OptionPart],
+    ) -> Result<Self, String> {
         let given: Vec<_> = options.into_iter().collect();
         let is_tiered = given.contains(&(options::CODECS, TIERED));
         let tiers =
@@ -130,7 +133,7 @@ impl Policy {
         Ok(policy)
     }
 
-    fn read(text: &str, parts: &[Part]) -> Result<Self, String> {
+    fn read(text: &str, parts: &[OptionPart]) -> Result<Self, String> {
         let refused = || format!("{text} is not valid: expected a closing quote");
         let words = shlex::split(text).ok_or_else(refused)?;
         if words.is_empty() {
@@ -168,7 +171,7 @@ impl FromStr for Policy {
     type Err = CacheError;
 
     fn from_str(text: &str) -> Result<Self, CacheError> {
-        Self::read(text, &[Part::Policy]).map_err(CacheError::BadSpec)
+        Self::read(text, &[OptionPart::Policy]).map_err(CacheError::BadSpec)
     }
 }
 

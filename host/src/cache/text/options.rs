@@ -13,7 +13,7 @@ pub(super) type Setter = Arc<dyn Fn(&mut CacheSpec) + Send + Sync>;
 
 /// The subject of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum OptionPart {
     /// The model: its shape and attention.
     Model,
     /// The way in which the cache keeps tokens.
@@ -33,7 +33,7 @@ pub struct SpecOption {
     /// A value in its shortest form, other than the default.
     pub example: &'static str,
     /// The subject of the option.
-    pub part: Part,
+    pub part: OptionPart,
     /// True if a full spec must have it.
     pub(super) is_needed: bool,
     /// Removes the earlier values first, for options that may be repeated.
@@ -65,7 +65,7 @@ macro_rules! row {
             value: $value,
             help: $help,
             example: $example,
-            part: Part::$part,
+            part: OptionPart::$part,
             is_needed: false,
             clear: None,
             read: |text| setter(text, $set),
@@ -177,14 +177,14 @@ pub(super) fn unset() -> CacheSpec {
 }
 
 /// Lists the names of options.
-pub(super) fn accepted(parts: &[Part]) -> String {
+pub(super) fn accepted(parts: &[OptionPart]) -> String {
     let options = OPTIONS.iter().filter(|option| parts.contains(&option.part));
     let names: Vec<_> = options.map(|option| format!("{}=", option.name)).collect();
     names.join(", ")
 }
 
 /// The message for an unknown name.
-pub(super) fn unknown(name: &str, parts: &[Part]) -> String {
+pub(super) fn unknown(name: &str, parts: &[OptionPart]) -> String {
     let accepted = accepted(parts);
     match OPTIONS.iter().any(|option| option.name == name) {
         true => format!("{name}= is not valid here, as it is a property of the model: expected {accepted}"),

@@ -32,7 +32,7 @@ fn every_option_is_read_changes_the_spec_and_is_written_again() {
         let word = if option.name == options::CODECS { "" } else { option.name };
         let word = format!("{word}{}{}", if word.is_empty() { "" } else { "=" }, option.example);
         assert!(spec.to_string().split(' ').any(|found| found == word), "{word}: {spec}");
-        if option.part == Part::Policy {
+        if option.part == OptionPart::Policy {
             let policy: Policy = format!("{}={}", option.name, option.example).parse().unwrap();
             assert_eq!(policy.apply(parse(SHAPE)), spec, "{text}");
             assert_eq!(policy.to_string(), word);

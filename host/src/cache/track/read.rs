@@ -4,7 +4,7 @@ use super::Track;
 use crate::cache::life::{self, PAGE_TOKENS};
 use crate::cache::scratch::Queries;
 use crate::error::CacheError;
-use tqkv_simd::page::{Line, MAX_PART, Part, ValuePages};
+use tqkv_simd::page::{Line, MAX_PART, ValuePages, WeightedPart};
 
 impl Track {
     /// End of the part that holds position `from`: the sinks, one page, or the recent rows. At most
@@ -110,7 +110,7 @@ impl Track {
     /// the codec decides, so spilled memory or spare room changes no bit.
     pub(in crate::cache) fn accumulate_two(
         &self,
-        [first, second]: [&Part<'_>; 2],
+        [first, second]: [&WeightedPart<'_>; 2],
         next: [&[Line]; 2],
         [plain, rotated]: [&mut [f32]; 2],
     ) -> Result<bool, CacheError> {

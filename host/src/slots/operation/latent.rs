@@ -20,7 +20,7 @@ const PART: usize = 1024;
 const TILE: usize = 64;
 
 /// What a task has seen of some slots: the softmax state of each query, and weighted sums (`[n, value_dim]`).
-struct Seen {
+struct TileSums {
     state: Vec<Attention>,
     sums: Vec<f32>,
 }
@@ -39,7 +39,7 @@ struct Latent<'a> {
 
 /// Working memory of a part.
 #[derive(Default)]
-struct Scratch {
+struct LatentScratch {
     halves: Vec<f16>,
     rows: Vec<f32>,
     logits: Vec<f32>,
@@ -98,7 +98,7 @@ impl Operation<'_> {
         };
         let slots = self.rule.slots.min(store.slots());
         let parts: Vec<_> = (0..slots).step_by(PART).map(|from| from..slots.min(from + PART)).collect();
-        let seen: Vec<Seen> = if parts.len() > 1 && rayon::current_thread_index().is_some() {
+        let seen: Vec<TileSums> = if parts.len() > 1 && rayon::current_thread_index().is_some() {
             parts.par_iter().map(|part| latent.attend(part.clone())).collect()
         } else {
             parts.iter().map(|part| latent.attend(part.clone())).collect()
@@ -121,10 +121,10 @@ impl Operation<'_> {
 }
 
 impl Latent<'_> {
-    fn attend(&self, part: Range<usize>) -> Seen {
+    fn attend(&self, part: Range<usize>) -> TileSums {
         let n = self.asked.len();
-        let mut seen = Seen { state: vec![Attention::EMPTY; n], sums: vec![0.0; n * self.value_dim] };
-        let mut scratch = Scratch::default();
+        let mut seen = TileSums { state: vec![Attention::EMPTY; n], sums: vec![0.0; n * self.value_dim] };
+        let mut scratch = LatentScratch::default();
         for from in part.clone().step_by(TILE) {
             self.attend_tile(from..part.end.min(from + TILE), &mut seen, &mut scratch);
         }
@@ -132,7 +132,7 @@ impl Latent<'_> {
     }
 
     /// Attends to slots that are decoded at once. Empty slots count as zeros.
-    fn attend_tile(&self, slots: Range<usize>, seen: &mut Seen, scratch: &mut Scratch) {
+    fn attend_tile(&self, slots: Range<usize>, seen: &mut TileSums, scratch: &mut LatentScratch) {
         let masks = || {
             let of = |asked: &Asked<'_>| shows_any(asked.mask_of(slots.start, slots.end));
             let is_new = |q: usize| q == 0 || !self.asked[q].is_beside(&self.asked[q - 1]);
@@ -142,7 +142,7 @@ impl Latent<'_> {
             return;
         }
         let (n, count, dim) = (self.asked.len(), slots.len(), self.queries.len() / self.asked.len());
-        let Scratch { halves, rows, logits, wide } = scratch;
+        let LatentScratch { halves, rows, logits, wide } = scratch;
         halves.resize(count * dim, f16::ZERO);
         rows.resize(count * dim, 0.0);
         self.store.read(self.first + slots.start, halves);
@@ -198,7 +198,7 @@ fn take_not_finite(rows: &mut [f32], dim: usize) -> Vec<usize> {
 mod tests {
     use super::*;
     use crate::cache::CacheSpec;
-    use crate::slots::format::Side;
+    use crate::slots::format::StoreSide;
     use crate::slots::operation::{Masks, Strided};
     use tqkv_core::CodecId;
 
@@ -267,7 +267,7 @@ mod tests {
         for id in [CodecId::F16, CodecId::I8, CodecId::S4] {
             let mut spec = CacheSpec::new(1, 1, 1, DIM);
             spec.hot = 100;
-            let mut store = Store::new(Side::Keys, &spec, DIM, SLOTS, 2);
+            let mut store = Store::new(StoreSide::Keys, &spec, DIM, SLOTS, 2);
             assert!(store.divide(DIM, id));
             for slot in 0..FULL {
                 store.write(SLOTS + slot, &row(slot));

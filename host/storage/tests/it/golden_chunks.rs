@@ -67,7 +67,7 @@ fn without_a_basis_the_bytes_are_these_on_every_machine() {
 
 #[test]
 fn in_a_basis_the_chunk_decodes_as_it_did() {
-    let basis = Basis::load(&path("basis.tqb")).unwrap();
+    let basis = Basis::load(path("basis.tqb")).unwrap();
     assert_eq!(basis.to_bytes(), read("basis.tqb"));
     assert_near(&decode(Some(basis.clone()), &read("based.tqc")), "based.f32");
     assert!(encode(Some(basis)) == read("based.tqc"), "bytes of a chunk in a basis changed");
@@ -88,7 +88,7 @@ fn write_the_files() {
     let (k, v) = (numbers(LAYERS * 200 * WIDTH, 3), numbers(LAYERS * 200 * WIDTH, 4));
     learner.learn(&k, &v, 0).unwrap();
     // A basis that is there stays: one that is learned again may differ in signs.
-    let basis = Basis::load(&path("basis.tqb")).unwrap_or_else(|_| learner.freeze("golden").unwrap());
+    let basis = Basis::load(path("basis.tqb")).unwrap_or_else(|_| learner.freeze("golden").unwrap());
     let write = |name: &str, bytes: &[u8]| std::fs::write(path(name), bytes).unwrap();
     let floats = |x: Vec<f32>| x.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
     write("basis.tqb", &basis.to_bytes());

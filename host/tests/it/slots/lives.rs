@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use tqkv::CodecId;
 use tqkv::cache::CacheSpec;
 use tqkv::cache::{Cold, KeyMap};
-use tqkv::unstable::slots::{Asked, Rule, Shift, Side, Store, Track, attend, rotate};
+use tqkv::unstable::slots::{Asked, Rule, Shift, Store, StoreSide, Track, attend, rotate};
 
 /// The choices of a life.
 pub(crate) trait Choose {
@@ -33,11 +33,11 @@ const ODD: [u16; 6] = [0x7c00, 0xfc00, 0x7e00, 0xffff, 0x7c01, 0x7bff];
 
 /// Codecs that a cache of this library has for one side. Codes of quarters are for keys that go through a
 /// map.
-pub(crate) fn codecs(side: Side) -> Vec<CodecId> {
+pub(crate) fn codecs(side: StoreSide) -> Vec<CodecId> {
     let spec = CacheSpec::new(1, 1, 1, DIM);
     let all = CodecId::ALL.iter().copied();
     let served = all.filter(|id| Store::format_of(side, *id, &spec, WIDTH, DIM).is_some());
-    served.filter(|id| side == Side::Keys || !id.rotates_quarters()).collect()
+    served.filter(|id| side == StoreSide::Keys || !id.rotates_quarters()).collect()
 }
 
 /// The largest relative error of a row.
@@ -90,7 +90,7 @@ struct Life<'a, C> {
 
 /// Lives until the choices end. Returns the number of outputs that were compared.
 pub(crate) fn live(choose: &mut impl Choose) -> usize {
-    let [key, value] = [Side::Keys, Side::Values].map(|side| {
+    let [key, value] = [StoreSide::Keys, StoreSide::Values].map(|side| {
         let codecs = codecs(side);
         codecs[choose.below(codecs.len())]
     });
@@ -110,8 +110,8 @@ pub(crate) fn live(choose: &mut impl Choose) -> usize {
         store
     };
     let mut life = Life {
-        keys: store(Side::Keys, key),
-        values: store(Side::Values, value),
+        keys: store(StoreSide::Keys, key),
+        values: store(StoreSide::Values, value),
         errors: if spec.cold.is_empty() { [key, value] } else { cold }.map(most_error),
         tokens: Tokens::new(),
         streams,

@@ -6,7 +6,7 @@ use half::f16;
 use tqkv::CodecId;
 use tqkv::cache::CacheSpec;
 use tqkv::cache::KeyMap;
-use tqkv::unstable::slots::{Asked, Rule, Side, Store, Track, attend};
+use tqkv::unstable::slots::{Asked, Rule, Store, StoreSide, Track, attend};
 
 const SLOTS: usize = 300;
 const DIM: usize = 64;
@@ -16,8 +16,8 @@ const SEQUENCES: usize = 4;
 const ODD: [usize; 3] = [1, 77, 149];
 
 /// A row of all finite values, equal in every store.
-fn row(slot: usize, side: Side) -> Vec<f16> {
-    let mut random = Random(3 * slot as u64 + (side == Side::Keys) as u64);
+fn row(slot: usize, side: StoreSide) -> Vec<f16> {
+    let mut random = Random(3 * slot as u64 + (side == StoreSide::Keys) as u64);
     (0..DIM).map(|_| f16::from_f32(random.normal())).collect()
 }
 
@@ -31,7 +31,7 @@ impl Pair {
             spec.key_map = KeyMap::Pairs;
         }
         Self(std::array::from_fn(|i| {
-            let side = [Side::Keys, Side::Values][i];
+            let side = [StoreSide::Keys, StoreSide::Values][i];
             let mut store = Store::new(side, &spec, DIM, SLOTS, 1);
             assert!(store.divide(DIM, ids[i]));
             for slot in 0..SLOTS {
@@ -82,7 +82,7 @@ fn cases() -> impl Iterator<Item = [Option<f16>; 2]> {
 }
 
 fn pairs() -> Vec<[CodecId; 2]> {
-    let (keys, values) = (codecs(Side::Keys), codecs(Side::Values));
+    let (keys, values) = (codecs(StoreSide::Keys), codecs(StoreSide::Values));
     let cycled = keys.iter().zip(values.iter().cycle());
     let others = [[CodecId::F16, CodecId::S4], [CodecId::S4, CodecId::F16]];
     cycled.map(|(key, value)| [*key, *value]).chain(others).collect()
@@ -159,10 +159,10 @@ fn means_and_maps_are_those_of_finite_keys() {
         let read = |is_odd: bool| {
             let mut spec = CacheSpec::new(1, 1, 1, DIM).hot(0).sinks(0);
             spec.key_map = KeyMap::Pairs;
-            let mut store = Store::new(Side::Keys, &spec, DIM, SLOTS, 1);
+            let mut store = Store::new(StoreSide::Keys, &spec, DIM, SLOTS, 1);
             assert!(store.divide(DIM, id));
             let key = |slot: usize| {
-                let key = row(slot, Side::Keys);
+                let key = row(slot, StoreSide::Keys);
                 key.iter().enumerate().map(|(i, x)| *x + f16::from_f32((i % 5) as f32)).collect::<Vec<_>>()
             };
             for slot in 0..SLOTS - 20 {
@@ -191,12 +191,12 @@ fn means_and_maps_are_those_of_finite_keys() {
 
 #[test]
 fn the_largest_values_come_back_finite() {
-    for id in codecs(Side::Values) {
-        let mut store = Store::new(Side::Values, &CacheSpec::new(1, 1, 1, DIM).hot(0), DIM, SLOTS, 1);
+    for id in codecs(StoreSide::Values) {
+        let mut store = Store::new(StoreSide::Values, &CacheSpec::new(1, 1, 1, DIM).hot(0), DIM, SLOTS, 1);
         assert!(store.divide(DIM, id));
         for slot in 0..SLOTS {
             let largest = |x: &f16| if x.is_sign_negative() { f16::MIN } else { f16::MAX };
-            store.write(slot, &row(slot, Side::Values).iter().map(largest).collect::<Vec<_>>());
+            store.write(slot, &row(slot, StoreSide::Values).iter().map(largest).collect::<Vec<_>>());
         }
         store.cool();
         let mut rows = vec![f16::ZERO; SLOTS * DIM];

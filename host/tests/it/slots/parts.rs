@@ -6,13 +6,13 @@ use half::f16;
 use tqkv::CodecId;
 use tqkv::cache::CacheSpec;
 use tqkv::cache::KeyMap;
-use tqkv::unstable::slots::{Asked, Rule, Side, Store, Track, Turn, attend, rotate};
+use tqkv::unstable::slots::{Asked, RopeLayout, Rule, Store, StoreSide, Track, attend, rotate};
 
 const SLOTS: usize = 2300;
 const HEADS: usize = 2;
 const DIM: usize = 64;
 
-fn store(side: Side, id: CodecId, hot: usize) -> Store {
+fn store(side: StoreSide, id: CodecId, hot: usize) -> Store {
     let mut store = Store::new(side, &CacheSpec::new(1, 1, 1, DIM).hot(hot), HEADS * DIM, SLOTS, 2);
     assert!(store.divide(DIM, id));
     store
@@ -22,7 +22,7 @@ fn store(side: Side, id: CodecId, hot: usize) -> Store {
 fn mapped(id: CodecId, hot: usize) -> Store {
     let mut spec = CacheSpec::new(1, 1, 1, DIM).hot(hot);
     spec.key_map = KeyMap::Pairs;
-    let mut store = Store::new(Side::Keys, &spec, HEADS * DIM, SLOTS, 2);
+    let mut store = Store::new(StoreSide::Keys, &spec, HEADS * DIM, SLOTS, 2);
     assert!(store.divide(DIM, id));
     store
 }
@@ -70,12 +70,12 @@ fn exact(rule: &Rule, asked: &Asked<'_>, q: &[f32], keys: &[f32], values: &[f32]
 }
 
 fn check_steps((key, value): (CodecId, CodecId), hot: usize, tolerance: f64) {
-    check_steps_of(store(Side::Keys, key, hot), (key, value), hot, tolerance);
+    check_steps_of(store(StoreSide::Keys, key, hot), (key, value), hot, tolerance);
 }
 
 fn check_steps_of(mut keys: Store, (key, value): (CodecId, CodecId), hot: usize, tolerance: f64) {
     let mut random = Random(key as u64 + hot as u64);
-    let mut values = store(Side::Values, value, hot);
+    let mut values = store(StoreSide::Values, value, hot);
     let threads = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
     for step in 0..40 {
         for _ in 0..random.below(300) {
@@ -180,13 +180,13 @@ fn logit_error(mut keys: Store, loud: impl Fn(usize) -> bool) -> f64 {
 fn a_map_moves_the_error_of_keys_away_from_loud_pairs() {
     let halves = |i: usize| i % (DIM / 2) < 4;
     let neighbours = |i: usize| i / 2 < 4;
-    let plain = logit_error(store(Side::Keys, CodecId::T2, 0), halves);
+    let plain = logit_error(store(StoreSide::Keys, CodecId::T2, 0), halves);
     let of_halves = logit_error(mapped(CodecId::T2, 0), halves);
     assert!(of_halves < 0.5 * plain, "{of_halves} and {plain}");
     // Pairs of another kind than expected gain less.
     let unturned = logit_error(mapped(CodecId::T2, 0), neighbours);
     let mut keys = mapped(CodecId::T2, 0);
-    keys.set_turn(Turn { dims: DIM, halves: false });
+    keys.set_turn(RopeLayout { dims: DIM, halves: false });
     let turned = logit_error(keys, neighbours);
     assert!(turned < 0.5 * plain && turned < 0.9 * unturned, "{turned}, {unturned} and {plain}");
     let quarters = logit_error(mapped(CodecId::M2, 0), halves);
@@ -227,7 +227,7 @@ fn mapped_keys_wait_for_queries() {
 #[test]
 fn rows_are_exact_until_they_leave_and_close_afterwards() {
     let mut random = Random(5);
-    let mut store = store(Side::Values, CodecId::T4, 16);
+    let mut store = store(StoreSide::Values, CodecId::T4, 16);
     let mut written = vec![vec![f16::ZERO; HEADS * DIM]; SLOTS];
     for _ in 0..500 {
         let slot = random.below(SLOTS);
@@ -255,9 +255,12 @@ fn rows_are_exact_until_they_leave_and_close_afterwards() {
 #[test]
 fn rows_of_a_saved_state_become_the_same_codes_again() {
     const ROWS: usize = 420;
-    for (side, hot, mean) in
-        [(Side::Values, 64, 0.0), (Side::Keys, 0, 0.0), (Side::Keys, 64, 0.5), (Side::Keys, 64, 8.0)]
-    {
+    for (side, hot, mean) in [
+        (StoreSide::Values, 64, 0.0),
+        (StoreSide::Keys, 0, 0.0),
+        (StoreSide::Keys, 64, 0.5),
+        (StoreSide::Keys, 64, 8.0),
+    ] {
         for id in [CodecId::I8, CodecId::S4, CodecId::T4, CodecId::T2] {
             let mut random = Random(id as u64);
             let mut saved = store(side, id, hot);
@@ -290,7 +293,7 @@ fn rows_of_a_saved_state_become_the_same_codes_again() {
 
 #[test]
 fn a_row_that_cannot_be_encoded_stays_exact() {
-    let mut store = store(Side::Values, CodecId::S4, 0);
+    let mut store = store(StoreSide::Values, CodecId::S4, 0);
     let mut row = vec![f16::ONE; HEADS * DIM];
     row[3] = f16::INFINITY;
     for slot in 10..20 {
@@ -310,7 +313,7 @@ fn a_row_that_cannot_be_encoded_stays_exact() {
 fn shift_error(coded: Store, shifts: usize) -> f32 {
     let shift = unscaled(DIM);
     let mut random = Random(9);
-    let (mut coded, mut exact) = (coded, store(Side::Keys, CodecId::F16, 0));
+    let (mut coded, mut exact) = (coded, store(StoreSide::Keys, CodecId::F16, 0));
     for slot in 0..SLOTS {
         let row: Vec<f16> = (0..HEADS * DIM).map(|_| f16::from_f32(random.normal())).collect();
         coded.write(slot, &row);
@@ -332,7 +335,7 @@ fn shift_error(coded: Store, shifts: usize) -> f32 {
 #[test]
 fn shifts_lose_what_as_many_encodings_lose() {
     for id in [CodecId::I8, CodecId::S4, CodecId::T4, CodecId::T2] {
-        for keys in [|id| store(Side::Keys, id, 0), |id| mapped(id, 0)] {
+        for keys in [|id| store(StoreSide::Keys, id, 0), |id| mapped(id, 0)] {
             let errors = [0, 1, 10].map(|shifts| shift_error(keys(id), shifts));
             println!("{}: {errors:.4?}", id.name());
             // Squares of independent errors add up; with 2 bits, the length of vectors grows a little too.

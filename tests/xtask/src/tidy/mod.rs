@@ -35,7 +35,7 @@ pub(crate) struct Args {
 /// A rule: its name, and what finds its faults.
 type Rule = (&'static str, fn(&Tree) -> Vec<String>);
 
-const RULES: [Rule; 18] = [
+const RULES: [Rule; 19] = [
     ("no circles of files", circles::circles_of_files),
     ("unsafe code is in the inventory", guide::unsafe_inventory),
     ("paths in documents", documents::paths),
@@ -51,6 +51,7 @@ const RULES: [Rule; 18] = [
     ("public items are listed", surface::differences),
     ("packages of the card", card::packages_and_folders),
     ("published crates introduce themselves", publish::introductions),
+    ("one version", publish::version),
     ("one oldest toolchain", publish::toolchain),
     ("licences of dependencies", publish::licences),
     ("published crates fit the registry", publish::sizes),

@@ -56,6 +56,11 @@ pub(super) fn introductions(_: &Tree) -> Vec<String> {
         if !readme(package).starts_with(&format!("# {name}\n")) {
             wrong.push(format!("{name}: its README is not headed by its name"));
         }
+        if package["features"].as_object().is_some_and(|features| !features.is_empty())
+            && !package["metadata"]["docs"]["rs"].is_object()
+        {
+            wrong.push(format!("{name} has features and does not say which docs.rs describes"));
+        }
         for dependency in package["dependencies"].as_array().into_iter().flatten() {
             let is_local = dependency["path"].is_string() && text(dependency, "kind") != "dev";
             let (on, version) = (text(dependency, "name"), text(dependency, "req"));
@@ -67,13 +72,53 @@ pub(super) fn introductions(_: &Tree) -> Vec<String> {
     wrong
 }
 
+/// The text in quotes on the first line of the file that begins with `key`.
+fn quoted(file: &str, key: &str) -> String {
+    let text = read(file);
+    let line = text.lines().find(|line| line.starts_with(key)).unwrap_or_default();
+    line.split('"').nth(1).unwrap_or_default().to_string()
+}
+
+/// The lines of a manifest that give a version to one of our packages, by their numbers.
+fn versions(manifest: &str) -> Vec<(usize, &str)> {
+    let mut is_package = false;
+    let mut found = Vec::new();
+    for (number, line) in manifest.lines().enumerate() {
+        if line.starts_with('[') {
+            is_package = ["[package]", "[workspace.package]"].contains(&line);
+        }
+        let is_ours = line.contains("path = ") || (is_package && line.starts_with("version = "));
+        if let Some((_, version)) = line.split_once("version = \"").filter(|_| is_ours) {
+            found.push((number + 1, version.split('"').next().unwrap_or_default()));
+        }
+    }
+    found
+}
+
+/// One version in every manifest, and in the names of archives and wheels that documents have.
+pub(super) fn version(tree: &Tree) -> Vec<String> {
+    let version = quoted("Cargo.toml", "version");
+    let mut wrong = Vec::new();
+    for path in tree.ending("Cargo.toml").filter(|path| !path.starts_with("fuzz/")) {
+        let text = read(path);
+        let others = versions(&text).into_iter().filter(|(_, other)| *other != version);
+        wrong.extend(others.map(|(line, other)| format!("{path}:{line} has {other}, Cargo.toml {version}")));
+    }
+    for document in tree.documents() {
+        for name in ["tqkv-llama-", "tqkv_cache-", "tqkv-c-"] {
+            let text = read(document);
+            let rests =
+                text.split(name).skip(1).filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+            if rests.into_iter().any(|rest| !rest.starts_with(&version)) {
+                wrong.push(format!("{document} names a {name} of another version than {version}"));
+            }
+        }
+    }
+    wrong
+}
+
 /// One number in three places: the pinned, the promised and the documented toolchain.
 pub(super) fn toolchain(_: &Tree) -> Vec<String> {
-    let quoted = |file: &str, key: &str| -> String {
-        let text = read(file);
-        let line = text.lines().find(|line| line.starts_with(key)).unwrap_or_default();
-        line.split('"').nth(1).unwrap_or_default().to_string()
-    };
     let promised = quoted("Cargo.toml", "rust-version");
     let pinned = quoted("rust-toolchain.toml", "channel");
     let mut wrong = Vec::new();
@@ -184,8 +229,10 @@ pub(super) fn sizes(_: &Tree) -> Vec<String> {
         if !(1000..MAX_CRATE_BYTES).contains(&bytes) {
             wrong.push(format!("{name} has {bytes} bytes, accepted are 1000 to {MAX_CRATE_BYTES}"));
         }
-        if !list.lines().any(|file| file == "README.md") {
-            wrong.push(format!("{name} goes without its README"));
+        for needed in ["README.md", "LICENSE-APACHE", "LICENSE-MIT"] {
+            if !list.lines().any(|file| file == needed) {
+                wrong.push(format!("{name} goes without its {needed}"));
+            }
         }
     }
     wrong
@@ -194,6 +241,13 @@ pub(super) fn sizes(_: &Tree) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn versions_of_our_packages_are_found() {
+        let manifest = "[package]\nversion = \"1.2.3\"\n[dependencies]\nhalf = { version = \"2\" }\n\
+                        tqkv = { path = \"..\", version = \"1.2.4\" }\n[dependencies.zstd]\nversion = \"9\"\n";
+        assert_eq!(versions(manifest), [(2, "1.2.3"), (5, "1.2.4")]);
+    }
 
     #[test]
     fn expressions_of_licences_are_read() {
