@@ -1,0 +1,354 @@
+"""An attention back end of vLLM whose KV cache holds codes: `tqkv.paged` over vLLM's own blocks, block tables and slot mapping.
+
+A token that a request decodes is encoded to its slot, and attends to the codes of all tokens up to itself. Tokens of a prompt attend to the
+keys and values that were just computed, and to earlier tokens of their request as decoded from the codes; both go to vLLM's
+FlashAttention, or to PyTorch's attention where there is none.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from vllm.config import VllmConfig, get_current_vllm_config, get_layers_from_vllm_config
+from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+from vllm.model_executor.layers.quantization.turboquant.config import TQ_PRESETS, TurboQuantConfig
+from vllm.v1.attention.backend import (
+    AttentionBackend,
+    AttentionCGSupport,
+    AttentionImpl,
+    AttentionMetadata,
+    AttentionMetadataBuilder,
+    AttentionType,
+    CommonAttentionMetadata,
+)
+from vllm.v1.attention.backends import fa_utils
+from vllm.v1.attention.backends.utils import split_decodes_and_prefills
+from vllm.v1.kv_cache_interface import AttentionSpec, KVCacheLayout
+
+from . import paged
+from ._hosts import refuse_arguments
+from ._native import TqkvError
+from .vllm_plugin import VARIABLE
+
+BLOCK = 64
+"""Tokens of a block as the kernels see it. vLLM splits larger blocks into these."""
+
+MOST_TOKENS = 65_535
+"""Tokens of a call of `paged.store`."""
+
+
+def _layout(num_heads: int, num_kv_heads: int, head_dim: int) -> paged.Layout:
+    return paged.Layout(num_heads, num_kv_heads, head_dim, os.environ[VARIABLE], BLOCK)
+
+
+def _head_bytes(head_dim: int) -> int:
+    """Bytes of the key and the value of a token and KV head."""
+    return _layout(1, 1, head_dim).block_bytes() // BLOCK
+
+
+class TqkvBackend(AttentionBackend):
+    """`--attention-backend CUSTOM`: the codes of all layers, in blocks of exactly their bytes."""
+
+    forward_includes_kv_cache_update: bool = False
+    supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float16, torch.bfloat16, torch.float32]
+    supported_kv_cache_dtypes: ClassVar[list[Any]] = ["auto"]
+
+    @staticmethod
+    def get_name() -> str:
+        return "CUSTOM"
+
+    @staticmethod
+    def get_impl_cls() -> type[TqkvImpl]:
+        return TqkvImpl
+
+    @staticmethod
+    def get_builder_cls() -> type[TqkvBuilder]:
+        return TqkvBuilder
+
+    @staticmethod
+    def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list[Any]:
+        return [BLOCK]
+
+    @classmethod
+    def supported_kv_cache_layouts(cls) -> tuple[KVCacheLayout, ...]:
+        """All in which a block of a layer is one run of bytes. The order within is ours."""
+        return tuple(layout for layout in KVCacheLayout if layout.is_block_compact)
+
+    @classmethod
+    def holds_codes(cls, spec: AttentionSpec) -> bool:
+        return True
+
+    @classmethod
+    def customize_spec(cls, spec: AttentionSpec) -> AttentionSpec:
+        if spec.state_content_bytes is not None or not cls.holds_codes(spec):
+            return spec
+        if spec.head_size_v != spec.head_size:
+            raise TqkvError(f"values of the head dim {spec.head_size_v} are not valid: expected that of the keys, {spec.head_size}")
+        return replace(spec, dtype=torch.uint8, state_content_bytes=_head_bytes(spec.head_size))
+
+    @classmethod
+    def supports_compute_capability(cls, capability: Any) -> bool:
+        return capability.major >= 8
+
+    @classmethod
+    def supports_kv_connector(cls) -> bool:
+        """Connectors may take a block for heads and tokens of a dtype."""
+        return False
+
+    @classmethod
+    def supports_device_cpu_query_lens_mismatch(cls) -> bool:
+        return False
+
+    @classmethod
+    def supports_combination(cls, head_size: int, *given: Any, **named: Any) -> str | None:
+        try:
+            _head_bytes(head_size)
+        except TqkvError as error:
+            return str(error)
+        return None
+
+
+class TurboQuantBackend(TqkvBackend):
+    """`--kv-cache-dtype turboquant_4bit_nc` and the other types of that name, in whose bytes the codecs must fit. vLLM leaves the first and the
+    last two layers of a model to another back end then."""
+
+    supported_kv_cache_dtypes: ClassVar[list[Any]] = list(TQ_PRESETS)
+
+    @staticmethod
+    def get_name() -> str:
+        return "TURBOQUANT"
+
+    @classmethod
+    def supports_kv_cache_dtype(cls, kv_cache_dtype: Any) -> bool:
+        return kv_cache_dtype in TQ_PRESETS
+
+    @classmethod
+    def holds_codes(cls, spec: AttentionSpec) -> bool:
+        return spec.kv_quant_mode.is_turboquant
+
+    @classmethod
+    def supports_combination(cls, head_size: int, dtype: Any, kv_cache_dtype: Any, *given: Any, **named: Any) -> str | None:
+        reason = super().supports_combination(head_size)
+        if reason or kv_cache_dtype not in TQ_PRESETS:
+            return reason
+        held, most = _head_bytes(head_size), TurboQuantConfig.from_cache_dtype(kv_cache_dtype, head_size).slot_size_aligned
+        if held <= most:
+            return None
+        return f"{VARIABLE}={os.environ[VARIABLE]} takes {held} bytes per token and KV head: expected at most the {most} of {kv_cache_dtype}"
+
+
+@dataclass
+class Prompts:
+    """Requests of a step with several query tokens each, or as many of them as decoded keys have room for."""
+
+    tokens: slice
+    """Their rows of the step."""
+    queries: list[int]
+    """Query tokens of each."""
+    lengths: list[int]
+    """Tokens of each, those of this step included."""
+    query_starts: Tensor
+    key_starts: Tensor
+    table: Tensor
+    cached: Tensor
+    """Tokens of each that earlier steps have encoded."""
+    fresh: Tensor | None
+    """Rows of this step's keys among all keys. None if all keys are of this step."""
+
+
+@dataclass
+class TqkvMetadata(AttentionMetadata):
+    """A step: first the requests with one query token, in the order of their rows, then prompts."""
+
+    decodes: int
+    table: Tensor
+    plan: Tensor
+    prompts: list[Prompts]
+
+
+class TqkvBuilder(AttentionMetadataBuilder[TqkvMetadata]):
+    """Plans a step on the device, once for all layers. Nothing is read back from there."""
+
+    _cudagraph_support: ClassVar[AttentionCGSupport] = AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
+
+    def __init__(self, kv_cache_spec: AttentionSpec, layer_names: list[str], vllm_config: VllmConfig, device: torch.device) -> None:
+        super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+        self._init_reorder_batch_threshold(1)
+        scheduler = vllm_config.scheduler_config
+        if scheduler.max_num_batched_tokens > MOST_TOKENS:
+            raise TqkvError(f"max_num_batched_tokens {scheduler.max_num_batched_tokens} is not valid: expected at most {MOST_TOKENS}")
+        layers = get_layers_from_vllm_config(vllm_config, AttentionLayerBase, layer_names)  # type: ignore[type-abstract]
+        [self.layout] = {layer.impl.layout for layer in layers.values()}  # type: ignore[attr-defined]
+        rows = max([scheduler.max_num_seqs, *(vllm_config.compilation_config.cudagraph_capture_sizes or [])])
+        # A graph holds its address.
+        self.plan = paged.new_plan(self.layout, rows, device)
+        self.room = vllm_config.model_config.max_model_len
+
+    def build(self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False) -> TqkvMetadata:
+        step = common_attn_metadata
+        if step.causal is not True:
+            raise TqkvError("attention that is not causal is not valid: expected a decoder")
+        # The runner has put them first.
+        decodes, prompts, _, _ = split_decodes_and_prefills(step)
+        table = step.block_table_tensor
+        if decodes:
+            paged.plan(self.layout, step.seq_lens[:decodes], self.plan, max_tokens=table.shape[1] * BLOCK)
+        return TqkvMetadata(decodes, table[:decodes], self.plan, self.prompts(step, decodes) if prompts else [])
+
+    def prompts(self, step: CommonAttentionMetadata, first: int) -> list[Prompts]:
+        """Prompts from request `first` on, in groups whose keys have room together."""
+        assert step.seq_lens_cpu_upper_bound is not None
+        starts = step.query_start_loc_cpu.tolist()
+        lengths = step.seq_lens_cpu_upper_bound.tolist()
+        # Requests that only fill a batch up have no token.
+        end = next((i for i in range(first, step.num_reqs) if starts[i] == starts[i + 1]), step.num_reqs)
+        groups = []
+        while first < end:
+            last, keys = first + 1, lengths[first]
+            while last < end and keys + lengths[last] <= self.room:
+                keys += lengths[last]
+                last += 1
+            groups.append(group(step, starts[first : last + 1], lengths[first:last], slice(first, last)))
+            first = last
+        return groups
+
+
+def group(step: CommonAttentionMetadata, starts: Sequence[int], lengths: list[int], requests: slice) -> Prompts:
+    """Prompts of these requests, whose query tokens begin at `starts`, with one more for the end of the last."""
+    queries = [end - start for start, end in zip(starts, starts[1:])]
+    query_starts = step.query_start_loc[requests.start : requests.stop + 1] - step.query_start_loc[requests.start]
+    on_device = step.seq_lens[requests]
+    key_starts = F.pad(torch.cumsum(on_device, 0, dtype=torch.int32), (1, 0))
+    cached = on_device - query_starts.diff()
+    fresh = None
+    if queries != lengths:
+        rows = sum(queries)
+        # Its number of rows is given, so that nothing waits for it.
+        behind = torch.repeat_interleave(key_starts[:-1] + cached - query_starts[:-1], query_starts.diff(), output_size=rows)
+        fresh = behind.long() + torch.arange(rows, device=behind.device)
+    tokens = slice(starts[0], starts[-1])
+    return Prompts(tokens, queries, lengths, query_starts, key_starts, step.block_table_tensor[requests], cached, fresh)
+
+
+class TqkvImpl(AttentionImpl[TqkvMetadata]):
+    """Attention of a layer."""
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_size: int,
+        scale: float,
+        num_kv_heads: int | None = None,
+        alibi_slopes: list[float] | None = None,
+        sliding_window: int | None = None,
+        kv_cache_dtype: str = "auto",
+        logits_soft_cap: float | None = None,
+        attn_type: str = AttentionType.DECODER,
+        kv_sharing_target_layer_name: str | None = None,
+        **more: Any,
+    ) -> None:
+        refused = {
+            "ALiBi": alibi_slopes is not None,
+            f"a sliding window of {sliding_window} tokens": sliding_window is not None,
+            f"a soft cap of {logits_soft_cap}": bool(logits_soft_cap),
+            f"attention of the type {attn_type}": attn_type != AttentionType.DECODER,
+            f"keys and values of the layer {kv_sharing_target_layer_name}": kv_sharing_target_layer_name is not None,
+        }
+        for what, wrong in refused.items():
+            if wrong:
+                raise TqkvError(f"{what} is not valid: expected causal attention of a decoder over all of its own tokens")
+        refuse_arguments("vLLM's attention", more, (), "a model without it")
+        self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
+        self.num_kv_heads, self.kv_cache_dtype = num_kv_heads or num_heads, kv_cache_dtype
+        self.layout = _layout(num_heads, self.num_kv_heads, head_size)
+        # Says at once what has no kernels.
+        self.layout.block_bytes()
+        # The kernels divide by the root of the head dim.
+        self.factor = self.scale * head_size**0.5
+        config = get_current_vllm_config()
+        self.room = config.model_config.max_model_len
+        self.flash = None
+        if fa_utils.is_flash_attn_varlen_func_available() and config.model_config.dtype != torch.float32:
+            version = fa_utils.get_flash_attn_version(head_size=head_size)
+            self.flash = {} if version is None else {"fa_version": version}
+
+    def do_kv_cache_update(self, layer: Any, key: Tensor, value: Tensor, kv_cache: Tensor, slot_mapping: Tensor) -> None:
+        """Encodes the tokens of a step; slots below 0 are padding."""
+        tokens = slot_mapping.shape[0]
+        paged.store(self.layout, key[:tokens].contiguous(), value[:tokens].contiguous(), slot_mapping, _pages(kv_cache))
+
+    def forward(
+        self,
+        layer: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        kv_cache: Tensor,
+        attn_metadata: TqkvMetadata | None,
+        output: Tensor,
+        output_scale: Tensor | None = None,
+        output_block_scale: Tensor | None = None,
+    ) -> Tensor:
+        refuse_arguments("vLLM's attention", {"output_scale": output_scale, "output_block_scale": output_block_scale}, (), "results that are not quantized")
+        if attn_metadata is None:
+            # vLLM measures here what a step may take in addition to the cache.
+            _ = [self._keys(query, self.room) for _ in range(2)]
+            return output.fill_(0)
+        pages, step = _pages(kv_cache), attn_metadata
+        out = output.view(-1, self.num_heads, self.head_size)
+        if step.decodes:
+            q = query[: step.decodes]
+            if abs(self.factor - 1) > 1e-6:
+                q = q * self.factor
+            out[: step.decodes] = paged.attend(self.layout, q.contiguous(), pages, step.table, step.plan)
+        for prompts in step.prompts:
+            of = prompts.tokens
+            out[of] = self._prompts(query[of], key[of], value[of], pages, prompts)
+        return output
+
+    def _keys(self, like: Tensor, tokens: int) -> Tensor:
+        return torch.empty(tokens, self.num_kv_heads, self.head_size, dtype=like.dtype, device=like.device)
+
+    def _whole(self, fresh: Tensor, pages: Tensor, of: Prompts, values: bool) -> Tensor:
+        """Keys, or values, of all tokens of requests: first those that were encoded, then those of this step."""
+        if of.fresh is None:
+            return fresh
+        out = self._keys(fresh, sum(of.lengths))
+        paged.gather(self.layout, pages, of.table, of.key_starts, of.cached, out, values=values)
+        return out.index_copy_(0, of.fresh, fresh)
+
+    def _prompts(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor, of: Prompts) -> Tensor:
+        k, v = self._whole(k, pages, of, False), self._whole(v, pages, of, True)
+        if self.flash is None:
+            parts = zip(q.split(of.queries), k.split(of.lengths), v.split(of.lengths))
+            return torch.cat([attention(*part, self.scale) for part in parts])
+        return fa_utils.flash_attn_varlen_func(
+            q=q,
+            k=k,
+            v=v,
+            cu_seqlens_q=of.query_starts,
+            cu_seqlens_k=of.key_starts,
+            max_seqlen_q=max(of.queries),
+            max_seqlen_k=max(of.lengths),
+            softmax_scale=self.scale,
+            causal=True,
+            **self.flash,
+        )
+
+
+def _pages(kv_cache: Tensor) -> Tensor:
+    """Blocks of a layer as runs of bytes. vLLM's axes within a block are not ours."""
+    return kv_cache.as_strided((kv_cache.shape[0], kv_cache[0].numel()), (kv_cache.stride(0), 1))
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """Attention of the newest tokens of a sequence, `[tokens, heads, head_dim]`, each of which sees the tokens up to itself."""
+    sees = torch.ones(len(q), len(k), dtype=torch.bool, device=q.device).tril(len(k) - len(q))
+    q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=sees, scale=scale, enable_gqa=True)
+    return out.squeeze(0).transpose(0, 1)

@@ -1,0 +1,213 @@
+"""vLLM's engine with attention on codes, on a CPU: see `vllm_codes.py` and `vllm_pretends.py`."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("vllm", reason="vllm is not installed")
+
+import tqkv
+import vllm_pretends
+from tqkv import _native
+
+if not hasattr(_native, "Paged"):
+    pytest.skip("built without the feature cuda", allow_module_level=True)
+if not os.environ.get("TQKV_FAKE_CUDA"):
+    pytest.skip("TQKV_FAKE_CUDA names no driver of paper", allow_module_level=True)
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A folder with a tiny random Llama."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(3)
+    sizes = dict(vocab_size=211, hidden_size=96, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
+    llama = LlamaForCausalLM(LlamaConfig(**sizes, head_dim=64, max_position_embeddings=512))
+    # Sharper than initial weights, so that attention matters.
+    for parameter in llama.parameters():
+        parameter.data *= 2
+    folder = tmp_path_factory.mktemp("llama")
+    llama.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plugin")
+    vllm_pretends.write(folder)
+    return folder
+
+
+def generated(plugin, model, kv, requests, engine, **options):
+    """What an engine in a process of its own generates."""
+    options |= {"requests": requests, "engine": {"block_size": 64, "attention_backend": "CUSTOM"} | engine}
+    paths = os.pathsep.join([str(plugin), str(HERE), os.environ.get("PYTHONPATH", "")])
+    ran = subprocess.run(
+        [sys.executable, HERE / "vllm_codes.py", model, json.dumps(options)],
+        capture_output=True,
+        text=True,
+        timeout=1200,
+        env=os.environ | {"TQKV_KV": kv, "PYTHONPATH": paths},
+    )
+    results = [line for line in ran.stdout.splitlines() if line.startswith("RESULT ")]
+    assert ran.returncode == 0 and len(results) == 1, ran.stdout + ran.stderr
+    return json.loads(results[0].removeprefix("RESULT "))
+
+
+def prompt(tokens, seed):
+    return [1 + (seed * 7 + i * i + i // 3) % 199 for i in range(tokens)]
+
+
+def close(apart, usual, most):
+    """Nearly all logits are equal. Rounding may move a number across the border of two codes, which later tokens then see."""
+    assert apart[len(apart) * 9 // 10] < usual and apart[-1] < most, apart
+
+
+GREEDY = {"temperature": 0, "max_tokens": 12}
+
+
+def test_an_engine_writes_the_tokens_of_the_codes(plugin, model):
+    prefix = prompt(130, 1)
+    requests = [[prefix + prompt(3 + 7 * i, i), GREEDY] for i in range(6)]
+    requests += [[prompt(tokens, 20 + tokens), GREEDY] for tokens in (1, 2, 30, 57, 60, 62, 63, 64, 65, 150)]
+    greedy = len(requests)
+    requests += [[prompt(tokens, tokens), {"n": 2, "temperature": 1.0, "max_tokens": 8}] for tokens in (70, 131)]
+    engine = {"max_num_seqs": 6, "max_num_batched_tokens": 96, "num_gpu_blocks_override": 9}
+    got = generated(plugin, model, "s4,s3", requests, engine)
+    close(got["apart"], 1e-4, 0.01)
+    assert got["tokens"][:greedy] == got["reference"][:greedy]
+    assert all(len(set(map(tuple, tokens))) == 2 for tokens in got["tokens"][greedy:])
+    assert got["block"] == 64 * 2 * (64 // 2 + 2 + 64 * 3 // 8 + 2)
+    assert max(got["cached"]) == 128 and min(got["cached"]) == 0
+    for what in ("preempted", "decoded", "fresh prompts", "prompts after codes", "parts of prompts", "mixed steps", "steps with shared blocks"):
+        assert got["counts"].get(what, 0) > 0, got["counts"]
+
+
+def few():
+    """Prompts that begin alike, are cut in two, and are one token long."""
+    prompts = [prompt(tokens, tokens) for tokens in (1, 70, 33)]
+    return [[tokens, GREEDY | {"max_tokens": 6}] for tokens in [*prompts, prompts[1] + prompt(9, 3), prompt(140, 2)]]
+
+
+FEW = {"max_num_seqs": 6, "max_num_batched_tokens": 96, "num_gpu_blocks_override": 24}
+
+
+def test_prompts_in_half_precision_go_to_flash_attention(plugin, model):
+    """The function that stands for it checks its arguments. The codes are trellis codes."""
+    got = generated(plugin, model, "t4,t2", few(), FEW | {"dtype": "float16"}, flash=True)
+    close(got["apart"], 0.01, 0.05)
+    assert got["counts"]["prompts after codes"] > 0 and got["counts"]["fresh prompts"] > 0
+
+
+def test_ranks_divide_the_heads(plugin, model):
+    """Workers in processes of their own, which load the plug-ins by themselves."""
+    [one, two] = (
+        generated(plugin, model, "s4", few(), FEW | {"tensor_parallel_size": ranks}, replay=False)["tokens"] for ranks in (1, 2)
+    )
+    assert one == two
+
+
+BACKEND = dict(head_size=128, dtype=torch.bfloat16, kv_cache_dtype="auto", block_size=None, use_mla=False, has_sink=False)
+BACKEND |= dict(use_sparse=False, use_mm_prefix=False, use_per_head_quant_scales=False, device_capability=(9, 0), attn_type="decoder")
+
+
+@pytest.fixture
+def attention(monkeypatch):
+    monkeypatch.setenv("TQKV_KV", "s4")
+    from tqkv import vllm_attention
+
+    return vllm_attention
+
+
+def invalid(backend, **given):
+    from vllm.platforms.interface import DeviceCapability
+
+    given = BACKEND | given
+    return backend.validate_configuration(**given | {"device_capability": DeviceCapability(*given["device_capability"])})
+
+
+@pytest.mark.parametrize(
+    "given, reason",
+    [
+        ({"head_size": 96}, "head dim 96 has no kernels; expected 64, 128, 256"),
+        ({"use_mla": True}, "MLA not supported"),
+        ({"has_sliding_window": True}, "sliding window not supported"),
+        ({"has_sink": True}, "attention sinks not supported"),
+        ({"attn_type": "encoder_only"}, "attention type encoder_only not supported"),
+        ({"attn_type": "encoder_decoder"}, "attention type encoder_decoder not supported"),
+        ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype not supported"),
+        ({"block_size": 32}, "block_size not supported"),
+        ({"use_kv_connector": True}, "KV connector not supported"),
+        ({"use_dcp": True}, "DCP not supported"),
+        ({"use_pcp": True}, "PCP not supported"),
+        ({"use_non_causal": True}, "non-causal attention not supported"),
+        ({"device_capability": (7, 5)}, "compute capability not supported"),
+    ],
+)
+def test_vllm_refuses_what_the_back_end_does_not_serve(attention, given, reason):
+    assert invalid(attention.TqkvBackend) == []
+    assert invalid(attention.TqkvBackend, **given) == [reason]
+
+
+def test_a_layer_with_more_than_attention_is_refused_by_name(attention):
+    for given, reason in [
+        ({"alibi_slopes": [1.0] * 4}, "ALiBi is not valid: expected causal attention of a decoder over all of its own tokens"),
+        ({"sliding_window": 128}, "a sliding window of 128 tokens is not valid"),
+        ({"logits_soft_cap": 30.0}, "a soft cap of 30.0 is not valid"),
+        ({"kv_sharing_target_layer_name": "layers.0"}, "keys and values of the layer layers.0 is not valid"),
+        ({"sinks": torch.ones(4)}, "argument sinks of vLLM's attention is not valid, because tqkv does not know it"),
+    ]:
+        with pytest.raises(tqkv.TqkvError) as refused:
+            attention.TqkvImpl(4, 64, 0.125, 2, **given)
+        assert reason in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("kv, dim, held", [("s4", 128, 132), ("t4,t2", 128, 100), ("i8,s4", 64, 100), ("s2", 256, 132)])
+def test_a_block_has_the_bytes_of_its_codes(attention, monkeypatch, kv, dim, held):
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, get_kv_quant_mode
+
+    monkeypatch.setenv("TQKV_KV", kv)
+    spec = FullAttentionSpec(block_size=128, num_kv_heads=8, head_size=dim, dtype=torch.bfloat16)
+    assert attention.TqkvBackend.customize_spec(spec).page_size_bytes == 128 * 8 * held
+    # vLLM leaves some layers as they are, and the others have the mode of the type.
+    assert attention.TurboQuantBackend.customize_spec(spec) == spec
+    coded = replace(spec, kv_quant_mode=get_kv_quant_mode("turboquant_4bit_nc"), dtype=torch.uint8)
+    assert attention.TurboQuantBackend.customize_spec(coded).page_size_bytes == 128 * 8 * held
+
+
+def test_codes_must_fit_in_the_type_that_was_declared(attention, monkeypatch):
+    for kv, fits in [("s4", [True, False]), ("s3", [True, True]), ("i8", [False, False]), ("t4,t2", [True, True])]:
+        monkeypatch.setenv("TQKV_KV", kv)
+        for name, valid in zip(("turboquant_4bit_nc", "turboquant_3bit_nc"), fits):
+            reasons = invalid(attention.TurboQuantBackend, kv_cache_dtype=name)
+            assert (reasons == []) == valid and all(f"TQKV_KV={kv} takes" in reason for reason in reasons)
+    assert invalid(attention.TurboQuantBackend) == ["kv_cache_dtype not supported"]
+    monkeypatch.setenv("TQKV_KV", "s9")
+    [reason] = invalid(attention.TqkvBackend)
+    assert "s9" in reason
+
+
+def test_without_its_variable_the_plugin_changes_nothing(monkeypatch):
+    from importlib.metadata import entry_points
+
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+    [entry] = entry_points(group="vllm.general_plugins", name="tqkv")
+    back_ends = AttentionBackendEnum.CUSTOM, AttentionBackendEnum.TURBOQUANT
+    monkeypatch.delenv("TQKV_KV", raising=False)
+    entry.load()()
+    assert not any(back_end.is_overridden() for back_end in back_ends)
+    monkeypatch.setenv("TQKV_KV", "s4")
+    entry.load()()
+    assert [back_end.get_class().__name__ for back_end in back_ends] == ["TqkvBackend", "TurboQuantBackend"]
+    for back_end in back_ends:
+        back_end.clear_override()

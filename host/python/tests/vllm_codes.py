@@ -1,0 +1,176 @@
+"""An engine of vLLM whose attention reads codes, for `test_vllm_attention.py`, and what it ought to have computed.
+
+    python vllm_codes.py MODEL OPTIONS
+
+The engine's steps are written down: tokens, positions, slots, block tables, lengths and logits. Then a Llama of Transformers computes each
+step again: keys and values go through `tqkv.Codec` into a table of slots, and PyTorch's attention sees them. OPTIONS are a JSON object:
+arguments of `LLM` in "engine", requests `[prompt, sampling parameters]` in "requests", whether to replay in "replay", in "flash" whether
+there is a function like FlashAttention's, and layers without codes in "native". Prints what happened.
+"""
+
+import collections
+import json
+import os
+import sys
+
+os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
+os.environ |= {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+
+import torch
+from vllm import LLM, SamplingParams
+
+
+class Record:
+    """Steps of an engine, and how often it did what."""
+
+    def __init__(self):
+        self.steps, self.counts = [], collections.Counter()
+
+    def watch(self, engine):
+        from tqkv.vllm_attention import TqkvBuilder
+
+        core = engine.llm_engine.engine_core.engine_core
+        worker = core.model_executor.driver_worker
+        self.runner = worker.worker.model_runner
+        model, preempt = self.runner.model, core.scheduler._preempt_request
+        forward, logits, build = model.forward, model.compute_logits, TqkvBuilder.build
+
+        def preempts(*given, **named):
+            self.counts["preempted"] += 1
+            return preempt(*given, **named)
+
+        def builds(builder, common_prefix_len, step, fast_build=False):
+            names = ("query_start_loc", "seq_lens", "block_table_tensor", "slot_mapping")
+            self.now = {name: getattr(step, name).clone() for name in names}
+            return build(builder, common_prefix_len, step, fast_build)
+
+        def forwards(input_ids, positions, *given, **named):
+            self.now |= {"ids": input_ids.clone(), "positions": positions.clone()}
+            return forward(input_ids, positions, *given, **named)
+
+        def computes(hidden, *given, **named):
+            got = logits(hidden, *given, **named)
+            self.end(got.float().clone())
+            return got
+
+        core.scheduler._preempt_request, TqkvBuilder.build = preempts, builds
+        model.forward, model.compute_logits = forwards, computes
+
+    def end(self, logits):
+        requests = self.runner.input_batch.req_ids[: len(logits)]
+        starts, lengths = self.now["query_start_loc"].tolist(), self.now["seq_lens"].tolist()
+        known = [self.runner.requests[name].num_tokens for name in requests]
+        self.steps.append(self.now | {"logits": logits, "requests": requests, "known": known})
+        queries = [end - start for start, end in zip(starts, starts[1:])]
+        for query, length, tokens in zip(queries, lengths, known):
+            self.counts["decoded"] += query == 1
+            self.counts["fresh prompts"] += 1 < query == length
+            self.counts["prompts after codes"] += 1 < query < length
+            self.counts["parts of prompts"] += length < tokens
+        self.counts["mixed steps"] += 1 in queries and max(queries) > 1
+        shared = self.now["block_table_tensor"][:, 0].tolist()[: len(requests)]
+        self.counts["steps with shared blocks"] += len(set(shared)) < len(shared)
+
+
+def exact(q, k, v):
+    """Attention in f32 of the newest tokens of a sequence, `[tokens, heads, head_dim]`."""
+    sees = torch.ones(len(q), len(k), dtype=torch.bool).tril(len(k) - len(q))
+    q, k, v = (x.float().transpose(0, 1) for x in (q, k, v))
+    k, v = (x.repeat_interleave(len(q) // len(x), 0) for x in (k, v))
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=sees).transpose(0, 1)
+
+
+def flash(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, softmax_scale, causal, fa_version):
+    """What FlashAttention computes."""
+    assert causal and fa_version == 2 and softmax_scale == q.shape[-1] ** -0.5
+    queries, lengths = cu_seqlens_q.diff().tolist(), cu_seqlens_k.diff().tolist()
+    assert cu_seqlens_q.dtype == cu_seqlens_k.dtype == torch.int32
+    assert (max_seqlen_q, max_seqlen_k, len(q), len(k), len(v)) == (max(queries), max(lengths), sum(queries), sum(lengths), sum(lengths))
+    parts = zip(q.split(queries), k.split(lengths), v.split(lengths))
+    return torch.cat([exact(*part) for part in parts]).to(q.dtype)
+
+
+class Reference:
+    """A Llama of Transformers whose attention sees keys and values as the codec has them."""
+
+    def __init__(self, folder, kv, dtype, native):
+        from transformers import AttentionInterface, LlamaForCausalLM
+
+        import tqkv
+
+        AttentionInterface.register("codes", self.attend)
+        self.model = LlamaForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="codes").eval()
+        dim = self.model.config.head_dim
+        names = kv.split(",")
+        self.codecs = [tqkv.Codec(name, dim) for name in (names[0], names[-1])]
+        self.slots, self.native = collections.defaultdict(dict), native
+
+    def attend(self, module, q, k, v, mask, **named):
+        slots, step = self.slots[module.layer_idx], self.step
+        q, k, v = (x[0].transpose(0, 1) for x in (q, k, v))
+        coded = [x.float().contiguous() for x in (k, v)]
+        if module.layer_idx not in self.native:
+            coded = [codec.decode(codec.encode(x), torch.float32) for codec, x in zip(self.codecs, coded)]
+        for row, slot in enumerate(step["slot_mapping"].tolist()):
+            if slot >= 0:
+                slots[slot] = coded[0][row], coded[1][row]
+        out, starts, decodes = torch.zeros_like(q), step["query_start_loc"].tolist(), True
+        for request, length in enumerate(step["seq_lens"].tolist()):
+            start, end = starts[request : request + 2]
+            table = step["block_table_tensor"][request].tolist()
+            # What is decoded comes first, and attends to its own code too.
+            decodes &= end - start == 1
+            own = start if decodes else end
+            held = [slots[table[at // 64] * 64 + at % 64] for at in range(length - (own - start))]
+            keys, values = (torch.stack([*old, *new[start:own].float()]) for old, new in zip(zip(*held) if held else ((), ()), (k, v)))
+            of = exact(q[start:end], keys, values)
+            out[start:end] = of.to(q.dtype)
+        return out.unsqueeze(0), None
+
+    @torch.no_grad()
+    def logits(self, step):
+        """Logits of the last token of each request of a step."""
+        self.step, last = step, step["query_start_loc"][1 : len(step["requests"]) + 1].long() - 1
+        return self.model(input_ids=step["ids"][None], position_ids=step["positions"][None], use_cache=False).logits[0, last].float()
+
+
+def main(folder, options):
+    options = json.loads(options)
+    dtype = options["engine"].get("dtype", "float32")
+    if options.get("flash"):
+        from vllm.v1.attention.backends import fa_utils
+
+        fa_utils.is_flash_attn_varlen_func_available = lambda: True
+        fa_utils.get_flash_attn_version = lambda **given: 2
+        fa_utils.flash_attn_varlen_func = flash
+    engine = LLM(
+        folder,
+        **{"skip_tokenizer_init": True, "dtype": "float32", "max_model_len": 512, "enforce_eager": True, "seed": 1} | options["engine"],
+    )
+    replay, record = options.get("replay", True), Record()
+    if replay:
+        record.watch(engine)
+    prompts = [{"prompt_token_ids": prompt} for prompt, _ in options["requests"]]
+    sampling = [SamplingParams(**{"ignore_eos": True, "detokenize": False} | given) for _, given in options["requests"]]
+    outputs = engine.generate(prompts, sampling, use_tqdm=False)
+    result = {"tokens": [[list(one.token_ids) for one in output.outputs] for output in outputs]}
+    result |= {"cached": [output.num_cached_tokens for output in outputs]}
+    if replay:
+        reference, apart = Reference(folder, os.environ["TQKV_KV"], getattr(torch, dtype), options.get("native", [])), []
+        written = collections.defaultdict(list)
+        for step in record.steps:
+            want = reference.logits(step)
+            apart += ((step["logits"] - want).abs().amax(1) / want.abs().max()).tolist()
+            for name, length, known, row in zip(step["requests"], step["seq_lens"].tolist(), step["known"], want):
+                if length >= known:
+                    written[name.split("-")[0]].append(row.argmax().item())
+        result |= {"apart": sorted(apart), "counts": record.counts}
+        result |= {"reference": [[written[output.request_id]] for output in outputs]}
+        cache = record.runner.kv_caches[0]
+        result |= {"block": cache.stride(0) * cache.element_size()}
+    print("RESULT", json.dumps(result), flush=True)
+    engine.llm_engine.engine_core.shutdown()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
