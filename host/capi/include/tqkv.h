@@ -191,6 +191,10 @@ typedef struct {
    */
   size_t centred_heads;
   /**
+   * KV heads, over all layers, whose keys go through a map.
+   */
+  size_t mapped_heads;
+  /**
    * Bytes allocated for keys and values, spare capacity included. Memory shared with forks counts in full.
    */
   size_t allocated_bytes;

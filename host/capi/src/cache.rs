@@ -41,6 +41,8 @@ pub struct TqkvCacheStats {
     pub evicted: usize,
     /// KV heads, over all layers, whose keys are centred.
     pub centred_heads: usize,
+    /// KV heads, over all layers, whose keys go through a map.
+    pub mapped_heads: usize,
     /// Bytes allocated for keys and values, spare capacity included. Memory shared with forks counts in full.
     pub allocated_bytes: usize,
     /// Bytes in the file of the cold tier.
@@ -326,6 +328,7 @@ pub unsafe extern "C" fn tqkv_stats(cache: *const TqkvCache, stats: *mut TqkvCac
             cold: found.cold,
             evicted: found.evicted,
             centred_heads: found.centred_heads,
+            mapped_heads: found.mapped_heads,
             allocated_bytes: found.allocated_bytes,
             spilled_bytes: found.spilled_bytes,
             shared_bytes: found.shared_bytes,

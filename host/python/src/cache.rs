@@ -261,6 +261,7 @@ impl Cache {
             ("cold", stats.cold),
             ("evicted", stats.evicted),
             ("centred_heads", stats.centred_heads),
+            ("mapped_heads", stats.mapped_heads),
             ("allocated_bytes", stats.allocated_bytes),
             ("shared_bytes", stats.shared_bytes),
             ("spilled_bytes", stats.spilled_bytes),
@@ -279,6 +280,7 @@ impl Cache {
             dict.set_item("kv_head", head.kv_head)?;
             dict.set_item("allocated_bytes", head.allocated_bytes)?;
             dict.set_item("means", head.means)?;
+            dict.set_item("is_mapped", head.is_mapped)?;
             dict.set_item("centred_energy", head.centred_energy)?;
             dict.set_item("key_error", head.key_error)?;
             dict.set_item("value_error", head.value_error)?;

@@ -159,6 +159,15 @@ def test_every_option_arrives(rng, tmp_path):
     assert all(head["key_error"] < 0.02 for head in held.head_stats())
 
 
+def test_stats_say_which_heads_have_a_map(rng):
+    held = cache("s4")
+    k = tokens(rng, 200)
+    k[:, 1, [5, 5 + DIM // 2]] *= 60  # One pair of KV head 1 has nearly all of its energy.
+    held.append(0, k, k)
+    assert held.stats()["mapped_heads"] == 1
+    assert [head["is_mapped"] for head in held.head_stats()] == [False, True, False, False]
+
+
 def test_a_limit_of_bytes_holds(rng):
     held = cache("f16", max_bytes=400_000)
     k = tokens(rng, 100)

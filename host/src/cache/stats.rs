@@ -85,6 +85,8 @@ pub struct HeadStats {
     pub allocated_bytes: usize,
     /// Number of key means so far.
     pub means: usize,
+    /// True if the keys go through a map ([`super::KeyMap`]).
+    pub is_mapped: bool,
     /// Share of the keys' energy that remains after their mean is subtracted. It is 1 if they are not
     /// centred.
     pub centred_energy: f64,
@@ -104,6 +106,7 @@ impl HeadStats {
             kv_head,
             allocated_bytes: head.allocated_bytes(),
             means: head.keys.means().list().len(),
+            is_mapped: head.keys.pages().maps().len() > 0,
             centred_energy: share(keys.centred, keys.energy),
             key_error: share(keys.error, keys.energy),
             value_error: share(values.error, values.energy),

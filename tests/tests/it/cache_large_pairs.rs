@@ -75,7 +75,13 @@ fn a_bias_that_turns_costs_little() {
 
 #[test]
 fn a_head_gets_a_map_only_where_few_pairs_hold_its_energy() {
-    let mapped = |text: &str, bias: f32| filled(text, &keys(bias)).stats().mapped_heads;
+    let mapped = |text: &str, bias: f32| {
+        let cache = filled(text, &keys(bias));
+        let (count, of_heads) =
+            (cache.stats().mapped_heads, cache.head_stats().filter(|head| head.is_mapped));
+        assert_eq!(count, of_heads.count());
+        count
+    };
     assert_eq!([0.0, 3.0, 60.0].map(|bias| mapped("s4", bias)), [0, 0, 1]);
     for text in ["s4 map=off", "s4 centring=off", "f16", "q4_0", "s4 ring=512"] {
         if let Ok(spec) = format!("layers=1 heads=1 kv-heads=1 head-dim={DIM} {text}").parse::<CacheSpec>()

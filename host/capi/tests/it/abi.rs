@@ -269,6 +269,18 @@ fn specs_that_no_cache_can_have_are_refused() {
     }
 }
 
+#[test]
+fn stats_count_heads_with_a_map() {
+    let cache = Cache::new(&with("s4"));
+    let mut k = values(1, 200 * TOKEN);
+    assert_eq!((cache.append(0, &k, &k), cache.stats().mapped_heads), (TqkvOk, 0));
+    // One pair of the last KV head has nearly all of its energy.
+    for token in k.chunks_exact_mut(TOKEN) {
+        [5, 5 + DIM / 2].into_iter().for_each(|i| token[TOKEN - DIM + i] *= 60.0);
+    }
+    assert_eq!((cache.append(1, &k, &k), cache.stats().mapped_heads), (TqkvOk, 1));
+}
+
 /// The array of a model gives the cache of the same words.
 #[test]
 fn sink_logits_are_set_before_the_first_token() {

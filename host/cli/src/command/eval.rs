@@ -6,7 +6,7 @@ use std::time::Instant;
 use crate::policy::{Name, Policy};
 use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
-use tqkv_model::eval::{EvalResult, EvalSpec, HeadFigures, Progress, ScoreFigures, evaluate};
+use tqkv_model::eval::{EvalResult, EvalSpec, HeadFigures, Progress, Recall, ScoreFigures, evaluate};
 use tqkv_model::{Model, shipped};
 
 pub use super::eval_subject::Subject;
@@ -33,6 +33,7 @@ Example: the paper's code for dot products beside a scalar code of the same size
   tqkv eval --kv p3 --kv tq3
 Example: texts that ask for what stands far back, beside running text
   tqkv eval --recall --model DIR --text book.txt --context 2048 --kv tiny --kv tiered --kv s4
+  tqkv eval --recall --kinds copy,turns --windows 2 --kv t4,t2
 
 Columns:
   perplexity   exp of the mean surprise at the next token; lower is better
@@ -71,6 +72,8 @@ Only the tokens are scored that follow from the first part.
   pairs        such a list, its numbers asked for in another order
   code         structs of Rust that are written again, in another order
   turns        facts that a user told in a conversation
+  calls        calls of tools whose arguments were listed
+  sums         sums of two prices that were told
   change       running text after as many tokens of code and numbers
 A cell is the KL to f16 and how often the likeliest token is the right one. A model that fails at f16 says nothing about \
 a cache.
@@ -98,6 +101,9 @@ pub struct Args {
     /// --windows says more.
     #[arg(long, conflicts_with_all = ["from", "layers", "attention", "attention_error"])]
     recall: bool,
+    /// Kinds of text of --recall [default: all].
+    #[arg(long, value_name = "KIND,KIND,..", value_delimiter = ',', requires = "recall")]
+    kinds: Vec<Recall>,
     /// Add a table per setting with the figures of each layer: hidden states, errors of keys and values,
     /// bytes.
     #[arg(long)]
@@ -187,7 +193,8 @@ pub fn evaluate_subject(args: &Args, subject: &Subject, out: &mut Output) -> Res
     let (context, windows) = (subject.context, subject.windows);
     if args.recall {
         let spec = EvalSpec { step: args.step, ..EvalSpec::new(context, Some(windows)) };
-        return eval_recall::run(subject, &spec, &args.cache, out);
+        let kinds = if args.kinds.is_empty() { &Recall::ALL[..] } else { &args.kinds };
+        return eval_recall::run(subject, (&spec, kinds), &args.cache, out);
     }
     let spec = EvalSpec {
         step: args.step,

@@ -18,7 +18,7 @@ struct Row {
     #[serde(flatten)]
     name: Name,
     cache_bytes_per_token: f64,
-    /// In the order of [`Recall::ALL`].
+    /// In the order of the kinds that were asked for.
     texts: Vec<Cell>,
 }
 
@@ -34,8 +34,8 @@ struct Cell {
 }
 
 impl Row {
-    fn new(name: Name, results: &[EvalResult]) -> Self {
-        let cell = |(kind, result): (Recall, &EvalResult)| Cell {
+    fn new(name: Name, kinds: &[Recall], results: &[EvalResult]) -> Self {
+        let cell = |(kind, result): (&Recall, &EvalResult)| Cell {
             text: kind.name(),
             kl_to_f16: result.kl,
             nll_delta: result.nll_delta,
@@ -43,15 +43,15 @@ impl Row {
             right: result.right,
         };
         let bytes: f64 = results.iter().map(|result| result.cache_bytes_per_token).sum();
-        let texts = Recall::ALL.into_iter().zip(results).map(cell).collect();
+        let texts = kinds.iter().zip(results).map(cell).collect();
         Self { name, cache_bytes_per_token: bytes / results.len() as f64, texts }
     }
 }
 
-/// Measures the caches of `cache` on each kind of text, and prints a row as soon as it is known.
+/// Measures the caches of `cache` on each of `kinds`, and prints a row as soon as it is known.
 pub(super) fn run(
     subject: &Subject,
-    spec: &EvalSpec,
+    (spec, kinds): (&EvalSpec, &[Recall]),
     cache: &CacheArgs,
     out: &mut Output,
 ) -> Result<(), CliError> {
@@ -63,28 +63,31 @@ pub(super) fn run(
     let clock = Instant::now();
     let title = format!("model {}, {windows} x {} tokens of each kind", model.name(), spec.context);
     let mut printed = Ok(());
-    let (mut rows, mut known) = (Vec::with_capacity(policies.len()), Vec::with_capacity(Recall::ALL.len()));
+    let (mut rows, mut known) = (Vec::with_capacity(policies.len()), Vec::with_capacity(kinds.len()));
     let measured =
-        evaluate_recall(model, text, spec, &settings[0], &settings[1..], &mut |progress| match progress {
-            Progress::Passes(done, total) => {
-                bar.set_length(total as u64);
-                bar.set_position(done as u64);
-            }
-            Progress::Result(result) => {
-                known.push(result.clone());
-                if known.len() == Recall::ALL.len() {
-                    let row = Row::new(policies[rows.len()].name.clone(), &known);
-                    known.clear();
-                    if printed.is_ok() && !out.is_json() {
-                        let above = if rows.is_empty() {
-                            format!("{title}\n{}\n", line(width, &head()))
-                        } else {
-                            String::new()
-                        };
-                        printed = bar
-                            .suspend(|| out.write_text(&format!("{above}{}\n", line(width, &cells(&row)))));
+        evaluate_recall(model, (text, kinds), spec, &settings[0], &settings[1..], &mut |progress| {
+            match progress {
+                Progress::Passes(done, total) => {
+                    bar.set_length(total as u64);
+                    bar.set_position(done as u64);
+                }
+                Progress::Result(result) => {
+                    known.push(result.clone());
+                    if known.len() == kinds.len() {
+                        let row = Row::new(policies[rows.len()].name.clone(), kinds, &known);
+                        known.clear();
+                        if printed.is_ok() && !out.is_json() {
+                            let above = if rows.is_empty() {
+                                format!("{title}\n{}\n", line(width, &head(kinds)))
+                            } else {
+                                String::new()
+                            };
+                            printed = bar.suspend(|| {
+                                out.write_text(&format!("{above}{}\n", line(width, &cells(&row))))
+                            });
+                        }
+                        rows.push(row);
                     }
-                    rows.push(row);
                 }
             }
         });
@@ -99,8 +102,8 @@ pub(super) fn run(
     Ok(())
 }
 
-fn head() -> Vec<String> {
-    let kinds = Recall::ALL.map(|kind| kind.name().to_owned());
+fn head(kinds: &[Recall]) -> Vec<String> {
+    let kinds = kinds.iter().map(|kind| kind.name().to_owned());
     ["K,V".to_owned()].into_iter().chain(kinds).chain(["bytes/token".to_owned()]).collect()
 }
 
@@ -113,7 +116,7 @@ fn cells(row: &Row) -> Vec<String> {
 
 /// A line of the table. The widths are fixed, because rows are printed before later rows are known.
 fn line(first: usize, cells: &[String]) -> String {
-    let widths = [first].into_iter().chain([12; Recall::ALL.len()]).chain([11]);
+    let widths = [first].into_iter().chain(vec![12; cells.len() - 2]).chain([11]);
     let cells: Vec<_> = cells.iter().map(String::as_str).zip(widths).collect();
     table_line(&cells)
 }

@@ -115,6 +115,12 @@ fn eval_asks_for_what_stands_far_back() {
     }
     let table = String::from_utf8(tqkv(at, &args).stdout).unwrap();
     assert!(table.lines().nth(1).unwrap().ends_with("bytes/token") && table.lines().count() == 8, "{table}");
+    let some = json(at, &[&args[..], &["--kinds", "turns,copy"]].concat());
+    let names: Vec<_> = texts(&rows(&some)[0]).iter().map(|cell| cell["text"].clone()).collect();
+    assert_eq!(names, ["turns", "copy"], "in the order of the option");
+    assert_eq!(texts(&rows(&some)[1])[1], texts(&results[1])[1], "the same texts");
+    let unknown = error(at, &["eval", "--recall", "--kinds", "songs"], 2);
+    assert!(unknown.contains("'songs'") && unknown.contains("expected prose, copy"), "{unknown}");
     let short = error(at, &["eval", "--recall", "--context", "32", "--kv", "s4 hot=0 sinks=0"], 2);
     assert!(short.contains("expected 512 or more"), "{short}");
 }

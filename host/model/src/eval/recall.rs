@@ -12,6 +12,7 @@ use crate::{Model, ModelError};
 use fastrand::Rng;
 use material::Material;
 use std::collections::HashSet;
+use std::str::FromStr;
 
 /// What a text asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,14 +68,24 @@ impl Recall {
     }
 }
 
-/// Compares `settings` with `reference` on every kind of [`Recall`], `spec.windows` texts of each (one if it is
-/// `None`), `spec.context` tokens long. Returns a result per kind, for the reference and then for each setting.
+impl FromStr for Recall {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let names = || Self::ALL.map(Self::name).join(", ");
+        let found = Self::ALL.into_iter().find(|kind| kind.name() == name);
+        found.ok_or_else(|| format!("no kind of text is named '{name}': expected {}", names()))
+    }
+}
+
+/// Compares `settings` with `reference` on texts of `kinds`, `spec.windows` of each (one if it is `None`),
+/// `spec.context` tokens long. Returns a result per kind, for the reference and then for each setting.
 ///
 /// # Errors
 /// [`ModelError::Evaluation`] if the text or the context is too short, and the errors of [`super::evaluate`].
 pub fn evaluate_recall(
     model: &Model,
-    text: &[u8],
+    (text, kinds): (&[u8], &[Recall]),
     spec: &EvalSpec,
     reference: &Setting<'_>,
     settings: &[Setting<'_>],
@@ -86,7 +97,7 @@ pub fn evaluate_recall(
     let make = |kind: Recall| -> Result<Vec<Window>, ModelError> {
         texts.iter().zip(0..).map(|(text, sample)| window(model, kind, text, &words, sample)).collect()
     };
-    let sets = Recall::ALL.into_iter().map(make).collect::<Result<Vec<_>, _>>()?;
+    let sets = kinds.iter().copied().map(make).collect::<Result<Vec<_>, _>>()?;
     let sets: Vec<_> = sets.iter().map(Vec::as_slice).collect();
     compare(model, &sets, spec, (reference, settings), progress)
 }

@@ -194,7 +194,7 @@ class KvCache:
         return self._native.stats()
 
     def head_stats(self) -> list[dict[str, Any]]:
-        """Relative squared errors of each KV head of each layer so far, measured on a sample."""
+        """Of each KV head of each layer: relative squared errors on a sample so far, and whether its keys have a map."""
         return self._native.head_stats()
 
     def snapshot(self) -> bytes:
