@@ -372,14 +372,66 @@ def test_arguments_of_a_cache_are_known_or_refused_by_name(llama):
     assert cache.get_seq_length() == 12
 
 
-def test_learned_sinks_are_exact_or_refused():
+@pytest.fixture(scope="module")
+def gpt_oss():
+    """A model with learned sinks that matter: larger than the logits of most tokens."""
     torch.manual_seed(3)
     small = {**SMALL, "num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 16}
     model = AutoModelForCausalLM.from_config(GptOssConfig(**small), attn_implementation="eager").eval()
-    expected = generate(model, DynamicCache(config=model.config), implementation="eager")
-    assert torch.equal(generate(model, TqkvCache(model.config, kv="f16"), implementation="eager"), expected)
-    with pytest.raises(tqkv.TqkvError, match="learned sinks"):
-        generate(model, TqkvCache(model.config), implementation="tqkv")
+    for layer in model.model.layers:
+        layer.self_attn.sinks.data.copy_(torch.linspace(1, 4, len(layer.self_attn.sinks)))
+    return model
+
+
+@pytest.mark.parametrize("implementation", ["eager", "tqkv"])
+def test_learned_sinks_are_attended_to(gpt_oss, implementation, tmp_path):
+    config = gpt_oss.config
+    expected = generate(gpt_oss, DynamicCache(config=config), implementation="eager")
+    assert torch.equal(generate(gpt_oss, TqkvCache(config, kv="f16"), implementation=implementation), expected)
+    ids = prompt(2, 120)["input_ids"]
+    pieces = ids.split((90, 1, 4, 1, 12, 12), 1)
+    exact, cache = DynamicCache(config=config), TqkvCache(config, kv="f16")
+    for i, piece in enumerate(pieces):
+        if i == 3:
+            cache.save(tmp_path / "cache.tqt")
+            cache = TqkvCache(config, kv="f16")
+            cache.restore_from(tmp_path / "cache.tqt")
+        cache = cache.fork()
+        found = logits(gpt_oss, cache, piece, implementation)
+        torch.testing.assert_close(found, logits(gpt_oss, exact, piece, "eager"), rtol=5e-3, atol=5e-3)
+    rows = [layer for layer in cache.layers if isinstance(layer, TqkvLayer)]
+    assert rows and all((layer.sinks is not None) == (implementation == "tqkv") for layer in rows)
+
+
+def test_sinks_that_came_late_or_changed_are_heeded(gpt_oss):
+    """Rows with tokens keep the sinks that they have, and others are attended to with decoded keys."""
+    ids = prompt(1, 60)["input_ids"]
+    exact, cache = DynamicCache(config=gpt_oss.config), TqkvCache(gpt_oss.config, kv="f16")
+    first = gpt_oss.model.layers[1].self_attn.sinks
+    kept = first.detach().clone()
+    try:
+        for piece, implementation, factor in zip(ids.split((40, 1, 1, 18), 1), ("eager", "tqkv", "tqkv", "tqkv"), (1, 1, 2, 2)):
+            first.data.copy_(kept * factor)
+            found = logits(gpt_oss, cache, piece, implementation)
+            torch.testing.assert_close(found, logits(gpt_oss, exact, piece, "eager"), rtol=5e-3, atol=5e-3)
+    finally:
+        first.data.copy_(kept)
+
+
+@pytest.mark.skipif("deepseek_v3" not in CONFIG_MAPPING, reason="this version of Transformers has no DeepSeek V3")
+def test_latent_vectors_are_compressed_and_decoded():
+    torch.manual_seed(0)
+    sizes = {name: size for name, size in SMALL.items() if name != "head_dim"} | {"num_key_value_heads": 4}
+    experts = {name: size for name, size in SPARSE.items() if not name.startswith("index")}
+    model = AutoModelForCausalLM.from_config(CONFIG_MAPPING["deepseek_v3"](**sizes, **experts), dtype=torch.float32).eval()
+    ids = prompt(2, 140)["input_ids"]
+    cache, exact = TqkvCache(model.config, kv="t4 hot=16"), DynamicCache(config=model.config)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Attention decodes.
+        for piece in ids.split((100, 30, 9, 1), 1):
+            found, expected = logits(model, cache, piece, "tqkv"), logits(model, exact, piece, "sdpa")
+            assert (found - expected).norm() < 0.1 * expected.norm()
+    assert cache.stats()["ratio"] > 1.5
 
 
 @pytest.mark.parametrize("tokens", [1, 4, 8])

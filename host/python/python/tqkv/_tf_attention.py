@@ -82,9 +82,7 @@ def tqkv_attention(
 ) -> tuple[torch.Tensor, None]:
     """Attention on the codes of a `TqkvCache`. Other keys and values use "sdpa".
 
-    `indices` are the tokens that an indexer has chosen for each query (DeepSeek V3.2 and its kin), `[batch, tokens, count]`."""
-    if s_aux is not None:
-        raise TqkvError("attn_implementation 'tqkv' is not valid for learned sinks: expected 'eager', which a TqkvCache allows as well")
+    `s_aux` are learned sinks (gpt-oss), a logit per query head. `indices` are the tokens that an indexer has chosen for each query (DeepSeek V3.2 and its kin), `[batch, tokens, count]`."""
     refuse_arguments("attention 'tqkv'", kwargs, HARMLESS | SDPA, OTHERS)
     # What "sdpa" knows and codes do not, as biases of positions.
     more = {name: x for name, x in kwargs.items() if name in SDPA and not says_nothing(x)}
@@ -95,16 +93,17 @@ def tqkv_attention(
         if attention_mask is None and query.shape[2] > 1 and not causal:
             raise TqkvError("attn_implementation 'tqkv' is not valid for attention that is not causal: expected 'sdpa' or 'eager'")
         value = value.states
-        on_codes = indices is None and not more and not dropout and softcap == key.layer.options.get("soft_cap")
+        has_sinks = key.layer.has_sinks(s_aux)
+        on_codes = has_sinks and indices is None and not more and not dropout and softcap == key.layer.options.get("soft_cap")
         out = key.layer.attend(query, key, value, attention_mask, scaling) if on_codes else None
         if out is not None:
             return out, None
         key, value = key.layer.all_tokens(query, key, value, scaling)
     if indices is not None:
         attention_mask = _chosen(attention_mask, indices, key.shape[2])
-    if softcap is not None:
-        refuse_arguments("attention 'tqkv' with a soft cap", more, (), OTHERS)
-        return _capped(query, key, value, attention_mask, (scaling, softcap, dropout, causal)), None
+    if softcap is not None or s_aux is not None:
+        refuse_arguments("attention 'tqkv' with a soft cap or learned sinks", more, (), OTHERS)
+        return _plain(query, key, value, attention_mask, (scaling, softcap, s_aux, dropout, causal)), None
     return sdpa_attention_forward(
         module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=causal, **more
     )
@@ -118,24 +117,30 @@ def _chosen(mask: torch.Tensor | None, indices: torch.Tensor, total: int) -> tor
     return mask & chosen if mask.dtype == torch.bool else mask.masked_fill(~chosen, torch.finfo(mask.dtype).min)
 
 
-def _capped(
+def _plain(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     mask: torch.Tensor | None,
-    how: tuple[float, float, float, bool],
+    how: tuple[float, float | None, torch.Tensor | None, float, bool],
 ) -> torch.Tensor:
-    """Attention with a soft cap of the logits, for layers that are not compressed."""
-    scaling, softcap, dropout, causal = how
+    """Attention with a soft cap of the logits or learned sinks, over keys and values that are decoded or were never compressed."""
+    scaling, softcap, sinks, dropout, causal = how
     group = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(group, dim=1) for x in (key, value))
-    logits = softcap * torch.tanh(query @ key.transpose(2, 3) * scaling / softcap)
+    logits = query @ key.transpose(2, 3) * scaling
+    if softcap is not None:
+        logits = softcap * torch.tanh(logits / softcap)
     if mask is None and causal:
         tokens, total = logits.shape[-2:]
         mask = torch.ones(tokens, total, dtype=torch.bool, device=query.device).tril(total - tokens)
     if mask is not None:
         logits = logits.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else logits + mask
+    if sinks is not None:
+        column = sinks.to(logits.dtype).reshape(1, -1, 1, 1).expand(*logits.shape[:3], 1)
+        logits = torch.cat([logits, column], dim=-1)
     weights = logits.softmax(-1, dtype=torch.float32).nan_to_num().to(query.dtype)
+    weights = weights if sinks is None else weights[..., :-1]
     weights = torch.nn.functional.dropout(weights, dropout)
     return (weights @ value).transpose(1, 2).contiguous()
 

@@ -29,7 +29,7 @@ UNTAUGHT = (
     " model.set_attn_implementation('tqkv') shows to the cache; map=FILE.tqm needs none"
 )
 
-STATE = ("is_initialized", "length", "shape", "pads", "dtype", "device")
+STATE = ("is_initialized", "length", "shape", "pads", "sinks", "dtype", "device")
 """What a saved layer has beside its rows."""
 
 
@@ -78,16 +78,32 @@ class TqkvLayer(CacheLayerMixin):
         self.rows: list[KvCache] = []
         # Number of padding tokens at the start of each row. They are not stored.
         self.pads: list[int] = []
+        # Learned sinks of the rows, by query head.
+        self.sinks: list[float] | None = None
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         batch, heads, _, head_dim = key_states.shape
         value_dim = value_states.shape[-1]
         self.dtype, self.device = key_states.dtype, key_states.device
         self.shape = (heads, head_dim, value_dim)
-        first = KvCache(1, num_kv_heads=heads, head_dim=head_dim, value_dim=value_dim, **self.options)
-        self.rows = [first] + [first.fork() for _ in range(1, batch)]
+        self.rows = self._empty(batch)
         self.pads = [0] * batch
         self.is_initialized = True
+
+    def _empty(self, batch: int) -> list[KvCache]:
+        """Rows without tokens, which have the layer's learned sinks."""
+        heads, head_dim, value_dim = self.shape
+        sinks = {} if self.sinks is None else {"sink_logits": [self.sinks]}
+        first = KvCache(1, num_kv_heads=heads, head_dim=head_dim, value_dim=value_dim, **{**self.options, **sinks})
+        return [first] + [first.fork() for _ in range(1, batch)]
+
+    def has_sinks(self, sinks: torch.Tensor | None) -> bool:
+        """True if the rows attend with these learned sinks. Rows that hold no token take them."""
+        wanted = None if sinks is None else sinks.detach().float().tolist()
+        if wanted != self.sinks and not any(map(len, self.rows)):
+            self.sinks = wanted
+            self.rows = self._empty(len(self.rows))
+        return wanted == self.sinks
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, cache_kwargs: Any = None, **kwargs: Any
@@ -107,7 +123,9 @@ class TqkvLayer(CacheLayerMixin):
         # A model moves, and a file comes from another machine.
         self.device = key_states.device
         self.length += tokens
-        if self.config._attn_implementation == NAME:
+        # A model with latent attention makes keys of latent vectors before it attends, so it gets them decoded.
+        is_latent = key_states.shape[1::2] == (1, getattr(self.config, "kv_lora_rank", None))
+        if self.config._attn_implementation == NAME and not is_latent:
             return Handle.of(key_states, self), Handle.of(value_states, self)
         if self.length > tokens and tokens < PROMPT:
             warnings.warn(DECODES, stacklevel=2)
@@ -252,8 +270,7 @@ class TqkvLayer(CacheLayerMixin):
         layer.__dict__.update({name: state[name] for name in STATE if name in state})
         layer.rows = []
         for snapshot in state["rows"]:
-            heads, head_dim, value_dim = layer.shape
-            row = KvCache(1, num_kv_heads=heads, head_dim=head_dim, value_dim=value_dim, **self.options)
+            (row,) = layer._empty(1)
             row.restore(snapshot.numpy().tobytes())
             layer.rows.append(row)
         return layer
