@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, causal_mask_function, sdpa_mask
@@ -35,35 +37,59 @@ MASKS = frozenset(inspect.signature(sdpa_mask).parameters) - {"kwargs", "local_s
 OTHERS = "attn_implementation 'sdpa' or 'eager'"
 
 
-class Handle(torch.Tensor):
-    """New keys or values on their way to `tqkv_attention`, with the layer that holds the older ones. Any other computation on them would
-    miss the older ones, and is refused. Layers that share keys and values pass the same handles."""
+@dataclass(eq=False)
+class NewTokens:
+    """Keys and values of new tokens, `[batch, num_kv_heads, tokens, dim]`, and the layer that holds the older ones."""
 
     layer: Any
-    states: torch.Tensor
-    appended: bool
+    keys: torch.Tensor
+    values: torch.Tensor
+    appended: bool = False
     """True once the layer holds the new tokens."""
-    decoded: tuple[torch.Tensor, torch.Tensor] | None
+    decoded: tuple[torch.Tensor, torch.Tensor] | None = None
     """Keys and values of all tokens, once a use has needed them."""
 
+    def handles(self) -> tuple[Handle, Handle]:
+        return Handle.of(self, 0), Handle.of(self, 1)
+
+
+class Handle(torch.Tensor):
+    """New keys or values on their way to `tqkv_attention`. Any other computation on them would miss the older ones, so it gets the
+    decoded ones of all tokens. Layers that share keys and values pass the same handles."""
+
+    new: NewTokens
+    side: int
+    """0 for keys, 1 for values."""
+
     @classmethod
-    def of(cls, states: torch.Tensor, layer: Any) -> Handle:
-        handle = states.as_subclass(cls)
-        handle.layer, handle.states = layer, states
-        handle.appended, handle.decoded = False, None
+    def of(cls, new: NewTokens, side: int) -> Handle:
+        handle = (new.values if side else new.keys).as_subclass(cls)
+        handle.new, handle.side = new, side
         return handle
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", str(func))
-        if name in ("__get__", "size", "dim"):
+        if name in ("__get__", "dim"):
             with torch._C.DisableTorchFunctionSubclass():
-                return func(*args, **(kwargs or {}))
+                found = func(*args, **(kwargs or {}))
+            return args[0].of_all_tokens(found) if isinstance(found, torch.Size) else found
+        if name == "size":
+            dim = args[1] if len(args) > 1 else (kwargs or {}).get("dim")
+            return args[0].shape if dim is None else args[0].shape[dim]
         if name == "_is_view" or torch.compiler.is_compiling():
             raise TqkvError("torch.compile is not valid with attn_implementation 'tqkv': expected 'sdpa', or a model that is not compiled")
-        raise TqkvError(
-            f"attn_implementation 'tqkv' is not valid for this model, which uses keys or values outside attention ({name}): expected 'sdpa' or 'eager'"
-        )
+        args, kwargs = tree_map(_whole, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+    def of_all_tokens(self, shape: torch.Size) -> torch.Size:
+        """The shape of all tokens in the place of that of the new ones."""
+        return torch.Size([*shape[:-2], self.new.layer.length, shape[-1]])
+
+
+def _whole(x: Any) -> Any:
+    """The decoded keys or values of all tokens in the place of a handle."""
+    return x.new.layer.used_outside(x.new)[x.side] if isinstance(x, Handle) else x
 
 
 def tqkv_attention(
@@ -88,17 +114,17 @@ def tqkv_attention(
     more = {name: x for name, x in kwargs.items() if name in SDPA and not says_nothing(x)}
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    if isinstance(key, Handle):
+    if isinstance(key, Handle) and isinstance(value, Handle):
         # Without a mask, only the module tells whether a token sees later ones. Codes have causal attention.
         if attention_mask is None and query.shape[2] > 1 and not causal:
             raise TqkvError("attn_implementation 'tqkv' is not valid for attention that is not causal: expected 'sdpa' or 'eager'")
-        value = value.states
-        has_sinks = key.layer.has_sinks(s_aux)
-        on_codes = has_sinks and indices is None and not more and not dropout and softcap == key.layer.options.get("soft_cap")
-        out = key.layer.attend(query, key, value, attention_mask, scaling) if on_codes else None
+        new, layer = key.new, key.new.layer
+        has_sinks = layer.has_sinks(s_aux)
+        on_codes = has_sinks and indices is None and not more and not dropout and softcap == layer.options.get("soft_cap")
+        out = layer.attend(query, new, attention_mask, scaling) if on_codes else None
         if out is not None:
             return out, None
-        key, value = key.layer.all_tokens(query, key, value, scaling)
+        key, value = layer.all_tokens(new, (query, scaling))
     if indices is not None:
         attention_mask = _chosen(attention_mask, indices, key.shape[2])
     if softcap is not None or s_aux is not None:

@@ -13,7 +13,7 @@ from ._arrays import dtype_name
 from ._cache import KvCache
 from ._hosts import refuse_arguments
 from ._native import TqkvError
-from ._tf_attention import NAME, Handle
+from ._tf_attention import NAME, NewTokens
 
 # From this many query tokens on, keys are decoded once for all of them.
 PROMPT = 8
@@ -23,6 +23,8 @@ DECODES = (
     " models whose attention it can be"
 )
 
+
+USES = "the model uses keys or values outside attention, so all of them are decoded for each token, which is slow"
 
 UNTAUGHT = (
     "keys get no map, and those named m2 or m3 are stored in t2 or t3: a map is learnt from queries, which only"
@@ -123,10 +125,8 @@ class TqkvLayer(CacheLayerMixin):
         # A model moves, and a file comes from another machine.
         self.device = key_states.device
         self.length += tokens
-        # A model with latent attention makes keys of latent vectors before it attends, so it gets them decoded.
-        is_latent = key_states.shape[1::2] == (1, getattr(self.config, "kv_lora_rank", None))
-        if self.config._attn_implementation == NAME and not is_latent:
-            return Handle.of(key_states, self), Handle.of(value_states, self)
+        if self.config._attn_implementation == NAME:
+            return NewTokens(self, key_states, value_states).handles()
         if self.length > tokens and tokens < PROMPT:
             warnings.warn(DECODES, stacklevel=2)
         if self.warns and self.rows[0].wanted_queries(0):
@@ -137,15 +137,23 @@ class TqkvLayer(CacheLayerMixin):
         return _joined(past, key_states, value_states)
 
     def all_tokens(
-        self, query: torch.Tensor, handle: Handle, values: torch.Tensor, scaling: float
+        self, new: NewTokens, asked: tuple[torch.Tensor, float] | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of all tokens: the older ones decoded, the new ones of the handle unchanged. They are appended once."""
-        if handle.decoded is None:
-            handle.decoded = _joined(self._decoded(values.shape[-2]), handle.states, values)
-            if not handle.appended:
-                self._append(handle.states, values, (query, scaling))
-                handle.appended = True
-        return handle.decoded
+        """Keys and values of all tokens: the older ones decoded, the new ones unchanged. The new ones are appended once; `asked` are
+        their queries and the factor of logits."""
+        if new.decoded is None:
+            new.decoded = _joined(self._decoded(new.keys.shape[-2]), new.keys, new.values)
+            if not new.appended:
+                self._append(new.keys, new.values, asked)
+                new.appended = True
+        return new.decoded
+
+    def used_outside(self, new: NewTokens) -> tuple[torch.Tensor, torch.Tensor]:
+        """`all_tokens` for a model that uses keys or values before it attends: latent ones, for example."""
+        if self.warns and self.length > new.keys.shape[-2]:
+            self.warns = False
+            warnings.warn(USES, stacklevel=2)
+        return self.all_tokens(new)
 
     def _append(
         self, keys: torch.Tensor, values: torch.Tensor, asked: tuple[torch.Tensor, float] | None = None
@@ -182,7 +190,7 @@ class TqkvLayer(CacheLayerMixin):
         return torch.stack(keys), torch.stack(values)
 
     def attend(
-        self, query: torch.Tensor, keys: Handle, values: torch.Tensor, mask: torch.Tensor | None, scaling: float
+        self, query: torch.Tensor, new_tokens: NewTokens, mask: torch.Tensor | None, scaling: float
     ) -> torch.Tensor | None:
         """Appends tokens and attends on codes, `[batch, tokens, num_heads, value_dim]`.
 
@@ -192,19 +200,19 @@ class TqkvLayer(CacheLayerMixin):
         if not any(map(len, self.rows)):
             self.pads = pads or [0] * len(self.rows)
         batch, heads, tokens, _ = query.shape
-        learns = torch.is_grad_enabled() and any(x.requires_grad for x in (query, keys.states, values))
-        if pads != self.pads or tokens >= PROMPT or learns or (keys.appended and tokens > 1):
+        learns = torch.is_grad_enabled() and any(x.requires_grad for x in (query, new_tokens.keys, new_tokens.values))
+        if pads != self.pads or tokens >= PROMPT or learns or (new_tokens.appended and tokens > 1):
             return None
-        out = query.new_zeros(batch, tokens, heads, values.shape[-1])
+        out = query.new_zeros(batch, tokens, heads, new_tokens.values.shape[-1])
         query = _scaled(query, scaling)
         for i, (row, pad) in enumerate(zip(self.rows, self.pads)):
-            new = min(tokens, max(self.length - pad, 0)) if keys.appended else self._new(row, pad, tokens)
-            q, k, v = (x[i, :, tokens - new :].transpose(0, 1) for x in (query, keys.states, values))
-            if new and keys.appended:
+            new = min(tokens, max(self.length - pad, 0)) if new_tokens.appended else self._new(row, pad, tokens)
+            q, k, v = (x[i, :, tokens - new :].transpose(0, 1) for x in (query, new_tokens.keys, new_tokens.values))
+            if new and new_tokens.appended:
                 out[i, 0] = row.attend(0, q[0])
             elif new:
                 out[i, tokens - new :] = row.attend_prefill(0, q, k, v)
-        keys.appended = True
+        new_tokens.appended = True
         return out
 
     def get_seq_length(self) -> int:
