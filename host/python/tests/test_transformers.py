@@ -688,7 +688,17 @@ def test_what_cannot_be_is_refused_before_a_model_runs(llama):
     logits(llama, cache, prompt(2)["input_ids"])
     with pytest.raises(tqkv.TqkvError, match="a batch of 3 is not valid: expected the 2 rows"):
         logits(llama, cache, prompt(3)["input_ids"])
-    llama.set_attn_implementation("tqkv")
-    for handle in cache.layers[0].update(*torch.ones(2, 2, 2, 1, 32)):
-        with pytest.raises(tqkv.TqkvError, match="attn_implementation 'tqkv' is not valid for this model"):
-            handle + 1
+
+
+def test_computations_on_new_tokens_get_those_of_all(llama):
+    cache, exact, (first, then) = TqkvCache(llama.config, kv="f16"), DynamicCache(config=llama.config), torch.randn(2, 2, 1, 2, 9, 32)
+    both = []
+    for one in (exact, cache):
+        llama.set_attn_implementation("sdpa")
+        one.update(*first, 0)
+        llama.set_attn_implementation("tqkv")
+        both.append(one.update(*then, 0))
+    for expected, handle in zip(*both):
+        assert (handle.shape, handle.size(-2), handle.dim()) == (expected.shape, 18, 4)
+        torch.testing.assert_close(torch.cat([handle, handle + 1], -1), torch.cat([expected, expected + 1], -1), rtol=2e-3, atol=2e-3)
+    assert len(cache.layers[0].rows[0]) == 18
