@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -173,7 +174,9 @@ def test_vllm_refuses_what_the_back_end_does_not_serve(attention, given, reason)
     assert invalid(attention.TqkvBackend, **given) == [reason]
 
 
-def test_a_layer_with_more_than_attention_is_refused_by_name(attention):
+def test_a_layer_with_more_than_attention_is_refused_by_name(attention, monkeypatch):
+    config = SimpleNamespace(speculative_config=None)
+    monkeypatch.setattr(attention, "get_current_vllm_config", lambda: config)
     for given, reason in [
         ({"alibi_slopes": [1.0] * 4}, "ALiBi is not valid: expected causal attention of a decoder over all of its own tokens"),
         ({"sliding_window": 128}, "a sliding window of 128 tokens is not valid"),
@@ -184,6 +187,9 @@ def test_a_layer_with_more_than_attention_is_refused_by_name(attention):
         with pytest.raises(tqkv.TqkvError) as refused:
             attention.TqkvImpl(4, 64, 0.125, 2, **given)
         assert reason in str(refused.value) and "\n" not in str(refused.value)
+    config.speculative_config = object()
+    with pytest.raises(tqkv.TqkvError, match="speculative decoding is not valid"):
+        attention.TqkvImpl(4, 64, 0.125, 2)
 
 
 @pytest.mark.parametrize("kv, dim, held", [("s4", 128, 132), ("t4,t2", 128, 100), ("i8,s4", 64, 100), ("s2", 256, 132)])
