@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -26,17 +27,20 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
+    return llama(tmp_path_factory.mktemp("llama"), 2)
+
+
+def llama(folder, layers):
     """A folder with a tiny random Llama."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(3)
-    sizes = dict(vocab_size=211, hidden_size=96, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
-    llama = LlamaForCausalLM(LlamaConfig(**sizes, head_dim=64, max_position_embeddings=512))
+    sizes = dict(vocab_size=211, hidden_size=96, intermediate_size=96, num_attention_heads=4, num_key_value_heads=2, head_dim=64)
+    made = LlamaForCausalLM(LlamaConfig(**sizes, num_hidden_layers=layers, max_position_embeddings=512))
     # Sharper than initial weights, so that attention matters.
-    for parameter in llama.parameters():
+    for parameter in made.parameters():
         parameter.data *= 2
-    folder = tmp_path_factory.mktemp("llama")
-    llama.save_pretrained(folder)
+    made.save_pretrained(folder)
     return folder
 
 
@@ -72,6 +76,9 @@ def close(apart, usual, most):
     assert apart[len(apart) * 9 // 10] < usual and apart[-1] < most, apart
 
 
+BYTES = 64 * 2 * (64 * 4 // 8 + 2 + 64 * 3 // 8 + 2)
+"""Of 64 tokens of two KV heads with `s4,s3`."""
+
 GREEDY = {"temperature": 0, "max_tokens": 12}
 
 
@@ -86,7 +93,7 @@ def test_an_engine_writes_the_tokens_of_the_codes(plugin, model):
     close(got["apart"], 1e-4, 0.01)
     assert got["tokens"][:greedy] == got["reference"][:greedy]
     assert all(len(set(map(tuple, tokens))) == 2 for tokens in got["tokens"][greedy:])
-    assert got["block"] == 64 * 2 * (64 // 2 + 2 + 64 * 3 // 8 + 2)
+    assert got["strides"] == [BYTES, BYTES] and got["block"] == 64
     assert max(got["cached"]) == 128 and min(got["cached"]) == 0
     for what in ("preempted", "decoded", "fresh prompts", "prompts after codes", "parts of prompts", "mixed steps", "steps with shared blocks"):
         assert got["counts"].get(what, 0) > 0, got["counts"]
@@ -102,10 +109,19 @@ FEW = {"max_num_seqs": 6, "max_num_batched_tokens": 96, "num_gpu_blocks_override
 
 
 def test_prompts_in_half_precision_go_to_flash_attention(plugin, model):
-    """The function that stands for it checks its arguments. The codes are trellis codes."""
-    got = generated(plugin, model, "t4,t2", few(), FEW | {"dtype": "float16"}, flash=True)
+    """The function that stands for it checks its arguments."""
+    got = generated(plugin, model, "i8,s4", few(), FEW | {"dtype": "float16"}, flash=True)
     close(got["apart"], 0.01, 0.05)
     assert got["counts"]["prompts after codes"] > 0 and got["counts"]["fresh prompts"] > 0
+
+
+def test_a_declared_type_leaves_the_first_and_last_layers_as_they_are(plugin, tmp_path):
+    engine = FEW | {"attention_backend": "auto", "block_size": None, "kv_cache_dtype": "turboquant_4bit_nc"}
+    got = generated(plugin, llama(tmp_path, 6), "s4,s3", few(), engine, native=[0, 1, 4, 5])
+    close(got["apart"], 1e-4, 0.01)
+    assert got["tokens"] == got["reference"]
+    # Blocks are so long that those of all layers have the same bytes. The kernels see 64 tokens of them.
+    assert got["strides"][2:4] == [BYTES, BYTES] and got["block"] > 64
 
 
 def test_ranks_divide_the_heads(plugin, model):
@@ -158,7 +174,9 @@ def test_vllm_refuses_what_the_back_end_does_not_serve(attention, given, reason)
     assert invalid(attention.TqkvBackend, **given) == [reason]
 
 
-def test_a_layer_with_more_than_attention_is_refused_by_name(attention):
+def test_a_layer_with_more_than_attention_is_refused_by_name(attention, monkeypatch):
+    config = SimpleNamespace(speculative_config=None)
+    monkeypatch.setattr(attention, "get_current_vllm_config", lambda: config)
     for given, reason in [
         ({"alibi_slopes": [1.0] * 4}, "ALiBi is not valid: expected causal attention of a decoder over all of its own tokens"),
         ({"sliding_window": 128}, "a sliding window of 128 tokens is not valid"),
@@ -169,6 +187,9 @@ def test_a_layer_with_more_than_attention_is_refused_by_name(attention):
         with pytest.raises(tqkv.TqkvError) as refused:
             attention.TqkvImpl(4, 64, 0.125, 2, **given)
         assert reason in str(refused.value) and "\n" not in str(refused.value)
+    config.speculative_config = object()
+    with pytest.raises(tqkv.TqkvError, match="speculative decoding is not valid"):
+        attention.TqkvImpl(4, 64, 0.125, 2)
 
 
 @pytest.mark.parametrize("kv, dim, held", [("s4", 128, 132), ("t4,t2", 128, 100), ("i8,s4", 64, 100), ("s2", 256, 132)])

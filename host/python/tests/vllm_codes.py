@@ -14,7 +14,8 @@ import os
 import sys
 
 os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
-os.environ |= {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+os.environ |= {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+os.environ["TORCH_COMPILE_DISABLE"] = "1"
 
 import torch
 from vllm import LLM, SamplingParams
@@ -166,8 +167,9 @@ def main(folder, options):
                     written[name.split("-")[0]].append(row.argmax().item())
         result |= {"apart": sorted(apart), "counts": record.counts}
         result |= {"reference": [[written[output.request_id]] for output in outputs]}
-        cache = record.runner.kv_caches[0]
-        result |= {"block": cache.stride(0) * cache.element_size()}
+        # Bytes from one block of the kernels to the next, of each layer, and tokens of a block of the scheduler.
+        result |= {"strides": [cache.stride(0) * cache.element_size() for cache in record.runner.kv_caches]}
+        result |= {"block": engine.llm_engine.vllm_config.cache_config.block_size}
     print("RESULT", json.dumps(result), flush=True)
     engine.llm_engine.engine_core.shutdown()
 

@@ -252,12 +252,15 @@ class TqkvImpl(AttentionImpl[TqkvMetadata]):
         kv_sharing_target_layer_name: str | None = None,
         **more: Any,
     ) -> None:
+        config = get_current_vllm_config()
         refused = {
             "ALiBi": alibi_slopes is not None,
             f"a sliding window of {sliding_window} tokens": sliding_window is not None,
             f"a soft cap of {logits_soft_cap}": bool(logits_soft_cap),
             f"attention of the type {attn_type}": attn_type != AttentionType.DECODER,
             f"keys and values of the layer {kv_sharing_target_layer_name}": kv_sharing_target_layer_name is not None,
+            # The host knows only a bound of the lengths there.
+            "speculative decoding": config.speculative_config is not None,
         }
         for what, wrong in refused.items():
             if wrong:
@@ -270,7 +273,6 @@ class TqkvImpl(AttentionImpl[TqkvMetadata]):
         self.layout.block_bytes()
         # The kernels divide by the root of the head dim.
         self.factor = self.scale * head_size**0.5
-        config = get_current_vllm_config()
         self.room = config.model_config.max_model_len
         self.flash = None
         if fa_utils.is_flash_attn_varlen_func_available() and config.model_config.dtype != torch.float32:
