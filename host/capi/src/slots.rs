@@ -75,8 +75,8 @@ pub unsafe extern "C" fn tqkv_slots_free(cache: *mut TqkvSlots) {
     unsafe { pointer::free(cache) }
 }
 
-/// Writes tokens to slots of one layer. `slots` and `positions` are [tokens]. Slots count over all streams, so
-/// the first slot of stream i is i times the slots of a stream. Positions count from 0 in each sequence, and
+/// Writes tokens to slots of one layer. `slots` and `positions` are `[tokens]`. Slots count over all streams,
+/// so the first slot of stream i is i times the slots of a stream. Positions count from 0 in each sequence, and
 /// the tokens at positions below `sinks=` of the spec stay f16. `k` is [tokens, num_kv_heads, head_dim] of a
 /// `tqkv_dtype`, after RoPE, and `v` is [tokens, num_kv_heads, value_dim]. What the slots held before is gone.
 /// If the call fails, the cache is unchanged.
@@ -152,7 +152,7 @@ pub unsafe extern "C" fn tqkv_slots_encode(cache: *mut TqkvSlots, layer: usize) 
     unsafe { Call::new() }.run(|call| Ok(call.handle("cache", cache)?.write()?.encode(layer)?))
 }
 
-/// Copies slots in all layers: `from[i]` to `to[i]`, in that order; both are [num_slots]. Codes are copied as
+/// Copies slots in all layers: `from[i]` to `to[i]`, in that order; both are `[num_slots]`. Codes are copied as
 /// they are. Sequences of one stream share a prefix without a copy, because several queries may see one slot.
 ///
 /// # Safety
@@ -324,7 +324,7 @@ pub unsafe extern "C" fn tqkv_mask_clear(mask: *mut TqkvMask) -> TqkvStatus {
 }
 
 /// Adds queries of the newest `queries` tokens of a sequence, in order: 1 for a step, all tokens for a prompt.
-/// `slots` [num_slots] are those of all tokens of the sequence, in order, a shared prefix first. Each query
+/// `slots` (`[num_slots]`) are those of all tokens of the sequence, in order, a shared prefix first. Each query
 /// sees the slots up to that of its own token. If the call fails, no query is added.
 ///
 /// # Safety

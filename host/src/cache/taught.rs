@@ -7,7 +7,7 @@ use tqkv_core::KvError;
 
 impl KvCache {
     /// Number of tokens from the end of a layer on whose queries teach a map of keys
-    /// ([`CacheSpec::key_map`]). 0 for a layer that has its map, or gets none.
+    /// ([`CacheSpec::key_map`](super::CacheSpec::key_map)). 0 for a layer that has its map, or gets none.
     ///
     /// # Errors
     /// The layer is out of range.
