@@ -103,7 +103,7 @@ impl Options {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tqkv::CodecId::{I8, S4, T2, T3, T4};
+    use tqkv::CodecId::{I8, M3, S4, T2, T3, T4};
     use tqkv::Effort;
     use tqkv::cache::KeyMap;
 
@@ -146,7 +146,7 @@ mod tests {
         let other = other.with("s4 layer-kv=gradient:i8/s4").unwrap();
         assert_eq!(codecs(&other), [(I8, I8), (I8, I8), (S4, S4), (S4, S4)]);
         let tiered = read("TQKV_KV", "tiered").unwrap();
-        assert_eq!((tiered.pair(), tiered.held.spec.hot, tiered.held.spec.cold.len()), ((T4, T2), 16, 1));
+        assert_eq!((tiered.pair(), tiered.held.spec.hot, tiered.held.spec.cold.len()), ((M3, T4), 16, 1));
     }
 
     #[test]

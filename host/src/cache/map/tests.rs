@@ -219,7 +219,8 @@ fn keys_of_quarters_that_can_have_no_map_are_those_of_one_width() {
     for (policy, plain) in [
         ("m2,t2 map=off", "t2"),
         ("m2,t2 ring=1024", "t2 ring=1024"),
-        ("tiered tier=128:m2,t2 ring=1024", "tiered tier=128:t2 ring=1024"),
+        ("tiered ring=1024", "t3,t4 hot=16 tier=128:t3,t2 ring=1024"),
+        ("t4,t2 tier=128:m2,t2 ring=1024", "t4,t2 tier=128:t2 ring=1024"),
         ("t4,t2 last:m3,t2 map=off", "t4,t2 last:t3,t2"),
     ] {
         let [(got, first), (want, _)] = [policy, plain].map(|policy| {

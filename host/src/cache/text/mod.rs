@@ -51,7 +51,7 @@ fn plain(spec: &CacheSpec) -> CacheSpec {
 ///
 /// A policy does not describe the model. [`Policy::apply`] leaves every field that the policy does not name
 /// as it is. A word without `=` is a codec, a preset or, if it has a colon, a rule for layers. Words with
-/// spaces are quoted as in a shell. `tiered` stands for `t4,t2 hot=16 tier=512:m3,t2`, except for options that
+/// spaces are quoted as in a shell. `tiered` stands for `m3,t4 hot=16 tier=128:m3,t2`, except for options that
 /// the text has itself.
 ///
 /// ```
@@ -78,11 +78,12 @@ struct Word {
     set: options::Setter,
 }
 
-/// A word for codecs and tiers together: wide codes for the newest tokens, and narrow ones behind them.
+/// A word for codecs and tiers together: values of newer tokens have more bits than those of older ones. Keys keep
+/// theirs, because a key that was encoded twice has the errors of both codes.
 const TIERED: &str = "tiered";
-const TIERED_CODECS: &str = "t4,t2";
+const TIERED_CODECS: &str = "m3,t4";
 /// The other options that it stands for, where they are not given.
-const TIERED_WORDS: [(&str, &str); 2] = [("hot", "16"), ("tier", "512:m3,t2")];
+const TIERED_WORDS: [(&str, &str); 2] = [("hot", "16"), ("tier", "128:m3,t2")];
 
 impl Policy {
     /// Makes a policy of options, which are pairs of a name and a value.

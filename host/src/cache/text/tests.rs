@@ -94,11 +94,11 @@ fn a_policy_changes_what_it_names_and_nothing_else() {
 #[test]
 fn tiered_stands_for_codecs_and_tiers_that_other_words_may_change() {
     let spec = |text: &str| CacheSpec::new(4, 4, 2, 64).with(text).unwrap();
-    assert_eq!(spec("tiered"), spec("t4,t2 hot=16 tier=512:m3,t2"));
-    assert_eq!(spec("kv=tiered hot=64 sinks=1"), spec("t4,t2 hot=64 sinks=1 tier=512:m3,t2"));
-    assert_eq!(spec("tier=none tiered"), spec("t4,t2 hot=16"));
+    assert_eq!(spec("tiered"), spec("m3,t4 hot=16 tier=128:m3,t2"));
+    assert_eq!(spec("kv=tiered hot=64 sinks=1"), spec("m3,t4 hot=64 sinks=1 tier=128:m3,t2"));
+    assert_eq!(spec("tier=none tiered"), spec("m3,t4 hot=16"));
     let policy: Policy = "tiered".parse().unwrap();
-    assert_eq!(policy.to_string(), "t4,t2 hot=16 tier=512:m3,t2");
+    assert_eq!(policy.to_string(), "m3,t4 hot=16 tier=128:m3,t2");
 }
 
 #[test]
