@@ -1019,7 +1019,10 @@ tqkv_status tqkv_slots_encode(tqkv_slots *cache, size_t layer);
  * `cache` is null or a cache of slots that is not freed. `from` and `to` are null or point to the passed
  * number of slots.
  */
-tqkv_status tqkv_slots_copy(tqkv_slots *cache, const size_t *from, const size_t *to, size_t num_slots);
+tqkv_status tqkv_slots_copy(tqkv_slots *cache,
+                            const size_t *from,
+                            const size_t *to,
+                            size_t num_slots);
 
 /**
  * Empties slots in all layers, and frees their memory: those of a sequence that has ended, for example. A
@@ -1117,7 +1120,10 @@ tqkv_status tqkv_mask_clear(tqkv_mask *mask);
  * # Safety
  * `mask` is null or a mask that is not freed. `slots` is null or points to the passed number of slots.
  */
-tqkv_status tqkv_mask_causal(tqkv_mask *mask, const size_t *slots, size_t num_slots, size_t queries);
+tqkv_status tqkv_mask_causal(tqkv_mask *mask,
+                             const size_t *slots,
+                             size_t num_slots,
+                             size_t queries);
 
 /**
  * Adds one query that sees these slots and no others. `biases` is null, or has a number for each slot that is
