@@ -126,13 +126,10 @@ impl AttentionCache for ProgramCache {
         self.dense.len()
     }
 
-    /// Tokens that passed through the program stay as they are.
+    /// Tokens that passed through the program stay as they are, and the next group begins behind them. The bytes of
+    /// dropped tokens are still counted.
     fn truncate(&mut self, len: usize) -> Result<(), CacheError> {
-        if let Some(&done) = self.done.iter().find(|done| **done > len) {
-            return Err(CacheError::Encode(format!(
-                "a rollback to {len} tokens would divide a group of another program's codec, which has {done} tokens"
-            )));
-        }
+        self.done.iter_mut().for_each(|done| *done = len.min(*done));
         self.dense.truncate(len)
     }
 
@@ -278,8 +275,10 @@ mod tests {
         let (keys, first) = (zeros.dense.keys(1, 0).unwrap(), exact.keys(1, 0).unwrap());
         assert!(keys[2 * 16..66 * 16].iter().all(|x| *x == 0.0));
         assert_eq!((&keys[..32], &keys[66 * 16..]), (&first[..32], &first[66 * 16..]));
-        assert!(zeros.truncate(50).unwrap_err().to_string().contains("a rollback to 50 tokens"));
         zeros.truncate(80).unwrap();
+        assert_eq!(zeros.done, [66, 66]);
+        zeros.truncate(50).unwrap();
+        assert_eq!((zeros.done.as_slice(), zeros.len()), (&[50, 50][..], 50));
         zeros.reset();
         assert_eq!((zeros.len(), zeros.allocated_bytes()), (0, 0));
     }

@@ -12,7 +12,7 @@ use crate::commands_inputs::{Inputs, written};
 use crate::{PROGRAM, support};
 
 /// Beginnings of commands that are not run, and why. Each is of a document or a help text.
-const NOT_RUN: [(&str, &str); 18] = [
+const NOT_RUN: [(&str, &str); 19] = [
     ("git log -3 | tqkv generate", "reads the history of the reader's repository"),
     ("python3 dump_keys.py | tqkv encode", "a program of the reader"),
     ("tqkv COMMAND", "stands for every command"),
@@ -20,6 +20,7 @@ const NOT_RUN: [(&str, &str); 18] = [
     ("tqkv bench --op scores --level avx2", "not every machine has AVX2"),
     ("tqkv demo", "times attention for half a minute; other tests run it"),
     ("tqkv doctor --python .venv", "looks for an engine of the reader"),
+    ("tqkv eval --kv \"program=python3", "needs NumPy and the Python package"),
     ("tqkv generate --model model.gguf --chat", "the shipped model has no chat template"),
     ("tqkv gpu-check", "needs a GPU"),
     ("tqkv llama", "needs the library and a build of llama.cpp"),
