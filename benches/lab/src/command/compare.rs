@@ -23,7 +23,6 @@ use crate::compare::{self, ArrayFigures, Figures, LayerFigures, Run, RunArgs, Se
   tqkv-lab compare \"s4 hot=0 sinks=0\" s4 --save run.tqs && tqkv-lab compare run.tqs s4
 Example: the keys and values of two systems, a tensor per layer and step
   tqkv-lab compare exact.safetensors other.safetensors
-  tqkv-lab compare exact.npy other.npy
 
 Columns, for keys and for values:
   codes        share of coordinates with the same code, if both sides have the same

@@ -72,12 +72,15 @@ const TEXTS: [(&str, usize); 7] = [
     ("b.txt", 120_000),
 ];
 /// Other files that [`Inputs::make`] makes.
-const FILES: [&str; 18] = [
+const FILES: [&str; 21] = [
     "keys.npy",
     "q.npy",
     "k.npy",
     "v.npy",
+    "mine.npy",
     "keys.safetensors",
+    "exact.safetensors",
+    "other.safetensors",
     "model.safetensors",
     "keys.tqk",
     "a.tqk",
