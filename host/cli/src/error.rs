@@ -10,7 +10,6 @@ use std::path::Path;
 use crate::array::ArrayError;
 use crate::lab_options;
 use crate::plain::plain;
-use crate::policy::Name;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use tqkv::file::FileError;
 use tqkv::unstable::cache::OPTIONS;
@@ -124,7 +123,7 @@ impl CliError {
     }
 
     /// `what` needs a cache, and no cache stores the pair.
-    pub fn not_stored(what: &str, name: &Name) -> Self {
+    pub fn not_stored(what: &str, name: &dyn fmt::Display) -> Self {
         Self::bad_input(format_args!(
             "{what}: no cache stores {name}; formats of the reference are for stats, eval and generate"
         ))
