@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use safetensors::SafeTensors;
+use safetensors::{Dtype, SafeTensors};
 use serde::Serialize;
 use tqkv_cli::array::Vectors;
 use tqkv_cli::error::CliError;
@@ -11,6 +11,9 @@ use tqkv_cli::error::CliError;
 use super::{Alike, Figures};
 
 const SAFETENSORS: &str = "safetensors";
+
+/// Types of numbers that vectors have.
+const FLOATS: [Dtype; 4] = [Dtype::F64, Dtype::F32, Dtype::F16, Dtype::BF16];
 
 /// Figures of two arrays.
 #[derive(Clone, Debug, Serialize)]
@@ -53,13 +56,14 @@ pub(crate) fn arrays(a: &str, b: &str) -> Result<Vec<ArrayFigures>, CliError> {
     shared.iter().map(row).collect()
 }
 
-/// The names of the tensors of a file.
+/// The names of the tensors of numbers in a file, which may hold others, as tokens.
 fn names(path: &str) -> Result<BTreeSet<String>, CliError> {
     let file = Path::new(path);
     let bytes = std::fs::read(file).map_err(|e| CliError::io(file, &e))?;
     let tensors = SafeTensors::deserialize(&bytes);
     let tensors = tensors.map_err(|e| CliError::bad_input(format_args!("{path}: {e}")))?;
-    Ok(tensors.names().into_iter().map(str::to_owned).collect())
+    let vectors = tensors.iter().filter(|(_, tensor)| FLOATS.contains(&tensor.dtype()));
+    Ok(vectors.map(|(name, _)| name.to_owned()).collect())
 }
 
 fn pair(a: &str, b: &str) -> Result<Figures, CliError> {
