@@ -699,6 +699,8 @@ def test_computations_on_new_tokens_get_those_of_all(llama):
         llama.set_attn_implementation("tqkv")
         both.append(one.update(*then, 0))
     for expected, handle in zip(*both):
-        assert (handle.shape, handle.size(-2), handle.dim()) == (expected.shape, 18, 4)
+        assert (handle.shape, handle.size(), handle.size(-2), handle.dim()) == (expected.shape, expected.shape, 18, 4)
+        assert (handle.numel(), handle.dtype, handle.requires_grad, len(handle)) == (expected.numel(), expected.dtype, False, 1)
+        torch.testing.assert_close(handle.mT, expected.mT, rtol=2e-3, atol=2e-3)
         torch.testing.assert_close(torch.cat([handle, handle + 1], -1), torch.cat([expected, expected + 1], -1), rtol=2e-3, atol=2e-3)
     assert len(cache.layers[0].rows[0]) == 18

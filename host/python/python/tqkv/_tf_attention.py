@@ -73,7 +73,11 @@ class Handle(torch.Tensor):
         if name in ("__get__", "dim"):
             with torch._C.DisableTorchFunctionSubclass():
                 found = func(*args, **(kwargs or {}))
-            return args[0].of_all_tokens(found) if isinstance(found, torch.Size) else found
+            if isinstance(found, torch.Size):
+                return args[0].of_all_tokens(found)
+            # Attributes as `mT` are computations too.
+            if not isinstance(found, torch.Tensor):
+                return found
         if name == "size":
             dim = args[1] if len(args) > 1 else (kwargs or {}).get("dim")
             return args[0].shape if dim is None else args[0].shape[dim]
