@@ -183,7 +183,10 @@ class TqkvBuilder(AttentionMetadataBuilder[TqkvMetadata]):
         if scheduler.max_num_batched_tokens > MOST_TOKENS:
             raise TqkvError(f"max_num_batched_tokens {scheduler.max_num_batched_tokens} is not valid: expected at most {MOST_TOKENS}")
         layers = get_layers_from_vllm_config(vllm_config, AttentionLayerBase, layer_names)  # type: ignore[type-abstract]
-        [self.layout] = {layer.impl.layout for layer in layers.values()}  # type: ignore[attr-defined]
+        layouts = {layer.impl.layout for layer in layers.values()}  # type: ignore[attr-defined]
+        if len(layouts) > 1:
+            raise TqkvError("layers with unlike numbers of heads are not valid: expected a model whose layers have the same heads")
+        [self.layout] = layouts
         rows = max([scheduler.max_num_seqs, *(vllm_config.compilation_config.cudagraph_capture_sizes or [])])
         # A graph holds its address.
         self.plan = paged.new_plan(self.layout, rows, device)
