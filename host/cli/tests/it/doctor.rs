@@ -8,6 +8,7 @@ use std::process::{Command, Output};
 use tempfile::tempdir;
 
 use crate::PROGRAM;
+use crate::support::alone;
 
 /// Runs the command without variables but `PATH`, which is `folder` alone, and `variables`.
 fn doctor(folder: &Path, args: &[&str], variables: &[(&str, &str)]) -> Output {
@@ -117,8 +118,7 @@ fn the_library_of_a_checkout_is_found_and_one_that_is_named() {
     for place in ["target/debug", "host/llama/target/release", "elsewhere", "bin"] {
         fs::create_dir_all(folder.join(place)).unwrap();
     }
-    let command = folder.join("target/debug/tqkv");
-    fs::copy(PROGRAM, &command).unwrap();
+    let command = alone(&folder.join("target/debug"));
     program(&folder.join("bin"), "llama-cli", "echo \"TQKV: $GGML_BACKEND_PATH\"");
     fs::write(folder.join("elsewhere").join(&name), "").unwrap();
     let run = |args: &[&str]| {

@@ -2,20 +2,10 @@
 //! otherwise.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
-use crate::PROGRAM;
-use crate::support::{error, tqkv};
-
-/// A copy of the program alone in a folder, so that the files beside the original are out of reach.
-fn alone(folder: &Path) -> PathBuf {
-    let own = folder.join(format!("tqkv{}", std::env::consts::EXE_SUFFIX));
-    if fs::hard_link(PROGRAM, &own).is_err() {
-        fs::copy(PROGRAM, &own).unwrap();
-    }
-    own
-}
+use crate::support::{alone, error, tqkv};
 
 fn run(program: &Path, path: &Path, args: &[&str]) -> Output {
     Command::new(program).args(args).env("PATH", path).output().unwrap()

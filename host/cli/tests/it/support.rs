@@ -1,12 +1,24 @@
 //! Runs the program under test.
 
+use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
 use crate::PROGRAM;
+
+/// The program alone in a folder, so that the files beside the original are out of reach. It is a link where that is
+/// possible: a file that was just written cannot run while another test's child has it open.
+#[allow(dead_code, reason = "not every test crate needs it")]
+pub(crate) fn alone(folder: &Path) -> PathBuf {
+    let own = folder.join(format!("tqkv{}", std::env::consts::EXE_SUFFIX));
+    if fs::hard_link(PROGRAM, &own).is_err() {
+        fs::copy(PROGRAM, &own).unwrap();
+    }
+    own
+}
 
 /// Runs the command in `folder`.
 #[allow(dead_code, reason = "not every test crate needs it")]
