@@ -1,6 +1,6 @@
-"""`tqkv.paged`: operators of PyTorch over pages of an engine, on a fake driver that has the memory of PyTorch's tensors.
+"""`tqkv.paged`: operators of PyTorch over pages of an engine, on a GPU, or on a fake driver that has the memory of PyTorch's tensors.
 
-The package needs the feature `cuda`. `TQKV_FAKE_CUDA` must name the library that `cargo build -p tqkv-gpu-fake` makes.
+The package needs the feature `cuda`. Without a GPU, `TQKV_FAKE_CUDA` must name the library that `cargo build -p tqkv-gpu-fake` makes.
 """
 
 import os
@@ -19,15 +19,21 @@ if not hasattr(_native, "Paged"):
 from tqkv import paged
 
 HEADS, KV_HEADS, DIM, BLOCKS = 4, 2, 64, 6
+PATH = os.environ.get("TQKV_FAKE_CUDA")
+DEVICE = "cuda" if torch.cuda.is_available() and not PATH else "cpu"
 
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """PyTorch's tensors in main memory are those of the fake driver's device 0."""
-    path = os.environ.get("TQKV_FAKE_CUDA")
-    if not path:
-        pytest.skip("TQKV_FAKE_CUDA names no driver of paper")
-    gpu = Gpu(path)
+    """All tensors are on the GPU. Without one, those in main memory are those of the fake driver's device 0."""
+    if DEVICE == "cuda":
+        torch.set_default_device("cuda")
+        yield
+        torch.set_default_device(None)
+        return
+    if not PATH:
+        pytest.skip("there is no GPU, and TQKV_FAKE_CUDA names no driver of paper")
+    gpu = Gpu(PATH)
 
     def address(tensor):
         bytes = (tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.element_size()) if tensor.numel() else 0
@@ -36,7 +42,7 @@ def gpu(monkeypatch):
 
     monkeypatch.setattr(paged, "_device", lambda tensor: (0, gpu.stream.value))
     monkeypatch.setattr(paged, "_address", address)
-    return gpu
+    yield
 
 
 def gpu_int(value):
@@ -51,7 +57,8 @@ def layout():
 
 
 def rows(tokens, heads, seed, dtype=torch.float32):
-    return torch.randn(tokens, heads, DIM, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    drawn = torch.randn(tokens, heads, DIM, generator=torch.Generator("cpu").manual_seed(seed), device="cpu")
+    return drawn.to(DEVICE, dtype)
 
 
 def new_pages(layout, spare=48):
@@ -67,7 +74,7 @@ def places(table, tokens, block=64):
 
 def decoded(name, x):
     codec = tqkv.Codec(name, DIM)
-    return codec.decode(codec.encode(x.float()), torch.float32)
+    return codec.decode(codec.encode(x.float().cpu()), torch.float32).to(DEVICE)
 
 
 def exact(q, k, v):
@@ -90,7 +97,7 @@ def test_attention_and_gathers_are_those_of_the_codes(gpu, layout, dtype, tolera
     paged.store(layout, *padded, torch.cat([at, torch.tensor([-1, -1, -1])]), pages, refused)
     assert refused.item() == 0 and (held[:, layout.block_bytes() :] == 255).all()
 
-    q, plan = rows(3, HEADS, 3, dtype), paged.new_plan(layout, 3, "cpu")
+    q, plan = rows(3, HEADS, 3, dtype), paged.new_plan(layout, 3, DEVICE)
     paged.plan(layout, lengths, plan, max_tokens=128)
     out = paged.attend(layout, q, pages, table, plan)
     assert out.dtype == dtype and not out[1].any()
@@ -117,7 +124,7 @@ def test_several_query_tokens_of_a_sequence_each_see_the_tokens_up_to_themselves
     _, pages = new_pages(layout)
     table, k = torch.tensor([[4, 1]], dtype=torch.int32), rows(66, KV_HEADS, 1)
     paged.store(layout, k, k, places(table[0], 66), pages)
-    q, plan = rows(3, HEADS, 3), paged.new_plan(layout, 3, "cpu")
+    q, plan = rows(3, HEADS, 3), paged.new_plan(layout, 3, DEVICE)
     paged.plan(layout, torch.tensor([66], dtype=torch.int32), plan, max_tokens=128, queries=3)
     out = paged.attend(layout, q, pages, table, plan)
     of_k, of_v = decoded("s4", k), decoded("s3", k)
@@ -134,7 +141,7 @@ def test_one_vector_that_is_not_finite_and_numbers_that_lie_harm_no_other_sequen
     at = table[:, 0].long() * 64
     paged.store(layout, k, k, at, pages, refused)
     assert refused.item() == 1
-    q, plan = rows(3, HEADS, 3), paged.new_plan(layout, 3, "cpu")
+    q, plan = rows(3, HEADS, 3), paged.new_plan(layout, 3, DEVICE)
     paged.plan(layout, torch.ones(3, dtype=torch.int32), plan, max_tokens=64)
     out = paged.attend(layout, q, pages, table, plan)
     assert out.isfinite().all()
@@ -164,12 +171,12 @@ def test_a_compiled_step_is_the_step(gpu, layout):
         _, pages = new_pages(layout, spare=0)
         filled = rows(70, KV_HEADS, 5)
         paged.store(layout, filled, filled, torch.cat([places(table[0], 66), 2 * 64 + torch.arange(4)]), pages)
-        plan = paged.new_plan(layout, 2, "cpu")
+        plan = paged.new_plan(layout, 2, DEVICE)
         results.append((run(k, v, q, at, pages, table, lengths, plan), pages))
     (out, pages), (compiled, of_compiled) = results
     assert torch.equal(out, compiled) and torch.equal(pages, of_compiled)
     of = paged._text(layout)
-    plan = paged.new_plan(layout, 2, "cpu")
+    plan = paged.new_plan(layout, 2, DEVICE)
     paged.plan(layout, lengths, plan, max_tokens=128)
     for op, args in [
         (paged._plan, (lengths, plan, 1, 128, of)),
@@ -179,10 +186,42 @@ def test_a_compiled_step_is_the_step(gpu, layout):
         torch.library.opcheck(op, args, test_utils=("test_schema", "test_faketensor"))
 
 
+@pytest.mark.skipif(DEVICE != "cuda", reason="the fake driver holds no graph of PyTorch")
+@pytest.mark.parametrize("kv", ["s4", "i8", "t4,t2"])
+def test_a_graph_follows_lengths_tables_and_places_that_change_on_the_device(gpu, kv):
+    layout, steps = paged.Layout(HEADS, KV_HEADS, DIM, kv), 130
+    k, v, q = rows(2 * steps, KV_HEADS, 1), rows(2 * steps, KV_HEADS, 2), rows(2 * steps, HEADS, 3)
+    pools = [new_pages(layout)[1] for _ in range(2)]
+    table = torch.tensor([[4, 1, 3], [2, 0, 5]], dtype=torch.int32)
+    lengths, at = torch.zeros(2, dtype=torch.int32), torch.zeros(2, dtype=torch.int64)
+    now, plan = [x[:2].clone() for x in (k, v, q)], paged.new_plan(layout, 2, DEVICE)
+
+    def step(pages):
+        paged.plan(layout, lengths, plan, max_tokens=192)
+        paged.store(layout, now[0], now[1], at, pages)
+        return paged.attend(layout, now[2], pages, table, plan)
+
+    step(pools[1])
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = step(pools[1])
+    for i in range(steps):
+        # The second sequence begins 60 tokens later, so a part of a row is empty.
+        lengths.copy_(torch.tensor([i + 1, max(i - 59, 0)]))
+        at.copy_(torch.tensor([table[0, i // 64] * 64 + i % 64, table[1, (i - 60) // 64] * 64 + (i - 60) % 64 if i >= 60 else -1]))
+        for into, x in zip(now, (k, v, q)):
+            into.copy_(x[2 * i : 2 * i + 2])
+        graph.replay()
+        assert torch.equal(out, step(pools[0])), i
+    names = (kv + "," + kv).split(",")
+    of_k, of_v = decoded(names[0], k[0::2]), decoded(names[1], v[0::2])
+    assert (out[0].double() - exact(q[2 * steps - 2], of_k, of_v)).abs().max() < 1e-5
+
+
 def test_what_is_wrong_is_refused_in_one_line(gpu, layout, monkeypatch):
     _, pages = new_pages(layout)
     k, q, table = rows(2, KV_HEADS, 1), rows(2, HEADS, 3), torch.zeros(2, 1, dtype=torch.int32)
-    plan, at = paged.new_plan(layout, 2, "cpu"), torch.tensor([0, 1])
+    plan, at = paged.new_plan(layout, 2, DEVICE), torch.tensor([0, 1])
     for call, reason in [
         (lambda: paged.store(layout, q, k, at, pages), "k of the shape [2, 4, 64] is not valid: expected [tokens, 2, 64]"),
         (lambda: paged.store(layout, k.double(), k, at, pages), "k of the type float64 is not valid: expected float32 or float16 or bfloat16"),
@@ -193,7 +232,7 @@ def test_what_is_wrong_is_refused_in_one_line(gpu, layout, monkeypatch):
         (lambda: paged.attend(layout, q, pages, table, plan[:5]), "the plan has 5 values, expected"),
         (lambda: paged.Layout(HEADS, KV_HEADS, DIM, block_tokens=16).block_bytes(), "blocks of 16 tokens are not valid: expected 64, 128"),
         (lambda: paged.Layout(HEADS, KV_HEADS, DIM, "s4 hot=4").block_bytes(), "hot"),
-        (lambda: paged.new_plan(paged.Layout(HEADS, KV_HEADS, DIM, "s4 t9"), 1, "cpu"), "t9"),
+        (lambda: paged.new_plan(paged.Layout(HEADS, KV_HEADS, DIM, "s4 t9"), 1, DEVICE), "t9"),
         (lambda: paged.Layout(2.5, 1, 64), "num_heads 2.5 is not valid: expected a whole number from 0 on"),
         (lambda: paged.Layout(HEADS, KV_HEADS, 96).block_bytes(), "head dim 96 has no kernels; expected 64, 128, 256"),
     ]:
@@ -202,7 +241,7 @@ def test_what_is_wrong_is_refused_in_one_line(gpu, layout, monkeypatch):
         assert reason in str(refused.value) and "\n" not in str(refused.value)
     monkeypatch.undo()
     with pytest.raises(tqkv.TqkvError, match="a tensor on the device cpu is not valid: expected one on an NVIDIA GPU"):
-        paged.store(layout, k, k, at, pages)
+        paged.store(layout, k, k, at, pages.cpu())
 
 
 def test_a_layout_takes_the_bytes_of_its_blocks(layout):

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 /// The script and its data, by their names in the bundle.
-const TEXTS: [(&str, &str); 4] = [
+const TEXTS: [(&str, &str); 5] = [
     ("README.md", include_str!("gpu_bundle/README.md")),
     ("run-all.sh", include_str!("gpu_bundle/run-all.sh")),
     ("baselines.py", include_str!("gpu_bundle/baselines.py")),
+    ("serve.py", include_str!("gpu_bundle/serve.py")),
     ("sm_80.ptx", include_str!("../../../gpu/ptx/sm_80.ptx")),
 ];
 
@@ -190,6 +191,7 @@ mod tests {
             "first: done",
             "batch: done",
             "baseline: not done: torch is not here",
+            "serve: not done: torch and tqkv are not here",
             "one: done",
             "unlike: done",
             "tests: FAILED with status 7",
@@ -205,7 +207,7 @@ mod tests {
         assert!(said.contains("nvidia-smi is not here: going on without it") || said.contains("nvidia-smi"));
         assert!(said.contains("s4   63x1024+1x32768x8x4x128"), "{said}");
         assert!(said.contains("250.0 us  85.5 % of read   3.50 times f16 read\n"), "{said}");
-        assert_eq!(summary.matches("    expected: ").count(), 10, "{summary}");
+        assert_eq!(summary.matches("    expected: ").count(), 11, "{summary}");
     }
 
     #[test]
