@@ -54,6 +54,12 @@ impl CacheArgs {
         if given.is_empty() { default.iter().map(|&pair| pair.into()).collect() } else { given }
     }
 
+    /// The given rows, in order; the preset balanced if none is given.
+    pub(crate) fn or_balanced(&self) -> Vec<Policy> {
+        let balanced = PRESETS.iter().filter(|preset| preset.name == "balanced");
+        self.policies(&balanced.map(|preset| preset.codecs.into()).collect::<Vec<_>>())
+    }
+
     /// The pairs of codecs, if any is given. A row that is more or less than a pair that caches store is an
     /// error, which names `what`.
     pub(crate) fn pairs(&self, what: &str) -> Result<Option<Vec<KvCodecs>>, CliError> {
@@ -267,12 +273,12 @@ pub struct ModelArgs {
     ///
     /// A folder holds config.json, .safetensors and tokenizer.json, or one .gguf file, or is a folder of a
     /// hub's cache.
-    #[arg(long, value_name = "PATH")]
+    #[arg(short, long, value_name = "PATH", group = "which_model")]
     model: Option<PathBuf>,
     /// Read the weights from disk layer by layer, for a model that is larger than memory.
     ///
     /// The next layer is read while one is computed. The embedding and the output head stay in memory.
-    #[arg(long, requires = "model")]
+    #[arg(long, requires = "which_model")]
     stream_weights: bool,
     /// Begin texts without the model's BOS token.
     ///
@@ -284,9 +290,31 @@ pub struct ModelArgs {
 impl ModelArgs {
     /// Loads the model. An error names the model and the missing part.
     pub fn load(&self) -> Result<Model, CliError> {
+        self.load_or(None)
+    }
+
+    /// Loads the model of the option, or of the path.
+    fn load_or(&self, path: Option<&Path>) -> Result<Model, CliError> {
         let access = if self.stream_weights { Access::Streamed } else { Access::Mapped };
-        let model = open_model(self.model.as_deref(), access)?;
+        let model = open_model(self.model.as_deref().or(path), access)?;
         Ok(if self.no_bos { model.without_bos() } else { model })
+    }
+}
+
+/// The model, which may also be the command's argument.
+#[derive(Debug, Args)]
+pub(crate) struct ModelArgument {
+    /// The model, as --model has it.
+    #[arg(value_name = "MODEL", group = "which_model")]
+    path: Option<PathBuf>,
+    #[command(flatten)]
+    options: ModelArgs,
+}
+
+impl ModelArgument {
+    /// Loads the model. An error names the model and the missing part.
+    pub(crate) fn load(&self) -> Result<Model, CliError> {
+        self.options.load_or(self.path.as_deref())
     }
 }
 

@@ -42,6 +42,12 @@ pub(crate) fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 
+/// From now on [`interrupted`] is false, and Ctrl-C ends the command at once.
+pub(crate) fn forget() {
+    end_at_once();
+    INTERRUPTED.store(false, Ordering::Relaxed);
+}
+
 /// Returns whether a loop continues.
 pub(crate) fn unless_interrupted() -> ControlFlow<()> {
     if interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

@@ -13,6 +13,19 @@ const LONGEST: usize = 1 << 20;
 const FUEL: u64 = 1_000_000;
 const DEPTH: usize = 50;
 
+/// A turn of a conversation, as chat templates see it.
+#[derive(Clone, Debug)]
+pub(crate) struct Message {
+    pub(crate) role: &'static str,
+    pub(crate) content: String,
+}
+
+impl Message {
+    pub(crate) fn new(role: &'static str, content: &str) -> Self {
+        Self { role, content: content.to_owned() }
+    }
+}
+
 /// The parts of a model's files that describe conversations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Chat {
@@ -56,15 +69,15 @@ impl Chat {
         json!({ "chat_template": template, "bos_token": bos, "eos_token": eos }).to_string().into_bytes()
     }
 
-    pub(crate) fn render(&self, system: Option<&str>, user: &str) -> Result<String, ModelError> {
+    /// The text of a conversation, up to the start of the model's next turn.
+    pub(crate) fn render(&self, messages: &[Message]) -> Result<String, ModelError> {
         let template = self.template.as_deref().ok_or(ModelError::NoChatTemplate)?;
         if template.len() > LONGEST {
             let len = template.len();
             return Err(ModelError::Chat(format!("{len} bytes; expected up to {LONGEST}")));
         }
-        let system = system.map(|content| context! { role => "system", content });
-        let messages: Vec<_> =
-            system.into_iter().chain([context! { role => "user", content => user }]).collect();
+        let of = |message: &Message| context! { role => message.role, content => message.content.as_str() };
+        let messages: Vec<_> = messages.iter().map(of).collect();
         let mut environment = Environment::new();
         if let Ok(syntax) = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build() {
             environment.set_syntax(syntax);

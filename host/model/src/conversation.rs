@@ -1,5 +1,11 @@
 //! A model that converses.
 
+use std::ops::ControlFlow;
+
+use tqkv::attention::AttentionCache;
+
+use crate::chat::Message;
+use crate::generate::{GenerateSpec, Generation, encode_prompt, generate_after};
 use crate::{Model, ModelError, SpecialTokens};
 
 /// Tokens that end a turn, by their names in the families. A model with one of them in its vocabulary also
@@ -41,6 +47,75 @@ impl Model {
     /// # Errors
     /// [`ModelError::NoChatTemplate`], or [`ModelError::Chat`] if the template fails.
     pub fn chat_prompt(&self, system: Option<&str>, user: &str) -> Result<String, ModelError> {
-        self.chat.render(system, user)
+        let mut messages = Conversation::new(system).messages;
+        messages.push(Message::new("user", user));
+        self.chat.render(&messages)
+    }
+}
+
+/// Several turns with a model of [`Model::into_chat`], which share one cache: a question runs only its own
+/// tokens, and those of the last answer where the template writes them in another way than the model did.
+#[derive(Clone, Debug, Default)]
+pub struct Conversation {
+    messages: Vec<Message>,
+    /// The tokens that the cache holds.
+    held: Vec<u32>,
+}
+
+impl Conversation {
+    /// A conversation without a question. `system` holds instructions that come before it.
+    pub fn new(system: Option<&str>) -> Self {
+        let system = system.map(|system| Message::new("system", system));
+        Self { messages: system.into_iter().collect(), held: Vec::new() }
+    }
+
+    /// Asks, and generates the answer as [`generate`](crate::generate::generate) does. `cache` is the same in all turns of a
+    /// conversation, and empty in the first. An answer that `on_text` cuts short is part of the conversation
+    /// as far as it came.
+    ///
+    /// # Errors
+    /// Those of [`Model::chat_prompt`] and of [`generate`](crate::generate::generate). The question is then not part of the
+    /// conversation.
+    pub fn ask(
+        &mut self,
+        model: &Model,
+        question: &str,
+        spec: &GenerateSpec,
+        cache: &mut dyn AttentionCache,
+        on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Generation, ModelError> {
+        self.messages.push(Message::new("user", question));
+        let answered = self.answer(model, spec, cache, on_text);
+        match &answered {
+            Ok(made) => self.messages.push(Message::new("assistant", &made.text)),
+            Err(_) => {
+                self.messages.pop();
+                self.held.truncate(cache.len());
+            }
+        }
+        answered
+    }
+
+    fn answer(
+        &mut self,
+        model: &Model,
+        spec: &GenerateSpec,
+        cache: &mut dyn AttentionCache,
+        on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Generation, ModelError> {
+        let prompt = encode_prompt(model, model.chat.render(&self.messages)?.as_bytes(), spec)?;
+        let same = self.held.iter().zip(&prompt).take_while(|(held, token)| held == token).count();
+        // The last token runs in any case, because the next one follows from its logits.
+        self.held.truncate(same.min(prompt.len() - 1));
+        if cache.truncate(self.held.len()).is_err() {
+            // A window has evicted what the shorter sequence would see.
+            cache.reset();
+            self.held.clear();
+        }
+        let made = generate_after(model, &prompt, self.held.len(), spec, cache, on_text)?;
+        self.held = prompt;
+        self.held.extend(&made.tokens);
+        self.held.truncate(cache.len());
+        Ok(made)
     }
 }

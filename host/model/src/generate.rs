@@ -49,7 +49,7 @@ pub struct Generation {
     pub text: String,
     /// The new tokens, without an end token.
     pub tokens: Vec<u32>,
-    /// Tokens of the prompt.
+    /// Tokens of the prompt that ran; a conversation's earlier turns are in the cache already.
     pub prompt_tokens: usize,
     /// Wall time of the prompt.
     pub prefill_seconds: f64,
@@ -98,16 +98,27 @@ pub fn generate(
     cache: &mut dyn AttentionCache,
     on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
 ) -> Result<Generation, ModelError> {
-    let mut sampler = Sampler::new(spec.temperature, spec.seed)?;
     let prompt = encode_prompt(model, prompt, spec)?;
     cache.reset();
+    generate_after(model, &prompt, 0, spec, cache, on_text)
+}
 
+/// Continues `prompt` in a cache that holds its first `held` tokens and no others; `held` is below the length.
+pub(crate) fn generate_after(
+    model: &Model,
+    prompt: &[u32],
+    held: usize,
+    spec: &GenerateSpec,
+    cache: &mut dyn AttentionCache,
+    on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
+) -> Result<Generation, ModelError> {
+    let mut sampler = Sampler::new(spec.temperature, spec.seed)?;
     let clock = Instant::now();
-    let mut logits = last_logits(model, &prompt, 0, cache)?;
+    let mut logits = last_logits(model, &prompt[held..], held, cache)?;
     let prefill_seconds = clock.elapsed().as_secs_f64();
 
     let clock = Instant::now();
-    let mut stream = TextStream::after(model.tokenizer(), &prompt);
+    let mut stream = TextStream::after(model.tokenizer(), prompt);
     let (mut text, mut tokens, mut decode_steps) = (String::new(), Vec::new(), 0);
     let mut stop = StopReason::Length;
     while tokens.len() < spec.max_new_tokens {
@@ -139,7 +150,7 @@ pub fn generate(
     Ok(Generation {
         text,
         tokens,
-        prompt_tokens: prompt.len(),
+        prompt_tokens: prompt.len() - held,
         prefill_seconds,
         decode_steps,
         decode_seconds,
@@ -150,7 +161,11 @@ pub fn generate(
 }
 
 /// Encodes a prompt, and checks that the context has room for the new tokens.
-fn encode_prompt(model: &Model, prompt: &[u8], spec: &GenerateSpec) -> Result<Vec<u32>, ModelError> {
+pub(crate) fn encode_prompt(
+    model: &Model,
+    prompt: &[u8],
+    spec: &GenerateSpec,
+) -> Result<Vec<u32>, ModelError> {
     let prompt = model.tokenizer().encode(prompt, model.special)?;
     if prompt.is_empty() {
         return Err(ModelError::EmptyPrompt);

@@ -49,6 +49,7 @@ mod windows;
 pub use biased::{BIASED_CHANNELS, BIASED_SHARE};
 pub use checkpoint::{Access, CodedAs};
 pub use config::{Activation, Architecture, Config, Experts, Latent, RopeScaling, Rotary};
+pub use conversation::Conversation;
 pub use error::{ACCEPTED, ModelError};
 pub use forward::LayerObserver;
 pub use kv::{LayerKv, ModelKv};

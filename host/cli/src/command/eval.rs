@@ -12,7 +12,7 @@ use tqkv_model::{Model, shipped};
 pub use super::eval_subject::Subject;
 use super::eval_subject::{Report, settings};
 use super::{eval_recall, eval_scores};
-use crate::cache_args::{CacheArgs, ModelArgs};
+use crate::cache_args::{CacheArgs, ModelArgument};
 use crate::device::{DeviceArgs, Place};
 use crate::error::CliError;
 use crate::input;
@@ -81,7 +81,7 @@ a cache.
 The row of a setting appears as soon as it is measured.")]
 pub struct Args {
     #[command(flatten)]
-    model: ModelArgs,
+    model: ModelArgument,
     /// Text to predict, - for standard input [default: the shipped held-out text].
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,

@@ -5,14 +5,13 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use crate::policy::{Name, Policy};
-use crate::preset::{KvCodecs, PRESETS};
 use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 use tqkv_model::generate::{GenerateSpec, Generation, StopReason, generate};
 use tqkv_model::{Model, ModelError};
 
 use super::{generate_many, generate_window};
-use crate::cache_args::{self, CacheArgs, ModelArgs};
+use crate::cache_args::{self, CacheArgs, ModelArgument};
 use crate::device::{DeviceArgs, Place};
 use crate::error::CliError;
 use crate::input;
@@ -25,8 +24,8 @@ use crate::signals;
 #[command(after_help = "Example: the shipped model, three caches side by side, another model, a pipe
   tqkv generate --prompt \"The borrow checker\"
   tqkv generate --prompt \"The borrow checker\" --kv f16 --kv balanced --kv tiny
-  tqkv generate --model DIR --prompt \"Once upon a time\" --temperature 0.8
-  tqkv generate --model model.gguf --chat --prompt \"Why is the sky blue?\" --system \"Answer in one sentence.\"
+  tqkv generate model.gguf -p \"Once upon a time\" -n 64 --temperature 0.8
+  tqkv generate model.gguf --chat -p \"Why is the sky blue?\" --system \"Answer in one sentence.\"
   git log -3 | tqkv generate --prompt-file - --kv i8,s4
   tqkv generate --prompt \"A trait object\" --sequences 4 --temperature 0.8
   tqkv generate --prompt \"A trait object\" --kv \"t4,t2 hot=32 tier=256:t2\"
@@ -36,9 +35,9 @@ prompt and its continuation fit the window of hot= and sinks=, nothing in the ca
 the report; a second Ctrl-C ends the command.")]
 pub(crate) struct Args {
     #[command(flatten)]
-    model: ModelArgs,
+    model: ModelArgument,
     /// Text to continue.
-    #[arg(long, value_name = "TEXT", required_unless_present = "prompt_file")]
+    #[arg(short, long, value_name = "TEXT", required_unless_present = "prompt_file")]
     prompt: Option<String>,
     /// File with the text to continue, - for standard input. A line end at the end of the file is part of the
     /// text.
@@ -54,7 +53,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TEXT", requires = "chat")]
     system: Option<String>,
     /// Number of tokens to generate.
-    #[arg(long, value_name = "N", default_value_t = 128)]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 128)]
     tokens: usize,
     /// Number of continuations of the prompt. The i-th one uses the sample seed plus i; at temperature 0 all
     /// are equal.
@@ -157,9 +156,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let model = args.model.load()?;
     let asked = |error| CliError::model(None, &error);
     let model = if args.chat { model.into_chat().map_err(asked)? } else { model };
-    let balanced = PRESETS.iter().filter(|preset| preset.name == "balanced");
-    let balanced: Vec<KvCodecs> = balanced.map(|preset| preset.codecs.into()).collect();
-    let policies = args.cache.policies(&balanced);
+    let policies = args.cache.or_balanced();
     cache_args::check_model(&place, model.config(), &policies)?;
     let prompt = args.prompt()?;
     let prompt = match args.chat {

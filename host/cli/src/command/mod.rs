@@ -4,6 +4,7 @@ mod basis;
 pub mod bench;
 mod bench_model;
 mod calibrate;
+mod chat;
 mod codecs;
 pub mod completions;
 mod decode;
@@ -47,6 +48,7 @@ use crate::program::{CommonArgs, Program};
 pub(crate) enum Command {
     Demo(demo::Args),
     Generate(generate::Args),
+    Chat(chat::Args),
     Eval(eval::Args),
     Basis(basis::Args),
     Calibrate(calibrate::Args),
@@ -93,6 +95,7 @@ impl Command {
         match self {
             Self::Demo(args) => demo::run(args, out),
             Self::Generate(args) => generate::run(args, out),
+            Self::Chat(args) => chat::run(args, out),
             Self::Eval(args) => eval::run(args, out),
             Self::Basis(args) => basis::run(args, out),
             Self::Calibrate(args) => calibrate::run(args, out),

@@ -12,7 +12,7 @@ use crate::commands_inputs::{Inputs, written};
 use crate::{PROGRAM, support};
 
 /// Beginnings of commands that are not run, and why. Each is of a document or a help text.
-const NOT_RUN: [(&str, &str); 19] = [
+const NOT_RUN: [(&str, &str); 18] = [
     ("git log -3 | tqkv generate", "reads the history of the reader's repository"),
     ("python3 dump_keys.py | tqkv encode", "a program of the reader"),
     ("tqkv COMMAND", "stands for every command"),
@@ -21,7 +21,6 @@ const NOT_RUN: [(&str, &str); 19] = [
     ("tqkv demo", "times attention for half a minute; other tests run it"),
     ("tqkv doctor --python .venv", "looks for an engine of the reader"),
     ("tqkv eval --kv \"program=python3", "needs NumPy and the Python package"),
-    ("tqkv generate --model model.gguf --chat", "the shipped model has no chat template"),
     ("tqkv gpu-check", "needs a GPU"),
     ("tqkv llama", "needs the library and a build of llama.cpp"),
     ("tqkv man | man", "not every machine has man"),
@@ -41,7 +40,7 @@ fn small(command: &str, line: &str) -> &'static [(&'static str, &'static str)] {
         "bench" => &[("--seconds", "1")],
         "basis" | "calibrate" => &[("--context", "512"), ("--windows", "2")],
         "eval" => &[("--windows", "1"), ("--context", "192"), ("--from", "64")],
-        "generate" => &[("--tokens", "3")],
+        "generate" | "chat" => &[("-n", "3")],
         "needle" => &[("--tokens", "2048")],
         "stats" => &[("--random", "500")],
         _ => &[],
@@ -174,7 +173,9 @@ fn shortened(line: &str) -> String {
             // Random vectors are measured in place of an array.
             let reads =
                 |word: &String| [".npy", ".safetensors", "--delta"].iter().any(|part| word.contains(part));
-            if let Some(at) = words.iter().position(|word| word == option) {
+            // A short option is the beginning of the long one.
+            let is_it = |word: &String| word == option || *option == "-n" && word == "--tokens";
+            if let Some(at) = words.iter().position(is_it) {
                 words[at + 1] = (*value).to_owned();
             } else if *option != "--random" || !words.iter().any(reads) {
                 words.extend([*option, *value].map(str::to_owned));

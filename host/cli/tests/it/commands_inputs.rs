@@ -54,6 +54,17 @@ fn model() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../host/model/shipped").canonicalize().unwrap()
 }
 
+/// The shipped model with a chat template, which it was not trained for.
+pub(crate) fn lay_chat_model(folder: &Path) {
+    put(
+        &folder.join("chat_template.jinja"),
+        b"{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:",
+    );
+    for name in ["config.json", "model.safetensors"] {
+        std::os::unix::fs::symlink(model().join(name), folder.join(name)).unwrap();
+    }
+}
+
 /// Runs a command of `tqkv` in this process: the tests of `tqkv-lab` cannot run the program.
 fn tqkv(words: &[&str]) {
     let done = program::parse::<Tqkv>(words).and_then(|line| line.run(&mut Output::keeping()));
@@ -104,6 +115,7 @@ impl Inputs {
     /// Puts the files that a word of a command names into `folder`.
     pub(crate) fn lay(&self, folder: &Path, words: &[String], word: &str) {
         let is_session = words.iter().any(|word| word == "session");
+        let is_chat = words.iter().any(|word| word == "chat" || word == "--chat");
         for part in word.split(['"', '\'', ' ', '=', ':']) {
             let part = part.strip_prefix("~/").unwrap_or(part);
             let target = folder.join(part);
@@ -113,6 +125,8 @@ impl Inputs {
                 // The heads of the state.
                 let config = config.replace("\"head_dim\": 128", "\"head_dim\": 64");
                 put(&target.join("config.json"), config.as_bytes());
+            } else if part == "model.gguf" && is_chat {
+                lay_chat_model(&target);
             } else if let Some(name) = models.filter(|name| !folder.join(name).exists()) {
                 std::os::unix::fs::symlink(model(), folder.join(name)).unwrap();
             } else if part == "slots/chat.bin" {

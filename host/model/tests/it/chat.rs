@@ -7,8 +7,9 @@ use crate::gguf::conversing;
 use crate::support::Checkpoint;
 use safetensors::Dtype;
 use serde_json::json;
+use tqkv::attention::AttentionCache;
 use tqkv_model::generate::{GenerateSpec, generate};
-use tqkv_model::{Model, ModelError};
+use tqkv_model::{Conversation, Model, ModelError};
 
 /// The elements of the families' templates, in short.
 const LIKE_SMOLLM: &str = "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}\
@@ -97,6 +98,32 @@ fn conversations_begin_once_and_end_with_the_turn() {
     assert_eq!((prompt.as_str(), prompt_tokens(&model, &prompt)), ("<s>abc", 5));
     let model = model.into_chat().unwrap();
     assert_eq!((prompt_tokens(&model, &prompt), model.config().eos_tokens.as_slice()), (4, &[10, 9][..]));
+}
+
+#[test]
+fn a_conversation_runs_only_what_is_new_and_answers_as_from_its_whole_text() {
+    let template = "{{ bos_token }}{% for m in messages %}[{{ m.role[0] }}{{ m.content }}]{% endfor %}";
+    let model = conversing(Some(template)).into_chat().unwrap();
+    let spec = GenerateSpec { max_new_tokens: 5, ..Default::default() };
+    let more = &mut |_: &str| ControlFlow::Continue(());
+    let mut talk = Conversation::new(Some("S"));
+    let mut cache = model.config().dense_cache().unwrap();
+    let first = talk.ask(&model, "abc", &spec, &mut cache, more).unwrap();
+    // The end of the model's own turn is the first thing that is new.
+    let text = format!("<s>[sS][uabc][a{}][ude]", first.text);
+    let second = talk.ask(&model, "de", &spec, &mut cache, more).unwrap();
+    let mut other = model.config().dense_cache().unwrap();
+    let want = generate(&model, text.as_bytes(), &spec, &mut other, more).unwrap();
+    assert_eq!((second.text, cache.len()), (want.text, other.len()));
+    let held = "<s>[sS][uabc]".len() - "<s>".len() + 1;
+    assert_eq!((first.prompt_tokens, second.prompt_tokens), (held, want.prompt_tokens - held));
+
+    // A question that does not fit is no part of the conversation.
+    let long = "x".repeat(model.config().context);
+    let refused = talk.ask(&model, &long, &spec, &mut cache, more).unwrap_err();
+    assert!(matches!(refused, ModelError::ContextExceeded { .. }), "{refused}");
+    let third = talk.ask(&model, "f", &spec, &mut cache, &mut |_| ControlFlow::Break(())).unwrap();
+    assert!(third.tokens.len() == 1 && third.prompt_tokens < want.prompt_tokens);
 }
 
 #[test]
