@@ -29,8 +29,15 @@ fn line(out: &mut String, id: CodecId, dim: usize, options: Options) {
 
 /// The text of the golden file.
 pub fn blocks() -> String {
-    let mut out =
-        String::from("# codec head_dim seed scale_mode effort block; input: painted(head_dim, head_dim)\n");
+    let mut out = String::from(
+        "# codec head_dim seed scale_mode effort block; the vector of a head dim is f32 in little endian\n",
+    );
+    for dim in DIMS {
+        let bytes = painted(dim, dim as u64).into_iter().flat_map(f32::to_le_bytes);
+        // Writing to a String cannot fail.
+        let _ =
+            writeln!(out, "# vector {dim} {}", bytes.map(|byte| format!("{byte:02x}")).collect::<String>());
+    }
     for dim in DIMS.into_iter().filter(|dim| HEAD_DIMS.contains(dim)) {
         for &id in CodecId::ALL {
             line(&mut out, id, dim, Options::DEFAULT);

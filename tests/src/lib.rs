@@ -3,6 +3,7 @@
 //! Tests are in `tests/it/`, one file per subject. Golden files are in `vectors/`. `cargo xtask vectors`
 //! writes them, and a test compares them.
 
+pub mod files;
 pub mod golden;
 pub mod inputs;
 pub mod laws;

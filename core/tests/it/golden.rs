@@ -1,6 +1,14 @@
 //! The stored bytes compared with the golden file; also run on a big-endian machine.
 
 #[test]
+fn files_equal_the_golden_file() {
+    let golden = include_str!("../../../tests/vectors/files.txt");
+    for (want, got) in golden.lines().zip(tqkv_tests::files::files().lines()) {
+        assert_eq!(got, want);
+    }
+}
+
+#[test]
 fn blocks_equal_the_golden_file() {
     let golden = include_str!("../../../tests/vectors/blocks.txt");
     let made = tqkv_tests::golden::blocks();

@@ -1,4 +1,4 @@
-//! `cargo xtask vectors`: writes the golden blocks.
+//! `cargo xtask vectors`: writes the golden blocks and files.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -11,25 +11,28 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../vectors/blocks.txt");
-    let made = tqkv_tests::golden::blocks();
-    let result = if args.check {
-        match std::fs::read_to_string(&path) {
-            Ok(golden) if golden == made => Ok("golden blocks are up to date"),
-            Ok(_) => Err("golden blocks differ: bytes that are stored have changed".to_string()),
-            Err(error) => Err(error.to_string()),
-        }
-    } else {
-        std::fs::write(&path, made).map(|()| "golden blocks written").map_err(|error| error.to_string())
-    };
-    match result {
-        Ok(message) => {
-            println!("{message}");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("{}: {error}", path.display());
-            ExitCode::FAILURE
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../vectors");
+    let mut is_well = true;
+    for (name, made) in
+        [("blocks.txt", tqkv_tests::golden::blocks()), ("files.txt", tqkv_tests::files::files())]
+    {
+        let path = folder.join(name);
+        let result = if args.check {
+            match std::fs::read_to_string(&path) {
+                Ok(golden) if golden == made => Ok("is up to date"),
+                Ok(_) => Err("differs: bytes that are stored have changed".to_string()),
+                Err(error) => Err(error.to_string()),
+            }
+        } else {
+            std::fs::write(&path, made).map(|()| "is written").map_err(|error| error.to_string())
+        };
+        match result {
+            Ok(message) => println!("{name} {message}"),
+            Err(error) => {
+                eprintln!("{}: {error}", path.display());
+                is_well = false;
+            }
         }
     }
+    if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
