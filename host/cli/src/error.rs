@@ -158,12 +158,14 @@ impl CliError {
             (ErrorKind::UnknownArgument, Some(ContextValue::String(option))) => owner_of(option),
             _ => None,
         };
-        if let Some(owner) = owner {
-            // Cut off clap's guess of a similar name.
-            let message = message.split("\n\n").next().unwrap_or(message).trim_end();
-            return Self::bad_input(format_args!("{message}; {owner}"));
+        // Without clap's guess of a similar name.
+        let first = message.split("\n\n").next().unwrap_or(message).trim_end();
+        match (owner, plain, similar(error)) {
+            (Some(owner), _, _) => Self::bad_input(format_args!("{first}; {owner}")),
+            (None, Some(plain), _) => Self::bad_input(plain),
+            (None, None, Some(name)) => Self::bad_input(format_args!("{first}: did you mean {name}?")),
+            (None, None, None) => Self::bad_input(format_args!("{first} (see --help)")),
         }
-        Self::bad_input(format_args!("{} (see --help)", plain.as_deref().unwrap_or(message)))
     }
 
     pub(crate) fn exit_code(&self) -> u8 {
@@ -204,6 +206,15 @@ fn owner_of(option: &str) -> Option<String> {
         Some(format!("caches have it in --kv: --kv \"s4 {}={}\"", row.name, row.example))
     };
     lab_options::owner_of(option).map(|owner| format!("{owner} has it")).or_else(of_cache)
+}
+
+/// The name of an option or a command that is like one that does not exist.
+fn similar(error: &clap::Error) -> Option<&str> {
+    match error.get(ContextKind::SuggestedArg).or_else(|| error.get(ContextKind::SuggestedSubcommand))? {
+        ContextValue::String(name) => Some(name),
+        ContextValue::Strings(names) => names.first().map(String::as_str),
+        _ => None,
+    }
 }
 
 /// The error of a number in plain words, in place of clap's technical text.
