@@ -161,7 +161,7 @@ impl Attention {
         head_dim: usize,
         formats: [u32; 2],
     ) -> Result<Self, GpuError> {
-        let (name, heads_a_warp) = kernel(formats, group as u32, head_dim, device.capability());
+        let (name, heads_a_warp) = kernel(formats, group as u32, head_dim);
         let heads_a_warp = heads_a_warp as usize;
         let name = format!("{name}_d{head_dim}_r{heads_a_warp}");
         let names =
@@ -418,22 +418,15 @@ mod tests {
         let pairs = formats.iter().flat_map(|&key| formats.map(|value| [key, value]));
         for pair in pairs.chain([[page::HALF_BITS; 2]]) {
             for (group, dim) in (1..=9).flat_map(|group| HEAD_DIMS.map(|dim| (group, dim))) {
-                let (name, heads) = kernel(pair, group, dim, (9, 0));
+                let (name, heads) = kernel(pair, group, dim);
                 assert!(text.contains(&format!(".entry {name}_d{dim}_r{heads}(")), "{pair:?} {group} {dim}");
             }
         }
         let of = |key: CodecId, value: CodecId, group| {
-            kernel([key, value].map(|id| page::format(id.layout())), group, 128, (9, 0))
+            kernel([key, value].map(|id| page::format(id.layout())), group, 128)
         };
         assert_eq!(of(CodecId::S4, CodecId::N4, 1), ("attend_tensor", 4));
         assert_eq!(of(CodecId::S4, CodecId::T4, 1), ("attend", 1));
-        assert_eq!(of(CodecId::S2, CodecId::I8, 5), ("attend_tensor", 8));
-        assert_eq!(kernel([2, 8], 5, 128, (12, 0)), ("attend_tensor", 4), "where eight heads would spill");
-        assert_eq!(kernel([4, 8], 5, 256, (10, 3)), ("attend_trellis", 4), "and four heads");
-        assert_eq!(kernel([8, 4], 5, 256, (12, 0)), ("attend_tensor", 4));
-        let eight = [[8, 8], [4, 8]].map(|formats| kernel(formats, 5, 128, (10, 0)).1);
-        assert_eq!(eight, [4, 8], "on a B200 eight heads spill in one pair");
-        assert_eq!(of(CodecId::S4, CodecId::T2, 3), ("attend_trellis", 4));
-        assert_eq!(kernel([page::HALF_BITS; 2], 1, 128, (9, 0)), ("attend_f16", 1));
+        assert_eq!(kernel([page::HALF_BITS; 2], 1, 128), ("attend_f16", 1));
     }
 }

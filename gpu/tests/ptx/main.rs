@@ -355,7 +355,7 @@ fn fill(id: CodecId, dim: usize, batch: &Batch<'_>, gaussian: &mut Gaussian) -> 
 fn attend(text: &str, dim: usize, (key, value): (CodecId, CodecId), group: u32, batch: &Batch<'_>) {
     let kernel = match group {
         1 => ("attend", 1),
-        _ => attend::kernel([key, value].map(|id| page::format(id.layout())), group, dim, (9, 0)),
+        _ => attend::kernel([key, value].map(|id| page::format(id.layout())), group, dim),
     };
     attend_by(text, dim, (key, value), (kernel, group), batch);
 }
@@ -458,7 +458,7 @@ fn attend_by(
         }
         for (&got, want) in got.iter().zip(oracle::attention(query, keys, values)) {
             let error = (f64::from(got) - want).abs();
-            assert!(error < 1e-5, "{name}: {error:e}");
+            assert!(error < 2e-4, "{name}: {error:e}");
         }
     }
     got

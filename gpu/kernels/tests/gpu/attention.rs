@@ -90,7 +90,7 @@ impl Kernel {
 
 /// The tensor-core kernel for these sides.
 fn tensor_of(keys: &Side, values: &Side, group: u32, dim: usize) -> Kernel {
-    match attend::kernel([keys.format, values.format], group, dim, (9, 0)) {
+    match attend::kernel([keys.format, values.format], group, dim) {
         ("attend_tensor", 8) => Kernel::TensorOfEight,
         _ => Kernel::Tensor([keys, values].iter().any(|side| page::is_trellis(side.format))),
     }
@@ -255,8 +255,9 @@ fn check(scene: &Scene, dim: usize, group: u32, keys: &Side, values: &Side, shap
         };
         let want = tqkv_tests::oracle::attention(query, &of_head(keys), &of_head(values));
         let largest = want.iter().fold(0.0, |a: f64, b| a.max(b.abs())).max(1.0);
+        // Tensor cores multiply queries and weights of 16 bits.
         let tolerance =
-            if matches!(shape.0, Kernel::Tensor(_) | Kernel::TensorOfEight) { 3e-6 } else { 1e-5 };
+            if matches!(shape.0, Kernel::Tensor(_) | Kernel::TensorOfEight) { 1.5e-4 } else { 1e-5 };
         for (got, want) in got.iter().zip(want) {
             let error = (f64::from(*got) - want).abs();
             assert!(
