@@ -33,6 +33,7 @@ from transformers.cache_utils import CacheLayerMixin, DynamicCache, DynamicLayer
 from ._cache import KvCache
 from ._native import TqkvError
 from ._store import write_whole
+from ._tf_device import Shared
 from ._tf_layer import TqkvLayer
 
 __all__ = ["TqkvCache", "TqkvLayer"]
@@ -66,6 +67,7 @@ class TqkvCache(DynamicCache):
         stand_in = {"map": "full", "rope": "10000"} if key_map == "full" or has_file else {}
         if key_map == "full" and "rope" not in words:
             options["rope"] = _rope(decoder)
+        shared = Shared()
         # Each layer is a cache of its own, so rules for layers are followed here.
         codecs = KvCache(len(self.layers), 1, 1, 64, kv, **stand_in).layer_codecs if layers is None else list(layers)
         if len(codecs) != len(self.layers):
@@ -81,7 +83,7 @@ class TqkvCache(DynamicCache):
                 else:
                     KvCache(1, num_kv_heads=own["num_heads"], head_dim=64, **(own | stand_in))
                 is_first = not any(isinstance(other, TqkvLayer) for other in self.layers)
-                self.layers[i] = TqkvLayer(decoder, own, warns=is_first)
+                self.layers[i] = TqkvLayer(decoder, own, warns=is_first, shared=shared)
         if not any(isinstance(layer, TqkvLayer) for layer in self.layers):
             warnings.warn(f"nothing is compressed: no layer of this {decoder.model_type} keeps the keys and values of all tokens", stacklevel=2)
 
@@ -94,8 +96,8 @@ class TqkvCache(DynamicCache):
         for layer in self.layers:
             if isinstance(layer, TqkvLayer):
                 compressed += 1
-                held += sum(row.stats()["allocated_bytes"] for row in layer.rows)
-                count = layer.token_values * sum(len(row) for row in layer.rows)
+                held += layer.bytes()
+                count = layer.token_values * layer.tokens()
                 values += count
                 plain += count * layer.dtype.itemsize if layer.is_initialized else 0
             elif isinstance(layer, CacheLayerMixin) and layer.keys is not None:
