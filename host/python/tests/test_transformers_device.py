@@ -41,7 +41,7 @@ class Place:
         self.device, self.dtype, self.near, self.gpu = torch.device(device), dtype, near, gpu
 
 
-REAL = {"float32": 1e-4, "bfloat16": 6e-2, "float16": 1e-2}
+REAL = {"float32": 1e-4, "bfloat16": 2e-2, "float16": 3e-3}
 
 
 @pytest.fixture(params=["fake", *REAL])
@@ -172,7 +172,7 @@ def on_device(cache):
 KINDS = [
     # Codecs, window, sinks, centring and its shares, padding, and the end of a prompt, soon after which a group leaves the window.
     ("s4", 8, 4, "auto", (0.05, 0.45), (0, 0), 134),
-    ("s4", 8, 4, "auto", (0.05, 0.45), (0, 23), 134),
+    ("s4", 8, 4, "auto", (0.05, 0.45), (0, 23), 135),
     ("s4", 8, 4, "auto", (0.05, 0.45), (50, 0), 134),
     ("i8,s3", 0, 0, "on", (0.0, 0.45), (0, 23), 126),
     ("s4", 70, 2, "off", (None, None), (0, 23), 131),
@@ -199,8 +199,9 @@ def test_logits_are_those_of_the_decoded_codes(place, kv, hot, sinks, centring, 
         assert bool(means[0][1]) == (centring != "off"), "the mean of keys"
         assert bool(means[1][0]) == (shares[1] is not None), "the mean of values"
     # Codes matter: without them the result is another one.
-    exact = steps(model, DynamicCache(config=model.config), inputs, "sdpa", pieces)
-    assert distance(got[-1], exact[-1]) > 10 * distance(got[-1], want[-1])
+    if place.dtype == torch.float32:
+        exact = steps(model, DynamicCache(config=model.config), inputs, "sdpa", pieces)
+        assert distance(got[-1], exact[-1]) > 10 * distance(got[-1], want[-1])
     assert on_device(cache)[0].start > (end - hot) // 64 * 64
     # Keys of any other implementation are the decoded ones. It does not tell the cache what padding is.
     again = TqkvCache(model.config, kv=kv, hot=hot, sinks=sinks, centring=centring)
@@ -324,9 +325,14 @@ def test_a_fork_goes_its_own_way_and_a_file_keeps_everything(place, tmp_path):
         want = out if want is None else want
         assert distance(torch.stack(out), torch.stack(want)) < 1e-6
     other = TqkvCache(model.config, kv="s3", hot=8)
-    other.restore_from(saved_again)
     with pytest.raises(tqkv.TqkvError, match="tokens of the layout .* are not valid: expected .* s3.*, that of this cache"):
-        logits(model, other, ids[:, :1], "tqkv")
+        other.restore_from(saved_again)
+    assert other.get_seq_length() == 0
+    # What moves before it goes on.
+    loaded.restore_from(saved_again)
+    loaded.crop(-2)
+    loaded.batch_select_indices(torch.tensor([1], device=place.device))
+    assert loaded.get_seq_length() == 98 and loaded.layers[0].keys.shape == (1, 2, 98, DIM)
 
 
 def test_a_mask_is_heeded_or_shows(place):
@@ -394,8 +400,16 @@ def test_statistics_count_the_device(place):
     stats = cache.stats()
     assert stats["tokens"] == 120 and stats["bytes"] == sum(rows.bytes() for rows in on_device(cache)) > 0
     assert stats["f16_bytes"] == 2 * 2 * (120 + 97) * 2 * 2 * DIM
+    assert stats["refused_layers"] == 0
     cache.reset()
     assert cache.get_seq_length() == 0 and cache.stats()["bytes"] == 0
+    # A key that is not finite is refused when it becomes codes, and no other token is harmed.
+    model.set_attn_implementation("sdpa")
+    keys = torch.randn(2, 2, 80, DIM, device=place.device, dtype=place.dtype)
+    keys[1, 0, 9, 5] = torch.nan
+    cache.update(keys, keys.nan_to_num(), 0)
+    assert cache.stats()["refused_layers"] == 1
+    assert cache.layers[0].keys.isfinite().all()
 
 
 class Counts(ctypes.Structure):

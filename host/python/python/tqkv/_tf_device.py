@@ -34,7 +34,9 @@ MOST = 16384
 LOWEST = -1e30
 """A bias below every logit. It is finite, so that rows of padding have no NaN."""
 
-WORDS = frozenset(("layers", "heads", "kv-heads", "head-dim", "value-dim", "layer-kv", "hot", "sinks", "centring", "seed", "scale-mode", "effort", "arithmetic", "level"))
+WORDS = frozenset(
+    "layers heads kv-heads head-dim value-dim layer-kv hot sinks centring seed scale-mode effort arithmetic level".split()
+)
 """Options that a layer on a device follows, or that change nothing there."""
 
 
@@ -424,6 +426,12 @@ class DeviceRows:
             chosen = lambda: Pads(pads.each.index_select(0, indices), pads.least, pads.most, None)
             self.pads = self.shared.get("moved", (pads, indices), chosen)
 
+    def move(self, device: torch.device) -> None:
+        """Follows a model to another GPU."""
+        self.exact = [x.to(device) for x in self.exact]
+        self.pool, self.refused = self.pool.to(device), self.refused.to(device)
+        self.pads = self._pads(self.pads.numbers())
+
     def copy(self, shared: Shared) -> DeviceRows:
         other = DeviceRows.__new__(DeviceRows)
         other.__dict__.update(self.__dict__)
@@ -435,8 +443,8 @@ class DeviceRows:
         """What a file can have, in main memory."""
         used = self.first + self.end - self.start
         exact = [x[:, :, :used].cpu() for x in self.exact]
-        codes = self.pool.cpu()
-        return {"layout": self.text, "start": self.start, "end": self.end, "pads": self.pads.numbers(), "follows": self.follows, "exact": exact, "codes": codes}
+        kept = {"layout": self.text, "start": self.start, "end": self.end, "follows": self.follows}
+        return {**kept, "pads": self.pads.numbers(), "exact": exact, "codes": self.pool.cpu()}
 
     @classmethod
     def restored(cls, state: dict[str, Any], policy: Policy, shared: Shared, like: Tensor) -> DeviceRows:

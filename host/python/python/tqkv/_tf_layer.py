@@ -87,9 +87,8 @@ class TqkvLayer(CacheLayerMixin):
         self.length = 0
         self.shape = (0, 0, 0)
         self.rows: list[KvCache] = []
-        # The rows of a layer on a device, and what a file had of them until keys say which device.
+        # The rows of a layer on a device, and the learned sinks that it attends with.
         self.there: DeviceRows | None = None
-        self.saved: dict[str, Any] | None = None
         self.learnt: torch.Tensor | None = None
         # Number of padding tokens at the start of each row. They are not stored.
         self.pads: list[int] = []
@@ -118,16 +117,6 @@ class TqkvLayer(CacheLayerMixin):
                 self.shared.said.add(str(why))
                 warnings.warn(f"keys and values go through main memory, because {why}", stacklevel=3)
             return None
-
-    def _settle(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Puts the tokens of a file on the device of the first keys, and refuses keys that are elsewhere."""
-        if self.saved is not None:
-            of_device = self._policy(keys, values) if is_on_device(keys) else None
-            if of_device is None:
-                raise TqkvError(f"keys on the device {keys.device} are not valid: expected a GPU, because the cache was saved on one")
-            self.there, self.saved = DeviceRows.restored(self.saved, of_device, self.shared, keys), None
-        if self.there is not None and self.there.device != keys.device:
-            raise TqkvError(f"keys on the device {keys.device} are not valid: expected {self.there.device}, where the cache is")
 
     @property
     def batch(self) -> int:
@@ -164,7 +153,10 @@ class TqkvLayer(CacheLayerMixin):
             raise TqkvError("a tensor on the device meta is not valid: expected a tensor with values")
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        self._settle(key_states, value_states)
+        if self.there is not None and self.there.device != key_states.device:
+            if not is_on_device(key_states):
+                raise TqkvError(f"keys on the device {key_states.device} are not valid: expected {self.there.device}, where the cache is")
+            self.there.move(key_states.device)
         if len(key_states) != self.batch:
             raise TqkvError(f"a batch of {len(key_states)} is not valid: expected the {self.batch} rows of the cache")
         tokens = key_states.shape[-2]
@@ -226,6 +218,18 @@ class TqkvLayer(CacheLayerMixin):
         if new > tokens:
             raise TqkvError(UNFINISHED)
         return new
+
+    def _on_device(self, state: dict[str, Any]) -> DeviceRows:
+        """The rows of a file on the device where they were."""
+        heads, *dims = self.shape
+        try:
+            keys, values = (torch.empty(1, heads, 0, dim, dtype=self.dtype, device=self.device) for dim in dims)
+        except (AssertionError, RuntimeError) as error:
+            raise TqkvError(f"a cache of the device {self.device} is not valid here: expected a machine that has it: {error}") from error
+        of_device = self._policy(keys, values)
+        if of_device is None:
+            raise TqkvError(f"a cache of the device {self.device} is not valid for these options: expected those that it was saved with")
+        return DeviceRows.restored(state, of_device, self.shared, keys)
 
     def _check_length(self, tokens: int) -> None:
         if self.there is not None and self.there.end + tokens != self.length:
@@ -357,14 +361,15 @@ class TqkvLayer(CacheLayerMixin):
         """What the layer holds, for `restored`."""
         kept = {name: getattr(self, name) for name in STATE if hasattr(self, name)}
         rows = [torch.frombuffer(bytearray(row.snapshot()), dtype=torch.uint8) for row in self.rows]
-        there = self.saved if self.there is None else self.there.state()
-        return {**kept, "rows": rows, "there": there}
+        return {**kept, "rows": rows, "there": None if self.there is None else self.there.state()}
 
     def restored(self, state: dict[str, Any]) -> TqkvLayer:
         """A layer with these options and a state of `state`."""
         layer = copy.copy(self)
         layer.__dict__.update({name: state[name] for name in STATE if name in state})
-        layer.rows, layer.there, layer.saved = [], None, state.get("there")
+        layer.rows, layer.there = [], None
+        if state.get("there") is not None:
+            layer.there = layer._on_device(state["there"])
         for snapshot in state["rows"]:
             (row,) = layer._empty(1)
             row.restore(snapshot.numpy().tobytes())

@@ -89,13 +89,15 @@ class TqkvCache(DynamicCache):
 
     def stats(self) -> dict[str, float]:
         """Tokens, allocated bytes of keys and values, their bytes at 16 bits per value and in the model's own dtype (`plain_bytes`), the
-        `ratio`, and the number of layers that are compressed, and that are not (sliding and recurrent ones).
+        `ratio`, and the number of layers that are compressed, and that are not (sliding and recurrent ones). `refused_layers` are those
+        on a GPU to which a vector came that is not finite, and which took zeros for it.
 
         `ratio` is `f16_bytes / bytes`, over all layers, whatever the dtype of the model: 1 where nothing is compressed yet."""
-        held, values, plain, compressed = 0, 0, 0, 0
+        held, values, plain, compressed, refused = 0, 0, 0, 0, 0
         for layer in self.layers:
             if isinstance(layer, TqkvLayer):
                 compressed += 1
+                refused += layer.there is not None and bool(layer.there.refused)
                 held += layer.bytes()
                 count = layer.token_values * layer.tokens()
                 values += count
@@ -105,7 +107,7 @@ class TqkvCache(DynamicCache):
                 values += layer.keys.numel() + layer.values.numel()
                 plain += layer.keys.nbytes + layer.values.nbytes
         sizes = {"bytes": held, "f16_bytes": 2 * values, "plain_bytes": plain, "ratio": 2 * values / held if values else 1.0}
-        counts = {"compressed_layers": compressed, "other_layers": len(self.layers) - compressed}
+        counts = {"compressed_layers": compressed, "other_layers": len(self.layers) - compressed, "refused_layers": refused}
         return {"tokens": self.get_seq_length(), **sizes, **counts}
 
     def fork(self) -> TqkvCache:
