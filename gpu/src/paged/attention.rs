@@ -292,7 +292,8 @@ impl Attention {
     }
 
     /// Attends with the query tokens of a plan. `queries` and `out` are `[rows, num_heads, head_dim]`. A row
-    /// that sees no token gets zeros.
+    /// that sees no token gets zeros. `lse`, `[rows, num_heads]` in f32, gets the natural logarithms of the sums
+    /// of the exponentials of the logits: minus infinity for such a row.
     ///
     /// # Errors
     /// The errors of the driver.
@@ -309,6 +310,7 @@ impl Attention {
         table: Table<'_>,
         plan: Plan<'_>,
         (out, kind): Vectors<'_>,
+        lse: Option<Memory<'_>>,
     ) -> Result<(), GpuError> {
         let Scratch { mut rotated, mut partials } = scratch;
         let (dim, heads, rows, entries) = (self.head_dim, self.heads(), plan.rows, plan.entries);
@@ -359,6 +361,9 @@ impl Attention {
             rotated: is_rotated,
             out,
             kind,
+            has_lse: u32::from(lse.is_some()),
+            // Without it this memory is not written.
+            lse: lse.unwrap_or_else(|| values.signs.into()),
         };
         // SAFETY: the caller upholds the contract.
         unsafe { launch(device, &self.merge, arguments.list(), alone(count)) }

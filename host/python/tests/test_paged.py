@@ -94,9 +94,13 @@ def test_attention_and_gathers_are_those_of_the_codes(gpu, layout, dtype, tolera
     paged.plan(layout, lengths, plan, max_tokens=128)
     out = paged.attend(layout, q, pages, table, plan)
     assert out.dtype == dtype and not out[1].any()
+    again, lse = paged.attend_lse(layout, q, pages, table, plan)
+    assert torch.equal(again, out) and lse.dtype == torch.float32 and (lse[1] == -torch.inf).all()
     of_k, of_v = decoded("s4", k), decoded("s3", v)
     for row, part in ((0, slice(0, 70)), (2, slice(70, 75))):
         assert (out[row].double() - exact(q[row].float(), of_k[part], of_v[part])).abs().max() < tolerance
+        logits = torch.einsum("hd,thd->ht", q[row].double(), of_k[part].double().repeat_interleave(HEADS // KV_HEADS, 1)) / DIM**0.5
+        assert (lse[row] - logits.logsumexp(-1)).abs().max() < 1e-5
 
     offsets = torch.tensor([0, 80, 80, 85], dtype=torch.int32)
     for values, want in ((False, of_k), (True, of_v)):
@@ -156,8 +160,8 @@ def test_a_compiled_step_is_the_step(gpu, layout):
     def step(k, v, q, at, pages, table, lengths, plan):
         paged.plan(layout, lengths, plan, max_tokens=128)
         paged.store(layout, k * 2, v, at, pages)
-        out = paged.attend(layout, q, pages, table, plan)
-        return out * 0.5
+        out, lse = paged.attend_lse(layout, q, pages, table, plan)
+        return paged.attend(layout, q, pages, table, plan) + out * lse[..., None]
 
     results = []
     for run in (step, torch.compile(step, fullgraph=True, backend="aot_eager")):
@@ -175,6 +179,7 @@ def test_a_compiled_step_is_the_step(gpu, layout):
         (paged._plan, (lengths, plan, 1, 128, of)),
         (paged._store, (k, v, at, pages, torch.zeros(1, dtype=torch.int32), of)),
         (paged._attend, (q, pages, table, plan, of)),
+        (paged._attend_lse, (q, pages, table, plan, of)),
     ]:
         torch.library.opcheck(op, args, test_utils=("test_schema", "test_faketensor"))
 
