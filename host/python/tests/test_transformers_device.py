@@ -396,6 +396,24 @@ def test_a_compiled_model_is_refused_in_one_line(place):
     assert distance(*results) < place.near
 
 
+def test_inference_mode_and_gradients_leave_nothing_in_the_cache(place):
+    model, inputs = make(place), prompt(place, tokens=150)
+    ids, seen = inputs["input_ids"], inputs["attention_mask"]
+    caches = [TqkvCache(model.config, kv="s4", hot=8) for _ in range(2)]
+    want = steps(model, caches[0], inputs, "tqkv", [134, 1, 1, 1])
+    model.set_attn_implementation("tqkv")
+    with torch.inference_mode():
+        model(ids[:, :134], past_key_values=caches[1], attention_mask=seen[:, :134])
+    # A step with gradients attends to decoded keys.
+    model(ids[:, 134:135], past_key_values=caches[1], attention_mask=seen[:, :135]).logits.sum().backward()
+    weight = model.model.layers[0].self_attn.k_proj.weight
+    assert weight.grad is not None and weight.grad.isfinite().all() and weight.grad.any()
+    assert not any(x.requires_grad for rows in on_device(caches[1]) for x in rows.exact)
+    with torch.inference_mode():
+        got = [model(ids[:, at : at + 1], past_key_values=caches[1], attention_mask=seen[:, : at + 1]).logits[:, -1].float() for at in (135, 136)]
+    assert distance(torch.stack(got), want[-2:]) < place.near
+
+
 def test_statistics_count_the_device(place):
     model, inputs = make(place), prompt(place, tokens=120)
     cache = TqkvCache(model.config, kv="s4", hot=8)
@@ -484,7 +502,7 @@ def test_nothing_of_a_decode_step_leaves_the_device(monkeypatch):
     assert all(names.count("masked_fill_") == 2 for names in calls)
     # What a layer does: two copies, products, the scale, the softmax, the product with values, and the merge with codes. It launches
     # three kernels of codes too, and casts the weights where the model is in half precision.
-    views = {"slice", "view", "select", "transpose", "unsqueeze", "empty", "empty_like", "expand", "_unsafe_view"}
+    views = {"detach", "slice", "view", "select", "transpose", "unsqueeze", "empty", "empty_like", "expand", "_unsafe_view"}
     second = calls[1][calls[1].index("addcmul") + 1 :]
     second = [name for name in second[second.index("copy_") : second.index("addcmul") + 1] if name not in views]
     assert second == ["copy_", "copy_", "bmm", "add", "add_", "_softmax", "bmm", "addcmul"]
