@@ -86,7 +86,7 @@ def make(place, config=None):
     # Keys of the second KV head have a part in common, which RoPE turns little, and values of the first.
     for layer in model.model.layers:
         for projection, head in ((layer.self_attn.k_proj, 1), (layer.self_attn.v_proj, 0)):
-            bias = torch.zeros(2, DIM)
+            bias = torch.zeros(2, model.config.head_dim)
             bias[head, 20:32] = 2.0 * torch.randn(12)
             projection.bias.data = bias.view(-1)
     return model.eval().to(place.device, place.dtype)
@@ -104,10 +104,10 @@ class Reference(DynamicLayer):
     """All keys and values as they are, of which `update` gives the older ones as a codec decodes them. The rule is written again here:
     sinks and the newest tokens are exact, groups of 64 leave the window, and the first that are coded give the means."""
 
-    def __init__(self, codecs, hot=64, sinks=4, shares=(0.05, 0.45), pads=None):
+    def __init__(self, codecs, hot=64, sinks=4, shares=(0.05, 0.45), pads=None, dim=DIM):
         super().__init__()
         self.codecs, self.hot, self.sinks, self.shares, self.pads = codecs.split(","), hot, sinks, shares, pads
-        self.start, self.means = 0, {}
+        self.start, self.means, self.dim = 0, {}, dim
 
     def update(self, key_states, value_states, *args, **kwargs):
         held = self.get_seq_length()
@@ -129,7 +129,7 @@ class Reference(DynamicLayer):
         return mean * 0 if least is None else torch.where(share >= least, mean, 0)
 
     def told(self, side, x):
-        x, codec = x.clone(), tqkv.Codec(self.codecs[side % len(self.codecs)], DIM)
+        x, codec = x.clone(), tqkv.Codec(self.codecs[side % len(self.codecs)], self.dim)
         for row in range(len(x)):
             coded = x[row, :, self.pads[row] + self.sinks : self.start]
             if coded.shape[1]:
@@ -214,7 +214,9 @@ def test_logits_are_those_of_the_decoded_codes(place, kv, hot, sinks, centring, 
     assert distance(plain, want) < place.near
 
 
-def test_greedy_tokens_are_those_of_the_decoded_codes(place):
+def test_greedy_tokens_are_those_of_the_decoded_codes(place, monkeypatch):
+    # A prompt that is encoded in pieces.
+    monkeypatch.setattr(_tf_device, "MOST", 50)
     model, inputs = make(place), prompt(place, tokens=128)
     expected = reference(model, "s4", (0, 23), hot=8)
     caches = (TqkvCache(model.config, kv="s4", hot=8), "tqkv"), (expected, "sdpa")
@@ -226,6 +228,20 @@ def test_greedy_tokens_are_those_of_the_decoded_codes(place):
         assert torch.equal(*tokens)
     else:
         assert torch.equal(tokens[0][:, :129], tokens[1][:, :129])
+
+
+def test_long_prompts_and_wide_heads(place):
+    if place.gpu:
+        pytest.skip("it takes minutes on the fake driver")
+    config = LlamaConfig(**{**SIZES, "head_dim": 128, "num_attention_heads": 8, "max_position_embeddings": 8192})
+    model, inputs = make(place, config), prompt(place, tokens=3208, pads=(0, 700))
+    pieces = [2000, 1200, 1, 1, 1, 5]
+    for kv in ("s4", "i8,n4"):
+        cache = TqkvCache(model.config, kv=kv)
+        got = steps(model, cache, inputs, "tqkv", pieces)
+        assert on_device(cache)[0].start == 3136
+        want = steps(model, reference(model, kv, (0, 700), dim=128), inputs, "sdpa", pieces)
+        assert distance(got, want) < place.near
 
 
 def test_learned_sinks_and_another_scale(place):
