@@ -41,7 +41,8 @@ class Place:
         self.device, self.dtype, self.near, self.gpu = torch.device(device), dtype, near, gpu
 
 
-REAL = {"float32": 1e-4, "bfloat16": 2e-2, "float16": 3e-3}
+# Of a matrix product in another order some codes are others, and one of them moves a result by 1e-4.
+REAL = {"float32": 5e-4, "bfloat16": 2e-2, "float16": 3e-3}
 
 
 @pytest.fixture(params=["fake", *REAL])
@@ -85,7 +86,7 @@ def make(place, config=None):
     # Keys of the second KV head have a part in common, which RoPE turns little, and values of the first.
     for layer in model.model.layers:
         for projection, head in ((layer.self_attn.k_proj, 1), (layer.self_attn.v_proj, 0)):
-            bias = torch.zeros(2, DIM)
+            bias = torch.zeros(2, model.config.head_dim)
             bias[head, 20:32] = 2.0 * torch.randn(12)
             projection.bias.data = bias.view(-1)
     return model.eval().to(place.device, place.dtype)
@@ -103,10 +104,10 @@ class Reference(DynamicLayer):
     """All keys and values as they are, of which `update` gives the older ones as a codec decodes them. The rule is written again here:
     sinks and the newest tokens are exact, groups of 64 leave the window, and the first that are coded give the means."""
 
-    def __init__(self, codecs, hot=64, sinks=4, shares=(0.05, 0.45), pads=None):
+    def __init__(self, codecs, hot=64, sinks=4, shares=(0.05, 0.45), pads=None, dim=DIM):
         super().__init__()
         self.codecs, self.hot, self.sinks, self.shares, self.pads = codecs.split(","), hot, sinks, shares, pads
-        self.start, self.means = 0, {}
+        self.start, self.means, self.dim = 0, {}, dim
 
     def update(self, key_states, value_states, *args, **kwargs):
         held = self.get_seq_length()
@@ -128,7 +129,7 @@ class Reference(DynamicLayer):
         return mean * 0 if least is None else torch.where(share >= least, mean, 0)
 
     def told(self, side, x):
-        x, codec = x.clone(), tqkv.Codec(self.codecs[side % len(self.codecs)], DIM)
+        x, codec = x.clone(), tqkv.Codec(self.codecs[side % len(self.codecs)], self.dim)
         for row in range(len(x)):
             coded = x[row, :, self.pads[row] + self.sinks : self.start]
             if coded.shape[1]:
@@ -170,25 +171,26 @@ def on_device(cache):
 
 
 KINDS = [
-    # Codecs, window, sinks, centring and its shares, padding, and the end of a prompt, soon after which a group leaves the window.
-    ("s4", 8, 4, "auto", (0.05, 0.45), (0, 0), 134),
-    ("s4", 8, 4, "auto", (0.05, 0.45), (0, 23), 135),
-    ("s4", 8, 4, "auto", (0.05, 0.45), (50, 0), 134),
-    ("i8,s3", 0, 0, "on", (0.0, 0.45), (0, 23), 126),
-    ("s4", 70, 2, "off", (None, None), (0, 23), 131),
-    ("s2,n4", 8, 4, "auto", (0.05, 0.45), (0, 23), 134),
-    ("t3,t2", 8, 4, "auto", (0.05, 0.45), (0, 23), 134),
+    # Codecs, window, sinks, centring and its shares, padding, and pieces of a prompt. Soon after it a group leaves the window.
+    ("s4", 8, 4, "auto", (0.05, 0.45), (0, 0), (60, 74)),
+    ("s4", 8, 4, "auto", (0.05, 0.45), (0, 23), (135,)),
+    # The second row begins to be coded one group before the first, which is in the second one by then.
+    ("s4", 8, 4, "auto", (0.05, 0.45), (66, 0), (80, 54)),
+    ("i8,s3", 0, 0, "on", (0.0, 0.45), (0, 23), (60, 66)),
+    ("s4", 70, 2, "off", (None, None), (0, 23), (60, 71)),
+    ("s2,n4", 8, 4, "auto", (0.05, 0.45), (0, 23), (60, 74)),
+    ("t3,t2", 8, 4, "auto", (0.05, 0.45), (0, 23), (60, 74)),
 ]
 
 
-@pytest.mark.parametrize("kv, hot, sinks, centring, shares, pads, end", KINDS)
-def test_logits_are_those_of_the_decoded_codes(place, kv, hot, sinks, centring, shares, pads, end):
+@pytest.mark.parametrize("kv, hot, sinks, centring, shares, pads, prompts", KINDS)
+def test_logits_are_those_of_the_decoded_codes(place, kv, hot, sinks, centring, shares, pads, prompts):
     if kv[0] == "t" and place.gpu and not os.environ.get("TQKV_EXHAUSTIVE"):
         pytest.skip("the fake driver takes half a minute to search trellis codes")
     model, inputs = make(place), prompt(place, tokens=150, pads=pads)
     cache = TqkvCache(model.config, kv=kv, hot=hot, sinks=sinks, centring=centring)
-    # A prompt in two pieces, tokens one by one over the end of a group, several at once.
-    pieces = [60, end - 60, 1, 1, 1, 1, 3, 7]
+    # Then tokens one by one over the end of a group, and several at once.
+    pieces, end = [*prompts, 1, 1, 1, 1, 3, 7], sum(prompts)
     got = steps(model, cache, inputs, "tqkv", pieces)
     want = steps(model, reference(model, kv, pads, hot=hot, sinks=sinks, shares=shares), inputs, "sdpa", pieces)
     assert all(rows is not None and rows.is_coded for rows in on_device(cache))
@@ -212,7 +214,9 @@ def test_logits_are_those_of_the_decoded_codes(place, kv, hot, sinks, centring, 
     assert distance(plain, want) < place.near
 
 
-def test_greedy_tokens_are_those_of_the_decoded_codes(place):
+def test_greedy_tokens_are_those_of_the_decoded_codes(place, monkeypatch):
+    # A prompt that is encoded in pieces.
+    monkeypatch.setattr(_tf_device, "MOST", 50)
     model, inputs = make(place), prompt(place, tokens=128)
     expected = reference(model, "s4", (0, 23), hot=8)
     caches = (TqkvCache(model.config, kv="s4", hot=8), "tqkv"), (expected, "sdpa")
@@ -223,7 +227,21 @@ def test_greedy_tokens_are_those_of_the_decoded_codes(place):
     if place.dtype == torch.float32:
         assert torch.equal(*tokens)
     else:
-        assert torch.equal(tokens[0][:, :130], tokens[1][:, :130])
+        assert torch.equal(tokens[0][:, :129], tokens[1][:, :129])
+
+
+def test_long_prompts_and_wide_heads(place):
+    if place.gpu:
+        pytest.skip("it takes minutes on the fake driver")
+    config = LlamaConfig(**{**SIZES, "head_dim": 128, "num_attention_heads": 8, "max_position_embeddings": 8192})
+    model, inputs = make(place, config), prompt(place, tokens=3208, pads=(0, 700))
+    pieces = [2000, 1200, 1, 1, 1, 5]
+    for kv in ("s4", "i8,n4"):
+        cache = TqkvCache(model.config, kv=kv)
+        got = steps(model, cache, inputs, "tqkv", pieces)
+        assert on_device(cache)[0].start == 3136
+        want = steps(model, reference(model, kv, (0, 700), dim=128), inputs, "sdpa", pieces)
+        assert distance(got, want) < place.near
 
 
 def test_learned_sinks_and_another_scale(place):
@@ -231,6 +249,8 @@ def test_learned_sinks_and_another_scale(place):
         **{**SIZES, "num_hidden_layers": 2}, num_local_experts=2, num_experts_per_tok=1, layer_types=["full_attention", "full_attention"]
     )
     model, inputs = make(place, config), prompt(place, tokens=100, pads=(0, 10))
+    # Experts are not what is tested, and on a GPU their fast product wants other shapes.
+    model.set_experts_implementation("eager")
     for layer in model.model.layers:
         layer.self_attn.sinks.data = torch.linspace(-1, 3, 4).to(layer.self_attn.sinks)
         layer.self_attn.scaling = 0.2
@@ -392,6 +412,24 @@ def test_a_compiled_model_is_refused_in_one_line(place):
     assert distance(*results) < place.near
 
 
+def test_inference_mode_and_gradients_leave_nothing_in_the_cache(place):
+    model, inputs = make(place), prompt(place, tokens=150)
+    ids, seen = inputs["input_ids"], inputs["attention_mask"]
+    caches = [TqkvCache(model.config, kv="s4", hot=8) for _ in range(2)]
+    want = steps(model, caches[0], inputs, "tqkv", [134, 1, 1, 1])
+    model.set_attn_implementation("tqkv")
+    with torch.inference_mode():
+        model(ids[:, :134], past_key_values=caches[1], attention_mask=seen[:, :134])
+    # A step with gradients attends to decoded keys.
+    model(ids[:, 134:135], past_key_values=caches[1], attention_mask=seen[:, :135]).logits.sum().backward()
+    weight = model.model.layers[0].self_attn.k_proj.weight
+    assert weight.grad is not None and weight.grad.isfinite().all() and weight.grad.any()
+    assert not any(x.requires_grad for rows in on_device(caches[1]) for x in rows.exact)
+    with torch.inference_mode():
+        got = [model(ids[:, at : at + 1], past_key_values=caches[1], attention_mask=seen[:, : at + 1]).logits[:, -1].float() for at in (135, 136)]
+    assert distance(torch.stack(got), want[-2:]) < place.near
+
+
 def test_statistics_count_the_device(place):
     model, inputs = make(place), prompt(place, tokens=120)
     cache = TqkvCache(model.config, kv="s4", hot=8)
@@ -480,7 +518,7 @@ def test_nothing_of_a_decode_step_leaves_the_device(monkeypatch):
     assert all(names.count("masked_fill_") == 2 for names in calls)
     # What a layer does: two copies, products, the scale, the softmax, the product with values, and the merge with codes. It launches
     # three kernels of codes too, and casts the weights where the model is in half precision.
-    views = {"slice", "view", "select", "transpose", "unsqueeze", "empty", "empty_like", "expand", "_unsafe_view"}
+    views = {"detach", "slice", "view", "select", "transpose", "unsqueeze", "empty", "empty_like", "expand", "_unsafe_view"}
     second = calls[1][calls[1].index("addcmul") + 1 :]
     second = [name for name in second[second.index("copy_") : second.index("addcmul") + 1] if name not in views]
     assert second == ["copy_", "copy_", "bmm", "add", "add_", "_softmax", "bmm", "addcmul"]

@@ -6,6 +6,7 @@ in all layers and known on the host, but for the padding of each row, which only
 
 from __future__ import annotations
 
+import functools
 import shlex
 from dataclasses import dataclass
 from typing import Any, Callable
@@ -122,6 +123,17 @@ class Shared:
         return Shared()
 
 
+def _kept(function: Callable[..., Any]) -> Callable[..., Any]:
+    """For a function that makes tensors which later steps write to: they must not belong to inference mode."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with torch.inference_mode(False), torch.no_grad():
+            return function(*args, **kwargs)
+
+    return run
+
+
 def _is_same(a: Any, b: Any) -> bool:
     return a is b or not (isinstance(a, Tensor) or isinstance(b, Tensor)) and a == b
 
@@ -129,6 +141,7 @@ def _is_same(a: Any, b: Any) -> bool:
 class DeviceRows:
     """The rows of a batch in one layer. Tensors are `[batch, num_kv_heads, tokens, head_dim]`."""
 
+    @_kept
     def __init__(self, policy: Policy, shared: Shared, batch: int, like: Tensor) -> None:
         self.policy, self.shared = policy, shared
         self.text = paged._text(policy.layout)
@@ -249,7 +262,7 @@ class DeviceRows:
             self.put(keys, values)
             self.settle()
             return
-        new = [x.to(self.exact[0].dtype) for x in (keys, values)]
+        new = [x.detach().to(self.exact[0].dtype) for x in (keys, values)]
         if used:
             new = [torch.cat([exact[:, :, self.first : self.first + used], x], 2) for exact, x in zip(self.exact, new)]
         leave = max(used + count - self.policy.hot, 0) // GROUP * GROUP
@@ -264,7 +277,7 @@ class DeviceRows:
         first = self.first + self.end - self.start
         self.end += keys.shape[2]
         for exact, x in zip(self.exact, (keys, values)):
-            exact[:, :, first : first + x.shape[2]] = x
+            exact[:, :, first : first + x.shape[2]] = x.detach()
 
     def settle(self) -> None:
         """Encodes the groups that have left the window."""
@@ -334,12 +347,13 @@ class DeviceRows:
     def _mean(self, side: int) -> Tensor:
         return self.exact[side][:, None, :, MEAN].float()
 
+    @_kept
     def _reserve(self, end: int) -> None:
         """Room for the codes of tokens before `end`."""
         blocks = -(-(end - self.pads.least - self.policy.sinks) // GROUP)
         batch, held, size = self.pool.shape
         if blocks > held:
-            pool = torch.zeros(batch, max(blocks, held + held // 2, 4), size, dtype=torch.uint8, device=self.device)
+            pool = torch.zeros(batch, max(blocks, held + held // 8), size, dtype=torch.uint8, device=self.device)
             pool[:, :held] = self.pool
             self.pool = pool
 
@@ -417,6 +431,7 @@ class DeviceRows:
         if self.pads.most > length:
             self.pads = self._pads([min(pad, length) for pad in self.pads.numbers()])
 
+    @_kept
     def select(self, indices: Tensor) -> None:
         """Keeps the rows of these indices."""
         pads = self.pads
@@ -426,12 +441,14 @@ class DeviceRows:
             chosen = lambda: Pads(pads.each.index_select(0, indices), pads.least, pads.most, None)
             self.pads = self.shared.get("moved", (pads, indices), chosen)
 
+    @_kept
     def move(self, device: torch.device) -> None:
         """Follows a model to another GPU."""
         self.exact = [x.to(device) for x in self.exact]
         self.pool, self.refused = self.pool.to(device), self.refused.to(device)
         self.pads = self._pads(self.pads.numbers())
 
+    @_kept
     def copy(self, shared: Shared) -> DeviceRows:
         other = DeviceRows.__new__(DeviceRows)
         other.__dict__.update(self.__dict__)
@@ -447,6 +464,7 @@ class DeviceRows:
         return {**kept, "pads": self.pads.numbers(), "exact": exact, "codes": self.pool.cpu()}
 
     @classmethod
+    @_kept
     def restored(cls, state: dict[str, Any], policy: Policy, shared: Shared, like: Tensor) -> DeviceRows:
         rows = cls(policy, shared, len(state["codes"]), like)
         if state["layout"] != rows.text:

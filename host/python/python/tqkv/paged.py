@@ -55,8 +55,13 @@ class Layout:
         """Bytes of the keys and values of a block. The blocks of an engine may be further apart, by a multiple of 16 for each 64 tokens."""
         if not hasattr(_native, "paged_block_bytes"):
             raise TqkvError("tqkv.paged is not valid in this package: expected a build with maturin build --features cuda")
-        held: int = _native.paged_block_bytes(_spec(self), count("block_tokens", self.block_tokens))
-        return held
+        return _block_bytes(self)
+
+
+@functools.lru_cache(maxsize=None)
+def _block_bytes(layout: Layout) -> int:
+    held: int = _native.paged_block_bytes(_spec(layout), count("block_tokens", layout.block_tokens))
+    return held
 
 
 def _spec(layout: Layout) -> dict[str, Any]:
