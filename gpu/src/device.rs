@@ -6,7 +6,6 @@ use crate::loader::{Kernels, LEAST, check_driver};
 use crate::pair::PAIR;
 use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits, sys};
 use std::sync::Arc;
-use tqkv_gpu_kernels::attend::is_short_of_registers;
 
 /// An NVIDIA GPU that can run the kernels, and the stream on which they run. Clones are cheap and share the
 /// stream.
@@ -197,7 +196,7 @@ impl Device {
 
     /// Compiles and loads an attention kernel for keys and values of these formats.
     pub(crate) fn attention(&self, name: &str, formats: [u32; 2]) -> Result<CudaFunction, GpuError> {
-        let kernels = self.kernels.with_formats(name, formats, is_short_of_registers(self.capability))?;
+        let kernels = self.kernels.with_formats(name, formats)?;
         kernels.load(self.context(), [name]).map(|[function]| function)
     }
 

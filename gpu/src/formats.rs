@@ -27,11 +27,6 @@ pub fn page_format(codec: CodecId) -> u32 {
     page::format(codec.layout())
 }
 
-/// The text without the limits of registers of its kernels.
-pub fn without_limits(text: &str) -> String {
-    text.lines().filter(|line| !line.starts_with(".maxnreg")).flat_map(|line| [line, "\n"]).collect()
-}
-
 /// Rewrites a PTX text so that its attention kernel `kernel` reads only these formats of keys and values. A
 /// format is a result of [`tqkv_gpu_kernels::page::format`]. Returns `None` unless the kernel reads each
 /// format argument exactly once.
@@ -66,7 +61,7 @@ mod tests {
             .flat_map(|format| HEAD_DIMS.map(|dim| (format, dim)))
             .flat_map(|(f, d)| [1, 2, 8].map(|g| (f, d, g)))
         {
-            let (name, heads) = attend::kernel([format; 2], group, dim, (9, 0));
+            let (name, heads) = attend::kernel([format; 2], group, dim);
             let name = format!("{name}_d{dim}_r{heads}");
             let fixed = with_formats(text, &name, [format; 2]).expect(&name);
             assert_eq!(fixed.lines().count(), text.lines().count());

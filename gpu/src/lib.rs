@@ -66,12 +66,12 @@ pub use cache::{GpuCache, GpuStats};
 pub use cudarc;
 pub use device::Device;
 pub use error::GpuError;
-pub use formats::{page_format, with_formats, without_limits};
+pub use formats::{page_format, with_formats};
 pub use pair::{PAIR, side_by_side};
 pub use qjl::Qjl;
 pub use rows::{Element, Out, Raw, Rows, Side};
 pub use spec::{CODECS, GpuSpec, HEAD_DIMS};
-pub use tqkv_gpu_kernels::attend::{is_short_of_registers, kernel as kernel_for};
+pub use tqkv_gpu_kernels::attend::kernel as kernel_for;
 pub use weights::WeightDecoder;
 
 /// The example of the README compiles.

@@ -1,7 +1,7 @@
 //! The PTX text of the kernels, and how kernels are loaded from it.
 
 use crate::GpuError;
-use crate::formats::{with_formats, without_limits};
+use crate::formats::with_formats;
 use crate::pair::side_by_side;
 use cudarc::driver::{CudaContext, CudaFunction, DriverError, sys};
 use cudarc::nvrtc::Ptx;
@@ -31,17 +31,11 @@ impl Kernels {
         Self(text.into())
     }
 
-    /// A text with only one attention kernel, for keys and values of these formats. If the device is short of
-    /// registers, the kernel may take all.
-    pub(crate) fn with_formats(
-        &self,
-        name: &str,
-        formats: [u32; 2],
-        is_short: bool,
-    ) -> Result<Self, GpuError> {
+    /// A text with only one attention kernel, for keys and values of these formats.
+    pub(crate) fn with_formats(&self, name: &str, formats: [u32; 2]) -> Result<Self, GpuError> {
         let text = with_formats(&select(&self.0, &[name]), name, formats)
             .ok_or_else(|| GpuError::Driver(format!("{name} is not an attention kernel")))?;
-        Ok(Self::new(if is_short { without_limits(&text) } else { text }))
+        Ok(Self::new(text))
     }
 
     /// A text with only [`crate::PAIR`], made of two kernels.

@@ -62,6 +62,15 @@ impl Raw {
         Self { address, len, element }
     }
 
+    /// The address of `expected` values of f32.
+    pub(crate) fn floats(self, what: &'static str, expected: usize) -> Result<CUdeviceptr, GpuError> {
+        if self.element != Element::F32 {
+            return Err(GpuError::BadSpec(format!("{what} in half precision is not valid: expected f32")));
+        }
+        check_len(what, self.len, expected)?;
+        Ok(self.address)
+    }
+
     /// The address of value `first`.
     pub(crate) fn place(self, first: usize) -> CUdeviceptr {
         self.address + first as CUdeviceptr * CUdeviceptr::from(element::bytes(self.element.number()))

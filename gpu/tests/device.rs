@@ -108,7 +108,7 @@ fn check_attention(cache: &mut GpuCache, seed: u64) {
         let (sequence, head) = (i / num_heads, i % num_heads * num_kv_heads / num_heads);
         let side = |side| decoded(cache, sequence, side, head, num_kv_heads);
         for (got, want) in got.iter().zip(oracle::attention(query, &side(Side::Keys), &side(Side::Values))) {
-            assert!((f64::from(*got) - want).abs() < 1e-5, "sequence {sequence} head {head}: {got} {want}");
+            assert!((f64::from(*got) - want).abs() < 2e-4, "sequence {sequence} head {head}: {got} {want}");
         }
     }
 }
@@ -194,7 +194,7 @@ fn a_chunk_sees_what_each_of_its_tokens_sees() {
         let row = &rows[i * 256..(i + 1) * 256];
         single.append(0, &[0], Rows::Host(row), Rows::Host(row)).unwrap();
         single.attend(0, &queries[i * 512..(i + 1) * 512], &mut step).unwrap();
-        assert!(step.iter().zip(want).all(|(a, b)| (a - b).abs() < 1e-5), "token {i}");
+        assert!(step.iter().zip(want).all(|(a, b)| (a - b).abs() < 2e-4), "token {i}");
     }
 }
 
@@ -253,7 +253,7 @@ fn decoded_vectors_logits_and_weights_are_the_portable_codecs() {
             let (token, head) = (i / heads, i % heads);
             let key = &all[head / 3 * tokens + token];
             let want = oracle::dot(&queries[head * dim..(head + 1) * dim], key) / (dim as f64).sqrt();
-            assert!((f64::from(*score) - want).abs() < 1e-4 * want.abs().max(1.0), "{score} {want}");
+            assert!((f64::from(*score) - want).abs() < 2e-4 * want.abs().max(1.0), "{score} {want}");
         }
 
         let blocks = cache.blocks(0, 1, Side::Keys).unwrap();
@@ -297,6 +297,6 @@ fn the_residual_correction_is_the_papers_estimate() {
         let sum: f64 = rows.map(|row| oracle::dot(row, query) * oracle::dot(row, residual).signum()).sum();
         let factor = (std::f64::consts::PI / 2.0).sqrt() / dim as f64;
         let want = oracle::energy(residual).sqrt() * factor * sum;
-        assert!((f64::from(*score) - want).abs() < 1e-4 * want.abs().max(1.0), "{score} {want}");
+        assert!((f64::from(*score) - want).abs() < 2e-4 * want.abs().max(1.0), "{score} {want}");
     }
 }

@@ -187,7 +187,7 @@ fn host_memory_may_be_written_again_as_soon_as_a_call_returns() {
             .unwrap();
         for (queries, out) in all.chunks_exact(len).zip(&outs) {
             let got = device.stream().clone_dtoh(out).unwrap();
-            assert_near(&got[..QUERY], &wanted(&cache, 0, 0, 3, &queries[..QUERY]), 1e-5);
+            assert_near(&got[..QUERY], &wanted(&cache, 0, 0, 3, &queries[..QUERY]), 2e-4);
             assert!(got[QUERY..].iter().all(|v| *v == 0.0), "empty sequences give zeros");
         }
         device.stream().clone()
@@ -450,7 +450,7 @@ fn chunks_of_several_tiles_are_causal() {
         for head in 0..2 {
             let part = (2 * token + head) * DIM..(2 * token + head + 1) * DIM;
             let want = oracle::attention(&queries[part.clone()], &all[..=token], &all[..=token]);
-            assert_near(&out[part], &want, 1e-5);
+            assert_near(&out[part], &want, 2e-4);
         }
     }
 }

@@ -16,6 +16,12 @@ pub fn dot(x: &[f32], y: &[f32]) -> f64 {
     x.iter().zip(y).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
 }
 
+/// The natural logarithm of the sum of the exponentials of one query's logits, scaled by 1/sqrt(dim).
+pub fn log_sum_exp(q: &[f32], keys: &[Vec<f32>]) -> f64 {
+    let scale = 1.0 / (q.len() as f64).sqrt();
+    keys.iter().map(|k| (dot(q, k) * scale).exp()).sum::<f64>().ln()
+}
+
 /// Softmax attention of one query over `keys` and `values`, logits scaled by 1/sqrt(dim).
 pub fn attention(q: &[f32], keys: &[Vec<f32>], values: &[Vec<f32>]) -> Vec<f64> {
     let scale = 1.0 / (q.len() as f64).sqrt();

@@ -258,6 +258,11 @@ macro_rules! with_arguments {
             out: Memory,
             /// An [`element`](crate::encode::element).
             kind: Word,
+            /// 1 if `lse` is written.
+            has_lse: Word,
+            /// `[count]` in f32; written if `has_lse` says so. The natural logarithm of the sum of the
+            /// exponentials of all logits: minus infinity for a row that sees no token.
+            lse: Memory,
         } }
     };
     (ReadBytes => $then:ident! $with:tt) => {

@@ -36,32 +36,18 @@ pub const PARTIAL_HEADER: u32 = 4;
 /// The largest head dim whose kernels have eight query heads per warp.
 const WIDEST_OF_EIGHT: usize = 128;
 
-/// The format of the widest codes.
-const WIDEST: u32 = 8;
-
-/// Returns true if the assembler needs more registers on devices of this compute capability than on others.
-/// There attention has four query heads per warp, and no limit of registers, because it would spill.
-pub fn is_short_of_registers((major, minor): (i32, i32)) -> bool {
-    (major, minor) == (10, 3) || major >= 12
-}
-
 /// Chooses the attention kernel for keys and values of these formats, with `group` query heads per KV head.
 /// Returns its name and the query heads per warp. The entry is `{name}_d{head_dim}_r{heads}`.
-///
-/// `capability` is the compute capability of the device. Where the assembler needs more registers than on 9.0,
-/// fewer heads share a warp, or the widest rows run in the loop that trellis codes have.
-pub fn kernel(formats: [u32; 2], group: u32, head_dim: usize, capability: (i32, i32)) -> (&'static str, u32) {
-    let short = is_short_of_registers(capability);
-    let four = short || capability.0 >= 10 && formats == [WIDEST; 2];
+pub fn kernel(formats: [u32; 2], group: u32, head_dim: usize) -> (&'static str, u32) {
     let any = |test: fn(u32) -> bool| formats.iter().any(|&format| test(format));
     if any(|format| format == page::HALF_BITS) {
         ("attend_f16", group.min(2))
     } else if group == 1 && any(page::is_trellis) {
         // Plain cores need fewer instructions here than tensor cores.
         ("attend", 1)
-    } else if any(page::is_trellis) || short && head_dim > WIDEST_OF_EIGHT && formats[1] == WIDEST {
+    } else if any(page::is_trellis) {
         ("attend_trellis", tensor::HEADS)
-    } else if group > tensor::HEADS && head_dim <= WIDEST_OF_EIGHT && !four {
+    } else if group > tensor::HEADS && head_dim <= WIDEST_OF_EIGHT {
         ("attend_tensor", 2 * tensor::HEADS)
     } else {
         ("attend_tensor", tensor::HEADS)

@@ -139,6 +139,16 @@ impl Threads for Device {
     }
 
     #[inline(always)]
+    fn log2(x: f32) -> f32 {
+        let y: f32;
+        // SAFETY: the instruction only computes on registers.
+        unsafe {
+            asm!("lg2.approx.f32 {y}, {x};", y = out(reg32) y, x = in(reg32) x, options(pure, nomem, nostack));
+        }
+        y
+    }
+
+    #[inline(always)]
     fn permute(a: u32, b: u32, choice: u32) -> u32 {
         // SAFETY: the instruction only computes on registers.
         unsafe { byte_permute(a, b, choice) }

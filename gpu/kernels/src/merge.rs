@@ -9,7 +9,7 @@ use crate::args::AttendMerge;
 use crate::attend::{LOWEST, PARTIAL_HEADER};
 use crate::decode::{store_elements, unrotate};
 use crate::encode::element;
-use crate::threads::{Threads, divide, shuffle_f32, shuffle_xor_f32};
+use crate::threads::{Threads, divide, first, shuffle_f32, shuffle_xor_f32};
 use crate::warp::Lane;
 
 /// The partial results of a query head: their start, their number, and the bytes from one to the next.
@@ -128,6 +128,11 @@ pub fn attend_merge<T: Threads, const G: usize>(warp: u32, args: AttendMerge<T::
     let home = T::at(args.partials, index * u64::from(bytes));
     let parts = Parts::<T> { home, count, stride: args.heads * bytes };
     let (max, sum) = parts.softmax();
+    if args.has_lse != 0 {
+        let lse = (max + T::log2(sum)) * core::f32::consts::LN_2;
+        let at = T::at(args.lse, 4 * u64::from(warp));
+        T::store(at, T::splat(0), T::splat([lse.to_bits()]), first::<T>());
+    }
     let mut acc = [Lane::<T>(T::splat(0.0)); G];
     let mut first = 0;
     while first < count {

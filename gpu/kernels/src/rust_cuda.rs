@@ -198,6 +198,11 @@ impl Threads for CudaStd {
     }
 
     #[inline(always)]
+    fn log2(x: f32) -> f32 {
+        instructions!("lg2.approx.f32 {y}, {x};", y: f32 = reg32, x: reg32)
+    }
+
+    #[inline(always)]
     fn permute(a: u32, b: u32, choice: u32) -> u32 {
         instructions!("prmt.b32 {y}, {a}, {b}, {choice};", y: u32 = reg32, a: reg32, b: reg32, choice: reg32)
     }

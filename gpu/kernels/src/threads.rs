@@ -46,6 +46,9 @@ pub trait Threads: Copy {
     fn mul_add(a: f32, b: f32, c: f32) -> f32;
     /// 2^x, to about 2 units in the last place. It is 0 below all normal numbers.
     fn exp2(x: f32) -> f32;
+    /// The logarithm to base 2 of a number from 0 on, to about 2^-22, or to so much of the result if that is
+    /// more. That of 0 is minus infinity.
+    fn log2(x: f32) -> f32;
     /// Four bytes of a (numbers 0 to 3) and b (4 to 7), selected by the four low nibbles of `choice`. A
     /// nibble n of 8 or more gives eight copies of the top bit of byte n - 8.
     fn permute(a: u32, b: u32, choice: u32) -> u32;

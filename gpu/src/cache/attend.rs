@@ -182,6 +182,6 @@ impl GpuCache {
         let pools = self.paged.pools(self.layers[layer].pools.each_ref().map(Into::into), strides);
         let table = table(&self.table, &self.pages);
         // SAFETY: shapes were checked above, and the plan was sent for these rows and entries.
-        unsafe { attention.run(&self.device, scratch, queries, pools, table, plan, out) }
+        unsafe { attention.run(&self.device, scratch, queries, pools, table, plan, out, None) }
     }
 }

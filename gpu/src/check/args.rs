@@ -62,9 +62,11 @@ impl CheckArgs {
         }
         let shape = |lengths, head_dim, group| Shape { lengths, num_kv_heads: 8, group, head_dim };
         let batch = |(head_dim, group)| shape(vec![32_768; 64], head_dim, group);
-        let mut shapes = [(128, 1), (128, 4), (128, 8), (64, 1), (256, 1)].map(batch).to_vec();
+        let mut shapes = [(128, 1), (128, 2), (128, 4), (128, 6), (128, 8), (64, 1), (256, 1), (256, 8)]
+            .map(batch)
+            .to_vec();
         let unlike = [vec![1024; 63], vec![32_768]].concat();
-        shapes.extend([shape(vec![32_768], 128, 4), shape(unlike, 128, 4)]);
+        shapes.extend([vec![8192; 16], vec![32_768], unlike].map(|lengths| shape(lengths, 128, 4)));
         shapes
     }
 }

@@ -246,6 +246,7 @@ pub(crate) fn halves(device: &Device, shape: &Shape, seconds: f64) -> Result<Att
                 table,
                 plan,
                 ((&mut out).into(), element::F32),
+                None,
             )
         }
     })?;

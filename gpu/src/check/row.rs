@@ -6,8 +6,9 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use std::io;
 
-/// Largest error of attention against f64 on the decoded cache.
-pub(crate) const MAX_ERROR: f64 = 1e-5;
+/// Largest error of attention against f64 on the decoded cache. Queries and weights of 16 bits cost up to 0.0001, and
+/// rounding a result to f16 0.00024.
+pub(crate) const MAX_ERROR: f64 = 2e-4;
 
 /// A line of the report.
 #[derive(Serialize)]

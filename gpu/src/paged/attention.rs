@@ -161,7 +161,7 @@ impl Attention {
         head_dim: usize,
         formats: [u32; 2],
     ) -> Result<Self, GpuError> {
-        let (name, heads_a_warp) = kernel(formats, group as u32, head_dim, device.capability());
+        let (name, heads_a_warp) = kernel(formats, group as u32, head_dim);
         let heads_a_warp = heads_a_warp as usize;
         let name = format!("{name}_d{head_dim}_r{heads_a_warp}");
         let names =
@@ -292,7 +292,8 @@ impl Attention {
     }
 
     /// Attends with the query tokens of a plan. `queries` and `out` are `[rows, num_heads, head_dim]`. A row
-    /// that sees no token gets zeros.
+    /// that sees no token gets zeros. `lse`, `[rows, num_heads]` in f32, gets the natural logarithms of the sums
+    /// of the exponentials of the logits: minus infinity for such a row.
     ///
     /// # Errors
     /// The errors of the driver.
@@ -309,6 +310,7 @@ impl Attention {
         table: Table<'_>,
         plan: Plan<'_>,
         (out, kind): Vectors<'_>,
+        lse: Option<Memory<'_>>,
     ) -> Result<(), GpuError> {
         let Scratch { mut rotated, mut partials } = scratch;
         let (dim, heads, rows, entries) = (self.head_dim, self.heads(), plan.rows, plan.entries);
@@ -359,6 +361,9 @@ impl Attention {
             rotated: is_rotated,
             out,
             kind,
+            has_lse: u32::from(lse.is_some()),
+            // Without it this memory is not written.
+            lse: lse.unwrap_or_else(|| values.signs.into()),
         };
         // SAFETY: the caller upholds the contract.
         unsafe { launch(device, &self.merge, arguments.list(), alone(count)) }
@@ -418,22 +423,15 @@ mod tests {
         let pairs = formats.iter().flat_map(|&key| formats.map(|value| [key, value]));
         for pair in pairs.chain([[page::HALF_BITS; 2]]) {
             for (group, dim) in (1..=9).flat_map(|group| HEAD_DIMS.map(|dim| (group, dim))) {
-                let (name, heads) = kernel(pair, group, dim, (9, 0));
+                let (name, heads) = kernel(pair, group, dim);
                 assert!(text.contains(&format!(".entry {name}_d{dim}_r{heads}(")), "{pair:?} {group} {dim}");
             }
         }
         let of = |key: CodecId, value: CodecId, group| {
-            kernel([key, value].map(|id| page::format(id.layout())), group, 128, (9, 0))
+            kernel([key, value].map(|id| page::format(id.layout())), group, 128)
         };
         assert_eq!(of(CodecId::S4, CodecId::N4, 1), ("attend_tensor", 4));
         assert_eq!(of(CodecId::S4, CodecId::T4, 1), ("attend", 1));
-        assert_eq!(of(CodecId::S2, CodecId::I8, 5), ("attend_tensor", 8));
-        assert_eq!(kernel([2, 8], 5, 128, (12, 0)), ("attend_tensor", 4), "where eight heads would spill");
-        assert_eq!(kernel([4, 8], 5, 256, (10, 3)), ("attend_trellis", 4), "and four heads");
-        assert_eq!(kernel([8, 4], 5, 256, (12, 0)), ("attend_tensor", 4));
-        let eight = [[8, 8], [4, 8]].map(|formats| kernel(formats, 5, 128, (10, 0)).1);
-        assert_eq!(eight, [4, 8], "on a B200 eight heads spill in one pair");
-        assert_eq!(of(CodecId::S4, CodecId::T2, 3), ("attend_trellis", 4));
-        assert_eq!(kernel([page::HALF_BITS; 2], 1, 128, (9, 0)), ("attend_f16", 1));
+        assert_eq!(kernel([page::HALF_BITS; 2], 1, 128), ("attend_f16", 1));
     }
 }

@@ -257,6 +257,10 @@ impl Paged {
     /// `[rows, num_heads, head_dim]`. Logits are scaled by 1/sqrt(head_dim). A row that sees no token gets
     /// zeros, and a query that is not finite gives NaN.
     ///
+    /// `lse`, `[rows, num_heads]` in f32, gets the natural logarithm of the sum of the exponentials of the
+    /// logits, by which attention over other tokens can be merged with this one. It is minus infinity for a row
+    /// that sees no token.
+    ///
     /// # Errors
     /// Wrong shapes, or the driver's errors.
     #[expect(clippy::too_many_arguments, reason = "each is a tensor of the engine")]
@@ -269,6 +273,7 @@ impl Paged {
         plan: Integers,
         room: Room,
         out: Raw,
+        lse: Option<Raw>,
     ) -> Result<(), GpuError> {
         let _current = Current::keep();
         let row = self.layout.num_heads * self.layout.head_dim;
@@ -276,6 +281,7 @@ impl Paged {
         check_chunk(rows)?;
         check_len("queries", Rows::Raw(queries).len(), rows * row)?;
         let (out, kind) = Out::Raw(out).memory(device, rows * row)?;
+        let lse = lse.map(|lse| lse.floats("lse", rows * self.layout.num_heads)).transpose()?;
         table.check()?;
         plan.check("the plan", 4, self.plan_words(rows))?;
         room.check(self.attend_room(rows))?;
@@ -292,7 +298,16 @@ impl Paged {
         // SAFETY: lengths were checked above, and who made the addresses vouches for their memory.
         unsafe {
             let pools = self.pools(pages.memory(), pages.strides);
-            self.attention.run(device, scratch, queries, pools, table, plan, (out, kind))
+            self.attention.run(
+                device,
+                scratch,
+                queries,
+                pools,
+                table,
+                plan,
+                (out, kind),
+                lse.map(Memory::Raw),
+            )
         }
     }
 

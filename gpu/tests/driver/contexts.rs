@@ -176,7 +176,7 @@ fn a_cache_follows_its_caller_to_another_stream() {
     cache.attend_step(0, Rows::F32(&there), &mut out).unwrap();
     cache.end_step().unwrap();
     assert_eq!(cache.device().stream().cu_stream(), other.cu_stream());
-    assert_near(&other.clone_dtoh(&out).unwrap(), &wanted(&cache, 0, 0, 4, &queries), 1e-5);
+    assert_near(&other.clone_dtoh(&out).unwrap(), &wanted(&cache, 0, 0, 4, &queries), 2e-4);
     drop(cache);
     drop(other);
 }

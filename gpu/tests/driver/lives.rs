@@ -30,7 +30,7 @@ fn step(cache: &mut GpuCache, model: &mut Model, sequences: &[usize], seed: u64)
         model[sequence].extend_from_slice(row);
         let part = i * QUERY..(i + 1) * QUERY;
         let length = model[sequence].len() / ROW;
-        assert_near(&got[part.clone()], &wanted(cache, last, sequence, length, &queries[part]), 1e-5);
+        assert_near(&got[part.clone()], &wanted(cache, last, sequence, length, &queries[part]), 2e-4);
     }
 }
 

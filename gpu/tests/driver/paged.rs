@@ -66,7 +66,9 @@ impl Engine {
     fn attend(&self, queries: &[f32], table: &[i32], max_blocks: usize, lengths: &[i32]) -> Vec<f32> {
         let [queries, out] =
             [queries, &vec![f32::NAN; queries.len()]].map(|values| upload(&self.device, values));
+        let there = lengths;
         let [table, lengths] = [table, lengths].map(|numbers| upload(&self.device, numbers));
+        let sums = upload(&self.device, &vec![f32::NAN; queries.len() / DIM]);
         let plan = upload(&self.device, &vec![-1_i32; self.paged.plan_words(lengths.len())]);
         let room = upload(&self.device, &vec![0xff_u8; self.paged.attend_room(lengths.len())]);
         let numbers = |numbers| self.integers(numbers);
@@ -75,9 +77,20 @@ impl Engine {
         let table = BlockTable { numbers: numbers(&table), max_blocks };
         // SAFETY: the buffers have these lengths, and live until the result is read below.
         unsafe {
-            let [queries, out] = [&queries, &out].map(|x| Raw::new(address(x), x.len(), Element::F32));
+            let [queries, out, sums] =
+                [&queries, &out, &sums].map(|x| Raw::new(address(x), x.len(), Element::F32));
             let room = Room::new(address(&room), room.len());
-            self.paged.attend(&self.device, queries, self.pages(), table, numbers(&plan), room, out).unwrap();
+            let lse = Some(sums);
+            self.paged
+                .attend(&self.device, queries, self.pages(), table, numbers(&plan), room, out, lse)
+                .unwrap();
+        }
+        let sums = self.device.stream().clone_dtoh(&sums).unwrap();
+        let of_rows = sums.chunks_exact(sums.len() / there.len());
+        for (of_row, &tokens) in of_rows.zip(there) {
+            // Pages that were never written may have scales that are no numbers.
+            let right = |&sum: &f32| (sum == f32::NEG_INFINITY) == (tokens <= 0);
+            assert!(of_row.iter().all(right), "{tokens} tokens: {of_row:?}");
         }
         self.device.stream().clone_dtoh(&out).unwrap()
     }
@@ -265,7 +278,7 @@ fn a_graph_of_a_plan_and_attention_follows_lengths_on_the_device() {
     unsafe {
         let [from, to] = [&there, &out].map(|x| Raw::new(address(x), x.len(), Element::F32));
         let room = Room::new(address(&room), room.len());
-        engine.paged.attend(device, from, engine.pages(), table, numbers(&plan), room, to).unwrap();
+        engine.paged.attend(device, from, engine.pages(), table, numbers(&plan), room, to, None).unwrap();
     }
     let captured = since(before);
     assert_eq!((captured.allocations, captured.copies_in, captured.waits), (0, 0, 0), "launches only");

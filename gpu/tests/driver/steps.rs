@@ -70,7 +70,7 @@ fn steps_are_what_appends_and_attentions_are() {
         let got = device.stream().clone_dtoh(&out).unwrap();
         for (i, (sequence, length)) in [(2, 64), (0, 1), (2, 65)].into_iter().enumerate() {
             let part = i * QUERY..(i + 1) * QUERY;
-            assert_near(&got[part.clone()], &wanted(&plain, layer, sequence, length, &queries[part]), 1e-5);
+            assert_near(&got[part.clone()], &wanted(&plain, layer, sequence, length, &queries[part]), 2e-4);
         }
     }
     stepped.end_step().unwrap();
@@ -157,7 +157,7 @@ fn a_captured_step_keeps_its_buffers_whatever_other_calls_need() {
     let got = stream.clone_dtoh(&out).unwrap();
     for (i, length) in [12, 2].into_iter().enumerate() {
         let part = i * QUERY..(i + 1) * QUERY;
-        assert_near(&got[part.clone()], &wanted(&cache, 0, i, length, &queries[part]), 1e-5);
+        assert_near(&got[part.clone()], &wanted(&cache, 0, i, length, &queries[part]), 2e-4);
     }
 
     let message = |result: Result<(), GpuError>| result.unwrap_err().to_string();
@@ -213,7 +213,7 @@ fn a_captured_step_is_launched_again() {
             for (i, &sequence) in sequences.iter().enumerate() {
                 let part = i * QUERY..(i + 1) * QUERY;
                 let want = wanted(&cache, layer, sequence, cache.len(sequence), &new_queries[part.clone()]);
-                assert_near(&got[part], &want, 1e-5);
+                assert_near(&got[part], &want, 2e-4);
             }
         }
     }
@@ -310,7 +310,7 @@ fn attends_over(lengths: &[usize]) {
     let mut out = vec![0.0; rows * QUERY];
     let check = |cache: &GpuCache, out: &[f32]| {
         for (sequence, (queries, out)) in queries.chunks(QUERY).zip(out.chunks(QUERY)).enumerate() {
-            assert_near(out, &wanted(cache, 0, sequence, cache.len(sequence), queries), 1e-5);
+            assert_near(out, &wanted(cache, 0, sequence, cache.len(sequence), queries), 2e-4);
         }
     };
     cache.attend(0, &queries, &mut out).unwrap();

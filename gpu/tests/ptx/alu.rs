@@ -53,6 +53,17 @@ fn rough_exp2(x: f32) -> f32 {
     f32::from_bits(power.to_bits().wrapping_add_signed(off))
 }
 
+/// The logarithm to base 2 as hardware may compute it. It is 2^-22 off, or so much of the result if that is
+/// more, in the direction that x's last bit gives.
+fn rough_log2(x: f32) -> f32 {
+    let log = x.log2();
+    if x == 1.0 || !log.is_finite() {
+        return log;
+    }
+    let off = log.abs().max(1.0) * if x.to_bits() & 1 == 0 { 1.0 } else { -1.0 };
+    log + off * 2.0f32.powi(-22)
+}
+
 /// Number of operands and function of an opcode.
 pub(crate) fn operation(opcode: &str) -> Option<(usize, Operation)> {
     let found: (usize, Operation) = match opcode {
@@ -68,6 +79,7 @@ pub(crate) fn operation(opcode: &str) -> Option<(usize, Operation)> {
         "max.f32" => (2, |a, c, _| b(f(a).max(f(c)))),
         "min.f32" => (2, |a, c, _| b(f(a).min(f(c)))),
         "ex2.approx.ftz.f32" => (1, |a, _, _| b(rough_exp2(f(a)))),
+        "lg2.approx.f32" => (1, |a, _, _| b(rough_log2(f(a)))),
         "prmt.b32" => (3, |a, c, d| permute(u64::from(a as u32) | c << 32, d)),
         "cvt.f32.f16" => (1, |a, _, _| b(h(a))),
         "cvt.rn.f16.f32" => (1, |a, _, _| u64::from(f16::from_f32(f(a)).to_bits())),

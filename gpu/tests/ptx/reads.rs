@@ -273,6 +273,8 @@ fn f16_attention(text: &str, dim: usize, heads: usize) {
         rotated: 0,
         out: 7,
         kind: element::F32,
+        has_lse: 0,
+        lse: 3,
     };
     merge.launch((0..heads).map(|warp| (warp, 0, 0)), &arguments.list(), &mut buffers);
     for (query, got) in queries.chunks_exact(dim).zip(read_floats(&buffers[7]).chunks_exact(dim)) {

@@ -141,10 +141,12 @@ impl Paged {
         plan: Numbers,
         work: Numbers,
         out: Vectors,
+        lse: Option<Vectors>,
     ) -> Result<(), Failure> {
         let (q, out, plan) = (dlpack::raw("q", &q)?, dlpack::raw("out", &out)?, dlpack::i32s(plan));
+        let lse = lse.map(|lse| dlpack::raw("lse", &lse)).transpose()?;
         self.on(py, stream, |paged, device| {
-            paged.attend(device, q, self.pages(pages)?, table(blocks), plan, room(work), out)
+            paged.attend(device, q, self.pages(pages)?, table(blocks), plan, room(work), out, lse)
         })
     }
 

@@ -131,7 +131,7 @@ def test_attention_is_that_of_the_codes(gpu, rng):
             of_k, of_v = (x[tokens, head * KV_HEADS // HEADS].astype(np.float64) for x in decoded)
             logits = of_k @ queries[row, head] / np.sqrt(DIM)
             weights = np.exp(logits - logits.max())
-            assert np.abs(got[row, head] - weights @ of_v / weights.sum()).max() < 1e-5
+            assert np.abs(got[row, head] - weights @ of_v / weights.sum()).max() < 2e-4
 
     # A step appends the same tokens again, then a fork of it is decoded.
     tokens = [2, 2, 2]
@@ -226,7 +226,7 @@ def test_the_default_stream_works_and_the_current_device_stays(gpu, rng):
     decoded = codec.decode(codec.encode(keys[0]))
     got = gpu.read(out.held.data, queries.shape, np.float32)
     for head in range(HEADS):
-        assert np.abs(got[0, head] - decoded[head * KV_HEADS // HEADS]).max() < 1e-5
+        assert np.abs(got[0, head] - decoded[head * KV_HEADS // HEADS]).max() < 2e-4
 
 
 @needs_feature

@@ -47,7 +47,7 @@ def exact(torch, q, k, v):
     return (weights @ v).reshape(HEADS, DIM)
 
 
-@pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("float16", 2e-3), ("bfloat16", 2e-2)])
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 2e-4), ("float16", 2e-3), ("bfloat16", 2e-2)])
 @pytest.mark.parametrize("kv", ["s4", "i8", "s4,t3", "t2"])
 def test_attention_is_that_of_the_decoded_codes(torch, kv, dtype, tolerance):
     dtype = getattr(torch, dtype)

@@ -47,7 +47,7 @@ impl<'a> Source<'a> {
     /// Assembles the kernel for keys and values of one codec.
     pub(crate) fn kernel(&self, codec: CodecId, group: u32, head_dim: usize) -> Result<Kernel, String> {
         let formats = [page_format(codec); 2];
-        let (name, heads) = kernel_for(formats, group, head_dim, (9, 0));
+        let (name, heads) = kernel_for(formats, group, head_dim);
         let name = format!("{name}_d{head_dim}_r{heads}");
         let text = with_formats(&cost::only(&self.text, &name), &name, formats);
         let text = text.ok_or(format!("{name}: no formats"))?;

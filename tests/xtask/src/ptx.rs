@@ -365,7 +365,7 @@ fn costs_by_format(
     let mut costs = BTreeMap::<String, Cost>::new();
     let shapes = tqkv_gpu::HEAD_DIMS.into_iter().flat_map(|dim| [(dim, 2), (dim, 8)]);
     for (formats, (dim, group)) in pairs.flat_map(|pair| shapes.clone().map(move |shape| (pair, shape))) {
-        let (name, heads) = tqkv_gpu::kernel_for(formats, group, dim, (9, 0));
+        let (name, heads) = tqkv_gpu::kernel_for(formats, group, dim);
         if group == 8 && heads < 8 {
             continue;
         }
@@ -402,17 +402,6 @@ fn costs_of_pairs(
     Ok(costs)
 }
 
-/// The compute capability of an architecture.
-fn capability(architecture: &str) -> (i32, i32) {
-    let number: i32 = architecture.trim_start_matches("sm_").parse().unwrap_or(0);
-    (number / 10, number % 10)
-}
-
-/// Returns true if attention has no limit of registers on this architecture.
-fn is_short(architecture: &str) -> bool {
-    tqkv_gpu::is_short_of_registers(capability(architecture))
-}
-
 /// Costs of attention on tensor cores with constant formats, the maximum over every two scalar formats.
 fn costs_of_tensor(
     root: &Path,
@@ -427,14 +416,13 @@ fn costs_of_tensor(
     let pairs = formats.iter().flat_map(|&key| formats.iter().map(move |&value| [key, value]));
     let mut costs = BTreeMap::<String, Cost>::new();
     for (formats, (dim, group)) in pairs.flat_map(|pair| shapes.clone().map(move |shape| (pair, shape))) {
-        let (name, heads) = tqkv_gpu::kernel_for(formats, group, dim, capability(architecture));
+        let (name, heads) = tqkv_gpu::kernel_for(formats, group, dim);
         if group == 8 && heads < 8 {
             continue;
         }
         let name = format!("{name}_d{dim}_r{heads}");
         let text = tqkv_gpu::with_formats(&only(text, &name), &name, formats);
         let text = text.ok_or_else(|| format!("{name}: it does not read its formats"))?;
-        let text = if is_short(architecture) { tqkv_gpu::without_limits(&text) } else { text };
         for (name, cost) in assemble(root, ptxas, architecture, &text)? {
             costs.entry(name).or_default().raise(&cost);
         }

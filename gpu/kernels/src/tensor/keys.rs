@@ -58,30 +58,24 @@ fn tile_dots<T: Threads, C: Reader, const G: usize, const SETS: usize>(
     planes: &Planes,
     queries: &Queries<T, SETS>,
 ) -> [[T::Of<f32>; 2]; SETS] {
-    let [mut first, mut second, mut last] = [T::splat([0; 4]); 3];
+    let [mut upper, mut lower] = [T::splat([0; 4]); 2];
     unroll32!(U => {
         if U < G {
             let [a, b] = words.map(|words| T::map(words, |words| C::bytes::<T>(planes, &words, U)));
             let bytes = T::zip(a, b, |a, b| [a[0], b[0], a[1], b[1]]);
-            first = T::multiply::<true>(bytes, queries.first[U % 8], first);
+            upper = T::multiply::<true>(bytes, queries.upper[U % 8], upper);
             if SETS == 2 {
-                second = T::multiply::<true>(bytes, queries.second[U % 8], second);
+                lower = T::multiply::<true>(bytes, queries.lower[U % 8], lower);
             }
-            last = T::multiply::<true>(bytes, queries.last[U % 8], last);
         }
     });
-    let upper_digits = if SETS == 2 {
-        T::zip(first, second, |a, b| {
-            [256 * a[0] + b[0], 256 * a[1] + b[1], 256 * a[2] + b[2], 256 * a[3] + b[3]]
-        })
+    let dot = |upper: i32, lower: i32| (256 * upper + lower) as f32;
+    let dots = if SETS == 2 {
+        T::zip(upper, lower, |a, b| [dot(a[0], b[0]), dot(a[1], b[1]), dot(a[2], b[2]), dot(a[3], b[3])])
     } else {
-        // First and second digit are next to each other in the columns of a head.
-        T::map(first, |a| [256 * a[0] + a[1], 0, 256 * a[2] + a[3], 0])
+        // The digits are next to each other in the columns of a head.
+        T::map(upper, |a| [dot(a[0], a[1]), 0.0, dot(a[2], a[3]), 0.0])
     };
-    let dots = T::zip(upper_digits, last, |upper, last| {
-        let dot = |i: usize| 256.0 * upper[i] as f32 + last[i] as f32;
-        [dot(0), dot(1), dot(2), dot(3)]
-    });
     let mut out = [[T::splat(0.0); 2]; SETS];
     unroll2!(SETS, SET => {
         out[SET % SETS] = [T::map(dots, |dots| dots[SET % 2]), T::map(dots, |dots| dots[SET % 2 + 2])];

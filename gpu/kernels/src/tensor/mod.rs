@@ -1,7 +1,7 @@
 //! `attend` on tensor cores: up to eight query heads share every code that is read.
 //!
-//! All products are exact integers. Levels have 8 bits ([`planes`](crate::planes)) and queries have 24.
-//! Weights have 23 bits, relative to the largest of their page. The tiles are those of `mma.m16n8k32`. Thread
+//! All products are exact integers. Levels have 8 bits ([`planes`](crate::planes)) and queries have 16.
+//! Weights have 16 bits, relative to the largest of their page. The tiles are those of `mma.m16n8k32`. Thread
 //! 4 g + t of a warp holds parts of rows g and g + 8 and of columns 2 t and 2 t + 1.
 //!
 //! ```text
@@ -16,7 +16,7 @@
 //! it has.
 //!
 //! Eight heads are two sets of four: heads 2 t and 2 t + 1 are head t of each set. Then the columns of logits
-//! are 8 heads x 1 digit, with a third product, and a thread gets the logits of its two heads. The sums of
+//! are 8 heads x 1 digit, with a product for each digit, and a thread gets the logits of its two heads. The sums of
 //! values take the weights of each set, and the levels are looked up once for both.
 //!
 //! If registers suffice, the tiles of a page are unrolled. Then nothing in a page is counted at run time, and

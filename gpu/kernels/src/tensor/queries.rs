@@ -4,22 +4,23 @@ use super::tile::{column, row};
 use crate::planes::{Bytes, coordinate};
 use crate::threads::{Threads, shuffle_f32, shuffle_xor_f32};
 
-/// Largest integer of a query: three signed digits of 8 bits, less what rounding may add.
-const LARGEST_QUERY: f32 = 8_355_703.0;
+/// Largest integer of a query: two signed digits of 8 bits.
+const LARGEST_QUERY: f32 = 32_639.0;
+
+/// A float at which the low 16 bits of a sum with it are an integer.
+const BESIDE: f32 = 12_582_912.0;
 
 /// Below this, all coordinates of a query count as 0, so that the inverse stays finite.
 const LEAST: f32 = 1e-30;
 
-/// Query heads as factors, with three digits per coordinate.
+/// Query heads as factors, with two digits per coordinate.
 #[derive(Clone, Copy)]
 pub(super) struct Queries<T: Threads, const SETS: usize> {
-    /// One set: columns 2 h and 2 h + 1 are the first and second digit of head h. Two sets: column h is the
-    /// first digit.
-    pub(super) first: [T::Of<Bytes>; 8],
-    /// Two sets only: column h is the second digit.
-    pub(super) second: [T::Of<Bytes>; 8],
-    /// The third digit, of head h: column 2 h with one set, column h with two.
-    pub(super) last: [T::Of<Bytes>; 8],
+    /// One set: columns 2 h and 2 h + 1 are the upper and the lower digit of head h. Two sets: column h is the
+    /// upper digit.
+    pub(super) upper: [T::Of<Bytes>; 8],
+    /// Two sets only: column h is the lower digit.
+    pub(super) lower: [T::Of<Bytes>; 8],
     /// The value of 1, for the thread's head of each set.
     pub(super) unit: [T::Of<f32>; SETS],
 }
@@ -66,20 +67,17 @@ impl<T: Threads, const SETS: usize> Queries<T, SETS> {
         let largest = T::zip(largest, shuffle_xor_f32::<T>(largest, 1), f32::max);
         let largest = T::zip(largest, shuffle_xor_f32::<T>(largest, 2), f32::max);
         let steps = T::map(largest, |m| if m > LEAST { LARGEST_QUERY / m } else { 0.0 });
-        let [mut first, mut second, mut last] = [[T::splat([0; 2]); 8]; 3];
+        let [mut upper, mut lower] = [[T::splat([0; 2]); 8]; 2];
         unroll32!(U => {
             if U < G {
                 let words = T::zip(values[U % 8], steps, |v, steps| v.map(|v| integer(v * steps)));
                 let runs = T::map(words, |w| ([w[0], w[1], w[2], w[3]], [w[4], w[5], w[6], w[7]]));
                 if SETS == 2 {
                     let digits = |which| T::map(runs, |(a, b)| [digit::<T>(a, which), digit::<T>(b, which)]);
-                    (first[U % 8], second[U % 8], last[U % 8]) = (digits(2), digits(1), digits(0));
+                    (upper[U % 8], lower[U % 8]) = (digits(1), digits(0));
                 } else {
-                    first[U % 8] = T::zip(runs, row::<T>(), |(a, b), column| {
-                        [digit::<T>(a, 2 - column % 2), digit::<T>(b, 2 - column % 2)]
-                    });
-                    last[U % 8] = T::zip(runs, row::<T>(), |(a, b), column| {
-                        if column % 2 == 0 { [digit::<T>(a, 0), digit::<T>(b, 0)] } else { [0; 2] }
+                    upper[U % 8] = T::zip(runs, row::<T>(), |(a, b), column| {
+                        [digit::<T>(a, 1 - column % 2), digit::<T>(b, 1 - column % 2)]
                     });
                 }
             }
@@ -91,12 +89,12 @@ impl<T: Threads, const SETS: usize> Queries<T, SETS> {
         unroll2!(SETS, SET => {
             units[SET % SETS] = shuffle_f32::<T>(unit, T::map(column::<T>(), |t| 8 * t + 4 * SET as u32));
         });
-        Self { first, second, last, unit: units }
+        Self { upper, lower, unit: units }
     }
 }
 
-/// Rounds down to an integer. Its digits are signed after their top bits are flipped.
+/// Rounds to an integer of 16 bits. Its digits are signed after their top bits are flipped.
 #[inline(always)]
 fn integer(x: f32) -> u32 {
-    (x as i32 + 0x0080_8080) as u32
+    (x + BESIDE).to_bits().wrapping_add(0x8080)
 }

@@ -6,9 +6,12 @@ use crate::attend::{LOWEST, PARTIAL_HEADER};
 use crate::planes::coordinate;
 use crate::threads::{Threads, shuffle_xor_f32};
 
-/// Bits of the largest weight of a page as an integer. Its three digits are the mantissa of a float at or
-/// above [`BESIDE`].
-const WEIGHT_BITS: u32 = 23;
+/// Bits of the largest weight of a page as an integer. Its two digits are the low bytes of a float at or above
+/// [`BESIDE`].
+const WEIGHT_BITS: u32 = 16;
+
+/// What keeps the largest weight from rounding up to a number of 17 bits.
+const FIT: f32 = 65_535.0 / 65_536.0;
 
 /// A float at which the low 23 bits of a sum with it are an integer.
 const BESIDE: f32 = 8_388_608.0;
@@ -76,10 +79,10 @@ impl<T: Threads> Running<T> {
                 weights[K % TOKENS] = T::zip(weight, scales[K % TOKENS], |weight, scale| weight * scale);
             }
         });
-        // The unit is a power of two. It is as exact as any other unit, and needs no division.
+        // The unit is almost a power of two. It is as exact as any other unit, and needs no division.
         let exponent = T::map(largest_of::<T>(weights), |m| u32::max(m.to_bits() & EXPONENT, LEAST));
         let power = |bits: u32| f32::from_bits(bits);
-        let steps = T::map(exponent, |e| power(((253 + WEIGHT_BITS) << 23) - e));
+        let steps = T::map(exponent, |e| FIT * power(((253 + WEIGHT_BITS) << 23) - e));
         let mut integers = [T::splat(0); TOKENS];
         unroll32!(K => {
             if K < TOKENS {
@@ -87,7 +90,7 @@ impl<T: Threads> Running<T> {
                     T::zip(weights[K % TOKENS], steps, |w, steps| T::mul_add(w, steps, BESIDE).to_bits());
             }
         });
-        (integers, T::map(exponent, |e| power(e - ((WEIGHT_BITS - 1) << 23))))
+        (integers, T::map(exponent, |e| power(e - ((WEIGHT_BITS - 1) << 23)) * (1.0 / FIT)))
     }
 
     /// Multiplies the running sums by `older`.
@@ -114,18 +117,12 @@ impl<T: Threads> Running<T> {
         let unit = T::map(weight_unit, |w| w * level_unit);
         unroll32!(TILE => {
             if TILE < SLICE {
-                let [first, second, third] = sums[TILE % SLICE];
-                let upper = T::zip(first, second, |a, b| {
-                    [256 * a[0] + b[0], 256 * a[1] + b[1], 256 * a[2] + b[2], 256 * a[3] + b[3]]
-                });
-                let both = T::zip(upper, third, |upper, third| (upper, third));
+                let [upper, lower] = sums[TILE % SLICE];
+                let both = T::zip(upper, lower, |upper, lower| (upper, lower));
                 let acc = &mut self.acc[(SLICE * slice + TILE) % 8];
                 let scaled = T::zip(*acc, unit, |acc, unit| (acc, unit));
-                *acc = T::zip(both, scaled, |(upper, third), (acc, unit)| {
-                    let one = |i: usize| {
-                        let sum = T::mul_add(upper[i] as f32, 256.0, third[i] as f32);
-                        T::mul_add(sum, unit, acc[i])
-                    };
+                *acc = T::zip(both, scaled, |(upper, lower), (acc, unit)| {
+                    let one = |i: usize| T::mul_add((256 * upper[i] + lower[i]) as f32, unit, acc[i]);
                     [one(0), one(1), one(2), one(3)]
                 });
             }

@@ -7,7 +7,7 @@ use crate::tables::Words;
 use crate::threads::Threads;
 
 /// Sums of a slice of a page's values: for each tile of 32 coordinates, by powers of 256.
-pub(super) type SliceSums<T> = [[Sums<T>; 3]; 4];
+pub(super) type SliceSums<T> = [[Sums<T>; 2]; 4];
 
 /// Weights times the values of a page, for one slice of the coordinates and at least the first `tokens`.
 /// `weights` are the integers of tokens 8 k + g, for the thread's head of each set. They are 0 behind the
@@ -33,10 +33,10 @@ pub(super) fn sums<
     // Thread (g, t) reads tokens t, t + 4, t + 8 and t + 12 of a step of 16 tokens.
     let fetch =
         |step: u32| [fetch(16 * step), fetch(16 * step + 4), fetch(16 * step + 8), fetch(16 * step + 12)];
-    let mut sums = [[[T::splat([0; 4]); 3]; 4]; SETS];
+    let mut sums = [[[T::splat([0; 4]); 2]; 4]; SETS];
     // Weights `at` and `at + 1` of each set are those of the 16 tokens.
     let mut add = |words, weights: &[[T::Of<u32>; TOKENS]; SETS], at: usize| {
-        let mut digits = [[T::splat([0; 2]); 3]; SETS];
+        let mut digits = [[T::splat([0; 2]); 2]; SETS];
         unroll2!(SETS, SET => {
             let weights = &weights[SET % SETS];
             digits[SET % SETS] = weight_digits::<T>([weights[at % TOKENS], weights[(at + 1) % TOKENS]]);
@@ -48,7 +48,6 @@ pub(super) fn sums<
                     let (sums, second) = (&mut sums[SET % SETS][TILE % SLICE], &digits[SET % SETS]);
                     sums[0] = T::multiply::<false>(levels, second[0], sums[0]);
                     sums[1] = T::multiply::<false>(levels, second[1], sums[1]);
-                    sums[2] = T::multiply::<false>(levels, second[2], sums[2]);
                 });
             }
         });
@@ -90,10 +89,10 @@ fn tile<T: Threads, C: Reader>(planes: &Planes, words: [T::Of<Words>; 4], tile: 
     T::zip(pairs(0), pairs(2), |a, b| [a[0], a[1], b[0], b[1]])
 }
 
-/// The three digits of the weights of 16 tokens as second factors. Column n is coordinate n % 2 of a pair, of
+/// The two digits of the weights of 16 tokens as second factors. Column n is coordinate n % 2 of a pair, of
 /// head n / 2. A weight is in the rows of its own coordinate.
 #[inline(always)]
-fn weight_digits<T: Threads>(weights: [T::Of<u32>; 2]) -> [T::Of<Bytes>; 3] {
+fn weight_digits<T: Threads>(weights: [T::Of<u32>; 2]) -> [T::Of<Bytes>; 2] {
     let of = |weights: T::Of<u32>| {
         let from = |token: u32| T::zip(row::<T>(), column::<T>(), |g, t| 4 * (t + token) + g / 2);
         T::zip(T::shuffle(weights, from(0)), T::shuffle(weights, from(4)), |a, b| (a, b))
@@ -108,5 +107,5 @@ fn weight_digits<T: Threads>(weights: [T::Of<u32>; 2]) -> [T::Of<Bytes>; 3] {
             );
         T::zip(four, choice, |((a, b), (c, d)), choice| [T::permute(a, b, choice), T::permute(c, d, choice)])
     };
-    [digit(2), digit(1), digit(0)]
+    [digit(1), digit(0)]
 }

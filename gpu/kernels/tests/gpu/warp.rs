@@ -199,6 +199,10 @@ impl<'a> Threads for Emulated<'a> {
         x.exp2()
     }
 
+    fn log2(x: f32) -> f32 {
+        x.log2()
+    }
+
     fn permute(a: u32, b: u32, choice: u32) -> u32 {
         let bytes = (u64::from(b) << 32 | u64::from(a)).to_le_bytes();
         u32::from_le_bytes(std::array::from_fn(|i| {

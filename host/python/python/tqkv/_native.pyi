@@ -98,6 +98,7 @@ class Paged:
         plan: tuple[int, int],
         work: tuple[int, int],
         out: tuple[int, int, str],
+        lse: tuple[int, int, str] | None,
     ) -> None: ...
     def gather(
         self,

@@ -17,6 +17,9 @@ from ._native import TqkvError
 
 NAME = "tqkv"
 
+PROMPT = 8
+"""From this many query tokens on, keys are decoded once for all of them."""
+
 SDPA = frozenset(inspect.signature(sdpa_attention_forward).parameters) - {"kwargs"}
 """Arguments that "sdpa" has by name. Codes know fewer of them, so some have decoded keys."""
 
@@ -30,8 +33,8 @@ HARMLESS = frozenset(
 )
 """Arguments of attention functions that change no result here."""
 
-MASKS = frozenset(inspect.signature(sdpa_mask).parameters) - {"kwargs", "local_size"}
-"""Arguments of masks that leave the mask of `causal_mask_function` one of causal attention after padding."""
+MASKS = frozenset(inspect.signature(sdpa_mask).parameters) - {"kwargs", "local_size"} | {"dtype", "config"}
+"""Arguments of masks, those for other implementations included, that leave the mask of `causal_mask_function` one of causal attention after padding."""
 
 
 OTHERS = "attn_implementation 'sdpa' or 'eager'"
@@ -179,6 +182,9 @@ def _mask(
     *, batch_size: int, mask_function: Any = causal_mask_function, attention_mask: Any = None, **kwargs: Any
 ) -> torch.Tensor | None:
     """The mask of "sdpa". If it is causal after padding on the left, it also holds the padding of each row."""
+    if attention_mask is not None and is_on_device(attention_mask) and kwargs.get("kv_length", 0) > kwargs.get("q_length", 0):
+        # To see if a mask can be left out, the library waits for the device.
+        kwargs["allow_is_causal_skip"] = False
     mask = sdpa_mask(
         batch_size=batch_size, mask_function=mask_function, attention_mask=attention_mask, **kwargs
     )
@@ -186,12 +192,27 @@ def _mask(
         if attention_mask is None:
             mask.left_padding = [0] * batch_size
         else:
-            seen = attention_mask.bool()
-            pads = seen.shape[-1] - seen.sum(-1)
-            # All padding must come before the first token.
-            if bool((seen == (torch.arange(seen.shape[-1], device=seen.device) >= pads[:, None])).all()):
-                mask.left_padding = pads.tolist()
+            mask.seen = attention_mask
     return mask
+
+
+def is_on_device(tensor: torch.Tensor) -> bool:
+    """True if a tensor is on a GPU that may hold the pages."""
+    return tensor.is_cuda
+
+
+def left_padding(mask: torch.Tensor) -> list[int] | None:
+    """Padding of each row, if the mask is causal attention after it. It waits for the device of the mask, once."""
+    if not hasattr(mask, "left_padding"):
+        mask.left_padding = None if getattr(mask, "seen", None) is None else _left_padding(mask.seen.bool())
+    return mask.left_padding
+
+
+def _left_padding(seen: torch.Tensor) -> list[int] | None:
+    pads = seen.shape[-1] - seen.sum(-1)
+    # All padding must come before the first token.
+    is_left = bool((seen == (torch.arange(seen.shape[-1], device=seen.device) >= pads[:, None])).all())
+    return pads.tolist() if is_left else None
 
 
 AttentionInterface.register(NAME, tqkv_attention)

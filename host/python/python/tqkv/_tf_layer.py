@@ -13,10 +13,8 @@ from ._arrays import dtype_name
 from ._cache import KvCache
 from ._hosts import refuse_arguments
 from ._native import TqkvError
-from ._tf_attention import NAME, NewTokens
-
-# From this many query tokens on, keys are decoded once for all of them.
-PROMPT = 8
+from ._tf_attention import NAME, PROMPT, NewTokens, is_on_device, left_padding
+from ._tf_device import DeviceRows, Elsewhere, Policy, Shared, policy
 
 DECODES = (
     "attention decodes all keys and values for each token, which is slow: model.set_attn_implementation('tqkv') attends on codes, for"
@@ -31,20 +29,23 @@ UNTAUGHT = (
     " model.set_attn_implementation('tqkv') shows to the cache; map=FILE.tqm needs none"
 )
 
+UNFINISHED = "an earlier forward pass was not finished: reset the cache"
+
 STATE = ("is_initialized", "length", "shape", "pads", "sinks", "dtype", "device")
 """What a saved layer has beside its rows."""
 
 
 class TqkvLayer(CacheLayerMixin):
-    """One layer of full attention, with a `tqkv.KvCache` per row of the batch."""
+    """One layer of full attention, with a `tqkv.KvCache` per row of the batch, or pages on the model's GPU."""
 
     is_sliding = False
     is_croppable = True
     supports_early_init = False
 
-    def __init__(self, config: Any, options: dict[str, Any], warns: bool = True) -> None:
+    def __init__(self, config: Any, options: dict[str, Any], warns: bool = True, shared: Shared | None = None) -> None:
         super().__init__()
         self.config, self.options = config, options
+        self.shared = Shared() if shared is None else shared
         # One layer warns for all.
         self.warns = warns
         self.reset()
@@ -73,11 +74,22 @@ class TqkvLayer(CacheLayerMixin):
     def values(self, given: None) -> None:
         _refuse_to_set(given)
 
+    def bytes(self) -> int:
+        """Allocated bytes of all rows."""
+        return sum(row.stats()["allocated_bytes"] for row in self.rows) if self.there is None else self.there.bytes()
+
+    def tokens(self) -> int:
+        """Tokens of all rows, without padding."""
+        return sum(map(len, self.rows)) if self.there is None else self.there.tokens()
+
     def reset(self) -> None:
         self.is_initialized = False
         self.length = 0
         self.shape = (0, 0, 0)
         self.rows: list[KvCache] = []
+        # The rows of a layer on a device, and the learned sinks that it attends with.
+        self.there: DeviceRows | None = None
+        self.learnt: torch.Tensor | None = None
         # Number of padding tokens at the start of each row. They are not stored.
         self.pads: list[int] = []
         # Learned sinks of the rows, by query head.
@@ -88,9 +100,28 @@ class TqkvLayer(CacheLayerMixin):
         value_dim = value_states.shape[-1]
         self.dtype, self.device = key_states.dtype, key_states.device
         self.shape = (heads, head_dim, value_dim)
-        self.rows = self._empty(batch)
         self.pads = [0] * batch
+        of_device = self._policy(key_states, value_states) if is_on_device(key_states) else None
+        if of_device is None:
+            self.rows = self._empty(batch)
+        else:
+            self.there = DeviceRows(of_device, self.shared, batch, key_states)
         self.is_initialized = True
+
+    def _policy(self, keys: torch.Tensor, values: torch.Tensor) -> Policy | None:
+        """How rows on the device of keys keep their tokens; None if they cannot, with a warning for each cause."""
+        try:
+            return policy(self._empty(1)[0], keys, values)
+        except Elsewhere as why:
+            if str(why) not in self.shared.said:
+                self.shared.said.add(str(why))
+                warnings.warn(f"keys and values go through main memory, because {why}", stacklevel=3)
+            return None
+
+    @property
+    def batch(self) -> int:
+        """Rows of the batch."""
+        return len(self.rows) if self.there is None else self.there.batch
 
     def _empty(self, batch: int) -> list[KvCache]:
         """Rows without tokens, which have the layer's learned sinks."""
@@ -101,6 +132,9 @@ class TqkvLayer(CacheLayerMixin):
 
     def has_sinks(self, sinks: torch.Tensor | None) -> bool:
         """True if the rows attend with these learned sinks. Rows that hold no token take them."""
+        if self.there is not None:
+            self.learnt = sinks
+            return True
         wanted = None if sinks is None else sinks.detach().float().tolist()
         if wanted != self.sinks and not any(map(len, self.rows)):
             self.sinks = wanted
@@ -119,8 +153,12 @@ class TqkvLayer(CacheLayerMixin):
             raise TqkvError("a tensor on the device meta is not valid: expected a tensor with values")
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        if len(key_states) != len(self.rows):
-            raise TqkvError(f"a batch of {len(key_states)} is not valid: expected the {len(self.rows)} rows of the cache")
+        if self.there is not None and self.there.device != key_states.device:
+            if not is_on_device(key_states):
+                raise TqkvError(f"keys on the device {key_states.device} are not valid: expected {self.there.device}, where the cache is")
+            self.there.move(key_states.device)
+        if len(key_states) != self.batch:
+            raise TqkvError(f"a batch of {len(key_states)} is not valid: expected the {self.batch} rows of the cache")
         tokens = key_states.shape[-2]
         # A model moves, and a file comes from another machine.
         self.device = key_states.device
@@ -129,7 +167,7 @@ class TqkvLayer(CacheLayerMixin):
             return NewTokens(self, key_states, value_states).handles()
         if self.length > tokens and tokens < PROMPT:
             warnings.warn(DECODES, stacklevel=2)
-        if self.warns and self.rows[0].wanted_queries(0):
+        if self.warns and self.there is None and self.rows[0].wanted_queries(0):
             self.warns = False
             warnings.warn(UNTAUGHT, stacklevel=2)
         past = self._decoded(tokens)
@@ -160,6 +198,10 @@ class TqkvLayer(CacheLayerMixin):
     ) -> None:
         """Appends the newest tokens. `asked` are their queries and the factor of logits, which teach maps."""
         tokens = keys.shape[-2]
+        if self.there is not None:
+            self._check_length(tokens)
+            self.there.append(keys, values)
+            return
         for i, (row, pad) in enumerate(zip(self.rows, self.pads)):
             first = tokens - self._new(row, pad, tokens)
             k, v = (x[i, :, first:].transpose(0, 1) for x in (keys, values))
@@ -174,11 +216,29 @@ class TqkvLayer(CacheLayerMixin):
         """Number of the newest tokens that a row does not hold yet. The others are padding."""
         new = max(self.length - pad - len(row), 0)
         if new > tokens:
-            raise TqkvError("an earlier forward pass was not finished: reset the cache")
+            raise TqkvError(UNFINISHED)
         return new
+
+    def _on_device(self, state: dict[str, Any]) -> DeviceRows:
+        """The rows of a file on the device where they were."""
+        heads, *dims = self.shape
+        try:
+            keys, values = (torch.empty(1, heads, 0, dim, dtype=self.dtype, device=self.device) for dim in dims)
+        except (AssertionError, RuntimeError) as error:
+            raise TqkvError(f"a cache of the device {self.device} is not valid here: expected a machine that has it: {error}") from error
+        of_device = self._policy(keys, values)
+        if of_device is None:
+            raise TqkvError(f"a cache of the device {self.device} is not valid for these options: expected those that it was saved with")
+        return DeviceRows.restored(state, of_device, self.shared, keys)
+
+    def _check_length(self, tokens: int) -> None:
+        if self.there is not None and self.there.end + tokens != self.length:
+            raise TqkvError(UNFINISHED)
 
     def _decoded(self, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Decoded keys and values of all rows before the newest `tokens`, with zeros for padding."""
+        if self.there is not None:
+            return self.there.decoded()
         dtype, length = dtype_name(self.dtype), self.length - tokens
         keys, values = ([], [])
         for row, pad in zip(self.rows, self.pads):
@@ -196,11 +256,13 @@ class TqkvLayer(CacheLayerMixin):
 
         Appends nothing and returns None where decoded keys are needed: for a prompt, for which they are faster, for gradients, and for
         a mask that is not causal attention after padding on the left. The same holds for several tokens that are there already."""
-        pads = [0] * len(self.rows) if mask is None else getattr(mask, "left_padding", None)
-        if not any(map(len, self.rows)):
-            self.pads = pads or [0] * len(self.rows)
         batch, heads, tokens, _ = query.shape
         learns = torch.is_grad_enabled() and any(x.requires_grad for x in (query, new_tokens.keys, new_tokens.values))
+        if self.there is not None:
+            return None if learns else self._attend_there(self.there, query, new_tokens, mask, scaling)
+        pads = [0] * len(self.rows) if mask is None else left_padding(mask)
+        if not any(map(len, self.rows)):
+            self.pads = pads or [0] * len(self.rows)
         if pads != self.pads or tokens >= PROMPT or learns or (new_tokens.appended and tokens > 1):
             return None
         out = query.new_zeros(batch, tokens, heads, new_tokens.values.shape[-1])
@@ -212,6 +274,29 @@ class TqkvLayer(CacheLayerMixin):
                 out[i, 0] = row.attend(0, q[0])
             elif new:
                 out[i, tokens - new :] = row.attend_prefill(0, q, k, v)
+        new_tokens.appended = True
+        return out
+
+    def _attend_there(
+        self, there: DeviceRows, query: torch.Tensor, new_tokens: NewTokens, mask: torch.Tensor | None, scaling: float
+    ) -> torch.Tensor | None:
+        """`attend` on a device. A decode step does not wait for it, so the mask is compared there."""
+        tokens = query.shape[2]
+        if not new_tokens.appended and (tokens >= PROMPT or there.end <= there.pads.least):
+            there.set_padding([0] * there.batch if mask is None else left_padding(mask))
+        seen = getattr(mask, "seen", None)
+        if seen is not None:
+            is_known = seen.shape[-1] == self.length
+        else:
+            is_known = there.pads.most == 0 and (mask is None or hasattr(mask, "left_padding"))
+        if tokens >= PROMPT or not (there.follows and is_known):
+            return None
+        if new_tokens.appended:
+            return None if tokens > 1 else there.attend(query, seen, scaling, self.learnt)
+        self._check_length(tokens)
+        there.put(new_tokens.keys, new_tokens.values)
+        out = there.attend(query, seen, scaling, self.learnt)
+        there.settle()
         new_tokens.appended = True
         return out
 
@@ -229,19 +314,23 @@ class TqkvLayer(CacheLayerMixin):
         if tokens_to_remove > 0:
             raise TqkvError(f"crop({tokens_to_remove}) is not valid: expected 0 or less: minus the tokens to remove")
         self.length = max(self.length + tokens_to_remove, 0)
+        if self.there is not None:
+            self.there.crop(self.length)
         self.pads = [min(pad, self.length) for pad in self.pads]
         for row, pad in zip(self.rows, self.pads):
             row.truncate(min(len(row), self.length - pad))
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
-        self._select(beam_idx.tolist())
+        if self.there is not None:
+            self.there.select(beam_idx.to(self.there.device))
+        else:
+            self._select(beam_idx.tolist())
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
-        rows = torch.arange(len(self.rows), device=indices.device)
-        self._select(rows[indices].tolist())
+        self.reorder_cache(torch.arange(self.batch, device=indices.device)[indices])
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        self._select([row for row in range(len(self.rows)) for _ in range(repeats)])
+        self.reorder_cache(torch.arange(self.batch, device=self.device if self.there else None).repeat_interleave(repeats))
 
     def _select(self, indices: list[int]) -> None:
         """Keeps the rows of these indices. A row that occurs more than once is forked."""
@@ -263,20 +352,24 @@ class TqkvLayer(CacheLayerMixin):
     def __deepcopy__(self, memo: Any) -> TqkvLayer:
         """A layer with forks of the rows. The config stays the model's, whose attention may change later."""
         layer = copy.copy(self)
+        layer.shared = memo.setdefault(id(self.shared), Shared())
         layer.rows, layer.pads = [row.fork() for row in self.rows], list(self.pads)
+        layer.there = None if self.there is None else self.there.copy(layer.shared)
         return layer
 
     def state(self) -> dict[str, Any]:
         """What the layer holds, for `restored`."""
         kept = {name: getattr(self, name) for name in STATE if hasattr(self, name)}
         rows = [torch.frombuffer(bytearray(row.snapshot()), dtype=torch.uint8) for row in self.rows]
-        return {**kept, "rows": rows}
+        return {**kept, "rows": rows, "there": None if self.there is None else self.there.state()}
 
     def restored(self, state: dict[str, Any]) -> TqkvLayer:
         """A layer with these options and a state of `state`."""
         layer = copy.copy(self)
         layer.__dict__.update({name: state[name] for name in STATE if name in state})
-        layer.rows = []
+        layer.rows, layer.there = [], None
+        if state.get("there") is not None:
+            layer.there = layer._on_device(state["there"])
         for snapshot in state["rows"]:
             (row,) = layer._empty(1)
             row.restore(snapshot.numpy().tobytes())
@@ -298,4 +391,6 @@ def _refuse_to_set(given: Any) -> None:
 def _joined(
     past: tuple[torch.Tensor, torch.Tensor], keys: torch.Tensor, values: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    if past[0].shape[-2] == 0:
+        return keys, values
     return torch.cat([past[0], keys], dim=-2), torch.cat([past[1], values], dim=-2)

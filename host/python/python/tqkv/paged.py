@@ -30,7 +30,7 @@ from . import _native
 from ._arrays import count, words
 from ._native import TqkvError
 
-__all__ = ["Layout", "attend", "copy", "gather", "new_plan", "plan", "store"]
+__all__ = ["Layout", "attend", "attend_lse", "copy", "gather", "new_plan", "plan", "store"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,8 +55,13 @@ class Layout:
         """Bytes of the keys and values of a block. The blocks of an engine may be further apart, by a multiple of 16 for each 64 tokens."""
         if not hasattr(_native, "paged_block_bytes"):
             raise TqkvError("tqkv.paged is not valid in this package: expected a build with maturin build --features cuda")
-        held: int = _native.paged_block_bytes(_spec(self), count("block_tokens", self.block_tokens))
-        return held
+        return _block_bytes(self)
+
+
+@functools.lru_cache(maxsize=None)
+def _block_bytes(layout: Layout) -> int:
+    held: int = _native.paged_block_bytes(_spec(layout), count("block_tokens", layout.block_tokens))
+    return held
 
 
 def _spec(layout: Layout) -> dict[str, Any]:
@@ -172,16 +177,28 @@ def _plan(lengths: Tensor, plan: Tensor, queries: int, max_tokens: int, layout: 
     _kernels(layout, device).plan(stream, at, queries, max_tokens, _numbers("plan", plan, plan, torch.int32))
 
 
-@torch.library.custom_op("tqkv::paged_attend", mutates_args=())
-def _attend(q: Tensor, pages: Tensor, table: Tensor, plan: Tensor, layout: str) -> Tensor:
+def attend_now(q: Tensor, pages: Tensor, table: Tensor, plan: Tensor, layout: str, lse: Tensor | None = None) -> Tensor:
+    """What the operators of attention do. Outside of a graph this call is shorter than theirs."""
     of, (device, stream) = _layout(layout), _device(pages)
     kernels = _kernels(layout, device)
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     given, to = (_vectors(name, x, pages, of.num_heads, of.head_dim) for name, x in (("q", q), ("out", out)))
     work = _room(pages, kernels.attend_room(q.shape[0]))
     at = _numbers("plan", plan, pages, torch.int32)
-    kernels.attend(stream, given, _blocks(of, pages), _table(table, pages), at, (_address(work), work.numel()), to)
+    sums = None if lse is None else (*_numbers("lse", lse, pages, torch.float32), "float32")
+    kernels.attend(stream, given, _blocks(of, pages), _table(table, pages), at, (_address(work), work.numel()), to, sums)
     return out
+
+
+@torch.library.custom_op("tqkv::paged_attend", mutates_args=())
+def _attend(q: Tensor, pages: Tensor, table: Tensor, plan: Tensor, layout: str) -> Tensor:
+    return attend_now(q, pages, table, plan, layout)
+
+
+@torch.library.custom_op("tqkv::paged_attend_lse", mutates_args=())
+def _attend_lse(q: Tensor, pages: Tensor, table: Tensor, plan: Tensor, layout: str) -> tuple[Tensor, Tensor]:
+    lse = q.new_empty(q.shape[:2], dtype=torch.float32)
+    return attend_now(q, pages, table, plan, layout, lse), lse
 
 
 @torch.library.custom_op("tqkv::paged_gather", mutates_args=("out",))
@@ -195,6 +212,11 @@ def _gather(pages: Tensor, table: Tensor, offsets: Tensor, lengths: Tensor, out:
 @_attend.register_fake
 def _(q: Tensor, pages: Tensor, table: Tensor, plan: Tensor, layout: str) -> Tensor:
     return torch.empty_like(q, memory_format=torch.contiguous_format)
+
+
+@_attend_lse.register_fake
+def _(q: Tensor, pages: Tensor, table: Tensor, plan: Tensor, layout: str) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(q, memory_format=torch.contiguous_format), q.new_empty(q.shape[:2], dtype=torch.float32)
 
 
 @_store.register_fake
@@ -242,6 +264,12 @@ def attend(layout: Layout, q: Tensor, pages: Tensor, table: Tensor, plan: Tensor
     of each sequence's blocks. The result has the shape and the type of `q`. A sequence of no tokens gives zeros, and a query that is not
     finite gives NaN."""
     return _attend(q, pages, table, plan, _text(layout))
+
+
+def attend_lse(layout: Layout, q: Tensor, pages: Tensor, table: Tensor, plan: Tensor) -> tuple[Tensor, Tensor]:
+    """`attend`, and for each row and head the natural logarithm of the sum of the exponentials of its logits, `[rows, num_heads]` in
+    float32. With it attention over other tokens can be merged with this one. A sequence of no tokens gives minus infinity."""
+    return _attend_lse(q, pages, table, plan, _text(layout))
 
 
 def gather(layout: Layout, pages: Tensor, table: Tensor, offsets: Tensor, lengths: Tensor, out: Tensor, *, values: bool) -> None:

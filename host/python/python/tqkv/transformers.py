@@ -33,6 +33,7 @@ from transformers.cache_utils import CacheLayerMixin, DynamicCache, DynamicLayer
 from ._cache import KvCache
 from ._native import TqkvError
 from ._store import write_whole
+from ._tf_device import Shared
 from ._tf_layer import TqkvLayer
 
 __all__ = ["TqkvCache", "TqkvLayer"]
@@ -66,6 +67,7 @@ class TqkvCache(DynamicCache):
         stand_in = {"map": "full", "rope": "10000"} if key_map == "full" or has_file else {}
         if key_map == "full" and "rope" not in words:
             options["rope"] = _rope(decoder)
+        shared = Shared()
         # Each layer is a cache of its own, so rules for layers are followed here.
         codecs = KvCache(len(self.layers), 1, 1, 64, kv, **stand_in).layer_codecs if layers is None else list(layers)
         if len(codecs) != len(self.layers):
@@ -81,21 +83,23 @@ class TqkvCache(DynamicCache):
                 else:
                     KvCache(1, num_kv_heads=own["num_heads"], head_dim=64, **(own | stand_in))
                 is_first = not any(isinstance(other, TqkvLayer) for other in self.layers)
-                self.layers[i] = TqkvLayer(decoder, own, warns=is_first)
+                self.layers[i] = TqkvLayer(decoder, own, warns=is_first, shared=shared)
         if not any(isinstance(layer, TqkvLayer) for layer in self.layers):
             warnings.warn(f"nothing is compressed: no layer of this {decoder.model_type} keeps the keys and values of all tokens", stacklevel=2)
 
     def stats(self) -> dict[str, float]:
         """Tokens, allocated bytes of keys and values, their bytes at 16 bits per value and in the model's own dtype (`plain_bytes`), the
-        `ratio`, and the number of layers that are compressed, and that are not (sliding and recurrent ones).
+        `ratio`, and the number of layers that are compressed, and that are not (sliding and recurrent ones). `refused_layers` are those
+        on a GPU to which a vector came that is not finite, and which took zeros for it.
 
         `ratio` is `f16_bytes / bytes`, over all layers, whatever the dtype of the model: 1 where nothing is compressed yet."""
-        held, values, plain, compressed = 0, 0, 0, 0
+        held, values, plain, compressed, refused = 0, 0, 0, 0, 0
         for layer in self.layers:
             if isinstance(layer, TqkvLayer):
                 compressed += 1
-                held += sum(row.stats()["allocated_bytes"] for row in layer.rows)
-                count = layer.token_values * sum(len(row) for row in layer.rows)
+                refused += layer.there is not None and bool(layer.there.refused)
+                held += layer.bytes()
+                count = layer.token_values * layer.tokens()
                 values += count
                 plain += count * layer.dtype.itemsize if layer.is_initialized else 0
             elif isinstance(layer, CacheLayerMixin) and layer.keys is not None:
@@ -103,7 +107,7 @@ class TqkvCache(DynamicCache):
                 values += layer.keys.numel() + layer.values.numel()
                 plain += layer.keys.nbytes + layer.values.nbytes
         sizes = {"bytes": held, "f16_bytes": 2 * values, "plain_bytes": plain, "ratio": 2 * values / held if values else 1.0}
-        counts = {"compressed_layers": compressed, "other_layers": len(self.layers) - compressed}
+        counts = {"compressed_layers": compressed, "other_layers": len(self.layers) - compressed, "refused_layers": refused}
         return {"tokens": self.get_seq_length(), **sizes, **counts}
 
     def fork(self) -> TqkvCache:
