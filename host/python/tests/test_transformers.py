@@ -520,6 +520,21 @@ def test_copies_go_on_alone_with_the_same_bits(tmp_path, model, way, implementat
     assert cache.get_seq_length() == copied.get_seq_length() == 122
 
 
+def test_a_file_makes_the_cache_again_with_its_options(tmp_path, llama):
+    cache = TqkvCache(llama.config, "t4,t3", hot=16, sinks=2)
+    assert repr(cache) == "<TqkvCache kv='t4,t3', hot=16, sinks=2: 0 tokens in 0 bytes, ratio 1.00>"
+    logits(llama, cache, prompt(1, 100)["input_ids"], "tqkv")
+    cache.save(tmp_path / "cache")
+    loaded = TqkvCache.load(tmp_path / "cache", llama.config)
+    # A restored cache has no spare memory.
+    of = "<TqkvCache kv='t4,t3', hot=16, sinks=2: 100 tokens in "
+    assert repr(loaded).startswith(of) and repr(cache).startswith(of) and loaded.stats()["bytes"] <= cache.stats()["bytes"]
+    token = torch.tensor([[17]])
+    assert torch.equal(logits(llama, cache, token, "tqkv"), logits(llama, loaded, token, "tqkv"))
+    with pytest.raises(tqkv.TqkvError, match="layers of another model"):
+        TqkvCache.load(tmp_path / "cache", CONFIGS["gemma3"]())
+
+
 def test_files_of_other_caches_and_damaged_ones_change_nothing(tmp_path, llama):
     cache, path = TqkvCache(llama.config, kv="t4,t3"), tmp_path / "cache"
     logits(llama, cache, prompt(1, 100)["input_ids"], "tqkv")

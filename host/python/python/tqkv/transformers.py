@@ -58,6 +58,8 @@ class TqkvCache(DynamicCache):
         if not isinstance(config, transformers.PretrainedConfig):
             raise TqkvError(f"config of the type {type(config).__name__} is not valid: expected a model's config (model.config)")
         super().__init__(config=config)
+        named = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in options.items()}
+        self._made = {"kv": kv, "layers": None if layers is None else list(layers), **named}
         decoder = config.get_text_config(decoder=True)
         options = {"soft_cap": getattr(decoder, "attn_logit_softcapping", None), **options}
         words = {**dict(word.partition("=")[::2] for word in str(kv).split()), **options}
@@ -116,25 +118,49 @@ class TqkvCache(DynamicCache):
 
     __copy__ = fork
 
+    def __repr__(self) -> str:
+        said = self.stats()
+        options = {name: value for name, value in self._made.items() if value is not None}
+        of = ", ".join(f"{name}={value!r}" for name, value in options.items())
+        return f"<{type(self).__name__} {of}: {said['tokens']} tokens in {said['bytes']} bytes, ratio {said['ratio']:.2f}>"
+
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the tokens of all layers to a file, which appears whole or not at all. It reveals the text, as a snapshot does."""
+        """Writes the options and the tokens of all layers to a file, which appears whole or not at all. It reveals the text, as a snapshot
+        does."""
         file = io.BytesIO()
-        torch.save([(type(layer).__name__, _state(layer)) for layer in self.layers], file)
+        layers = [(type(layer).__name__, _state(layer)) for layer in self.layers]
+        torch.save({"made": self._made, "layers": layers}, file)
         data = file.getvalue()
         write_whole(path, MAGIC + zlib.crc32(data).to_bytes(4, "little") + data)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], config: Any) -> TqkvCache:
+        """A cache with the options and the tokens of a file, for a model of this config."""
+        saved = _saved(path)
+        cache = cls(config, **saved["made"])
+        cache._restore(path, saved["layers"])
+        return cache
 
     def restore_from(self, path: str | os.PathLike[str]) -> None:
         """Restores the tokens of a file. The file must be that of a cache of the same model and options. If it is refused, the cache
         stays as it is. Rows share no memory after that."""
-        with open(path, "rb") as file:
-            head, crc, data = file.read(len(MAGIC)), file.read(4), file.read()
-        if head != MAGIC or zlib.crc32(data).to_bytes(4, "little") != crc:
-            raise TqkvError(f"{os.fspath(path)}: the file is not valid: expected one of TqkvCache.save, undamaged")
-        states = torch.load(io.BytesIO(data), weights_only=True)
+        self._restore(path, _saved(path)["layers"])
+
+    def _restore(self, path: str | os.PathLike[str], states: list[tuple[str, dict[str, Any]]]) -> None:
         kinds = [type(layer).__name__ for layer in self.layers]
         if [kind for kind, _ in states] != kinds:
             raise TqkvError(f"{os.fspath(path)}: layers of another model are not valid: expected {', '.join(sorted(set(kinds)))}")
         self.layers = [_restored(layer, state) for layer, (_, state) in zip(self.layers, states)]
+
+
+def _saved(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What `save` wrote."""
+    with open(path, "rb") as file:
+        head, crc, data = file.read(len(MAGIC)), file.read(4), file.read()
+    if head != MAGIC or zlib.crc32(data).to_bytes(4, "little") != crc:
+        raise TqkvError(f"{os.fspath(path)}: the file is not valid: expected one of TqkvCache.save, undamaged")
+    saved: dict[str, Any] = torch.load(io.BytesIO(data), weights_only=True)
+    return saved
 
 
 def _shape(config: Any) -> dict[str, int]:
