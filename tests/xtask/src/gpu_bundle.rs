@@ -5,13 +5,27 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
+/// A file of the Python package, for the folder `python` of the bundle.
+macro_rules! python {
+    ($folder:literal, $name:literal) => {
+        (concat!("python/", $name), include_str!(concat!("../../../host/python/", $folder, "/", $name)))
+    };
+}
+
 /// The script and its data, by their names in the bundle.
-const TEXTS: [(&str, &str); 5] = [
+const TEXTS: [(&str, &str); 12] = [
     ("README.md", include_str!("gpu_bundle/README.md")),
     ("run-all.sh", include_str!("gpu_bundle/run-all.sh")),
     ("baselines.py", include_str!("gpu_bundle/baselines.py")),
     ("serve.py", include_str!("gpu_bundle/serve.py")),
     ("sm_80.ptx", include_str!("../../../gpu/ptx/sm_80.ptx")),
+    python!("tests", "conftest.py"),
+    python!("tests", "test_gpu.py"),
+    python!("tests", "test_gpu_torch.py"),
+    python!("tests", "test_paged.py"),
+    python!("tests", "test_device.py"),
+    python!("tests", "test_transformers_device.py"),
+    python!("examples", "device_speed.py"),
 ];
 
 #[derive(clap::Args)]
@@ -71,6 +85,7 @@ fn commit() -> String {
 }
 
 fn write_texts(folder: &Path) -> io::Result<()> {
+    fs::create_dir_all(folder.join("python"))?;
     fs::write(folder.join("commit.txt"), commit())?;
     for (name, text) in TEXTS {
         let path = folder.join(name);
@@ -191,6 +206,7 @@ mod tests {
             "first: done",
             "batch: done",
             "baseline: not done: torch is not here",
+            "python: not done: torch, pytest and tqkv are not here",
             "serve: not done: torch and tqkv are not here",
             "one: done",
             "unlike: done",
@@ -207,7 +223,7 @@ mod tests {
         assert!(said.contains("nvidia-smi is not here: going on without it") || said.contains("nvidia-smi"));
         assert!(said.contains("s4   63x1024+1x32768x8x4x128"), "{said}");
         assert!(said.contains("250.0 us  85.5 % of read   3.50 times f16 read\n"), "{said}");
-        assert_eq!(summary.matches("    expected: ").count(), 11, "{summary}");
+        assert_eq!(summary.matches("    expected: ").count(), 12, "{summary}");
     }
 
     #[test]

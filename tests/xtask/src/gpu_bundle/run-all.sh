@@ -61,6 +61,14 @@ baseline() {
     python3 baselines.py | tee "$OUT/baselines.jsonl"
 }
 
+python() {
+    needs python3
+    python3 -c "import torch, pytest, tqkv.paged" 2>/dev/null || { echo "torch, pytest and tqkv are not here: this step is not done"; exit 3; }
+    # Those of the fake driver are skipped.
+    python3 -m pytest -q -p no:cacheprovider python
+    python3 python/device_speed.py | tee "$OUT/device_speed.txt"
+}
+
 serve() {
     needs python3
     python3 -c "import torch, tqkv.paged" 2>/dev/null || { echo "torch and tqkv are not here: this step is not done"; exit 3; }
@@ -131,14 +139,14 @@ variant() {
     rm -f "$OUT/variant.jsonl"
 }
 
-STEPS="first batch baseline serve one unlike tests shapes profile sanitize tune"
+STEPS="first batch python baseline serve one unlike tests shapes profile sanitize tune"
 
 # The most seconds of a step, then what is expected of it: what an H100 and an H200 showed (MEASURED.md, M14). "f16 read" is the
 # time of reading f16 rows. Memory of an H200 is half as fast again and its multiprocessors are the same, so the ratios are smaller.
 limit() {
     case $1 in
         first | batch | one | unlike) echo 180 ;;
-        baseline | serve) echo 240 ;;
+        baseline | serve | python) echo 240 ;;
         tests | tune) echo 480 ;;
         *) echo 300 ;;
     esac
@@ -148,6 +156,7 @@ expected() {
         first) echo "'test result: ok' three times, each with 1 passed" ;;
         batch) echo "H100 (H200), times f16 read: 1 to 4 heads s4 3.3 (2.5), s2 5.6 (4.0), i8 1.9 (1.9); 8 heads s4 2.8 (2.0), s2 3.7 (2.7), i8 1.9 (1.7)" ;;
         baseline) echo "f16 attention of PyTorch: cuDNN at 99 to 100 % of read; torch is needed; flash_attn, vllm and flashinfer if they are there" ;;
+        python) echo "no test fails; TqkvCache faster than DynamicCache at 32768 tokens, in a quarter of its memory" ;;
         serve) echo "a row per cache and batch without an error; s4 at 3 times the tokens per second of cudnn where each fills the card" ;;
         one) echo "32768 tokens: s4 27 us, 1.5 (1.1) times f16 read; cuDNN takes 50 to 55 us (39)" ;;
         unlike) echo "63 of 1024 and one of 32768: s4 57 us (53), 2.2 (1.6) times f16 read" ;;
