@@ -13,6 +13,7 @@ mod demo_text;
 mod doctor;
 mod encode;
 pub mod eval;
+mod eval_markdown;
 mod eval_recall;
 mod eval_scores;
 mod eval_subject;
