@@ -1,7 +1,7 @@
 //! The tables of `tqkv eval --recall --markdown`, for a document about a model.
 
-use super::eval_recall::{Cell, Row};
 use super::eval_subject::Subject;
+use super::eval_texts::{Cell, Row};
 use crate::error::CliError;
 use crate::output::grouped;
 use crate::plan::{CacheShape, Foreign};

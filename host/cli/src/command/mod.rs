@@ -17,6 +17,7 @@ mod eval_markdown;
 mod eval_recall;
 mod eval_scores;
 mod eval_subject;
+mod eval_texts;
 mod export;
 mod generate;
 mod generate_many;

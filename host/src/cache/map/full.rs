@@ -5,8 +5,7 @@
 //! order, so the bits are equal on every machine.
 
 use super::algebra::{between, factorise, inverse, product, solve, transposed};
-use super::level;
-use super::matrix::Matrix;
+use super::matrix::{Matrix, level};
 use super::moments::{Covariances, Moments};
 use crate::eigen;
 use std::ops::Range;

@@ -4,9 +4,13 @@
 //! rounding only makes it another matrix, which is as good. The matrix of keys itself has 16 bits, because its
 //! rounding is an error of keys.
 
-use super::level;
 use tqkv_core::MAX_HEAD_DIM;
 use tqkv_simd::Level;
+
+/// The level of work on matrices. Levels do not change the bits, so one that the machine lacks may be ignored.
+pub(super) fn level() -> Level {
+    Level::detect().unwrap_or(Level::Portable)
+}
 
 /// An integer that stands for a value.
 pub(in crate::cache) trait Code: Copy + Into<f32> {

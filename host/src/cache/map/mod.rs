@@ -37,12 +37,6 @@ pub(super) use weights::Rule;
 pub(crate) use weights::limit_weights;
 
 use super::spec::KeyMap;
-use tqkv_simd::Level;
-
-/// The level of work on matrices. Levels do not change the bits, so one that the machine lacks may be ignored.
-fn level() -> Level {
-    Level::detect().unwrap_or(Level::Portable)
-}
 
 /// Upper bound of the bytes of the maps of one KV head, for keys in this number of pages.
 pub fn map_bytes(kind: KeyMap, head_dim: usize, pages: usize) -> usize {
