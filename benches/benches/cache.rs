@@ -1,15 +1,17 @@
 //! Costs of a cache besides its kernels: appends at any length, a chunk after a long past, forks, skipped
-//! values, and maps of keys. Attention is measured from memory and from a file.
+//! values, maps of keys, and presets. Attention is measured from memory and from a file.
 //!
 //! ```text
 //! cargo bench -p tqkv-benches --bench cache -- --quick append
 //! cargo bench -p tqkv-benches --bench cache -- maps
+//! cargo bench -p tqkv-benches --bench cache -- presets
 //! cargo bench -p tqkv-benches --bench cache -- ring
 //! ```
 
+use cpu_time::ProcessTime;
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput};
 use std::cell::LazyCell;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tqkv::cache::{CacheSpec, Cold, KvCache};
 use tqkv_core::CodecId;
 
@@ -138,46 +140,107 @@ const MAPPED: [&str; 8] = [
     "m3,t3 map=full rope=10000",
 ];
 
-/// Times steps of generation with one KV head. The policies take turns, so that other programs on the machine
-/// slow all of them alike. Least time of attention, then mean and largest time of an append.
-fn maps() {
-    const TOKENS: usize = 4096;
+/// Presets, the tiered policy and matrices, after f16.
+const PRESETS: [&str; 10] = [
+    "f16",
+    "eight-bit",
+    "safe-lowbit",
+    "near-lossless",
+    "balanced",
+    "compact",
+    "small",
+    "tiny",
+    "tiered",
+    "m2,t2 map=full rope=10000",
+];
+
+/// Times of a policy over one KV head.
+struct Steps {
+    /// Seconds of the attention of one token, the least.
+    attend: f64,
+    /// Seconds of an append: the least mean of a fill in time of the processor, and the largest of that fill.
+    append: [f64; 2],
+}
+
+/// Fills a cache of one KV head per policy, token by token, and attends with the queries of a token. The policies
+/// take turns, so that other programs on the machine slow all of them alike.
+fn steps(policies: &[&str], (dim, heads, tokens): (usize, usize, usize), fills: usize) -> Vec<Steps> {
     const ROUNDS: usize = 60;
-    for (dim, heads) in [64, 128, 256].into_iter().flat_map(|dim| [1, 4, 8].map(|heads| (dim, heads))) {
-        let (q, k, v) = (normal(1, TOKENS * heads * dim), normal(2, TOKENS * dim), normal(3, TOKENS * dim));
-        let mut out = vec![0.0; heads * dim];
-        let made = MAPPED.map(|policy| {
-            let spec =
-                CacheSpec::new(1, heads, 1, dim).with(policy).unwrap_or_else(|error| panic!("{error}"));
-            let mut cache = KvCache::new(spec).unwrap_or_else(|error| panic!("{error}"));
-            let mut times = Vec::with_capacity(TOKENS);
-            for at in 0..TOKENS {
-                let row = at * dim..(at + 1) * dim;
-                let clock = Instant::now();
-                cache.append(0, &k[row.clone()], &v[row]).unwrap_or_else(|error| panic!("{error}"));
-                times.push(clock.elapsed().as_secs_f64());
-                // Queries of the first tokens teach the map.
-                if at < 300 {
-                    let queries = &q[at * heads * dim..(at + 1) * heads * dim];
-                    cache.attend(0, queries, &mut out).unwrap_or_else(|error| panic!("{error}"));
+    /// Tokens of a turn.
+    const RUN: usize = 128;
+    let (q, k, v) = (normal(1, 300 * heads * dim), normal(2, tokens * dim), normal(3, tokens * dim));
+    let mut out = vec![0.0; heads * dim];
+    let mut steps: Vec<_> =
+        policies.iter().map(|_| Steps { attend: f64::INFINITY, append: [f64::INFINITY; 2] }).collect();
+    for _ in 0..fills {
+        let mut made: Vec<_> = policies
+            .iter()
+            .map(|policy| {
+                let spec = CacheSpec::new(1, heads, 1, dim).with(policy);
+                let cache = KvCache::new(spec.unwrap_or_else(|error| panic!("{error}")));
+                (cache.unwrap_or_else(|error| panic!("{error}")), [0.0, 0.0f64])
+            })
+            .collect();
+        for run in (0..tokens).step_by(RUN) {
+            for (cache, [sum, most]) in &mut made {
+                let (all, mut taught) = (ProcessTime::now(), Duration::ZERO);
+                for at in run..tokens.min(run + RUN) {
+                    let row = at * dim..(at + 1) * dim;
+                    let clock = Instant::now();
+                    cache.append(0, &k[row.clone()], &v[row]).unwrap_or_else(|error| panic!("{error}"));
+                    *most = most.max(clock.elapsed().as_secs_f64());
+                    // Queries of the first tokens teach the map.
+                    if at < 300 {
+                        let clock = ProcessTime::now();
+                        let queries = &q[at * heads * dim..(at + 1) * heads * dim];
+                        cache.attend(0, queries, &mut out).unwrap_or_else(|error| panic!("{error}"));
+                        taught += clock.elapsed();
+                    }
                 }
-            }
-            (cache, times)
-        });
-        let mut least = [f64::INFINITY; MAPPED.len()];
-        for _ in 0..ROUNDS {
-            for ((cache, _), least) in made.iter().zip(&mut least) {
-                let clock = Instant::now();
-                cache.attend(0, &q[..heads * dim], &mut out).unwrap_or_else(|error| panic!("{error}"));
-                *least = least.min(clock.elapsed().as_secs_f64());
+                *sum += all.elapsed().saturating_sub(taught).as_secs_f64();
             }
         }
+        for _ in 0..ROUNDS {
+            for ((cache, _), step) in made.iter().zip(&mut steps) {
+                let clock = Instant::now();
+                cache.attend(0, &q[..heads * dim], &mut out).unwrap_or_else(|error| panic!("{error}"));
+                step.attend = step.attend.min(clock.elapsed().as_secs_f64());
+            }
+        }
+        for ((_, [sum, most]), step) in made.iter().zip(&mut steps) {
+            let mean = sum / tokens as f64;
+            if mean < step.append[0] {
+                step.append = [mean, *most];
+            }
+        }
+    }
+    steps
+}
+
+/// Times maps of keys.
+fn maps() {
+    const TOKENS: usize = 4096;
+    for (dim, heads) in [64, 128, 256].into_iter().flat_map(|dim| [1, 4, 8].map(|heads| (dim, heads))) {
+        let steps = steps(&MAPPED, (dim, heads, TOKENS), 1);
         println!("maps: {heads} heads, D = {dim}, {TOKENS} tokens");
-        for ((policy, (_, times)), least) in MAPPED.iter().zip(&made).zip(least) {
-            let mean = times.iter().sum::<f64>() / times.len() as f64;
-            let most = times.iter().copied().fold(0.0, f64::max);
-            let (attend, mean, most) = (1e6 * least, 1e6 * mean, 1e3 * most);
+        for (policy, step) in MAPPED.iter().zip(steps) {
+            let (attend, [mean, most]) = (1e6 * step.attend, step.append);
+            let (mean, most) = (1e6 * mean, 1e3 * most);
             println!("{policy:28} attend {attend:8.1} us   append {mean:7.2} us, worst {most:7.2} ms");
+        }
+    }
+}
+
+/// Times presets next to f16 at three lengths: four query heads of dim 128 over one KV head.
+fn presets() {
+    for tokens in [1_024, 4_096, 32_768] {
+        let steps = steps(&PRESETS, (DIM, 4, tokens), 3);
+        println!("presets: 4 heads, D = {DIM}, {tokens} tokens; times of f16 over those of the policy");
+        let exact = steps[0].attend;
+        for (policy, step) in PRESETS.iter().zip(&steps) {
+            let (attend, append) = (1e6 * step.attend, 1e6 * step.append[0]);
+            let factor = exact / step.attend;
+            println!("{policy:28} attend {attend:8.1} us ({factor:4.2})   append {append:7.2} us");
         }
     }
 }
@@ -257,6 +320,9 @@ fn main() {
     if std::env::args().any(|arg| arg == "maps") {
         learning();
         return maps();
+    }
+    if std::env::args().any(|arg| arg == "presets") {
+        return presets();
     }
     if std::env::args().any(|arg| arg == "ring") {
         return ring();

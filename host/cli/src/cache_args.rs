@@ -12,14 +12,14 @@ use tqkv::attention::AttentionCache;
 use tqkv::cache::{Budget, CacheSpec, KvCache, LayerKind};
 use tqkv::error::CacheError;
 use tqkv_core::{CodecId, KvShape, Options};
-use tqkv_model::{Access, Config, Model};
+use tqkv_model::{Access, Config, Model, ModelKv, shipped};
 use tqkv_reference::{Choice, DecodedCache, ProgramCache};
 
 use crate::device::Place;
 use crate::error::CliError;
 use crate::names;
 use crate::output::Waiting;
-use crate::plan::Uncompressed;
+use crate::plan::{CacheShape, PlanSource, Uncompressed};
 use crate::policy::{self, Policy};
 
 /// The caches to compare.
@@ -298,6 +298,18 @@ impl ModelArgs {
         let access = if self.stream_weights { Access::Streamed } else { Access::Mapped };
         let model = open_model(self.model.as_deref().or(path), access)?;
         Ok(if self.no_bos { model.without_bos() } else { model })
+    }
+
+    /// What the model keeps of each token.
+    pub(crate) fn shape(&self) -> Result<CacheShape, CliError> {
+        match &self.model {
+            Some(path) => Ok(PlanSource::read(path)?.shape()),
+            None => {
+                let kv =
+                    ModelKv::from_json(shipped::CONFIG).map_err(|error| CliError::model(None, &error))?;
+                Ok(CacheShape::from(&kv))
+            }
+        }
     }
 }
 

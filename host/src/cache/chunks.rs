@@ -25,7 +25,7 @@ macro_rules! stored {
         }
     )*};
 }
-stored!(u8, u16, u64, i64);
+stored!(u8, i8, u16, u64, i64);
 
 impl StoredNumber for f32 {
     fn little_endian(self) -> Self {

@@ -40,6 +40,7 @@ mod calibration;
 mod chunks;
 pub(crate) mod format;
 mod head;
+mod kept_moments;
 mod key_codecs;
 mod layer;
 pub(crate) mod life;

@@ -34,6 +34,7 @@ Example: the paper's code for dot products beside a scalar code of the same size
 Example: texts that ask for what stands far back, beside running text
   tqkv eval --recall --model DIR --text book.txt --context 2048 --kv tiny --kv tiered --kv s4
   tqkv eval --recall --kinds copy,turns --windows 2 --kv t4,t2
+  tqkv eval --recall --model DIR --text book.txt --windows 3 --markdown
 
 Columns:
   perplexity   exp of the mean surprise at the next token; lower is better
@@ -104,6 +105,9 @@ pub struct Args {
     /// Kinds of text of --recall [default: all].
     #[arg(long, value_name = "KIND,KIND,..", value_delimiter = ',', requires = "recall")]
     kinds: Vec<Recall>,
+    /// Print the tables of --recall in Markdown, with the spread over the texts and bytes at three lengths.
+    #[arg(long, requires = "recall")]
+    markdown: bool,
     /// Add a table per setting with the figures of each layer: hidden states, errors of keys and values,
     /// bytes.
     #[arg(long)]
@@ -194,7 +198,11 @@ pub fn evaluate_subject(args: &Args, subject: &Subject, out: &mut Output) -> Res
     if args.recall {
         let spec = EvalSpec { step: args.step, ..EvalSpec::new(context, Some(windows)) };
         let kinds = if args.kinds.is_empty() { &Recall::ALL[..] } else { &args.kinds };
-        return eval_recall::run(subject, (&spec, kinds), &args.cache, out);
+        if args.markdown && out.is_json() {
+            return Err(CliError::bad_input("--markdown and --json: expected one of them"));
+        }
+        let shape = args.markdown.then(|| args.model.shape()).transpose()?;
+        return eval_recall::run(subject, (&spec, kinds), (&args.cache, shape.as_ref()), out);
     }
     let spec = EvalSpec {
         step: args.step,

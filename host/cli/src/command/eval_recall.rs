@@ -1,62 +1,32 @@
-//! The table of `tqkv eval --recall`.
+//! The tables of `tqkv eval --recall`.
 
 use std::time::Instant;
 
-use serde::Serialize;
-use tqkv_model::eval::{EvalResult, EvalSpec, Progress, Recall, evaluate_recall};
+use tqkv_model::eval::{EvalSpec, Progress, Recall, evaluate_recall};
 
+use super::eval_markdown;
 use super::eval_subject::{Report, Subject, settings};
+use super::eval_texts::{Cell, Row};
 use crate::cache_args::CacheArgs;
 use crate::error::CliError;
 use crate::memory;
 use crate::output::{Output, table_line};
-use crate::policy::Name;
+use crate::plan::CacheShape;
 
-/// Figures of one setting.
-#[derive(Serialize)]
-struct Row {
-    #[serde(flatten)]
-    name: Name,
-    cache_bytes_per_token: f64,
-    /// In the order of the kinds that were asked for.
-    texts: Vec<Cell>,
-}
-
-/// Figures of one setting on one kind of text.
-#[derive(Serialize)]
-struct Cell {
-    text: &'static str,
-    kl_to_f16: f64,
-    nll_delta: f64,
-    top1_agreement: f64,
-    /// Share of the scored tokens that are the likeliest ones.
-    right: f64,
-}
-
-impl Row {
-    fn new(name: Name, kinds: &[Recall], results: &[EvalResult]) -> Self {
-        let cell = |(kind, result): (&Recall, &EvalResult)| Cell {
-            text: kind.name(),
-            kl_to_f16: result.kl,
-            nll_delta: result.nll_delta,
-            top1_agreement: result.top1_agreement,
-            right: result.right,
-        };
-        let bytes: f64 = results.iter().map(|result| result.cache_bytes_per_token).sum();
-        let texts = kinds.iter().zip(results).map(cell).collect();
-        Self { name, cache_bytes_per_token: bytes / results.len() as f64, texts }
-    }
-}
-
-/// Measures the caches of `cache` on each of `kinds`, and prints a row as soon as it is known.
+/// Measures the caches of `cache` on each of `kinds`, and prints a row as soon as it is known. With the shape of
+/// the model's cache it prints tables in Markdown at the end instead.
 pub(super) fn run(
     subject: &Subject,
     (spec, kinds): (&EvalSpec, &[Recall]),
-    cache: &CacheArgs,
+    (cache, shape): (&CacheArgs, Option<&CacheShape>),
     out: &mut Output,
 ) -> Result<(), CliError> {
     let Subject { model, text, place, windows, .. } = subject;
-    let policies = cache.policies_beside_f16();
+    let mut policies = cache.policies_beside_f16();
+    if cache.given().is_empty() {
+        policies.push("tiered".parse().map_err(CliError::bad_input)?);
+    }
+    let sizes = shape.map(|shape| eval_markdown::sizes(shape, &policies)).transpose()?;
     let settings = settings(model, place, (&policies, spec.context))?;
     let width = policies.iter().map(|policy| policy.name.label().chars().count()).max().unwrap_or(0);
     let bar = out.progress(0, "evaluating");
@@ -76,7 +46,7 @@ pub(super) fn run(
                     if known.len() == kinds.len() {
                         let row = Row::new(policies[rows.len()].name.clone(), kinds, &known);
                         known.clear();
-                        if printed.is_ok() && !out.is_json() {
+                        if printed.is_ok() && !out.is_json() && sizes.is_none() {
                             let above = if rows.is_empty() {
                                 format!("{title}\n{}\n", line(width, &head(kinds)))
                             } else {
@@ -97,6 +67,9 @@ pub(super) fn run(
     let seconds = clock.elapsed().as_secs_f64();
     if out.is_json() {
         return out.print(&Report::new(subject, seconds, rows), |_| String::new());
+    }
+    if let Some(sizes) = sizes {
+        return Ok(out.write_text(&eval_markdown::tables(subject, &rows, &sizes))?);
     }
     out.write_text(&format!("\n{seconds:.1} seconds{}\n", memory::peak_line()))?;
     Ok(())

@@ -18,10 +18,12 @@ fn moments_of_a_text_serve_another_one() {
     assert_eq!(fs::read_dir(at).unwrap().count(), 1);
     let again = ["calibrate", "--context", "512", "--windows", "1", "--out", "m.tqm"];
     assert!(error(at, &again, 2).contains("m.tqm: exists, --force replaces it"));
-    let eval = ["eval", "--context", "512", "--windows", "1", "--kv", "t2", "--kv", "m2,t2 map=m.tqm"];
+    // With a window the model has as much loss under either code.
+    let kv = ["t2 hot=0 sinks=0", "m2,t2 map=m.tqm hot=0 sinks=0"];
+    let eval = ["eval", "--context", "512", "--windows", "1", "--kv", kv[0], "--kv", kv[1]];
     let rows = &json(at, &eval)["results"];
     let kl = |row: usize| number(&rows[row], "kl_to_f16");
-    assert!(kl(2) < kl(1), "{rows}");
+    assert!(kl(2) < 0.95 * kl(1), "{rows}");
     let planned = json(
         at,
         &["plan", "--layers", "9", "--kv-heads", "2", "--head-dim", "64", "--kv", "m2,t2 map=m.tqm"],

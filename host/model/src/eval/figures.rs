@@ -52,6 +52,8 @@ pub struct EvalResult {
     pub nll_delta: f64,
     /// Mean KL(reference || setting), nats per token.
     pub kl: f64,
+    /// The same of each window.
+    pub kl_of_windows: Vec<f64>,
     /// The KL that one position in a hundred exceeds.
     pub kl_p99: f64,
     /// The KL that one position in a thousand exceeds.

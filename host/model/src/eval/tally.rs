@@ -19,6 +19,7 @@ pub(crate) fn score(
     tally: &mut Tally,
 ) -> Result<(), ModelError> {
     let (width, vocab) = (model.config().hidden_size, model.config().vocab_size);
+    let before = tally.kl.len();
     tally.tokens += window.tokens.len();
     let rows = |scored: &Range<usize>| {
         let end = scored.end;
@@ -33,6 +34,7 @@ pub(crate) fn score(
             tally.add(base, own, window.tokens.get(position + 1).map(|t| *t as usize));
         }
     }
+    tally.kl_of_windows.push(mean(&tally.kl[before..]));
     Ok(())
 }
 
@@ -63,6 +65,7 @@ pub(crate) struct Tally {
     pub(super) tokens: usize,
     /// One entry per scored position.
     pub(super) kl: Vec<f32>,
+    kl_of_windows: Vec<f64>,
     agreed: usize,
     /// Positions whose likeliest token is the one that follows.
     right: usize,
@@ -127,7 +130,8 @@ impl Tally {
             nll,
             perplexity: nll.exp(),
             nll_delta: nll - reference_nll,
-            kl: self.kl.iter().map(|kl| f64::from(*kl)).sum::<f64>() / positions,
+            kl: mean(&self.kl),
+            kl_of_windows: self.kl_of_windows,
             kl_p99: exceeded_by(&mut self.kl, 10),
             kl_p999: exceeded_by(&mut self.kl, 1),
             top1_agreement: self.agreed as f64 / positions,
@@ -142,6 +146,10 @@ impl Tally {
             }),
         }
     }
+}
+
+fn mean(values: &[f32]) -> f64 {
+    values.iter().map(|x| f64::from(*x)).sum::<f64>() / values.len() as f64
 }
 
 /// The value that `few` of a thousand values exceed.

@@ -102,7 +102,7 @@ impl Calibrator {
     /// The moments so far, for a model with this hash.
     pub fn finish(&self, model: [u8; 32]) -> Calibration {
         let rope = (0..self.spec.shape.num_layers).filter_map(|layer| self.spec.rope_at(layer).cloned());
-        let heads = self.heads.iter().map(Sums::values).collect();
+        let heads = self.heads.iter().map(Sums::kept).collect();
         Calibration::new(model, self.tokens, &self.spec.shape, rope.collect(), heads)
     }
 }

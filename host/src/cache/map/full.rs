@@ -5,14 +5,11 @@
 //! order, so the bits are equal on every machine.
 
 use super::algebra::{between, factorise, inverse, product, solve, transposed};
+use super::matrix::{Matrix, level};
 use super::moments::{Covariances, Moments};
 use crate::eigen;
-use half::f16;
-use half::slice::HalfFloatSliceExt;
 use std::ops::Range;
-use tqkv_core::MAX_HEAD_DIM;
 use tqkv_core::unstable::trellis::QUARTERS;
-use tqkv_simd::Level;
 
 /// Share of a covariance that is moved to its pairs. 128 tokens say little about the rest, and for the
 /// thousands of a file it matters little.
@@ -22,22 +19,20 @@ const RIDGE: f64 = 0.01;
 /// Norm of the matrix over all entries, so that no key grows. Rounding of the inverse changes it a little.
 const NORM: f64 = 0.95;
 
-/// The inverse of the matrix of a range, with f16 precision.
+/// The inverse of the matrix of a range.
 #[derive(Debug)]
 pub(in crate::cache) struct Full {
-    dim: usize,
-    /// Row by row, which are the columns for queries.
-    inverse: Box<[f16]>,
+    /// Its rows are the columns for queries.
+    inverse: Matrix<i8>,
     /// Weights of squared errors by quarter, for a code of quarters.
     weights: Option<[f32; QUARTERS]>,
 }
 
-/// The matrix that keys go through, with f16 precision. Only the newest range needs it.
+/// The matrix that keys go through. Only the newest range needs it.
 #[derive(Debug)]
 pub(super) struct Front {
-    dim: usize,
-    /// Column by column.
-    matrix: Box<[f16]>,
+    /// Its rows are the columns for keys.
+    matrix: Matrix<i16>,
 }
 
 /// Makes the map of keys at positions `keys` and queries at positions `queries`. `None` if the moments do not
@@ -51,15 +46,12 @@ pub(super) fn make(moments: &Moments, keys: Range<usize>, queries: Range<usize>)
         #[inline(always)]
         || inverse_of(keys, &queries, dim, in_quarters),
     )?;
-    let inverse = inverse.iter().map(|x| f16::from_f64(*x)).collect();
-    let map = Full { dim, inverse, weights };
-    let front = Front::new(&map)?;
+    if !inverse.iter().all(|x| x.is_finite()) {
+        return None;
+    }
+    let map = Full { inverse: Matrix::new(&inverse, dim), weights };
+    let front = Front::new(&map, dim)?;
     Some((map, front))
-}
-
-/// The level of all work here. Levels do not change the bits, so one that the machine lacks may be ignored.
-fn level() -> Level {
-    Level::detect().unwrap_or(Level::Portable)
 }
 
 /// The inverse of the matrix for two covariances, and the weights of its quarters.
@@ -108,14 +100,17 @@ fn even_out(sizes: &mut [f64], values: &[f64]) -> [f32; QUARTERS] {
 
 impl Full {
     /// The map of a snapshot. `None` if no cache makes it.
-    pub(super) fn from_parts(dim: usize, inverse: &[f16], weights: Option<[f32; QUARTERS]>) -> Option<Self> {
+    pub(super) fn from_parts(
+        dim: usize,
+        (scales, codes): (&[f32], &[i8]),
+        weights: Option<[f32; QUARTERS]>,
+    ) -> Option<Self> {
         let weighs = weights.iter().flatten().all(|weight| *weight > 0.0 && *weight <= 1.0);
-        let map = Self { dim, inverse: inverse.into(), weights };
-        (inverse.len() == dim * dim && weighs && Front::new(&map).is_some()).then_some(map)
+        let map = Self { inverse: Matrix::from_parts(dim, scales, codes)?, weights };
+        (weighs && Front::new(&map, dim).is_some()).then_some(map)
     }
 
-    /// The values of the inverse, row by row.
-    pub(in crate::cache) fn values(&self) -> &[f16] {
+    pub(in crate::cache) fn inverse(&self) -> &Matrix<i8> {
         &self.inverse
     }
 
@@ -125,76 +120,42 @@ impl Full {
 
     /// Maps queries, `[n, dim]`.
     pub(super) fn apply_to_queries(&self, queries: &mut [f32]) {
-        apply(&self.inverse, self.dim, queries);
+        self.inverse.apply(queries);
     }
 
     /// Brings mapped keys (`[n, dim]`) back to their own coordinates.
     pub(super) fn undo(&self, keys: &mut [f32]) {
-        let mut row = [0.0; MAX_HEAD_DIM];
-        let row = &mut row[..self.dim];
-        let given = keys.to_vec();
-        for (i, halves) in self.inverse.chunks_exact(self.dim).enumerate() {
-            halves.convert_to_f32_slice(row);
-            for (given, key) in given.chunks_exact(self.dim).zip(keys.chunks_exact_mut(self.dim)) {
-                key[i] = dot(given, row);
-            }
-        }
+        self.inverse.apply_transposed(keys);
     }
 
     /// Bytes of a map, the counts of its users included.
     pub(super) const fn bytes(dim: usize) -> usize {
-        size_of::<Self>() + 2 * size_of::<usize>() + dim * dim * size_of::<f16>()
+        size_of::<Self>() + 2 * size_of::<usize>() + Matrix::<i8>::bytes(dim)
     }
 }
 
 impl Front {
     /// The matrix of an inverse. It depends on the stored bits alone, so a cache whose newest pages were
     /// dropped encodes as before. `None` if there is none, or if keys would grow.
-    pub(super) fn new(map: &Full) -> Option<Self> {
-        let (dim, values) = (map.dim, map.inverse.iter().map(|x| x.to_f64()).collect());
+    pub(super) fn new(map: &Full, dim: usize) -> Option<Self> {
+        let values = map.inverse.values();
         let matrix = level().plain(
             #[inline(always)]
             || inverse(values, dim),
         )?;
         let norm = matrix.iter().fold(0.0, |sum, x| sum + x * x).sqrt();
-        let columns = (0..dim * dim).map(|at| f16::from_f64(matrix[at % dim * dim + at / dim])).collect();
-        (norm <= 1.0).then_some(Self { dim, matrix: columns })
+        (norm <= 1.0).then(|| Self { matrix: Matrix::new(&transposed(&matrix, dim), dim) })
     }
 
     /// Maps keys, `[n, dim]`.
     pub(super) fn apply(&self, keys: &mut [f32]) {
-        apply(&self.matrix, self.dim, keys);
+        self.matrix.apply(keys);
     }
 
     /// Bytes of the matrix, the counts of its users included.
     pub(super) const fn bytes(dim: usize) -> usize {
-        size_of::<Self>() + 2 * size_of::<usize>() + dim * dim * size_of::<f16>()
+        size_of::<Self>() + 2 * size_of::<usize>() + Matrix::<i16>::bytes(dim)
     }
-}
-
-/// Multiplies rows (`[n, dim]`) by a matrix, given column by column. Every sum is in the order of the
-/// columns.
-fn apply(columns: &[f16], dim: usize, rows: &mut [f32]) {
-    let mut column = [0.0; MAX_HEAD_DIM];
-    let column = &mut column[..dim];
-    let given = rows.to_vec();
-    rows.fill(0.0);
-    for (i, halves) in columns.chunks_exact(dim).enumerate() {
-        halves.convert_to_f32_slice(column);
-        for (given, sums) in given.chunks_exact(dim).zip(rows.chunks_exact_mut(dim)) {
-            let factor = given[i];
-            sums.iter_mut().zip(&*column).for_each(|(sum, x)| *sum += factor * x);
-        }
-    }
-}
-
-/// The product of two rows, summed in eight lanes.
-fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let mut lanes = [0.0; 8];
-    for (a, b) in a.as_chunks::<8>().0.iter().zip(b.as_chunks::<8>().0) {
-        lanes.iter_mut().zip(a.iter().zip(b)).for_each(|(lane, (a, b))| *lane += a * b);
-    }
-    lanes.iter().fold(0.0, |sum, lane| sum + lane)
 }
 
 #[cfg(test)]
@@ -206,8 +167,8 @@ mod tests {
 
     const DIM: usize = 64;
 
-    /// Moments of keys along one direction across slow pairs, and of queries along another one.
-    fn moments(in_quarters: bool) -> Moments {
+    /// Sums of keys along one direction across slow pairs, and of queries along another one.
+    fn sums(in_quarters: bool) -> Sums {
         let inv_freq = (0..DIM / 2).map(|i| libm::pow(10_000.0, -(i as f64) / 32.0)).collect();
         let setting = Setting::new(&Rope::new(0, Pairs::Half, inv_freq), DIM, 4, in_quarters);
         let mut sums = Sums::new(&setting);
@@ -219,7 +180,11 @@ mod tests {
             sums.add_key(&row(i, 1000), 0, 1.0);
             sums.add_query(&row(i + 128, 2000), 0);
         }
-        sums.moments(false)
+        sums
+    }
+
+    fn moments(in_quarters: bool) -> Moments {
+        sums(in_quarters).moments(false).unwrap()
     }
 
     /// The energy that an error of one share of the keys' energy, even over coordinates, gives logits at
@@ -260,6 +225,39 @@ mod tests {
         }
     }
 
+    /// Errors that are even over mapped keys have hardly more energy in logits than with exact moments and an exact
+    /// inverse.
+    #[test]
+    fn rounding_costs_less_than_a_hundredth() {
+        for in_quarters in [false, true] {
+            let (moments, there) = (moments(in_quarters), 4..516);
+            let mut exact = sums(in_quarters).covariances(false, there.clone());
+            moments.shrink(&mut exact.keys, SHARE, RIDGE);
+            moments.shrink(&mut exact.queries, SHARE, RIDGE);
+            let (own, _) = inverse_of(exact.keys.clone(), &exact.queries, DIM, in_quarters).unwrap();
+            let rounded = make(&moments, there.clone(), there).unwrap().0.inverse().values();
+            assert!(own.iter().zip(&rounded).any(|(x, y)| x != y));
+            // Sums of the energies of rows X under a covariance C: the trace of X C X'.
+            let energy = |rows: &[f64], covariance: &[f64]| -> f64 {
+                let columns: Vec<_> = covariance.chunks_exact(DIM).collect();
+                let of_row = |row: &[f64]| -> f64 {
+                    let parts = row
+                        .iter()
+                        .zip(&columns)
+                        .map(|(x, column)| x * row.iter().zip(*column).map(|(y, c)| y * c).sum::<f64>());
+                    parts.sum()
+                };
+                rows.chunks_exact(DIM).map(of_row).sum()
+            };
+            let [own, rounded] = [own, rounded].map(|back| {
+                let matrix = inverse(back.clone(), DIM).unwrap();
+                energy(&matrix, &exact.keys) * energy(&transposed(&back, DIM), &exact.queries)
+            });
+            assert!(rounded < 1.01 * own, "{rounded}, {own} without rounding");
+            println!("rounding costs {:.5} of the energy", rounded / own - 1.0);
+        }
+    }
+
     #[test]
     fn a_map_serves_its_range_of_positions() {
         let moments = moments(false);
@@ -282,10 +280,11 @@ mod tests {
     #[test]
     fn moments_without_energy_decide_no_map() {
         let setting = Setting::new(&Rope::new(0, Pairs::Half, vec![1.0]), 4, 0, false);
-        for value in [0.0, 1e38] {
-            let values = vec![value; Moments::count(4)];
-            let moments = Moments::learnt(setting.clone(), true, values.into()).unwrap();
-            let made = make(&moments, 0..512, 0..512);
+        for value in [0.0, 1e19] {
+            let mut sums = Sums::new(&setting);
+            sums.add_key(&[value; 4], 0, 1.0);
+            sums.add_query(&[value; 4], 0);
+            let made = make(&sums.moments(true).unwrap(), 0..512, 0..512);
             assert!(made.is_none() || value > 0.0, "{value}");
         }
     }
@@ -293,16 +292,14 @@ mod tests {
     #[test]
     fn only_maps_that_a_cache_makes_are_read() {
         let (map, _) = make(&moments(true), 4..516, 4..516).unwrap();
-        let read = |values: &[f16], weight| Full::from_parts(DIM, values, Some([1.0, 0.5, weight, 0.1]));
-        assert!(read(map.values(), 0.2).is_some());
-        assert!(read(map.values(), 0.0).is_none() && read(map.values(), f32::NAN).is_none());
-        assert!(read(&map.values()[1..], 0.2).is_none());
-        for bad in [0.0, f32::NAN, f32::INFINITY] {
-            let mut values = map.values().to_vec();
-            values[..DIM].fill(f16::from_f32(bad));
-            assert!(read(&values, 0.2).is_none(), "{bad}");
-        }
-        let small: Vec<f16> = map.values().iter().map(|x| *x / f16::from_f32(2.0)).collect();
-        assert!(read(&small, 0.2).is_none(), "keys would grow");
+        let (scales, codes) = (map.inverse().scales(), map.inverse().codes());
+        let read = |scales: &[f32], codes: &[i8], weight| {
+            Full::from_parts(DIM, (scales, codes), Some([1.0, 0.5, weight, 0.1]))
+        };
+        assert!(read(scales, codes, 0.2).is_some());
+        assert!(read(scales, codes, 0.0).is_none() && read(scales, codes, f32::NAN).is_none());
+        assert!(read(scales, &[&[0; DIM][..], &codes[DIM..]].concat(), 0.2).is_none(), "no inverse");
+        let small: Vec<f32> = scales.iter().map(|x| x / 2.0).collect();
+        assert!(read(&small, codes, 0.2).is_none(), "keys would grow");
     }
 }

@@ -18,6 +18,7 @@ use super::pairs::{Pairs, add_energy};
 use super::ranges::Maps;
 use super::weights::Rule;
 use crate::cache::budget::{Budget, Lease};
+use crate::cache::kept_moments::KeptMoments;
 use crate::cache::life::{LEARN_TOKENS, LEAST_QUERIES, LEAST_SEEN};
 use crate::error::CacheError;
 use crate::memory;
@@ -76,7 +77,7 @@ pub(in crate::cache) struct Learner {
     /// The setting of matrices. `None` for factors per pair.
     setting: Option<Setting>,
     /// Moments of a file. Nothing is learnt then, and no key waits.
-    given: Option<Arc<[f32]>>,
+    given: Option<Arc<KeptMoments>>,
     /// True for a code whose widths differ by quarter.
     in_quarters: bool,
     seen: Mutex<WaitingQueries>,
@@ -108,14 +109,14 @@ impl Learner {
         self
     }
 
-    /// Takes moments of a file. None at all if there are no values.
-    pub(in crate::cache) fn with_moments(mut self, values: Option<&Arc<[f32]>>) -> Self {
-        self.given = values.cloned();
+    /// Takes moments of a file.
+    pub(in crate::cache) fn with_moments(mut self, given: Option<&Arc<KeptMoments>>) -> Self {
+        self.given = given.cloned();
         self
     }
 
     /// The moments of a file, if the map is not learnt.
-    pub(in crate::cache) fn given(&self) -> Option<&Arc<[f32]>> {
+    pub(in crate::cache) fn given(&self) -> Option<&Arc<KeptMoments>> {
         self.given.as_ref()
     }
 
@@ -317,7 +318,7 @@ impl Learner {
                 queries.iter().for_each(|(position, query)| sums.add_query(query, *position));
                 let keys = keys.chunks_exact(self.dim).enumerate().skip(self.sinks);
                 keys.zip(&weights).for_each(|((position, key), weight)| sums.add_key(key, position, *weight));
-                Maps::of_moments(sums.moments(mean.is_some()))
+                sums.moments(mean.is_some()).and_then(Maps::of_moments)
             }
         }
     }

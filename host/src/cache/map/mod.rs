@@ -20,6 +20,7 @@ mod algebra;
 mod calibrator;
 mod full;
 mod learner;
+mod matrix;
 mod moments;
 mod order;
 mod pairs;

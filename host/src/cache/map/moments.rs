@@ -7,7 +7,7 @@
 //!
 //! Sums are f64 in a fixed order, and angles are those of `libm`, so the bits are equal on every machine.
 
-use crate::cache::calibration;
+use crate::cache::kept_moments::{Exact, KeptMoments, triangle};
 use crate::rope::Rope;
 use std::ops::Range;
 use std::sync::Arc;
@@ -95,21 +95,30 @@ impl Sums {
         self.counts[1] += 1.0;
     }
 
-    /// The moments. `is_centred` says that keys are encoded less their mean.
-    pub(super) fn moments(self, is_centred: bool) -> Moments {
-        Moments { values: self.values().into(), is_centred, setting: self.setting }
+    /// The moments. `is_centred` says that keys are encoded less their mean. `None` as [`Sums::kept`].
+    pub(super) fn moments(self, is_centred: bool) -> Option<Moments> {
+        Moments::learnt(self.setting.clone(), is_centred, Arc::new(self.kept()))
     }
 
-    /// The values of the moments. Empty if no key or no query was added.
-    pub(super) fn values(&self) -> Vec<f32> {
-        if self.counts.contains(&0.0) {
-            return Vec::new();
+    /// The moments as a cache keeps them. None of them if no key or no query was added.
+    pub(super) fn kept(&self) -> KeptMoments {
+        if self.counts.contains(&0.0) { KeptMoments::none() } else { KeptMoments::new(&self.exact()) }
+    }
+
+    /// The covariances of keys and queries at positions `range`, without rounding.
+    #[cfg(test)]
+    pub(super) fn covariances(&self, is_centred: bool, range: Range<usize>) -> Covariances {
+        self.setting.covariances(&self.exact(), is_centred, range.clone(), range)
+    }
+
+    fn exact(&self) -> Exact {
+        let [keys, queries] = self.counts;
+        let divided = |sums: &[f64], count: f64| sums.iter().map(|x| x / count).collect();
+        Exact {
+            mean: divided(&self.keys[0], keys),
+            weighted: divided(&self.keys[1], keys),
+            products: [divided(&self.products[0], keys), divided(&self.products[1], queries)],
         }
-        let [mean, weighted] = &self.keys;
-        let [keys, queries] = &self.products;
-        let [key_count, query_count] = self.counts;
-        let parts = [(mean, key_count), (weighted, key_count), (keys, key_count), (queries, query_count)];
-        parts.into_iter().flat_map(|(sums, count)| sums.iter().map(move |x| (x / count) as f32)).collect()
     }
 }
 
@@ -122,19 +131,12 @@ fn add_products(products: &mut [f64], row: &[f64], weight: f64) {
     }
 }
 
-/// Number of values in the lower triangle of a matrix.
-const fn triangle(dim: usize) -> usize {
-    dim * (dim + 1) / 2
-}
-
 /// Moments of the first keys and queries, or of those of a text, from which every map of the head is made.
 #[derive(Debug)]
 pub(in crate::cache) struct Moments {
     setting: Setting,
     is_centred: bool,
-    /// Mean of keys, mean of weighted keys, then mean products of weighted keys and of queries, each as a
-    /// lower triangle.
-    values: Arc<[f32]>,
+    kept: Arc<KeptMoments>,
 }
 
 /// Covariances of the keys and the queries of a range, `[dim, dim]`.
@@ -144,20 +146,17 @@ pub(super) struct Covariances {
 }
 
 impl Moments {
-    /// Number of values of a head's moments.
-    pub(in crate::cache) const fn count(dim: usize) -> usize {
-        calibration::count(dim)
+    /// The moments of a snapshot or a file. `None` if they have another number of coordinates, or none.
+    pub(in crate::cache) fn learnt(
+        setting: Setting,
+        is_centred: bool,
+        kept: Arc<KeptMoments>,
+    ) -> Option<Self> {
+        (kept.dim() == setting.dim).then_some(Self { setting, is_centred, kept })
     }
 
-    /// The moments of a snapshot or a file. `None` if the number of values is another one, or if one is not
-    /// finite.
-    pub(in crate::cache) fn learnt(setting: Setting, is_centred: bool, values: Arc<[f32]>) -> Option<Self> {
-        let fits = values.len() == Self::count(setting.dim) && values.iter().all(|x| x.is_finite());
-        fits.then_some(Self { setting, is_centred, values })
-    }
-
-    pub(in crate::cache) fn values(&self) -> &[f32] {
-        &self.values
+    pub(in crate::cache) fn kept(&self) -> &KeptMoments {
+        &self.kept
     }
 
     pub(super) fn setting(&self) -> &Setting {
@@ -170,57 +169,12 @@ impl Moments {
 
     /// Bytes of the moments of a head, the counts of their users included.
     pub(super) const fn bytes(dim: usize) -> usize {
-        size_of::<Self>() + 2 * size_of::<usize>() + Self::count(dim) * size_of::<f32>()
+        size_of::<Self>() + 2 * size_of::<usize>() + size_of::<KeptMoments>() + KeptMoments::bytes(dim)
     }
 
     /// The covariances of keys less their mean at positions `keys`, and of queries at positions `queries`.
     pub(super) fn covariances(&self, keys: Range<usize>, queries: Range<usize>) -> Covariances {
-        let dim = self.setting.dim;
-        let (means, products) = self.values.split_at(2 * dim);
-        let (mean, weighted) = means.split_at(dim);
-        let (of_keys, of_queries) = products.split_at(triangle(dim));
-        let mut covariance = self.mean_products(of_keys, &keys);
-        if self.is_centred {
-            let (mean, weighted) = (self.mean_of(mean, &keys), self.mean_of(weighted, &keys));
-            for (i, row) in covariance.chunks_exact_mut(dim).enumerate() {
-                for (j, x) in row.iter_mut().enumerate() {
-                    *x += mean[i] * mean[j] - weighted[i] * mean[j] - mean[i] * weighted[j];
-                }
-            }
-        }
-        Covariances { keys: covariance, queries: self.mean_products(of_queries, &queries) }
-    }
-
-    /// Mean of a vector that is turned to every position of a range.
-    fn mean_of(&self, row: &[f32], range: &Range<usize>) -> Vec<f64> {
-        let mut mean: Vec<f64> = row.iter().map(|x| f64::from(*x)).collect();
-        for pair in &*self.setting.pairs {
-            let ([a, b], (cos, sin)) = (pair.places, mean_turn(pair.speed, range));
-            let (x, y) = (mean[a], mean[b]);
-            (mean[a], mean[b]) = (x * cos - y * sin, y * cos + x * sin);
-        }
-        mean
-    }
-
-    /// Mean of the products of vectors that are turned to every position of a range: `[dim, dim]`.
-    fn mean_products(&self, products: &[f32], range: &Range<usize>) -> Vec<f64> {
-        let dim = self.setting.dim;
-        let product = |i: usize, j: usize| f64::from(products[triangle(i.max(j)) + i.min(j)]);
-        let mut mean = vec![0.0; dim * dim];
-        for (n, p) in self.setting.pairs.iter().enumerate() {
-            for q in &self.setting.pairs[..=n] {
-                let ([a, b], [c, d]) = (p.places, q.places);
-                let (ac, bd, bc, ad) = (product(a, c), product(b, d), product(b, c), product(a, d));
-                // The products of p and the conjugate of q, and of p and q, as complex numbers.
-                let (x, y) = turned((ac + bd, bc - ad), mean_turn(p.speed - q.speed, range));
-                let (u, v) = turned((ac - bd, bc + ad), mean_turn(p.speed + q.speed, range));
-                for (i, j, value) in [(a, c, x + u), (b, d, x - u), (b, c, v + y), (a, d, v - y)] {
-                    mean[i * dim + j] = value / 2.0;
-                    mean[j * dim + i] = value / 2.0;
-                }
-            }
-        }
-        mean
+        self.setting.covariances(&self.kept.exact(), self.is_centred, keys, queries)
     }
 
     /// Moves a share of a covariance to the mean energies of the pairs, and adds a share of the mean energy
@@ -238,6 +192,61 @@ impl Moments {
         for (i, energy) in energies.iter().enumerate() {
             covariance[i * (dim + 1)] += share * energy + ridge;
         }
+    }
+}
+
+impl Setting {
+    /// The covariances of keys, less their mean if they are centred, and of queries, at these positions.
+    fn covariances(
+        &self,
+        exact: &Exact,
+        is_centred: bool,
+        keys: Range<usize>,
+        queries: Range<usize>,
+    ) -> Covariances {
+        let [of_keys, of_queries] = &exact.products;
+        let mut covariance = self.mean_products(of_keys, &keys);
+        if is_centred {
+            let (mean, weighted) = (self.mean_of(&exact.mean, &keys), self.mean_of(&exact.weighted, &keys));
+            for (i, row) in covariance.chunks_exact_mut(self.dim).enumerate() {
+                for (j, x) in row.iter_mut().enumerate() {
+                    *x += mean[i] * mean[j] - weighted[i] * mean[j] - mean[i] * weighted[j];
+                }
+            }
+        }
+        Covariances { keys: covariance, queries: self.mean_products(of_queries, &queries) }
+    }
+
+    /// Mean of a vector that is turned to every position of a range.
+    fn mean_of(&self, row: &[f64], range: &Range<usize>) -> Vec<f64> {
+        let mut mean = row.to_vec();
+        for pair in &*self.pairs {
+            let ([a, b], (cos, sin)) = (pair.places, mean_turn(pair.speed, range));
+            let (x, y) = (mean[a], mean[b]);
+            (mean[a], mean[b]) = (x * cos - y * sin, y * cos + x * sin);
+        }
+        mean
+    }
+
+    /// Mean of the products of vectors that are turned to every position of a range: `[dim, dim]`.
+    fn mean_products(&self, products: &[f64], range: &Range<usize>) -> Vec<f64> {
+        let dim = self.dim;
+        let product = |i: usize, j: usize| products[triangle(i.max(j)) + i.min(j)];
+        let mut mean = vec![0.0; dim * dim];
+        for (n, p) in self.pairs.iter().enumerate() {
+            for q in &self.pairs[..=n] {
+                let ([a, b], [c, d]) = (p.places, q.places);
+                let (ac, bd, bc, ad) = (product(a, c), product(b, d), product(b, c), product(a, d));
+                // The products of p and the conjugate of q, and of p and q, as complex numbers.
+                let (x, y) = turned((ac + bd, bc - ad), mean_turn(p.speed - q.speed, range));
+                let (u, v) = turned((ac - bd, bc + ad), mean_turn(p.speed + q.speed, range));
+                for (i, j, value) in [(a, c, x + u), (b, d, x - u), (b, c, v + y), (a, d, v - y)] {
+                    mean[i * dim + j] = value / 2.0;
+                    mean[j * dim + i] = value / 2.0;
+                }
+            }
+        }
+        mean
     }
 }
 
@@ -303,10 +312,8 @@ mod tests {
                 sums.add_query(query, i + 9);
             }
             for is_centred in [false, true] {
-                let sums = sums.clone();
-                let moments = sums.moments(is_centred);
                 let (range, other) = (40..140, 700..711);
-                let got = moments.covariances(range.clone(), other.clone());
+                let got = setting.covariances(&sums.exact(), is_centred, range.clone(), other.clone());
                 let undone = |rows: &[Vec<f32>], first: usize| -> Vec<Vec<f64>> {
                     rows.iter().enumerate().map(|(i, row)| setting.undone(row, first + i)).collect()
                 };
@@ -344,7 +351,10 @@ mod tests {
     #[test]
     fn shrinking_keeps_the_energies_of_pairs() {
         let setting = Setting::new(&Rope::new(0, Pairs::Half, vec![1.0]), 4, 0, false);
-        let moments = Moments::learnt(setting, false, vec![0.0; Moments::count(4)].into()).unwrap();
+        let mut sums = Sums::new(&setting);
+        sums.add_key(&[1.0; 4], 0, 1.0);
+        sums.add_query(&[1.0; 4], 0);
+        let moments = sums.moments(false).unwrap();
         let mut matrix: Vec<f64> = (0..16).map(f64::from).collect();
         moments.shrink(&mut matrix, 0.5, 0.1);
         let ridge = 0.1 * 30.0 / 4.0;
@@ -354,11 +364,15 @@ mod tests {
     }
 
     #[test]
-    fn only_moments_that_a_cache_makes_are_read() {
+    fn moments_are_of_all_coordinates_and_of_keys_and_queries() {
         let setting = Setting::new(&Rope::new(0, Pairs::Half, vec![1.0]), 4, 0, false);
-        let read = |values: Vec<f32>| Moments::learnt(setting.clone(), true, values.into());
-        assert!(read(vec![1.0; Moments::count(4)]).is_some());
-        assert!(read(vec![1.0; Moments::count(4) - 1]).is_none());
-        assert!(read([vec![1.0; Moments::count(4) - 1], vec![f32::NAN]].concat()).is_none());
+        let mut sums = Sums::new(&setting);
+        sums.add_key(&[1.0; 4], 0, 1.0);
+        assert!(sums.clone().moments(true).is_none(), "no query");
+        sums.add_query(&[1.0; 4], 0);
+        let kept = Arc::new(sums.kept());
+        let other = Setting::new(&Rope::new(0, Pairs::Half, vec![1.0]), 8, 0, false);
+        assert!(Moments::learnt(other, true, kept.clone()).is_none());
+        assert!(Moments::learnt(setting, true, kept).is_some());
     }
 }

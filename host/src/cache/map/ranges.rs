@@ -9,7 +9,6 @@ use super::full::{self, Front, Full};
 use super::moments::Moments;
 use super::pairs::{Pairs, shares};
 use crate::cache::life::PAGE_TOKENS;
-use half::f16;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use tqkv_core::unstable::trellis::QUARTERS;
@@ -164,7 +163,7 @@ impl Maps {
     /// Makes the map of the next page, if the page begins a range.
     pub(in crate::cache) fn open(&mut self, page: usize) {
         let Some(moments) = &self.moments else { return };
-        let range = range_of(page);
+        let (range, dim) = (range_of(page), moments.setting().dim);
         if self.list.last().is_none_or(|last| last.first_page < range.start) {
             let next = self.next.take_if(|next| next.first_page == range.start);
             let made = next.map_or_else(|| make(moments, &range), |next| next.made(moments));
@@ -176,7 +175,7 @@ impl Maps {
         if self.front.is_none()
             && let Some(Map::Full(map)) = self.list.last().map(|last| &*last.map)
         {
-            self.front = Front::new(map).map(Arc::new);
+            self.front = Front::new(map, dim).map(Arc::new);
         }
     }
 
@@ -212,7 +211,7 @@ impl Maps {
     pub(in crate::cache) fn restore(
         &mut self,
         first_page: usize,
-        inverse: &[f16],
+        inverse: (&[f32], &[i8]),
         weights: Option<[f32; QUARTERS]>,
     ) -> bool {
         let Some(moments) = &self.moments else { return false };

@@ -553,6 +553,9 @@ fn matrices_fit_the_positions_of_their_range() {
         ["t2".to_owned(), "t2 map=pairs".to_owned(), format!("t2 {FULL}")].map(|policy| {
             let mut cache = cache(&format!("{policy} effort=fast"));
             sequence.prefill(&mut cache, &[300, tokens]);
+            let maps = cache.layers[0].heads[0].keys.pages().maps();
+            let bytes = maps.allocated_bytes();
+            assert!(maps.len() <= 1 || bytes < 27 * DIM * DIM / 4, "{} maps in {bytes} bytes", maps.len());
             error_of_last(&cache, &sequence, tokens)
         });
     assert!(full < 0.7 * pairs.min(plain), "{full} with matrices, {pairs} with factors, {plain} without");
@@ -586,19 +589,26 @@ fn a_snapshot_with_matrices_that_no_cache_makes_is_refused() {
     Sequence::new(13).prefill(&mut whole, &[TOKENS]);
     let restored = |from: &[u8], to: &[u8]| cache(&policy).restore(&mut &changed(&whole, from, to)[..]);
     let maps = whole.layers[0].heads[0].keys.pages().maps();
-    let moments: Vec<u8> = maps.moments().unwrap().values().iter().flat_map(|x| x.to_le_bytes()).collect();
+    let mut moments = Vec::new();
+    maps.moments().unwrap().kept().write(&mut moments);
     restored(&moments, &moments).unwrap();
     let error = restored(&moments, &f32::NAN.to_le_bytes()).unwrap_err().to_string();
     assert!(error.contains("moments that the cache cannot have"), "{error}");
+    let good = [&(DIM as u64).to_le_bytes()[..], &moments].concat();
+    for (dim, why) in [(DIM / 2, "moments of another head dim"), (DIM + 1, "expected at most 64")] {
+        let error = restored(&good, &(dim as u64).to_le_bytes()).unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+    }
     let matrices: Vec<_> = maps.matrices().collect();
     assert_eq!(matrices.iter().map(|(page, _)| *page).collect::<Vec<_>>(), [0, 4]);
     for (first_page, map) in matrices {
-        let values: Vec<u8> = map.values().iter().flat_map(|x| x.to_le_bytes()).collect();
-        let good = [&(first_page as u64).to_le_bytes()[..], &values].concat();
+        let scales: Vec<u8> = map.inverse().scales().iter().flat_map(|x| x.to_le_bytes()).collect();
+        let good = [&(first_page as u64).to_le_bytes()[..], &scales].concat();
         restored(&good, &good).unwrap();
-        let page = [&1u64.to_le_bytes()[..], &values].concat();
-        let flat = [&good[..8], &[0; 2 * DIM]].concat();
-        for bad in [page, flat] {
+        let page = [&1u64.to_le_bytes()[..], &scales].concat();
+        let flat = [&good[..8], &[0; 4]].concat();
+        let small = [&good[..8], &(map.inverse().scales()[0] / 100.0).to_le_bytes()].concat();
+        for bad in [page, flat, small] {
             let error = restored(&good, &bad).unwrap_err().to_string();
             assert!(error.contains("a matrix that the cache cannot have"), "{error}");
         }

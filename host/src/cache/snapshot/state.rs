@@ -2,6 +2,7 @@
 
 use crate::cache::chunks::{Parser, put, put_count, refused};
 use crate::cache::head::Head;
+use crate::cache::kept_moments::KeptMoments;
 use crate::cache::life::PAGE_TOKENS;
 use crate::cache::map::{Learner, Maps, Moments, Order, Pairs, Setting};
 use crate::cache::means::{Mean, Means, State};
@@ -13,7 +14,7 @@ use crate::cache::vectors::Floats;
 use crate::error::CacheError;
 use crate::memory;
 use half::f16;
-use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
+use half::slice::HalfBitsSliceExt;
 use std::sync::Arc;
 use tqkv_core::unstable::trellis::QUARTERS;
 
@@ -154,17 +155,15 @@ fn write_matrices(track: &Track, bytes: &mut Vec<u8>) {
     let maps = track.pages().maps();
     // A file of moments is in the spec.
     if track.learner().is_some_and(|learner| learner.given().is_none()) {
-        let moments = maps.moments().map_or(&[][..], Moments::values);
-        put_count(bytes, moments.len());
-        if moments.is_empty() {
-            return;
-        }
-        put(bytes, moments);
+        put_count(bytes, maps.moments().map_or(0, |moments| moments.kept().dim()));
+        let Some(moments) = maps.moments() else { return };
+        moments.kept().write(bytes);
     }
     put_count(bytes, maps.matrices().count());
     for (first_page, map) in maps.matrices() {
         put_count(bytes, first_page);
-        put(bytes, map.values().reinterpret_cast());
+        put(bytes, map.inverse().scales());
+        put(bytes, map.inverse().codes());
         put(bytes, map.weights().as_ref().map_or(&[][..], |weights| &weights[..]));
     }
 }
@@ -223,18 +222,19 @@ fn read_map(
 fn read_moments(
     setting: &Setting,
     is_centred: bool,
-    given: Option<&Arc<[f32]>>,
+    given: Option<&Arc<KeptMoments>>,
     parser: &mut Parser<'_>,
 ) -> Result<Option<Moments>, CacheError> {
     if let Some(given) = given {
         return Ok(Moments::learnt(setting.clone(), is_centred, given.clone()));
     }
-    let count = parser.count("moments", Moments::count(setting.dim))?;
-    if count == 0 {
-        return Ok(None);
+    match parser.count("coordinates of moments", setting.dim)? {
+        0 => return Ok(None),
+        count if count < setting.dim => return refused("moments of another head dim"),
+        _ => {}
     }
-    let values = parser.values::<f32>(count)?;
-    let moments = Moments::learnt(setting.clone(), is_centred, values.into());
+    let kept = KeptMoments::read(parser, setting.dim)?.map(Arc::new);
+    let moments = kept.and_then(|kept| Moments::learnt(setting.clone(), is_centred, kept));
     moments.map_or_else(|| refused("moments that the cache cannot have"), |moments| Ok(Some(moments)))
 }
 
@@ -260,9 +260,10 @@ fn read_matrices(
     for _ in 0..matrices {
         // The matrix of the page after the last one may be there.
         let first_page = parser.count("pages", tokens / PAGE_TOKENS)?;
-        let values = parser.values::<u16>(setting.dim * setting.dim)?;
+        let scales = parser.values::<f32>(setting.dim)?;
+        let codes = parser.values::<i8>(setting.dim * setting.dim)?;
         let weights = parser.values::<f32>(if setting.in_quarters { QUARTERS } else { 0 })?;
-        if !maps.restore(first_page, values.reinterpret_cast(), weights.first_chunk().copied()) {
+        if !maps.restore(first_page, (&scales, &codes), weights.first_chunk().copied()) {
             return refused("a matrix that the cache cannot have");
         }
     }
