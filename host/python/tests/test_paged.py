@@ -107,7 +107,7 @@ def test_attention_and_gathers_are_those_of_the_codes(gpu, layout, dtype, tolera
     for row, part in ((0, slice(0, 70)), (2, slice(70, 75))):
         assert (out[row].double() - exact(q[row].float(), of_k[part], of_v[part])).abs().max() < tolerance
         logits = torch.einsum("hd,thd->ht", q[row].double(), of_k[part].double().repeat_interleave(HEADS // KV_HEADS, 1)) / DIM**0.5
-        assert (lse[row] - logits.logsumexp(-1)).abs().max() < 1e-5
+        assert (lse[row] - logits.logsumexp(-1)).abs().max() < 1e-4
 
     offsets = torch.tensor([0, 80, 80, 85], dtype=torch.int32)
     for values, want in ((False, of_k), (True, of_v)):
