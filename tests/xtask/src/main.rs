@@ -11,6 +11,7 @@ mod fuzz;
 mod gpu_bundle;
 mod gpu_check;
 mod needs;
+mod npm;
 mod page;
 mod ptx;
 mod real_model;
@@ -21,6 +22,7 @@ mod tidy;
 mod timing;
 mod trellis_search;
 mod vectors;
+mod wasm;
 mod wheel;
 
 use clap::Parser;
@@ -43,6 +45,8 @@ enum Task {
     GpuBundle(gpu_bundle::Args),
     /// Check the GPU kernels on this machine's GPU, and measure them; exits 3 without one
     GpuCheck(gpu_check::Args),
+    /// Build the module of the package for JavaScript
+    Npm,
     /// Build the page for browsers: the shipped model over several caches, in one file
     Page(page::Args),
     /// Build the GPU kernels, or compare them with the committed PTX, and audit them
@@ -69,6 +73,7 @@ fn main() -> ExitCode {
         Task::GpuBundle(args) => when_ready("gpu-bundle", || gpu_bundle::run(&args)),
         // This task reports a missing GPU itself, with its own exit code.
         Task::GpuCheck(args) => gpu_check::run(&args),
+        Task::Npm => when_ready("npm", npm::run),
         Task::Page(args) => when_ready("page", || page::run(&args)),
         Task::Ptx(args) => when_ready("ptx", || ptx::run(&args)),
         Task::RealModel(args) => when_ready("real-model", || real_model::run(&args)),

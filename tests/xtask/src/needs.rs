@@ -34,7 +34,7 @@ const fn need(name: &'static str, source: Source) -> Need {
 }
 
 /// The rows: a command and its needs.
-pub(crate) const TASKS: [(&str, &[Need]); 21] = [
+pub(crate) const TASKS: [(&str, &[Need]); 22] = [
     ("cargo fmt, cargo clippy", &[need("rustfmt", Component), need("clippy", Component)]),
     ("cargo xtask asm", &[need("an x86-64 machine", Other(is_x86_64, "run it on one"))]),
     ("cargo xtask codebooks", &[need("rustfmt", Component)]),
@@ -59,7 +59,8 @@ pub(crate) const TASKS: [(&str, &[Need]); 21] = [
         "cargo xtask gpu-check",
         &[need("an NVIDIA GPU", Other(has_gpu, "run it on a machine with one, and its driver"))],
     ),
-    ("cargo xtask page", &[need(crate::page::TARGET, Target)]),
+    ("cargo xtask npm", &[need(crate::wasm::TARGET, Target)]),
+    ("cargo xtask page", &[need(crate::wasm::TARGET, Target)]),
     (
         "cargo xtask ptx",
         &[

@@ -3,14 +3,13 @@
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-pub(crate) const TARGET: &str = "wasm32-wasip1";
 const PROGRAM: &str = "tqkv-browser";
 
 #[derive(clap::Args)]
@@ -21,7 +20,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    match program().and_then(|program| write(&program, &args.out)) {
+    let program =
+        crate::wasm::build(&["--package", "tqkv-model", "--bin", PROGRAM], &format!("{PROGRAM}.wasm"));
+    match program.and_then(|program| write(&program, &args.out)) {
         Ok(bytes) => {
             println!("{}: {:.1} MB", args.out.display(), bytes as f64 / 1e6);
             ExitCode::SUCCESS
@@ -31,22 +32,6 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// Builds the program; returns the path of its module.
-fn program() -> Result<PathBuf, String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    let mut cargo = Command::new("cargo");
-    cargo.args(["build", "--release", "--quiet", "--locked", "--package", "tqkv-model", "--bin", PROGRAM]);
-    cargo.args(["--target", TARGET]);
-    // Vectors of 128 bits are in every browser since 2021.
-    cargo.env("CARGO_TARGET_WASM32_WASIP1_RUSTFLAGS", "-C target-feature=+simd128");
-    let status = cargo.current_dir(&root).status().map_err(|error| format!("cargo: {error}"))?;
-    if !status.success() {
-        return Err(format!("cargo cannot build {PROGRAM}"));
-    }
-    Ok(target.join(TARGET).join("release").join(format!("{PROGRAM}.wasm")))
 }
 
 /// Writes the page with the module at `program` inside; returns its bytes.

@@ -72,11 +72,11 @@ pub(super) fn introductions(_: &Tree) -> Vec<String> {
     wrong
 }
 
-/// The text in quotes on the first line of the file that begins with `key`.
+/// The last text in quotes on the first line of the file that begins with `key`.
 fn quoted(file: &str, key: &str) -> String {
     let text = read(file);
     let line = text.lines().find(|line| line.starts_with(key)).unwrap_or_default();
-    line.split('"').nth(1).unwrap_or_default().to_string()
+    line.rsplit('"').nth(1).unwrap_or_default().to_string()
 }
 
 /// The lines of a manifest that give a version to one of our packages, by their numbers.
@@ -103,6 +103,10 @@ pub(super) fn version(tree: &Tree) -> Vec<String> {
         let text = read(path);
         let others = versions(&text).into_iter().filter(|(_, other)| *other != version);
         wrong.extend(others.map(|(line, other)| format!("{path}:{line} has {other}, Cargo.toml {version}")));
+    }
+    let npm = quoted("host/npm/package.json", "  \"version\": ");
+    if npm != version {
+        wrong.push(format!("host/npm/package.json has {npm}, Cargo.toml {version}"));
     }
     for document in tree.documents() {
         for name in ["tqkv-llama-", "tqkv_cache-", "tqkv-c-"] {
