@@ -90,7 +90,7 @@ def test_an_engine_writes_the_tokens_of_the_codes(plugin, model):
     requests += [[prompt(tokens, tokens), {"n": 2, "temperature": 1.0, "max_tokens": 8}] for tokens in (70, 131)]
     engine = {"max_num_seqs": 6, "max_num_batched_tokens": 96, "num_gpu_blocks_override": 9}
     got = generated(plugin, model, "s4,s3", requests, engine)
-    close(got["apart"], 1e-4, 0.01)
+    close(got["apart"], 1e-3, 0.01)
     assert got["tokens"][:greedy] == got["reference"][:greedy]
     assert all(len(set(map(tuple, tokens))) == 2 for tokens in got["tokens"][greedy:])
     assert got["strides"] == [BYTES, BYTES] and got["block"] == 64
@@ -118,7 +118,7 @@ def test_prompts_in_half_precision_go_to_flash_attention(plugin, model):
 def test_a_declared_type_leaves_the_first_and_last_layers_as_they_are(plugin, tmp_path):
     engine = FEW | {"attention_backend": "auto", "block_size": None, "kv_cache_dtype": "turboquant_4bit_nc"}
     got = generated(plugin, llama(tmp_path, 6), "s4,s3", few(), engine, native=[0, 1, 4, 5])
-    close(got["apart"], 1e-4, 0.01)
+    close(got["apart"], 1e-3, 0.01)
     assert got["tokens"] == got["reference"]
     # Blocks are so long that those of all layers have the same bytes. The kernels see 64 tokens of them.
     assert got["strides"][2:4] == [BYTES, BYTES] and got["block"] > 64
