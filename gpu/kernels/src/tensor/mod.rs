@@ -43,7 +43,7 @@ use queries::Queries;
 use softmax::Running;
 pub use tile::HEADS;
 use tile::{Side, TOKENS, column, is_written_out, row};
-use values::sums;
+use values::{first, sums};
 
 /// The scales of tokens 8 k + g of a page.
 #[inline(always)]
@@ -157,6 +157,14 @@ pub fn attend<T: Threads, const G: usize, const TRELLIS: bool, const SLICE: usiz
                 }
             });
         }
+        let value_side = |slice: usize| {
+            let unit = T::map(row, |g| g * (G as u32 / 2) + (SLICE / 2 * slice) as u32);
+            let start = T::zip(column, unit, |t, unit| t * value_row + unit * unit_bytes(values.format));
+            Side { home: value_home, row_bytes: value_row, start, unit }
+        };
+        // At D = 128 the first codes are under way while the weights are computed.
+        let early = (G == 4)
+            .then(|| with_reader!(values.format, TRELLIS, C => first::<T, C, G, SLICE>(value_side(0))));
         let (mut integers, mut units) = ([[T::splat(0); TOKENS]; SETS], [T::splat(0.0); SETS]);
         unroll2!(SETS, SET => {
             (integers[SET % SETS], units[SET % SETS]) =
@@ -164,13 +172,14 @@ pub fn attend<T: Threads, const G: usize, const TRELLIS: bool, const SLICE: usiz
         });
         unroll32!(AT => {
             if AT < G / SLICE {
-                let value_unit = T::map(row, |g| g * (G as u32 / 2) + (SLICE / 2 * AT) as u32);
-                let start =
-                    T::zip(column, value_unit, |t, unit| t * value_row + unit * unit_bytes(values.format));
-                let side = Side { home: value_home, row_bytes: value_row, start, unit: value_unit };
+                let side = value_side(AT);
                 with_reader!(values.format, TRELLIS, C => {
+                    let first = match early {
+                        Some(codes) if AT == 0 => codes,
+                        _ => first::<T, C, G, SLICE>(side),
+                    };
                     let sums =
-                        sums::<T, C, G, TRELLIS, SLICE, SETS>(side, tokens, &value_planes, integers);
+                        sums::<T, C, G, TRELLIS, SLICE, SETS>(side, tokens, &value_planes, integers, first);
                     unroll2!(SETS, SET => {
                         let (sums, unit) = (&sums[SET % SETS], units[SET % SETS]);
                         running[SET % SETS].add::<SLICE>(AT, sums, unit, value_planes.unit);

@@ -6,12 +6,31 @@ use crate::reader::Reader;
 use crate::tables::Words;
 use crate::threads::Threads;
 
+/// The codes of a step of 16 tokens that a thread reads.
+pub(super) type Step<T> = [<T as Threads>::Of<Words>; 4];
+
 /// Sums of a slice of a page's values: for each tile of 32 coordinates, by powers of 256.
 pub(super) type SliceSums<T> = [[Sums<T>; 2]; 4];
 
+/// The codes of the first step of a slice, 16 tokens. They can be loaded before the weights are known.
+#[inline(always)]
+pub(super) fn first<T: Threads, C: Reader, const G: usize, const SLICE: usize>(values: Side<T>) -> Step<T> {
+    step::<T, C, G, SLICE>(&values, 0)
+}
+
+/// The codes of step `step` of a slice. Thread (g, t) reads tokens t, t + 4, t + 8 and t + 12 of its 16 tokens.
+#[inline(always)]
+fn step<T: Threads, C: Reader, const G: usize, const SLICE: usize>(values: &Side<T>, step: u32) -> Step<T> {
+    let fetch = |slots: u32| match SLICE {
+        2 => values.fetch::<C, G, 1>(slots),
+        _ => values.fetch::<C, G, 2>(slots),
+    };
+    [fetch(16 * step), fetch(16 * step + 4), fetch(16 * step + 8), fetch(16 * step + 12)]
+}
+
 /// Weights times the values of a page, for one slice of the coordinates and at least the first `tokens`.
 /// `weights` are the integers of tokens 8 k + g, for the thread's head of each set. They are 0 behind the
-/// last token. Levels are looked up once for all sets.
+/// last token. Levels are looked up once for all sets. `first` is [`first`] of the slice, where tiles are unrolled.
 #[inline(always)]
 pub(super) fn sums<
     T: Threads,
@@ -25,14 +44,9 @@ pub(super) fn sums<
     tokens: u32,
     planes: &Planes,
     weights: [[T::Of<u32>; TOKENS]; SETS],
+    first: Step<T>,
 ) -> [SliceSums<T>; SETS] {
-    let fetch = |slots: u32| match SLICE {
-        2 => values.fetch::<C, G, 1>(slots),
-        _ => values.fetch::<C, G, 2>(slots),
-    };
-    // Thread (g, t) reads tokens t, t + 4, t + 8 and t + 12 of a step of 16 tokens.
-    let fetch =
-        |step: u32| [fetch(16 * step), fetch(16 * step + 4), fetch(16 * step + 8), fetch(16 * step + 12)];
+    let fetch = |at: u32| step::<T, C, G, SLICE>(&values, at);
     let mut sums = [[[T::splat([0; 4]); 2]; 4]; SETS];
     // Weights `at` and `at + 1` of each set are those of the 16 tokens.
     let mut add = |words, weights: &[[T::Of<u32>; TOKENS]; SETS], at: usize| {
@@ -63,7 +77,7 @@ pub(super) fn sums<
         }
         return sums;
     }
-    let mut words = [fetch(0); TOKENS / 2];
+    let mut words = [first; TOKENS / 2];
     unroll32!(STEP => {
         if STEP < TOKENS / 2 {
             if STEP + 1 < TOKENS / 2 {
