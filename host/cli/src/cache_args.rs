@@ -299,18 +299,6 @@ impl ModelArgs {
         let model = open_model(self.model.as_deref().or(path), access)?;
         Ok(if self.no_bos { model.without_bos() } else { model })
     }
-
-    /// What the model keeps of each token.
-    pub(crate) fn shape(&self) -> Result<CacheShape, CliError> {
-        match &self.model {
-            Some(path) => Ok(PlanSource::read(path)?.shape()),
-            None => {
-                let kv =
-                    ModelKv::from_json(shipped::CONFIG).map_err(|error| CliError::model(None, &error))?;
-                Ok(CacheShape::from(&kv))
-            }
-        }
-    }
 }
 
 /// The model, which may also be the command's argument.
@@ -327,6 +315,18 @@ impl ModelArgument {
     /// Loads the model. An error names the model and the missing part.
     pub(crate) fn load(&self) -> Result<Model, CliError> {
         self.options.load_or(self.path.as_deref())
+    }
+
+    /// What the model keeps of each token.
+    pub(crate) fn shape(&self) -> Result<CacheShape, CliError> {
+        match self.options.model.as_deref().or(self.path.as_deref()) {
+            Some(path) => Ok(PlanSource::read(path)?.shape()),
+            None => {
+                let kv =
+                    ModelKv::from_json(shipped::CONFIG).map_err(|error| CliError::model(None, &error))?;
+                Ok(CacheShape::from(&kv))
+            }
+        }
     }
 }
 
