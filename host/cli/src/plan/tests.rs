@@ -273,9 +273,9 @@ fn maps_of_keys_are_counted() {
     }
     let added = |key_map, tokens| planned(key_map, tokens) - planned(KeyMap::Off, tokens);
     assert_eq!(added(KeyMap::Pairs, few), added(KeyMap::Pairs, many), "one map serves all positions");
-    // Each of the two further ranges of positions has an inverse, of f16.
+    // Each of the two further ranges of positions has an inverse, of bytes with an f32 per row.
     let ranges = added(KeyMap::Full, many) - added(KeyMap::Full, few);
-    assert!(ranges >= heads * 2 * 2 * 64 * 64 && ranges < heads * 2 * 3 * 64 * 64, "{ranges}");
+    assert!(ranges >= heads * 2 * (64 + 4) * 64 && ranges < heads * 2 * (64 + 16) * 64, "{ranges}");
 }
 
 /// Bytes that a cache of a kind holds, over the planned ones.

@@ -128,8 +128,8 @@ fn help_has_groups_and_the_laboratory_stands_last() {
         assert!(at("      --no-bos") > laboratory, "{command}");
     }
     let help = text(&["generate", "--help"]);
-    let at = |what: &str| help.find(&format!("      {what}")).unwrap_or_else(|| panic!("{what}: {help}"));
-    assert!(at("--prompt <") < at("--kv <") && at("--kv <") < at("--no-bos"), "{help}");
+    let at = |what: &str| help.find(&format!("  {what}")).unwrap_or_else(|| panic!("{what}: {help}"));
+    assert!(at("-p, --prompt <") < at("    --kv <") && at("    --kv <") < at("    --no-bos"), "{help}");
     assert!(text(&["encode", "--help"]).find("Laboratory").is_none(), "encoding is what encode is about");
 }
 
