@@ -50,6 +50,8 @@ def decoded(command, folder, file, want):
         return "was decoded" if done.returncode == 0 else "left an array" if array.exists() else None
     if done.returncode != 0:
         return (done.stderr or done.stdout).strip() or f"status {done.returncode}"
+    if not array.exists():
+        return "made no array"
     got = read_array(array)
     if len(got) != len(want):
         return f"{len(got) // 4} values, expected {len(want) // 4}"
@@ -69,6 +71,8 @@ def encoded(command, folder, codec, seed, scale_mode, effort, vector, want):
         return "was encoded" if done.returncode == 0 else None
     if done.returncode != 0:
         return (done.stderr or done.stdout).strip() or f"status {done.returncode}"
+    if not at.exists():
+        return "made no file"
     got = at.read_bytes()[-4 - len(want) // 2 : -4].hex()
     return None if got == want else f"{got}, expected {want}"
 

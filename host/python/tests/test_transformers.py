@@ -652,8 +652,8 @@ def moments(path, config, layers):
     speeds = [config.rope_parameters["rope_theta"] ** (-2 * i / dim) for i in range(dim // 2)]
     rope = b"\0" + struct.pack(f"<Q{dim // 2}d", dim // 2, *speeds)
     header = bytes(32) + struct.pack("<4Q", 4096, layers, heads, dim) + layers * rope
-    triangle = [float(row == column) for row in range(dim) for column in range(row + 1)]
-    head = chunk(struct.pack(f"<{2 * dim + dim * (dim + 1)}f", *[0.0] * (2 * dim), *triangle, *triangle))
+    # No means, the same energy in each direction, and no correlations.
+    head = chunk(struct.pack(f"<{4 * dim}f", *[0.0] * (2 * dim), *[1.0] * (2 * dim)) + bytes(dim * (dim - 1)))
     path.write_bytes(b"\x89TQM\r\n\x1a\n" + struct.pack("<I", 1) + chunk(header) + layers * heads * head)
 
 
