@@ -162,7 +162,7 @@ def decode(arguments) -> dict:
 def main(arguments) -> None:
     from importlib.metadata import version
 
-    names = ("torch", "transformers", "optimum-quanto", "hqq", "tqkv")
+    names = ("torch", "transformers", "optimum-quanto", "hqq", "tqkv-cache")
     print(f"{arguments.context} tokens of context, {arguments.tokens} more one by one, {arguments.dtype} weights, {arguments.threads} thread(s);")
     print(f"{', '.join(f'{name} {version(name)}' for name in names)}, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}\n")
     print("| cache | MB held | MB at most while decoding | tokens/s | s to take the context up | KL | top-1 |")
