@@ -11,38 +11,22 @@ import pytest
 import tqkv
 
 GOLDEN = Path(__file__).resolve().parents[3] / "tests" / "vectors" / "blocks.txt"
-MASK = (1 << 64) - 1
-
-
-def painted(dim):
-    """The input of the golden file: sums of four numbers of WyRand, seeded with the head dim."""
-    state = dim
-
-    def below(n):
-        nonlocal state
-        while True:
-            state = (state + 0x2D358DCCAA6C78A5) & MASK
-            wide = state * (state ^ 0x8BB84B93962EACC9)
-            product = ((wide ^ (wide >> 64)) & 0xFFFFFFFF) * n
-            if product & 0xFFFFFFFF >= (1 << 32) % n:
-                return product >> 32
-
-    x = np.array([sum(below(511) - 255 for _ in range(4)) / 64 for _ in range(dim)], np.float32)
-    x[dim // 3] *= 4
-    return x
 
 
 @pytest.mark.skipif(not GOLDEN.exists(), reason="golden blocks are in the repository only")
 def test_blocks_are_those_of_the_golden_file():
-    lines = [line.split() for line in GOLDEN.read_text().splitlines() if line[0] != "#"]
+    words = [line.split() for line in GOLDEN.read_text().splitlines()]
+    # "# vector DIM VALUES": float32 in little endian.
+    vectors = {of[2]: np.frombuffer(bytes.fromhex(of[3]), "<f4") for of in words if of[:2] == ["#", "vector"]}
+    lines = [line for line in words if line[0] != "#"]
     assert len(lines) > 100
     for name, dim, seed, scale_mode, effort, block in lines:
         codec = tqkv.Codec(name, int(dim), int(seed), scale_mode=scale_mode, effort=effort)
         if block == "refused":
             with pytest.raises(tqkv.TqkvError):
-                codec.encode(painted(int(dim)))
+                codec.encode(vectors[dim])
         else:
-            assert codec.encode(painted(int(dim))).tobytes().hex() == block, (name, dim)
+            assert codec.encode(vectors[dim]).tobytes().hex() == block, (name, dim)
 
 
 @pytest.mark.parametrize("name", tqkv.Codec.names())
