@@ -432,6 +432,8 @@ mod tests {
         };
         assert_eq!(of(CodecId::S4, CodecId::N4, 1), ("attend_tensor", 4));
         assert_eq!(of(CodecId::S4, CodecId::T4, 1), ("attend", 1));
+        assert_eq!(of(CodecId::S2, CodecId::I8, 5), ("attend_tensor", 8));
+        assert_eq!(of(CodecId::S4, CodecId::T2, 3), ("attend_trellis", 4));
         assert_eq!(kernel([page::HALF_BITS; 2], 1, 128), ("attend_f16", 1));
     }
 }

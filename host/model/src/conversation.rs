@@ -70,8 +70,8 @@ impl Conversation {
     }
 
     /// Asks, and generates the answer as [`generate`](crate::generate::generate) does. `cache` is the same in all turns of a
-    /// conversation, and empty in the first. An answer that `on_text` cuts short is part of the conversation
-    /// as far as it came.
+    /// conversation, and empty in the first. An answer ends where the context of the model does, and one that
+    /// `on_text` cuts short is part of the conversation as far as it came.
     ///
     /// # Errors
     /// Those of [`Model::chat_prompt`] and of [`generate`](crate::generate::generate). The question is then not part of the
@@ -103,7 +103,10 @@ impl Conversation {
         cache: &mut dyn AttentionCache,
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Generation, ModelError> {
-        let prompt = encode_prompt(model, model.chat.render(&self.messages)?.as_bytes(), spec)?;
+        let least = GenerateSpec { max_new_tokens: 1, ..*spec };
+        let prompt = encode_prompt(model, model.chat.render(&self.messages)?.as_bytes(), &least)?;
+        let room = model.config().context - prompt.len();
+        let spec = GenerateSpec { max_new_tokens: spec.max_new_tokens.min(room), ..*spec };
         let same = self.held.iter().zip(&prompt).take_while(|(held, token)| held == token).count();
         // The last token runs in any case, because the next one follows from its logits.
         self.held.truncate(same.min(prompt.len() - 1));
@@ -112,7 +115,7 @@ impl Conversation {
             cache.reset();
             self.held.clear();
         }
-        let made = generate_after(model, &prompt, self.held.len(), spec, cache, on_text)?;
+        let made = generate_after(model, &prompt, self.held.len(), &spec, cache, on_text)?;
         self.held = prompt;
         self.held.extend(&made.tokens);
         self.held.truncate(cache.len());

@@ -163,7 +163,7 @@ pub fn attend<T: Threads, const G: usize, const TRELLIS: bool, const SLICE: usiz
             Side { home: value_home, row_bytes: value_row, start, unit }
         };
         // At D = 128 the first codes are under way while the weights are computed.
-        let early = (G == 4)
+        let early = (G == 4 && is_written_out(TRELLIS))
             .then(|| with_reader!(values.format, TRELLIS, C => first::<T, C, G, SLICE>(value_side(0))));
         let (mut integers, mut units) = ([[T::splat(0); TOKENS]; SETS], [T::splat(0.0); SETS]);
         unroll2!(SETS, SET => {
@@ -174,12 +174,9 @@ pub fn attend<T: Threads, const G: usize, const TRELLIS: bool, const SLICE: usiz
             if AT < G / SLICE {
                 let side = value_side(AT);
                 with_reader!(values.format, TRELLIS, C => {
-                    let first = match early {
-                        Some(codes) if AT == 0 => codes,
-                        _ => first::<T, C, G, SLICE>(side),
-                    };
+                    let early = if AT == 0 { early } else { None };
                     let sums =
-                        sums::<T, C, G, TRELLIS, SLICE, SETS>(side, tokens, &value_planes, integers, first);
+                        sums::<T, C, G, TRELLIS, SLICE, SETS>(side, tokens, &value_planes, integers, early);
                     unroll2!(SETS, SET => {
                         let (sums, unit) = (&sums[SET % SETS], units[SET % SETS]);
                         running[SET % SETS].add::<SLICE>(AT, sums, unit, value_planes.unit);

@@ -12,7 +12,7 @@ pub(super) type Step<T> = [<T as Threads>::Of<Words>; 4];
 /// Sums of a slice of a page's values: for each tile of 32 coordinates, by powers of 256.
 pub(super) type SliceSums<T> = [[Sums<T>; 2]; 4];
 
-/// The codes of the first step of a slice, 16 tokens. They can be loaded before the weights are known.
+/// The codes of the first step of a slice, which can be loaded before the weights are known.
 #[inline(always)]
 pub(super) fn first<T: Threads, C: Reader, const G: usize, const SLICE: usize>(values: Side<T>) -> Step<T> {
     step::<T, C, G, SLICE>(&values, 0)
@@ -30,7 +30,8 @@ fn step<T: Threads, C: Reader, const G: usize, const SLICE: usize>(values: &Side
 
 /// Weights times the values of a page, for one slice of the coordinates and at least the first `tokens`.
 /// `weights` are the integers of tokens 8 k + g, for the thread's head of each set. They are 0 behind the
-/// last token. Levels are looked up once for all sets. `first` is [`first`] of the slice, where tiles are unrolled.
+/// last token. Levels are looked up once for all sets. `early` is [`first`] of the
+/// slice, if it was loaded before.
 #[inline(always)]
 pub(super) fn sums<
     T: Threads,
@@ -44,7 +45,7 @@ pub(super) fn sums<
     tokens: u32,
     planes: &Planes,
     weights: [[T::Of<u32>; TOKENS]; SETS],
-    first: Step<T>,
+    early: Option<Step<T>>,
 ) -> [SliceSums<T>; SETS] {
     let fetch = |at: u32| step::<T, C, G, SLICE>(&values, at);
     let mut sums = [[[T::splat([0; 4]); 2]; 4]; SETS];
@@ -77,6 +78,10 @@ pub(super) fn sums<
         }
         return sums;
     }
+    let first = match early {
+        Some(words) => words,
+        None => fetch(0),
+    };
     let mut words = [first; TOKENS / 2];
     unroll32!(STEP => {
         if STEP < TOKENS / 2 {

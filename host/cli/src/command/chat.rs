@@ -24,8 +24,8 @@ use crate::signals;
   printf 'Why is the sky blue?\\nAnd at sunset?\\n' | tqkv chat model.gguf
 
 The default of --kv is the preset balanced. The cache keeps the conversation, so a question runs only its own tokens. Ctrl-C \
-stops an answer. Ctrl-D, or Ctrl-C at a question, ends the conversation. The model needs a chat template in its files, which the \
-shipped model has not.")]
+stops an answer. Ctrl-D, or Ctrl-C at a question, ends the conversation. The model needs a chat template in its files; the \
+shipped model has none.")]
 pub(crate) struct Args {
     #[command(flatten)]
     model: ModelArgument,
@@ -143,10 +143,10 @@ fn said(
     let window =
         super::generate_window::note((model.config(), place), [(policy, turn.cache_tokens)].into_iter());
     Ok(format!(
-        "{} tokens in {} of cache, {:.2} times less than f16; {:.0} tokens/s{window}",
+        "{} tokens in {} of cache, {} in f16; {:.0} tokens/s{window}",
         turn.cache_tokens,
         sized(turn.cache_bytes as u64),
-        turn.f16_bytes as f64 / turn.cache_bytes as f64,
+        sized(turn.f16_bytes as u64),
         turn.tokens_per_second
     ))
 }

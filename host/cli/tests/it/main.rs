@@ -2,6 +2,8 @@
 
 mod arrays;
 mod calibrate;
+#[cfg(unix)]
+mod chat;
 mod cli;
 #[cfg(unix)]
 mod commands;
@@ -21,6 +23,7 @@ mod llama;
 mod model_commands;
 mod plans;
 mod printed;
+mod recall;
 #[cfg(unix)]
 mod serve_clients;
 #[cfg(unix)]

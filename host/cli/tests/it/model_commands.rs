@@ -19,7 +19,7 @@ fn names(value: &Value) -> Vec<&str> {
 const EVERY_TOKEN: [&str; 6] =
     ["--kv", "i8 hot=0 sinks=0", "--kv", "s4 hot=0 sinks=0", "--kv", "s2 hot=0 sinks=0"];
 
-fn rows(value: &Value) -> &Vec<Value> {
+pub(crate) fn rows(value: &Value) -> &Vec<Value> {
     value["results"].as_array().unwrap()
 }
 
@@ -89,95 +89,6 @@ fn eval_prints_f16_first_and_narrower_caches_predict_worse() {
     }
     let delta = (number(&results[3], "perplexity") / number(&results[0], "perplexity")).ln();
     assert!((number(&results[3], "nll_delta") - delta).abs() < 1e-12);
-}
-
-/// A table of the kinds of text, the row of f16 first, where nothing is lost.
-#[test]
-fn eval_asks_for_what_stands_far_back() {
-    let folder = tempfile::tempdir().unwrap();
-    let at = folder.path();
-    let args =
-        ["eval", "--recall", "--context", "600", "--kv", "s4 hot=0 sinks=0", "--kv", "s2 hot=0 sinks=0"];
-    let report = json(at, &args);
-    assert_eq!(parts(&report), ["context", "model", "results", "seconds", "windows"]);
-    assert_eq!(report["windows"], 1, "one text of each kind");
-    let results = rows(&report);
-    assert_eq!(results.len(), 3);
-    let texts = |row: &Value| row["texts"].as_array().unwrap().clone();
-    for (i, kind) in
-        ["prose", "copy", "list", "pairs", "code", "turns", "calls", "sums", "change"].iter().enumerate()
-    {
-        let cell = |row: &Value| texts(row)[i].clone();
-        assert!(results.iter().all(|row| cell(row)["text"] == *kind), "{report}");
-        let kl: Vec<_> = results.iter().map(|row| number(&cell(row), "kl_to_f16")).collect();
-        assert!(kl[0] == 0.0 && kl[1] > 0.0 && kl[1] < kl[2], "{kind}: {kl:?}");
-        assert!((0.0..=1.0).contains(&number(&cell(&results[0]), "right")), "{report}");
-    }
-    let table = String::from_utf8(tqkv(at, &args).stdout).unwrap();
-    assert!(table.lines().nth(1).unwrap().ends_with("bytes/token") && table.lines().count() == 8, "{table}");
-    let some = json(at, &[&args[..], &["--kinds", "turns,copy"]].concat());
-    let names: Vec<_> = texts(&rows(&some)[0]).iter().map(|cell| cell["text"].clone()).collect();
-    assert_eq!(names, ["turns", "copy"], "in the order of the option");
-    assert_eq!(texts(&rows(&some)[1])[1], texts(&results[1])[1], "the same texts");
-    let unknown = error(at, &["eval", "--recall", "--kinds", "songs"], 2);
-    assert!(unknown.contains("'songs'") && unknown.contains("expected prose, copy"), "{unknown}");
-    let short = error(at, &["eval", "--recall", "--context", "32", "--kv", "s4 hot=0 sinks=0"], 2);
-    assert!(short.contains("expected 512 or more"), "{short}");
-}
-
-/// Tables of a document: the figures of --json, the spread over the texts, and the bytes that plan counts.
-#[test]
-fn eval_prints_its_tables_in_markdown() {
-    let folder = tempfile::tempdir().unwrap();
-    let at = folder.path();
-    let args = ["eval", "--recall", "--context", "600", "--kinds", "copy,turns", "--windows", "2"];
-    let args = [&args[..], &["--kv", "tiny", "--kv", "q4_0", "--kv", "t4 hot=0 sinks=0"]].concat();
-    let said = tqkv(at, &[&args[..], &["--markdown"]].concat());
-    let said = String::from_utf8(said.stdout).unwrap();
-    let cells = |line: &str| line.split(" | ").map(|cell| cell.trim_matches(['|', ' ']).to_owned()).collect();
-    let tables: Vec<Vec<Vec<String>>> = said
-        .split("\n\n")
-        .filter(|part| part.starts_with('|'))
-        .map(|table| table.lines().map(cells).collect())
-        .collect();
-    let sizes: Vec<_> = tables.iter().map(|table| [table.len(), table[0].len()]).collect();
-    assert_eq!(sizes, [[5, 4], [5, 3], [6, 3], [6, 4]], "{said}");
-    assert!(tables.iter().flatten().all(|row| !row.iter().any(String::is_empty)), "{said}");
-    let names: Vec<_> = tables[3][2..].iter().map(|row| &*row[0]).collect();
-    assert_eq!(names, ["`f16,f16`", "`tiny` (`m2,t2`)", "`q4_0,q4_0`", "`t4 hot=0 sinks=0`"]);
-    let report = json(at, &args);
-    let planned = json(
-        at,
-        &[
-            "plan",
-            "--layers",
-            "4",
-            "--kv-heads",
-            "1",
-            "--head-dim",
-            "128",
-            "--tokens",
-            "4096",
-            "--kv",
-            "tiny",
-        ],
-    );
-    let bytes = planned["rows"][0]["cache_bytes"].as_f64().unwrap() / 4096.0;
-    assert_eq!(tables[3][3][2], format!("{bytes:.0}"), "{said}");
-    for (row, shown) in rows(&report)[1..].iter().zip(&tables[0][2..]) {
-        for (i, cell) in row["texts"].as_array().unwrap().iter().enumerate() {
-            assert_eq!(shown[2 + i], format!("{:.4}", number(cell, "kl_to_f16")), "{said}");
-            let each: Vec<_> =
-                cell["kl_of_texts"].as_array().unwrap().iter().filter_map(Value::as_f64).collect();
-            assert!(each.len() == 2 && each[0] != each[1], "{cell}");
-            // Texts of a kind have about as many scored tokens.
-            assert!((each.iter().sum::<f64>() / 2.0 / number(cell, "kl_to_f16") - 1.0).abs() < 0.1, "{cell}");
-        }
-    }
-    let (least, most) = tables[1][2][1].split_once(" to ").unwrap();
-    assert!(least.parse::<f64>().unwrap() < most.parse::<f64>().unwrap(), "{said}");
-    let both = error(at, &["eval", "--recall", "--markdown", "--json"], 2);
-    assert!(both.contains("--markdown and --json: expected one of them"), "{both}");
 }
 
 /// Each text is a row with its text as the name, in the order of the command.
@@ -270,7 +181,7 @@ fn eval_options_reach_the_cache() {
 }
 
 /// Names in a report. It also has the memory use on systems that report it.
-fn parts(report: &Value) -> Vec<&str> {
+pub(crate) fn parts(report: &Value) -> Vec<&str> {
     let memory = "peak_resident_bytes";
     assert_eq!(report[memory].as_u64().is_some_and(|bytes| bytes > 0), cfg!(target_os = "linux"), "{report}");
     names(report).into_iter().filter(|name| *name != memory).collect()
@@ -700,52 +611,4 @@ fn weights_are_compressed_and_streamed() {
     refused(&["weights", "compress", "four", "five", "--bits", "3"], 2, "coded as i8 already");
     refused(&["weights", "compress", model, "five", "--codec", "s9"], 2, "s9");
     assert!(!at.join("five").exists());
-}
-
-/// A question runs its own tokens alone, and its answer is that of the text of the conversation so far.
-#[test]
-#[cfg(unix)]
-fn a_conversation_keeps_its_cache() {
-    let folder = tempfile::tempdir().unwrap();
-    let at = folder.path();
-    crate::commands_inputs::lay_chat_model(&at.join("model"));
-    let chat = ["chat", "model", "-n", "12", "--kv", "s4 hot=8"];
-    let questions = b"What is a trait?\n\n  And an enum?\n";
-    let output =
-        crate::support::piped(at, &[&chat[..], &["--system", "Be brief", "--json"]].concat(), questions);
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success() && stderr.is_empty(), "{stderr}");
-    let turns: Vec<Value> = String::from_utf8(output.stdout)
-        .unwrap()
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
-    let [first, second] = turns.as_slice() else { panic!("{turns:?}") };
-    let text = |turn: &Value, name: &str| turn[name].as_str().unwrap().to_owned();
-    assert_eq!(
-        (text(first, "question"), text(second, "question")),
-        ("What is a trait?".into(), "And an enum?".into())
-    );
-    let prompt = format!(
-        "system: Be brief\nuser: What is a trait?\nassistant: {}\nuser: And an enum?\nassistant:",
-        text(first, "answer")
-    );
-    let generated = ["generate", "-m", "model", "-p", &prompt, "-n", "12", "--kv", "f16"];
-    let made = json(at, &generated);
-    // The template has one space more before the answer than the model wrote, so all of the answer runs again.
-    let whole = number(&rows(&made)[0], "prompt_tokens");
-    assert!(
-        number(second, "prompt_tokens") < whole && number(second, "cache_tokens") >= whole,
-        "{second} {whole}"
-    );
-    assert!(number(second, "cache_bytes") < number(second, "f16_bytes"), "{second}");
-
-    // A person reads the answers, and the memory of the conversation after them.
-    let output = crate::support::piped(at, &chat, questions);
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert!(said.contains(" of cache, ") && said.trim_end().ends_with("tokens/s"), "{said}");
-    let two = ["chat", "model", "--kv", "s4", "--kv", "f16"];
-    assert!(error(at, &two, 2).contains("a conversation has one cache: expected one --kv"));
-    assert!(error(at, &["chat", "model", "-m", "model"], 2).contains("cannot be used with"));
-    assert!(error(at, &["chat"], 2).contains("the model has no chat template"));
 }

@@ -8,7 +8,7 @@ use crate::support::Checkpoint;
 use safetensors::Dtype;
 use serde_json::json;
 use tqkv::attention::AttentionCache;
-use tqkv_model::generate::{GenerateSpec, generate};
+use tqkv_model::generate::{GenerateSpec, StopReason, generate};
 use tqkv_model::{Conversation, Model, ModelError};
 
 /// The elements of the families' templates, in short.
@@ -122,6 +122,15 @@ fn a_conversation_runs_only_what_is_new_and_answers_as_from_its_whole_text() {
     let long = "x".repeat(model.config().context);
     let refused = talk.ask(&model, &long, &spec, &mut cache, more).unwrap_err();
     assert!(matches!(refused, ModelError::ContextExceeded { .. }), "{refused}");
+    // An answer ends where the context does.
+    let mut full = talk.clone();
+    let context = model.config().context;
+    let held = cache.len();
+    let question = "x".repeat(context - held - "[a12345][u]".len());
+    let made =
+        full.ask(&model, &question, &GenerateSpec { max_new_tokens: context, ..spec }, &mut cache, more);
+    let made = made.unwrap();
+    assert!(made.stop == StopReason::EndOfText || cache.len() + 1 == context, "{made:?}");
     let third = talk.ask(&model, "f", &spec, &mut cache, &mut |_| ControlFlow::Break(())).unwrap();
     assert!(third.tokens.len() == 1 && third.prompt_tokens < want.prompt_tokens);
 }

@@ -190,4 +190,5 @@ def main():
         torch.cuda.empty_cache()
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -14,6 +14,7 @@ import json
 import time
 
 import torch
+from baselines import RUNS, times
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 
@@ -74,12 +75,12 @@ class Paged:
 
 
 def ours(kv):
-    class Ours(Paged):
-        __doc__ = f"tqkv, {kv}"
+    """Codes in the pages of an engine."""
 
+    class Ours(Paged):
         def __init__(self, batch, tokens):
             super().__init__(batch, tokens, layout.block_tokens)
-            self.plan, self.tokens = paged.new_plan(layout, batch, "cuda"), tokens
+            self.plan = paged.new_plan(layout, batch, "cuda")
             few = new(min(self.blocks, 256), layout.block_bytes(), dtype=torch.uint8)
             rows = len(few) * layout.block_tokens
             k, v = new(2, rows, KV_HEADS, DIM).normal_()
@@ -233,31 +234,17 @@ class Model:
         return linear(rms_norm(x, (HIDDEN,), self.norm), self.head)
 
 
-def timed(model, cache, batch, tokens, runs):
-    """Median seconds of a step, and the words that it predicts."""
+def timed(model, cache, batch, tokens):
+    """Median seconds of a step."""
     ids = torch.zeros(batch, dtype=torch.long, device="cuda")
     angles = tokens * 500000.0 ** (-torch.arange(0, DIM, 2, device="cuda") / DIM)
     cos, sin = (torch.cat([x, x]).to(torch.bfloat16) for x in (angles.cos(), angles.sin()))
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        logits = model.step(cache, ids, cos, sin)
-    torch.cuda.synchronize()
-    assert logits.isfinite().all(), "a logit is not finite"
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=side):
-        model.step(cache, ids, cos, sin)
-    graph.replay()
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(runs + 1)]
-    events[0].record()
-    for event in events[1:]:
-        graph.replay()
-        event.record()
-    torch.cuda.synchronize()
-    seconds = sorted(start.elapsed_time(end) / 1e3 for start, end in zip(events, events[1:]))
-    return seconds[runs // 2]
+    step = lambda: model.step(cache, ids, cos, sin)
+    assert step().isfinite().all(), "a logit is not finite"
+    return times(step)[RUNS // 2]
 
 
-def measure(model, name, batch, tokens, runs):
+def measure(model, name, batch, tokens):
     row = {"cache": name, "batch": batch, "tokens": tokens}
     began = time.monotonic()
     # A kernel of another package may fail in any way. The others are still timed.
@@ -269,7 +256,7 @@ def measure(model, name, batch, tokens, runs):
         row |= {"batch": batch, "cache_gb": round(batch * each / 1e9, 2)}
         if batch * each > free:
             return row | {"error": "does not fit"}
-        seconds = timed(model, kind(batch, tokens), batch, tokens, runs)
+        seconds = timed(model, kind(batch, tokens), batch, tokens)
         row |= {"ms": round(1e3 * seconds, 3), "tokens_per_second": round(batch / seconds, 1)}
     except Exception as error:
         row |= {"error": (str(error) or type(error).__name__).splitlines()[0][:200]}
@@ -288,7 +275,6 @@ def main():
     parser.add_argument("--cache", nargs="*", default=list(CACHES), choices=list(CACHES))
     parser.add_argument("--batch", nargs="*", type=shape, help="SEQUENCESxTOKENS; full: as many as fit",
                         default=[(1, 4096), (1, 32768), (14, 4096), (14, 32768), (54, 4096), (54, 32768), (0, 32768)])  # fmt: skip
-    parser.add_argument("--runs", type=int, default=20)
     options = parser.parse_args()
     torch.manual_seed(1)
     print(json.dumps({"torch": torch.__version__, "device": torch.cuda.get_device_name()}), flush=True)
@@ -296,7 +282,7 @@ def main():
     for name in options.cache:
         for batch, tokens in options.batch:
             if batch or name != "none":
-                print(json.dumps(measure(model, name, batch, tokens, options.runs)), flush=True)
+                print(json.dumps(measure(model, name, batch, tokens)), flush=True)
 
 
 with torch.inference_mode():
