@@ -12,7 +12,7 @@ use super::generate::{SamplingArgs, stop_name};
 use crate::cache_args::{self, CacheArgs, ModelArgument};
 use crate::device::{DeviceArgs, Place};
 use crate::error::CliError;
-use crate::output::{Output, Waiting, note, sized};
+use crate::output::{Output, Waiting, bytes, note};
 use crate::policy::Policy;
 use crate::signals;
 
@@ -145,8 +145,8 @@ fn said(
     Ok(format!(
         "{} tokens in {} of cache, {} in f16; {:.0} tokens/s{window}",
         turn.cache_tokens,
-        sized(turn.cache_bytes as u64),
-        sized(turn.f16_bytes as u64),
+        bytes(turn.cache_bytes as u64),
+        bytes(turn.f16_bytes as u64),
         turn.tokens_per_second
     ))
 }
