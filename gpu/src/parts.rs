@@ -38,20 +38,26 @@ impl Cut {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parts {
     /// Control words: the first part of each row, and the number of parts. Then three words of each entry of
-    /// the list: row, first page, and the page behind the last one.
+    /// the list: row, first token, and the page behind the last one.
     pub words: Vec<u32>,
     /// Entries of the list. Those behind the last part are not used.
     pub entries: usize,
 }
 
 impl Parts {
+    /// Pages of the parts of `rows` rows, in the order of the list.
+    pub fn pages(&self, rows: usize) -> impl Iterator<Item = u32> {
+        let list = self.words[rows + 1..].chunks_exact(3).filter(|part| part[0] != UNUSED);
+        list.map(|part| part[2] - part[1] / SLOTS as u32)
+    }
+
     /// Parts of up to `size` pages, of rows of these pages. Every row has a part; a row without tokens has one without pages.
     fn new(pages: &[u32], size: u32, least_entries: usize) -> Self {
         let (mut first, mut list) = (Vec::with_capacity(pages.len() + 1), Vec::new());
         for (row, &end) in (0..).zip(pages) {
             first.push((list.len() / 3) as u32);
             for start in (0..end.max(1)).step_by(size as usize) {
-                list.extend([row, start, end.min(start.saturating_add(size))]);
+                list.extend([row, start * SLOTS as u32, end.min(start.saturating_add(size))]);
             }
         }
         let used = list.len() / 3;
@@ -89,8 +95,7 @@ mod tests {
     /// Pages of the largest part, and the turns that the parts take.
     fn largest(limits: Limits, lengths: &[usize]) -> (usize, usize) {
         let parts = parts(limits, lengths, false, None);
-        let list = parts.words[lengths.len() + 1..].chunks_exact(3);
-        let pages = list.map(|part| part[2] - part[1]).max().unwrap() as usize;
+        let pages = parts.pages(lengths.len()).max().unwrap() as usize;
         (pages, limits.turns_of(parts.entries as u32) as usize)
     }
 
@@ -110,7 +115,7 @@ mod tests {
                         let mut next = 0;
                         assert!(first[row] < first[row + 1], "a part for each row");
                         for &[of, start, end] in &list[first[row] as usize..first[row + 1] as usize] {
-                            assert_eq!((of as usize, start), (row, next));
+                            assert_eq!((of as usize, start), (row, 64 * next));
                             next = end;
                         }
                         assert_eq!(next as usize, length.div_ceil(64));
@@ -145,9 +150,9 @@ mod tests {
         let parts = parts(limits, lengths, false, None);
         let mut ends = BinaryHeap::from(vec![Reverse(0); limits.resident() as usize]);
         for _head in 0..limits.warps {
-            for part in parts.words[lengths.len() + 1..].chunks_exact(3) {
+            for pages in parts.pages(lengths.len()) {
                 let Reverse(start) = ends.pop().unwrap();
-                ends.push(Reverse(start + part[2] - part[1] + 1));
+                ends.push(Reverse(start + pages + 1));
             }
         }
         ends.into_iter().map(|Reverse(end)| end).max().unwrap()

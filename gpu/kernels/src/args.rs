@@ -113,6 +113,10 @@ macro_rules! with_arguments {
         $then! { $with PlanParts {
             /// `[rows / queries]` in i32, the tokens of each sequence.
             lengths: Memory,
+            /// `[rows / queries]` in i32, the first token that the query tokens of each sequence see.
+            starts: Memory,
+            /// 0 if they see all tokens from the first on. Then `starts` is not used.
+            has_starts: Word,
             /// Query tokens of all sequences.
             rows: Word,
             /// Query tokens of each sequence, which are its last tokens.
@@ -192,7 +196,7 @@ macro_rules! with_arguments {
         $then! { $with Attend {
             /// Entries of `list`.
             parts: Word,
-            /// `[parts, 3]`: row, first page and the page behind the last one of each part. A row of
+            /// `[parts, 3]`: row, first token and the page behind the last one of each part. A row of
             /// [`UNUSED`](crate::attend::UNUSED) is an entry without work.
             list: Memory,
             /// `[rows, num_kv_heads * group, 32 G]` in f32, the output of `rotate_queries`. A row is a query

@@ -130,12 +130,12 @@ pub struct Share {
     pub kv_head: u32,
 }
 
-/// The row and the pages of entry `part` of the list, if it has work.
+/// The row and the pages of entry `part` of the list, if it has work, and the slots of its first page that are not seen.
 #[inline(always)]
-pub(crate) fn entry<T: Threads>(list: T::Memory, part: u32) -> Option<(u32, Range<u32>)> {
+pub(crate) fn entry<T: Threads>(list: T::Memory, part: u32) -> Option<(u32, Range<u32>, u32)> {
     let word = |i: u32| T::read(list, 12 * part + 4 * i);
-    let row = word(0);
-    if row == UNUSED { None } else { Some((row, word(1)..word(2))) }
+    let (row, token) = (word(0), word(1));
+    if row == UNUSED { None } else { Some((row, token / page::SLOTS..word(2), token % page::SLOTS)) }
 }
 
 /// Attends over a share with `R` query heads of a KV head.
@@ -143,7 +143,7 @@ pub(crate) fn entry<T: Threads>(list: T::Memory, part: u32) -> Option<(u32, Rang
 pub fn attend<T: Threads, W: Rows, const G: usize, const R: usize>(share: Share, args: Attend<T::Memory>) {
     let Attend { num_kv_heads, group, partials, .. } = args;
     let Share { part, chunk, kv_head } = share;
-    let Some((row, pages)) = entry::<T>(args.list, part) else { return };
+    let Some((row, pages, mut skip)) = entry::<T>(args.list, part) else { return };
     let (keys, values) = (Pool::<T>::keys(&args), Pool::<T>::values(&args));
     let dim = 32 * G as u32;
     let heads = num_kv_heads * group;
@@ -178,6 +178,9 @@ pub fn attend<T: Threads, W: Rows, const G: usize, const R: usize>(share: Share,
         };
         let (key_home, value_home) = (home(&keys), home(&values));
         let left = u32::min(length - page * page::SLOTS, page::SLOTS);
+        // The first slot that is seen and the one behind the last one, in one register.
+        let seen = skip | left << 16;
+        skip = 0;
         let steps = left.div_ceil(32 / G as u32);
         let mut key = fetch::<T, W, G>(&keys, key_home, 0);
         let mut value = fetch::<T, W, G>(&values, value_home, 0);
@@ -185,7 +188,10 @@ pub fn attend<T: Threads, W: Rows, const G: usize, const R: usize>(share: Share,
             let ahead = u32::min(step + 1, steps_a_page - 1);
             let next_key = fetch::<T, W, G>(&keys, key_home, ahead);
             let next_value = fetch::<T, W, G>(&values, value_home, ahead);
-            let valid = T::map(T::lane(), |lane| step * (32 / G as u32) + lane / (G as u32) < left);
+            let valid = T::map(T::lane(), |lane| {
+                let slot = step * (32 / G as u32) + lane / (G as u32);
+                slot >= seen & 0xffff && slot < seen >> 16
+            });
             let mut dots = [zero; R];
             W::each::<T, G>(keys.format, key.words, key_table, |i, level| {
                 unroll2!(R, H => {

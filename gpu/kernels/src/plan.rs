@@ -130,18 +130,40 @@ fn over_threads<T: Threads>(value: T::Of<u32>, f: impl Fn(u32, u32) -> u32) -> u
 /// The rows of a launch, 32 at a time.
 #[derive(Clone, Copy)]
 struct Rows<T: Threads> {
-    /// The tokens that each row sees.
+    /// The sequence of each row.
+    sequences: T::Memory,
+    /// The token behind the last one that each row sees.
     lengths: T::Memory,
+    /// The first token that the rows of each sequence see, if `has_starts`.
+    starts: T::Memory,
+    has_starts: bool,
     count: u32,
 }
 
 impl<T: Threads> Rows<T> {
+    /// The first token that each row sees, and the page behind its last one. A row without tokens begins there.
+    #[inline(always)]
+    fn span(self, row: T::Of<u32>) -> T::Of<(u32, u32)> {
+        let offset = T::map(row, |row| 4 * row);
+        let tokens = T::load::<1>(self.lengths, offset);
+        let mut start = T::splat(0);
+        if self.has_starts {
+            let sequence = T::load::<1>(self.sequences, offset);
+            let given = T::load::<1>(self.starts, T::map(sequence, |[sequence]| 4 * sequence));
+            start = T::map(given, |[start]| if start >> 31 == 0 { start } else { 0 });
+        }
+        T::zip(start, tokens, |start, [tokens]| {
+            let end = tokens.div_ceil(SLOTS);
+            (if start < tokens { start } else { SLOTS * end }, end)
+        })
+    }
+
     /// The pages of each thread's row, from row `first` on. A row behind the last one has none.
     #[inline(always)]
     fn pages(self, first: u32) -> T::Of<u32> {
         let row = T::map(T::lane(), |lane| first + lane);
-        let tokens = T::load::<1>(self.lengths, T::map(row, |row| 4 * u32::min(row, self.count - 1)));
-        T::zip(row, tokens, |row, [tokens]| if row < self.count { tokens.div_ceil(SLOTS) } else { 0 })
+        let span = self.span(T::map(row, |row| u32::min(row, self.count - 1)));
+        T::zip(row, span, |row, (start, end)| if row < self.count { end - start / SLOTS } else { 0 })
     }
 
     /// The number of parts of up to `size` pages of each thread's row. A row without pages has one.
@@ -220,7 +242,14 @@ pub fn plan_parts<T: Threads>(warp: u32, args: PlanParts<T::Memory>) {
     let PlanParts { multiprocessors, blocks, warps, stride, entries, words, .. } = args;
     let limits = Limits { multiprocessors, blocks, warps, stride };
     let behind = |rows: u32| T::at(words, 4 * u64::from(rows) * u64::from(args.rows));
-    let (rows, first_part) = (Rows::<T> { lengths: behind(1), count: args.rows }, behind(2));
+    let rows = Rows::<T> {
+        sequences: words,
+        lengths: behind(1),
+        starts: args.starts,
+        has_starts: args.has_starts != 0,
+        count: args.rows,
+    };
+    let first_part = behind(2);
     let list = T::at(first_part, 4 * (u64::from(args.rows) + 1));
     write_rows(&args, rows);
     T::sync();
@@ -249,12 +278,15 @@ pub fn plan_parts<T: Threads>(warp: u32, args: PlanParts<T::Memory>) {
             left = left.div_ceil(2);
         }
         let row = T::map(range, |(low, _)| low);
-        let start = T::zip(entry, T::load::<1>(first_part, T::map(row, |row| 4 * row)), |entry, [start]| {
+        let before = T::zip(entry, T::load::<1>(first_part, T::map(row, |row| 4 * row)), |entry, [start]| {
             (entry - start).wrapping_mul(size)
         });
-        let pages =
-            T::map(T::load::<1>(rows.lengths, T::map(row, |row| 4 * row)), |[tokens]| tokens.div_ceil(SLOTS));
-        let part = T::zip(start, pages, |start, pages| [start, u32::min(pages, start.wrapping_add(size))]);
+        // Where the entry is not used the numbers wrap.
+        let part = T::zip(before, rows.span(row), |before, (start, end)| {
+            let page = (start / SLOTS).wrapping_add(before);
+            let token = if before == 0 { start } else { page.wrapping_mul(SLOTS) };
+            [token, u32::min(end, page.wrapping_add(size))]
+        });
         let part = T::zip(row, part, |row, [start, end]| [row, start, end]);
         let part = T::zip(entry, part, |entry, part| if entry < used { part } else { [UNUSED; 3] });
         T::store::<3>(list, T::map(entry, |entry| 12 * entry), part, T::map(entry, |entry| entry < entries));

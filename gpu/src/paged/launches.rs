@@ -82,11 +82,12 @@ impl Paged {
     /// Makes the plan of `rows` query tokens, `queries` of each sequence.
     ///
     /// # Safety
-    /// `lengths` has a word of each sequence, and `plan` the words of a plan of all entries.
+    /// `lengths` and `starts` have a word of each sequence, and `plan` the words of a plan of all entries.
     pub(super) unsafe fn launch_plan(
         &self,
         device: &Device,
         lengths: Memory<'_>,
+        (starts, has_starts): (Memory<'_>, bool),
         (rows, queries): (usize, usize),
         max_tokens: usize,
         plan: Memory<'_>,
@@ -94,6 +95,8 @@ impl Paged {
         let limits = self.attention.limits();
         let arguments = PlanParts {
             lengths,
+            starts,
+            has_starts: u32::from(has_starts),
             rows: rows as u32,
             queries: queries as u32,
             most_tokens: max_tokens.min(1 << 30) as u32,

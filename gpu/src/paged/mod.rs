@@ -217,18 +217,26 @@ impl Paged {
     /// 0 counts as 0, one above `max_tokens`, the tokens of a row of the block table, as so long. `plan` (i32)
     /// has [`Paged::plan_words`] words.
     ///
+    /// `starts` (i32) has the first token that each sequence's query tokens see, for a sliding window, or where the
+    /// tokens before it are attended elsewhere. One below 0 counts as 0. Tokens before it are not read, apart from
+    /// those of its page.
+    ///
     /// # Errors
     /// Wrong shapes, more query tokens than [`MAX_CHUNK`], or the driver's errors.
     pub fn plan(
         &self,
         device: &Device,
         lengths: Integers,
+        starts: Option<Integers>,
         queries: usize,
         max_tokens: usize,
         plan: Integers,
     ) -> Result<(), GpuError> {
         let _current = Current::keep();
         lengths.check("lengths", 4, 0)?;
+        if let Some(starts) = starts {
+            starts.check("starts", 4, lengths.len)?;
+        }
         let rows = lengths.len.saturating_mul(queries);
         check_chunk(rows)?;
         plan.check("the plan", 4, self.plan_words(rows))?;
@@ -240,6 +248,7 @@ impl Paged {
             self.launch_plan(
                 device,
                 Memory::Raw(lengths.address),
+                (Memory::Raw(starts.unwrap_or(lengths).address), starts.is_some()),
                 (rows, queries),
                 max_tokens,
                 Memory::Raw(plan.address),

@@ -64,6 +64,20 @@ impl Engine {
 
     /// Attends with one query token of each sequence.
     fn attend(&self, queries: &[f32], table: &[i32], max_blocks: usize, lengths: &[i32]) -> Vec<f32> {
+        self.attend_from(None, queries, table, max_blocks, lengths)
+    }
+
+    /// Attends from a token of each sequence on.
+    fn attend_from(
+        &self,
+        starts: Option<&[i32]>,
+        queries: &[f32],
+        table: &[i32],
+        max_blocks: usize,
+        lengths: &[i32],
+    ) -> Vec<f32> {
+        let from = starts;
+        let starts = starts.map(|starts| upload(&self.device, starts));
         let [queries, out] =
             [queries, &vec![f32::NAN; queries.len()]].map(|values| upload(&self.device, values));
         let there = lengths;
@@ -73,7 +87,8 @@ impl Engine {
         let room = upload(&self.device, &vec![0xff_u8; self.paged.attend_room(lengths.len())]);
         let numbers = |numbers| self.integers(numbers);
         let most = max_blocks * self.block_tokens;
-        self.paged.plan(&self.device, numbers(&lengths), 1, most, numbers(&plan)).unwrap();
+        let starts = starts.as_ref().map(numbers);
+        self.paged.plan(&self.device, numbers(&lengths), starts, 1, most, numbers(&plan)).unwrap();
         let table = BlockTable { numbers: numbers(&table), max_blocks };
         // SAFETY: the buffers have these lengths, and live until the result is read below.
         unsafe {
@@ -87,7 +102,8 @@ impl Engine {
         }
         let sums = self.device.stream().clone_dtoh(&sums).unwrap();
         let of_rows = sums.chunks_exact(sums.len() / there.len());
-        for (of_row, &tokens) in of_rows.zip(there) {
+        for (row, (of_row, &tokens)) in of_rows.zip(there).enumerate() {
+            let tokens = tokens - from.map_or(0, |from| from[row].max(0)).min(tokens.max(0));
             // Pages that were never written may have scales that are no numbers.
             let right = |&sum: &f32| (sum == f32::NEG_INFINITY) == (tokens <= 0);
             assert!(of_row.iter().all(right), "{tokens} tokens: {of_row:?}");
@@ -256,6 +272,35 @@ fn numbers_that_lie_neither_read_nor_write_outside_of_the_pool() {
 }
 
 #[test]
+fn attention_from_a_token_on_and_attention_up_to_it_make_the_attention_over_all() {
+    let engine = Engine::new(layout(CodecId::S4, CodecId::T4), 64);
+    let (tables, tokens) = ([0, 1, 2, 3, 4, 5], [150, 192]);
+    for (sequence, tokens) in tokens.into_iter().enumerate() {
+        engine.store(&noise(sequence as u64, tokens * ROW), &places(&tables[3 * sequence..], 64, tokens));
+    }
+    let queries = noise(7, 2 * QUERY);
+    let all = engine.attend(&queries, &tables, 3, &[150, 192]);
+    for starts in [[-1, i32::MIN], [0, 0]] {
+        assert!(engine.attend_from(Some(&starts), &queries, &tables, 3, &[150, 192]) == all, "{starts:?}");
+    }
+    // The last token alone is its value.
+    let last = engine.attend_from(Some(&[149, 191]), &queries, &tables, 3, &[150, 192]);
+    let codec = AnyCodec::new(CodecId::T4, DIM, engine.paged.layout().options).unwrap();
+    let rows = [noise(0, 150 * ROW), noise(1, 192 * ROW)];
+    for (row, out) in last.chunks_exact(DIM).enumerate() {
+        let (sequence, kv_head) = (row / HEADS, row % HEADS / (HEADS / KV_HEADS));
+        let of = &rows[sequence][rows[sequence].len() - ROW..][kv_head * DIM..][..DIM];
+        let (mut block, mut want) = (vec![0; codec.block_bytes()], [0.0; DIM]);
+        codec.encode(of, &mut block).unwrap();
+        codec.decode(&block, &mut want).unwrap();
+        let apart = out.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(apart < 1e-3, "{row}: {apart}");
+    }
+    let none = engine.attend_from(Some(&[150, i32::MAX]), &queries, &tables, 3, &[150, 192]);
+    assert!(none.iter().all(|&value| value == 0.0));
+}
+
+#[test]
 fn a_graph_of_a_plan_and_attention_follows_lengths_on_the_device() {
     let engine = Engine::new(layout(CodecId::S4, CodecId::S4), 64);
     let (device, stream) = (&engine.device, engine.device.stream().clone());
@@ -272,7 +317,7 @@ fn a_graph_of_a_plan_and_attention_follows_lengths_on_the_device() {
     stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).unwrap();
     let before = counts();
     let numbers = |numbers| engine.integers(numbers);
-    engine.paged.plan(device, numbers(&lengths), 1, 192, numbers(&plan)).unwrap();
+    engine.paged.plan(device, numbers(&lengths), None, 1, 192, numbers(&plan)).unwrap();
     let table = BlockTable { numbers: numbers(&table), max_blocks: 3 };
     // SAFETY: the buffers have these lengths, and live until the graph has run.
     unsafe {
@@ -322,16 +367,23 @@ fn what_an_engine_cannot_have_is_refused() {
     let message = |result: Result<(), GpuError>| result.unwrap_err().to_string();
     let numbers = engine.integers(&few);
     assert!(
-        message(engine.paged.plan(&engine.device, numbers, 1, 64, numbers))
+        message(engine.paged.plan(&engine.device, numbers, None, 1, 64, numbers))
             .starts_with("the plan has 3 values")
     );
     assert!(
-        message(engine.paged.plan(&engine.device, numbers, 1 << 20, 64, numbers)).contains("at most 65535")
+        message(engine.paged.plan(&engine.device, numbers, None, 1 << 20, 64, numbers))
+            .contains("at most 65535")
+    );
+    let two = upload(&engine.device, &[0_i32; 2]);
+    let starts = Some(engine.integers(&two));
+    assert_eq!(
+        message(engine.paged.plan(&engine.device, numbers, starts, 1, 64, numbers)),
+        "starts has 2 values, expected 3"
     );
     // SAFETY: the call is refused before anything is read.
     let wide = unsafe { Integers::i64(address(&few), 1) };
     assert_eq!(
-        message(engine.paged.plan(&engine.device, wide, 1, 64, numbers)),
+        message(engine.paged.plan(&engine.device, wide, None, 1, 64, numbers)),
         "lengths of i64 is not valid: expected i32"
     );
 }

@@ -150,6 +150,7 @@ pub(crate) fn operation(opcode: &str) -> Option<(usize, Operation)> {
         "min.u32" => (2, |a, c, _| u64::from((a as u32).min(c as u32))),
         "max.u32" => (2, |a, c, _| u64::from((a as u32).max(c as u32))),
         "min.s32" => (2, |a, c, _| w(i64::from((a as i32).min(c as i32)))),
+        "max.s32" => (2, |a, c, _| w(i64::from((a as i32).max(c as i32)))),
         "setp.eq.f32" => (2, |a, c, _| u64::from(f(a) == f(c))),
         "setp.ne.f32" => (2, |a, c, _| u64::from(f(a) < f(c) || f(a) > f(c))),
         "setp.neu.f32" => (2, |a, c, _| u64::from(f(a) != f(c))),

@@ -286,7 +286,7 @@ impl Batch<'_> {
         for (row, length) in (0..).zip(self.lengths.iter().rev()) {
             let end = length.div_ceil(page::SLOTS);
             let starts = (0..end.max(1)).step_by(pages as usize);
-            parts.list.extend(starts.map(|start| [row, start, end.min(start + pages)]));
+            parts.list.extend(starts.map(|start| [row, start * page::SLOTS, end.min(start + pages)]));
             parts.first.push(parts.entries());
         }
         parts.list.extend([[attend::UNUSED; 3]; 3]);
@@ -305,7 +305,7 @@ impl Batch<'_> {
     }
 }
 
-/// The parts of a launch: the first of each row and their number, and row, first and last page of each.
+/// The parts of a launch: the first of each row and their number, and row, first token and last page of each.
 struct Parts {
     first: Vec<u32>,
     list: Vec<[u32; 3]>,

@@ -231,7 +231,7 @@ fn f16_attention(text: &str, dim: usize, heads: usize) {
         vec![0xff; heads * 2 * 4 * (4 + dim)],
         vec![0xff; 4 * queries.len()],
         words([0]),
-        words([0, 0, 1, 0, 1, 2]),
+        words([0, 0, 1, 0, page::SLOTS, 2]),
         words([0, 2]),
     ];
     let a_warp = heads.min(2) as u32;

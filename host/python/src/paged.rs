@@ -117,17 +117,19 @@ impl Paged {
         })
     }
 
+    #[expect(clippy::too_many_arguments, reason = "the tensors of a call")]
     fn plan(
         &self,
         py: Python<'_>,
         stream: usize,
         lengths: Numbers,
+        starts: Option<Numbers>,
         queries: usize,
         max_tokens: usize,
         plan: Numbers,
     ) -> Result<(), Failure> {
-        let (lengths, plan) = (dlpack::i32s(lengths), dlpack::i32s(plan));
-        self.on(py, stream, |paged, device| paged.plan(device, lengths, queries, max_tokens, plan))
+        let (lengths, starts, plan) = (dlpack::i32s(lengths), starts.map(dlpack::i32s), dlpack::i32s(plan));
+        self.on(py, stream, |paged, device| paged.plan(device, lengths, starts, queries, max_tokens, plan))
     }
 
     #[expect(clippy::too_many_arguments, reason = "the tensors of a call")]

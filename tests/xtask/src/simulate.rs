@@ -122,9 +122,7 @@ impl Shape {
 /// Pages of the parts of the multiprocessor with the most pages, by scheduler. Blocks go to the
 /// multiprocessors in turn.
 fn busiest(limits: Limits, lengths: &[usize]) -> [Vec<u32>; SCHEDULERS] {
-    let parts = parts(limits, lengths, false, None);
-    let pages: Vec<u32> =
-        parts.words[lengths.len() + 1..].chunks_exact(3).map(|part| part[2] - part[1]).collect();
+    let pages: Vec<u32> = parts(limits, lengths, false, None).pages(lengths.len()).collect();
     let blocks =
         std::iter::repeat_n(&pages, limits.warps as usize).flat_map(|pages| pages.chunks(SCHEDULERS));
     let mut all = vec![[const { Vec::new() }; SCHEDULERS]; limits.multiprocessors as usize];

@@ -84,7 +84,7 @@ pub fn attend<T: Threads, const G: usize, const TRELLIS: bool, const SLICE: usiz
     let most = HEADS * SETS as u32;
     let Attend { num_kv_heads, group, .. } = args;
     let Share { part, chunk, kv_head } = share;
-    let Some((query, pages)) = entry::<T>(args.list, part) else { return };
+    let Some((query, pages, mut skip)) = entry::<T>(args.list, part) else { return };
     let (keys, values) = (Pool::<T>::keys(&args), Pool::<T>::values(&args));
     let dim = 32 * G as u32;
     // For scalar codes the format is the width. This saves a register.
@@ -143,11 +143,11 @@ pub fn attend<T: Threads, const G: usize, const TRELLIS: bool, const SLICE: usiz
                 scales[K % TOKENS] = scale::<T>(value_home, value_row, K as u64);
             }
         });
-        if tokens < page::SLOTS {
+        if tokens - skip < page::SLOTS {
             // Memory behind the end may decode to NaN.
             unroll32!(K => {
                 if K < TOKENS {
-                    let valid = T::map(row, |g| g < tokens.saturating_sub(8 * K as u32));
+                    let valid = T::map(row, |g| (g + 8 * K as u32).wrapping_sub(skip) < tokens - skip);
                     let keep = |value, other| T::zip(value, valid, |v, valid| if valid { v } else { other });
                     unroll2!(SETS, SET => {
                         let logit = &mut logits[SET % SETS][K % TOKENS];
@@ -157,6 +157,7 @@ pub fn attend<T: Threads, const G: usize, const TRELLIS: bool, const SLICE: usiz
                 }
             });
         }
+        skip = 0;
         let value_side = |slice: usize| {
             let unit = T::map(row, |g| g * (G as u32 / 2) + (SLICE / 2 * slice) as u32);
             let start = T::zip(column, unit, |t, unit| t * value_row + unit * unit_bytes(values.format));

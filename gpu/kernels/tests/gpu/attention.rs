@@ -3,6 +3,7 @@
 use crate::scene::{Scene, rotate, signs};
 use crate::warp::{Buffer, Emulated};
 use half::f16;
+use std::ops::Range;
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_gpu_kernels::args::{Attend, AttendMerge};
 use tqkv_gpu_kernels::attend::{self, PARTIAL_HEADER, Share};
@@ -96,15 +97,17 @@ fn tensor_of(keys: &Side, values: &Side, group: u32, dim: usize) -> Kernel {
     }
 }
 
-/// The list of parts of rows of these lengths, each in `parts` parts; then the first part of each row and the
+/// The list of parts of rows that see these tokens, each in `parts` parts; then the first part of each row and the
 /// number of parts. Behind the parts of a row is an entry without work.
-pub(crate) fn list_of(lengths: &[u32], parts: u32) -> (Vec<u32>, Vec<u32>) {
+pub(crate) fn list_of(seen: &[Range<u32>], parts: u32) -> (Vec<u32>, Vec<u32>) {
     let (mut list, mut first) = (Vec::new(), vec![0]);
-    for (row, length) in (0..).zip(lengths) {
-        let pages = length.div_ceil(page::SLOTS);
-        let each = pages.div_ceil(parts);
+    for (row, seen) in (0..).zip(seen) {
+        let (begin, end) = (seen.start / page::SLOTS, seen.end.div_ceil(page::SLOTS));
+        let each = (end - begin).div_ceil(parts);
         for part in 0..parts {
-            list.extend([row, u32::min(part * each, pages), u32::min((part + 1) * each, pages)]);
+            let page = |part: u32| u32::min(begin + part * each, end);
+            let token = u32::max(page(part) * page::SLOTS, seen.start);
+            list.extend([row, token, page(part + 1)]);
         }
         first.push(list.len() as u32 / 3);
     }
@@ -135,7 +138,9 @@ fn run(
     // The rows are the sequences in reverse, so that a mix-up of the two shows.
     let sequences: Vec<u32> = (0..scene.lengths.len() as u32).rev().collect();
     let lengths: Vec<u32> = scene.lengths.iter().rev().copied().collect();
-    let (list, first_part) = list_of(&lengths, parts);
+    let seen: Vec<_> =
+        lengths.iter().zip(scene.starts.iter().rev()).map(|(&end, &start)| start..end).collect();
+    let (list, first_part) = list_of(&seen, parts);
     let entries = list.len() as u32 / 3;
     let partials = Buffer::garbage((entries * heads * (PARTIAL_HEADER + dim as u32) * 4) as usize);
     let (list, first_part) = (Buffer::from_u32(&list), Buffer::from_u32(&first_part));
@@ -256,6 +261,7 @@ fn check(scene: &Scene, dim: usize, group: u32, keys: &Side, values: &Side, shap
                 .iter()
                 .skip(kv_head)
                 .step_by(scene.num_kv_heads as usize)
+                .skip(scene.starts[sequence] as usize)
                 .cloned()
                 .collect()
         };
@@ -385,6 +391,26 @@ fn the_f16_baseline_attends_as_f64_does() {
                 [(1, (Halves(1), 2)), (3, (Halves(2), 3)), (4, (Halves(2), 2)), (4, (Halves(1), 3))]
             {
                 check(&scene, dim, group, &keys, &values, shape);
+            }
+        }
+    });
+}
+
+#[test]
+fn tokens_before_the_first_one_have_no_weight() {
+    with_stack(|| {
+        use CodecId::{F16, S4, T2};
+        let dim = 64;
+        let mut scene = Scene::new(&[0, 70, 70, 64, 150, 150, 150, 40], 2);
+        scene.starts = vec![0, 3, 69, 63, 64, 129, 40, 39];
+        for (id, kernels) in [
+            (S4, &[Kernel::Codes, Kernel::Tensor(false), Kernel::TensorOfEight, Kernel::Tensor(true)][..]),
+            (T2, &[Kernel::Codes, Kernel::Tensor(true)]),
+            (F16, &[Kernel::Halves(1), Kernel::Halves(2)]),
+        ] {
+            let (keys, values) = (side(&scene, dim, id, 1), side(&scene, dim, id, 2));
+            for (i, &kernel) in (1..).zip(kernels) {
+                check(&scene, dim, 4, &keys, &values, (kernel, i));
             }
         }
     });

@@ -57,7 +57,7 @@ fn maxima(scene: &Scene, dim: usize, queries: &[f32], keys: &Side, values: &Side
     let (partials, queries) = (Buffer::garbage(4 * count as usize * stride), Buffer::from_f32(queries));
     let (page_table, lengths) = (Buffer::from_u32(&scene.page_table), Buffer::from_u32(&scene.lengths));
     let sequence_of = Buffer::from_u32(&(0..scene.lengths.len() as u32).collect::<Vec<_>>());
-    let (list, _) = list_of(&scene.lengths, 1);
+    let (list, _) = list_of(&scene.lengths.iter().map(|&end| 0..end).collect::<Vec<_>>(), 1);
     let list = Buffer::from_u32(&list);
     let args = Attend {
         parts: scene.lengths.len() as u32,

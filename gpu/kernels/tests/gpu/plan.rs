@@ -23,13 +23,17 @@ struct Planned {
     list: Vec<[u32; 3]>,
 }
 
-fn plan(limits: Limits, lengths: &[i32], queries: u32) -> Planned {
+fn plan(limits: Limits, lengths: &[i32], starts: Option<&[i32]>, queries: u32) -> Planned {
     let rows = lengths.len() as u32 * queries;
     let entries = limits.most_parts(rows);
     let words = Buffer::garbage(4 * (3 * rows + 1 + 3 * entries) as usize);
-    let lengths = Buffer::from_u32(&lengths.iter().map(|&length| length as u32).collect::<Vec<_>>());
+    let numbers = |of: &[i32]| Buffer::from_u32(&of.iter().map(|&number| number as u32).collect::<Vec<_>>());
+    // Without starts nothing may be read of them.
+    let [there, from] = [numbers(lengths), starts.map_or_else(|| Buffer::garbage(0), numbers)];
     let args = PlanParts {
-        lengths: lengths.place(),
+        lengths: there.place(),
+        starts: from.place(),
+        has_starts: u32::from(starts.is_some()),
         rows,
         queries,
         most_tokens: MOST,
@@ -56,7 +60,7 @@ fn every_page_is_in_one_part_of_its_row_and_parts_have_the_pages_of_the_rule() {
     let many: Vec<i32> = (0..100).map(|i| i * 391 % 33_000).collect();
     for lengths in [&[0][..], &[1], &[64], &[65, 0, 9_000, 1], &[0; 70], &[32_768; 9], &many] {
         for limits in LIMITS {
-            let planned = plan(limits, lengths, 1);
+            let planned = plan(limits, lengths, None, 1);
             let pages: Vec<u32> = lengths.iter().map(|&length| (length as u32).div_ceil(SLOTS)).collect();
             let count = |size: u32| pages.iter().map(|pages| pages.div_ceil(size).max(1)).sum();
             let longest = *pages.iter().max().unwrap();
@@ -65,7 +69,7 @@ fn every_page_is_in_one_part_of_its_row_and_parts_have_the_pages_of_the_rule() {
             for (row, &end) in (0..).zip(&pages) {
                 assert_eq!(planned.first[row as usize] as usize, expected.len());
                 let starts = (0..end.max(1)).step_by(size as usize);
-                expected.extend(starts.map(|start| [row, start, end.min(start + size)]));
+                expected.extend(starts.map(|start| [row, start * SLOTS, end.min(start + size)]));
             }
             assert_eq!(planned.first[pages.len()] as usize, expected.len());
             assert_eq!(planned.list[..expected.len()], expected, "{lengths:?}");
@@ -77,7 +81,7 @@ fn every_page_is_in_one_part_of_its_row_and_parts_have_the_pages_of_the_rule() {
 
 #[test]
 fn query_tokens_see_the_tokens_up_to_themselves_and_no_length_is_beyond_the_table() {
-    let planned = plan(LIMITS[0], &[100, 2, 0, -5, i32::MAX, i32::MIN], 3);
+    let planned = plan(LIMITS[0], &[100, 2, 0, -5, i32::MAX, i32::MIN], None, 3);
     assert_eq!(planned.sequences, [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 5, 5, 5]);
     let most = [MOST - 2, MOST - 1, MOST];
     let expected = [[98, 99, 100], [0, 1, 2], [0; 3], [0; 3], most, [0; 3]].concat();
@@ -85,4 +89,33 @@ fn query_tokens_see_the_tokens_up_to_themselves_and_no_length_is_beyond_the_tabl
     for part in planned.list.iter().filter(|part| part[0] != UNUSED) {
         assert!(part[2] <= expected[part[0] as usize].div_ceil(SLOTS), "{part:?}");
     }
+}
+
+#[test]
+fn rows_begin_at_their_first_token_and_those_without_tokens_have_a_part_without_pages() {
+    let lengths = [100, 100, 64, 65, 20_000, 0, 7, 7, 200];
+    let starts = [0, 63, 64, 64, 9_001, 5, -3, i32::MAX, 199];
+    for limits in LIMITS {
+        let planned = plan(limits, &lengths, Some(&starts), 1);
+        for (row, (&length, &start)) in (0..).zip(lengths.iter().zip(&starts)) {
+            let parts: Vec<_> = planned.list.iter().filter(|part| part[0] == row).collect();
+            let start = start.clamp(0, length) as u32;
+            let end = (length as u32).div_ceil(SLOTS);
+            if start == length as u32 {
+                assert!(matches!(parts[..], [[_, token, page]] if token / SLOTS == *page), "{parts:?}");
+                continue;
+            }
+            let mut next = start;
+            for &&[_, token, page] in &parts {
+                assert_eq!(token, next, "{length} tokens from {start} on: {parts:?}");
+                next = page * SLOTS;
+            }
+            assert_eq!(next, end * SLOTS);
+        }
+    }
+    // The rows of a sequence begin at the same token.
+    let planned = plan(LIMITS[0], &[70, 3], Some(&[68, 1]), 3);
+    let listed = planned.list.iter().filter(|part| part[0] != UNUSED).copied().collect::<Vec<_>>();
+    assert_eq!(planned.lengths, [68, 69, 70, 1, 2, 3]);
+    assert_eq!(listed, [[0, 128, 2], [1, 68, 2], [2, 68, 2], [3, 64, 1], [4, 1, 1], [5, 1, 1]]);
 }

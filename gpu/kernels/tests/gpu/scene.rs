@@ -10,6 +10,8 @@ use tqkv_gpu_kernels::{decode, encode, page, score, with_codec, with_groups};
 pub(crate) struct Scene {
     /// Tokens per sequence.
     pub(crate) lengths: Vec<u32>,
+    /// The first token of each sequence that attention sees.
+    pub(crate) starts: Vec<u32>,
     /// Number of KV heads.
     pub(crate) num_kv_heads: u32,
     /// Page table entries per sequence.
@@ -35,7 +37,15 @@ impl Scene {
         }
         // No two entries may share a page, so 5 and the number of pages must have no common factor.
         assert!(!total.is_multiple_of(5), "the page order needs a number of pages without the factor 5");
-        Self { lengths: lengths.to_vec(), num_kv_heads, max_pages, page_table, sequence_of, position_of }
+        Self {
+            lengths: lengths.to_vec(),
+            starts: vec![0; lengths.len()],
+            num_kv_heads,
+            max_pages,
+            page_table,
+            sequence_of,
+            position_of,
+        }
     }
 
     /// Number of tokens of all sequences.
