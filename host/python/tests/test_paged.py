@@ -124,6 +124,22 @@ def test_attention_and_gathers_are_those_of_the_codes(gpu, layout, dtype, tolera
     assert torch.equal(paged.attend(layout, q, pages, wide[:, :2], plan), out)
 
 
+def test_tokens_before_the_start_of_a_sequence_have_no_weight(gpu, layout):
+    _, pages = new_pages(layout)
+    table = torch.tensor([[4, 1, 2], [0, 3, 5]], dtype=torch.int32)
+    lengths, starts = torch.tensor([150, 80], dtype=torch.int32), torch.tensor([70, 64], dtype=torch.int32)
+    k, v = rows(230, KV_HEADS, 1), rows(230, KV_HEADS, 2)
+    paged.store(layout, k, v, torch.cat([places(table[0], 150), places(table[1], 80)]), pages)
+    q, plan = rows(2, HEADS, 3), paged.new_plan(layout, 2, DEVICE)
+    paged.plan(layout, lengths, plan, max_tokens=192, starts=starts)
+    out = paged.attend(layout, q, pages, table, plan)
+    of_k, of_v = decoded("s4", k), decoded("s3", v)
+    for row, part in ((0, slice(70, 150)), (1, slice(150 + 64, 230))):
+        assert (out[row].double() - exact(q[row], of_k[part], of_v[part])).abs().max() < 2e-4
+    with pytest.raises(tqkv.TqkvError, match="starts has 1 values, expected 2"):
+        paged.plan(layout, lengths, plan, max_tokens=192, starts=starts[:1])
+
+
 def test_several_query_tokens_of_a_sequence_each_see_the_tokens_up_to_themselves(gpu, layout):
     _, pages = new_pages(layout)
     table, k = torch.tensor([[4, 1]], dtype=torch.int32), rows(66, KV_HEADS, 1)
@@ -183,7 +199,8 @@ def test_a_compiled_step_is_the_step(gpu, layout):
     plan = paged.new_plan(layout, 2, DEVICE)
     paged.plan(layout, lengths, plan, max_tokens=128)
     for op, args in [
-        (paged._plan, (lengths, plan, 1, 128, of)),
+        (paged._plan, (lengths, None, plan, 1, 128, of)),
+        (paged._plan, (lengths, torch.zeros_like(lengths), plan, 1, 128, of)),
         (paged._store, (k, v, at, pages, torch.zeros(1, dtype=torch.int32), of)),
         (paged._attend, (q, pages, table, plan, of)),
         (paged._attend_lse, (q, pages, table, plan, of)),

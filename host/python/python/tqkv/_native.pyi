@@ -88,7 +88,15 @@ class Paged:
         work: tuple[int, int],
         refused: tuple[int, int],
     ) -> None: ...
-    def plan(self, stream: int, lengths: tuple[int, int], queries: int, max_tokens: int, plan: tuple[int, int]) -> None: ...
+    def plan(
+        self,
+        stream: int,
+        lengths: tuple[int, int],
+        starts: tuple[int, int] | None,
+        queries: int,
+        max_tokens: int,
+        plan: tuple[int, int],
+    ) -> None: ...
     def attend(
         self,
         stream: int,

@@ -171,10 +171,11 @@ def _store(k: Tensor, v: Tensor, places: Tensor, pages: Tensor, refused: Tensor,
 
 
 @torch.library.custom_op("tqkv::paged_plan", mutates_args=("plan",))
-def _plan(lengths: Tensor, plan: Tensor, queries: int, max_tokens: int, layout: str) -> None:
+def _plan(lengths: Tensor, starts: Tensor | None, plan: Tensor, queries: int, max_tokens: int, layout: str) -> None:
     device, stream = _device(plan)
     at = _numbers("lengths", lengths, plan, torch.int32)
-    _kernels(layout, device).plan(stream, at, queries, max_tokens, _numbers("plan", plan, plan, torch.int32))
+    first = None if starts is None else _numbers("starts", starts, plan, torch.int32)
+    _kernels(layout, device).plan(stream, at, first, queries, max_tokens, _numbers("plan", plan, plan, torch.int32))
 
 
 def attend_now(q: Tensor, pages: Tensor, table: Tensor, plan: Tensor, layout: str, lse: Tensor | None = None) -> Tensor:
@@ -225,7 +226,7 @@ def _(k: Tensor, v: Tensor, places: Tensor, pages: Tensor, refused: Tensor, layo
 
 
 @_plan.register_fake
-def _(lengths: Tensor, plan: Tensor, queries: int, max_tokens: int, layout: str) -> None:
+def _(lengths: Tensor, starts: Tensor | None, plan: Tensor, queries: int, max_tokens: int, layout: str) -> None:
     return None
 
 
@@ -250,13 +251,16 @@ def new_plan(layout: Layout, rows: int, device: Any) -> Tensor:
     return torch.empty(_kernels(_text(layout), _device(at)[0]).plan_words(count("rows", rows)), dtype=torch.int32, device=device)
 
 
-def plan(layout: Layout, lengths: Tensor, plan: Tensor, max_tokens: int, queries: int = 1) -> None:
+def plan(layout: Layout, lengths: Tensor, plan: Tensor, max_tokens: int, queries: int = 1, starts: Tensor | None = None) -> None:
     """Divides the work of a step among the warps of the GPU. All layers share the plan.
 
     `lengths` (int32) has the tokens of each sequence, those of this step included. The last `queries` tokens of each are query tokens,
     each of which sees the tokens up to itself. `max_tokens` is the number of tokens in a row of the block table; longer lengths are cut,
-    and those below 0 are 0."""
-    _plan(lengths, plan, queries, max_tokens, _text(layout))
+    and those below 0 are 0.
+
+    `starts` (int32) has the first token that each sequence's query tokens see, for a sliding window, or where the tokens before it are
+    attended elsewhere. Without it they see all from the first on."""
+    _plan(lengths, starts, plan, queries, max_tokens, _text(layout))
 
 
 def attend(layout: Layout, q: Tensor, pages: Tensor, table: Tensor, plan: Tensor) -> Tensor:
