@@ -30,13 +30,14 @@ def model(tmp_path_factory):
     return llama(tmp_path_factory.mktemp("llama"), 2)
 
 
-def llama(folder, layers):
-    """A folder with a tiny random Llama."""
-    from transformers import LlamaConfig, LlamaForCausalLM
+def llama(folder, layers, window=None):
+    """A folder with a tiny random Llama, or a Mistral, whose tokens see a window."""
+    from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig
 
     torch.manual_seed(3)
     sizes = dict(vocab_size=211, hidden_size=96, intermediate_size=96, num_attention_heads=4, num_key_value_heads=2, head_dim=64)
-    made = LlamaForCausalLM(LlamaConfig(**sizes, num_hidden_layers=layers, max_position_embeddings=512))
+    sizes |= dict(num_hidden_layers=layers, max_position_embeddings=512)
+    made = AutoModelForCausalLM.from_config(MistralConfig(**sizes, sliding_window=window) if window else LlamaConfig(**sizes))
     # Sharper than initial weights, so that attention matters.
     for parameter in made.parameters():
         parameter.data *= 2
@@ -51,7 +52,7 @@ def plugin(tmp_path_factory):
     return folder
 
 
-def generated(plugin, model, kv, requests, engine, **options):
+def generated(plugin, model, kv, requests, engine, exact="", **options):
     """What an engine in a process of its own generates."""
     options |= {"requests": requests, "engine": {"block_size": 64, "attention_backend": "CUSTOM"} | engine}
     paths = os.pathsep.join([str(plugin), str(HERE), os.environ.get("PYTHONPATH", "")])
@@ -60,7 +61,7 @@ def generated(plugin, model, kv, requests, engine, **options):
         capture_output=True,
         text=True,
         timeout=1200,
-        env=os.environ | {"TQKV_KV": kv, "PYTHONPATH": paths},
+        env=os.environ | {"TQKV_KV": kv, "PYTHONPATH": paths} | ({"TQKV_EXACT": exact} if exact else {}),
     )
     results = [line for line in ran.stdout.splitlines() if line.startswith("RESULT ")]
     assert ran.returncode == 0 and len(results) == 1, ran.stdout + ran.stderr
@@ -97,6 +98,8 @@ def test_an_engine_writes_the_tokens_of_the_codes(plugin, model):
     assert max(got["cached"]) == 128 and min(got["cached"]) == 0
     for what in ("preempted", "decoded", "fresh prompts", "prompts after codes", "parts of prompts", "mixed steps", "steps with shared blocks"):
         assert got["counts"].get(what, 0) > 0, got["counts"]
+    for what in ("exact of a decoded token", "exact of a prompt", "codes"):
+        assert got["counts"].get(what, 0) > 1000, got["counts"]
 
 
 def few():
@@ -113,6 +116,32 @@ def test_prompts_in_half_precision_go_to_flash_attention(plugin, model):
     got = generated(plugin, model, "i8,s4", few(), FEW | {"dtype": "float16"}, flash=True)
     close(got["apart"], 0.01, 0.05)
     assert got["counts"]["prompts after codes"] > 0 and got["counts"]["fresh prompts"] > 0
+
+
+@pytest.mark.parametrize("requests", ["0", "1"])
+def test_what_has_no_row_is_attended_as_codes(plugin, model, requests):
+    got = generated(plugin, model, "s4", few(), FEW, exact=requests)
+    close(got["apart"], 1e-3, 0.01)
+    assert got["tokens"] == got["reference"]
+    exact, codes = got["counts"].get("exact of a decoded token", 0), got["counts"]["codes"]
+    assert exact == 0 if requests == "0" else 0 < exact < codes, got["counts"]
+
+
+def test_a_sliding_window_reads_no_token_behind_it(plugin, tmp_path):
+    """Of a block half of which is behind the window the other half is read. Blocks behind it belong to others by then."""
+    requests = [[prompt(tokens, tokens), GREEDY | {"max_tokens": 40}] for tokens in (20, 90, 130, 250)]
+    got = generated(plugin, llama(tmp_path, 2, window=100), "s4", requests, FEW)
+    close(got["apart"], 1e-3, 0.01)
+    assert got["tokens"] == got["reference"]
+    assert got["counts"]["codes"] > 1000 and got["counts"]["prompts after codes"] > 0
+
+
+@pytest.mark.parametrize(("requests", "flash"), [("", False), ("", True), ("0", False)])
+def test_learned_sinks_take_weight_in_prompts_and_in_decoded_tokens(plugin, model, requests, flash):
+    dtype = {"dtype": "float16"} if flash else {}
+    got = generated(plugin, model, "s4", few(), FEW | dtype, exact=requests, flash=flash, sinks=[-1.0, 0.5, 2.0, 6.0])
+    close(got["apart"], 0.01 if flash else 1e-3, 0.05 if flash else 0.01)
+    assert flash or got["tokens"] == got["reference"]
 
 
 def test_a_declared_type_leaves_the_first_and_last_layers_as_they_are(plugin, tmp_path):
@@ -156,8 +185,6 @@ def invalid(backend, **given):
     [
         ({"head_size": 96}, "head dim 96 has no kernels; expected 64, 128, 256"),
         ({"use_mla": True}, "MLA not supported"),
-        ({"has_sliding_window": True}, "sliding window not supported"),
-        ({"has_sink": True}, "attention sinks not supported"),
         ({"attn_type": "encoder_only"}, "attention type encoder_only not supported"),
         ({"attn_type": "encoder_decoder"}, "attention type encoder_decoder not supported"),
         ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype not supported"),
@@ -178,11 +205,10 @@ def test_a_layer_with_more_than_attention_is_refused_by_name(attention, monkeypa
     config = SimpleNamespace(speculative_config=None)
     monkeypatch.setattr(attention, "get_current_vllm_config", lambda: config)
     for given, reason in [
-        ({"alibi_slopes": [1.0] * 4}, "ALiBi is not valid: expected causal attention of a decoder over all of its own tokens"),
-        ({"sliding_window": 128}, "a sliding window of 128 tokens is not valid"),
+        ({"alibi_slopes": [1.0] * 4}, "ALiBi is not valid: expected causal attention of a decoder over its own tokens"),
         ({"logits_soft_cap": 30.0}, "a soft cap of 30.0 is not valid"),
         ({"kv_sharing_target_layer_name": "layers.0"}, "keys and values of the layer layers.0 is not valid"),
-        ({"sinks": torch.ones(4)}, "argument sinks of vLLM's attention is not valid, because tqkv does not know it"),
+        ({"indexer": object()}, "argument indexer of vLLM's attention is not valid, because tqkv does not know it"),
     ]:
         with pytest.raises(tqkv.TqkvError) as refused:
             attention.TqkvImpl(4, 64, 0.125, 2, **given)

@@ -5,10 +5,11 @@
 The engine's steps are written down: tokens, positions, slots, block tables, lengths and logits. Then a Llama of Transformers computes each
 step again: keys and values go through `tqkv.Codec` into a table of slots, and PyTorch's attention sees them. OPTIONS are a JSON object:
 arguments of `LLM` in "engine", requests `[prompt, sampling parameters]` in "requests", whether to replay in "replay", in "flash" whether
-there is a function like FlashAttention's, and layers without codes in "native". Prints what happened.
+there is a function like FlashAttention's, layers without codes in "native", and learned sinks of all layers in "sinks". Prints what happened.
 """
 
 import collections
+import functools
 import json
 import os
 import sys
@@ -73,38 +74,83 @@ class Record:
         self.counts["steps with shared blocks"] += len(set(shared)) < len(shared)
 
 
-def exact(q, k, v):
-    """Attention in f32 of the newest tokens of a sequence, `[tokens, heads, head_dim]`."""
-    sees = torch.ones(len(q), len(k), dtype=torch.bool).tril(len(k) - len(q))
+def exact(q, k, v, window=None, sinks=None):
+    """Attention in f32 of the newest tokens of a sequence, `[tokens, heads, head_dim]`, to the newest `window` tokens. Returns also the
+    logarithms of the sums of exponentials, `[heads, tokens]`. `sinks` are one more logit of each head."""
+    apart = len(k) - len(q) + torch.arange(len(q))[:, None] - torch.arange(len(k))
+    sees = (apart >= 0) & (apart < (window or len(k)))
     q, k, v = (x.float().transpose(0, 1) for x in (q, k, v))
     k, v = (x.repeat_interleave(len(q) // len(x), 0) for x in (k, v))
-    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=sees).transpose(0, 1)
+    logits = (q @ k.transpose(1, 2) / q.shape[-1] ** 0.5).masked_fill(~sees, -torch.inf)
+    if sinks is not None:
+        logits = torch.cat([logits, sinks.view(-1, 1, 1).expand(-1, len(sees), 1)], -1)
+    return (logits.softmax(-1)[..., : len(k[0])] @ v).transpose(0, 1), logits.logsumexp(-1)
 
 
-def flash(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, softmax_scale, causal, fa_version):
+def flash(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, softmax_scale, causal, window_size, return_softmax_lse, fa_version):
     """What FlashAttention computes."""
-    assert causal and fa_version == 2 and softmax_scale == q.shape[-1] ** -0.5
+    assert causal and return_softmax_lse and fa_version == 2 and softmax_scale == q.shape[-1] ** -0.5
     queries, lengths = cu_seqlens_q.diff().tolist(), cu_seqlens_k.diff().tolist()
     assert cu_seqlens_q.dtype == cu_seqlens_k.dtype == torch.int32
     assert (max_seqlen_q, max_seqlen_k, len(q), len(k), len(v)) == (max(queries), max(lengths), sum(queries), sum(lengths), sum(lengths))
+    assert window_size is None or window_size[1] == 0
     parts = zip(q.split(queries), k.split(lengths), v.split(lengths))
-    return torch.cat([exact(*part) for part in parts]).to(q.dtype)
+    out, lse = zip(*(exact(*part, window_size and window_size[0] + 1) for part in parts))
+    return torch.cat(out).to(q.dtype), torch.cat(lse, -1)
+
+
+class Exact:
+    """Which tokens are exact: runs of 16 of which a request keeps the first, the newest and the one before it, in a number of rows."""
+
+    def __init__(self, rows):
+        self.rows, self.step = [(0, None)] * rows, 0
+
+    def run(self, table, token):
+        return table[token // 64] * 4 + token % 64 // 16
+
+    def wanted(self, length):
+        newest = max(length - 1, 0) // 16 * 16
+        return [token for token in ([0, newest - 16, newest] if newest > 16 else [0, newest] if newest else [0] * (length > 0))]
+
+    def begin(self, step):
+        """Rows are given to runs that begin in a step: first free ones, then those that were not used for the longest time."""
+        self.step += 1
+        begun = {slot // 16 for slot in step["slot_mapping"].tolist() if slot >= 0 and slot % 16 == 0}
+        requests = list(zip(step["block_table_tensor"].tolist(), step["seq_lens"].tolist()))
+        wanted = [self.run(table, token) for table, length in requests for token in self.wanted(length)]
+        held = [run for _, run in self.rows]
+        for run in set(wanted) & set(held):
+            self.rows[held.index(run)] = self.step, run
+        order = sorted(range(len(self.rows)), key=lambda row: self.rows[row][0])
+        for run in (run for run in wanted if run in begun and run not in held):
+            if order and self.rows[order[0]][0] < self.step:
+                self.rows[order.pop(0)] = self.step, run
+
+    def of(self, table, length, decodes):
+        """The exact ones among the first tokens of a request. Those that a decoded token sees have codes between them."""
+        held = {run for _, run in self.rows}
+        tokens = [token for token in self.wanted(length) if self.run(table, token) in held]
+        newest = (length - 1) // 16 * 16
+        if decodes and newest not in tokens:
+            tokens = [token for token in tokens if token == 0]
+        return {token + i for token in tokens for i in range(16) if token + i < length}
 
 
 class Reference:
-    """A Llama of Transformers whose attention sees keys and values as the codec has them."""
+    """A Llama of Transformers whose attention sees keys and values as the codec has them, but for exact tokens."""
 
-    def __init__(self, folder, kv, dtype, native):
-        from transformers import AttentionInterface, LlamaForCausalLM
+    def __init__(self, folder, kv, dtype, native, rows, sinks):
+        from transformers import AttentionInterface, AutoModelForCausalLM
 
         import tqkv
 
         AttentionInterface.register("codes", self.attend)
-        self.model = LlamaForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="codes").eval()
-        dim = self.model.config.head_dim
+        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="codes").eval()
+        dim, self.window = self.model.config.head_dim, getattr(self.model.config, "sliding_window", None)
         names = kv.split(",")
         self.codecs = [tqkv.Codec(name, dim) for name in (names[0], names[-1])]
-        self.slots, self.native = collections.defaultdict(dict), native
+        self.slots, self.native, self.exact = collections.defaultdict(dict), native, Exact(rows)
+        self.tokens, self.sinks = collections.Counter(), sinks
 
     def attend(self, module, q, k, v, mask, **named):
         slots, step = self.slots[module.layer_idx], self.step
@@ -114,7 +160,7 @@ class Reference:
             coded = [codec.decode(codec.encode(x), torch.float32) for codec, x in zip(self.codecs, coded)]
         for row, slot in enumerate(step["slot_mapping"].tolist()):
             if slot >= 0:
-                slots[slot] = coded[0][row], coded[1][row]
+                slots[slot] = (coded[0][row], coded[1][row]), (k[row].float(), v[row].float())
         out, starts, decodes = torch.zeros_like(q), step["query_start_loc"].tolist(), True
         for request, length in enumerate(step["seq_lens"].tolist()):
             start, end = starts[request : request + 2]
@@ -122,21 +168,34 @@ class Reference:
             # What is decoded comes first, and attends to its own code too.
             decodes &= end - start == 1
             own = start if decodes else end
-            held = [slots[table[at // 64] * 64 + at % 64] for at in range(length - (own - start))]
+            earlier = length - (own - start)
+            kept = self.exact.of(table, earlier, decodes)
+            # The engine has given blocks behind the window away.
+            first = max(length - (end - start) - self.window + 1, 0) if self.window else 0
+            held = [slots[table[at // 64] * 64 + at % 64][at in kept] for at in range(first, earlier)]
+            count = sum(at in kept for at in range(first, earlier))
+            self.tokens["exact of a decoded token" if decodes else "exact of a prompt"] += count
+            self.tokens["codes"] += len(held) - count
             keys, values = (torch.stack([*old, *new[start:own].float()]) for old, new in zip(zip(*held) if held else ((), ()), (k, v)))
-            of = exact(q[start:end], keys, values)
+            of, _ = exact(q[start:end], keys, values, self.window, self.sinks)
             out[start:end] = of.to(q.dtype)
         return out.unsqueeze(0), None
 
     @torch.no_grad()
     def logits(self, step):
         """Logits of the last token of each request of a step."""
+        self.exact.begin(step)
         self.step, last = step, step["query_start_loc"][1 : len(step["requests"]) + 1].long() - 1
         return self.model(input_ids=step["ids"][None], position_ids=step["positions"][None], use_cache=False).logits[0, last].float()
 
 
 def main(folder, options):
     options = json.loads(options)
+    sinks = torch.tensor(options["sinks"]) if "sinks" in options else None
+    if sinks is not None:
+        from tqkv import vllm_attention
+
+        vllm_attention.TqkvImpl.__init__ = functools.partialmethod(vllm_attention.TqkvImpl.__init__, sinks=sinks)
     dtype = options["engine"].get("dtype", "float32")
     if options.get("flash"):
         from vllm.v1.attention.backends import fa_utils
@@ -157,7 +216,8 @@ def main(folder, options):
     result = {"tokens": [[list(one.token_ids) for one in output.outputs] for output in outputs]}
     result |= {"cached": [output.num_cached_tokens for output in outputs]}
     if replay:
-        reference, apart = Reference(folder, os.environ["TQKV_KV"], getattr(torch, dtype), options.get("native", [])), []
+        rows = 3 * min(int(os.environ.get("TQKV_EXACT", "256")), options["engine"]["max_num_seqs"])
+        reference, apart = Reference(folder, os.environ["TQKV_KV"], getattr(torch, dtype), options.get("native", []), rows, sinks), []
         written = collections.defaultdict(list)
         for step in record.steps:
             want = reference.logits(step)
@@ -165,7 +225,7 @@ def main(folder, options):
             for name, length, known, row in zip(step["requests"], step["seq_lens"].tolist(), step["known"], want):
                 if length >= known:
                     written[name.split("-")[0]].append(row.argmax().item())
-        result |= {"apart": sorted(apart), "counts": record.counts}
+        result |= {"apart": sorted(apart), "counts": record.counts | reference.tokens}
         result |= {"reference": [[written[output.request_id]] for output in outputs]}
         # Bytes from one block of the kernels to the next, of each layer, and tokens of a block of the scheduler.
         result |= {"strides": [cache.stride(0) * cache.element_size() for cache in record.runner.kv_caches]}

@@ -1,8 +1,9 @@
 """An attention back end of vLLM whose KV cache holds codes: `tqkv.paged` over vLLM's own blocks, block tables and slot mapping.
 
-A token that a request decodes is encoded to its slot, and attends to the codes of all tokens up to itself. Tokens of a prompt attend to the
-keys and values that were just computed, and to earlier tokens of their request as decoded from the codes; both go to vLLM's
-FlashAttention, or to PyTorch's attention where there is none.
+A token that a request decodes is encoded to its slot, and attends to the codes of all tokens up to itself, but to the first and the newest
+ones as they were computed (`vllm_exact`). Tokens of a prompt attend to the keys and values that were just computed, and to earlier tokens
+of their request as decoded from the codes, with the same exceptions; both go to vLLM's FlashAttention, or to PyTorch's attention where
+there is none.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from vllm.v1.kv_cache_interface import AttentionSpec, KVCacheLayout
 from . import paged
 from ._hosts import refuse_arguments
 from ._native import TqkvError
+from .vllm_exact import UNITS, ExactRows, Seen, Units, requests
 from .vllm_plugin import VARIABLE
 
 BLOCK = 64
@@ -94,6 +96,14 @@ class TqkvBackend(AttentionBackend):
     @classmethod
     def supports_compute_capability(cls, capability: Any) -> bool:
         return capability.major >= 8
+
+    @classmethod
+    def supports_sliding_window(cls) -> bool:
+        return True
+
+    @classmethod
+    def supports_sink(cls) -> bool:
+        return True
 
     @classmethod
     def supports_kv_connector(cls) -> bool:
@@ -159,6 +169,8 @@ class Prompts:
     """Tokens of each that earlier steps have encoded."""
     fresh: Tensor | None
     """Rows of this step's keys among all keys. None if all keys are of this step."""
+    exact: tuple[Tensor, Tensor] | None
+    """Places of exact tokens of earlier steps, and their rows among all keys. A token without a place goes to the row behind these."""
 
 
 @dataclass
@@ -168,6 +180,7 @@ class TqkvMetadata(AttentionMetadata):
     decodes: int
     table: Tensor
     plan: Tensor
+    seen: Seen | None
     prompts: list[Prompts]
 
 
@@ -183,14 +196,17 @@ class TqkvBuilder(AttentionMetadataBuilder[TqkvMetadata]):
         if scheduler.max_num_batched_tokens > MOST_TOKENS:
             raise TqkvError(f"max_num_batched_tokens {scheduler.max_num_batched_tokens} is not valid: expected at most {MOST_TOKENS}")
         layers = get_layers_from_vllm_config(vllm_config, AttentionLayerBase, layer_names)  # type: ignore[type-abstract]
-        layouts = {layer.impl.layout for layer in layers.values()}  # type: ignore[attr-defined]
-        if len(layouts) > 1:
+        kinds = {(layer.impl.layout, layer.impl.window) for layer in layers.values()}  # type: ignore[attr-defined]
+        if len(kinds) > 1:
             raise TqkvError("layers with unlike numbers of heads are not valid: expected a model whose layers have the same heads")
-        [self.layout] = layouts
+        [(self.layout, self.window)] = kinds
         rows = max([scheduler.max_num_seqs, *(vllm_config.compilation_config.cudagraph_capture_sizes or [])])
         # A graph holds its address.
         self.plan = paged.new_plan(self.layout, rows, device)
         self.room = vllm_config.model_config.max_model_len
+        self.units = None
+        if count := requests(scheduler.max_num_seqs):
+            self.units = Units(UNITS * count, rows, max(rows, scheduler.max_num_batched_tokens), device)
 
     def build(self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False) -> TqkvMetadata:
         step = common_attn_metadata
@@ -198,10 +214,16 @@ class TqkvBuilder(AttentionMetadataBuilder[TqkvMetadata]):
             raise TqkvError("attention that is not causal is not valid: expected a decoder")
         # The runner has put them first.
         decodes, prompts, _, _ = split_decodes_and_prefills(step)
-        table = step.block_table_tensor
+        table, lengths, starts, seen = step.block_table_tensor, step.seq_lens, None, None
+        if self.units is not None:
+            self.units.begin(step.slot_mapping, table, lengths, BLOCK, decodes, self.window)
+            seen = self.units.seen
+            lengths, starts = seen.ends, seen.starts[:decodes]
+        elif self.window is not None:
+            starts = (lengths[:decodes] - self.window).clamp(min=0)
         if decodes:
-            paged.plan(self.layout, step.seq_lens[:decodes], self.plan, max_tokens=table.shape[1] * BLOCK)
-        return TqkvMetadata(decodes, table[:decodes], self.plan, self.prompts(step, decodes) if prompts else [])
+            paged.plan(self.layout, lengths[:decodes], self.plan, max_tokens=table.shape[1] * BLOCK, starts=starts)
+        return TqkvMetadata(decodes, table[:decodes], self.plan, seen, self.prompts(step, decodes) if prompts else [])
 
     def prompts(self, step: CommonAttentionMetadata, first: int) -> list[Prompts]:
         """Prompts from request `first` on, in groups whose keys have room together."""
@@ -216,26 +238,28 @@ class TqkvBuilder(AttentionMetadataBuilder[TqkvMetadata]):
             while last < end and keys + lengths[last] <= self.room:
                 keys += lengths[last]
                 last += 1
-            groups.append(group(step, starts[first : last + 1], lengths[first:last], slice(first, last)))
+            groups.append(group(step, starts[first : last + 1], lengths[first:last], slice(first, last), self.units))
             first = last
         return groups
 
 
-def group(step: CommonAttentionMetadata, starts: Sequence[int], lengths: list[int], requests: slice) -> Prompts:
+def group(step: CommonAttentionMetadata, starts: Sequence[int], lengths: list[int], requests: slice, units: Units | None) -> Prompts:
     """Prompts of these requests, whose query tokens begin at `starts`, with one more for the end of the last."""
     queries = [end - start for start, end in zip(starts, starts[1:])]
     query_starts = step.query_start_loc[requests.start : requests.stop + 1] - step.query_start_loc[requests.start]
     on_device = step.seq_lens[requests]
     key_starts = F.pad(torch.cumsum(on_device, 0, dtype=torch.int32), (1, 0))
-    cached = on_device - query_starts.diff()
-    fresh = None
+    cached, table = on_device - query_starts.diff(), step.block_table_tensor[requests]
+    fresh = exact = None
     if queries != lengths:
         rows = sum(queries)
         # Its number of rows is given, so that nothing waits for it.
         behind = torch.repeat_interleave(key_starts[:-1] + cached - query_starts[:-1], query_starts.diff(), output_size=rows)
         fresh = behind.long() + torch.arange(rows, device=behind.device)
-    tokens = slice(starts[0], starts[-1])
-    return Prompts(tokens, queries, lengths, query_starts, key_starts, step.block_table_tensor[requests], cached, fresh)
+        if units is not None:
+            places, of_token = units.earlier(table, cached.long(), BLOCK)
+            exact = places, torch.where(of_token < 0, sum(lengths), of_token + key_starts[:-1, None])
+    return Prompts(slice(starts[0], starts[-1]), queries, lengths, query_starts, key_starts, table, cached, fresh, exact)
 
 
 class TqkvImpl(AttentionImpl[TqkvMetadata]):
@@ -253,12 +277,12 @@ class TqkvImpl(AttentionImpl[TqkvMetadata]):
         logits_soft_cap: float | None = None,
         attn_type: str = AttentionType.DECODER,
         kv_sharing_target_layer_name: str | None = None,
+        sinks: Tensor | None = None,
         **more: Any,
     ) -> None:
         config = get_current_vllm_config()
         refused = {
             "ALiBi": alibi_slopes is not None,
-            f"a sliding window of {sliding_window} tokens": sliding_window is not None,
             f"a soft cap of {logits_soft_cap}": bool(logits_soft_cap),
             f"attention of the type {attn_type}": attn_type != AttentionType.DECODER,
             f"keys and values of the layer {kv_sharing_target_layer_name}": kv_sharing_target_layer_name is not None,
@@ -267,16 +291,18 @@ class TqkvImpl(AttentionImpl[TqkvMetadata]):
         }
         for what, wrong in refused.items():
             if wrong:
-                raise TqkvError(f"{what} is not valid: expected causal attention of a decoder over all of its own tokens")
+                raise TqkvError(f"{what} is not valid: expected causal attention of a decoder over its own tokens")
         refuse_arguments("vLLM's attention", more, (), "a model without it")
-        self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
-        self.num_kv_heads, self.kv_cache_dtype = num_kv_heads or num_heads, kv_cache_dtype
+        self.num_heads, self.head_size, self.scale, self.window = num_heads, head_size, float(scale), sliding_window
+        self.num_kv_heads, self.kv_cache_dtype, self.sinks = num_kv_heads or num_heads, kv_cache_dtype, sinks
         self.layout = _layout(num_heads, self.num_kv_heads, head_size)
         # Says at once what has no kernels.
         self.layout.block_bytes()
         # The kernels divide by the root of the head dim.
         self.factor = self.scale * head_size**0.5
         self.room = config.model_config.max_model_len
+        self.units = UNITS * requests(config.scheduler_config.max_num_seqs)
+        self.exact: ExactRows | None = None
         self.flash = None
         if fa_utils.is_flash_attn_varlen_func_available() and config.model_config.dtype != torch.float32:
             version = fa_utils.get_flash_attn_version(head_size=head_size)
@@ -303,18 +329,38 @@ class TqkvImpl(AttentionImpl[TqkvMetadata]):
         if attn_metadata is None:
             # vLLM measures here what a step may take in addition to the cache.
             _ = [self._keys(query, self.room) for _ in range(2)]
+            self._exact(key)
             return output.fill_(0)
         pages, step = _pages(kv_cache), attn_metadata
         out = output.view(-1, self.num_heads, self.head_size)
+        if step.seen is not None:
+            self._exact(key).keep(key, value, step.seen.kept)
         if step.decodes:
-            q = query[: step.decodes]
-            if abs(self.factor - 1) > 1e-6:
-                q = q * self.factor
-            out[: step.decodes] = paged.attend(self.layout, q.contiguous(), pages, step.table, step.plan)
+            out[: step.decodes] = self._decode(query[: step.decodes].contiguous(), pages, step)
         for prompts in step.prompts:
             of = prompts.tokens
             out[of] = self._prompts(query[of], key[of], value[of], pages, prompts)
         return output
+
+    def _exact(self, key: Tensor) -> ExactRows:
+        if self.exact is None:
+            self.exact = ExactRows(self.units, key)
+        return self.exact
+
+    def _decode(self, q: Tensor, pages: Tensor, step: TqkvMetadata) -> Tensor:
+        scaled = q if abs(self.factor - 1) <= 1e-6 else q * self.factor
+        if step.seen is None and self.sinks is None:
+            return paged.attend(self.layout, scaled, pages, step.table, step.plan)
+        of_codes, lse = paged.attend_lse(self.layout, scaled, pages, step.table, step.plan)
+        if step.seen is None:
+            return self._less_sinks(of_codes, lse)
+        return self._exact(q).attend(q, step.seen, self.scale, of_codes, lse, self.sinks)
+
+    def _less_sinks(self, out: Tensor, lse: Tensor) -> Tensor:
+        """Takes the weight of learned sinks, logits without a value, from what attention gave without them."""
+        if self.sinks is None:
+            return out
+        return out * (lse - self.sinks.float()).sigmoid().to(out.dtype)[..., None]
 
     def _keys(self, like: Tensor, tokens: int) -> Tensor:
         return torch.empty(tokens, self.num_kv_heads, self.head_size, dtype=like.dtype, device=like.device)
@@ -323,16 +369,19 @@ class TqkvImpl(AttentionImpl[TqkvMetadata]):
         """Keys, or values, of all tokens of requests: first those that were encoded, then those of this step."""
         if of.fresh is None:
             return fresh
-        out = self._keys(fresh, sum(of.lengths))
-        paged.gather(self.layout, pages, of.table, of.key_starts, of.cached, out, values=values)
-        return out.index_copy_(0, of.fresh, fresh)
+        out = self._keys(fresh, sum(of.lengths) + 1)
+        paged.gather(self.layout, pages, of.table, of.key_starts, of.cached, out[:-1], values=values)
+        if of.exact is not None and self.exact is not None:
+            places, rows = of.exact
+            out.index_copy_(0, rows.flatten(), self.exact.of(places.flatten(), int(values)).transpose(0, 1))
+        return out[:-1].index_copy_(0, of.fresh, fresh)
 
     def _prompts(self, q: Tensor, k: Tensor, v: Tensor, pages: Tensor, of: Prompts) -> Tensor:
         k, v = self._whole(k, pages, of, False), self._whole(v, pages, of, True)
         if self.flash is None:
             parts = zip(q.split(of.queries), k.split(of.lengths), v.split(of.lengths))
-            return torch.cat([attention(*part, self.scale) for part in parts])
-        return fa_utils.flash_attn_varlen_func(
+            return torch.cat([attention(*part, self.scale, self.window, self.sinks) for part in parts])
+        out, lse = fa_utils.flash_attn_varlen_func(
             q=q,
             k=k,
             v=v,
@@ -342,8 +391,11 @@ class TqkvImpl(AttentionImpl[TqkvMetadata]):
             max_seqlen_k=max(of.lengths),
             softmax_scale=self.scale,
             causal=True,
+            window_size=None if self.window is None else [self.window - 1, 0],
+            return_softmax_lse=True,
             **self.flash,
         )
+        return self._less_sinks(out, lse.transpose(0, 1))
 
 
 def _pages(kv_cache: Tensor) -> Tensor:
@@ -351,9 +403,17 @@ def _pages(kv_cache: Tensor) -> Tensor:
     return kv_cache.as_strided((kv_cache.shape[0], kv_cache[0].numel()), (kv_cache.stride(0), 1))
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    """Attention of the newest tokens of a sequence, `[tokens, heads, head_dim]`, each of which sees the tokens up to itself."""
+def attention(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None, sinks: Tensor | None) -> Tensor:
+    """Attention of the newest tokens of a sequence, `[tokens, heads, head_dim]`, each of which sees the tokens up to itself, or the newest
+    `window` of them."""
     sees = torch.ones(len(q), len(k), dtype=torch.bool, device=q.device).tril(len(k) - len(q))
-    q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=sees, scale=scale, enable_gqa=True)
+    if window is not None:
+        sees = sees.triu(len(k) - len(q) - window + 1)
+    q, k, v = (x.transpose(0, 1) for x in (q, k, v))
+    bias = torch.zeros(len(q), *sees.shape, dtype=q.dtype, device=q.device).masked_fill_(~sees, -torch.inf)
+    if sinks is not None:
+        # A key of zeros has the logit that the bias says.
+        k, v = (F.pad(x, (0, 0, 1, 0)) for x in (k, v))
+        bias = torch.cat([sinks.to(bias.dtype)[:, None, None].expand(-1, len(sees), 1), bias], -1)
+    out = F.scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=bias[None], scale=scale, enable_gqa=True)
     return out.squeeze(0).transpose(0, 1)

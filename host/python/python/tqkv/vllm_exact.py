@@ -1,0 +1,197 @@
+"""Exact tokens of requests in vLLM: the first tokens and the newest ones attend as they were computed, all others as their codes.
+
+Attention puts much of its weight on these few tokens, so their rounding is most of what codes cost. They are held in units of 16 tokens, of
+which a request has three: its first, its newest, and the one before the newest. A unit is known by its place in vLLM's blocks. So requests
+that share a prefix share its units, and nothing needs to know which request a block belongs to. Each layer has rows for a number of units,
+and all layers hold the same units in them. If there are too few rows, those that were not used for the longest time are given away, and what
+was in them is attended as codes.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ._native import TqkvError
+
+UNIT = 16
+"""Tokens of a unit."""
+
+UNITS = 3
+"""Units of a request."""
+
+COLUMNS = UNITS * UNIT
+
+VARIABLE = "TQKV_EXACT"
+
+LOWEST = -1e30
+"""A logit below all others. It is finite, so that a row of padding has no NaN."""
+
+
+def requests(max_num_seqs: int) -> int:
+    """Requests for which a layer has rows."""
+    said = os.environ.get(VARIABLE, "")
+    if not said:
+        return min(max_num_seqs, 256)
+    if not said.isascii() or not said.isdigit():
+        raise TqkvError(f"{VARIABLE}={said} is not valid: expected a number of requests")
+    return min(max_num_seqs, int(said))
+
+
+class ExactRows:
+    """Keys and values of a layer's units, `[num_kv_heads, places, head_dim]`: first those of the units, then a place that stays zero, and one
+    for tokens that no unit holds."""
+
+    def __init__(self, units: int, like: Tensor) -> None:
+        _, heads, dim = like.shape
+        shape = (heads, units * UNIT + 2, dim)
+        self.rows = [torch.zeros(shape, dtype=like.dtype, device=like.device) for _ in range(2)]
+
+    def keep(self, key: Tensor, value: Tensor, places: Tensor) -> None:
+        for rows, x in zip(self.rows, (key, value)):
+            rows.index_copy_(1, places[: len(x)], x.transpose(0, 1))
+
+    def of(self, places: Tensor, side: int) -> Tensor:
+        """Keys, or values, `[num_kv_heads, *places, head_dim]`."""
+        rows = self.rows[side]
+        return rows.index_select(1, places.flatten()).view(len(rows), *places.shape, rows.shape[2])
+
+    def attend(self, query: Tensor, seen: Seen, scale: float, of_codes: Tensor, lse: Tensor, sinks: Tensor | None) -> Tensor:
+        """One softmax over exact tokens and, as one more column, the codes, of which the kernel gives the logarithm of the sum. Learned sinks
+        are a column without a value."""
+        rows, heads, dim = query.shape
+        places, bias = seen.places[:rows], seen.bias[:rows]
+        keys, values = (self.of(places, side) for side in range(2))
+        # [num_kv_heads, rows, group, columns]
+        grouped = query.view(rows, len(keys), -1, dim).transpose(0, 1)
+        logits = torch.matmul(grouped, keys.transpose(2, 3)).float() * scale + bias[:, None]
+        others = [lse] if sinks is None else [lse, sinks.float().expand_as(lse)]
+        of_heads = torch.stack(others, -1).view(rows, len(keys), -1, len(others)).transpose(0, 1)
+        weights = torch.cat([logits, of_heads], -1).softmax(-1).to(query.dtype)
+        exact = torch.matmul(weights[..., :COLUMNS], values)
+        of_codes = of_codes.view(rows, len(keys), -1, dim).transpose(0, 1)
+        return torch.addcmul(exact, weights[..., COLUMNS, None], of_codes).transpose(0, 1).reshape(query.shape)
+
+
+@dataclass
+class Seen:
+    """Exact tokens of query tokens, as all layers find them, in memory that stays where it is. A graph holds its address."""
+
+    places: Tensor
+    """`[rows, columns]`, places in a layer's rows."""
+    bias: Tensor
+    """`[rows, columns]`, what is added to the logits."""
+    starts: Tensor
+    """`[rows]`, the first token that is attended as a code."""
+    ends: Tensor
+    """`[rows]`, the token behind the last one of these."""
+    kept: Tensor
+    """`[tokens]`, the place where each token of the step goes."""
+
+
+class Units:
+    """Which unit is in which row. Everything is on the device, and nothing is read back from there."""
+
+    def __init__(self, units: int, requests: int, tokens: int, device: torch.device) -> None:
+        self.owner = torch.full((units,), -1, dtype=torch.int64, device=device)
+        """The unit in each row, or -1."""
+        self.used = torch.zeros(units, dtype=torch.int64, device=device)
+        """The step in which each row was used last, 0 for a row without a unit."""
+        self.step = 0
+        self.zero, self.spare = units * UNIT, units * UNIT + 1
+        long = {"dtype": torch.int64, "device": device}
+        words = {"dtype": torch.int32, "device": device}
+        self.seen = Seen(
+            torch.full((requests, COLUMNS), self.zero, **long),  # type: ignore[call-overload]
+            torch.full((requests, COLUMNS), LOWEST, dtype=torch.float32, device=device),
+            torch.zeros(requests, **words),  # type: ignore[call-overload]
+            torch.zeros(requests, **words),  # type: ignore[call-overload]
+            torch.full((tokens,), self.spare, **long),  # type: ignore[call-overload]
+        )
+
+    def begin(self, slots: Tensor, table: Tensor, lengths: Tensor, block: int, decodes: int, window: int | None = None) -> None:
+        """A step: gives rows to units that begin in it and that a request will want, and finds those of all requests. `slots` has the
+        place of each new token, `table` and `lengths` are those of all requests, of which the first `decodes` have one new token. A query
+        token sees the newest `window` tokens, or all."""
+        self.step += 1
+        lengths = lengths.long()
+        units, _ = wanted(table, lengths, block)
+        rows, found = self.find(units)
+        self.used.scatter_reduce_(0, rows.flatten(), torch.where(found, self.step, 0).flatten(), "amax")
+        # A row has all tokens of its unit, since it is given when the first one comes.
+        begins = torch.where(slots % UNIT == 0, slots // UNIT, -1)
+        begin = (units[..., None] == begins).any(-1) & ~found
+        self.give(torch.where(begin, units, -1).flatten())
+        self.keep(slots)
+        if decodes:
+            self.decode(table[:decodes], lengths[:decodes], block, window)
+
+    def find(self, units: Tensor) -> tuple[Tensor, Tensor]:
+        """The row of each unit, and whether it has one. Units below 0 have none."""
+        same = (units[..., None] == self.owner) & (units[..., None] >= 0)
+        found, rows = same.max(-1)
+        return rows, found
+
+    def give(self, units: Tensor) -> None:
+        """Gives rows to these units, those above -1. Rows that this step uses are not taken. A unit that two requests want gets two rows,
+        of which the first is found."""
+        order = (units >= 0).cumsum(0) - 1
+        wants = (units >= 0) & (order < len(self.owner))
+        rows = self.used.argsort(stable=True)[order.clamp(0, len(self.owner) - 1)]
+        wants &= self.used[rows] < self.step
+        # What is not given goes to one more row, which is cut off.
+        rows = torch.where(wants, rows, len(self.owner))
+        for held, new in ((self.owner, units), (self.used, torch.full_like(units, self.step))):
+            longer = torch.cat([held, held.new_zeros(1)])
+            held.copy_(longer.scatter_(0, rows, new)[:-1])
+
+    def keep(self, slots: Tensor) -> None:
+        rows, found = self.find(torch.where(slots >= 0, slots // UNIT, -1))
+        self.seen.kept.fill_(self.spare)
+        self.seen.kept[: len(slots)] = torch.where(found, rows * UNIT + slots % UNIT, self.spare)
+
+    def decode(self, table: Tensor, lengths: Tensor, block: int, window: int | None) -> None:
+        """What requests of one new token see exactly, and from where to where they see codes."""
+        count, seen = len(table), self.seen
+        units, tokens = wanted(table, lengths, block)
+        rows, found = self.find(units)
+        first, before, newest = found.unbind(1)
+        # Codes are one run of tokens, so exact tokens behind them have no gap.
+        last = (lengths - 1).clamp(min=0) // UNIT * UNIT
+        newest = newest | ((last == 0) & first)
+        before = before & newest
+        oldest = torch.zeros_like(lengths) if window is None else lengths - window
+        starts = oldest.clamp(min=0).maximum(torch.where(first, UNIT, 0))
+        ends = torch.where(newest, torch.where(before, last - UNIT, last), lengths)
+        seen.starts[:count], seen.ends[:count] = starts, ends
+        of_token = tokens[..., None] + torch.arange(UNIT, device=table.device)
+        visible = (of_token < lengths[:, None, None]) & (of_token >= oldest[:, None, None])
+        held = torch.stack([first, before, found[:, 2]], 1)[..., None] & visible
+        places = rows[..., None] * UNIT + torch.arange(UNIT, device=table.device)
+        seen.places[:count] = torch.where(held, places, self.zero).flatten(1)
+        seen.bias[:count] = torch.where(held, 0.0, LOWEST).flatten(1)
+
+    def earlier(self, table: Tensor, lengths: Tensor, block: int) -> tuple[Tensor, Tensor]:
+        """Places of the exact ones among the first tokens of requests, and the numbers of these tokens, `[requests, columns]`. What has
+        no place has the number -1."""
+        units, tokens = wanted(table, lengths, block)
+        rows, found = self.find(units)
+        inside = torch.arange(UNIT, device=table.device)
+        of_token = tokens[..., None] + inside
+        held = found[..., None] & (of_token < lengths[:, None, None])
+        places = torch.where(held, rows[..., None] * UNIT + inside, self.zero)
+        return places.flatten(1), torch.where(held, of_token, -1).flatten(1)
+
+
+def wanted(table: Tensor, lengths: Tensor, block: int) -> tuple[Tensor, Tensor]:
+    """The units that requests of these lengths want, `[requests, 3]`, -1 for none, and the first token of each."""
+    newest = (lengths - 1).clamp(min=0) // UNIT * UNIT
+    tokens = torch.stack([torch.zeros_like(newest), newest - UNIT, newest], 1)
+    exists = torch.stack([lengths > 0, newest > UNIT, newest > 0], 1)
+    tokens = torch.where(exists, tokens, 0)
+    of_block = tokens // block
+    blocks = table.gather(1, of_block.clamp(max=table.shape[1] - 1)).long()
+    return torch.where(exists, blocks * (block // UNIT) + tokens % block // UNIT, -1), tokens
