@@ -30,14 +30,18 @@ def model(tmp_path_factory):
     return llama(tmp_path_factory.mktemp("llama"), 2)
 
 
-def llama(folder, layers, window=None):
-    """A folder with a tiny random Llama, or a Mistral, whose tokens see a window."""
-    from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig
+def llama(folder, layers, window=None, kinds=None):
+    """A folder with a tiny random Llama, or a Mistral, whose tokens see a window, or a Gemma, of which only some layers have one."""
+    from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, MistralConfig
 
     torch.manual_seed(3)
     sizes = dict(vocab_size=211, hidden_size=96, intermediate_size=96, num_attention_heads=4, num_key_value_heads=2, head_dim=64)
     sizes |= dict(num_hidden_layers=layers, max_position_embeddings=512)
-    made = AutoModelForCausalLM.from_config(MistralConfig(**sizes, sliding_window=window) if window else LlamaConfig(**sizes))
+    if kinds:
+        config = Gemma3TextConfig(**sizes, sliding_window=window, layer_types=kinds, query_pre_attn_scalar=64)
+    else:
+        config = MistralConfig(**sizes, sliding_window=window) if window else LlamaConfig(**sizes)
+    made = AutoModelForCausalLM.from_config(config)
     # Sharper than initial weights, so that attention matters.
     for parameter in made.parameters():
         parameter.data *= 2
@@ -127,10 +131,11 @@ def test_what_has_no_row_is_attended_as_codes(plugin, model, requests):
     assert exact == 0 if requests == "0" else 0 < exact < codes, got["counts"]
 
 
-def test_a_sliding_window_reads_no_token_behind_it(plugin, tmp_path):
+@pytest.mark.parametrize("kinds", [None, ["sliding_attention", "full_attention"]])
+def test_a_sliding_window_reads_no_token_behind_it(plugin, tmp_path, kinds):
     """Of a block half of which is behind the window the other half is read. Blocks behind it belong to others by then."""
     requests = [[prompt(tokens, tokens), GREEDY | {"max_tokens": 40}] for tokens in (20, 90, 130, 250)]
-    got = generated(plugin, llama(tmp_path, 2, window=100), "s4", requests, FEW)
+    got = generated(plugin, llama(tmp_path, 2, window=100, kinds=kinds), "s4", requests, FEW)
     close(got["apart"], 1e-3, 0.01)
     assert got["tokens"] == got["reference"]
     assert got["counts"]["codes"] > 1000 and got["counts"]["prompts after codes"] > 0

@@ -26,7 +26,7 @@ class Record:
     """Steps of an engine, and how often it did what."""
 
     def __init__(self):
-        self.steps, self.counts = [], collections.Counter()
+        self.steps, self.counts, self.layers = [], collections.Counter(), {}
 
     def watch(self, engine):
         from tqkv.vllm_attention import TqkvBuilder
@@ -43,11 +43,14 @@ class Record:
 
         def builds(builder, common_prefix_len, step, fast_build=False):
             names = ("query_start_loc", "seq_lens", "block_table_tensor", "slot_mapping")
-            self.now = {name: getattr(step, name).clone() for name in names}
+            built = {name: getattr(step, name).clone() for name in names}
+            # Layers of one kind have their own blocks.
+            self.layers |= {int(name.split("layers.")[1].split(".")[0]): built for name in builder.layer_names}
             return build(builder, common_prefix_len, step, fast_build)
 
         def forwards(input_ids, positions, *given, **named):
-            self.now |= {"ids": input_ids.clone(), "positions": positions.clone()}
+            [built, *_] = self.layers.values()
+            self.now = built | {"ids": input_ids.clone(), "positions": positions.clone(), "layers": dict(self.layers)}
             return forward(input_ids, positions, *given, **named)
 
         def computes(hidden, *given, **named):
@@ -146,14 +149,17 @@ class Reference:
 
         AttentionInterface.register("codes", self.attend)
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="codes").eval()
-        dim, self.window = self.model.config.head_dim, getattr(self.model.config, "sliding_window", None)
+        dim = self.model.config.head_dim
         names = kv.split(",")
         self.codecs = [tqkv.Codec(name, dim) for name in (names[0], names[-1])]
-        self.slots, self.native, self.exact = collections.defaultdict(dict), native, Exact(rows)
+        self.slots, self.native, self.exact = collections.defaultdict(dict), native, collections.defaultdict(lambda: Exact(rows))
         self.tokens, self.sinks = collections.Counter(), sinks
 
     def attend(self, module, q, k, v, mask, **named):
-        slots, step = self.slots[module.layer_idx], self.step
+        slots, step, exact_tokens = self.slots[module.layer_idx], self.step["layers"].get(module.layer_idx, self.step), self.exact[module.layer_idx]
+        exact_tokens.begin(step)
+        kinds = getattr(module.config, "layer_types", None)
+        window = getattr(module.config, "sliding_window", None) if not kinds or kinds[module.layer_idx] == "sliding_attention" else None
         q, k, v = (x[0].transpose(0, 1) for x in (q, k, v))
         coded = [x.float().contiguous() for x in (k, v)]
         if module.layer_idx not in self.native:
@@ -169,22 +175,21 @@ class Reference:
             decodes &= end - start == 1
             own = start if decodes else end
             earlier = length - (own - start)
-            kept = self.exact.of(table, earlier, decodes)
+            kept = exact_tokens.of(table, earlier, decodes)
             # The engine has given blocks behind the window away.
-            first = max(length - (end - start) - self.window + 1, 0) if self.window else 0
+            first = max(length - (end - start) - window + 1, 0) if window else 0
             held = [slots[table[at // 64] * 64 + at % 64][at in kept] for at in range(first, earlier)]
             count = sum(at in kept for at in range(first, earlier))
             self.tokens["exact of a decoded token" if decodes else "exact of a prompt"] += count
             self.tokens["codes"] += len(held) - count
             keys, values = (torch.stack([*old, *new[start:own].float()]) for old, new in zip(zip(*held) if held else ((), ()), (k, v)))
-            of, _ = exact(q[start:end], keys, values, self.window, self.sinks)
+            of, _ = exact(q[start:end], keys, values, window, self.sinks)
             out[start:end] = of.to(q.dtype)
         return out.unsqueeze(0), None
 
     @torch.no_grad()
     def logits(self, step):
         """Logits of the last token of each request of a step."""
-        self.exact.begin(step)
         self.step, last = step, step["query_start_loc"][1 : len(step["requests"]) + 1].long() - 1
         return self.model(input_ids=step["ids"][None], position_ids=step["positions"][None], use_cache=False).logits[0, last].float()
 
