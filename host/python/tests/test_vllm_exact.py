@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tqkv.vllm_exact import COLUMNS, LOWEST, UNIT, ExactRows, Units, requests, wanted
+from tqkv.vllm_exact import COLUMNS, LOWEST, UNIT, ExactRows, Units, requests
 
 BLOCK = 64
 
@@ -16,7 +16,7 @@ class Engine:
 
     def __init__(self, seed, rows, window):
         self.random, self.window = random.Random(seed), window
-        self.units, self.rows = Units(rows, 8, 600, torch.device("cpu")), ExactRows(rows, torch.zeros(1, 1, 1))
+        self.units, self.rows = Units(rows, 8, 600, BLOCK, torch.device("cpu")), ExactRows(rows, torch.zeros(1, 1, 1))
         self.free, self.requests, self.held = list(range(40)), [], {}
         self.last = 0
 
@@ -62,7 +62,7 @@ class Engine:
             table[row, : len(blocks)] = torch.tensor(blocks)
         lengths = torch.tensor([length for _, _, length, _ in now], dtype=torch.int32)
         decodes = sum(length - computed == 1 for _, computed, length, _ in now)
-        self.units.begin(torch.tensor([*slots, -1, -1]), table, lengths, BLOCK, decodes, self.window)
+        self.units.begin(torch.tensor([*slots, -1, -1]), table, lengths, decodes, self.window)
         tokens = torch.tensor([float(self.held[slot]) for slot in slots] + [torch.nan] * 2).view(-1, 1, 1)
         self.rows.keep(tokens, -tokens, self.units.seen.kept)
         return now, table, decodes
@@ -99,7 +99,7 @@ def test_a_request_sees_its_own_tokens_exactly_and_all_others_as_codes(rows, win
                 exact, complete = exact + bool(rest), complete + is_complete
             # Prompts see what is left of earlier steps.
             before = torch.tensor([computed for _, computed, _, _ in now[decodes:]], dtype=torch.long)
-            places, tokens = engine.units.earlier(table[decodes:], before, BLOCK)
+            places, tokens = engine.units.earlier(table[decodes:], before)
             held = engine.rows.of(places, 0)[0, :, :, 0]
             for row, (blocks, computed, *_) in enumerate(now[decodes:]):
                 for number, at in zip(held[row].tolist(), tokens[row].tolist()):
@@ -110,8 +110,8 @@ def test_a_request_sees_its_own_tokens_exactly_and_all_others_as_codes(rows, win
 
 def test_units_of_short_requests():
     table = torch.tensor([[5, 7]], dtype=torch.int32)
-    for length, units in [(0, []), (1, [20]), (16, [20]), (17, [20, 21]), (32, [20, 21]), (33, [20, 21, 22]), (80, [20, 23, 28])]:
-        got, tokens = wanted(table, torch.tensor([length]), BLOCK)
+    for length, units in [(1, [20]), (16, [20]), (17, [20, 21]), (32, [20, 21]), (33, [20, 21, 22]), (80, [20, 23, 28])]:
+        got, tokens = Units(3, 1, 1, BLOCK, torch.device("cpu")).wanted(table, torch.tensor([length]))
         assert [unit for unit in got[0].tolist() if unit >= 0] == units, length
         assert tokens.shape == (1, 3) and COLUMNS == 3 * UNIT
 

@@ -206,7 +206,7 @@ class TqkvBuilder(AttentionMetadataBuilder[TqkvMetadata]):
         self.room = vllm_config.model_config.max_model_len
         self.units = None
         if count := requests(scheduler.max_num_seqs):
-            self.units = Units(UNITS * count, rows, max(rows, scheduler.max_num_batched_tokens), device)
+            self.units = Units(UNITS * count, rows, max(rows, scheduler.max_num_batched_tokens), BLOCK, device)
 
     def build(self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False) -> TqkvMetadata:
         step = common_attn_metadata
@@ -216,7 +216,7 @@ class TqkvBuilder(AttentionMetadataBuilder[TqkvMetadata]):
         decodes, prompts, _, _ = split_decodes_and_prefills(step)
         table, lengths, starts, seen = step.block_table_tensor, step.seq_lens, None, None
         if self.units is not None:
-            self.units.begin(step.slot_mapping, table, lengths, BLOCK, decodes, self.window)
+            self.units.begin(step.slot_mapping, table, lengths, decodes, self.window)
             seen = self.units.seen
             lengths, starts = seen.ends, seen.starts[:decodes]
         elif self.window is not None:
@@ -257,7 +257,7 @@ def group(step: CommonAttentionMetadata, starts: Sequence[int], lengths: list[in
         behind = torch.repeat_interleave(key_starts[:-1] + cached - query_starts[:-1], query_starts.diff(), output_size=rows)
         fresh = behind.long() + torch.arange(rows, device=behind.device)
         if units is not None:
-            places, of_token = units.earlier(table, cached.long(), BLOCK)
+            places, of_token = units.earlier(table, cached.long())
             exact = places, torch.where(of_token < 0, sum(lengths), of_token + key_starts[:-1, None])
     return Prompts(slice(starts[0], starts[-1]), queries, lengths, query_starts, key_starts, table, cached, fresh, exact)
 

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from ._native import TqkvError
 
-UNIT = 16
+UNIT_BITS = 4
+UNIT = 1 << UNIT_BITS
 """Tokens of a unit."""
 
 UNITS = 3
@@ -92,16 +93,24 @@ class Seen:
     """`[tokens]`, the place where each token of the step goes."""
 
 
-class Units:
-    """Which unit is in which row. Everything is on the device, and nothing is read back from there."""
+NONE, FREE = -2, -3
+"""No unit, and a row without one. Neither is the place of a slot, and they differ from each other."""
 
-    def __init__(self, units: int, requests: int, tokens: int, device: torch.device) -> None:
-        self.owner = torch.full((units,), -1, dtype=torch.int64, device=device)
-        """The unit in each row, or -1."""
-        self.used = torch.zeros(units, dtype=torch.int64, device=device)
+
+class Units:
+    """Which unit is in which row. Everything is on the device, and nothing is read back from there. A step is about 75 small operations for
+    all layers, so ranges and constants are made once."""
+
+    def __init__(self, units: int, requests: int, tokens: int, block: int, device: torch.device) -> None:
+        # One more row takes what is given to none.
+        self.owner = torch.full((units + 1,), FREE, dtype=torch.int64, device=device)
+        """The unit in each row."""
+        self.used = torch.zeros(units + 1, dtype=torch.int64, device=device)
         """The step in which each row was used last, 0 for a row without a unit."""
-        self.step = 0
+        self.step, self.count, self.block = 0, units, block
         self.zero, self.spare = units * UNIT, units * UNIT + 1
+        self.inside = torch.arange(UNIT, device=device)
+        self.columns = [torch.tensor(of, device=device) for of in ([0, 1, 1], [0, -UNIT, 0], [-1, 0, 0])]
         long = {"dtype": torch.int64, "device": device}
         words = {"dtype": torch.int32, "device": device}
         self.seen = Seen(
@@ -112,86 +121,81 @@ class Units:
             torch.full((tokens,), self.spare, **long),  # type: ignore[call-overload]
         )
 
-    def begin(self, slots: Tensor, table: Tensor, lengths: Tensor, block: int, decodes: int, window: int | None = None) -> None:
+    def begin(self, slots: Tensor, table: Tensor, lengths: Tensor, decodes: int, window: int | None = None) -> None:
         """A step: gives rows to units that begin in it and that a request will want, and finds those of all requests. `slots` has the
         place of each new token, `table` and `lengths` are those of all requests, of which the first `decodes` have one new token. A query
         token sees the newest `window` tokens, or all."""
         self.step += 1
         lengths = lengths.long()
-        units, _ = wanted(table, lengths, block)
+        of_slots, inside = slots >> UNIT_BITS, slots % UNIT
+        units, tokens = self.wanted(table, lengths)
         rows, found = self.find(units)
-        self.used.scatter_reduce_(0, rows.flatten(), torch.where(found, self.step, 0).flatten(), "amax")
+        self.used.scatter_reduce_(0, rows.flatten(), (found * self.step).flatten(), "amax")
         # A row has all tokens of its unit, since it is given when the first one comes.
-        begins = torch.where(slots % UNIT == 0, slots // UNIT, -1)
+        begins = torch.where(inside == 0, of_slots, -1)
         begin = (units[..., None] == begins).any(-1) & ~found
-        self.give(torch.where(begin, units, -1).flatten())
-        self.keep(slots)
+        self.give(torch.where(begin, units, NONE).flatten())
+        rows, found = self.find(of_slots)
+        self.seen.kept.fill_(self.spare)
+        self.seen.kept[: len(slots)] = torch.where(found, rows * UNIT + inside, self.spare)
         if decodes:
-            self.decode(table[:decodes], lengths[:decodes], block, window)
+            self.decode(units[:decodes], tokens[:decodes], lengths[:decodes], window)
+
+    def wanted(self, table: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """The units that requests of these lengths want, `[requests, 3]`, and the first token of each."""
+        sees, apart, least = self.columns
+        # -16 for a request without tokens.
+        newest = (lengths - 1) & -UNIT
+        tokens = newest[:, None] * sees + apart
+        at = tokens.clamp(0, table.shape[1] * self.block - 1)
+        a_block = self.block // UNIT
+        units = table.gather(1, at // self.block) * a_block + (at >> UNIT_BITS) % a_block
+        return torch.where(tokens > least, units, NONE), tokens
 
     def find(self, units: Tensor) -> tuple[Tensor, Tensor]:
-        """The row of each unit, and whether it has one. Units below 0 have none."""
-        same = (units[..., None] == self.owner) & (units[..., None] >= 0)
-        found, rows = same.max(-1)
+        """The row of each unit, and whether it has one."""
+        found, rows = (units[..., None] == self.owner[:-1]).max(-1)
         return rows, found
 
     def give(self, units: Tensor) -> None:
-        """Gives rows to these units, those above -1. Rows that this step uses are not taken. A unit that two requests want gets two rows,
-        of which the first is found."""
-        order = (units >= 0).cumsum(0) - 1
-        wants = (units >= 0) & (order < len(self.owner))
-        rows = self.used.argsort(stable=True)[order.clamp(0, len(self.owner) - 1)]
-        wants &= self.used[rows] < self.step
-        # What is not given goes to one more row, which is cut off.
-        rows = torch.where(wants, rows, len(self.owner))
-        for held, new in ((self.owner, units), (self.used, torch.full_like(units, self.step))):
-            longer = torch.cat([held, held.new_zeros(1)])
-            held.copy_(longer.scatter_(0, rows, new)[:-1])
+        """Gives rows to these units. Rows that this step uses are not taken. A unit that two requests want gets two rows, of which the
+        first is found."""
+        wants = units != NONE
+        order = wants.cumsum(0) - 1
+        rows = self.used[:-1].argsort(stable=True)[order.clamp(0, self.count - 1)]
+        wants &= (order < self.count) & (self.used[rows] < self.step)
+        rows = torch.where(wants, rows, self.count)
+        self.owner.scatter_(0, rows, units)
+        self.used.index_fill_(0, rows, self.step)
 
-    def keep(self, slots: Tensor) -> None:
-        rows, found = self.find(torch.where(slots >= 0, slots // UNIT, -1))
-        self.seen.kept.fill_(self.spare)
-        self.seen.kept[: len(slots)] = torch.where(found, rows * UNIT + slots % UNIT, self.spare)
-
-    def decode(self, table: Tensor, lengths: Tensor, block: int, window: int | None) -> None:
+    def decode(self, units: Tensor, tokens: Tensor, lengths: Tensor, window: int | None) -> None:
         """What requests of one new token see exactly, and from where to where they see codes."""
-        count, seen = len(table), self.seen
-        units, tokens = wanted(table, lengths, block)
+        count, seen = len(units), self.seen
         rows, found = self.find(units)
         first, before, newest = found.unbind(1)
-        # Codes are one run of tokens, so exact tokens behind them have no gap.
-        last = (lengths - 1).clamp(min=0) // UNIT * UNIT
-        newest = newest | ((last == 0) & first)
-        before = before & newest
-        oldest = torch.zeros_like(lengths) if window is None else lengths - window
-        starts = oldest.clamp(min=0).maximum(torch.where(first, UNIT, 0))
-        ends = torch.where(newest, torch.where(before, last - UNIT, last), lengths)
-        seen.starts[:count], seen.ends[:count] = starts, ends
-        of_token = tokens[..., None] + torch.arange(UNIT, device=table.device)
-        visible = (of_token < lengths[:, None, None]) & (of_token >= oldest[:, None, None])
-        held = torch.stack([first, before, found[:, 2]], 1)[..., None] & visible
-        places = rows[..., None] * UNIT + torch.arange(UNIT, device=table.device)
+        last = tokens[:, 2]
+        # Codes are one run of tokens, so exact tokens behind them have no gap. The first unit may be the newest one.
+        to_the_end = newest | (first & (last == 0))
+        before = before & to_the_end
+        starts = first * UNIT
+        of_token = tokens[..., None] + self.inside
+        held = torch.stack([first, before, newest], 1)[..., None] & (of_token < lengths[:, None, None])
+        if window is not None:
+            oldest = lengths - window
+            starts = starts.maximum(oldest)
+            held &= of_token >= oldest[:, None, None]
+        seen.starts[:count] = starts
+        seen.ends[:count] = torch.where(to_the_end, last - before * UNIT, lengths)
+        places = rows[..., None] * UNIT + self.inside
         seen.places[:count] = torch.where(held, places, self.zero).flatten(1)
         seen.bias[:count] = torch.where(held, 0.0, LOWEST).flatten(1)
 
-    def earlier(self, table: Tensor, lengths: Tensor, block: int) -> tuple[Tensor, Tensor]:
+    def earlier(self, table: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Places of the exact ones among the first tokens of requests, and the numbers of these tokens, `[requests, columns]`. What has
         no place has the number -1."""
-        units, tokens = wanted(table, lengths, block)
+        units, tokens = self.wanted(table, lengths)
         rows, found = self.find(units)
-        inside = torch.arange(UNIT, device=table.device)
-        of_token = tokens[..., None] + inside
+        of_token = tokens[..., None] + self.inside
         held = found[..., None] & (of_token < lengths[:, None, None])
-        places = torch.where(held, rows[..., None] * UNIT + inside, self.zero)
+        places = torch.where(held, rows[..., None] * UNIT + self.inside, self.zero)
         return places.flatten(1), torch.where(held, of_token, -1).flatten(1)
-
-
-def wanted(table: Tensor, lengths: Tensor, block: int) -> tuple[Tensor, Tensor]:
-    """The units that requests of these lengths want, `[requests, 3]`, -1 for none, and the first token of each."""
-    newest = (lengths - 1).clamp(min=0) // UNIT * UNIT
-    tokens = torch.stack([torch.zeros_like(newest), newest - UNIT, newest], 1)
-    exists = torch.stack([lengths > 0, newest > UNIT, newest > 0], 1)
-    tokens = torch.where(exists, tokens, 0)
-    of_block = tokens // block
-    blocks = table.gather(1, of_block.clamp(max=table.shape[1] - 1)).long()
-    return torch.where(exists, blocks * (block // UNIT) + tokens % block // UNIT, -1), tokens
