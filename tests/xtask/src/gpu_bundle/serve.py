@@ -74,7 +74,7 @@ class Paged:
         pass
 
 
-def ours(kv):
+def ours(kv, exact=False):
     """Codes in the pages of an engine."""
 
     class Ours(Paged):
@@ -96,11 +96,32 @@ def ours(kv):
             paged.store(layout, k, v, self.slots, self.pages[layer])
             return paged.attend(layout, q, self.pages[layer], self.table, self.plan)
 
+    class Exact(Ours):
+        """The first and the newest tokens of each sequence attend as they were computed, as in vLLM."""
+
+        def __init__(self, batch, tokens):
+            super().__init__(batch, tokens)
+            self.units = Units(UNITS * batch, batch, batch, layout.block_tokens, self.slots.device)
+            self.rows = [ExactRows(UNITS * batch, new(1, KV_HEADS, DIM)) for _ in range(LAYERS)]
+
+        def begin(self):
+            self.units.begin(self.slots, self.table, self.lengths, len(self.slots))
+            seen, most = self.units.seen, self.table.shape[1] * layout.block_tokens
+            paged.plan(layout, seen.ends, self.plan, max_tokens=most, starts=seen.starts)
+
+        def layer(self, layer, q, k, v):
+            rows, seen = self.rows[layer], self.units.seen
+            paged.store(layout, k, v, self.slots, self.pages[layer])
+            rows.keep(k, v, seen.kept)
+            of_codes, lse = paged.attend_lse(layout, q, self.pages[layer], self.table, self.plan)
+            return rows.attend(q, seen, DIM**-0.5, of_codes, lse, None)
+
     from tqkv import paged
+    from tqkv.vllm_exact import UNITS, ExactRows, Units
 
     layout = paged.Layout(HEADS, KV_HEADS, DIM, kv=kv)
     Ours.token_bytes = layout.block_bytes() / layout.block_tokens
-    return Ours
+    return Exact if exact else Ours
 
 
 def vllm_rows(dtype):
@@ -202,6 +223,7 @@ CACHES = {
     "vllm-tq4": lambda: vllm_turboquant(4),
     "i8": lambda: ours("i8"),
     "s4": lambda: ours("s4"),
+    "s4-exact": lambda: ours("s4", exact=True),
     "t4": lambda: ours("t4"),
     "s3": lambda: ours("s3"),
     "s2": lambda: ours("s2"),
