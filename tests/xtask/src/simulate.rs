@@ -59,17 +59,6 @@ pub(crate) fn table(source: &Source<'_>, machine: &Machine) -> Result<String, St
     Ok(text)
 }
 
-/// The expected times on the machine that the options of [`Machine`] have by default.
-pub(crate) fn file(source: &Source<'_>) -> Result<String, String> {
-    let table = table(source, &Machine::default())?;
-    Ok(format!(
-        "# Expected times of attention on a GPU\n\n\
-         Picoseconds per token and KV head, for 8 KV heads. They are **simulated, not measured**: `cargo xtask ptx \
-         --simulate`\nruns the machine code of a page in a model of a multiprocessor. The machine is that of \
-         MEASURED.md, M15, which has the model\nbeside measured times. Written by `cargo xtask ptx`.\n\n{table}"
-    ))
-}
-
 fn is_trellis(codec: CodecId) -> bool {
     page::is_trellis(page_format(codec))
 }

@@ -12,10 +12,9 @@ use crate::commands_inputs::{Inputs, written};
 use crate::{PROGRAM, support};
 
 /// Beginnings of commands that are not run, and why. Each is of a document or a help text.
-const NOT_RUN: [(&str, &str); 18] = [
+const NOT_RUN: [(&str, &str); 17] = [
     ("git log -3 | tqkv generate", "reads the history of the reader's repository"),
     ("python3 dump_keys.py | tqkv encode", "a program of the reader"),
-    ("tqkv COMMAND", "stands for every command"),
     ("tqkv bench --model", "times a whole model"),
     ("tqkv bench --op scores --level avx2", "not every machine has AVX2"),
     ("tqkv demo", "times attention for half a minute; other tests run it"),
