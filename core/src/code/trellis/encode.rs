@@ -288,15 +288,27 @@ fn encode<I: Memory, S: Search, const G: usize, const N: usize>(
             }
         }
     }
-    let bytes = SCALE_BYTES + code.plain.body_bytes(dim);
+    store(job, isa, &best, blocks)
+}
+
+/// Writes the best codes with their scales, or nothing where a scale is out of range.
+#[inline(always)]
+fn store<I: Memory, const G: usize, const N: usize>(
+    job: &Job<'_>,
+    isa: I,
+    best: &[Best<G>; N],
+    blocks: &mut [u8],
+) -> Result<(), EncodeError> {
+    let dim = job.shape.dim();
+    let bytes = SCALE_BYTES + job.trellis.code.plain.body_bytes(dim);
     let mut scales = [Stored::Zero; N];
-    for (scale, best) in scales.iter_mut().zip(&best) {
+    for (scale, best) in scales.iter_mut().zip(best) {
         *scale = best.candidate.stored(isa, job.scale_mode, dim);
     }
     if scales.iter().any(|scale| matches!(scale, Stored::OutOfRange)) {
         return Err(EncodeError::OutOfRange);
     }
-    for ((block, best), scale) in blocks.chunks_exact_mut(bytes).zip(&best).zip(scales) {
+    for ((block, best), scale) in blocks.chunks_exact_mut(bytes).zip(best).zip(scales) {
         match (scale, block.split_first_chunk_mut()) {
             (Stored::Scale(scale), Some((head, body))) => {
                 *head = scale.to_le_bytes();

@@ -63,7 +63,8 @@ fn counts_in_documents() -> Vec<String> {
     let rows = read("core/src/code/list.rs");
     let is_trellis = |row: &&str| row.contains("] Trellis(&tables::") && !row.contains(" quarters ");
     let trellises = rows.lines().filter(is_trellis).count();
-    let (document, says) = ("core/src/fixed/DESIGN.md", format!("all {trellises} trellis codes of one width"));
+    let (document, says) =
+        ("core/src/fixed/DESIGN.md", format!("all {trellises} trellis codes of one width"));
     let text = read(document).split_whitespace().collect::<Vec<_>>().join(" ");
     if text.contains(&says) { vec![] } else { vec![format!("{document} does not say '{says}'")] }
 }

@@ -7,6 +7,7 @@ use tqkv_cli::plan::{CacheShape, Life, PlanError, Uncompressed};
 use tqkv_cli::preset::{KvCodecs, PRESETS};
 use tqkv_model::ModelKv;
 
+use super::super::Figure;
 use super::super::chart::{Axis, Chart, Look, Series};
 use super::known::KNOWN;
 use super::wanted::every_token;
@@ -33,6 +34,45 @@ fn life(name: &str) -> Result<Life, CliError> {
     })
 }
 
+/// The GiB of a cache from 4,096 tokens to a million.
+fn growth(shape: &CacheShape, life: &Life) -> Result<Vec<(f64, f64)>, PlanError> {
+    let point = |power| {
+        let tokens = 1u64 << power;
+        Ok((tokens as f64, shape.bytes(life, tokens)? as f64 / GIB))
+    };
+    (12..=20).map(point).collect()
+}
+
+fn growth_chart(series: &[Series]) -> Result<Figure, CliError> {
+    Chart {
+        label:
+            "Memory of the cache against the tokens in it, as f16 and with the preset compact, four models"
+                .to_owned(),
+        x: Axis { name: "tokens of context", log: true, label: |tokens| format!("{:.0}k", tokens / 1024.0) },
+        y: Axis { name: "GiB of cache", log: true, label: |gib| format!("{gib}") },
+        series,
+    }
+    .figure()
+}
+
+/// A model at its full context as f16, `balanced` and `compact`, and how many tokens the first and the last hold.
+fn contexts_row(
+    name: &str,
+    shape: &CacheShape,
+    unbounded: &CacheShape,
+    lives: &[Life; 3],
+) -> Result<Vec<String>, PlanError> {
+    let context = shape.context.unwrap_or_default();
+    let mut row = vec![name.to_owned(), grouped(shape.bytes_per_token(lives[0].codecs)?), grouped(context)];
+    for life in lives {
+        row.push(format!("{:.2}", shape.bytes(life, context)? as f64 / GIB));
+    }
+    for life in [&lives[0], &lives[2]] {
+        row.push(grouped(unbounded.max_tokens(life, MEMORY)?));
+    }
+    Ok(row)
+}
+
 fn contexts() -> Result<Result<Section, CliError>, PlanError> {
     let lives = match ["f16", "balanced", "compact"].map(life) {
         [Ok(f16), Ok(balanced), Ok(compact)] => [f16, balanced, compact],
@@ -54,32 +94,17 @@ fn contexts() -> Result<Result<Section, CliError>, PlanError> {
         if let Some(colour) = DRAWN.iter().position(|drawn| *drawn == name) {
             for (life, look, cache) in [(&lives[0], Look::Line, "f16"), (&lives[2], Look::Dashed, "compact")]
             {
-                let points = (12..=20).map(|power| {
-                    let tokens = 1u64 << power;
-                    Ok((tokens as f64, unbounded.bytes(life, tokens)? as f64 / GIB))
-                });
-                let points = points.collect::<Result<_, PlanError>>()?;
+                let name = format!("{name}, {cache}");
                 series.push(Series {
-                    name: format!("{name}, {cache}"),
+                    name,
                     look,
-                    points,
+                    points: growth(&unbounded, life)?,
                     labels: Vec::new(),
                     colour,
                 });
             }
         }
-        let context = shape.context.unwrap_or_default();
-        let gib =
-            |life: &Life| Ok::<_, PlanError>(format!("{:.2}", shape.bytes(life, context)? as f64 / GIB));
-        let mut row =
-            vec![name.to_owned(), grouped(shape.bytes_per_token(lives[0].codecs)?), grouped(context)];
-        for life in &lives {
-            row.push(gib(life)?);
-        }
-        for life in [&lives[0], &lives[2]] {
-            row.push(grouped(unbounded.max_tokens(life, MEMORY)?));
-        }
-        rows.push(row);
+        rows.push(contexts_row(name, &shape, &unbounded, &lives)?);
     }
     series.push(Series {
         name: "24 GiB".to_owned(),
@@ -88,15 +113,7 @@ fn contexts() -> Result<Result<Section, CliError>, PlanError> {
         labels: Vec::new(),
         colour: 7,
     });
-    let chart = Chart {
-        label:
-            "Memory of the cache against the tokens in it, as f16 and with the preset compact, four models"
-                .to_owned(),
-        x: Axis { name: "tokens of context", log: true, label: |tokens| format!("{:.0}k", tokens / 1024.0) },
-        y: Axis { name: "GiB of cache", log: true, label: |gib| format!("{gib}") },
-        series: &series,
-    };
-    let figure = match chart.figure() {
+    let figure = match growth_chart(&series) {
         Ok(figure) => figure,
         Err(error) => return Ok(Err(error)),
     };
