@@ -15,7 +15,7 @@ mod call;
 #[allow(dead_code, unreachable_pub, reason = "the command uses more of it")]
 mod name;
 
-use call::{Call, Head, Refused, Work};
+use call::{Call, CallHead, FileUse, Refused};
 
 /// The host of `--listen`.
 const LISTEN: &str = "box.example";
@@ -36,7 +36,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let Ok(built) = built.body(()) else { return };
     let parts = built.into_parts().0;
-    let call = match Head::read(&parts, LISTEN).and_then(|head| head.call(&bytes[length..])) {
+    let call = match CallHead::read(&parts, LISTEN).and_then(|head| head.call(&bytes[length..])) {
         Ok(call) => call,
         Err(Refused { status, why }) => {
             assert!([400, 403, 404, 405].contains(&status) && !why.is_empty());
@@ -45,13 +45,13 @@ fuzz_target!(|bytes: &[u8]| {
     };
     check_sender(request.headers);
     assert_eq!(freely(&call), call.work, "{call:?}");
-    if let Work::Save(name) | Work::Restore(name) = &call.work {
+    if let FileUse::Save(name) | FileUse::Restore(name) = &call.work {
         let is_bad = name.contains(['/', '\\', '\0']) || name.starts_with('.') || name.contains(".tqkv-");
         assert!(!is_bad && !name.is_empty() && !name.ends_with(".tqs") && name.len() <= 245, "{name:?}");
     }
     // The call that is passed on is read as the same call.
     let again = Request::builder().method(call.method.clone()).uri(&call.target).header("host", "localhost");
-    let again = Head::read(&again.body(()).expect("a target").into_parts().0, LISTEN);
+    let again = CallHead::read(&again.body(()).expect("a target").into_parts().0, LISTEN);
     assert_eq!(again.and_then(|head| head.call(&call.body)).expect("it was taken"), call);
 });
 
@@ -85,13 +85,13 @@ fn check_sender(headers: &[httparse::Header<'_>]) {
 }
 
 /// The work of a server that reads as freely as llama-server's.
-fn freely(call: &Call) -> Work {
+fn freely(call: &Call) -> FileUse {
     let target = call.target.split('#').next().unwrap_or("");
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let path = decoded(path.as_bytes(), false);
     let slot = path.strip_prefix(b"/slots/");
     if call.method != Method::POST || slot.is_none_or(|slot| slot.is_empty() || slot.contains(&b'/')) {
-        return Work::Pass;
+        return FileUse::Pass;
     }
     let pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
     let mut pairs =
@@ -102,9 +102,9 @@ fn freely(call: &Call) -> Work {
         body["filename"].as_str().expect("a name").to_owned()
     };
     match action.as_deref() {
-        Some(b"save") => Work::Save(name()),
-        Some(b"restore") => Work::Restore(name()),
-        _ => Work::Pass,
+        Some(b"save") => FileUse::Save(name()),
+        Some(b"restore") => FileUse::Restore(name()),
+        _ => FileUse::Pass,
     }
 }
 

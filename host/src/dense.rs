@@ -17,7 +17,7 @@ const QUERY_TILE: usize = 64;
 
 /// Keys (`[len, head_dim]`) and values (`[len, value_dim]`) of one KV head of one layer.
 #[derive(Debug, Clone, Default)]
-struct Head {
+struct DenseHead {
     keys: Vec<f32>,
     values: Vec<f32>,
 }
@@ -39,7 +39,7 @@ pub struct DenseCache {
     /// `[num_layers, num_heads]`, or empty.
     sink_logits: Vec<f32>,
     /// `[num_layers, num_kv_heads]`
-    heads: Vec<Head>,
+    heads: Vec<DenseHead>,
     scores: Vec<f32>,
 }
 
@@ -64,7 +64,7 @@ impl DenseCache {
             scale: spec.scale.unwrap_or(1.0 / (head_dim as f32).sqrt()),
             soft_cap: spec.soft_cap,
             sink_logits: spec.sink_logits.clone(),
-            heads: memory::filled(num_layers.saturating_mul(num_kv_heads), Head::default())?,
+            heads: memory::filled(num_layers.saturating_mul(num_kv_heads), DenseHead::default())?,
             scores: Vec::new(),
         })
     }
@@ -79,7 +79,7 @@ impl DenseCache {
         self.head(layer, kv_head).map(|h| h.values.as_slice())
     }
 
-    fn head(&self, layer: usize, kv_head: usize) -> Option<&Head> {
+    fn head(&self, layer: usize, kv_head: usize) -> Option<&DenseHead> {
         let KvShape { num_layers, num_kv_heads, .. } = self.shape;
         let inside = layer < num_layers && kv_head < num_kv_heads;
         inside.then(|| &self.heads[layer * num_kv_heads + kv_head])

@@ -275,7 +275,7 @@ pub(crate) enum StatsError {
 
 /// Sums over some rows, from which all figures are computed.
 #[derive(Clone, Copy, Default)]
-struct Sums {
+struct ErrorSums {
     rows: f64,
     zeros: u64,
     relative: f64,
@@ -285,7 +285,7 @@ struct Sums {
     error_squared: f64,
 }
 
-impl Sums {
+impl ErrorSums {
     fn add(mut self, other: Self) -> Self {
         self.rows += other.rows;
         self.zeros += other.zeros;
@@ -357,7 +357,7 @@ pub(crate) fn measure(
         queries.read_row(row, out).map_err(StatsError::Queries)?;
     }
     let chunks = (0..vectors.rows().div_ceil(CHUNK)).into_par_iter();
-    let parts: Vec<Result<Sums, StatsError>> = chunks
+    let parts: Vec<Result<ErrorSums, StatsError>> = chunks
         .map(|chunk| {
             let rows = chunk * CHUNK..((chunk + 1) * CHUNK).min(vectors.rows());
             let done = rows.len() as u64;
@@ -367,7 +367,7 @@ pub(crate) fn measure(
         })
         .collect();
     // In row order, so that the sums and the first error are the same with any number of threads.
-    let mut sums = Sums::default();
+    let mut sums = ErrorSums::default();
     for part in parts {
         sums = sums.add(part?);
     }
@@ -397,7 +397,7 @@ fn measure_rows(
     vectors: &Vectors,
     queries: &[f32],
     rows: std::ops::Range<usize>,
-) -> Result<Sums, StatsError> {
+) -> Result<ErrorSums, StatsError> {
     let dim = vectors.dim();
     let (first, count) = (rows.start, rows.len());
     let (mut x, mut decoded) = (vec![0f32; count * dim], vec![0f32; count * dim]);
@@ -406,7 +406,7 @@ fn measure_rows(
         vectors.read_row(row, x).map_err(StatsError::Vectors)?;
     }
     subject.through(first, &x, &mut decoded)?;
-    let mut sums = Sums::default();
+    let mut sums = ErrorSums::default();
     for (x, decoded) in x.chunks_exact(dim).zip(decoded.chunks_exact(dim)) {
         sums.row(x, decoded);
         for ((e, d), x) in difference.iter_mut().zip(decoded).zip(x) {

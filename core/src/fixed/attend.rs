@@ -30,7 +30,7 @@ const ONE: Real = Real { mantissa: 1 << 31, exponent: -31 };
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Attention<const D: usize> {
     /// Weights times integer levels.
-    values: Sums<D>,
+    values: ValueSums<D>,
     /// Sum of 2^exponent in Q15, times 2^-`denominator_reference`.
     denominator: u32,
     denominator_reference: i32,
@@ -39,7 +39,7 @@ pub struct Attention<const D: usize> {
 /// Sums of weight * integer, with a common power of two.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub(super) struct Sums<const D: usize> {
+pub(super) struct ValueSums<const D: usize> {
     /// Times 2^-reference.
     pub(super) sums: [i32; D],
     reference: i32,
@@ -56,7 +56,7 @@ impl<const D: usize> Default for Attention<D> {
 impl<const D: usize> Attention<D> {
     /// An empty sum.
     pub const fn new() -> Self {
-        Self { values: Sums::new(), denominator: 0, denominator_reference: i32::MIN / 2 }
+        Self { values: ValueSums::new(), denominator: 0, denominator_reference: i32::MIN / 2 }
     }
 
     /// Adds a token: its score (from [`FixedCodec::score`]) and its value block. All values of one sum must
@@ -174,7 +174,7 @@ impl<const D: usize> Attention<D> {
     /// Adds a part of the same mean to `out`: `values` have weights of [`Attention::weigh`] and are not
     /// rotated.
     #[inline(never)]
-    pub(super) fn finish_plain(&self, values: &Sums<D>, exponent: i32, out: &mut [i16; D]) {
+    pub(super) fn finish_plain(&self, values: &ValueSums<D>, exponent: i32, out: &mut [i16; D]) {
         if self.denominator == 0 {
             return;
         }
@@ -193,7 +193,7 @@ impl<const D: usize> Attention<D> {
     }
 }
 
-impl<const D: usize> Sums<D> {
+impl<const D: usize> ValueSums<D> {
     pub(super) const fn new() -> Self {
         Self { sums: [0; D], reference: i32::MIN / 2, total: 0 }
     }

@@ -5,7 +5,7 @@ use super::kernels::{Kernels, Quantise};
 use super::math::{ByteScale, LARGEST, Norm, Real, clamp_exponent, from_f16, to_f16};
 use super::rotation::FixedRotation;
 use super::sample::Sample;
-use super::scale::{Moments, Units};
+use super::scale::{CodeSums, Units};
 use super::tables::Tables;
 use super::transform::stay_rolled;
 use super::trellis::{TrellisWorkspace, search};
@@ -162,7 +162,7 @@ impl<const D: usize, C: Code, K: Kernels> FixedCodec<D, C, K> {
         let units = const { Units::new(Tables::<D, C>::UNIT, D, Tables::<D, C>::UNBOUNDED) };
         // y is shifted.
         let cross = Real { mantissa: cross as u32, exponent: norm.shift as i32 };
-        Moments { cross, energy: || Self::energy(codes) }.scale(self.mode, norm.value, norm.value, units)
+        CodeSums { cross, energy: || Self::energy(codes) }.scale(self.mode, norm.value, norm.value, units)
     }
 
     /// Sum of squared levels: at most 1024 * 127^2 < 2^24. It reads one code at a time: it is rarely needed,

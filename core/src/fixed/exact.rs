@@ -3,7 +3,7 @@
 //! A row has integers of the caller's own coordinates, so a query meets them before its rotation. The softmax
 //! is that of the coded tokens: one denominator, and sums for each of the two kinds.
 
-use super::attend::{Attention, Sums};
+use super::attend::{Attention, ValueSums};
 use super::kernels::Kernels;
 use super::math::{Real, clamp_exponent};
 use super::query::{LIMIT, SCORE_BITS};
@@ -38,14 +38,14 @@ pub struct ExactTokens<const D: usize, X: Sample, const S: usize, const N: usize
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub(super) struct Token<const D: usize, X> {
-    pub(super) key: Row<D, X>,
-    pub(super) value: Row<D, X>,
+    pub(super) key: ExactRow<D, X>,
+    pub(super) value: ExactRow<D, X>,
 }
 
 /// A vector: `samples * 2^exponent`.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub(super) struct Row<const D: usize, X> {
+pub(super) struct ExactRow<const D: usize, X> {
     /// Within +-1009.
     exponent: i16,
     /// The left shift after which the largest sample has all bits of the type.
@@ -53,7 +53,7 @@ pub(super) struct Row<const D: usize, X> {
     pub(super) samples: [X; D],
 }
 
-impl<const D: usize, X: Sample> Row<D, X> {
+impl<const D: usize, X: Sample> ExactRow<D, X> {
     const ZERO: Self = Self { exponent: -1000, room: 0, samples: [X::ZERO; D] };
 
     pub(super) fn exponent(&self) -> i32 {
@@ -116,7 +116,7 @@ impl<'a, const D: usize> PlainQuery<'a, D> {
 
     /// <this, row> / sqrt(D), in units and with the limits of [`super::FixedCodec::score`].
     #[inline(always)]
-    fn score<X: Sample>(&self, kernels: impl Kernels, row: &Row<D, X>) -> i32 {
+    fn score<X: Sample>(&self, kernels: impl Kernels, row: &ExactRow<D, X>) -> i32 {
         if let Some(bytes) = X::bytes(&row.samples) {
             let dot = kernels.dot(self.narrow.as_slice(), bytes).unwrap_or_else(|| self.narrow.dot(bytes));
             return scaled::<D>(dot.into(), self.narrow_exponent + row.exponent());
@@ -175,7 +175,7 @@ impl<const D: usize, X: Sample, const S: usize, const N: usize> ExactTokens<D, X
     /// Takes a token up, in the place of the one that is leaving.
     #[inline(never)]
     pub(super) fn push(&mut self, key: &[i16; D], key_exponent: i32, value: &[i16; D], value_exponent: i32) {
-        let empty = Token { key: Row::ZERO, value: Row::ZERO };
+        let empty = Token { key: ExactRow::ZERO, value: ExactRow::ZERO };
         let place = if self.sinks.len() < S {
             self.sinks.push_mut(empty).ok()
         } else if self.newest.len() < N {
@@ -199,7 +199,7 @@ impl<const D: usize, X: Sample, const S: usize, const N: usize> ExactTokens<D, X
         q: &[i16; D],
         exponent: i32,
         sum: &mut Attention<D>,
-        values: &mut Sums<D>,
+        values: &mut ValueSums<D>,
     ) {
         let query = PlainQuery::new::<X>(q, exponent);
         for token in self.sinks.iter().chain(&self.newest) {

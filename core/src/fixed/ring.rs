@@ -1,6 +1,6 @@
 //! `RingCache`: the KV cache of one attention head in static memory.
 
-use super::attend::{Attention, Sums};
+use super::attend::{Attention, ValueSums};
 use super::codec::FixedCodec;
 use super::exact::ExactTokens;
 use super::kernels::Kernels;
@@ -182,7 +182,7 @@ impl<'a, const D: usize, K: Code, V: Code, M: Kernels, X: Sample, const S: usize
             sum.finish(self.codes.values, out_exponent, out);
             return Ok(());
         };
-        let mut values = Sums::new();
+        let mut values = ValueSums::new();
         exact.attend(self.codes.values.kernels, q, exponent, &mut sum, &mut values);
         self.codes.attend(q, exponent, &mut sum)?;
         sum.finish(self.codes.values, out_exponent, out);

@@ -30,14 +30,14 @@ impl Units {
 
 /// Sums over coordinates.
 #[derive(Clone, Copy)]
-pub(super) struct Moments<E> {
+pub(super) struct CodeSums<E> {
     /// Sum of y times integer level, positive.
     pub(super) cross: Real,
     /// Sum of squared integer levels; computed only if it is needed.
     pub(super) energy: E,
 }
 
-impl<E: Fn() -> u32> Moments<E> {
+impl<E: Fn() -> u32> CodeSums<E> {
     /// The scale to store. `norm` is |x|, `assumed` the scale for which the codes were chosen.
     #[inline(always)]
     pub(super) fn scale(self, mode: ScaleMode, norm: Real, assumed: Real, units: Units) -> Real {

@@ -8,7 +8,7 @@
 pub(crate) const MAX_ORDER: usize = 36;
 
 /// Rows of a +-1 matrix as bit masks.
-type Rows = [u64; MAX_ORDER];
+type SignRows = [u64; MAX_ORDER];
 
 /// Quadratic character of `a` modulo the odd prime `q`: 0, 1 or -1.
 const fn chi(a: usize, q: usize) -> i8 {
@@ -41,7 +41,7 @@ const fn conference(r: usize, c: usize, q: usize, border: i8) -> i8 {
 }
 
 /// Construction I: I + S with S skew.
-const fn paley_one(q: usize) -> Rows {
+const fn paley_one(q: usize) -> SignRows {
     let (mut rows, mut r) = ([0; MAX_ORDER], 0);
     while r <= q {
         let mut c = 0;
@@ -58,7 +58,7 @@ const fn paley_one(q: usize) -> Rows {
 
 /// Construction II: each entry e of the symmetric conference matrix becomes e * [+ +; + -]. Each zero of its
 /// diagonal becomes [+ -; - -].
-const fn paley_two(q: usize) -> Rows {
+const fn paley_two(q: usize) -> SignRows {
     let (mut rows, mut r) = ([0; MAX_ORDER], 0);
     while r <= q {
         let mut c = 0;
@@ -82,7 +82,7 @@ const fn paley_two(q: usize) -> Rows {
     rows
 }
 
-const fn transpose(rows: &Rows) -> Rows {
+const fn transpose(rows: &SignRows) -> SignRows {
     let (mut out, mut r) = ([0; MAX_ORDER], 0);
     while r < MAX_ORDER {
         let mut c = 0;
@@ -96,21 +96,21 @@ const fn transpose(rows: &Rows) -> Rows {
 }
 
 /// A Hadamard matrix and its transpose.
-struct Pair {
-    forward: Rows,
-    transposed: Rows,
+struct PaleyMatrix {
+    forward: SignRows,
+    transposed: SignRows,
 }
 
-impl Pair {
-    const fn new(forward: Rows) -> Self {
+impl PaleyMatrix {
+    const fn new(forward: SignRows) -> Self {
         Self { forward, transposed: transpose(&forward) }
     }
 }
 
-static ORDER_12: Pair = Pair::new(paley_one(11));
-static ORDER_20: Pair = Pair::new(paley_one(19));
-static ORDER_28: Pair = Pair::new(paley_two(13));
-static ORDER_36: Pair = Pair::new(paley_two(17));
+static ORDER_12: PaleyMatrix = PaleyMatrix::new(paley_one(11));
+static ORDER_20: PaleyMatrix = PaleyMatrix::new(paley_one(19));
+static ORDER_28: PaleyMatrix = PaleyMatrix::new(paley_two(13));
+static ORDER_36: PaleyMatrix = PaleyMatrix::new(paley_two(17));
 
 /// Rows of the matrix of `order` (12, 20, 28 or 36), or of its transpose. If bit c of row r is set, entry (r,
 /// c) is -1. Any other order gives an empty table.

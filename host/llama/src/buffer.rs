@@ -6,7 +6,7 @@ use crate::abi::{self, Buffer, BufferFunctions, BufferType, BufferTypeFunctions2
 use crate::abi::{BufferTypeOf, Device, Tensor};
 use crate::declared::{Declared, TYPES};
 use crate::host;
-use crate::layers::{self, Layers};
+use crate::layers::{self, SeenLayers};
 use crate::options::Options;
 use crate::said::{self, HeldSide};
 use crate::settings::options;
@@ -37,7 +37,7 @@ pub(crate) struct Cached {
     /// Number of the layer, from 0.
     layer: usize,
     /// The model's layers as far as they are known.
-    layers: Arc<Layers>,
+    layers: Arc<SeenLayers>,
     /// Made when the host first uses it, because the layers of the model are known then.
     store: OnceLock<Mutex<Store>>,
     /// True if the values lie in the buffer's memory. The host writes them by columns, as it does without
@@ -104,7 +104,7 @@ struct Space {
     /// True if all of the memory may be used. Tensors of the cache need none, unless they are plain.
     is_committed: AtomicBool,
     options: Arc<Options>,
-    layers: Arc<Layers>,
+    layers: Arc<SeenLayers>,
     cached: RwLock<Vec<Arc<Cached>>>,
     was_described: AtomicBool,
     sinks: Arc<Mutex<Sinks>>,
@@ -275,13 +275,13 @@ pub(crate) unsafe fn note_write(tensor: &View<'_>, cached: &Cached) {
 
 /// A buffer type that is made once and only read afterwards.
 #[derive(Debug)]
-struct Kind(*mut BufferType);
+struct BufferKind(*mut BufferType);
 // SAFETY: nothing writes to the struct after `kind` made it.
-unsafe impl Send for Kind {}
+unsafe impl Send for BufferKind {}
 // SAFETY: as above.
-unsafe impl Sync for Kind {}
+unsafe impl Sync for BufferKind {}
 
-static KIND: OnceLock<Kind> = OnceLock::new();
+static KIND: OnceLock<BufferKind> = OnceLock::new();
 
 /// True for the buffer type of this back end. It does not exist before the first call of [`kind`].
 pub(crate) fn is_ours(kind: *mut BufferType) -> bool {
@@ -301,7 +301,7 @@ pub(crate) fn kind(device: *mut Device) -> *mut BufferType {
             is_host,
         };
         if host::host().is_ok_and(|host| host.api == 2) {
-            return Kind(Box::into_raw(Box::new(BufferTypeOf { functions, device, context })).cast());
+            return BufferKind(Box::into_raw(Box::new(BufferTypeOf { functions, device, context })).cast());
         }
         let functions = BufferTypeFunctions3 {
             get_name: name,
@@ -313,7 +313,7 @@ pub(crate) fn kind(device: *mut Device) -> *mut BufferType {
             get_alloc_size_n: None,
             is_host,
         };
-        Kind(Box::into_raw(Box::new(BufferTypeOf { functions, device, context })).cast())
+        BufferKind(Box::into_raw(Box::new(BufferTypeOf { functions, device, context })).cast())
     };
     KIND.get_or_init(make).0
 }

@@ -40,12 +40,12 @@ pub struct Declared {
     pub block: usize,
     /// Bytes per block.
     pub block_bytes: usize,
-    form: Form,
+    form: DeclaredForm,
 }
 
 /// How rows are converted.
 #[derive(Clone, Copy, Debug)]
-enum Form {
+enum DeclaredForm {
     /// Rows are bits of f16.
     Half,
     /// The host converts.
@@ -57,11 +57,11 @@ impl Declared {
     pub fn of(kind: c_int) -> Option<Self> {
         let (_, name, codec) = *TYPES.iter().find(|(number, ..)| *number == kind)?;
         match name {
-            "f16" => Some(Self { codec, block: 1, block_bytes: size_of::<f16>(), form: Form::Half }),
+            "f16" => Some(Self { codec, block: 1, block_bytes: size_of::<f16>(), form: DeclaredForm::Half }),
             _ => {
                 let of_host = host::host().ok()?.format(kind, name)?;
                 let (block, block_bytes) = (of_host.block, of_host.block_bytes);
-                Some(Self { codec, block, block_bytes, form: Form::Other(of_host.convert) })
+                Some(Self { codec, block, block_bytes, form: DeclaredForm::Other(of_host.convert) })
             }
         }
     }
@@ -77,11 +77,11 @@ impl Declared {
             return;
         }
         match self.form {
-            Form::Half => {
+            DeclaredForm::Half => {
                 let halves = bytes.as_chunks::<2>().0;
                 values.iter_mut().zip(halves).for_each(|(x, half)| *x = f16::from_ne_bytes(*half));
             }
-            Form::Other(convert) => {
+            DeclaredForm::Other(convert) => {
                 let mut wide = vec![0.0; values.len()];
                 // SAFETY: the bytes are exactly the blocks of `values.len()` values, as checked above.
                 unsafe { convert.to_f32(bytes, &mut wide) };
@@ -96,11 +96,11 @@ impl Declared {
             return;
         }
         match self.form {
-            Form::Half => {
+            DeclaredForm::Half => {
                 let halves = bytes.as_chunks_mut::<2>().0;
                 halves.iter_mut().zip(values).for_each(|(half, x)| *half = x.to_ne_bytes());
             }
-            Form::Other(convert) => {
+            DeclaredForm::Other(convert) => {
                 let mut wide = vec![0.0; values.len()];
                 values.convert_to_f32_slice(&mut wide);
                 // SAFETY: as in `read`, in the other direction.

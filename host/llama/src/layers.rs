@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The layers that have a cache or a recurrent state here.
 #[derive(Debug, Default)]
-pub(crate) struct Layers {
+pub(crate) struct SeenLayers {
     seen: Mutex<BTreeSet<usize>>,
     was_told: AtomicBool,
 }
 
-impl Layers {
+impl SeenLayers {
     fn seen(&self) -> MutexGuard<'_, BTreeSet<usize>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -40,11 +40,11 @@ impl Layers {
 
 thread_local! {
     /// The layers of the model for which this thread makes buffers.
-    static LAYERS: RefCell<Arc<Layers>> = RefCell::default();
+    static LAYERS: RefCell<Arc<SeenLayers>> = RefCell::default();
 }
 
 /// The layers of the model for which this thread makes buffers.
-pub(crate) fn of_model() -> Arc<Layers> {
+pub(crate) fn of_model() -> Arc<SeenLayers> {
     LAYERS.with_borrow(Arc::clone)
 }
 

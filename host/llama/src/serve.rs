@@ -19,7 +19,7 @@ use tqkv::unstable::slots::{Masks, Operation, Rule, Store, StoreSide, Strided};
 
 /// Keys or values of an operation: views `[dim, slots, heads, streams]` of a tensor of the cache.
 #[derive(Clone, Copy, Debug)]
-struct Heads {
+struct CachedHeads {
     side: StoreSide,
     width: usize,
     dim: usize,
@@ -29,7 +29,7 @@ struct Heads {
     first_stream: usize,
 }
 
-impl Heads {
+impl CachedHeads {
     /// None where the view has another shape or other strides.
     ///
     /// # Safety
@@ -185,15 +185,15 @@ unsafe fn read_indices(indices: &View<'_>) -> Option<Vec<usize>> {
 
 /// Where the values of attention are.
 #[derive(Clone, Copy)]
-enum Values<'a> {
+enum ValuePlace<'a> {
     /// In a tensor of their own.
-    Apart(View<'a>, Heads),
+    Apart(View<'a>, CachedHeads),
     /// The first values of each key, this number of them, are its value (MLA).
     InKeys(usize),
 }
 
 /// True if the values of some keys are views of the first values of each key.
-fn are_in_keys((key, keys): (&View<'_>, &Heads), value: &View<'_>) -> bool {
+fn are_in_keys((key, keys): (&View<'_>, &CachedHeads), value: &View<'_>) -> bool {
     let ([dim, slots, heads, streams], alike) = (value.shape(), value.root().name() == key.root().name());
     let in_order = value.get().nb.iter().zip(key.get().nb).all(|(step, wanted)| *step == wanted);
     let shape = (slots, heads, streams) == (keys.slots, keys.heads, keys.streams) && dim <= keys.dim;
@@ -203,8 +203,8 @@ fn are_in_keys((key, keys): (&View<'_>, &Heads), value: &View<'_>) -> bool {
 /// Operands of attention.
 struct Attending<'a> {
     queries: View<'a>,
-    keys: (View<'a>, Heads),
-    values: Values<'a>,
+    keys: (View<'a>, CachedHeads),
+    values: ValuePlace<'a>,
     mask: Option<View<'a>>,
     sinks: Option<View<'a>>,
     scale: f32,
@@ -220,19 +220,19 @@ impl<'a> Attending<'a> {
     unsafe fn new(op: &View<'a>) -> Option<Self> {
         let (queries, key, value) = (op.source(0)?, op.source(1)?, op.source(2)?);
         // SAFETY: the caller keeps this function's contract.
-        let keys = unsafe { Heads::new(&key) }?;
+        let keys = unsafe { CachedHeads::new(&key) }?;
         let values = if are_in_keys((&key, &keys), &value) {
-            Values::InKeys(value.shape()[0])
+            ValuePlace::InKeys(value.shape()[0])
         } else {
             // SAFETY: the caller keeps this function's contract.
-            Values::Apart(value, unsafe { Heads::new(&value) }?)
+            ValuePlace::Apart(value, unsafe { CachedHeads::new(&value) }?)
         };
         let (mask, sinks) = (op.source(3), op.source(4));
         let [dim, tokens, heads, streams] = queries.shape();
         let alike = keys.side == StoreSide::Keys
             && match values {
-                Values::InKeys(_) => true,
-                Values::Apart(_, values) => {
+                ValuePlace::InKeys(_) => true,
+                ValuePlace::Apart(_, values) => {
                     values.side == StoreSide::Values
                         && (keys.slots, keys.heads, keys.streams)
                             == (values.slots, values.heads, values.streams)
@@ -284,8 +284,8 @@ pub(crate) unsafe fn can_attend(op: &View<'_>) -> bool {
     let (Some(asked), Some(options)) = (unsafe { Attending::new(op) }, options()) else { return false };
     layers::end_of_model();
     let values = match &asked.values {
-        Values::Apart(view, heads) => Some((view, heads)),
-        Values::InKeys(_) => None,
+        ValuePlace::Apart(view, heads) => Some((view, heads)),
+        ValuePlace::InKeys(_) => None,
     };
     std::iter::once((&asked.keys.0, &asked.keys.1)).chain(values).all(|(view, heads)| {
         // SAFETY: the caller keeps this function's contract.
@@ -329,8 +329,8 @@ pub(crate) unsafe fn attend(op: &View<'_>, threads: &Threads) -> Option<()> {
         Operation {
             rule: Rule { scale: asked.scale, soft_cap: asked.soft_cap, slots: keys.slots },
             first_streams: match asked.values {
-                Values::Apart(_, values) => [keys.first_stream, values.first_stream],
-                Values::InKeys(_) => [keys.first_stream; 2],
+                ValuePlace::Apart(_, values) => [keys.first_stream, values.first_stream],
+                ValuePlace::InKeys(_) => [keys.first_stream; 2],
             },
             streams,
             tokens,
@@ -347,12 +347,12 @@ pub(crate) unsafe fn attend(op: &View<'_>, threads: &Threads) -> Option<()> {
     let [_, head, token, stream] = op.strides::<f32>()?;
     let (steps, products) = ([token, head, stream], tokens * query_heads * keys.slots);
     match asked.values {
-        Values::InKeys(dim) => {
+        ValuePlace::InKeys(dim) => {
             let mut key = key.store();
             let key = &mut *key;
             threads.run(products * (keys.dim + dim), || operation.run_latents(key, dim, out, steps))
         }
-        Values::Apart(value, values) => {
+        ValuePlace::Apart(value, values) => {
             // SAFETY: the caller keeps this function's contract.
             let (value, _) = unsafe { buffer::cached(&value) }?;
             if !value.divide(StoreSide::Values, values.dim) {

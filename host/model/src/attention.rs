@@ -3,7 +3,7 @@
 use crate::checkpoint::Checkpoint;
 use crate::config::Config;
 use crate::error::ModelError;
-use crate::latent::{Attend, Latent};
+use crate::latent::{LatentAttend, LatentWeights};
 use crate::linear::Linear;
 use crate::norm::rms_norm;
 use crate::rope::RopeTable;
@@ -11,9 +11,9 @@ use tqkv::error::CacheError;
 
 /// The projections that make a layer's queries, keys and values.
 #[derive(Debug)]
-pub(crate) enum Attention {
+pub(crate) enum AttentionWeights {
     Heads(Heads),
-    Latent(Latent),
+    Latent(LatentWeights),
 }
 
 /// Each KV head has keys and values of its own.
@@ -29,12 +29,12 @@ pub(crate) struct Heads {
     pub(crate) key_bias: Option<Vec<f32>>,
 }
 
-impl Attention {
+impl AttentionWeights {
     /// Reads the weights of an attention. `name` is its prefix in the checkpoint.
     pub(crate) fn read(tensors: &Checkpoint, c: &Config, name: &str) -> Result<Self, ModelError> {
         match &c.latent {
             None => Heads::read(tensors, c, name).map(Self::Heads),
-            Some(fields) => Latent::read(tensors, c, fields, name).map(Self::Latent),
+            Some(fields) => LatentWeights::read(tensors, c, fields, name).map(Self::Latent),
         }
     }
 
@@ -53,7 +53,7 @@ impl Attention {
         x: &[f32],
         c: &Config,
         table: &RopeTable,
-        attend: &mut Attend<'_>,
+        attend: &mut LatentAttend<'_>,
     ) -> Result<Vec<f32>, CacheError> {
         match self {
             Self::Heads(heads) => heads.forward(x, c, table, attend),
@@ -82,7 +82,7 @@ impl Heads {
         x: &[f32],
         c: &Config,
         table: &RopeTable,
-        attend: &mut Attend<'_>,
+        attend: &mut LatentAttend<'_>,
     ) -> Result<Vec<f32>, CacheError> {
         let (mut q, mut k, v) = (self.q.forward(x), self.k.forward(x), self.v.forward(x));
         if let Some((q_norm, k_norm)) = &self.qk_norm {

@@ -9,7 +9,7 @@
 //! arithmetic stays the same, so any measured difference comes from the cache. Keys of many times their norm
 //! also lose digits in f16. A comparison therefore needs the f16 row of the biased model.
 
-use crate::attention::Attention;
+use crate::attention::AttentionWeights;
 use crate::error::ModelError;
 use crate::{Model, shipped};
 
@@ -56,7 +56,8 @@ impl Model {
             let mean = norms.iter().sum::<f32>() / norms.len() as f32;
             let directions = (0..heads).flat_map(|head| direction(dim, (layer * heads + head) as u64));
             let bias = directions.map(|x| factor * mean * x).collect();
-            if let Attention::Heads(heads) = &mut self.weights.layers.resident_mut()?[layer].attention {
+            if let AttentionWeights::Heads(heads) = &mut self.weights.layers.resident_mut()?[layer].attention
+            {
                 heads.key_bias = Some(bias);
             }
         }

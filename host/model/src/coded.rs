@@ -11,7 +11,7 @@ use tqkv_core::AnyCodec;
 use tqkv_simd::Level;
 use tqkv_simd::page::{KeyPages, Line, MAX_HEADS, Queries};
 
-use crate::checkpoint::Coding;
+use crate::checkpoint::TensorCoding;
 
 /// Rows per page.
 const ROWS: usize = 128;
@@ -38,7 +38,7 @@ pub(crate) struct Coded {
 
 impl Coded {
     /// Builds the matrix from blocks, row by row. `None` if the codec has no page kernels.
-    pub(crate) fn new(coding: &Coding, blocks: &[u8], outputs: usize, inputs: usize) -> Option<Self> {
+    pub(crate) fn new(coding: &TensorCoding, blocks: &[u8], outputs: usize, inputs: usize) -> Option<Self> {
         let (codec, level) = (coding.codec.clone(), coding.level);
         let keys = KeyPages::new(&codec, ROWS)?;
         let groups = inputs / codec.dim();

@@ -19,7 +19,7 @@ use tqkv::file::AtomicFolder;
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::Level;
 
-use crate::checkpoint::{Access, Checkpoint, CodedAs, Format, StoredTensor};
+use crate::checkpoint::{Access, Checkpoint, CodedAs, StoredTensor, TensorFormat};
 use crate::error::ModelError;
 use crate::find::{self, Found};
 use crate::gguf;
@@ -97,7 +97,7 @@ pub fn compress(
 /// An entry of the header of a safetensors file.
 #[derive(Deserialize, Serialize)]
 #[serde(untagged)]
-enum Entry {
+enum HeaderEntry {
     Metadata(BTreeMap<String, String>),
     Tensor(serde_json::Value),
 }
@@ -109,7 +109,7 @@ fn sort_header(path: &Path) -> io::Result<()> {
     file.read_exact(&mut length)?;
     let mut header = Vec::new();
     (&file).take(u64::from_le_bytes(length)).read_to_end(&mut header)?;
-    let sorted: BTreeMap<String, Entry> = serde_json::from_slice(&header)?;
+    let sorted: BTreeMap<String, HeaderEntry> = serde_json::from_slice(&header)?;
     let mut bytes = serde_json::to_vec(&sorted)?;
     // The entries are the same, and spaces fill the rest.
     bytes.resize(header.len(), b' ');
@@ -151,7 +151,7 @@ fn write(
     // Names are sorted, so that the same one of several faults is always reported.
     let mut names: Vec<_> = tensors.names().collect();
     names.sort_unstable();
-    let job = Job { tensors, level, on_tensor, all: names.len(), state: Mutex::default() };
+    let job = CompressJob { tensors, level, on_tensor, all: names.len(), state: Mutex::default() };
     let mut metadata = HashMap::new();
     let mut made = Compressed { coded_values: 0, coded_bytes: 0, bytes_before: 0, bytes: 0 };
     let mut views = Vec::with_capacity(names.len());
@@ -176,30 +176,30 @@ fn write(
 }
 
 /// State that all tensors share while they are written.
-struct Job<'a> {
+struct CompressJob<'a> {
     tensors: &'a Checkpoint,
     level: Level,
     on_tensor: &'a (dyn Fn(usize, usize) -> ControlFlow<()> + Sync),
     all: usize,
-    state: Mutex<State>,
+    state: Mutex<JobState>,
 }
 
 #[derive(Default)]
-struct State {
+struct JobState {
     done: usize,
     /// The first error. The library that writes asks only for bytes and cannot pass an error on.
     failed: Option<ModelError>,
 }
 
-impl Job<'_> {
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+impl CompressJob<'_> {
+    fn state(&self) -> std::sync::MutexGuard<'_, JobState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A tensor of the result. Its bytes are made when it is written.
 struct Tensor<'a> {
-    job: &'a Job<'a>,
+    job: &'a CompressJob<'a>,
     name: &'a str,
     /// The shape in the result's file.
     shape: Vec<usize>,
@@ -209,7 +209,7 @@ struct Tensor<'a> {
 }
 
 impl<'a> Tensor<'a> {
-    fn new(job: &'a Job<'a>, name: &'a str, spec: &CompressSpec) -> Result<Self, ModelError> {
+    fn new(job: &'a CompressJob<'a>, name: &'a str, spec: &CompressSpec) -> Result<Self, ModelError> {
         let bad = |what: String| ModelError::Compress(format!("tensor {name}: {what}"));
         let (format, shape) = job.tensors.describe(name)?;
         let (bytes_before, mut shape) = (format.bytes_of(shape).map_err(bad)?, shape.to_vec());
@@ -219,7 +219,7 @@ impl<'a> Tensor<'a> {
             })?;
             return Ok(Self { job, name, shape, dtype, coded: None, bytes_before });
         }
-        if let Format::Coded(_) = format {
+        if let TensorFormat::Coded(_) = format {
             return Err(bad(format!("{} already", format.name())));
         }
         let is_table = name.starts_with("model.embed_tokens.") || name.starts_with("lm_head.");

@@ -8,7 +8,7 @@ use crate::linear::Linear;
 
 /// The experts of a layer.
 #[derive(Debug)]
-pub(crate) struct Experts {
+pub(crate) struct ExpertWeights {
     router: Linear,
     experts: Vec<Gated>,
     /// The expert that takes part in every token.
@@ -18,7 +18,7 @@ pub(crate) struct Experts {
     scaling: f32,
 }
 
-impl Experts {
+impl ExpertWeights {
     pub(crate) fn read(
         tensors: &Checkpoint,
         c: &Config,

@@ -19,7 +19,7 @@ pub type LayerObserver<'a> = dyn FnMut(usize, usize, &[f32]) + 'a;
 type Attend<'a> = dyn FnMut(usize, &[f32], &[f32], &[f32], &mut [f32]) -> Result<(), CacheError> + 'a;
 
 /// The angles of a run of positions, for all layers.
-struct Tables {
+struct RopeAngles {
     all: RopeTable,
     /// Angles of the layers with a window, if they have a RoPE of their own.
     local: Option<RopeTable>,
@@ -167,8 +167,8 @@ impl Model {
         Ok(())
     }
 
-    fn tables(&self, positions: impl ExactSizeIterator<Item = usize> + Clone) -> Tables {
-        Tables {
+    fn tables(&self, positions: impl ExactSizeIterator<Item = usize> + Clone) -> RopeAngles {
+        RopeAngles {
             all: self.rope.table(positions.clone()),
             local: self.local_rope.as_ref().map(|rope| rope.table(positions)),
         }
@@ -178,7 +178,7 @@ impl Model {
     fn run_layers(
         &self,
         tokens: &[u32],
-        tables: &Tables,
+        tables: &RopeAngles,
         attend: &mut Attend<'_>,
         observer: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<Vec<f32>, ModelError> {

@@ -232,7 +232,7 @@ impl Continuations {
 }
 
 /// A sequence in progress.
-struct Sequence<'a> {
+struct LiveSequence<'a> {
     cache: Box<dyn AttentionCache>,
     sampler: Sampler,
     stream: TextStream<'a>,
@@ -282,7 +282,7 @@ pub fn generate_many(
         .into_iter()
         .zip(0..)
         .map(|((cache, logits), i)| {
-            Ok(Sequence {
+            Ok(LiveSequence {
                 cache,
                 sampler: Sampler::new(spec.temperature, spec.seed.wrapping_add(i))?,
                 stream: TextStream::after(model.tokenizer(), &prompt),
@@ -317,7 +317,7 @@ pub fn generate_many(
     let decode_seconds = clock.elapsed().as_secs_f64();
     let own_bytes = || sequences.iter().map(|sequence| sequence.cache.allocated_bytes()).sum();
     let cache_bytes = budget.map_or_else(own_bytes, |budget| budget.used());
-    let sequences = sequences.into_iter().map(Sequence::finish).collect::<Result<_, _>>()?;
+    let sequences = sequences.into_iter().map(LiveSequence::finish).collect::<Result<_, _>>()?;
     Ok(Continuations {
         sequences,
         cache_bytes,
@@ -363,7 +363,7 @@ fn with_prompt(
 }
 
 /// Runs the newest token of every sequence. All are at `position`.
-fn step(model: &Model, position: usize, live: &mut [&mut Sequence<'_>]) -> Result<(), ModelError> {
+fn step(model: &Model, position: usize, live: &mut [&mut LiveSequence<'_>]) -> Result<(), ModelError> {
     let tokens: Vec<u32> = live.iter().filter_map(|sequence| sequence.tokens.last().copied()).collect();
     let mut caches: Vec<&mut dyn AttentionCache> =
         live.iter_mut().map(|sequence| &mut *sequence.cache as &mut dyn AttentionCache).collect();
@@ -375,7 +375,7 @@ fn step(model: &Model, position: usize, live: &mut [&mut Sequence<'_>]) -> Resul
     Ok(())
 }
 
-impl Sequence<'_> {
+impl LiveSequence<'_> {
     /// Chooses the token after `position`. Returns false if the model ended the text.
     fn pick(&mut self, model: &Model, position: usize) -> Result<bool, ModelError> {
         let token = self.sampler.pick(&self.logits).ok_or(ModelError::NonFiniteLogits { position })? as u32;

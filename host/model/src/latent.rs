@@ -14,14 +14,15 @@ use tqkv::error::CacheError;
 
 /// Attention of one layer by the cache. The arguments are q, k, v and the output, as in
 /// [`tqkv::attention::AttentionCache::attend_chunk`].
-pub(crate) type Attend<'a> = dyn FnMut(&[f32], &[f32], &[f32], &mut [f32]) -> Result<(), CacheError> + 'a;
+pub(crate) type LatentAttend<'a> =
+    dyn FnMut(&[f32], &[f32], &[f32], &mut [f32]) -> Result<(), CacheError> + 'a;
 
 /// The model library ignores the config's epsilon in these norms.
 const EPS: f32 = 1e-6;
 
 /// Latent attention of one layer.
 #[derive(Debug)]
-pub(crate) struct Latent {
+pub(crate) struct LatentWeights {
     fields: config::Latent,
     /// The projection and norm before `q`. `None` if queries are made directly from the layer's input.
     query_input: Option<(Linear, Vec<f32>)>,
@@ -35,7 +36,7 @@ pub(crate) struct Latent {
     from_latent: Vec<Linear>,
 }
 
-impl Latent {
+impl LatentWeights {
     pub(crate) fn read(
         tensors: &Checkpoint,
         c: &Config,
@@ -79,7 +80,7 @@ impl Latent {
         x: &[f32],
         c: &Config,
         table: &RopeTable,
-        attend: &mut Attend<'_>,
+        attend: &mut LatentAttend<'_>,
     ) -> Result<Vec<f32>, CacheError> {
         let config::Latent { rank, position_dim, value_dim, .. } = self.fields;
         let (queries, keys) = (self.queries(x, c, table), self.keys(x, table));

@@ -1,6 +1,6 @@
 //! The weights of one decoder layer, as the forward pass uses them.
 
-use crate::attention::Attention;
+use crate::attention::AttentionWeights;
 use crate::checkpoint::Checkpoint;
 use crate::config::Config;
 use crate::error::ModelError;
@@ -11,7 +11,7 @@ use crate::mlp::Mlp;
 #[derive(Debug)]
 pub(crate) struct Layer {
     pub(crate) attention_norm: Vec<f32>,
-    pub(crate) attention: Attention,
+    pub(crate) attention: AttentionWeights,
     pub(crate) o: Linear,
     /// Norm of the output of attention, before it is added.
     pub(crate) post_attention_norm: Option<Vec<f32>>,
@@ -31,10 +31,10 @@ impl Layer {
         } else {
             (norm("post_attention_layernorm")?, None, None)
         };
-        let attended = Attention::out_values(c);
+        let attended = AttentionWeights::out_values(c);
         Ok(Self {
             attention_norm: norm("input_layernorm")?,
-            attention: Attention::read(tensors, c, &name("self_attn"))?,
+            attention: AttentionWeights::read(tensors, c, &name("self_attn"))?,
             o: tensors.linear(&name("self_attn.o_proj"), c.hidden_size, attended, c.output_bias)?,
             post_attention_norm,
             mlp_norm,

@@ -176,7 +176,7 @@ impl Linear {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::{Format, Kind};
+    use crate::checkpoint::{NumberKind, TensorFormat};
     use half::{bf16, f16};
 
     fn painted(len: usize, seed: u64) -> Vec<f32> {
@@ -185,7 +185,7 @@ mod tests {
     }
 
     fn stored(name: &str, bytes: Vec<u8>, shape: Vec<usize>) -> StoredTensor {
-        StoredTensor::new(Format::Plain(Kind::named(name).unwrap()), shape, bytes.into()).unwrap()
+        StoredTensor::new(TensorFormat::Plain(NumberKind::named(name).unwrap()), shape, bytes.into()).unwrap()
     }
 
     /// More rows than a tile of either kind holds, with fewer and with more than `FEW` tokens.

@@ -3,14 +3,14 @@
 use crate::checkpoint::Checkpoint;
 use crate::config::Config;
 use crate::error::ModelError;
-use crate::experts::Experts;
+use crate::experts::ExpertWeights;
 use crate::gated::Gated;
 
 /// The MLP after the attention of a layer.
 #[derive(Debug)]
 pub(crate) enum Mlp {
     Gated(Box<Gated>),
-    Experts(Box<Experts>),
+    Experts(Box<ExpertWeights>),
 }
 
 impl Mlp {
@@ -23,7 +23,7 @@ impl Mlp {
     ) -> Result<Self, ModelError> {
         match &c.experts {
             Some(experts) if experts.layers.get(layer) == Some(&true) => {
-                Experts::read(tensors, c, experts, name).map(|experts| Self::Experts(Box::new(experts)))
+                ExpertWeights::read(tensors, c, experts, name).map(|experts| Self::Experts(Box::new(experts)))
             }
             _ => Gated::read(tensors, c, name, c.intermediate_size).map(|gated| Self::Gated(Box::new(gated))),
         }

@@ -7,7 +7,7 @@
 //! the rotation.
 
 use crate::Model;
-use crate::attention::Attention;
+use crate::attention::AttentionWeights;
 use crate::error::ModelError;
 
 /// Scaled channels: the pairs (40, 104), (50, 114), (60, 124) of a head of 128.
@@ -36,7 +36,7 @@ impl Model {
             (0..heads).flat_map(of_head)
         };
         for layer in self.weights.layers.resident_mut()? {
-            let Attention::Heads(heads) = &mut layer.attention else { continue };
+            let AttentionWeights::Heads(heads) = &mut layer.attention else { continue };
             match &mut heads.qk_norm {
                 // A norm follows the projection and would undo the scaling, so the weight of the norm is
                 // scaled.

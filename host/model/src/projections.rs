@@ -1,6 +1,6 @@
 //! The weights of a model, for programs that inspect them.
 
-use crate::attention::Attention;
+use crate::attention::AttentionWeights;
 use crate::linear::Linear;
 use crate::mlp::Mlp;
 use crate::{Model, ModelError};
@@ -20,7 +20,7 @@ impl Model {
                 (0..linear.outputs()).for_each(|row| linear.push_row(row, &mut weights));
                 show(index, name, &weights);
             };
-            if let Attention::Heads(heads) = &layer.attention {
+            if let AttentionWeights::Heads(heads) = &layer.attention {
                 each("q", &heads.q);
                 each("k", &heads.k);
                 each("v", &heads.v);

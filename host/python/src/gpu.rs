@@ -26,7 +26,7 @@ pub(crate) struct GpuCache {
 /// The dict that the constructor of the Python class passes. The names are the same there.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-struct Spec {
+struct GpuCacheSpec {
     num_layers: usize,
     num_heads: usize,
     num_kv_heads: usize,
@@ -105,7 +105,7 @@ impl GpuCache {
 #[pymethods]
 impl GpuCache {
     #[new]
-    fn new(py: Python<'_>, spec: Spec) -> Result<Self, Failure> {
+    fn new(py: Python<'_>, spec: GpuCacheSpec) -> Result<Self, Failure> {
         let (key, value) = pair(&spec.kv)?;
         let mut made = GpuSpec::new(spec.num_layers, spec.num_heads, spec.num_kv_heads, spec.head_dim)
             .codecs(key, value)

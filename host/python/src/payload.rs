@@ -4,8 +4,8 @@ use crate::arrays::{bytes, reading, slice, slice_mut, writing};
 use crate::codec::Codec;
 use crate::errors::{Failure, refused};
 use crate::pool;
-use crate::rows::{self, Coding, Sections};
-use crate::storage::Stored;
+use crate::rows::{self, Sections, SideCoding};
+use crate::storage::StoredNumber;
 use half::{bf16, f16};
 use numpy::ndarray::{ArrayBase, Axis, Ix5, IxDyn, RawData};
 use numpy::{Element, PyArrayDyn, PyReadwriteArrayDyn, PyUntypedArrayMethods};
@@ -56,7 +56,7 @@ pub(crate) fn encode_side(
     with_numbers!(what, x, encode(py, codec, what, exact, &sections))
 }
 
-fn encode<T: Stored>(
+fn encode<T: StoredNumber>(
     py: Python<'_>,
     codec: &Codec,
     what: &str,
@@ -79,7 +79,7 @@ fn encode<T: Stored>(
     if check::<T::As>(what, codec, exact, x.dim(), found)? {
         return Ok(());
     }
-    py.detach(|| rows::encode(Coding { level, codec, exact }, x, to))
+    py.detach(|| rows::encode(SideCoding { level, codec, exact }, x, to))
         .map_err(|(layer, token, error)| refused(format!("{what} of layer {layer}, token {token}: {error}")))
 }
 
@@ -127,7 +127,7 @@ pub(crate) fn decode_side(
     with_numbers!(what, out, decode(py, codec, what, exact, &sections))
 }
 
-fn decode<T: Stored>(
+fn decode<T: StoredNumber>(
     py: Python<'_>,
     codec: &Codec,
     what: &str,
@@ -157,7 +157,7 @@ fn decode<T: Stored>(
     }
     let mut writing = writing(out)?;
     let out = five_axes(what, writing.as_array_mut())?;
-    py.detach(|| rows::decode(Coding { level, codec, exact }, &from, out))
+    py.detach(|| rows::decode(SideCoding { level, codec, exact }, &from, out))
         .map_err(|(layer, token, error)| refused(format!("{what} of layer {layer}, token {token}: {error}")))
 }
 

@@ -3,7 +3,7 @@
 //! A few tokens are converted at a time, so that their f32 stay in the first-level cache. Nothing as large as
 //! the tensor is made beside it.
 
-use crate::storage::Stored;
+use crate::storage::StoredNumber;
 use half::f16;
 use numpy::ndarray::{
     ArrayView2, ArrayView4, ArrayView5, ArrayViewMut, ArrayViewMut2, ArrayViewMut3, ArrayViewMut5, Axis,
@@ -32,7 +32,7 @@ pub(crate) type Failed<E> = (usize, usize, E);
 
 /// How the tokens of a side are coded.
 #[derive(Clone, Copy)]
-pub(crate) struct Coding<'a> {
+pub(crate) struct SideCoding<'a> {
     pub(crate) level: Level,
     pub(crate) codec: &'a AnyCodec,
     /// The first tokens, which stay as they are.
@@ -50,12 +50,12 @@ pub(crate) struct Sections<B> {
 }
 
 /// Memory for tokens that are being converted.
-struct Scratch<T> {
+struct TokenScratch<T> {
     own: Vec<T>,
     wide: Vec<f32>,
 }
 
-impl<T> Default for Scratch<T> {
+impl<T> Default for TokenScratch<T> {
     fn default() -> Self {
         Self { own: Vec::new(), wide: Vec::new() }
     }
@@ -63,13 +63,13 @@ impl<T> Default for Scratch<T> {
 
 /// Keys or values of a layer, `[a, b, heads, dim]`.
 #[derive(Clone, Copy)]
-struct Layer<'a, T> {
+struct LayerView<'a, T> {
     view: ArrayView4<'a, T>,
     /// The same, if they follow each other in memory.
     whole: Option<&'a [T]>,
 }
 
-impl<'a, T: Stored> Layer<'a, T> {
+impl<'a, T: StoredNumber> LayerView<'a, T> {
     fn new(view: ArrayView4<'a, T>) -> Self {
         Self { view, whole: view.to_slice() }
     }
@@ -94,8 +94,8 @@ impl<'a, T: Stored> Layer<'a, T> {
 }
 
 /// Writes the sections of a side `[layers, a, b, heads, dim]`. Tokens are those of both axes `a` and `b`.
-pub(crate) fn encode<T: Stored>(
-    coding: Coding<'_>,
+pub(crate) fn encode<T: StoredNumber>(
+    coding: SideCoding<'_>,
     x: ArrayView5<'_, T>,
     to: Sections<&mut [u8]>,
 ) -> Result<(), Failed<EncodeError>> {
@@ -103,7 +103,7 @@ pub(crate) fn encode<T: Stored>(
     let parts = shares(to.kept, layers).zip(shares(to.means, layers)).zip(shares(to.blocks, layers));
     let parts: Vec<_> = parts.enumerate().collect();
     let failed = parts.into_par_iter().map(|(layer, ((kept, means), blocks))| {
-        let x = Layer::new(x.slice_move(s![layer, .., .., .., ..]));
+        let x = LayerView::new(x.slice_move(s![layer, .., .., .., ..]));
         keep(x, coding.exact, kept).map_err(|token| (layer, token, EncodeError::NonFinite)).err().or_else(
             || {
                 let mut mean = if means.is_empty() { Vec::new() } else { mean(coding, x) };
@@ -124,9 +124,9 @@ pub(crate) fn encode<T: Stored>(
 }
 
 /// Encodes the tokens of a layer behind the first ones.
-fn encode_layer<T: Stored>(
-    Coding { level, codec, exact }: Coding<'_>,
-    x: Layer<'_, T>,
+fn encode_layer<T: StoredNumber>(
+    SideCoding { level, codec, exact }: SideCoding<'_>,
+    x: LayerView<'_, T>,
     mean: &[f32],
     blocks: &mut [u8],
 ) -> Option<(usize, EncodeError)> {
@@ -137,7 +137,7 @@ fn encode_layer<T: Stored>(
         return None;
     }
     let groups = blocks.par_chunks_mut(at_once * bytes).enumerate().with_min_len(GROUPS);
-    let done = groups.map_init(Scratch::default, |Scratch { own, wide }, (i, blocks)| {
+    let done = groups.map_init(TokenScratch::default, |TokenScratch { own, wide }, (i, blocks)| {
         let first = exact + i * at_once;
         wide.resize(blocks.len() / bytes * row, 0.0);
         x.widen(level, first, own, wide);
@@ -154,7 +154,7 @@ fn encode_layer<T: Stored>(
 }
 
 /// Copies the first tokens of a layer. The error is a token that is not finite.
-fn keep<T: Stored>(x: Layer<'_, T>, exact: usize, to: &mut [u8]) -> Result<(), usize> {
+fn keep<T: StoredNumber>(x: LayerView<'_, T>, exact: usize, to: &mut [u8]) -> Result<(), usize> {
     let mut bytes = Vec::with_capacity(to.len());
     let mut own = Vec::new();
     for i in 0..exact {
@@ -172,7 +172,7 @@ fn keep<T: Stored>(x: Layer<'_, T>, exact: usize, to: &mut [u8]) -> Result<(), u
 ///
 /// The sum is a cascade: sixteen tokens make a sum of the first kind, sixteen of these one of the second, and
 /// so on. Its error grows slowly, and its bits are those of PyTorch's sum.
-fn mean<T: Stored>(Coding { level, exact, .. }: Coding<'_>, x: Layer<'_, T>) -> Vec<f32> {
+fn mean<T: StoredNumber>(SideCoding { level, exact, .. }: SideCoding<'_>, x: LayerView<'_, T>) -> Vec<f32> {
     let (outer, inner, heads, dim) = x.view.dim();
     let (row, count) = (heads * dim, outer * inner - exact);
     let power = (count.next_power_of_two().trailing_zeros() / 4).max(4);
@@ -204,8 +204,8 @@ fn add(level: Level, sum: &mut [f32], x: &[f32]) {
 
 /// Decodes a side to `[layers, a, b, heads, dim]`. Returns true if all numbers behind the first tokens are
 /// finite.
-pub(crate) fn decode<T: Stored>(
-    coding: Coding<'_>,
+pub(crate) fn decode<T: StoredNumber>(
+    coding: SideCoding<'_>,
     from: &Sections<&[u8]>,
     out: ArrayViewMut5<'_, T>,
 ) -> Result<bool, Failed<DecodeError>> {
@@ -225,7 +225,7 @@ pub(crate) fn decode<T: Stored>(
     let rounded: Vec<f16> = from.means.as_chunks().0.iter().map(|mean| f16::from_le_bytes(*mean)).collect();
     let mut means = vec![0.0; rounded.len()];
     f16::widen(coding.level, &rounded, &mut means);
-    let done = runs.into_par_iter().map_init(Scratch::default, |scratch, (layer, token, x)| {
+    let done = runs.into_par_iter().map_init(TokenScratch::default, |scratch, (layer, token, x)| {
         let kept = share(from.kept, layers, layer);
         let of_layer = (kept, share(&means, layers, layer), share(from.blocks, layers, layer));
         decode_run(coding, scratch, of_layer, token, x).map_err(|(token, error)| (layer, token, error))
@@ -234,9 +234,9 @@ pub(crate) fn decode<T: Stored>(
 }
 
 /// Decodes tokens of a layer that follow each other, from `first` on.
-fn decode_run<T: Stored>(
-    Coding { level, codec, exact }: Coding<'_>,
-    Scratch { own, wide }: &mut Scratch<T>,
+fn decode_run<T: StoredNumber>(
+    SideCoding { level, codec, exact }: SideCoding<'_>,
+    TokenScratch { own, wide }: &mut TokenScratch<T>,
     (kept, mean, blocks): (&[u8], &[f32], &[u8]),
     first: usize,
     mut out: ArrayViewMut3<'_, T>,
@@ -318,7 +318,12 @@ fn contiguous<'a, T: Copy>(x: ArrayView2<'a, T>, own: &'a mut Vec<T>) -> &'a [T]
 }
 
 /// Rounds the numbers of a token. Returns true if all are finite.
-fn narrow<T: Stored>(level: Level, from: &[f32], mut to: ArrayViewMut2<'_, T>, own: &mut Vec<T>) -> bool {
+fn narrow<T: StoredNumber>(
+    level: Level,
+    from: &[f32],
+    mut to: ArrayViewMut2<'_, T>,
+    own: &mut Vec<T>,
+) -> bool {
     if let Some(to) = to.as_slice_mut() {
         return T::As::narrow(level, from, T::of(to));
     }
@@ -336,7 +341,7 @@ fn narrow<T: Stored>(level: Level, from: &[f32], mut to: ArrayViewMut2<'_, T>, o
 }
 
 /// Copies the numbers of a token from their bytes.
-fn read<T: Stored>(bytes: &[u8], mut to: ArrayViewMut2<'_, T>) {
+fn read<T: StoredNumber>(bytes: &[u8], mut to: ArrayViewMut2<'_, T>) {
     let values = bytes.chunks_exact(T::As::DTYPE.bytes()).map(<T::As as Element>::read);
     to.iter_mut().zip(values).for_each(|(to, value)| T::of(slice::from_mut(to))[0] = value);
 }

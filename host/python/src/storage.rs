@@ -273,7 +273,7 @@ impl Storage {
 }
 
 /// Converts the number types of this module to those of the storage tier.
-pub(crate) trait Stored: Element + Copy + Default + Send + Sync {
+pub(crate) trait StoredNumber: Element + Copy + Default + Send + Sync {
     type As: storage::Element;
     fn of(values: &mut [Self]) -> &mut [Self::As];
     /// The same, to be read.
@@ -282,7 +282,7 @@ pub(crate) trait Stored: Element + Copy + Default + Send + Sync {
     fn is_finite(self) -> bool;
 }
 
-impl Stored for f32 {
+impl StoredNumber for f32 {
     type As = Self;
     fn of(values: &mut [Self]) -> &mut [Self] {
         values
@@ -297,7 +297,7 @@ impl Stored for f32 {
     }
 }
 
-impl Stored for half::f16 {
+impl StoredNumber for half::f16 {
     type As = Self;
     fn of(values: &mut [Self]) -> &mut [Self] {
         values
@@ -313,7 +313,7 @@ impl Stored for half::f16 {
 }
 
 /// The bits of a bfloat16, which NumPy does not have.
-impl Stored for u16 {
+impl StoredNumber for u16 {
     type As = bf16;
     fn of(values: &mut [Self]) -> &mut [bf16] {
         values.reinterpret_cast_mut()
@@ -328,7 +328,7 @@ impl Stored for u16 {
     }
 }
 
-fn decode<T: Stored>(
+fn decode<T: StoredNumber>(
     py: Python<'_>,
     codec: &storage::StorageCodec,
     bytes: &[u8],

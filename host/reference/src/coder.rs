@@ -3,7 +3,7 @@
 use crate::format::{Format, Layer};
 use crate::product::{Product, Sketched};
 use crate::rotation::RotationKind;
-use crate::rows::{Kind, Row};
+use crate::rows::{Row, RowKind};
 use crate::runs::RotatedRuns;
 use crate::scalar::Scalar;
 use crate::split::{Channels, Split};
@@ -87,13 +87,13 @@ impl Coder {
         let block_bytes = row.block_bytes(dim).ok_or(bad_dim.clone())?;
         let layer = Layer { dim, seed, layer, rotation };
         let format = match *row.kind() {
-            Kind::Scalar(form) => Scalar::new(form, layer).map(|f| Coding::Other(Arc::new(f))),
-            Kind::Product(form) => Product::new(form, layer).map(|f| Coding::Product(Arc::new(f))),
-            Kind::Split(form) => Split::new(form, layer).map(|f| Coding::Split(Arc::new(f))),
-            Kind::Turbo { bits } => Some(Coding::Other(Arc::new(Turbo::new(bits)))),
-            Kind::Uniform { bits } => Some(Coding::Other(Arc::new(Uniform { bits }))),
-            Kind::Floats(floats) => Some(Coding::Other(Arc::new(floats))),
-            Kind::RotatedRuns => RotatedRuns::new(layer).map(|f| Coding::Other(Arc::new(f))),
+            RowKind::Scalar(form) => Scalar::new(form, layer).map(|f| Coding::Other(Arc::new(f))),
+            RowKind::Product(form) => Product::new(form, layer).map(|f| Coding::Product(Arc::new(f))),
+            RowKind::Split(form) => Split::new(form, layer).map(|f| Coding::Split(Arc::new(f))),
+            RowKind::Turbo { bits } => Some(Coding::Other(Arc::new(Turbo::new(bits)))),
+            RowKind::Uniform { bits } => Some(Coding::Other(Arc::new(Uniform { bits }))),
+            RowKind::Floats(floats) => Some(Coding::Other(Arc::new(floats))),
+            RowKind::RotatedRuns => RotatedRuns::new(layer).map(|f| Coding::Other(Arc::new(f))),
         };
         let format = format.ok_or(if rotation.is_some() { bad_rotation } else { bad_dim })?;
         Ok(Self { row, dim, block_bytes, format })

@@ -23,7 +23,7 @@ use tqkv_core::{DecodeError, EncodeError};
 
 /// The parameters of a row.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Form {
+pub(crate) struct ProductForm {
     /// Bits of the scalar code, residual not counted.
     pub(crate) bits: usize,
     pub(crate) residual: usize,
@@ -32,7 +32,7 @@ pub(crate) struct Form {
     pub(crate) rotation: RotationKind,
 }
 
-impl Form {
+impl ProductForm {
     pub(crate) const fn block_bytes(self, dim: usize) -> usize {
         2 * self.norm.bytes() + dim * (self.bits + self.residual) / 8
     }
@@ -43,7 +43,7 @@ const SKETCH_SEED: u64 = 500;
 
 #[derive(Debug)]
 pub(crate) struct Product {
-    form: Form,
+    form: ProductForm,
     levels: Levels,
     residual: Levels,
     rotation: Rotation,
@@ -63,7 +63,7 @@ pub struct Sketched {
 }
 
 /// The parts of a block.
-struct Parts<'a> {
+struct BlockParts<'a> {
     norm: f64,
     residual_norm: f64,
     codes: &'a [u8],
@@ -71,7 +71,7 @@ struct Parts<'a> {
 }
 
 impl Product {
-    pub(crate) fn new(form: Form, layer: Layer) -> Option<Self> {
+    pub(crate) fn new(form: ProductForm, layer: Layer) -> Option<Self> {
         let Layer { dim, seed, layer, rotation } = layer;
         let drawn = normals(layer_seed(seed, layer).wrapping_add(SKETCH_SEED), dim * dim);
         let sketch: Vec<f32> = drawn.into_iter().map(|x| x as f32).collect();
@@ -92,11 +92,11 @@ impl Product {
         libm::sqrt(self.dim as f64)
     }
 
-    fn parts<'a>(&self, mut block: &'a [u8]) -> Result<Parts<'a>, DecodeError> {
+    fn parts<'a>(&self, mut block: &'a [u8]) -> Result<BlockParts<'a>, DecodeError> {
         let norm = self.form.norm.load(&mut block)?;
         let residual_norm = self.form.norm.load(&mut block)?;
         let (codes, residual) = block.split_at(self.dim * self.form.bits / 8);
-        Ok(Parts { norm, residual_norm, codes, residual })
+        Ok(BlockParts { norm, residual_norm, codes, residual })
     }
 
     /// The levels of the scalar code, as coordinates of the rotated unit vector.
@@ -106,7 +106,7 @@ impl Product {
     }
 
     /// The levels of the residual's code, multiplied by |r| and the factor.
-    fn weights(&self, parts: &Parts<'_>) -> Vec<f64> {
+    fn weights(&self, parts: &BlockParts<'_>) -> Vec<f64> {
         let scale = parts.residual_norm * self.factor;
         let level = |i| scale * self.residual.level(bits::code(parts.residual, self.form.residual, i));
         (0..self.dim).map(level).collect()

@@ -8,7 +8,7 @@ use tqkv_core::{DecodeError, EncodeError};
 
 /// The parameters of a row.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Form {
+pub(crate) struct ScalarForm {
     pub(crate) bits: usize,
     /// True: one byte per code, Gaussian levels, and decoded vectors rescaled to their norm. False: packed
     /// codes and the levels of the exact law.
@@ -16,7 +16,7 @@ pub(crate) struct Form {
     pub(crate) rotation: RotationKind,
 }
 
-impl Form {
+impl ScalarForm {
     /// Bits that a code takes in the block.
     pub(crate) const fn width(self) -> usize {
         if self.is_wide { 8 } else { self.bits }
@@ -31,7 +31,7 @@ const NORM: Norm = Norm::F32;
 
 #[derive(Debug)]
 pub(crate) struct Scalar {
-    form: Form,
+    form: ScalarForm,
     levels: Levels,
     rotation: Rotation,
     /// Converts a coordinate of a unit vector to sigmas.
@@ -39,7 +39,7 @@ pub(crate) struct Scalar {
 }
 
 impl Scalar {
-    pub(crate) fn new(form: Form, layer: Layer) -> Option<Self> {
+    pub(crate) fn new(form: ScalarForm, layer: Layer) -> Option<Self> {
         let Layer { dim, seed, layer, rotation } = layer;
         let levels =
             if form.is_wide { Some(Levels::gaussian(form.bits)) } else { Levels::exact(dim, form.bits) };

@@ -15,12 +15,12 @@ use tqkv_core::{DecodeError, EncodeError};
 
 /// The parameters of a row: bits of the channels with the most energy, and of the others.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Form {
+pub(crate) struct SplitForm {
     pub(crate) wide: usize,
     pub(crate) narrow: usize,
 }
 
-impl Form {
+impl SplitForm {
     pub(crate) const fn block_bytes(self, dim: usize) -> usize {
         2 * NORM.bytes() + dim / 2 * (self.wide + self.narrow) / 8
     }
@@ -79,7 +79,7 @@ impl Split {
         Self { channels, halves: self.halves.clone() }
     }
 
-    pub(crate) fn new(form: Form, layer: Layer) -> Option<Self> {
+    pub(crate) fn new(form: SplitForm, layer: Layer) -> Option<Self> {
         let half = |bits: usize, seed: u64| {
             let dim = layer.dim / 2;
             let rotation = Rotation::new(RotationKind::Dense, dim, seed, layer.layer)?;

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use crate::cache::{EXACT_TOKENS, Run};
+use crate::cache::{CellRun, EXACT_TOKENS};
 use crate::error::SessionError;
 use crate::grid::Grid;
 
@@ -101,12 +101,12 @@ pub(crate) struct Piece {
 }
 
 /// Cuts cells into pieces. First tokens stay as they are, and cells whose positions do not follow each other.
-pub(crate) fn pieces(runs: &[Run]) -> Vec<Piece> {
+pub(crate) fn pieces(runs: &[CellRun]) -> Vec<Piece> {
     // Runs that stay, or are coded, with neighbours that stay as one.
-    let mut parts: Vec<(Run, bool)> = Vec::new();
+    let mut parts: Vec<(CellRun, bool)> = Vec::new();
     for run in runs {
         let exact = EXACT_TOKENS.saturating_sub(run.first_position).min(run.cells);
-        let [first, rest] = [(0, exact), (exact, run.cells - exact)].map(|(from, cells)| Run {
+        let [first, rest] = [(0, exact), (exact, run.cells - exact)].map(|(from, cells)| CellRun {
             first_cell: run.first_cell + from,
             cells,
             first_position: run.first_position + from,
@@ -137,7 +137,7 @@ pub(crate) fn pieces(runs: &[Run]) -> Vec<Piece> {
 
 /// How the layers and cells of a set are cut into chunks.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Plan {
+pub(crate) struct SetPlan {
     /// Coordinates 2i and 2i + 1 of a key in the state are i and i + half of it in the basis.
     pub(crate) is_paired: bool,
     /// Most layers of a chunk.
@@ -148,7 +148,7 @@ pub(crate) struct Plan {
     pub(crate) pieces: Vec<u32>,
 }
 
-impl Plan {
+impl SetPlan {
     /// Layers of a chunk, where `group` of them share a basis.
     pub(crate) fn batch(width: usize, group: usize) -> u32 {
         ((BATCH_VALUES / width.max(1) / group).max(1) * group) as u32
@@ -215,9 +215,9 @@ mod tests {
         let mut first_cell = 0;
         let mut of = |&(first_position, cells): &(u32, u32)| {
             first_cell += cells;
-            Run { first_cell: first_cell - cells, cells, first_position }
+            CellRun { first_cell: first_cell - cells, cells, first_position }
         };
-        let runs: Vec<Run> = runs.iter().map(&mut of).collect();
+        let runs: Vec<CellRun> = runs.iter().map(&mut of).collect();
         pieces(&runs).iter().map(|piece| (piece.first, piece.cells, piece.position)).collect()
     }
 

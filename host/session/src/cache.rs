@@ -56,12 +56,12 @@ pub struct StateRows {
     /// `[width, cells]` instead of `[cells, width]`: values without flash attention.
     pub is_transposed: bool,
     /// The positions of all cells.
-    pub(crate) runs: Arc<[Run]>,
+    pub(crate) runs: Arc<[CellRun]>,
 }
 
 /// Cells whose positions follow each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Run {
+pub(crate) struct CellRun {
     pub(crate) first_cell: u32,
     pub(crate) cells: u32,
     pub(crate) first_position: u32,
@@ -85,7 +85,7 @@ impl StateRows {
 
     /// Cells of the first tokens, ascending.
     pub(crate) fn early(&self) -> Vec<u32> {
-        let of = |run: &Run| {
+        let of = |run: &CellRun| {
             let early = EXACT_TOKENS.saturating_sub(run.first_position).min(run.cells);
             run.first_cell..run.first_cell + early
         };
@@ -133,8 +133,8 @@ fn read_cells<R: Read + Seek>(
     source: &mut Source<'_, R>,
     variant: Variant,
     cells: u32,
-) -> Result<Arc<[Run]>, Miss> {
-    let mut runs: Vec<Run> = Vec::new();
+) -> Result<Arc<[CellRun]>, Miss> {
+    let mut runs: Vec<CellRun> = Vec::new();
     for cell in 0..cells {
         let at = source.at();
         let foreign = |why: String| Miss::Foreign { at, why: format!("no KV cache: cell {cell} has {why}") };
@@ -159,7 +159,7 @@ fn read_cells<R: Read + Seek>(
         let position = position.cast_unsigned();
         match runs.last_mut() {
             Some(run) if run.first_position + run.cells == position => run.cells += 1,
-            _ => runs.push(Run { first_cell: cell, cells: 1, first_position: position }),
+            _ => runs.push(CellRun { first_cell: cell, cells: 1, first_position: position }),
         }
     }
     Ok(runs.into())
@@ -169,7 +169,7 @@ fn read_stream<R: Read + Seek>(
     source: &mut Source<'_, R>,
     variant: Variant,
     has_values: bool,
-    (cells, runs): (u32, &Arc<[Run]>),
+    (cells, runs): (u32, &Arc<[CellRun]>),
     rows: &mut Vec<StateRows>,
 ) -> Result<(), Miss> {
     let at = source.at();

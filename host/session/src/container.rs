@@ -137,13 +137,13 @@ impl Segment {
 
 /// The header and the map.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Map {
+pub(crate) struct PackMap {
     pub(crate) class: Class,
     pub(crate) state_bytes: u64,
     pub(crate) segments: Vec<Segment>,
 }
 
-impl Map {
+impl PackMap {
     pub(crate) fn write(&self, out: &mut impl Write) -> Result<u64, SessionError> {
         let entries = u32::try_from(self.segments.len()).ok().filter(|n| *n <= MOST_ENTRIES);
         let entries = entries.ok_or_else(|| SessionError::state(0, "too many layers and streams"))?;

@@ -7,7 +7,7 @@ use tqkv_core::{CodecId, is_supported_head_dim};
 use tqkv_simd::Level;
 
 use crate::cache::{StateRows, StateSide};
-use crate::container::{Class, Map, Segment, write_chunk};
+use crate::container::{Class, PackMap, Segment, write_chunk};
 use crate::error::SessionError;
 use crate::layout::Layout;
 use crate::plain::{PIECE, compress};
@@ -159,7 +159,7 @@ pub fn pack<R: Read + Seek, W: Write>(
         Mode::Coded(codecs) => Ok(tile(rows, &codecs)?.map(Segment::Rows)),
         Mode::Stored(_) => Ok(based.next().map(|(_, rows)| Segment::Based(*rows))),
     })?;
-    let map = Map { class: mode.class(), state_bytes: layout.bytes, segments };
+    let map = PackMap { class: mode.class(), state_bytes: layout.bytes, segments };
     let mut sizes = Sizes { state: layout.bytes, pack: map.write(out)?, ..Sizes::default() };
     if let Mode::Stored(stored) = mode {
         sizes.pack += write_chunk(out, &stored.id().0)?;

@@ -10,8 +10,8 @@ use std::ops::Range;
 use tqkv_simd::Level;
 use tqkv_storage::{BasisId, Budget, Span, StorageCodec, StorageError};
 
-use crate::based::{Based, Piece, Plan, Set, pieces};
-use crate::cache::{Cache, Run, StateRows, StateSide};
+use crate::based::{Based, Piece, Set, SetPlan, pieces};
+use crate::cache::{Cache, CellRun, StateRows, StateSide};
 use crate::container::{read_chunk, write_chunk};
 use crate::error::SessionError;
 use crate::layout::Layout;
@@ -160,9 +160,9 @@ impl<'a> Stored<'a> {
     ) -> Result<u64, SessionError> {
         let cells = pieces(&set.runs);
         let group = self.codec.basis().map_or(1, |basis| basis.join().layers());
-        let mut plan = Plan {
+        let mut plan = SetPlan {
             is_paired: false,
-            batch: Plan::batch(set.set.width(), group),
+            batch: SetPlan::batch(set.set.width(), group),
             layers: set.layers.clone(),
             pieces: cells.iter().map(|piece| piece.cells as u32).collect(),
         };
@@ -176,7 +176,7 @@ impl<'a> Stored<'a> {
         }
         plan.is_paired = self.find_order(state, &set.set, (&plan, group, &cells), level)?;
         let mut written = write_chunk(out, &plan.to_bytes())?;
-        let coder = Coder::new(self.codec, &set.set, &plan, level)?;
+        let coder = SetCoder::new(self.codec, &set.set, &plan, level)?;
         for piece in &cells {
             for batch in plan.batches() {
                 let rows = coder.read(state, batch.clone(), *piece)?;
@@ -196,7 +196,7 @@ impl<'a> Stored<'a> {
         &self,
         state: &mut R,
         set: &Set,
-        (plan, group, cells): (&Plan, usize, &[Piece]),
+        (plan, group, cells): (&SetPlan, usize, &[Piece]),
         level: Level,
     ) -> Result<bool, SessionError> {
         let coded = cells.iter().filter(|piece| piece.position.is_some());
@@ -209,8 +209,8 @@ impl<'a> Stored<'a> {
         let none = StorageCodec::new(self.codec.shape().clone(), None).map_err(stored)?;
         let mut without = f64::INFINITY;
         for (error, is_paired) in errors.iter_mut().zip([false, true]) {
-            let plan = Plan { is_paired, ..plan.clone() };
-            let coder = Coder::new(self.codec, set, &plan, level)?;
+            let plan = SetPlan { is_paired, ..plan.clone() };
+            let coder = SetCoder::new(self.codec, set, &plan, level)?;
             let rows = coder.read(state, batch.clone(), *piece)?;
             let place = (&batch, *piece, position);
             let Some(found) = coder.error(self.codec, &rows, place, self.budget)? else { return Ok(false) };
@@ -234,7 +234,7 @@ impl<'a> Stored<'a> {
 pub(crate) struct StoredSet {
     pub(crate) set: Set,
     layers: Vec<u32>,
-    runs: Vec<Run>,
+    runs: Vec<CellRun>,
 }
 
 fn stored(error: StorageError) -> SessionError {
@@ -250,7 +250,7 @@ pub(crate) fn unpack<R: Read, W: Write + Seek>(
     level: Level,
 ) -> Result<(), SessionError> {
     let plan = read_plan(pack, set)?;
-    let coder = Coder::new(codec, set, &plan, level)?;
+    let coder = SetCoder::new(codec, set, &plan, level)?;
     let mut first = 0;
     for cells in plan.pieces.iter().map(|cells| *cells as usize) {
         let piece = Piece { first, cells, position: None };
@@ -275,8 +275,8 @@ pub(crate) fn skip<R: Read>(pack: &mut R, set: &Set) -> Result<(), SessionError>
     Ok(())
 }
 
-fn read_plan<R: Read>(pack: &mut R, set: &Set) -> Result<Plan, SessionError> {
-    Plan::parse(&read_chunk(pack, Plan::most_bytes(set), "rows in a basis")?, set)
+fn read_plan<R: Read>(pack: &mut R, set: &Set) -> Result<SetPlan, SessionError> {
+    SetPlan::parse(&read_chunk(pack, SetPlan::most_bytes(set), "rows in a basis")?, set)
 }
 
 /// Longest chunk: rows of f32 are longer than any, but for heads and blocks that are not full.
@@ -294,20 +294,20 @@ struct RawRows {
 type At<'a> = (&'a Range<usize>, Piece, u32);
 
 /// Turns rows of a set into chunks and back.
-struct Coder<'a> {
+struct SetCoder<'a> {
     codec: &'a StorageCodec,
     set: &'a Set,
-    plan: &'a Plan,
+    plan: &'a SetPlan,
     level: Level,
     keys: Cast,
     values: Cast,
 }
 
-impl<'a> Coder<'a> {
+impl<'a> SetCoder<'a> {
     fn new(
         codec: &'a StorageCodec,
         set: &'a Set,
-        plan: &'a Plan,
+        plan: &'a SetPlan,
         level: Level,
     ) -> Result<Self, SessionError> {
         let shape = codec.shape();

@@ -99,9 +99,9 @@ impl Tile {
         Ok((cast, codec.map_err(|error| format!("codec {} at head dim {dim}: {error}", self.codec.name()))?))
     }
 
-    pub(crate) fn coder(&self, level: Level) -> Result<Coder, SessionError> {
+    pub(crate) fn coder(&self, level: Level) -> Result<TileCoder, SessionError> {
         let (cast, codec) = self.parts().map_err(SessionError::Codec)?;
-        Ok(Coder { tile: *self, level, cast, codec, mean: vec![0.0; self.width()] })
+        Ok(TileCoder { tile: *self, level, cast, codec, mean: vec![0.0; self.width()] })
     }
 }
 
@@ -117,7 +117,7 @@ pub(crate) fn one_width(codec: CodecId) -> Result<(), String> {
 }
 
 /// A tile's codec, ready to run.
-pub(crate) struct Coder {
+pub(crate) struct TileCoder {
     tile: Tile,
     level: Level,
     cast: Cast,
@@ -125,7 +125,7 @@ pub(crate) struct Coder {
     mean: Vec<f32>,
 }
 
-impl Coder {
+impl TileCoder {
     /// Takes the mean of these rows, and gives it as a chunk: f16 numbers. Rows that are not finite do not
     /// count.
     pub(crate) fn learn_mean(&mut self, rows: &[u8]) -> Vec<u8> {

@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use tqkv_simd::Level;
 use tqkv_storage::{BasisId, StorageCodec};
 
-use crate::container::{Class, Map, Segment, exactly, read_chunk};
+use crate::container::{Class, PackMap, Segment, exactly, read_chunk};
 use crate::error::SessionError;
 use crate::numbers::Numbers;
 use crate::pack::Sizes;
@@ -65,7 +65,7 @@ pub fn unpack<R: Read, W: Write + Seek>(
     level: Level,
 ) -> Result<Sizes, SessionError> {
     let mut pack = Counted { from: pack, bytes: 0 };
-    let map = Map::read(&mut pack)?;
+    let map = PackMap::read(&mut pack)?;
     let sets = map.sets()?;
     let codec = match basis_of(&mut pack, map.class)? {
         None => None,
@@ -107,7 +107,7 @@ pub fn unpack<R: Read, W: Write + Seek>(
 /// Those of [`unpack()`].
 pub fn inspect<R: Read>(pack: &mut R) -> Result<Summary, SessionError> {
     let mut pack = Counted { from: pack, bytes: 0 };
-    let map = Map::read(&mut pack)?;
+    let map = PackMap::read(&mut pack)?;
     let (sets, basis) = (map.sets()?, basis_of(&mut pack, map.class)?);
     let mut sizes = Sizes { state: map.state_bytes, ..Sizes::default() };
     let mut groups: Vec<Group> = Vec::new();

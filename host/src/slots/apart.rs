@@ -3,7 +3,7 @@
 //! Such slots exist where the codec of one side is f16, or where a row of one side cannot be encoded.
 
 use super::rows;
-use super::stream::Place;
+use super::stream::SlotPlace;
 use super::task::Track;
 use crate::cache::life::{PAGE_TOKENS, add_weighted};
 use tqkv_simd::page::MAX_HEADS;
@@ -15,11 +15,11 @@ pub(super) fn sum(values: Track<'_>, slots: &[usize], weights: &[f32], sums: &mu
     while from < slots.len() {
         let first = stream.place(slots[from]);
         let follows = |to: usize| match (first, stream.place(slots[to])) {
-            (Place::Exact(first), Place::Exact(at)) => at == first + to - from,
-            (Place::Coded(first), Place::Coded(tier)) => {
+            (SlotPlace::Exact(first), SlotPlace::Exact(at)) => at == first + to - from,
+            (SlotPlace::Coded(first), SlotPlace::Coded(tier)) => {
                 tier == first && slots[to] / PAGE_TOKENS == slots[from] / PAGE_TOKENS
             }
-            (Place::Empty, Place::Empty) => true,
+            (SlotPlace::Empty, SlotPlace::Empty) => true,
             _ => false,
         };
         let mut to = from + 1;
@@ -30,8 +30,8 @@ pub(super) fn sum(values: Track<'_>, slots: &[usize], weights: &[f32], sums: &mu
         let run: Vec<f32> = run.copied().collect();
         let weighs = run.iter().any(|weight| *weight != 0.0);
         match first {
-            Place::Exact(at) if weighs => rows::sum(values, at..at + to - from, &run, sums, &mut wide),
-            Place::Coded(tier) if weighs => add_codes(values, tier, &slots[from..to], &run, sums),
+            SlotPlace::Exact(at) if weighs => rows::sum(values, at..at + to - from, &run, sums, &mut wide),
+            SlotPlace::Coded(tier) if weighs => add_codes(values, tier, &slots[from..to], &run, sums),
             _ => {}
         }
         from = to;

@@ -26,11 +26,11 @@ pub struct SlotCache {
     spec: CacheSpec,
     slots: usize,
     streams: usize,
-    layers: Vec<Layer>,
+    layers: Vec<SlotLayer>,
 }
 
 #[derive(Clone, Debug)]
-struct Layer {
+struct SlotLayer {
     keys: Store,
     values: Store,
 }
@@ -74,7 +74,7 @@ impl SlotCache {
                     return Err(CacheError::BadSpec(why));
                 }
             }
-            layers.push(Layer { keys, values });
+            layers.push(SlotLayer { keys, values });
         }
         Ok(Self { spec, slots, streams, layers })
     }
@@ -131,7 +131,7 @@ impl SlotCache {
                 }
             }
         }
-        let Layer { keys, values } = &mut self.layers[layer];
+        let SlotLayer { keys, values } = &mut self.layers[layer];
         keys.write_rows(slots, positions, k);
         values.write_rows(slots, positions, v);
         Ok(())
@@ -201,7 +201,7 @@ impl SlotCache {
             sinks: sinks.unwrap_or_default(),
             slopes: &[],
         };
-        let Layer { keys, values } = &mut self.layers[layer];
+        let SlotLayer { keys, values } = &mut self.layers[layer];
         let steps = [num_heads * value_dim, value_dim, 0];
         let products = mask.queries() * num_heads * mask.end() * (head_dim + value_dim);
         let mut run = || operation.run((keys, values), &mut *out, steps);
@@ -219,7 +219,7 @@ impl SlotCache {
     /// There is no such layer.
     pub fn encode(&mut self, layer: usize) -> Result<(), CacheError> {
         self.spec.shape.check_layer(layer)?;
-        let Layer { keys, values } = &mut self.layers[layer];
+        let SlotLayer { keys, values } = &mut self.layers[layer];
         store::cool(keys, values);
         Ok(())
     }
@@ -269,7 +269,7 @@ impl SlotCache {
         v: &mut [f16],
     ) -> Result<(), CacheError> {
         self.check(layer, slots, Floats::F16(&*k), Floats::F16(&*v))?;
-        let Layer { keys, values } = &self.layers[layer];
+        let SlotLayer { keys, values } = &self.layers[layer];
         for (store, out) in [(keys, k), (values, v)] {
             let rows = slots.iter().zip(out.chunks_exact_mut(store.width()));
             rows.for_each(|(&slot, row)| store.read(slot, row));
@@ -293,7 +293,7 @@ impl SlotCache {
     ) -> Result<(), CacheError> {
         self.check(layer, slots, Floats::F16(k), Floats::F16(v))?;
         check_length("positions", positions.len(), slots.len())?;
-        let Layer { keys, values } = &mut self.layers[layer];
+        let SlotLayer { keys, values } = &mut self.layers[layer];
         keys.restore(slots, positions, k);
         values.restore(slots, positions, v);
         Ok(())

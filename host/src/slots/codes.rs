@@ -25,7 +25,7 @@ pub(super) struct CodeScratch {
 }
 
 /// A page with codes of a tier, or with empty slots.
-struct Page {
+struct CodedPage {
     number: usize,
     /// Runs of slots that are exact rows or codes of another tier, counted in the page. With codes that are
     /// not warm, empty slots are among them.
@@ -41,7 +41,7 @@ pub(super) fn attend(
     scratch: &mut CodeScratch,
 ) -> PartSums {
     let mut seen = PartSums::nothing(task);
-    let held: Vec<Page> = pages.clone().filter_map(|page| look(task, tier, page)).collect();
+    let held: Vec<CodedPage> = pages.clone().filter_map(|page| look(task, tier, page)).collect();
     if held.is_empty() {
         return seen;
     }
@@ -71,11 +71,11 @@ pub(super) fn attend(
 }
 
 /// Finds the runs of a page; none where no slot is attended to with this tier.
-fn look(task: &Task<'_>, tier: usize, number: usize) -> Option<Page> {
+fn look(task: &Task<'_>, tier: usize, number: usize) -> Option<CodedPage> {
     let Stream { exact, pages, .. } = task.keys.stream;
     let (count, coded) = (task.slots_of(number), pages.mask(tier, number));
     let empty = if tier == 0 { !(exact.mask(number) | pages.all(number)) } else { 0 };
-    let page = Page { number, hidden: runs(!(coded | empty), count), empty: runs(empty, count) };
+    let page = CodedPage { number, hidden: runs(!(coded | empty), count), empty: runs(empty, count) };
     (coded != 0 || !page.empty.is_empty()).then_some(page)
 }
 
@@ -128,7 +128,7 @@ pub(super) fn prepare(task: &Task<'_>, tier: usize, queries: &[f32], scratch: &m
 }
 
 /// Two facts about a page: some query sees a coded or an empty slot, and some mask changes a logit.
-fn sees(asked: &[Asked<'_>], page: &Page, count: usize, has_codes: bool) -> (bool, bool) {
+fn sees(asked: &[Asked<'_>], page: &CodedPage, count: usize, has_codes: bool) -> (bool, bool) {
     let (mut any, mut masked) = (false, false);
     let from = page.number * PAGE_TOKENS;
     for (i, now) in asked.iter().enumerate() {
@@ -151,7 +151,7 @@ fn sees(asked: &[Asked<'_>], page: &Page, count: usize, has_codes: bool) -> (boo
 /// the mean of values for the weights that codes got. There are no weights where it has none to add.
 fn attend_page(
     task: &Task<'_>,
-    (tier, page, next, is_alike): (usize, &Page, usize, bool),
+    (tier, page, next, is_alike): (usize, &CodedPage, usize, bool),
     asked: &[Asked<'_>],
     (state, sums, weights): (&mut [Attention], &mut [f32], &mut [f32]),
     scratch: &mut CodeScratch,

@@ -22,7 +22,7 @@ pub(super) const STEPS: usize = PAGE_TOKENS / SLOT_STEP;
 
 /// A codec at a head dim, and its pages.
 #[derive(Clone, Copy, Debug)]
-struct Tier {
+struct TierFormat {
     /// Pages with room for one, two and more steps of [`SLOT_STEP`] slots. The last is a whole page.
     pages: [PageFormat; STEPS],
     /// A page whose codes are all of older writes than this is in a colder tier.
@@ -35,7 +35,7 @@ pub struct Format {
     pub(super) dim: usize,
     pub(super) level: Level,
     /// Empty for f16, where every row stays exact.
-    tiers: Vec<Tier>,
+    tiers: Vec<TierFormat>,
 }
 
 impl Format {
@@ -65,7 +65,7 @@ impl Format {
         let tier = |codec, after| {
             let whole = PageFormat::new(codec, side, Arithmetic::Int8, level);
             let pages = std::array::from_fn(|step| whole.of_slots((step + 1) * SLOT_STEP));
-            whole.has_kernels().then_some(Tier { pages, after })
+            whole.has_kernels().then_some(TierFormat { pages, after })
         };
         let mut tiers = vec![tier(warm, 0)?];
         for &(after, id) in cold {

@@ -51,13 +51,13 @@ impl RopeLayout {
 
 /// The map of one head.
 #[derive(Clone, Debug)]
-pub(super) struct Map {
+pub(super) struct StreamMap {
     dim: usize,
     places: Option<Arc<[u16]>>,
     pairs: Arc<Pairs>,
 }
 
-impl Map {
+impl StreamMap {
     /// The map of keys (`[n, dim]`) less their mean alone. None unless few pairs hold their energy.
     pub(super) fn of_keys(keys: &[f32], dim: usize, turn: RopeLayout) -> Option<Self> {
         let places = turn.places(dim);
@@ -167,7 +167,7 @@ impl QuerySums {
         keys: &[f32],
         places: Option<&Arc<[u16]>>,
         in_quarters: bool,
-    ) -> Option<Map> {
+    ) -> Option<StreamMap> {
         let dim = self.energy.len();
         let mut weights: Vec<f64> =
             slots.iter().map(|&slot| self.weights.get(slot).copied().unwrap_or(0.0)).collect();
@@ -181,7 +181,7 @@ impl QuerySums {
         }
         let [queries, keys] = [&self.energy, &of_keys].map(|energy| ordered(energy, places));
         let pairs = Pairs::of_energies(&queries, &keys, in_quarters)?;
-        Some(Map { dim, places: places.cloned(), pairs: Arc::new(pairs) })
+        Some(StreamMap { dim, places: places.cloned(), pairs: Arc::new(pairs) })
     }
 }
 
@@ -195,7 +195,7 @@ fn ordered(energy: &[f64], places: Option<&Arc<[u16]>>) -> Vec<f64> {
 
 /// The maps of a stream's keys.
 #[derive(Clone, Debug)]
-pub(super) enum Maps {
+pub(super) enum StreamMaps {
     /// Values have none.
     Off,
     /// The keys of the first mean decide, and do not wait for queries.
@@ -203,10 +203,10 @@ pub(super) enum Maps {
     /// Sums over the queries of each head. Keys wait for them.
     Learning(Vec<QuerySums>),
     /// By head; none where the queries did not decide one.
-    Known(Vec<Option<Map>>),
+    Known(Vec<Option<StreamMap>>),
 }
 
-impl Maps {
+impl StreamMaps {
     /// Maps to be made for this many heads.
     pub(super) fn new(setting: KeyMap, format: &Format, heads: usize) -> Self {
         match setting {
@@ -219,12 +219,12 @@ impl Maps {
     }
 
     /// The maps of heads; those of a stream where no head has one are off.
-    pub(super) fn known(maps: Vec<Option<Map>>) -> Self {
+    pub(super) fn known(maps: Vec<Option<StreamMap>>) -> Self {
         if maps.iter().all(Option::is_none) { Self::Off } else { Self::Known(maps) }
     }
 
     /// The map of head `head`.
-    pub(super) fn of(&self, head: usize) -> Option<&Map> {
+    pub(super) fn of(&self, head: usize) -> Option<&StreamMap> {
         match self {
             Self::Known(maps) => maps.get(head)?.as_ref(),
             _ => None,
@@ -284,7 +284,7 @@ impl Maps {
             Self::Learning(heads) => {
                 heads.iter().map(|seen| 8 * (seen.energy.len() + seen.weights.len())).sum()
             }
-            Self::Known(maps) => maps.iter().flatten().map(Map::held_bytes).sum(),
+            Self::Known(maps) => maps.iter().flatten().map(StreamMap::held_bytes).sum(),
         }
     }
 }

@@ -23,7 +23,7 @@ const STEPS: f32 = 64.0;
 const CORRECTIONS: usize = 6;
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Means {
+pub(super) enum StreamMeans {
     /// No head has one.
     Off,
     /// The first vectors have not left yet.
@@ -37,7 +37,7 @@ pub(super) enum Means {
     Known(Vec<Box<[f32]>>),
 }
 
-impl Means {
+impl StreamMeans {
     /// Means to be learnt from the first vectors of a side, which have this code.
     pub(super) fn learning(side: StoreSide, centring: Centring, id: CodecId) -> Self {
         let (share, least) = match side {

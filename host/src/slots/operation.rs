@@ -65,14 +65,14 @@ pub struct Operation<'a> {
 
 /// Queries of one KV head, which are attended to together.
 #[derive(Clone, Copy, Debug)]
-struct Task {
+struct HeadTask {
     stream: usize,
     head: usize,
     query_heads: (usize, usize),
     tokens: (usize, usize),
 }
 
-impl Task {
+impl HeadTask {
     /// The queries in order, as pairs of token and query head.
     fn queries(&self) -> impl Iterator<Item = (usize, usize)> {
         let (first, last) = self.query_heads;
@@ -88,7 +88,7 @@ struct Streams<'a> {
 }
 
 impl<'a> Streams<'a> {
-    fn track(&self, task: &Task) -> Option<Track<'a>> {
+    fn track(&self, task: &HeadTask) -> Option<Track<'a>> {
         let stream = self.store.stream(self.first_stream + task.stream)?;
         Some(Track { stream, format: self.format, head: task.head })
     }
@@ -115,7 +115,7 @@ impl<'a> Operation<'a> {
     }
 
     /// The tasks of the operation, each with at most [`MOST_QUERIES`] queries.
-    fn tasks(&self, heads: usize) -> Vec<Task> {
+    fn tasks(&self, heads: usize) -> Vec<HeadTask> {
         let group = self.query_heads / heads.max(1);
         let together = (MOST_QUERIES / group.max(1)).max(1);
         let mut all = Vec::new();
@@ -126,7 +126,7 @@ impl<'a> Operation<'a> {
                     for token in (0..self.tokens).step_by(together) {
                         let query_heads = (head * group + first, head * group + last);
                         let tokens = (token, self.tokens.min(token + together));
-                        all.push(Task { stream, head, query_heads, tokens });
+                        all.push(HeadTask { stream, head, query_heads, tokens });
                     }
                 }
             }
@@ -136,7 +136,7 @@ impl<'a> Operation<'a> {
 
     fn attend(
         &self,
-        tasks: &[Task],
+        tasks: &[HeadTask],
         (keys, values): (&Store, &Store),
         out: &mut [f32],
         steps: [usize; 3],
@@ -145,7 +145,7 @@ impl<'a> Operation<'a> {
         let keys = Streams { store: keys, format: keys.format()?, first_stream: first[0] };
         let values = Streams { store: values, format: values.format()?, first_stream: first[1] };
         let dim = values.format.dim();
-        let each = |task: &Task| {
+        let each = |task: &HeadTask| {
             let (given, asked) = self.gather(task, keys.format.dim())?;
             let mut outs = vec![0.0; asked.len() * dim];
             attend(&self.rule, (keys.track(task)?, values.track(task)?), &asked, &given, &mut outs);
@@ -166,7 +166,7 @@ impl<'a> Operation<'a> {
     }
 
     /// The queries of a task (`[n, dim]`), and their settings.
-    fn gather(&self, task: &Task, dim: usize) -> Option<(Vec<f32>, Vec<Asked<'a>>)> {
+    fn gather(&self, task: &HeadTask, dim: usize) -> Option<(Vec<f32>, Vec<Asked<'a>>)> {
         let (mut given, mut asked) = (Vec::new(), Vec::new());
         for (token, head) in task.queries() {
             let at = self.queries.place([token, head, task.stream]);
@@ -189,7 +189,7 @@ impl<'a> Operation<'a> {
     }
 
     /// Shows the queries of some tokens to streams of keys that learn maps from them.
-    fn show(&self, keys: &mut Store, tasks: &[Task]) -> Option<()> {
+    fn show(&self, keys: &mut Store, tasks: &[HeadTask]) -> Option<()> {
         let dim = keys.format()?.dim();
         for task in tasks {
             let stream = self.first_streams[0] + task.stream;
@@ -198,7 +198,7 @@ impl<'a> Operation<'a> {
             }
             let (first, end) = task.tokens;
             for token in (first..end).filter(|token| token.is_multiple_of(self.tokens.div_ceil(SHOWN))) {
-                let (given, asked) = self.gather(&Task { tokens: (token, token + 1), ..*task }, dim)?;
+                let (given, asked) = self.gather(&HeadTask { tokens: (token, token + 1), ..*task }, dim)?;
                 keys.show((stream, task.head), &self.rule, &asked, &given);
             }
         }

@@ -14,7 +14,7 @@ const GROWING: usize = 64;
 
 /// The pages of one tier.
 #[derive(Clone, Debug)]
-struct Tier {
+struct TierPages {
     /// Lines of one head in pages with room for one, two and more steps of slots.
     lines: [usize; STEPS],
     /// Codes: each page has memory for `[heads, lines]` of a whole page, and uses the first part of it that it
@@ -28,7 +28,7 @@ struct Tier {
     newest: Vec<u64>,
 }
 
-impl Tier {
+impl TierPages {
     fn new(lines: [usize; STEPS], memory: Table<Line>) -> Self {
         Self { lines, memory, room: Vec::new(), slots: Vec::new(), newest: Vec::new() }
     }
@@ -65,16 +65,16 @@ impl Tier {
 
 /// The codes of a stream.
 #[derive(Clone, Debug)]
-pub(super) struct Pages {
+pub(super) struct StreamPages {
     heads: usize,
     /// Pages of the stream at most.
     most: usize,
     /// Number of first pages that grow with their slots. The others are whole at once, which takes less time.
     growing: usize,
-    tiers: Vec<Tier>,
+    tiers: Vec<TierPages>,
 }
 
-impl Pages {
+impl StreamPages {
     /// No codes, for a stream with this many slots.
     pub(super) fn new(heads: usize, slots: usize) -> Self {
         Self { heads, most: slots.div_ceil(PAGE_TOKENS), growing: 0, tiers: Vec::new() }
@@ -149,7 +149,7 @@ impl Pages {
         slots.iter().for_each(|&slot| self.remove_unless(slot, Some(tier)));
         while self.tiers.len() <= tier {
             let lines = format.lines(self.tiers.len());
-            self.tiers.push(Tier::new(lines, Table::new(self.most * self.heads * lines[STEPS - 1])));
+            self.tiers.push(TierPages::new(lines, Table::new(self.most * self.heads * lines[STEPS - 1])));
         }
         let mut from = 0;
         for run in slots.chunk_by(|a, b| a / PAGE_TOKENS == b / PAGE_TOKENS) {
@@ -189,7 +189,7 @@ impl Pages {
         if steps <= before {
             return;
         }
-        let parts = |of: &Tier| (0..heads).map(|head| of.part(heads, head, page)).collect::<Vec<_>>();
+        let parts = |of: &TierPages| (0..heads).map(|head| of.part(heads, head, page)).collect::<Vec<_>>();
         let blocks: Vec<Vec<u8>> =
             parts(of).into_iter().map(|part| format.read((tier, before), &of.memory[part], &held)).collect();
         let start = page * heads * of.whole();
@@ -205,7 +205,7 @@ impl Pages {
         self.remove_unless(slot, None);
     }
 
-    /// Same as [`Pages::remove`], except for a code of the tier `kept`.
+    /// Same as [`StreamPages::remove`], except for a code of the tier `kept`.
     fn remove_unless(&mut self, slot: usize, kept: Option<usize>) {
         let Some(tier) = self.tier_of(slot).filter(|tier| Some(*tier) != kept) else { return };
         let (page, heads, of) = (slot / PAGE_TOKENS, self.heads, &mut self.tiers[tier]);
@@ -240,7 +240,7 @@ impl Pages {
 
     /// Bytes held: pages of the system that have codes, and the lists.
     pub(super) fn held_bytes(&self) -> usize {
-        let of = |tier: &Tier| {
+        let of = |tier: &TierPages| {
             let pages = (0..tier.slots.len()).filter(|&page| tier.slots[page] != 0);
             let last = |page| tier.part(self.heads, self.heads - 1, page).end;
             tier.memory.held_in(pages.map(|page| tier.part(self.heads, 0, page).start..last(page)))

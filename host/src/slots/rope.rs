@@ -2,7 +2,7 @@
 
 use super::format::Format;
 use super::store::Store;
-use super::stream::{Place, Stream};
+use super::stream::{SlotPlace, Stream};
 use crate::cache::life::PAGE_TOKENS;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
@@ -94,7 +94,7 @@ fn rotate_stream(stream: &mut Stream, format: Option<&Format>, rope: &Shift, shi
     let is_moved = |shift: i32| shift != 0 || rope.factor != 1.0 || rope.extrapolated != 0.0;
     let end = stream.end().min(shifts.len());
     for slot in (0..end).filter(|&slot| is_moved(shifts[slot])) {
-        let Place::Exact(at) = stream.place(slot) else { continue };
+        let SlotPlace::Exact(at) = stream.place(slot) else { continue };
         let angles = angles_of(shifts[slot]);
         let mut x = vec![0.0; rope.head_dim];
         stream.exact.change(at, |part| {

@@ -1,8 +1,8 @@
 //! The keys or the values of one layer, as rows of f16, stream by stream.
 
 use super::format::{Format, StoreSide};
-use super::maps::{Maps, RopeLayout};
-use super::means::Means;
+use super::maps::{RopeLayout, StreamMaps};
+use super::means::StreamMeans;
 use super::rule::{Asked, Rule};
 use super::stream::Stream;
 use crate::cache::life::BATCH;
@@ -15,7 +15,7 @@ use tqkv_simd::Level;
 
 /// What a store takes from a spec.
 #[derive(Clone, Debug)]
-struct Policy {
+struct StorePolicy {
     hot: usize,
     sinks: usize,
     centring: Centring,
@@ -26,7 +26,7 @@ struct Policy {
     cold: Vec<(usize, CodecId)>,
 }
 
-impl Policy {
+impl StorePolicy {
     fn of(side: StoreSide, spec: &CacheSpec) -> Self {
         let cold = |(after, cold): &(usize, Cold)| match (cold, side) {
             // A page is full once its last row and the rest of that batch have left the exact rows.
@@ -58,7 +58,7 @@ pub(super) fn level(spec: &CacheSpec) -> Level {
 #[derive(Clone, Debug)]
 pub struct Store {
     side: StoreSide,
-    policy: Policy,
+    policy: StorePolicy,
     /// Values per row.
     width: usize,
     /// Slots per stream.
@@ -75,7 +75,7 @@ impl Store {
     /// An empty store of `streams` streams with `slots` rows each; a row has `width` values. The spec has the
     /// policy: sinks, exact window, centring, map and options of the codecs.
     pub fn new(side: StoreSide, spec: &CacheSpec, width: usize, slots: usize, streams: usize) -> Self {
-        let (policy, turn) = (Policy::of(side, spec), RopeLayout::default());
+        let (policy, turn) = (StorePolicy::of(side, spec), RopeLayout::default());
         let mut store =
             Self { side, policy, width, slots, streams: Vec::new(), format: None, turn, limit: None };
         store.streams = vec![store.empty(); streams];
@@ -94,18 +94,18 @@ impl Store {
     }
 
     /// The means of vectors, to be learnt.
-    fn means(&self, format: &Format) -> Means {
-        let means = |codec: &AnyCodec| Means::learning(self.side, self.policy.centring, codec.id());
-        format.codec().map_or(Means::Off, means)
+    fn means(&self, format: &Format) -> StreamMeans {
+        let means = |codec: &AnyCodec| StreamMeans::learning(self.side, self.policy.centring, codec.id());
+        format.codec().map_or(StreamMeans::Off, means)
     }
 
     /// The maps that vectors go through. The keys of the mean decide some of them.
-    fn maps(&self, format: &Format) -> Maps {
+    fn maps(&self, format: &Format) -> StreamMaps {
         if self.side != StoreSide::Keys {
-            return Maps::Off;
+            return StreamMaps::Off;
         }
-        match Maps::new(self.policy.key_map, format, self.width / format.dim) {
-            Maps::OfKeys if self.policy.centring == Centring::Off => Maps::Off,
+        match StreamMaps::new(self.policy.key_map, format, self.width / format.dim) {
+            StreamMaps::OfKeys if self.policy.centring == Centring::Off => StreamMaps::Off,
             maps => maps,
         }
     }
@@ -154,7 +154,7 @@ impl Store {
         if let Some(format) = &self.format {
             return format.dim == dim;
         }
-        let Policy { options, level, cold, .. } = &self.policy;
+        let StorePolicy { options, level, cold, .. } = &self.policy;
         let make = || Format::new((id, cold), dim, self.side, *options, *level);
         let format = divides(self.width, dim).then(make);
         let Some(format) = format.flatten() else { return false };
@@ -173,7 +173,7 @@ impl Store {
         width: usize,
         dim: usize,
     ) -> Option<Format> {
-        let policy = Policy::of(side, spec);
+        let policy = StorePolicy::of(side, spec);
         let make = || Format::new((id, &policy.cold), dim, side, policy.options, policy.level);
         divides(width, dim).then(make).flatten()
     }

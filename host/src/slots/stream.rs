@@ -5,9 +5,9 @@
 
 use super::exact_rows::ExactRows;
 use super::format::Format;
-use super::maps::{MOST_TOKENS, Map, Maps, RopeLayout};
-use super::means::{self, Means};
-use super::pages::Pages;
+use super::maps::{MOST_TOKENS, RopeLayout, StreamMap, StreamMaps};
+use super::means::{self, StreamMeans};
+use super::pages::StreamPages;
 use super::rule::{Asked, Rule};
 use crate::cache::life::{BATCH, LEARN_TOKENS, MEAN_TOKENS, PAGE_TOKENS, PIECE, add, leaving, subtract};
 use half::f16;
@@ -18,7 +18,7 @@ use tqkv_simd::page::row_scores;
 
 /// The place of a slot's row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum SlotPlace {
     Empty,
     /// A code of this tier.
     Coded(usize),
@@ -35,20 +35,20 @@ pub struct Stream {
     slots: usize,
     hot: usize,
     pub(super) exact: ExactRows,
-    pub(super) pages: Pages,
-    pub(super) means: Means,
-    pub(super) maps: Maps,
+    pub(super) pages: StreamPages,
+    pub(super) means: StreamMeans,
+    pub(super) maps: StreamMaps,
 }
 
 impl Stream {
     pub(super) fn new((width, slots): (usize, usize), hot: usize) -> Self {
-        let (exact, pages) = (ExactRows::new(width), Pages::new(1, slots));
-        Self { width, slots, hot, exact, pages, means: Means::Off, maps: Maps::Off }
+        let (exact, pages) = (ExactRows::new(width), StreamPages::new(1, slots));
+        Self { width, slots, hot, exact, pages, means: StreamMeans::Off, maps: StreamMaps::Off }
     }
 
     /// Divides rows into heads of `dim` values, which have means and go through maps. Rows are never encoded
     /// before this call.
-    pub(super) fn divide(&mut self, dim: usize, means: Means, maps: Maps) {
+    pub(super) fn divide(&mut self, dim: usize, means: StreamMeans, maps: StreamMaps) {
         let heads = self.width / dim;
         (self.means, self.maps) = (means, maps);
         self.exact.divide(dim);
@@ -64,11 +64,11 @@ impl Stream {
         (self.exact.pages().max(self.pages.len()) * PAGE_TOKENS).min(self.slots)
     }
 
-    pub(super) fn place(&self, slot: usize) -> Place {
+    pub(super) fn place(&self, slot: usize) -> SlotPlace {
         if let Some(row) = self.exact.row_of(slot) {
-            return Place::Exact(row);
+            return SlotPlace::Exact(row);
         }
-        self.pages.tier_of(slot).map_or(Place::Empty, Place::Coded)
+        self.pages.tier_of(slot).map_or(SlotPlace::Empty, SlotPlace::Coded)
     }
 
     /// True if the slots of some pages have the same state in both streams.
@@ -108,7 +108,7 @@ impl Stream {
         if self.pages.are_new() && extra < MEAN_TOKENS || self.must_learn_first() {
             return;
         }
-        if let Means::Learning { least_share, .. } = self.means {
+        if let StreamMeans::Learning { least_share, .. } = self.means {
             let (oldest, dim) = (self.oldest_finite(MEAN_TOKENS), self.dim());
             let learnt = (0..self.exact.heads()).map(|head| {
                 let mut rows = self.exact.wide(head, &oldest);
@@ -120,18 +120,18 @@ impl Stream {
                 }
                 let mean = means::mean_of(&rows, dim, least_share);
                 subtract(&mut rows, &mean);
-                let gets_map = matches!(self.maps, Maps::OfKeys);
-                (mean, if gets_map { Map::of_keys(&rows, dim, turn) } else { None })
+                let gets_map = matches!(self.maps, StreamMaps::OfKeys);
+                (mean, if gets_map { StreamMap::of_keys(&rows, dim, turn) } else { None })
             });
             let (means, maps) = learnt.unzip();
-            self.means = Means::known(means);
-            if matches!(self.maps, Maps::OfKeys) {
-                self.maps = Maps::known(maps);
+            self.means = StreamMeans::known(means);
+            if matches!(self.maps, StreamMaps::OfKeys) {
+                self.maps = StreamMaps::known(maps);
             }
         }
         if self.is_learning() {
             let slots = self.oldest_finite(MOST_TOKENS);
-            let mut maps = std::mem::replace(&mut self.maps, Maps::Off);
+            let mut maps = std::mem::replace(&mut self.maps, StreamMaps::Off);
             maps.learn(&slots, turn, format, |head| {
                 let mut keys = self.exact.wide(head, &slots);
                 subtract(&mut keys, self.means.of(head));
@@ -173,7 +173,7 @@ impl Stream {
     fn must_learn_first(&self) -> bool {
         let least = match self.means {
             _ if self.is_learning() => LEARN_TOKENS,
-            Means::Learning { least, .. } => least,
+            StreamMeans::Learning { least, .. } => least,
             _ => return false,
         };
         self.maps.wait() || self.oldest_finite(least).len() < least
@@ -181,7 +181,7 @@ impl Stream {
 
     /// True if the maps of the stream are not made yet.
     pub(super) fn is_learning(&self) -> bool {
-        matches!(self.maps, Maps::Learning(_))
+        matches!(self.maps, StreamMaps::Learning(_))
     }
 
     /// Shows queries (`[n, dim]`) of one head to a stream that learns maps.
@@ -192,7 +192,7 @@ impl Stream {
         asked: &[Asked<'_>],
         queries: &[f32],
     ) {
-        let Maps::Learning(heads) = &mut self.maps else { return };
+        let StreamMaps::Learning(heads) = &mut self.maps else { return };
         let (slots, dim) = (self.exact.slots(), self.exact.dim());
         let mut logits = vec![0.0; slots.len()];
         for (query, asked) in queries.chunks_exact(dim).zip(asked) {
@@ -256,7 +256,7 @@ impl Stream {
         if let Some(map) = map {
             map.apply(rows);
         }
-        format.encode(tier, rows, map.and_then(Map::weights), blocks)
+        format.encode(tier, rows, map.and_then(StreamMap::weights), blocks)
     }
 
     /// Makes slots codes of a tier, with a block per head and slot.
@@ -276,8 +276,9 @@ impl Stream {
                 }
                 let slots = self.pages.slots(tier, page);
                 let blocks = |head| self.pages.blocks((format, tier), head, page, &slots);
-                let recode =
-                    |head| format.recode(tier, &blocks(head), self.maps.of(head).and_then(Map::weights));
+                let recode = |head| {
+                    format.recode(tier, &blocks(head), self.maps.of(head).and_then(StreamMap::weights))
+                };
                 let colder: Option<Vec<Vec<u8>>> = (0..self.exact.heads()).map(recode).collect();
                 if let Some(colder) = colder {
                     let slots: Vec<usize> = slots.iter().map(|slot| page * PAGE_TOKENS + slot).collect();
@@ -370,12 +371,12 @@ impl Stream {
     }
 
     /// What the codes of this stream depend on besides the rows; none before the first code.
-    pub(super) fn basis(&self) -> Option<(Means, Maps)> {
-        let learns = self.is_learning() || matches!(self.means, Means::Learning { .. });
+    pub(super) fn basis(&self) -> Option<(StreamMeans, StreamMaps)> {
+        let learns = self.is_learning() || matches!(self.means, StreamMeans::Learning { .. });
         (!learns).then(|| (self.means.clone(), self.maps.clone()))
     }
 
-    pub(super) fn set_basis(&mut self, (means, maps): (Means, Maps)) {
+    pub(super) fn set_basis(&mut self, (means, maps): (StreamMeans, StreamMaps)) {
         (self.means, self.maps) = (means, maps);
     }
 
@@ -387,8 +388,8 @@ impl Stream {
     /// What a slot holds: codes as they are, or decoded unless `as_codes`.
     pub(super) fn take_copy(&self, format: Option<&Format>, slot: usize, as_codes: bool) -> Content {
         match (self.place(slot), format) {
-            (Place::Empty, _) => Content::Empty,
-            (Place::Coded(tier), Some(format)) if as_codes => {
+            (SlotPlace::Empty, _) => Content::Empty,
+            (SlotPlace::Coded(tier), Some(format)) if as_codes => {
                 let (page, slot) = (slot / PAGE_TOKENS, [slot % PAGE_TOKENS]);
                 let blocks = |head| self.pages.blocks((format, tier), head, page, &slot);
                 Content::Coded(tier, (0..self.exact.heads()).map(blocks).collect())
@@ -396,7 +397,7 @@ impl Stream {
             (place, _) => {
                 let mut row = vec![f16::ZERO; self.width];
                 self.read(format, slot, &mut row);
-                Content::Exact { row, stays: matches!(place, Place::Exact(at) if self.exact.stays(at)) }
+                Content::Exact { row, stays: matches!(place, SlotPlace::Exact(at) if self.exact.stays(at)) }
             }
         }
     }

@@ -5,7 +5,7 @@ use super::exact;
 use super::format::StoreSide;
 use super::rule::{Asked, Rule};
 use super::store::{self, Store};
-use super::stream::Place;
+use super::stream::SlotPlace;
 use super::task::{Task, Track};
 use crate::cache::life::PAGE_TOKENS;
 use crate::cache::{CacheSpec, KvCache};
@@ -22,12 +22,12 @@ fn logits(keys: &Store, query: &[f32], slots: usize) -> Vec<f32> {
     let (mut scratch, mut wide) = (codes::CodeScratch::default(), Vec::new());
     let scaled: Vec<f32> = query.iter().map(|x| x * rule.scale).collect();
     let logit = |slot: usize| match track.stream.place(slot) {
-        Place::Exact(row) => {
+        SlotPlace::Exact(row) => {
             let mut logit = [0.0];
             exact::score(track, row..row + 1, &scaled, &mut logit, &mut wide);
             logit[0]
         }
-        Place::Coded(tier) => {
+        SlotPlace::Coded(tier) => {
             prepare(&task, tier, query, &mut scratch);
             codes::score(
                 track,
@@ -38,7 +38,7 @@ fn logits(keys: &Store, query: &[f32], slots: usize) -> Vec<f32> {
             );
             scratch.logits[slot % PAGE_TOKENS]
         }
-        Place::Empty => f32::NAN,
+        SlotPlace::Empty => f32::NAN,
     };
     (0..slots).map(logit).collect()
 }
@@ -46,7 +46,7 @@ fn logits(keys: &Store, query: &[f32], slots: usize) -> Vec<f32> {
 /// The codec and the code of a slot.
 fn block_of(keys: &Store, slot: usize) -> (CodecId, Vec<u8>) {
     let (stream, format) = (keys.stream(0).unwrap(), keys.format().unwrap());
-    let Place::Coded(tier) = stream.place(slot) else { panic!("slot {slot} is no code") };
+    let SlotPlace::Coded(tier) = stream.place(slot) else { panic!("slot {slot} is no code") };
     let block = stream.pages.blocks((format, tier), 0, slot / PAGE_TOKENS, &[slot % PAGE_TOKENS]);
     (format.pages(tier).unwrap().codec().id(), block)
 }

@@ -11,7 +11,7 @@ use half::f16;
 use tqkv::cache::KvCache;
 use tqkv_core::KvShape;
 
-use crate::chunk::{Header, MAX_TOKENS, Span};
+use crate::chunk::{ChunkHeader, MAX_TOKENS, Span};
 use crate::codec::{Budget, StorageCodec};
 use crate::error::StorageError;
 use crate::shape::Shape;
@@ -91,7 +91,7 @@ impl StorageCodec {
     /// The errors of [`StorageCodec::span`], a chunk without all of its streams, a truncated chunk, and
     /// errors of `input`.
     pub fn read_chunk(&self, input: &mut dyn Read, chunk: &mut Vec<u8>) -> Result<bool, StorageError> {
-        chunk.resize(Header::BYTES, 0);
+        chunk.resize(ChunkHeader::BYTES, 0);
         let read = read_up_to(input, chunk)?;
         if read == 0 {
             return Ok(false);

@@ -6,7 +6,7 @@ use tqkv_simd::products::{self, Group, MAX_GROUP, RUN, Rounded, Scale, TILE};
 
 /// The columns of a matrix and what a token has of each.
 #[derive(Debug)]
-pub(crate) struct Bytes {
+pub(crate) struct TokenBytes {
     tokens: usize,
     groups: Vec<Owned>,
 }
@@ -34,7 +34,7 @@ impl Owned {
     }
 }
 
-impl Bytes {
+impl TokenBytes {
     pub(crate) const fn new(tokens: usize) -> Self {
         Self { tokens, groups: Vec::new() }
     }

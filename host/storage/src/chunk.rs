@@ -2,7 +2,7 @@
 
 use crate::element::{Dtype, Element};
 use crate::error::StorageError;
-use crate::parse::Bytes;
+use crate::parse::ByteReader;
 use crate::shape::Shape;
 use crate::streams::MAX_WIDTH;
 
@@ -80,7 +80,7 @@ impl Span {
 
 /// The fields of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct ChunkHeader {
     pub(crate) span: Span,
     pub(crate) dtype: Dtype,
     pub(crate) has_basis: bool,
@@ -92,7 +92,7 @@ pub(crate) struct Header {
     pub(crate) section: usize,
 }
 
-impl Header {
+impl ChunkHeader {
     /// Bytes of the fields.
     pub(crate) const BYTES: usize = HEADER;
 
@@ -163,7 +163,7 @@ impl Header {
     /// Reads and checks the header of a chunk for keys and values of `shape`. Returns the bytes behind the
     /// exact tokens as well.
     pub(crate) fn read<'a>(bytes: &'a [u8], shape: &Shape) -> Result<(Self, &'a [u8]), StorageError> {
-        let mut rest = Bytes::new(bytes, "chunk");
+        let mut rest = ByteReader::new(bytes, "chunk");
         let header = Self::read_fields(&mut rest, shape)?;
         rest.take(header.exact_bytes(shape))?;
         let checked = &bytes[..bytes.len() - rest.rest().len()];
@@ -174,7 +174,7 @@ impl Header {
     }
 
     /// Reads the fields alone. No checksum covers them yet.
-    pub(crate) fn read_fields(rest: &mut Bytes<'_>, shape: &Shape) -> Result<Self, StorageError> {
+    pub(crate) fn read_fields(rest: &mut ByteReader<'_>, shape: &Shape) -> Result<Self, StorageError> {
         let bad = |why: String| Err(StorageError::chunk(why));
         if rest.array()? != MAGIC {
             return bad("not a chunk (the first 8 bytes must be 89 54 51 43 0d 0a 1a 0a)".into());

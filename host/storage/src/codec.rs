@@ -8,13 +8,13 @@ use tqkv_simd::Level;
 
 use crate::angles::Angles;
 use crate::basis::{Basis, BasisId};
-use crate::chunk::{Header, Span};
+use crate::chunk::{ChunkHeader, Span};
 use crate::element::Element;
 use crate::error::StorageError;
-use crate::layer::{Head, Layout};
+use crate::layer::{SectionHead, SectionLayout};
 use crate::locate::locate;
-use crate::parse::Bytes;
-use crate::rows::Place;
+use crate::parse::ByteReader;
+use crate::rows::RowPlace;
 use crate::shape::Shape;
 
 /// Bits per coded value. All bytes count but the header and the exact tokens.
@@ -39,7 +39,7 @@ impl Budget {
 }
 
 /// The head of a section, and its streams with the zeros behind them.
-type Section<'a> = (Head<'a>, &'a [u8]);
+type Section<'a> = (SectionHead<'a>, &'a [u8]);
 
 /// Encodes and decodes chunks of one model's keys and values.
 ///
@@ -90,18 +90,18 @@ impl StorageCodec {
 
     /// The basis that a chunk names. `None` where it was encoded without one.
     pub(crate) fn wanted(&self, chunk: &[u8]) -> Result<Option<BasisId>, StorageError> {
-        let (header, _) = Header::read(chunk, &self.shape)?;
+        let (header, _) = ChunkHeader::read(chunk, &self.shape)?;
         Ok(header.has_basis.then_some(BasisId(header.frame)))
     }
 
-    fn layout(&self, span: &Span) -> Layout<'_> {
-        Layout { shape: &self.shape, basis: self.basis(), tokens: span.coded() }
+    fn layout(&self, span: &Span) -> SectionLayout<'_> {
+        SectionLayout { shape: &self.shape, basis: self.basis(), tokens: span.coded() }
     }
 
-    fn header<T: Element>(&self, budget: Budget, span: &Span) -> Result<Header, StorageError> {
+    fn header<T: Element>(&self, budget: Budget, span: &Span) -> Result<ChunkHeader, StorageError> {
         span.check(&self.shape)?;
         self.check_layers(span)?;
-        Ok(Header {
+        Ok(ChunkHeader {
             span: *span,
             dtype: T::DTYPE,
             has_basis: self.basis.is_some(),
@@ -178,7 +178,7 @@ impl StorageCodec {
     }
 
     /// Numbers of keys and of values in one section.
-    fn section_values(&self, span: &Span, layout: &Layout<'_>) -> [usize; 2] {
+    fn section_values(&self, span: &Span, layout: &SectionLayout<'_>) -> [usize; 2] {
         let rows = layout.layers() * span.tokens;
         [rows * self.shape.key_values(), rows * self.shape.value_values()]
     }
@@ -206,8 +206,8 @@ impl StorageCodec {
         Ok(self.read_header(bytes)?.0.span)
     }
 
-    fn read_header<'a>(&self, bytes: &'a [u8]) -> Result<(Header, &'a [u8]), StorageError> {
-        let (header, rest) = Header::read(bytes, &self.shape)?;
+    fn read_header<'a>(&self, bytes: &'a [u8]) -> Result<(ChunkHeader, &'a [u8]), StorageError> {
+        let (header, rest) = ChunkHeader::read(bytes, &self.shape)?;
         let names = |has_basis: bool, frame: [u8; 32]| match has_basis {
             true => BasisId(frame).to_string(),
             false => format!("none, for the shape {}", BasisId(frame)),
@@ -275,7 +275,7 @@ impl StorageCodec {
 
     /// Bytes of the whole chunk that begins with these fields of a header.
     pub(crate) fn whole_bytes(&self, fields: &[u8]) -> Result<usize, StorageError> {
-        let header = Header::read_fields(&mut Bytes::new(fields, "chunk"), &self.shape)?;
+        let header = ChunkHeader::read_fields(&mut ByteReader::new(fields, "chunk"), &self.shape)?;
         let layout = self.layout(&header.span);
         if header.least > 1 || header.section > layout.section(Budget::MOST) {
             return Err(StorageError::chunk("not a whole chunk, or longer than one can be"));
@@ -286,11 +286,11 @@ impl StorageCodec {
     /// The head and the streams of each section, and the bytes behind them.
     fn sections<'a>(
         &'a self,
-        header: &Header,
+        header: &ChunkHeader,
         bytes: &'a [u8],
-    ) -> Result<(Layout<'a>, Vec<Section<'a>>, usize), StorageError> {
+    ) -> Result<(SectionLayout<'a>, Vec<Section<'a>>, usize), StorageError> {
         let layout = self.layout(&header.span);
-        let mut rest = Bytes::new(bytes, "chunk");
+        let mut rest = ByteReader::new(bytes, "chunk");
         let mut sections = Vec::new();
         // A chunk of exact tokens alone has no sections.
         let layers = if header.span.coded() == 0 { 0 } else { header.span.layers };
@@ -310,9 +310,9 @@ impl StorageCodec {
     /// The result of [`StorageCodec::sections`]. Bytes behind the sections are an error.
     fn all_sections<'a>(
         &'a self,
-        header: &Header,
+        header: &ChunkHeader,
         bytes: &'a [u8],
-    ) -> Result<(Layout<'a>, Vec<Section<'a>>), StorageError> {
+    ) -> Result<(SectionLayout<'a>, Vec<Section<'a>>), StorageError> {
         match self.sections(header, bytes)? {
             (layout, sections, 0) => Ok((layout, sections)),
             (_, _, more) => Err(StorageError::chunk(format!("{more} bytes too many"))),
@@ -330,10 +330,10 @@ impl StorageCodec {
         span: &Span,
         index: usize,
         angles: &'a [Angles],
-        layout: &Layout<'_>,
-    ) -> Place<'a> {
+        layout: &SectionLayout<'_>,
+    ) -> RowPlace<'a> {
         let layers = layout.layers();
-        Place {
+        RowPlace {
             level: self.level,
             shape: &self.shape,
             first_layer: span.first_layer + index * layers,
@@ -359,7 +359,7 @@ impl StorageCodec {
             )));
         }
         let (layout, sections) = self.all_sections(&header, rest)?;
-        let thinner = Header { least, ..header };
+        let thinner = ChunkHeader { least, ..header };
         let mut out = thinner.copied(&self.shape, bytes);
         for (head, streams) in sections {
             out.extend_from_slice(head.head);

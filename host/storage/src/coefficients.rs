@@ -3,7 +3,7 @@
 use tqkv_simd::Level;
 use tqkv_simd::products::RUN;
 
-use crate::bytes::Bytes;
+use crate::bytes::TokenBytes;
 use crate::frame::Frame;
 
 /// Coefficients of this width and wider ones take two bytes. With one, the rounding would show beside the
@@ -16,14 +16,14 @@ pub(crate) struct Coefficients<'a> {
     tokens: usize,
     stride: usize,
     /// Those of each matrix.
-    parts: Vec<Bytes>,
+    parts: Vec<TokenBytes>,
     /// Rows `[tokens, stride]` where there is no matrix. A run is then one coefficient.
     rows: Vec<f32>,
 }
 
 impl<'a> Coefficients<'a> {
     pub(crate) fn new(frame: &'a Frame, tokens: usize, stride: usize) -> Self {
-        let parts: Vec<_> = frame.columns.iter().map(|_| Bytes::new(tokens)).collect();
+        let parts: Vec<_> = frame.columns.iter().map(|_| TokenBytes::new(tokens)).collect();
         let rows = if parts.is_empty() { vec![0.0; tokens * stride] } else { Vec::new() };
         Self { frame, tokens, stride, parts, rows }
     }

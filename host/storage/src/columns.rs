@@ -6,7 +6,7 @@ use half::f16;
 use tqkv_simd::page::Line;
 use tqkv_simd::{Level, products};
 
-use crate::bytes::Bytes;
+use crate::bytes::TokenBytes;
 
 /// A square matrix: each column as signed bytes times a scale.
 #[derive(Debug, Clone)]
@@ -64,7 +64,7 @@ impl Columns {
     pub(crate) fn project(&self, level: Level, rows: &[f32], out: &mut [f32], stride: usize, first: usize) {
         let dim = self.dim();
         let lines = self.transposed.get_or_init(|| arranged(dim, |row, column| self.entry(column, row)));
-        let mut bytes = Bytes::new(rows.len() / stride);
+        let mut bytes = TokenBytes::new(rows.len() / stride);
         let runs: Vec<usize> = (0..dim / products::RUN).collect();
         bytes.add(level, &rows[first..], stride, &runs, &vec![1.0; dim], true);
         bytes.product(level, lines, dim, &mut out[first..], stride);
@@ -83,7 +83,7 @@ impl Columns {
         stride: usize,
         runs: &[usize],
         fine: bool,
-        bytes: &mut Bytes,
+        bytes: &mut TokenBytes,
     ) {
         let scales = runs.iter().flat_map(|run| &self.scales[run * products::RUN..][..products::RUN]);
         let factors: Vec<f32> = scales.map(|scale| scale.to_f32()).collect();
@@ -91,7 +91,14 @@ impl Columns {
     }
 
     /// The inverse of [`Columns::project`], of coefficients that [`Columns::add`] has added.
-    pub(crate) fn back(&self, level: Level, bytes: &Bytes, out: &mut [f32], stride: usize, first: usize) {
+    pub(crate) fn back(
+        &self,
+        level: Level,
+        bytes: &TokenBytes,
+        out: &mut [f32],
+        stride: usize,
+        first: usize,
+    ) {
         bytes.product(level, &self.lines, self.dim(), &mut out[first..], stride);
     }
 }
@@ -146,7 +153,7 @@ mod tests {
                 .flat_map(|row| used.iter().flat_map(move |run| &row[first + 16 * run..][..16]))
                 .copied()
                 .collect();
-            let (mut bytes, mut back) = (Bytes::new(3), vec![7.0; rows.len()]);
+            let (mut bytes, mut back) = (TokenBytes::new(3), vec![7.0; rows.len()]);
             columns.add(level, &values, 16 * used.len(), &used, true, &mut bytes);
             columns.back(level, &bytes, &mut back, stride, first);
             for ((got, x), own) in

@@ -13,7 +13,7 @@ use crate::columns::Columns;
 use crate::error::StorageError;
 use crate::frame::Frame;
 use crate::marks::Marks;
-use crate::parse::Bytes;
+use crate::parse::ByteReader;
 use crate::shape::{Join, Shape};
 
 pub(crate) const MAGIC: [u8; 8] = *b"\x89TQB\r\n\x1a\n";
@@ -109,7 +109,7 @@ impl Basis {
         let Some((body, digest)) = bytes.split_last_chunk::<DIGEST>() else {
             return Err(StorageError::basis("truncated: shorter than a digest"));
         };
-        let mut rest = Bytes::new(body, "basis");
+        let mut rest = ByteReader::new(body, "basis");
         rest.take(MAGIC.len())?;
         let version = rest.u16()?;
         if !VERSIONS.contains(&version) {
@@ -137,12 +137,12 @@ impl Basis {
     }
 }
 
-fn marks(bytes: &mut Bytes<'_>) -> Result<Marks, StorageError> {
+fn marks(bytes: &mut ByteReader<'_>) -> Result<Marks, StorageError> {
     let marks = Marks::parse(bytes)?.filter(|marks| marks.iter().len() > 0);
     marks.ok_or_else(|| StorageError::basis("the hashes of its text do not ascend, or there are none"))
 }
 
-fn frame(bytes: &mut Bytes<'_>, shape: &Shape, join: Join) -> Result<Frame, StorageError> {
+fn frame(bytes: &mut ByteReader<'_>, shape: &Shape, join: Join) -> Result<Frame, StorageError> {
     let mean = f16s(bytes, join.layers() * shape.key_values())?.into_iter().map(f16::to_f32).collect();
     let mut scales = vec![[0.0; 2]; join.layers()];
     for scales in &mut scales {
@@ -164,7 +164,7 @@ fn push_f16s(values: impl Iterator<Item = f16>, out: &mut Vec<u8>) {
     values.for_each(|x| out.extend_from_slice(&x.to_le_bytes()));
 }
 
-fn f16s(bytes: &mut Bytes<'_>, count: usize) -> Result<Vec<f16>, StorageError> {
+fn f16s(bytes: &mut ByteReader<'_>, count: usize) -> Result<Vec<f16>, StorageError> {
     let values: Vec<f16> =
         bytes.take(2 * count)?.as_chunks().0.iter().map(|x| f16::from_le_bytes(*x)).collect();
     if values.iter().all(|x| x.is_finite()) {

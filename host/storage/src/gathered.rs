@@ -8,9 +8,9 @@ use sha2::{Digest, Sha256};
 use tqkv::file::{AtomicFile, Existing};
 
 use crate::error::StorageError;
-use crate::learn::{Learner, Moments};
+use crate::learn::{FrameMoments, Learner};
 use crate::marks::Marks;
-use crate::parse::Bytes;
+use crate::parse::ByteReader;
 use crate::shape::{Join, Shape};
 
 const MAGIC: [u8; 8] = *b"\x89TQA\r\n\x1a\n";
@@ -42,7 +42,7 @@ impl Learner {
         out.extend_from_slice(&self.tokens.to_le_bytes());
         self.marks.write(&mut out);
         out.extend_from_slice(&self.shape.to_bytes());
-        for Moments { sums, products } in &self.moments {
+        for FrameMoments { sums, products } in &self.moments {
             let rows = products.iter().flat_map(|products| {
                 let dim = products.len().isqrt();
                 // The products are symmetric.
@@ -76,7 +76,7 @@ impl Learner {
         let (body, digest) = bytes
             .split_last_chunk::<DIGEST>()
             .ok_or_else(|| bad("truncated: shorter than a digest".into()))?;
-        let mut rest = Bytes::new(body, "moments");
+        let mut rest = ByteReader::new(body, "moments");
         rest.take(MAGIC.len())?;
         let version = rest.u16()?;
         if version != VERSION {
@@ -91,7 +91,7 @@ impl Learner {
         let shape = Shape::parse(&mut rest).map_err(|error| bad(error.to_string()))?;
         let mut learner = Self::new(shape, join).map_err(|error| bad(error.to_string()))?;
         (learner.tokens, learner.marks) = (tokens, marks);
-        for Moments { sums, products } in &mut learner.moments {
+        for FrameMoments { sums, products } in &mut learner.moments {
             read(&mut rest, sums)?;
             for products in products {
                 let dim = products.len().isqrt();
@@ -116,7 +116,7 @@ impl Learner {
     }
 }
 
-fn read(bytes: &mut Bytes<'_>, sums: &mut [f64]) -> Result<(), StorageError> {
+fn read(bytes: &mut ByteReader<'_>, sums: &mut [f64]) -> Result<(), StorageError> {
     let raw = bytes.take(8 * sums.len())?.as_chunks().0;
     sums.iter_mut().zip(raw).for_each(|(sum, raw)| *sum = f64::from_le_bytes(*raw));
     Ok(())

@@ -10,8 +10,8 @@ use crate::coefficients::Coefficients;
 use crate::element::Element;
 use crate::error::StorageError;
 use crate::frame::Frame;
-use crate::parse::Bytes;
-use crate::rows::Place;
+use crate::parse::ByteReader;
+use crate::rows::RowPlace;
 use crate::shape::Shape;
 use crate::{streams, widths};
 
@@ -21,13 +21,13 @@ const CRC: usize = 4;
 
 /// The layout of sections follows from the shape, the basis and the number of coded tokens.
 #[derive(Clone, Copy)]
-pub(crate) struct Layout<'a> {
+pub(crate) struct SectionLayout<'a> {
     pub(crate) shape: &'a Shape,
     pub(crate) basis: Option<&'a Basis>,
     pub(crate) tokens: usize,
 }
 
-impl<'a> Layout<'a> {
+impl<'a> SectionLayout<'a> {
     /// Layers per section.
     pub(crate) fn layers(&self) -> usize {
         self.basis.map_or(1, |basis| basis.join().layers())
@@ -84,7 +84,7 @@ impl<'a> Layout<'a> {
     /// foreseen.
     pub(crate) fn encode<T: Element>(
         &self,
-        place: Place<'_>,
+        place: RowPlace<'_>,
         (k, v): (&[T], &[T]),
         section: &mut [u8],
     ) -> Result<f64, StorageError> {
@@ -131,14 +131,18 @@ impl<'a> Layout<'a> {
     }
 
     /// Reads the head of the section of `layer` from the start of `bytes`.
-    pub(crate) fn parse(&self, layer: usize, bytes: &mut Bytes<'a>) -> Result<Head<'a>, StorageError> {
+    pub(crate) fn parse(
+        &self,
+        layer: usize,
+        bytes: &mut ByteReader<'a>,
+    ) -> Result<SectionHead<'a>, StorageError> {
         let head = bytes.take(self.head())?;
-        let mut rest = Bytes::new(head, "chunk");
+        let mut rest = ByteReader::new(head, "chunk");
         let body = rest.take(head.len() - CRC)?;
         if crc32fast::hash(body).to_le_bytes() != rest.array::<CRC>()? {
             return Err(StorageError::chunk("damaged section (CRC-32 does not match)"));
         }
-        let mut rest = Bytes::new(body, "chunk");
+        let mut rest = ByteReader::new(body, "chunk");
         let norms = rest.take(self.tokens * self.layers() * self.norms())?;
         let frame = match self.basis {
             Some(basis) => Cow::Borrowed(basis.frame(layer)),
@@ -146,10 +150,10 @@ impl<'a> Layout<'a> {
         };
         let widths = widths::unpack(rest.rest(), self.runs())
             .ok_or_else(|| StorageError::chunk("widths above 5 bits, or bits behind the last width"))?;
-        Ok(Head { norms, frame, widths, head })
+        Ok(SectionHead { norms, frame, widths, head })
     }
 
-    fn own_frame(&self, bytes: &mut Bytes<'_>) -> Result<Frame, StorageError> {
+    fn own_frame(&self, bytes: &mut ByteReader<'_>) -> Result<Frame, StorageError> {
         let mean = bytes.take(2 * self.shape.key_values())?;
         let mean: Vec<f32> = mean.as_chunks().0.iter().map(|x| f16::from_le_bytes(*x).to_f32()).collect();
         let key_scale = f32::from_bits(bytes.u32()?);
@@ -171,8 +175,8 @@ impl<'a> Layout<'a> {
     /// Decodes a section from its head and its streams of at least `least` bits.
     pub(crate) fn decode<T: Element>(
         &self,
-        place: Place<'_>,
-        (head, least, streams): (&Head<'_>, u8, &[u8]),
+        place: RowPlace<'_>,
+        (head, least, streams): (&SectionHead<'_>, u8, &[u8]),
         (k, v): (&mut [T], &mut [T]),
     ) -> Result<(), String> {
         let (level, stride, run) = (place.level, self.stride(), self.run());
@@ -204,7 +208,7 @@ impl<'a> Layout<'a> {
 }
 
 /// The head of a section: everything before its streams.
-pub(crate) struct Head<'a> {
+pub(crate) struct SectionHead<'a> {
     norms: &'a [u8],
     /// The frame of the basis, or of the section.
     frame: Cow<'a, Frame>,

@@ -13,13 +13,13 @@ use crate::element::Element;
 use crate::error::StorageError;
 use crate::frame::{Frame, rounded, scale_of};
 use crate::marks::Marks;
-use crate::rows::Place;
+use crate::rows::RowPlace;
 use crate::shape::{Join, Shape};
 use tqkv::unstable::algebra::symmetric;
 
 /// Sums over the rows of one layer, or of the layers that share a basis.
 #[derive(Debug, Clone)]
-pub(crate) struct Moments {
+pub(crate) struct FrameMoments {
     /// Sums of the rows.
     pub(crate) sums: Vec<f64>,
     /// Sums of the products of a row's values, for each part.
@@ -38,7 +38,7 @@ pub struct Learner {
     pub(crate) join: Join,
     pub(crate) tokens: u64,
     pub(crate) marks: Marks,
-    pub(crate) moments: Vec<Moments>,
+    pub(crate) moments: Vec<FrameMoments>,
 }
 
 impl Learner {
@@ -50,7 +50,7 @@ impl Learner {
     pub fn new(shape: Shape, join: Join) -> Result<Self, StorageError> {
         shape.check_join(join)?;
         let products = shape.parts(join).iter().map(|dim| vec![0.0; dim * dim]).collect();
-        let moments = Moments { sums: vec![0.0; join.layers() * shape.layer_values()], products };
+        let moments = FrameMoments { sums: vec![0.0; join.layers() * shape.layer_values()], products };
         Ok(Self {
             level: Level::detect().map_err(CacheError::Level)?,
             join,
@@ -102,7 +102,7 @@ impl Learner {
             .collect();
         let (level, shape, layers) = (self.level, &self.shape, self.join.layers());
         self.moments.par_iter_mut().enumerate().try_for_each(|(i, moments)| {
-            let place = Place {
+            let place = RowPlace {
                 level,
                 shape,
                 first_layer: i * layers,
@@ -194,7 +194,7 @@ fn add(own: &mut [f64], others: &[f64]) {
     own.iter_mut().zip(others).for_each(|(own, other)| *own += other);
 }
 
-impl Moments {
+impl FrameMoments {
     fn add(&mut self, rows: &[f32], stride: usize) {
         for row in rows.chunks_exact(stride) {
             self.sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += f64::from(*x));

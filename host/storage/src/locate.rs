@@ -6,7 +6,7 @@ use crate::angles::Angles;
 use crate::basis::Basis;
 use crate::chunk::Span;
 use crate::element::Element;
-use crate::rows::Place;
+use crate::rows::RowPlace;
 use tqkv::rope::Rope;
 
 /// The candidate position at which un-RoPEd keys are most like the keys that the basis was learned from. The
@@ -29,7 +29,7 @@ pub(crate) fn locate<T: Element>(
     for index in 0..span.layers {
         let layer = span.first_layer + index;
         let tokens = span.tokens;
-        let place = Place {
+        let place = RowPlace {
             level,
             shape,
             first_layer: layer,

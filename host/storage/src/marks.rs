@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use sha2::{Digest, Sha256};
 
 use crate::error::StorageError;
-use crate::parse::Bytes;
+use crate::parse::ByteReader;
 
 /// Consecutive tokens that are hashed together.
 const RUN: usize = 32;
@@ -59,7 +59,7 @@ impl Marks {
     }
 
     /// Reads what [`Marks::write`] wrote. `None` if the hashes do not ascend.
-    pub(crate) fn parse(bytes: &mut Bytes<'_>) -> Result<Option<Self>, StorageError> {
+    pub(crate) fn parse(bytes: &mut ByteReader<'_>) -> Result<Option<Self>, StorageError> {
         let count = bytes.u32()? as usize;
         let raw = bytes.take(count.saturating_mul(8))?.as_chunks().0;
         let hashes = raw.iter().map(|mark| u64::from_le_bytes(*mark));
@@ -83,9 +83,9 @@ mod tests {
         assert_eq!(marks.share(&tokens[..RUN - 1]), 0.0, "too short for a mark");
         let mut bytes = Vec::new();
         marks.write(&mut bytes);
-        assert_eq!(Marks::parse(&mut Bytes::new(&bytes, "basis")).unwrap(), Some(marks));
+        assert_eq!(Marks::parse(&mut ByteReader::new(&bytes, "basis")).unwrap(), Some(marks));
         let twice = [2, 0, 0, 0].into_iter().chain([7; 16]).collect::<Vec<u8>>();
-        assert_eq!(Marks::parse(&mut Bytes::new(&twice, "basis")).unwrap(), None);
-        assert!(Marks::parse(&mut Bytes::new(&twice[..12], "basis")).is_err());
+        assert_eq!(Marks::parse(&mut ByteReader::new(&twice, "basis")).unwrap(), None);
+        assert!(Marks::parse(&mut ByteReader::new(&twice[..12], "basis")).is_err());
     }
 }

@@ -3,12 +3,12 @@
 use crate::error::StorageError;
 
 /// The bytes that are left, and their name in errors.
-pub(crate) struct Bytes<'a> {
+pub(crate) struct ByteReader<'a> {
     rest: &'a [u8],
     kind: &'static str,
 }
 
-impl<'a> Bytes<'a> {
+impl<'a> ByteReader<'a> {
     pub(crate) const fn new(rest: &'a [u8], kind: &'static str) -> Self {
         Self { rest, kind }
     }

@@ -37,7 +37,7 @@ pub(crate) struct CodedRows {
 
 /// The tokens and layers of rows, and the angles of their keys.
 #[derive(Clone, Copy)]
-pub(crate) struct Place<'a> {
+pub(crate) struct RowPlace<'a> {
     pub(crate) level: Level,
     pub(crate) shape: &'a Shape,
     pub(crate) first_layer: usize,
@@ -53,7 +53,7 @@ pub(crate) struct Place<'a> {
     pub(crate) norms: usize,
 }
 
-impl Place<'_> {
+impl RowPlace<'_> {
     /// Values that share a norm.
     fn norm_values(&self) -> usize {
         // Without norms this is 1: chunks of zero values do not exist.

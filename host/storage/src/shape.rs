@@ -3,7 +3,7 @@
 use sha2::{Digest, Sha256};
 
 use crate::error::StorageError;
-use crate::parse::Bytes;
+use crate::parse::ByteReader;
 use tqkv::rope::{Pairs, Rope};
 
 /// A layer with more values than this has one basis for keys and one for values.
@@ -223,7 +223,7 @@ impl Shape {
         out
     }
 
-    pub(crate) fn parse(bytes: &mut Bytes<'_>) -> Result<Self, StorageError> {
+    pub(crate) fn parse(bytes: &mut ByteReader<'_>) -> Result<Self, StorageError> {
         let bad = |why: &str| Err(bytes_error(why));
         let counts: [u32; 5] = bytes.u32s()?;
         let [num_layers, num_kv_heads, head_dim, value_dim, kinds] = counts.map(|count| count as usize);

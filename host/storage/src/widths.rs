@@ -9,20 +9,20 @@ const LEFT: [f64; 6] = [1.0, 0.273, 0.0711, 0.0178, 0.0044, 0.0024];
 
 /// One more bit for a run.
 #[derive(PartialEq)]
-struct Step {
+struct WidthStep {
     gain: f64,
     run: usize,
 }
 
-impl Eq for Step {}
+impl Eq for WidthStep {}
 
-impl PartialOrd for Step {
+impl PartialOrd for WidthStep {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Step {
+impl Ord for WidthStep {
     /// Orders by gain. Equal gains order by run, the earlier first.
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.gain.total_cmp(&other.gain).then(other.run.cmp(&self.run))
@@ -37,9 +37,9 @@ pub(crate) fn allot(energies: &[f64], run_values: usize, bytes: usize) -> Vec<u8
     runs_at[0] = energies.len();
     let gain =
         |run: usize, width: u8| energies[run] * (LEFT[usize::from(width)] - LEFT[usize::from(width) + 1]);
-    let mut steps: BinaryHeap<Step> =
-        (0..energies.len()).map(|run| Step { gain: gain(run, 0), run }).collect();
-    while let Some(Step { gain: worth, run }) = steps.pop() {
+    let mut steps: BinaryHeap<WidthStep> =
+        (0..energies.len()).map(|run| WidthStep { gain: gain(run, 0), run }).collect();
+    while let Some(WidthStep { gain: worth, run }) = steps.pop() {
         let width = widths[run];
         let mut next = runs_at;
         next[usize::from(width)] -= 1;
@@ -51,7 +51,7 @@ pub(crate) fn allot(energies: &[f64], run_values: usize, bytes: usize) -> Vec<u8
         runs_at = next;
         widths[run] += 1;
         if widths[run] < MAX_WIDTH {
-            steps.push(Step { gain: gain(run, widths[run]), run });
+            steps.push(WidthStep { gain: gain(run, widths[run]), run });
         }
     }
     widths

@@ -1,6 +1,6 @@
 //! The token of the DSP extension and its kernels for the integer codec.
 
-use super::dsp_loops::{self, Task};
+use super::dsp_loops::{self, LoopTask};
 use super::{dsp_sums, products};
 use tqkv_core::fixed::{Kernels, Products, Quantise};
 
@@ -64,7 +64,7 @@ impl Kernels for Dsp {
         if !n.is_multiple_of(8) || codes.len() != n * task.bits / 8 || task.shift > 31 {
             return None;
         }
-        let arguments = Task {
+        let arguments = LoopTask {
             y: task.y.as_ptr(),
             codes: codes.as_mut_ptr(),
             bins: task.bins.as_ptr(),

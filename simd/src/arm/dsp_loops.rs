@@ -8,7 +8,7 @@ use core::arch::asm;
 
 /// The arguments of the quantising kernels, which load them as a list of registers.
 #[repr(C)]
-pub(super) struct Task {
+pub(super) struct LoopTask {
     pub(super) y: *const i32,
     pub(super) codes: *mut u8,
     pub(super) bins: *const u32,
@@ -221,7 +221,7 @@ macro_rules! quantise {
         /// `y` to `end` is a positive multiple of 8 values. There is room for their codes, a bin for each
         /// value of the upper bits, and a level for each code. The shift is below 32.
         #[inline(never)]
-        pub(super) unsafe fn $name(task: *const Task) -> i32 {
+        pub(super) unsafe fn $name(task: *const LoopTask) -> i32 {
             let cross;
             // SAFETY: it only accesses the memory that the caller promises; all other registers are restored.
             unsafe { asm!(

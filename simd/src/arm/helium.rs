@@ -6,7 +6,7 @@
 //! Built for such a processor (`-C target-cpu=cortex-m55`) they are vectorised. Attention over `i8` then
 //! takes 31 % less time than with the loops of [`super::Dsp`].
 
-use super::products::{self, Loops, Task};
+use super::products::{self, Loops, ProductTask};
 use core::arch::global_asm;
 use tqkv_core::fixed::{Kernels, Products};
 
@@ -36,8 +36,8 @@ impl Kernels for Helium {
 }
 
 unsafe extern "C" {
-    fn tqkv_helium_eight(task: *mut Task);
-    fn tqkv_helium_four(task: *mut Task);
+    fn tqkv_helium_eight(task: *mut ProductTask);
+    fn tqkv_helium_four(task: *mut ProductTask);
 }
 
 // Sixteen columns of two rows. `VLD2` splits the words of the rows. It also splits those of x: columns 0 and

@@ -10,7 +10,7 @@ const MOST_COLUMNS: usize = 2048;
 
 /// The state of the loops, which advances row by row.
 #[repr(C)]
-pub(super) struct Task {
+pub(super) struct ProductTask {
     weights: *const u8,
     x: *const i16,
     x_end: *const i16,
@@ -28,10 +28,10 @@ pub(super) struct Task {
 /// The loops of one processor.
 pub(super) struct Loops {
     /// Products with 8-bit weights, for at most `most_columns` columns.
-    pub(super) eight: unsafe extern "C" fn(*mut Task),
+    pub(super) eight: unsafe extern "C" fn(*mut ProductTask),
     pub(super) most_columns: usize,
     /// Products with 4-bit weights.
-    pub(super) four: unsafe extern "C" fn(*mut Task),
+    pub(super) four: unsafe extern "C" fn(*mut ProductTask),
 }
 
 /// The loops of the DSP extension. More columns could overflow 32-bit sums.
@@ -63,7 +63,7 @@ pub(super) unsafe fn products(loops: &Loops, products: Products<'_>, out: &mut [
         return None;
     }
     let (ends, outs) = (x.as_ptr_range(), out.as_mut_ptr_range());
-    let mut task = Task {
+    let mut task = ProductTask {
         weights: weights.as_ptr(),
         x: ends.start,
         x_end: ends.end,
@@ -150,10 +150,10 @@ macro_rules! two_rows {
 /// Products of pairs of rows of 8-bit weights: 63 instructions for 32 columns of both, and 42 per pair.
 ///
 /// # Safety
-/// The processor has the DSP extension. The [`Task`] has 8 bits and at most 992 columns, and is aligned to
+/// The processor has the DSP extension. The [`ProductTask`] has 8 bits and at most 992 columns, and is aligned to
 /// words.
 #[inline(never)]
-pub(super) unsafe extern "C" fn eight(task: *mut Task) {
+pub(super) unsafe extern "C" fn eight(task: *mut ProductTask) {
     // SAFETY: it only accesses the memory that the caller promises; all other registers are restored.
     unsafe {
         asm!(
@@ -234,9 +234,9 @@ macro_rules! eight_nibbles {
 /// Products of pairs of rows of 4-bit weights: 93 instructions for 32 columns of both, and 44 per pair.
 ///
 /// # Safety
-/// The processor has the DSP extension. The [`Task`] has 4 bits and is aligned to words.
+/// The processor has the DSP extension. The [`ProductTask`] has 4 bits and is aligned to words.
 #[inline(never)]
-pub(super) unsafe extern "C" fn four(task: *mut Task) {
+pub(super) unsafe extern "C" fn four(task: *mut ProductTask) {
     // SAFETY: it only accesses the memory that the caller promises; all other registers are restored.
     unsafe {
         asm!(

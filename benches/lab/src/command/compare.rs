@@ -10,7 +10,7 @@ use tqkv_cli::args;
 use tqkv_cli::error::CliError;
 use tqkv_cli::output::{Output, Waiting, grouped, table};
 
-use crate::compare::{self, ArrayFigures, Figures, LayerFigures, Run, RunArgs, Setting};
+use crate::compare::{self, ArrayFigures, Figures, LayerFigures, ModelRun, RunArgs, RunSetting};
 
 /// Compare two .tqk files, two snapshots of a cache, two runs of a model, or two dumps of vectors: codes,
 /// directions, errors.
@@ -77,7 +77,7 @@ impl<'a> Report<'a> {
 enum Compared {
     Codes,
     Snapshot(KvCache),
-    Run(Run),
+    Run(ModelRun),
 }
 
 impl Compared {
@@ -96,7 +96,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         return run_arrays(args, out);
     }
     let waiting = Waiting::new("reading");
-    let setting = |name: &str| (!Path::new(name).exists()).then(|| Setting::parse(name)).transpose();
+    let setting = |name: &str| (!Path::new(name).exists()).then(|| RunSetting::parse(name)).transpose();
     let settings = [setting(names[0])?, setting(names[1])?];
     let is_run = settings.iter().any(Option::is_some);
     let runner = is_run.then(|| args.run.runner()).transpose()?;

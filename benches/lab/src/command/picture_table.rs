@@ -36,7 +36,7 @@ pub(super) struct TableArgs {
 }
 
 /// The rows of a table. The first row is its head, and the first cell of each row its label.
-type Table = Vec<Vec<String>>;
+type PageTable = Vec<Vec<String>>;
 
 impl TableArgs {
     /// The panels, if a table is to be drawn.
@@ -80,7 +80,7 @@ impl TableArgs {
         if !self.row.is_empty() {
             tables = tables.iter().map(turned).collect();
         }
-        let has_names = |table: &&Table| names.iter().all(|(name, _)| column(table, name).is_some());
+        let has_names = |table: &&PageTable| names.iter().all(|(name, _)| column(table, name).is_some());
         let table = tables.iter().find(has_names).filter(|_| !names.is_empty()).ok_or_else(|| {
             let heads: Vec<_> = tables.iter().map(|table| table[0][1..].join("; ")).collect();
             CliError::bad_input(format_args!(
@@ -92,7 +92,7 @@ impl TableArgs {
     }
 
     /// The bars of a column. Cells without a figure have none.
-    fn panel(&self, table: &Table, name: &str, heading: &str) -> Panel {
+    fn panel(&self, table: &PageTable, name: &str, heading: &str) -> Panel {
         let at = column(table, name).unwrap_or_default();
         let bars = table[1..].iter().filter_map(|row| {
             let (label, text) = (row[0].clone(), row.get(at)?.clone());
@@ -104,7 +104,7 @@ impl TableArgs {
 }
 
 /// The tables of a text: rows of Markdown, and lines of a program's output with two spaces between cells.
-fn tables(text: &str) -> Vec<Table> {
+fn tables(text: &str) -> Vec<PageTable> {
     let cells = |line: &str| -> Vec<String> {
         let cell = |cell: &str| cell.trim().replace(['`', '*'], "");
         match line.trim().strip_prefix('|') {
@@ -119,12 +119,12 @@ fn tables(text: &str) -> Vec<Table> {
 }
 
 /// The table with rows and columns exchanged.
-fn turned(table: &Table) -> Table {
+fn turned(table: &PageTable) -> PageTable {
     let column = |at| table.iter().map(|row| row.get(at).cloned().unwrap_or_default()).collect();
     (0..table[0].len()).map(column).collect()
 }
 
-fn column(table: &Table, name: &str) -> Option<usize> {
+fn column(table: &PageTable, name: &str) -> Option<usize> {
     (1..table[0].len()).find(|&at| table[0][at] == name)
 }
 

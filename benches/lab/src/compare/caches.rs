@@ -24,12 +24,12 @@ pub(crate) struct LayerFigures {
 
 /// The vectors of one kind in a KV head.
 #[derive(Clone, Copy)]
-enum Kind {
+enum HeadSide {
     Keys,
     Values,
 }
 
-impl Kind {
+impl HeadSide {
     fn rows(self, cache: &KvCache, at: (usize, usize), tokens: [usize; 2]) -> Result<Vec<f32>, CacheError> {
         match self {
             Self::Keys => cache.keys(at.0, at.1, tokens[0]..tokens[1]),
@@ -71,16 +71,16 @@ pub(crate) fn caches(a: &KvCache, b: &KvCache) -> Result<Vec<LayerFigures>, Stri
     let kept = |layer: &usize| left.kind(*layer) != LayerKind::None && right.kind(*layer) != LayerKind::None;
     let layers = (0..of_a.num_layers).filter(kept).map(|layer| {
         let side = |kind| side(kind, [a, b], layer).map_err(|error| error.to_string());
-        let values = (left.position_dim == 0).then(|| side(Kind::Values)).transpose()?;
-        Ok(LayerFigures { layer, keys: side(Kind::Keys)?, values, hidden_cosine: None })
+        let values = (left.position_dim == 0).then(|| side(HeadSide::Values)).transpose()?;
+        Ok(LayerFigures { layer, keys: side(HeadSide::Keys)?, values, hidden_cosine: None })
     });
     layers.collect()
 }
 
-fn side(kind: Kind, caches: [&KvCache; 2], layer: usize) -> Result<Figures, CacheError> {
+fn side(kind: HeadSide, caches: [&KvCache; 2], layer: usize) -> Result<Figures, CacheError> {
     let mut alike = Alike::default();
     let [a, b] = caches;
-    let dim = if a.spec().position_dim > 0 || matches!(kind, Kind::Values) {
+    let dim = if a.spec().position_dim > 0 || matches!(kind, HeadSide::Values) {
         a.spec().shape.value_dim
     } else {
         a.spec().shape.head_dim
@@ -98,7 +98,7 @@ fn side(kind: Kind, caches: [&KvCache; 2], layer: usize) -> Result<Figures, Cach
 }
 
 /// The first token from which all later tokens are held.
-fn first_held(kind: Kind, cache: &KvCache, at: (usize, usize)) -> Result<usize, CacheError> {
+fn first_held(kind: HeadSide, cache: &KvCache, at: (usize, usize)) -> Result<usize, CacheError> {
     // Evicted tokens follow the sinks, so the token after the sinks decides.
     match kind.rows(cache, at, [0, cache.len().min(cache.spec().sinks + 1)]) {
         Ok(_) => Ok(0),

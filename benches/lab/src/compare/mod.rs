@@ -11,7 +11,7 @@ mod run;
 pub(crate) use arrays::{ArrayFigures, arrays, is_array};
 pub(crate) use caches::{LayerFigures, caches};
 pub(crate) use files::files;
-pub(crate) use run::{Run, RunArgs, Setting};
+pub(crate) use run::{ModelRun, RunArgs, RunSetting};
 
 use half::f16;
 use serde::Serialize;

@@ -24,13 +24,13 @@ pub(crate) struct RunArgs {
 }
 
 /// Setting of a run: a policy, and an instruction set if it is not the machine's default.
-pub(crate) struct Setting {
+pub(crate) struct RunSetting {
     what: String,
     policy: Policy,
     level: Option<Level>,
 }
 
-impl Setting {
+impl RunSetting {
     /// Reads `POLICY` or `POLICY@LEVEL`. The name of a file is refused.
     pub(crate) fn parse(what: &str) -> Result<Self, CliError> {
         // Codec names have no dot and no slash.
@@ -51,7 +51,7 @@ impl Setting {
 }
 
 /// The cache after a run, and the hidden states of each layer.
-pub(crate) struct Run {
+pub(crate) struct ModelRun {
     /// The cache.
     pub(crate) cache: KvCache,
     hidden: Vec<Vec<f32>>,
@@ -86,8 +86,8 @@ impl RunArgs {
 
 impl Runner {
     /// Runs the text with a cache of `setting`.
-    pub(crate) fn run(&self, setting: &Setting) -> Result<Run, CliError> {
-        let Setting { what, policy, level } = setting;
+    pub(crate) fn run(&self, setting: &RunSetting) -> Result<ModelRun, CliError> {
+        let RunSetting { what, policy, level } = setting;
         let config = self.model.config();
         let spec = policy.apply(config.cache_spec());
         let spec = match level {
@@ -100,11 +100,11 @@ impl Runner {
         self.model
             .hidden(&self.tokens, 0, &mut cache, &mut |layer, _, rows| hidden[layer].extend_from_slice(rows))
             .map_err(|e| CliError::model(None, &e))?;
-        Ok(Run { cache, hidden, width: config.hidden_size })
+        Ok(ModelRun { cache, hidden, width: config.hidden_size })
     }
 }
 
-impl Run {
+impl ModelRun {
     /// Mean cosine between the hidden states after a layer in two runs of the same model and text.
     pub(crate) fn hidden_cosine(&self, other: &Self, layer: usize) -> f64 {
         let mut alike = super::Alike::default();

@@ -37,11 +37,11 @@ pub(crate) struct DeltaFigures {
 #[derive(Default)]
 pub(crate) struct Layers {
     last: Vec<f32>,
-    pairs: Vec<Pair>,
+    pairs: Vec<LayerPair>,
     numbers: usize,
 }
 
-struct Pair {
+struct LayerPair {
     correlation: f64,
     difference: f64,
     entropy: f64,
@@ -61,7 +61,7 @@ impl Layers {
 
     fn figures(&self, what: String) -> Option<DeltaFigures> {
         let pairs = self.pairs.len();
-        let mean = |of: fn(&Pair) -> f64| self.pairs.iter().map(of).sum::<f64>() / pairs as f64;
+        let mean = |of: fn(&LayerPair) -> f64| self.pairs.iter().map(of).sum::<f64>() / pairs as f64;
         let strongest = self.pairs.iter().map(|pair| pair.correlation);
         Some(DeltaFigures {
             what,
@@ -109,8 +109,8 @@ pub(crate) fn centre(rows: &mut [f32], dim: usize) {
     }
 }
 
-fn pair(last: &[f32], next: &[f32]) -> Pair {
-    let (mut x, mut y) = (Moments::default(), Moments::default());
+fn pair(last: &[f32], next: &[f32]) -> LayerPair {
+    let (mut x, mut y) = (RowMoments::default(), RowMoments::default());
     let (mut product, mut difference) = (0f64, 0f64);
     for (&a, &b) in last.iter().zip(next) {
         let (a, b) = (f64::from(a), f64::from(b));
@@ -123,7 +123,7 @@ fn pair(last: &[f32], next: &[f32]) -> Pair {
     let covariance = product / n - x.sum / n * (y.sum / n);
     let deviations = (x.deviation(n), y.deviation(n));
     let (entropy, given) = entropies(last, next, (x.sum / n, deviations.0), (y.sum / n, deviations.1));
-    Pair {
+    LayerPair {
         correlation: covariance / (deviations.0 * deviations.1).max(f64::MIN_POSITIVE),
         difference: difference / y.squares.max(f64::MIN_POSITIVE),
         entropy,
@@ -132,12 +132,12 @@ fn pair(last: &[f32], next: &[f32]) -> Pair {
 }
 
 #[derive(Default)]
-struct Moments {
+struct RowMoments {
     sum: f64,
     squares: f64,
 }
 
-impl Moments {
+impl RowMoments {
     fn add(&mut self, value: f64) {
         self.sum += value;
         self.squares += value * value;

@@ -20,15 +20,15 @@ const MOST_INSTRUCTIONS: u64 = 3_000_000;
 const ICOUNT: &str = "shift=3";
 
 /// A flat file of the shipped model.
-struct Weights {
+struct ModelFile {
     bits: &'static str,
     file: &'static str,
     /// The feature of the images that contain this file.
     feature: &'static str,
 }
 
-const EIGHT: Weights = Weights { bits: "8", file: "model.tqlm", feature: "" };
-const FOUR: Weights = Weights { bits: "4", file: "model4.tqlm", feature: "four" };
+const EIGHT: ModelFile = ModelFile { bits: "8", file: "model.tqlm", feature: "" };
+const FOUR: ModelFile = ModelFile { bits: "4", file: "model4.tqlm", feature: "four" };
 
 /// The machines with room for a model.
 fn machines() -> impl Iterator<Item = &'static Machine> {
@@ -66,7 +66,7 @@ fn write_over<K: Code, V: Code>(file: &[u8], tokens: usize) -> std::result::Resu
     write::<K, V, _>(Portable, file, Memory { codes, exact, work }, tokens)
 }
 
-impl Weights {
+impl ModelFile {
     /// Writes the flat file with the same command as users, and reads it.
     fn export(&self) -> Result<Vec<u8>> {
         let (root, to) = (folder().join("../.."), folder().join("target").join(self.file));

@@ -2,7 +2,7 @@
 
 use crate::error::LmError;
 use crate::matrix::{Matrix, word};
-use crate::norm::Norm;
+use crate::norm::NormWeights;
 use crc::{CRC_32_ISO_HDLC, Crc, Table};
 use tqkv_core::fixed::flat::{FileError, HEADER_BYTES, MAX_EXPONENT, Shape, WeightBits, verify};
 
@@ -24,12 +24,12 @@ pub struct Model<'a> {
 
 /// The tensors of one layer.
 pub(crate) struct Layer<'a> {
-    pub(crate) attention_norm: Norm<'a>,
+    pub(crate) attention_norm: NormWeights<'a>,
     pub(crate) q: Matrix<'a>,
     pub(crate) k: Matrix<'a>,
     pub(crate) v: Matrix<'a>,
     pub(crate) o: Matrix<'a>,
-    pub(crate) mlp_norm: Norm<'a>,
+    pub(crate) mlp_norm: NormWeights<'a>,
     pub(crate) gate: Matrix<'a>,
     pub(crate) up: Matrix<'a>,
     pub(crate) down: Matrix<'a>,
@@ -37,7 +37,7 @@ pub(crate) struct Layer<'a> {
 
 /// The tensors after the layers.
 pub(crate) struct Tail<'a> {
-    pub(crate) norm: Norm<'a>,
+    pub(crate) norm: NormWeights<'a>,
     pub(crate) embedding: Matrix<'a>,
     pub(crate) head: Matrix<'a>,
 }
@@ -49,8 +49,8 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn norm(&mut self, width: usize) -> Norm<'a> {
-        let (norm, rest) = Norm::read(self.rest, width);
+    fn norm(&mut self, width: usize) -> NormWeights<'a> {
+        let (norm, rest) = NormWeights::read(self.rest, width);
         self.rest = rest;
         norm
     }

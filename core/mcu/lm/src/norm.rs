@@ -7,12 +7,12 @@ const EPSILON_BITS: u32 = 40;
 
 /// The weights of a norm: mantissas with one exponent.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Norm<'a> {
+pub(crate) struct NormWeights<'a> {
     exponent: [u8; 4],
     weights: &'a [u8],
 }
 
-impl<'a> Norm<'a> {
+impl<'a> NormWeights<'a> {
     /// Splits the weights off the front of the bytes. With too few bytes there are none; loading has ruled
     /// that out.
     pub(crate) fn read(bytes: &'a [u8], width: usize) -> (Self, &'a [u8]) {
@@ -73,7 +73,7 @@ mod tests {
         for (i, weight) in bytes[4..].as_chunks_mut::<2>().0.iter_mut().enumerate() {
             *weight = (1000 + 400 * i as i16).to_le_bytes();
         }
-        let (norm, _) = Norm::read(&bytes, 64);
+        let (norm, _) = NormWeights::read(&bytes, 64);
         for octave in 15..26 {
             let residual: [i32; 64] =
                 core::array::from_fn(|i| (i as i32 * 97 % 64 - 30) * (1 << octave) / 31);
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn zeros_and_extremes_are_fine() {
-        let (norm, _) = Norm::read(&[0x7f; 4 + 128], 64);
+        let (norm, _) = NormWeights::read(&[0x7f; 4 + 128], 64);
         for value in [0, i32::MIN, i32::MAX] {
             norm.apply(&[value; 64], u32::MAX, &mut [0; 64], &mut [0; 64]);
             norm.apply(&[value; 64], 0, &mut [0; 64], &mut [0; 64]);

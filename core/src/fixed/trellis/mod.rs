@@ -9,7 +9,7 @@ use super::kernels::Kernels;
 use super::math::{Multiplier, Norm, clamp_exponent, to_f16};
 use super::rotation::FixedRotation;
 use super::sample::Sample;
-use super::scale::{Moments, stored};
+use super::scale::{CodeSums, stored};
 use super::tables;
 use crate::CodecId;
 use crate::Portable;
@@ -186,7 +186,7 @@ pub(super) fn search<const D: usize, C: Code, K: Kernels, T: Sample>(
         Ok(0)
     } else {
         let assumed = norm.value.normalised().times(predicted);
-        let moments = Moments { cross, energy: || energy };
+        let moments = CodeSums { cross, energy: || energy };
         let scale = moments.scale(mode, norm.value, assumed, const { Body::<D, C>::UNITS });
         to_f16(scale.shifted(clamp_exponent(exponent)))
     };

@@ -22,7 +22,7 @@ impl Dtype {
 
 /// Position of the elements of an array in a file: row-major, little-endian.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Layout {
+pub(super) struct ArrayLayout {
     pub(super) dtype: Dtype,
     pub(super) shape: Vec<usize>,
     pub(super) offset: usize,
@@ -30,7 +30,7 @@ pub(super) struct Layout {
     pub(super) len: usize,
 }
 
-impl Layout {
+impl ArrayLayout {
     /// Bytes that the shape needs, at most `u128::MAX`.
     pub(super) fn expected(&self) -> u128 {
         let elements = self.shape.iter().try_fold(1u128, |product, &n| product.checked_mul(n as u128));

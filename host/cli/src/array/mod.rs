@@ -13,7 +13,7 @@ use std::path::Path;
 
 pub use error::ArrayError;
 use half::{bf16, f16};
-use layout::{Dtype, Layout};
+use layout::{ArrayLayout, Dtype};
 pub(crate) use npy::NpyWriter;
 
 use tqkv::file::Bytes;
@@ -93,7 +93,7 @@ impl Vectors {
         Ok(Self { shape: vec![rows, dim], rows, dim, source: Source::Memory(values) })
     }
 
-    fn from_layout(bytes: Bytes, layout: Layout) -> Result<Self, ArrayError> {
+    fn from_layout(bytes: Bytes, layout: ArrayLayout) -> Result<Self, ArrayError> {
         let [leading @ .., dim] = layout.shape.as_slice() else {
             return Err(ArrayError::Shape(layout.shape));
         };

@@ -6,13 +6,13 @@
 use std::io::{BufWriter, Read, Write};
 
 use super::ArrayError;
-use super::layout::{Dtype, Layout};
+use super::layout::{ArrayLayout, Dtype};
 use crate::target::Target;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
 /// Finds the elements in the bytes of a `.npy` file.
-pub(super) fn layout(bytes: &[u8]) -> Result<Layout, ArrayError> {
+pub(super) fn layout(bytes: &[u8]) -> Result<ArrayLayout, ArrayError> {
     let rest = bytes.strip_prefix(MAGIC).ok_or(ArrayError::UnknownFormat)?;
     let (len, body) = match *rest {
         [1, _, a, b, ref body @ ..] => (usize::from(u16::from_le_bytes([a, b])), body),
@@ -24,7 +24,7 @@ pub(super) fn layout(bytes: &[u8]) -> Result<Layout, ArrayError> {
         return Err(ArrayError::NpyHeader("truncated"));
     };
     let (dtype, shape) = Dictionary { text }.parse()?;
-    Ok(Layout { dtype, shape, offset: bytes.len() - elements.len(), len: elements.len() })
+    Ok(ArrayLayout { dtype, shape, offset: bytes.len() - elements.len(), len: elements.len() })
 }
 
 /// Reads a `.npy` file up to the length in its header, and one byte more if there is one.

@@ -4,13 +4,13 @@ use safetensors::tensor::Metadata;
 use safetensors::{Dtype as StDtype, SafeTensors};
 
 use super::ArrayError;
-use super::layout::{Dtype, Layout};
+use super::layout::{ArrayLayout, Dtype};
 
 /// Number of names in an error; the rest is only counted.
 const LISTED: usize = 12;
 
 /// Finds tensor `name` in the bytes of a safetensors file.
-pub(super) fn layout(bytes: &[u8], name: &str) -> Result<Layout, ArrayError> {
+pub(super) fn layout(bytes: &[u8], name: &str) -> Result<ArrayLayout, ArrayError> {
     let (header, metadata) = metadata(bytes)?;
     let info = metadata.info(name).ok_or_else(|| no_tensor(name, &metadata))?;
     let dtype = match info.dtype {
@@ -23,7 +23,7 @@ pub(super) fn layout(bytes: &[u8], name: &str) -> Result<Layout, ArrayError> {
         }
     };
     let (start, end) = info.data_offsets;
-    Ok(Layout { dtype, shape: info.shape.clone(), offset: header + start, len: end - start })
+    Ok(ArrayLayout { dtype, shape: info.shape.clone(), offset: header + start, len: end - start })
 }
 
 /// The error for a file without a tensor name. It lists the names.

@@ -27,7 +27,7 @@ The crate tqkv-lm runs the file. It needs no heap and no floats. Its logits are 
 pub(crate) struct Args {
     /// Device that runs the file.
     #[arg(long, value_enum)]
-    target: Target,
+    target: ExportTarget,
     /// Model of the Llama family: a .gguf file, or a folder with config.json and .safetensors.
     model: PathBuf,
     #[command(flatten)]
@@ -43,7 +43,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Target {
+enum ExportTarget {
     /// A microcontroller.
     Mcu,
 }
@@ -80,7 +80,7 @@ struct Row {
 }
 
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
-    let Target::Mcu = args.target;
+    let ExportTarget::Mcu = args.target;
     let bits = match args.bits {
         Bits::Eight => WeightBits::Eight,
         Bits::Four => WeightBits::Four,

@@ -22,7 +22,7 @@ use crate::output::Output;
 
 use super::plan_loading::Loading;
 use super::plan_ram;
-use super::plan_table::{Report, Row, Step, Weights, human};
+use super::plan_table::{PlannedStep, PlannedWeights, Report, Row, human};
 
 /// Compute the bytes per token of a model's cache, and the longest context for a memory budget.
 #[derive(Debug, clap::Args)]
@@ -358,7 +358,7 @@ impl Planner<'_> {
             f16_ratio,
             f32_ratio: 2.0 * f16_ratio,
             max_tokens,
-            step: Step {
+            step: PlannedStep {
                 cache_bytes: bytes,
                 read_ms: bytes.and_then(milliseconds),
                 step_ms: bytes.and_then(all).and_then(milliseconds),
@@ -396,13 +396,13 @@ fn shape(args: &Args) -> Result<CacheShape, CliError> {
     Ok(CacheShape::new(layers as usize, kv_heads as usize, head_dim as usize))
 }
 
-fn weights(args: &Args, source: &PlanSource) -> Result<Option<Weights>, CliError> {
+fn weights(args: &Args, source: &PlanSource) -> Result<Option<PlannedWeights>, CliError> {
     let bytes = match args.weight_bits {
         Some(bits) => source.weights_of(bits)?,
         None if args.weights => source.weights()?,
         None => return Ok(None),
     };
-    Ok(Some(Weights {
+    Ok(Some(PlannedWeights {
         all: bytes.all,
         beside_layers: bytes.beside,
         largest_layer: bytes.layer,

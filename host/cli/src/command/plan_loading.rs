@@ -12,11 +12,11 @@ pub(super) struct Loading {
     /// Tokens per second and seconds of computing anew; null without `--prefill`.
     prefill: Option<f64>,
     compute_seconds: Option<f64>,
-    forms: Vec<Form>,
+    forms: Vec<StoredForm>,
 }
 
 #[derive(Serialize)]
-struct Form {
+struct StoredForm {
     name: String,
     bytes: u64,
     encode_seconds: f64,
@@ -50,7 +50,7 @@ impl Loading {
         };
         let form = |(name, bytes, time): (String, u64, CodingTime)| {
             let [encode_seconds, decode_seconds] = loads.coding(time);
-            Form {
+            StoredForm {
                 name,
                 bytes,
                 encode_seconds,
@@ -79,7 +79,7 @@ impl Loading {
         let mut head = vec!["stored as", "bytes", "decode"];
         head.extend(links.iter().map(String::as_str));
         head.extend(["before f16 to", "before computing from"]);
-        let rows = self.forms.iter().map(Form::cells);
+        let rows = self.forms.iter().map(StoredForm::cells);
         format!(
             "loading {tokens} tokens with {cores} cores; coding and transfer overlap{anew}\n{}",
             table(&head, rows)
@@ -87,7 +87,7 @@ impl Loading {
     }
 }
 
-impl Form {
+impl StoredForm {
     fn cells(&self) -> Vec<String> {
         let link = |link: &Link| match link.loads_to_pay {
             Some(loads) => format!("{:.2} s, pays after {loads:.1}", link.load_seconds),

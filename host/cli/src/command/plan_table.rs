@@ -36,7 +36,7 @@ pub(super) struct Report {
     pub(super) streams_weights: bool,
     /// With `--weights` or `--weight-bits`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) weights: Option<Weights>,
+    pub(super) weights: Option<PlannedWeights>,
     /// Tokens, bandwidth and weights of a step, if given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tokens: Option<u64>,
@@ -69,7 +69,7 @@ pub(super) struct LayerShape {
     window: Option<usize>,
 }
 
-impl Weights {
+impl PlannedWeights {
     /// True if they do not fit the memory, and are streamed by layer.
     pub(super) fn are_streamed(&self, memory: u64) -> bool {
         self.all > memory
@@ -115,7 +115,7 @@ impl Report {
 
 /// Bytes of the weights in their stored form.
 #[derive(Serialize)]
-pub(super) struct Weights {
+pub(super) struct PlannedWeights {
     pub(super) all: u64,
     /// Embedding, output head and all other weights outside the layers.
     pub(super) beside_layers: u64,
@@ -149,12 +149,12 @@ pub(super) struct Row {
     /// Longest context in the budget, at most the model's; null without a budget.
     pub(super) max_tokens: Option<u64>,
     #[serde(flatten)]
-    pub(super) step: Step,
+    pub(super) step: PlannedStep,
 }
 
 /// Memory and step time for the tokens of `--tokens`.
 #[derive(Default, Serialize)]
-pub(super) struct Step {
+pub(super) struct PlannedStep {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) cache_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]

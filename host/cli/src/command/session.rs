@@ -203,7 +203,7 @@ fn inspect(args: &LookArgs, out: &mut Output) -> Result<(), CliError> {
         return out.print(&Packed::new(&args.input, &summary), Packed::human);
     }
     let layout = Layout::read(&mut file).map_err(refused)?;
-    out.print(&State::new(&args.input, &layout), State::human)
+    out.print(&StateReport::new(&args.input, &layout), StateReport::human)
 }
 
 /// Rows of one type.
@@ -279,7 +279,7 @@ impl Packed {
 }
 
 #[derive(Serialize)]
-struct State {
+struct StateReport {
     file: String,
     written_by: &'static str,
     version: Option<u32>,
@@ -288,16 +288,16 @@ struct State {
     other_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     not_understood: Option<String>,
-    caches: Vec<Cache>,
+    caches: Vec<CacheReport>,
 }
 
 #[derive(Serialize)]
-struct Cache {
+struct CacheReport {
     cells: u64,
     rows: Vec<RowSummary>,
 }
 
-impl State {
+impl StateReport {
     fn new(path: &Path, layout: &Layout) -> Self {
         let caches = layout.caches.iter().map(|cache| {
             let mut rows: Vec<RowSummary> = Vec::new();
@@ -318,7 +318,7 @@ impl State {
                     }),
                 }
             }
-            Cache { cells: cache.cells, rows }
+            CacheReport { cells: cache.cells, rows }
         });
         Self {
             file: path.display().to_string(),

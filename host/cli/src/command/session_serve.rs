@@ -14,7 +14,7 @@ use crate::output::{Output, bytes, grouped, note};
 use crate::plain::plain;
 use crate::plan::parse_size;
 use crate::signals;
-use crate::slots::{Codes, Door, Folder, Keeper};
+use crate::slots::{Door, Folder, Keeper, PackCodes};
 
 /// Keep the slot folder of llama-server packed, and unpack what a restore asks for.
 #[derive(Debug, clap::Args)]
@@ -79,7 +79,7 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     // Calls use both until the process ends.
     let options = &*Box::leak(Box::new(args.codes.clone()));
     let basis = options.codec()?.map(|codec| &*Box::leak(Box::new(codec)));
-    let codes = Codes { mode: options.mode(basis)?, basis, level: args::machine_level()? };
+    let codes = PackCodes { mode: options.mode(basis)?, basis, level: args::machine_level()? };
     let io = |error: std::io::Error| CliError::io(&args.folder, &error);
     let folder = Arc::new(Folder::open(&args.folder, codes).map_err(io)?);
     let open = || Door::open(&args.listen, &args.server, Arc::clone(&folder));

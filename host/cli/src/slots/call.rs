@@ -28,7 +28,7 @@ impl Refused {
 
 /// The use of a file of the folder by a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Work {
+pub(crate) enum FileUse {
     /// Nothing.
     Pass,
     /// llama-server writes it.
@@ -45,7 +45,7 @@ pub(crate) struct Call {
     pub(crate) target: String,
     /// JSON, or nothing.
     pub(crate) body: Vec<u8>,
-    pub(crate) work: Work,
+    pub(crate) work: FileUse,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,13 +57,13 @@ enum Action {
 
 /// The first part of a call. Its body is still to be read.
 #[derive(Debug)]
-pub(crate) struct Head {
+pub(crate) struct CallHead {
     target: String,
     /// `None` for what only asks.
     action: Option<Action>,
 }
 
-impl Head {
+impl CallHead {
     /// Reads a request without its body, for a door that has this name in `--listen`.
     ///
     /// # Errors
@@ -108,10 +108,10 @@ impl Head {
     pub(crate) fn call(self, body: &[u8]) -> Result<Call, Refused> {
         let Self { target, action } = self;
         let Some(action) = action else {
-            return Ok(Call { method: Method::GET, target, body: Vec::new(), work: Work::Pass });
+            return Ok(Call { method: Method::GET, target, body: Vec::new(), work: FileUse::Pass });
         };
         if action == Action::Erase && body.is_empty() {
-            return Ok(Call { method: Method::POST, target, body: Vec::new(), work: Work::Pass });
+            return Ok(Call { method: Method::POST, target, body: Vec::new(), work: FileUse::Pass });
         }
         let body: Value = serde_json::from_slice(body)
             .map_err(|error| Refused::new(400, format!("the body is not valid: {error}; expected JSON")))?;
@@ -119,9 +119,9 @@ impl Head {
             return Err(Refused::new(400, "the body is not valid: expected a JSON object"));
         }
         let work = match action {
-            Action::Erase => Work::Pass,
-            Action::Save => Work::Save(filename(&body)?),
-            Action::Restore => Work::Restore(filename(&body)?),
+            Action::Erase => FileUse::Pass,
+            Action::Save => FileUse::Save(filename(&body)?),
+            Action::Restore => FileUse::Restore(filename(&body)?),
         };
         Ok(Call { method: Method::POST, target, body: body.to_string().into_bytes(), work })
     }
@@ -237,18 +237,18 @@ mod tests {
     fn call(first: &str, body: &str) -> Result<Call, Refused> {
         let (method, target) = first.split_once(' ').unwrap();
         let request = http::Request::builder().method(method).uri(target).header(HOST, "localhost:8081");
-        Head::read(&request.body(()).unwrap().into_parts().0, "127.0.0.1")?.call(body.as_bytes())
+        CallHead::read(&request.body(()).unwrap().into_parts().0, "127.0.0.1")?.call(body.as_bytes())
     }
 
     #[test]
     fn calls_of_files_are_known() {
         let body = r#"{"filename": "a.bin"}"#;
         for (first, body, work) in [
-            ("POST /slots/0?action=save", body, Work::Save("a.bin".into())),
-            ("POST /slots/0?model=m%2Fn&action=restore", body, Work::Restore("a.bin".into())),
-            ("POST /slots/0?action=erase", "", Work::Pass),
-            ("POST /slots/0?action=erase", body, Work::Pass),
-            ("GET /slots?model=m", "", Work::Pass),
+            ("POST /slots/0?action=save", body, FileUse::Save("a.bin".into())),
+            ("POST /slots/0?model=m%2Fn&action=restore", body, FileUse::Restore("a.bin".into())),
+            ("POST /slots/0?action=erase", "", FileUse::Pass),
+            ("POST /slots/0?action=erase", body, FileUse::Pass),
+            ("GET /slots?model=m", "", FileUse::Pass),
         ] {
             let call = call(first, body).unwrap();
             assert_eq!(call.work, work, "{first}");
@@ -260,7 +260,7 @@ mod tests {
     fn what_is_passed_on_names_the_file_that_was_read() {
         let two = r#"{"filename": "a.bin", "x": 1, "filename": "\u0062.bin"}"#;
         let call = call("POST /slots/0?action=save", two).unwrap();
-        assert_eq!(call.work, Work::Save("b.bin".into()));
+        assert_eq!(call.work, FileUse::Save("b.bin".into()));
         assert_eq!(call.body, br#"{"filename":"b.bin","x":1}"#);
     }
 

@@ -15,7 +15,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tqkv_session::SessionError;
 
-use super::call::{Call, Refused, Work};
+use super::call::{Call, FileUse, Refused};
 use super::copy::Copy;
 use super::folder::Folder;
 use super::upstream::Upstream;
@@ -80,8 +80,8 @@ impl Calls {
         let Call { method, target, body, work } = call;
         let send = self.upstream.send(method, &target, &key, body);
         match work {
-            Work::Pass => send.await,
-            Work::Save(name) => {
+            FileUse::Pass => send.await,
+            FileUse::Save(name) => {
                 let _taken = self.folder.take(&name).await;
                 let answer = send.await?;
                 if answer.status().is_success() {
@@ -89,7 +89,7 @@ impl Calls {
                 }
                 Ok(answer)
             }
-            Work::Restore(name) => self.restore(name, &key, send).await,
+            FileUse::Restore(name) => self.restore(name, &key, send).await,
         }
     }
 

@@ -24,10 +24,10 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use super::call::{Call, Head, Refused};
+use super::call::{Call, CallHead, Refused};
 use super::calls::Calls;
 use super::folder::Folder;
-use super::guests::{Guests, Place};
+use super::guests::{GuestPlace, Guests};
 use super::upstream::Upstream;
 use crate::error::CliError;
 use crate::signals;
@@ -174,7 +174,7 @@ fn turn_away(stream: &TcpStream) {
 }
 
 /// Answers the one call of a connection.
-async fn serve(stream: TcpStream, place: Place, host: String, calls: Arc<Calls>) {
+async fn serve(stream: TcpStream, place: GuestPlace, host: String, calls: Arc<Calls>) {
     let answered = Notify::new();
     let service = service_fn(|request| {
         Box::pin(async {
@@ -220,12 +220,12 @@ async fn linger(mut stream: TcpStream) {
 /// Reads a call and has it answered.
 async fn read(
     request: Request<Incoming>,
-    place: &Place,
+    place: &GuestPlace,
     host: &str,
     calls: &Arc<Calls>,
 ) -> Result<Answer, Refused> {
     let (parts, body) = request.into_parts();
-    let head = Head::read(&parts, host)?;
+    let head = CallHead::read(&parts, host)?;
     let body = if head.has_body() { whole(body).await? } else { Bytes::new() };
     let call: Call = head.call(&body)?;
     place.works();
@@ -274,12 +274,13 @@ mod tests {
     use tqkv_session::Mode;
 
     use super::*;
-    use crate::slots::Codes;
+    use crate::slots::PackCodes;
 
     #[test]
     fn a_listener_that_is_lost_ends_the_door_with_an_error() {
         let folder = tempfile::tempdir().unwrap();
-        let codes = Codes { mode: Mode::Exact, basis: None, level: crate::args::machine_level().unwrap() };
+        let codes =
+            PackCodes { mode: Mode::Exact, basis: None, level: crate::args::machine_level().unwrap() };
         let kept = Arc::new(Folder::open(folder.path(), codes).unwrap());
         let door = Door::open("127.0.0.1:0", "http://127.0.0.1:9", kept).unwrap();
         let (said, hears) = std::sync::mpsc::channel();

@@ -32,7 +32,7 @@ const TRY: Duration = Duration::from_millis(20);
 
 /// How states are packed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Codes {
+pub(crate) struct PackCodes {
     /// Mode of states with a cache that is understood. Others are kept without loss.
     pub(crate) mode: Mode<'static>,
     /// The basis of packs that name one.
@@ -70,7 +70,7 @@ pub(super) enum Packing {
 #[derive(Debug)]
 pub(crate) struct Folder {
     pub(super) path: PathBuf,
-    pub(super) codes: Codes,
+    pub(super) codes: PackCodes,
     busy: Arc<Busy>,
     /// States that a call has saved.
     saved: Mutex<HashSet<String>>,
@@ -83,7 +83,7 @@ impl Folder {
     ///
     /// # Errors
     /// `ResourceBusy` if another process keeps it. Errors of reading and renaming.
-    pub(crate) fn open(path: &Path, codes: Codes) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path, codes: PackCodes) -> io::Result<Self> {
         if !fs::metadata(path)?.is_dir() {
             return Err(io::Error::new(io::ErrorKind::NotADirectory, "is not valid: expected a folder"));
         }
@@ -195,7 +195,7 @@ impl Folder {
             return Ok(Packing::Changed);
         }
         let mut file = Stoppable(open_regular(&state)?);
-        let Codes { mut mode, level, .. } = self.codes;
+        let PackCodes { mut mode, level, .. } = self.codes;
         if Layout::read(&mut file)?.caches.is_empty() {
             mode = Mode::Exact;
         }

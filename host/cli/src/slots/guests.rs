@@ -23,13 +23,13 @@ enum Waits {
 }
 
 /// Connections that wait for their clients, in the order in which they go, each with the way to end it.
-type Waiting = BTreeMap<(Waits, u64), (Instant, Arc<Notify>)>;
+type WaitingGuests = BTreeMap<(Waits, u64), (Instant, Arc<Notify>)>;
 
 /// The connections of a door.
 #[derive(Debug)]
 pub(super) struct Guests {
     places: Arc<Semaphore>,
-    waiting: Arc<Mutex<Waiting>>,
+    waiting: Arc<Mutex<WaitingGuests>>,
     count: u64,
 }
 
@@ -40,7 +40,7 @@ impl Guests {
 
     /// A place for a new connection. Where all are taken, the one that has waited longest for its client
     /// goes. `None` if every connection is at work.
-    pub(super) async fn place(&mut self) -> Option<Place> {
+    pub(super) async fn place(&mut self) -> Option<GuestPlace> {
         if self.places.available_permits() == 0 {
             let since = lock(&self.waiting).first_key_value().map(|(_, (since, _))| *since)?;
             sleep_until(since + LEAST).await;
@@ -51,7 +51,7 @@ impl Guests {
         let permit = Arc::clone(&self.places).acquire_owned().await.ok()?;
         self.count += 1;
         let (number, waiting) = (self.count, Arc::clone(&self.waiting));
-        let place = Place { number, waiting, gone: Arc::default(), _permit: permit };
+        let place = GuestPlace { number, waiting, gone: Arc::default(), _permit: permit };
         place.waits(Waits::Call);
         Some(place)
     }
@@ -79,14 +79,14 @@ impl Guests {
 
 /// The place of one connection.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct GuestPlace {
     number: u64,
-    waiting: Arc<Mutex<Waiting>>,
+    waiting: Arc<Mutex<WaitingGuests>>,
     gone: Arc<Notify>,
     _permit: OwnedSemaphorePermit,
 }
 
-impl Place {
+impl GuestPlace {
     /// The client has said what it wants: no other takes its place.
     pub(super) fn works(&self) {
         let mut waiting = lock(&self.waiting);
@@ -111,13 +111,13 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for GuestPlace {
     fn drop(&mut self) {
         self.works();
     }
 }
 
-fn lock(waiting: &Mutex<Waiting>) -> MutexGuard<'_, Waiting> {
+fn lock(waiting: &Mutex<WaitingGuests>) -> MutexGuard<'_, WaitingGuests> {
     // The map is whole after every statement.
     waiting.lock().unwrap_or_else(PoisonError::into_inner)
 }

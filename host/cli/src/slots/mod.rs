@@ -30,5 +30,5 @@ mod name;
 mod upstream;
 
 pub(crate) use door::Door;
-pub(crate) use folder::{Codes, Folder};
+pub(crate) use folder::{Folder, PackCodes};
 pub(crate) use keeper::Keeper;

@@ -6,18 +6,18 @@ use serde::{Deserialize, Serialize};
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::Level;
 
-use super::kinds::Kind;
+use super::kinds::NumberKind;
 
 /// How the values of a tensor are stored. Blocks follow each other along the rows.
 #[derive(Debug, Clone)]
-pub(crate) enum Format {
-    Plain(&'static Kind),
-    Coded(Coding),
+pub(crate) enum TensorFormat {
+    Plain(&'static NumberKind),
+    Coded(TensorCoding),
 }
 
 /// Groups of a row's values, each encoded as a vector of a codec.
 #[derive(Debug, Clone)]
-pub(crate) struct Coding {
+pub(crate) struct TensorCoding {
     pub(crate) codec: Box<AnyCodec>,
     pub(crate) level: Level,
 }
@@ -67,7 +67,7 @@ mod codec_name {
     }
 }
 
-impl Format {
+impl TensorFormat {
     pub(crate) fn name(&self) -> String {
         match self {
             Self::Plain(kind) => kind.name.to_owned(),
@@ -121,7 +121,7 @@ impl Format {
     pub(crate) fn expand(&self, bytes: &[u8], out: &mut [f32]) {
         match self {
             Self::Plain(kind) => kind.expand(bytes, out),
-            Self::Coded(Coding { codec, level }) => {
+            Self::Coded(TensorCoding { codec, level }) => {
                 if tqkv_simd::codec::decode(*level, codec, bytes, out).is_err() {
                     out.fill(f32::NAN);
                 }

@@ -8,7 +8,7 @@ use tqkv_simd::page::widen_rows;
 
 /// A format: its name, values and bytes per block, and the function that decodes whole blocks.
 #[derive(Debug)]
-pub(crate) struct Kind {
+pub(crate) struct NumberKind {
     pub(crate) name: &'static str,
     pub(crate) block: usize,
     pub(crate) bytes: usize,
@@ -18,11 +18,11 @@ pub(crate) struct Kind {
 }
 
 /// Little-endian.
-pub(crate) static F32: Kind =
+pub(crate) static F32: NumberKind =
     kind("F32", 0, 1, 4, |bytes, out| blocks(bytes, out, |b, [x]| *x = f32::from_le_bytes(*b)));
 
 /// All formats that are read.
-static KINDS: [&Kind; 11] = [
+static KINDS: [&NumberKind; 11] = [
     &F32,
     &kind("F16", 1, 1, 2, halves),
     &kind("BF16", 30, 1, 2, |bytes, out| blocks(bytes, out, |b, [x]| *x = bf16::from_le_bytes(*b).to_f32())),
@@ -74,11 +74,11 @@ const fn kind(
     block: usize,
     bytes: usize,
     expand: fn(&[u8], &mut [f32]),
-) -> Kind {
-    Kind { name, block, bytes, number, expand }
+) -> NumberKind {
+    NumberKind { name, block, bytes, number, expand }
 }
 
-impl Kind {
+impl NumberKind {
     /// The format with this number in GGUF files.
     pub(crate) fn numbered(number: u32) -> Option<&'static Self> {
         KINDS.into_iter().find(|kind| kind.number == number)
@@ -208,7 +208,7 @@ mod tests {
             let hex = row.bytes.as_bytes().chunks_exact(2);
             let bytes: Vec<u8> =
                 hex.map(|two| u8::from_str_radix(std::str::from_utf8(two).unwrap(), 16).unwrap()).collect();
-            let kind = Kind::numbered(row.kind).unwrap();
+            let kind = NumberKind::numbered(row.kind).unwrap();
             assert_eq!(kind.name, row.name);
             assert_eq!(row.values.len() / kind.block * kind.bytes, bytes.len());
             let mut got = vec![f32::NAN; row.values.len()];
@@ -225,6 +225,6 @@ mod tests {
         let mut one = [0.0];
         F32.expand(&1.5f32.to_le_bytes(), &mut one);
         assert_eq!(one, [1.5]);
-        assert!(Kind::numbered(16).is_none());
+        assert!(NumberKind::numbered(16).is_none());
     }
 }

@@ -13,8 +13,8 @@ use std::sync::{Mutex, PoisonError};
 use crate::error::ModelError;
 use crate::linear::Linear;
 pub use format::CodedAs;
-pub(crate) use format::{Coding, Format};
-pub(crate) use kinds::Kind;
+pub(crate) use format::{TensorCoding, TensorFormat};
+pub(crate) use kinds::NumberKind;
 pub use source::Access;
 pub(crate) use source::{Chunk, Source};
 pub(crate) use stored::StoredTensor;
@@ -23,7 +23,7 @@ pub(crate) use stored::StoredTensor;
 #[derive(Debug)]
 pub(crate) struct Entry {
     /// `Err` holds the name of an unsupported format. It is an error only if the tensor is requested.
-    pub(crate) format: Result<Format, String>,
+    pub(crate) format: Result<TensorFormat, String>,
     /// Extents, outermost first.
     pub(crate) shape: Vec<usize>,
     /// Index of the file, and the tensor's start in it.
@@ -49,11 +49,11 @@ impl Entry {
         })
     }
 
-    fn known_format(&self, name: &str) -> Result<&Format, ModelError> {
+    fn known_format(&self, name: &str) -> Result<&TensorFormat, ModelError> {
         self.format.as_ref().map_err(|got| ModelError::UnsupportedDtype {
             name: name.to_owned(),
             got: got.clone(),
-            accepted: Kind::names(),
+            accepted: NumberKind::names(),
         })
     }
 }
@@ -99,7 +99,7 @@ impl Checkpoint {
     }
 
     /// Format and shape of a required tensor. Does not read it.
-    pub(crate) fn describe(&self, name: &str) -> Result<(&Format, &[usize]), ModelError> {
+    pub(crate) fn describe(&self, name: &str) -> Result<(&TensorFormat, &[usize]), ModelError> {
         let missing = || ModelError::MissingTensor { name: name.to_owned() };
         let entry = self.tensors.get(name).ok_or_else(missing)?;
         Ok((entry.known_format(name)?, &entry.shape))

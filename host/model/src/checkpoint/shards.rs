@@ -9,7 +9,7 @@ use serde::Deserialize;
 use tqkv_core::Options;
 use tqkv_simd::Level;
 
-use super::{Access, Checkpoint, CodedAs, Coding, Entry, Format, Kind, Source};
+use super::{Access, Checkpoint, CodedAs, Entry, NumberKind, Source, TensorCoding, TensorFormat};
 use crate::error::ModelError;
 use crate::find;
 
@@ -84,7 +84,7 @@ fn contents(file: &Source, index: usize) -> Result<Vec<(String, Entry)>, ModelEr
 }
 
 /// A format, or the name of an unsupported one.
-type MaybeFormat = Result<Format, String>;
+type MaybeFormat = Result<TensorFormat, String>;
 
 /// The format of a tensor, and its shape in values. The file's metadata lists the byte tensors that hold
 /// codes.
@@ -98,7 +98,7 @@ fn format_of(
 ) -> Result<(MaybeFormat, Vec<usize>), String> {
     let (dtype, mut shape) = (info.dtype.to_string(), info.shape.clone());
     let Some(said) = metadata.and_then(|metadata| metadata.get(&CodedAs::key(name))) else {
-        return Ok((Kind::named(&dtype).map(Format::Plain).ok_or(dtype), shape));
+        return Ok((NumberKind::named(&dtype).map(TensorFormat::Plain).ok_or(dtype), shape));
     };
     let bad = |what: String| format!("tensor {name}: {what}");
     let coded_as: CodedAs = serde_json::from_str(said).map_err(|error| bad(error.to_string()))?;
@@ -110,5 +110,5 @@ fn format_of(
     })?;
     *row = *row / codec.block_bytes() * codec.dim();
     let level = Level::detect().map_err(|error| error.to_string())?;
-    Ok((Ok(Format::Coded(Coding { codec, level })), shape))
+    Ok((Ok(TensorFormat::Coded(TensorCoding { codec, level })), shape))
 }

@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use super::Chunk;
-use super::format::{Coding, Format};
+use super::format::{TensorCoding, TensorFormat};
 use super::kinds::F32;
 
 /// Rows of one format. For a matrix they are `[outputs, inputs]`.
 #[derive(Debug, Clone)]
 pub(crate) struct StoredTensor {
-    format: Format,
+    format: TensorFormat,
     shape: Vec<usize>,
     bytes: Chunk,
 }
@@ -17,7 +17,7 @@ pub(crate) struct StoredTensor {
 impl StoredTensor {
     /// # Errors
     /// Rows that do not fill whole blocks of the format, or bytes that do not match the shape.
-    pub(crate) fn new(format: Format, shape: Vec<usize>, bytes: Chunk) -> Result<Self, String> {
+    pub(crate) fn new(format: TensorFormat, shape: Vec<usize>, bytes: Chunk) -> Result<Self, String> {
         let expected = format.bytes_of(&shape)?;
         if expected != bytes.len() {
             return Err(format!(
@@ -33,7 +33,7 @@ impl StoredTensor {
     pub(crate) fn from_f32(values: &[f32], shape: Vec<usize>) -> Self {
         assert_eq!(values.len(), shape.iter().product::<usize>(), "values of that shape");
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        Self { format: Format::Plain(&F32), shape, bytes: bytes.into() }
+        Self { format: TensorFormat::Plain(&F32), shape, bytes: bytes.into() }
     }
 
     pub(crate) fn shape(&self) -> &[usize] {
@@ -41,10 +41,10 @@ impl StoredTensor {
     }
 
     /// The coding of the row groups, if the tensor is coded.
-    pub(crate) fn coding(&self) -> Option<&Coding> {
+    pub(crate) fn coding(&self) -> Option<&TensorCoding> {
         match &self.format {
-            Format::Plain(_) => None,
-            Format::Coded(coding) => Some(coding),
+            TensorFormat::Plain(_) => None,
+            TensorFormat::Coded(coding) => Some(coding),
         }
     }
 
@@ -61,7 +61,7 @@ impl StoredTensor {
 
     /// The values in place, if the machine can read them as f32.
     pub(crate) fn as_f32(&self) -> Option<&[f32]> {
-        let is_f32 = matches!(self.format, Format::Plain(kind) if std::ptr::eq(kind, &F32));
+        let is_f32 = matches!(self.format, TensorFormat::Plain(kind) if std::ptr::eq(kind, &F32));
         let is_native = is_f32 && cfg!(target_endian = "little");
         if is_native { bytemuck::try_cast_slice(&self.bytes).ok() } else { None }
     }

@@ -1,7 +1,7 @@
 //! Counts the weights of a model from its config.
 
 use super::Config;
-use crate::attention::Attention;
+use crate::attention::AttentionWeights;
 
 /// Weights of a matrix, and of its bias if it has one.
 fn linear(outputs: usize, inputs: usize, has_bias: bool) -> u64 {
@@ -13,7 +13,7 @@ impl Config {
     pub(crate) fn layer_weights(&self, layer: usize) -> u64 {
         let norms = if self.family().post_norms { 4 } else { 2 };
         let sinks = if self.family().has_sinks { self.num_heads as u64 } else { 0 };
-        let output = linear(self.hidden_size, Attention::out_values(self), self.output_bias);
+        let output = linear(self.hidden_size, AttentionWeights::out_values(self), self.output_bias);
         norms * self.hidden_size as u64 + sinks + self.attention_weights() + output + self.mlp_weights(layer)
     }
 

@@ -169,10 +169,10 @@ impl Config {
     /// [`ModelError::Config`] if the file is not JSON.
     pub fn add_generation_config(&mut self, json: &[u8]) -> Result<(), ModelError> {
         #[derive(Deserialize)]
-        struct Generation {
+        struct GenerationFields {
             eos_token_id: Option<Eos>,
         }
-        let raw: Generation = serde_json::from_slice(json)
+        let raw: GenerationFields = serde_json::from_slice(json)
             .map_err(|e| ModelError::Config(format!("generation_config.json: {e}")))?;
         for token in raw.eos_token_id.map_or_else(Vec::new, Eos::into_vec) {
             if !self.eos_tokens.contains(&token) {

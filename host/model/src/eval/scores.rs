@@ -34,25 +34,25 @@ pub struct ScoreFigures {
 
 /// Sums over the windows of a setting, one per query head: `[layers][heads]`.
 #[derive(Default)]
-pub(super) struct Tally(Vec<Vec<Sums>>);
+pub(super) struct ScoreTally(Vec<Vec<ScoreSums>>);
 
 #[derive(Clone, Copy, Default)]
-struct Sums {
+struct ScoreSums {
     queries: usize,
     cosine: f64,
     top1: usize,
     top5: usize,
 }
 
-impl Tally {
+impl ScoreTally {
     /// The comparison of one more window, which adds to these sums.
     pub(super) fn window(&mut self) -> Scores<'_> {
         Scores { sums: &mut self.0, fed: Vec::new() }
     }
 
     pub(super) fn finish(&self) -> Vec<ScoreFigures> {
-        let heads = |(layer, heads): (usize, &Vec<Sums>)| {
-            let figures = move |(head, sums): (usize, &Sums)| {
+        let heads = |(layer, heads): (usize, &Vec<ScoreSums>)| {
+            let figures = move |(head, sums): (usize, &ScoreSums)| {
                 let share = |count: usize| count as f64 / sums.queries as f64;
                 let (cosine, queries) = (sums.cosine / sums.queries as f64, sums.queries);
                 ScoreFigures { layer, head, cosine, top1: share(sums.top1), top5: share(sums.top5), queries }
@@ -65,7 +65,7 @@ impl Tally {
 
 /// The comparison within one window.
 pub(super) struct Scores<'a> {
-    sums: &'a mut Vec<Vec<Sums>>,
+    sums: &'a mut Vec<Vec<ScoreSums>>,
     /// Tokens that each layer has received.
     fed: Vec<usize>,
 }
@@ -116,7 +116,7 @@ impl Scores<'_> {
             self.sums.resize(layer + 1, Vec::new());
         }
         let sums = &mut self.sums[layer];
-        sums.resize(shape.num_heads, Sums::default());
+        sums.resize(shape.num_heads, ScoreSums::default());
         for (head, (q, sums)) in queries.chunks_exact(shape.head_dim).zip(sums).enumerate() {
             let of = |cache: &dyn AttentionCache| {
                 cache.scores(layer, head, q).unwrap_or_else(|| {
@@ -129,7 +129,7 @@ impl Scores<'_> {
     }
 }
 
-impl Sums {
+impl ScoreSums {
     fn add(&mut self, exact: &[f32], found: &[f32]) {
         let best = (0..exact.len()).max_by(|&a, &b| exact[a].total_cmp(&exact[b]));
         let Some(of_best) = best.and_then(|best| found.get(best)) else { return };
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn ranks_are_those_of_the_best_exact_token() {
         let exact = [0.0, 3.0, 1.0, 2.0, -1.0, 0.5, 0.25];
-        let mut tally = Tally(vec![vec![Sums::default(); 2]]);
+        let mut tally = ScoreTally(vec![vec![ScoreSums::default(); 2]]);
         tally.0[0][1].add(&exact, &exact);
         // First two tokens rank before the best one, then five.
         tally.0[0][1].add(&exact, &[4.0, 3.0, 1.0, 5.0, 0.0, 0.0, 0.0]);

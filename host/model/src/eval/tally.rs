@@ -76,7 +76,7 @@ pub(crate) struct Tally {
     share: f64,
     /// Per layer, sums of squares of the attention outputs' errors and of the reference's outputs.
     pub(super) attention: Vec<(f64, f64)>,
-    pub(super) scores: scores::Tally,
+    pub(super) scores: scores::ScoreTally,
 }
 
 impl Tally {

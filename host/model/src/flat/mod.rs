@@ -8,7 +8,7 @@ mod refused;
 
 use std::f64::consts::TAU;
 
-use crate::attention::Attention;
+use crate::attention::AttentionWeights;
 use crate::config::{Activation, RopeScaling};
 use crate::layer::Layer;
 use crate::mlp::Mlp;
@@ -123,7 +123,7 @@ fn shape(c: &Config, bits: WeightBits) -> Result<Shape, ModelError> {
 }
 
 fn write_layer(file: &mut Vec<u8>, layer: &Layer, bits: WeightBits) -> Result<(), ModelError> {
-    let (Attention::Heads(heads), Mlp::Gated(mlp)) = (&layer.attention, &layer.mlp) else {
+    let (AttentionWeights::Heads(heads), Mlp::Gated(mlp)) = (&layer.attention, &layer.mlp) else {
         return Err(refused("latent attention or experts: the integer model is a plain Llama"));
     };
     quantise::norm(file, &layer.attention_norm)?;

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, json};
 
-use super::family::{Family, GEMMA3};
+use super::family::{GEMMA3, GgufFamily};
 use super::{File, Value};
 use crate::error::ModelError;
 
@@ -57,7 +57,7 @@ const READ: [&str; 19] = [
 ];
 
 /// Makes the bytes of a `config.json`.
-pub(super) fn json(file: &File<'_>, family: &Family, tensors: &Tensors) -> Result<Vec<u8>, ModelError> {
+pub(super) fn json(file: &File<'_>, family: &GgufFamily, tensors: &Tensors) -> Result<Vec<u8>, ModelError> {
     refuse_unread(file, family)?;
     let key = |name: &str| format!("{}.{name}", family.name);
     let optional = |name: &str| number(file, &key(name));
@@ -114,7 +114,7 @@ pub(super) fn json(file: &File<'_>, family: &Family, tensors: &Tensors) -> Resul
 }
 
 /// Refuses keys of the family that would change the computation and are not read.
-fn refuse_unread(file: &File<'_>, family: &Family) -> Result<(), ModelError> {
+fn refuse_unread(file: &File<'_>, family: &GgufFamily) -> Result<(), ModelError> {
     let unread = |key: &&&str| {
         let own = key.strip_prefix(family.name).and_then(|rest| rest.strip_prefix('.'));
         own.is_some_and(|own| !READ.contains(&own) && !family.own.contains(&own))
@@ -136,7 +136,7 @@ fn end_tokens(file: &File<'_>) -> Result<Vec<usize>, ModelError> {
 
 fn scaling(
     file: &File<'_>,
-    family: &Family,
+    family: &GgufFamily,
     tensors: &Tensors,
 ) -> Result<Option<serde_json::Value>, ModelError> {
     let key = format!("{}.rope.scaling.type", family.name);

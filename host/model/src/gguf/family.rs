@@ -5,7 +5,7 @@ use crate::error::ModelError;
 
 /// A family of models in GGUF files.
 #[derive(Debug)]
-pub(super) struct Family {
+pub(super) struct GgufFamily {
     pub(super) name: &'static str,
     /// The class in the model library.
     pub(super) class: &'static str,
@@ -19,7 +19,7 @@ pub(super) struct Family {
     pub(super) own: &'static [&'static str],
 }
 
-const LLAMA: Family = Family {
+const LLAMA: GgufFamily = GgufFamily {
     name: "llama",
     class: "LlamaForCausalLM",
     is_interleaved: true,
@@ -28,11 +28,17 @@ const LLAMA: Family = Family {
     own: &[],
 };
 
-static FAMILIES: [Family; 4] = [
+static FAMILIES: [GgufFamily; 4] = [
     LLAMA,
-    Family { name: "qwen2", class: "Qwen2ForCausalLM", is_interleaved: false, ..LLAMA },
-    Family { name: "qwen3", class: "Qwen3ForCausalLM", is_interleaved: false, has_head_norms: true, ..LLAMA },
-    Family {
+    GgufFamily { name: "qwen2", class: "Qwen2ForCausalLM", is_interleaved: false, ..LLAMA },
+    GgufFamily {
+        name: "qwen3",
+        class: "Qwen3ForCausalLM",
+        is_interleaved: false,
+        has_head_norms: true,
+        ..LLAMA
+    },
+    GgufFamily {
         name: GEMMA3,
         class: "Gemma3ForCausalLM",
         is_interleaved: false,
@@ -44,7 +50,7 @@ static FAMILIES: [Family; 4] = [
 
 pub(super) const GEMMA3: &str = "gemma3";
 
-impl Family {
+impl GgufFamily {
     pub(super) fn of(file: &File<'_>) -> Result<&'static Self, ModelError> {
         let name = match file.metadata.get("general.architecture") {
             Some(Value::Text(name)) => *name,

@@ -6,20 +6,20 @@
 
 use std::path::Path;
 
-use super::{File, Head, Info, Value, open};
-use crate::checkpoint::{Access, Format, Kind};
+use super::{File, FileHead, Info, Value, open};
+use crate::checkpoint::{Access, NumberKind, TensorFormat};
 use crate::error::ModelError;
 use crate::kv::{LayerKv, MOST, MOST_LAYERS, ModelKv, bad};
 
 /// The facts that the header of an architecture leaves out.
-struct Architecture {
+struct KnownArchitecture {
     name: &'static str,
-    layers: Layers,
+    layers: LayerPattern,
 }
 
 /// The kinds of layers of an architecture.
 #[derive(Clone, Copy)]
-enum Layers {
+enum LayerPattern {
     /// Every layer sees all tokens, whatever the header says of windows.
     Full,
     /// Every n-th layer sees all tokens.
@@ -36,33 +36,33 @@ enum Layers {
 
 /// The architectures whose kinds of layers are in llama.cpp's code.
 #[rustfmt::skip]
-const ARCHITECTURES: [Architecture; 25] = [
-    Architecture { name: "llama", layers: Layers::Full },
-    Architecture { name: "qwen2", layers: Layers::Full },
-    Architecture { name: "qwen2moe", layers: Layers::Full },
-    Architecture { name: "qwen3", layers: Layers::Full },
-    Architecture { name: "qwen3moe", layers: Layers::Full },
-    Architecture { name: "starcoder2", layers: Layers::Full },
-    Architecture { name: "phi3", layers: Layers::Full },
-    Architecture { name: "gemma2", layers: Layers::EveryOr(2, 4096) },
+const ARCHITECTURES: [KnownArchitecture; 25] = [
+    KnownArchitecture { name: "llama", layers: LayerPattern::Full },
+    KnownArchitecture { name: "qwen2", layers: LayerPattern::Full },
+    KnownArchitecture { name: "qwen2moe", layers: LayerPattern::Full },
+    KnownArchitecture { name: "qwen3", layers: LayerPattern::Full },
+    KnownArchitecture { name: "qwen3moe", layers: LayerPattern::Full },
+    KnownArchitecture { name: "starcoder2", layers: LayerPattern::Full },
+    KnownArchitecture { name: "phi3", layers: LayerPattern::Full },
+    KnownArchitecture { name: "gemma2", layers: LayerPattern::EveryOr(2, 4096) },
     // Chunks of attention.
-    Architecture { name: "llama4", layers: Layers::EveryOr(4, 8192) },
-    Architecture { name: "gemma3", layers: Layers::Every(6) },
-    Architecture { name: "gemma3n", layers: Layers::Every(5) },
-    Architecture { name: "gemma-embedding", layers: Layers::Every(6) },
-    Architecture { name: "cohere2", layers: Layers::Every(4) },
-    Architecture { name: "gpt-oss", layers: Layers::Every(2) },
-    Architecture { name: "olmo2", layers: Layers::Every(4) },
-    Architecture { name: "exaone4", layers: Layers::Every(4) },
-    Architecture { name: "exaone-moe", layers: Layers::Every(4) },
-    Architecture { name: "afmoe", layers: Layers::Every(4) },
-    Architecture { name: "smallthinker", layers: Layers::FirstOf(4) },
-    Architecture { name: "qwen3next", layers: Layers::Recurrent(4) },
-    Architecture { name: "qwen35", layers: Layers::Recurrent(4) },
-    Architecture { name: "qwen35moe", layers: Layers::Recurrent(4) },
-    Architecture { name: "falcon-h1", layers: Layers::Hybrid },
-    Architecture { name: "mamba", layers: Layers::Full },
-    Architecture { name: "mamba2", layers: Layers::Full },
+    KnownArchitecture { name: "llama4", layers: LayerPattern::EveryOr(4, 8192) },
+    KnownArchitecture { name: "gemma3", layers: LayerPattern::Every(6) },
+    KnownArchitecture { name: "gemma3n", layers: LayerPattern::Every(5) },
+    KnownArchitecture { name: "gemma-embedding", layers: LayerPattern::Every(6) },
+    KnownArchitecture { name: "cohere2", layers: LayerPattern::Every(4) },
+    KnownArchitecture { name: "gpt-oss", layers: LayerPattern::Every(2) },
+    KnownArchitecture { name: "olmo2", layers: LayerPattern::Every(4) },
+    KnownArchitecture { name: "exaone4", layers: LayerPattern::Every(4) },
+    KnownArchitecture { name: "exaone-moe", layers: LayerPattern::Every(4) },
+    KnownArchitecture { name: "afmoe", layers: LayerPattern::Every(4) },
+    KnownArchitecture { name: "smallthinker", layers: LayerPattern::FirstOf(4) },
+    KnownArchitecture { name: "qwen3next", layers: LayerPattern::Recurrent(4) },
+    KnownArchitecture { name: "qwen35", layers: LayerPattern::Recurrent(4) },
+    KnownArchitecture { name: "qwen35moe", layers: LayerPattern::Recurrent(4) },
+    KnownArchitecture { name: "falcon-h1", layers: LayerPattern::Hybrid },
+    KnownArchitecture { name: "mamba", layers: LayerPattern::Full },
+    KnownArchitecture { name: "mamba2", layers: LayerPattern::Full },
 ];
 
 /// Gemma 3n keeps keys and values in this many first layers; no key has the number.
@@ -73,7 +73,7 @@ pub(crate) fn kv(path: &Path) -> Result<ModelKv, ModelError> {
     let sources = open(path, Access::Streamed)?;
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     let first = sources.first().ok_or_else(|| bad("no file"))?;
-    let head = Head::read(first)?;
+    let head = FileHead::read(first)?;
     let file = File::parse(&first.name, &head.bytes)?;
     Header::new(&file).and_then(|header| header.model()).map_err(|error| super::said_of(&name, error))
 }
@@ -83,14 +83,15 @@ pub(crate) fn kv(path: &Path) -> Result<ModelKv, ModelError> {
 pub(crate) fn tensor_bytes(path: &Path) -> Result<Vec<(String, u64)>, ModelError> {
     let mut all = Vec::new();
     for source in &open(path, Access::Streamed)? {
-        let head = Head::read(source)?;
+        let head = FileHead::read(source)?;
         let file = File::parse(&source.name, &head.bytes)?;
         let mut tensors: Vec<_> = file.tensors.iter().collect();
         tensors.sort_unstable_by_key(|tensor| tensor.offset);
         let data = source.len.saturating_sub(file.data);
         let nexts = tensors.iter().skip(1).map(|tensor| tensor.offset).chain([data]);
         for (Info { name, shape, kind, offset }, next) in tensors.iter().zip(nexts) {
-            let known = Kind::numbered(*kind).and_then(|kind| Format::Plain(kind).bytes_of(shape).ok());
+            let known =
+                NumberKind::numbered(*kind).and_then(|kind| TensorFormat::Plain(kind).bytes_of(shape).ok());
             let taken = known.map_or(next.saturating_sub(*offset), |bytes| bytes as u64);
             if offset.saturating_add(taken) > data {
                 return Err(source.bad(format!(
@@ -186,14 +187,14 @@ impl<'a> Header<'a> {
         }
     }
 
-    fn known(&self) -> Option<Layers> {
+    fn known(&self) -> Option<LayerPattern> {
         ARCHITECTURES.iter().find(|known| known.name == self.architecture).map(|known| known.layers)
     }
 
     /// The window of each layer.
     fn windows(&self) -> Result<Vec<Option<usize>>, ModelError> {
         let hidden = match self.known() {
-            Some(Layers::EveryOr(_, window)) => Some(window),
+            Some(LayerPattern::EveryOr(_, window)) => Some(window),
             _ => None,
         };
         let window = self.count("attention.sliding_window")?.or(hidden);
@@ -210,13 +211,15 @@ impl<'a> Header<'a> {
                 let every = self.number("attention.sliding_window_pattern", value)?.unwrap_or(1);
                 (0..self.layers).map(|layer| !(layer + 1).is_multiple_of(every)).collect()
             }
-            (None, Some(Layers::Every(every) | Layers::EveryOr(every, _))) => {
+            (None, Some(LayerPattern::Every(every) | LayerPattern::EveryOr(every, _))) => {
                 (0..self.layers).map(|layer| !(layer + 1).is_multiple_of(every)).collect()
             }
-            (None, Some(Layers::FirstOf(every))) => {
+            (None, Some(LayerPattern::FirstOf(every))) => {
                 (0..self.layers).map(|layer| !layer.is_multiple_of(every)).collect()
             }
-            (None, Some(Layers::Full | Layers::Recurrent(_) | Layers::Hybrid)) => vec![false; self.layers],
+            (None, Some(LayerPattern::Full | LayerPattern::Recurrent(_) | LayerPattern::Hybrid)) => {
+                vec![false; self.layers]
+            }
             (None, None) => {
                 return Err(bad(format!(
                     "{} is set, and it is not known which layers of {} slide: expected {}",
@@ -249,7 +252,7 @@ impl<'a> Header<'a> {
             })
         });
         let attends: Vec<bool> = match self.known() {
-            Some(Layers::Recurrent(every)) if !is_listed => {
+            Some(LayerPattern::Recurrent(every)) if !is_listed => {
                 let every = self.count("full_attention_interval")?.unwrap_or(every);
                 (0..self.layers).map(|layer| (layer + 1).is_multiple_of(every)).collect()
             }

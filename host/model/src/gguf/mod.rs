@@ -18,9 +18,9 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use crate::chat::Chat;
-use crate::checkpoint::{Access, Checkpoint, Entry, Format, Kind, Source};
+use crate::checkpoint::{Access, Checkpoint, Entry, NumberKind, Source, TensorFormat};
 use crate::error::ModelError;
-use family::Family;
+use family::GgufFamily;
 use file::{File, Info, Value};
 pub(crate) use kv::{kv, tensor_bytes};
 pub(crate) use vocabulary::Vocabulary;
@@ -70,7 +70,7 @@ pub(crate) fn open(path: &Path, access: Access) -> Result<Vec<Source>, ModelErro
 /// [`ModelError::Weights`] for bytes that are no GGUF file, [`ModelError::UnsupportedArchitecture`], and
 /// [`ModelError::Config`] for a feature that is not computed.
 pub(crate) fn read(files: Vec<Source>) -> Result<Folder, ModelError> {
-    let heads: Vec<_> = files.iter().map(Head::read).collect::<Result<_, _>>()?;
+    let heads: Vec<_> = files.iter().map(FileHead::read).collect::<Result<_, _>>()?;
     let contents = Contents::parse(&heads)?;
     let mut entries = contents.entries()?;
     // The factors go into the config.
@@ -90,12 +90,12 @@ const LONGER: u64 = 8;
 const MAX_HEAD: u64 = 1 << 28;
 
 /// The bytes of a file before its tensors.
-struct Head<'a> {
+struct FileHead<'a> {
     source: &'a Source,
     bytes: Cow<'a, [u8]>,
 }
 
-impl<'a> Head<'a> {
+impl<'a> FileHead<'a> {
     fn read(source: &'a Source) -> Result<Self, ModelError> {
         let mut len = HEAD;
         loop {
@@ -115,16 +115,16 @@ struct Contents<'a> {
     /// The first part has the metadata.
     files: Vec<File<'a>>,
     sources: Vec<&'a Source>,
-    family: &'static Family,
+    family: &'static GgufFamily,
 }
 
 impl<'a> Contents<'a> {
     /// Parses the header of each file.
-    fn parse(heads: &'a [Head<'a>]) -> Result<Self, ModelError> {
-        let parse = |head: &'a Head<'a>| File::parse(&head.source.name, &head.bytes);
+    fn parse(heads: &'a [FileHead<'a>]) -> Result<Self, ModelError> {
+        let parse = |head: &'a FileHead<'a>| File::parse(&head.source.name, &head.bytes);
         let files: Vec<_> = heads.iter().map(parse).collect::<Result<_, ModelError>>()?;
         let empty = || ModelError::Weights { file: "GGUF".to_owned(), reason: "no file".to_owned() };
-        let family = Family::of(files.first().ok_or_else(empty)?)?;
+        let family = GgufFamily::of(files.first().ok_or_else(empty)?)?;
         let contents = Self { files, sources: heads.iter().map(|head| head.source).collect(), family };
         contents.check()?;
         contents.check_lengths()?;
@@ -154,8 +154,8 @@ impl<'a> Contents<'a> {
     fn check_lengths(&self) -> Result<(), ModelError> {
         for (file, source) in self.files.iter().zip(&self.sources) {
             for info in &file.tensors {
-                let bytes =
-                    Kind::numbered(info.kind).and_then(|kind| Format::Plain(kind).bytes_of(&info.shape).ok());
+                let bytes = NumberKind::numbered(info.kind)
+                    .and_then(|kind| TensorFormat::Plain(kind).bytes_of(&info.shape).ok());
                 let start = file.data.saturating_add(info.offset);
                 let end = start.saturating_add(bytes.unwrap_or(0) as u64);
                 if end > source.len {
@@ -195,9 +195,9 @@ impl<'a> Contents<'a> {
         let mut entries = HashMap::new();
         for (file, contents) in self.files.iter().enumerate() {
             for info in &contents.tensors {
-                let kind = Kind::numbered(info.kind);
+                let kind = NumberKind::numbered(info.kind);
                 let entry = Entry {
-                    format: kind.map(Format::Plain).ok_or_else(|| format!("number {}", info.kind)),
+                    format: kind.map(TensorFormat::Plain).ok_or_else(|| format!("number {}", info.kind)),
                     shape: info.shape.clone(),
                     file,
                     start: contents.data.saturating_add(info.offset),

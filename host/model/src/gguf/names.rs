@@ -1,6 +1,6 @@
 //! Names of tensors: "there" is a Hugging Face checkpoint, "here" is a GGUF file.
 
-use super::family::Family;
+use super::family::GgufFamily;
 
 /// The embedding, the head and the factors of the RoPE frequencies.
 pub(super) const EMBEDDING: &str = "token_embd.weight";
@@ -41,13 +41,13 @@ const MLP_NORMS: [(&str, &str, LayerPart); 3] = [
 ];
 
 /// The part with this name here.
-fn part(here: &str, family: &Family) -> Option<&'static (&'static str, &'static str, LayerPart)> {
+fn part(here: &str, family: &GgufFamily) -> Option<&'static (&'static str, &'static str, LayerPart)> {
     let norms = if family.has_post_norms { &MLP_NORMS[..] } else { &MLP_NORM };
     PARTS.iter().chain(norms).find(|(_, name, _)| *name == here)
 }
 
 /// The name there of a tensor here. `None` for a tensor that Hugging Face checkpoints do not have.
-pub(super) fn there(name: &str, family: &Family) -> Option<String> {
+pub(super) fn there(name: &str, family: &GgufFamily) -> Option<String> {
     match name {
         EMBEDDING => return Some("model.embed_tokens.weight".to_owned()),
         "output_norm.weight" => return Some("model.norm.weight".to_owned()),
@@ -61,7 +61,7 @@ pub(super) fn there(name: &str, family: &Family) -> Option<String> {
 }
 
 /// True if a tensor is read in a model of `layers` layers.
-pub(super) fn is_read(name: &str, layers: usize, family: &Family) -> bool {
+pub(super) fn is_read(name: &str, layers: usize, family: &GgufFamily) -> bool {
     let in_layer = || {
         let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
         let (here, kind) = rest.rsplit_once('.')?;

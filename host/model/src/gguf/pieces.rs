@@ -120,13 +120,13 @@ mod tests {
     const TEXT: &str = "fn main() {\n    let gr\u{f6}\u{df}e = \"\u{1f980} 12345\";\n\n\n\treturn   x;}  \r\n\
         The cat sat on the mat, that cat! aaaaaaa ----- ==== \u{4f60}\u{597d} <b>na\u{ef}ve</b> <unk> caf\u{e9}s";
 
-    struct Vocabulary {
+    struct PieceVocabulary {
         tokens: Vec<String>,
         scores: Vec<f32>,
         kinds: Vec<u8>,
     }
 
-    impl Vocabulary {
+    impl PieceVocabulary {
         fn push(&mut self, token: &str, score: f32, kind: u8) {
             self.tokens.push(token.to_owned());
             self.scores.push(score);
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn merges_join_as_scores_do() {
         for seed in 0..20 {
-            let pieces = Vocabulary::new(seed);
+            let pieces = PieceVocabulary::new(seed);
             for spaced in [false, true] {
                 let (tokenizer, library) = (pieces.tokenizer(spaced).unwrap(), pieces.library(spaced));
                 let mut random = fastrand::Rng::with_seed(seed);
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn texts_begin_with_their_token_and_come_back() {
         for spaced in [false, true] {
-            let tokenizer = Vocabulary::new(1).tokenizer(spaced).unwrap();
+            let tokenizer = PieceVocabulary::new(1).tokenizer(spaced).unwrap();
             let text = TEXT.replace("<unk>", "").replace("<b>", "");
             let ids = tokenizer.encode(text.as_bytes(), SpecialTokens::Add).unwrap();
             assert_eq!(ids[0], 1);
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_text_goes_on_with_its_space() {
-        let tokenizer = Vocabulary::new(1).tokenizer(true).unwrap();
+        let tokenizer = PieceVocabulary::new(1).tokenizer(true).unwrap();
         let ids = tokenizer.encode(b"The cat sat on the mat", SpecialTokens::Add).unwrap();
         for prompt in 0..ids.len() {
             let mut stream = crate::tokenizer::TextStream::after(&tokenizer, &ids[..prompt]);
@@ -286,8 +286,8 @@ mod tests {
 
     #[test]
     fn what_merges_cannot_say_is_refused_by_name() {
-        let refused = |change: fn(&mut Vocabulary)| {
-            let mut pieces = Vocabulary::new(1);
+        let refused = |change: fn(&mut PieceVocabulary)| {
+            let mut pieces = PieceVocabulary::new(1);
             change(&mut pieces);
             pieces.tokenizer(true).unwrap_err().to_string()
         };

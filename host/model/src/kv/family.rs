@@ -11,7 +11,7 @@ use crate::error::ModelError;
 
 /// A line of `families.jsonl`.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Family {
+pub(super) struct KvFamily {
     model_type: String,
     /// The class of its causal language model, for files that name no `model_type`.
     class: Option<String>,
@@ -66,7 +66,7 @@ pub(super) enum Rule {
     Unknown,
 }
 
-static FAMILIES: LazyLock<Vec<Family>> = LazyLock::new(|| {
+static FAMILIES: LazyLock<Vec<KvFamily>> = LazyLock::new(|| {
     include_str!("families.jsonl").lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 });
 
@@ -162,7 +162,7 @@ fn without_python_numbers(json: &[u8]) -> Vec<u8> {
 }
 
 /// The family that a file names; `otherwise` where it names none.
-fn find(fields: &Map<String, Value>, otherwise: Option<&'static Family>) -> Option<&'static Family> {
+fn find(fields: &Map<String, Value>, otherwise: Option<&'static KvFamily>) -> Option<&'static KvFamily> {
     if let Some(name) = fields.get("model_type").and_then(Value::as_str) {
         return FAMILIES.iter().find(|family| family.model_type == name);
     }
@@ -173,7 +173,7 @@ fn find(fields: &Map<String, Value>, otherwise: Option<&'static Family>) -> Opti
     otherwise.or_else(by_class)
 }
 
-fn known(family: &'static Family, mut fields: Map<String, Value>) -> Result<Resolved, ModelError> {
+fn known(family: &'static KvFamily, mut fields: Map<String, Value>) -> Result<Resolved, ModelError> {
     let name = &family.model_type;
     if let Some(why) = &family.refused {
         return Err(bad(format!("the cache of {name} is not planned: {why}")));

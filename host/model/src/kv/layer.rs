@@ -30,8 +30,8 @@ pub(super) fn read(config: &Resolved) -> Result<ModelKv, ModelError> {
         // Layers without attention, and those that use the keys and values of an earlier layer.
         LayerKind::None => Ok(None),
         _ if layer >= own => Ok(None),
-        LayerKind::Full => Layer { config, layer, window: None }.shape().map(Some),
-        LayerKind::Sliding(window) => Layer { config, layer, window: Some(window) }.shape().map(Some),
+        LayerKind::Full => KvLayer { config, layer, window: None }.shape().map(Some),
+        LayerKind::Sliding(window) => KvLayer { config, layer, window: Some(window) }.shape().map(Some),
     };
     let layers: Vec<Option<LayerKv>> = kinds.iter().enumerate().map(keeps).collect::<Result<_, _>>()?;
     if layers.iter().all(Option::is_none) {
@@ -103,13 +103,13 @@ fn number(key: &str, value: &Value) -> Result<Option<usize>, ModelError> {
 }
 
 /// A layer with attention.
-struct Layer<'a> {
+struct KvLayer<'a> {
     config: &'a Resolved,
     layer: usize,
     window: Option<usize>,
 }
 
-impl Layer<'_> {
+impl KvLayer<'_> {
     fn shape(&self) -> Result<LayerKv, ModelError> {
         if let Some(rank) = self.count("kv_lora_rank")? {
             let position_dim = self.required("qk_rope_head_dim")?;

@@ -173,10 +173,10 @@ impl Pieces {
         let pair = |left: usize, ends: &[usize]| {
             let end = *ends.get(*ends.get(left)?)?;
             let id = self.id(&text[start(left)..start(end)])?;
-            Some(Pair { score: self.scores[id as usize], left, end })
+            Some(PiecePair { score: self.scores[id as usize], left, end })
         };
         pairs.extend((0..starts.len()).filter_map(|left| pair(left, &ends)));
-        while let Some(Pair { left, end, .. }) = pairs.pop() {
+        while let Some(PiecePair { left, end, .. }) = pairs.pop() {
             let right = ends[left];
             // One of the two has been joined with another part in the meantime.
             if right == GONE || right >= ends.len() || ends[right] != end {
@@ -198,31 +198,31 @@ impl Pieces {
 const GONE: usize = usize::MAX;
 
 /// Neighbours whose union is a piece.
-struct Pair {
+struct PiecePair {
     score: f32,
     left: usize,
     end: usize,
 }
 
-impl Ord for Pair {
+impl Ord for PiecePair {
     fn cmp(&self, other: &Self) -> Ordering {
         self.score.total_cmp(&other.score).then(other.left.cmp(&self.left)).then(other.end.cmp(&self.end))
     }
 }
 
-impl PartialOrd for Pair {
+impl PartialOrd for PiecePair {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Pair {
+impl PartialEq for PiecePair {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Pair {}
+impl Eq for PiecePair {}
 
 /// Appends bytes as text. If they are not UTF-8, each byte becomes U+FFFD.
 fn push_bytes(text: &mut String, bytes: &mut Vec<u8>) {

@@ -1,7 +1,7 @@
 //! Attention over latents: rows of one vector that is the key of all heads, and whose first values are the value
 //! of all heads (MLA). A part of the slots is decoded once for all queries of a task, which are many.
 
-use super::{Operation, Task};
+use super::{HeadTask, Operation};
 use crate::cache::life::cap;
 use crate::matmul::{Mat, MatMut, Store as Into, product};
 use crate::slots::rule::{Asked, Rule, add_mask, changes_any, shows_any};
@@ -63,7 +63,7 @@ impl Operation<'_> {
             return None;
         }
         let tasks = self.tasks(1);
-        let each = |task: &Task| self.latents(task, store, value_dim);
+        let each = |task: &HeadTask| self.latents(task, store, value_dim);
         let outs: Option<Vec<_>> = if rayon::current_thread_index().is_some() {
             tasks.par_iter().map(each).collect()
         } else {
@@ -82,7 +82,7 @@ impl Operation<'_> {
     }
 
     /// The result of one task: `[n, value_dim]`.
-    fn latents(&self, task: &Task, store: &Store, value_dim: usize) -> Option<Vec<f32>> {
+    fn latents(&self, task: &HeadTask, store: &Store, value_dim: usize) -> Option<Vec<f32>> {
         let format = store.format()?;
         let (mut queries, asked) = self.gather(task, format.dim())?;
         queries.iter_mut().for_each(|x| *x *= self.rule.scale);

@@ -25,7 +25,7 @@ const PARTS: [(&str, usize); 5] = [
 ];
 
 /// Number of tokens in each part, and bytes of the cache.
-struct Look {
+struct TierCounts {
     tokens: usize,
     parts: [usize; 5],
     bytes: usize,
@@ -33,7 +33,7 @@ struct Look {
 
 pub(super) fn sections(_: &Wanted<'_>) -> Result<Vec<Section>, CliError> {
     let looks = looks().map_err(CliError::failure)?;
-    let bits = |look: &Look| 8.0 * look.bytes as f64 / (look.tokens * 2 * DIM) as f64;
+    let bits = |look: &TierCounts| 8.0 * look.bytes as f64 / (look.tokens * 2 * DIM) as f64;
     let strips: Vec<_> = looks
         .iter()
         .map(|look| {
@@ -74,7 +74,7 @@ pub(super) fn sections(_: &Wanted<'_>) -> Result<Vec<Section>, CliError> {
 }
 
 /// Fills a cache and inspects it at each length.
-fn looks() -> Result<Vec<Look>, CacheError> {
+fn looks() -> Result<Vec<TierCounts>, CacheError> {
     let mut cache = KvCache::new(CacheSpec::new(1, 1, 1, DIM).with(POLICY)?)?;
     let longest = LENGTHS[LENGTHS.len() - 1];
     let rows = random_directions(2 * longest, DIM, 1).map_err(|e| CacheError::BadSpec(e.to_string()))?;
@@ -93,14 +93,14 @@ fn looks() -> Result<Vec<Look>, CacheError> {
     Ok(looks)
 }
 
-fn look(cache: &KvCache) -> Result<Look, CacheError> {
+fn look(cache: &KvCache) -> Result<TierCounts, CacheError> {
     let (stats, runs) = (cache.stats(), cache.value_blocks(0, 0)?);
     let coded = |codec: CodecId| {
         let bytes = codec.block_bytes(DIM).unwrap_or(1);
         runs.iter().filter(|run| run.codec == codec).map(|run| run.blocks.len() / bytes).sum()
     };
     let parts = [stats.sinks, coded(CodecId::N2), coded(CodecId::N3), coded(CodecId::N4), stats.hot];
-    Ok(Look { tokens: stats.tokens, parts, bytes: stats.allocated_bytes })
+    Ok(TierCounts { tokens: stats.tokens, parts, bytes: stats.allocated_bytes })
 }
 
 #[cfg(test)]
