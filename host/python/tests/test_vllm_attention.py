@@ -221,6 +221,14 @@ def test_a_layer_with_more_than_attention_is_refused_by_name(attention, monkeypa
     config.speculative_config = object()
     with pytest.raises(tqkv.TqkvError, match="speculative decoding is not valid"):
         attention.TqkvImpl(4, 64, 0.125, 2)
+    config.speculative_config = None
+    config.model_config = SimpleNamespace(max_model_len=64, dtype=torch.float32)
+    config.scheduler_config = SimpleNamespace(max_num_seqs=2)
+    config.parallel_config = SimpleNamespace(use_ubatching=True)
+    with pytest.raises(tqkv.TqkvError, match=r"a batch in parts \(enable_dbo\) is not valid with exact tokens: expected TQKV_EXACT=0"):
+        attention.TqkvImpl(4, 64, 0.125, 2)
+    monkeypatch.setenv("TQKV_EXACT", "0")
+    assert attention.TqkvImpl(4, 64, 0.125, 2).units == 0
 
 
 @pytest.mark.parametrize("kv, dim, held", [("s4", 128, 132), ("t4,t2", 128, 100), ("i8,s4", 64, 100), ("s2", 256, 132)])

@@ -35,6 +35,7 @@ from . import paged
 from ._hosts import refuse_arguments
 from ._native import TqkvError
 from .vllm_exact import UNITS, ExactRows, Seen, Units, requests
+from .vllm_exact import VARIABLE as EXACT
 from .vllm_plugin import VARIABLE
 
 BLOCK = 64
@@ -303,6 +304,9 @@ class TqkvImpl(AttentionImpl[TqkvMetadata]):
         self.room = config.model_config.max_model_len
         self.units = UNITS * requests(config.scheduler_config.max_num_seqs)
         self.exact: ExactRows | None = None
+        if self.units and config.parallel_config.use_ubatching:
+            # Each part of a batch has a builder, which would give the same rows away.
+            raise TqkvError(f"a batch in parts (enable_dbo) is not valid with exact tokens: expected {EXACT}=0")
         self.flash = None
         if fa_utils.is_flash_attn_varlen_func_available() and config.model_config.dtype != torch.float32:
             version = fa_utils.get_flash_attn_version(head_size=head_size)
