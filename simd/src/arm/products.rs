@@ -150,8 +150,8 @@ macro_rules! two_rows {
 /// Products of pairs of rows of 8-bit weights: 63 instructions for 32 columns of both, and 42 per pair.
 ///
 /// # Safety
-/// The processor has the DSP extension. The [`ProductTask`] has 8 bits and at most 992 columns, and is aligned to
-/// words.
+/// The processor has the DSP extension. The [`ProductTask`] has 8 bits and at most 992 columns, and is aligned
+/// to words.
 #[inline(never)]
 pub(super) unsafe extern "C" fn eight(task: *mut ProductTask) {
     // SAFETY: it only accesses the memory that the caller promises; all other registers are restored.

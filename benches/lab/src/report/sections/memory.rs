@@ -55,7 +55,8 @@ fn growth_chart(series: &[Series]) -> Result<Figure, CliError> {
     .figure()
 }
 
-/// A model at its full context as f16, `balanced` and `compact`, and how many tokens the first and the last hold.
+/// A model at its full context as f16, `balanced` and `compact`, and how many tokens the first and the last
+/// hold.
 fn contexts_row(
     name: &str,
     shape: &CacheShape,
