@@ -104,9 +104,14 @@ pub(super) fn version(tree: &Tree) -> Vec<String> {
         let others = versions(&text).into_iter().filter(|(_, other)| *other != version);
         wrong.extend(others.map(|(line, other)| format!("{path}:{line} has {other}, Cargo.toml {version}")));
     }
-    let npm = quoted("host/npm/package.json", "  \"version\": ");
-    if npm != version {
-        wrong.push(format!("host/npm/package.json has {npm}, Cargo.toml {version}"));
+    for (path, key) in [
+        ("host/npm/package.json", "  \"version\": "),
+        ("host/jvm/src/tqkv/Native.java", "    static final String VERSION"),
+    ] {
+        let other = quoted(path, key);
+        if other != version {
+            wrong.push(format!("{path} has {other}, Cargo.toml {version}"));
+        }
     }
     for document in tree.documents() {
         for name in ["tqkv-llama-", "tqkv_cache-", "tqkv-c-"] {
