@@ -7,8 +7,8 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 
 /**
- * One codec at one head dim. Vectors and blocks lie back to back. Any number of threads may use it. Methods that take a {@link MemorySegment} read and
- * write native memory where it lies; results have the length that the array forms return.
+ * One codec at one head dim. Vectors and blocks lie back to back. Any number of threads may use it. Methods that take a {@link MemorySegment} read
+ * and write native memory where it lies; results have the length that the array forms return.
  */
 public final class Codec implements AutoCloseable {
     private final Handle handle;

@@ -83,7 +83,8 @@ final class Frame implements AutoCloseable {
 
     /** The length of an array of Java. */
     static int length(String what, long x) {
-        if (x > Integer.MAX_VALUE - 8) throw TqkvException.argument(what + " would have " + x + " elements, expected at most " + (Integer.MAX_VALUE - 8) + " in an array: pass a MemorySegment");
+        int most = Integer.MAX_VALUE - 8;
+        if (x > most) throw TqkvException.argument(what + " would have " + x + " elements, expected at most " + most + " in an array: pass a MemorySegment");
         return (int) x;
     }
 

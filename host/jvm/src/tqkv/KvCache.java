@@ -72,8 +72,8 @@ public final class KvCache implements AutoCloseable {
     }
 
     /**
-     * Attends from the newest position of a layer: `q` is [heads, headDim]. The result is as long, so where values have another length (`value-dim=`),
-     * pass an array for it.
+     * Attends from the newest position of a layer: `q` is [heads, headDim]. The result is as long, so where values have another length
+     * (`value-dim=`), pass an array for it.
      */
     public float[] attend(int layer, float[] q) {
         float[] out = new float[Frame.present("q", q).length];

@@ -68,8 +68,8 @@ final class Native {
     private static MethodHandle function(String name, MemoryLayout result, MemoryLayout... parameters) {
         FunctionDescriptor type = result == null ? FunctionDescriptor.ofVoid(parameters) : FunctionDescriptor.of(result, parameters);
         DECLARED.put(name, type);
-        MemorySegment at = LIBRARY.find(name).orElseThrow(() -> new UnsatisfiedLinkError("the library of tqkv lacks " + name + ": expected version " + VERSION));
-        return LINKER.downcallHandle(at, type);
+        String lacking = "the library of tqkv lacks " + name + ": expected version " + VERSION;
+        return LINKER.downcallHandle(LIBRARY.find(name).orElseThrow(() -> new UnsatisfiedLinkError(lacking)), type);
     }
 
     static void check(String version) {

@@ -14,12 +14,12 @@ import java.lang.invoke.MethodType;
 
 /** Bytes of a snapshot on their way between a stream of Java and the library. */
 final class Stream {
+    /** Bytes that one call reads at most. */
     private static final int PART = 1 << 16;
     private static final MethodHandle WRITE = method("write", Native.WRITE), READ = method("read", Native.READ);
 
     private final InputStream from;
     private final OutputStream to;
-    private final byte[] part = new byte[PART];
     private Throwable failure;
 
     private Stream(InputStream from, OutputStream to) {
@@ -57,12 +57,7 @@ final class Stream {
 
     int write(MemorySegment user, MemorySegment bytes, long length) {
         try {
-            MemorySegment lent = Native.lent(bytes, length);
-            for (long at = 0; at < length; at += PART) {
-                int count = (int) Math.min(PART, length - at);
-                MemorySegment.copy(lent, JAVA_BYTE, at, part, 0, count);
-                to.write(part, 0, count);
-            }
+            to.write(Native.lent(bytes, length).toArray(JAVA_BYTE));
             return 0;
         } catch (Throwable thrown) {
             failure = thrown;
@@ -72,10 +67,9 @@ final class Stream {
 
     long read(MemorySegment user, MemorySegment bytes, long length) {
         try {
-            int count = from.read(part, 0, (int) Math.min(PART, length));
-            if (count <= 0) return 0;
-            MemorySegment.copy(part, 0, Native.lent(bytes, length), JAVA_BYTE, 0, count);
-            return count;
+            byte[] part = from.readNBytes((int) Math.min(PART, length));
+            MemorySegment.copy(part, 0, Native.lent(bytes, length), JAVA_BYTE, 0, part.length);
+            return part.length;
         } catch (Throwable thrown) {
             failure = thrown;
             return -1;

@@ -49,7 +49,8 @@ final class CacheTests {
     /** A cache with as many tokens in each layer. */
     static KvCache filled(int tokens, String kv, int seed) {
         KvCache cache = empty(kv);
-        for (int layer = 0; layer < LAYERS; layer++) cache.append(layer, numbers(tokens * TOKEN, seed + layer), numbers(tokens * TOKEN, seed + 10 + layer));
+        int values = tokens * TOKEN;
+        for (int layer = 0; layer < LAYERS; layer++) cache.append(layer, numbers(values, seed + layer), numbers(values, seed + 10 + layer));
         return cache;
     }
 
@@ -174,7 +175,8 @@ final class CacheTests {
             refused(() -> other.restore(damaged), "snapshot: damaged (CRC-32 does not match)", "TQKV_BAD_SNAPSHOT");
             refused(() -> other.restore(Arrays.copyOf(bytes, 400)), "snapshot: cut short", "TQKV_BAD_SNAPSHOT");
             refused(() -> other.restore((byte[]) null), "snapshot is null, expected one that is not", "TQKV_NULL_POINTER");
-            that(thrown(TqkvException.class, () -> another.restore(bytes)).getMessage().startsWith("snapshot: of a cache with another"), "another spec");
+            TqkvException failure = thrown(TqkvException.class, () -> another.restore(bytes));
+            that(failure.getMessage().startsWith("snapshot: of a cache with another"), failure.getMessage());
             equal(other.snapshot(), before);
 
             // No byte after a snapshot is read.
@@ -260,7 +262,8 @@ final class CacheTests {
         KvCache cache = filled(10);
         cache.close();
         cache.close();
-        List<Check.Work> uses = List.of(cache::length, cache::fork, cache::snapshot, cache::stats, cache::reset, () -> cache.attend(0, numbers(QUERY, 1)));
-        for (Check.Work use : uses) refused(use, "the cache is closed, expected one that is not");
+        for (Check.Work use : List.<Check.Work>of(cache::length, cache::fork, cache::snapshot, cache::stats, cache::reset, cache::bytes))
+            refused(use, "the cache is closed, expected one that is not");
+        refused(() -> cache.attend(0, numbers(QUERY, 1)), "the cache is closed, expected one that is not");
     }
 }
