@@ -204,7 +204,7 @@ where
         rescale(factors, self.dim, &mut self.sums);
     }
 
-    fn joins(&self, _: usize) -> bool {
+    fn joins(&self, _: usize, _: usize) -> bool {
         self.joins
     }
 

@@ -82,6 +82,9 @@ pub enum CacheError {
         /// The number that was passed with it.
         bias: f32,
     },
+    /// Tokens that attention cannot be limited to.
+    #[error("selected tokens: {0}")]
+    Selection(String),
     /// The system cannot provide the memory that an operation of this size needs.
     #[error("no memory: the system cannot provide {bytes} bytes")]
     Memory {

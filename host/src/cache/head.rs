@@ -1,5 +1,6 @@
 //! One KV head: its tokens, and attention of its query heads over them.
 
+use super::chosen::{Chosen, RUN};
 use super::life::{self, PAGE_TOKENS};
 use super::scratch::{HeadScratch, Queries, SpanSums};
 use super::track::{Cut, Track};
@@ -8,7 +9,7 @@ use crate::error::CacheError;
 use crate::{memory, threads};
 use rayon::prelude::*;
 use std::cell::RefCell;
-use tqkv_simd::page::{Attention, MAX_HEADS, Parts, WeightedPart, attend, merge, rescale};
+use tqkv_simd::page::{Attention, MAX_HEADS, MAX_PARTS, Parts, WeightedPart, attend, merge, rescale};
 
 /// Number of tokens in a span, which one thread attends to. Spans begin at fixed positions and are merged in
 /// order, so the result does not depend on the number of threads.
@@ -170,21 +171,22 @@ impl Head {
         [(0, sinks), (self.first_seen(position).max(sinks), end)]
     }
 
-    /// Attends with queries (`[group, dim]`) at the newest position.
+    /// Attends with queries (`[group, dim]`) at the newest position, which sees the chosen tokens.
     pub(super) fn attend(
         &self,
         q: &[f32],
+        chosen: Chosen<'_>,
         out: &mut [f32],
         scratch: &mut HeadScratch,
     ) -> Result<(), CacheError> {
         if self.is_latent {
-            return self.attend_decoded(q, out);
+            return self.attend_decoded(q, chosen, out);
         }
         self.keys.see_queries(self.len() - 1, q)?;
         let (dim, value_dim) = (self.keys.codec().dim(), self.values().codec().dim());
         let out = out.chunks_mut(MAX_HEADS * value_dim);
         for (i, (q, out)) in q.chunks(MAX_HEADS * dim).zip(out).enumerate() {
-            self.attend_group(q, i * MAX_HEADS, out, scratch)?;
+            self.attend_group(q, (i * MAX_HEADS, chosen), out, scratch)?;
         }
         Ok(())
     }
@@ -193,7 +195,7 @@ impl Head {
     fn attend_group(
         &self,
         q: &[f32],
-        first: usize,
+        (first, chosen): (usize, Chosen<'_>),
         out: &mut [f32],
         scratch: &mut HeadScratch,
     ) -> Result<(), CacheError> {
@@ -204,8 +206,9 @@ impl Head {
             span.clear(out.len())?;
         }
         self.start(first, &mut spans[0].state[..heads]);
-        let each = |(i, span): (usize, &mut SpanSums)| self.attend_span(queries, i, span);
-        if spans.len() > 1 && threads::several() {
+        let each = |(i, span): (usize, &mut SpanSums)| self.attend_span(queries, i, chosen, span);
+        let is_much = matches!(chosen, Chosen::All) || chosen.count(self.len()) > SPAN;
+        if spans.len() > 1 && is_much && threads::several() {
             spans.par_iter_mut().enumerate().for_each(each);
         } else {
             spans.iter_mut().enumerate().for_each(each);
@@ -240,30 +243,32 @@ impl Head {
         past.saturating_sub(first).max(1)
     }
 
-    /// Attends to span `i`. The first span includes the sinks.
-    fn attend_span(&self, queries: &Queries, i: usize, seen: &mut SpanSums) {
+    /// Attends to the chosen tokens of span `i`. The first span includes the sinks.
+    fn attend_span(&self, queries: &Queries, i: usize, chosen: Chosen<'_>, seen: &mut SpanSums) {
         let SpanSums { state, plain, rotated, failed } = seen;
         let heads = &mut state[..queries.heads()];
         if i == 0 {
             let sinks = self.values().sink_capacity().min(self.len());
-            *failed = self.attend_run(queries, (0, sinks), heads, [plain, rotated]).err();
+            *failed = self.attend_run(queries, ((0, sinks), chosen), heads, [plain, rotated]).err();
         }
         let ((start, end), first) = self.newest();
         let from = self.values().sink_capacity() + (first + i) * SPAN;
         let run = (from.max(start), (from + SPAN).min(end));
-        *failed = failed.take().or(self.attend_run(queries, run, heads, [plain, rotated]).err());
+        let result = self.attend_run(queries, (run, chosen), heads, [plain, rotated]);
+        *failed = failed.take().or(result.err());
     }
 
-    /// Attends to the tokens of a range. `state` has one entry per query head. The two sums (`[heads, dim]`)
+    /// Attends to the chosen tokens of a range. `state` has one entry per query head. The two sums (`[heads, dim]`)
     /// are of uncompressed rows, and of blocks in the rotated domain.
     pub(super) fn attend_run(
         &self,
         queries: &Queries,
-        (from, to): Range,
+        ((from, to), chosen): (Range, Chosen<'_>),
         state: &mut [Attention],
         [plain, rotated]: [&mut [f32]; 2],
     ) -> Result<(), CacheError> {
-        let mut tokens = Tokens { head: self, queries, plain, rotated, failed: RefCell::new(None) };
+        let (chosen, failed) = (chosen.within((from, to)), RefCell::new(None));
+        let mut tokens = Tokens { head: self, queries, chosen, plain, rotated, failed };
         attend(self.keys.level(), &mut tokens, from, to, state);
         tokens.failed.into_inner().map_or(Ok(()), Err)
     }
@@ -351,6 +356,7 @@ impl SpanSums {
 struct Tokens<'a> {
     head: &'a Head,
     queries: &'a Queries,
+    chosen: Chosen<'a>,
     plain: &'a mut [f32],
     rotated: &'a mut [f32],
     /// The error of a page that could not be read.
@@ -365,12 +371,17 @@ impl Tokens<'_> {
         }
     }
 
-    /// Adds the values of two parts in one sum. Returns false if their pages have different codecs.
-    fn add_two(&mut self, first: &WeightedPart<'_>, second: &WeightedPart<'_>) -> bool {
-        // The values that are read next begin where these end.
-        let next = [second.to, second.to + (first.to - first.from)].map(|at| self.head.keys.lines(at));
-        let added =
-            self.head.values().accumulate_two([first, second], next, [&mut *self.plain, &mut *self.rotated]);
+    /// Adds the values of several parts in one sum. Returns false if their pages have different codecs.
+    fn add_together(&mut self, parts: &[WeightedPart<'_>]) -> bool {
+        let mut next = [&[][..]; MAX_PARTS];
+        if matches!(self.chosen, Chosen::All) {
+            // The keys that are read next begin where these values end.
+            let (first, last) = (&parts[0], &parts[parts.len() - 1]);
+            let ends = parts[1..].iter().map(|part| part.to).chain([last.to + (first.to - first.from)]);
+            next.iter_mut().zip(ends).for_each(|(next, at)| *next = self.head.keys.lines(at));
+        }
+        let sums = [&mut *self.plain, &mut *self.rotated];
+        let added = self.head.values().accumulate_parts(parts, next, sums);
         let done = *added.as_ref().unwrap_or(&true);
         self.note(added.map(|_| ()));
         done
@@ -379,22 +390,35 @@ impl Tokens<'_> {
     /// Adds all values of one part.
     fn add(&mut self, from: usize, next: usize, weights: &[f32]) {
         let sums = [&mut *self.plain, &mut *self.rotated];
-        let added = self.head.values().accumulate(weights, from, self.head.keys.lines(next), sums);
+        let next = if matches!(self.chosen, Chosen::All) { self.head.keys.lines(next) } else { &[] };
+        let added = self.head.values().accumulate(weights, from, next, sums);
         self.note(added);
     }
 }
 
 impl Parts for Tokens<'_> {
+    /// The start of a run of tokens, of which at least one is chosen.
+    fn first(&self, from: usize) -> usize {
+        self.chosen.next(from).map_or(usize::MAX, |token| self.head.keys.run_start(token).max(from))
+    }
+
+    /// A part of a list ends before the first run without a chosen token.
     fn part_end(&self, from: usize) -> usize {
-        self.head.keys.part_end(from).min(self.head.values().part_end(from))
+        let end = self.head.keys.part_end(from).min(self.head.values().part_end(from));
+        let mut to = from;
+        while to < end && self.chosen.any(to, self.head.keys.run_start(to) + RUN) {
+            to = self.head.keys.run_start(to) + RUN;
+        }
+        to.min(end)
     }
 
     fn scores(&self, from: usize, to: usize, logits: &mut [f32]) {
         self.head.keys.ask_for(to);
         self.head.values().ask_for(to);
-        let next = self.head.values().lines(from);
+        let next = if matches!(self.chosen, Chosen::All) { self.head.values().lines(from) } else { &[] };
         self.note(self.head.keys.scores(self.queries, from, next, logits));
         self.head.cap(logits);
+        self.chosen.mask(from, to - from, logits);
     }
 
     fn rescale(&mut self, factors: &[f32]) {
@@ -403,14 +427,12 @@ impl Parts for Tokens<'_> {
         rescale(factors, dim, self.rotated);
     }
 
-    fn joins(&self, from: usize) -> bool {
-        self.head.values().joins(from, self.queries.heads())
+    fn joins(&self, before: usize, from: usize) -> bool {
+        self.head.values().joins((before, from), self.queries.heads())
     }
 
     fn accumulate(&mut self, parts: &[WeightedPart<'_>]) {
-        if let [first, second] = parts
-            && self.add_two(first, second)
-        {
+        if parts.len() > 1 && self.add_together(parts) {
             return;
         }
         for &WeightedPart { from, to, weights } in parts {

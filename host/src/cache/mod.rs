@@ -37,6 +37,7 @@ mod ahead;
 mod blocks;
 mod budget;
 mod calibration;
+mod chosen;
 mod chunks;
 pub(crate) mod format;
 mod head;
@@ -85,6 +86,7 @@ use crate::attention::AttentionCache;
 use crate::error::CacheError;
 use crate::{memory, threads};
 use accepted::coded_norms;
+use chosen::{Chosen, check_lists};
 use format::PageRole;
 use head::{Head, ROLLBACK, Rule};
 use map::Learner;
@@ -270,19 +272,56 @@ impl KvCache {
         q: impl Into<Floats<'a>>,
         out: &mut [f32],
     ) -> Result<(), CacheError> {
-        let q = &*q.into().wide(self.level())?;
+        self.attend_to(layer, q.into(), None, out)
+    }
+
+    /// Attends from the newest position to some tokens only, those that an indexer of the model has found, for
+    /// instance. `tokens` has one list per KV head, for all query heads that share it: positions from 0 on,
+    /// ascending and each once. Each token is read in the form in which the cache holds it. Learned sinks take their
+    /// weight as always, and without tokens the result is 0. `q` and `out` are as in [`KvCache::attend`], whose
+    /// result has the same bits where the lists have all tokens.
+    ///
+    /// Cost: pages without such a token are not read, and of the others only runs of 32 tokens that have one.
+    ///
+    /// # Errors
+    /// The same as [`KvCache::attend`], and [`CacheError::Selection`] for a list that is not ascending, that has a
+    /// token which the newest position does not see, or for another number of lists.
+    pub fn attend_selected<'a>(
+        &self,
+        layer: usize,
+        q: impl Into<Floats<'a>>,
+        tokens: &[&[u32]],
+        out: &mut [f32],
+    ) -> Result<(), CacheError> {
+        self.attend_to(layer, q.into(), Some(tokens), out)
+    }
+
+    fn attend_to(
+        &self,
+        layer: usize,
+        q: Floats<'_>,
+        tokens: Option<&[&[u32]]>,
+        out: &mut [f32],
+    ) -> Result<(), CacheError> {
+        let q = &*q.wide(self.level())?;
         self.spec.shape_at(layer).check_queries(layer, 1, q, out)?;
         let heads = self.heads_with_tokens(layer)?;
+        if let Some(lists) = tokens {
+            check_lists(layer, heads, lists)?;
+        }
         let (group, outs) = (q.len() / heads.len(), out.len() / heads.len());
-        let work = |((head, q), out): ((&Head, &[f32]), &mut [f32])| {
-            self.scratch.with(|scratch| head.attend(q, out, scratch))
+        let chosen = |head: usize| tokens.map_or(Chosen::All, |lists| Chosen::List(lists[head]));
+        let work = |(i, ((head, q), out)): (usize, ((&Head, &[f32]), &mut [f32]))| {
+            self.scratch.with(|scratch| head.attend(q, chosen(i), out, scratch))
         };
         let parts = heads.len() * heads[0].spans();
-        if parts == 1 || heads.len() * heads[0].len() < PARALLEL_TOKENS || !threads::several() {
-            heads.iter().zip(q.chunks_exact(group)).zip(out.chunks_exact_mut(outs)).try_for_each(work)
+        let read: usize = heads.iter().enumerate().map(|(i, head)| chosen(i).count(head.len())).sum();
+        if parts == 1 || read < PARALLEL_TOKENS || !threads::several() {
+            let heads = heads.iter().zip(q.chunks_exact(group)).zip(out.chunks_exact_mut(outs));
+            heads.enumerate().try_for_each(work)
         } else {
             let heads = heads.par_iter().zip(q.par_chunks_exact(group));
-            heads.zip(out.par_chunks_exact_mut(outs)).try_for_each(work)
+            heads.zip(out.par_chunks_exact_mut(outs)).enumerate().try_for_each(work)
         }
     }
 

@@ -6,6 +6,7 @@
 //! decoded once. So are tokens of codes without kernels. They form tiles in the domain of their blocks, and
 //! logits and outputs are matrix products. An online softmax joins all parts.
 
+use super::chosen::Chosen;
 use super::head::Head;
 use super::life::{self, PAGE_TOKENS, leaving};
 use super::scratch::{self, HeadScratch};
@@ -115,20 +116,23 @@ impl Tile {
         Ok(Self { coded: memory::filled(TILE * dim, 0.0)?, plain: memory::filled(TILE * dim, 0.0)? })
     }
 
-    /// Fills the buffers that the queries need, and returns which were filled.
+    /// Fills the buffers that the queries need with the chosen tokens, and returns which were filled.
     fn fill(
         &mut self,
         side: &ChunkTrack<'_>,
         queries: (usize, usize),
-        from: usize,
-        to: usize,
+        (from, to): (usize, usize),
+        chosen: Chosen<'_>,
     ) -> Result<(bool, bool), CacheError> {
         let dim = side.track.codec().dim();
         let (start, end) = side.boundary.coded(queries, from, to);
-        let has_coded = end > start;
+        let has_coded = chosen.any(start, end);
         if has_coded {
             self.coded.fill(0.0);
-            side.track.decode_rotated(start, end, &mut self.coded[(start - from) * dim..])?;
+            for run in chosen.runs(start, end) {
+                let coded = &mut self.coded[(run.start - from) * dim..];
+                side.track.decode_rotated(run.start, run.end, coded)?;
+            }
         }
         let has_plain = side.boundary.any_plain(queries, from, to);
         if has_plain {
@@ -187,7 +191,7 @@ impl Head {
                 for i in 0..to - from {
                     self.push(k.part(i, i + 1), v.part(i, i + 1), scratch)?;
                     let out = &mut out[i * outs..(i + 1) * outs];
-                    self.attend(&q[i * queries..(i + 1) * queries], out, scratch)?;
+                    self.attend(&q[i * queries..(i + 1) * queries], Chosen::All, out, scratch)?;
                 }
             }
             from = to;
@@ -221,20 +225,25 @@ fn attend(
     let tiles = q.par_chunks(queries).zip(out.par_chunks_mut(outs));
     tiles.enumerate().try_for_each(|(i, (q, out))| {
         let tile = (i * QUERY_TILE, ((i + 1) * QUERY_TILE).min(n));
-        Work { head, keys: &keys, values: values.as_ref(), first, tile }.run(q, out)
+        Work { head, keys: &keys, values: values.as_ref(), first, tile, chosen: Chosen::All }.run(q, out)
     })
 }
 
 impl Head {
-    /// Attends with queries at the newest position. Each token is decoded once for all of them.
-    pub(super) fn attend_decoded(&self, q: &[f32], out: &mut [f32]) -> Result<(), CacheError> {
+    /// Attends with queries at the newest position. Each chosen token is decoded once for all of them.
+    pub(super) fn attend_decoded(
+        &self,
+        q: &[f32],
+        chosen: Chosen<'_>,
+        out: &mut [f32],
+    ) -> Result<(), CacheError> {
         let side = |track| {
             let plain = Plain::new(track, Vectors::none(track.codec().dim()))?;
             Ok::<_, CacheError>(ChunkTrack { track, plain, boundary: Boundary::now(track) })
         };
         let (keys, values) = (side(&self.keys)?, (!self.is_latent).then(|| side(&self.other)).transpose()?);
-        Work { head: self, keys: &keys, values: values.as_ref(), first: self.len() - 1, tile: (0, 1) }
-            .run(q, out)
+        let (first, tile) = (self.len() - 1, (0, 1));
+        Work { head: self, keys: &keys, values: values.as_ref(), first, tile, chosen }.run(q, out)
     }
 }
 
@@ -248,6 +257,7 @@ struct Work<'a> {
     first: usize,
     /// Range of queries in the chunk.
     tile: (usize, usize),
+    chosen: Chosen<'a>,
 }
 
 impl Work<'_> {
@@ -275,8 +285,11 @@ impl Work<'_> {
                 // Tokens of a tile have one map.
                 let to = (from + TILE).min(end).min(head.keys.map_end(from));
                 next = to;
+                if !self.chosen.any(from, to) {
+                    continue;
+                }
                 let (logits, spare) = (&mut logits[..rows * (to - from)], &mut spare[..rows * (to - from)]);
-                let filled = key_tile.fill(self.keys, tile, from, to)?;
+                let filled = key_tile.fill(self.keys, tile, (from, to), self.chosen)?;
                 let position = &mut position[..(to - from) * position_dim];
                 if let Some(track) = head.position() {
                     track.read(from, to, position)?;
@@ -284,7 +297,7 @@ impl Work<'_> {
                 self.score(&mut queries, part, (from, to), (&key_tile, filled), position, [logits, spare]);
                 let summed = match (self.values, &mut value_tile) {
                     (Some(side), Some(tile)) => {
-                        (&side.boundary, tile.fill(side, self.tile, from, to)?, &*tile)
+                        (&side.boundary, tile.fill(side, self.tile, (from, to), self.chosen)?, &*tile)
                     }
                     _ => (&self.keys.boundary, filled, &key_tile),
                 };
@@ -315,7 +328,7 @@ impl Work<'_> {
         let states = queries.softmax.chunks_mut(MAX_HEADS).zip(sums);
         for (q, (state, (plain, rotated))) in q.chunks(dim).zip(states) {
             coded.set(head.keys.pages(), head.keys.means(), q, head.rule.scale);
-            head.attend_run(&coded, run, state, [plain, rotated])?;
+            head.attend_run(&coded, (run, self.chosen), state, [plain, rotated])?;
         }
         Ok(())
     }
@@ -357,6 +370,7 @@ impl Work<'_> {
             // Masked after the soft cap, which would turn minus infinity into a finite logit.
             logits[..a.clamp(from, to) - from].fill(f32::NEG_INFINITY);
             logits[b.clamp(from, to) - from..].fill(f32::NEG_INFINITY);
+            self.chosen.mask(from, count, logits);
             let state = std::slice::from_mut(&mut queries.softmax[row]);
             let [factor, ..] = soften(head.keys.level(), logits, state);
             queries.rescale(row, factor);

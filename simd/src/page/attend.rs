@@ -5,7 +5,7 @@
 //! different pages can be [`merge`]d. A caller may split a sequence into spans at fixed positions and merge
 //! them in order. The bits then do not depend on the number of threads.
 
-use super::{MAX_HEADS, MAX_PART, MAX_PARTS, exp};
+use super::{MAX_HEADS, MAX_PART, MAX_PARTS, MAX_TOGETHER, exp};
 use crate::level::{Kernel, Level};
 use crate::lines::Machine;
 use tqkv_core::unstable::machine::Lanes;
@@ -34,23 +34,30 @@ impl Default for Attention {
 /// Keys and values of a sequence, and the queries that attend to them. The tokens are stored in parts (a
 /// page, or a few uncompressed rows). Each part is scored and summed at once.
 pub trait Parts {
+    /// The first token from `from` on whose part is attended to. Tokens before it are skipped without being read.
+    /// It is beyond all tokens if there is none.
+    fn first(&self, from: usize) -> usize {
+        from
+    }
+
     /// One past the last token of the part that holds token `from`.
     fn part_end(&self, from: usize) -> usize;
 
-    /// Logits of tokens `from..to` of one part for every query head: `[heads, n]`.
+    /// Logits of tokens `from..to` of one part for every query head: `[heads, n]`. A token that is not attended
+    /// to has the logit -inf.
     fn scores(&self, from: usize, to: usize, logits: &mut [f32]);
 
     /// Multiplies the sums of each head by its factor ([`rescale`]).
     fn rescale(&mut self, factors: &[f32]);
 
-    /// Returns true if the part that begins with token `from` may be processed together with the part that
-    /// ends before it. This saves the work that is done once per part: maxima, rounding of weights, and
+    /// Returns true if the part that begins with token `from` may be processed together with the one whose last
+    /// token is `before`. This saves the work that is done once per part: maxima, rounding of weights, and
     /// moving sums out of registers.
-    fn joins(&self, _from: usize) -> bool {
+    fn joins(&self, _before: usize, _from: usize) -> bool {
         false
     }
 
-    /// Adds the weighted values of up to [`MAX_PARTS`] consecutive parts.
+    /// Adds the weighted values of up to [`MAX_PARTS`] parts, in order.
     fn accumulate(&mut self, parts: &[WeightedPart<'_>]);
 }
 
@@ -65,27 +72,29 @@ pub struct WeightedPart<'a> {
     pub weights: &'a [f32],
 }
 
-/// Attends with every query head over tokens `from..end`, part by part (or [`MAX_PARTS`] that join), with at
-/// most [`MAX_PART`] tokens of each. `state` has one entry per head. At the end, divide the sums of `parts`
+/// Attends with every query head over tokens `from..end`, part by part, with at most [`MAX_PART`] tokens of each.
+/// Up to [`MAX_PARTS`] parts that join are processed together, with at most [`MAX_TOGETHER`] tokens. `state` has one entry per head. At the end, divide the sums of `parts`
 /// by its `sum`.
 ///
 /// # Panics
 /// There are more heads than [`MAX_HEADS`].
 pub fn attend(level: Level, parts: &mut impl Parts, mut from: usize, end: usize, state: &mut [Attention]) {
-    let mut room = [[0.0; MAX_HEADS * MAX_PART]; MAX_PARTS];
+    let mut room = [0.0; MAX_HEADS * MAX_TOGETHER];
+    from = parts.first(from);
     while from < end {
         let mut ends = [from; MAX_PARTS];
         let mut logits: [&mut [f32]; MAX_PARTS] = Default::default();
-        let mut count = 0;
-        for (at, room) in room.iter_mut().enumerate() {
-            if at > 0 && (from == end || !parts.joins(from)) {
+        let (mut count, mut tokens, mut rest) = (0, 0, &mut room[..]);
+        while count < MAX_PARTS && from < end && (count == 0 || parts.joins(ends[count - 1] - 1, from)) {
+            let to = end.min(parts.part_end(from)).min(from + MAX_PART);
+            tokens += to - from;
+            if tokens > MAX_TOGETHER {
                 break;
             }
-            let to = end.min(parts.part_end(from)).min(from + MAX_PART);
-            let part = &mut room[..state.len() * (to - from)];
+            let (part, others) = rest.split_at_mut(state.len() * (to - from));
             parts.scores(from, to, part);
-            (ends[at], logits[at], count) = (to, part, at + 1);
-            from = to;
+            (ends[count], logits[count], rest) = (to, part, others);
+            (from, count) = (parts.first(to), count + 1);
         }
         let factors = level.run(Soften { logits: &mut logits[..count], state });
         parts.rescale(&factors[..state.len()]);

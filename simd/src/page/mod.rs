@@ -49,7 +49,10 @@ pub const MAX_SLOTS: usize = 512;
 pub const MAX_PART: usize = 128;
 
 /// Maximum number of parts that are softened and summed together.
-pub const MAX_PARTS: usize = 2;
+pub const MAX_PARTS: usize = 8;
+
+/// Maximum number of tokens of these parts.
+pub const MAX_TOGETHER: usize = 2 * MAX_PART;
 
 /// The number of tokens of a page is a multiple of this.
 pub const SLOT_STEP: usize = 32;

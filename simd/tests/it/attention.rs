@@ -60,7 +60,7 @@ impl Parts for OnePage<'_> {
         rescale(factors, self.acc.len() / factors.len(), self.acc);
     }
 
-    fn joins(&self, _: usize) -> bool {
+    fn joins(&self, _: usize, _: usize) -> bool {
         self.joins
     }
 

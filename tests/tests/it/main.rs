@@ -9,6 +9,7 @@ mod cache_life;
 mod cache_memory;
 mod cache_model;
 mod cache_ring;
+mod cache_selected;
 mod cache_shapes;
 mod cache_values;
 mod lives;

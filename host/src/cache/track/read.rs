@@ -1,10 +1,12 @@
 //! Read access for attention: ends of parts, logits, weighted sums, and decoded vectors.
 
 use super::Track;
+use crate::cache::chosen::RUN;
 use crate::cache::life::{self, PAGE_TOKENS};
+use crate::cache::page::Run;
 use crate::cache::scratch::Queries;
 use crate::error::CacheError;
-use tqkv_simd::page::{Line, MAX_PART, ValuePages, WeightedPart};
+use tqkv_simd::page::{Line, MAX_PART, MAX_PARTS, ValuePages, WeightedPart};
 
 impl Track {
     /// End of the part that holds position `from`: the sinks, one page, or the recent rows. At most
@@ -31,6 +33,11 @@ impl Track {
     pub(in crate::cache) fn map_end(&self, from: usize) -> usize {
         let index = from.saturating_sub(self.sink_capacity);
         self.pages.range_end(index).saturating_add(self.sink_capacity)
+    }
+
+    /// First position of the run of [`RUN`] tokens that holds a position. Runs begin with the pages.
+    pub(in crate::cache) fn run_start(&self, position: usize) -> usize {
+        position.checked_sub(self.sink_capacity).map_or(0, |index| self.sink_capacity + index / RUN * RUN)
     }
 
     /// Lines of the page that holds a position. Empty if the position is not encoded.
@@ -100,32 +107,42 @@ impl Track {
         Ok(())
     }
 
-    /// True if the values from `from` on, the start of a part, are summed together with the part before. Both
-    /// must be encoded, in pages that gain from it with this number of heads.
-    pub(in crate::cache) fn joins(&self, from: usize, heads: usize) -> bool {
-        from > 0 && self.is_coded(from - 1) && self.is_coded(from) && self.pages.warm().joins(heads)
+    /// True if the values from `from` on, the start of a part, are summed together with those of the part that ends
+    /// with `before`. Both must be encoded, in one page or in pages that gain from it with this number of heads.
+    pub(in crate::cache) fn joins(&self, (before, from): (usize, usize), heads: usize) -> bool {
+        let page = |position: usize| (position - self.sinks.len()) / PAGE_TOKENS;
+        self.is_coded(before)
+            && self.is_coded(from)
+            && (page(before) == page(from) || self.pages.warm().joins(heads))
     }
 
-    /// [`Track::accumulate`] for two parts in pages of one codec. Returns false if the codecs differ. Only
+    /// [`Track::accumulate`] for several parts in pages of one codec. Returns false if the codecs differ. Only
     /// the codec decides, so spilled memory or spare room changes no bit.
-    pub(in crate::cache) fn accumulate_two(
+    pub(in crate::cache) fn accumulate_parts(
         &self,
-        [first, second]: [&WeightedPart<'_>; 2],
-        next: [&[Line]; 2],
+        parts: &[WeightedPart<'_>],
+        next: [&[Line]; MAX_PARTS],
         [plain, rotated]: [&mut [f32]; 2],
     ) -> Result<bool, CacheError> {
-        let sinks = self.sinks.len();
-        let at = [first.from - sinks, second.from - sinks];
-        let runs = [self.pages.run(at[0])?, self.pages.run(at[1])?];
-        if runs[0].format.codec().id() != runs[1].format.codec().id() {
-            return Ok(false);
+        let mut runs: [Option<Run<'_>>; MAX_PARTS] = Default::default();
+        for (run, part) in runs.iter_mut().zip(parts) {
+            *run = Some(self.pages.run(part.from - self.sinks.len())?);
         }
-        let part = |i: usize, weights| runs[i].format.part(&runs[i].lines, at[i], weights, next[i]);
-        let (Some(one), Some(two)) = (part(0, first.weights), part(1, second.weights)) else {
-            return Ok(false);
+        let part = |i: usize| {
+            let run: &Run<'_> = runs[i].as_ref()?;
+            run.format.part(&run.lines, parts[i].from - self.sinks.len(), parts[i].weights, next[i])
         };
-        ValuePages::accumulate_parts(runs[0].format.level(), &[one, two], rotated);
-        for (run, part) in runs.iter().zip([first, second]) {
+        let (Some(Run { format, .. }), Some(first)) = (&runs[0], part(0)) else { return Ok(false) };
+        let mut summed = [first; MAX_PARTS];
+        for i in 1..parts.len() {
+            let is_like = |run: &Run<'_>| run.format.codec().id() == format.codec().id();
+            let Some(part) = part(i).filter(|_| runs[i].as_ref().is_some_and(is_like)) else {
+                return Ok(false);
+            };
+            summed[i] = part;
+        }
+        ValuePages::accumulate_parts(format.level(), &summed[..parts.len()], rotated);
+        for (run, part) in runs.iter().flatten().zip(parts) {
             life::add_weighted(plain, part.weights, self.mean_of(run.page));
         }
         Ok(true)

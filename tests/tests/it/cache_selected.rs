@@ -1,0 +1,201 @@
+//! Attention to chosen tokens, against f64 attention over the same tokens as the cache holds them.
+
+use crate::lives::{DIM, append, base, filled};
+use tqkv::Level;
+use tqkv::cache::{Arithmetic, CacheSpec, Centring, Cold, KvCache};
+use tqkv_core::CodecId;
+use tqkv_tests::inputs::Gaussian;
+use tqkv_tests::oracle;
+
+const LEN: usize = 700;
+
+/// Lists of every kind: one token, some in each page, consecutive ones across pages, one per run, and the newest.
+fn lists(len: usize) -> Vec<Vec<u32>> {
+    let all = 0..len as u32;
+    let mut gaussian = Gaussian::new(3);
+    let random = all.clone().filter(|_| gaussian.below(9) == 0).collect();
+    let mut some = vec![vec![3], vec![len as u32 - 1], vec![200], random];
+    some.push(all.clone().filter(|token| (230..300).contains(token) || *token == 420).collect());
+    some.push(all.clone().step_by(32).collect());
+    some.push(all.clone().filter(|token| token % 128 < 40).collect());
+    some.push(all.skip(len - 90).collect());
+    some
+}
+
+fn specs() -> Vec<(&'static str, CacheSpec)> {
+    let pairs = |key, value| base().codecs(key, value).centring(Centring::Auto);
+    vec![
+        ("n4", base()),
+        ("s4", pairs(CodecId::S4, CodecId::S4)),
+        ("t4,t2", pairs(CodecId::T4, CodecId::T2)),
+        ("i8,s3", pairs(CodecId::I8, CodecId::S3)),
+        ("f16", pairs(CodecId::F16, CodecId::F16)),
+        ("q8_0,q4_0", pairs(CodecId::Q8_0, CodecId::Q4_0)),
+        ("soft cap", base().soft_cap(3.0)),
+        ("no sinks", base().sinks(0).hot(3)),
+        ("tiers", base().cold(200, Cold::Demote { key: CodecId::N4, value: CodecId::N2 })),
+        ("file", base().cold(200, Cold::Spill(std::env::temp_dir()))),
+        ("window", base().sliding_window(400)),
+    ]
+}
+
+/// The tokens of a list that the newest position sees.
+fn seen(spec: &CacheSpec, len: usize, list: &[u32]) -> Vec<u32> {
+    let first = spec.sliding_window.map_or(0, |window| len.saturating_sub(window));
+    let sees = |token: usize| token < spec.sinks || token >= first;
+    list.iter().copied().filter(|&token| sees(token as usize)).collect()
+}
+
+fn attended(cache: &KvCache, q: &[f32], list: &[u32]) -> Vec<f32> {
+    let mut out = vec![f32::NAN; q.len()];
+    cache.attend_selected(0, q, &[list], &mut out).unwrap();
+    out
+}
+
+/// Softmax attention over the tokens of a list, as the cache holds them.
+fn exact(cache: &KvCache, q: &[f32], list: &[u32]) -> Vec<f32> {
+    let rows = |side: &dyn Fn(usize) -> Vec<f32>| list.iter().map(|&token| side(token as usize)).collect();
+    let keys: Vec<Vec<f32>> = rows(&|token| cache.keys(0, 0, token..token + 1).unwrap());
+    let values: Vec<Vec<f32>> = rows(&|token| cache.values(0, 0, token..token + 1).unwrap());
+    let mut out = vec![0.0; DIM];
+    let logits: Vec<f64> = keys
+        .iter()
+        .map(|key| {
+            let logit = oracle::dot(q, key) / (DIM as f64).sqrt();
+            cache.spec().soft_cap.map_or(logit, |cap| f64::from(cap) * (logit / f64::from(cap)).tanh())
+        })
+        .collect();
+    let sum: f64 = logits.iter().map(|logit| logit.exp()).sum();
+    for (logit, value) in logits.iter().zip(&values) {
+        out.iter_mut().zip(value).for_each(|(out, x)| *out += (logit.exp() / sum) as f32 * x);
+    }
+    out
+}
+
+#[test]
+fn chosen_tokens_alone_are_attended_to() {
+    for (name, spec) in specs() {
+        for arithmetic in [Arithmetic::F32, Arithmetic::Int8] {
+            let cache = filled(spec.clone().arithmetic(arithmetic), LEN);
+            let q = Gaussian::new(5).vector(2 * DIM);
+            for list in lists(LEN) {
+                let list = seen(&spec, LEN, &list);
+                if list.is_empty() {
+                    continue;
+                }
+                let got = attended(&cache, &q, &list);
+                for (q, got) in q.chunks_exact(DIM).zip(got.chunks_exact(DIM)) {
+                    let error = oracle::relative_mse(&exact(&cache, q, &list), got);
+                    let most = if arithmetic == Arithmetic::F32 { 1e-9 } else { 1e-3 };
+                    assert!(error < most, "{name}, {arithmetic:?}, {} tokens: {error}", list.len());
+                }
+            }
+        }
+    }
+}
+
+/// With every token chosen the bits are those of full attention, at every length and for a group of more heads than
+/// a kernel takes.
+#[test]
+fn all_tokens_are_full_attention() {
+    for (name, spec) in specs() {
+        let mut cache = KvCache::new(spec.clone()).unwrap();
+        for len in [1, 4, 30, 90, 133, 260, 301, LEN, 2300] {
+            append(&mut cache, 1, len);
+            let q = Gaussian::new(6).vector(2 * DIM);
+            let mut full = vec![0.0; q.len()];
+            cache.attend(0, &q, &mut full).unwrap();
+            let all: Vec<u32> = (0..len as u32).collect();
+            assert_eq!(attended(&cache, &q, &seen(&spec, len, &all)), full, "{name}, {len} tokens");
+        }
+    }
+    let mut cache = KvCache::new(CacheSpec::new(1, 18, 2, DIM)).unwrap();
+    let mut gaussian = Gaussian::new(7);
+    cache.append(0, &gaussian.vector(500 * 2 * DIM), &gaussian.vector(500 * 2 * DIM)).unwrap();
+    let q = gaussian.vector(18 * DIM);
+    let (mut full, mut chosen) = (vec![0.0; q.len()], vec![0.0; q.len()]);
+    cache.attend(0, &q, &mut full).unwrap();
+    let all: Vec<u32> = (0..500).collect();
+    cache.attend_selected(0, &q, &[&all, &all], &mut chosen).unwrap();
+    assert_eq!(chosen, full);
+    // Each KV head has a list of its own.
+    cache.attend_selected(0, &q, &[&all, &all[7..90]], &mut chosen).unwrap();
+    assert_eq!(chosen[..9 * DIM], full[..9 * DIM]);
+    assert_ne!(chosen[9 * DIM..], full[9 * DIM..]);
+}
+
+#[test]
+fn latent_vectors_are_chosen_too() {
+    const POSITION: usize = 16;
+    let spec = CacheSpec::mla(1, 4, DIM, POSITION).hot(16).scale(0.15);
+    let mut cache = KvCache::new(spec).unwrap();
+    let mut gaussian = Gaussian::new(8);
+    let rows = gaussian.vector(LEN * (DIM + POSITION));
+    cache.append(0, &rows, tqkv::cache::Floats::NONE).unwrap();
+    let q = gaussian.vector(4 * (DIM + POSITION));
+    let (mut full, mut out) = (vec![0.0; 4 * DIM], vec![0.0; 4 * DIM]);
+    cache.attend(0, &q, &mut full).unwrap();
+    let all: Vec<u32> = (0..LEN as u32).collect();
+    cache.attend_selected(0, &q, &[&all], &mut out).unwrap();
+    assert_eq!(out, full);
+    for list in lists(LEN) {
+        cache.attend_selected(0, &q, &[&list], &mut out).unwrap();
+        for (q, got) in q.chunks_exact(DIM + POSITION).zip(out.chunks_exact(DIM)) {
+            let (mut want, mut sum) = ([0.0; DIM], 0.0);
+            for token in list.iter().map(|&token| token as usize) {
+                let latent = cache.keys(0, 0, token..token + 1).unwrap();
+                let row = &rows[token * (DIM + POSITION)..(token + 1) * (DIM + POSITION)];
+                let position: Vec<f32> =
+                    row[DIM..].iter().map(|&x| half::f16::from_f32(x).to_f32()).collect();
+                let logit = oracle::dot(&q[..DIM], &latent) + oracle::dot(&q[DIM..], &position);
+                let weight = (0.15 * logit).exp();
+                sum += weight;
+                want.iter_mut().zip(&latent).for_each(|(want, x)| *want += weight * f64::from(*x));
+            }
+            for (got, want) in got.iter().zip(want) {
+                assert!((f64::from(*got) - want / sum).abs() < 1e-4, "{} tokens", list.len());
+            }
+        }
+    }
+}
+
+#[test]
+fn every_level_and_a_file_have_the_same_bits() {
+    let q = Gaussian::new(5).vector(2 * DIM);
+    let all_of = |spec: CacheSpec| {
+        let cache = filled(spec, LEN);
+        lists(LEN).iter().flat_map(|list| attended(&cache, &q, list)).collect::<Vec<_>>()
+    };
+    let spec = || base().codecs(CodecId::S4, CodecId::T2);
+    let want = all_of(spec().level(Level::Portable));
+    for level in Level::available() {
+        assert_eq!(all_of(spec().level(level)), want, "{level:?}");
+    }
+    assert_eq!(all_of(spec().cold(200, Cold::Spill(std::env::temp_dir()))), want);
+}
+
+#[test]
+fn wrong_lists_are_refused() {
+    let cache = filled(base().sliding_window(100), 400);
+    let q = Gaussian::new(5).vector(2 * DIM);
+    let mut out = vec![7.0; q.len()];
+    let mut refused = |lists: &[&[u32]]| {
+        let error = cache.attend_selected(0, &q, lists, &mut out).unwrap_err().to_string();
+        assert!(out.iter().all(|x| *x == 7.0), "a refused call changes nothing");
+        error
+    };
+    let unordered = refused(&[&[350, 320]]);
+    assert!(unordered.ends_with("token 320 after 350 is not valid: expected ascending tokens, each once"));
+    assert!(refused(&[&[350, 350]]).contains("token 350 after 350"));
+    let unseen = refused(&[&[2, 299]]);
+    assert!(
+        unseen.ends_with(
+            "layer 0, KV head 0: token 299 is not valid: expected those that the newest position sees, 0 to 3, or 300 to 399"
+        ),
+        "{unseen}"
+    );
+    assert!(refused(&[&[400]]).contains("token 400 is not valid"));
+    assert!(refused(&[]).contains("0 lists for layer 0 are not valid: expected 1, one per KV head"));
+    cache.attend_selected(0, &q, &[&[]], &mut out).unwrap();
+    assert!(out.iter().all(|x| *x == 0.0), "no token has no result");
+}
