@@ -1,11 +1,13 @@
 //! Costs of a cache besides its kernels: appends at any length, a chunk after a long past, forks, skipped
-//! values, maps of keys, and presets. Attention is measured from memory and from a file.
+//! values, maps of keys, presets, and attention to a part of the tokens. Attention is measured from memory and from
+//! a file.
 //!
 //! ```text
 //! cargo bench -p tqkv-benches --bench cache -- --quick append
 //! cargo bench -p tqkv-benches --bench cache -- maps
 //! cargo bench -p tqkv-benches --bench cache -- presets
 //! cargo bench -p tqkv-benches --bench cache -- ring
+//! cargo bench -p tqkv-benches --bench cache -- selected
 //! ```
 
 use cpu_time::ProcessTime;
@@ -87,6 +89,43 @@ fn attend(criterion: &mut Criterion, name: &str, cases: &[(String, CacheSpec)]) 
             let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| f64::from(x * y)).sum::<f64>();
             let cosine = dot(&exact, &out) / (dot(&exact, &exact) * dot(&out, &out)).sqrt();
             println!("cosine to the first case at {tokens} tokens: {cosine:.7}");
+        }
+    }
+    group.finish();
+}
+
+/// Attends to 2,048 tokens that the cache picks, to as many of a list, and to all.
+fn selected(criterion: &mut Criterion) {
+    const COUNT: usize = 2048;
+    let mut group = criterion.benchmark_group("selected");
+    let (q, mut out) = (normal(7, HEADS * DIM), vec![0.0; HEADS * DIM]);
+    for tokens in [8_192, 32_768, 131_072] {
+        group.throughput(Throughput::Elements(tokens as u64));
+        // Runs of 32 tokens in a row, and as many tokens each apart from the next.
+        let in_runs: Vec<u32> =
+            (0..tokens as u32).filter(|token| token / 32 % (tokens / COUNT) as u32 == 0).collect();
+        let apart: Vec<u32> = (0..tokens as u32).step_by(tokens / COUNT).collect();
+        for codec in [CodecId::F16, CodecId::S4, CodecId::T4] {
+            let all = LazyCell::new(|| filled(spec().codecs(codec, codec), tokens));
+            let id = |what: &str| BenchmarkId::new(format!("{} {what}", codec.name()), tokens);
+            group.bench_function(id("all"), |bencher| {
+                bencher.iter(|| all.attend(0, &q, &mut out).unwrap_or_else(|error| panic!("{error}")));
+            });
+            if codec == CodecId::F16 {
+                continue;
+            }
+            let part = LazyCell::new(|| filled(spec().codecs(codec, codec).select(COUNT), tokens));
+            group.bench_function(id("select=2048"), |bencher| {
+                bencher.iter(|| part.attend(0, &q, &mut out).unwrap_or_else(|error| panic!("{error}")));
+            });
+            for (what, list) in [("list in runs", &in_runs), ("list apart", &apart)] {
+                let lists = [&list[..]; KV_HEADS];
+                group.bench_function(id(what), |bencher| {
+                    bencher.iter(|| {
+                        all.attend_selected(0, &q, &lists, &mut out).unwrap_or_else(|error| panic!("{error}"))
+                    });
+                });
+            }
         }
     }
     group.finish();
@@ -331,6 +370,7 @@ fn main() {
     prefill(&mut criterion);
     append(&mut criterion);
     spilled(&mut criterion);
+    selected(&mut criterion);
     fork(&mut criterion);
     criterion.final_summary();
 }

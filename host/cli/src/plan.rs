@@ -56,6 +56,8 @@ pub struct Life {
     pub key_map: KeyMap,
     /// Tokens of a ring, which takes its memory at once; see [`CacheSpec::ring`].
     pub ring: Option<u64>,
+    /// Encoded tokens that single queries attend to; see [`CacheSpec::select`].
+    pub select: Option<usize>,
 }
 
 impl Life {
@@ -131,6 +133,9 @@ pub(crate) trait LayerPlan: Sized {
     /// Bytes of [`PAGE_TOKENS`] tokens of one KV head.
     fn page_bytes(&self, codecs: KvCodecs) -> Result<usize, PlanError>;
 
+    /// Bytes of a page of one KV head besides keys and values; see [`CacheSpec::selection_bytes`].
+    fn selection_bytes(&self, select: Option<usize>) -> usize;
+
     /// Bytes of one slot of a KV head in a ring cache of a microcontroller, which stores blocks without gaps.
     fn slot_bytes(&self, codecs: KvCodecs) -> Result<usize, PlanError>;
 }
@@ -158,6 +163,11 @@ impl LayerPlan for LayerKv {
         let spec = self.spec().codecs(codecs.k, codecs.v);
         let [key, other] = spec.page_bytes(0).map_err(|_| unsupported(self, codecs))?;
         Ok(key + other)
+    }
+
+    fn selection_bytes(&self, select: Option<usize>) -> usize {
+        let spec = CacheSpec { select, ..self.spec() };
+        spec.selection_bytes(0).unwrap_or_default()
     }
 
     fn slot_bytes(&self, codecs: KvCodecs) -> Result<usize, PlanError> {
@@ -288,7 +298,8 @@ impl CacheShape {
         self.bytes_per_token(life.codecs)?;
         let growths = self.groups.iter().map(|(layer, layers)| {
             let mut page = layer.page_bytes(life.codecs)?;
-            let warm_page = (page + 2 * CacheSpec::PAGE_HEADER_BYTES) as u128;
+            let of_selection = layer.selection_bytes(life.select);
+            let warm_page = (page + 2 * CacheSpec::PAGE_HEADER_BYTES + of_selection) as u128;
             // The bytes that a page saves when it moves to a tier.
             let mut savings = Vec::with_capacity(life.tiers.len());
             for &(after, codecs) in &life.tiers {

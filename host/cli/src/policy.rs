@@ -197,14 +197,14 @@ impl Policy {
             Cold::Demote { key, value } => Some((*after as u64, KvCodecs { k: key, v: value })),
             Cold::Spill(_) => None,
         };
-        let CacheSpec { cold, layers, sliding_window, ring, key_map, .. } = self.settings();
+        let CacheSpec { cold, layers, sliding_window, ring, key_map, select, .. } = self.settings();
         let codecs =
             self.name.kv.own().ok_or_else(|| CliError::not_stored("plan", &self.name).to_string())?;
         let tiers = cold.iter().map(tier).collect::<Option<Vec<_>>>();
         let is_planned = layers == LayerPolicy::Uniform && sliding_window.is_none();
         let tiers = tiers.filter(|_| is_planned).ok_or_else(|| {
             format!(
-                "{}: files, codecs by layer and windows are not planned: expected hot=, sinks=, tier=, ring= and map=",
+                "{}: files, codecs by layer and windows are not planned: expected hot=, sinks=, tier=, ring=, select= and map=",
                 self.name
             )
         })?;
@@ -216,7 +216,7 @@ impl Policy {
             KeyMap::Auto => KeyMap::Off,
             kind => kind,
         };
-        Ok(Life { codecs, kept: self.window(), tiers, key_map, ring })
+        Ok(Life { codecs, kept: self.window(), tiers, key_map, ring, select })
     }
 
     /// Returns true if the pair alone decides how every token behind the window is stored.

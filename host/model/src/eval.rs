@@ -49,7 +49,8 @@ pub struct EvalSpec {
     pub context: usize,
     /// Windows from the start of the text. `None` means all whole windows.
     pub windows: Option<usize>,
-    /// Tokens per forward pass. `None` means a whole window. 1 attends like generation, one query at a time.
+    /// Tokens per forward pass. `None` means a whole window. 1 attends like generation, one query at a time. What
+    /// comes before the first scored token is a prompt then, which is one pass.
     pub step: Option<usize>,
     /// First position of a window that is scored. Tokens before it are input only.
     pub from: usize,
@@ -173,7 +174,7 @@ fn measure_reference(
     let mut bases = Vec::with_capacity(set.len());
     for window in set {
         let mut states = States::default();
-        let hidden = run(model, &window.tokens, spec, (reference, None), &mut tally, &mut |layer, _, x| {
+        let hidden = run(model, window, spec, (reference, None), &mut tally, &mut |layer, _, x| {
             if spec.layers {
                 states.push(layer, x);
             }
@@ -202,8 +203,7 @@ fn measure(
     let mut tally = Tally::over(set.len());
     for (window, (base, states)) in set.iter().zip(bases) {
         let mut cosines = Vec::new();
-        let tokens = &window.tokens;
-        let hidden = run(model, tokens, spec, (setting, beside), &mut tally, &mut |layer, offset, x| {
+        let hidden = run(model, window, spec, (setting, beside), &mut tally, &mut |layer, offset, x| {
             if spec.layers {
                 cosines.push((layer, states.cosine_sum(layer, offset, x, model.config().hidden_size)));
             }
@@ -219,7 +219,7 @@ fn measure(
 /// Returns the last hidden states.
 fn run(
     model: &Model,
-    window: &[u32],
+    window: &Window,
     spec: &EvalSpec,
     (setting, beside): (&Setting<'_>, Option<&Setting<'_>>),
     tally: &mut Tally,
@@ -229,9 +229,13 @@ fn run(
     let errors = spec.attention.then_some(&mut tally.attention);
     let scores = spec.scores.then(|| tally.scores.window());
     let mut cache = Compared { cache: (setting.new_cache)()?, exact, errors, scores };
-    let mut hidden = Vec::with_capacity(window.len() * model.config().hidden_size);
+    let tokens = &window.tokens;
+    let prompt = window.scored.first().map_or(0, |scored| scored.start);
+    let (prompt, rest) = if spec.step.is_some() { tokens.split_at(prompt) } else { tokens.split_at(0) };
+    let mut hidden = Vec::with_capacity(tokens.len() * model.config().hidden_size);
     let mut start = 0;
-    for tokens in window.chunks(spec.step.unwrap_or(window.len()).max(1)) {
+    let steps = rest.chunks(spec.step.unwrap_or(rest.len()).max(1));
+    for tokens in prompt.chunks(prompt.len().max(1)).chain(steps) {
         let states = model.hidden(tokens, start, &mut cache, &mut |layer, offset, x| {
             observer(layer, start + offset, x);
         })?;

@@ -26,6 +26,8 @@ type Range = (usize, usize);
 #[derive(Clone, Debug)]
 pub(super) struct Rule {
     pub(super) window: Option<usize>,
+    /// Number of encoded tokens that single queries attend to. `None` for all.
+    pub(super) select: Option<usize>,
     /// Scale of the logits.
     pub(super) scale: f32,
     pub(super) soft_cap: Option<f32>,
@@ -183,6 +185,25 @@ impl Head {
             return self.attend_decoded(q, chosen, out);
         }
         self.keys.see_queries(self.len() - 1, q)?;
+        if let (Some(count), Chosen::All) = (self.rule.select, chosen) {
+            let mut picked = std::mem::take(&mut scratch.pick);
+            let is_part = self.pick(q, count, &mut picked);
+            let chosen = if is_part { Chosen::List(&picked.tokens) } else { Chosen::All };
+            let result = self.attend_groups(q, chosen, out, scratch);
+            scratch.pick = picked;
+            return result;
+        }
+        self.attend_groups(q, chosen, out, scratch)
+    }
+
+    /// [`Head::attend`] for as many queries at a time as kernels take.
+    fn attend_groups(
+        &self,
+        q: &[f32],
+        chosen: Chosen<'_>,
+        out: &mut [f32],
+        scratch: &mut HeadScratch,
+    ) -> Result<(), CacheError> {
         let (dim, value_dim) = (self.keys.codec().dim(), self.values().codec().dim());
         let out = out.chunks_mut(MAX_HEADS * value_dim);
         for (i, (q, out)) in q.chunks(MAX_HEADS * dim).zip(out).enumerate() {
@@ -413,8 +434,9 @@ impl Parts for Tokens<'_> {
     }
 
     fn scores(&self, from: usize, to: usize, logits: &mut [f32]) {
-        self.head.keys.ask_for(to);
-        self.head.values().ask_for(to);
+        let after = self.chosen.next(to).unwrap_or(to);
+        self.head.keys.ask_for(after);
+        self.head.values().ask_for(after);
         let next = if matches!(self.chosen, Chosen::All) { self.head.values().lines(from) } else { &[] };
         self.note(self.head.keys.scores(self.queries, from, next, logits));
         self.head.cap(logits);

@@ -50,6 +50,7 @@ pub(crate) mod map;
 mod means;
 mod meter;
 mod page;
+mod pick;
 mod pool;
 mod prefill;
 mod preset;
@@ -62,6 +63,7 @@ pub(crate) mod snapshot;
 pub(crate) mod spec;
 mod spill;
 mod stats;
+mod summaries;
 mod take_up;
 mod taught;
 pub(crate) mod text;
@@ -97,6 +99,7 @@ use scratch::{HeadScratch, ScratchPool};
 use spill::SpillFile;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
+use summaries::Summaries;
 use tier::Tiers;
 use tqkv_core::{CodecId, KvShape};
 use tqkv_simd::Level;
@@ -260,7 +263,8 @@ impl KvCache {
     }
 
     /// Attends from the newest position. `q` is `[num_heads, head_dim]`, in f32, f16 or bf16. `out` is
-    /// `[num_heads, value_dim]`.
+    /// `[num_heads, value_dim]`. With [`CacheSpec::select`] it attends to the tokens that it picks, which is not
+    /// attention to all.
     ///
     /// # Errors
     /// * The slices have the wrong length, or the layer has no tokens.
@@ -532,6 +536,7 @@ impl Layer {
         let KvShape { num_heads, num_kv_heads, head_dim, .. } = shape;
         let rule = Rule {
             window,
+            select: spec.selects(layer),
             scale: spec.scale.unwrap_or(1.0 / (head_dim as f32).sqrt()),
             soft_cap: spec.soft_cap,
         };
@@ -543,11 +548,16 @@ impl Layer {
             let rope = spec.rope_at(layer).filter(|_| spec.key_map == KeyMap::Full);
             Learner::new(rule, head_dim, kept, in_quarters, budget).with_rope(rope)
         });
+        let summaries = match spec.selects(layer) {
+            Some(_) => Some(Summaries::new(head_dim, spec.options, level, budget)?),
+            None => None,
+        };
         let moments = |kv_head| spec.calibration.as_ref().and_then(|file| file.head(layer, kv_head));
         let made = (0..num_kv_heads).map(|i| Head {
             keys: track(&keys, Means::of_keys(centring, max_norms[0], budget))
                 .with_map(learner.clone().map(|learner| learner.with_moments(moments(i))))
-                .with_map_of_keys(spec.may_get_map(layer)),
+                .with_map_of_keys(spec.may_get_map(layer))
+                .with_summaries(summaries.clone()),
             other: track(&other, of_values()),
             is_latent,
             rule: rule.clone(),

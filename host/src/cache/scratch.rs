@@ -3,6 +3,7 @@
 use super::format::CodedQueries;
 use super::means::{Means, RING_MEANS};
 use super::page::Pages;
+use super::pick::PickScratch;
 use super::vectors::dot;
 use crate::error::CacheError;
 use crate::memory;
@@ -125,6 +126,7 @@ impl SpanSums {
 pub(super) struct HeadScratch {
     pub(super) queries: Queries,
     pub(super) seen: Vec<SpanSums>,
+    pub(super) pick: PickScratch,
     /// Memory of [`HeadScratch::rows`]. It only grows: values that come back would be cleared again.
     memory: Vec<f32>,
     /// Number of values that were asked for last.

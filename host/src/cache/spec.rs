@@ -157,6 +157,8 @@ pub struct CacheSpec {
     /// Number of tokens that a query sees besides the sinks, in layers that have no entry in `kinds`. Older
     /// tokens are evicted.
     pub sliding_window: Option<usize>,
+    /// Number of encoded tokens that single queries attend to; see [`CacheSpec::select`].
+    pub select: Option<usize>,
     /// Number of tokens that a cache of fixed memory holds besides the sinks; see [`CacheSpec::ring`].
     pub ring: Option<usize>,
     /// Token limit of a layer, evicted tokens included. `None` allows more than any memory holds. A call that
@@ -197,6 +199,7 @@ impl From<KvShape> for CacheSpec {
             arithmetic: Arithmetic::Int8,
             sliding_window: None,
             ring: None,
+            select: None,
             max_tokens: None,
             cold: Vec::new(),
             scale: None,
@@ -303,6 +306,21 @@ impl CacheSpec {
     #[must_use]
     pub fn ring(mut self, tokens: usize) -> Self {
         self.ring = Some(tokens);
+        self
+    }
+
+    /// Lets single queries attend to about `tokens` encoded tokens, besides the sinks and the tokens that are still
+    /// f16: attention to a part of the cache, whose time hardly grows with its length. It is not attention to all
+    /// tokens, and how much it loses depends on the model and on the share that is left out.
+    ///
+    /// Tokens are picked anew for each query, in runs of 32, by the KV head for all its query heads. Each full page
+    /// has the means of every 8 of its keys in 4 bits for that ([`CacheSpec::selection_bytes`]), and the runs that
+    /// have the means with the largest logits are read. Layers with a window of their own read it in full, and so do
+    /// chunks of 8 queries and more all that they see. A snapshot does not have the setting or the means, which are
+    /// made again when it is restored.
+    #[must_use]
+    pub fn select(mut self, tokens: usize) -> Self {
+        self.select = Some(tokens);
         self
     }
 
@@ -502,6 +520,7 @@ impl CacheSpec {
             ));
         }
         self.check_attention()?;
+        self.check_selection()?;
         let num_layers = self.shape.num_layers;
         self.layers.check(num_layers)?;
         let after = self.cold.iter().map(|(after, _)| *after);

@@ -16,9 +16,11 @@ use super::rows::Rows;
 use super::sample::Sample;
 use super::scratch::HeadScratch;
 use super::spec::KeyMap;
+use super::summaries::Summaries;
 use super::tier::Tiers;
 use super::vectors::Vectors;
 use crate::error::CacheError;
+use crate::memory;
 use std::sync::Arc;
 use tqkv_core::AnyCodec;
 use tqkv_simd::Level;
@@ -53,6 +55,8 @@ pub(super) struct Track {
     /// The oldest recent tokens, if their encoding has begun.
     ahead: Option<Ahead>,
     sample: Sample,
+    /// Means of keys from which queries pick tokens.
+    summaries: Option<Summaries>,
 }
 
 impl Track {
@@ -71,6 +75,7 @@ impl Track {
             may_get_map: false,
             ahead: None,
             sample: Sample::default(),
+            summaries: None,
         }
     }
 
@@ -82,6 +87,26 @@ impl Track {
     /// Lets keys get a map from the keys of their first mean.
     pub(super) fn with_map_of_keys(self, may_get_map: bool) -> Self {
         Self { may_get_map, ..self }
+    }
+
+    /// Gives keys the means from which queries pick tokens.
+    pub(super) fn with_summaries(self, summaries: Option<Summaries>) -> Self {
+        Self { summaries, ..self }
+    }
+
+    pub(super) fn summaries(&self) -> Option<&Summaries> {
+        self.summaries.as_ref()
+    }
+
+    /// Makes the means of a full page anew, if the track has them.
+    fn summarise(&mut self, page: usize) -> Result<(), CacheError> {
+        if let Some(summaries) = &mut self.summaries {
+            let mut keys = memory::filled(PAGE_TOKENS * self.dim, 0.0)?;
+            self.pages.decode_rotated(page * PAGE_TOKENS, &mut keys)?;
+            self.pages.undo(page, &mut keys);
+            summaries.put(page, &keys);
+        }
+        Ok(())
     }
 
     /// True if keys may get a map from themselves.
@@ -366,7 +391,7 @@ impl Track {
         self.pages.undo(page, decoded);
         let mean = self.means.index(page).map(|mean| &*self.means.list()[mean].values);
         self.sample.take(vector, mean, decoded);
-        Ok(())
+        self.summarise(page)
     }
 
     /// Copies the tokens that leave next, so that another thread can encode them. Only for codecs whose
@@ -432,7 +457,15 @@ impl Track {
 
     /// Moves the pages to colder tiers that are due at a length of `len` tokens.
     pub(super) fn cool(&mut self, len: usize) -> Result<(), CacheError> {
-        self.pages.cool(len.saturating_sub(self.sink_capacity))
+        let before = self.summaries.as_ref().map(|_| self.pages.cooled().to_vec());
+        let cooled = self.pages.cool(len.saturating_sub(self.sink_capacity));
+        for (tier, before) in (1..).zip(before.into_iter().flatten()) {
+            // A file has the codes as they were.
+            if self.pages.tiers().is_recoded(tier) {
+                (before..self.pages.cooled()[tier - 1]).try_for_each(|page| self.summarise(page))?;
+            }
+        }
+        cooled
     }
 
     /// True if pages leave the warm tier.
@@ -491,6 +524,9 @@ impl Track {
             self.pages.set_beside(self.means.allocated_bytes());
         }
         self.pages.truncate(coded, page);
+        if let Some(summaries) = &mut self.summaries {
+            summaries.truncate(coded / PAGE_TOKENS);
+        }
         let recent = len.saturating_sub(self.coded_end());
         if recent < self.recent.len() {
             Arc::make_mut(&mut self.recent).truncate(recent);
@@ -526,6 +562,9 @@ impl Track {
         self.ahead = None;
         self.sample = Sample::default();
         self.pages.clear();
+        if let Some(summaries) = &mut self.summaries {
+            summaries.truncate(0);
+        }
         self.means.clear();
         if let Some(learner) = &mut self.learner {
             learner.clear();
@@ -548,17 +587,22 @@ impl Track {
         recent: Rows,
         means: impl FnOnce(&mut Means),
         learner: Option<Learner>,
-    ) {
+    ) -> Result<(), CacheError> {
         self.learner = learner;
         (self.sinks, self.pages, self.recent) = (Arc::new(sinks), pages, Arc::new(recent));
         means(&mut self.means);
         self.pages.set_beside(self.means.allocated_bytes());
+        // Layers that select evict nothing, so the caller refuses a snapshot in which they did.
+        let full = if self.pages.first() == 0 { self.pages.len() / PAGE_TOKENS } else { 0 };
+        (0..full).try_for_each(|page| self.summarise(page))
     }
 
     pub(super) fn allocated_bytes(&self) -> usize {
         let ahead = self.ahead.as_ref().map_or(0, Ahead::allocated_bytes);
         let rows = self.sinks.allocated_bytes() + self.recent.allocated_bytes();
-        rows + self.pages.allocated_bytes() + self.means.allocated_bytes() + self.learner_bytes() + ahead
+        let summaries = self.summaries.as_ref().map_or(0, Summaries::allocated_bytes);
+        let others = self.means.allocated_bytes() + self.learner_bytes() + ahead + summaries;
+        rows + self.pages.allocated_bytes() + others
     }
 
     /// Bytes of the queries that wait for a map.
@@ -569,7 +613,8 @@ impl Track {
     /// Bytes of this track that other caches share.
     pub(super) fn shared_bytes(&self) -> usize {
         let shared = |rows: &Arc<Rows>| if Arc::strong_count(rows) > 1 { rows.allocated_bytes() } else { 0 };
-        shared(&self.sinks) + shared(&self.recent) + self.pages.shared_bytes()
+        let summaries = self.summaries.as_ref().map_or(0, Summaries::shared_bytes);
+        shared(&self.sinks) + shared(&self.recent) + self.pages.shared_bytes() + summaries
     }
 
     /// Upper bound of the bytes that [`Track::truncate`] allocates. Shared rows are copied if some of them
@@ -584,7 +629,8 @@ impl Track {
 
     /// Bytes of a copy that it does not share.
     pub(super) fn list_bytes(&self) -> usize {
-        self.pages.list_bytes() + self.means.allocated_bytes() + self.learner_bytes()
+        let summaries = self.summaries.as_ref().map_or(0, Summaries::list_bytes);
+        self.pages.list_bytes() + self.means.allocated_bytes() + self.learner_bytes() + summaries
     }
 
     /// Upper bound of the bytes that `tokens` more tokens need during the operation, copies of shared parts
@@ -605,7 +651,9 @@ impl Track {
         let copies = if sinks > 0 { copy(&self.sinks) } else { 0 } + copy(&self.recent);
         let ahead =
             if self.is_dear() && self.ring.is_none() { BATCH * self.dim * size_of::<f32>() } else { 0 };
-        rows + pages + means + copies + ahead + maps
+        let full = (self.pages.len() + coded) / PAGE_TOKENS - self.pages.len() / PAGE_TOKENS;
+        let summaries = self.summaries.as_ref().map_or(0, |summaries| summaries.growth(full));
+        rows + pages + means + copies + ahead + maps + summaries
     }
 
     /// Upper bounds of the bytes of maps with the queries for them, and of the number of maps. `coded` of

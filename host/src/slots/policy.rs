@@ -21,6 +21,7 @@ pub fn check(spec: &CacheSpec) -> Result<(), CacheError> {
         ("map=full", spec.key_map == KeyMap::Full),
         ("arithmetic=f32", spec.arithmetic == Arithmetic::F32),
         ("spill=", spec.cold.iter().any(|(_, cold)| matches!(cold, Cold::Spill(_)))),
+        ("select=", spec.select.is_some()),
         ("ring=", spec.ring.is_some()),
         ("sliding-window=", spec.sliding_window.is_some()),
         ("kinds=", !spec.kinds.is_empty()),

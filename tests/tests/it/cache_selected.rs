@@ -199,3 +199,138 @@ fn wrong_lists_are_refused() {
     cache.attend_selected(0, &q, &[&[]], &mut out).unwrap();
     assert!(out.iter().all(|x| *x == 0.0), "no token has no result");
 }
+
+/// Tokens of which a few runs have keys near one direction, and that direction.
+fn with_needles(len: usize, needles: &[usize]) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
+    let mut gaussian = Gaussian::new(9);
+    let direction = gaussian.vector(DIM);
+    let (mut keys, values) = (gaussian.vector(len * DIM), gaussian.vector(len * DIM));
+    for &needle in needles {
+        for x in 0..8 * DIM {
+            keys[needle * DIM + x] += 1.5 * direction[x % DIM];
+        }
+    }
+    (keys, values, direction)
+}
+
+const NEEDLES: [usize; 3] = [204, 660, 1_508];
+
+fn with_selection(spec: CacheSpec) -> KvCache {
+    let (keys, values, _) = with_needles(2000, &NEEDLES);
+    let mut cache = KvCache::new(spec.select(512)).unwrap();
+    for from in (0..2000).step_by(250) {
+        let at = from * DIM..(from + 250) * DIM;
+        cache.append(0, &keys[at.clone()], &values[at]).unwrap();
+    }
+    cache
+}
+
+fn answer(cache: &KvCache) -> Vec<f32> {
+    let direction = with_needles(0, &[]).2;
+    let mut out = vec![0.0; 2 * DIM];
+    cache.attend(0, [&direction[..], &direction].concat().as_slice(), &mut out).unwrap();
+    out
+}
+
+/// The tokens that matter are found wherever they are, with every kind of keys, and others are left out.
+#[test]
+fn a_selection_finds_the_tokens_that_matter() {
+    let wide = CacheSpec::new(1, 2, 1, DIM).codecs(CodecId::S4, CodecId::S4);
+    let mut specs = specs();
+    specs.retain(|(name, _)| *name != "window" && *name != "soft cap");
+    specs.push(("map", wide.clone().codecs(CodecId::M3, CodecId::T2)));
+    specs.push(("f32", wide.arithmetic(Arithmetic::F32)));
+    for (name, spec) in specs {
+        let (cache, full) = (with_selection(spec.clone()), {
+            let mut full = with_selection(spec);
+            let mut bytes = Vec::new();
+            full.snapshot(&mut bytes).unwrap();
+            let whole = CacheSpec { select: None, ..full.spec().clone() };
+            full = KvCache::new(whole).unwrap();
+            full.restore(&mut &bytes[..]).unwrap();
+            full
+        });
+        let (got, want) = (answer(&cache), answer(&full));
+        let error = oracle::relative_mse(&want, &got);
+        assert!(error < 0.02, "{name}: {error}");
+        assert_ne!(got, want, "{name}: something is left out");
+    }
+}
+
+#[test]
+fn a_selection_of_all_tokens_changes_nothing() {
+    let (select, full) = (filled(base().select(700), 700), filled(base(), 700));
+    assert_eq!(answer(&select), answer(&full));
+}
+
+/// The means follow the pages through forks, cuts, tiers, files and snapshots.
+#[test]
+fn a_selection_survives_what_a_cache_does() {
+    let cold = |key, value| base().cold(300, Cold::Demote { key, value });
+    let specs = [
+        base(),
+        cold(CodecId::N3, CodecId::N2).cold(900, Cold::Demote { key: CodecId::N2, value: CodecId::N2 }),
+        cold(CodecId::N4, CodecId::N2),
+        base().cold(300, Cold::Spill(std::env::temp_dir())),
+    ];
+    for spec in specs {
+        let mut cache = with_selection(spec);
+        let restored = |cache: &KvCache| {
+            let mut bytes = Vec::new();
+            cache.snapshot(&mut bytes).unwrap();
+            let mut other = KvCache::new(cache.spec().clone()).unwrap();
+            other.restore(&mut &bytes[..]).unwrap();
+            answer(&other)
+        };
+        let before = answer(&cache);
+        assert_eq!(restored(&cache), before);
+        let fork = cache.fork().unwrap();
+        cache.truncate(700).unwrap();
+        let (keys, values, _) = with_needles(600, &[40]);
+        cache.append(0, &keys, &values).unwrap();
+        assert_eq!(restored(&cache), answer(&cache), "after a cut");
+        assert_ne!(answer(&cache), before);
+        assert_eq!(answer(&fork), before, "the fork has what was cut");
+        cache.reset();
+        assert_eq!(
+            cache.stats().allocated_bytes,
+            KvCache::new(cache.spec().clone()).unwrap().stats().allocated_bytes
+        );
+    }
+    let portable = answer(&with_selection(base().level(Level::Portable)));
+    for level in Level::available() {
+        assert_eq!(answer(&with_selection(base().level(level))), portable, "{level:?}");
+    }
+}
+
+#[test]
+fn the_means_of_a_selection_are_counted() {
+    let budget = tqkv::cache::Budget::unlimited();
+    let (keys, values, _) = with_needles(1500, &[]);
+    let made = |spec: CacheSpec| {
+        let mut cache = KvCache::within(spec, &budget).unwrap();
+        cache.append(0, &keys, &values).unwrap();
+        cache
+    };
+    let (full, cache) = (made(base()), made(base().select(512)));
+    let bytes = |cache: &KvCache| cache.stats().allocated_bytes;
+    assert_eq!(budget.used(), bytes(&full) + bytes(&cache));
+    let means = cache.spec().selection_bytes(0).unwrap() * (1500 / 128);
+    let more = bytes(&cache) - bytes(&full);
+    assert!((means..means + 2048).contains(&more), "{more} bytes for {means}");
+    let fork = cache.fork().unwrap();
+    assert!(fork.stats().shared_bytes > means);
+    drop((full, cache, fork));
+    assert_eq!(budget.used(), 0);
+}
+
+#[test]
+fn selections_that_cannot_be_are_refused() {
+    let refused = |spec: CacheSpec| KvCache::new(spec).unwrap_err().to_string();
+    assert!(refused(base().select(255)).contains("select=255 is not valid: expected 256 to "));
+    assert!(refused(base().select(512).ring(1000)).contains("select= is not valid with ring="));
+    let windows = base().select(512).sliding_window(300);
+    assert!(refused(windows).contains("select= is not valid with sliding-window="));
+    assert!(refused(CacheSpec::mla(1, 4, 64, 16).select(512)).contains("with position-dim="));
+    assert_eq!(base().with("select=2048").unwrap().select, Some(2048));
+}

@@ -92,7 +92,8 @@ pub struct Args {
     /// Number of windows to score, from the start of the text [default: 12, or all if the text has fewer].
     #[arg(long, value_name = "N")]
     windows: Option<usize>,
-    /// Tokens per step [default: the whole window]. 1 attends on codes, as generation does.
+    /// Tokens per step [default: the whole window]. 1 attends on codes, as generation does. What comes before the
+    /// first scored token is one step.
     #[arg(long, value_name = "TOKENS", value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     step: Option<usize>,
     /// First position of a window that is scored; earlier tokens are input only.

@@ -21,7 +21,7 @@ fn codecs(text: &str) -> KvCodecs {
 }
 
 fn life(text: &str, kept: Uncompressed) -> Life {
-    Life { codecs: codecs(text), kept, tiers: Vec::new(), key_map: KeyMap::Off, ring: None }
+    Life { codecs: codecs(text), kept, tiers: Vec::new(), key_map: KeyMap::Off, ring: None, select: None }
 }
 
 #[test]
@@ -278,6 +278,21 @@ fn maps_of_keys_are_counted() {
     assert!(ranges >= heads * 2 * (64 + 4) * 64 && ranges < heads * 2 * (64 + 16) * 64, "{ranges}");
 }
 
+#[test]
+fn means_for_a_selection_are_counted() {
+    let shape = from_config(r#"{"num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "hidden_size": 128}"#);
+    let kept = Uncompressed { sinks: 4, hot: 64 };
+    let spec = |select| CacheSpec { select, ..shape.groups[0].0.spec().codecs(CodecId::S4, CodecId::S4) };
+    let counted = |select| {
+        let life = Life { select, ..life("s4", kept) };
+        let (held, planned) = (held(spec(select), 8192), shape.bytes(&life, 8192).unwrap());
+        assert!((0.97..1.03).contains(&(held as f64 / planned as f64)), "{held} held, {planned} planned");
+        held as f64
+    };
+    let share = counted(Some(2048)) / counted(None) - 1.0;
+    assert!((0.055..0.065).contains(&share), "{share} more");
+}
+
 /// Bytes that a cache of a kind holds, over the planned ones.
 fn held_over_planned(Kind { shape, codec, tokens, .. }: &Kind) -> f64 {
     use tqkv::cache::Centring;
@@ -289,6 +304,7 @@ fn held_over_planned(Kind { shape, codec, tokens, .. }: &Kind) -> f64 {
         tiers: Vec::new(),
         key_map: KeyMap::Off,
         ring: None,
+        select: None,
     };
     let options = Options::DEFAULT.effort(Effort::Fast);
     let spec = shape.groups[0].0.spec().codecs(*codec, *codec).options(options).centring(Centring::Off);

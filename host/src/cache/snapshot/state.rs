@@ -96,8 +96,7 @@ fn read_track(track: &mut Track, max_norm: f32, parser: &mut Parser<'_>) -> Resu
     if sum.len() > pages.maps().len().max(1) * track.codec().dim() {
         return refused("more sums than maps");
     }
-    track.restore(sinks, pages, recent, |means| means.restore(state, list, sum), learner);
-    Ok(())
+    track.restore(sinks, pages, recent, |means| means.restore(state, list, sum), learner)
 }
 
 fn write_rows(rows: &Rows, bytes: &mut Vec<u8>) {

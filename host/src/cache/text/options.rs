@@ -124,6 +124,8 @@ pub const OPTIONS: &[SpecOption] = &[
         "First tokens that stay f16.", sinks),
     row!(Policy, "sliding-window", "TOKENS", "256",
         "Newest tokens that queries see beside the sinks.", sliding_window),
+    row!(Policy, "select", "TOKENS", "2048",
+        "Encoded tokens that single queries attend to, those whose keys promise most. Others are left out.", select),
     row!(Policy, "ring", "TOKENS", "4096",
         "Newest tokens that a cache of fixed memory holds beside the sinks. All memory is taken at the start.", ring),
     row!(Policy, "max-tokens", "TOKENS", "4096",

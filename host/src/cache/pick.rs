@@ -1,0 +1,103 @@
+//! Picks the tokens that a single query attends to, by the means of their keys (`select=`).
+//!
+//! The logit of a mean is the mean of the logits of its keys. Each head of a group compares the logits with its own
+//! largest one, and a run of tokens counts as much as its best mean for the head that wants it most.
+
+use super::chosen::RUN;
+use super::format::CodedQueries;
+use super::head::Head;
+use super::life::PAGE_TOKENS;
+use super::summaries::{GRAIN, PAGE_GRAINS, Summaries};
+use super::vectors::dot;
+use tqkv_simd::page::MAX_HEADS;
+
+/// Means of a run.
+const RUN_GRAINS: usize = RUN / GRAIN;
+
+/// Reusable memory.
+#[derive(Debug, Default)]
+pub(super) struct PickScratch {
+    scaled: Vec<f32>,
+    coded: CodedQueries,
+    room: Vec<f32>,
+    /// Products of queries and means of pages, `[heads, means]`.
+    offsets: Vec<f32>,
+    /// Best logits of the runs, `[heads, runs]`.
+    best: Vec<f32>,
+    /// What each run counts.
+    worth: Vec<f32>,
+    runs: Vec<u32>,
+    /// The picked tokens.
+    pub(super) tokens: Vec<u32>,
+}
+
+impl Head {
+    /// Picks about `count` encoded tokens for queries (`[group, dim]`), in runs of [`RUN`], and with them all sinks
+    /// and uncompressed tokens. Encoded tokens of a page that is not full are among them. Returns false if those are
+    /// all tokens.
+    pub(super) fn pick(&self, q: &[f32], count: usize, scratch: &mut PickScratch) -> bool {
+        let Some(summaries) = self.keys.summaries() else { return false };
+        let (sinks, full) = (self.keys.sinks().len(), summaries.pages() * PAGE_TOKENS);
+        let last = self.keys.pages().len() - full;
+        let (runs, wanted) = (full / RUN, (count.saturating_sub(last) / RUN).max(1));
+        if runs <= wanted {
+            return false;
+        }
+        scratch.worth.clear();
+        scratch.worth.resize(runs, f32::NEG_INFINITY);
+        for q in q.chunks(MAX_HEADS * self.keys.codec().dim()) {
+            self.weigh(summaries, q, scratch);
+        }
+        let PickScratch { worth, runs: order, tokens, .. } = scratch;
+        order.clear();
+        order.extend(0..runs as u32);
+        let worth = |run: u32| worth[run as usize];
+        order.select_nth_unstable_by(wanted - 1, |&a, &b| worth(b).total_cmp(&worth(a)).then(a.cmp(&b)));
+        order.truncate(wanted);
+        order.sort_unstable();
+        tokens.clear();
+        tokens.extend(0..sinks as u32);
+        for run in &*order {
+            let first = (sinks + *run as usize * RUN) as u32;
+            tokens.extend(first..first + RUN as u32);
+        }
+        tokens.extend((sinks + full) as u32..self.len() as u32);
+        true
+    }
+
+    /// Raises what each run counts to what it counts for these queries, at most [`MAX_HEADS`].
+    fn weigh(&self, summaries: &Summaries, q: &[f32], scratch: &mut PickScratch) {
+        let means = self.keys.means();
+        let PickScratch { scaled, coded, room, offsets, best, worth, .. } = scratch;
+        let dim = self.keys.codec().dim();
+        scaled.clear();
+        scaled.extend(q.iter().map(|x| x * self.rule.scale));
+        summaries.set_queries(scaled, coded);
+        let (heads, runs) = (q.len() / dim, worth.len());
+        offsets.clear();
+        for query in scaled.chunks_exact(dim) {
+            offsets.extend(means.list().iter().map(|mean| dot(query, &mean.values)));
+        }
+        best.clear();
+        best.resize(heads * runs, f32::NEG_INFINITY);
+        summaries.scores((coded, heads), room, |first, logits| {
+            let n = logits.len() / heads;
+            for (h, logits) in logits.chunks_exact_mut(n).enumerate() {
+                let offsets = &offsets[h * means.list().len()..];
+                for (page, logits) in (first..).zip(logits.chunks_exact_mut(PAGE_GRAINS)) {
+                    let offset = means.index(page).map_or(0.0, |mean| offsets[mean]);
+                    logits.iter_mut().for_each(|logit| *logit += offset);
+                }
+                self.cap(logits);
+                let first = h * runs + first * PAGE_TOKENS / RUN;
+                for (best, logits) in best[first..].iter_mut().zip(logits.chunks_exact(RUN_GRAINS)) {
+                    *best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                }
+            }
+        });
+        for best in best.chunks_exact(runs) {
+            let largest = best.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            worth.iter_mut().zip(best).for_each(|(worth, best)| *worth = worth.max(best - largest));
+        }
+    }
+}
