@@ -276,6 +276,28 @@ tqkv_status tqkv_attend(const tqkv_cache *cache,
                         size_t out_values);
 
 /**
+ * Attends from the newest position of one layer to some tokens only, as `tqkv_attend` does to all. `tokens` has the
+ * lists of the KV heads one after the other, each ascending, and `list_tokens` is [num_lists]: how many each has.
+ * There is one list per KV head, for all query heads that share it, and it may be empty. A token that the newest
+ * position does not see is refused.
+ *
+ * # Safety
+ * `cache` is null or a cache that is not freed. The other pointers are null or point to the passed number of values.
+ */
+tqkv_status tqkv_attend_selected(const tqkv_cache *cache,
+                                 size_t layer,
+                                 uint32_t q_dtype,
+                                 const void *q,
+                                 size_t q_values,
+                                 const uint32_t *tokens,
+                                 size_t num_tokens,
+                                 const size_t *list_tokens,
+                                 size_t num_lists,
+                                 uint32_t out_dtype,
+                                 void *out,
+                                 size_t out_values);
+
+/**
  * Attends in one layer of several caches, as `tqkv_attend` does in each. `q` is [caches, num_heads,
  * head_dim] and `out` is [caches, num_heads, value_dim]. The results have the same bits as single calls, and
  * threads also divide the caches among themselves. All caches must have the same heads and dims. Lengths may

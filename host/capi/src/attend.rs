@@ -36,6 +36,64 @@ pub unsafe extern "C" fn tqkv_attend(
     })
 }
 
+/// Attends from the newest position of one layer to some tokens only, as `tqkv_attend` does to all. `tokens` has the
+/// lists of the KV heads one after the other, each ascending, and `list_tokens` is [num_lists]: how many each has.
+/// There is one list per KV head, for all query heads that share it, and it may be empty. A token that the newest
+/// position does not see is refused.
+///
+/// # Safety
+/// `cache` is null or a cache that is not freed. The other pointers are null or point to the passed number of values.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_attend_selected(
+    cache: *const TqkvCache,
+    layer: usize,
+    q_dtype: u32,
+    q: *const c_void,
+    q_values: usize,
+    tokens: *const u32,
+    num_tokens: usize,
+    list_tokens: *const usize,
+    num_lists: usize,
+    out_dtype: u32,
+    out: *mut c_void,
+    out_values: usize,
+) -> TqkvStatus {
+    // SAFETY: `cache` is a cache, `q`, `tokens` and `list_tokens` have their values and `out` has room for its
+    // values, by the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        let cache = call.handle("cache", cache)?;
+        let q = values(call, "q", q_dtype, (q, q_values))?;
+        let tokens = call.slice("tokens", tokens, num_tokens)?;
+        let counts = call.slice("list_tokens", list_tokens, num_lists)?;
+        let lists = lists(tokens, counts)?;
+        let out = Room::new(call, "out", out_dtype, out, out_values)?;
+        let cache = cache.read()?;
+        out.fill(|out| Ok(cache.attend_selected(layer, q, &lists, out)?))
+    })
+}
+
+/// Cuts tokens into lists of these lengths.
+fn lists<'a>(mut tokens: &'a [u32], counts: &[usize]) -> Result<Vec<&'a [u32]>, Failure> {
+    let all = tokens.len();
+    let mut lists = Vec::with_capacity(counts.len());
+    for &count in counts {
+        let cut = tokens.split_at_checked(count);
+        let (list, rest) = cut.ok_or_else(|| {
+            Failure::argument(format!("list_tokens have more than the {all} tokens of num_tokens"))
+        })?;
+        lists.push(list);
+        tokens = rest;
+    }
+    if tokens.is_empty() {
+        Ok(lists)
+    } else {
+        let left = tokens.len();
+        Err(Failure::argument(format!(
+            "{left} of the {all} tokens of num_tokens are in no list of list_tokens"
+        )))
+    }
+}
+
 /// Attends in one layer of several caches, as `tqkv_attend` does in each. `q` is [caches, num_heads,
 /// head_dim] and `out` is [caches, num_heads, value_dim]. The results have the same bits as single calls, and
 /// threads also divide the caches among themselves. All caches must have the same heads and dims. Lengths may

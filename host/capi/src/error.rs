@@ -118,6 +118,7 @@ impl From<CacheError> for Failure {
             CacheError::BadSpec(_)
             | CacheError::NoCache { .. }
             | CacheError::KvHead { .. }
+            | CacheError::Selection(_)
             | CacheError::Slot { .. }
             | CacheError::Bias { .. } => TqkvStatus::TqkvBadArgument,
             // If the tokens lie within the sequence, they were evicted. Other tokens never existed.
@@ -273,6 +274,7 @@ mod tests {
         let evicted = CacheError::Evicted { len: 1, first_live: 2 };
         for (error, status) in [
             (CacheError::BadSpec("x".into()), TqkvBadArgument),
+            (CacheError::Selection("x".into()), TqkvBadArgument),
             (CacheError::Encode("x".into()), TqkvNotEncoded),
             (evicted, TqkvEvicted),
             (CacheError::NoTokens { start: 1, end: 3, first_live: 2, len: 3 }, TqkvEvicted),

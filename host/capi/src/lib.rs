@@ -36,7 +36,7 @@ mod snapshot;
 mod spec;
 mod threads;
 
-pub use attend::{tqkv_attend, tqkv_attend_many, tqkv_prefill, tqkv_scores};
+pub use attend::{tqkv_attend, tqkv_attend_many, tqkv_attend_selected, tqkv_prefill, tqkv_scores};
 pub use budget::{TqkvBudget, tqkv_budget_create, tqkv_budget_free, tqkv_budget_limit, tqkv_budget_used};
 pub use cache::{
     TqkvCache, TqkvCacheStats, tqkv_append, tqkv_create, tqkv_create_within, tqkv_fork, tqkv_free, tqkv_keys,

@@ -11,6 +11,7 @@ use std::mem::MaybeUninit;
 pub(crate) trait Plain: Copy {}
 impl Plain for u8 {}
 impl Plain for u16 {}
+impl Plain for u32 {}
 impl Plain for usize {}
 impl Plain for f32 {}
 impl Plain for half::f16 {}

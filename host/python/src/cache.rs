@@ -4,6 +4,7 @@ use crate::arrays::{Narrow, Vectors, leading, slice_mut, with_dtype, writing, ze
 use crate::errors::{Failure, refused};
 use crate::held::Held;
 use crate::pool;
+use crate::slots::indexes;
 use crate::spec;
 use numpy::{PyArray1, PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;
@@ -41,6 +42,31 @@ impl Cache {
                 "{what} of the shape {shape:?} is not valid: expected [tokens, {heads}, {dim}]"
             ))),
         }
+    }
+
+    /// Attends with queries `[num_heads, head_dim]`, by a call of the cache.
+    fn attend_with<'py>(
+        &self,
+        py: Python<'py>,
+        layer: usize,
+        q: &Bound<'py, PyAny>,
+        attend: impl FnOnce(&KvCache, tqkv::cache::Floats<'_>, &mut [f32]) -> Result<(), CacheError> + Send,
+    ) -> Result<Floats<'py>, Failure> {
+        let q = Vectors::new("q", q)?;
+        let KvShape { num_heads, head_dim, value_dim, .. } = self.0.shape(layer);
+        if q.shape() != [num_heads, head_dim] {
+            let found = q.shape();
+            return Err(refused(format!(
+                "q of the shape {found:?} is not valid: expected [{num_heads}, {head_dim}]"
+            )));
+        }
+        let q = q.values("q")?;
+        let out = zeros(py, &[num_heads, value_dim])?;
+        let mut writing = writing(&out)?;
+        let to = slice_mut(&mut writing)?;
+        self.0.with(py, |cache| Ok(attend(cache, q.into(), to)?))?;
+        drop(writing);
+        Ok(out)
     }
 }
 
@@ -152,21 +178,27 @@ impl Cache {
         layer: usize,
         q: &Bound<'py, PyAny>,
     ) -> Result<Floats<'py>, Failure> {
-        let q = Vectors::new("q", q)?;
-        let KvShape { num_heads, head_dim, value_dim, .. } = self.0.shape(layer);
-        if q.shape() != [num_heads, head_dim] {
-            let found = q.shape();
-            return Err(refused(format!(
-                "q of the shape {found:?} is not valid: expected [{num_heads}, {head_dim}]"
-            )));
-        }
-        let q = q.values("q")?;
-        let out = zeros(py, &[num_heads, value_dim])?;
-        let mut writing = writing(&out)?;
-        let to = slice_mut(&mut writing)?;
-        self.0.with(py, |cache| Ok(cache.attend(layer, q, to)?))?;
-        drop(writing);
-        Ok(out)
+        self.attend_with(py, layer, q, |cache, q, to| cache.attend(layer, q, to))
+    }
+
+    fn attend_selected<'py>(
+        &self,
+        py: Python<'py>,
+        layer: usize,
+        q: &Bound<'py, PyAny>,
+        tokens: Vec<Bound<'py, PyAny>>,
+    ) -> Result<Floats<'py>, Failure> {
+        let list = |tokens: &Bound<'_, PyAny>| -> Result<Vec<u32>, Failure> {
+            let narrow = |token: usize| {
+                u32::try_from(token).map_err(|_| {
+                    refused(format!("tokens with {token} are not valid: expected numbers below 2^32"))
+                })
+            };
+            indexes("tokens", tokens)?.into_iter().map(narrow).collect()
+        };
+        let lists = tokens.iter().map(list).collect::<Result<Vec<_>, _>>()?;
+        let lists: Vec<&[u32]> = lists.iter().map(Vec::as_slice).collect();
+        self.attend_with(py, layer, q, |cache, q, to| cache.attend_selected(layer, q, &lists, to))
     }
 
     fn attend_prefill<'py>(

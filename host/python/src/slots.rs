@@ -27,7 +27,7 @@ pub(crate) struct SlotMask {
 }
 
 /// The numbers of a list of slots or positions.
-fn indexes(what: &str, array: &Bound<'_, PyAny>) -> Result<Vec<usize>, Failure> {
+pub(crate) fn indexes(what: &str, array: &Bound<'_, PyAny>) -> Result<Vec<usize>, Failure> {
     let array = array.cast::<PyArrayDyn<i64>>().ok().and_then(|array| array.try_readonly().ok());
     let Some(array) = array.filter(|array| array.ndim() == 1) else {
         return Err(refused(format!(

@@ -263,6 +263,27 @@ def test_refusals_say_what_is_accepted(call, text):
     assert "\n" not in str(refused.value)
 
 
+def test_chosen_tokens_alone_are_attended_to(rng):
+    held, q = cache(), tokens(rng, 1, HEADS)[0]
+    held.append(0, tokens(rng, 300), tokens(rng, 300))
+    full, everything = held.attend(0, q), range(300)
+    np.testing.assert_array_equal(held.attend_selected(0, q, [everything] * KV_HEADS), full)
+    # Each KV head has a list, which may be an array.
+    part = held.attend_selected(0, q, [np.arange(20, 30, dtype=np.uint32)] + [everything] * (KV_HEADS - 1))
+    group = HEADS // KV_HEADS
+    assert (part[:group] != full[:group]).any()
+    np.testing.assert_array_equal(part[group:], full[group:])
+    for lists, why in [
+        ([everything] * (KV_HEADS + 1), "lists for layer 0 are not valid: expected"),
+        ([[3, 3]] * KV_HEADS, "token 3 after 3 is not valid: expected ascending tokens"),
+        ([[300]] * KV_HEADS, "token 300 is not valid: expected those that the newest position sees, 0 to 299"),
+        ([[-1]] * KV_HEADS, "tokens with -1 is not valid: expected numbers from 0 on"),
+        ([["a"]] * KV_HEADS, "tokens of the type list is not valid: expected a list of whole numbers"),
+    ]:
+        with pytest.raises(tqkv.TqkvError, match=why):
+            held.attend_selected(0, q, lists)
+
+
 WRONG = [
     (lambda: cache(hot="many"), "hot=many is not valid"),
     (lambda: cache(sinks=-1), "sinks=-1 is not valid"),

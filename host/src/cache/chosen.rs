@@ -1,7 +1,5 @@
 //! The tokens that attention is limited to: all that the newest position sees, or a list.
 
-use super::head::Head;
-use crate::error::CacheError;
 use std::ops::Range;
 use tqkv_simd::page::SLOT_STEP;
 
@@ -67,22 +65,50 @@ impl<'a> Chosen<'a> {
 
     /// Hides the logits (`[heads, n]`) of the tokens from `from` on that are not chosen.
     pub(super) fn mask(self, from: usize, n: usize, logits: &mut [f32]) {
-        if matches!(self, Self::All) {
-            return;
-        }
-        let mut at = from;
-        for run in self.runs(from, from + n).chain(std::iter::once(from + n..from + n)) {
-            for logits in logits.chunks_exact_mut(n) {
-                logits[at - from..run.start - from].fill(f32::NEG_INFINITY);
-            }
-            at = run.end;
+        if let Self::List(list) = self.within((from, from + n)) {
+            hide(list, from, n, logits);
         }
     }
 }
 
-/// Refuses a list of a KV head that is not ascending, or has a token that the newest position does not see.
-pub(super) fn check(head: &Head, list: &[u32]) -> Result<(), String> {
-    let [(_, sinks), (start, end)] = head.seen(head.len() - 1);
+/// Index of the first token of a list from `position` on. It is sought from index `at` on, near which it lies.
+pub(super) fn seek(list: &[u32], mut at: usize, position: usize) -> usize {
+    let is_before = |at: usize| list.get(at).is_some_and(|&token| (token as usize) < position);
+    while is_before(at + RUN) {
+        at += RUN;
+    }
+    while is_before(at) {
+        at += 1;
+    }
+    at
+}
+
+/// Tokens whose logits are hidden at once.
+const HIDDEN: usize = 128;
+
+/// Hides the logits (`[heads, n]`) of the tokens from `from` on that are not in `list`, which has no others.
+pub(super) fn hide(list: &[u32], from: usize, n: usize, logits: &mut [f32]) {
+    if list.len() == n {
+        return;
+    }
+    let mut at = 0;
+    for start in (0..n).step_by(HIDDEN) {
+        let count = HIDDEN.min(n - start);
+        let mut is_chosen = [false; HIDDEN];
+        let end = seek(list, at, from + start + count);
+        list[at..end].iter().for_each(|&token| is_chosen[token as usize - from - start] = true);
+        at = end;
+        for logits in logits.chunks_exact_mut(n) {
+            for (logit, is_chosen) in logits[start..start + count].iter_mut().zip(is_chosen) {
+                *logit = if is_chosen { *logit } else { f32::NEG_INFINITY };
+            }
+        }
+    }
+}
+
+/// Refuses a list that is not ascending, or has a token that the newest position does not see. It sees the tokens
+/// below `sinks` and those of `start..end`.
+pub(super) fn check(list: &[u32], sinks: usize, (start, end): (usize, usize)) -> Result<(), String> {
     for (place, &token) in list.iter().enumerate() {
         if place > 0 && list[place - 1] >= token {
             return Err(format!(
@@ -105,22 +131,6 @@ pub(super) fn check(head: &Head, list: &[u32]) -> Result<(), String> {
     Ok(())
 }
 
-/// Refuses lists that do not fit the KV heads of a layer.
-pub(super) fn check_lists(layer: usize, heads: &[Head], lists: &[&[u32]]) -> Result<(), CacheError> {
-    if lists.len() != heads.len() {
-        return Err(CacheError::Selection(format!(
-            "{} lists for layer {layer} are not valid: expected {}, one per KV head",
-            lists.len(),
-            heads.len()
-        )));
-    }
-    for (kv_head, (head, list)) in heads.iter().zip(lists).enumerate() {
-        check(head, list)
-            .map_err(|why| CacheError::Selection(format!("layer {layer}, KV head {kv_head}: {why}")))?;
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::Chosen;
@@ -139,5 +149,9 @@ mod tests {
         chosen.mask(2, 6, &mut logits);
         let hidden: Vec<_> = (0..12).filter(|&i| logits[i] == f32::NEG_INFINITY).collect();
         assert_eq!(hidden, [3, 4, 9, 10]);
+        let mut logits = [1.0; 600];
+        Chosen::List(&[5, 140, 304]).mask(5, 300, &mut logits);
+        let seen: Vec<_> = (0..600).filter(|&i| logits[i] == 1.0).collect();
+        assert_eq!(seen, [0, 135, 299, 300, 435, 599]);
     }
 }

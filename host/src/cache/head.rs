@@ -1,6 +1,6 @@
 //! One KV head: its tokens, and attention of its query heads over them.
 
-use super::chosen::{Chosen, RUN};
+use super::chosen::{Chosen, RUN, hide, seek};
 use super::life::{self, PAGE_TOKENS};
 use super::scratch::{HeadScratch, Queries, SpanSums};
 use super::track::{Cut, Track};
@@ -8,7 +8,8 @@ use super::vectors::{Vectors, dot};
 use crate::error::CacheError;
 use crate::{memory, threads};
 use rayon::prelude::*;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::ops::Range as Spans;
 use tqkv_simd::page::{Attention, MAX_HEADS, MAX_PARTS, Parts, WeightedPart, attend, merge, rescale};
 
 /// Number of tokens in a span, which one thread attends to. Spans begin at fixed positions and are merged in
@@ -221,15 +222,18 @@ impl Head {
         scratch: &mut HeadScratch,
     ) -> Result<(), CacheError> {
         scratch.queries.set(self.keys.pages(), self.keys.means(), q, self.rule.scale);
-        let (queries, spans) = scratch.spans(self.spans())?;
+        let groups = self.groups(chosen);
+        let count = if groups.is_empty() { self.spans() } else { groups.len() };
+        let (queries, spans) = scratch.spans(count)?;
         let heads = queries.heads();
         for span in &mut *spans {
             span.clear(out.len())?;
         }
         self.start(first, &mut spans[0].state[..heads]);
-        let each = |(i, span): (usize, &mut SpanSums)| self.attend_span(queries, i, chosen, span);
-        let is_much = matches!(chosen, Chosen::All) || chosen.count(self.len()) > SPAN;
-        if spans.len() > 1 && is_much && threads::several() {
+        let each = |(i, sums): (usize, &mut SpanSums)| {
+            self.attend_spans(queries, groups.get(i).cloned().unwrap_or(i..i + 1), chosen, sums);
+        };
+        if spans.len() > 1 && threads::several() {
             spans.par_iter_mut().enumerate().for_each(each);
         } else {
             spans.iter_mut().enumerate().for_each(each);
@@ -264,17 +268,43 @@ impl Head {
         past.saturating_sub(first).max(1)
     }
 
-    /// Attends to the chosen tokens of span `i`. The first span includes the sinks.
-    fn attend_span(&self, queries: &Queries, i: usize, chosen: Chosen<'_>, seen: &mut SpanSums) {
+    /// Neighbouring spans that are attended to as one, because they have no more tokens of a list than a span. A span
+    /// with all of its tokens stays alone, as without a list. Empty if there is no list.
+    fn groups(&self, chosen: Chosen<'_>) -> Vec<Spans<usize>> {
+        let mut groups: Vec<Spans<usize>> = Vec::new();
+        if matches!(chosen, Chosen::All) {
+            return groups;
+        }
+        let (sinks, mut held) = (self.values().sink_capacity(), 0);
+        let (_, first) = self.newest();
+        for span in 0..self.spans() {
+            let from = sinks + (first + span) * SPAN;
+            let tokens = chosen.within((if span == 0 { 0 } else { from }, from + SPAN)).count(SPAN);
+            match groups.last_mut() {
+                // The first and the last span of a window are not whole.
+                Some(last) if held + tokens <= SPAN && self.rule.window.is_none() => {
+                    (last.end, held) = (span + 1, held + tokens);
+                }
+                _ => {
+                    groups.push(span..span + 1);
+                    held = tokens;
+                }
+            }
+        }
+        groups
+    }
+
+    /// Attends to the chosen tokens of some spans. The first span includes the sinks.
+    fn attend_spans(&self, queries: &Queries, spans: Spans<usize>, chosen: Chosen<'_>, seen: &mut SpanSums) {
         let SpanSums { state, plain, rotated, failed } = seen;
         let heads = &mut state[..queries.heads()];
-        if i == 0 {
+        if spans.start == 0 {
             let sinks = self.values().sink_capacity().min(self.len());
             *failed = self.attend_run(queries, ((0, sinks), chosen), heads, [plain, rotated]).err();
         }
         let ((start, end), first) = self.newest();
-        let from = self.values().sink_capacity() + (first + i) * SPAN;
-        let run = (from.max(start), (from + SPAN).min(end));
+        let at = |span: usize| self.values().sink_capacity() + (first + span) * SPAN;
+        let run = (at(spans.start).max(start), at(spans.end).min(end));
         let result = self.attend_run(queries, (run, chosen), heads, [plain, rotated]);
         *failed = failed.take().or(result.err());
     }
@@ -289,7 +319,7 @@ impl Head {
         [plain, rotated]: [&mut [f32]; 2],
     ) -> Result<(), CacheError> {
         let (chosen, failed) = (chosen.within((from, to)), RefCell::new(None));
-        let mut tokens = Tokens { head: self, queries, chosen, plain, rotated, failed };
+        let mut tokens = Tokens { head: self, queries, chosen, at: Cell::new(0), plain, rotated, failed };
         attend(self.keys.level(), &mut tokens, from, to, state);
         tokens.failed.into_inner().map_or(Ok(()), Err)
     }
@@ -378,6 +408,8 @@ struct Tokens<'a> {
     head: &'a Head,
     queries: &'a Queries,
     chosen: Chosen<'a>,
+    /// Index in the list of the first token of the part that comes next.
+    at: Cell<usize>,
     plain: &'a mut [f32],
     rotated: &'a mut [f32],
     /// The error of a page that could not be read.
@@ -420,27 +452,42 @@ impl Tokens<'_> {
 impl Parts for Tokens<'_> {
     /// The start of a run of tokens, of which at least one is chosen.
     fn first(&self, from: usize) -> usize {
-        self.chosen.next(from).map_or(usize::MAX, |token| self.head.keys.run_start(token).max(from))
+        let Chosen::List(list) = self.chosen else { return from };
+        self.at.set(seek(list, self.at.get(), from));
+        list.get(self.at.get())
+            .map_or(usize::MAX, |&token| self.head.keys.run_start(token as usize).max(from))
     }
 
     /// A part of a list ends before the first run without a chosen token.
     fn part_end(&self, from: usize) -> usize {
         let end = self.head.keys.part_end(from).min(self.head.values().part_end(from));
-        let mut to = from;
-        while to < end && self.chosen.any(to, self.head.keys.run_start(to) + RUN) {
-            to = self.head.keys.run_start(to) + RUN;
+        let Chosen::List(list) = self.chosen else { return end };
+        let (mut to, mut at) = (from, self.at.get());
+        while to < end {
+            let run_end = self.head.keys.run_start(to) + RUN;
+            at = seek(list, at, to);
+            if list.get(at).is_none_or(|&token| token as usize >= run_end) {
+                break;
+            }
+            to = run_end;
         }
         to.min(end)
     }
 
     fn scores(&self, from: usize, to: usize, logits: &mut [f32]) {
-        let after = self.chosen.next(to).unwrap_or(to);
+        let Chosen::List(list) = self.chosen else {
+            self.head.keys.ask_for(to);
+            self.head.values().ask_for(to);
+            self.note(self.head.keys.scores(self.queries, from, self.head.values().lines(from), logits));
+            return self.head.cap(logits);
+        };
+        let (at, end) = (self.at.get(), seek(list, self.at.get(), to));
+        let after = list.get(end).map_or(to, |&token| token as usize);
         self.head.keys.ask_for(after);
         self.head.values().ask_for(after);
-        let next = if matches!(self.chosen, Chosen::All) { self.head.values().lines(from) } else { &[] };
-        self.note(self.head.keys.scores(self.queries, from, next, logits));
+        self.note(self.head.keys.scores(self.queries, from, &[], logits));
         self.head.cap(logits);
-        self.chosen.mask(from, to - from, logits);
+        hide(&list[at..end], from, to - from, logits);
     }
 
     fn rescale(&mut self, factors: &[f32]) {

@@ -88,7 +88,7 @@ use crate::attention::AttentionCache;
 use crate::error::CacheError;
 use crate::{memory, threads};
 use accepted::coded_norms;
-use chosen::{Chosen, check_lists};
+use chosen::Chosen;
 use format::PageRole;
 use head::{Head, ROLLBACK, Rule};
 use map::Learner;
@@ -492,6 +492,23 @@ impl KvCache {
             Some(_) => Ok(heads),
         }
     }
+}
+
+/// Refuses lists that do not fit the KV heads of a layer.
+fn check_lists(layer: usize, heads: &[Head], lists: &[&[u32]]) -> Result<(), CacheError> {
+    if lists.len() != heads.len() {
+        return Err(CacheError::Selection(format!(
+            "{} lists for layer {layer} are not valid: expected {}, one per KV head",
+            lists.len(),
+            heads.len()
+        )));
+    }
+    for (kv_head, (head, list)) in heads.iter().zip(lists).enumerate() {
+        let [(_, sinks), newest] = head.seen(head.len() - 1);
+        chosen::check(list, sinks, newest)
+            .map_err(|why| CacheError::Selection(format!("layer {layer}, KV head {kv_head}: {why}")))?;
+    }
+    Ok(())
 }
 
 /// Drops the tokens from position `len` on in all heads. If a page cannot be read, no head changes.

@@ -4,32 +4,15 @@
 //! largest one, and a run of tokens counts as much as its best mean for the head that wants it most.
 
 use super::chosen::RUN;
-use super::format::CodedQueries;
 use super::head::Head;
 use super::life::PAGE_TOKENS;
+use super::scratch::PickScratch;
 use super::summaries::{GRAIN, PAGE_GRAINS, Summaries};
 use super::vectors::dot;
 use tqkv_simd::page::MAX_HEADS;
 
 /// Means of a run.
 const RUN_GRAINS: usize = RUN / GRAIN;
-
-/// Reusable memory.
-#[derive(Debug, Default)]
-pub(super) struct PickScratch {
-    scaled: Vec<f32>,
-    coded: CodedQueries,
-    room: Vec<f32>,
-    /// Products of queries and means of pages, `[heads, means]`.
-    offsets: Vec<f32>,
-    /// Best logits of the runs, `[heads, runs]`.
-    best: Vec<f32>,
-    /// What each run counts.
-    worth: Vec<f32>,
-    runs: Vec<u32>,
-    /// The picked tokens.
-    pub(super) tokens: Vec<u32>,
-}
 
 impl Head {
     /// Picks about `count` encoded tokens for queries (`[group, dim]`), in runs of [`RUN`], and with them all sinks
@@ -91,7 +74,9 @@ impl Head {
                 self.cap(logits);
                 let first = h * runs + first * PAGE_TOKENS / RUN;
                 for (best, logits) in best[first..].iter_mut().zip(logits.chunks_exact(RUN_GRAINS)) {
-                    *best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                    *best = logits
+                        .iter()
+                        .fold(f32::NEG_INFINITY, |best, &logit| if logit > best { logit } else { best });
                 }
             }
         });

@@ -3,7 +3,6 @@
 use super::format::CodedQueries;
 use super::means::{Means, RING_MEANS};
 use super::page::Pages;
-use super::pick::PickScratch;
 use super::vectors::dot;
 use crate::error::CacheError;
 use crate::memory;
@@ -119,6 +118,23 @@ impl SpanSums {
         self.failed = None;
         Ok(())
     }
+}
+
+/// Memory for picking the tokens of a query.
+#[derive(Debug, Default)]
+pub(super) struct PickScratch {
+    pub(super) scaled: Vec<f32>,
+    pub(super) coded: CodedQueries,
+    pub(super) room: Vec<f32>,
+    /// Products of queries and means of pages, `[heads, means]`.
+    pub(super) offsets: Vec<f32>,
+    /// Best logits of the runs, `[heads, runs]`.
+    pub(super) best: Vec<f32>,
+    /// What each run counts.
+    pub(super) worth: Vec<f32>,
+    pub(super) runs: Vec<u32>,
+    /// The picked tokens.
+    pub(super) tokens: Vec<u32>,
 }
 
 /// Memory for the work of one thread on one head.

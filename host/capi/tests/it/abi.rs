@@ -71,6 +71,8 @@ fn null_is_refused_wherever_a_pointer_goes() {
         let (kv, r) = (xs.cast(), o.cast());
         let (own, none) = ([cache.0.cast_const()], [null::<TqkvCache>()]);
         let (own, none) = (own.as_ptr(), none.as_ptr());
+        let (tokens, counts) = ([0], [1]);
+        let (t, c) = (tokens.as_ptr(), counts.as_ptr());
         for (status, what) in [
             (tqkv_create(null(), &raw mut other), "spec"),
             (tqkv_create(spec, null_mut()), "cache"),
@@ -85,6 +87,11 @@ fn null_is_refused_wherever_a_pointer_goes() {
             (tqkv_attend_many(none, 1, 0, 0, kv, n, 0, r, n), "caches[0]"),
             (tqkv_attend_many(own, 1, 0, 0, null(), n, 0, r, n), "q"),
             (tqkv_attend_many(own, 1, 0, 0, kv, n, 0, null_mut(), n), "out"),
+            (tqkv_attend_selected(null(), 0, 0, kv, n, t, 1, c, 1, 0, r, n), "cache"),
+            (tqkv_attend_selected(cache.0, 0, 0, null(), n, t, 1, c, 1, 0, r, n), "q"),
+            (tqkv_attend_selected(cache.0, 0, 0, kv, n, null(), 1, c, 1, 0, r, n), "tokens"),
+            (tqkv_attend_selected(cache.0, 0, 0, kv, n, t, 1, null(), 1, 0, r, n), "list_tokens"),
+            (tqkv_attend_selected(cache.0, 0, 0, kv, n, t, 1, c, 1, 0, null_mut(), n), "out"),
             (tqkv_prefill(null_mut(), 0, 0, kv, n, 0, kv, TOKEN, kv, TOKEN, 0, r, n), "cache"),
             (tqkv_prefill(cache.0, 0, 0, null(), n, 0, kv, TOKEN, kv, TOKEN, 0, r, n), "q"),
             (tqkv_prefill(cache.0, 0, 0, kv, n, 0, null(), TOKEN, kv, TOKEN, 0, r, n), "k"),

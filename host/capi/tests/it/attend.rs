@@ -186,3 +186,61 @@ fn calls_of_several_caches_go_on_beside_calls_that_change_them() {
     });
     assert_eq!(caches.each_ref().map(Cache::len), [400, 500, 600]);
 }
+
+#[test]
+fn chosen_tokens_alone_are_attended_to() {
+    const LEN: usize = 300;
+    let cache = Cache::new(&spec());
+    assert_eq!(cache.append(0, &values(1, LEN * TOKEN), &values(2, LEN * TOKEN)), TqkvOk);
+    let q = values(3, QUERY);
+    let attend = |lists: &[&[u32]], counts: &[usize]| {
+        let (tokens, mut out) = (lists.concat(), vec![-7.0; QUERY]);
+        // SAFETY: the cache is not freed, and the slices have the passed lengths.
+        let status = unsafe {
+            let (q, out) = (q.as_ptr().cast(), out.as_mut_ptr().cast());
+            let (list, n) = (tokens.as_ptr(), tokens.len());
+            tqkv_attend_selected(
+                cache.0,
+                0,
+                0,
+                q,
+                QUERY,
+                list,
+                n,
+                counts.as_ptr(),
+                counts.len(),
+                0,
+                out,
+                QUERY,
+            )
+        };
+        (status, out)
+    };
+    let all: Vec<u32> = (0..LEN as u32).collect();
+    let kv_heads = TOKEN / DIM;
+    let mut full = vec![0.0; QUERY];
+    assert_eq!(cache.attend(0, &q, &mut full), TqkvOk);
+    assert_eq!(attend(&vec![&all[..]; kv_heads], &vec![LEN; kv_heads]), (TqkvOk, full.clone()));
+    // The first KV head sees less than the others.
+    let mut lists = vec![&all[..]; kv_heads];
+    lists[0] = &all[20..30];
+    let counts: Vec<usize> = lists.iter().map(|list| list.len()).collect();
+    let (status, part) = attend(&lists, &counts);
+    assert_eq!(status, TqkvOk);
+    let group = QUERY / kv_heads;
+    assert_ne!(part[..group], full[..group]);
+    assert_eq!(part[group..], full[group..]);
+
+    let untouched = vec![-7.0; QUERY];
+    for (lists, counts, why) in [
+        (vec![&all[..]; kv_heads], vec![LEN; kv_heads - 1], "are in no list of list_tokens"),
+        (vec![&all[..9]; kv_heads], vec![10; kv_heads], "more than the"),
+        (vec![&[5, 5][..]; kv_heads], vec![2; kv_heads], "token 5 after 5 is not valid"),
+        (vec![&[300][..]; kv_heads], vec![1; kv_heads], "token 300 is not valid"),
+    ] {
+        assert_eq!(attend(&lists, &counts), (TqkvBadArgument, untouched.clone()), "{why}");
+        // SAFETY: the text of the last error is valid until the next call of this thread.
+        let text = unsafe { CStr::from_ptr(tqkv_last_error()) }.to_string_lossy().into_owned();
+        assert!(text.contains(why), "{text}");
+    }
+}

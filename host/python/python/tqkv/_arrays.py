@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from typing import TYPE_CHECKING, Any, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Sequence, TypeVar, Union
 
 import numpy as np
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     Either = Union[NDArray[Any], Tensor]
     """Keys, values, queries or blocks: arrays or tensors."""
+    Numbers = Union[Either, Sequence[int], range]
+    """Numbers of slots or tokens, or positions: a list, a range, an array or a tensor."""
     Array = TypeVar("Array", NDArray[Any], Tensor)
     """The same, where results have the type of the argument."""
     DType = Union[str, type, np.dtype[Any], dtype]
@@ -108,6 +110,21 @@ def to_numpy(x: Any) -> np.ndarray:
     if x.dtype.name == "bfloat16":
         x = x.view(np.uint16)
     return np.require(x, requirements=["C", "A"])
+
+
+def numbers(name: str, values: Any) -> NDArray[np.int64]:
+    """Numbers as an array in C order. What they may be is checked where they are used."""
+    if is_tensor(values):
+        values = to_numpy(values)
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError):
+        array = np.asarray(None)
+    if array.size == 0 and array.ndim == 1:
+        array = array.astype(np.int64)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise TqkvError(f"{name} of the type {type(values).__name__} is not valid: expected a list of whole numbers from 0 on")
+    return np.ascontiguousarray(array, np.int64)
 
 
 def from_numpy(array: np.ndarray, like: Any, dtype: str = "") -> Any:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Iterable, Sequence
 import numpy as np
 
 from . import _native
-from ._arrays import count, dtype_name, from_numpy, octets, to_numpy
+from ._arrays import count, dtype_name, from_numpy, numbers, octets, to_numpy
 from ._native import TqkvError
 
 if TYPE_CHECKING:
-    from ._arrays import Array, DType, Either
+    from ._arrays import Array, DType, Either, Numbers
 
 
 class KvCache:
@@ -139,6 +139,12 @@ class KvCache:
     def attend(self, layer: int, q: Array) -> Array:
         """Attends from the newest position. `q` is `[num_heads, head_dim]`, the result is `[num_heads, value_dim]`."""
         return from_numpy(self._native.attend(count("layer", layer), to_numpy(q)), q)
+
+    def attend_selected(self, layer: int, q: Array, tokens: Sequence[Numbers]) -> Array:
+        """`attend` over some tokens alone, such as those that an indexer of the model has found. `tokens` has one list per KV head, for
+        all query heads that share it: positions from 0 on, ascending and each once."""
+        lists = [numbers("tokens", list) for list in tokens]
+        return from_numpy(self._native.attend_selected(count("layer", layer), to_numpy(q), lists), q)
 
     def attend_prefill(self, layer: int, q: Array, k: Either, v: Either) -> Array:
         """Appends a chunk and attends causally with each of its tokens. `q` is `[tokens, num_heads, head_dim]`, the result is

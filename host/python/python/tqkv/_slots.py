@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Sequence, Union
+from typing import TYPE_CHECKING, Any, Sequence
 
 import numpy as np
 
 from . import _native
-from ._arrays import count, from_numpy, is_tensor, to_numpy
+from ._arrays import count, from_numpy, numbers, to_numpy
 from ._cache import checked_texts, option_text
 from ._native import TqkvError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ._arrays import Array, Either
-
-    Numbers = Union[Either, Sequence[int], range]
-    """Numbers of slots, or positions: a list, a range, an array or a tensor."""
+    from ._arrays import Array, Either, Numbers
 
 
 class SlotCache:
@@ -87,7 +84,7 @@ class SlotCache:
         """Writes tokens to slots of a layer. `k` is `[tokens, num_kv_heads, head_dim]`, after RoPE, and `v` is `[tokens, num_kv_heads,
         value_dim]`. `positions` count from 0 in each sequence, and the first ones (`sinks=`) stay f16. What the slots held before is
         gone."""
-        self._native.write(count("layer", layer), _numbers("slots", slots), _numbers("positions", positions), to_numpy(k), to_numpy(v))
+        self._native.write(count("layer", layer), numbers("slots", slots), numbers("positions", positions), to_numpy(k), to_numpy(v))
 
     def attend(self, layer: int, q: Array, mask: SlotMask) -> Array:
         """Attends in a layer with the queries of a mask, in its order: `q` is `[queries, num_heads, head_dim]`, the result is `[queries,
@@ -105,11 +102,11 @@ class SlotCache:
     def copy(self, source: Numbers, target: Numbers) -> None:
         """Copies slots in all layers, `source[i]` to `target[i]`, in that order. Codes are copied as they are. Sequences of one stream share
         a prefix without a copy, because several queries may see one slot."""
-        self._native.copy(_numbers("source", source), _numbers("target", target))
+        self._native.copy(numbers("source", source), numbers("target", target))
 
     def forget(self, slots: Numbers) -> None:
         """Empties slots in all layers, and frees their memory. A stream whose slots are all empty starts anew."""
-        self._native.forget(_numbers("slots", slots))
+        self._native.forget(numbers("slots", slots))
 
     def clear(self) -> None:
         """Empties all slots."""
@@ -118,12 +115,12 @@ class SlotCache:
     def read(self, layer: int, slots: Numbers) -> tuple[NDArray[np.float16], NDArray[np.float16]]:
         """Keys `[n, num_kv_heads, head_dim]` and values `[n, num_kv_heads, value_dim]` of slots of a layer, as for a saved state. Exact rows
         are the ones that were written, codes are decoded, and empty slots are zeros."""
-        return self._native.read(count("layer", layer), _numbers("slots", slots))
+        return self._native.read(count("layer", layer), numbers("slots", slots))
 
     def restore(self, layer: int, slots: Numbers, positions: Numbers, k: Either, v: Either) -> None:
         """Writes rows that `read` gave to slots of a layer, which may be other slots or those of another cache. Decoded rows become the same
         codes again in a stream that has no codes yet, except for keys with a map."""
-        self._native.restore(count("layer", layer), _numbers("slots", slots), _numbers("positions", positions), to_numpy(k), to_numpy(v))
+        self._native.restore(count("layer", layer), numbers("slots", slots), numbers("positions", positions), to_numpy(k), to_numpy(v))
 
 
 class SlotMask:
@@ -141,7 +138,7 @@ class SlotMask:
     def causal(self, slots: Numbers, queries: int = 1) -> None:
         """Adds queries of the newest `queries` tokens of a sequence: 1 for a step, all tokens for a prompt. `slots` are those of all tokens
         of the sequence, in order, a shared prefix first. Each query sees the slots up to that of its own token."""
-        self._native.causal(_numbers("slots", slots), count("queries", queries))
+        self._native.causal(numbers("slots", slots), count("queries", queries))
 
     def see(self, slots: Numbers, biases: Either | Sequence[float] | None = None) -> None:
         """Adds one query that sees these slots and no others. `biases` has a number for each slot that is added to its logit (ALiBi, for
@@ -151,23 +148,8 @@ class SlotMask:
                 biases = np.asarray(biases, np.float32)
             except (TypeError, ValueError):
                 raise TqkvError(f"biases of the type {type(biases).__name__} are not valid: expected numbers") from None
-        self._native.see(_numbers("slots", slots), None if biases is None else to_numpy(biases))
+        self._native.see(numbers("slots", slots), None if biases is None else to_numpy(biases))
 
     def clear(self) -> None:
         """Removes all queries, and keeps the memory for the next step."""
         self._native.clear()
-
-
-def _numbers(name: str, values: Any) -> NDArray[np.int64]:
-    """Numbers as an array in C order. What they may be is checked where they are used."""
-    if is_tensor(values):
-        values = to_numpy(values)
-    try:
-        array = np.asarray(values)
-    except (TypeError, ValueError):
-        array = np.asarray(None)
-    if array.size == 0 and array.ndim == 1:
-        array = array.astype(np.int64)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise TqkvError(f"{name} of the type {type(values).__name__} is not valid: expected a list of whole numbers from 0 on")
-    return np.ascontiguousarray(array, np.int64)
