@@ -104,7 +104,7 @@ fn selected() {
         // Runs of 32 tokens in a row, and as many tokens each apart from the next.
         let apart = tokens / COUNT;
         let in_runs: Vec<u32> =
-            (0..tokens as u32).filter(|token| (token / 32) as usize % apart == 0).collect();
+            (0..tokens as u32).filter(|token| (token / 32).is_multiple_of(apart as u32)).collect();
         let apart: Vec<u32> = (0..tokens as u32).step_by(apart).collect();
         for codec in [CodecId::F16, CodecId::S4, CodecId::T4] {
             let spec = || spec().codecs(codec, codec);

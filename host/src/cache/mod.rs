@@ -106,6 +106,9 @@ use tqkv_simd::Level;
 use track::Track;
 use vectors::Vectors;
 
+/// A head, its queries, and the room for their results.
+type HeadWork<'a> = ((&'a Head, &'a [f32]), &'a mut [f32]);
+
 /// Below this number of tokens to read, waking threads costs more than it saves.
 const PARALLEL_TOKENS: usize = 2048;
 
@@ -315,7 +318,7 @@ impl KvCache {
         }
         let (group, outs) = (q.len() / heads.len(), out.len() / heads.len());
         let chosen = |head: usize| tokens.map_or(Chosen::All, |lists| Chosen::List(lists[head]));
-        let work = |(i, ((head, q), out)): (usize, ((&Head, &[f32]), &mut [f32]))| {
+        let work = |(i, ((head, q), out)): (usize, HeadWork<'_>)| {
             self.scratch.with(|scratch| head.attend(q, chosen(i), out, scratch))
         };
         let parts = heads.len() * heads[0].spans();

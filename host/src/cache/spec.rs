@@ -310,8 +310,8 @@ impl CacheSpec {
     }
 
     /// Lets single queries attend to about `tokens` encoded tokens, besides the sinks and the tokens that are still
-    /// f16: attention to a part of the cache, whose time hardly grows with its length. It is not attention to all
-    /// tokens, and how much it loses depends on the model and on the share that is left out.
+    /// f16. It is not attention to all tokens, and how much it loses depends on the model and on the share that
+    /// is left out.
     ///
     /// Tokens are picked anew for each query, in runs of 32, by the KV head for all its query heads. Each full page
     /// has the means of every 8 of its keys in 4 bits for that ([`CacheSpec::selection_bytes`]), and the runs that

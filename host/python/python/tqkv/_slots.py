@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Sequence
 import numpy as np
 
 from . import _native
-from ._arrays import count, from_numpy, numbers, to_numpy
+from ._arrays import count, from_numpy, is_tensor, numbers, to_numpy
 from ._cache import checked_texts, option_text
 from ._native import TqkvError
 
