@@ -280,9 +280,7 @@ fn maps_of_keys_are_counted() {
 
 #[test]
 fn means_for_a_selection_are_counted() {
-    let shape = from_config(
-        r#"{"num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "hidden_size": 128}"#,
-    );
+    let shape = CacheShape::new(1, 1, 128);
     let kept = Uncompressed { sinks: 4, hot: 64 };
     let spec = |select| CacheSpec { select, ..shape.groups[0].0.spec().codecs(CodecId::S4, CodecId::S4) };
     let counted = |select| {
