@@ -140,7 +140,7 @@ mod tests {
         let list = [2, 3, 4, 7, 40];
         let chosen = Chosen::List(&list);
         assert_eq!(chosen.runs(0, 50).collect::<Vec<_>>(), [2..5, 7..8, 40..41]);
-        assert_eq!(chosen.runs(3, 7).collect::<Vec<_>>(), [3..5]);
+        assert!(chosen.runs(3, 7).eq(std::iter::once(3..5)));
         assert_eq!((chosen.next(5), chosen.next(41)), (Some(7), None));
         assert!(chosen.any(7, 8) && !chosen.any(8, 40));
         let Chosen::List(part) = chosen.within((3, 40)) else { panic!("a list") };
