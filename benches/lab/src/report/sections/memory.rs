@@ -31,6 +31,7 @@ fn life(name: &str) -> Result<Life, CliError> {
         tiers: Vec::new(),
         key_map: KeyMap::Off,
         ring: None,
+        select: None,
     })
 }
 
