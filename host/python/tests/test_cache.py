@@ -279,6 +279,7 @@ def test_chosen_tokens_alone_are_attended_to(rng):
         ([[300]] * KV_HEADS, "token 300 is not valid: expected those that the newest position sees, 0 to 299"),
         ([[-1]] * KV_HEADS, "tokens with -1 is not valid: expected numbers from 0 on"),
         ([["a"]] * KV_HEADS, "tokens of the type list is not valid: expected a list of whole numbers"),
+        (7, "tokens of the type int are not valid: expected a list of whole numbers for each KV head"),
     ]:
         with pytest.raises(tqkv.TqkvError, match=why):
             held.attend_selected(0, q, lists)

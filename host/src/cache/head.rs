@@ -7,10 +7,11 @@ use super::track::{Cut, Track};
 use super::vectors::{Vectors, dot};
 use crate::error::CacheError;
 use crate::{memory, threads};
+use arrayvec::ArrayVec;
 use rayon::prelude::*;
 use std::cell::{Cell, RefCell};
 use std::ops::Range as Spans;
-use tqkv_simd::page::{Attention, MAX_HEADS, MAX_PARTS, Parts, WeightedPart, attend, merge, rescale};
+use tqkv_simd::page::{Attention, Line, MAX_HEADS, MAX_PARTS, Parts, WeightedPart, attend, merge, rescale};
 
 /// Number of tokens in a span, which one thread attends to. Spans begin at fixed positions and are merged in
 /// order, so the result does not depend on the number of threads.
@@ -426,15 +427,13 @@ impl Tokens<'_> {
 
     /// Adds the values of several parts in one sum. Returns false if their pages have different codecs.
     fn add_together(&mut self, parts: &[WeightedPart<'_>]) -> bool {
-        let mut next = [&[][..]; MAX_PARTS];
-        if matches!(self.chosen, Chosen::All) {
-            // The keys that are read next begin where these values end.
-            let (first, last) = (&parts[0], &parts[parts.len() - 1]);
-            let ends = parts[1..].iter().map(|part| part.to).chain([last.to + (first.to - first.from)]);
-            next.iter_mut().zip(ends).for_each(|(next, at)| *next = self.head.keys.lines(at));
-        }
+        // The keys that are read next begin where these values end. Of a list they are not known.
+        let (first, last) = (&parts[0], &parts[parts.len() - 1]);
+        let ends = parts[1..].iter().map(|part| part.to).chain([last.to + (first.to - first.from)]);
+        let lines = |at| if matches!(self.chosen, Chosen::All) { self.head.keys.lines(at) } else { &[] };
+        let next: ArrayVec<&[Line], MAX_PARTS> = ends.map(lines).collect();
         let sums = [&mut *self.plain, &mut *self.rotated];
-        let added = self.head.values().accumulate_parts(parts, next, sums);
+        let added = self.head.values().accumulate_parts(parts, &next, sums);
         let done = *added.as_ref().unwrap_or(&true);
         self.note(added.map(|_| ()));
         done

@@ -8,6 +8,7 @@
 use super::{MAX_HEADS, MAX_PART, MAX_PARTS, MAX_TOGETHER, exp};
 use crate::level::{Kernel, Level};
 use crate::lines::Machine;
+use arrayvec::ArrayVec;
 use tqkv_core::unstable::machine::Lanes;
 
 /// The running state of one query head, without its accumulator.
@@ -62,7 +63,7 @@ pub trait Parts {
 }
 
 /// Tokens `from..to` of one part, with one weight per head and token: `[heads, n]`.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct WeightedPart<'a> {
     /// The first token.
     pub from: usize,
@@ -72,9 +73,9 @@ pub struct WeightedPart<'a> {
     pub weights: &'a [f32],
 }
 
-/// Attends with every query head over tokens `from..end`, part by part, with at most [`MAX_PART`] tokens of each.
-/// Up to [`MAX_PARTS`] parts that join are processed together, with at most [`MAX_TOGETHER`] tokens. `state` has one entry per head. At the end, divide the sums of `parts`
-/// by its `sum`.
+/// Attends with every query head over tokens `from..end`, part by part, with at most [`MAX_PART`] tokens of
+/// each. Up to [`MAX_PARTS`] parts that join are processed together, with at most [`MAX_TOGETHER`] tokens.
+/// `state` has one entry per head. At the end, divide the sums of `parts` by its `sum`.
 ///
 /// # Panics
 /// There are more heads than [`MAX_HEADS`].
@@ -82,27 +83,32 @@ pub fn attend(level: Level, parts: &mut impl Parts, mut from: usize, end: usize,
     let mut room = [0.0; MAX_HEADS * MAX_TOGETHER];
     from = parts.first(from);
     while from < end {
-        let mut ends = [from; MAX_PARTS];
-        let mut logits: [&mut [f32]; MAX_PARTS] = Default::default();
-        let (mut count, mut tokens, mut rest) = (0, 0, &mut room[..]);
-        while count < MAX_PARTS && from < end && (count == 0 || parts.joins(ends[count - 1] - 1, from)) {
-            let to = end.min(parts.part_end(from)).min(from + MAX_PART);
-            tokens += to - from;
-            if tokens > MAX_TOGETHER {
-                break;
-            }
+        let mut ranges = ArrayVec::<(usize, usize), MAX_PARTS>::new();
+        let mut logits = ArrayVec::<&mut [f32], MAX_PARTS>::new();
+        let (mut left, mut rest) = (MAX_TOGETHER, &mut room[..]);
+        let until = |from: usize| end.min(parts.part_end(from)).min(from + MAX_PART);
+        let mut to = until(from);
+        loop {
             let (part, others) = rest.split_at_mut(state.len() * (to - from));
             parts.scores(from, to, part);
-            (ends[count], logits[count], rest) = (to, part, others);
-            (from, count) = (parts.first(to), count + 1);
+            ranges.push((from, to));
+            logits.push(part);
+            (rest, left, from) = (others, left - (to - from), parts.first(to));
+            if ranges.is_full() || from >= end || !parts.joins(to - 1, from) {
+                break;
+            }
+            to = until(from);
+            if to - from > left {
+                break;
+            }
         }
-        let factors = level.run(Soften { logits: &mut logits[..count], state });
+        let factors = level.run(Soften { logits: &mut logits, state });
         parts.rescale(&factors[..state.len()]);
-        let mut softened = [WeightedPart::default(); MAX_PARTS];
-        for (part, (weights, &to)) in softened.iter_mut().zip(logits.iter().zip(&ends)) {
-            *part = WeightedPart { from: to - weights.len() / state.len().max(1), to, weights };
+        let mut softened = ArrayVec::<WeightedPart<'_>, MAX_PARTS>::new();
+        for (&(from, to), weights) in ranges.iter().zip(&logits) {
+            softened.push(WeightedPart { from, to, weights });
         }
-        parts.accumulate(&softened[..count]);
+        parts.accumulate(&softened);
     }
 }
 

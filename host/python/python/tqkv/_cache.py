@@ -143,7 +143,12 @@ class KvCache:
     def attend_selected(self, layer: int, q: Array, tokens: Sequence[Numbers]) -> Array:
         """`attend` over some tokens alone, such as those that an indexer of the model has found. `tokens` has one list per KV head, for
         all query heads that share it: positions from 0 on, ascending and each once."""
-        lists = [numbers("tokens", of_head) for of_head in tokens]
+        try:
+            of_heads = list(tokens)
+        except TypeError:
+            kind = type(tokens).__name__
+            raise TqkvError(f"tokens of the type {kind} are not valid: expected a list of whole numbers for each KV head") from None
+        lists = [numbers("tokens", of_head) for of_head in of_heads]
         return from_numpy(self._native.attend_selected(count("layer", layer), to_numpy(q), lists), q)
 
     def attend_prefill(self, layer: int, q: Array, k: Either, v: Either) -> Array:

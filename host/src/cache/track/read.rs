@@ -6,7 +6,8 @@ use crate::cache::life::{self, PAGE_TOKENS};
 use crate::cache::page::Run;
 use crate::cache::scratch::Queries;
 use crate::error::CacheError;
-use tqkv_simd::page::{Line, MAX_PART, MAX_PARTS, ValuePages, WeightedPart};
+use arrayvec::ArrayVec;
+use tqkv_simd::page::{Line, MAX_PART, MAX_PARTS, ValuePages, ValuePart, WeightedPart};
 
 impl Track {
     /// End of the part that holds position `from`: the sinks, one page, or the recent rows. At most
@@ -121,28 +122,24 @@ impl Track {
     pub(in crate::cache) fn accumulate_parts(
         &self,
         parts: &[WeightedPart<'_>],
-        next: [&[Line]; MAX_PARTS],
+        next: &[&[Line]],
         [plain, rotated]: [&mut [f32]; 2],
     ) -> Result<bool, CacheError> {
-        let mut runs: [Option<Run<'_>>; MAX_PARTS] = Default::default();
-        for (run, part) in runs.iter_mut().zip(parts) {
-            *run = Some(self.pages.run(part.from - self.sinks.len())?);
+        let mut runs = ArrayVec::<Run<'_>, MAX_PARTS>::new();
+        for part in parts {
+            runs.push(self.pages.run(part.from - self.sinks.len())?);
         }
-        let part = |i: usize| {
-            let run: &Run<'_> = runs[i].as_ref()?;
-            run.format.part(&run.lines, parts[i].from - self.sinks.len(), parts[i].weights, next[i])
-        };
-        let (Some(Run { format, .. }), Some(first)) = (&runs[0], part(0)) else { return Ok(false) };
-        let mut summed = [first; MAX_PARTS];
-        for i in 1..parts.len() {
-            let is_like = |run: &Run<'_>| run.format.codec().id() == format.codec().id();
-            let Some(part) = part(i).filter(|_| runs[i].as_ref().is_some_and(is_like)) else {
-                return Ok(false);
-            };
-            summed[i] = part;
+        let Some(&Run { format, .. }) = runs.first() else { return Ok(true) };
+        let mut summed = ArrayVec::<ValuePart<'_>, MAX_PARTS>::new();
+        for ((run, part), next) in runs.iter().zip(parts).zip(next) {
+            let values = run.format.part(&run.lines, part.from - self.sinks.len(), part.weights, next);
+            match values {
+                Some(values) if run.format.codec().id() == format.codec().id() => summed.push(values),
+                _ => return Ok(false),
+            }
         }
-        ValuePages::accumulate_parts(format.level(), &summed[..parts.len()], rotated);
-        for (run, part) in runs.iter().flatten().zip(parts) {
+        ValuePages::accumulate_parts(format.level(), &summed, rotated);
+        for (run, part) in runs.iter().zip(parts) {
             life::add_weighted(plain, part.weights, self.mean_of(run.page));
         }
         Ok(true)
