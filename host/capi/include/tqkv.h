@@ -1196,7 +1196,8 @@ tqkv_status tqkv_save(const tqkv_cache *cache, const char *path);
 tqkv_status tqkv_restore_from(tqkv_cache *cache, const char *path);
 
 /**
- * Makes the cache that `tqkv_save` wrote, with its options and no budget. On failure `*cache` is null.
+ * Makes the cache that `tqkv_save` wrote, with its options but select= and max-tokens=, and no budget. On
+ * failure `*cache` is null.
  *
  * # Safety
  * `path` is null or ends with a zero. `cache` is null or can be written.

@@ -169,7 +169,8 @@ pub unsafe extern "C" fn tqkv_restore_from(cache: *mut TqkvCache, path: *const c
     })
 }
 
-/// Makes the cache that `tqkv_save` wrote, with its options and no budget. On failure `*cache` is null.
+/// Makes the cache that `tqkv_save` wrote, with its options but select= and max-tokens=, and no budget. On
+/// failure `*cache` is null.
 ///
 /// # Safety
 /// `path` is null or ends with a zero. `cache` is null or can be written.

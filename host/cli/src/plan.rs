@@ -322,6 +322,14 @@ impl CacheShape {
         }))
     }
 
+    /// Bytes of the means of `select=` per token, which [`Self::bytes`] counts too.
+    pub(crate) fn selection_bytes_per_token(&self, life: &Life) -> u64 {
+        let of_group = |(layer, layers): &(LayerKv, usize)| {
+            (*layers * layer.num_kv_heads) as u64 * layer.selection_bytes(life.select) as u64
+        };
+        self.groups.iter().map(of_group).sum::<u64>().div_ceil(PAGE_TOKENS as u64)
+    }
+
     /// Bytes of the maps of keys at `tokens` tokens, which [`Self::bytes`] counts too.
     pub(crate) fn map_bytes(&self, life: &Life, tokens: u64) -> u64 {
         let of_group = |(layer, layers): &(LayerKv, usize)| {

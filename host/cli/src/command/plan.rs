@@ -249,7 +249,8 @@ impl Planner<'_> {
                 Some(_) => Some(0),
                 None => shape.bytes_past_window(codecs)?,
             };
-            let per_token = (shape.bytes_per_token(codecs)? + self.map_share(&life), past);
+            let beside = self.map_share(&life) + shape.selection_bytes_per_token(&life);
+            let per_token = (shape.bytes_per_token(codecs)? + beside, past);
             let max_tokens = self.memory.map(|memory| shape.max_tokens(&life, memory)).transpose()?;
             let tokens = self.args.tokens.or(life.ring);
             let bytes = tokens.map(|tokens| shape.bytes(&life, tokens)).transpose()?;

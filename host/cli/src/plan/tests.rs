@@ -291,6 +291,9 @@ fn means_for_a_selection_are_counted() {
     };
     let share = counted(Some(2048)) / counted(None) - 1.0;
     assert!((0.055..0.065).contains(&share), "{share} more");
+    let per_token = shape.selection_bytes_per_token(&Life { select: Some(2048), ..life("s4", kept) });
+    let codes = shape.bytes_per_token(codecs("s4")).unwrap();
+    assert!((0.06..0.07).contains(&(per_token as f64 / codes as f64)), "{per_token} next to {codes}");
 }
 
 /// Bytes that a cache of a kind holds, over the planned ones.

@@ -39,7 +39,7 @@ public final class KvCache implements AutoCloseable {
         }
     }
 
-    /** The cache that {@link #save} wrote, with its options. */
+    /** The cache that {@link #save} wrote, with its options but `select=` and `max-tokens=`. */
     public static KvCache load(Path path) {
         try (Frame frame = new Frame()) {
             MemorySegment text = frame.path(path), place = frame.place();
