@@ -6,10 +6,10 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::preset::{F16, Kv, KvCodecs, PRESETS};
+use crate::preset::{F16, Kv, KvCodecs};
 use clap::Args;
 use tqkv::attention::AttentionCache;
-use tqkv::cache::{Budget, CacheSpec, KvCache, LayerKind};
+use tqkv::cache::{Budget, CacheSpec, KvCache, LayerKind, PRESETS};
 use tqkv::error::CacheError;
 use tqkv_core::{CodecId, KvShape, Options};
 use tqkv_model::{Access, Config, Model, ModelKv, shipped};
@@ -49,15 +49,15 @@ impl CacheArgs {
     }
 
     /// The given rows, in order; those of `default` if none is given.
-    pub fn policies(&self, default: &[KvCodecs]) -> Vec<Policy> {
+    pub fn policies(&self, default: impl FnOnce() -> Vec<Policy>) -> Vec<Policy> {
         let given = self.given();
-        if given.is_empty() { default.iter().map(|&pair| pair.into()).collect() } else { given }
+        if given.is_empty() { default() } else { given }
     }
 
     /// The given rows, in order; the preset balanced if none is given.
     pub(crate) fn or_balanced(&self) -> Vec<Policy> {
-        let balanced = PRESETS.iter().filter(|preset| preset.name == "balanced");
-        self.policies(&balanced.map(|preset| preset.codecs.into()).collect::<Vec<_>>())
+        let balanced = || PRESETS.iter().filter(|preset| preset.name == "balanced");
+        self.policies(|| balanced().map(Policy::from).collect())
     }
 
     /// The pairs of codecs, if any is given. A row that is more or less than a pair that caches store is an
@@ -73,11 +73,11 @@ impl CacheArgs {
         Ok(Some(pairs).filter(|pairs| !pairs.is_empty()))
     }
 
-    /// The row of f16, then the given rows; every preset if none is given.
-    pub fn policies_beside_f16(&self) -> Vec<Policy> {
-        let presets: Vec<KvCodecs> = PRESETS.iter().map(|preset| preset.codecs.into()).collect();
+    /// The row of f16, then the given rows; every preset that a cache at `place` can have if none is given.
+    pub fn policies_beside_f16(&self, place: &Place) -> Vec<Policy> {
+        let presets = || PRESETS.iter().map(Policy::from).filter(|policy| place.holds(policy)).collect();
         let mut policies = vec![Policy::from(F16)];
-        for policy in self.policies(&presets) {
+        for policy in self.policies(presets) {
             if !policies.contains(&policy) {
                 policies.push(policy);
             }

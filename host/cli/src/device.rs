@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use crate::error::CliError;
 use crate::output::note;
+use crate::policy::Policy;
 
 /// The value of `--device`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +70,13 @@ pub enum Place {
         /// True if a cache that the GPU cannot hold may go to main memory.
         or_cpu: bool,
     },
+}
+
+impl Place {
+    /// True if a cache there can have the settings of a policy.
+    pub(crate) fn holds(&self, policy: &Policy) -> bool {
+        matches!(self, Self::Cpu) || policy.refused_by_gpu().is_none()
+    }
 }
 
 impl DeviceArgs {

@@ -2,7 +2,6 @@
 
 use std::str::FromStr;
 
-use tqkv::cache::{CacheSpec, Policy};
 use tqkv::error::CacheError;
 use tqkv_core::CodecId;
 use tqkv_reference::Choice;
@@ -11,6 +10,7 @@ use crate::preset::{Kv, KvCodecs};
 
 /// Codecs that an error lists; `tqkv codecs --all` lists every one.
 pub(crate) use tqkv::unstable::cache::COMMON_CODECS as COMMON;
+use tqkv::unstable::cache::pair_of;
 
 /// Reads a codec that caches and files store.
 pub(crate) fn codec(text: &str) -> Result<CodecId, String> {
@@ -31,10 +31,8 @@ pub(crate) fn pair(text: &str) -> Result<KvCodecs, String> {
 
 /// Reads the same; reference formats are accepted as well.
 pub(crate) fn kv(text: &str) -> Result<Kv, String> {
-    let policy = Policy::new([("kv", text)]).map_err(refusal);
-    let own = policy.map(|policy| policy.apply(CacheSpec::new(1, 1, 1, 64)));
-    match own {
-        Ok(CacheSpec { key, value, .. }) => Ok(KvCodecs { k: key, v: value }.into()),
+    match pair_of(text).map_err(refusal) {
+        Ok(pair) => Ok(KvCodecs::from(pair).into()),
         Err(why) => Kv::of_reference(&folded(text)).ok_or_else(|| format!("{why}; {ALL_LISTED}")),
     }
 }

@@ -7,15 +7,13 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::Serialize;
-use tqkv::cache::{CacheSpec, Cold, KeyMap, LayerPolicy, Policy as Words};
-#[cfg(any(test, feature = "cuda"))]
-use tqkv::unstable::cache::not_on_gpu;
-use tqkv::unstable::cache::{OPTIONS, OptionPart};
+use tqkv::cache::{CacheSpec, Cold, KeyMap, LayerPolicy, Policy as Words, Preset};
+use tqkv::unstable::cache::{OPTIONS, OptionPart, not_on_gpu};
 
 use crate::error::CliError;
 use crate::names;
 use crate::plan::{Life, Uncompressed};
-use crate::preset::{F16, Kv, KvCodecs, PRESETS};
+use crate::preset::{self, F16, Kv, KvCodecs};
 
 /// The name of a row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -32,7 +30,7 @@ pub struct Name {
 impl Name {
     /// The label in a table: the policy, or the pair with the name of its preset if it has one.
     pub fn label(&self) -> String {
-        match (&self.policy, PRESETS.iter().find(|preset| Some(preset.codecs.into()) == self.kv.own())) {
+        match (&self.policy, self.kv.own().and_then(preset::of_pair)) {
             (Some(policy), _) => policy.clone(),
             (None, Some(preset)) => format!("{} {}", self.kv, preset.name),
             (None, None) => self.kv.to_string(),
@@ -77,6 +75,15 @@ impl From<Kv> for Policy {
     /// decoded.
     fn from(kv: Kv) -> Self {
         Self { words: words_of(kv.own().unwrap_or(F16)), name: kv.into(), program: None }
+    }
+}
+
+impl From<&Preset> for Policy {
+    fn from(preset: &Preset) -> Self {
+        let name = Name::from(Kv::from(KvCodecs::from(preset.codecs)));
+        let words = Words::new([("kv", preset.name)]).unwrap_or_default();
+        let policy = (!preset.options.is_empty()).then(|| preset.name.to_owned());
+        Self { name: Name { policy, ..name }, words, program: None }
     }
 }
 
@@ -226,7 +233,6 @@ impl Policy {
     }
 
     /// The reason why a cache on a GPU cannot have these settings.
-    #[cfg(any(test, feature = "cuda"))]
     pub(crate) fn refused_by_gpu(&self) -> Option<String> {
         let lacking = not_on_gpu(&self.settings()).join(" ");
         (!lacking.is_empty())
@@ -266,7 +272,7 @@ pub(crate) fn help() -> String {
 mod tests {
     use super::*;
     use crate::plan::CacheShape;
-    use tqkv::cache::{Centring, KvCache, LayerKind};
+    use tqkv::cache::{Centring, KvCache, LayerKind, PRESETS};
     use tqkv_core::CodecId;
 
     fn policy(text: &str) -> Policy {
@@ -308,11 +314,13 @@ mod tests {
             ("i8, p3", "i8,p3", false),
             ("s4 hot=64", "s4 hot=64", true),
             ("tiered", "tiered", true),
+            ("m3,t4", "m3,t4", false),
         ] {
             let name = policy(text).name;
             assert_eq!((name.label().as_str(), name.policy.is_some()), (label, has_text), "{text}");
         }
         assert_eq!(policy("f16"), Policy::from(F16), "the reference of comparisons is named once");
+        assert!(PRESETS.iter().all(|preset| policy(preset.name) == Policy::from(preset)));
         assert!(policy("tq3").is_reference() && policy("tq3").life().is_err());
     }
 

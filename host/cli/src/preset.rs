@@ -6,8 +6,7 @@
 use std::fmt;
 
 use serde::{Serialize, Serializer};
-use tqkv::cache::KvPair;
-pub use tqkv::cache::PRESETS;
+use tqkv::cache::{KvPair, PRESETS, Preset};
 use tqkv_core::CodecId;
 use tqkv_reference::Choice;
 
@@ -40,6 +39,11 @@ impl Kv {
     pub fn own(self) -> Option<KvCodecs> {
         Some(KvCodecs { k: self.k.core()?, v: self.v.core()? })
     }
+}
+
+/// The preset that stands for a pair and nothing else.
+pub(crate) fn of_pair(pair: KvCodecs) -> Option<&'static Preset> {
+    PRESETS.iter().find(|preset| preset.options.is_empty() && pair == preset.codecs.into())
 }
 
 /// The uncompressed pair, the reference of comparisons.
@@ -83,6 +87,7 @@ impl Kv {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::Policy;
 
     #[test]
     fn formats_of_the_reference_and_names_of_other_programs_parse_where_they_are_accepted() {
@@ -100,8 +105,9 @@ mod tests {
 
     #[test]
     fn presets_have_distinct_names_that_no_codec_has_and_shrink() {
-        let slot = |(k, v): KvPair| k.block_bytes(128).unwrap() + v.block_bytes(128).unwrap();
-        let bytes: Vec<_> = PRESETS.iter().map(|preset| slot(preset.codecs)).collect();
+        let slot = |KvCodecs { k, v }: KvCodecs| k.block_bytes(128).unwrap() + v.block_bytes(128).unwrap();
+        let oldest = |preset: &Preset| Policy::from(preset).life().unwrap().oldest();
+        let bytes: Vec<_> = PRESETS.iter().map(|preset| slot(oldest(preset))).collect();
         assert!(bytes.windows(2).all(|pair| pair[0] >= pair[1]), "{bytes:?}");
         for (i, preset) in PRESETS.iter().enumerate() {
             assert!(CodecId::from_name(preset.name).is_none());

@@ -4,8 +4,10 @@ use crate::errors::{Failure, refused};
 use std::sync::Arc;
 use tqkv::cache::CacheSpec;
 #[cfg(feature = "cuda")]
-use tqkv::cache::{KvPair, Policy};
+use tqkv::cache::KvPair;
 use tqkv::unstable::cache::OPTIONS;
+#[cfg(feature = "cuda")]
+use tqkv::unstable::cache::pair_of;
 
 /// The spec of the first text, with what each further one says.
 pub(crate) fn read(texts: &[String]) -> Result<CacheSpec, Failure> {
@@ -28,8 +30,7 @@ pub(crate) fn read_layer(texts: &[String], layer: usize) -> Result<CacheSpec, Fa
 /// Codecs of keys and values: a preset, "t4,t3", or one for both.
 #[cfg(feature = "cuda")]
 pub(crate) fn pair(kv: &str) -> Result<KvPair, Failure> {
-    let CacheSpec { key, value, .. } = Policy::new([("kv", kv)])?.apply(CacheSpec::new(1, 1, 1, 64));
-    Ok((key, value))
+    Ok(pair_of(kv)?)
 }
 
 /// Name and example of every option of a cache.

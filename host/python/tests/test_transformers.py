@@ -612,7 +612,7 @@ def apart(one, other):
     return float(((one - other) ** 2).sum() / (one**2).sum())
 
 
-@pytest.mark.parametrize("kv", ["m2,t2 hot=0", "m2,t2 map=full", "t4,t2 hot=16 tier=128:m2,t2"])
+@pytest.mark.parametrize("kv", ["m2,t2 hot=0", "m2,t2 map=full", "m3,t2 hot=16 tier=128:m2,t2"])
 def test_a_prompt_teaches_maps_as_single_tokens_do(wide, kv):
     ids = prompt(1, 400)["input_ids"]
     whole, pieces, steps = (TqkvCache(wide.config, kv=kv) for _ in range(3))

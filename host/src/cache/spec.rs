@@ -667,19 +667,17 @@ impl CacheSpec {
 /// Refuses a demotion from one codec to another that makes no sense.
 ///
 /// Encoding again adds the errors of both codecs. From a trellis code to the one with one bit less, the first
-/// error is already a quarter of the second. The result is then a fifth worse than the narrow codec alone. The
-/// widest quarter of `m2` and `m3` has four bits, so they take the place of codes from four bits on.
+/// error is already a quarter of the second. The result is then a fifth worse than the narrow codec alone. From
+/// `m3` to `m2` the quarter that matters most keeps its four bits.
 fn check_demotion(warm: CodecId, cold: CodecId, dim: usize) -> Result<(), CacheError> {
     let trellis = |id: CodecId| id.trellis().is_some();
     let refused = if cold == warm {
         return Ok(());
-    } else if warm.rotates_quarters() {
-        "codes of quarters are not encoded again"
-    } else if cold.rotates_quarters() && warm.bits() < 4 {
-        "the widest quarter has four bits: expected a codec of at least as many before it"
+    } else if warm.rotates_quarters() && !cold.rotates_quarters() {
+        "a code of quarters goes cold as another one"
     } else if cold.is_rotated() != warm.is_rotated() {
         "both must be rotated or both unrotated"
-    } else if cold.block_bytes(dim) >= warm.block_bytes(dim) {
+    } else if cold.of_one_width().block_bytes(dim) >= warm.of_one_width().block_bytes(dim) {
         "that would not save bytes: expected a codec with fewer bits"
     } else if trellis(warm) && trellis(cold) && !cold.rotates_quarters() && cold.bits() + 1 == warm.bits() {
         "a trellis code with one bit less adds a fifth of error: expected two bits less, or the same codec"

@@ -109,6 +109,7 @@ fn every_kind_of_cache_adds_the_mean_to_what_it_sums() {
         "t4,t2",
         "s4 hot=12 sinks=0",
         "t4,t2 tier=256:m3,t2",
+        "m3,t2 hot=16 tier=256:m2,t2",
         "n4 tier=130:n2",
         "s4 arithmetic=f32",
         "i8 ring=600",

@@ -5,7 +5,7 @@ use std::time::Instant;
 use clap::builder::RangedU64ValueParser;
 use indicatif::ProgressBar;
 use serde::Serialize;
-use tqkv::cache::KvCache;
+use tqkv::cache::{KvCache, PRESETS};
 use tqkv::error::CacheError;
 use tqkv_cli::cache_args::{self, CacheArgs};
 use tqkv_cli::device::Place;
@@ -13,7 +13,7 @@ use tqkv_cli::error::CliError;
 use tqkv_cli::output::{Output, grouped, sized, table};
 use tqkv_cli::plan::CacheShape;
 use tqkv_cli::policy::{Name, Policy};
-use tqkv_cli::preset::{KvCodecs, PRESETS};
+
 use tqkv_core::KvShape;
 
 use super::needle_data::{CHUNK, Haystack};
@@ -113,8 +113,7 @@ struct Row {
 }
 
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
-    let presets: Vec<KvCodecs> = PRESETS.iter().map(|preset| preset.codecs.into()).collect();
-    let policies = args.cache.policies(&presets);
+    let policies = args.cache.policies(|| PRESETS.iter().map(Policy::from).collect());
     cache_args::check_stored("needle", &policies)?;
     let shape = KvShape::new(1, args.heads.unwrap_or(args.kv_heads), args.kv_heads, args.head_dim);
     for &tokens in &args.tokens {

@@ -6,6 +6,8 @@ use tqkv_core::HEAD_DIMS;
 use crate::error::CliError;
 use crate::names::{self, COMMON};
 use crate::output::Output;
+use crate::policy::Policy;
+use crate::preset::Kv;
 
 /// List presets and codecs: bits, bytes, and the use of each.
 #[derive(Debug, clap::Args)]
@@ -27,14 +29,15 @@ pub(crate) struct Args {
 }
 
 /// The use of each preset.
-const PRESETS_FOR: [(&str, &str); 7] = [
+const PRESETS_FOR: [(&str, &str); 8] = [
     ("eight-bit", "no visible loss"),
     ("safe-lowbit", "keys matter more than values"),
     ("near-lossless", "best at 4 bits; slower to encode"),
     ("balanced", "4 bits, fastest to encode"),
     ("compact", "long contexts: keys carry most loss"),
     ("small", "longer still; t3 for keys without a map"),
-    ("tiny", "the longest; t2 for keys without a map"),
+    ("tiered", "newer values have 4 bits: m3,t4"),
+    ("tiny", "the longest; m3,t2 up to 1024 tokens"),
 ];
 
 /// Names of pairs of yardsticks in other programs, with their results.
@@ -136,15 +139,27 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     yardsticks.extend(singles(all(&YARDSTICKS_FOR))?);
     let report = Report {
         dim: args.dim,
-        presets: pairs(&PRESETS_FOR)?,
+        presets: PRESETS_FOR
+            .iter()
+            .map(|row| preset(*row, args.dim))
+            .collect::<Result<_, _>>()
+            .map_err(CliError::failure)?,
         codecs: singles(&CODECS_FOR[..shown])?,
         yardsticks,
     };
     out.print(&report, human)
 }
 
+/// The row of a preset, with the codecs of old tokens.
+fn preset((name, r#for): (&'static str, &'static str), dim: usize) -> Result<Row, String> {
+    row((name, r#for), name.parse::<Policy>()?.life()?.oldest().into(), dim)
+}
+
 fn pair((name, r#for): (&'static str, &'static str), dim: usize) -> Result<Row, String> {
-    let kv = names::kv(name)?;
+    row((name, r#for), names::kv(name)?, dim)
+}
+
+fn row((name, r#for): (&'static str, &'static str), kv: Kv, dim: usize) -> Result<Row, String> {
     let bytes = kv.k.block_bytes(dim).zip(kv.v.block_bytes(dim)).map(|(k, v)| k + v);
     Ok(Row { name, kv: Some(kv.to_string()), bits: bits(bytes, 2 * dim), bytes, r#for })
 }
@@ -183,8 +198,8 @@ fn line(row: &Row) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::preset::PRESETS;
     use std::collections::BTreeSet;
+    use tqkv::cache::PRESETS;
     use tqkv_reference::Choice;
 
     #[test]

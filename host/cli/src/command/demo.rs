@@ -126,7 +126,7 @@ fn first_paragraph() -> String {
 
 /// Continues the prompt under each setting.
 fn generate_all(args: &Args, model: &Model, prompt: &str, out: &mut Output) -> Result<Vec<Made>, CliError> {
-    let policies = args.cache.policies_beside_f16();
+    let policies = args.cache.policies_beside_f16(&Place::Cpu);
     cache_args::check_stored("demo", &policies)?;
     cache_args::check_model(&Place::Cpu, model.config(), &policies)?;
     let spec = args.sampling.spec(args.tokens);
@@ -145,7 +145,7 @@ fn generate_all(args: &Args, model: &Model, prompt: &str, out: &mut Output) -> R
 /// Times a step over a long cache under each setting.
 fn time_long_steps(args: &Args, out: &mut Output) -> Result<Vec<Timing>, CliError> {
     let bar = out.progress(demo_speed::rounds(), "timing attention over 32k tokens");
-    let steps = demo_speed::time(&args.cache.policies_beside_f16(), &mut || bar.inc(1));
+    let steps = demo_speed::time(&args.cache.policies_beside_f16(&Place::Cpu), &mut || bar.inc(1));
     bar.finish_and_clear();
     steps.map_err(CliError::bad_input)
 }

@@ -214,8 +214,8 @@ pub fn evaluate_subject(args: &Args, subject: &Subject, out: &mut Output) -> Res
         ..EvalSpec::new(context, Some(windows))
     };
     let names =
-        args.cache.policies_beside_f16().into_iter().map(|policy| policy.name.label().chars().count());
-    let simulated = args.cache.policies_beside_f16().iter().any(Policy::is_reference);
+        args.cache.policies_beside_f16(place).into_iter().map(|policy| policy.name.label().chars().count());
+    let simulated = args.cache.policies_beside_f16(place).iter().any(Policy::is_reference);
     let widths = (names.max().unwrap_or(0), if simulated { 18 } else { 11 });
     let mut begun = false;
     let clock = Instant::now();
@@ -266,7 +266,7 @@ pub(crate) fn measure(
     out: &mut Output,
     on_row: &mut dyn FnMut(&mut Output, &Row) -> Result<(), CliError>,
 ) -> Result<Vec<Row>, CliError> {
-    let policies = cache.policies_beside_f16();
+    let policies = cache.policies_beside_f16(place);
     let settings = settings(model, place, (&policies, spec.context))?;
     let values = model.config().cached_values();
     let bar = out.progress(0, "evaluating");

@@ -22,10 +22,7 @@ pub(super) fn run(
     out: &mut Output,
 ) -> Result<(), CliError> {
     let Subject { model, text, place, windows, .. } = subject;
-    let mut policies = cache.policies_beside_f16();
-    if cache.given().is_empty() {
-        policies.push("tiered".parse().map_err(CliError::bad_input)?);
-    }
+    let policies = cache.policies_beside_f16(place);
     let sizes = shape.map(|shape| eval_markdown::sizes(shape, &policies)).transpose()?;
     let settings = settings(model, place, (&policies, spec.context))?;
     let width = policies.iter().map(|policy| policy.name.label().chars().count()).max().unwrap_or(0);

@@ -8,7 +8,7 @@ use crate::plan::{
     Uncompressed, parse_bandwidth, parse_size,
 };
 use crate::policy::Policy;
-use crate::preset::{F16, KvCodecs};
+use crate::preset::{self, F16, KvCodecs};
 use clap::builder::RangedU64ValueParser;
 use tqkv::cache::PRESETS;
 use tqkv_core::CodecId;
@@ -157,22 +157,15 @@ fn weight_bits(text: &str) -> Result<f64, String> {
 }
 
 /// The rows without `--kv`: f16, the presets, and other codecs of one width.
-fn default_rows() -> Vec<KvCodecs> {
-    let one = |codec| KvCodecs { k: codec, v: codec };
+fn default_rows() -> Vec<Policy> {
+    let one = |codec| Policy::from(KvCodecs { k: codec, v: codec });
     let others = [CodecId::F16, CodecId::T3, CodecId::S3, CodecId::T2, CodecId::S2].map(one);
-    let mut rows: Vec<KvCodecs> = PRESETS.iter().map(|preset| preset.codecs.into()).chain(others).collect();
+    let mut rows: Vec<_> = PRESETS.iter().map(Policy::from).chain(others).collect();
     let bytes = |codec: CodecId| codec.block_bytes(128).unwrap_or(0);
-    rows.sort_by_key(|pair| std::cmp::Reverse(bytes(pair.k) + bytes(pair.v)));
+    let oldest =
+        |policy: &Policy| policy.life().map_or(0, |life| bytes(life.oldest().k) + bytes(life.oldest().v));
+    rows.sort_by_key(|policy| std::cmp::Reverse(oldest(policy)));
     rows
-}
-
-/// The rows of the table, in order.
-fn policies(args: &Args) -> Result<Vec<Policy>, CliError> {
-    let mut rows = args.cache.policies(&default_rows());
-    if args.cache.given().is_empty() {
-        rows.push("tiered".parse().map_err(CliError::bad_input)?);
-    }
-    Ok(rows)
 }
 
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
@@ -184,7 +177,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     if let Some(ram) = args.ram {
         return plan_ram::run(&args.cache, &shape, ram, out);
     }
-    let policies = policies(args)?;
+    let policies = args.cache.policies(default_rows);
     let weights = source.as_ref().map_or(Ok(None), |source| weights(args, source))?;
     let weight_bytes = args.weight_bytes.or(weights.as_ref().map(|weights| weights.all));
     let left = |all: u64| weights.as_ref().map_or(all, |weights| weights.left_of(all));
@@ -255,8 +248,6 @@ impl Planner<'_> {
             let tokens = self.args.tokens.or(life.ring);
             let bytes = tokens.map(|tokens| shape.bytes(&life, tokens)).transpose()?;
             let maps = tokens.map(|tokens| shape.map_bytes(&life, tokens)).filter(|bytes| *bytes > 0);
-            let preset = |pair: KvCodecs| PRESETS.iter().find(|preset| KvCodecs::from(preset.codecs) == pair);
-            let is_preset = policy.name.policy.is_none();
             let figures = self.figures(per_token, max_tokens, bytes);
             // A ring holds fewer tokens than f16 would.
             let whole = self.args.tokens.zip(bytes).filter(|_| life.ring.is_none());
@@ -267,7 +258,9 @@ impl Planner<'_> {
             Ok(Row {
                 codec_k: Some(life.codecs.k.name()),
                 codec_v: Some(life.codecs.v.name()),
-                preset: preset(life.codecs).filter(|_| is_preset).map(|preset| preset.name),
+                preset: preset::of_pair(life.codecs)
+                    .filter(|_| policy.name.policy.is_none())
+                    .map(|preset| preset.name),
                 policy: policy.name.policy.clone(),
                 map_bytes: maps,
                 f16_ratio,

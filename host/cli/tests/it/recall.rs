@@ -59,7 +59,7 @@ fn eval_prints_its_tables_in_markdown() {
     assert_eq!(sizes, [[5, 4], [5, 3], [6, 3], [6, 4]], "{said}");
     assert!(tables.iter().flatten().all(|row| !row.iter().any(String::is_empty)), "{said}");
     let names: Vec<_> = tables[3][2..].iter().map(|row| &*row[0]).collect();
-    assert_eq!(names, ["`f16,f16`", "`tiny` (`m2,t2`)", "`q4_0,q4_0`", "`t4 hot=0 sinks=0`"]);
+    assert_eq!(names, ["`f16,f16`", "`tiny`", "`q4_0,q4_0`", "`t4 hot=0 sinks=0`"]);
     let report = json(at, &args);
     let planned = json(
         at,

@@ -220,6 +220,7 @@ fn keys_of_quarters_that_can_have_no_map_are_those_of_one_width() {
         ("m2,t2 map=off", "t2"),
         ("m2,t2 ring=1024", "t2 ring=1024"),
         ("tiered ring=1024", "t3,t4 hot=16 tier=128:t3,t2 ring=1024"),
+        ("m3,t2 tier=128:m2,t2 ring=1024", "m3,t2 tier=128:m2,t2 map=off ring=1024"),
         ("t4,t2 tier=128:m2,t2 ring=1024", "t4,t2 tier=128:t2 ring=1024"),
         ("t4,t2 last:m3,t2 map=off", "t4,t2 last:t3,t2"),
     ] {
@@ -271,7 +272,7 @@ fn a_cache_that_waits_for_a_map_is_smaller_than_f16() {
 #[test]
 fn pages_with_a_map_go_cold_as_quarters() {
     let sequence = Sequence::new(15);
-    for (cold, warm) in [("m2,t2", "t4,t2"), ("m3,t2", "t4,t2"), ("m2,t2", "i8,t2")] {
+    for (cold, warm) in [("m2,t2", "t4,t2"), ("m3,t2", "t4,t2"), ("m2,t2", "i8,t2"), ("m2,t2", "m3,t2")] {
         let loss = |policy: &str| {
             let mut cache = cache(policy);
             sequence.prefill(&mut cache, &[TOKENS]);
@@ -288,8 +289,9 @@ fn pages_with_a_map_go_cold_as_quarters() {
 
 #[test]
 fn a_snapshot_keeps_the_map_and_the_queries_that_wait_for_it() {
-    let tiers = "t4,t2 hot=16 tier=128:m2,t2";
-    for policy in ["t2 map=pairs", "m2,t2 map=pairs", "t2 map=pairs each:m3,t2", "m2,t2", tiers] {
+    let tiers = ["t4,t2 hot=16 tier=128:m2,t2", "m3,t2 hot=16 tier=256:m2,t2"];
+    for policy in ["t2 map=pairs", "m2,t2 map=pairs", "t2 map=pairs each:m3,t2", "m2,t2"].iter().chain(&tiers)
+    {
         keeps_the_map(policy);
     }
     for codecs in ["t2", "m2,t2", "t2 each:m3,t2"] {
@@ -399,12 +401,19 @@ fn codes_of_quarters_are_for_keys() {
         ("m2", "m2 is not valid for values: expected a codec of one width, such as t2"),
         ("t2 last:t3,m3", "m3 is not valid for values: expected a codec of one width, such as t2"),
         ("m2,t2 tier=128:t1", "m2 pages cannot go cold as t1"),
-        ("t3,t2 tier=128:m2,t2", "t3 pages cannot go cold as m2: the widest quarter has four bits"),
+        ("t2 tier=128:m2,t2", "t2 pages cannot go cold as m2: that would not save bytes"),
+        ("m2,t2 tier=128:m3,t2", "m2 pages cannot go cold as m3: that would not save bytes"),
     ] {
         let error = refused(layers(policy));
         assert!(error.contains(why), "{policy}: {error}");
     }
-    for policy in ["m2,t2", "t2 last:m3,t3", "m2,t2 map=pairs tier=128:m2,t2", "t4,t2 tier=128:m3,t2"] {
+    for policy in [
+        "m2,t2",
+        "t2 last:m3,t3",
+        "m2,t2 map=pairs tier=128:m2,t2",
+        "t4,t2 tier=128:m3,t2",
+        "m3,t2 tier=128:m2,t2",
+    ] {
         assert_eq!(refused(layers(policy)), "");
     }
 }

@@ -9,6 +9,8 @@ mod values;
 pub use options::{OPTIONS, OptionPart, SpecOption};
 pub use values::COMMON_CODECS;
 
+use super::layer::KvPair;
+use super::preset::Preset;
 use super::spec::{CacheSpec, KeyMap};
 use crate::error::CacheError;
 use std::fmt;
@@ -33,6 +35,15 @@ pub fn not_on_gpu(spec: &CacheSpec) -> Vec<String> {
     OPTIONS.iter().filter(matters).filter(is_said).flat_map(|row| row.words(spec)).collect()
 }
 
+/// Reads codecs for all tokens: a preset that stands for nothing else, one codec for both, or `K,V`.
+///
+/// # Errors
+/// [`CacheError::BadSpec`] for another text.
+pub fn pair_of(text: &str) -> Result<KvPair, CacheError> {
+    Policy::new([(options::CODECS, text)])?;
+    values::codecs_of_some(text).map_err(CacheError::BadSpec)
+}
+
 /// The spec of the same shape with the default of every option.
 fn plain(spec: &CacheSpec) -> CacheSpec {
     let KvShape { num_layers, num_heads, head_dim, .. } = spec.shape;
@@ -51,8 +62,8 @@ fn plain(spec: &CacheSpec) -> CacheSpec {
 ///
 /// A policy does not describe the model. [`Policy::apply`] leaves every field that the policy does not name
 /// as it is. A word without `=` is a codec, a preset or, if it has a colon, a rule for layers. Words with
-/// spaces are quoted as in a shell. `tiered` stands for `m3,t4 hot=16 tier=128:m3,t2`, except for options that
-/// the text has itself.
+/// spaces are quoted as in a shell. The presets `tiered` and `tiny` also stand for options, except for those
+/// that the text has itself.
 ///
 /// ```
 /// use tqkv::CodecId;
@@ -77,13 +88,6 @@ struct Word {
     row: usize,
     set: options::Setter,
 }
-
-/// A word for codecs and tiers together: values of newer tokens have more bits than those of older ones. Keys keep
-/// theirs, because a key that was encoded twice has the errors of both codes.
-const TIERED: &str = "tiered";
-const TIERED_CODECS: &str = "m3,t4";
-/// The other options that it stands for, where they are not given.
-const TIERED_WORDS: [(&str, &str); 2] = [("hot", "16"), ("tier", "128:m3,t2")];
 
 impl Policy {
     /// Makes a policy of options, which are pairs of a name and a value.
@@ -116,12 +120,12 @@ impl Policy {
         parts: &[OptionPart],
     ) -> Result<Self, String> {
         let given: Vec<_> = options.into_iter().collect();
-        let is_tiered = given.contains(&(options::CODECS, TIERED));
-        let tiers =
-            TIERED_WORDS.into_iter().filter(|(name, _)| is_tiered && given.iter().all(|own| own.0 != *name));
+        let codecs = given.iter().find(|(name, _)| *name == options::CODECS);
+        let preset =
+            codecs.and_then(|(_, value)| Preset::find(value)).map_or(&[][..], |preset| preset.options);
+        let more = preset.iter().copied().filter(|(name, _)| given.iter().all(|own| own.0 != *name));
         let mut policy = Self::default();
-        for (name, value) in given.iter().copied().chain(tiers) {
-            let value = if (name, value) == (options::CODECS, TIERED) { TIERED_CODECS } else { value };
+        for (name, value) in given.iter().copied().chain(more) {
             let row = OPTIONS.iter().position(|row| row.name == name && parts.contains(&row.part));
             let Some(row) = row else { return Err(options::unknown(name, parts)) };
             if policy.names(row) && OPTIONS[row].clear.is_none() {

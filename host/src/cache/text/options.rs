@@ -113,7 +113,7 @@ pub const OPTIONS: &[SpecOption] = &[
         "RoPE of the layers, for map=full: a base, or its frequencies F,F,.. none stands for unknown.",
         rope::text, |spec, ropes: Ropes| rope::set(spec, ropes)),
     row!(Policy, CODECS, "PRESET|K,V", "t4,t2",
-        "A preset, tiered, one codec for both, or two. The name may be left out.",
+        "A preset, one codec for both, or two. The name may be left out.",
         |spec| (spec.key, spec.value).write(),
         |spec, (key, value): KvPair| (spec.key, spec.value) = (key, value)),
     row!(Policy, LAYER_RULE, "RULE", "boundary:1:i8,s4",

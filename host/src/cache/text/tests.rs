@@ -62,7 +62,7 @@ fn words_without_a_name_are_codecs_and_rules_of_layers() {
             "gradient:i8/s4,s3",
             LayerPolicy::Gradient(vec![(CodecId::I8, CodecId::I8), (CodecId::S4, CodecId::S3)]),
         ),
-        ("each:i8/tiny", LayerPolicy::Custom(vec![(CodecId::I8, CodecId::I8), (CodecId::M2, CodecId::T2)])),
+        ("each:i8/small", LayerPolicy::Custom(vec![(CodecId::I8, CodecId::I8), (CodecId::M3, CodecId::T2)])),
         ("layer-kv=uniform", LayerPolicy::Uniform),
     ];
     for (rule, expected) in rules {
@@ -92,13 +92,20 @@ fn a_policy_changes_what_it_names_and_nothing_else() {
 }
 
 #[test]
-fn tiered_stands_for_codecs_and_tiers_that_other_words_may_change() {
+fn presets_stand_for_codecs_and_options_that_other_words_may_change() {
     let spec = |text: &str| CacheSpec::new(4, 4, 2, 64).with(text).unwrap();
     assert_eq!(spec("tiered"), spec("m3,t4 hot=16 tier=128:m3,t2"));
     assert_eq!(spec("kv=tiered hot=64 sinks=1"), spec("m3,t4 hot=64 sinks=1 tier=128:m3,t2"));
     assert_eq!(spec("tier=none tiered"), spec("m3,t4 hot=16"));
     let policy: Policy = "tiered".parse().unwrap();
     assert_eq!(policy.to_string(), "m3,t4 hot=16 tier=128:m3,t2");
+    assert_eq!(spec("TINY ring=4096"), spec("m3,t2 hot=16 tier=1024:m2,t2 ring=4096"));
+    for (text, said) in
+        [("t4 tier=512:tiny", "'tiny' is a policy for all tokens"), ("s4 last:tiered", "'tiered' is")]
+    {
+        let error = CacheSpec::new(4, 4, 2, 64).with(text).unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::cache::calibration::Calibration;
 use crate::cache::layer::{KvPair, LayerKind, LayerPolicy, LayerShape};
-use crate::cache::preset::PRESETS;
+use crate::cache::preset::{PRESETS, Preset};
 use crate::cache::spec::{Arithmetic, Centring, KeyMap};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -158,21 +158,16 @@ impl Value for Level {
 impl Value for KvPair {
     fn read(text: &str) -> Result<Self, String> {
         let parts: Vec<_> = text.split(',').map(str::trim).collect();
-        let preset = |name: &str| PRESETS.iter().find(|preset| preset.name.eq_ignore_ascii_case(name));
         match parts.as_slice() {
-            [one] => match preset(one) {
+            [one] => match Preset::find(one) {
                 Some(preset) => Ok(preset.codecs),
                 None => one.parse().map(|codec| (codec, codec)).map_err(|_| {
                     let names: Vec<_> = PRESETS.iter().map(|preset| preset.name).collect();
-                    format!(
-                        "'{one}' is neither a preset ({}; in a policy tiered) nor {}",
-                        names.join(", "),
-                        a_codec()
-                    )
+                    format!("'{one}' is neither a preset ({}) nor {}", names.join(", "), a_codec())
                 }),
             },
             [key, value] => {
-                if let Some(both) = parts.iter().find(|part| preset(part).is_some()) {
+                if let Some(both) = parts.iter().find(|part| Preset::find(part).is_some()) {
                     return Err(format!("'{both}' is a preset, which stands for both parts of K,V"));
                 }
                 Ok((codec(key)?, codec(value)?))
@@ -186,6 +181,14 @@ impl Value for KvPair {
     }
 }
 
+/// Reads the codecs of a tier, of some layers, or of a cache that has no tiers.
+pub(super) fn codecs_of_some(text: &str) -> Result<KvPair, String> {
+    match Preset::find(text.trim()).filter(|preset| !preset.options.is_empty()) {
+        Some(preset) => Err(format!("'{}' is a policy for all tokens: expected codecs", preset.name)),
+        None => KvPair::read(text),
+    }
+}
+
 fn codec(name: &str) -> Result<CodecId, String> {
     name.parse().map_err(|_| format!("'{name}' is not {}", a_codec()))
 }
@@ -195,15 +198,15 @@ fn a_codec() -> String {
 }
 
 /// Parses `AFTER:VALUE`.
-fn after<T: Value>(text: &str) -> Result<(usize, T), String> {
+fn after<T>(text: &str, read: fn(&str) -> Result<T, String>) -> Result<(usize, T), String> {
     let (after, value) = text.split_once(':').ok_or_else(String::new)?;
     let tokens = after.trim().parse().map_err(|_| format!("'{after}' is not a number of tokens"))?;
-    Ok((tokens, T::read(value)?))
+    Ok((tokens, read(value)?))
 }
 
 impl Value for (usize, KvPair) {
     fn read(text: &str) -> Result<Self, String> {
-        after(text)
+        after(text, codecs_of_some)
     }
 
     fn write(&self) -> String {
@@ -224,7 +227,7 @@ impl Value for PathBuf {
 
 impl Value for (usize, PathBuf) {
     fn read(text: &str) -> Result<Self, String> {
-        after(text)
+        after(text, PathBuf::read)
     }
 
     fn write(&self) -> String {
@@ -235,12 +238,12 @@ impl Value for (usize, PathBuf) {
 impl Value for LayerPolicy {
     fn read(text: &str) -> Result<Self, String> {
         let layers = |n: &str| n.parse().map_err(|_| format!("'{n}' is not a number of layers"));
-        let pairs = |text: &str| text.split('/').map(KvPair::read).collect::<Result<_, _>>();
+        let pairs = |text: &str| text.split('/').map(codecs_of_some).collect::<Result<_, _>>();
         Ok(match *text.split(':').collect::<Vec<_>>().as_slice() {
             [UNIFORM] => Self::Uniform,
-            ["last", kv] => Self::Tail { layers: 1, codecs: KvPair::read(kv)? },
-            ["tail", n, kv] => Self::Tail { layers: layers(n)?, codecs: KvPair::read(kv)? },
-            ["boundary", n, kv] => Self::Boundary { layers: layers(n)?, codecs: KvPair::read(kv)? },
+            ["last", kv] => Self::Tail { layers: 1, codecs: codecs_of_some(kv)? },
+            ["tail", n, kv] => Self::Tail { layers: layers(n)?, codecs: codecs_of_some(kv)? },
+            ["boundary", n, kv] => Self::Boundary { layers: layers(n)?, codecs: codecs_of_some(kv)? },
             ["gradient", steps] => Self::Gradient(pairs(steps)?),
             ["each", all] => Self::Custom(pairs(all)?),
             _ => {

@@ -1,10 +1,10 @@
 //! Memory against context for well-known models, and the longest context for a budget.
 
-use tqkv::cache::KeyMap;
+use tqkv::cache::{KeyMap, PRESETS};
 use tqkv_cli::error::CliError;
 use tqkv_cli::output::grouped;
 use tqkv_cli::plan::{CacheShape, Life, PlanError, Uncompressed};
-use tqkv_cli::preset::{KvCodecs, PRESETS};
+use tqkv_cli::preset::KvCodecs;
 use tqkv_model::ModelKv;
 
 use super::super::Figure;
