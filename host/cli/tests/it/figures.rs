@@ -12,42 +12,23 @@ use crate::printed::{
 };
 use crate::support::json;
 
-/// Checks rows of `docs/quality.md` against an `eval` with these options and windows: perplexity, the fields
-/// behind it, and bytes per token.
-fn assert_quality(head: &str, few: &[&str], (options, window): (&str, &str), fields: &[&str]) {
-    for row in chosen(rows(&document("docs/quality.md"), head), few) {
+#[test]
+fn the_table_of_quality_is_what_eval_measures() {
+    let head = "K,V                  perplexity  KL";
+    for row in chosen(rows(&document("docs/quality.md"), head), &["i8,s4", "s4,s4"]) {
         let words: Vec<_> = row.split_whitespace().collect();
         let kv = words[0];
         let figures = words[1..].iter().copied().filter(|word| *word != "%");
         // The name of a preset may follow the pair.
         let figures: Vec<_> = figures.skip_while(|word| word.parse::<f64>().is_err()).collect();
-        let report = run(&format!("eval {options} --kv \"{kv} {window}\""));
-        let results = report["results"].as_array().unwrap();
-        // The first row is f16 with its default windows.
-        let measured = results.iter().rfind(|row| row["kv"] == kv).unwrap();
+        let report = run(&format!("eval --windows 4 --kv {kv}"));
+        let measured = report["results"].as_array().unwrap().last().unwrap();
+        let fields = ["perplexity", "kl_to_f16", "top1_agreement", "cache_bytes_per_token"];
         for (field, printed) in fields.iter().zip(figures) {
             let factor = if *field == "top1_agreement" { 100.0 } else { 1.0 };
-            assert_printed(
-                &format!("docs/quality.md, {kv}, {field}"),
-                printed,
-                factor * number(measured, field),
-            );
+            let figure = format!("docs/quality.md, {kv}, {field}");
+            assert_printed(&figure, printed, factor * number(measured, field));
         }
-    }
-}
-
-#[test]
-fn the_tables_of_quality_are_what_eval_measures() {
-    let fields = ["perplexity", "kl_to_f16", "top1_agreement", "cache_bytes_per_token"];
-    assert_quality("K,V                  perplexity  KL", &["i8,s4", "s4,s4"], ("--windows 4", ""), &fields);
-    if is_exhaustive() {
-        let fields = ["perplexity", "nll_delta", "kl_to_f16", "top1_agreement", "cache_bytes_per_token"];
-        assert_quality(
-            "K,V                  perplexity  nll",
-            &[],
-            ("--windows 48", "hot=0 sinks=0"),
-            &fields,
-        );
     }
 }
 
@@ -97,7 +78,7 @@ fn policies_cost_what_is_printed() {
 fn quality_compares_with_llama_cpp_as_m1_does() {
     let section =
         document("MEASURED.md").split("\n## ").find(|text| text.starts_with("M1 ")).unwrap().to_owned();
-    let table = rows(&section, "| cache | KL");
+    let table = rows(&section, "| K,V | KL");
     let kl = |name: &str| -> f64 {
         let row = table.iter().map(|row| cells(row)).find(|row| row[0] == name);
         row.unwrap_or_else(|| panic!("no row {name}"))[1].parse().unwrap()
