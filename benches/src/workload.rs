@@ -5,8 +5,8 @@ use crate::{q4_0, read};
 use std::sync::Arc;
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::page::{
-    Attention, HalfPages, KeyPages, Line, MAX_HEADS, MAX_PARTS, Parts, ValuePages, ValuePart, WeightedPart,
-    attend, rescale,
+    Attention, AttentionParts, HalfPages, KeyPages, Line, MAX_HEADS, MAX_PARTS, ValuePages, ValuePart,
+    WeightedPart, attend, rescale,
 };
 use tqkv_simd::{Level, codec};
 
@@ -187,7 +187,7 @@ struct Pool<S, A> {
     dim: usize,
 }
 
-impl<S, A> Parts for Pool<S, A>
+impl<S, A> AttentionParts for Pool<S, A>
 where
     S: Fn(usize, &mut [f32]),
     A: Fn(&[PageWeights<'_>], &mut [f32]),

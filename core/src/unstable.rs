@@ -31,12 +31,12 @@ pub mod scalar {
 /// The trellis codes: tables, planes of bits, and the search.
 pub mod trellis {
     pub use crate::code::trellis::{
-        Candidate, Code, MAX_LEVELS, MAX_MEMORY, PARITIES, Plain, Predictor, QUARTERS, Quarter, Quarters,
-        RESOLUTION, Search, Target, Trellis, Vector, WARM_UP, Weights, choose_plain, levels, offsets,
-        pair_parts, parities, round_target, workspace_bytes,
+        Candidate, Code, MAX_LEVELS, MAX_MEMORY, PARITIES, Plain, Predictor, QUARTERS, Quarter,
+        QuarterWeights, Quarters, RESOLUTION, Search, Target, Trellis, Vector, WARM_UP, choose_plain, levels,
+        offsets, pair_parts, parities, round_target, workspace_bytes,
     };
 }
 
 pub use crate::code::levels::Levels;
-pub use crate::code::scale::{Stored, to_f16};
+pub use crate::code::scale::{StoredScale, to_f16};
 pub use crate::with_code;

@@ -9,7 +9,9 @@ use libfuzzer_sys::fuzz_target;
 use std::io::Cursor;
 use std::sync::{Arc, LazyLock};
 use tqkv_core::CodecId;
-use tqkv_session::{Budget, Codecs, Layout, Mode, SessionError, StorageCodec, Stored, inspect, pack, unpack};
+use tqkv_session::{
+    BasisCoder, Budget, Codecs, Layout, Mode, SessionError, StorageCodec, inspect, pack, unpack,
+};
 use tqkv_simd::Level;
 use tqkv_storage::{Learner, Pairs, Rope, Shape};
 
@@ -34,7 +36,7 @@ fuzz_target!(|data: &[u8]| {
         1 => state(bytes, Mode::Coded(Codecs { key: CodecId::S2, value: CodecId::T2, ..Codecs::DEFAULT })),
         2 if kind & 4 > 0 => {
             let budget = Budget::new(1.1).expect("a budget");
-            state(bytes, Mode::Stored(Stored::new(&CODEC, budget).expect("a basis")));
+            state(bytes, Mode::Stored(BasisCoder::new(&CODEC, budget).expect("a basis")));
         }
         2 => read(bytes),
         _ => {

@@ -6,7 +6,7 @@
 use super::batch::Batch;
 use super::coding::Coding;
 use super::ggml::{self, RUN};
-use super::scale::{Stored, to_f16};
+use super::scale::{StoredScale, to_f16};
 use super::trellis::{self, Trellis};
 use super::{Layout, int8, scalar};
 use crate::error::EncodeError;
@@ -141,7 +141,7 @@ impl Form for Bytes {
         block: &mut [u8],
     ) -> Result<(), EncodeError> {
         let scale = int8::scale(isa, y);
-        if let Stored::Scale(stored) = to_f16(isa, scale) {
+        if let StoredScale::Scale(stored) = to_f16(isa, scale) {
             int8::quantise(isa, isa.widen_half(stored), y, codes);
         }
         write_block::<I, 8>(isa, scale, codes, block)
@@ -295,7 +295,7 @@ fn write_block<I: Memory, const BITS: usize>(
     block: &mut [u8],
 ) -> Result<(), EncodeError> {
     match to_f16(isa, scale) {
-        Stored::Scale(stored) => {
+        StoredScale::Scale(stored) => {
             if let Some((head, body)) = block.split_first_chunk_mut::<SCALE_BYTES>() {
                 *head = stored.to_le_bytes();
                 for (bytes, &code) in body.chunks_mut(4 * BITS).zip(codes) {
@@ -303,8 +303,8 @@ fn write_block<I: Memory, const BITS: usize>(
                 }
             }
         }
-        Stored::Zero => block.fill(0),
-        Stored::OutOfRange => return Err(EncodeError::OutOfRange),
+        StoredScale::Zero => block.fill(0),
+        StoredScale::OutOfRange => return Err(EncodeError::OutOfRange),
     }
     Ok(())
 }

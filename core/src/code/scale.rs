@@ -181,7 +181,7 @@ pub(crate) fn canonical_sum<I: Isa>(isa: I, terms: impl Iterator<Item = I::V>) -
 
 /// A scale after rounding to f16, or the reason why none is stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Stored {
+pub enum StoredScale {
     /// The scale to store.
     Scale(f16),
     /// The scale rounds to zero: store the zero block.
@@ -192,13 +192,13 @@ pub enum Stored {
 
 /// Rounds a non-negative scale to f16 (to nearest, ties to even).
 #[inline(always)]
-pub fn to_f16<I: Isa>(isa: I, scale: f32) -> Stored {
+pub fn to_f16<I: Isa>(isa: I, scale: f32) -> StoredScale {
     let rounded = isa.to_half(scale);
     if !rounded.is_finite() {
-        Stored::OutOfRange
+        StoredScale::OutOfRange
     } else if rounded == f16::ZERO {
-        Stored::Zero
+        StoredScale::Zero
     } else {
-        Stored::Scale(rounded)
+        StoredScale::Scale(rounded)
     }
 }

@@ -13,7 +13,7 @@ use crate::Portable;
 use crate::code::codebook::Codebook;
 use crate::code::coding::Coding;
 use crate::code::scale::{Effort, ScaleMode};
-use crate::code::trellis::{self, QUARTERS, Trellis, Weights};
+use crate::code::trellis::{self, QUARTERS, QuarterWeights, Trellis};
 use crate::code::{CodecId, Levels};
 use crate::error::{DecodeError, EncodeError, ShapeError};
 use crate::head_dim::HeadDim;
@@ -76,7 +76,7 @@ pub struct AnyCodec {
     signs: Signs,
     book: Option<&'static Codebook>,
     unit: f32,
-    weights: Option<Weights>,
+    weights: Option<QuarterWeights>,
 }
 
 impl AnyCodec {
@@ -141,7 +141,7 @@ impl AnyCodec {
     #[must_use]
     pub fn weighted(mut self, weights: [f32; QUARTERS]) -> Self {
         let quarters = self.trellis().and_then(Trellis::quarters);
-        if let Some(weights) = quarters.and_then(|quarters| Weights::new(quarters, weights)) {
+        if let Some(weights) = quarters.and_then(|quarters| QuarterWeights::new(quarters, weights)) {
             self.weights = Some(weights);
         }
         self
@@ -150,9 +150,9 @@ impl AnyCodec {
     /// The weights of the errors of the quarters, for a codec of several widths: its own, or those of
     /// [`AnyCodec::weighted`].
     #[doc(hidden)]
-    pub fn weights(&self) -> Option<Weights> {
+    pub fn weights(&self) -> Option<QuarterWeights> {
         let quarters = self.trellis()?.quarters()?;
-        Some(self.weights.unwrap_or_else(|| Weights::even(quarters)))
+        Some(self.weights.unwrap_or_else(|| QuarterWeights::even(quarters)))
     }
 
     /// The rotation's signs.

@@ -7,7 +7,7 @@ use crate::threads::{Threads, divide, first, load_f32, load_half};
 use crate::viterbi::workspace_bytes;
 use crate::warp::{Lane, Warp};
 use tqkv_core::unstable::machine::Lanes;
-use tqkv_core::unstable::{Stored, rotation, scalar};
+use tqkv_core::unstable::{StoredScale, rotation, scalar};
 use tqkv_core::{Effort, ScaleMode};
 
 /// Element type of input and output rows.
@@ -156,12 +156,12 @@ pub fn encode_append<T: Threads, F: Format<G>, const G: usize>(warp: u32, args: 
     };
     let workspace = T::at(args.workspace, u64::from(warp) * u64::from(workspace_bytes(dim)));
     let scale = match F::encode(norm_squared, mode, effort, &y, workspace, home, row) {
-        Stored::OutOfRange => {
+        StoredScale::OutOfRange => {
             refuse(status::OUT_OF_RANGE);
             return;
         }
-        Stored::Scale(scale) => scale.to_bits(),
-        Stored::Zero => 0,
+        StoredScale::Scale(scale) => scale.to_bits(),
+        StoredScale::Zero => 0,
     };
     T::store_u16(home, T::splat(scale_at), T::splat(scale), first::<T>());
     report(status::DONE);

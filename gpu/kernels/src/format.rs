@@ -7,7 +7,7 @@ use tqkv_core::code::{Code, I8, N4, S2, S3, S4, T2, T3, T4};
 use tqkv_core::unstable::codebook::Codebook;
 use tqkv_core::unstable::machine::Isa;
 use tqkv_core::unstable::{Levels, int8, scalar};
-use tqkv_core::unstable::{Stored, to_f16};
+use tqkv_core::unstable::{StoredScale, to_f16};
 use tqkv_core::{Effort, ScaleMode};
 
 /// A codec that a warp can read, in blocks of `32 * G` values.
@@ -34,7 +34,7 @@ pub trait Format<const G: usize>: Blocks<G> {
         workspace: T::Memory,
         home: T::Memory,
         row: u32,
-    ) -> Stored;
+    ) -> StoredScale;
 }
 
 /// Writes the codes of all groups: thread j < `BITS` writes word j of a group. Writes zeros if there are no
@@ -95,11 +95,11 @@ macro_rules! dense {
                 _workspace: T::Memory,
                 home: T::Memory,
                 row: u32,
-            ) -> Stored {
+            ) -> StoredScale {
                 const BITS: usize = <$code as Code>::LAYOUT.bits() as usize;
                 let (isa, book) = (Warp::<T>::new(), const { &book::<$code>(32 * G) });
                 let (mut codes, mut spare) = ([T::splat(0); G], [T::splat(0); G]);
-                let mut stored = Stored::Zero;
+                let mut stored = StoredScale::Zero;
                 if norm_squared != 0.0 {
                     let scale = scalar::quantise::<_, BITS>(
                         isa,
@@ -115,8 +115,8 @@ macro_rules! dense {
                     );
                     stored = to_f16(isa, scale);
                 }
-                if stored != Stored::OutOfRange {
-                    store_all::<T, BITS, G>(home, row, &codes, stored == Stored::Zero);
+                if stored != StoredScale::OutOfRange {
+                    store_all::<T, BITS, G>(home, row, &codes, stored == StoredScale::Zero);
                 }
                 stored
             }
@@ -156,13 +156,13 @@ impl<const G: usize> Format<G> for I8 {
         _workspace: T::Memory,
         home: T::Memory,
         row: u32,
-    ) -> Stored {
+    ) -> StoredScale {
         let (isa, mut codes) = (Warp::<T>::new(), [T::splat(0); G]);
         let stored = to_f16(isa, int8::scale(isa, y));
-        if let Stored::Scale(scale) = stored {
+        if let StoredScale::Scale(scale) = stored {
             int8::quantise(isa, isa.widen_half(scale), y, &mut codes);
         }
-        if stored != Stored::OutOfRange {
+        if stored != StoredScale::OutOfRange {
             store_all::<T, 8, G>(home, row, &codes, false);
         }
         stored
@@ -191,7 +191,7 @@ macro_rules! planes {
                 workspace: T::Memory,
                 home: T::Memory,
                 row: u32,
-            ) -> Stored {
+            ) -> StoredScale {
                 Trellis::<Self>::encode::<T, G>(norm_squared, mode, effort, y, workspace, home, row)
             }
         }

@@ -12,7 +12,7 @@ use crate::warp::{Lane, Warp};
 use core::marker::PhantomData;
 use tqkv_core::code::{Code, Layout};
 use tqkv_core::unstable::Levels;
-use tqkv_core::unstable::Stored;
+use tqkv_core::unstable::StoredScale;
 use tqkv_core::unstable::machine::Lanes;
 use tqkv_core::unstable::trellis::{Candidate, MAX_MEMORY, Plain, Vector, offsets, round_target};
 use tqkv_core::{Effort, ScaleMode};
@@ -296,7 +296,7 @@ impl<C: Code> Trellis<C> {
         workspace: T::Memory,
         home: T::Memory,
         row: u32,
-    ) -> Stored {
+    ) -> StoredScale {
         let (isa, code) = (Warp::<T>::new(), const { &Self::CODE });
         let vector = Vector::new(isa, code, norm_squared, y);
         let (mut best, mut planes) = (Candidate::NONE, T::splat([0; 8]));
@@ -319,10 +319,10 @@ impl<C: Code> Trellis<C> {
             }
         }
         let stored = best.stored(isa, mode, 32 * G);
-        if stored == Stored::OutOfRange {
+        if stored == StoredScale::OutOfRange {
             return stored;
         }
-        if stored == Stored::Zero {
+        if stored == StoredScale::Zero {
             planes = T::splat([0; 8]);
         }
         let active = T::map(T::lane(), |lane| lane < G as u32);

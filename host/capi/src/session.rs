@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tqkv::error::CacheError;
 use tqkv::file::{AtomicFile, Existing};
 use tqkv_session::{
-    Basis, Budget, Class, Layout, MAGIC, Mode, SessionError, Sizes, StorageCodec, StorageError, Stored,
+    Basis, BasisCoder, Budget, Class, Layout, MAGIC, Mode, SessionError, Sizes, StorageCodec, StorageError,
 };
 use tqkv_simd::Level;
 
@@ -76,7 +76,7 @@ impl TqkvBasis {
     /// How a state is packed in this basis.
     fn mode(&self, bits: f32) -> Result<Mode<'_>, Failure> {
         let budget = Budget::new(bits).map_err(|error| Failure::argument(error.to_string()))?;
-        Ok(Mode::Stored(Stored::new(&self.0, budget)?))
+        Ok(Mode::Stored(BasisCoder::new(&self.0, budget)?))
     }
 }
 

@@ -24,7 +24,7 @@ pub(crate) struct Cache(Held<KvCache>);
 
 /// Selects keys or values.
 #[derive(Clone, Copy)]
-enum Side {
+enum KeysOrValues {
     Keys,
     Values,
 }
@@ -251,7 +251,7 @@ impl Cache {
         stop: usize,
         dtype: &str,
     ) -> Result<Bound<'py, PyAny>, Failure> {
-        with_dtype!(dtype, read_as::<_>(self, py, Side::Keys, layer, kv_head, start..stop))
+        with_dtype!(dtype, read_as::<_>(self, py, KeysOrValues::Keys, layer, kv_head, start..stop))
     }
 
     fn values<'py>(
@@ -263,7 +263,7 @@ impl Cache {
         stop: usize,
         dtype: &str,
     ) -> Result<Bound<'py, PyAny>, Failure> {
-        with_dtype!(dtype, read_as::<_>(self, py, Side::Values, layer, kv_head, start..stop))
+        with_dtype!(dtype, read_as::<_>(self, py, KeysOrValues::Values, layer, kv_head, start..stop))
     }
 
     fn truncate(&self, py: Python<'_>, len: usize) -> Result<(), Failure> {
@@ -361,15 +361,15 @@ impl Cache {
 fn read_as<'py, T: Narrow>(
     cache: &Cache,
     py: Python<'py>,
-    side: Side,
+    side: KeysOrValues,
     layer: usize,
     kv_head: Option<usize>,
     tokens: Range<usize>,
 ) -> Result<Bound<'py, PyAny>, Failure> {
     let KvShape { num_kv_heads, head_dim, value_dim, .. } = cache.0.shape(layer);
     let dim = match side {
-        Side::Keys => head_dim,
-        Side::Values => value_dim,
+        KeysOrValues::Keys => head_dim,
+        KeysOrValues::Values => value_dim,
     };
     // Checks the range before memory is allocated.
     let last = if tokens.is_empty() { tokens.clone() } else { tokens.end..tokens.end };
@@ -386,8 +386,8 @@ fn read_as<'py, T: Narrow>(
         let heads = to.par_chunks_mut(tokens.len() * dim).enumerate();
         heads.try_for_each(|(head, to)| {
             let held = match side {
-                Side::Keys => cache.keys(layer, first + head, tokens.clone())?,
-                Side::Values => cache.values(layer, first + head, tokens.clone())?,
+                KeysOrValues::Keys => cache.keys(layer, first + head, tokens.clone())?,
+                KeysOrValues::Values => cache.values(layer, first + head, tokens.clone())?,
             };
             T::narrow(to, &mut Vec::new(), |wide| wide.copy_from_slice(&held));
             Ok(())

@@ -12,7 +12,7 @@ use std::io::{self, BufReader, BufWriter, Cursor, Read, Seek};
 use std::path::{Path, PathBuf};
 use tqkv::error::CacheError;
 use tqkv::file::{AtomicFile, Existing};
-use tqkv_session::{Budget, Class, Layout, MAGIC, Mode, SessionError, Sizes, StorageCodec, Stored};
+use tqkv_session::{BasisCoder, Budget, Class, Layout, MAGIC, Mode, SessionError, Sizes, StorageCodec};
 use tqkv_simd::Level;
 
 impl From<SessionError> for Failure {
@@ -54,7 +54,7 @@ fn mode<'a>(
 ) -> Result<Mode<'a>, Failure> {
     match basis {
         None => Ok(Mode::parse(codecs, head_dim)?),
-        Some(codec) => Ok(Mode::Stored(Stored::new(codec, Budget::new(budget)?)?)),
+        Some(codec) => Ok(Mode::Stored(BasisCoder::new(codec, Budget::new(budget)?)?)),
     }
 }
 

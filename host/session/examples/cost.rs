@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use half::f16;
 use tqkv_core::CodecId;
-use tqkv_session::{Basis, Budget, Codecs, Mode, StorageCodec, Stored, pack, unpack};
+use tqkv_session::{Basis, BasisCoder, Budget, Codecs, Mode, StorageCodec, pack, unpack};
 use tqkv_simd::Level;
 
 const LAYERS: u32 = 32;
@@ -78,7 +78,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         let codec = basis(name)?;
         let mode = match (CodecId::from_name(name), &codec) {
             (Some(id), _) => Mode::Coded(Codecs { key: id, value: id, ..Codecs::DEFAULT }),
-            (_, Some((codec, budget))) => Mode::Stored(Stored::new(codec, *budget)?),
+            (_, Some((codec, budget))) => Mode::Stored(BasisCoder::new(codec, *budget)?),
             _ if name == "exact" => Mode::Exact,
             _ => return Err(format!("no codec {name}").into()),
         };

@@ -41,7 +41,7 @@
 //! | part | file |
 //! | --- | --- |
 //! | what a state holds, and where | [`Layout`], [`Cache`], [`StateRows`] |
-//! | state to pack | [`pack()`], [`Mode`], [`Codecs`], [`RowHeads`], [`Stored`] |
+//! | state to pack | [`pack()`], [`Mode`], [`Codecs`], [`RowHeads`], [`BasisCoder`] |
 //! | pack to state, checks | [`unpack()`], [`inspect`] |
 //!
 //! Both directions hold some 8 MiB of rows at a time. Not for a live cache, and not for caches of other
@@ -69,7 +69,7 @@ pub use error::SessionError;
 pub use layout::{Layout, Origin};
 pub use numbers::Numbers;
 pub use pack::{Codecs, Mode, RowHeads, Sizes, pack};
-pub use stored::Stored;
+pub use stored::BasisCoder;
 pub use tqkv_storage::{Basis, BasisId, Budget, StorageCodec, StorageError};
 pub use unpack::{Group, Summary, inspect, unpack};
 

@@ -12,7 +12,7 @@ use crate::error::SessionError;
 use crate::layout::Layout;
 use crate::plain::{PIECE, compress};
 use crate::slab::{Slab, read_slab};
-use crate::stored::Stored;
+use crate::stored::BasisCoder;
 use crate::tile::{CELLS, Tile, one_width};
 
 /// Pieces that are compressed at once.
@@ -76,7 +76,7 @@ pub enum Mode<'a> {
     Coded(Codecs<'a>),
     /// Rows of keys and values in a basis of the storage tier, all else without loss. Needs the memory of the
     /// basis, twice.
-    Stored(Stored<'a>),
+    Stored(BasisCoder<'a>),
 }
 
 impl Mode<'_> {

@@ -30,13 +30,13 @@ const CODED: u8 = 1;
 
 /// A basis, and how many bits per value to take in it.
 #[derive(Debug, Clone, Copy)]
-pub struct Stored<'a> {
+pub struct BasisCoder<'a> {
     codec: &'a StorageCodec,
     id: BasisId,
     budget: Budget,
 }
 
-impl<'a> Stored<'a> {
+impl<'a> BasisCoder<'a> {
     /// The basis of `codec`, and the bits that a value takes in it.
     ///
     /// # Errors

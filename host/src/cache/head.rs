@@ -11,7 +11,9 @@ use arrayvec::ArrayVec;
 use rayon::prelude::*;
 use std::cell::{Cell, RefCell};
 use std::ops::Range as Spans;
-use tqkv_simd::page::{Attention, Line, MAX_HEADS, MAX_PARTS, Parts, WeightedPart, attend, merge, rescale};
+use tqkv_simd::page::{
+    Attention, AttentionParts, Line, MAX_HEADS, MAX_PARTS, WeightedPart, attend, merge, rescale,
+};
 
 /// Number of tokens in a span, which one thread attends to. Spans begin at fixed positions and are merged in
 /// order, so the result does not depend on the number of threads.
@@ -448,7 +450,7 @@ impl Tokens<'_> {
     }
 }
 
-impl Parts for Tokens<'_> {
+impl AttentionParts for Tokens<'_> {
     /// The start of a run of tokens, of which at least one is chosen.
     fn first(&self, from: usize) -> usize {
         let Chosen::List(list) = self.chosen else { return from };

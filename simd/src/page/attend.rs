@@ -34,7 +34,7 @@ impl Default for Attention {
 
 /// Keys and values of a sequence, and the queries that attend to them. The tokens are stored in parts (a
 /// page, or a few uncompressed rows). Each part is scored and summed at once.
-pub trait Parts {
+pub trait AttentionParts {
     /// The first token from `from` on whose part is attended to. Tokens before it are skipped without being read.
     /// It is beyond all tokens if there is none.
     fn first(&self, from: usize) -> usize {
@@ -79,7 +79,13 @@ pub struct WeightedPart<'a> {
 ///
 /// # Panics
 /// There are more heads than [`MAX_HEADS`].
-pub fn attend(level: Level, parts: &mut impl Parts, mut from: usize, end: usize, state: &mut [Attention]) {
+pub fn attend(
+    level: Level,
+    parts: &mut impl AttentionParts,
+    mut from: usize,
+    end: usize,
+    state: &mut [Attention],
+) {
     let mut room = [0.0; MAX_HEADS * MAX_TOGETHER];
     from = parts.first(from);
     while from < end {

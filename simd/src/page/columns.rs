@@ -3,7 +3,8 @@
 
 use super::plan::Plan;
 use super::weights::{
-    Halves, Products, RUN, RUN_LINES, TOGETHER, Weights, are_bytes, bounds, first_sums, is_wide, step, total,
+    Halves, Products, RUN, RUN_LINES, TOGETHER, TokenWeights, are_bytes, bounds, first_sums, is_wide, step,
+    total,
 };
 use super::{Line, fetch_scales};
 use crate::lines::Machine;
@@ -210,7 +211,7 @@ pub(super) fn sum_levels<
 >(
     isa: I,
     levels: &[[I::Line; COUNT]],
-    weights: Weights<'_>,
+    weights: TokenWeights<'_>,
     head: usize,
 ) -> [[I::Sum; N]; H]
 where
@@ -319,7 +320,7 @@ impl<'p> Pass<'_, 'p> {
                 }
                 let out = Out { plan: self.plan, column: 0, accs: &mut *self.accs, factors: &factors };
                 let range = r * self.run_columns..(r + 1) * self.run_columns;
-                let weights = Weights { halves: &*self.room, heads: self.heads, totals: &totals };
+                let weights = TokenWeights { halves: &*self.room, heads: self.heads, totals: &totals };
                 columns(isa, &mut Job { parts: &mut *self.parts, columns: range, weights, out });
             }
         }
@@ -370,7 +371,7 @@ pub(super) struct Job<'a, 'p> {
     /// The parts, whose runs of weights are consecutive.
     pub(super) parts: &'a mut [Given<'p>],
     pub(super) columns: Range<usize>,
-    pub(super) weights: Weights<'a>,
+    pub(super) weights: TokenWeights<'a>,
     pub(super) out: Out<'a>,
 }
 

@@ -30,7 +30,7 @@ mod weights;
 mod woven;
 
 pub use crate::lines::Line;
-pub use attend::{Attention, Parts, WeightedPart, attend, merge, rescale, soften};
+pub use attend::{Attention, AttentionParts, WeightedPart, attend, merge, rescale, soften};
 pub use exp::{EXP_ERROR, exp};
 pub use half_rows::HalfPages;
 pub use keys::KeyPages;

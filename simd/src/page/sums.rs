@@ -9,7 +9,7 @@ use super::columns::{
 };
 use super::plan::{Packed, with_kernel};
 use super::values::ValuePages;
-use super::weights::{Halves, NO_HALVES, RUN, RUN_LINES, TOGETHER, Weights, are_bytes, turn};
+use super::weights::{Halves, NO_HALVES, RUN, RUN_LINES, TOGETHER, TokenWeights, are_bytes, turn};
 use super::{Line, MAX_PARTS, MAX_SLOTS, prefetch, read_lines};
 use crate::level::{Kernels, Level};
 use crate::lines::Machine;
@@ -335,7 +335,7 @@ fn sum_column<
     isa: I,
     reads: &[[&[Line]; 2]],
     table: I::Table,
-    weights: Weights<'_>,
+    weights: TokenWeights<'_>,
     asked: Range<usize>,
     out: &mut Out<'_>,
 ) {

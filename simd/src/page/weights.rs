@@ -30,7 +30,7 @@ pub(super) const TOGETHER: usize = MAX_HEADS;
 /// Rounded weights of consecutive runs of tokens. The heads of a run are neighbours, so kernels read one
 /// slice for any number of heads.
 #[derive(Clone, Copy)]
-pub(super) struct Weights<'a> {
+pub(super) struct TokenWeights<'a> {
     /// `[runs, heads]`
     pub(super) halves: &'a [Halves],
     pub(super) heads: usize,
@@ -38,7 +38,7 @@ pub(super) struct Weights<'a> {
     pub(super) totals: &'a [i32; TOGETHER],
 }
 
-impl<'a> Weights<'a> {
+impl<'a> TokenWeights<'a> {
     /// The weights of `H` heads from `head` on, in a run. Callers never reach the end; past it, they are 0.
     /// A loop that ends early there would keep its sums in memory.
     #[inline(always)]

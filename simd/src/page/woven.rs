@@ -6,7 +6,7 @@ use super::columns::{
 };
 use super::plan::{Plan, Woven};
 use super::trellis::{self, InQuads, PlainLines, Planes, Tables, eight};
-use super::weights::{RUN_LINES, Weights, are_bytes};
+use super::weights::{RUN_LINES, TokenWeights, are_bytes};
 use super::{Line, MAX_SLOTS, prefetch};
 use crate::lines::Machine;
 use arrayvec::ArrayVec;
@@ -197,7 +197,7 @@ fn add_levels<I: Machine>(
     isa: I,
     mut sums: [[I::Sum; 2]; 8],
     levels: &[I::Line; 8],
-    weights: Weights<'_>,
+    weights: TokenWeights<'_>,
     group: usize,
 ) -> [[I::Sum; 2]; 8] {
     const GROUPS: usize = RUN_LINES / DWORDS;

@@ -4,8 +4,8 @@ use crate::common::{Random, assert_bits, of_each_level};
 use crate::pages::{SLOTS, TILE, blocks, keys, relative_rms, values};
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::page::{
-    Attention, EXP_ERROR, HalfPages, KeyPages, Line, MAX_PARTS, Parts, Queries, ValuePages, ValuePart,
-    WeightedPart, attend, exp, merge, rescale, soften,
+    Attention, AttentionParts, EXP_ERROR, HalfPages, KeyPages, Line, MAX_PARTS, Queries, ValuePages,
+    ValuePart, WeightedPart, attend, exp, merge, rescale, soften,
 };
 use tqkv_simd::{Level, codec};
 use tqkv_tests::oracle;
@@ -47,7 +47,7 @@ struct OnePage<'a> {
     acc: &'a mut [f32],
 }
 
-impl Parts for OnePage<'_> {
+impl AttentionParts for OnePage<'_> {
     fn part_end(&self, from: usize) -> usize {
         if from == 0 { TILE + 5 } else { SLOTS }
     }

@@ -1,10 +1,10 @@
 //! From a vector to a trellis block: targets, candidate scales, plain symbols, the stored scale.
 
 use super::code::{Code, MAX_LEVELS, PARITIES, Plain, RESOLUTION};
-use super::quarters::{QUARTERS, Quarter, Quarters, Weights};
+use super::quarters::{QUARTERS, Quarter, QuarterWeights, Quarters};
 use super::{Trellis, planes};
 use crate::code::scalar::{self, check_finite};
-use crate::code::scale::{Effort, Moments, ScaleMode, Stored, canonical_sum, to_f16};
+use crate::code::scale::{Effort, Moments, ScaleMode, StoredScale, canonical_sum, to_f16};
 use crate::error::EncodeError;
 use crate::head_dim::{GROUP, HeadDim, MAX_HEAD_DIM};
 use crate::machine::block_io::SCALE_BYTES;
@@ -100,13 +100,13 @@ pub(crate) struct Job<'a> {
     pub(crate) scale_mode: ScaleMode,
     pub(crate) effort: Effort,
     /// The weights of a code of quarters.
-    pub(crate) weights: Option<Weights>,
+    pub(crate) weights: Option<QuarterWeights>,
 }
 
 impl<'a> Job<'a> {
     /// The quarters of the code, and their weights.
     #[inline(always)]
-    fn quarters(&self) -> Option<(&'a Quarters, Weights)> {
+    fn quarters(&self) -> Option<(&'a Quarters, QuarterWeights)> {
         Some((self.trellis.quarters()?, self.weights?))
     }
 }
@@ -193,8 +193,8 @@ impl Candidate {
 
     /// The scale to store.
     #[inline(always)]
-    pub fn stored<I: Isa>(&self, isa: I, mode: ScaleMode, dim: usize) -> Stored {
-        if self.0.cross > 0.0 { to_f16(isa, self.0.scale(isa, mode, dim)) } else { Stored::Zero }
+    pub fn stored<I: Isa>(&self, isa: I, mode: ScaleMode, dim: usize) -> StoredScale {
+        if self.0.cross > 0.0 { to_f16(isa, self.0.scale(isa, mode, dim)) } else { StoredScale::Zero }
     }
 }
 
@@ -301,16 +301,16 @@ fn store<I: Memory, const G: usize, const N: usize>(
 ) -> Result<(), EncodeError> {
     let dim = job.shape.dim();
     let bytes = SCALE_BYTES + job.trellis.code.plain.body_bytes(dim);
-    let mut scales = [Stored::Zero; N];
+    let mut scales = [StoredScale::Zero; N];
     for (scale, best) in scales.iter_mut().zip(best) {
         *scale = best.candidate.stored(isa, job.scale_mode, dim);
     }
-    if scales.iter().any(|scale| matches!(scale, Stored::OutOfRange)) {
+    if scales.iter().any(|scale| matches!(scale, StoredScale::OutOfRange)) {
         return Err(EncodeError::OutOfRange);
     }
     for ((block, best), scale) in blocks.chunks_exact_mut(bytes).zip(best).zip(scales) {
         match (scale, block.split_first_chunk_mut()) {
-            (Stored::Scale(scale), Some((head, body))) => {
+            (StoredScale::Scale(scale), Some((head, body))) => {
                 *head = scale.to_le_bytes();
                 body.copy_from_slice(&best.body.as_flattened()[..body.len()]);
             }
@@ -380,7 +380,7 @@ fn fill_targets<I: Memory>(
 
 /// The register `v` of group `group`, times the weight of each coordinate's quarter.
 #[inline(always)]
-fn weigh<I: Memory>(isa: I, weights: &Weights, dim: usize, group: usize, v: I::V) -> I::V {
+fn weigh<I: Memory>(isa: I, weights: &QuarterWeights, dim: usize, group: usize, v: I::V) -> I::V {
     let mut lanes = [0.0; GROUP];
     for (i, lane) in lanes.iter_mut().enumerate() {
         *lane = weights.values[(group * GROUP + i) * QUARTERS / dim % QUARTERS];
@@ -414,7 +414,7 @@ fn fill_quarters<I: Memory>(
 #[inline(never)]
 fn search_quarters<I: Memory, S: Search, const G: usize>(
     trellis: &Trellis<'_>,
-    (quarters, weights): &(&Quarters, Weights),
+    (quarters, weights): &(&Quarters, QuarterWeights),
     isa: I,
     search: S,
     (dim, targets): (usize, &[i16]),
@@ -503,7 +503,7 @@ fn finish_in_line<I: Memory, S: Search, const G: usize>(
 /// [`finish`] for a code of quarters: both sums with weights, then both without.
 fn finish_quarters<I: Memory, S: Search, const G: usize>(
     code: &Code,
-    (quarters, weights): &(&Quarters, Weights),
+    (quarters, weights): &(&Quarters, QuarterWeights),
     isa: I,
     search: S,
     y: &[I::V],

@@ -39,7 +39,7 @@ pub use code::{Code, MAX_LEVELS, MAX_MEMORY, PARITIES, Plain, Predictor, RESOLUT
 pub use encode::{Candidate, Search, Target, Vector, choose_plain, offsets, round_target};
 pub(crate) use encode::{Job, encode_all};
 pub use planes::{levels, pair_parts, parities};
-pub use quarters::{QUARTERS, Quarter, Quarters, Weights};
+pub use quarters::{QUARTERS, Quarter, QuarterWeights, Quarters};
 pub use viterbi::{WARM_UP, workspace_bytes};
 
 /// A code and its metric rows.

@@ -60,7 +60,7 @@ impl Quarter {
 /// Weights of the squared errors of the quarters. Only their ratios matter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct Weights {
+pub struct QuarterWeights {
     /// The weights in the sums of the scale; the largest is 1.
     pub values: [f32; QUARTERS],
     /// Factors of metrics, in 1/256: 1 to 256.
@@ -70,7 +70,7 @@ pub struct Weights {
 /// The least ratio of two weights.
 const LEAST: f32 = 1.0 / 1_048_576.0;
 
-impl Weights {
+impl QuarterWeights {
     /// The weights with which the metric of every width counts alike. That is about what a map of keys asks
     /// for.
     pub const fn even(quarters: &Quarters) -> Self {

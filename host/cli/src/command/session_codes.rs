@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use tqkv_model::LayerKv;
-use tqkv_session::{Budget, Codecs, Mode, RowHeads, StateSide, StorageCodec, Stored};
+use tqkv_session::{BasisCoder, Budget, Codecs, Mode, RowHeads, StateSide, StorageCodec};
 
 use super::stored;
 use crate::args::budget;
@@ -58,7 +58,7 @@ impl CodeArgs {
         }
         if let Some(codec) = codec {
             let budget = self.budget.map_or_else(|| Budget::new(BITS), Ok).map_err(CliError::bad_input)?;
-            return Ok(Mode::Stored(Stored::new(codec, budget).map_err(CliError::bad_input)?));
+            return Ok(Mode::Stored(BasisCoder::new(codec, budget).map_err(CliError::bad_input)?));
         }
         let codecs = Codecs { key: self.kv.k, value: self.kv.v, ..Codecs::DEFAULT };
         let Some(path) = &self.model else {

@@ -94,7 +94,7 @@ impl Stored {
     }
 
     pub(crate) fn mode(&self, bits: f32) -> Mode<'_> {
-        Mode::Stored(tqkv_session::Stored::new(&self.codec, Budget::new(bits).unwrap()).unwrap())
+        Mode::Stored(tqkv_session::BasisCoder::new(&self.codec, Budget::new(bits).unwrap()).unwrap())
     }
 
     fn basis(&self) -> &Basis {
@@ -273,7 +273,7 @@ fn another_basis_or_shape_is_refused_by_name() {
     let error = pack(&state, foreign.mode(2.1)).unwrap_err().to_string();
     assert!(error.contains("the basis does not fit the state: it loses"), "{error}");
     let without = StorageCodec::new(stored.codec.shape().clone(), None).unwrap();
-    let error = tqkv_session::Stored::new(&without, Budget::new(2.0).unwrap()).unwrap_err().to_string();
+    let error = tqkv_session::BasisCoder::new(&without, Budget::new(2.0).unwrap()).unwrap_err().to_string();
     assert_eq!(error, "basis: a codec without a basis: expected one with a basis");
 }
 

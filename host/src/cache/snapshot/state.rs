@@ -81,7 +81,7 @@ fn read_track(track: &mut Track, max_norm: f32, parser: &mut Parser<'_>) -> Resu
     let sinks = read_rows(track.sinks(), track.sink_capacity(), f32::INFINITY, parser)?;
     let (state, list, sum) = read_means(track.means(), track.codec().dim(), parser)?;
     let mut pages = track.pages().clone();
-    let parts = Parts::read(&pages, parser)?;
+    let parts = SnapshotParts::read(&pages, parser)?;
     let recent = read_rows(track.recent(), MOST_TOKENS, max_norm, parser)?;
     let (held, full) = (parts.len.div_ceil(PAGE_TOKENS), parts.len / PAGE_TOKENS);
     let begins = sinks.len() == track.sink_capacity() || parts.len + recent.len() == 0;
@@ -325,7 +325,7 @@ fn read_means(means: &Means, dim: usize, parser: &mut Parser<'_>) -> Result<Mean
 }
 
 /// The blocks of pages, which are put in place once the map is known: it says how they are coded.
-struct Parts<'a> {
+struct SnapshotParts<'a> {
     len: usize,
     evicted: usize,
     cooled: Vec<usize>,
@@ -333,7 +333,7 @@ struct Parts<'a> {
     blocks: Vec<&'a [u8]>,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> SnapshotParts<'a> {
     /// Reads the pages of a track with these tiers.
     fn read(pages: &Pages, parser: &mut Parser<'a>) -> Result<Self, CacheError> {
         let len = parser.count("encoded tokens", MOST_TOKENS)?;
