@@ -37,13 +37,23 @@ const HEADS: usize = 4;
 const CODEC: CodecId = CodecId::S4;
 
 /// Queries that wait until there are enough keys.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct WaitingQueries {
     /// Bit i is set if the queries of sample i are here.
     samples: u64,
     /// A block of each head that counts per sample, in their order.
     blocks: Vec<u8>,
     lease: Lease,
+}
+
+impl Clone for WaitingQueries {
+    /// The copy has no room for more, and counts what it has.
+    fn clone(&self) -> Self {
+        let (samples, blocks) = (self.samples, self.blocks.clone());
+        let mut lease = self.lease.budget().lease();
+        lease.set(blocks.capacity());
+        Self { samples, blocks, lease }
+    }
 }
 
 impl WaitingQueries {
