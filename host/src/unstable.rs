@@ -11,7 +11,9 @@ pub mod algebra {
 /// The options of a spec as rows, and bounds.
 pub mod cache {
     pub use crate::cache::map::map_bytes;
-    pub use crate::cache::text::{COMMON_CODECS, ON_GPU, OPTIONS, OptionPart, SpecOption, not_on_gpu};
+    pub use crate::cache::text::{
+        COMMON_CODECS, ON_GPU, OPTIONS, OptionPart, SpecOption, not_on_gpu, read_bytes,
+    };
 }
 
 /// A cache of slots by its parts: one side of one layer, and attention of one KV head.

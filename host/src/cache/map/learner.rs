@@ -288,6 +288,11 @@ impl Learner {
         Some(queries)
     }
 
+    /// Upper bound of the bytes of queries that wait, of a head with `group` query heads.
+    pub(in crate::cache) fn most_bytes(dim: usize, group: usize) -> usize {
+        CODEC.block_bytes(dim).map_or(0, |bytes| SAMPLES * group.min(HEADS) * bytes)
+    }
+
     /// Bytes per sampled position.
     pub(in crate::cache) fn width(&self) -> usize {
         self.codec.as_ref().map_or(0, |codec| self.heads() * codec.block_bytes())
