@@ -59,6 +59,11 @@ export interface Cache {
   append(layer: number, k: Float32Array, v: Float32Array): void;
   /** Attends from the newest position of a layer. `q` is [heads, headDim], and the result [heads, valueDim]; it goes to `out` where one is passed. */
   attend(layer: number, q: Float32Array, out?: Float32Array): Float32Array;
+  /**
+   * Attends from the newest position of a layer to some tokens only, as `attend` does to all. `tokens` has a list for each KV head: positions that
+   * the newest one sees, ascending.
+   */
+  attendSelected(layer: number, q: Float32Array, tokens: Uint32Array[], out?: Float32Array): Float32Array;
   /** Appends a prompt and attends causally with its queries, which are [tokens, heads, headDim]. */
   attendPrefill(layer: number, q: Float32Array, k: Float32Array, v: Float32Array, out?: Float32Array): Float32Array;
   /** Keys of the tokens from `start` to `end` (not included) as they are kept: [end - start, headDim]. */

@@ -331,6 +331,19 @@ const cacheClass = (library) => class Cache {
     });
   }
 
+  attendSelected(layer, q, tokens, out = new Float32Array(this.#shape.heads * this.#shape.valueDim)) {
+    whole("layer", layer);
+    array("out", out, "Float32Array");
+    array("tokens", tokens, "Array").forEach((list, i) => array(`tokens[${i}]`, list, "Uint32Array"));
+    return this.#run({ q }, (frame, at) => {
+      const lengths = Uint32Array.from(tokens, (list) => list.length), chosen = new Uint32Array(lengths.reduce((sum, length) => sum + length, 0));
+      tokens.reduce((used, list) => (chosen.set(list, used), used + list.length), 0);
+      const to = frame.room(out.byteLength), lists = [frame.put(chosen), chosen.length, frame.put(lengths), lengths.length];
+      library.ask("tqkv_attend_selected", this.#handle.at, layer, F32, at.q, q.length, ...lists, F32, to, out.length);
+      return frame.floats(to, out);
+    });
+  }
+
   attendPrefill(layer, q, k, v, out) {
     whole("layer", layer);
     const { heads, headDim, valueDim } = this.#shape;

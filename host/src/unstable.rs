@@ -12,7 +12,7 @@ pub mod algebra {
 pub mod cache {
     pub use crate::cache::map::map_bytes;
     pub use crate::cache::text::{
-        COMMON_CODECS, ON_GPU, OPTIONS, OptionPart, SpecOption, not_on_gpu, pair_of,
+        COMMON_CODECS, ON_GPU, OPTIONS, OptionPart, SpecOption, not_on_gpu, pair_of, read_bytes,
     };
 }
 

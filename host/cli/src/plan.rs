@@ -58,6 +58,8 @@ pub struct Life {
     pub ring: Option<u64>,
     /// Encoded tokens that single queries attend to; see [`CacheSpec::select`].
     pub select: Option<usize>,
+    /// Bytes up to which all tokens are exact; see [`CacheSpec::narrow_at`].
+    pub narrow_at: Option<u64>,
 }
 
 impl Life {
@@ -68,7 +70,7 @@ impl Life {
 
     /// The same tokens in f16.
     pub(crate) fn in_f16(&self) -> Self {
-        Self { codecs: F16, tiers: Vec::new(), key_map: KeyMap::Off, ..self.clone() }
+        Self { codecs: F16, tiers: Vec::new(), key_map: KeyMap::Off, narrow_at: None, ..self.clone() }
     }
 }
 
@@ -295,6 +297,16 @@ impl CacheShape {
     }
 
     fn growth(&self, life: &Life) -> Result<Growth, PlanError> {
+        let Some(limit) = life.narrow_at else { return self.plain_growth(life) };
+        // All tokens are exact up to the limit, and then as many as fit, until the hot window is left.
+        let (exact, least) =
+            (self.plain_growth(&Life { select: None, ..life.in_f16() })?, self.plain_growth(life)?);
+        let limit = u128::from(limit) * PAGE_TOKENS as u128;
+        Ok(Box::new(move |tokens| exact(tokens).min(limit).max(least(tokens))))
+    }
+
+    /// [`Self::growth`] of a cache that encodes all tokens behind its windows.
+    fn plain_growth(&self, life: &Life) -> Result<Growth, PlanError> {
         self.bytes_per_token(life.codecs)?;
         let growths = self.groups.iter().map(|(layer, layers)| {
             let mut page = layer.page_bytes(life.codecs)?;

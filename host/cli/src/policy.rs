@@ -180,7 +180,7 @@ impl Policy {
         self.apply(placeholder())
     }
 
-    /// The tokens that stay f16.
+    /// The tokens that stay f16, however many there are.
     pub(crate) fn window(&self) -> Uncompressed {
         let CacheSpec { sinks, hot, .. } = self.settings();
         Uncompressed { sinks: sinks as u64, hot: hot as u64 }
@@ -189,6 +189,11 @@ impl Policy {
     /// Returns true if the tokens behind the window are neither f16 nor a yardstick.
     pub(crate) fn is_compressed(&self) -> bool {
         self.name.is_program || self.name.kv.own().is_some_and(|codecs| codecs != F16)
+    }
+
+    /// True if more tokens than [`Self::window`] stay f16 while there is memory.
+    pub(crate) fn narrows(&self) -> bool {
+        self.settings().narrow_at.is_some()
     }
 
     /// The least tokens of which a cache compresses some.
@@ -204,14 +209,15 @@ impl Policy {
             Cold::Demote { key, value } => Some((*after as u64, KvCodecs { k: key, v: value })),
             Cold::Spill(_) => None,
         };
-        let CacheSpec { cold, layers, sliding_window, ring, key_map, select, .. } = self.settings();
+        let CacheSpec { cold, layers, sliding_window, ring, key_map, select, narrow_at, .. } =
+            self.settings();
         let codecs =
             self.name.kv.own().ok_or_else(|| CliError::not_stored("plan", &self.name).to_string())?;
         let tiers = cold.iter().map(tier).collect::<Option<Vec<_>>>();
         let is_planned = layers == LayerPolicy::Uniform && sliding_window.is_none();
         let tiers = tiers.filter(|_| is_planned).ok_or_else(|| {
             format!(
-                "{}: files, codecs by layer and windows are not planned: expected hot=, sinks=, tier=, ring=, select= and map=",
+                "{}: files, codecs by layer and windows are not planned: expected hot=, narrow-at=, sinks=, tier=, ring=, select= and map=",
                 self.name
             )
         })?;
@@ -223,7 +229,8 @@ impl Policy {
             KeyMap::Auto => KeyMap::Off,
             kind => kind,
         };
-        Ok(Life { codecs, kept: self.window(), tiers, key_map, ring, select })
+        let narrow_at = narrow_at.map(|bytes| bytes as u64);
+        Ok(Life { codecs, kept: self.window(), tiers, key_map, ring, select, narrow_at })
     }
 
     /// Returns true if the pair alone decides how every token behind the window is stored.

@@ -125,6 +125,24 @@ test("a prompt attends causally, also into an array of the program", () => {
   assert.deepEqual(cache.attendPrefill(0, q, k, v), out);
 });
 
+test("chosen tokens alone are attended to", () => {
+  const [cache, coded, q, all] = [filled(300, "f16"), filled(300), numbers(256, 9), Uint32Array.from({ length: 300 }, (_, token) => token)];
+  assert.deepEqual(coded.attendSelected(1, q, [all, all]), coded.attend(1, q));
+  assert.notDeepEqual(coded.attendSelected(1, q, [all, Uint32Array.of(3, 200)]), coded.attend(1, q));
+  // The result is the value of the only token.
+  const lists = [Uint32Array.of(17), Uint32Array.of(250)], out = new Float32Array(256);
+  assert.equal(cache.attendSelected(0, q, lists, out), out);
+  for (let head = 0; head < SHAPE.heads; head++) {
+    const kvHead = Math.floor(head / 2), [token] = lists[kvHead];
+    cache.values(0, kvHead, token, token + 1).forEach((want, i) => assert.ok(Math.abs(out[64 * head + i] - want) < 1e-6, `head ${head}`));
+  }
+  assert.deepEqual(cache.attendSelected(0, q, [Uint32Array.of(), Uint32Array.of()]), new Float32Array(256));
+  refused(() => cache.attendSelected(0, q, [all]), "selected tokens: 1 lists for layer 0 are not valid: expected 2, one per KV head");
+  refused(() => cache.attendSelected(0, q, [all, [1]]), "tokens[1] is of type Array, expected Uint32Array");
+  refused(() => cache.attendSelected(0, q, all), "tokens is of type Uint32Array, expected Array");
+  assert.throws(() => cache.attendSelected(0, q, [Uint32Array.of(5, 4), all]), TqkvError);
+});
+
 test("values may have another length than keys, and layers another shape", () => {
   const cache = new tqkv.Cache({ layers: 1, heads: 2, headDim: 64, valueDim: 32, kv: "s4" });
   cache.append(0, numbers(128), numbers(64));

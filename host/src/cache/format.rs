@@ -3,6 +3,7 @@
 //! Codecs with page kernels have their own arrangement. The blocks of other codecs lie one after the other. A
 //! codec that gains kernels changes only [`Layout::new`].
 
+use super::layer::KvPair;
 use super::life::PAGE_TOKENS;
 use super::spec::{Arithmetic, CacheSpec};
 use crate::error::CacheError;
@@ -307,7 +308,12 @@ impl CacheSpec {
     /// # Errors
     /// A head dim that a codec does not support.
     pub fn page_bytes(&self, layer: usize) -> Result<[usize; 2], CacheError> {
-        let [key, value] = self.make_codecs(layer, self.codecs_at(layer))?;
+        self.page_bytes_of(layer, self.codecs_at(layer))
+    }
+
+    /// [`CacheSpec::page_bytes`] of pages in these codecs.
+    pub(super) fn page_bytes_of(&self, layer: usize, codecs: KvPair) -> Result<[usize; 2], CacheError> {
+        let [key, value] = self.make_codecs(layer, codecs)?;
         let sides = if self.position_dim > 0 {
             [PageRole::Latent, PageRole::Position]
         } else {

@@ -1,7 +1,7 @@
 //! One KV head: its tokens, and attention of its query heads over them.
 
 use super::chosen::{Chosen, RUN, hide, seek};
-use super::life::{self, PAGE_TOKENS};
+use super::life::{self, PAGE_TOKENS, ROLLBACK};
 use super::scratch::{HeadScratch, Queries, SpanSums};
 use super::track::{Cut, Track};
 use super::vectors::{Vectors, dot};
@@ -18,10 +18,6 @@ use tqkv_simd::page::{
 /// Number of tokens in a span, which one thread attends to. Spans begin at fixed positions and are merged in
 /// order, so the result does not depend on the number of threads.
 const SPAN: usize = 16 * PAGE_TOKENS;
-
-/// Tokens behind a sliding window that are kept for a rollback. This is more than a page, because only whole
-/// pages are evicted.
-pub(super) const ROLLBACK: usize = 2 * PAGE_TOKENS;
 
 /// A range of positions: start, end.
 type Range = (usize, usize);

@@ -12,6 +12,10 @@ pub const PAGE_TOKENS: usize = 128;
 /// Number of tokens that leave the hot window together. Encoders are faster with several vectors.
 pub(crate) const BATCH: usize = 4;
 
+/// Tokens behind a sliding window that are kept for a rollback. This is more than a page, because only whole
+/// pages are evicted.
+pub(crate) const ROLLBACK: usize = 2 * PAGE_TOKENS;
+
 /// Most rows that are taken up, or encoded, in one piece. It bounds the memory of the work.
 pub(crate) const PIECE: usize = 64;
 

@@ -309,6 +309,13 @@ impl Means {
         lists + values + spare + self.sum.capacity() * size_of::<i64>()
     }
 
+    /// Upper bound of the bytes of the means of `pages` pages in `maps` maps, of vectors of `dim` values. 0 for a
+    /// `dim` of 0.
+    pub(super) fn most_bytes(dim: usize, pages: usize, maps: usize) -> usize {
+        let means = if dim > 0 { 2 + pages.ilog2() as usize } else { 0 };
+        means * (size_of::<Mean>() + dim * size_of::<f32>()) + maps * dim * size_of::<i64>()
+    }
+
     /// Upper bound of the bytes of one more mean and of the sums of `maps` more maps. Values may get their mean
     /// if `learns`.
     pub(super) fn growth(&self, dim: usize, maps: usize, learns: bool) -> usize {

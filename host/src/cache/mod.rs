@@ -70,6 +70,7 @@ pub(crate) mod text;
 pub(crate) mod tier;
 mod track;
 pub(crate) mod vectors;
+mod window;
 
 pub use blocks::Encoded;
 pub use budget::Budget;
@@ -90,7 +91,8 @@ use crate::{memory, threads};
 use accepted::coded_norms;
 use chosen::Chosen;
 use format::PageRole;
-use head::{Head, ROLLBACK, Rule};
+use head::{Head, Rule};
+use life::ROLLBACK;
 use map::Learner;
 use means::Means;
 use rayon::prelude::*;
@@ -98,13 +100,14 @@ use rows::Rows;
 use scratch::{HeadScratch, ScratchPool};
 use spill::SpillFile;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use summaries::Summaries;
 use tier::Tiers;
 use tqkv_core::{CodecId, KvShape};
 use tqkv_simd::Level;
 use track::Track;
 use vectors::Vectors;
+use window::{Narrowing, Window};
 
 /// A head, its queries, and the room for their results.
 type HeadWork<'a> = ((&'a Head, &'a [f32]), &'a mut [f32]);
@@ -169,9 +172,11 @@ impl KvCache {
             _ => None,
         };
         memory::check(Layer::bytes(&spec))?;
+        let narrowing = Narrowing::of(&spec)?.map(Arc::new);
         let mut layers = memory::list(spec.shape.num_layers)?;
         for layer in 0..spec.shape.num_layers {
-            layers.push(Layer::new(&spec, layer, level, file.as_ref(), budget)?);
+            let window = Window::of(&spec, layer, narrowing.as_ref());
+            layers.push(Layer::new(&spec, (layer, &window), level, file.as_ref(), budget)?);
         }
         Ok(Self { spec, layers, budget: budget.clone(), scratch: ScratchPool::default() })
     }
@@ -525,7 +530,7 @@ fn cut<'a>(heads: impl IntoIterator<Item = &'a mut Head>, len: usize) -> Result<
 impl Layer {
     fn new(
         spec: &CacheSpec,
-        layer: usize,
+        (layer, hot): (usize, &Window),
         level: Level,
         file: Option<&SpillFile>,
         budget: &Budget,
@@ -548,9 +553,10 @@ impl Layer {
         // Uncompressed keys gain nothing from a mean.
         let plain = spec.codecs_at(layer).0 == CodecId::F16 || is_latent;
         let centring = if plain { Centring::Off } else { spec.centring };
-        let kept = (spec.sinks_at(layer), spec.hot);
         let ring = window.filter(|_| spec.ring.is_some()).map(|window| window + ROLLBACK);
-        let track = |tiers: &Tiers, means| Track::new(tiers.clone(), kept, means, budget).with_ring(ring);
+        let sinks = spec.sinks_at(layer);
+        let track =
+            |tiers: &Tiers, means| Track::new(tiers.clone(), (sinks, hot), means, budget).with_ring(ring);
         let of_values = || Means::of_values(spec.centring_of_values(layer), max_norms[1], budget);
         let shape = spec.shape_at(layer);
         let KvShape { num_heads, num_kv_heads, head_dim, .. } = shape;
@@ -566,7 +572,7 @@ impl Layer {
             let rule = map::Rule { scale, soft_cap, window, group: shape.group() };
             let in_quarters = spec.stores_quarters(layer);
             let rope = spec.rope_at(layer).filter(|_| spec.key_map == KeyMap::Full);
-            Learner::new(rule, head_dim, kept, in_quarters, budget).with_rope(rope)
+            Learner::new(rule, head_dim, (sinks, spec.hot), in_quarters, budget).with_rope(rope)
         });
         let summaries = match spec.selects(layer) {
             Some(_) => Some(Summaries::new(head_dim, spec.options, level, budget)?),

@@ -96,7 +96,7 @@ impl Drop for Page {
 
 /// Number of pages from which the last page is allocated whole. It is half empty on average, which is 3 % of
 /// the memory then. A growing page is rewritten every [`SLOT_STEP`] tokens if tokens come one by one.
-const MANY_PAGES: usize = 16;
+pub(super) const MANY_PAGES: usize = 16;
 
 /// Memory of a page besides its blocks: the struct and its reference counts.
 const PAGE_OVERHEAD: usize = size_of::<Page>() + 2 * size_of::<usize>();
@@ -514,11 +514,11 @@ impl Pages {
         self.shrink_ring();
     }
 
-    /// Moves full pages to the tiers that are due at a length of `len` tokens. If the file refuses a page,
-    /// this page and later ones stay in place.
-    pub(super) fn cool(&mut self, len: usize) -> Result<(), CacheError> {
+    /// Moves full pages to the tiers that are due at a length of `len` tokens, of which the newest `warm` are in
+    /// none. If the file refuses a page, this page and later ones stay in place.
+    pub(super) fn cool(&mut self, len: usize, warm: usize) -> Result<(), CacheError> {
         for tier in 1..self.tiers.len() {
-            let due = len.saturating_sub(self.tiers.after(tier)).min(self.len) / PAGE_TOKENS;
+            let due = len.saturating_sub(self.tiers.after(tier).max(warm)).min(self.len) / PAGE_TOKENS;
             // Evicted pages need no cooling.
             self.cooled[tier - 1] = self.cooled[tier - 1].max(self.evicted.min(due));
             while self.cooled[tier - 1] < due {
@@ -538,10 +538,11 @@ impl Pages {
         self.tiers.len() > 1
     }
 
-    /// The total number of tokens at which the next page goes cold.
-    pub(super) fn next_cooling(&self) -> Option<usize> {
-        let next = |tier: usize| (self.cooled[tier - 1] + 1) * PAGE_TOKENS + self.tiers.after(tier);
-        (1..self.tiers.len()).map(next).min()
+    /// For each tier behind the warm one: the number of tokens up to the end of the page that comes there next, and
+    /// the total number from which on that page has the age.
+    pub(super) fn next_cooling(&self) -> impl Iterator<Item = (usize, usize)> {
+        let end = |tier: usize| (self.cooled[tier - 1] + 1) * PAGE_TOKENS;
+        (1..self.tiers.len()).map(move |tier| (end(tier), end(tier) + self.tiers.after(tier)))
     }
 
     /// A page as it is after its move from the previous tier to `tier`.

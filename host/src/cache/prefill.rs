@@ -8,7 +8,7 @@
 
 use super::chosen::Chosen;
 use super::head::Head;
-use super::life::{self, PAGE_TOKENS, leaving};
+use super::life::{self, PAGE_TOKENS};
 use super::scratch::{self, HeadScratch};
 use super::track::Track;
 use super::vectors::{Vectors, dot};
@@ -73,11 +73,11 @@ struct Boundary {
 impl Boundary {
     /// The boundary for `n` more queries of a track.
     fn new(track: &Track, n: usize) -> Result<Self, CacheError> {
-        let (first, sinks, hot, wait) = (track.len(), track.sink_capacity(), track.hot(), track.wait());
+        let (first, sinks) = (track.len(), track.sink_capacity());
         let coded = track.coded_end().max(sinks);
         let end = |position: usize| {
-            let extra = (position + 1).saturating_sub(coded + hot);
-            if extra >= wait { coded + leaving(hot, extra) } else { coded }
+            let len = position + 1;
+            coded + track.leaving(len.saturating_sub(coded), len)
         };
         Ok(Self { ends: memory::collected(n, (first..first + n).map(end))?, sinks })
     }

@@ -266,6 +266,9 @@ fn fields(spec: &CacheSpec) -> Vec<(&'static str, Vec<u8>)> {
             spec.layer_shapes.iter().flat_map(|shape| [shape.num_kv_heads, shape.head_dim, shape.value_dim]);
         fields.push(("shape of some layer", [vec![5], ints(&numbers.collect::<Vec<_>>())].concat()));
     }
+    if let Some(bytes) = spec.narrow_at {
+        fields.push(("number of bytes before narrowing", [vec![8], ints(&[bytes])].concat()));
+    }
     if let Some(ring) = spec.ring {
         fields.push(("ring", [vec![4], ints(&[ring])].concat()));
     }

@@ -142,6 +142,8 @@ pub struct CacheSpec {
     /// Number of newest tokens that stay f16. Older tokens leave in groups of four, so up to three more wait.
     /// Below 4, every token leaves at once.
     pub hot: usize,
+    /// Bytes of the cache up to which no token is encoded; see [`CacheSpec::narrow_at`].
+    pub narrow_at: Option<usize>,
     /// Centring of keys and values.
     pub centring: Centring,
     /// The map of keys: the option `map=` of the text.
@@ -192,6 +194,7 @@ impl From<KvShape> for CacheSpec {
             options: Options::DEFAULT,
             sinks: Self::DEFAULT_SINKS,
             hot: Self::DEFAULT_HOT,
+            narrow_at: None,
             centring: Centring::Auto,
             key_map: KeyMap::Auto,
             rope: Vec::new(),
@@ -521,6 +524,7 @@ impl CacheSpec {
         }
         self.check_attention()?;
         self.check_selection()?;
+        self.check_narrowing()?;
         let num_layers = self.shape.num_layers;
         self.layers.check(num_layers)?;
         let after = self.cold.iter().map(|(after, _)| *after);

@@ -27,6 +27,9 @@ const CHUNK_PAGES: usize = 4;
 /// Number of means that lie together.
 const CHUNK: usize = CHUNK_PAGES * PAGE_GRAINS;
 
+/// Bytes of a page's share of what lies beside the means, rounded up.
+pub(super) const CHUNK_HEADER: usize = (size_of::<Chunk>() + 3 * size_of::<usize>()).div_ceil(CHUNK_PAGES);
+
 /// Means of four pages. Forks share them.
 #[derive(Clone, Debug)]
 struct Chunk {

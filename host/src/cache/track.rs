@@ -7,7 +7,7 @@ mod read;
 
 use super::ahead::Ahead;
 use super::budget::Budget;
-use super::life::{self, BATCH, MEAN_TOKENS, PAGE_TOKENS, PIECE, first_values, leaving};
+use super::life::{self, BATCH, MEAN_TOKENS, PAGE_TOKENS, PIECE, first_values};
 use super::map::{Learner, Maps, map_bytes};
 use super::means::{Means, State};
 use super::meter::{Event, count};
@@ -19,6 +19,7 @@ use super::spec::KeyMap;
 use super::summaries::Summaries;
 use super::tier::Tiers;
 use super::vectors::Vectors;
+use super::window::Window;
 use crate::error::CacheError;
 use crate::memory;
 use std::sync::Arc;
@@ -39,7 +40,7 @@ pub(super) struct Cut {
 pub(super) struct Track {
     dim: usize,
     sink_capacity: usize,
-    hot: usize,
+    hot: Window,
     /// Number of tokens behind the sinks that a ring holds.
     ring: Option<usize>,
     /// Shared by forks until one of them writes.
@@ -60,12 +61,12 @@ pub(super) struct Track {
 }
 
 impl Track {
-    pub(super) fn new(tiers: Tiers, (sinks, hot): (usize, usize), means: Means, budget: &Budget) -> Self {
+    pub(super) fn new(tiers: Tiers, (sinks, hot): (usize, &Window), means: Means, budget: &Budget) -> Self {
         let (dim, level) = (tiers.warm().codec().dim(), tiers.warm().level());
         Self {
             dim,
             sink_capacity: sinks,
-            hot,
+            hot: hot.clone(),
             ring: None,
             sinks: Arc::new(Rows::new(dim, level, budget)),
             pages: Pages::new(tiers, budget),
@@ -129,7 +130,8 @@ impl Track {
         let rows = self.ring_rows();
         own(&mut self.recent)?.make_room(rows)?;
         self.means.hold(self.dim);
-        self.pages.hold(tokens.saturating_sub(self.hot), self.hot);
+        let hot = self.hot.least();
+        self.pages.hold(tokens.saturating_sub(hot), hot);
         self.pages.set_beside(self.means.allocated_bytes());
         Ok(())
     }
@@ -138,14 +140,15 @@ impl Track {
     pub(super) fn ring_bytes(&self) -> usize {
         let Some(tokens) = self.ring else { return 0 };
         let rows = (self.sink_capacity + self.ring_rows()) * self.recent.row_bytes();
-        let pages = self.pages.ring_bytes(tokens.saturating_sub(self.hot), self.hot);
+        let hot = self.hot.least();
+        let pages = self.pages.ring_bytes(tokens.saturating_sub(hot), hot);
         pages.saturating_add(rows + self.means.ring_bytes(self.dim))
     }
 
     /// The most recent rows of a ring. Keys wait for their first mean.
     fn ring_rows(&self) -> usize {
         let waits = if self.means.can_be(State::Learning) { MEAN_TOKENS } else { 0 };
-        self.hot + waits + self.piece() + 2 * BATCH
+        self.hot.least() + waits + self.piece() + 2 * BATCH
     }
 
     /// Number of tokens that are appended at once. It bounds the rows that wait.
@@ -195,9 +198,9 @@ impl Track {
         self.sink_capacity
     }
 
-    /// Number of newest tokens that stay uncompressed.
-    pub(super) fn hot(&self) -> usize {
-        self.hot
+    /// Number of the oldest of `held` recent rows that are encoded at a length of `len` tokens.
+    pub(super) fn leaving(&self, held: usize, len: usize) -> usize {
+        self.hot.leaving(held, len, self.wait())
     }
 
     /// True if the encoder searches, so that encoding is worth a thread.
@@ -206,7 +209,7 @@ impl Track {
     }
 
     /// Number of recent rows beyond the hot window that wait before any is encoded.
-    pub(super) fn wait(&self) -> usize {
+    fn wait(&self) -> usize {
         let map = self.learner.as_ref().filter(|_| self.learns_map()).map_or(0, Learner::tokens);
         let mean = if self.means.state() == State::Learning { MEAN_TOKENS } else { 0 };
         map.max(mean)
@@ -217,7 +220,7 @@ impl Track {
         if self.means.state() == State::Learning {
             MEAN_TOKENS
         } else if self.means.are_of_values() && self.pages.len() == 0 {
-            first_values(self.hot)
+            first_values(self.hot.least())
         } else {
             0
         }
@@ -262,7 +265,8 @@ impl Track {
         if Arc::strong_count(&self.recent) == 1 && self.recent.capacity() >= recent {
             return Ok(());
         }
-        own(&mut self.recent)?.make_room(recent)
+        let spare = self.hot.spare(recent);
+        own(&mut self.recent)?.make_room(if tokens < spare { recent + spare } else { recent })
     }
 
     /// Upper bounds of the sink rows and of the recent rows while `tokens` more tokens are appended.
@@ -270,7 +274,8 @@ impl Track {
         let sinks = tokens.min(self.sink_capacity - self.sinks.len());
         let (held, after) = (self.recent.len(), self.recent.len() + tokens - sinks);
         let waits = self.learner.as_ref().map_or(0, Learner::tokens).max(MEAN_TOKENS);
-        let most = if self.ring.is_some() { self.ring_rows() } else { self.hot + waits + PIECE + 2 * BATCH };
+        let hot = || self.hot.at(self.len());
+        let most = if self.ring.is_some() { self.ring_rows() } else { hot() + waits + PIECE + 2 * BATCH };
         let most = after.min(most).max(held);
         (self.sinks.len() + sinks, most)
     }
@@ -293,11 +298,7 @@ impl Track {
 
     /// Encodes the recent tokens that have left the hot window.
     fn encode_oldest(&mut self, scratch: &mut HeadScratch) -> Result<(), CacheError> {
-        let extra = self.recent.len().saturating_sub(self.hot);
-        if extra < self.wait() {
-            return Ok(());
-        }
-        let (count, teach) = (leaving(self.hot, extra), self.mean_rows());
+        let (count, teach) = (self.leaving(self.recent.len(), self.len()), self.mean_rows());
         if teach > 0 && count > 0 {
             let (mean, rows) = scratch.rows((1 + teach) * self.dim).split_at_mut(self.dim);
             self.recent.read(0, rows);
@@ -327,8 +328,9 @@ impl Track {
             let spare = self.pages.saved_bytes() / 2 / self.recent.row_bytes();
             let recent = Arc::make_mut(&mut self.recent);
             recent.drop_front(done);
-            if self.ring.is_none() {
-                recent.shrink(spare.min(BATCH));
+            let (spare, rows) = (spare.min(BATCH), recent.len());
+            if self.ring.is_none() && recent.capacity() > rows + spare.max(self.hot.spare(rows)) {
+                recent.shrink(spare);
             }
         }
         result?;
@@ -402,7 +404,7 @@ impl Track {
         if !self.is_dear()
             || self.ring.is_some()
             || self.ahead.is_some()
-            || self.hot < BATCH
+            || self.hot.least() < BATCH
             || waits
             || !one_page
         {
@@ -458,7 +460,7 @@ impl Track {
     /// Moves the pages to colder tiers that are due at a length of `len` tokens.
     pub(super) fn cool(&mut self, len: usize) -> Result<(), CacheError> {
         let before = self.summaries.as_ref().map(|_| self.pages.cooled().to_vec());
-        let cooled = self.pages.cool(len.saturating_sub(self.sink_capacity));
+        let cooled = self.pages.cool(len.saturating_sub(self.sink_capacity), self.hot.warm_tokens(len));
         for (tier, before) in (1..).zip(before.into_iter().flatten()) {
             // A file has the codes as they were.
             if self.pages.tiers().is_recoded(tier) {
@@ -475,7 +477,9 @@ impl Track {
 
     /// The length at which the next page goes cold.
     pub(super) fn next_cooling(&self) -> Option<usize> {
-        self.pages.next_cooling().map(|tokens| tokens + self.sink_capacity)
+        let sinks = self.sink_capacity;
+        let next = self.pages.next_cooling();
+        next.map(|(tokens, from)| self.hot.cools_at(from + sinks, tokens + sinks)).min()
     }
 
     /// First position after the sinks that the track still holds.
@@ -639,11 +643,12 @@ impl Track {
         let copy = |rows: &Arc<Rows>| if Arc::strong_count(rows) > 1 { rows.allocated_bytes() } else { 0 };
         let row = self.recent.row_bytes();
         let (sinks, most) = self.rows_after(tokens);
+        let most = most + self.hot.spare(most);
         let more_sinks = sinks.saturating_sub(self.sinks.capacity());
         let sinks = sinks - self.sinks.len();
         let after = self.recent.len() + tokens - sinks;
         let rows = more_sinks * row + most.saturating_sub(self.recent.capacity()) * row;
-        let coded = leaving(self.hot, after.saturating_sub(self.hot));
+        let coded = self.hot.leaving(after, self.len() + tokens, 0);
         let pages = self.pages.growth(coded);
         let (maps, opened) = self.map_growth(tokens, coded);
         let learns = self.mean_rows() > 0;

@@ -23,6 +23,7 @@ pub fn check(spec: &CacheSpec) -> Result<(), CacheError> {
         ("spill=", spec.cold.iter().any(|(_, cold)| matches!(cold, Cold::Spill(_)))),
         ("select=", spec.select.is_some()),
         ("ring=", spec.ring.is_some()),
+        ("narrow-at=", spec.narrow_at.is_some()),
         ("sliding-window=", spec.sliding_window.is_some()),
         ("kinds=", !spec.kinds.is_empty()),
         ("max-tokens=", spec.max_tokens.is_some()),

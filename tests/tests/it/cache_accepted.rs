@@ -86,7 +86,7 @@ fn a_snapshot_of_another_spec_names_both_sides() {
     let mut mapped = Vec::new();
     cache("head-dim=64 t4,t3 map=pairs").snapshot(&mut mapped).unwrap();
     let error = cache("head-dim=64 t4,t3").restore(&mut &mapped[..]).unwrap_err().to_string();
-    let said = "ring or key map: the snapshot has map=pairs, this cache map=auto";
+    let said = "ring, key map or narrowing: the snapshot has map=pairs, this cache map=auto";
     assert_eq!(error, format!("snapshot: of a cache with another {said}"));
 }
 

@@ -139,13 +139,18 @@ fn kind(
     let limit = prop_oneof![5 => Just(usize::MAX), 1 => 1000..400_000usize];
     let rule = [(); 3].map(|()| prop::bool::weighted(0.2));
     let rows = (any::<bool>(), prop::bool::weighted(0.2), limit);
-    (shape, coding, work(), rule, ageing(), windows, rows).prop_map(
-        |(spec, codecs, work, rule, ageing, windows, (shift, spiky, limit))| {
+    // Tokens of which all are exact, about.
+    let narrowing = prop::option::weighted(0.3, 0..400usize);
+    ((shape, narrowing), coding, work(), rule, ageing(), windows, rows).prop_map(
+        |((spec, narrowing), codecs, work, rule, ageing, windows, (shift, spiky, limit))| {
             let (sinks, hot, layers, centring) = windows;
             let layers = kinds(layers, spec.shape.num_layers, hot);
             let mut spec = ruled(coded(spec, codecs, ageing), rule).kinds(layers);
             (spec.options, spec.arithmetic, spec.level) = work;
             let rows = Rows { shift: f32::from(u8::from(shift)), spiky };
+            let KvShape { num_layers, num_kv_heads, head_dim, value_dim, .. } = spec.shape;
+            let token = 2 * num_layers * num_kv_heads * (head_dim + value_dim);
+            spec.narrow_at = narrowing.map(|tokens| tokens * token);
             Kind { spec: spec.sinks(sinks).hot(hot).centring(centring), rows, limit }
         },
     )

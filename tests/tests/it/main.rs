@@ -8,6 +8,7 @@ mod cache_large_pairs;
 mod cache_life;
 mod cache_memory;
 mod cache_model;
+mod cache_narrowing;
 mod cache_ring;
 mod cache_selected;
 mod cache_shapes;

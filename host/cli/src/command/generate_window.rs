@@ -65,7 +65,7 @@ fn f16_ratio(spec: &CacheSpec, tiers: &[Tier], tokens: usize) -> Result<f64, Cac
 
 /// Bytes of one KV head of a layer that holds `held` tokens, by their ages.
 fn layer_bytes(spec: &CacheSpec, tiers: &[Tier], layer: usize, held: usize) -> Result<f64, CacheError> {
-    let mut from = held.min(spec.sinks.saturating_add(spec.hot));
+    let mut from = held.min(spec.sinks.saturating_add(spec.hot_at(layer, held)?));
     let mut bytes = from as f64 * token_bytes(spec, layer, Some(F16))?;
     let mut codecs = None;
     for &(after, colder) in tiers {

@@ -210,8 +210,11 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     out.print(&report, human)
 }
 
-/// The tokens that stay f16, where all rows agree.
+/// The tokens that stay f16, where all rows agree and their bytes do not decide it.
 fn window(policies: &[Policy]) -> Option<Uncompressed> {
+    if policies.iter().any(Policy::narrows) {
+        return None;
+    }
     let mut windows = policies.iter().filter(|policy| policy.is_compressed()).map(Policy::window);
     let first = windows.next()?;
     windows.all(|window| window == first).then_some(first)

@@ -1,43 +1,14 @@
 //! Sizes of memory on the command line.
 
 use super::PlanError;
+use tqkv::unstable::cache::read_bytes;
 
-/// Reads `34GB` (units of 10^9 bytes), `34GiB` (units of 2^30 bytes), `1.5 MiB` or `4096 B`. The unit is
-/// required, because a plain 34 rarely means bytes.
+/// Reads a size; see [`read_bytes`].
 ///
 /// # Errors
 /// [`PlanError::Size`].
 pub(crate) fn parse_size(text: &str) -> Result<u64, PlanError> {
-    let wrong = || PlanError::Size(text.to_string());
-    let trimmed = text.trim();
-    let split = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
-    let (number, unit) = trimmed.split_at(split);
-    let unit: u64 = match unit.trim().to_ascii_lowercase().as_str() {
-        "b" => 1,
-        "kb" => 1000,
-        "mb" => 1000_u64.pow(2),
-        "gb" => 1000_u64.pow(3),
-        "tb" => 1000_u64.pow(4),
-        "kib" => 1 << 10,
-        "mib" => 1 << 20,
-        "gib" => 1 << 30,
-        "tib" => 1 << 40,
-        _ => return Err(wrong()),
-    };
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    if whole.is_empty() || fraction.len() > 9 {
-        return Err(wrong());
-    }
-    // Decimal arithmetic in integers: 0.1GB is exactly 100,000,000 bytes.
-    let digits = |text: &str| match text {
-        "" => Some(0),
-        text => text.parse::<u64>().ok(),
-    };
-    let whole = digits(whole).and_then(|n| n.checked_mul(unit)).ok_or_else(wrong)?;
-    let part = u128::from(digits(fraction).ok_or_else(wrong)?) * u128::from(unit)
-        / 10_u128.pow(fraction.len() as u32);
-    // Less than one unit, which is at most 2^40.
-    whole.checked_add(part as u64).ok_or_else(wrong)
+    read_bytes(text).ok_or_else(|| PlanError::Size(text.to_string()))
 }
 
 /// Reads `2TB/s`, a memory bandwidth in bytes per second.

@@ -21,7 +21,15 @@ fn codecs(text: &str) -> KvCodecs {
 }
 
 fn life(text: &str, kept: Uncompressed) -> Life {
-    Life { codecs: codecs(text), kept, tiers: Vec::new(), key_map: KeyMap::Off, ring: None, select: None }
+    Life {
+        codecs: codecs(text),
+        kept,
+        tiers: Vec::new(),
+        key_map: KeyMap::Off,
+        ring: None,
+        select: None,
+        narrow_at: None,
+    }
 }
 
 #[test]
@@ -296,19 +304,31 @@ fn means_for_a_selection_are_counted() {
     assert!((0.06..0.07).contains(&(per_token as f64 / codes as f64)), "{per_token} next to {codes}");
 }
 
+/// Exact tokens up to the limit, about as many bytes while tokens are narrowed, and later those of the codes.
+#[test]
+fn bytes_before_narrowing_are_counted() {
+    let shape = CacheShape::new(1, 1, 128);
+    let life = Life { narrow_at: Some(1 << 20), ..life("s4", Uncompressed { sinks: 4, hot: 64 }) };
+    let spec = shape.groups[0].0.spec().codecs(CodecId::S4, CodecId::S4).narrow_at(1 << 20);
+    for tokens in [512, 1536, 2048, 3072, 6144, 8192, 32_768] {
+        let (held, planned) = (held(spec.clone(), tokens), shape.bytes(&life, tokens as u64).unwrap());
+        assert!(
+            (0.95..1.02).contains(&(held as f64 / planned as f64)),
+            "{tokens}: {held} held, {planned} planned"
+        );
+    }
+    let longest = |memory| shape.max_tokens(&life, memory).unwrap();
+    let plain = Life { narrow_at: None, ..life.clone() };
+    assert_eq!(longest(4 << 20), shape.max_tokens(&plain, 4 << 20).unwrap());
+    assert!((1022..1025).contains(&longest(512 << 10)), "in half of the limit all tokens are exact");
+}
+
 /// Bytes that a cache of a kind holds, over the planned ones.
 fn held_over_planned(Kind { shape, codec, tokens, .. }: &Kind) -> f64 {
     use tqkv::cache::Centring;
     use tqkv_core::{Effort, Options};
     let kept = Uncompressed { sinks: 4, hot: 64 };
-    let life = Life {
-        codecs: KvCodecs { k: *codec, v: *codec },
-        kept,
-        tiers: Vec::new(),
-        key_map: KeyMap::Off,
-        ring: None,
-        select: None,
-    };
+    let life = Life { codecs: KvCodecs { k: *codec, v: *codec }, ..life("s4", kept) };
     let options = Options::DEFAULT.effort(Effort::Fast);
     let spec = shape.groups[0].0.spec().codecs(*codec, *codec).options(options).centring(Centring::Off);
     held(spec, *tokens) as f64 / shape.bytes(&life, *tokens as u64).unwrap() as f64

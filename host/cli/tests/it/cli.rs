@@ -435,7 +435,10 @@ fn plan_counts_tiers() {
     for (extra, expected) in [
         (["--kv", "s4 tier=9:q4_0"], "s4 pages cannot go cold as q4_0"),
         (["--kv", "s4 spill=9:/tmp"], "files, codecs by layer and windows are not planned"),
-        (["--kv", "s4 layer-kv=tail:1:i8"], "expected hot=, sinks=, tier=, ring=, select= and map="),
+        (
+            ["--kv", "s4 layer-kv=tail:1:i8"],
+            "expected hot=, narrow-at=, sinks=, tier=, ring=, select= and map=",
+        ),
         (["--kv", "s4 tier=9"], "AFTER:K,V"),
         (["--ram", "4KiB"], "cannot be used with"),
     ] {

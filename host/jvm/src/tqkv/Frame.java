@@ -25,6 +25,26 @@ final class Frame implements AutoCloseable {
         return new Numbers(in(what, x), values(what, x));
     }
 
+    /** Lists one after the other. */
+    Numbers wholes(String what, int[][] lists) {
+        long count = 0;
+        for (int[] list : present(what, lists)) count += present(what, list).length;
+        MemorySegment all = arena.allocate(ValueLayout.JAVA_INT, count);
+        long at = 0;
+        for (int[] list : lists) {
+            MemorySegment.copy(list, 0, all, ValueLayout.JAVA_INT, at, list.length);
+            at += (long) list.length * Integer.BYTES;
+        }
+        return new Numbers(all, count);
+    }
+
+    /** How long each of the lists is. */
+    Numbers lengths(int[][] lists) {
+        MemorySegment all = arena.allocate(ValueLayout.JAVA_LONG, lists.length);
+        for (int i = 0; i < lists.length; i++) all.setAtIndex(ValueLayout.JAVA_LONG, i, lists[i].length);
+        return new Numbers(all, lists.length);
+    }
+
     Numbers bytes(String what, MemorySegment x) {
         return new Numbers(in(what, x), x.byteSize());
     }

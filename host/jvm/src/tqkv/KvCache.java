@@ -96,6 +96,34 @@ public final class KvCache implements AutoCloseable {
         }
     }
 
+    /**
+     * Attends from the newest position of a layer to some tokens only, as {@link #attend} does to all. `tokens` has a list for each KV head: positions
+     * that the newest one sees, ascending.
+     */
+    public float[] attendSelected(int layer, float[] q, int[][] tokens) {
+        float[] out = new float[Frame.present("q", q).length];
+        attendSelected(layer, q, tokens, out);
+        return out;
+    }
+
+    /** Writes to `out`, which is [heads, valueDim]. */
+    public void attendSelected(int layer, float[] q, int[][] tokens, float[] out) {
+        attendSelected(layer, segment("q", q), tokens, segment("out", out));
+    }
+
+    public void attendSelected(int layer, MemorySegment q, int[][] tokens, MemorySegment out) {
+        long of = whole("layer", layer);
+        try (Frame frame = new Frame()) {
+            var query = frame.floats("q", q);
+            var chosen = frame.wholes("tokens", tokens);
+            var lists = frame.lengths(tokens);
+            var to = frame.floatResults("out", out);
+            handle.ask(at -> (int) Native.ATTEND_SELECTED.invokeExact(at, of, Native.F32, query.at(), query.count(), chosen.at(), chosen.count(),
+                lists.at(), lists.count(), Native.F32, to.at(), to.count()));
+            frame.finish();
+        }
+    }
+
     /** Appends a prompt and attends causally with its queries, which are [tokens, heads, headDim]. The result is as long, as in {@link #attend}. */
     public float[] attendPrefill(int layer, float[] q, float[] k, float[] v) {
         float[] out = new float[Frame.present("q", q).length];

@@ -47,6 +47,7 @@ final class Native {
     static final MethodHandle CREATE = status("tqkv_create", P, P), FREE = function("tqkv_free", null, P), FORK = status("tqkv_fork", P, P);
     static final MethodHandle APPEND = status("tqkv_append", P, SIZE, U32, P, SIZE, P, SIZE);
     static final MethodHandle ATTEND = status("tqkv_attend", P, SIZE, U32, P, SIZE, U32, P, SIZE);
+    static final MethodHandle ATTEND_SELECTED = status("tqkv_attend_selected", P, SIZE, U32, P, SIZE, P, SIZE, P, SIZE, U32, P, SIZE);
     static final MethodHandle PREFILL = status("tqkv_prefill", P, SIZE, U32, P, SIZE, U32, P, SIZE, P, SIZE, U32, P, SIZE);
     static final MethodHandle KEYS = status("tqkv_keys", P, SIZE, SIZE, SIZE, SIZE, U32, P, SIZE);
     static final MethodHandle VALUES = status("tqkv_values", P, SIZE, SIZE, SIZE, SIZE, U32, P, SIZE);

@@ -32,6 +32,7 @@ final class CacheTests {
         attention("s4 hot=32", 1e-2);
         attention("f16", 1e-4);
         test("a prompt attends causally", CacheTests::prompt);
+        test("chosen tokens alone are attended to", CacheTests::chosen);
         test("native memory gives the same bits", CacheTests::segments);
         test("values may have another length than keys, and layers another shape", CacheTests::shapes);
         test("a cache counts, forks and rolls back", CacheTests::forks);
@@ -109,6 +110,30 @@ final class CacheTests {
             cache.reset();
             equal(cache.length(), 0L);
             equal(cache.attendPrefill(0, q, k, v), out);
+        }
+    }
+
+    private static void chosen() {
+        float[] q = numbers(QUERY, 9);
+        int[] all = new int[300];
+        for (int token = 0; token < all.length; token++) all[token] = token;
+        try (KvCache cache = filled(300, "f16", 1); KvCache coded = filled(300)) {
+            equal(coded.attendSelected(1, q, new int[][] {all, all}), coded.attend(1, q));
+            that(!Arrays.equals(coded.attendSelected(1, q, new int[][] {all, {3, 200}}), coded.attend(1, q)), "a list was not read");
+            // The result is the value of the only token.
+            int[][] lists = {{17}, {250}};
+            float[] out = cache.attendSelected(0, q, lists), value = new float[DIM];
+            for (int head = 0; head < HEADS; head++) {
+                int kvHead = head / (HEADS / KV_HEADS), token = lists[kvHead][0];
+                cache.values(0, kvHead, token, token + 1, value);
+                for (int i = 0; i < DIM; i++) near(out[head * DIM + i], value[i], 1e-6, "head " + head);
+            }
+            equal(cache.attendSelected(0, q, new int[KV_HEADS][0]), new float[QUERY]);
+            refused(() -> cache.attendSelected(0, q, new int[][] {all}), "selected tokens: 1 lists for layer 0 are not valid: expected 2, one per KV head");
+            thrown(TqkvException.class, () -> cache.attendSelected(0, q, new int[][] {{5, 4}, {}}));
+            thrown(TqkvException.class, () -> cache.attendSelected(0, q, new int[][] {{-1}, {}}));
+            thrown(TqkvException.class, () -> cache.attendSelected(0, q, new int[][] {{1}, null}));
+            thrown(TqkvException.class, () -> cache.attendSelected(0, q, null));
         }
     }
 

@@ -37,13 +37,23 @@ const HEADS: usize = 4;
 const CODEC: CodecId = CodecId::S4;
 
 /// Queries that wait until there are enough keys.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct WaitingQueries {
     /// Bit i is set if the queries of sample i are here.
     samples: u64,
     /// A block of each head that counts per sample, in their order.
     blocks: Vec<u8>,
     lease: Lease,
+}
+
+impl Clone for WaitingQueries {
+    /// The copy has no room for more, and counts what it has.
+    fn clone(&self) -> Self {
+        let (samples, blocks) = (self.samples, self.blocks.clone());
+        let mut lease = self.lease.budget().lease();
+        lease.set(blocks.capacity());
+        Self { samples, blocks, lease }
+    }
 }
 
 impl WaitingQueries {
@@ -276,6 +286,11 @@ impl Learner {
         let mut queries = vec![0.0; blocks.len() / codec.block_bytes() * self.dim];
         tqkv_simd::codec::decode(Level::Portable, codec, blocks, &mut queries).ok()?;
         Some(queries)
+    }
+
+    /// Upper bound of the bytes of queries that wait, of a head with `group` query heads.
+    pub(in crate::cache) fn most_bytes(dim: usize, group: usize) -> usize {
+        CODEC.block_bytes(dim).map_or(0, |bytes| SAMPLES * group.min(HEADS) * bytes)
     }
 
     /// Bytes per sampled position.

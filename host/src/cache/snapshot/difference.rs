@@ -16,13 +16,14 @@ const OPTIONS: &[(&str, &[&str])] = &[
     ("cold tier", &["tier"]),
     ("factor of the logits", &["scale"]),
     ("soft cap", &["soft-cap"]),
-    (MORE, &["ring", "map"]),
+    (MORE, &["narrow-at", "ring", "map"]),
+    ("number of bytes before narrowing", &["narrow-at", "ring", "map"]),
     ("ring", &["ring"]),
     ("key map", &["map"]),
 ];
 
 /// The name of fields that only the snapshot has.
-pub(super) const MORE: &str = "ring or key map";
+pub(super) const MORE: &str = "ring, key map or narrowing";
 
 /// Both sides of a difference, as the end of an error. Empty where the snapshot's spec cannot be read, or
 /// where the two cannot be told in few words.

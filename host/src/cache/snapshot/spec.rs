@@ -61,6 +61,8 @@ pub(super) fn read(payload: &[u8]) -> Result<CacheSpec, CacheError> {
     let logits = parser.count("learned sinks", MOST)?;
     let sink_logits = parser.values::<f32>(logits)?;
     let layer_shapes = layer_shapes(parser, num_layers)?;
+    let narrow_at =
+        if parser.takes(8) { Some(parser.count("bytes before narrowing", usize::MAX)?) } else { None };
     let (ring, (key_map, rope, calibration)) = last_field(parser, head_dim, num_layers)?;
     let Some(&(key, value)) = pairs.first() else { return refused("of a cache without layers") };
     Ok(CacheSpec {
@@ -78,6 +80,7 @@ pub(super) fn read(payload: &[u8]) -> Result<CacheSpec, CacheError> {
             .effort(effort),
         sinks,
         hot,
+        narrow_at,
         centring,
         key_map,
         rope,

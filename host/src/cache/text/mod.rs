@@ -2,10 +2,12 @@
 //!
 //! The rows of [`OPTIONS`] define the words. A new option is a field of [`CacheSpec`] and a row there.
 
+mod bytes;
 mod options;
 mod rope;
 mod values;
 
+pub use bytes::read_bytes;
 pub use options::{OPTIONS, OptionPart, SpecOption};
 pub use values::COMMON_CODECS;
 

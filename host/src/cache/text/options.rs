@@ -1,5 +1,6 @@
 //! The options of a cache, one row each: name, value, help, and how to read and write it.
 
+use super::bytes::Bytes;
 use super::rope::{self, Ropes};
 use super::values::{KeyMapWord, Value};
 use crate::cache::layer::KvPair;
@@ -120,6 +121,10 @@ pub const OPTIONS: &[SpecOption] = &[
         "Codecs of some layers: last:K,V, tail:N:K,V, boundary:N:K,V, gradient:K,V/.. or each:K,V/..", layers),
     row!(Policy, "hot", "TOKENS", "32",
         "Newest tokens that stay f16.", hot),
+    row!(Policy, "narrow-at", "SIZE", "8MiB",
+        "Bytes up to which all tokens stay f16. From there on the oldest are encoded, until hot= are left.",
+        |spec| spec.narrow_at.map(Bytes).write(),
+        |spec, bytes: Option<Bytes>| spec.narrow_at = bytes.map(|bytes| bytes.0)),
     row!(Policy, "sinks", "TOKENS", "8",
         "First tokens that stay f16.", sinks),
     row!(Policy, "sliding-window", "TOKENS", "256",

@@ -213,7 +213,7 @@ prop_compose! {
     fn policies()(
         (key, value, layers, cold) in (codec(), codec(), layers(), cold()),
         (hot, sinks) in (any::<usize>(), any::<usize>()),
-        [sliding_window, select, ring, max_tokens] in prop::array::uniform4(any::<Option<usize>>()),
+        [sliding_window, select, ring, max_tokens, narrow_at] in prop::array::uniform5(any::<Option<usize>>()),
         centring in select(vec![Centring::Off, Centring::On, Centring::Auto]),
         key_map in select(vec![KeyMap::Auto, KeyMap::Off, KeyMap::Pairs, KeyMap::Full]),
         arithmetic in select(vec![Arithmetic::Int8, Arithmetic::F32]),
@@ -221,8 +221,8 @@ prop_compose! {
         level in any::<bool>(),
     ) -> CacheSpec {
         CacheSpec {
-            key, value, layers, cold, hot, sinks, sliding_window, select, ring, max_tokens, centring, key_map,
-            arithmetic,
+            key, value, layers, cold, hot, narrow_at, sinks, sliding_window, select, ring, max_tokens, centring,
+            key_map, arithmetic,
             options: Options::DEFAULT.seed(seed).scale_mode(mode).effort(effort),
             level: level.then(|| Level::new(LevelName::Portable).unwrap()),
             // The caller sets the shape. There is no `..` here, so a new option does not compile until it is

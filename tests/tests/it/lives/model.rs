@@ -20,6 +20,8 @@ const BATCH: usize = 4;
 struct Side {
     sinks: usize,
     hot: usize,
+    /// The exact newest tokens of a layer at a length, if they depend on it.
+    narrowing: Option<(CacheSpec, usize)>,
     /// Tokens behind the hot window that wait for the mean or the map of keys.
     wait: usize,
     /// True if keys wait.
@@ -77,6 +79,7 @@ impl Side {
             exact: is_told.then(exact),
             sinks: spec.sinks_at(layer),
             hot: spec.hot,
+            narrowing: spec.narrow_at.map(|_| (spec.clone(), layer)),
             wait,
             learning: wait > 0,
             len: 0,
@@ -112,11 +115,17 @@ impl Side {
         self.cooled.iter().filter(|&&cooled| page < cooled).count()
     }
 
+    /// The exact newest tokens at a length.
+    fn window(&self, len: usize) -> usize {
+        let at = |(spec, layer): &(CacheSpec, usize)| spec.hot_at(*layer, len).unwrap();
+        self.narrowing.as_ref().map_or(self.hot, at)
+    }
+
     /// Takes the new tokens of a layer.
     fn push(&mut self, tokens: &[u64]) {
         self.len = tokens.len();
-        let extra = self.recent().saturating_sub(self.hot);
-        if !self.learning || extra >= self.wait {
+        let extra = self.recent().saturating_sub(self.window(self.len));
+        if !self.learning || (self.recent().saturating_sub(self.hot) >= self.wait && extra >= BATCH) {
             self.learning = false;
             let leaving = if self.hot < BATCH { extra } else { extra / BATCH * BATCH };
             let first = self.sinks() + self.coded();
@@ -126,7 +135,8 @@ impl Side {
             self.errors.resize(self.coded() + leaving, self.tiers[0].1);
         }
         for tier in 1..self.tiers.len() {
-            let old = self.len.saturating_sub(self.sinks + self.after[tier - 1]);
+            let warm = self.after[tier - 1].max(self.window(self.len - 1) + BATCH - 1);
+            let old = self.len.saturating_sub(self.sinks + warm);
             let due = old.min(self.coded()) / PAGE_TOKENS;
             for page in self.cooled[tier - 1]..due {
                 self.recode(page * PAGE_TOKENS..(page + 1) * PAGE_TOKENS, tier - 1, tier);

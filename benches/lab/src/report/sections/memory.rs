@@ -32,6 +32,7 @@ fn life(name: &str) -> Result<Life, CliError> {
         key_map: KeyMap::Off,
         ring: None,
         select: None,
+        narrow_at: None,
     })
 }
 

@@ -1,0 +1,53 @@
+//! Numbers of bytes with a unit.
+
+use super::values::Value;
+
+/// Units, from the largest.
+const UNITS: [(&str, u64); 9] = [
+    ("TiB", 1 << 40),
+    ("TB", 1_000_000_000_000),
+    ("GiB", 1 << 30),
+    ("GB", 1_000_000_000),
+    ("MiB", 1 << 20),
+    ("MB", 1_000_000),
+    ("KiB", 1 << 10),
+    ("KB", 1000),
+    ("B", 1),
+];
+
+/// Reads `34GB` (units of 10^9 bytes), `34GiB` (units of 2^30 bytes), `1.5 MiB` or `4096 B`. The unit is required,
+/// because a plain 34 rarely means bytes. `None` for other texts.
+pub fn read_bytes(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+    let (number, unit) = text.split_at(split);
+    let (_, unit) = UNITS.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(unit.trim()))?;
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if whole.is_empty() || fraction.len() > 9 {
+        return None;
+    }
+    // Decimal arithmetic in integers: 0.1GB is exactly 100,000,000 bytes.
+    let digits = |text: &str| if text.is_empty() { Some(0) } else { text.parse::<u64>().ok() };
+    let part = u128::from(digits(fraction)?) * u128::from(unit) / 10_u128.pow(fraction.len() as u32);
+    // Less than one unit, which is at most 2^40.
+    digits(whole)?.checked_mul(unit)?.checked_add(part as u64)
+}
+
+/// A number of bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Bytes(pub(super) usize);
+
+impl Value for Bytes {
+    fn read(text: &str) -> Result<Self, String> {
+        let bytes = read_bytes(text).and_then(|bytes| usize::try_from(bytes).ok());
+        bytes.map(Self).ok_or_else(|| {
+            "SIZE is a number and a unit, B to TB (of 1000) or KiB to TiB (of 1024)".to_owned()
+        })
+    }
+
+    fn write(&self) -> String {
+        let texts = UNITS.into_iter().filter(|(_, unit)| (self.0 as u64).is_multiple_of(*unit));
+        let texts = texts.map(|(name, unit)| format!("{}{name}", self.0 as u64 / unit));
+        texts.min_by_key(String::len).unwrap_or_default()
+    }
+}
