@@ -24,9 +24,10 @@ impl CacheSpec {
         if self.has_map(layer) && fits { named } else { named.of_one_width() }
     }
 
-    /// True if the keys of some tier of a layer are named in a code of quarters.
+    /// True if the keys of some tier of a layer are named in a code of quarters, which its head dim has.
     fn names_quarters(&self, layer: usize) -> bool {
-        self.cools_to_quarters() || self.named_codecs(layer).0.rotates_quarters()
+        let fits = CodecId::M2.block_bytes(self.shape_at(layer).head_dim).is_some();
+        fits && (self.cools_to_quarters() || self.named_codecs(layer).0.rotates_quarters())
     }
 
     /// True if keys of some cold tier are named in a code of quarters.

@@ -236,8 +236,28 @@ fn keys_of_quarters_that_can_have_no_map_are_those_of_one_width() {
     let spec = |key| CacheSpec::mla(1, HEADS, DIM, 16).codecs(key, CodecId::T2);
     assert_eq!(spec(CodecId::M2).codecs_at(0), spec(CodecId::T2).codecs_at(0));
     assert!(KvCache::new(spec(CodecId::M3)).is_ok(), "latent vectors");
-    let narrow = CacheSpec::new(1, 1, 1, 16).codecs(CodecId::M2, CodecId::T2);
-    assert!(KvCache::new(narrow).is_ok(), "a head that the code does not fit");
+}
+
+/// Their keys have no map by themselves, so a snapshot, which names `t3`, has none either.
+#[test]
+fn heads_that_codes_of_quarters_do_not_fit_have_those_of_one_width() {
+    for (dim, policy, plain) in
+        [(16, "m2,t2", "t2"), (32, "m3,t2 hot=16", "t3,t2 hot=16"), (80, "tiny hot=64", "t3,t2")]
+    {
+        let [mut cache, mut wanted] = [policy, plain]
+            .map(|policy| KvCache::new(CacheSpec::new(1, 1, 1, dim).with(policy).unwrap()).unwrap());
+        let rows = |salt: usize| (0..dim).map(|i| noise(salt + i)).collect::<Vec<_>>();
+        for at in 0..300 {
+            let (q, row) = (rows(7 * at), rows(11 * at));
+            for cache in [&mut cache, &mut wanted] {
+                cache.attend_prefill(0, &q[..], &row[..], &row[..], &mut vec![0.0; dim]).unwrap();
+            }
+        }
+        let stored = bytes(&cache);
+        let read = KvCache::from_snapshot(&mut &stored[..]).unwrap();
+        assert!(keys(&cache) == keys(&wanted), "{policy} at {dim}");
+        assert!(keys(&read) == keys(&wanted) && bytes(&read) == stored, "{policy} at {dim}: a snapshot");
+    }
 }
 
 /// While keys wait for a map, they and the queries take less than all tokens in f16.
