@@ -200,10 +200,9 @@ impl Device {
         kernels.load(self.context(), [name]).map(|[function]| function)
     }
 
-    /// Compiles and loads two kernels as one. Blocks of row 0 of the grid run the first kernel, and blocks of
-    /// row 1 run the second.
-    pub(crate) fn pair(&self, names: [&str; 2]) -> Result<CudaFunction, GpuError> {
-        self.kernels.pair(names)?.load(self.context(), [PAIR]).map(|[function]| function)
+    /// Compiles and loads kernels as one. Blocks of row i of the grid run kernel i.
+    pub(crate) fn side_by_side(&self, names: &[&str]) -> Result<CudaFunction, GpuError> {
+        self.kernels.side_by_side(names)?.load(self.context(), [PAIR]).map(|[function]| function)
     }
 
     /// Allocates `len` zeros.

@@ -145,6 +145,14 @@ fn said(log: &str) -> String {
 }
 
 impl GpuError {
+    /// The error of a call that began with token `first` of another.
+    pub(crate) fn behind(mut self, first: usize) -> Self {
+        if let Self::BadVector { token, .. } = &mut self {
+            *token += first;
+        }
+        self
+    }
+
     /// The error for a failed allocation of `bytes` bytes.
     pub(crate) fn from_allocation(error: DriverError, bytes: usize) -> Self {
         match error.0 {

@@ -25,12 +25,12 @@
 //! | [`Device`]: a GPU and its stream; the PTX; page-locked memory | `device`, `loader`, `staging` |
 //! | the caller's current context stays | `current` |
 //! | [`GpuCache`]: paged keys and values of many sequences; the page table | `cache`, `pages` |
-//! | [`GpuSpec`]: its shape | `spec` |
+//! | [`GpuSpec`]: its shape; the tokens that stay exact | `spec`, `exact` |
 //! | [`paged`]: the same over pages that an engine owns | `paged` |
 //! | vectors of the host, of the device, of another library | `rows` |
 //! | [`WeightDecoder`], [`Qjl`]: encoded weights; 1-bit residuals | `weights`, `qjl` |
 //! | decode attention: three launches, parts, one kernel per format | `paged/attention`, `parts`, `formats` |
-//! | named arguments of a launch; two kernels in one launch | `launch`, `pair` |
+//! | named arguments of a launch; several kernels in one launch | `launch`, `pair` |
 //! | the work of `tqkv gpu-check`, with the feature `check` | `check` |
 //!
 //! The kernels are the Rust functions of `tqkv-gpu-kernels`. This crate embeds them as PTX, and the driver
@@ -47,6 +47,7 @@ pub mod check;
 mod current;
 mod device;
 mod error;
+mod exact;
 mod formats;
 mod launch;
 mod loader;

@@ -38,8 +38,8 @@ impl Kernels {
         Ok(Self::new(text))
     }
 
-    /// A text with only [`crate::PAIR`], made of two kernels.
-    pub(crate) fn pair(&self, names: [&str; 2]) -> Result<Self, GpuError> {
+    /// A text with only [`crate::PAIR`], made of these kernels.
+    pub(crate) fn side_by_side(&self, names: &[&str]) -> Result<Self, GpuError> {
         let text = side_by_side(&self.0, names);
         Ok(Self::new(text.ok_or_else(|| GpuError::Driver(format!("no kernels {}", names.join(", "))))?))
     }

@@ -3,6 +3,7 @@
 
 use crate::GpuError;
 use crate::pages::SLOTS;
+use std::ops::Range;
 use tqkv_gpu_kernels::attend::UNUSED;
 use tqkv_gpu_kernels::plan::{Limits, WARPS};
 
@@ -51,14 +52,18 @@ impl Parts {
         list.map(|part| part[2] - part[1] / SLOTS as u32)
     }
 
-    /// Parts of up to `size` pages, of rows of these pages. Every row has a part; a row without tokens has one without pages.
-    fn new(pages: &[u32], size: u32, least_entries: usize) -> Self {
-        let (mut first, mut list) = (Vec::with_capacity(pages.len() + 1), Vec::new());
-        for (row, &end) in (0..).zip(pages) {
+    /// Parts of up to `size` pages, of rows that see these tokens. Every row has a part; a row without tokens has
+    /// one without pages. Behind the parts of each row are `others` entries without work.
+    fn new(rows: &[Range<usize>], size: u32, others: usize, least_entries: usize) -> Self {
+        let (mut first, mut list) = (Vec::with_capacity(rows.len() + 1), Vec::new());
+        for (row, tokens) in (0..).zip(rows) {
             first.push((list.len() / 3) as u32);
-            for start in (0..end.max(1)).step_by(size as usize) {
-                list.extend([row, start * SLOTS as u32, end.min(start.saturating_add(size))]);
+            let pages = pages_of(tokens);
+            for page in (pages.start..pages.end.max(pages.start + 1)).step_by(size as usize) {
+                let token = (page * SLOTS as u32).max(tokens.start as u32);
+                list.extend([row, token, pages.end.min(page.saturating_add(size))]);
             }
+            list.resize(list.len() + 3 * others, UNUSED);
         }
         let used = list.len() / 3;
         first.push(used as u32);
@@ -66,21 +71,50 @@ impl Parts {
         list.resize(3 * entries, UNUSED);
         Self { words: [first, list].concat(), entries }
     }
+
+    /// The list of another kernel, whose parts are the `others` entries behind the parts of each row: these slots
+    /// of its pages. An entry that is left is a part without pages.
+    pub(crate) fn of_others(&self, others: usize, rows: &[Vec<Range<usize>>]) -> Vec<u32> {
+        let mut list = vec![UNUSED; 3 * self.entries];
+        for (row, parts) in rows.iter().enumerate() {
+            let start = self.words[row + 1] as usize - others;
+            let parts = parts.iter().map(|slots| [slots.start as u32, slots.end.div_ceil(SLOTS) as u32]);
+            let entries = list[3 * start..].chunks_exact_mut(3).take(others);
+            for (entry, [token, end]) in entries.zip(parts.chain(std::iter::repeat([0, 0]))) {
+                entry.copy_from_slice(&[row as u32, token, end]);
+            }
+        }
+        list
+    }
 }
 
-/// The parts of rows of these lengths. With `is_fixed` the list is as long as for any other lengths.
-pub fn parts(limits: Limits, lengths: &[usize], is_fixed: bool, cut: Option<Cut>) -> Parts {
-    let pages: Vec<u32> = lengths.iter().map(|length| length.div_ceil(SLOTS) as u32).collect();
+/// The pages that hold these tokens. No tokens have none.
+fn pages_of(tokens: &Range<usize>) -> Range<u32> {
+    let end = tokens.end.div_ceil(SLOTS) as u32;
+    if tokens.is_empty() { end..end } else { (tokens.start / SLOTS) as u32..end }
+}
+
+/// The parts of rows that see these tokens, with `others` entries of another kernel behind those of each row.
+/// With `is_fixed` the list is as long as for any other tokens.
+pub fn parts(
+    limits: Limits,
+    rows: &[Range<usize>],
+    others: usize,
+    is_fixed: bool,
+    cut: Option<Cut>,
+) -> Parts {
+    let pages: Vec<u32> = rows.iter().map(|tokens| pages_of(tokens).len() as u32).collect();
     let longest = pages.iter().copied().max().unwrap_or(0).max(1);
     let count = |size: u32| pages.iter().map(|pages| pages.div_ceil(size).max(1)).sum();
-    let rows = lengths.len() as u32;
-    let most_entries = limits.most_parts(rows);
+    let count_of_rows = rows.len() as u32;
+    let most_entries = limits.most_parts(count_of_rows);
     let size = match cut {
         Some(cut) if is_fixed => cut.pages.max(limits.pages_for(longest, most_entries, count)),
         Some(cut) => cut.pages.max(limits.fewest_pages(longest)),
-        None => limits.pages_a_part(rows, longest, count),
+        None => limits.pages_a_part(count_of_rows, longest, count),
     };
-    Parts::new(&pages, size, if is_fixed { most_entries as usize } else { 0 })
+    let least_entries = if is_fixed { most_entries as usize + others * rows.len() } else { 0 };
+    Parts::new(rows, size, others, least_entries)
 }
 
 #[cfg(test)]
@@ -91,6 +125,11 @@ mod tests {
 
     /// Warps that run on 132 multiprocessors at 168 registers per thread, 8 KV heads, 32 query heads of 128.
     const H200: Limits = Limits { multiprocessors: 132, blocks: 3, warps: 8, stride: 32 * 528 };
+
+    /// The parts of rows that see all tokens of these lengths.
+    fn parts(limits: Limits, lengths: &[usize], is_fixed: bool, cut: Option<Cut>) -> Parts {
+        super::parts(limits, &lengths.iter().map(|&length| 0..length).collect::<Vec<_>>(), 0, is_fixed, cut)
+    }
 
     /// Pages of the largest part, and the turns that the parts take.
     fn largest(limits: Limits, lengths: &[usize]) -> (usize, usize) {
@@ -125,6 +164,31 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn two_kernels_share_the_entries_of_a_row() {
+        let rows = [4..200, 0..0, 70..70, 130..131];
+        let seen = [vec![60..64, 70..128], vec![], vec![0..1, 1..2], vec![3..64, 64..200]];
+        for is_fixed in [false, true] {
+            let parts = super::parts(H200, &rows, 2, is_fixed, Cut::new(2, 1).ok());
+            let others = parts.of_others(2, &seen);
+            let (first, list) = parts.words.split_at(rows.len() + 1);
+            assert_eq!(first, [0, 4, 7, 10, 13]);
+            let entries = list.as_chunks::<3>().0.iter().zip(others.as_chunks::<3>().0);
+            let both: Vec<_> = entries.map(|(own, other)| (own[0] != UNUSED, other[0] != UNUSED)).collect();
+            assert!(both[..13].iter().all(|(own, other)| own != other), "each entry is of one kernel");
+            assert!(both[13..].iter().all(|entry| *entry == (false, false)) && both.len() == parts.entries);
+            assert_eq!(list[..6], [0, 4, 2, 0, 128, 4], "the first token is inside of a page");
+            assert_eq!([list[12], list[13], list[14]], [1, 0, 0], "a row without tokens");
+            assert_eq!([list[21], list[23]], [2, 2], "and another");
+            assert_eq!(list[30..33], [3, 130, 3]);
+            assert_eq!(others[6..12], [0, 60, 1, 0, 70, 2]);
+            assert_eq!(others[15..21], [1, 0, 0, 1, 0, 0], "parts without pages");
+            assert_eq!(others[24..30], [2, 0, 1, 2, 1, 1]);
+            assert_eq!(others[33..39], [3, 3, 1, 3, 64, 4]);
+        }
+        assert_eq!(super::parts(H200, &rows, 2, true, None).entries, H200.most_parts(4) as usize + 8);
     }
 
     #[test]

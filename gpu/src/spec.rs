@@ -1,6 +1,7 @@
 //! [`GpuSpec`]: shape and codecs of a cache, and the limits of the kernels.
 
 use crate::GpuError;
+use crate::exact::Exact;
 use crate::paged::{Layout, MOST_ENTRIES, MOST_PAGES};
 use crate::pages::SLOTS;
 use tqkv_core::{CodecId, KvShape, Options};
@@ -24,6 +25,7 @@ pub(crate) const TRELLIS_VECTORS: usize = 1 << 14;
 ///
 /// let spec = GpuSpec::new(32, 32, 8, 128).codecs(CodecId::S4, CodecId::S3).sequences(64, 32_768);
 /// assert_eq!(spec.pool_bytes()?, 32 * 64 * 32_768 * 8 * (66 + 50));
+/// assert_eq!(spec.exact_bytes(), 32 * 64 * 192 * 8 * (256 + 256));
 /// # Ok::<(), tqkv_gpu::GpuError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -43,6 +45,10 @@ pub struct GpuSpec {
     pub value: CodecId,
     /// Rotation seed, scale mode, effort.
     pub options: Options,
+    /// Number of first tokens of a sequence that attention reads as f16.
+    pub sinks: usize,
+    /// Number of newest tokens that attention reads as f16.
+    pub hot: usize,
     /// Number of sequences.
     pub num_sequences: usize,
     /// Most tokens of one sequence.
@@ -52,7 +58,7 @@ pub struct GpuSpec {
 }
 
 impl GpuSpec {
-    /// 4-bit scalar codes, and one sequence of up to 4096 tokens.
+    /// 4-bit scalar codes, the first 4 tokens and the newest 64 in f16, and one sequence of up to 4096 tokens.
     pub fn new(num_layers: usize, num_heads: usize, num_kv_heads: usize, head_dim: usize) -> Self {
         Self {
             num_layers,
@@ -62,6 +68,8 @@ impl GpuSpec {
             key: CodecId::S4,
             value: CodecId::S4,
             options: Options::DEFAULT,
+            sinks: 4,
+            hot: 64,
             num_sequences: 1,
             max_tokens: 4096,
             pool_tokens: 4096,
@@ -80,6 +88,15 @@ impl GpuSpec {
     #[must_use]
     pub fn options(mut self, options: Options) -> Self {
         self.options = options;
+        self
+    }
+
+    /// Sets the number of first tokens and of newest tokens of a sequence that attention reads as they were given,
+    /// rounded to f16 once they are rotated. Their rows take memory beside the pool, and attention a launch more.
+    /// With `exact(0, 0)` there are only codes.
+    #[must_use]
+    pub fn exact(mut self, sinks: usize, hot: usize) -> Self {
+        (self.sinks, self.hot) = (sinks, hot);
         self
     }
 
@@ -120,12 +137,28 @@ impl GpuSpec {
         self.max_tokens.div_ceil(SLOTS)
     }
 
+    /// The exact tokens of a sequence.
+    pub(crate) fn kept(&self) -> Exact {
+        Exact::new(self.sinks, self.hot, self.max_tokens)
+    }
+
+    /// Bytes of a page of f16 rows of keys or values.
+    pub(crate) fn exact_page_bytes(&self) -> usize {
+        self.num_kv_heads * page::head_bytes(self.head_dim as u32, page::HALF_BITS) as usize
+    }
+
+    /// Bytes of device memory for the f16 rows of all layers. Each sequence has whole pages of 64 tokens: those of
+    /// the first tokens, and those of the newest and 63 more. With 4 and 64 it is three pages.
+    pub fn exact_bytes(&self) -> usize {
+        2 * self.num_layers * self.num_sequences * self.kept().pages() * self.exact_page_bytes()
+    }
+
     /// Bytes of one layer's keys or values.
     pub(crate) fn side_bytes(&self, codec: CodecId) -> usize {
         self.pages() * self.num_kv_heads * page::head_bytes(self.head_dim as u32, codec.bits()) as usize
     }
 
-    /// Bytes of device memory for keys and values of all layers.
+    /// Bytes of device memory for the codes of keys and values of all layers.
     ///
     /// # Errors
     /// The errors of [`GpuSpec::check`].
@@ -173,9 +206,13 @@ impl GpuSpec {
         self.layout().check()?;
         // Launch grids and 32-bit indices bound the counts. All limits are far above the counts that fit in
         // memory.
+        let exact = self.kept();
         let limits = [
             ("num_sequences", self.num_sequences, 65_535),
             ("max_tokens", self.max_tokens, 1 << 30),
+            ("pages of exact tokens", self.num_sequences.saturating_mul(exact.pages()), MOST_PAGES),
+            // The merge counts the bytes of a row's parts in 32 bits, and exact tokens have some of these.
+            ("num_heads with exact tokens", if exact.pages() > 0 { self.num_heads } else { 0 }, 8_000),
             ("pages of the pool", self.pages(), MOST_PAGES),
             ("page table entries", self.num_sequences.saturating_mul(self.max_pages()), MOST_ENTRIES),
         ];

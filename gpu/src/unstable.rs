@@ -7,7 +7,7 @@
 /// One call of attention over pages, also over pages of f16.
 pub mod attention {
     pub use crate::paged::attention::{
-        Attention, Plan, Pool, Resources, Scratch, Table, Vectors, Words, Work, ahead,
+        Attention, Plan, Pool, Resources, Scratch, Source, Table, Vectors, Words, Work, ahead,
     };
     pub use crate::parts::{Cut, Parts, parts};
     pub use tqkv_gpu_kernels::plan::Limits;

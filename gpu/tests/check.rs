@@ -95,6 +95,14 @@ fn speed_has_f16_and_the_codecs_with_shares_of_what_the_memory_does() {
 }
 
 #[test]
+fn speed_has_a_row_with_exact_tokens() {
+    let (is_right, rows) = rows(&["--speed", "--codec", "s4", "--shape", "1x128x1x2x64"]);
+    assert!(is_right);
+    let speed = rows.iter().filter(|row| row["row"] == "speed");
+    assert!(speed.map(|row| row["codec"].as_str().unwrap()).eq(["f16", "s4", "s4+f16"]));
+}
+
+#[test]
 fn kernels_of_a_file_are_used_or_the_file_is_named() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/ptx/");
     let options = ["--codes", "--codec", "s2", "--vectors", "8", "--ptx"];

@@ -129,6 +129,7 @@ fn attention_and_the_verbs_agree_with_f64() {
         let spec = GpuSpec::new(2, 2 * group, 2, dim)
             .codecs(key, value)
             .options(Options::DEFAULT.seed(5))
+            .exact(0, 0)
             .sequences(4, 600);
         let mut cache = GpuCache::new(&device, spec).unwrap();
         check_attention(&mut cache, 1);
@@ -232,7 +233,7 @@ fn decoded_vectors_logits_and_weights_are_the_portable_codecs() {
     let device = device();
     for id in tqkv_gpu::CODECS {
         let (dim, tokens, heads) = (128, 200, 6);
-        let spec = GpuSpec::new(1, heads, 2, dim).codecs(id, id).sequences(2, 256);
+        let spec = GpuSpec::new(1, heads, 2, dim).codecs(id, id).sequences(2, 256).exact(0, 0);
         let mut cache = GpuCache::new(&device, spec).unwrap();
         let rows = Gaussian::new(3).vector(tokens * 2 * dim);
         cache.append(0, &vec![1; tokens], Rows::Host(&rows), Rows::Host(&rows)).unwrap();

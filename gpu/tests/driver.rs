@@ -7,6 +7,8 @@
 
 #[path = "driver/contexts.rs"]
 mod contexts;
+#[path = "driver/exact.rs"]
+mod exact;
 #[path = "driver/lives.rs"]
 mod lives;
 #[path = "driver/paged.rs"]
@@ -94,7 +96,7 @@ const ROW: usize = KV_HEADS * DIM;
 const QUERY: usize = HEADS * DIM;
 
 fn spec(layers: usize) -> GpuSpec {
-    GpuSpec::new(layers, HEADS, KV_HEADS, DIM).sequences(3, 200).options(Options::DEFAULT.seed(5))
+    GpuSpec::new(layers, HEADS, KV_HEADS, DIM).sequences(3, 200).options(Options::DEFAULT.seed(5)).exact(0, 0)
 }
 
 fn cache(layers: usize) -> GpuCache {
@@ -432,7 +434,7 @@ fn a_mean_that_is_taken_off_all_keys_changes_no_attention_and_much_of_its_error(
 
 #[test]
 fn chunks_of_several_tiles_are_causal() {
-    let spec = GpuSpec::new(1, 2, 1, DIM).sequences(1, 300);
+    let spec = GpuSpec::new(1, 2, 1, DIM).sequences(1, 300).exact(0, 0);
     let mut cache = GpuCache::new(&device(0), spec).unwrap();
     let tokens = 260;
     let (queries, rows) = (noise(1, tokens * 2 * DIM), noise(2, tokens * DIM));
@@ -560,7 +562,7 @@ fn a_driver_that_is_too_old_says_what_is_needed_on_paper() {
 fn a_device_without_room_says_how_much_it_wants_on_paper() {
     must_be_on_paper();
     let huge = GpuSpec::new(32, 8, 8, 128).sequences(64, 1 << 15);
-    let bytes = huge.pool_bytes().unwrap();
+    let bytes = huge.pool_bytes().unwrap() + huge.exact_bytes();
     assert_eq!(GpuCache::new(&device(0), huge).unwrap_err(), GpuError::OutOfMemory { bytes });
     assert_eq!(Device::new(2).unwrap_err(), GpuError::NoDevice { ordinal: 2, found: 2 });
 }

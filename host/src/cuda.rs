@@ -1,9 +1,8 @@
 //! The cache of a model on an NVIDIA GPU: [`tqkv_gpu::GpuCache`] behind the interface of the model runner.
 //!
 //! Only keys, values and attention are on the device. Queries and results cross the bus once per layer and
-//! token, so it pays for long contexts. Every token is encoded when it is appended: there are no sinks, no
-//! uncompressed window and no centring. Where these are needed, or without a GPU, use
-//! [`crate::cache::KvCache`].
+//! token, so it pays for long contexts. There is no centring, and there are no tiers. Where these are needed, or
+//! without a GPU, use [`crate::cache::KvCache`].
 
 use crate::attention::AttentionCache;
 use crate::cache::LayerKind;
@@ -84,9 +83,9 @@ impl AttentionCache for CudaCache {
         self.cache.reset();
     }
 
-    /// Bytes of the pages in use. The pool is larger.
+    /// Bytes of the pages in use and of the exact tokens. The pool is larger.
     fn allocated_bytes(&self) -> usize {
         let stats = self.cache.stats();
-        stats.pool_bytes / stats.pages * stats.pages_used
+        stats.pool_bytes / stats.pages * stats.pages_used + stats.exact_bytes
     }
 }

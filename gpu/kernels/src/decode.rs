@@ -18,9 +18,13 @@ pub(crate) fn unrotate<T: Threads, const G: usize>(signs: T::Memory, y: &mut [La
     }
 }
 
-/// The factor of the levels of a block whose scale is at `offset`: scale times unit, as on the CPU.
+/// The factor of the levels of a block whose scale is at `offset`: scale times unit, as on the CPU. It is the
+/// unit for rows without scales.
 #[inline(always)]
 pub(crate) fn scale<T: Threads, F: Blocks<G>, const G: usize>(home: T::Memory, offset: u32) -> f32 {
+    if !page::has_scales(F::BITS) {
+        return F::UNIT;
+    }
     T::uniform(T::map(T::load_u16(home, T::splat(offset)), T::from_half)) * F::UNIT
 }
 

@@ -1,4 +1,5 @@
-//! `encode_append`: encodes head vectors and scatters the codes to pages, one warp per vector.
+//! `encode_append`: encodes head vectors and scatters the codes to pages, one warp per vector. As f16 they are
+//! only rotated.
 
 use crate::args::EncodeAppend;
 use crate::format::Format;
@@ -93,7 +94,7 @@ pub(crate) fn zero_if_finite<T: Threads, const G: usize>(y: &[Lane<T>; G]) -> f3
 
 /// Writes a block of zeros, so that a slot never keeps the codes of a token that it held before.
 #[inline(always)]
-fn store_zero<T: Threads>(home: T::Memory, row: u32, row_bytes: u32, scale: u32) {
+fn store_zero<T: Threads>(home: T::Memory, row: u32, row_bytes: u32, scale: Option<u32>) {
     let mut first = 0;
     while first < row_bytes {
         let at = T::map(T::lane(), |lane| first + 4 * lane);
@@ -101,7 +102,9 @@ fn store_zero<T: Threads>(home: T::Memory, row: u32, row_bytes: u32, scale: u32)
         T::store::<1>(home, T::map(at, |at| row + at), T::splat([0]), active);
         first += 128;
     }
-    T::store_u16(home, T::splat(scale), T::splat(0), self::first::<T>());
+    if let Some(scale) = scale {
+        T::store_u16(home, T::splat(scale), T::splat(0), self::first::<T>());
+    }
 }
 
 /// Encodes vector `warp` of `tokens * num_kv_heads` and writes it to its slot. A vector that cannot be encoded
@@ -129,7 +132,8 @@ pub fn encode_append<T: Threads, F: Format<G>, const G: usize>(warp: u32, args: 
     let dim = 32 * G as u32;
     let home = T::at(args.pool, page::head_offset(page, args.stride, head, dim, F::BITS));
     let row_bytes = page::row_bytes(dim, F::BITS);
-    let (row, scale_at) = (slot * row_bytes, page::scale_offset(dim, F::BITS, slot));
+    let row = slot * row_bytes;
+    let scale_at = page::has_scales(F::BITS).then(|| page::scale_offset(dim, F::BITS, slot));
     let refuse = |value: u32| {
         store_zero::<T>(home, row, row_bytes, scale_at);
         report(value);
@@ -163,6 +167,8 @@ pub fn encode_append<T: Threads, F: Format<G>, const G: usize>(warp: u32, args: 
         StoredScale::Scale(scale) => scale.to_bits(),
         StoredScale::Zero => 0,
     };
-    T::store_u16(home, T::splat(scale_at), T::splat(scale), first::<T>());
+    if let Some(at) = scale_at {
+        T::store_u16(home, T::splat(at), T::splat(scale), first::<T>());
+    }
     report(status::DONE);
 }

@@ -14,7 +14,7 @@ use crate::score::{rotate_queries, scores};
 use crate::tensor;
 use crate::threads::divide;
 use core::arch::nvptx;
-use tqkv_core::code::{I8, N4, S2, S3, S4, T2, T3, T4};
+use tqkv_core::code::{F16, I8, N4, S2, S3, S4, T2, T3, T4};
 
 /// The number of this warp along the launch's x axis.
 #[inline(always)]
@@ -87,6 +87,14 @@ macro_rules! codec_entries {
 macro_rules! entries {
     ([] $($dim:literal),*) => { $(
         codecs!([codec_entries] [$dim]);
+        with_arguments!(EncodeAppend => entry! [
+            concat!("encode_append_f16_d", $dim),
+            args => encode_append::<Device, F16, { $dim / 32 }>(warp(), args)
+        ]);
+        with_arguments!(DecodePages => entry! [
+            concat!("decode_pages_f16_d", $dim),
+            args => decode_pages::<Device, F16, { $dim / 32 }>(warp(), args)
+        ]);
         with_arguments!(RotateQueries => entry! [
             concat!("rotate_queries_d", $dim),
             args => rotate_queries::<Device, { $dim / 32 }>(warp(), args)

@@ -1,9 +1,10 @@
-//! How a warp reads and writes blocks: the core's types of codes, each for every number of groups.
+//! How a warp reads and writes blocks: the core's types of codes, each for every number of groups. [`F16`] is
+//! the rotated vector itself here.
 
-use crate::threads::Threads;
+use crate::threads::{Threads, load_half};
 use crate::trellis::Trellis;
 use crate::warp::{Lane, Warp, load_codes, pack};
-use tqkv_core::code::{Code, I8, N4, S2, S3, S4, T2, T3, T4};
+use tqkv_core::code::{Code, F16, I8, N4, S2, S3, S4, T2, T3, T4};
 use tqkv_core::unstable::codebook::Codebook;
 use tqkv_core::unstable::machine::Isa;
 use tqkv_core::unstable::{Levels, int8, scalar};
@@ -199,3 +200,51 @@ macro_rules! planes {
 }
 
 planes!(T2 T3 T4);
+
+/// The smallest number that rounds to the infinity of f16.
+const BEYOND_HALF: f32 = 65_520.0;
+
+/// Each thread's offset in group `g` of a row of halves at `row`.
+#[inline(always)]
+fn half<T: Threads>(row: u32, g: usize) -> T::Of<u32> {
+    T::map(T::lane(), |lane| row + 2 * (32 * g as u32 + lane))
+}
+
+impl<const G: usize> Blocks<G> for F16 {
+    const UNIT: f32 = 1.0;
+
+    #[inline(always)]
+    fn read<T: Threads>(memory: T::Memory, offset: u32) -> [Lane<T>; G] {
+        let mut y = [Lane(T::splat(0.0)); G];
+        for (g, v) in y.iter_mut().enumerate() {
+            v.0 = load_half::<T>(memory, half::<T>(offset, g));
+        }
+        y
+    }
+}
+
+impl<const G: usize> Format<G> for F16 {
+    /// Rounds each coordinate. There is no scale; a coordinate that does not fit is out of range.
+    #[inline(always)]
+    fn encode<T: Threads>(
+        _norm_squared: f32,
+        _mode: ScaleMode,
+        _effort: Effort,
+        y: &[Lane<T>; G],
+        _workspace: T::Memory,
+        home: T::Memory,
+        row: u32,
+    ) -> StoredScale {
+        let mut largest = T::splat(0.0);
+        for v in y {
+            largest = T::zip(largest, v.0, |largest, v| f32::max(largest, v.abs()));
+        }
+        if T::ballot(T::map(largest, |largest| largest >= BEYOND_HALF)) != 0 {
+            return StoredScale::OutOfRange;
+        }
+        for (g, v) in y.iter().enumerate() {
+            T::store_u16(home, half::<T>(row, g), T::map(v.0, T::to_half), T::splat(true));
+        }
+        StoredScale::Zero
+    }
+}

@@ -54,10 +54,16 @@ pub const fn row_bytes(dim: u32, bits: u32) -> u32 {
     dim * bits / 8
 }
 
+/// Returns true if rows of this width have scales.
+#[inline(always)]
+pub const fn has_scales(bits: u32) -> bool {
+    bits != HALF_BITS
+}
+
 /// Bytes of one head in a page, a multiple of 16.
 #[inline(always)]
 pub const fn head_bytes(dim: u32, bits: u32) -> u32 {
-    let scale = if bits == HALF_BITS { 0 } else { 2 };
+    let scale = if has_scales(bits) { 2 } else { 0 };
     SLOTS * (row_bytes(dim, bits) + scale)
 }
 

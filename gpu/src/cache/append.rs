@@ -99,16 +99,31 @@ impl GpuCache {
                 Ok(())
             })?;
         }
+        let (stream, layers, bytes) = (self.device.stream(), &mut self.layers, self.spec.exact_page_bytes());
+        self.kept.own(tokens, |from, to| {
+            for pool in layers.iter_mut().flat_map(|layer| &mut layer.exact) {
+                copy_page(stream, pool, from as usize * bytes, to as usize * bytes, bytes)?;
+            }
+            Ok(())
+        })?;
         self.update_table()?;
-        self.send_tokens(of, tokens)
+        // More tokens than sequences are a prompt, whose tokens no call asks all at once.
+        let is_prompt = of == Use::Alone && tokens.len() > self.spec.num_sequences;
+        self.send_tokens(of, tokens, if is_prompt { &[] } else { tokens })
     }
 
-    /// Sends the control words of tokens to the device. Returns the number of entries in the list of parts.
-    pub(super) fn send_tokens(&mut self, of: Use, tokens: &[Token]) -> Result<usize, GpuError> {
-        let lengths: Vec<usize> = tokens.iter().map(|&(_, length)| length).collect();
+    /// Sends the control words of tokens to the device, and those of `rows` that attend, which are these tokens or
+    /// none. Returns the number of entries in the list of parts.
+    pub(super) fn send_tokens(
+        &mut self,
+        of: Use,
+        tokens: &[Token],
+        rows: &[Token],
+    ) -> Result<usize, GpuError> {
+        let codes: Vec<_> = rows.iter().map(|&row| self.kept.codes(row)).collect();
         let is_fixed = of == Use::Steps && self.reserved.is_some();
-        let parts = self.paged.attention.parts(&lengths, is_fixed);
-        let words = tokens::words(tokens, &self.pages, &parts.words);
+        let parts = self.paged.attention.parts(&codes, is_fixed);
+        let words = tokens::words(tokens, rows, &self.pages, &self.kept, &parts);
         self.buffers[of as usize].tokens.send(&self.device, &words)?;
         Ok(parts.entries)
     }

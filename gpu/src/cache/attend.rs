@@ -3,7 +3,7 @@
 use super::{GpuCache, Lists, Token, Use, table};
 use crate::GpuError;
 use crate::current::Current;
-use crate::paged::attention::{Attention, Plan, Words};
+use crate::paged::attention::{Attention, Plan, Source, Words};
 use crate::parts::Cut;
 use crate::rows::{Out, Rows, check_len};
 use crate::spec::MAX_CHUNK;
@@ -81,17 +81,21 @@ impl GpuCache {
         let _current = Current::keep();
         let shape = self.spec.shape();
         let mut chunk = Chunk::new(shape, layer, queries, keys, values, out)?;
-        let tokens = chunk.tokens();
-        self.append(layer, &vec![sequence; tokens], keys.into(), values.into())?;
-        if tokens == 0 {
-            return Ok(());
-        }
-        let before = self.layers[layer].lengths[sequence] - tokens;
-        let appended: Vec<Token> = (before + 1..=before + tokens).map(|length| (sequence, length)).collect();
-        let tile = QUERY_TILE * shape.query_values();
-        let rows = queries.chunks(tile).zip(chunk.out().chunks_mut(tile));
-        for (tokens, (queries, out)) in appended.chunks(QUERY_TILE).zip(rows) {
-            self.attend_to_host(layer, tokens, queries, out)?;
+        let appended = self.check_append(layer, &vec![sequence; chunk.tokens()])?;
+        // Each token attends before the ring of exact tokens loses one that it sees.
+        let tile = QUERY_TILE.min(self.kept.together());
+        let [keys, values] =
+            [keys, values].map(|rows| rows.chunks(tile * shape.num_kv_heads * shape.head_dim));
+        let queries = queries.chunks(tile * shape.query_values());
+        let rows = keys.zip(values).zip(queries.zip(chunk.out().chunks_mut(tile * shape.query_values())));
+        for (i, (tokens, ((keys, values), (queries, out)))) in appended.chunks(tile).zip(rows).enumerate() {
+            let done = self.append(layer, &vec![sequence; tokens.len()], keys.into(), values.into());
+            let done = done.and_then(|()| self.attend_to_host(layer, tokens, queries, out));
+            if let Err(error) = done {
+                self.layers[layer].lengths[sequence] = appended[0].1 - 1;
+                self.trim(sequence);
+                return Err(error.behind(i * tile));
+            }
         }
         Ok(())
     }
@@ -150,7 +154,7 @@ impl GpuCache {
         }
         queries.check_queries(&self.device, &self.spec, layer, tokens.len())?;
         self.update_table()?;
-        let entries = self.send_tokens(Use::Alone, tokens)?;
+        let entries = self.send_tokens(Use::Alone, tokens, tokens)?;
         self.attend_sent(Use::Alone, layer, (tokens.len(), entries), queries, out)
     }
 
@@ -173,15 +177,25 @@ impl GpuCache {
             self.scratch.staging[0].send(&self.device, rows, &mut self.scratch.rows[0])?;
         }
         let buffers = &mut self.buffers[of as usize];
-        let words = Lists::new(&buffers.tokens, count).plan();
+        let lists = Lists::new(&buffers.tokens, count, &self.kept);
+        let words = lists.plan();
         let plan = Plan { words: Words::View(&words), rows: count, entries };
         let attention = &self.paged.attention;
         let scratch = attention.scratch(&self.device, &mut buffers.work, count, entries)?;
         let queries = (queries.memory(&self.scratch.rows[0], 0..values), queries.kind());
         let strides = self.paged.layout().page_bytes().map(|bytes| bytes as u32);
         let pools = self.paged.pools(self.layers[layer].pools.each_ref().map(Into::into), strides);
-        let table = table(&self.table, &self.pages);
-        // SAFETY: shapes were checked above, and the plan was sent for these rows and entries.
-        unsafe { attention.run(&self.device, scratch, queries, pools, table, plan, out, None) }
+        let source = Source { pools, table: table(&self.table, &self.pages), plan };
+        let exact_plan = lists.exact_plan(entries);
+        let exact = exact_plan.as_ref().map(|[words, numbers]| Source {
+            pools: self.paged.exact_pools(
+                self.layers[layer].exact.each_ref().map(Into::into),
+                [self.spec.exact_page_bytes() as u32; 2],
+            ),
+            table: self.kept.table(numbers, count),
+            plan: Plan { words: Words::View(words), ..plan },
+        });
+        // SAFETY: shapes were checked above, and the plans were sent for these rows and entries.
+        unsafe { attention.run(&self.device, scratch, queries, source, exact, out, None) }
     }
 }

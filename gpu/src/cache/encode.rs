@@ -2,7 +2,7 @@
 
 use super::{GpuCache, Lists, Use};
 use crate::GpuError;
-use crate::paged::Store;
+use crate::paged::{Store, Target};
 use crate::rows::{Rows, Side};
 use std::ops::Range;
 use tqkv_gpu_kernels::encode::status;
@@ -24,7 +24,12 @@ impl GpuCache {
 
     /// Words of the outcomes of `layers` layers: [`REFUSED`], then a word per vector.
     pub(super) fn outcome_words(&self, layers: usize, tokens: usize) -> usize {
-        VECTORS + 2 * layers * self.vectors(tokens)
+        VECTORS + self.sides() * layers * self.vectors(tokens)
+    }
+
+    /// Vectors that are made of a key and a value: the codes of both, and their f16 rows where tokens are exact.
+    fn sides(&self) -> usize {
+        if self.kept.is_empty() { 2 } else { 4 }
     }
 
     /// Encodes keys and values of the tokens whose control words are on the device. Outcomes go to place
@@ -55,11 +60,16 @@ impl GpuCache {
         tokens: usize,
     ) -> Result<(), GpuError> {
         let values = self.vectors(tokens) * self.spec.head_dim;
-        let vectors = self.vectors(tokens);
+        let (vectors, sides) = (self.vectors(tokens), self.sides());
+        let is_exact = !self.kept.is_empty();
         let buffers = &mut self.buffers[of as usize];
         let (refused, mut outcomes) = buffers.outcomes.split_at_mut(VECTORS);
-        let mut outcomes = outcomes.slice_mut(2 * place * vectors..);
-        let (keys, of_values) = outcomes.split_at_mut(vectors);
+        let mut outcomes = outcomes.slice_mut(sides * place * vectors..);
+        let (mut of_codes, mut of_exact) = outcomes.split_at_mut(2 * vectors);
+        let (keys, of_values) = of_codes.split_at_mut(vectors);
+        let (exact_keys, exact_values) = of_exact.split_at_mut(if is_exact { vectors } else { 0 });
+        let lists = Lists::new(&buffers.tokens, tokens, &self.kept);
+        let layer = &mut self.layers[layer];
         let [of_key, of_value] = &self.scratch.rows;
         let [key_rows, value_rows] = rows;
         let store = Store {
@@ -67,12 +77,22 @@ impl GpuCache {
                 (key_rows.memory(of_key, 0..values), key_rows.kind()),
                 (value_rows.memory(of_value, 0..values), value_rows.kind()),
             ],
-            places: Lists::new(&buffers.tokens, tokens).places().into(),
-            pools: self.layers[layer].pools.each_mut().map(Into::into),
-            strides: self.paged.layout().page_bytes().map(|bytes| bytes as u32),
-            pages: self.pages.count(),
-            workspaces: self.workspaces.each_mut().map(Into::into),
-            outcomes: [keys.into(), of_values.into()],
+            codes: Target {
+                places: lists.places().into(),
+                pools: layer.pools.each_mut().map(Into::into),
+                strides: self.paged.layout().page_bytes().map(|bytes| bytes as u32),
+                pages: self.pages.count(),
+                workspaces: self.workspaces.each_mut().map(|workspace| Some(workspace.into())),
+                outcomes: [keys.into(), of_values.into()],
+            },
+            exact: is_exact.then(|| Target {
+                places: lists.exact_places().into(),
+                pools: layer.exact.each_mut().map(Into::into),
+                strides: [self.spec.exact_page_bytes() as u32; 2],
+                pages: self.kept.count(),
+                workspaces: [None, None],
+                outcomes: [exact_keys.into(), exact_values.into()],
+            }),
             refused: refused.into(),
             tokens,
             together: self.spec.tokens_a_launch(),
@@ -90,26 +110,27 @@ impl GpuCache {
         layers: Range<usize>,
         tokens: usize,
     ) -> Result<Option<(GpuError, Vec<usize>)>, GpuError> {
-        let mut outcomes = vec![0; VECTORS];
+        let (mut outcomes, all) = (vec![0; VECTORS], self.outcome_words(layers.len(), tokens));
         let (received, on_device) = (&mut self.scratch.received, &self.buffers[of as usize].outcomes);
         received.receive(&self.device, on_device, &mut outcomes)?;
         if outcomes[REFUSED] == 0 {
             return Ok(None);
         }
-        outcomes.resize(VECTORS + 2 * layers.len() * tokens * self.spec.num_kv_heads, status::DONE);
+        outcomes.resize(all, status::DONE);
         received.receive(&self.device, on_device, &mut outcomes)?;
-        let (outcomes, heads) = (&outcomes[VECTORS..], self.spec.num_kv_heads);
+        let (outcomes, heads, sides) = (&outcomes[VECTORS..], self.spec.num_kv_heads, self.sides());
         let vectors = tokens * heads;
         let bad: Vec<usize> = (0..outcomes.len()).filter(|&i| outcomes[i] != status::DONE).collect();
         let Some(&i) = bad.first() else { return Ok(None) };
         let error = GpuError::BadVector {
             what: if i / vectors % 2 == Side::Keys as usize { "key" } else { "value" },
-            layer: layers.start + i / (2 * vectors),
+            layer: layers.start + i / (sides * vectors),
             token: i % vectors / heads,
             kv_head: i % vectors % heads,
             reason: match outcomes[i] {
                 status::NON_FINITE => "is not finite",
-                status::OUT_OF_RANGE => "is too large: its scale does not fit f16",
+                status::OUT_OF_RANGE if i / vectors % sides < 2 => "is too large: its scale does not fit f16",
+                status::OUT_OF_RANGE => "is too large: rotated, it does not fit f16",
                 _ => "has no place in the pool",
             },
         };

@@ -4,6 +4,7 @@ mod append;
 mod attend;
 mod buffers;
 mod encode;
+mod kept;
 mod read;
 mod step;
 mod tokens;
@@ -18,7 +19,8 @@ use crate::spec::GpuSpec;
 use crate::staging::Staging;
 use buffers::{Buffers, Use};
 use cudarc::driver::{CudaSlice, sys};
-use tokens::{Lists, Step, Token, Words};
+use kept::{Kept, Token};
+use tokens::{Lists, Step, Words};
 
 /// Contents and memory of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,8 +31,10 @@ pub struct GpuStats {
     pub pages_used: usize,
     /// Pages of the pool.
     pub pages: usize,
-    /// Device memory of keys and values.
+    /// Device memory of the codes of keys and values.
     pub pool_bytes: usize,
+    /// Device memory of the f16 rows of exact tokens.
+    pub exact_bytes: usize,
     /// Device memory of the encoders' workspace.
     pub workspace_bytes: usize,
     /// Bytes per token over all layers, keys and values, without the slack of pages.
@@ -41,6 +45,8 @@ pub struct GpuStats {
 #[derive(Debug)]
 struct Layer {
     pools: [CudaSlice<u8>; 2],
+    /// Pages of the f16 rows of exact tokens.
+    exact: [CudaSlice<u8>; 2],
     lengths: Vec<usize>,
 }
 
@@ -58,9 +64,12 @@ struct Scratch {
 
 /// Keys and values of `num_sequences` sequences, encoded, in pages of 64 tokens.
 ///
-/// Every token is encoded when it is appended, the newest too. There are no sinks, no uncompressed window and
-/// no centring. The codes are bit-identical to the CPU's. For a single sequence on a machine without a GPU
-/// use `tqkv::cache::KvCache`.
+/// Every token is encoded when it is appended, with codes that are bit-identical to the CPU's. The first tokens
+/// of a sequence and its newest ([`GpuSpec::exact`]) have f16 rows too, which attention reads instead. Each
+/// query token has a window of its own, also in a chunk; but where one step has more than 64 tokens of a
+/// sequence, those before the last 64 may find some of their newest tokens as codes alone. So do the tokens
+/// after a [`truncate`](GpuCache::truncate) by more than 63. There is no centring. For a single sequence on a
+/// machine without a GPU use `tqkv::cache::KvCache`.
 #[derive(Debug)]
 pub struct GpuCache {
     device: Device,
@@ -69,6 +78,7 @@ pub struct GpuCache {
     paged: Paged,
     layers: Vec<Layer>,
     pages: PageTable,
+    kept: Kept,
     table: CudaSlice<u32>,
     /// Workspaces of the trellis encoders: for keys, for values.
     workspaces: [CudaSlice<u8>; 2],
@@ -96,16 +106,19 @@ impl GpuCache {
     /// [`GpuError::BadSpec`], [`GpuError::OutOfMemory`], or the driver's errors.
     pub fn new(device: &Device, spec: GpuSpec) -> Result<Self, GpuError> {
         let _current = Current::keep();
-        let bytes = spec.pool_bytes()? + spec.workspace_bytes();
+        let bytes = spec.pool_bytes()? + spec.exact_bytes() + spec.workspace_bytes();
         let (free, _) = device.memory()?;
         if bytes > free {
             return Err(GpuError::OutOfMemory { bytes });
         }
-        let paged = Paged::new(device, spec.layout())?;
+        let exact = spec.kept();
+        let kept = Kept::new(exact, spec.num_sequences);
+        let paged = Paged::with_exact(device, spec.layout(), exact.parts())?;
         let layer = || -> Result<Layer, GpuError> {
             let pools =
                 [device.zeros(spec.side_bytes(spec.key))?, device.zeros(spec.side_bytes(spec.value))?];
-            Ok(Layer { pools, lengths: vec![0; spec.num_sequences] })
+            let side = || device.zeros(kept.count() * spec.exact_page_bytes());
+            Ok(Layer { pools, exact: [side()?, side()?], lengths: vec![0; spec.num_sequences] })
         };
         let layers = (0..spec.num_layers).map(|_| layer()).collect::<Result<_, _>>()?;
         let pages = PageTable::new(spec.num_sequences, spec.max_pages(), spec.pages());
@@ -125,6 +138,7 @@ impl GpuCache {
             paged,
             layers,
             pages,
+            kept,
             table,
             workspaces,
             buffers: [Buffers::new(device)?, Buffers::new(device)?],
@@ -199,6 +213,7 @@ impl GpuCache {
             longest = longest.max(layer.lengths[to]);
         }
         self.pages.share(from, to, longest);
+        self.kept.share(from, to, longest);
         Ok(())
     }
 
@@ -247,6 +262,7 @@ impl GpuCache {
             pages_used: self.pages.used(),
             pages: self.spec.pages(),
             pool_bytes: self.layers.iter().flat_map(|layer| &layer.pools).map(CudaSlice::num_bytes).sum(),
+            exact_bytes: self.spec.exact_bytes(),
             workspace_bytes: self.spec.workspace_bytes(),
             token_bytes: self.spec.num_layers * self.spec.num_kv_heads * block_bytes,
         }
@@ -256,6 +272,7 @@ impl GpuCache {
     fn trim(&mut self, sequence: usize) {
         let needed = self.layers.iter().map(|layer| layer.lengths[sequence]).max().unwrap_or(0);
         self.pages.trim(sequence, needed);
+        self.kept.trim(sequence, needed);
     }
 
     fn update_table(&mut self) -> Result<(), GpuError> {

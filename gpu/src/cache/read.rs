@@ -11,7 +11,7 @@ use crate::rows::{Out, Rows, Side};
 use crate::staging::Staging;
 use tqkv_core::AnyCodec;
 use tqkv_gpu_kernels::args::Scores;
-use tqkv_gpu_kernels::page;
+use tqkv_gpu_kernels::{encode::element, page};
 
 impl GpuCache {
     /// Copies the blocks of a sequence to host memory, `[len, num_kv_heads, block_bytes]`. Each block is as
@@ -51,8 +51,9 @@ impl GpuCache {
     }
 
     /// Decodes a sequence into `out`, `[len, num_kv_heads, head_dim]` on the device. Values in f32 equal the
-    /// CPU's to the bit; f16 and bf16 are rounded from them. A prefill kernel of the engine can read the
-    /// result next to its own keys and values. Does not wait.
+    /// CPU's to the bit; f16 and bf16 are rounded from them. Tokens that attention reads as f16 rows are decoded
+    /// from these. A prefill kernel of the engine can read the result next to its own keys and values. Does not
+    /// wait.
     ///
     /// # Errors
     /// Layer or sequence out of range, `out` too small or of another device, or the driver's errors.
@@ -68,14 +69,20 @@ impl GpuCache {
         self.check_sequence(sequence)?;
         let tokens = self.layers[layer].lengths[sequence];
         let vectors = self.vectors(tokens);
-        let out = out.into().memory(&self.device, vectors * self.spec.head_dim)?;
+        let (mut out, kind) = out.into().memory(&self.device, vectors * self.spec.head_dim)?;
         if tokens == 0 {
             return Ok(());
         }
         self.update_table()?;
-        // The first row of the sequence, the number of rows, and the number of tokens.
-        let all = tokens as u32;
-        self.range.send(&self.device, &[0, all, all])?;
+        // The first row of the sequence, the number of rows, and the number of tokens; the same of exact tokens,
+        // whose rows may begin inside of a page.
+        let (all, runs) = (tokens as u32, self.kept.runs((sequence, tokens)));
+        let mut words = vec![0, all, all];
+        for (_, slots) in &runs {
+            words.extend([(slots.start as u32).wrapping_neg(), slots.len() as u32, slots.end as u32]);
+        }
+        words.extend(self.kept.numbers((sequence, tokens)));
+        self.range.send(&self.device, &words)?;
         let side = side as usize;
         let max_blocks = self.pages.max_pages();
         let gather = Gather {
@@ -90,14 +97,34 @@ impl GpuCache {
             lengths: self.range.memory().slice(2..).into(),
             sequences: 1,
             tokens,
-            out,
+            out: (out.again(), kind),
+            is_exact: false,
         };
         // SAFETY: the sequence's pages are in the table and inside the pool; `out` was checked above.
-        unsafe { self.paged.launch_gather(&self.device, side, gather) }
+        unsafe { self.paged.launch_gather(&self.device, side, gather) }?;
+        let numbers = self.range.memory().slice(3 + 3 * runs.len()..);
+        for (run, (first, slots)) in runs.into_iter().enumerate() {
+            let words = self.range.memory().slice(3 * (run + 1)..);
+            let values = self.vectors(first) * self.spec.head_dim;
+            let gather = Gather {
+                pool: (&self.layers[layer].exact[side]).into(),
+                stride: self.spec.exact_page_bytes() as u32,
+                table: self.kept.table(&numbers, 1),
+                offsets: words.slice(..2).into(),
+                lengths: words.slice(2..).into(),
+                sequences: 1,
+                tokens: slots.len(),
+                out: (out.behind(values, element::bytes(kind) as usize), kind),
+                is_exact: true,
+            };
+            // SAFETY: the rows' pages are in the table and inside the pool, and `out` holds all tokens.
+            unsafe { self.paged.launch_gather(&self.device, side, gather) }?;
+        }
+        Ok(())
     }
 
-    /// Logits, scaled by 1/sqrt(head_dim), of one query token over every key of a sequence. `queries` is
-    /// `[num_heads, head_dim]`, and the result is `[len, num_heads]`.
+    /// Logits, scaled by 1/sqrt(head_dim), of one query token over the codes of every key of a sequence.
+    /// `queries` is `[num_heads, head_dim]`, and the result is `[len, num_heads]`.
     ///
     /// # Errors
     /// Layer or sequence out of range, wrong shapes, a query that is not finite, or the driver's errors.

@@ -140,7 +140,8 @@ impl GpuCache {
         let outcomes = self.outcome_words(self.spec.num_layers, tokens);
         let buffers = &mut self.buffers[Use::Steps as usize];
         self.device.grow(&mut buffers.outcomes, outcomes)?;
-        buffers.tokens.reserve(&self.device, tokens::len(tokens, self.paged.attention.most_parts(tokens)))?;
+        let entries = self.paged.attention.most_parts(tokens);
+        buffers.tokens.reserve(&self.device, tokens::len(tokens, entries, &self.kept))?;
         self.paged.attention.reserve(&self.device, &mut buffers.work, tokens)?;
         self.reserved = Some(tokens);
         Ok(())

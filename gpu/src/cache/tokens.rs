@@ -1,14 +1,13 @@
 //! The tokens of a launch: control words that kernels read from device memory.
 
+use super::kept::{Kept, Token};
 use crate::GpuError;
 use crate::device::Device;
 use crate::paged::attention::Plan;
 use crate::pages::PageTable;
+use crate::parts::Parts;
 use crate::staging::Staging;
 use cudarc::driver::{CudaSlice, CudaView};
-
-/// A token of a launch: its sequence, and the length of the sequence up to and including the token.
-pub(super) type Token = (usize, usize);
 
 /// Control words on the device, with a copy on the host. Equal words are not sent again, so a step of a model
 /// sends each list once.
@@ -51,20 +50,40 @@ impl Words {
     }
 }
 
-/// The control words of some tokens: places (two words each), then a plan: sequences, lengths, parts.
-pub(super) fn words(tokens: &[Token], pages: &PageTable, parts: &[u32]) -> Vec<u32> {
-    let places = tokens.iter().flat_map(|&(sequence, length)| {
-        let place = pages.place(sequence, length.wrapping_sub(1)).map_or(-1, |place| place as i64);
-        [place as u32, (place >> 32) as u32]
-    });
-    let sequences = tokens.iter().map(|&(sequence, _)| sequence as u32);
-    let lengths = tokens.iter().map(|&(_, length)| length as u32);
-    places.chain(sequences).chain(lengths).chain(parts.iter().copied()).collect()
+/// The control words of some tokens: the place of each (two words), then a plan of `rows`, which are these tokens
+/// or none: sequences, lengths, parts. Where tokens are exact, the places of their f16 rows follow the others, and
+/// the words of [`Kept::words`] the plan.
+pub(super) fn words(
+    tokens: &[Token],
+    rows: &[Token],
+    pages: &PageTable,
+    kept: &Kept,
+    parts: &Parts,
+) -> Vec<u32> {
+    let of_codes = |&(sequence, length): &Token| pages.place(sequence, length.wrapping_sub(1));
+    let mut words: Vec<u32> = tokens.iter().map(of_codes).flat_map(place).collect();
+    if !kept.is_empty() {
+        words.extend(tokens.iter().map(|&token| kept.place(token)).flat_map(place));
+    }
+    words.extend(rows.iter().map(|&(sequence, _)| sequence as u32));
+    words.extend(rows.iter().map(|&row| kept.codes(row).end as u32));
+    words.extend_from_slice(&parts.words);
+    if !kept.is_empty() {
+        words.extend(kept.words(rows, parts));
+    }
+    words
 }
 
-/// Number of control words of `count` tokens, with `entries` entries in the list of parts.
-pub(super) const fn len(count: usize, entries: usize) -> usize {
-    2 * count + Plan::len(count, entries)
+/// The words of a place. No place is a negative number.
+fn place(place: Option<usize>) -> [u32; 2] {
+    let place = place.map_or(-1, |place| place as i64);
+    [place as u32, (place >> 32) as u32]
+}
+
+/// Number of control words of `count` tokens, each of which is a row, with `entries` entries in the list of parts.
+pub(super) fn len(count: usize, entries: usize, kept: &Kept) -> usize {
+    let codes = 2 * count + Plan::len(count, entries);
+    if kept.is_empty() { codes } else { 2 * codes + count * kept.seen_pages() }
 }
 
 /// The lists of `count` tokens, in the layout of [`words`].
@@ -72,12 +91,13 @@ pub(super) const fn len(count: usize, entries: usize) -> usize {
 pub(super) struct Lists<'a> {
     words: &'a Words,
     count: usize,
+    is_exact: bool,
 }
 
 impl<'a> Lists<'a> {
     /// The lists that were sent last.
-    pub(super) fn new(words: &'a Words, count: usize) -> Self {
-        Self { words, count }
+    pub(super) fn new(words: &'a Words, count: usize, kept: &Kept) -> Self {
+        Self { words, count, is_exact: !kept.is_empty() }
     }
 
     /// The place of each token.
@@ -85,9 +105,22 @@ impl<'a> Lists<'a> {
         self.words.memory.slice(..2 * self.count)
     }
 
-    /// The words of the plan, and behind them memory that is not used.
+    /// The place of each token's f16 rows, where tokens are exact.
+    pub(super) fn exact_places(self) -> CudaView<'a, u32> {
+        self.words.memory.slice(2 * self.count..4 * self.count)
+    }
+
+    /// The words of the plan, and behind them other words.
     pub(super) fn plan(self) -> CudaView<'a, u32> {
-        self.words.memory.slice(2 * self.count..)
+        let places = if self.is_exact { 4 } else { 2 };
+        self.words.memory.slice(places * self.count..)
+    }
+
+    /// The plan of exact tokens, if there are any, beside a plan of `entries` entries, and the words of its table.
+    pub(super) fn exact_plan(self, entries: usize) -> Option<[CudaView<'a, u32>; 2]> {
+        let plan = Plan::len(self.count, entries);
+        let start = 4 * self.count + plan;
+        self.is_exact.then(|| [start, start + plan].map(|start| self.words.memory.slice(start..)))
     }
 }
 
@@ -102,6 +135,7 @@ pub(super) struct Step {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exact::Exact;
 
     #[test]
     fn the_lists_stand_one_behind_the_other() {
@@ -110,10 +144,36 @@ mod tests {
         own(0, 64);
         own(3, 1);
         let tokens = [(3, 1), (0, 65), (3, 2), (1, 0)];
-        let parts = [0, 1, 2, 3, 3, 0, 0, 1, 1, 0, 2, 2, 0, 1];
-        let all = words(&tokens, &pages, &parts);
+        let parts = Parts { words: vec![0, 1, 2, 3, 3, 0, 0, 1, 1, 0, 2, 2, 0, 1], entries: 3 };
+        let kept = Kept::new(Exact::new(0, 0, 256), 4);
+        let all = words(&tokens, &tokens, &pages, &kept, &parts);
         let places = [2 * 64, 0, 64, 0, 2 * 64 + 1, 0, u32::MAX, u32::MAX];
-        assert_eq!(all, [&places, &[3, 0, 3, 1, 1, 65, 2, 0][..], &parts].concat());
-        assert_eq!(all.len(), len(4, 3));
+        assert_eq!(all, [&places, &[3, 0, 3, 1, 1, 65, 2, 0][..], &parts.words].concat());
+        assert_eq!(all.len(), len(4, 3, &kept));
+    }
+
+    #[test]
+    fn the_lists_of_exact_tokens_stand_behind_those_of_codes() {
+        let (mut pages, mut kept) = (PageTable::new(2, 4, 8), Kept::new(Exact::new(4, 1, 256), 2));
+        let tokens = [(1, 65), (0, 66)];
+        for sequence in [0, 1] {
+            (0..66).for_each(|position| pages.own(sequence, position, |_, _| Ok(())).unwrap());
+            kept.own(&[(sequence, 3)], |_, _| Ok(())).unwrap();
+        }
+        kept.own(&tokens, |_, _| Ok(())).unwrap();
+        // A part over codes of each row, and two of exact tokens.
+        let parts = Parts { words: [vec![0, 3, 6], vec![7; 18]].concat(), entries: 6 };
+        let all = words(&tokens, &tokens, &pages, &kept, &parts);
+        assert_eq!(all.len(), len(2, 6, &kept));
+        assert_eq!(all[..8], [3 * 64, 0, 64 + 1, 0, 2 * 64 + 60, 0, 3 * 64 + 61, 0]);
+        assert_eq!(all[8..12], [1, 0, 64, 65], "codes end before the newest token");
+        let first = 12 + parts.words.len();
+        assert_eq!(all[12..first], parts.words);
+        // The rows of the table, and the slots up to each newest token, in the second of its two pages.
+        assert_eq!(all[first..first + 7], [0, 1, 64 + 61, 64 + 62, 0, 3, 6]);
+        let none = [u32::MAX; 3];
+        let want = [none, [0, 60, 1], [0, 64 + 60, 2], none, [1, 60, 1], [1, 64 + 61, 2]];
+        assert_eq!(all[first + 7..all.len() - 4], want.concat());
+        assert_eq!(all[all.len() - 4..], [1, 2, 0, 3], "the pages of each row");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::shape::{SLOTS, Shape};
 use crate::cudarc::driver::{CudaSlice, sys};
-use crate::unstable::attention::{Attention, Cut, Plan, Pool, Resources, Table, Words, Work};
+use crate::unstable::attention::{Attention, Cut, Plan, Pool, Resources, Source, Table, Words, Work};
 use crate::unstable::launch::{Memory, launch, warps};
 use crate::{Device, GpuCache, GpuError, Rows};
 use tqkv_core::CodecId;
@@ -153,20 +153,21 @@ fn captured(
 
 /// Times attention over codes, and the encoders on one page of each sequence, each for `seconds`. The second
 /// result is the number of vectors per second that the encoders of keys and values make, with rows and codes
-/// in device memory. Attention uses `cut`; without one it uses the cut that a cache picks.
+/// in device memory. Attention uses `cut`; without one it uses the cut that a cache picks. The first tokens and
+/// the newest are as many in f16 as `exact` says.
 ///
 /// # Errors
 /// The errors of [`GpuCache`].
 pub(crate) fn codes(
     device: &Device,
     shape: &Shape,
-    key: CodecId,
-    value: CodecId,
+    id: CodecId,
+    (sinks, hot): (usize, usize),
     cut: Option<Cut>,
     seconds: f64,
 ) -> Result<(Attended, f64), GpuError> {
-    let layers = layers(device, shape.bytes(key.bits(), value.bits()))?;
-    let mut cache = GpuCache::new(device, shape.spec(layers, key, value))?;
+    let layers = layers(device, shape.bytes(id.bits(), id.bits()))?;
+    let mut cache = GpuCache::new(device, shape.spec(layers, id, id).exact(sinks, hot))?;
     let vectors_of = |tokens: &[usize]| noise(tokens.len() * shape.num_kv_heads * shape.head_dim);
     let last = shape.longer_than(0, SLOTS);
     for layer in 0..layers {
@@ -222,14 +223,14 @@ pub(crate) fn halves(device: &Device, shape: &Shape, seconds: f64) -> Result<Att
     let mut work = Work::new(device)?;
     let attention =
         Attention::new(device, shape.num_kv_heads, shape.group, shape.head_dim, [page::HALF_BITS; 2])?;
-    let parts = attention.parts(&shape.lengths, false);
+    let parts = attention.parts(&shape.lengths.iter().map(|&tokens| 0..tokens).collect::<Vec<_>>(), false);
     let lengths = shape.lengths.iter().map(|&tokens| tokens as u32);
     let words: Vec<u32> =
         (0..rows_of_step as u32).chain(lengths).chain(parts.words.iter().copied()).collect();
     let words = device.upload(&words)?;
     let words = words.as_view();
     let times = captured(device, layers, seconds, |layer| {
-        let [keys, values] = rows[layer].each_ref().map(|memory| {
+        let pools = rows[layer].each_ref().map(|memory| {
             let (format, levels, signs) = (page::HALF_BITS, &levels, &signs);
             Pool { memory: memory.into(), stride, format, levels, signs }
         });
@@ -242,9 +243,8 @@ pub(crate) fn halves(device: &Device, shape: &Shape, seconds: f64) -> Result<Att
                 device,
                 scratch,
                 ((&queries).into(), element::F32),
-                [keys, values],
-                table,
-                plan,
+                Source { pools, table, plan },
+                None,
                 ((&mut out).into(), element::F32),
                 None,
             )

@@ -1,6 +1,7 @@
 //! Checks that codes equal the portable codec's, and that attention agrees with f64.
 
 use super::row::{Attention, Codes};
+use crate::staging::Staging;
 use crate::{Device, GpuCache, GpuError, GpuSpec, Rows, Side};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -48,7 +49,7 @@ pub(crate) fn gaussian(rng: &mut ChaCha8Rng, len: usize) -> Vec<f32> {
 pub(crate) fn codes(device: &Device, id: CodecId, dim: usize, vectors: usize) -> Result<Codes, GpuError> {
     let heads = 8;
     let tokens = vectors.div_ceil(heads).max(1);
-    let spec = GpuSpec::new(1, heads, heads, dim).codecs(id, id).sequences(1, tokens);
+    let spec = GpuSpec::new(1, heads, heads, dim).codecs(id, id).sequences(1, tokens).exact(0, 0);
     let mut cache = GpuCache::new(device, spec)?;
     let rows = gaussian(&mut ChaCha8Rng::seed_from_u64(dim as u64), tokens * heads * dim);
     cache.append(0, &vec![0; tokens], Rows::Host(&rows), Rows::Host(&rows))?;
@@ -65,19 +66,36 @@ pub(crate) fn codes(device: &Device, id: CodecId, dim: usize, vectors: usize) ->
     })
 }
 
-/// Attends over sequences with lengths around every boundary.
+/// Attends over sequences with lengths around every boundary, over codes alone and with exact tokens.
 pub(crate) fn attention(
     device: &Device,
-    [key, value]: [CodecId; 2],
+    codecs: [CodecId; 2],
     dim: usize,
     group: usize,
 ) -> Result<Attention, GpuError> {
-    let (kv_heads, lengths) = (2, [0, 1, 63, 64, 65, 1000]);
+    let mut largest_error = 0.0_f64;
+    for (exact, most) in [((0, 0), 1000), ((4, 64), 300)] {
+        largest_error = largest_error.max(error(device, codecs, (dim, group), exact, most)?);
+    }
+    let [key, value] = codecs.map(CodecId::name);
+    Ok(Attention { key, value, head_dim: dim, heads_per_kv_head: group, largest_error })
+}
+
+/// The largest error of attention over up to `most` tokens, with this many first and newest tokens in f16.
+fn error(
+    device: &Device,
+    [key, value]: [CodecId; 2],
+    (dim, group): (usize, usize),
+    (sinks, hot): (usize, usize),
+    most: usize,
+) -> Result<f64, GpuError> {
+    let (kv_heads, lengths) = (2, [0, 1, 63, 64, 65, most]);
     let heads = kv_heads * group;
     let spec = GpuSpec::new(1, heads, kv_heads, dim)
         .codecs(key, value)
         .options(Options::DEFAULT.seed(7))
-        .sequences(lengths.len(), 1000);
+        .exact(sinks, hot)
+        .sequences(lengths.len(), most);
     let mut cache = GpuCache::new(device, spec)?;
     let mut rng = ChaCha8Rng::seed_from_u64(1);
     for (sequence, length) in lengths.into_iter().enumerate() {
@@ -90,8 +108,8 @@ pub(crate) fn attention(
     cache.attend(0, &queries, &mut out)?;
     let mut largest_error = 0.0_f64;
     for (sequence, rows) in queries.chunks_exact(heads * dim).zip(out.chunks_exact(heads * dim)).enumerate() {
-        let keys = decoded(&cache, sequence, Side::Keys)?;
-        let values = decoded(&cache, sequence, Side::Values)?;
+        let keys = seen(&mut cache, sequence, Side::Keys)?;
+        let values = seen(&mut cache, sequence, Side::Values)?;
         for (head, (query, got)) in rows.0.chunks_exact(dim).zip(rows.1.chunks_exact(dim)).enumerate() {
             // There are two KV heads, so the vectors of one are every second vector.
             let of = |rows: &[Vec<f32>]| rows.iter().skip(head / group).step_by(kv_heads).cloned().collect();
@@ -102,13 +120,26 @@ pub(crate) fn attention(
             }
         }
     }
-    Ok(Attention {
-        key: key.name(),
-        value: value.name(),
-        head_dim: dim,
-        heads_per_kv_head: group,
-        largest_error,
-    })
+    Ok(largest_error)
+}
+
+/// The vectors of a sequence, `[tokens, KV heads]`, as its newest token sees them: decoded by the portable codec,
+/// and exact tokens by the device.
+fn seen(cache: &mut GpuCache, sequence: usize, side: Side) -> Result<Vec<Vec<f32>>, GpuError> {
+    let mut rows = decoded(cache, sequence, side)?;
+    let GpuSpec { sinks, hot, num_kv_heads, head_dim, .. } = *cache.spec();
+    let device = cache.device().clone();
+    let mut out = device.zeros(rows.len() * head_dim)?;
+    cache.decode(0, sequence, side, &mut out)?;
+    let mut all = vec![0.0; rows.len() * head_dim];
+    Staging::new().receive(&device, &out, &mut all)?;
+    let (first, newest) = (sinks * num_kv_heads, rows.len().saturating_sub(hot * num_kv_heads));
+    for (i, (row, exact)) in rows.iter_mut().zip(all.chunks_exact(head_dim)).enumerate() {
+        if i < first || i >= newest {
+            row.copy_from_slice(exact);
+        }
+    }
+    Ok(rows)
 }
 
 /// The vectors of a sequence, `[tokens, KV heads]`, decoded by the portable codec.

@@ -177,7 +177,7 @@ const WEIGHTS: &str = "\nweights against the portable codec, values that differ:
 const RESIDUALS: &str = "\nestimates of 1-bit residuals against f64\n";
 const KERNEL: &str =
     "\n       kernel codec  results  vectors         us     p1    p90    p99  Gvec/s   TB/s\n";
-const SPEED: &str = "\n     sequences x tokens x KV heads x heads x dim  attend us     p1    p90    p99   TB/s  of copy  \
+const SPEED: &str = "\n       sequences x tokens x KV heads x heads x dim  attend us     p1    p90    p99   TB/s  of copy  \
     of read  times f16  of its read  encode Gvec/s\n";
 
 impl<'a> Writer<'a> {
@@ -281,7 +281,7 @@ fn speed_line(line: &mut String, row: &Speed) -> std::fmt::Result {
     let encode = row.encoded_vectors_per_second.map_or("-".to_owned(), |speed| format!("{:.3}", speed / 1e9));
     writeln!(
         line,
-        "{:>4} {shape:>44} {:>10.1} {:>6.1} {:>6.1} {:>6.1} {:>6.2} {:>7.1}% {:>7.1}% {:>10.2} {:>12.2} {encode:>14}",
+        "{:>6} {shape:>44} {:>10.1} {:>6.1} {:>6.1} {:>6.1} {:>6.2} {:>7.1}% {:>7.1}% {:>10.2} {:>12.2} {encode:>14}",
         row.codec,
         micros(p50),
         micros(p1),

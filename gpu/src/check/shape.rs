@@ -71,10 +71,11 @@ impl Shape {
         Ok(())
     }
 
-    /// A cache for the shape, with `layers` layers.
+    /// A cache of codes alone for the shape, with `layers` layers.
     pub(crate) fn spec(&self, layers: usize, key: CodecId, value: CodecId) -> GpuSpec {
         GpuSpec::new(layers, self.num_kv_heads * self.group, self.num_kv_heads, self.head_dim)
             .codecs(key, value)
+            .exact(0, 0)
             .sequences(self.sequences(), self.longest())
             .pool_tokens(self.tokens())
     }

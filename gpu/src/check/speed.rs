@@ -5,10 +5,14 @@ use super::bench::{self, Attended, Bandwidth};
 use super::error::CheckError;
 use super::row::{Speed, Spread};
 use super::shape::Shape;
-use crate::Device;
+use crate::{Device, GpuSpec};
+use tqkv_core::CodecId;
 
 /// Bits of an f16 value.
 const HALF_BITS: u32 = 16;
+
+/// The name of `s4` with as many exact tokens as a cache has by default. Their f16 rows are not counted in bytes.
+const WITH_EXACT: &str = "s4+f16";
 
 /// Measures every codec at a shape.
 pub(crate) fn measure(
@@ -48,9 +52,15 @@ pub(crate) fn measure(
         }
     };
     each(row("f16", &halves, HALF_BITS, None))?;
+    let codes = |id, exact| bench::codes(device, &shape, id, exact, args.cut, args.seconds);
     for id in args.codecs() {
-        let (attended, encoded) = bench::codes(device, &shape, id, id, args.cut, args.seconds)?;
+        let (attended, encoded) = codes(id, (0, 0))?;
         each(row(id.name(), &attended, id.bits(), Some(encoded)))?;
+        if id == CodecId::S4 {
+            let GpuSpec { sinks, hot, .. } = GpuSpec::new(1, 1, 1, shape.head_dim);
+            let (attended, encoded) = codes(id, (sinks, hot))?;
+            each(row(WITH_EXACT, &attended, id.bits(), Some(encoded)))?;
+        }
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
 //! One call of decode attention over pages: it rotates the queries, attends over parts of each sequence, and
-//! merges the parts.
+//! merges the parts. Where a cache has exact tokens, a second kernel writes their parts.
 
 use crate::GpuError;
 use crate::device::Device;
@@ -7,6 +7,7 @@ use crate::launch::{Memory, WARPS, launch, warps};
 use crate::parts::{Cut, Parts, parts};
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaFunction, CudaSlice, CudaView, LaunchConfig, sys};
+use std::ops::Range;
 use tqkv_gpu_kernels::args::{Attend, AttendMerge, RotateQueries};
 use tqkv_gpu_kernels::attend::{PARTIAL_HEADER, kernel};
 use tqkv_gpu_kernels::plan::Limits;
@@ -38,6 +39,16 @@ pub struct Table<'a> {
     pub shift: u32,
     /// Pages of the pool, at least one.
     pub pages: usize,
+}
+
+/// Pages that one kernel of attention reads, and their part of the work.
+pub struct Source<'a> {
+    /// Keys and values.
+    pub pools: [Pool<'a>; 2],
+    /// The pages of sequences.
+    pub table: Table<'a>,
+    /// What each row reads.
+    pub plan: Plan<'a>,
 }
 
 /// Words on the device that kernels read.
@@ -131,17 +142,27 @@ pub struct Resources {
     pub local_bytes: i32,
 }
 
+/// A kernel of attention.
+#[derive(Debug)]
+struct Reader {
+    function: CudaFunction,
+    /// Warps of a part.
+    warps: u32,
+    /// The prefetch: the argument of [`Attend`].
+    ahead: u32,
+}
+
 /// The kernels of attention for one shape of heads.
 #[derive(Debug)]
 pub struct Attention {
     rotate: CudaFunction,
-    attend: CudaFunction,
+    attend: Reader,
+    /// The kernel of exact tokens, and its entries for each row in the list of parts.
+    exact: Option<(Reader, usize)>,
     merge: CudaFunction,
     /// Makes a plan on the device.
     pub(super) plan: CudaFunction,
     limits: Limits,
-    /// The prefetch of the attention kernel: the argument of [`Attend`].
-    ahead: u32,
     num_kv_heads: usize,
     group: usize,
     head_dim: usize,
@@ -161,24 +182,39 @@ impl Attention {
         head_dim: usize,
         formats: [u32; 2],
     ) -> Result<Self, GpuError> {
-        let (name, heads_a_warp) = kernel(formats, group as u32, head_dim);
-        let heads_a_warp = heads_a_warp as usize;
-        let name = format!("{name}_d{head_dim}_r{heads_a_warp}");
         let names =
             [&format!("rotate_queries_d{head_dim}"), &format!("attend_merge_d{head_dim}"), "plan_parts"];
         let [rotate, merge, plan] = device.kernels(names)?;
-        let attend = device.attention(&name, formats)?;
-        let blocks = attend.occupancy_max_active_blocks_per_multiprocessor(32 * WARPS, 0, None)?;
+        let mut attend = Reader::new(device, (num_kv_heads, group), head_dim, formats)?;
+        let blocks = attend.function.occupancy_max_active_blocks_per_multiprocessor(32 * WARPS, 0, None)?;
         let heads = num_kv_heads * group;
         let limits = Limits {
             multiprocessors: device.multiprocessors() as u32,
             blocks,
-            warps: (num_kv_heads * group.div_ceil(heads_a_warp)) as u32,
+            warps: attend.warps,
             stride: (4 * heads * (PARTIAL_HEADER as usize + head_dim)) as u32,
         };
         let head_bytes = formats.map(|format| page::head_bytes(head_dim as u32, page::bits(format)) as usize);
-        let ahead = ahead(limits.resident() as usize, head_bytes, device.l2_bytes()?);
-        Ok(Self { rotate, attend, merge, plan, limits, ahead, num_kv_heads, group, head_dim, cut: None })
+        attend.ahead = ahead(limits.resident() as usize, head_bytes, device.l2_bytes()?);
+        Ok(Self {
+            rotate,
+            attend,
+            exact: None,
+            merge,
+            plan,
+            limits,
+            num_kv_heads,
+            group,
+            head_dim,
+            cut: None,
+        })
+    }
+
+    /// Loads the kernel of exact tokens too. Each row has `entries` entries of it in the list of parts.
+    pub(crate) fn with_exact(mut self, device: &Device, entries: usize) -> Result<Self, GpuError> {
+        let heads = (self.num_kv_heads, self.group);
+        self.exact = Some((Reader::new(device, heads, self.head_dim, [page::HALF_BITS; 2])?, entries));
+        Ok(self)
     }
 
     /// Rotates `count` queries and multiplies them by `factor`. The result is valid until the next call with
@@ -235,14 +271,19 @@ impl Attention {
             CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, CU_FUNC_ATTRIBUTE_NUM_REGS,
         };
         Ok(Resources {
-            registers: self.attend.get_attribute(CU_FUNC_ATTRIBUTE_NUM_REGS)?,
-            local_bytes: self.attend.get_attribute(CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?,
+            registers: self.attend.function.get_attribute(CU_FUNC_ATTRIBUTE_NUM_REGS)?,
+            local_bytes: self.attend.function.get_attribute(CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?,
         })
     }
 
-    /// The parts of rows of these lengths. With `is_fixed` their number depends on the number of rows alone.
-    pub fn parts(&self, lengths: &[usize], is_fixed: bool) -> Parts {
-        parts(self.limits, lengths, is_fixed, self.cut)
+    /// The parts of rows that see these tokens. With `is_fixed` their number depends on the number of rows alone.
+    pub fn parts(&self, rows: &[Range<usize>], is_fixed: bool) -> Parts {
+        parts(self.limits, rows, self.exact_entries(), is_fixed, self.cut)
+    }
+
+    /// Entries of exact tokens for each row in the list of parts.
+    pub(crate) fn exact_entries(&self) -> usize {
+        self.exact.as_ref().map_or(0, |(_, entries)| *entries)
     }
 
     /// What a launch of parts takes at once.
@@ -252,7 +293,7 @@ impl Attention {
 
     /// Most parts of a launch of `rows` rows.
     pub(crate) fn most_parts(&self, rows: usize) -> usize {
-        self.limits.most_parts(rows as u32) as usize
+        self.limits.most_parts(rows as u32) as usize + rows * self.exact_entries()
     }
 
     /// Query heads of a row.
@@ -293,7 +334,8 @@ impl Attention {
 
     /// Attends with the query tokens of a plan. `queries` and `out` are `[rows, num_heads, head_dim]`. A row
     /// that sees no token gets zeros. `lse`, `[rows, num_heads]` in f32, gets the natural logarithms of the sums
-    /// of the exponentials of the logits: minus infinity for such a row.
+    /// of the exponentials of the logits: minus infinity for such a row. `exact` has the other entries of the
+    /// list, if the kernels were made for exact tokens.
     ///
     /// # Errors
     /// The errors of the driver.
@@ -306,24 +348,58 @@ impl Attention {
         device: &Device,
         scratch: Scratch<'_>,
         queries: Vectors<'_>,
-        [keys, values]: [Pool<'_>; 2],
-        table: Table<'_>,
-        plan: Plan<'_>,
+        source: Source<'_>,
+        exact: Option<Source<'_>>,
         (out, kind): Vectors<'_>,
         lse: Option<Memory<'_>>,
     ) -> Result<(), GpuError> {
         let Scratch { mut rotated, mut partials } = scratch;
-        let (dim, heads, rows, entries) = (self.head_dim, self.heads(), plan.rows, plan.entries);
-        let count = rows * heads;
-        let is_rotated = u32::from(keys.format != page::HALF_BITS);
+        let (dim, heads, plan, signs) =
+            (self.head_dim, self.heads(), source.plan, source.pools.each_ref().map(|pool| pool.signs));
+        let count = plan.rows * heads;
+        let is_rotated = u32::from(source.pools[0].format != page::HALF_BITS);
         let scale = if is_rotated == 0 { 1.0 } else { 1.0 / dim as f32 };
         let factor = scale / (dim as f32).sqrt() * std::f32::consts::LOG2_E;
-        let rotation = (keys.signs, is_rotated, factor);
+        let rotation = (signs[0], is_rotated, factor);
         // SAFETY: the caller upholds the contract of `run`, which covers the queries, the signs and `rotated`.
         unsafe { self.launch_rotation(device, rotated.again(), queries, rotation, count) }?;
+        let exact = exact.zip(self.exact.as_ref()).map(|(source, (reader, _))| (source, reader));
+        for (source, reader) in [(source, &self.attend)].into_iter().chain(exact) {
+            // SAFETY: the caller upholds the contract of `run` for each source.
+            unsafe { self.launch_reader(device, reader, source, rotated.again(), partials.again()) }?;
+        }
 
+        let arguments = AttendMerge {
+            count: count as u32,
+            heads: heads as u32,
+            partials,
+            first_part: plan.first_parts(),
+            signs: signs[1].into(),
+            rotated: is_rotated,
+            out,
+            kind,
+            has_lse: u32::from(lse.is_some()),
+            // Without it this memory is not written.
+            lse: lse.unwrap_or_else(|| signs[1].into()),
+        };
+        // SAFETY: the caller upholds the contract.
+        unsafe { launch(device, &self.merge, arguments.list(), alone(count)) }
+    }
+
+    /// Writes the partial results of the entries of a source.
+    ///
+    /// # Safety
+    /// The contract of [`Attention::run`].
+    unsafe fn launch_reader(
+        &self,
+        device: &Device,
+        reader: &Reader,
+        Source { pools: [keys, values], table, plan }: Source<'_>,
+        rotated: Memory<'_>,
+        partials: Memory<'_>,
+    ) -> Result<(), GpuError> {
         let arguments = Attend {
-            parts: entries as u32,
+            parts: plan.entries as u32,
             list: plan.list(),
             queries: rotated,
             num_kv_heads: self.num_kv_heads as u32,
@@ -336,7 +412,7 @@ impl Attention {
             value_stride: values.stride,
             value_format: values.format,
             value_levels: values.levels.into(),
-            ahead: self.ahead,
+            ahead: reader.ahead,
             last_page: table.pages as u32 - 1,
             page_table: table.memory,
             max_pages: table.max_blocks as u32,
@@ -344,29 +420,28 @@ impl Attention {
             shift: table.shift,
             sequence_of: plan.sequences(),
             lengths: plan.lengths(),
-            partials: partials.again(),
+            partials,
         };
         let warps_a_block = self.cut.map_or(WARPS, Cut::warps);
-        let grid_dim = ((entries as u32).div_ceil(warps_a_block), self.limits.warps, 1);
+        let grid_dim = ((plan.entries as u32).div_ceil(warps_a_block), reader.warps, 1);
         let config = LaunchConfig { grid_dim, block_dim: (32, warps_a_block, 1), shared_mem_bytes: 0 };
         // SAFETY: the caller upholds the contract.
-        unsafe { launch(device, &self.attend, arguments.list(), config) }?;
+        unsafe { launch(device, &reader.function, arguments.list(), config) }
+    }
+}
 
-        let arguments = AttendMerge {
-            count: count as u32,
-            heads: heads as u32,
-            partials,
-            first_part: plan.first_parts(),
-            signs: values.signs.into(),
-            rotated: is_rotated,
-            out,
-            kind,
-            has_lse: u32::from(lse.is_some()),
-            // Without it this memory is not written.
-            lse: lse.unwrap_or_else(|| values.signs.into()),
-        };
-        // SAFETY: the caller upholds the contract.
-        unsafe { launch(device, &self.merge, arguments.list(), alone(count)) }
+impl Reader {
+    /// Loads the kernel for keys and values of these formats. It prefetches nothing.
+    fn new(
+        device: &Device,
+        (num_kv_heads, group): (usize, usize),
+        head_dim: usize,
+        formats: [u32; 2],
+    ) -> Result<Self, GpuError> {
+        let (name, heads_a_warp) = kernel(formats, group as u32, head_dim);
+        let function = device.attention(&format!("{name}_d{head_dim}_r{heads_a_warp}"), formats)?;
+        let warps = (num_kv_heads * group.div_ceil(heads_a_warp as usize)) as u32;
+        Ok(Self { function, warps, ahead: 0 })
     }
 }
 

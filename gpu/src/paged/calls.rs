@@ -7,20 +7,29 @@ use crate::launch::Memory;
 pub(crate) struct Store<'a> {
     /// `[tokens, num_kv_heads, head_dim]` of keys and of values.
     pub(crate) rows: [Vectors<'a>; 2],
+    /// Where the codes go.
+    pub(crate) codes: Target<'a>,
+    /// Where f16 rows go, if the encoders were made for them.
+    pub(crate) exact: Option<Target<'a>>,
+    pub(crate) refused: Memory<'a>,
+    pub(crate) tokens: usize,
+    /// Most tokens of a launch.
+    pub(crate) together: usize,
+}
+
+/// Pages that a call writes.
+pub(crate) struct Target<'a> {
     /// `[tokens]` in i64.
     pub(crate) places: Memory<'a>,
     pub(crate) pools: [Memory<'a>; 2],
     pub(crate) strides: [u32; 2],
     /// Pages of the pools.
     pub(crate) pages: usize,
-    /// For trellis codes the workspace of the vectors of `together` tokens, or of all if there are fewer.
-    pub(crate) workspaces: [Memory<'a>; 2],
+    /// For trellis codes the workspace of the vectors of `together` tokens, or of all if there are fewer. f16 rows
+    /// need none.
+    pub(crate) workspaces: [Option<Memory<'a>>; 2],
     /// `[tokens, num_kv_heads]` of keys and of values.
     pub(crate) outcomes: [Memory<'a>; 2],
-    pub(crate) refused: Memory<'a>,
-    pub(crate) tokens: usize,
-    /// Most tokens of a launch.
-    pub(crate) together: usize,
 }
 
 /// A call that decodes one side.
@@ -34,4 +43,6 @@ pub(crate) struct Gather<'a> {
     /// Rows of `out`.
     pub(crate) tokens: usize,
     pub(crate) out: Vectors<'a>,
+    /// True if the pages hold f16 rows.
+    pub(crate) is_exact: bool,
 }

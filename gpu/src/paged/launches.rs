@@ -1,7 +1,7 @@
 //! The launches of [`Paged`], over memory of any owner: an engine's, by its address, or a cache's.
 
 use super::attention::{Pool, Table};
-use super::calls::{Gather, Store};
+use super::calls::{Gather, Store, Target};
 use super::{BlockTable, Paged, Pages};
 use crate::GpuError;
 use crate::device::Device;
@@ -9,7 +9,7 @@ use crate::launch::{Memory, launch, warps};
 use cudarc::driver::LaunchConfig;
 use tqkv_core::Effort;
 use tqkv_gpu_kernels::args::{DecodePages, EncodeAppend, PlanParts};
-use tqkv_gpu_kernels::encode::element;
+use tqkv_gpu_kernels::{encode::element, page};
 
 impl Pages {
     /// The table of sequences in these pages.
@@ -31,47 +31,57 @@ impl Paged {
         [self.coders[0].pool(keys, strides[0]), self.coders[1].pool(values, strides[1])]
     }
 
+    /// Keys and values in f16, rotated as the codes are.
+    pub(crate) fn exact_pools<'a>(&'a self, memory: [Memory<'a>; 2], strides: [u32; 2]) -> [Pool<'a>; 2] {
+        self.pools(memory, strides).map(|pool| Pool { format: page::HALF_BITS, ..pool })
+    }
+
     /// Encodes keys and values in one launch. Trellis encoders take several launches if the tokens do not fit
     /// their workspace.
     ///
     /// # Safety
     /// Every buffer is as large as its field says.
     pub(crate) unsafe fn launch_store(&self, device: &Device, of: Store<'_>) -> Result<(), GpuError> {
-        let Store { mut rows, places, mut pools, mut workspaces, mut outcomes, refused, .. } = of;
+        let Store { rows, codes, exact, refused, .. } = of;
         let (heads, dim) = (self.layout.num_kv_heads, self.layout.head_dim);
+        let mut targets: Vec<Target<'_>> = [codes].into_iter().chain(exact).collect();
         for first in (0..of.tokens).step_by(of.together) {
             let count = of.together.min(of.tokens - first);
-            let sides = rows.iter_mut().zip(&mut pools).zip(&mut workspaces).zip(&mut outcomes);
-            let mut arguments = Vec::with_capacity(2 * EncodeAppend::<()>::PARAMETERS.len());
-            for (side, (((rows, pool), workspace), outcomes)) in sides.enumerate() {
-                let coder = &self.coders[side];
-                let options = coder.codec.options();
-                let effort = Effort::ALL.iter().position(|&effort| effort == options.effort).unwrap_or(0);
-                let (rows, kind) = (&mut rows.0, rows.1);
-                let values = first * heads * dim;
-                arguments.extend(
-                    EncodeAppend {
-                        rows: rows.behind(values, element::bytes(kind) as usize),
-                        kind,
-                        tokens: count as u32,
-                        num_kv_heads: heads as u32,
-                        signs: (&coder.signs).into(),
-                        mode: u32::from(options.scale_mode.code()),
-                        effort: effort as u32,
-                        // A number of 64 bits is two words.
-                        slots: places.shared(2 * first, 4),
-                        pool: pool.again(),
-                        stride: of.strides[side],
-                        last_page: of.pages as u32 - 1,
-                        workspace: workspace.again(),
-                        outcome: outcomes.behind(first * heads, 4),
-                        refused: refused.shared(0, 4),
-                    }
-                    .list(),
-                );
+            let sides = 2 * targets.len();
+            let mut arguments = Vec::with_capacity(sides * EncodeAppend::<()>::PARAMETERS.len());
+            for Target { places, pools, strides, pages, workspaces, outcomes } in &mut targets {
+                let sides = pools.iter_mut().zip(workspaces).zip(outcomes).zip(&rows);
+                for (side, (((pool, workspace), outcomes), (rows, kind))) in sides.enumerate() {
+                    let coder = &self.coders[side];
+                    let options = coder.codec.options();
+                    let effort = Effort::ALL.iter().position(|&effort| effort == options.effort).unwrap_or(0);
+                    arguments.extend(
+                        EncodeAppend {
+                            rows: rows.shared(first * heads * dim, element::bytes(*kind) as usize),
+                            kind: *kind,
+                            tokens: count as u32,
+                            num_kv_heads: heads as u32,
+                            signs: (&coder.signs).into(),
+                            mode: u32::from(options.scale_mode.code()),
+                            effort: effort as u32,
+                            // A number of 64 bits is two words.
+                            slots: places.shared(2 * first, 4),
+                            pool: pool.again(),
+                            stride: strides[side],
+                            last_page: *pages as u32 - 1,
+                            // Without one this memory is not used.
+                            workspace: workspace
+                                .as_mut()
+                                .map_or_else(|| places.shared(0, 4), |workspace| workspace.again()),
+                            outcome: outcomes.behind(first * heads, 4),
+                            refused: refused.shared(0, 4),
+                        }
+                        .list(),
+                    );
+                }
             }
             let mut config = warps(count * heads)?;
-            config.grid_dim.1 = 2;
+            config.grid_dim.1 = sides as u32;
             // SAFETY: the caller upholds the contract. Each side's workspace has room for the vectors of one
             // launch, and launches run in order.
             unsafe { launch(device, &self.encode, arguments, config) }?;
@@ -141,7 +151,8 @@ impl Paged {
             out,
             kind,
         };
+        let kernel = self.decode_exact.as_ref().filter(|_| of.is_exact).unwrap_or(&coder.decode);
         // SAFETY: the caller upholds the contract.
-        unsafe { launch(device, &coder.decode, arguments.list(), warps(of.tokens * heads)?) }
+        unsafe { launch(device, kernel, arguments.list(), warps(of.tokens * heads)?) }
     }
 }

@@ -35,12 +35,13 @@ use crate::device::Device;
 use crate::launch::Memory;
 use crate::rows::{Out, Raw, Rows, Side, check_len};
 use crate::spec::{MAX_CHUNK, TRELLIS_VECTORS};
-use attention::{Attention, Plan, Scratch, Words};
-pub(crate) use calls::{Gather, Store};
+use attention::{Attention, Plan, Scratch, Source, Words};
+pub(crate) use calls::{Gather, Store, Target};
 use coder::Coder;
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaFunction, result};
 use std::sync::Arc;
+use tqkv_core::CodecId;
 use tqkv_gpu_kernels::viterbi::workspace_bytes;
 
 /// The kernels of a [`Layout`] on a device. It holds no tokens. Drop it after all streams on which it worked have
@@ -53,6 +54,8 @@ pub struct Paged {
     /// Encodes keys and values in one kernel.
     encode: CudaFunction,
     pub(crate) attention: Attention,
+    /// Decodes f16 rows, if the kernels were made for them.
+    pub(crate) decode_exact: Option<CudaFunction>,
     /// The device on which the kernels were loaded.
     device: Device,
     restore: Restore,
@@ -104,6 +107,12 @@ impl Paged {
     /// # Errors
     /// [`GpuError::BadSpec`], or the driver's errors.
     pub fn new(device: &Device, layout: Layout) -> Result<Self, GpuError> {
+        Self::with_exact(device, layout, 0)
+    }
+
+    /// The kernels of pages whose tokens have f16 rows too, if attention over these takes `entries` entries for
+    /// each row in the list of parts; none if it is 0.
+    pub(crate) fn with_exact(device: &Device, layout: Layout, entries: usize) -> Result<Self, GpuError> {
         let _current = Current::keep();
         layout.check()?;
         let key = Arc::new(Coder::new(device, &layout, layout.key)?);
@@ -112,15 +121,24 @@ impl Paged {
         } else {
             Arc::new(Coder::new(device, &layout, layout.value)?)
         };
-        let names = [layout.key, layout.value].map(|id| coder::name("encode_append", id, &layout));
-        let encode = device.pair(names.each_ref().map(String::as_str))?;
+        let names = [layout.key, layout.value, CodecId::F16, CodecId::F16]
+            .map(|id| coder::name("encode_append", id, &layout));
+        let names = names.each_ref().map(String::as_str);
+        let encode = device.side_by_side(if entries > 0 { &names } else { &names[..2] })?;
         let (heads, group, dim) = (layout.num_kv_heads, layout.group(), layout.head_dim);
-        let attention = Attention::new(device, heads, group, dim, layout.formats())?;
+        let mut attention = Attention::new(device, heads, group, dim, layout.formats())?;
+        let mut decode_exact = None;
+        if entries > 0 {
+            attention = attention.with_exact(device, entries)?;
+            let [decode] = device.kernels([coder::name("decode_pages", CodecId::F16, &layout).as_str()])?;
+            decode_exact = Some(decode);
+        }
         Ok(Self {
             layout,
             coders: [key, value],
             encode,
             attention,
+            decode_exact,
             device: device.clone(),
             restore: Restore::default(),
         })
@@ -186,12 +204,15 @@ impl Paged {
         let vectors = 4 * tokens * heads;
         let store = Store {
             rows: [keys, values].map(|rows| (Memory::Raw(rows.place(0)), Rows::Raw(rows).kind())),
-            places: Memory::Raw(places.address),
-            pools: pages.memory(),
-            strides: pages.strides,
-            pages: pages.count,
-            workspaces: [room.at(0), room.at(key)].map(Memory::Raw),
-            outcomes: [room.at(outcomes), room.at(outcomes + vectors)].map(Memory::Raw),
+            codes: Target {
+                places: Memory::Raw(places.address),
+                pools: pages.memory(),
+                strides: pages.strides,
+                pages: pages.count,
+                workspaces: [room.at(0), room.at(key)].map(|room| Some(Memory::Raw(room))),
+                outcomes: [room.at(outcomes), room.at(outcomes + vectors)].map(Memory::Raw),
+            },
+            exact: None,
             refused: Memory::Raw(refused.map_or(room.at(outcomes + 2 * vectors), |refused| refused.address)),
             tokens,
             together: self.tokens_a_launch(),
@@ -306,17 +327,8 @@ impl Paged {
         let table = pages.table(&table);
         // SAFETY: lengths were checked above, and who made the addresses vouches for their memory.
         unsafe {
-            let pools = self.pools(pages.memory(), pages.strides);
-            self.attention.run(
-                device,
-                scratch,
-                queries,
-                pools,
-                table,
-                plan,
-                (out, kind),
-                lse.map(Memory::Raw),
-            )
+            let source = Source { pools: self.pools(pages.memory(), pages.strides), table, plan };
+            self.attention.run(device, scratch, queries, source, None, (out, kind), lse.map(Memory::Raw))
         }
     }
 
@@ -359,6 +371,7 @@ impl Paged {
             sequences: lengths.len,
             tokens,
             out: Out::Raw(out).memory(device, tokens * row)?,
+            is_exact: false,
         };
         // SAFETY: lengths were checked above, and who made the addresses vouches for their memory.
         unsafe { self.launch_gather(device, side, gather) }

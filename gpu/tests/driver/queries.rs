@@ -9,20 +9,23 @@ const BAD: [f32; 3] = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
 fn a_query_on_the_device_that_is_not_finite_gives_nan_in_its_head_alone() {
     use CodecId::{S4, T2, T3};
     // Each kernel of attention over codes: one query head per KV head, up to four, and up to eight.
-    for (group, dim, key, value) in [
-        (1, 64, S4, S4),
-        (1, 64, T2, T3),
-        (1, 256, S4, S4),
-        (2, 64, S4, S4),
-        (2, 64, T3, S4),
-        (4, 128, S4, S4),
-        (4, 256, T3, S4),
-        (8, 64, S4, S4),
-        (8, 128, S4, S4),
-        (8, 256, S4, S4),
+    for (group, dim, key, value, hot) in [
+        (1, 64, S4, S4, 0),
+        (1, 64, T2, T3, 0),
+        (1, 256, S4, S4, 0),
+        (2, 64, S4, S4, 0),
+        (2, 64, T3, S4, 0),
+        (4, 128, S4, S4, 0),
+        (4, 256, T3, S4, 0),
+        (8, 64, S4, S4, 0),
+        (8, 128, S4, S4, 0),
+        (8, 256, S4, S4, 0),
+        // Some of the tokens are exact, and all of them.
+        (1, 64, S4, S4, 2),
+        (4, 128, S4, S4, 9),
     ] {
         let heads = group * KV_HEADS;
-        let spec = GpuSpec::new(1, heads, KV_HEADS, dim).codecs(key, value).sequences(2, 200);
+        let spec = GpuSpec::new(1, heads, KV_HEADS, dim).codecs(key, value).sequences(2, 200).exact(0, hot);
         let mut cache = GpuCache::new(&device(0), spec).unwrap();
         let rows = noise(1, 5 * KV_HEADS * dim);
         cache.append(0, &[0; 5], Rows::Host(&rows), Rows::Host(&rows)).unwrap();

@@ -247,7 +247,7 @@ fn launches_that_a_graph_may_hold_do_not_depend_on_lengths_on_paper() {
 #[test]
 fn a_step_copies_what_changed_and_one_word_back_on_paper() {
     must_be_on_paper();
-    let spec = GpuSpec::new(4, HEADS, KV_HEADS, DIM).sequences(16, 6400).pool_tokens(1600);
+    let spec = GpuSpec::new(4, HEADS, KV_HEADS, DIM).sequences(16, 6400).pool_tokens(1600).exact(0, 0);
     let mut cache = GpuCache::new(&device(0), spec).unwrap();
     let sequences: Vec<usize> = (0..16).collect();
     let rows = upload(cache.device(), &noise(1, 16 * ROW));
@@ -295,7 +295,7 @@ fn launches_are_cut_as_asked_on_paper() {
 /// Attends over sequences of these lengths, alone and in a captured step, and compares with f64.
 fn attends_over(lengths: &[usize]) {
     let (most, rows) = (lengths.iter().max().unwrap() + 2, lengths.len());
-    let spec = GpuSpec::new(1, HEADS, KV_HEADS, DIM).codecs(CodecId::S2, CodecId::S2);
+    let spec = GpuSpec::new(1, HEADS, KV_HEADS, DIM).codecs(CodecId::S2, CodecId::S2).exact(0, 0);
     let spec = spec.sequences(rows, most).pool_tokens(lengths.iter().map(|length| length + 66).sum());
     let mut cache = GpuCache::new(&device(0), spec).unwrap();
     for (sequence, &length) in lengths.iter().enumerate() {

@@ -65,7 +65,8 @@ fn read(
     let KvShape { num_layers, num_heads, num_kv_heads, head_dim, .. } = spec.shape;
     let made = GpuSpec::new(num_layers, num_heads, num_kv_heads, head_dim);
     let max_tokens = spec.max_tokens.unwrap_or(made.max_tokens);
-    let made = made.codecs(spec.key, spec.value).options(spec.options).sequences(num_sequences, max_tokens);
+    let made = made.codecs(spec.key, spec.value).options(spec.options).exact(spec.sinks, spec.hot);
+    let made = made.sequences(num_sequences, max_tokens);
     Ok(if pool_tokens == 0 { made } else { made.pool_tokens(pool_tokens) })
 }
 

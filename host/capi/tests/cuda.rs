@@ -55,7 +55,7 @@ impl Drop for Cache {
 }
 
 /// The spec of every cache here, for three sequences.
-const SPEC: &CStr = c"layers=2 heads=4 kv-heads=2 head-dim=64 max-tokens=100";
+const SPEC: &CStr = c"layers=2 heads=4 kv-heads=2 head-dim=64 max-tokens=100 sinks=1 hot=1";
 
 fn create(stream: &Arc<CudaStream>) -> Cache {
     let mut cache = null_mut();
@@ -79,7 +79,7 @@ fn results_are_those_of_the_library() {
     let cache = create(&stream);
     let mut wanted = GpuCache::new(
         &Device::on(stream.clone()).unwrap(),
-        GpuSpec::new(LAYERS, HEADS, KV_HEADS, DIM).sequences(3, 100),
+        GpuSpec::new(LAYERS, HEADS, KV_HEADS, DIM).sequences(3, 100).exact(1, 1),
     )
     .unwrap();
     let rows = stream.clone_htod(&values(1, 3 * TOKEN)).unwrap();

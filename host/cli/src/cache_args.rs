@@ -209,11 +209,12 @@ pub(crate) fn cache(
 
 #[cfg(feature = "cuda")]
 fn gpu_spec(config: &Config, policy: &Policy) -> tqkv_gpu::GpuSpec {
-    let CacheSpec { key, value, options, max_tokens, .. } = policy.apply(config.cache_spec());
+    let CacheSpec { key, value, options, sinks, hot, max_tokens, .. } = policy.apply(config.cache_spec());
     let Config { num_layers, num_heads, num_kv_heads, head_dim, context, .. } = *config;
     tqkv_gpu::GpuSpec::new(num_layers, num_heads, num_kv_heads, head_dim)
         .codecs(key, value)
         .options(options)
+        .exact(sinks, hot)
         .sequences(1, max_tokens.unwrap_or(context))
 }
 

@@ -32,6 +32,8 @@ struct GpuCacheSpec {
     num_kv_heads: usize,
     head_dim: usize,
     kv: String,
+    sinks: usize,
+    hot: usize,
     num_sequences: usize,
     max_tokens: usize,
     pool_tokens: Option<usize>,
@@ -110,6 +112,7 @@ impl GpuCache {
         let mut made = GpuSpec::new(spec.num_layers, spec.num_heads, spec.num_kv_heads, spec.head_dim)
             .codecs(key, value)
             .options(options(spec.seed, &spec.scale_mode, &spec.effort)?)
+            .exact(spec.sinks, spec.hot)
             .sequences(spec.num_sequences, spec.max_tokens);
         if let Some(tokens) = spec.pool_tokens {
             made = made.pool_tokens(tokens);

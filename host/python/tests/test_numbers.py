@@ -98,7 +98,7 @@ def test_what_is_no_bytes_is_refused_by_name(storage):
     "name, value",
     [
         (name, value)
-        for name in ("num_layers", "num_kv_heads", "head_dim", "num_sequences", "max_tokens", "seed", "device", "stream")
+        for name in ("num_layers", "num_kv_heads", "head_dim", "sinks", "hot", "num_sequences", "max_tokens", "seed", "device", "stream")
         for value in NO_COUNTS
         # Without a stream it is PyTorch's current one.
         if (name, value) != ("stream", None)

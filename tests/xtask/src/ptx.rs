@@ -161,7 +161,7 @@ fn register_table(all: &[BTreeMap<String, Cost>]) -> String {
     let mut text = format!(
         "# Registers of the GPU kernels\n\n{}, ptxas {assembler}; all {} kernels on both: 0 bytes of stack, 0 spills, \
          no call in the text.\nAttention on tensor cores: formats are constants; the maximum over pairs of equal formats, \
-         and over pairs with the last format.\nEncoders: keys and values side by side, as one kernel, both of this codec; the last codec also \
+         and over pairs with the last format.\nEncoders: keys and values side by side with their f16 rows, as one kernel, both of this codec; the last codec also \
          with the first.\nWritten by `cargo xtask ptx`.\n\n| kernel |{}\n| --- |{}\n",
         AUDITED.join(" / "),
         kernels().len(),
@@ -207,7 +207,14 @@ fn kernels() -> Vec<String> {
         for kernel in ["decode_pages", "scores", "weight_decode"] {
             names.extend(codecs.map(|codec| format!("{kernel}_{codec}_d{dim}")));
         }
-        for kernel in ["rotate_queries", "attend_merge", "qjl_sketch", "qjl_correct"] {
+        for kernel in [
+            "encode_append_f16",
+            "decode_pages_f16",
+            "rotate_queries",
+            "attend_merge",
+            "qjl_sketch",
+            "qjl_correct",
+        ] {
             names.push(format!("{kernel}_d{dim}"));
         }
         names.push(format!("attend_d{dim}_r1"));
@@ -377,8 +384,8 @@ fn costs_by_format(
     Ok(costs)
 }
 
-/// Costs of the encoders in pairs, as caches get them. Each codec is paired with itself. The last codec,
-/// which takes the most registers, is also paired with the first.
+/// Costs of the encoders side by side, as caches with exact tokens get them. Each codec is paired with itself.
+/// The last codec, which takes the most registers, is also paired with the first.
 fn costs_of_pairs(
     root: &Path,
     ptxas: &Path,
@@ -390,8 +397,8 @@ fn costs_of_pairs(
     let pairs = codecs.into_iter().map(|codec| [codec; 2]).chain([mixed]);
     let mut costs = BTreeMap::<String, Cost>::new();
     for (pair, dim) in pairs.flat_map(|pair| tqkv_gpu::HEAD_DIMS.map(|dim| (pair, dim))) {
-        let names = pair.map(|codec| format!("encode_append_{codec}_d{dim}"));
-        let text = tqkv_gpu::side_by_side(text, names.each_ref().map(String::as_str));
+        let names = [pair[0], pair[1], "f16", "f16"].map(|codec| format!("encode_append_{codec}_d{dim}"));
+        let text = tqkv_gpu::side_by_side(text, &names.each_ref().map(String::as_str));
         let text = text.ok_or_else(|| format!("{}: not in the text", names.join(", ")))?;
         for cost in assemble(root, ptxas, architecture, &text)?.into_values() {
             costs.entry(names[0].clone()).or_default().raise(&cost);

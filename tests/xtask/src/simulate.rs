@@ -111,7 +111,8 @@ impl Shape {
 /// Pages of the parts of the multiprocessor with the most pages, by scheduler. Blocks go to the
 /// multiprocessors in turn.
 fn busiest(limits: Limits, lengths: &[usize]) -> [Vec<u32>; SCHEDULERS] {
-    let pages: Vec<u32> = parts(limits, lengths, false, None).pages(lengths.len()).collect();
+    let rows: Vec<_> = lengths.iter().map(|&length| 0..length).collect();
+    let pages: Vec<u32> = parts(limits, &rows, 0, false, None).pages(lengths.len()).collect();
     let blocks =
         std::iter::repeat_n(&pages, limits.warps as usize).flat_map(|pages| pages.chunks(SCHEDULERS));
     let mut all = vec![[const { Vec::new() }; SCHEDULERS]; limits.multiprocessors as usize];

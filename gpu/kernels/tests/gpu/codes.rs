@@ -3,10 +3,11 @@
 use crate::scene::{Scene, rotate, signs};
 use crate::warp::{Buffer, Emulated};
 use half::{bf16, f16};
+use tqkv_core::code::F16;
 use tqkv_core::{AnyCodec, CodecId, Effort, EncodeError, Options, ScaleMode};
-use tqkv_gpu_kernels::args::WeightDecode;
+use tqkv_gpu_kernels::args::{DecodePages, EncodeAppend, WeightDecode};
 use tqkv_gpu_kernels::codecs::HEAD_DIMS;
-use tqkv_gpu_kernels::{decode, encode, with_codec};
+use tqkv_gpu_kernels::{decode, encode, page, with_codec, with_groups};
 use tqkv_tests::inputs::{Gaussian, edge_cases, one_hot};
 use tqkv_tests::scope;
 
@@ -175,4 +176,98 @@ fn reads(id: CodecId, dim: usize) {
             assert!(if i % heads == 0 { got.is_nan() } else { got == before }, "score {i}: {got}, {bad:?}");
         }
     }
+}
+
+/// Rows of f16 are the vectors as the codec rotates them, rounded, and decode to the vectors.
+#[test]
+fn f16_rows_are_the_rotated_vectors() {
+    each_dim(|dim| {
+        let codec = AnyCodec::new(CodecId::S4, dim, Options::DEFAULT.seed(3)).unwrap();
+        let (scene, signs) = (Scene::new(&[70], 1), signs(&codec));
+        let mut rows = Gaussian::new(4).vector(70 * dim);
+        rows[3 * dim..4 * dim].copy_from_slice(&one_hot(dim, 5, f32::INFINITY));
+        rows[4 * dim..5 * dim].fill(65_519.0 / dim as f32);
+        rows[5 * dim..6 * dim].fill(66_000.0 / dim as f32);
+        // The signs of these coordinates are those of the rotation, so one sum has them all.
+        for (i, value) in rows[4 * dim..6 * dim].iter_mut().enumerate() {
+            *value *= if codec.signs().group(i % dim / 32) >> (i % 32) & 1 == 1 { -1.0 } else { 1.0 };
+        }
+        // The last token has no place.
+        let place = |token: u32| {
+            [scene.page_table[(token / page::SLOTS) as usize] * page::SLOTS + token % page::SLOTS, 0]
+        };
+        let places: Vec<_> = (0..69).flat_map(place).chain([u32::MAX; 2]).collect();
+        let (input, places, pool) =
+            (Buffer::from_f32(&rows), Buffer::from_u32(&places), scene.pool(dim, page::HALF_BITS));
+        let (outcome, refused, workspace) =
+            (Buffer::garbage(4 * 70), Buffer::from_u32(&[0]), Buffer::garbage(0));
+        let before = pool.bytes();
+        let args = EncodeAppend {
+            rows: input.place(),
+            kind: encode::element::F32,
+            tokens: 70,
+            num_kv_heads: 1,
+            signs: signs.place(),
+            mode: 0,
+            effort: 0,
+            slots: places.place(),
+            pool: pool.place(),
+            stride: scene.stride(dim, page::HALF_BITS),
+            last_page: scene.last_page(),
+            workspace: workspace.place(),
+            outcome: outcome.place(),
+            refused: refused.place(),
+        };
+        for warp in 0..71 {
+            with_groups!(dim, G => encode::encode_append::<Emulated<'_>, F16, G>(warp, args));
+        }
+        let mut outcomes = vec![encode::status::DONE; 70];
+        (outcomes[3], outcomes[5]) = (encode::status::NON_FINITE, encode::status::OUT_OF_RANGE);
+        assert_eq!((outcome.words(), refused.words()), (outcomes, vec![1]));
+
+        let table = Buffer::from_u32(&scene.page_table);
+        // As a cache decodes rows that begin inside of a page.
+        let (skip, tokens) = (2, 67);
+        let offsets = Buffer::from_u32(&[0_u32.wrapping_sub(skip), tokens]);
+        let (lengths, out) = (Buffer::from_u32(&[skip + tokens]), Buffer::garbage(4 * tokens as usize * dim));
+        let args = DecodePages {
+            pool: pool.place(),
+            stride: args.stride,
+            last_page: scene.last_page(),
+            page_table: table.place(),
+            max_pages: scene.max_pages,
+            last_entry: scene.max_pages - 1,
+            shift: 0,
+            offsets: offsets.place(),
+            lengths: lengths.place(),
+            sequences: 1,
+            tokens,
+            num_kv_heads: 1,
+            signs: signs.place(),
+            out: out.place(),
+            kind: encode::element::F32,
+        };
+        for warp in 0..=tokens {
+            with_groups!(dim, G => decode::decode_pages::<Emulated<'_>, F16, G>(warp, args));
+        }
+        let (pool, out) = (pool.bytes(), out.floats());
+        for (token, row) in rows.chunks_exact(dim).enumerate() {
+            let (home, slot) = scene.home(0, token as u32, 0, dim, page::HALF_BITS);
+            let at = home + slot as usize * 2 * dim;
+            let mut rotated = vec![0.0; dim];
+            match token {
+                3 | 5 => rotated.fill(0.0),
+                _ => codec.rotate_query(row, &mut rotated),
+            }
+            // A query is divided by the head dim, which is a power of two.
+            let want: Vec<u8> =
+                rotated.iter().flat_map(|&v| f16::from_f32(v * dim as f32).to_le_bytes()).collect();
+            let got = &pool[at..at + 2 * dim];
+            assert_eq!(got, if token == 69 { &before[at..at + 2 * dim] } else { &want }, "{dim}: {token}");
+            if (2..69).contains(&token) && !(3..6).contains(&token) {
+                let got = &out[(token - 2) * dim..][..dim];
+                assert!(row.iter().zip(got).all(|(x, y)| (x - y).abs() < 3e-3), "{dim}: {token}");
+            }
+        }
+    });
 }

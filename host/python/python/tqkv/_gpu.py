@@ -24,10 +24,10 @@ class GpuCache:
     the memory of a tensor that you drop to another tensor, unless both are of the cache's stream. So keep such tensors, for example
     `q.half()`, until the stream has passed the call, or call PyTorch's `record_stream` on them. `end_step` waits for the whole step.
 
-    `kv` takes the codecs `s2 s3 s4 n4 i8 t2 t3 t4`. Every token is encoded as it is appended: unlike `KvCache`, this cache has no
-    sinks, no hot window and no centring. The package has this class if it was built with the feature `cuda`
-    (`maturin build --features cuda`). The class needs NVIDIA's driver at run time. Its tests passed on an H200. For an engine
-    that owns its pages there is `tqkv.paged`.
+    `kv` takes the codecs `s2 s3 s4 n4 i8 t2 t3 t4`. The first `sinks` tokens of a sequence and its newest `hot` attend in float16,
+    and all tokens have codes too; unlike `KvCache`, this cache has no centring. The package has this class if it was built with the
+    feature `cuda` (`maturin build --features cuda`). The class needs NVIDIA's driver at run time. Its tests passed on an H200 when
+    it had codes alone. For an engine that owns its pages there is `tqkv.paged`.
     """
 
     def __init__(
@@ -38,6 +38,8 @@ class GpuCache:
         head_dim: int,
         kv: str = "s4",
         *,
+        sinks: int = 4,
+        hot: int = 64,
         num_sequences: int = 1,
         max_tokens: int = 4096,
         pool_tokens: int | None = None,
@@ -59,6 +61,8 @@ class GpuCache:
                 "num_kv_heads": count("num_kv_heads", num_kv_heads),
                 "head_dim": count("head_dim", head_dim),
                 "kv": words("kv", kv),
+                "sinks": count("sinks", sinks),
+                "hot": count("hot", hot),
                 "num_sequences": count("num_sequences", num_sequences),
                 "max_tokens": count("max_tokens", max_tokens),
                 "pool_tokens": None if pool_tokens is None else count("pool_tokens", pool_tokens),
@@ -132,7 +136,7 @@ class GpuCache:
         self._native.truncate(count("sequence", sequence), count("tokens", tokens))
 
     def keys(self, layer: int, sequence: int, out: Any) -> None:
-        """Decodes the keys of a sequence to `out`, `[tokens, num_kv_heads, head_dim]`. Does not wait."""
+        """Decodes the keys of a sequence to `out`, `[tokens, num_kv_heads, head_dim]`, exact tokens from float16. Does not wait."""
         self._native.decode(count("layer", layer), count("sequence", sequence), False, out)
 
     def values(self, layer: int, sequence: int, out: Any) -> None:

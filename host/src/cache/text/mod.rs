@@ -22,10 +22,22 @@ use tqkv_core::KvShape;
 const EVERY: &[OptionPart] = &[OptionPart::Model, OptionPart::Policy];
 
 /// Options that a cache on a GPU has.
-pub const ON_GPU: [&str; 9] =
-    ["layers", "heads", "kv-heads", "head-dim", "kv", "max-tokens", "seed", "scale-mode", "effort"];
-/// Options that it ignores safely: no token stays f16 there, and sums have one form.
-const NO_MATTER_ON_GPU: [&str; 4] = ["hot", "sinks", "centring", "arithmetic"];
+pub const ON_GPU: [&str; 11] = [
+    "layers",
+    "heads",
+    "kv-heads",
+    "head-dim",
+    "kv",
+    "hot",
+    "sinks",
+    "max-tokens",
+    "seed",
+    "scale-mode",
+    "effort",
+];
+/// Options that it ignores safely: attention is the same without means, up to the error of the codes, and sums
+/// have one form.
+const NO_MATTER_ON_GPU: [&str; 2] = ["centring", "arithmetic"];
 
 /// The words of a spec that a cache on a GPU cannot follow.
 pub fn not_on_gpu(spec: &CacheSpec) -> Vec<String> {
