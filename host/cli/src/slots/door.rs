@@ -158,7 +158,7 @@ fn is_of_client(error: &io::Error) -> bool {
 }
 
 /// Returns true where the process or the system has no files or no memory left for now.
-fn is_lack(error: &io::Error) -> bool {
+pub(super) fn is_lack(error: &io::Error) -> bool {
     #[cfg(unix)]
     const LACKS: [i32; 3] = [23, 24, if cfg!(target_os = "linux") { 105 } else { 55 }];
     #[cfg(not(unix))]

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use tqkv_session::{SessionError, Sizes};
 
+use super::door::is_lack;
 use super::folder::{Folder, Packing, Stamp};
 use crate::output::{bytes, note};
 use crate::signals;
@@ -47,10 +48,14 @@ impl<'a> Keeper<'a> {
     /// Keeps the folder until a signal, or until no state waits.
     ///
     /// # Errors
-    /// Errors of reading the folder. A fault of one state is a note, and the state stays.
+    /// Errors of reading the folder. A fault of one state is a note, and the state stays. While clients of the door
+    /// hold all files of the process, the folder cannot be read, and is looked at again.
     pub(crate) fn keep(&mut self, once: bool) -> io::Result<()> {
         loop {
-            let is_idle = self.look()?;
+            let is_idle = match self.look() {
+                Err(error) if !once && is_lack(&error) => false,
+                looked => looked?,
+            };
             if signals::interrupted() || once && is_idle {
                 return Ok(());
             }

@@ -222,6 +222,26 @@ fn a_door_without_files_goes_on() {
     assert!(served.child.wait().unwrap().success());
 }
 
+/// The folder cannot be looked at meanwhile, which is no reason to end.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_door_that_may_open_no_file_for_a_while_goes_on() {
+    let (_temporary, _engine, mut served) = served(&[]);
+    let limit = |files: &str| {
+        let id = served.child.id().to_string();
+        let set = Command::new("prlimit").args(["--pid", &id, &format!("--nofile={files}:")]).status();
+        assert!(set.unwrap().success());
+    };
+    honest(&served);
+    limit("3");
+    sleep(Duration::from_millis(800));
+    limit("64");
+    honest(&served);
+    assert!(served.child.try_wait().unwrap().is_none());
+    assert!(served.terminate() < Duration::from_secs(4));
+    assert!(served.child.wait().unwrap().success());
+}
+
 /// Memory of a process in KiB: `VmRSS`, `VmHWM`.
 #[cfg(target_os = "linux")]
 fn memory(id: u32, field: &str) -> u64 {
