@@ -69,9 +69,9 @@ fn counts_in_documents() -> Vec<String> {
     if text.contains(&says) { vec![] } else { vec![format!("{document} does not say '{says}'")] }
 }
 
-/// Seven hexadecimal digits with at least one number among them.
+/// Seven or eight hexadecimal digits with at least one number among them.
 fn is_commit(word: &str) -> bool {
-    word.len() == 7
+    (7..=8).contains(&word.len())
         && word.chars().all(|c| c.is_ascii_digit() || ('a'..='f').contains(&c))
         && word.chars().any(|c| c.is_ascii_digit())
 }
