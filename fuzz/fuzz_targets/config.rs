@@ -18,7 +18,10 @@ fuzz_target!(|data: &[u8]| {
         Ok(config) => config,
         Err(error) => {
             assert!(!error.to_string().is_empty());
-            return if of_layers { () } else { seeds::refused(error) };
+            if !of_layers {
+                seeds::refused(error);
+            }
+            return;
         }
     };
     // Any file may be a generation config; this one may be both kinds.
