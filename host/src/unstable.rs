@@ -10,6 +10,7 @@ pub mod algebra {
 
 /// The options of a spec as rows, and bounds.
 pub mod cache {
+    pub use crate::cache::key_codecs::learnt_map;
     pub use crate::cache::map::map_bytes;
     pub use crate::cache::text::{
         COMMON_CODECS, ON_GPU, OPTIONS, OptionPart, SpecOption, not_on_gpu, pair_of, read_bytes,

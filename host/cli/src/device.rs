@@ -51,8 +51,8 @@ pub(crate) struct DeviceArgs {
     /// Place of the cache: cpu, cuda (the first NVIDIA GPU), cuda:N (GPU N, from 0), or auto (a GPU if
     /// usable, else cpu).
     ///
-    /// A GPU encodes every token at once and computes attention in f32, so hot=, sinks=, centring= and
-    /// arithmetic= in --kv have no effect there.
+    /// A GPU takes no mean out of keys and values and computes attention in f32, so centring= and arithmetic=
+    /// in --kv have no effect there.
     #[arg(long, value_name = "WHERE", default_value_t = DeviceArg::Cpu)]
     device: DeviceArg,
 }

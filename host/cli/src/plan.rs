@@ -15,10 +15,9 @@ pub(crate) use size::{parse_bandwidth, parse_size};
 pub(crate) use source::PlanSource;
 pub(crate) use stored::StorageTier;
 
-use tqkv::cache::KeyMap;
-use tqkv::cache::{CacheSpec, LayerKind, PAGE_TOKENS};
+use tqkv::cache::{CacheSpec, Cold, KeyMap, LayerKind, PAGE_TOKENS};
 use tqkv::rope::Rope;
-use tqkv::unstable::cache::map_bytes;
+use tqkv::unstable::cache::{learnt_map, map_bytes};
 use tqkv_core::fixed::INTEGER_CODECS;
 use tqkv_core::{CodecId, KvShape};
 use tqkv_model::{LayerKv, ModelKv};
@@ -414,8 +413,16 @@ fn tokens_of(
 
 /// Bytes of the map of one KV head of a layer, multiplied by the tokens per page.
 fn maps_of(layer: &LayerKv, life: &Life) -> impl Fn(u64) -> u128 + use<> {
-    let has_map = life.codecs.k.is_rotated() && !layer.is_latent();
-    let kind = if has_map { life.key_map } else { KeyMap::Off };
+    let demote = |(after, KvCodecs { k: key, v: value }): &(u64, KvCodecs)| {
+        (*after as usize, Cold::Demote { key: *key, value: *value })
+    };
+    let spec = CacheSpec {
+        key_map: life.key_map,
+        ring: life.ring.map(|tokens| tokens as usize),
+        cold: life.tiers.iter().map(demote).collect(),
+        ..layer.spec().codecs(life.codecs.k, life.codecs.v)
+    };
+    let kind = learnt_map(&spec, 0);
     let (dim, raw) = (layer.head_dim, life.kept.sinks.saturating_add(life.kept.hot));
     move |tokens: u64| {
         let pages = tokens.saturating_sub(raw).div_ceil(PAGE_TOKENS as u64);

@@ -7,7 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::Serialize;
-use tqkv::cache::{CacheSpec, Cold, KeyMap, LayerPolicy, Policy as Words, Preset};
+use tqkv::cache::{CacheSpec, Cold, LayerPolicy, Policy as Words, Preset};
 use tqkv::unstable::cache::{OPTIONS, OptionPart, not_on_gpu};
 
 use crate::error::CliError;
@@ -222,13 +222,6 @@ impl Policy {
             )
         })?;
         let ring = ring.map(|tokens| tokens as u64);
-        let in_quarters =
-            tiers.iter().map(|(_, codecs)| *codecs).chain([codecs]).any(|codecs| codecs.k.rotates_quarters());
-        let key_map = match key_map {
-            KeyMap::Auto if in_quarters && ring.is_none() => KeyMap::Pairs,
-            KeyMap::Auto => KeyMap::Off,
-            kind => kind,
-        };
         let narrow_at = narrow_at.map(|bytes| bytes as u64);
         Ok(Life { codecs, kept: self.window(), tiers, key_map, ring, select, narrow_at })
     }

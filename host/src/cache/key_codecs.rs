@@ -6,6 +6,15 @@ use super::spec::{CacheSpec, Centring, Cold, KeyMap};
 use crate::error::CacheError;
 use tqkv_core::CodecId;
 
+/// The map that the keys of a layer learn from queries.
+pub fn learnt_map(spec: &CacheSpec, layer: usize) -> KeyMap {
+    match spec.key_map {
+        _ if !spec.has_map(layer) => KeyMap::Off,
+        KeyMap::Auto => KeyMap::Pairs,
+        kind => kind,
+    }
+}
+
 impl CacheSpec {
     /// Codecs of a layer's warm keys and values. Keys without a map have a codec of one width.
     pub fn codecs_at(&self, layer: usize) -> (CodecId, CodecId) {

@@ -42,7 +42,7 @@ mod chunks;
 pub(crate) mod format;
 mod head;
 mod kept_moments;
-mod key_codecs;
+pub(crate) mod key_codecs;
 mod layer;
 pub(crate) mod life;
 mod many;

@@ -1,6 +1,7 @@
 //! Plans of known shapes, against measured and published sizes.
 
 use super::*;
+use crate::policy::Policy;
 
 const SEVENTY_B: &str = r#"{"model_type": "llama", "num_hidden_layers": 80, "num_attention_heads": 64,
     "num_key_value_heads": 8, "hidden_size": 8192, "rope_theta": 5e5, "max_position_embeddings": null}"#;
@@ -281,6 +282,18 @@ fn maps_of_keys_are_counted() {
     }
     let added = |key_map, tokens| planned(key_map, tokens) - planned(KeyMap::Off, tokens);
     assert_eq!(added(KeyMap::Pairs, few), added(KeyMap::Pairs, many), "one map serves all positions");
+    // Codes of quarters have one by themselves, in a tier too, where they have the head dim and there is no ring.
+    let of = |dim, text: &str| {
+        let life = text.parse::<Policy>().unwrap().life().unwrap();
+        CacheShape::new(2, 3, dim).map_bytes(&life, few)
+    };
+    for text in ["m2,t2", "t4,t2 tier=128:m2,t2"] {
+        let off = format!("{text} map=off");
+        let ring = format!("{text} ring=4096");
+        assert_eq!((of(64, text), of(80, text)), (added(KeyMap::Pairs, few), 0), "{text}");
+        assert_eq!((of(64, &off), of(64, &ring)), (0, 0), "{text}");
+    }
+    assert_eq!((of(80, "t2"), of(80, "t2 map=pairs") > 0), (0, true));
     // Each of the two further ranges of positions has an inverse, of bytes with an f32 per row.
     let ranges = added(KeyMap::Full, many) - added(KeyMap::Full, few);
     assert!(ranges >= heads * 2 * (64 + 4) * 64 && ranges < heads * 2 * (64 + 16) * 64, "{ranges}");
