@@ -94,13 +94,14 @@ pub(super) fn hide(list: &[u32], from: usize, n: usize, logits: &mut [f32]) {
     let mut at = 0;
     for start in (0..n).step_by(HIDDEN) {
         let count = HIDDEN.min(n - start);
-        let mut is_chosen = [false; HIDDEN];
+        // As wide as logits, so that both go through the same registers.
+        let mut is_chosen = [0u32; HIDDEN];
         let end = seek(list, at, from + start + count);
-        list[at..end].iter().for_each(|&token| is_chosen[token as usize - from - start] = true);
+        list[at..end].iter().for_each(|&token| is_chosen[token as usize - from - start] = 1);
         at = end;
         for logits in logits.chunks_exact_mut(n) {
             for (logit, is_chosen) in logits[start..start + count].iter_mut().zip(is_chosen) {
-                *logit = if is_chosen { *logit } else { f32::NEG_INFINITY };
+                *logit = if is_chosen == 1 { *logit } else { f32::NEG_INFINITY };
             }
         }
     }

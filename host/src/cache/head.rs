@@ -19,6 +19,9 @@ use tqkv_simd::page::{
 /// order, so the result does not depend on the number of threads.
 const SPAN: usize = 16 * PAGE_TOKENS;
 
+/// The most tokens between two runs of a list that are read with these, because another part would cost more.
+const BRIDGED: usize = RUN;
+
 /// A range of positions: start, end.
 type Range = (usize, usize);
 
@@ -423,13 +426,23 @@ impl Tokens<'_> {
         }
     }
 
+    /// The token from `to` on that is read next.
+    fn after(&self, to: usize) -> usize {
+        let Chosen::List(list) = self.chosen else { return to };
+        let next = list.get(seek(list, self.at.get(), to));
+        next.map_or(to, |&token| self.head.keys.run_start(token as usize).max(to))
+    }
+
     /// Adds the values of several parts in one sum. Returns false if their pages have different codecs.
     fn add_together(&mut self, parts: &[WeightedPart<'_>]) -> bool {
-        // The keys that are read next begin where these values end. Of a list they are not known.
-        let (first, last) = (&parts[0], &parts[parts.len() - 1]);
-        let ends = parts[1..].iter().map(|part| part.to).chain([last.to + (first.to - first.from)]);
-        let lines = |at| if matches!(self.chosen, Chosen::All) { self.head.keys.lines(at) } else { &[] };
-        let next: ArrayVec<&[Line], MAX_PARTS> = ends.map(lines).collect();
+        // As many parts of keys as there are of values are read next.
+        let mut at = parts[parts.len() - 1].to;
+        let mut next = ArrayVec::<&[Line], MAX_PARTS>::new();
+        for _ in parts {
+            let from = self.after(at);
+            next.push(self.head.keys.lines(from));
+            at = self.head.keys.part_end(from).max(from);
+        }
         let sums = [&mut *self.plain, &mut *self.rotated];
         let added = self.head.values().accumulate_parts(parts, &next, sums);
         let done = *added.as_ref().unwrap_or(&true);
@@ -439,34 +452,37 @@ impl Tokens<'_> {
 
     /// Adds all values of one part.
     fn add(&mut self, from: usize, next: usize, weights: &[f32]) {
+        let next = self.head.keys.lines(self.after(next));
         let sums = [&mut *self.plain, &mut *self.rotated];
-        let next = if matches!(self.chosen, Chosen::All) { self.head.keys.lines(next) } else { &[] };
         let added = self.head.values().accumulate(weights, from, next, sums);
         self.note(added);
     }
 }
 
 impl AttentionParts for Tokens<'_> {
-    /// The start of a run of tokens, of which at least one is chosen.
+    /// The start of a run with a chosen token, or of its page if that is near, because a page is prefetched from there.
     fn first(&self, from: usize) -> usize {
         let Chosen::List(list) = self.chosen else { return from };
         self.at.set(seek(list, self.at.get(), from));
-        list.get(self.at.get())
-            .map_or(usize::MAX, |&token| self.head.keys.run_start(token as usize).max(from))
+        list.get(self.at.get()).map_or(usize::MAX, |&token| {
+            let run = self.head.keys.run_start(token as usize);
+            let page = self.head.keys.page_start(run);
+            if run <= page + BRIDGED { page.max(from) } else { run.max(from) }
+        })
     }
 
-    /// A part of a list ends before the first run without a chosen token.
+    /// A part of a list goes on over gaps of at most [`BRIDGED`] tokens.
     fn part_end(&self, from: usize) -> usize {
         let end = self.head.keys.part_end(from).min(self.head.values().part_end(from));
         let Chosen::List(list) = self.chosen else { return end };
-        let (mut to, mut at) = (from, self.at.get());
+        let (mut to, mut at) = (self.head.keys.run_start(from) + RUN, self.at.get());
         while to < end {
-            let run_end = self.head.keys.run_start(to) + RUN;
             at = seek(list, at, to);
-            if list.get(at).is_none_or(|&token| token as usize >= run_end) {
+            let start = list.get(at).map_or(end, |&token| self.head.keys.run_start(token as usize));
+            if start >= end || start > to + BRIDGED {
                 break;
             }
-            to = run_end;
+            to = start + RUN;
         }
         to.min(end)
     }
@@ -482,7 +498,7 @@ impl AttentionParts for Tokens<'_> {
         let after = list.get(end).map_or(to, |&token| token as usize);
         self.head.keys.ask_for(after);
         self.head.values().ask_for(after);
-        self.note(self.head.keys.scores(self.queries, from, &[], logits));
+        self.note(self.head.keys.scores(self.queries, from, self.head.values().lines(from), logits));
         self.head.cap(logits);
         hide(&list[at..end], from, to - from, logits);
     }

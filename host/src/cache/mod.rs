@@ -293,7 +293,8 @@ impl KvCache {
     /// weight as always, and without tokens the result is 0. `q` and `out` are as in [`KvCache::attend`], whose
     /// result has the same bits where the lists have all tokens.
     ///
-    /// Cost: pages without such a token are not read, and of the others only runs of 32 tokens that have one.
+    /// Cost: pages without such a token are not read, and of the others runs of 32 tokens that have one and single runs
+    /// between these. A list with a token in each page takes 10 to 25 % more than attention to all.
     ///
     /// # Errors
     /// The same as [`KvCache::attend`], and [`CacheError::Selection`] for a list that is not ascending, that has a

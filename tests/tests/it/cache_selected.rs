@@ -17,6 +17,8 @@ fn lists(len: usize) -> Vec<Vec<u32>> {
     let mut some = vec![vec![3], vec![len as u32 - 1], vec![200], random];
     some.push(all.clone().filter(|token| (230..300).contains(token) || *token == 420).collect());
     some.push(all.clone().step_by(32).collect());
+    // Parts go over the runs between these.
+    some.push(all.clone().step_by(64).collect());
     some.push(all.clone().filter(|token| token % 128 < 40).collect());
     some.push(all.skip(len - 90).collect());
     some
@@ -89,6 +91,22 @@ fn chosen_tokens_alone_are_attended_to() {
                     let most = if arithmetic == Arithmetic::F32 { 1e-9 } else { 1e-3 };
                     assert!(error < most, "{name}, {arithmetic:?}, {} tokens: {error}", list.len());
                 }
+            }
+        }
+    }
+}
+
+/// Attention to one token is its value, wherever it stands: in a page that is not full, or in the window after it.
+#[test]
+fn each_token_alone_is_its_value() {
+    for (name, spec) in specs() {
+        let q = Gaussian::new(5).vector(2 * DIM);
+        for len in [133, 260, 301] {
+            let cache = filled(spec.clone(), len);
+            for token in seen(&spec, len, &Vec::from_iter(0..len as u32)) {
+                let value = cache.values(0, 0, token as usize..token as usize + 1).unwrap();
+                let error = oracle::relative_mse(&value, &attended(&cache, &q, &[token])[..DIM]);
+                assert!(error < 1e-9, "{name}, token {token} of {len}: {error}");
             }
         }
     }

@@ -38,7 +38,18 @@ impl Track {
 
     /// First position of the run of [`RUN`] tokens that holds a position. Runs begin with the pages.
     pub(in crate::cache) fn run_start(&self, position: usize) -> usize {
-        position.checked_sub(self.sink_capacity).map_or(0, |index| self.sink_capacity + index / RUN * RUN)
+        self.start_of(position, RUN)
+    }
+
+    /// First position of the page that holds a position.
+    pub(in crate::cache) fn page_start(&self, position: usize) -> usize {
+        self.start_of(position, PAGE_TOKENS)
+    }
+
+    /// First position of the `tokens` tokens after the sinks, counted from page to page, that hold a position.
+    fn start_of(&self, position: usize, tokens: usize) -> usize {
+        let index = position.checked_sub(self.sink_capacity);
+        index.map_or(0, |index| self.sink_capacity + index / tokens * tokens)
     }
 
     /// Lines of the page that holds a position. Empty if the position is not encoded.
