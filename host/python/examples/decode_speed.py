@@ -8,7 +8,7 @@ loads them and predicts the next tokens of the text one by one. Prints a table i
 
 * bytes that the cache holds
 * peak memory of the process while it decodes, above its memory with the model alone
-* tokens per second of processor time (median of single tokens), which other programs change little
+* tokens per second (median of single tokens): of processor time with one thread, which other programs change little, else of time
 * seconds of processor time to load the context
 * divergence of the predictions from those with the exact cache
 """
@@ -140,12 +140,14 @@ def decode(arguments) -> dict:
         del keys, values
         if attention != "sdpa":
             model.set_attn_implementation(attention)
+        step = torch.compile(model, dynamic=True) if arguments.compile else model
+        clock = time.process_time if arguments.threads == 1 else time.perf_counter
         settle()
         times, rows = [], []
         for at in range(arguments.context, arguments.context + arguments.tokens):
-            start = time.process_time()
-            logits = model(ids[:, at : at + 1], past_key_values=cache).logits[0, -1]
-            times.append(time.process_time() - start)
+            start = clock()
+            logits = step(ids[:, at : at + 1], past_key_values=cache).logits[0, -1]
+            times.append(clock() - start)
             rows.append(logits.clone())
         peak = resident("VmHWM") - before
     predicted = torch.stack(rows).double().log_softmax(-1)
@@ -163,7 +165,7 @@ def main(arguments) -> None:
     from importlib.metadata import version
 
     names = ("torch", "transformers", "optimum-quanto", "hqq", "tqkv-cache")
-    print(f"{arguments.context} tokens of context, {arguments.tokens} more one by one, {arguments.dtype} weights, {arguments.threads} thread(s);")
+    print(f"{arguments.context} tokens of context, {arguments.tokens} more one by one, {arguments.dtype} weights, {arguments.threads} thread(s){', compiled' * arguments.compile};")
     print(f"{', '.join(f'{name} {version(name)}' for name in names)}, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}\n")
     print("| cache | MB held | MB at most while decoding | tokens/s | s to take the context up | KL | top-1 |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |", flush=True)
@@ -195,6 +197,7 @@ if __name__ == "__main__":
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--compile", action="store_true", help="pass the model through torch.compile")
     parser.add_argument("--step", help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     given = parser.parse_args()

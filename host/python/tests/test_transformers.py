@@ -455,27 +455,100 @@ def alone(program):
     return ran.returncode, ran.stderr
 
 
-COMPILED = """
-import torch
-from tqkv.transformers import TqkvCache
-from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig
-
-config = LlamaConfig(**{sizes})
-model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="{implementation}").eval()
-ids = torch.arange(1, 41)[None]
-with torch.no_grad():
-    expected = model(ids, past_key_values=DynamicCache(config=config)).logits
-    compiled, cache = torch.compile(model, backend="eager"), TqkvCache(config, kv="f16")
-    found = [compiled(piece, past_key_values=cache).logits for piece in ids.split((39, 1), 1)]
-torch.testing.assert_close(torch.cat(found, 1), expected, rtol=5e-3, atol=5e-3)
-"""
+@pytest.fixture
+def compiled():
+    """What compiles a model, each step as one graph. The counts are of these graphs."""
+    torch.compiler.reset()
+    torch._dynamo.utils.counters.clear()
+    yield lambda model, fullgraph=True: torch.compile(model, backend="eager", fullgraph=fullgraph)
+    torch.compiler.reset()
 
 
-@pytest.mark.parametrize("implementation", ["sdpa", "tqkv"])
-def test_a_compiled_model_decodes_and_is_refused_on_codes(implementation):
-    code, said = alone(COMPILED.format(sizes=SMALL, implementation=implementation))
-    refused = "TqkvError: torch.compile is not valid with attn_implementation 'tqkv': expected 'sdpa', or a model that is not compiled\n"
-    assert (code, refused in said) == ((0, False) if implementation == "sdpa" else (1, True)), said
+def graphs():
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+
+@pytest.mark.parametrize("pads", [(), (0, 23, 7)])
+def test_a_compiled_model_attends_on_codes_in_one_graph(model, pads, compiled):
+    inputs = prompt(len(pads) or 1, 54, pads)
+    ids, seen = inputs["input_ids"], inputs["attention_mask"]
+
+    def steps(step):
+        cache, found, end = TqkvCache(model.config, kv="s4", hot=8), [], 0
+        for tokens in (39, 5, *[1] * 10):
+            end += tokens
+            mask = {"attention_mask": seen[:, :end]} if pads else {}
+            found.append(logits(step, cache, ids[:, end - tokens : end], "tqkv", **mask))
+        return torch.cat(found, 1), cache.stats()
+
+    expected = steps(model)
+    whole, made = compiled(model), []
+    for _ in range(3):
+        found = steps(whole)
+        assert torch.equal(found[0][seen.bool()], expected[0][seen.bool()]) and found[1] == expected[1]
+        made.append(graphs())
+    # For prompts, for several tokens and for one. A further cache needs no other.
+    assert made[0] <= 4 and made[1] == made[2], made
+
+
+def test_a_compiled_model_generates_and_its_cache_is_copied(llama, compiled):
+    expected = generate(llama, TqkvCache(llama.config, kv="s4", hot=8), implementation="tqkv")
+    step, llama.forward = llama.forward, compiled(llama.forward)
+    try:
+        cache = TqkvCache(llama.config, kv="s4", hot=8)
+        assert torch.equal(generate(llama, cache, implementation="tqkv"), expected)
+        longer = {"input_ids": torch.cat([expected, expected[:, -1:]], 1)}
+        copies = [cache, cache.fork(), pickle.loads(pickle.dumps(cache))]
+        texts = [generate(llama, copied, longer, implementation="tqkv") for copied in copies]
+    finally:
+        llama.forward = step
+    assert all(torch.equal(text, texts[0]) for text in texts) and len({len(copied.layers[0].rows[0]) for copied in copies}) == 1
+    assert graphs() <= 5
+
+
+def test_a_compiled_model_heeds_masks_and_decodes_for_other_attention(llama, compiled):
+    ids = prompt(tokens=41)["input_ids"]
+    # A hole in the mask, which codes do not have.
+    seen = torch.ones_like(ids)
+    seen[0, 7] = 0
+    for implementation in ("tqkv", "sdpa"):
+        expected, found = [], []
+        for step, to in ((llama, expected), (compiled(llama, fullgraph=implementation == "tqkv"), found)):
+            cache = TqkvCache(llama.config, kv="s4", hot=8)
+            for at in (slice(0, 39), slice(39, 40), slice(40, 41)):
+                to.append(logits(step, cache, ids[:, at], implementation, attention_mask=seen[:, : at.stop]))
+        torch.testing.assert_close(torch.cat(found, 1), torch.cat(expected, 1))
+
+
+def test_learned_sinks_of_a_compiled_model(gpt_oss, compiled):
+    ids = prompt(tokens=42)["input_ids"]
+    texts = []
+    for step in (gpt_oss, compiled(gpt_oss)):
+        cache = TqkvCache(gpt_oss.config, kv="s4", hot=8)
+        texts.append(torch.cat([logits(step, cache, piece, "tqkv") for piece in ids.split((40, 1, 1), 1)], 1))
+    assert torch.equal(*texts)
+
+
+def test_what_a_compiled_model_cannot_be_is_refused_in_one_line(llama, compiled):
+    ids = prompt(tokens=20)["input_ids"]
+    llama.set_attn_implementation("tqkv")
+    with pytest.raises(Exception, match="gradients of a compiled model are not valid with attn_implementation 'tqkv': expected torch.no_grad"):
+        compiled(llama)(ids, past_key_values=TqkvCache(llama.config, kv="s4")).logits.sum().backward()
+    layer = TqkvCache(llama.config, kv="s4").layers[0]
+    rows = torch.ones(1, 2, 3, 32)
+
+    def changes(keys):
+        keys, values = layer.update(keys, rows)
+        return tqkv_attention(llama, torch.ones(1, 4, 3, 32), keys * 2, values, None)[0]
+
+    with torch.no_grad(), pytest.raises(Exception, match="computes with keys or values before it attends is not valid with 'tqkv': expected"):
+        compiled(changes)(rows)
+
+    def ignores(keys):
+        return [layer.update(keys, rows)[0] for _ in range(2)]
+
+    with torch.no_grad(), pytest.raises(Exception, match="does not attend to the keys and values of its cache is not valid with 'tqkv'"):
+        compiled(ignores)(rows)
 
 
 def test_an_older_version_is_refused_by_name():

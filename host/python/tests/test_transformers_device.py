@@ -396,20 +396,19 @@ def test_what_a_device_has_not_goes_through_main_memory_with_a_reason(place, mon
         steps(model, TqkvCache(model.config, kv="s4"), inputs, "tqkv", [20])
 
 
-def test_a_compiled_model_is_refused_in_one_line(place):
+@pytest.mark.parametrize("implementation", ["tqkv", "sdpa"])
+def test_a_compiled_model(place, implementation):
     model, inputs = make(place), prompt(place, tokens=100, pads=(0, 0))
-    cache = TqkvCache(model.config, kv="s4", hot=8)
-    steps(model, cache, inputs, "tqkv", [90, 1])
-    compiled = torch.compile(model, backend="eager")
-    with torch.no_grad(), pytest.raises(Exception, match="torch.compile is not valid with attn_implementation 'tqkv': expected"):
-        compiled(inputs["input_ids"][:, 91:92], past_key_values=cache)
-    # With decoded keys it works, with breaks between graphs.
     torch.compiler.reset()
     results = []
-    for step in (model, torch.compile(model, backend="eager")):
+    # Decoded keys break graphs, codes do not.
+    for step in (model, torch.compile(model, backend="eager", fullgraph=implementation == "tqkv")):
         cache = TqkvCache(model.config, kv="s4", hot=8)
-        results.append([logits(step, cache, inputs["input_ids"][:, first:end], "sdpa") for first, end in ((0, 90), (90, 91), (91, 92))][-1])
+        pieces = inputs["input_ids"][:, :92].split((90, 1, 1), 1)
+        results.append([logits(step, cache, piece, implementation) for piece in pieces][-1])
+        assert None not in on_device(cache) and cache.get_seq_length() == 92
     assert distance(*results) < place.near
+    torch.compiler.reset()
 
 
 def test_inference_mode_and_gradients_leave_nothing_in_the_cache(place):

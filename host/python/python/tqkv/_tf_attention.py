@@ -12,6 +12,7 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, causal_mask_function, sdpa_mask
 
+from . import _tf_compiled as compiled
 from ._hosts import refuse_arguments, says_nothing
 from ._native import TqkvError
 
@@ -84,8 +85,6 @@ class Handle(torch.Tensor):
         if name == "size":
             dim = args[1] if len(args) > 1 else (kwargs or {}).get("dim")
             return args[0].shape if dim is None else args[0].shape[dim]
-        if name == "_is_view" or torch.compiler.is_compiling():
-            raise TqkvError("torch.compile is not valid with attn_implementation 'tqkv': expected 'sdpa', or a model that is not compiled")
         args, kwargs = tree_map(_whole, (args, kwargs or {}))
         return func(*args, **kwargs)
 
@@ -121,6 +120,13 @@ def tqkv_attention(
     more = {name: x for name, x in kwargs.items() if name in SDPA and not says_nothing(x)}
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if torch.compiler.is_compiling():
+        found = compiled.attend(query, key, value, attention_mask, (scaling, softcap, s_aux, causal))
+        if found is not None:
+            if more or dropout or indices is not None:
+                named = ", ".join([*more, *(["dropout"] if dropout else []), *([] if indices is None else ["indices"])])
+                raise TqkvError(f"{named} of a compiled model is not valid with attn_implementation 'tqkv': {compiled.OTHERS}")
+            return found, None
     if isinstance(key, Handle) and isinstance(value, Handle):
         # Without a mask, only the module tells whether a token sees later ones. Codes have causal attention.
         if attention_mask is None and query.shape[2] > 1 and not causal:
@@ -188,6 +194,9 @@ def _mask(
     mask = sdpa_mask(
         batch_size=batch_size, mask_function=mask_function, attention_mask=attention_mask, **kwargs
     )
+    if torch.compiler.is_compiling():
+        # The layer looks at the mask itself.
+        return mask
     if mask is not None and mask_function is causal_mask_function and all(name in MASKS or says_nothing(x) for name, x in kwargs.items()):
         if attention_mask is None:
             mask.left_padding = [0] * batch_size

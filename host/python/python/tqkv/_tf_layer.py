@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import copy
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from transformers.cache_utils import CacheLayerMixin
 
+from . import _tf_compiled as compiled
 from ._arrays import dtype_name
 from ._cache import KvCache
 from ._hosts import refuse_arguments
 from ._native import TqkvError
-from ._tf_attention import NAME, PROMPT, NewTokens, is_on_device, left_padding
+from ._tf_attention import NAME, PROMPT, NewTokens, is_on_device, left_padding, tqkv_attention
 from ._tf_device import DeviceRows, Elsewhere, Policy, Shared, policy
 
 DECODES = (
@@ -48,7 +50,13 @@ class TqkvLayer(CacheLayerMixin):
         self.shared = Shared() if shared is None else shared
         # One layer warns for all.
         self.warns = warns
+        self.number = compiled.number(self)
         self.reset()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy, or a layer from a pickle, is another one for compiled models."""
+        self.__dict__.update(state)
+        self.number = compiled.number(self)
 
     @property
     def token_values(self) -> int:
@@ -149,6 +157,10 @@ class TqkvLayer(CacheLayerMixin):
         `cache_kwargs` and `kwargs` have the arguments of the model's `forward`. No layer of the library reads them, and attention gets
         them as well."""
         refuse_arguments("TqkvLayer.update", kwargs, ("kwargs",), "keys, values, cache_kwargs and kwargs")
+        if torch.compiler.is_compiling() and self.config._attn_implementation == NAME:
+            if getattr(self.config, "num_kv_shared_layers", None):
+                raise TqkvError(f"a compiled model whose layers share keys and values is not valid with 'tqkv': {compiled.OTHERS}")
+            return compiled.hand_on(self.number, key_states, value_states)
         if key_states.is_meta:
             raise TqkvError("a tensor on the device meta is not valid: expected a tensor with values")
         if not self.is_initialized:
@@ -276,6 +288,22 @@ class TqkvLayer(CacheLayerMixin):
                 out[i, tokens - new :] = row.attend_prefill(0, q, k, v)
         new_tokens.appended = True
         return out
+
+    def attend_new(
+        self,
+        query: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        mask: torch.Tensor | None,
+        how: tuple[float, float | None, torch.Tensor | None, bool],
+    ) -> torch.Tensor:
+        """What a compiled model has in the place of `update` and attention."""
+        scaling, softcap, sinks, causal = how
+        if mask is not None:
+            mask.seen = compiled.seen_by(mask)
+        module = SimpleNamespace(is_causal=causal, num_key_value_groups=query.shape[1] // keys.shape[1])
+        handles = self.update(keys, values)
+        return tqkv_attention(module, query, *handles, mask, scaling=scaling, softcap=softcap, s_aux=sinks)[0]
 
     def _attend_there(
         self, there: DeviceRows, query: torch.Tensor, new_tokens: NewTokens, mask: torch.Tensor | None, scaling: float
