@@ -12,7 +12,8 @@ use tqkv::attention::AttentionCache;
 use tqkv::cache::{Budget, CacheSpec, KvCache, LayerKind, PRESETS};
 use tqkv::error::CacheError;
 use tqkv_core::{CodecId, KvShape, Options};
-use tqkv_model::{Access, Config, Model, ModelKv, shipped};
+use tqkv_model::compress::CompressSpec;
+use tqkv_model::{Access, Config, Model, ModelError, ModelKv, shipped};
 use tqkv_reference::{Choice, DecodedCache, ProgramCache};
 
 use crate::device::Place;
@@ -281,6 +282,13 @@ pub struct ModelArgs {
     /// The next layer is read while one is computed. The embedding and the output head stay in memory.
     #[arg(long, requires = "which_model")]
     stream_weights: bool,
+    /// Encode the weights while they are loaded: BITS per weight, and 8 for the embedding and the output head.
+    ///
+    /// Products are computed on the codes, which take less time to read than the weights, and only they stay in
+    /// memory. `tqkv weights compress` does the same once and for all, and measures what it costs.
+    #[arg(long, value_name = "BITS", requires = "which_model", conflicts_with = "stream_weights",
+        value_parser = names::weight_bits())]
+    weight_bits: Option<CodecId>,
     /// Begin texts without the model's BOS token.
     ///
     /// Some models predict badly without it. Figures of earlier versions had none.
@@ -296,8 +304,15 @@ impl ModelArgs {
 
     /// Loads the model of the option, or of the path.
     fn load_or(&self, path: Option<&Path>) -> Result<Model, CliError> {
-        let access = if self.stream_weights { Access::Streamed } else { Access::Mapped };
-        let model = open_model(self.model.as_deref().or(path), access)?;
+        let path = self.model.as_deref().or(path);
+        let model = match self.weight_bits {
+            None if self.stream_weights => open_model(path, |path| Model::open(path, Access::Streamed)),
+            None => open_model(path, |path| Model::load(path)),
+            Some(codec) => {
+                let spec = CompressSpec { codec, ..CompressSpec::DEFAULT };
+                open_model(path, |path| Model::load_coded(path, &spec))
+            }
+        }?;
         Ok(if self.no_bos { model.without_bos() } else { model })
     }
 }
@@ -332,7 +347,10 @@ impl ModelArgument {
 }
 
 /// Opens a model, or the shipped one. An error names the model and the missing part.
-pub(crate) fn open_model(path: Option<&Path>, access: Access) -> Result<Model, CliError> {
+pub(crate) fn open_model(
+    path: Option<&Path>,
+    open: impl FnOnce(&Path) -> Result<Model, ModelError>,
+) -> Result<Model, CliError> {
     let _waiting = Waiting::new("loading the model");
     let opened = match path {
         None => Model::shipped(),
@@ -343,7 +361,7 @@ pub(crate) fn open_model(path: Option<&Path>, access: Access) -> Result<Model, C
                 tqkv_model::ACCEPTED
             )));
         }
-        Some(path) => Model::open(path, access),
+        Some(path) => open(path),
     };
     opened.map_err(|error| CliError::model(path, &error))
 }

@@ -6,7 +6,7 @@ use clap::{Arg, Command};
 /// Headings in their order, with the ids of their options. All other options stand above them, under
 /// "Options".
 const HEADINGS: [(&str, &[&str]); 4] = [
-    ("Model", &["model", "stream_weights"]),
+    ("Model", &["model", "stream_weights", "weight_bits"]),
     ("Sampling", &["temperature", "sample_seed"]),
     ("Cache", &["kv", "cache_type_k", "cache_type_v", "device"]),
     ("Laboratory", &["seed", "scale_mode", "effort", "no_bos"]),

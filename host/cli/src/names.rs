@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use tqkv::error::CacheError;
 use tqkv_core::CodecId;
 use tqkv_reference::Choice;
@@ -22,6 +23,16 @@ pub fn choice(text: &str) -> Result<Choice, String> {
     let unknown =
         || format!("'{text}' is not a codec: expected {} or another; {ALL_LISTED}", COMMON.join(", "));
     Choice::from_name(&folded(text)).ok_or_else(unknown)
+}
+
+/// Reads the bits per weight, which stand for a codec of that width.
+pub(crate) fn weight_bits() -> impl TypedValueParser<Value = CodecId> {
+    PossibleValuesParser::new(["2", "3", "4", "8"]).map(|bits| match bits.as_str() {
+        "2" => CodecId::T2,
+        "3" => CodecId::T3,
+        "4" => CodecId::T4,
+        _ => CodecId::I8,
+    })
 }
 
 /// Reads a preset, one codec for both, or `K,V`. Caches store all of them.

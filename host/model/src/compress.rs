@@ -12,30 +12,17 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use rayon::prelude::*;
 use safetensors::{Dtype, View};
 use serde::{Deserialize, Serialize};
 use tqkv::file::AtomicFolder;
-use tqkv_core::{AnyCodec, CodecId, Options};
+use tqkv_core::AnyCodec;
 use tqkv_simd::Level;
 
-use crate::checkpoint::{Access, Checkpoint, CodedAs, StoredTensor, TensorFormat};
+pub use crate::checkpoint::CompressSpec;
+use crate::checkpoint::{Access, Checkpoint, CodedAs};
 use crate::error::ModelError;
 use crate::find::{self, Found};
 use crate::gguf;
-
-/// How weights are coded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CompressSpec {
-    /// Codec of the matrices of the layers.
-    pub codec: CodecId,
-    /// Codec of the embedding and the output head. Most models keep them at more bits.
-    pub embedding: CodecId,
-    /// Values per group. The width of every matrix is a multiple of it.
-    pub group: usize,
-    /// Seed of the rotation, and the way encoders choose scales.
-    pub options: Options,
-}
 
 /// The sizes of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -213,23 +200,13 @@ impl<'a> Tensor<'a> {
         let bad = |what: String| ModelError::Compress(format!("tensor {name}: {what}"));
         let (format, shape) = job.tensors.describe(name)?;
         let (bytes_before, mut shape) = (format.bytes_of(shape).map_err(bad)?, shape.to_vec());
-        if !is_coded(name, &shape) {
+        let Some((coded_as, codec)) = spec.coding(name, format, &shape).map_err(bad)? else {
             let dtype = format.dtype().ok_or_else(|| {
                 bad(format!("{} cannot stay uncoded: safetensors files have no such format", format.name()))
             })?;
             return Ok(Self { job, name, shape, dtype, coded: None, bytes_before });
-        }
-        if let TensorFormat::Coded(_) = format {
-            return Err(bad(format!("{} already", format.name())));
-        }
-        let is_table = name.starts_with("model.embed_tokens.") || name.starts_with("lm_head.");
-        let codec = if is_table { spec.embedding } else { spec.codec };
-        let coded_as = CodedAs { codec, group: spec.group, seed: spec.options.seed };
-        let codec = coded_as.codec(spec.options).map_err(bad)?;
+        };
         if let Some(row) = shape.last_mut() {
-            if !row.is_multiple_of(spec.group) {
-                return Err(bad(format!("rows of {row} values are no whole groups of {}", spec.group)));
-            }
             *row = *row / spec.group * codec.block_bytes();
         }
         Ok(Self { job, name, shape, dtype: Dtype::U8, coded: Some((coded_as, codec)), bytes_before })
@@ -243,7 +220,8 @@ impl<'a> Tensor<'a> {
     fn make(&self) -> Result<Vec<u8>, ModelError> {
         let stored = self.job.tensors.any(self.name)?;
         let Some((_, codec)) = &self.coded else { return Ok(stored.bytes().to_vec()) };
-        encode(&stored, codec, self.job.level)
+        stored
+            .encoded(codec, self.job.level)
             .map_err(|what| ModelError::Compress(format!("tensor {}: {what}", self.name)))
     }
 }
@@ -273,34 +251,4 @@ impl View for Tensor<'_> {
     fn data_len(&self) -> usize {
         self.shape.iter().product::<usize>() * self.dtype.bitsize() / 8
     }
-}
-
-/// True for matrices whose rows are coded. Routers are left out: they are small, and a wrong choice of
-/// experts is a large error.
-fn is_coded(name: &str, shape: &[usize]) -> bool {
-    let is_matrix = shape.len() >= 2 && !name.ends_with("bias");
-    is_matrix && !name.ends_with("mlp.gate.weight") && !name.contains("router")
-}
-
-/// Encodes all rows to blocks.
-///
-/// # Errors
-/// A description of the faulty row.
-fn encode(stored: &StoredTensor, codec: &AnyCodec, level: Level) -> Result<Vec<u8>, String> {
-    /// Values that a thread encodes at once.
-    const RUN: usize = 1 << 14;
-    let shape = stored.shape();
-    let row: usize = shape[1..].iter().product();
-    let rows = (RUN / row).max(1);
-    let row_bytes = row / codec.dim() * codec.block_bytes();
-    let mut blocks = vec![0; shape[0] * row_bytes];
-    blocks.par_chunks_mut(rows * row_bytes).enumerate().try_for_each(|(i, blocks)| {
-        let mut values = vec![0.0; blocks.len() / row_bytes * row];
-        stored.expand_rows(i * rows, &mut values);
-        tqkv_simd::codec::encode(level, codec, &values, blocks).map_err(|failed| {
-            let at = i * rows + failed.index * codec.dim() / row;
-            format!("row {at} (counted from 0) cannot be coded: {}", failed.error)
-        })
-    })?;
-    Ok(blocks)
 }

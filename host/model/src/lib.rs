@@ -58,7 +58,7 @@ pub use size::{WeightBytes, config_json};
 pub use tokenizer::{Library, Pieces, SpecialTokens, Tokenizer};
 
 use chat::Chat;
-use checkpoint::{Checkpoint, Source};
+use checkpoint::{Checkpoint, CompressSpec, Source};
 use find::Found;
 pub use find::without_mark;
 use rope::Rope;
@@ -77,6 +77,18 @@ pub struct Model {
     chat: Chat,
     /// Tokens before prompts and before windows of text.
     special: SpecialTokens,
+}
+
+/// How the files of a model are read.
+#[derive(Debug, Clone, Copy)]
+struct Opening {
+    access: Access,
+    /// How matrices are coded, if they are. Those that are streamed would be coded again for each token.
+    coding: Option<CompressSpec>,
+}
+
+impl Opening {
+    const MAPPED: Self = Self { access: Access::Mapped, coding: None };
 }
 
 impl Model {
@@ -102,12 +114,24 @@ impl Model {
     /// # Errors
     /// The errors of [`Model::load`].
     pub fn open(path: impl AsRef<Path>, access: Access) -> Result<Self, ModelError> {
-        let path = path.as_ref();
+        Self::open_as(path.as_ref(), Opening { access, coding: None })
+    }
+
+    /// Like [`Model::load`], with matrices that are coded while they are read, as [`compress::compress`] would write
+    /// them. Products are computed on the codes, which are all that stays in memory.
+    ///
+    /// # Errors
+    /// The errors of [`Model::load`], and [`ModelError::Compress`] for weights that cannot be coded.
+    pub fn load_coded(path: impl AsRef<Path>, spec: &CompressSpec) -> Result<Self, ModelError> {
+        Self::open_as(path.as_ref(), Opening { access: Access::Mapped, coding: Some(*spec) })
+    }
+
+    fn open_as(path: &Path, opening: Opening) -> Result<Self, ModelError> {
         let found = find::model(path)?;
         let name = find::name(path, &found);
         match found {
-            Found::Gguf(file) => Self::of_gguf(name, gguf::open(&file, access)?, access),
-            Found::Folder(dir) => Self::open_folder(name, &dir, access),
+            Found::Gguf(file) => Self::of_gguf(name, gguf::open(&file, opening.access)?, opening),
+            Found::Folder(dir) => Self::open_folder(name, &dir, opening),
         }
     }
 
@@ -117,21 +141,24 @@ impl Model {
     /// The errors of [`Model::load`].
     pub fn from_gguf(name: &str, parts: &[(&str, &[u8])]) -> Result<Self, ModelError> {
         let files = parts.iter().map(|(name, bytes)| Source::in_memory(name, bytes)).collect();
-        Self::of_gguf(name.to_owned(), files, Access::Mapped)
+        Self::of_gguf(name.to_owned(), files, Opening::MAPPED)
     }
 
-    fn of_gguf(name: String, files: Vec<Source>, access: Access) -> Result<Self, ModelError> {
+    fn of_gguf(name: String, files: Vec<Source>, opening: Opening) -> Result<Self, ModelError> {
         let file = files.first().map_or_else(String::new, |file| file.name.clone());
         let load = || {
             let folder = gguf::read(files)?;
             let config = Config::from_json(&folder.config)?;
             let tokenizer = folder.tokenizer.read(config.vocab_size)?;
-            Ok(Self { chat: folder.chat, ..Self::assemble(name, config, tokenizer, folder.tensors, access)? })
+            Ok(Self {
+                chat: folder.chat,
+                ..Self::assemble(name, config, tokenizer, folder.tensors, opening)?
+            })
         };
         load().map_err(|error| gguf::said_of(&file, error))
     }
 
-    fn open_folder(name: String, dir: &Path, access: Access) -> Result<Self, ModelError> {
+    fn open_folder(name: String, dir: &Path, opening: Opening) -> Result<Self, ModelError> {
         let read = |name: &str| find::read_text(&dir.join(name));
         let read_if_there = |name: &str| {
             if dir.join(name).exists() { read(name).map(Some) } else { Ok(None) }
@@ -145,8 +172,8 @@ impl Model {
             read_if_there("tokenizer_config.json")?.as_deref(),
             read_if_there("chat_template.jinja")?.as_deref(),
         )?;
-        let tensors = Checkpoint::open_folder(dir, access)?;
-        Ok(Self { chat, ..Self::assemble(name, config, tokenizer, tensors, access)? })
+        let tensors = Checkpoint::open_folder(dir, opening.access)?;
+        Ok(Self { chat, ..Self::assemble(name, config, tokenizer, tensors, opening)? })
     }
 
     /// Loads from memory: the bytes of `config.json`, of one safetensors file, and of `tokenizer.json` if
@@ -164,7 +191,7 @@ impl Model {
         let tokenizer = Tokenizer::new(tokenizer, config.vocab_size)?;
         let file = Source::in_memory("model.safetensors", safetensors);
         let tensors = Checkpoint::of_safetensors(vec![file])?;
-        Self::assemble(name.to_owned(), config, tokenizer, tensors, Access::Mapped)
+        Self::assemble(name.to_owned(), config, tokenizer, tensors, Opening::MAPPED)
     }
 
     fn assemble(
@@ -172,11 +199,11 @@ impl Model {
         config: Config,
         tokenizer: Tokenizer,
         tensors: Checkpoint,
-        access: Access,
+        opening: Opening,
     ) -> Result<Self, ModelError> {
-        let mut config = config;
+        let (mut config, tensors) = (config, tensors.coded(opening.coding));
         config.sink_logits = weights::read_sinks(&config, &tensors)?;
-        let weights = Weights::read(&config, tensors, access)?;
+        let weights = Weights::read(&config, tensors, opening.access)?;
         let (rope, local_rope) = (Rope::new(&config.rotary), config.local_rotary.as_ref().map(Rope::new));
         let (chat, special) = (Chat::default(), SpecialTokens::Add);
         Ok(Self { name, rope, local_rope, config, weights, tokenizer, chat, special })

@@ -74,7 +74,7 @@ pub(crate) fn run(
     threads: Option<usize>,
     out: &mut Output,
 ) -> Result<(), CliError> {
-    let model = open_model(path.map(PathBuf::as_path), tqkv_model::Access::Mapped)?;
+    let model = open_model(path.map(PathBuf::as_path), |path| Model::load(path))?;
     let context = model.config().context;
     if let Some(depth) = args.depth.iter().find(|depth| depth.saturating_add(args.tokens) > context) {
         return Err(CliError::bad_input(format_args!(

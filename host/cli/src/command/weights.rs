@@ -50,9 +50,8 @@ struct CompressArgs {
     model: PathBuf,
     /// Folder to create.
     out: PathBuf,
-    /// Bits per weight: the trellis codec of that width.
-    #[arg(long, value_name = "BITS", default_value = "4",
-        value_parser = PossibleValuesParser::new(["2", "3", "4"]).map(|bits| of_bits(&bits)))]
+    /// Bits per weight: the trellis codec of that width, or i8.
+    #[arg(long, value_name = "BITS", default_value = "4", value_parser = names::weight_bits())]
     bits: CodecId,
     /// Codec of the weights in place of --bits: any that `tqkv codecs --all` lists.
     #[arg(long, value_name = "CODEC", value_parser = names::codec, conflicts_with = "bits")]
@@ -78,14 +77,6 @@ struct CompressArgs {
     /// Number of windows to measure.
     #[arg(long, value_name = "N", default_value_t = 4, requires = "report")]
     windows: usize,
-}
-
-fn of_bits(bits: &str) -> CodecId {
-    match bits {
-        "2" => CodecId::T2,
-        "3" => CodecId::T3,
-        _ => CodecId::T4,
-    }
 }
 
 #[derive(Serialize)]

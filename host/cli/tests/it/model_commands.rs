@@ -569,7 +569,7 @@ fn a_gpu_that_is_not_there_is_one_line_and_auto_goes_on_without() {
 
 /// Encodes a model, replaces its source with the result, and runs it from the file layer by layer.
 #[test]
-fn weights_are_compressed_and_streamed() {
+fn weights_are_compressed_streamed_and_coded_at_load() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/shipped");
@@ -602,6 +602,8 @@ fn weights_are_compressed_and_streamed() {
     let text = |report: &Value| rows(report)[0]["text"].clone();
     let streamed = [&write[..], &["--stream-weights"]].concat();
     assert_eq!(text(&json(at, &write)), text(&json(at, &streamed)));
+    let at_load = [&["generate", "--model", model], &write[3..], &["--weight-bits", "4"]].concat();
+    assert_eq!(text(&json(at, &write)), text(&json(at, &at_load)));
 
     let refused = |args: &[&str], code, said: &str| {
         let error = error(at, args, code);
@@ -610,5 +612,8 @@ fn weights_are_compressed_and_streamed() {
     refused(&["weights", "compress", model, "four"], 2, "exists: expected");
     refused(&["weights", "compress", "four", "five", "--bits", "3"], 2, "coded as i8 already");
     refused(&["weights", "compress", model, "five", "--codec", "s9"], 2, "s9");
+    refused(&[&write[..], &["--weight-bits", "4"]].concat(), 2, "already");
+    refused(&[&at_load[..], &["--stream-weights"]].concat(), 2, "cannot be used with");
+    refused(&["generate", "--prompt", "a", "--weight-bits", "5"], 2, "5");
     assert!(!at.join("five").exists());
 }

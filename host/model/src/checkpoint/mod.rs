@@ -1,6 +1,7 @@
 //! The tensors of a model, by their names in Hugging Face checkpoints. They come from safetensors files (one
 //! or several shards) or GGUF files ([`crate::gguf`]).
 
+mod coding;
 mod format;
 mod kinds;
 mod shards;
@@ -12,6 +13,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::error::ModelError;
 use crate::linear::Linear;
+pub use coding::CompressSpec;
 pub use format::CodedAs;
 pub(crate) use format::{TensorCoding, TensorFormat};
 pub(crate) use kinds::NumberKind;
@@ -65,11 +67,18 @@ pub(crate) struct Checkpoint {
     tensors: HashMap<String, Entry>,
     /// Names that were requested.
     asked: Mutex<HashSet<String>>,
+    /// How matrices are coded when they are read, if they are.
+    coding: Option<CompressSpec>,
 }
 
 impl Checkpoint {
     pub(crate) fn new(files: Vec<Source>, tensors: HashMap<String, Entry>) -> Self {
-        Self { files, tensors, asked: Mutex::default() }
+        Self { files, tensors, asked: Mutex::default(), coding: None }
+    }
+
+    /// The same tensors, whose matrices are coded when they are read.
+    pub(crate) fn coded(self, coding: Option<CompressSpec>) -> Self {
+        Self { coding, ..self }
     }
 
     /// Names of all tensors.
@@ -80,7 +89,12 @@ impl Checkpoint {
     /// Reads a tensor. `None` if there is none of this name.
     pub(crate) fn get(&self, name: &str) -> Result<Option<StoredTensor>, ModelError> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
-        self.tensors.get(name).map(|entry| entry.read(name, &self.files)).transpose()
+        let Some(entry) = self.tensors.get(name) else { return Ok(None) };
+        let stored = entry.read(name, &self.files)?;
+        match &self.coding {
+            Some(spec) => spec.coded(name, stored).map(Some),
+            None => Ok(Some(stored)),
+        }
     }
 
     /// Refuses tensors that nothing requested: they belong to a model that the runner does not compute.

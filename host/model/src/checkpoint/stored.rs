@@ -40,6 +40,10 @@ impl StoredTensor {
         &self.shape
     }
 
+    pub(crate) fn format(&self) -> &TensorFormat {
+        &self.format
+    }
+
     /// The coding of the row groups, if the tensor is coded.
     pub(crate) fn coding(&self) -> Option<&TensorCoding> {
         match &self.format {

@@ -3,12 +3,13 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use safetensors::Dtype;
-use serde_json::json;
+use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+use serde_json::{Value, json};
 use tqkv_core::{CodecId, Options};
 use tqkv_model::compress::{CompressSpec, compress};
 use tqkv_model::{Access, Model, ModelError};
 
+use crate::architectures::{GOLDEN, tokenizer};
 use crate::support::Checkpoint;
 
 fn shipped() -> PathBuf {
@@ -94,6 +95,72 @@ fn streamed_weights_give_the_same_bits() {
         assert_eq!(logits(&mapped), logits(&streamed), "{}", path.display());
         assert!(matches!(streamed.into_biased_variant(1.0), Err(ModelError::Streamed)));
     }
+}
+
+/// The Qwen3-MoE of the golden files with rows of 64 values, in a folder.
+fn experts(within: &Path) -> PathBuf {
+    let (golden, to) = (Path::new(GOLDEN).join("qwen3-moe"), within.join("experts"));
+    std::fs::create_dir(&to).unwrap();
+    let mut config: Value =
+        serde_json::from_slice(&std::fs::read(golden.join("config.json")).unwrap()).unwrap();
+    for width in ["hidden_size", "intermediate_size", "moe_intermediate_size"] {
+        config[width] = 64.into();
+    }
+    let config = config.to_string();
+    std::fs::write(to.join("config.json"), &config).unwrap();
+    std::fs::write(to.join("tokenizer.json"), tokenizer(config.as_bytes())).unwrap();
+    let mut rng = fastrand::Rng::with_seed(5);
+    let source = std::fs::read(golden.join("model.safetensors")).unwrap();
+    let mut tensors = SafeTensors::deserialize(&source).unwrap().tensors();
+    tensors.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let tensors: Vec<(String, Vec<usize>, Vec<u8>)> = tensors
+        .into_iter()
+        .map(|(name, tensor)| {
+            let wide = |&extent: &usize| if [24, 20, 12].contains(&extent) { 64 } else { extent };
+            let shape: Vec<usize> = tensor.shape().iter().map(wide).collect();
+            let mut value = || if shape.len() > 1 { 0.5 * (rng.f32() - 0.5) } else { 0.5 + rng.f32() };
+            let bytes = (0..shape.iter().product()).flat_map(|_| value().to_le_bytes()).collect();
+            (name, shape, bytes)
+        })
+        .collect();
+    let views = tensors
+        .iter()
+        .map(|(name, shape, bytes)| (name, TensorView::new(Dtype::F32, shape.clone(), bytes).unwrap()));
+    safetensors::serialize_to_file(views, None, &to.join("model.safetensors")).unwrap();
+    to
+}
+
+/// Logits of a model with 64 words.
+fn next_logits(model: &Model) -> Vec<f32> {
+    let mut cache = model.config().dense_cache().unwrap();
+    model.forward(&[3, 14, 15, 9, 26, 5], 0, &mut cache).unwrap()
+}
+
+/// What is coded while it is read is what a folder of coded weights holds, those of experts included.
+#[test]
+fn weights_coded_at_load_give_the_same_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    for codec in [CodecId::S4, CodecId::T3] {
+        let loaded = Model::load_coded(shipped(), &spec(codec)).unwrap();
+        assert_eq!(logits(&loaded), logits(&Model::load(compressed(codec, folder.path())).unwrap()));
+    }
+    let experts = experts(folder.path());
+    let exact = next_logits(&Model::load(&experts).unwrap());
+    for (codec, most) in [(CodecId::I8, 1e-2), (CodecId::T4, 0.2)] {
+        let to = folder.path().join(format!("experts {}", codec.name()));
+        compress(&experts, &to, &spec(codec), &|_, _| ControlFlow::Continue(())).unwrap();
+        let loaded = next_logits(&Model::load_coded(&experts, &spec(codec)).unwrap());
+        assert_eq!(loaded, next_logits(&Model::load(&to).unwrap()));
+        let error = distance(&loaded, &exact);
+        assert!(error > 1e-7 && error < most, "{}: {error}", codec.name());
+    }
+    // Codes of codes are refused, and so are rows that are no groups.
+    let coded = folder.path().join("s4");
+    let error = Model::load_coded(coded, &spec(CodecId::S4)).unwrap_err().to_string();
+    assert!(error.ends_with("groups of 64 coded as i8 already"), "{error}");
+    let wide = CompressSpec { group: 256, ..spec(CodecId::S4) };
+    let error = Model::load_coded(shipped(), &wide).unwrap_err().to_string();
+    assert!(error.contains("no whole groups of 256"), "{error}");
 }
 
 #[test]
