@@ -202,6 +202,16 @@ fn per_token(pages: impl Iterator<Item = (usize, usize, usize)>) -> Result<u64, 
 }
 
 impl CacheShape {
+    /// What one of several cards keeps that share the model by tensor parallelism. Where there are fewer KV heads
+    /// than cards, several cards keep the same one.
+    pub(crate) fn of_card(&self, cards: u32) -> Self {
+        let mut shape = self.clone();
+        for (layer, _) in &mut shape.groups {
+            layer.num_kv_heads = layer.num_kv_heads.div_ceil(cards as usize);
+        }
+        shape
+    }
+
     /// A plain shape: every layer keeps every token.
     pub fn new(num_layers: usize, num_kv_heads: usize, head_dim: usize) -> Self {
         let layer = LayerKv { window: None, num_kv_heads, head_dim, value_dim: head_dim, position_dim: 0 };

@@ -214,6 +214,16 @@ impl Model {
         &self.name
     }
 
+    /// Bytes of the weights, as the model was loaded: in the format of their file, or as codes.
+    pub fn weight_bytes(&self) -> WeightBytes {
+        self.weights.bytes
+    }
+
+    /// True if layers are read from the files each time they run.
+    pub fn is_streamed(&self) -> bool {
+        self.weights.layers.are_streamed()
+    }
+
     /// The shapes and constants of the model.
     pub fn config(&self) -> &Config {
         &self.config

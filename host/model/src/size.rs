@@ -22,6 +22,9 @@ pub struct WeightBytes {
     pub beside: u64,
 }
 
+/// Before the number of a layer, in names of its tensors.
+const LAYERS: &str = "model.layers.";
+
 impl WeightBytes {
     /// The sizes for the model at `path`, which is a path for [`crate::Model::load`]. No tensor is read.
     ///
@@ -53,13 +56,19 @@ impl WeightBytes {
         }
     }
 
+    /// The sizes of the tensors that a model has requested, as it holds them.
+    pub(crate) fn of_requested(tensors: &Checkpoint) -> Self {
+        let bytes = tensors.bytes_asked();
+        Self::sum(LAYERS, bytes.iter().map(|(name, bytes)| (name.as_str(), *bytes)))
+    }
+
     fn of_tensors(tensors: &Checkpoint) -> Result<Self, ModelError> {
         let bytes = |name| {
             let (format, shape) = tensors.describe(name)?;
             let bytes = format.bytes_of(shape);
             bytes.map(|n| (name, n as u64)).map_err(|what| ModelError::Compress(format!("{name}: {what}")))
         };
-        Ok(Self::sum("model.layers.", tensors.names().map(bytes).collect::<Result<Vec<_>, _>>()?))
+        Ok(Self::sum(LAYERS, tensors.names().map(bytes).collect::<Result<Vec<_>, _>>()?))
     }
 
     /// The sums over tensors with their bytes. Names of those in layers begin with `prefix` and a number.

@@ -7,6 +7,7 @@ use crate::checkpoint::Checkpoint;
 use crate::config::Config;
 use crate::error::ModelError;
 use crate::layer::Layer;
+use crate::size::WeightBytes;
 
 /// The decoder layers, in order.
 #[derive(Debug)]
@@ -32,12 +33,13 @@ impl Layers {
     }
 
     /// Keeps no layer. Each one is read once now, so that missing, malformed and unread tensors are errors
-    /// now.
-    pub(crate) fn streamed(config: &Config, tensors: Checkpoint) -> Result<Self, ModelError> {
+    /// now, and the bytes of all tensors are known.
+    pub(crate) fn streamed(config: &Config, tensors: Checkpoint) -> Result<(Self, WeightBytes), ModelError> {
         let stream = Stream { tensors, config: config.clone() };
         stream.each(&mut |_, _| Ok(()))?;
         stream.tensors.refuse_unread(config.tie_word_embeddings)?;
-        Ok(Self::Streamed(Box::new(stream)))
+        let bytes = WeightBytes::of_requested(&stream.tensors);
+        Ok((Self::Streamed(Box::new(stream)), bytes))
     }
 
     /// Runs every layer.
@@ -54,6 +56,10 @@ impl Layers {
             }
             Self::Streamed(stream) => stream.each(run),
         }
+    }
+
+    pub(crate) fn are_streamed(&self) -> bool {
+        matches!(self, Self::Streamed(_))
     }
 
     /// The layers in memory, to change them.

@@ -4,6 +4,7 @@ use crate::checkpoint::{Access, Checkpoint};
 use crate::config::Config;
 use crate::error::ModelError;
 use crate::linear::Linear;
+use crate::size::WeightBytes;
 use crate::stream::Layers;
 
 /// All weights of a model except its learned sinks.
@@ -15,6 +16,8 @@ pub(crate) struct Weights {
     pub(crate) norm: Vec<f32>,
     /// `None` if the embedding is the output head.
     pub(crate) head: Option<Linear>,
+    /// Bytes of the tensors, streamed ones included.
+    pub(crate) bytes: WeightBytes,
 }
 
 impl Weights {
@@ -26,16 +29,14 @@ impl Weights {
         } else {
             Some(tensors.linear("lm_head", vocab, hidden, false)?)
         };
-        Ok(Self {
-            embedding: tensors.linear("model.embed_tokens", vocab, hidden, false)?,
-            norm: tensors.norm("model.norm", hidden, config)?,
-            head,
-            // The layers come last, because they check that all tensors were read.
-            layers: match access {
-                Access::Mapped => Layers::resident(config, &tensors)?,
-                Access::Streamed => Layers::streamed(config, tensors)?,
-            },
-        })
+        let embedding = tensors.linear("model.embed_tokens", vocab, hidden, false)?;
+        let norm = tensors.norm("model.norm", hidden, config)?;
+        // The layers come last, because they check that all tensors were read.
+        let (layers, bytes) = match access {
+            Access::Mapped => (Layers::resident(config, &tensors)?, WeightBytes::of_requested(&tensors)),
+            Access::Streamed => Layers::streamed(config, tensors)?,
+        };
+        Ok(Self { embedding, layers, norm, head, bytes })
     }
 }
 

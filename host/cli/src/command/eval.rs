@@ -16,7 +16,7 @@ use crate::cache_args::{CacheArgs, ModelArgument};
 use crate::device::{DeviceArgs, Place};
 use crate::error::CliError;
 use crate::input;
-use crate::memory;
+use crate::memory::Memory;
 use crate::output::{Output, grouped, table, table_line};
 use crate::preset::KvCodecs;
 
@@ -234,7 +234,7 @@ pub fn evaluate_subject(args: &Args, subject: &Subject, out: &mut Output) -> Res
     if out.is_json() {
         return out.print(&Report::new(subject, seconds, results), |_| String::new());
     }
-    out.write_text(&format!("\n{seconds:.1} seconds{}\n", memory::peak_line()))?;
+    out.write_text(&format!("\n{seconds:.1} seconds{}\n", Memory::of(model).line()))?;
     for row in results.iter().filter(|_| args.layers) {
         out.write_text(&format!("\n[{}]\n{}\n", row.name, layers(row)))?;
     }

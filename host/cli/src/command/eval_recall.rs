@@ -9,7 +9,7 @@ use super::eval_subject::{Report, Subject, settings};
 use super::eval_texts::{Cell, Row};
 use crate::cache_args::CacheArgs;
 use crate::error::CliError;
-use crate::memory;
+use crate::memory::Memory;
 use crate::output::{Output, table_line};
 use crate::plan::CacheShape;
 
@@ -68,7 +68,7 @@ pub(super) fn run(
     if let Some(sizes) = sizes {
         return Ok(out.write_text(&eval_markdown::tables(subject, &rows, &sizes))?);
     }
-    out.write_text(&format!("\n{seconds:.1} seconds{}\n", memory::peak_line()))?;
+    out.write_text(&format!("\n{seconds:.1} seconds{}\n", Memory::of(&subject.model).line()))?;
     Ok(())
 }
 

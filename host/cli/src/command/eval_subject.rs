@@ -9,7 +9,7 @@ use tqkv_model::eval::Setting;
 use crate::cache_args;
 use crate::device::Place;
 use crate::error::CliError;
-use crate::memory;
+use crate::memory::Memory;
 use crate::policy::Policy;
 use crate::preset::F16;
 
@@ -21,8 +21,8 @@ pub(super) struct Report<Row> {
     windows: usize,
     /// Time of all settings together, without loading the model.
     seconds: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    peak_resident_bytes: Option<u64>,
+    #[serde(flatten)]
+    memory: Memory,
     results: Vec<Row>,
 }
 
@@ -35,7 +35,7 @@ impl<Row> Report<Row> {
             context: *context,
             windows: *windows,
             seconds,
-            peak_resident_bytes: memory::peak_resident_bytes(),
+            memory: Memory::of(model),
             results,
         }
     }

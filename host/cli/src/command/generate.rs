@@ -15,7 +15,7 @@ use crate::cache_args::{self, CacheArgs, ModelArgument};
 use crate::device::{DeviceArgs, Place};
 use crate::error::CliError;
 use crate::input;
-use crate::memory;
+use crate::memory::Memory;
 use crate::output::{Output, Waiting, sized, table};
 use crate::signals;
 
@@ -103,8 +103,8 @@ impl Args {
 struct Report<'a> {
     model: &'a str,
     prompt: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    peak_resident_bytes: Option<u64>,
+    #[serde(flatten)]
+    memory: Memory,
     results: Vec<Row>,
 }
 
@@ -185,17 +185,13 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         })
         .collect();
     bar.finish_and_clear();
-    let report = Report {
-        model: model.name(),
-        prompt: &prompt,
-        peak_resident_bytes: memory::peak_resident_bytes(),
-        results: results?,
-    };
+    let report =
+        Report { model: model.name(), prompt: &prompt, memory: Memory::of(&model), results: results? };
     out.print(&report, |report| {
         let texts = report.results.iter().map(|row| titled(&row.name, &row.made.text));
         let lengths = report.results.iter().map(|row| row.made.cache_tokens);
         let note = generate_window::note((model.config(), &place), policies.iter().zip(lengths));
-        format!("{}{note}{}", summary(&report.results), texts.collect::<String>())
+        format!("{}{note}{}", summary(&report.results, &report.memory), texts.collect::<String>())
     })?;
     signals::ended()
 }
@@ -220,7 +216,10 @@ fn stream(
     written?;
     let lengths = std::iter::once((policy, made.cache_tokens));
     let note = generate_window::note((model.config(), place), lengths);
-    out.write_text(&format!("\n\n{}{note}\n", summary(&[Row { name: policy.name.clone(), made }])))?;
+    out.write_text(&format!(
+        "\n\n{}{note}\n",
+        summary(&[Row { name: policy.name.clone(), made }], &Memory::of(model))
+    ))?;
     signals::ended()
 }
 
@@ -253,7 +252,7 @@ pub(crate) fn continue_prompt(
     })
 }
 
-fn summary(rows: &[Row]) -> String {
+fn summary(rows: &[Row], memory: &Memory) -> String {
     let cells = rows.iter().map(|row| {
         vec![
             row.name.label(),
@@ -278,7 +277,7 @@ fn summary(rows: &[Row]) -> String {
         "cache bytes",
         "f16 ratio",
     ];
-    format!("{}{}", table(&head, cells), memory::peak_line())
+    format!("{}{}", table(&head, cells), memory.line())
 }
 
 /// The text of a setting under its name.

@@ -10,7 +10,7 @@ use super::generate_window;
 use crate::cache_args;
 use crate::device::Place;
 use crate::error::CliError;
-use crate::memory;
+use crate::memory::Memory;
 use crate::output::{Output, sized, table};
 use crate::policy::{Name, Policy};
 use crate::signals;
@@ -20,8 +20,8 @@ struct Report<'a> {
     model: &'a str,
     prompt: &'a str,
     sequences: usize,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    peak_resident_bytes: Option<u64>,
+    #[serde(flatten)]
+    memory: Memory,
     results: Vec<Row>,
 }
 
@@ -84,14 +84,11 @@ pub(crate) fn run(
     let results: Result<Vec<_>, CliError> =
         policies.iter().take_while(|_| !signals::interrupted()).map(row).collect();
     bar.finish_and_clear();
-    let peak_resident_bytes = memory::peak_resident_bytes();
-    out.print(
-        &Report { model: model.name(), prompt, sequences, peak_resident_bytes, results: results? },
-        |report| {
-            let lengths = report.results.iter().map(|row| row.cache_tokens);
-            human(report, &generate_window::note((model.config(), place), policies.iter().zip(lengths)))
-        },
-    )?;
+    let memory = Memory::of(model);
+    out.print(&Report { model: model.name(), prompt, sequences, memory, results: results? }, |report| {
+        let lengths = report.results.iter().map(|row| row.cache_tokens);
+        human(report, &generate_window::note((model.config(), place), policies.iter().zip(lengths)))
+    })?;
     signals::ended()
 }
 
@@ -151,5 +148,5 @@ fn human(report: &Report<'_>, note: &str) -> String {
         let texts = row.texts.iter().enumerate();
         texts.map(|(i, text)| format!("\n\n[{}, sequence {}]\n{}", row.name, i + 1, text.trim_end()))
     });
-    format!("{}{}{note}{}", table(&head, rows), memory::peak_line(), texts.collect::<String>())
+    format!("{}{}{note}{}", table(&head, rows), report.memory.line(), texts.collect::<String>())
 }

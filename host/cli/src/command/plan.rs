@@ -35,6 +35,8 @@ Example: codes that narrow with age; bytes/token is the growth of a long context
 Example: memory of a model that is larger than memory, with streamed weights
   tqkv plan --model Llama-3.3-70B --weights --memory 8GB
   tqkv plan --model Llama-3.3-70B/config.json --weight-bits 4.5 --memory 8GB
+Example: the same model on four cards of 24 GB
+  tqkv plan --model Llama-3.3-70B/config.json --weight-bits 4.5 --cards 4 --memory 24GB
 Example: read time of a decode step at 32k tokens, on a GPU with 2 TB/s and 16 GB of weights
   tqkv plan --layers 32 --kv-heads 32 --head-dim 128 --tokens 32768 --bandwidth 2TB/s --weight-bytes 16GB
 Example: stored tokens from a disk of 7 GB/s and a network of 3 GB/s, beside computing 5,000 tokens per second
@@ -104,6 +106,13 @@ pub(crate) struct Args {
     /// Bits per weight for the same figures without weights on disk, counted from the config of --model.
     #[arg(long, value_name = "BITS", requires = "model", conflicts_with = "weights", value_parser = weight_bits)]
     weight_bits: Option<f64>,
+    /// Cards that share the model by tensor parallelism: each figure is then of one card, --memory and
+    /// --bandwidth included.
+    ///
+    /// Weights and KV heads are divided evenly. A card has one KV head at least, and latent vectors are on
+    /// every card.
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "ram", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    cards: u32,
     /// Number of tokens in the cache: shows their memory.
     #[arg(long, value_name = "N", conflicts_with = "ram", value_parser = clap::value_parser!(u64).range(1..))]
     tokens: Option<u64>,
@@ -179,9 +188,11 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     }
     let policies = args.cache.policies(default_rows);
     let weights = source.as_ref().map_or(Ok(None), |source| weights(args, source))?;
-    let weight_bytes = args.weight_bytes.or(weights.as_ref().map(|weights| weights.all));
+    let given = args.weight_bytes.map(|bytes| bytes.div_ceil(args.cards.into()));
+    let weight_bytes = given.or(weights.as_ref().map(|weights| weights.all));
     let left = |all: u64| weights.as_ref().map_or(all, |weights| weights.left_of(all));
-    let planner = Planner { shape, args, weight_bytes, memory: args.memory.map(left) };
+    let memory = args.memory.map(left);
+    let planner = Planner { shape: shape.of_card(args.cards), args, weight_bytes, memory };
     let rows = policies.iter().map(|policy| planner.row(policy));
     let others = args.other.iter().map(|other| planner.other(other).map_err(CliError::bad_input));
     let tier = (!args.storage.is_empty()).then(|| StorageTier::new(&planner.shape)).transpose()?;
@@ -205,7 +216,8 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
         basis_bytes: tier.as_ref().map(|tier| tier.basis_bytes),
         rows: rows?,
         loading,
-        ..Report::of(&planner.shape, source.as_ref().map(PlanSource::kv))
+        cards: args.cards,
+        ..Report::of(&shape, source.as_ref().map(PlanSource::kv))
     };
     out.print(&report, human)
 }
@@ -399,10 +411,11 @@ fn weights(args: &Args, source: &PlanSource) -> Result<Option<PlannedWeights>, C
         None if args.weights => source.weights()?,
         None => return Ok(None),
     };
+    let of_card = |bytes: u64| bytes.div_ceil(args.cards.into());
     Ok(Some(PlannedWeights {
-        all: bytes.all,
-        beside_layers: bytes.beside,
-        largest_layer: bytes.layer,
-        streamed: bytes.streamed(),
+        all: of_card(bytes.all),
+        beside_layers: of_card(bytes.beside),
+        largest_layer: of_card(bytes.layer),
+        streamed: of_card(bytes.streamed()),
     }))
 }

@@ -27,6 +27,8 @@ pub(super) struct Report {
     pub(super) layer_shapes: Option<Vec<Option<usize>>>,
     /// True if the model has an indexer, whose keys are not counted.
     pub(super) has_indexer: bool,
+    /// Cards that share the model. All figures but those of the shape are of one of them.
+    pub(super) cards: u32,
     /// Longest sequence of the model; null if the model states none.
     pub(super) model_context: Option<u64>,
     pub(super) memory: Option<u64>,
@@ -166,6 +168,12 @@ pub(super) struct PlannedStep {
 /// The text report.
 pub(super) fn human(report: &Report) -> String {
     let mut text = shape(report);
+    if report.cards > 1 {
+        text.push_str(&format!(
+            "\nfigures of one of {} cards, which share KV heads and weights",
+            report.cards
+        ));
+    }
     if let Some(weights) = &report.weights {
         text.push_str(&format!(
             "\n{} of weights, {} where layers are streamed: two of at most {}, {} beside them",

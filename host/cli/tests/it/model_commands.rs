@@ -182,9 +182,14 @@ fn eval_options_reach_the_cache() {
 
 /// Names in a report. It also has the memory use on systems that report it.
 pub(crate) fn parts(report: &Value) -> Vec<&str> {
-    let memory = "peak_resident_bytes";
-    assert_eq!(report[memory].as_u64().is_some_and(|bytes| bytes > 0), cfg!(target_os = "linux"), "{report}");
-    names(report).into_iter().filter(|name| *name != memory).collect()
+    let peak = "peak_resident_bytes";
+    assert_eq!(report[peak].as_u64().is_some_and(|bytes| bytes > 0), cfg!(target_os = "linux"), "{report}");
+    let [weights, embedding] = ["weight_bytes", "embedding_bytes"];
+    assert!(
+        number(report, weights) > number(report, embedding) && number(report, embedding) > 0.0,
+        "{report}"
+    );
+    names(report).into_iter().filter(|name| ![peak, weights, embedding].contains(name)).collect()
 }
 
 #[test]
@@ -601,9 +606,14 @@ fn weights_are_compressed_streamed_and_coded_at_load() {
     let write = ["generate", "--model", "four", "--prompt", "The borrow checker", "--tokens", "24"];
     let text = |report: &Value| rows(report)[0]["text"].clone();
     let streamed = [&write[..], &["--stream-weights"]].concat();
-    assert_eq!(text(&json(at, &write)), text(&json(at, &streamed)));
-    let at_load = [&["generate", "--model", model], &write[3..], &["--weight-bits", "4"]].concat();
-    assert_eq!(text(&json(at, &write)), text(&json(at, &at_load)));
+    let plain = [&["generate", "--model", model], &write[3..]].concat();
+    let at_load = [&plain[..], &["--weight-bits", "4"]].concat();
+    let [whole, streamed, coded, plain] =
+        [&write[..], &streamed, &at_load, &plain].map(|args| json(at, args));
+    assert_eq!((text(&whole), text(&whole)), (text(&streamed), text(&coded)));
+    let held = |report: &Value| number(report, "weight_bytes");
+    assert_eq!((held(&whole), held(&streamed)), (all, 2.0 * layer + beside));
+    assert!(held(&coded) == all && held(&plain) > 3.0 * all, "{} and {}", held(&coded), held(&plain));
 
     let refused = |args: &[&str], code, said: &str| {
         let error = error(at, args, code);

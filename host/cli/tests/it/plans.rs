@@ -44,6 +44,33 @@ fn gguf(layers: u32) -> Vec<u8> {
     bytes
 }
 
+/// One of several cards has its part of the heads and of the weights, and a head at least.
+#[test]
+fn cards_share_heads_and_weights() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let rows = |kv_heads: &str, more: &[&str]| {
+        let shape = ["plan", "--layers", "8", "--kv-heads", kv_heads, "--head-dim", "128", "--kv", "t4,t3"];
+        let sizes = ["--memory", "1GB", "--tokens", "4096", "--bandwidth", "1TB/s"];
+        json(at, &[&shape[..], &sizes, more].concat())["rows"].clone()
+    };
+    let of = |cards| ["--cards", cards, "--weight-bytes", "8GB"];
+    assert_eq!(rows("8", &of("4")), rows("2", &["--weight-bytes", "2GB"]));
+    assert_eq!(rows("8", &of("16")), rows("1", &["--weight-bytes", "500MB"]));
+    assert_ne!(rows("8", &of("1")), rows("2", &of("1")));
+    fs::write(at.join("small.gguf"), gguf(5)).unwrap();
+    let plan = json(at, &["plan", "--model", "small.gguf", "--weights", "--memory", "1GB", "--cards", "2"]);
+    let all = 4 * 64 * 300 / 2;
+    assert_eq!(
+        (&plan["cards"], &plan["kv_heads"], &plan["weights"]["all"]),
+        (&2.into(), &2.into(), &all.into())
+    );
+    assert_eq!(plan["cache_memory"], 1_000_000_000 - all);
+    assert!(
+        error(at, &["plan", "--ram", "64KiB", "--head-dim", "64", "--cards", "2"], 2).contains("--cards")
+    );
+}
+
 #[test]
 fn a_gguf_file_is_a_model_to_plan_for() {
     let folder = tempfile::tempdir().unwrap();

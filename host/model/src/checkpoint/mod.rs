@@ -8,7 +8,7 @@ mod shards;
 mod source;
 mod stored;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use crate::error::ModelError;
@@ -65,8 +65,8 @@ impl Entry {
 pub(crate) struct Checkpoint {
     files: Vec<Source>,
     tensors: HashMap<String, Entry>,
-    /// Names that were requested.
-    asked: Mutex<HashSet<String>>,
+    /// Names that were requested, and the bytes of these tensors as they were handed out.
+    asked: Mutex<HashMap<String, u64>>,
     /// How matrices are coded when they are read, if they are.
     coding: Option<CompressSpec>,
 }
@@ -88,13 +88,13 @@ impl Checkpoint {
 
     /// Reads a tensor. `None` if there is none of this name.
     pub(crate) fn get(&self, name: &str) -> Result<Option<StoredTensor>, ModelError> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
-        let Some(entry) = self.tensors.get(name) else { return Ok(None) };
-        let stored = entry.read(name, &self.files)?;
-        match &self.coding {
-            Some(spec) => spec.coded(name, stored).map(Some),
-            None => Ok(Some(stored)),
+        let mut stored = self.tensors.get(name).map(|entry| entry.read(name, &self.files)).transpose()?;
+        if let Some(spec) = &self.coding {
+            stored = stored.map(|stored| spec.coded(name, stored)).transpose()?;
         }
+        let bytes = stored.as_ref().map_or(0, |stored| stored.bytes().len() as u64);
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), bytes);
+        Ok(stored)
     }
 
     /// Refuses tensors that nothing requested: they belong to a model that the runner does not compute.
@@ -103,8 +103,13 @@ impl Checkpoint {
         // Frequencies that follow from the config, and copies of the embedding.
         let is_of_no_matter =
             |name: &str| name.ends_with("rotary_emb.inv_freq") || is_tied && name == "lm_head.weight";
-        let unread = self.names().filter(|name| !asked.contains(*name) && !is_of_no_matter(name)).min();
+        let unread = self.names().filter(|name| !asked.contains_key(*name) && !is_of_no_matter(name)).min();
         unread.map_or(Ok(()), |name| Err(ModelError::UnreadTensor { name: name.to_owned() }))
+    }
+
+    /// Bytes of the tensors that were requested.
+    pub(crate) fn bytes_asked(&self) -> HashMap<String, u64> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Reads a required tensor of any shape.
