@@ -184,29 +184,32 @@ impl Head {
         out: &mut [f32],
         scratch: &mut HeadScratch,
     ) -> Result<(), CacheError> {
-        if self.is_latent {
-            return self.attend_decoded(q, chosen, out);
+        if !self.is_latent {
+            self.keys.see_queries(self.len() - 1, q)?;
         }
-        self.keys.see_queries(self.len() - 1, q)?;
         if let (Some(count), Chosen::All) = (self.rule.select, chosen) {
             let mut picked = std::mem::take(&mut scratch.pick);
             let is_part = self.pick(q, count, &mut picked);
             let chosen = if is_part { Chosen::List(&picked.tokens) } else { Chosen::All };
-            let result = self.attend_groups(q, chosen, out, scratch);
+            let result = self.attend_chosen(q, chosen, out, scratch);
             scratch.pick = picked;
             return result;
         }
-        self.attend_groups(q, chosen, out, scratch)
+        self.attend_chosen(q, chosen, out, scratch)
     }
 
-    /// [`Head::attend`] for as many queries at a time as kernels take.
-    fn attend_groups(
+    /// [`Head::attend`] for as many queries at a time as kernels take. There are none for latent vectors, which are
+    /// decoded once for all queries.
+    fn attend_chosen(
         &self,
         q: &[f32],
         chosen: Chosen<'_>,
         out: &mut [f32],
         scratch: &mut HeadScratch,
     ) -> Result<(), CacheError> {
+        if self.is_latent {
+            return self.attend_decoded(q, chosen, out);
+        }
         let (dim, value_dim) = (self.keys.codec().dim(), self.values().codec().dim());
         let out = out.chunks_mut(MAX_HEADS * value_dim);
         for (i, (q, out)) in q.chunks(MAX_HEADS * dim).zip(out).enumerate() {

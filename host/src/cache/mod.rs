@@ -575,17 +575,17 @@ impl Layer {
             let rope = spec.rope_at(layer).filter(|_| spec.key_map == KeyMap::Full);
             Learner::new(rule, head_dim, (sinks, spec.hot), in_quarters, budget).with_rope(rope)
         });
-        let summaries = match spec.selects(layer) {
-            Some(_) => Some(Summaries::new(head_dim, spec.options, level, budget)?),
-            None => None,
-        };
+        let summaries =
+            |dim: Option<usize>| dim.map(|dim| Summaries::new(dim, spec.options, level, budget)).transpose();
+        let [key_dim, position_dim] = spec.summarised_dims(layer);
+        let (of_keys, of_positions) = (summaries(key_dim)?, summaries(position_dim)?);
         let moments = |kv_head| spec.calibration.as_ref().and_then(|file| file.head(layer, kv_head));
         let made = (0..num_kv_heads).map(|i| Head {
             keys: track(&keys, Means::of_keys(centring, max_norms[0], budget))
                 .with_map(learner.clone().map(|learner| learner.with_moments(moments(i))))
                 .with_map_of_keys(spec.may_get_map(layer))
-                .with_summaries(summaries.clone()),
-            other: track(&other, of_values()),
+                .with_summaries(of_keys.clone()),
+            other: track(&other, of_values()).with_summaries(of_positions.clone()),
             is_latent,
             rule: rule.clone(),
             sink_logits: sink_logits.chunks(shape.group()).nth(i).unwrap_or_default().to_vec(),

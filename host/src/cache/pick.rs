@@ -8,6 +8,7 @@ use super::head::Head;
 use super::life::PAGE_TOKENS;
 use super::scratch::PickScratch;
 use super::summaries::{GRAIN, PAGE_GRAINS, Summaries};
+use super::track::Track;
 use super::vectors::dot;
 use tqkv_simd::page::MAX_HEADS;
 
@@ -28,8 +29,9 @@ impl Head {
         }
         scratch.worth.clear();
         scratch.worth.resize(runs, f32::NEG_INFINITY);
-        for q in q.chunks(MAX_HEADS * self.keys.codec().dim()) {
-            self.weigh(summaries, q, scratch);
+        let query_dim = self.keys.codec().dim() + self.position().map_or(0, |track| track.codec().dim());
+        for q in q.chunks(MAX_HEADS * query_dim) {
+            self.weigh(summaries, (q, query_dim), scratch);
         }
         let PickScratch { worth, runs: order, tokens, .. } = scratch;
         order.clear();
@@ -48,15 +50,20 @@ impl Head {
         true
     }
 
-    /// Raises what each run counts to what it counts for these queries, at most [`MAX_HEADS`].
-    fn weigh(&self, summaries: &Summaries, q: &[f32], scratch: &mut PickScratch) {
+    /// Raises what each run counts to what it counts for these queries (`[heads, query_dim]`), at most [`MAX_HEADS`].
+    fn weigh(&self, summaries: &Summaries, (q, query_dim): (&[f32], usize), scratch: &mut PickScratch) {
         let means = self.keys.means();
-        let PickScratch { scaled, coded, room, offsets, best, worth, .. } = scratch;
+        let PickScratch { scaled, coded, room, coded_positions, position_room, offsets, best, worth, .. } =
+            scratch;
         let dim = self.keys.codec().dim();
-        scaled.clear();
-        scaled.extend(q.iter().map(|x| x * self.rule.scale));
+        let (heads, runs) = (q.len() / query_dim, worth.len());
+        let positions = self.position().and_then(Track::summaries);
+        if let Some(positions) = positions {
+            self.scale_part(q.chunks_exact(query_dim).map(|q| &q[dim..]), scaled);
+            positions.set_queries(scaled, coded_positions);
+        }
+        self.scale_part(q.chunks_exact(query_dim).map(|q| &q[..dim]), scaled);
         summaries.set_queries(scaled, coded);
-        let (heads, runs) = (q.len() / dim, worth.len());
         offsets.clear();
         for query in scaled.chunks_exact(dim) {
             offsets.extend(means.list().iter().map(|mean| dot(query, &mean.values)));
@@ -64,6 +71,10 @@ impl Head {
         best.clear();
         best.resize(heads * runs, f32::NEG_INFINITY);
         summaries.scores((coded, heads), room, |first, logits| {
+            if let Some(positions) = positions {
+                positions.scores_from(first, (coded_positions, heads), position_room);
+                logits.iter_mut().zip(&*position_room).for_each(|(logit, position)| *logit += position);
+            }
             let n = logits.len() / heads;
             for (h, logits) in logits.chunks_exact_mut(n).enumerate() {
                 let offsets = &offsets[h * means.list().len()..];
@@ -84,5 +95,11 @@ impl Head {
             let largest = best.iter().copied().fold(f32::NEG_INFINITY, f32::max);
             worth.iter_mut().zip(best).for_each(|(worth, best)| *worth = worth.max(best - largest));
         }
+    }
+
+    /// Parts of queries times the scale of the logits.
+    fn scale_part<'a>(&self, parts: impl Iterator<Item = &'a [f32]>, scaled: &mut Vec<f32>) {
+        scaled.clear();
+        parts.for_each(|part| scaled.extend(part.iter().map(|x| x * self.rule.scale)));
     }
 }

@@ -126,6 +126,9 @@ pub(super) struct PickScratch {
     pub(super) scaled: Vec<f32>,
     pub(super) coded: CodedQueries,
     pub(super) room: Vec<f32>,
+    /// The same of the positional parts of latent vectors.
+    pub(super) coded_positions: CodedQueries,
+    pub(super) position_room: Vec<f32>,
     /// Products of queries and means of pages, `[heads, means]`.
     pub(super) offsets: Vec<f32>,
     /// Best logits of the runs, `[heads, runs]`.

@@ -122,13 +122,23 @@ impl Summaries {
         room: &mut Vec<f32>,
         mut each: impl FnMut(usize, &mut [f32]),
     ) {
-        for (i, chunk) in self.chunks.iter().enumerate() {
-            let first = i * CHUNK_PAGES;
-            room.resize(heads * (self.pages - first).min(CHUNK_PAGES) * PAGE_GRAINS, 0.0);
-            let next = self.chunks.get(i + 1).map_or(&[][..], |next| &next.lines);
-            self.format.scores(&chunk.lines, 0, coded, next, room);
+        for first in (0..self.pages).step_by(CHUNK_PAGES) {
+            self.scores_from(first, (coded, heads), room);
             each(first, room);
         }
+    }
+
+    /// Logits (`[heads, n]`) of the means from page `first` on, the first one of those that lie together.
+    pub(super) fn scores_from(
+        &self,
+        first: usize,
+        (coded, heads): (&CodedQueries, usize),
+        room: &mut Vec<f32>,
+    ) {
+        let chunk = first / CHUNK_PAGES;
+        room.resize(heads * (self.pages - first).min(CHUNK_PAGES) * PAGE_GRAINS, 0.0);
+        let next = self.chunks.get(chunk + 1).map_or(&[][..], |next| &next.lines);
+        self.format.scores(&self.chunks[chunk].lines, 0, coded, next, room);
     }
 
     pub(super) fn allocated_bytes(&self) -> usize {
@@ -174,9 +184,21 @@ impl CacheSpec {
         if self.selects(layer).is_none() {
             return Ok(0);
         }
-        // The instruction set does not change the arrangement.
-        let format = format(self.shape_at(layer).head_dim, self.options, Level::Portable)?;
-        Ok(format.lines() * size_of::<Line>() / CHUNK_PAGES)
+        let bytes = |dim| {
+            // The instruction set does not change the arrangement.
+            let format = format(dim, self.options, Level::Portable)?;
+            Ok(format.lines() * size_of::<Line>() / CHUNK_PAGES)
+        };
+        self.summarised_dims(layer).into_iter().flatten().map(bytes).sum()
+    }
+
+    /// Coordinates of the vectors whose means are kept: keys, or latent vectors and their positional parts.
+    pub(super) fn summarised_dims(&self, layer: usize) -> [Option<usize>; 2] {
+        let dim = self.shape_at(layer).head_dim - self.position_dim;
+        match self.selects(layer) {
+            None => [None; 2],
+            Some(_) => [Some(dim), Some(self.position_dim).filter(|dim| *dim > 0)],
+        }
     }
 
     /// Number of encoded tokens that single queries of a layer attend to. `None` if that is all that they see.
@@ -187,11 +209,7 @@ impl CacheSpec {
     /// Refuses a selection that a cache cannot have.
     pub(super) fn check_selection(&self) -> Result<(), CacheError> {
         let Some(tokens) = self.select else { return Ok(()) };
-        let beside = [
-            ("ring=", self.ring.is_some()),
-            ("sliding-window=", self.sliding_window.is_some()),
-            ("position-dim=", self.position_dim > 0),
-        ];
+        let beside = [("ring=", self.ring.is_some()), ("sliding-window=", self.sliding_window.is_some())];
         let why = if !(LEAST_SELECTED..=MOST_TOKENS).contains(&tokens) {
             format!("select={tokens} is not valid: expected {LEAST_SELECTED} to {MOST_TOKENS} tokens")
         } else if let Some((other, _)) = beside.iter().find(|(_, is_set)| *is_set) {

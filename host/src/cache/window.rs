@@ -223,7 +223,8 @@ impl Part {
         let dims = [head_dim, if spec.position_dim > 0 { 0 } else { value_dim }];
         let row = dims.iter().sum::<usize>() * size_of::<u16>();
         let selection = spec.selection_bytes(layer)?;
-        let of_selection = if selection > 0 { selection + CHUNK_HEADER } else { 0 };
+        let summaries = spec.summarised_dims(layer).iter().flatten().count();
+        let of_selection = selection + summaries * CHUNK_HEADER;
         let lists = 2 * (CacheSpec::PAGE_HEADER_BYTES + size_of::<usize>()) + of_selection;
         let of_pages =
             |codecs| Ok::<_, CacheError>(spec.page_bytes_of(layer, codecs)?.iter().sum::<usize>() + lists);

@@ -2,7 +2,7 @@
 
 use crate::lives::{DIM, append, base, filled};
 use tqkv::Level;
-use tqkv::cache::{Arithmetic, CacheSpec, Centring, Cold, KvCache};
+use tqkv::cache::{Arithmetic, Budget, CacheSpec, Centring, Cold, KvCache};
 use tqkv_core::CodecId;
 use tqkv_tests::inputs::Gaussian;
 use tqkv_tests::oracle;
@@ -323,7 +323,7 @@ fn a_selection_survives_what_a_cache_does() {
 
 #[test]
 fn the_means_of_a_selection_are_counted() {
-    let budget = tqkv::cache::Budget::unlimited();
+    let budget = Budget::unlimited();
     let (keys, values, _) = with_needles(1500, &[]);
     let made = |spec: CacheSpec| {
         let mut cache = KvCache::within(spec, &budget).unwrap();
@@ -342,6 +342,60 @@ fn the_means_of_a_selection_are_counted() {
     assert_eq!(budget.used(), 0);
 }
 
+/// Latent vectors have means of both parts, because either alone may promise a token.
+#[test]
+fn a_selection_of_latent_vectors_heeds_their_positional_parts() {
+    const POSITION: usize = 16;
+    const ROW: usize = DIM + POSITION;
+    let mut gaussian = Gaussian::new(10);
+    let (mut rows, direction) = (gaussian.vector(2000 * ROW), gaussian.vector(ROW));
+    // One run is like the query in its latent part, another in the positional part.
+    for (token, part) in [(404, 0..DIM), (1_210, DIM..ROW)] {
+        for row in rows[token * ROW..(token + 8) * ROW].chunks_exact_mut(ROW) {
+            row[part.clone()].iter_mut().zip(&direction[part.clone()]).for_each(|(x, y)| *x = 2.0 * y);
+        }
+    }
+    // The positional part has fewer coordinates, so that its query is longer.
+    let query: Vec<f32> =
+        direction.iter().enumerate().map(|(i, x)| if i < DIM { *x } else { 4.0 * x }).collect();
+    let made = |spec: CacheSpec, budget: &Budget| {
+        let mut cache = KvCache::within(spec.hot(16).scale(0.15), budget).unwrap();
+        cache.append(0, &rows, tqkv::cache::Floats::NONE).unwrap();
+        cache
+    };
+    let answer = |cache: &KvCache, q: &[f32]| {
+        let mut out = vec![0.0; 20 * DIM];
+        cache.attend(0, q, &mut out).unwrap();
+        out
+    };
+    // More query heads than a kernel takes.
+    let q = query.repeat(20);
+    let budget = Budget::unlimited();
+    let spec = CacheSpec::mla(1, 20, DIM, POSITION);
+    let (full, cache) = (made(spec.clone(), &budget), made(spec.clone().select(512), &budget));
+    let (want, got) = (answer(&full, &q), answer(&cache, &q));
+    let error = oracle::relative_mse(&want, &got);
+    assert!(error < 0.01 && got != want, "{error}");
+    let bytes = |cache: &KvCache| cache.stats().allocated_bytes;
+    assert_eq!(budget.used(), bytes(&full) + bytes(&cache));
+    let means = cache.spec().selection_bytes(0).unwrap() * (2000 / 128);
+    assert!((means..means + 4096).contains(&(bytes(&cache) - bytes(&full))));
+    let mut snapshot = Vec::new();
+    cache.snapshot(&mut snapshot).unwrap();
+    let mut restored = KvCache::new(cache.spec().clone()).unwrap();
+    restored.restore(&mut &snapshot[..]).unwrap();
+    let mut fork = cache.fork().unwrap();
+    fork.truncate(1_900).unwrap();
+    assert_eq!((answer(&restored, &q), answer(&cache, &q)), (got.clone(), got.clone()));
+    for level in Level::available() {
+        assert_eq!(
+            answer(&made(spec.clone().select(512).level(level), &Budget::unlimited()), &q),
+            got,
+            "{level:?}"
+        );
+    }
+}
+
 #[test]
 fn selections_that_cannot_be_are_refused() {
     let refused = |spec: CacheSpec| KvCache::new(spec).unwrap_err().to_string();
@@ -349,6 +403,5 @@ fn selections_that_cannot_be_are_refused() {
     assert!(refused(base().select(512).ring(1000)).contains("select= is not valid with ring="));
     let windows = base().select(512).sliding_window(300);
     assert!(refused(windows).contains("select= is not valid with sliding-window="));
-    assert!(refused(CacheSpec::mla(1, 4, 64, 16).select(512)).contains("with position-dim="));
     assert_eq!(base().with("select=2048").unwrap().select, Some(2048));
 }
