@@ -36,10 +36,13 @@ fn normal(seed: u64, n: usize) -> Vec<f32> {
 }
 
 fn filled(spec: CacheSpec, tokens: usize) -> KvCache {
+    let key_row = spec.shape.num_kv_heads * spec.shape.head_dim;
+    // Latent vectors are both.
+    let value_row = if spec.position_dim > 0 { 0 } else { key_row };
     let mut cache = KvCache::new(spec).unwrap_or_else(|error| panic!("{error}"));
     for from in (0..tokens).step_by(1000) {
         let n = 1000.min(tokens - from);
-        let (k, v) = (normal(from as u64, n * KV_HEADS * DIM), normal(!(from as u64), n * KV_HEADS * DIM));
+        let (k, v) = (normal(from as u64, n * key_row), normal(!(from as u64), n * value_row));
         cache.append(0, &k, &v).unwrap_or_else(|error| panic!("{error}"));
     }
     cache
@@ -129,6 +132,24 @@ fn selected() {
                 codec.name()
             );
         }
+    }
+}
+
+/// Attends to 2,048 tokens that the cache picks and to all, with the latent vectors of DeepSeek V2 Lite.
+fn selected_latents() {
+    let (q, mut out) = (normal(7, 16 * 576), vec![0.0; 16 * 512]);
+    for tokens in [8_192, 32_768] {
+        let spec = || CacheSpec::mla(1, 16, 512, 64).codecs(CodecId::S4, CodecId::S4);
+        let caches = [filled(spec(), tokens), filled(spec().select(2048), tokens)];
+        let mut least = [f64::MAX; 2];
+        for _ in 0..20 {
+            for (least, cache) in least.iter_mut().zip(&caches) {
+                let start = ProcessTime::now();
+                cache.attend(0, &q, &mut out).unwrap_or_else(|error| panic!("{error}"));
+                *least = least.min(start.elapsed().as_secs_f64() * 1e6);
+            }
+        }
+        println!("{tokens:7} latent tokens, s4 all {:8.1}  select=2048 {:8.1}", least[0], least[1]);
     }
 }
 
@@ -368,7 +389,8 @@ fn main() {
         return ring();
     }
     if std::env::args().any(|arg| arg == "selected") {
-        return selected();
+        selected();
+        return selected_latents();
     }
     let mut criterion = Criterion::default().configure_from_args();
     prefill(&mut criterion);

@@ -33,6 +33,15 @@ impl<'a> Chosen<'a> {
         }
     }
 
+    /// End of those from `from` on that no more than [`RUN`] others part, before `end`. `from` is one of them.
+    pub(super) fn stretch_end(self, from: usize, end: usize) -> usize {
+        let Self::List(list) = self else { return end };
+        let rest = &list[list.partition_point(|&token| (token as usize) < from)..];
+        let near = rest.windows(2).take_while(|pair| ((pair[1] - pair[0]) as usize) <= RUN + 1);
+        let last = near.map(|pair| pair[1] as usize).take_while(|&token| token < end).last();
+        last.unwrap_or(from) + 1
+    }
+
     /// True if there is one in `from..to`.
     pub(super) fn any(self, from: usize, to: usize) -> bool {
         self.next(from).is_some_and(|token| token < to)
@@ -144,6 +153,12 @@ mod tests {
         assert!(chosen.runs(3, 7).eq(std::iter::once(3..5)));
         assert_eq!((chosen.next(5), chosen.next(41)), (Some(7), None));
         assert!(chosen.any(7, 8) && !chosen.any(8, 40));
+        assert_eq!(
+            [(2, 50), (2, 7), (7, 50), (40, 50)].map(|(from, end)| chosen.stretch_end(from, end)),
+            [41, 5, 41, 41]
+        );
+        assert_eq!(Chosen::List(&[1, 34, 68]).stretch_end(1, 90), 35);
+        assert_eq!(Chosen::All.stretch_end(3, 90), 90);
         let Chosen::List(part) = chosen.within((3, 40)) else { panic!("a list") };
         assert_eq!(part, [3, 4, 7]);
         let mut logits = [1.0; 12];

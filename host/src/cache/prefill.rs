@@ -280,14 +280,11 @@ impl Work<'_> {
         let parts = [newest[0], (oldest[1].0.min(newest[1].0).max(past.1), newest[1].1)];
         for (part, (start, end)) in parts.into_iter().enumerate() {
             let mut next = start;
-            while next < end {
-                let from = next;
+            while let Some(from) = self.chosen.next(next).filter(|&from| from < end) {
                 // Tokens of a tile have one map.
-                let to = (from + TILE).min(end).min(head.keys.map_end(from));
+                let most = (from + TILE).min(end).min(head.keys.map_end(from));
+                let to = self.chosen.stretch_end(from, most);
                 next = to;
-                if !self.chosen.any(from, to) {
-                    continue;
-                }
                 let (logits, spare) = (&mut logits[..rows * (to - from)], &mut spare[..rows * (to - from)]);
                 let filled = key_tile.fill(self.keys, tile, (from, to), self.chosen)?;
                 let position = &mut position[..(to - from) * position_dim];
