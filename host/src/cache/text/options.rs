@@ -122,7 +122,7 @@ pub const OPTIONS: &[SpecOption] = &[
     row!(Policy, "hot", "TOKENS", "32",
         "Newest tokens that stay f16.", hot),
     row!(Policy, "narrow-at", "SIZE", "8MiB",
-        "ByteSize up to which all tokens stay f16. From there on the oldest are encoded, until hot= are left.",
+        "Bytes up to which all tokens stay f16. From there on the oldest are encoded, until hot= are left.",
         |spec| spec.narrow_at.map(ByteSize).write(),
         |spec, bytes: Option<ByteSize>| spec.narrow_at = bytes.map(|bytes| bytes.0)),
     row!(Policy, "sinks", "TOKENS", "8",
