@@ -2,7 +2,7 @@
 
 use crate::GpuError;
 use crate::current::{Current, Restore};
-use crate::loader::{Kernels, LEAST, check_driver};
+use crate::loader::{KernelText, LEAST, check_driver};
 use crate::pair::PAIR;
 use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits, sys};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct Device {
     stream: Arc<CudaStream>,
-    kernels: Arc<Kernels>,
+    kernels: Arc<KernelText>,
     multiprocessors: usize,
     capability: (i32, i32),
     restore: Restore,
@@ -62,7 +62,7 @@ impl Device {
         let multiprocessors = usize::try_from(count).unwrap_or(1).max(1);
         Ok(Self {
             stream,
-            kernels: Arc::new(Kernels::COMMITTED),
+            kernels: Arc::new(KernelText::COMMITTED),
             multiprocessors,
             capability: (major, minor),
             restore: Restore::default(),
@@ -116,7 +116,7 @@ impl Device {
     #[must_use]
     pub unsafe fn with_ptx(&self, ptx: String) -> Self {
         let mut device = self.clone();
-        device.kernels = Arc::new(Kernels::new(ptx));
+        device.kernels = Arc::new(KernelText::new(ptx));
         device
     }
 

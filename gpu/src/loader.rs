@@ -20,9 +20,9 @@ pub(crate) const DRIVER_VERSION: i32 = 11_040;
 
 /// The text of the kernels. One serves all devices; the driver compiles it for its own.
 #[derive(Clone, Debug)]
-pub(crate) struct Kernels(Cow<'static, str>);
+pub(crate) struct KernelText(Cow<'static, str>);
 
-impl Kernels {
+impl KernelText {
     /// The text that was built with this crate.
     pub(crate) const COMMITTED: Self = Self(Cow::Borrowed(include_str!("../ptx/sm_80.ptx")));
 
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn the_text_is_for_the_lowest_capability_and_a_driver_that_reads_it() {
-        let text = &Kernels::COMMITTED.0;
+        let text = &KernelText::COMMITTED.0;
         assert!(text.contains(&format!(".target sm_{}{}", LEAST.0, LEAST.1)));
         // From NVIDIA's tables: the CUDA release that introduced a version of PTX.
         let known = [("7.0", 11_000), ("7.1", 11_010), ("7.4", 11_040), ("7.8", 11_080), ("8.0", 12_000)];
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_selection_holds_the_kernels_asked_for_and_no_others() {
-        let text = &Kernels::COMMITTED.0;
+        let text = &KernelText::COMMITTED.0;
         let names = ["encode_append_s4_d128", "attend_merge_d128"];
         let selected = select(text, &names);
         assert_eq!(selected.matches(".entry").count(), 2);

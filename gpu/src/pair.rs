@@ -16,7 +16,7 @@ pub fn side_by_side(text: &str, names: &[&str]) -> Option<String> {
     let shared = kernels.next()?;
     let (mut parameters, mut jumps, mut bodies) = (Vec::new(), String::new(), String::new());
     for (row, name) in names.iter().enumerate() {
-        let kernel = kernels.clone().find_map(|kernel| Kernel::new(kernel, name))?;
+        let kernel = kernels.clone().find_map(|kernel| ParsedKernel::new(kernel, name))?;
         if row == 0 {
             parameters.push(kernel.parameters.to_owned());
             bodies += kernel.body;
@@ -35,12 +35,12 @@ pub fn side_by_side(text: &str, names: &[&str]) -> Option<String> {
 
 /// A kernel of a text: the text between its parentheses, and the text between its braces.
 #[derive(Clone, Copy)]
-struct Kernel<'a> {
+struct ParsedKernel<'a> {
     parameters: &'a str,
     body: &'a str,
 }
 
-impl<'a> Kernel<'a> {
+impl<'a> ParsedKernel<'a> {
     /// Reads a kernel if `text` starts with `name`. It would lose directives, but encoders have none.
     fn new(text: &'a str, name: &str) -> Option<Self> {
         let (parameters, rest) = text.strip_prefix(name)?.strip_prefix('(')?.split_once("\n)\n{")?;

@@ -51,7 +51,7 @@ fn main() -> Result<(), CacheError> {
     let stats = cache.stats();
     println!("{} tokens: {} sinks, {} hot, {} encoded", stats.tokens, stats.sinks, stats.hot, stats.warm);
     println!(
-        "{:.0} bytes a token; f32 takes {}",
+        "{:.0} bytes per token; f32 takes {}",
         stats.bytes_per_token(),
         exact.allocated_bytes() / exact.len()
     );

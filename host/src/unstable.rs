@@ -20,12 +20,12 @@ pub mod cache {
 /// A cache of slots by its parts: one side of one layer, and attention of one KV head.
 pub mod slots {
     pub use crate::slots::attend::attend;
-    pub use crate::slots::format::{Format, StoreSide};
+    pub use crate::slots::format::{SlotFormat, StoreSide};
     pub use crate::slots::maps::RopeLayout;
     pub use crate::slots::operation::{Masks, Operation, Strided};
     pub use crate::slots::policy::check;
     pub use crate::slots::rope::{Shift, ramp, rotate};
-    pub use crate::slots::rule::{Asked, Rule};
+    pub use crate::slots::rule::{Asked, QueryRule};
     pub use crate::slots::store::Store;
     pub use crate::slots::stream::Stream;
     pub use crate::slots::task::Track;

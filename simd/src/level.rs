@@ -210,7 +210,7 @@ impl Level {
     }
 
     /// Runs `kernels`, which enters this level itself, once per piece.
-    pub(crate) fn choose<K: Kernels>(self, kernels: K) {
+    pub(crate) fn choose<K: KernelChoice>(self, kernels: K) {
         at_level!(self, isa => kernels.run(isa))
     }
 }
@@ -235,7 +235,7 @@ pub(crate) trait Kernel {
 /// A page-sized piece of work with many kernels: one for each codec and number of heads. `run` chooses among
 /// them in plain code. It calls each through [`tqkv_core::unstable::machine::Memory::apart`], so that each is
 /// a separate function. With one function per level for all kernels, the compiler took three times as long.
-pub(crate) trait Kernels {
+pub(crate) trait KernelChoice {
     /// Does the work.
     fn run<I: Machine>(self, isa: I);
 }

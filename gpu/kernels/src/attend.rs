@@ -22,7 +22,7 @@
 
 use crate::args::Attend;
 use crate::page;
-use crate::rows::{Pool, Rows, order, table};
+use crate::rows::{PagePool, StoredRows, order, table};
 use crate::tensor;
 use crate::threads::{Threads, shuffle_xor_f32};
 use core::ops::Range;
@@ -62,13 +62,13 @@ struct Fetched<T: Threads, W: Copy> {
 }
 
 /// The running softmax of `R` heads in a thread's key slot.
-struct Running<T: Threads, const R: usize> {
+struct SlotSoftmax<T: Threads, const R: usize> {
     max: [T::Of<f32>; R],
     sum: [T::Of<f32>; R],
     acc: [[T::Of<f32>; 32]; R],
 }
 
-impl<T: Threads, const R: usize> Running<T, R> {
+impl<T: Threads, const R: usize> SlotSoftmax<T, R> {
     #[inline(always)]
     fn new() -> Self {
         let zero = T::splat(0.0);
@@ -102,8 +102,8 @@ impl<T: Threads, const R: usize> Running<T, R> {
 
 /// Reads this thread's coordinates of slot `step * 32 / G + lane / G` of a page.
 #[inline(always)]
-fn fetch<T: Threads, W: Rows, const G: usize>(
-    pool: &Pool<T>,
+fn fetch<T: Threads, W: StoredRows, const G: usize>(
+    pool: &PagePool<T>,
     home: T::Memory,
     step: u32,
 ) -> Fetched<T, W::Words> {
@@ -140,11 +140,14 @@ pub(crate) fn entry<T: Threads>(list: T::Memory, part: u32) -> Option<(u32, Rang
 
 /// Attends over a share with `R` query heads of a KV head.
 #[inline(always)]
-pub fn attend<T: Threads, W: Rows, const G: usize, const R: usize>(share: Share, args: Attend<T::Memory>) {
+pub fn attend<T: Threads, W: StoredRows, const G: usize, const R: usize>(
+    share: Share,
+    args: Attend<T::Memory>,
+) {
     let Attend { num_kv_heads, group, partials, .. } = args;
     let Share { part, chunk, kv_head } = share;
     let Some((row, pages, mut skip)) = entry::<T>(args.list, part) else { return };
-    let (keys, values) = (Pool::<T>::keys(&args), Pool::<T>::values(&args));
+    let (keys, values) = (PagePool::<T>::keys(&args), PagePool::<T>::values(&args));
     let dim = 32 * G as u32;
     let heads = num_kv_heads * group;
     // A chunk past the end of the group repeats the group's last head and does not write it.
@@ -169,10 +172,10 @@ pub fn attend<T: Threads, W: Rows, const G: usize, const R: usize>(share: Share,
     let (sequence, length) = (T::read(args.sequence_of, 4 * row), T::read(args.lengths, 4 * row));
     let table = table::<T>(&args);
     let steps_a_page = page::SLOTS * G as u32 / 32;
-    let mut running = Running::<T, R>::new();
+    let mut running = SlotSoftmax::<T, R>::new();
     for page in pages {
         let id = table.page(sequence, page);
-        let home = |pool: &Pool<T>| {
+        let home = |pool: &PagePool<T>| {
             let bits = page::bits(pool.format);
             T::at(pool.memory, page::head_offset(id, pool.stride, kv_head, dim, bits))
         };
@@ -234,7 +237,7 @@ pub fn attend<T: Threads, W: Rows, const G: usize, const R: usize>(share: Share,
 /// Finishes the dot products of head `r`, updates its softmax, and returns the weight of each key.
 #[inline(always)]
 fn softmax_step<T: Threads, const G: usize, const R: usize>(
-    running: &mut Running<T, R>,
+    running: &mut SlotSoftmax<T, R>,
     r: usize,
     dot: T::Of<f32>,
     scale: T::Of<f32>,
@@ -263,7 +266,7 @@ fn softmax_step<T: Threads, const G: usize, const R: usize>(
 /// coordinates.
 #[inline(always)]
 fn write_partial<T: Threads, const G: usize, const R: usize>(
-    running: &Running<T, R>,
+    running: &SlotSoftmax<T, R>,
     r: usize,
     (format, unit): (u32, f32),
     index: u32,

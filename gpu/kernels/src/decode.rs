@@ -3,7 +3,7 @@
 use crate::args::{DecodePages, WeightDecode};
 use crate::encode::element;
 use crate::format::Blocks;
-use crate::page::{self, Table};
+use crate::page::{self, TableView};
 use crate::threads::{Threads, divide};
 use crate::warp::{Lane, Warp};
 use tqkv_core::unstable::machine::{Isa, Lanes};
@@ -113,7 +113,7 @@ pub fn decode_pages<T: Threads, F: Blocks<G>, const G: usize>(warp: u32, args: D
     if position >= length || length >> 31 != 0 || row >= end || page >> shift >= max_pages {
         return;
     }
-    let table = Table::<T> { memory: page_table, max_pages, last_entry, shift, last_page };
+    let table = TableView::<T> { memory: page_table, max_pages, last_entry, shift, last_page };
     let page = table.page(sequence, page);
     let dim = 32 * G as u32;
     let home = T::at(args.pool, page::head_offset(page, args.stride, head, dim, F::BITS));

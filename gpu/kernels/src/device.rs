@@ -54,9 +54,9 @@ tile_products!(
 
 /// A thread of the device.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Device;
+pub(crate) struct DeviceThread;
 
-impl Threads for Device {
+impl Threads for DeviceThread {
     type Of<T: Copy> = T;
     type Memory = *mut u8;
 

@@ -4,7 +4,7 @@ use crate::args::{self, Attend};
 use crate::attend::{self, Share};
 use crate::bandwidth::read_bytes;
 use crate::decode::{decode_pages, weight_decode};
-use crate::device::Device;
+use crate::device::DeviceThread;
 use crate::encode::encode_append;
 use crate::merge::attend_merge;
 use crate::plan::plan_parts;
@@ -66,19 +66,19 @@ macro_rules! codec_entries {
     ([$dim:literal] $($codec:ident $name:literal),*) => { $(
         with_arguments!(EncodeAppend => entry! [
             concat!("encode_append_", $name, "_d", $dim),
-            args => encode_append::<Device, $codec, { $dim / 32 }>(warp(), args)
+            args => encode_append::<DeviceThread, $codec, { $dim / 32 }>(warp(), args)
         ]);
         with_arguments!(DecodePages => entry! [
             concat!("decode_pages_", $name, "_d", $dim),
-            args => decode_pages::<Device, $codec, { $dim / 32 }>(warp(), args)
+            args => decode_pages::<DeviceThread, $codec, { $dim / 32 }>(warp(), args)
         ]);
         with_arguments!(Scores => entry! [
             concat!("scores_", $name, "_d", $dim),
-            args => scores::<Device, $codec, { $dim / 32 }>(warp(), args)
+            args => scores::<DeviceThread, $codec, { $dim / 32 }>(warp(), args)
         ]);
         with_arguments!(WeightDecode => entry! [
             concat!("weight_decode_", $name, "_d", $dim),
-            args => weight_decode::<Device, $codec, { $dim / 32 }>(warp(), args)
+            args => weight_decode::<DeviceThread, $codec, { $dim / 32 }>(warp(), args)
         ]);
     )* };
 }
@@ -89,40 +89,40 @@ macro_rules! entries {
         codecs!([codec_entries] [$dim]);
         with_arguments!(EncodeAppend => entry! [
             concat!("encode_append_f16_d", $dim),
-            args => encode_append::<Device, F16, { $dim / 32 }>(warp(), args)
+            args => encode_append::<DeviceThread, F16, { $dim / 32 }>(warp(), args)
         ]);
         with_arguments!(DecodePages => entry! [
             concat!("decode_pages_f16_d", $dim),
-            args => decode_pages::<Device, F16, { $dim / 32 }>(warp(), args)
+            args => decode_pages::<DeviceThread, F16, { $dim / 32 }>(warp(), args)
         ]);
         with_arguments!(RotateQueries => entry! [
             concat!("rotate_queries_d", $dim),
-            args => rotate_queries::<Device, { $dim / 32 }>(warp(), args)
+            args => rotate_queries::<DeviceThread, { $dim / 32 }>(warp(), args)
         ]);
         with_arguments!(AttendMerge => entry! [
             concat!("attend_merge_d", $dim),
-            args => attend_merge::<Device, { $dim / 32 }>(warp(), args)
+            args => attend_merge::<DeviceThread, { $dim / 32 }>(warp(), args)
         ]);
         with_arguments!(QjlSketch => entry! [
             concat!("qjl_sketch_d", $dim),
-            args => qjl_sketch::<Device, { $dim / 32 }>(warp(), args)
+            args => qjl_sketch::<DeviceThread, { $dim / 32 }>(warp(), args)
         ]);
         with_arguments!(QjlCorrect => entry! [
             concat!("qjl_correct_d", $dim),
-            args => qjl_correct::<Device, { $dim / 32 }>(warp(), args)
+            args => qjl_correct::<DeviceThread, { $dim / 32 }>(warp(), args)
         ]);
-        attend_entry!(concat!("attend_d", $dim, "_r1"), 1, attend::attend::<Device, Codes, { $dim / 32 }, 1>);
-        attend_entry!(concat!("attend_f16_d", $dim, "_r1"), 1, attend::attend::<Device, Halves, { $dim / 32 }, 1>);
-        attend_entry!(concat!("attend_f16_d", $dim, "_r2"), 2, attend::attend::<Device, Halves, { $dim / 32 }, 2>);
+        attend_entry!(concat!("attend_d", $dim, "_r1"), 1, attend::attend::<DeviceThread, Codes, { $dim / 32 }, 1>);
+        attend_entry!(concat!("attend_f16_d", $dim, "_r1"), 1, attend::attend::<DeviceThread, Halves, { $dim / 32 }, 1>);
+        attend_entry!(concat!("attend_f16_d", $dim, "_r2"), 2, attend::attend::<DeviceThread, Halves, { $dim / 32 }, 2>);
         attend_entry!(
             concat!("attend_tensor_d", $dim, "_r4"),
             tensor::HEADS,
-            tensor::attend::<Device, { $dim / 32 }, false, { tensor::slice($dim / 32, false) }, 1>
+            tensor::attend::<DeviceThread, { $dim / 32 }, false, { tensor::slice($dim / 32, false) }, 1>
         );
         attend_entry!(
             concat!("attend_trellis_d", $dim, "_r4"),
             tensor::HEADS,
-            tensor::attend::<Device, { $dim / 32 }, true, { tensor::slice($dim / 32, true) }, 1>
+            tensor::attend::<DeviceThread, { $dim / 32 }, true, { tensor::slice($dim / 32, true) }, 1>
         );
     )* };
 }
@@ -135,15 +135,15 @@ macro_rules! entries_of_eight {
         attend_entry!(
             concat!("attend_tensor_d", $dim, "_r8"),
             2 * tensor::HEADS,
-            tensor::attend::<Device, { $dim / 32 }, false, { tensor::slice($dim / 32, false) }, 2>
+            tensor::attend::<DeviceThread, { $dim / 32 }, false, { tensor::slice($dim / 32, false) }, 2>
         );
     )* };
 }
 
 entries_of_eight!(64, 128);
 
-with_arguments!(PlanParts => entry! ["plan_parts", args => plan_parts::<Device>(warp(), args)]);
-with_arguments!(ReadBytes => entry! ["read_bytes", args => read_bytes::<Device>(warp(), args)]);
+with_arguments!(PlanParts => entry! ["plan_parts", args => plan_parts::<DeviceThread>(warp(), args)]);
+with_arguments!(ReadBytes => entry! ["read_bytes", args => read_bytes::<DeviceThread>(warp(), args)]);
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {

@@ -82,7 +82,7 @@ pub const fn head_offset(page: u32, stride: u32, head: u32, dim: u32, bits: u32)
 /// The pages of sequences, in the table of an engine. Whatever its entries are, a page that it gives is in the
 /// pool.
 #[derive(Clone, Copy)]
-pub(crate) struct Table<T: Threads> {
+pub(crate) struct TableView<T: Threads> {
     /// `[sequences, max_pages]`, numbers of blocks.
     pub(crate) memory: T::Memory,
     pub(crate) max_pages: u32,
@@ -94,7 +94,7 @@ pub(crate) struct Table<T: Threads> {
     pub(crate) last_page: u32,
 }
 
-impl<T: Threads> Table<T> {
+impl<T: Threads> TableView<T> {
     /// The number of page `page` of a sequence.
     #[inline(always)]
     pub(crate) fn page(&self, sequence: u32, page: u32) -> u32 {

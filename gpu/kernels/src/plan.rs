@@ -129,7 +129,7 @@ fn over_threads<T: Threads>(value: T::Of<u32>, f: impl Fn(u32, u32) -> u32) -> u
 
 /// The rows of a launch, 32 at a time.
 #[derive(Clone, Copy)]
-struct Rows<T: Threads> {
+struct RowSpans<T: Threads> {
     /// The sequence of each row.
     sequences: T::Memory,
     /// The token behind the last one that each row sees.
@@ -140,7 +140,7 @@ struct Rows<T: Threads> {
     count: u32,
 }
 
-impl<T: Threads> Rows<T> {
+impl<T: Threads> RowSpans<T> {
     /// The first token that each row sees, and the page behind its last one. A row without tokens begins there.
     #[inline(always)]
     fn span(self, row: T::Of<u32>) -> T::Of<(u32, u32)> {
@@ -190,7 +190,7 @@ impl<T: Threads> Rows<T> {
 
 /// Writes the sequence of each row, and the tokens that it sees.
 #[inline(always)]
-fn write_rows<T: Threads>(args: &PlanParts<T::Memory>, rows: Rows<T>) {
+fn write_rows<T: Threads>(args: &PlanParts<T::Memory>, rows: RowSpans<T>) {
     let mut first = 0;
     while first < rows.count {
         let row = T::map(T::lane(), |lane| first + lane);
@@ -210,7 +210,7 @@ fn write_rows<T: Threads>(args: &PlanParts<T::Memory>, rows: Rows<T>) {
 
 /// Writes the first part of each row, of parts of up to `size` pages, and then their number, which it returns.
 #[inline(always)]
-fn write_first<T: Threads>(rows: Rows<T>, first_part: T::Memory, size: u32) -> u32 {
+fn write_first<T: Threads>(rows: RowSpans<T>, first_part: T::Memory, size: u32) -> u32 {
     let (mut before, mut first) = (0, 0);
     while first < rows.count {
         let parts = rows.parts(first, size);
@@ -242,7 +242,7 @@ pub fn plan_parts<T: Threads>(warp: u32, args: PlanParts<T::Memory>) {
     let PlanParts { multiprocessors, blocks, warps, stride, entries, words, .. } = args;
     let limits = Limits { multiprocessors, blocks, warps, stride };
     let behind = |rows: u32| T::at(words, 4 * u64::from(rows) * u64::from(args.rows));
-    let rows = Rows::<T> {
+    let rows = RowSpans::<T> {
         sequences: words,
         lengths: behind(1),
         starts: args.starts,

@@ -14,7 +14,7 @@ pub(crate) trait Reader: Code {
     /// Reads a thread's 32 coordinates of the row at `row`.
     fn fetch<T: Threads, const G: usize>(home: T::Memory, row: T::Of<u32>) -> T::Of<[u32; 8]>;
 
-    /// Calls `f(i, level)` for these coordinates, in the order of [`crate::rows::Rows::each`]. `table` holds
+    /// Calls `f(i, level)` for these coordinates, in the order of [`crate::rows::StoredRows::each`]. `table` holds
     /// one level per thread.
     fn each<T: Threads, const G: usize>(
         words: T::Of<[u32; 8]>,

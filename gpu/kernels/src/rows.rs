@@ -3,7 +3,7 @@
 //! A thread reads 32 coordinates of a row, and `G` threads read a row together; see [`crate::attend`].
 
 use crate::args::Attend;
-use crate::page::{self, Table};
+use crate::page::{self, TableView};
 use crate::planes::Planes;
 use crate::reader::Reader;
 use crate::tables;
@@ -12,7 +12,7 @@ use crate::threads::{Threads, load_half};
 /// How the rows of a pool are stored.
 ///
 /// `format` is [`page::format`] of the codec's layout, or [`page::HALF_BITS`].
-pub trait Rows {
+pub trait StoredRows {
     /// The codes of 32 coordinates.
     type Words: Copy;
     /// True if all bytes decode to finite values. Otherwise rows past the end are masked.
@@ -54,7 +54,7 @@ pub struct Codes;
 #[derive(Debug)]
 pub struct Halves;
 
-impl Rows for Codes {
+impl StoredRows for Codes {
     type Words = [u32; 8];
     const FINITE: bool = true;
 
@@ -85,7 +85,7 @@ impl Rows for Codes {
     }
 }
 
-impl Rows for Halves {
+impl StoredRows for Halves {
     type Words = [u32; 16];
     const FINITE: bool = false;
 
@@ -119,7 +119,7 @@ impl Rows for Halves {
 
 /// Keys or values of a layer: their memory and the way to read them.
 #[derive(Clone, Copy)]
-pub(crate) struct Pool<T: Threads> {
+pub(crate) struct PagePool<T: Threads> {
     /// The pages.
     pub(crate) memory: T::Memory,
     /// Bytes from a page to the next.
@@ -132,12 +132,12 @@ pub(crate) struct Pool<T: Threads> {
 
 /// The page table of a launch.
 #[inline(always)]
-pub(crate) fn table<T: Threads>(args: &Attend<T::Memory>) -> Table<T> {
+pub(crate) fn table<T: Threads>(args: &Attend<T::Memory>) -> TableView<T> {
     let Attend { page_table, max_pages, last_entry, shift, last_page, .. } = *args;
-    Table { memory: page_table, max_pages, last_entry, shift, last_page }
+    TableView { memory: page_table, max_pages, last_entry, shift, last_page }
 }
 
-impl<T: Threads> Pool<T> {
+impl<T: Threads> PagePool<T> {
     /// The keys of a launch.
     #[inline(always)]
     pub(crate) fn keys(args: &Attend<T::Memory>) -> Self {
@@ -163,7 +163,7 @@ impl<T: Threads> Pool<T> {
 
     /// The value of a level of 1.
     #[inline(always)]
-    pub(crate) fn unit<W: Rows>(&self) -> f32 {
+    pub(crate) fn unit<W: StoredRows>(&self) -> f32 {
         W::unit::<T>(self.levels)
     }
 

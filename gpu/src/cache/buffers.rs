@@ -1,7 +1,7 @@
 //! [`Buffers`]: what a call fills on the device. Steps have buffers of their own, because a captured graph
 //! keeps their addresses.
 
-use super::tokens::Words;
+use super::tokens::WordBuffer;
 use crate::GpuError;
 use crate::device::Device;
 use crate::paged::attention::Work;
@@ -20,7 +20,7 @@ pub(super) enum Use {
 #[derive(Debug)]
 pub(super) struct Buffers {
     /// Control words of the newest call's tokens.
-    pub(super) tokens: Words,
+    pub(super) tokens: WordBuffer,
     /// Outcomes of encoding: a word that is not 0 if a vector was refused, then `[layers of the call, keys
     /// and values, vectors]`.
     pub(super) outcomes: CudaSlice<u32>,
@@ -29,6 +29,6 @@ pub(super) struct Buffers {
 
 impl Buffers {
     pub(super) fn new(device: &Device) -> Result<Self, GpuError> {
-        Ok(Self { tokens: Words::new(device, 1)?, outcomes: device.zeros(1)?, work: Work::new(device)? })
+        Ok(Self { tokens: WordBuffer::new(device, 1)?, outcomes: device.zeros(1)?, work: Work::new(device)? })
     }
 }

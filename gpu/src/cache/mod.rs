@@ -20,7 +20,7 @@ use crate::staging::Staging;
 use buffers::{Buffers, Use};
 use cudarc::driver::{CudaSlice, sys};
 use kept::{Kept, Token};
-use tokens::{Lists, Step, Words};
+use tokens::{Lists, Step, WordBuffer};
 
 /// Contents and memory of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ struct Layer {
 
 /// Buffers that all calls reuse. No captured graph holds them.
 #[derive(Debug)]
-struct Scratch {
+struct HostBuffers {
     /// Rows from the host: keys or queries, then values.
     rows: [CudaSlice<f32>; 2],
     staging: [Staging<f32>; 2],
@@ -87,9 +87,9 @@ pub struct GpuCache {
     step: Option<Step>,
     /// Most tokens of a step, once [`GpuCache::reserve_scratch`] was called.
     reserved: Option<usize>,
-    scratch: Scratch,
+    scratch: HostBuffers,
     /// The rows and the tokens of the sequence that was decoded last.
-    range: Words,
+    range: WordBuffer,
     restore: Restore,
 }
 
@@ -123,7 +123,7 @@ impl GpuCache {
         let layers = (0..spec.num_layers).map(|_| layer()).collect::<Result<_, _>>()?;
         let pages = PageTable::new(spec.num_sequences, spec.max_pages(), spec.pages());
         let table = device.zeros(spec.num_sequences * spec.max_pages())?;
-        let scratch = Scratch {
+        let scratch = HostBuffers {
             rows: [device.zeros(1)?, device.zeros(1)?],
             staging: [Staging::new(), Staging::new()],
             out: None,
@@ -145,7 +145,7 @@ impl GpuCache {
             step: None,
             reserved: None,
             scratch,
-            range: Words::new(device, 3)?,
+            range: WordBuffer::new(device, 3)?,
             restore: Restore::default(),
         })
     }

@@ -12,13 +12,13 @@ use cudarc::driver::{CudaSlice, CudaView};
 /// Control words on the device, with a copy on the host. Equal words are not sent again, so a step of a model
 /// sends each list once.
 #[derive(Debug)]
-pub(super) struct Words {
+pub(super) struct WordBuffer {
     sent: Vec<u32>,
     memory: CudaSlice<u32>,
     staging: Staging<u32>,
 }
 
-impl Words {
+impl WordBuffer {
     /// Room for `len` words.
     pub(super) fn new(device: &Device, len: usize) -> Result<Self, GpuError> {
         Ok(Self { sent: Vec::new(), memory: device.zeros(len)?, staging: Staging::new() })
@@ -89,14 +89,14 @@ pub(super) fn len(count: usize, entries: usize, kept: &Kept) -> usize {
 /// The lists of `count` tokens, in the layout of [`words`].
 #[derive(Clone, Copy)]
 pub(super) struct Lists<'a> {
-    words: &'a Words,
+    words: &'a WordBuffer,
     count: usize,
     is_exact: bool,
 }
 
 impl<'a> Lists<'a> {
     /// The lists that were sent last.
-    pub(super) fn new(words: &'a Words, count: usize, kept: &Kept) -> Self {
+    pub(super) fn new(words: &'a WordBuffer, count: usize, kept: &Kept) -> Self {
         Self { words, count, is_exact: !kept.is_empty() }
     }
 

@@ -4,7 +4,7 @@ use super::args::CheckArgs;
 use super::bench::{self, Times};
 use super::error::CheckError;
 use super::right::gaussian;
-use super::row::{Kernel, Residuals, Spread, Weights};
+use super::row::{KernelRow, ResidualsRow, Spread, WeightsRow};
 use crate::cudarc::driver::CudaSlice;
 use crate::{Device, GpuError, Out, Qjl, WeightDecoder};
 use half::{bf16, f16};
@@ -82,7 +82,12 @@ fn blocks(codec: &AnyCodec, count: usize) -> Result<(Vec<u8>, Vec<f32>), GpuErro
 }
 
 /// Decodes `count` groups of weights to each element type.
-pub(crate) fn weights(device: &Device, id: CodecId, dim: usize, count: usize) -> Result<Weights, GpuError> {
+pub(crate) fn weights(
+    device: &Device,
+    id: CodecId,
+    dim: usize,
+    count: usize,
+) -> Result<WeightsRow, GpuError> {
     let decoder = WeightDecoder::new(device, id, dim, Options::DEFAULT)?;
     let codec =
         AnyCodec::new(id, dim, Options::DEFAULT).map_err(|error| GpuError::BadSpec(error.to_string()))?;
@@ -92,7 +97,7 @@ pub(crate) fn weights(device: &Device, id: CodecId, dim: usize, count: usize) ->
         decoder.decode(&blocks, results.of(element))?;
     }
     let (_, [f32_mismatches, f16_mismatches, bf16_mismatches]) = results.read(device, |_| values.clone())?;
-    Ok(Weights {
+    Ok(WeightsRow {
         codec: id.name(),
         head_dim: dim,
         groups: count,
@@ -155,7 +160,7 @@ fn dot(a: &[f32], b: &[f32]) -> f64 {
 }
 
 /// Estimates <q, r> for `count` residuals. Errors are relative to |q| |r|.
-pub(crate) fn residuals(device: &Device, dim: usize, count: usize) -> Result<Residuals, GpuError> {
+pub(crate) fn residuals(device: &Device, dim: usize, count: usize) -> Result<ResidualsRow, GpuError> {
     let mut sketched = Sketched::new(device, dim, count)?;
     sketched.sketch()?;
     let mut results = Results::new(device, count * HEADS)?;
@@ -172,17 +177,17 @@ pub(crate) fn residuals(device: &Device, dim: usize, count: usize) -> Result<Res
         // NaN is an error too, and `max` would drop it.
         largest_error = if error.is_nan() { f64::INFINITY } else { largest_error.max(error) };
     }
-    Ok(Residuals { head_dim: dim, residuals: count, largest_error, f16_mismatches, bf16_mismatches })
+    Ok(ResidualsRow { head_dim: dim, residuals: count, largest_error, f16_mismatches, bf16_mismatches })
 }
 
 /// Times the kernels at [`HEAD_DIM`], with vectors of four times the bytes of the second-level cache.
 pub(crate) fn measure(
     device: &Device,
     args: &CheckArgs,
-    each: &mut dyn FnMut(Kernel) -> Result<(), CheckError>,
+    each: &mut dyn FnMut(KernelRow) -> Result<(), CheckError>,
 ) -> Result<(), CheckError> {
     let vectors = (4 * device.l2_bytes()? / (2 * HEAD_DIM)).clamp(8, MOST_VECTORS);
-    let row = |kernel, codec, element, vectors: usize, bytes: usize, times: &Times| Kernel {
+    let row = |kernel, codec, element, vectors: usize, bytes: usize, times: &Times| KernelRow {
         kernel,
         codec,
         element,

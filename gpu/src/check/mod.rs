@@ -70,7 +70,7 @@ pub fn run(
     let mut writer = Writer::new(json, write);
     let bytes = device.memory()?.0 / 4;
     let bandwidth = bench::bandwidth(device, bytes, args.seconds)?;
-    writer.write(&Row::Device(row::Gpu {
+    writer.write(&Row::Device(row::DeviceRow {
         device: device.name()?,
         commit: option_env!("TQKV_COMMIT"),
         multiprocessors: device.multiprocessors(),

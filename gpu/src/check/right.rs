@@ -1,6 +1,6 @@
 //! Checks that codes equal the portable codec's, and that attention agrees with f64.
 
-use super::row::{Attention, Codes};
+use super::row::{AttentionRow, CodesRow};
 use crate::staging::Staging;
 use crate::{Device, GpuCache, GpuError, GpuSpec, Rows, Side};
 use rand_chacha::ChaCha8Rng;
@@ -46,7 +46,7 @@ pub(crate) fn gaussian(rng: &mut ChaCha8Rng, len: usize) -> Vec<f32> {
 }
 
 /// Encodes `vectors` vectors, rounded up to whole tokens of eight heads.
-pub(crate) fn codes(device: &Device, id: CodecId, dim: usize, vectors: usize) -> Result<Codes, GpuError> {
+pub(crate) fn codes(device: &Device, id: CodecId, dim: usize, vectors: usize) -> Result<CodesRow, GpuError> {
     let heads = 8;
     let tokens = vectors.div_ceil(heads).max(1);
     let spec = GpuSpec::new(1, heads, heads, dim).codecs(id, id).sequences(1, tokens).exact(0, 0);
@@ -58,7 +58,7 @@ pub(crate) fn codes(device: &Device, id: CodecId, dim: usize, vectors: usize) ->
     let mut want = vec![0; codec.block_bytes()];
     let pairs = rows.chunks_exact(dim).zip(blocks.chunks_exact(codec.block_bytes()));
     let wrong = |(x, got): &(&[f32], &[u8])| codec.encode(x, &mut want).is_err() || want != **got;
-    Ok(Codes {
+    Ok(CodesRow {
         codec: id.name(),
         head_dim: dim,
         vectors: tokens * heads,
@@ -72,13 +72,13 @@ pub(crate) fn attention(
     codecs: [CodecId; 2],
     dim: usize,
     group: usize,
-) -> Result<Attention, GpuError> {
+) -> Result<AttentionRow, GpuError> {
     let mut largest_error = 0.0_f64;
     for (exact, most) in [((0, 0), 1000), ((4, 64), 300)] {
         largest_error = largest_error.max(error(device, codecs, (dim, group), exact, most)?);
     }
     let [key, value] = codecs.map(CodecId::name);
-    Ok(Attention { key, value, head_dim: dim, heads_per_kv_head: group, largest_error })
+    Ok(AttentionRow { key, value, head_dim: dim, heads_per_kv_head: group, largest_error })
 }
 
 /// The largest error of attention over up to `most` tokens, with this many first and newest tokens in f16.

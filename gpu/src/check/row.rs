@@ -14,18 +14,18 @@ pub(crate) const MAX_ERROR: f64 = 2e-4;
 #[derive(Serialize)]
 #[serde(tag = "row", rename_all = "lowercase")]
 pub(crate) enum Row {
-    Device(Gpu),
-    Codes(Codes),
-    Weights(Weights),
-    Residuals(Residuals),
-    Attention(Attention),
-    Speed(Speed),
-    Kernel(Kernel),
+    Device(DeviceRow),
+    Codes(CodesRow),
+    Weights(WeightsRow),
+    Residuals(ResidualsRow),
+    Attention(AttentionRow),
+    Speed(SpeedRow),
+    Kernel(KernelRow),
 }
 
 /// The GPU and its memory bandwidth.
 #[derive(Serialize)]
-pub(crate) struct Gpu {
+pub(crate) struct DeviceRow {
     pub(crate) device: String,
     /// The commit of the program, if the build was told (`TQKV_COMMIT`).
     pub(crate) commit: Option<&'static str>,
@@ -46,7 +46,7 @@ pub(crate) struct Gpu {
 
 /// Result of comparing codes with the portable codec.
 #[derive(Serialize)]
-pub(crate) struct Codes {
+pub(crate) struct CodesRow {
     pub(crate) codec: &'static str,
     pub(crate) head_dim: usize,
     pub(crate) vectors: usize,
@@ -55,7 +55,7 @@ pub(crate) struct Codes {
 
 /// Result of comparing groups of weights, decoded to each element type, with the portable codec.
 #[derive(Serialize)]
-pub(crate) struct Weights {
+pub(crate) struct WeightsRow {
     pub(crate) codec: &'static str,
     pub(crate) head_dim: usize,
     pub(crate) groups: usize,
@@ -67,7 +67,7 @@ pub(crate) struct Weights {
 
 /// Result of comparing estimates of 1-bit residuals with f64.
 #[derive(Serialize)]
-pub(crate) struct Residuals {
+pub(crate) struct ResidualsRow {
     pub(crate) head_dim: usize,
     pub(crate) residuals: usize,
     /// Relative to the norms of query and residual.
@@ -77,13 +77,13 @@ pub(crate) struct Residuals {
     pub(crate) bf16_mismatches: usize,
 }
 
-impl Weights {
+impl WeightsRow {
     pub(crate) fn mismatches(&self) -> usize {
         self.f32_mismatches + self.f16_mismatches + self.bf16_mismatches
     }
 }
 
-impl Residuals {
+impl ResidualsRow {
     pub(crate) fn is_right(&self) -> bool {
         self.largest_error <= MAX_ERROR && self.f16_mismatches + self.bf16_mismatches == 0
     }
@@ -91,7 +91,7 @@ impl Residuals {
 
 /// Result of comparing attention with f64 over the decoded cache.
 #[derive(Serialize)]
-pub(crate) struct Attention {
+pub(crate) struct AttentionRow {
     pub(crate) key: &'static str,
     pub(crate) value: &'static str,
     pub(crate) head_dim: usize,
@@ -101,7 +101,7 @@ pub(crate) struct Attention {
 
 /// Times of one codec for keys and values, or of f16 rows.
 #[derive(Serialize)]
-pub(crate) struct Speed {
+pub(crate) struct SpeedRow {
     pub(crate) codec: &'static str,
     /// The shape as `--shape` takes it.
     pub(crate) shape: String,
@@ -134,7 +134,7 @@ pub(crate) struct Speed {
 
 /// Times of a kernel beside the cache.
 #[derive(Serialize)]
-pub(crate) struct Kernel {
+pub(crate) struct KernelRow {
     pub(crate) kernel: &'static str,
     /// `None` for residuals.
     pub(crate) codec: Option<&'static str>,
@@ -259,7 +259,7 @@ fn for_people(row: &Row) -> (&'static str, String) {
     (head, line)
 }
 
-fn kernel_line(line: &mut String, row: &Kernel) -> std::fmt::Result {
+fn kernel_line(line: &mut String, row: &KernelRow) -> std::fmt::Result {
     let Spread { p1, p50, p90, p99 } = row.seconds;
     let [p50, p1, p90, p99] = [p50, p1, p90, p99].map(|seconds| seconds * 1e6);
     writeln!(
@@ -274,7 +274,7 @@ fn kernel_line(line: &mut String, row: &Kernel) -> std::fmt::Result {
     )
 }
 
-fn speed_line(line: &mut String, row: &Speed) -> std::fmt::Result {
+fn speed_line(line: &mut String, row: &SpeedRow) -> std::fmt::Result {
     let shape = &row.shape;
     let micros = |seconds: f64| seconds * 1e6;
     let Spread { p1, p50, p90, p99 } = row.attend_seconds;

@@ -3,7 +3,7 @@
 use super::args::CheckArgs;
 use super::bench::{self, Attended, Bandwidth};
 use super::error::CheckError;
-use super::row::{Speed, Spread};
+use super::row::{SpeedRow, Spread};
 use super::shape::Shape;
 use crate::{Device, GpuSpec};
 use tqkv_core::CodecId;
@@ -20,7 +20,7 @@ pub(crate) fn measure(
     shape: Shape,
     args: &CheckArgs,
     bandwidth: Bandwidth,
-    each: &mut dyn FnMut(Speed) -> Result<(), CheckError>,
+    each: &mut dyn FnMut(SpeedRow) -> Result<(), CheckError>,
 ) -> Result<(), CheckError> {
     let mut shape = shape;
     while shape.sequences() > 1 && shape.bytes(HALF_BITS, HALF_BITS) > device.memory()?.0 / 2 {
@@ -30,7 +30,7 @@ pub(crate) fn measure(
     let read_halves = shape.bytes(HALF_BITS, HALF_BITS) as f64 / bandwidth.read;
     let row = |codec, attended: &Attended, bits, encoded_vectors_per_second| {
         let (bytes, median) = (shape.bytes(bits, bits) as f64, attended.times.at(50));
-        Speed {
+        SpeedRow {
             codec,
             shape: shape.to_string(),
             sequences: shape.sequences(),

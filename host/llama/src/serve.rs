@@ -15,7 +15,7 @@ use crate::threads::Threads;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use std::sync::Once;
-use tqkv::unstable::slots::{Masks, Operation, Rule, Store, StoreSide, Strided};
+use tqkv::unstable::slots::{Masks, Operation, QueryRule, Store, StoreSide, Strided};
 
 /// Keys or values of an operation: views `[dim, slots, heads, streams]` of a tensor of the cache.
 #[derive(Clone, Copy, Debug)]
@@ -327,7 +327,7 @@ pub(crate) unsafe fn attend(op: &View<'_>, threads: &Threads) -> Option<()> {
         };
         let [_, token, head, stream] = queries.1;
         Operation {
-            rule: Rule { scale: asked.scale, soft_cap: asked.soft_cap, slots: keys.slots },
+            rule: QueryRule { scale: asked.scale, soft_cap: asked.soft_cap, slots: keys.slots },
             first_streams: match asked.values {
                 ValuePlace::Apart(_, values) => [keys.first_stream, values.first_stream],
                 ValuePlace::InKeys(_) => [keys.first_stream; 2],

@@ -58,7 +58,7 @@ pub use size::{WeightBytes, config_json};
 pub use tokenizer::{Library, Pieces, SpecialTokens, Tokenizer};
 
 use chat::Chat;
-use checkpoint::{Checkpoint, CompressSpec, Source};
+use checkpoint::{Checkpoint, CompressSpec, TensorSource};
 use find::Found;
 pub use find::without_mark;
 use rope::Rope;
@@ -140,11 +140,11 @@ impl Model {
     /// # Errors
     /// The errors of [`Model::load`].
     pub fn from_gguf(name: &str, parts: &[(&str, &[u8])]) -> Result<Self, ModelError> {
-        let files = parts.iter().map(|(name, bytes)| Source::in_memory(name, bytes)).collect();
+        let files = parts.iter().map(|(name, bytes)| TensorSource::in_memory(name, bytes)).collect();
         Self::of_gguf(name.to_owned(), files, Opening::MAPPED)
     }
 
-    fn of_gguf(name: String, files: Vec<Source>, opening: Opening) -> Result<Self, ModelError> {
+    fn of_gguf(name: String, files: Vec<TensorSource>, opening: Opening) -> Result<Self, ModelError> {
         let file = files.first().map_or_else(String::new, |file| file.name.clone());
         let load = || {
             let folder = gguf::read(files)?;
@@ -189,7 +189,7 @@ impl Model {
     ) -> Result<Self, ModelError> {
         let config = Config::from_json(config)?;
         let tokenizer = Tokenizer::new(tokenizer, config.vocab_size)?;
-        let file = Source::in_memory("model.safetensors", safetensors);
+        let file = TensorSource::in_memory("model.safetensors", safetensors);
         let tensors = Checkpoint::of_safetensors(vec![file])?;
         Self::assemble(name.to_owned(), config, tokenizer, tensors, Opening::MAPPED)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::grid::Grid;
 use crate::numbers::Numbers;
-use crate::source::{Miss, Source};
+use crate::source::{Miss, StateSource};
 
 /// Tokens at the start of a sequence whose rows stay as they are: attention sinks.
 pub const EXACT_TOKENS: u32 = 4;
@@ -105,7 +105,7 @@ pub struct Cache {
 /// Reads one cache. Up to the type of the first keys another thing may stand here; behind that, every fault
 /// is damage. With `has_values`, a field that cannot be the type of the first values is [`Miss::NoValues`].
 pub(crate) fn read_cache<R: Read + Seek>(
-    source: &mut Source<'_, R>,
+    source: &mut StateSource<'_, R>,
     variant: Variant,
     has_values: bool,
 ) -> Result<Cache, Miss> {
@@ -130,7 +130,7 @@ pub(crate) fn read_cache<R: Read + Seek>(
 
 /// The positions and sequences of cells.
 fn read_cells<R: Read + Seek>(
-    source: &mut Source<'_, R>,
+    source: &mut StateSource<'_, R>,
     variant: Variant,
     cells: u32,
 ) -> Result<Arc<[CellRun]>, Miss> {
@@ -166,7 +166,7 @@ fn read_cells<R: Read + Seek>(
 }
 
 fn read_stream<R: Read + Seek>(
-    source: &mut Source<'_, R>,
+    source: &mut StateSource<'_, R>,
     variant: Variant,
     has_values: bool,
     (cells, runs): (u32, &Arc<[CellRun]>),
@@ -218,7 +218,7 @@ impl StateSide {
 
 /// The type of a layer's rows, and their values per cell.
 fn read_type<R: Read + Seek>(
-    source: &mut Source<'_, R>,
+    source: &mut StateSource<'_, R>,
     (side, layer): (StateSide, u32),
     is_transposed: bool,
 ) -> Result<(Numbers, u32), Miss> {

@@ -9,7 +9,7 @@ use std::io::{Read, Seek};
 
 use crate::cache::{Cache, Variant, read_cache};
 use crate::error::SessionError;
-use crate::source::{Miss, Source};
+use crate::source::{Miss, StateSource};
 
 /// First bytes of what `llama_state_seq_save_file` and a slot of `llama-server` write.
 const SEQUENCE_FILE: u32 = 0x6767_7371;
@@ -76,7 +76,7 @@ impl Layout {
     /// [`SessionError::State`]: no state of llama.cpp, or one that is damaged or cut. A file of an unknown
     /// version is none of these: nothing of it is read ([`Layout::not_understood`]).
     pub fn read<R: Read + Seek>(state: &mut R) -> Result<Self, SessionError> {
-        let mut source = Source::new(state)?;
+        let mut source = StateSource::new(state)?;
         let (origin, version) = header(&mut source)?;
         if let Some(why) = unknown(origin, version) {
             let (bytes, unread_bytes) = (source.len(), source.left());
@@ -113,7 +113,7 @@ impl Layout {
     }
 }
 
-fn header<R: Read + Seek>(source: &mut Source<'_, R>) -> Result<(Origin, Option<u32>), SessionError> {
+fn header<R: Read + Seek>(source: &mut StateSource<'_, R>) -> Result<(Origin, Option<u32>), SessionError> {
     let first = source.u32("the first field")?;
     let origin = match first {
         SEQUENCE_FILE => Origin::SequenceFile,
@@ -143,7 +143,7 @@ fn unknown(origin: Origin, version: Option<u32>) -> Option<String> {
 }
 
 /// Skips the name of the model's architecture.
-fn name<R: Read + Seek>(source: &mut Source<'_, R>) -> Result<(), SessionError> {
+fn name<R: Read + Seek>(source: &mut StateSource<'_, R>) -> Result<(), SessionError> {
     let at = source.at();
     let foreign = || SessionError::state(at, "not a state of llama.cpp: no known magic and no architecture");
     let length = source.u32("the architecture")?;
@@ -163,7 +163,7 @@ type Found = (Vec<Cache>, Option<(u64, String)>);
 
 /// All caches at this place, one after the other. Leaves the source behind the last.
 fn memory<R: Read + Seek>(
-    source: &mut Source<'_, R>,
+    source: &mut StateSource<'_, R>,
     mut variants: Vec<Variant>,
 ) -> Result<Found, SessionError> {
     let mut caches = Vec::new();
@@ -187,7 +187,7 @@ fn memory<R: Read + Seek>(
 
 /// Tries each variant at this place. Where none reads, the one that came furthest says why.
 fn first_that_reads<R: Read + Seek>(
-    source: &mut Source<'_, R>,
+    source: &mut StateSource<'_, R>,
     variants: &[Variant],
 ) -> Result<(Cache, Variant), Miss> {
     let start = source.at();
@@ -214,7 +214,7 @@ fn first_that_reads<R: Read + Seek>(
 /// A cache with values, or one of MLA without them. The second is accepted where the first field of the
 /// values is none, or where the state ends or another cache begins behind the keys.
 fn with_or_without_values<R: Read + Seek>(
-    source: &mut Source<'_, R>,
+    source: &mut StateSource<'_, R>,
     variant: Variant,
 ) -> Result<Cache, Miss> {
     let start = source.at();

@@ -48,13 +48,13 @@ impl From<Miss> for SessionError {
     }
 }
 
-pub(crate) struct Source<'a, R> {
+pub(crate) struct StateSource<'a, R> {
     from: BufReader<&'a mut R>,
     at: u64,
     len: u64,
 }
 
-impl<'a, R: Read + Seek> Source<'a, R> {
+impl<'a, R: Read + Seek> StateSource<'a, R> {
     pub(crate) fn new(from: &'a mut R) -> Result<Self, SessionError> {
         let len = from.seek(SeekFrom::End(0))?;
         from.rewind()?;

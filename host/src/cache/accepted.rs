@@ -21,7 +21,7 @@ pub(super) fn coded_norms(spec: &CacheSpec, layer: usize) -> Result<[f32; 2], Ca
 }
 
 /// The place of the first of several tokens.
-pub(super) struct Place {
+pub(super) struct VectorPlace {
     pub(super) layer: usize,
     pub(super) token: usize,
     pub(super) num_kv_heads: usize,
@@ -31,12 +31,12 @@ pub(super) struct Place {
 
 /// Refuses vectors that cannot be stored.
 pub(super) fn check_vectors(
-    first: Place,
+    first: VectorPlace,
     sides: &[Vectors<'_>; 2],
     max_norms: [f32; 2],
     level: Level,
 ) -> Result<(), CacheError> {
-    let Place { layer, num_kv_heads, sinks, .. } = first;
+    let VectorPlace { layer, num_kv_heads, sinks, .. } = first;
     for ((what, side), coded) in ["key", "value"].into_iter().zip(sides).zip(max_norms) {
         for (i, vector) in side.rows().enumerate() {
             let (token, kv_head) = (first.token + i / num_kv_heads, i % num_kv_heads);

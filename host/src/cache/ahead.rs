@@ -15,14 +15,14 @@ use std::sync::{Arc, PoisonError};
 
 /// The vectors of some tokens, or their blocks.
 #[derive(Debug)]
-enum Work {
+enum AheadWork {
     Vectors(Vec<f32>),
     Blocks(Vec<u8>),
     /// Encoding failed. The append encodes again and reports the error.
     Failed,
 }
 
-impl Work {
+impl AheadWork {
     fn finish(&mut self, format: &PageFormat) {
         if let Self::Vectors(x) = self {
             let codec = format.codec();
@@ -40,14 +40,14 @@ pub(super) struct Ahead {
     first: usize,
     bytes: usize,
     begun: bool,
-    work: Arc<Mutex<Work>>,
+    work: Arc<Mutex<AheadWork>>,
 }
 
 impl Ahead {
     /// Takes vectors (`[n, dim]`, less their mean) from position `first` on.
     pub(super) fn new(first: usize, x: Vec<f32>) -> Self {
         let bytes = size_of_val(x.as_slice());
-        Self { first, bytes, begun: false, work: Arc::new(Mutex::new(Work::Vectors(x))) }
+        Self { first, bytes, begun: false, work: Arc::new(Mutex::new(AheadWork::Vectors(x))) }
     }
 
     /// Hands the work to a spare thread. A call from inside a parallel append would run it there first.
@@ -78,8 +78,8 @@ impl Ahead {
         let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
         work.finish(format);
         match &*work {
-            Work::Blocks(blocks) => Some(blocks.clone()),
-            Work::Vectors(_) | Work::Failed => None,
+            AheadWork::Blocks(blocks) => Some(blocks.clone()),
+            AheadWork::Vectors(_) | AheadWork::Failed => None,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Arrangement of the blocks of one codec in a page: the interface between the cache and the page kernels.
 //!
 //! Codecs with page kernels have their own arrangement. The blocks of other codecs lie one after the other. A
-//! codec that gains kernels changes only [`Layout::new`].
+//! codec that gains kernels changes only [`PageLayout::new`].
 
 use super::layer::KvPair;
 use super::life::PAGE_TOKENS;
@@ -30,7 +30,7 @@ pub(crate) enum PageRole {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Layout {
+enum PageLayout {
     /// Codes with integer scores.
     Keys(KeyPages),
     /// Codes with integer sums.
@@ -43,7 +43,7 @@ enum Layout {
     Blocks,
 }
 
-impl Layout {
+impl PageLayout {
     fn new(codec: &AnyCodec, side: PageRole, arithmetic: Arithmetic) -> Self {
         if codec.id() == CodecId::F16 {
             return HalfPages::new(codec.dim(), PAGE_TOKENS).map_or(Self::Rows, Self::Halves);
@@ -62,7 +62,7 @@ impl Layout {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageFormat {
     codec: AnyCodec,
-    layout: Layout,
+    layout: PageLayout,
     level: Level,
     slots: usize,
 }
@@ -78,7 +78,7 @@ pub(crate) struct CodedQueries {
 
 impl PageFormat {
     pub(crate) fn new(codec: AnyCodec, side: PageRole, arithmetic: Arithmetic, level: Level) -> Self {
-        Self { codec, layout: Layout::new(&codec, side, arithmetic), level, slots: PAGE_TOKENS }
+        Self { codec, layout: PageLayout::new(&codec, side, arithmetic), level, slots: PAGE_TOKENS }
     }
 
     /// The instruction set for all work on these pages.
@@ -99,18 +99,18 @@ impl PageFormat {
     pub(crate) fn of_slots(&self, slots: usize) -> Self {
         let codec = &self.codec;
         let layout = match self.layout {
-            Layout::Keys(_) => KeyPages::new(codec, slots).map(Layout::Keys),
-            Layout::Values(_) => ValuePages::new(codec, slots).map(Layout::Values),
-            Layout::Halves(_) => HalfPages::new(codec.dim(), slots).map(Layout::Halves),
-            Layout::Rows => Some(Layout::Rows),
-            Layout::Blocks => Some(Layout::Blocks),
+            PageLayout::Keys(_) => KeyPages::new(codec, slots).map(PageLayout::Keys),
+            PageLayout::Values(_) => ValuePages::new(codec, slots).map(PageLayout::Values),
+            PageLayout::Halves(_) => HalfPages::new(codec.dim(), slots).map(PageLayout::Halves),
+            PageLayout::Rows => Some(PageLayout::Rows),
+            PageLayout::Blocks => Some(PageLayout::Blocks),
         };
         layout.map_or(*self, |layout| Self { layout, slots, ..*self })
     }
 
     /// True if the pages have kernels, which are faster than decoding.
     pub(crate) fn has_kernels(&self) -> bool {
-        matches!(self.layout, Layout::Keys(_) | Layout::Values(_) | Layout::Halves(_))
+        matches!(self.layout, PageLayout::Keys(_) | PageLayout::Values(_) | PageLayout::Halves(_))
     }
 
     /// Number of slots in a page.
@@ -130,10 +130,10 @@ impl PageFormat {
     /// Number of lines in a page.
     pub(crate) fn lines(&self) -> usize {
         match &self.layout {
-            Layout::Keys(pages) => pages.lines(),
-            Layout::Values(pages) => pages.lines(),
-            Layout::Halves(pages) => pages.lines(),
-            Layout::Rows | Layout::Blocks => {
+            PageLayout::Keys(pages) => pages.lines(),
+            PageLayout::Values(pages) => pages.lines(),
+            PageLayout::Halves(pages) => pages.lines(),
+            PageLayout::Rows | PageLayout::Blocks => {
                 (self.slots * self.codec.block_bytes()).div_ceil(size_of::<Line>())
             }
         }
@@ -142,17 +142,17 @@ impl PageFormat {
     /// Writes a block to a slot.
     pub(crate) fn write(&self, page: &mut [Line], slot: usize, block: &[u8]) {
         match &self.layout {
-            Layout::Keys(pages) => pages.write(page, slot, block),
-            Layout::Values(pages) => pages.write(page, slot, block),
-            Layout::Halves(pages) => pages.write(page, slot, block),
-            Layout::Rows => {
+            PageLayout::Keys(pages) => pages.write(page, slot, block),
+            PageLayout::Values(pages) => pages.write(page, slot, block),
+            PageLayout::Halves(pages) => pages.write(page, slot, block),
+            PageLayout::Rows => {
                 let halves: &mut [u16] = bytemuck::cast_slice_mut(page);
                 let row = &mut halves[slot * self.codec.dim()..(slot + 1) * self.codec.dim()];
                 for (half, bytes) in row.iter_mut().zip(block.as_chunks::<2>().0) {
                     *half = u16::from_le_bytes(*bytes);
                 }
             }
-            Layout::Blocks => {
+            PageLayout::Blocks => {
                 let bytes: &mut [u8] = bytemuck::cast_slice_mut(page);
                 bytes[slot * block.len()..(slot + 1) * block.len()].copy_from_slice(block);
             }
@@ -162,16 +162,16 @@ impl PageFormat {
     /// Reads a block back in its stored form.
     pub(crate) fn read(&self, page: &[Line], slot: usize, block: &mut [u8]) {
         match &self.layout {
-            Layout::Keys(pages) => pages.read(page, slot, block),
-            Layout::Values(pages) => pages.read(page, slot, block),
-            Layout::Halves(pages) => pages.read(page, slot, block),
-            Layout::Rows => {
+            PageLayout::Keys(pages) => pages.read(page, slot, block),
+            PageLayout::Values(pages) => pages.read(page, slot, block),
+            PageLayout::Halves(pages) => pages.read(page, slot, block),
+            PageLayout::Rows => {
                 let row = &halves(page)[slot * self.codec.dim()..(slot + 1) * self.codec.dim()];
                 for (bytes, half) in block.as_chunks_mut::<2>().0.iter_mut().zip(row) {
                     *bytes = half.to_le_bytes();
                 }
             }
-            Layout::Blocks => block.copy_from_slice(self.blocks(page, slot, slot + 1)),
+            PageLayout::Blocks => block.copy_from_slice(self.blocks(page, slot, slot + 1)),
         }
     }
 
@@ -188,7 +188,7 @@ impl PageFormat {
     pub(crate) fn set_queries(&self, plain: &[f32], queries: &mut CodedQueries) {
         queries.rotated.resize(plain.len(), 0.0);
         tqkv_simd::codec::rotate_queries(self.level, &self.codec, plain, &mut queries.rotated);
-        if let Layout::Keys(pages) = &self.layout {
+        if let PageLayout::Keys(pages) = &self.layout {
             *queries.int8 = pages.queries(self.level, &queries.rotated);
         }
     }
@@ -205,9 +205,9 @@ impl PageFormat {
         let dim = self.codec.dim();
         let n = out.len() / (queries.rotated.len() / dim);
         match &self.layout {
-            Layout::Keys(pages) => pages.scores(self.level, page, from, &queries.int8, next, out),
-            Layout::Halves(pages) => pages.scores(self.level, page, from, &queries.rotated, next, out),
-            Layout::Rows => {
+            PageLayout::Keys(pages) => pages.scores(self.level, page, from, &queries.int8, next, out),
+            PageLayout::Halves(pages) => pages.scores(self.level, page, from, &queries.rotated, next, out),
+            PageLayout::Rows => {
                 row_scores(
                     self.level,
                     &halves(page)[from * dim..(from + n) * dim],
@@ -216,7 +216,7 @@ impl PageFormat {
                     out,
                 );
             }
-            Layout::Values(_) | Layout::Blocks => {
+            PageLayout::Values(_) | PageLayout::Blocks => {
                 let blocks = self.blocks(page, from, from + n);
                 for (query, out) in queries.rotated.chunks_exact(dim).zip(out.chunks_exact_mut(n)) {
                     tqkv_simd::codec::scores(self.level, &self.codec, query, blocks, out);
@@ -238,15 +238,15 @@ impl PageFormat {
         let (dim, from) = (self.codec.dim(), index % PAGE_TOKENS);
         let n = weights.len() / (acc.len() / dim);
         match &self.layout {
-            Layout::Values(pages) => {
+            PageLayout::Values(pages) => {
                 let part = ValuePart { pages, page, start: index - from, from, weights, next };
                 ValuePages::accumulate_parts(self.level, &[part], acc);
             }
-            Layout::Halves(pages) => pages.accumulate(self.level, page, from, weights, next, acc),
-            Layout::Rows => {
+            PageLayout::Halves(pages) => pages.accumulate(self.level, page, from, weights, next, acc),
+            PageLayout::Rows => {
                 row_sums(self.level, &halves(page)[from * dim..(from + n) * dim], dim, weights, acc);
             }
-            Layout::Keys(_) | Layout::Blocks => {
+            PageLayout::Keys(_) | PageLayout::Blocks => {
                 let blocks = self.blocks(page, from, from + n);
                 for (weights, acc) in weights.chunks_exact(n).zip(acc.chunks_exact_mut(dim)) {
                     tqkv_simd::codec::accumulate(self.level, &self.codec, weights, blocks, acc);
@@ -257,7 +257,7 @@ impl PageFormat {
 
     /// True if sums over two pages are made together for this number of heads; see [`PageFormat::part`].
     pub(super) fn joins(&self, heads: usize) -> bool {
-        matches!(&self.layout, Layout::Values(pages) if pages.joins(heads))
+        matches!(&self.layout, PageLayout::Values(pages) if pages.joins(heads))
     }
 
     /// Tokens of a page of values for [`ValuePages::accumulate_parts`], if its format supports that. They
@@ -269,7 +269,7 @@ impl PageFormat {
         weights: &'a [f32],
         next: &'a [Line],
     ) -> Option<ValuePart<'a>> {
-        let Layout::Values(pages) = &self.layout else { return None };
+        let PageLayout::Values(pages) = &self.layout else { return None };
         let from = index % PAGE_TOKENS;
         Some(ValuePart { pages, page, start: index - from, from, weights, next })
     }

@@ -2,7 +2,7 @@
 
 use super::chosen::{Chosen, RUN, hide, seek};
 use super::life::{self, PAGE_TOKENS, ROLLBACK};
-use super::scratch::{HeadScratch, Queries, SpanSums};
+use super::scratch::{HeadQueries, HeadScratch, SpanSums};
 use super::track::{Cut, Track};
 use super::vectors::{Vectors, dot};
 use crate::error::CacheError;
@@ -27,7 +27,7 @@ type Range = (usize, usize);
 
 /// Attention settings of a layer.
 #[derive(Clone, Debug)]
-pub(super) struct Rule {
+pub(super) struct AttentionRule {
     pub(super) window: Option<usize>,
     /// Number of encoded tokens that single queries attend to. `None` for all.
     pub(super) select: Option<usize>,
@@ -43,7 +43,7 @@ pub(super) struct Head {
     /// Values, or the positional parts of latent keys.
     pub(super) other: Track,
     pub(super) is_latent: bool,
-    pub(super) rule: Rule,
+    pub(super) rule: AttentionRule,
     /// Learned sinks of the group's query heads. Empty if there are none.
     pub(super) sink_logits: Vec<f32>,
 }
@@ -300,7 +300,13 @@ impl Head {
     }
 
     /// Attends to the chosen tokens of some spans. The first span includes the sinks.
-    fn attend_spans(&self, queries: &Queries, spans: Spans<usize>, chosen: Chosen<'_>, seen: &mut SpanSums) {
+    fn attend_spans(
+        &self,
+        queries: &HeadQueries,
+        spans: Spans<usize>,
+        chosen: Chosen<'_>,
+        seen: &mut SpanSums,
+    ) {
         let SpanSums { state, plain, rotated, failed } = seen;
         let heads = &mut state[..queries.heads()];
         if spans.start == 0 {
@@ -318,7 +324,7 @@ impl Head {
     /// are of uncompressed rows, and of blocks in the rotated domain.
     pub(super) fn attend_run(
         &self,
-        queries: &Queries,
+        queries: &HeadQueries,
         ((from, to), chosen): (Range, Chosen<'_>),
         state: &mut [Attention],
         [plain, rotated]: [&mut [f32]; 2],
@@ -411,7 +417,7 @@ impl SpanSums {
 /// The two tracks as the source of an attention pass.
 struct Tokens<'a> {
     head: &'a Head,
-    queries: &'a Queries,
+    queries: &'a HeadQueries,
     chosen: Chosen<'a>,
     /// Index in the list of the first token of the part that comes next.
     at: Cell<usize>,

@@ -91,12 +91,12 @@ use crate::{memory, threads};
 use accepted::coded_norms;
 use chosen::Chosen;
 use format::PageRole;
-use head::{Head, Rule};
+use head::{AttentionRule, Head};
 use life::ROLLBACK;
 use map::Learner;
 use means::Means;
 use rayon::prelude::*;
-use rows::Rows;
+use rows::HalfRows;
 use scratch::{HeadScratch, ScratchPool};
 use spill::SpillFile;
 use std::ops::Range;
@@ -561,7 +561,7 @@ impl Layer {
         let of_values = || Means::of_values(spec.centring_of_values(layer), max_norms[1], budget);
         let shape = spec.shape_at(layer);
         let KvShape { num_heads, num_kv_heads, head_dim, .. } = shape;
-        let rule = Rule {
+        let rule = AttentionRule {
             window,
             select: spec.selects(layer),
             scale: spec.scale.unwrap_or(1.0 / (head_dim as f32).sqrt()),
@@ -569,8 +569,8 @@ impl Layer {
         };
         let sink_logits = spec.sink_logits.chunks(num_heads).nth(layer).unwrap_or_default();
         let learner = spec.has_map(layer).then(|| {
-            let Rule { scale, soft_cap, window, .. } = rule;
-            let rule = map::Rule { scale, soft_cap, window, group: shape.group() };
+            let AttentionRule { scale, soft_cap, window, .. } = rule;
+            let rule = map::WeightRule { scale, soft_cap, window, group: shape.group() };
             let in_quarters = spec.stores_quarters(layer);
             let rope = spec.rope_at(layer).filter(|_| spec.key_map == KeyMap::Full);
             Learner::new(rule, head_dim, (sinks, spec.hot), in_quarters, budget).with_rope(rope)
@@ -596,7 +596,7 @@ impl Layer {
     /// Approximate bytes that all layers of an empty cache take.
     fn bytes(spec: &CacheSpec) -> usize {
         // Rows are allocated apart from the head, with the counters of their users.
-        let head = size_of::<Head>() + 4 * (size_of::<Rows>() + 2 * size_of::<usize>());
+        let head = size_of::<Head>() + 4 * (size_of::<HalfRows>() + 2 * size_of::<usize>());
         let of_layer = |layer| size_of::<Self>() + spec.shape_at(layer).num_kv_heads * head;
         let layers = (0..spec.shape.num_layers).map(of_layer).sum::<usize>();
         layers + size_of_val(spec.sink_logits.as_slice())

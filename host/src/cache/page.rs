@@ -10,7 +10,7 @@ use super::meter::{Event, count};
 use super::shelf::Shelf;
 use super::spec::CacheSpec;
 use super::spill::Spilled;
-use super::tier::{Store, Tiers, encode, transcode};
+use super::tier::{TierStore, Tiers, encode, transcode};
 use crate::error::CacheError;
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -20,7 +20,7 @@ use tqkv_simd::page::{Line, SLOT_STEP, ask_for};
 
 /// The place of a page's lines.
 #[derive(Clone, Debug)]
-pub(super) enum Memory {
+pub(super) enum PageMemory {
     /// Blocks back to back. The page has so few tokens that whole lines would be larger than f16 rows.
     Loose(Box<[u8]>),
     Held(Box<[Line]>),
@@ -31,18 +31,18 @@ pub(super) enum Memory {
 /// one token takes less room than in f16.
 #[derive(Debug)]
 struct Page {
-    memory: Memory,
+    memory: PageMemory,
     budget: Budget,
 }
 
 impl Page {
-    fn new(memory: Memory, budget: &Budget) -> Self {
+    fn new(memory: PageMemory, budget: &Budget) -> Self {
         let page = Self { memory, budget: budget.clone() };
         budget.take(page.allocated_bytes());
         page
     }
 
-    fn set(&mut self, memory: Memory) {
+    fn set(&mut self, memory: PageMemory) {
         self.budget.give_back(self.allocated_bytes());
         self.memory = memory;
         self.budget.take(self.allocated_bytes());
@@ -51,14 +51,14 @@ impl Page {
     /// The lines; empty if they are not in memory.
     fn lines(&self) -> &[Line] {
         match &self.memory {
-            Memory::Held(lines) => lines,
-            Memory::Loose(_) | Memory::Spilled(_) => &[],
+            PageMemory::Held(lines) => lines,
+            PageMemory::Loose(_) | PageMemory::Spilled(_) => &[],
         }
     }
 
     /// The lines, read from the file if they were spilled.
     fn load(&self) -> Result<Cow<'_, [Line]>, CacheError> {
-        let Memory::Spilled(spilled) = &self.memory else { return Ok(Cow::Borrowed(self.lines())) };
+        let PageMemory::Spilled(spilled) = &self.memory else { return Ok(Cow::Borrowed(self.lines())) };
         let mut lines = Vec::new();
         spilled.read(&mut lines).map_err(|error| CacheError::Spill(error.to_string()))?;
         Ok(Cow::Owned(lines))
@@ -66,7 +66,7 @@ impl Page {
 
     /// Clears the lines for the next tokens.
     fn blank(&mut self) {
-        if let Memory::Held(lines) = &mut self.memory {
+        if let PageMemory::Held(lines) = &mut self.memory {
             lines.fill(Line::ZERO);
         }
     }
@@ -74,9 +74,9 @@ impl Page {
     /// Bytes of the blocks and of the page's own structure.
     fn allocated_bytes(&self) -> usize {
         let blocks = match &self.memory {
-            Memory::Loose(blocks) => blocks.len(),
-            Memory::Held(lines) => size_of_val(&**lines),
-            Memory::Spilled(_) => 0,
+            PageMemory::Loose(blocks) => blocks.len(),
+            PageMemory::Held(lines) => size_of_val(&**lines),
+            PageMemory::Spilled(_) => 0,
         };
         blocks + PAGE_OVERHEAD
     }
@@ -268,7 +268,7 @@ impl Pages {
             let slot = self.len % PAGE_TOKENS;
             if slot == 0 {
                 let page = self.take(0).unwrap_or_else(|| {
-                    Arc::new(Page::new(Memory::Loose(Box::default()), self.list.budget()))
+                    Arc::new(Page::new(PageMemory::Loose(Box::default()), self.list.budget()))
                 });
                 if self.is_ring() {
                     self.last = *self.warm();
@@ -295,7 +295,7 @@ impl Pages {
         let bytes = self.warm().codec().block_bytes();
         let needed = slot + blocks.len() / bytes;
         let Some(page) = self.pages.back_mut() else { return };
-        if let Memory::Held(lines) = &mut Arc::make_mut(page).memory
+        if let PageMemory::Held(lines) = &mut Arc::make_mut(page).memory
             && needed <= self.last.slots()
         {
             for (i, block) in blocks.chunks_exact(bytes).enumerate() {
@@ -307,16 +307,16 @@ impl Pages {
         let Some(page) = self.pages.back_mut() else { return };
         let page = Arc::make_mut(page);
         let before = match &page.memory {
-            Memory::Loose(loose) => loose.to_vec(),
-            Memory::Held(_) | Memory::Spilled(_) => self.last.read_blocks(page.lines(), 0, slot),
+            PageMemory::Loose(loose) => loose.to_vec(),
+            PageMemory::Held(_) | PageMemory::Spilled(_) => self.last.read_blocks(page.lines(), 0, slot),
         };
         let all = [&before[..slot * bytes], blocks].concat();
         self.last = wanted;
         self.held -= page.allocated_bytes();
         page.set(if in_lines {
-            Memory::Held(wanted.arrange(&all).into())
+            PageMemory::Held(wanted.arrange(&all).into())
         } else {
-            Memory::Loose(all.into())
+            PageMemory::Loose(all.into())
         });
         self.held += page.allocated_bytes();
     }
@@ -397,7 +397,7 @@ impl Pages {
 
     /// Converts a cold page that a cut at index `len` goes through to the warm codec, so that new tokens can
     /// follow.
-    pub(super) fn plan_cut(&self, len: usize) -> Result<Option<Memory>, CacheError> {
+    pub(super) fn plan_cut(&self, len: usize) -> Result<Option<PageMemory>, CacheError> {
         let (pages, kept) = self.cut(len);
         if len < self.len
             && kept > 0
@@ -407,13 +407,13 @@ impl Pages {
         {
             let mut lines = vec![Line::ZERO; self.warm().lines()];
             transcode((self.tiers.format(tier), &page.load()?), kept, (self.warm(), &mut lines))?;
-            return Ok(Some(Memory::Held(lines.into())));
+            return Ok(Some(PageMemory::Held(lines.into())));
         }
         Ok(None)
     }
 
     /// Drops tokens from index `len` on. `warm` is the result of [`Pages::plan_cut`].
-    pub(super) fn truncate(&mut self, len: usize, warm: Option<Memory>) {
+    pub(super) fn truncate(&mut self, len: usize, warm: Option<PageMemory>) {
         if len >= self.len {
             return;
         }
@@ -464,9 +464,9 @@ impl Pages {
         }
         let lines = self.tiers.format(tier).arrange(blocks);
         let memory = match self.tiers.store(tier) {
-            Store::Memory => Memory::Held(lines.into()),
-            Store::File(file) => {
-                Memory::Spilled(file.write(&lines).map_err(|error| CacheError::Spill(error.to_string()))?)
+            TierStore::Memory => PageMemory::Held(lines.into()),
+            TierStore::File(file) => {
+                PageMemory::Spilled(file.write(&lines).map_err(|error| CacheError::Spill(error.to_string()))?)
             }
         };
         self.add(Arc::new(Page::new(memory, self.list.budget())));
@@ -553,18 +553,18 @@ impl Pages {
         let weights = self.map(index + self.evicted).and_then(Map::weights);
         let (from, to) = (self.tiers.format(tier - 1), self.tiers.format(tier));
         let to = &weights.map_or(*to, |weights| to.weighted(weights));
-        if let Store::File(file) = self.tiers.store(tier) {
+        if let TierStore::File(file) = self.tiers.store(tier) {
             let spilled = file.write(&lines).map_err(|error| CacheError::Spill(error.to_string()))?;
-            return Ok(Arc::new(Page::new(Memory::Spilled(spilled), self.list.budget())));
+            return Ok(Arc::new(Page::new(PageMemory::Spilled(spilled), self.list.budget())));
         }
         if let Some(page) = ready.as_mut().and_then(Arc::get_mut)
-            && let Memory::Held(cold) = &mut page.memory
+            && let PageMemory::Held(cold) = &mut page.memory
         {
             transcode((from, &lines), PAGE_TOKENS, (to, cold))?;
         } else {
             let mut cold = vec![Line::ZERO; to.lines()];
             transcode((from, &lines), PAGE_TOKENS, (to, &mut cold))?;
-            ready = Some(Arc::new(Page::new(Memory::Held(cold.into()), self.list.budget())));
+            ready = Some(Arc::new(Page::new(PageMemory::Held(cold.into()), self.list.budget())));
         }
         ready.ok_or(CacheError::Memory { bytes: to.lines() * size_of::<Line>() })
     }
@@ -579,9 +579,9 @@ impl Pages {
         let tier = self.tier(number);
         let is_last = number + 1 == self.evicted + self.pages.len();
         let (format, lines) = match &page.memory {
-            Memory::Loose(blocks) => (&self.last, Cow::Owned(self.last.arrange(blocks))),
-            Memory::Held(_) if tier == 0 && is_last => (&self.last, Cow::Borrowed(page.lines())),
-            Memory::Held(_) | Memory::Spilled(_) => (self.tiers.format(tier), page.load()?),
+            PageMemory::Loose(blocks) => (&self.last, Cow::Owned(self.last.arrange(blocks))),
+            PageMemory::Held(_) if tier == 0 && is_last => (&self.last, Cow::Borrowed(page.lines())),
+            PageMemory::Held(_) | PageMemory::Spilled(_) => (self.tiers.format(tier), page.load()?),
         };
         Ok(Run { format, lines, slot: index % PAGE_TOKENS, page: number, tier })
     }
@@ -642,8 +642,9 @@ impl Pages {
 
     /// True if all held pages are in memory and have kernels.
     pub(super) fn are_quick(&self) -> bool {
-        let is_quick =
-            |tier| matches!(self.tiers.store(tier), Store::Memory) && self.tiers.format(tier).has_kernels();
+        let is_quick = |tier| {
+            matches!(self.tiers.store(tier), TierStore::Memory) && self.tiers.format(tier).has_kernels()
+        };
         (0..self.tiers.len()).filter(|&tier| self.is_used(tier)).all(is_quick)
     }
 
@@ -672,8 +673,8 @@ impl Pages {
     /// Bytes of pages in the spill file.
     pub(super) fn spilled_bytes(&self) -> usize {
         let spilled = |page: &Arc<Page>| match &page.memory {
-            Memory::Spilled(spilled) => Some(spilled.len() * size_of::<Line>()),
-            Memory::Loose(_) | Memory::Held(_) => None,
+            PageMemory::Spilled(spilled) => Some(spilled.len() * size_of::<Line>()),
+            PageMemory::Loose(_) | PageMemory::Held(_) => None,
         };
         self.pages.iter().filter_map(spilled).sum()
     }

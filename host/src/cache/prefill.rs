@@ -29,12 +29,12 @@ const TILE: usize = 256;
 const QUERY_TILE: usize = 256;
 
 /// Uncompressed tokens of a track from position `first` on, rounded to f16 as in the track.
-struct Plain {
+struct PlainRows {
     first: usize,
     rows: Vec<f32>,
 }
 
-impl Plain {
+impl PlainRows {
     /// The track's uncompressed tail followed by the chunk.
     fn new(track: &Track, chunk: Vectors<'_>) -> Result<Self, CacheError> {
         let (dim, recent) = (track.codec().dim(), track.recent().len());
@@ -146,12 +146,12 @@ impl Tile {
 /// One side of the head during the chunk.
 struct ChunkTrack<'a> {
     track: &'a Track,
-    plain: Plain,
+    plain: PlainRows,
     boundary: Boundary,
 }
 
 /// Queries of a tile, `[rows, dim]` in both domains, and their accumulators.
-struct Queries {
+struct TileQueries {
     plain: Vec<f32>,
     /// `[maps, rows, dim]`
     rotated: Vec<f32>,
@@ -211,7 +211,8 @@ fn attend(
     scratch: &mut HeadScratch,
 ) -> Result<(), CacheError> {
     let (n, first) = (k.len(), head.len());
-    let before = |track: &Track, x| Ok::<_, CacheError>((Plain::new(track, x)?, Boundary::new(track, n)?));
+    let before =
+        |track: &Track, x| Ok::<_, CacheError>((PlainRows::new(track, x)?, Boundary::new(track, n)?));
     let keys = before(&head.keys, k)?;
     let values = (!head.is_latent).then(|| before(&head.other, v)).transpose()?;
     for (i, q) in q.chunks_exact(q.len() / n).enumerate() {
@@ -225,7 +226,7 @@ fn attend(
     let tiles = q.par_chunks(queries).zip(out.par_chunks_mut(outs));
     tiles.enumerate().try_for_each(|(i, (q, out))| {
         let tile = (i * QUERY_TILE, ((i + 1) * QUERY_TILE).min(n));
-        Work { head, keys: &keys, values: values.as_ref(), first, tile, chosen: Chosen::All }.run(q, out)
+        TileWork { head, keys: &keys, values: values.as_ref(), first, tile, chosen: Chosen::All }.run(q, out)
     })
 }
 
@@ -238,17 +239,17 @@ impl Head {
         out: &mut [f32],
     ) -> Result<(), CacheError> {
         let side = |track| {
-            let plain = Plain::new(track, Vectors::none(track.codec().dim()))?;
+            let plain = PlainRows::new(track, Vectors::none(track.codec().dim()))?;
             Ok::<_, CacheError>(ChunkTrack { track, plain, boundary: Boundary::now(track) })
         };
         let (keys, values) = (side(&self.keys)?, (!self.is_latent).then(|| side(&self.other)).transpose()?);
         let (first, tile) = (self.len() - 1, (0, 1));
-        Work { head: self, keys: &keys, values: values.as_ref(), first, tile, chosen }.run(q, out)
+        TileWork { head: self, keys: &keys, values: values.as_ref(), first, tile, chosen }.run(q, out)
     }
 }
 
 /// One tile of queries, and all tokens that any of them sees.
-struct Work<'a> {
+struct TileWork<'a> {
     head: &'a Head,
     keys: &'a ChunkTrack<'a>,
     /// `None` if keys are also the values.
@@ -260,14 +261,14 @@ struct Work<'a> {
     chosen: Chosen<'a>,
 }
 
-impl Work<'_> {
+impl TileWork<'_> {
     fn run(&self, q: &[f32], out: &mut [f32]) -> Result<(), CacheError> {
         let Self { head, first, tile, .. } = *self;
         let (dim, value_dim) = (head.keys.codec().dim(), head.values().codec().dim());
         let position_dim = head.position().map_or(0, |track| track.codec().dim());
         let rows = q.len() / (dim + position_dim);
         let group = rows / (tile.1 - tile.0);
-        let mut queries = Queries::new(head, q, group, out.len())?;
+        let mut queries = TileQueries::new(head, q, group, out.len())?;
         let mut key_tile = Tile::new(dim)?;
         let mut value_tile = self.values.map(|_| Tile::new(value_dim)).transpose()?;
         let mut position = memory::filled(TILE * position_dim, 0.0)?;
@@ -315,11 +316,16 @@ impl Work<'_> {
         (start, ends[0].min(ends[1]).max(start))
     }
 
-    fn attend_past(&self, queries: &mut Queries, q: &[f32], run: (usize, usize)) -> Result<(), CacheError> {
+    fn attend_past(
+        &self,
+        queries: &mut TileQueries,
+        q: &[f32],
+        run: (usize, usize),
+    ) -> Result<(), CacheError> {
         if run.0 == run.1 {
             return Ok(());
         }
-        let (head, mut coded) = (self.head, scratch::Queries::default());
+        let (head, mut coded) = (self.head, scratch::HeadQueries::default());
         let [dim, value_dim] = [&head.keys, head.values()].map(|track| MAX_HEADS * track.codec().dim());
         let sums = queries.plain_sum.chunks_mut(value_dim).zip(queries.rotated_sum.chunks_mut(value_dim));
         let states = queries.softmax.chunks_mut(MAX_HEADS).zip(sums);
@@ -333,7 +339,7 @@ impl Work<'_> {
     /// Computes the weights of a tile of tokens, `[rows, n]`, in the first of two buffers.
     fn score(
         &self,
-        queries: &mut Queries,
+        queries: &mut TileQueries,
         part: usize,
         (from, to): (usize, usize),
         (tile, (has_coded, has_plain)): (&Tile, (bool, bool)),
@@ -377,7 +383,7 @@ impl Work<'_> {
     /// Adds the weighted values of a tile of tokens.
     fn sum(
         &self,
-        queries: &mut Queries,
+        queries: &mut TileQueries,
         (from, to): (usize, usize),
         (boundary, (has_coded, has_plain), tile): (&Boundary, (bool, bool), &Tile),
         weights: &mut [f32],
@@ -403,7 +409,7 @@ impl Work<'_> {
     }
 }
 
-impl Queries {
+impl TileQueries {
     /// Prepares `q` with `group` query heads per token, for results of `out` values.
     fn new(head: &Head, q: &[f32], group: usize, out: usize) -> Result<Self, CacheError> {
         let dim = head.keys.codec().dim();

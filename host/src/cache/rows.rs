@@ -14,7 +14,7 @@ use tqkv_simd::page::{row_scores, row_sums, widen_rows};
 /// A queue of vectors of `dim` values in f16, oldest first. The buffer is as small as possible, because these
 /// rows take the most bytes per token.
 #[derive(Debug)]
-pub(super) struct Rows {
+pub(super) struct HalfRows {
     dim: usize,
     level: Level,
     /// Bit patterns of all rows of the ring. Its capacity is that of the list.
@@ -25,7 +25,7 @@ pub(super) struct Rows {
     lease: Lease,
 }
 
-impl Clone for Rows {
+impl Clone for HalfRows {
     /// The copy has the same capacity, because its owner is about to write.
     fn clone(&self) -> Self {
         let Self { dim, level, start, len, .. } = *self;
@@ -36,7 +36,7 @@ impl Clone for Rows {
     }
 }
 
-impl Rows {
+impl HalfRows {
     pub(super) fn new(dim: usize, level: Level, budget: &Budget) -> Self {
         Self { dim, level, values: Vec::new(), start: 0, len: 0, lease: budget.lease() }
     }
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn rows_stay_in_order_and_are_counted() {
         let budget = Budget::unlimited();
-        let mut rows = Rows::new(16, Level::Portable, &budget);
+        let mut rows = HalfRows::new(16, Level::Portable, &budget);
         let mut model = VecDeque::new();
         let mut next = 0.0;
         for round in 0..200 {

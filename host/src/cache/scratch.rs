@@ -15,7 +15,7 @@ use tqkv_simd::page::{Attention, MAX_HEADS};
 
 /// Query heads that share a KV head, at most [`MAX_HEADS`], in the forms that parts of a track need.
 #[derive(Debug, Default)]
-pub(super) struct Queries {
+pub(super) struct HeadQueries {
     heads: usize,
     /// The queries of the model times the scale of the logits: `[heads, dim]`.
     plain: Vec<f32>,
@@ -28,7 +28,7 @@ pub(super) struct Queries {
     tiers: usize,
 }
 
-impl Queries {
+impl HeadQueries {
     /// Prepares queries (`[heads, dim]`) for the pages of a track and for its means.
     pub(super) fn set(&mut self, pages: &Pages, means: &Means, q: &[f32], scale: f32) {
         let dim = pages.warm().codec().dim();
@@ -143,7 +143,7 @@ pub(super) struct PickScratch {
 /// Memory for the work of one thread on one head.
 #[derive(Debug, Default)]
 pub(super) struct HeadScratch {
-    pub(super) queries: Queries,
+    pub(super) queries: HeadQueries,
     pub(super) seen: Vec<SpanSums>,
     pub(super) pick: PickScratch,
     /// Memory of [`HeadScratch::rows`]. It only grows: values that come back would be cleared again.
@@ -158,7 +158,7 @@ impl HeadScratch {
     ///
     /// # Errors
     /// [`CacheError::Memory`].
-    pub(super) fn spans(&mut self, spans: usize) -> Result<(&Queries, &mut [SpanSums]), CacheError> {
+    pub(super) fn spans(&mut self, spans: usize) -> Result<(&HeadQueries, &mut [SpanSums]), CacheError> {
         let made = self.seen.len();
         if made < spans {
             memory::reserve(&mut self.seen, spans - made)?;

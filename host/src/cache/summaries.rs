@@ -28,11 +28,12 @@ const CHUNK_PAGES: usize = 4;
 const CHUNK: usize = CHUNK_PAGES * PAGE_GRAINS;
 
 /// Bytes of a page's share of what lies beside the means, rounded up.
-pub(super) const CHUNK_HEADER: usize = (size_of::<Chunk>() + 3 * size_of::<usize>()).div_ceil(CHUNK_PAGES);
+pub(super) const CHUNK_HEADER: usize =
+    (size_of::<MeanChunk>() + 3 * size_of::<usize>()).div_ceil(CHUNK_PAGES);
 
 /// Means of four pages. Forks share them.
 #[derive(Clone, Debug)]
-struct Chunk {
+struct MeanChunk {
     lines: Box<[Line]>,
     /// Counts the bytes.
     _lease: Lease,
@@ -41,7 +42,7 @@ struct Chunk {
 #[derive(Clone, Debug)]
 pub(super) struct Summaries {
     format: PageFormat,
-    chunks: Vec<Arc<Chunk>>,
+    chunks: Vec<Arc<MeanChunk>>,
     /// Number of pages that have means.
     pages: usize,
     /// Counts the bytes of the list.
@@ -69,7 +70,7 @@ impl Summaries {
     }
 
     fn chunk_bytes(&self) -> usize {
-        self.format.lines() * size_of::<Line>() + size_of::<Chunk>() + 2 * size_of::<usize>()
+        self.format.lines() * size_of::<Line>() + size_of::<MeanChunk>() + 2 * size_of::<usize>()
     }
 
     /// Makes the means of a page, the one after the last or one that has some, from its keys less their mean. A mean
@@ -92,7 +93,7 @@ impl Summaries {
             let mut lease = self.list.budget().lease();
             lease.set(self.chunk_bytes());
             let lines = vec![Line::ZERO; self.format.lines()].into();
-            self.chunks.push(Arc::new(Chunk { lines, _lease: lease }));
+            self.chunks.push(Arc::new(MeanChunk { lines, _lease: lease }));
             self.list.set(self.list_bytes());
         }
         let chunk = Arc::make_mut(&mut self.chunks[page / CHUNK_PAGES]);
@@ -147,7 +148,7 @@ impl Summaries {
 
     /// Bytes of a copy that it does not share.
     pub(super) fn list_bytes(&self) -> usize {
-        self.chunks.len() * size_of::<Arc<Chunk>>()
+        self.chunks.len() * size_of::<Arc<MeanChunk>>()
     }
 
     /// Bytes that other caches share.
@@ -160,7 +161,7 @@ impl Summaries {
         if pages == 0 {
             0
         } else {
-            (pages.div_ceil(CHUNK_PAGES) + 1) * (self.chunk_bytes() + size_of::<Arc<Chunk>>())
+            (pages.div_ceil(CHUNK_PAGES) + 1) * (self.chunk_bytes() + size_of::<Arc<MeanChunk>>())
         }
     }
 }

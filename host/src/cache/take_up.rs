@@ -1,6 +1,6 @@
 //! New tokens of a layer: checked, given room, and appended by all heads or by none.
 
-use super::accepted::{Place, check_vectors};
+use super::accepted::{VectorPlace, check_vectors};
 use super::budget::Reserved;
 use super::head::Head;
 use super::meter::{Event, count};
@@ -37,7 +37,7 @@ impl KvCache {
         let Some(before) = heads.first().map(Head::len) else { return Err(CacheError::NoCache { layer }) };
         self.spec.check_length(layer, before.saturating_add(n))?;
         let sides = self.spec.sides(layer, k, v);
-        let first = Place { layer, token: before, num_kv_heads, sinks: self.spec.sinks_at(layer) };
+        let first = VectorPlace { layer, token: before, num_kv_heads, sinks: self.spec.sinks_at(layer) };
         check_vectors(first, &sides, *max_norms, level)?;
 
         // A page that moved to the file may be unreadable later, so the heads are kept and put back on

@@ -2,7 +2,7 @@
 //!
 //! A refused operation changes nothing, and all heads have the same length.
 
-use super::tier::Store;
+use super::tier::TierStore;
 use super::{CacheSpec, CacheStats, Centring, Cold, KvCache};
 use crate::error::CacheError;
 use std::io;
@@ -79,8 +79,8 @@ fn no_faults(cache: &KvCache) {
 fn file_of(cache: &KvCache) -> &Faults {
     let tiers = cache.layers[0].heads[0].keys.pages().tiers();
     let file = (0..tiers.len()).find_map(|tier| match tiers.store(tier) {
-        Store::File(file) => Some(file),
-        Store::Memory => None,
+        TierStore::File(file) => Some(file),
+        TierStore::Memory => None,
     });
     file.expect("a cache that spills").faults()
 }

@@ -12,7 +12,7 @@ use tqkv_simd::page::Line;
 
 /// The place of a tier's pages.
 #[derive(Clone, Debug)]
-pub(super) enum Store {
+pub(super) enum TierStore {
     Memory,
     File(SpillFile),
 }
@@ -24,7 +24,7 @@ struct Tier {
     plain: PageFormat,
     /// A page whose tokens are all older than this is in this tier or a colder one.
     after: usize,
-    store: Store,
+    store: TierStore,
 }
 
 /// The tiers, warm first. All heads of a layer share them.
@@ -55,14 +55,14 @@ impl Tiers {
             Ok::<_, CacheError>([codec, plain].map(|it| PageFormat::new(it, side, spec.arithmetic, level)))
         };
         let mut last = format(spec.codecs_at(layer))?;
-        let mut tiers = vec![Tier { format: last[0], plain: last[1], after: 0, store: Store::Memory }];
+        let mut tiers = vec![Tier { format: last[0], plain: last[1], after: 0, store: TierStore::Memory }];
         for (after, cold) in &spec.cold {
             let store = match (cold, file) {
                 (Cold::Demote { key, value }, _) => {
                     last = format((*key, *value))?;
-                    Store::Memory
+                    TierStore::Memory
                 }
-                (Cold::Spill(_), Some(file)) => Store::File(file.clone()),
+                (Cold::Spill(_), Some(file)) => TierStore::File(file.clone()),
                 (Cold::Spill(_), None) => {
                     return Err(CacheError::BadSpec("a spill tier without a file".into()));
                 }
@@ -108,7 +108,7 @@ impl Tiers {
             None => tokens,
         };
         let span = begin(tier + 1) - begin(tier);
-        if matches!(self.store(tier), Store::File(_)) || span == 0 {
+        if matches!(self.store(tier), TierStore::File(_)) || span == 0 {
             return 0;
         }
         // A page leaves when its last token does. It leaves a tier for the next one after its copy is made.
@@ -116,7 +116,7 @@ impl Tiers {
         (span + PAGE_TOKENS - 1 + BATCH).div_ceil(PAGE_TOKENS) + copy
     }
 
-    pub(super) fn store(&self, tier: usize) -> &Store {
+    pub(super) fn store(&self, tier: usize) -> &TierStore {
         &self.list[tier].store
     }
 }

@@ -11,8 +11,8 @@ use super::life::{self, BATCH, MEAN_TOKENS, PAGE_TOKENS, PIECE, first_values};
 use super::map::{Learner, Maps, map_bytes};
 use super::means::{Means, State};
 use super::meter::{Event, count};
-use super::page::{Memory, Pages};
-use super::rows::Rows;
+use super::page::{PageMemory, Pages};
+use super::rows::HalfRows;
 use super::sample::Sample;
 use super::scratch::HeadScratch;
 use super::spec::KeyMap;
@@ -33,7 +33,7 @@ const RING_PIECE: usize = 4 * BATCH;
 pub(super) struct Cut {
     len: usize,
     means: Option<Means>,
-    page: Option<Memory>,
+    page: Option<PageMemory>,
 }
 
 #[derive(Clone, Debug)]
@@ -44,9 +44,9 @@ pub(super) struct Track {
     /// Number of tokens behind the sinks that a ring holds.
     ring: Option<usize>,
     /// Shared by forks until one of them writes.
-    sinks: Arc<Rows>,
+    sinks: Arc<HalfRows>,
     pages: Pages,
-    recent: Arc<Rows>,
+    recent: Arc<HalfRows>,
     /// Means of keys, or the mean of values.
     means: Means,
     /// Learns the map of keys that have one.
@@ -68,9 +68,9 @@ impl Track {
             sink_capacity: sinks,
             hot: hot.clone(),
             ring: None,
-            sinks: Arc::new(Rows::new(dim, level, budget)),
+            sinks: Arc::new(HalfRows::new(dim, level, budget)),
             pages: Pages::new(tiers, budget),
-            recent: Arc::new(Rows::new(dim, level, budget)),
+            recent: Arc::new(HalfRows::new(dim, level, budget)),
             means,
             learner: None,
             may_get_map: false,
@@ -168,11 +168,11 @@ impl Track {
         &self.pages
     }
 
-    pub(super) fn sinks(&self) -> &Rows {
+    pub(super) fn sinks(&self) -> &HalfRows {
         &self.sinks
     }
 
-    pub(super) fn recent(&self) -> &Rows {
+    pub(super) fn recent(&self) -> &HalfRows {
         &self.recent
     }
 
@@ -586,9 +586,9 @@ impl Track {
     /// Replaces the contents with those of a snapshot.
     pub(super) fn restore(
         &mut self,
-        sinks: Rows,
+        sinks: HalfRows,
         pages: Pages,
-        recent: Rows,
+        recent: HalfRows,
         means: impl FnOnce(&mut Means),
         learner: Option<Learner>,
     ) -> Result<(), CacheError> {
@@ -616,7 +616,8 @@ impl Track {
 
     /// Bytes of this track that other caches share.
     pub(super) fn shared_bytes(&self) -> usize {
-        let shared = |rows: &Arc<Rows>| if Arc::strong_count(rows) > 1 { rows.allocated_bytes() } else { 0 };
+        let shared =
+            |rows: &Arc<HalfRows>| if Arc::strong_count(rows) > 1 { rows.allocated_bytes() } else { 0 };
         let summaries = self.summaries.as_ref().map_or(0, Summaries::shared_bytes);
         shared(&self.sinks) + shared(&self.recent) + self.pages.shared_bytes() + summaries
     }
@@ -624,7 +625,8 @@ impl Track {
     /// Upper bound of the bytes that [`Track::truncate`] allocates. Shared rows are copied if some of them
     /// are dropped.
     pub(super) fn truncate_growth(&self, len: usize) -> usize {
-        let copy = |rows: &Arc<Rows>| if Arc::strong_count(rows) > 1 { rows.allocated_bytes() } else { 0 };
+        let copy =
+            |rows: &Arc<HalfRows>| if Arc::strong_count(rows) > 1 { rows.allocated_bytes() } else { 0 };
         let sinks = if len < self.sinks.len() { copy(&self.sinks) } else { 0 };
         let recent = if len < self.len() { copy(&self.recent) } else { 0 };
         let means = if len < self.coded_end() { self.means.allocated_bytes() } else { 0 };
@@ -640,7 +642,8 @@ impl Track {
     /// Upper bound of the bytes that `tokens` more tokens need during the operation, copies of shared parts
     /// included.
     pub(super) fn growth(&self, tokens: usize) -> usize {
-        let copy = |rows: &Arc<Rows>| if Arc::strong_count(rows) > 1 { rows.allocated_bytes() } else { 0 };
+        let copy =
+            |rows: &Arc<HalfRows>| if Arc::strong_count(rows) > 1 { rows.allocated_bytes() } else { 0 };
         let row = self.recent.row_bytes();
         let (sinks, most) = self.rows_after(tokens);
         let most = most + self.hot.spare(most);
@@ -678,7 +681,7 @@ impl Track {
 }
 
 /// Returns rows for writing, after a copy if a fork shares them.
-fn own(rows: &mut Arc<Rows>) -> Result<&mut Rows, CacheError> {
+fn own(rows: &mut Arc<HalfRows>) -> Result<&mut HalfRows, CacheError> {
     if Arc::strong_count(rows) > 1 {
         *rows = Arc::new(rows.copy()?);
     }

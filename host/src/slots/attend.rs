@@ -6,7 +6,7 @@
 
 use super::codes;
 use super::exact;
-use super::rule::{Asked, Rule};
+use super::rule::{Asked, QueryRule};
 use super::task::{PartSums, Task, Track};
 use crate::cache::life::PAGE_TOKENS;
 use rayon::prelude::*;
@@ -42,7 +42,7 @@ thread_local!(static SCRATCH: RefCell<PartScratch> = RefCell::default());
 ///
 /// In a thread of a rayon pool, the pool's threads share the parts.
 pub fn attend(
-    rule: &Rule,
+    rule: &QueryRule,
     (keys, values): (Track<'_>, Track<'_>),
     asked: &[Asked<'_>],
     queries: &[f32],

@@ -4,7 +4,7 @@ use super::format::StoreSide;
 use super::mask::Mask;
 use super::operation::{Masks, Operation, Strided};
 use super::policy;
-use super::rule::Rule;
+use super::rule::QueryRule;
 use super::store::{self, Store};
 use crate::cache::spec::CacheSpec;
 use crate::cache::vectors::Floats;
@@ -191,7 +191,7 @@ impl SlotCache {
         let sinks = self.spec.sink_logits.get(layer * num_heads..(layer + 1) * num_heads);
         let rows = Strided { values: mask.rows(), steps: [self.slots, 0, 0] };
         let operation = Operation {
-            rule: Rule { scale, soft_cap: self.spec.soft_cap, slots: mask.end() },
+            rule: QueryRule { scale, soft_cap: self.spec.soft_cap, slots: mask.end() },
             first_streams: [mask.stream(); 2],
             streams: 1,
             tokens: mask.queries(),

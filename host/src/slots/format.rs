@@ -31,14 +31,14 @@ struct TierFormat {
 
 /// The codecs of one side of a layer, warm first, at a head dim.
 #[derive(Clone, Debug)]
-pub struct Format {
+pub struct SlotFormat {
     pub(super) dim: usize,
     pub(super) level: Level,
     /// Empty for f16, where every row stays exact.
     tiers: Vec<TierFormat>,
 }
 
-impl Format {
+impl SlotFormat {
     /// The format of vectors of `dim` values in a codec, and in the codecs of colder tiers with the number of
     /// newer writes from which pages are there. `None` if one of them does not have this head dim.
     pub(super) fn new(

@@ -5,8 +5,8 @@
 //! got from queries until then. Without the setting, keys whose energy few pairs hold get factors from themselves.
 //! A map stays until the stream is cleared, as means do.
 
-use super::format::Format;
-use super::rule::{Asked, Rule, add_mask};
+use super::format::SlotFormat;
+use super::rule::{Asked, QueryRule, add_mask};
 use crate::cache::life::{LEAST_QUERIES, LEAST_SEEN, cap};
 use crate::cache::map::{Pairs, add_energy, limit_weights, shares};
 use crate::cache::spec::KeyMap;
@@ -123,7 +123,7 @@ impl QuerySums {
     /// does not see have none, so `asked` hides them here.
     pub(super) fn take(
         &mut self,
-        (rule, asked): (&Rule, &Asked<'_>),
+        (rule, asked): (&QueryRule, &Asked<'_>),
         query: &[f32],
         (slots, logits): (&[usize], &mut [f32]),
     ) {
@@ -208,7 +208,7 @@ pub(super) enum StreamMaps {
 
 impl StreamMaps {
     /// Maps to be made for this many heads.
-    pub(super) fn new(setting: KeyMap, format: &Format, heads: usize) -> Self {
+    pub(super) fn new(setting: KeyMap, format: &SlotFormat, heads: usize) -> Self {
         match setting {
             KeyMap::Auto if !format.is_of_quarters() && format.is_rotated() => Self::OfKeys,
             KeyMap::Auto if !format.is_of_quarters() => Self::Off,
@@ -251,7 +251,7 @@ impl StreamMaps {
         &mut self,
         slots: &[usize],
         turn: RopeLayout,
-        format: &Format,
+        format: &SlotFormat,
         keys: impl Fn(usize) -> Vec<f32>,
     ) {
         if let Self::Learning(heads) = self {

@@ -3,8 +3,8 @@
 mod latent;
 
 use super::attend::attend;
-use super::format::Format;
-use super::rule::{Asked, Rule};
+use super::format::SlotFormat;
+use super::rule::{Asked, QueryRule};
 use super::store::{self, Store};
 use super::task::Track;
 use half::f16;
@@ -44,7 +44,7 @@ pub struct Masks<'a> {
 #[derive(Clone, Debug)]
 pub struct Operation<'a> {
     /// The settings that all queries share.
-    pub rule: Rule,
+    pub rule: QueryRule,
     /// First stream of the keys, and of the values.
     pub first_streams: [usize; 2],
     /// Number of streams.
@@ -83,7 +83,7 @@ impl HeadTask {
 /// The streams of one side of an operation.
 struct Streams<'a> {
     store: &'a Store,
-    format: &'a Format,
+    format: &'a SlotFormat,
     first_stream: usize,
 }
 
@@ -214,7 +214,7 @@ mod tests {
     fn a_query_without_its_mask_is_refused() {
         let mask = [f16::ZERO; 8];
         let operation = |masks| Operation {
-            rule: Rule { scale: 1.0, soft_cap: None, slots: 4 },
+            rule: QueryRule { scale: 1.0, soft_cap: None, slots: 4 },
             first_streams: [0, 0],
             streams: 1,
             tokens: 3,

@@ -2,7 +2,7 @@
 //! code in one of them. Pages lie in reserved address space, so none moves when others come or go.
 
 use super::exact_rows::reach;
-use super::format::{Format, STEPS};
+use super::format::{STEPS, SlotFormat};
 use crate::cache::life::PAGE_TOKENS;
 use crate::reserve::Table;
 use std::ops::Range;
@@ -141,7 +141,7 @@ impl StreamPages {
     /// write.
     pub(super) fn put(
         &mut self,
-        (format, tier): (&Format, usize),
+        (format, tier): (&SlotFormat, usize),
         slots: &[usize],
         blocks: &[Vec<u8>],
         time: u64,
@@ -173,7 +173,7 @@ impl StreamPages {
 
     /// Makes a page large enough for some slots, which are counted in the page. Codes that it has are written
     /// again as they lie in the larger page.
-    fn make_room(&mut self, (format, tier): (&Format, usize), page: usize, slots: &[usize]) {
+    fn make_room(&mut self, (format, tier): (&SlotFormat, usize), page: usize, slots: &[usize]) {
         let (heads, growing, held) = (self.heads, self.growing, self.slots(tier, page));
         let of = &mut self.tiers[tier];
         if of.slots.len() <= page {
@@ -229,7 +229,7 @@ impl StreamPages {
     /// The blocks of some slots of a page of one head, back to back.
     pub(super) fn blocks(
         &self,
-        (format, tier): (&Format, usize),
+        (format, tier): (&SlotFormat, usize),
         head: usize,
         page: usize,
         slots: &[usize],

@@ -1,6 +1,6 @@
 //! The rotation of keys by a shift of positions, with the formulas of the host's own `ROPE`.
 
-use super::format::Format;
+use super::format::SlotFormat;
 use super::store::Store;
 use super::stream::{SlotPlace, Stream};
 use crate::cache::life::PAGE_TOKENS;
@@ -82,7 +82,7 @@ pub fn rotate(store: &mut Store, rope: &Shift, shifts: &[i32]) {
     }
 }
 
-fn rotate_stream(stream: &mut Stream, format: Option<&Format>, rope: &Shift, shifts: &[i32]) {
+fn rotate_stream(stream: &mut Stream, format: Option<&SlotFormat>, rope: &Shift, shifts: &[i32]) {
     // Most rows move by the same number of positions.
     let mut known: Option<(i32, Vec<[f32; 2]>)> = None;
     let mut angles_of = |shift: i32| {
@@ -124,7 +124,13 @@ fn rotate_stream(stream: &mut Stream, format: Option<&Format>, rope: &Shift, shi
 }
 
 /// Writes keys back as codes. If one cannot be encoded, all of them become exact rows.
-fn encode_again(stream: &mut Stream, of: (&Format, usize), from: usize, slots: &[usize], heads: &[Vec<f32>]) {
+fn encode_again(
+    stream: &mut Stream,
+    of: (&SlotFormat, usize),
+    from: usize,
+    slots: &[usize],
+    heads: &[Vec<f32>],
+) {
     if slots.is_empty() {
         return;
     }

@@ -1,6 +1,6 @@
 //! Exact rows of one side, and weighted sums of them.
 
-use super::format::Format;
+use super::format::SlotFormat;
 use super::task::Track;
 use crate::matmul::{Mat, MatMut, Store, product};
 use half::f16;
@@ -42,7 +42,7 @@ pub(super) fn sum(
 }
 
 /// Adds rows of f16 bits, weighted by `weights`.
-fn sum_rows(format: &Format, rows: &[u16], weights: &[f32], sums: &mut [f32], wide: &mut Vec<f32>) {
+fn sum_rows(format: &SlotFormat, rows: &[u16], weights: &[f32], sums: &mut [f32], wide: &mut Vec<f32>) {
     let (dim, level) = (format.dim, format.level);
     let (n, count) = (sums.len() / dim, rows.len() / dim);
     if n <= MAX_HEADS {

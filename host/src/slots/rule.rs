@@ -5,7 +5,7 @@ use half::slice::HalfFloatSliceExt;
 
 /// The settings that all queries of an operation share.
 #[derive(Clone, Copy, Debug)]
-pub struct Rule {
+pub struct QueryRule {
     /// Factor of logits.
     pub scale: f32,
     /// Logits l become cap * tanh(l / cap).

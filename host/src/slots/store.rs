@@ -1,9 +1,9 @@
 //! The keys or the values of one layer, as rows of f16, stream by stream.
 
-use super::format::{Format, StoreSide};
+use super::format::{SlotFormat, StoreSide};
 use super::maps::{RopeLayout, StreamMaps};
 use super::means::StreamMeans;
-use super::rule::{Asked, Rule};
+use super::rule::{Asked, QueryRule};
 use super::stream::Stream;
 use crate::cache::life::BATCH;
 use crate::cache::spec::{CacheSpec, Centring, Cold, KeyMap};
@@ -64,7 +64,7 @@ pub struct Store {
     /// Slots per stream.
     slots: usize,
     streams: Vec<Stream>,
-    format: Option<Format>,
+    format: Option<SlotFormat>,
     /// How RoPE turned the keys.
     turn: RopeLayout,
     /// Bytes per slot that the rows of this side may take; none for any number.
@@ -94,13 +94,13 @@ impl Store {
     }
 
     /// The means of vectors, to be learnt.
-    fn means(&self, format: &Format) -> StreamMeans {
+    fn means(&self, format: &SlotFormat) -> StreamMeans {
         let means = |codec: &AnyCodec| StreamMeans::learning(self.side, self.policy.centring, codec.id());
         format.codec().map_or(StreamMeans::Off, means)
     }
 
     /// The maps that vectors go through. The keys of the mean decide some of them.
-    fn maps(&self, format: &Format) -> StreamMaps {
+    fn maps(&self, format: &SlotFormat) -> StreamMaps {
         if self.side != StoreSide::Keys {
             return StreamMaps::Off;
         }
@@ -137,7 +137,7 @@ impl Store {
     pub fn show(
         &mut self,
         (stream, head): (usize, usize),
-        rule: &Rule,
+        rule: &QueryRule,
         asked: &[Asked<'_>],
         queries: &[f32],
     ) {
@@ -155,7 +155,7 @@ impl Store {
             return format.dim == dim;
         }
         let StorePolicy { options, level, cold, .. } = &self.policy;
-        let make = || Format::new((id, cold), dim, self.side, *options, *level);
+        let make = || SlotFormat::new((id, cold), dim, self.side, *options, *level);
         let format = divides(self.width, dim).then(make);
         let Some(format) = format.flatten() else { return false };
         let (means, maps) = (self.means(&format), self.maps(&format));
@@ -172,14 +172,14 @@ impl Store {
         spec: &CacheSpec,
         width: usize,
         dim: usize,
-    ) -> Option<Format> {
+    ) -> Option<SlotFormat> {
         let policy = StorePolicy::of(side, spec);
-        let make = || Format::new((id, &policy.cold), dim, side, policy.options, policy.level);
+        let make = || SlotFormat::new((id, &policy.cold), dim, side, policy.options, policy.level);
         divides(width, dim).then(make).flatten()
     }
 
     /// The format of the heads; none before [`Store::divide`].
-    pub fn format(&self) -> Option<&Format> {
+    pub fn format(&self) -> Option<&SlotFormat> {
         self.format.as_ref()
     }
 
@@ -209,7 +209,7 @@ impl Store {
     }
 
     /// The streams, and the format of their heads.
-    pub(super) fn streams_mut(&mut self) -> (&mut [Stream], Option<&Format>) {
+    pub(super) fn streams_mut(&mut self) -> (&mut [Stream], Option<&SlotFormat>) {
         (&mut self.streams, self.format.as_ref())
     }
 

@@ -4,11 +4,11 @@
 //! codes are all of old writes are encoded again.
 
 use super::exact_rows::ExactRows;
-use super::format::Format;
+use super::format::SlotFormat;
 use super::maps::{MOST_TOKENS, RopeLayout, StreamMap, StreamMaps};
 use super::means::{self, StreamMeans};
 use super::pages::StreamPages;
-use super::rule::{Asked, Rule};
+use super::rule::{Asked, QueryRule};
 use crate::cache::life::{BATCH, LEARN_TOKENS, MEAN_TOKENS, PAGE_TOKENS, PIECE, add, leaving, subtract};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
@@ -98,7 +98,7 @@ impl Stream {
 
     /// Encodes rows that are older than the newest `hot` ones. A row that cannot be encoded stays exact for
     /// good. If `is_restored`, rows may be decoded codes, which then become the same codes again.
-    pub(super) fn cool(&mut self, format: &Format, turn: RopeLayout, is_restored: bool) {
+    pub(super) fn cool(&mut self, format: &SlotFormat, turn: RopeLayout, is_restored: bool) {
         if format.tiers() == 0 || format.dim != self.dim() {
             return;
         }
@@ -147,7 +147,7 @@ impl Stream {
 
     /// Encodes a few rows before their time. Returns their number: 0 if none waits, or if the stream has no
     /// mean yet.
-    pub(super) fn leave_early(&mut self, format: &Format) -> usize {
+    pub(super) fn leave_early(&mut self, format: &SlotFormat) -> usize {
         let count = self.exact.waiting().min(BATCH);
         if self.pages.are_new() || format.tiers() == 0 {
             return 0;
@@ -158,7 +158,7 @@ impl Stream {
     }
 
     /// Encodes the rows that have waited longest.
-    fn leave_oldest(&mut self, format: &Format, mut count: usize) {
+    fn leave_oldest(&mut self, format: &SlotFormat, mut count: usize) {
         while count > 0 {
             let (slots, time) = self.exact.oldest(count.min(PIECE), |_| true);
             if slots.is_empty() {
@@ -188,7 +188,7 @@ impl Stream {
     pub(super) fn show(
         &mut self,
         (level, head): (Level, usize),
-        rule: &Rule,
+        rule: &QueryRule,
         asked: &[Asked<'_>],
         queries: &[f32],
     ) {
@@ -209,7 +209,7 @@ impl Stream {
 
     /// Encodes the rows of some exact slots, the newest of which was written at `time`. A row that cannot be
     /// encoded stays exact for good.
-    fn leave(&mut self, format: &Format, slots: &[usize], time: u64) {
+    fn leave(&mut self, format: &SlotFormat, slots: &[usize], time: u64) {
         for &slot in slots {
             if let Some(row) = self.exact.row_of(slot) {
                 self.exact.stay(row);
@@ -228,7 +228,7 @@ impl Stream {
     }
 
     /// Encodes exact slots to blocks, head by head; none if a row cannot be encoded.
-    fn encode(&self, format: &Format, slots: &[usize]) -> Option<Vec<Vec<u8>>> {
+    fn encode(&self, format: &SlotFormat, slots: &[usize]) -> Option<Vec<Vec<u8>>> {
         let each = |head: usize| {
             let (mut rows, mut blocks) = (self.exact.wide(head, slots), Vec::new());
             self.code((format, 0), head, &mut rows, &mut blocks).then_some(blocks)
@@ -246,7 +246,7 @@ impl Stream {
     /// used up.
     pub(super) fn code(
         &self,
-        (format, tier): (&Format, usize),
+        (format, tier): (&SlotFormat, usize),
         head: usize,
         rows: &mut [f32],
         blocks: &mut Vec<u8>,
@@ -260,14 +260,20 @@ impl Stream {
     }
 
     /// Makes slots codes of a tier, with a block per head and slot.
-    pub(super) fn put(&mut self, format: (&Format, usize), slots: &[usize], blocks: &[Vec<u8>], time: u64) {
+    pub(super) fn put(
+        &mut self,
+        format: (&SlotFormat, usize),
+        slots: &[usize],
+        blocks: &[Vec<u8>],
+        time: u64,
+    ) {
         self.pages.put(format, slots, blocks, time);
         slots.iter().for_each(|&slot| self.exact.remove(slot));
     }
 
     /// Moves pages of codes that are due to the next tier. A page with a row that waits has codes to come. One
     /// with a code that cannot be encoded again stays.
-    fn demote(&mut self, format: &Format) {
+    fn demote(&mut self, format: &SlotFormat) {
         for tier in 0..format.tiers().saturating_sub(1) {
             let Some(time) = self.exact.time().checked_sub(format.after(tier + 1) as u64) else { continue };
             for (page, newest) in self.pages.older(tier, time) {
@@ -291,7 +297,7 @@ impl Stream {
     /// Decodes some slots of one head in a page, codes of a tier: `[slots, dim]`.
     pub(super) fn decode(
         &self,
-        (format, tier): (&Format, usize),
+        (format, tier): (&SlotFormat, usize),
         head: usize,
         page: usize,
         slots: &[usize],
@@ -309,7 +315,7 @@ impl Stream {
     }
 
     /// Reads slots from `first` on as f16; `out` is `[n, width]`. Empty slots give zeros.
-    pub(super) fn read(&self, format: Option<&Format>, first: usize, out: &mut [f16]) {
+    pub(super) fn read(&self, format: Option<&SlotFormat>, first: usize, out: &mut [f16]) {
         let (width, end) = (self.width, first + out.len() / self.width);
         for (slot, row) in (first..end).zip(out.chunks_exact_mut(width)) {
             match self.exact.row_of(slot) {
@@ -326,7 +332,7 @@ impl Stream {
     }
 
     /// Reads the codes of a tier in a page, as far as they are among the rows from `first` on.
-    fn read_codes(&self, of: (&Format, usize), page: usize, first: usize, out: &mut [f16]) {
+    fn read_codes(&self, of: (&SlotFormat, usize), page: usize, first: usize, out: &mut [f16]) {
         let (start, dim, end) = (page * PAGE_TOKENS, self.dim(), first + out.len() / self.width);
         let mut slots = self.pages.slots(of.1, page);
         slots.retain(|slot| (first..end).contains(&(start + slot)));
@@ -386,7 +392,7 @@ impl Stream {
     }
 
     /// What a slot holds: codes as they are, or decoded unless `as_codes`.
-    pub(super) fn take_copy(&self, format: Option<&Format>, slot: usize, as_codes: bool) -> Content {
+    pub(super) fn take_copy(&self, format: Option<&SlotFormat>, slot: usize, as_codes: bool) -> Content {
         match (self.place(slot), format) {
             (SlotPlace::Empty, _) => Content::Empty,
             (SlotPlace::Coded(tier), Some(format)) if as_codes => {
@@ -403,7 +409,7 @@ impl Stream {
     }
 
     /// Makes a slot hold a copy. Codes count as written now.
-    pub(super) fn put_copy(&mut self, format: Option<&Format>, slot: usize, content: Content) {
+    pub(super) fn put_copy(&mut self, format: Option<&SlotFormat>, slot: usize, content: Content) {
         match (content, format) {
             (Content::Exact { row, stays }, _) => self.write(slot, &row, stays),
             (Content::Coded(tier, blocks), Some(format)) => {

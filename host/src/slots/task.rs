@@ -1,7 +1,7 @@
 //! The operands and the result of attention over one part of the slots.
 
-use super::format::Format;
-use super::rule::{Asked, Rule};
+use super::format::SlotFormat;
+use super::rule::{Asked, QueryRule};
 use super::stream::Stream;
 use tqkv_simd::page::Attention;
 
@@ -11,7 +11,7 @@ pub struct Track<'a> {
     /// The stream, with all its heads.
     pub stream: &'a Stream,
     /// The format of the heads.
-    pub format: &'a Format,
+    pub format: &'a SlotFormat,
     /// Index of the head.
     pub head: usize,
 }
@@ -26,7 +26,7 @@ impl<'a> Track<'a> {
 /// Keys, values and n queries (`[n, head_dim]`) with their settings.
 #[derive(Clone, Copy)]
 pub(super) struct Task<'a> {
-    pub(super) rule: &'a Rule,
+    pub(super) rule: &'a QueryRule,
     pub(super) keys: Track<'a>,
     pub(super) values: Track<'a>,
     pub(super) asked: &'a [Asked<'a>],

@@ -3,7 +3,7 @@
 use super::codes::{self, prepare};
 use super::exact;
 use super::format::StoreSide;
-use super::rule::{Asked, Rule};
+use super::rule::{Asked, QueryRule};
 use super::store::{self, Store};
 use super::stream::SlotPlace;
 use super::task::{Task, Track};
@@ -16,7 +16,7 @@ const DIM: usize = 64;
 
 /// Logits of one query over all slots of the first stream.
 fn logits(keys: &Store, query: &[f32], slots: usize) -> Vec<f32> {
-    let rule = Rule { scale: 1.0 / (DIM as f32).sqrt(), soft_cap: None, slots };
+    let rule = QueryRule { scale: 1.0 / (DIM as f32).sqrt(), soft_cap: None, slots };
     let track = Track { stream: keys.stream(0).unwrap(), format: keys.format().unwrap(), head: 0 };
     let task = Task { rule: &rule, keys: track, values: track, asked: &[Asked::default()], queries: query };
     let (mut scratch, mut wide) = (codes::CodeScratch::default(), Vec::new());

@@ -53,7 +53,7 @@ fn learn(shape: &Shape) -> Result<Basis, StorageError> {
     let basis = learner.freeze("made up")?;
     let per_token = (seen - begin) * 1e6 / learner.tokens() as f64;
     println!(
-        "  learning: {per_token:.0} us a token (making it up included), eigenvectors {:.1} s, file {} bytes",
+        "  learning: {per_token:.0} us per token (making it up included), eigenvectors {:.1} s, file {} bytes",
         seconds() - seen,
         basis.to_bytes().len()
     );
@@ -83,7 +83,7 @@ fn report(codec: &StorageCodec, budget: Budget, kind: &str, chunks: usize) -> Re
     let per_token = |seconds: f64| seconds * 1e6 / tokens;
     let plain = (2 * (k.len() + v.len())) as f64 / MAX_TOKENS as f64;
     println!(
-        "  {kind}, {} bits: encode {:.0} us a token ({:.2} GB/s of bf16), decode {:.0} us ({:.2} GB/s), {:.0} bytes a token \
+        "  {kind}, {} bits: encode {:.0} us per token ({:.2} GB/s of bf16), decode {:.0} us ({:.2} GB/s), {:.0} bytes per token \
          ({:.3} bits per value), peak {} MB",
         budget.bits(),
         per_token(encoding),

@@ -5,6 +5,7 @@
 //!
 //! A basis is made after 1,024 tokens of the new text, and whenever these have grown by half. It is tried on
 //! the next chunk, which it has not seen. It is the next generation if it lowers the error by a twentieth.
+//! With a trial at each doubling, KL after 8k tokens is 0.0115 instead of 0.0103 (SmolLM2, 1.1 bits, 59ba418).
 
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@
 //! fused and the order of sums is free, so the bits may differ between levels.
 
 use super::{Line, MAX_HEADS, bytes, bytes_mut};
-use crate::level::{Kernels, Level};
+use crate::level::{KernelChoice, Level};
 use crate::lines::Machine;
 use tqkv_core::MAX_HEAD_DIM;
 use tqkv_core::unstable::rotation;
@@ -222,7 +222,7 @@ struct HalfScores<'a> {
     out: &'a mut [f32],
 }
 
-impl Kernels for HalfScores<'_> {
+impl KernelChoice for HalfScores<'_> {
     fn run<I: Machine>(mut self, isa: I) {
         let heads = (self.queries.len() / (self.groups * 32)).min(MAX_HEADS);
         let mut head = 0;
@@ -333,7 +333,7 @@ struct HalfAccumulate<'a> {
     acc: &'a mut [f32],
 }
 
-impl Kernels for HalfAccumulate<'_> {
+impl KernelChoice for HalfAccumulate<'_> {
     fn run<I: Machine>(mut self, isa: I) {
         let heads = self.acc.len() / (32 * self.groups);
         let mut head = 0;

@@ -10,7 +10,7 @@ use super::trellis::{self, InDwords, Planes, eight};
 use super::{
     Line, MAX_HEADS, MAX_SLOTS, SLOT_STEP, ahead_of, bytes, bytes_mut, fetch_scales, prefetch, read_lines,
 };
-use crate::level::{Kernels, Level};
+use crate::level::{KernelChoice, Level};
 use crate::lines::Machine;
 use tqkv_core::AnyCodec;
 
@@ -145,7 +145,7 @@ struct Scores<'a> {
     out: &'a mut [f32],
 }
 
-impl Kernels for Scores<'_> {
+impl KernelChoice for Scores<'_> {
     fn run<I: Machine>(mut self, isa: I) {
         with_kernel!(self.pages.plan, K => self.passes::<I, K>(isa));
     }

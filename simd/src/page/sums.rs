@@ -11,7 +11,7 @@ use super::plan::{Packed, with_kernel};
 use super::values::ValuePages;
 use super::weights::{Halves, NO_HALVES, RUN, RUN_LINES, TOGETHER, TokenWeights, are_bytes, turn};
 use super::{Line, MAX_PARTS, MAX_SLOTS, prefetch, read_lines};
-use crate::level::{Kernels, Level};
+use crate::level::{KernelChoice, Level};
 use crate::lines::Machine;
 use arrayvec::ArrayVec;
 use core::ops::Range;
@@ -186,7 +186,7 @@ struct Roomy<'a, 'p, 'r> {
     room: &'r mut [Halves],
 }
 
-impl Kernels for Roomy<'_, '_, '_> {
+impl KernelChoice for Roomy<'_, '_, '_> {
     fn run<I: Machine>(self, isa: I) {
         let Self { sum: Accumulate { pages, parts, turn, acc }, room } = self;
         let ValuePages { plan, run_columns, positions, .. } = pages;

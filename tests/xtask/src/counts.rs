@@ -70,7 +70,7 @@ fn counts(architecture: &str, pages: &[Page]) -> String {
 
 fn expectations(pages: &[Page]) -> String {
     let picoseconds = |share: f64, bytes: f64| 1e12 * bytes / (share * H200.bytes);
-    let mut text = "| keys and values | head dim | heads | bytes a token | bandwidth, ps | issue, ps | integer pipe, ps | tensor cores, ps | \
+    let mut text = "| keys and values | head dim | heads | bytes per token | bandwidth, ps | issue, ps | integer pipe, ps | tensor cores, ps | \
                     times f16, both at 92 % of copy | at 80 % |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n"
         .to_owned();
     for page in pages {

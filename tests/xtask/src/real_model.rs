@@ -165,7 +165,7 @@ fn said(command: &mut Command) -> Result<String, String> {
 
 /// Formats a table for MEASURED.md.
 fn table(rows: &[Row]) -> String {
-    let mut text = "| K,V | perplexity | KL to f16 | KL 99 % | top-1 | bytes a token | tokens/s: prompt, then one by one |\n                    | --- | --- | --- | --- | --- | --- | --- |\n"
+    let mut text = "| K,V | perplexity | KL to f16 | KL 99 % | top-1 | bytes per token | tokens/s: prompt, then one by one |\n                    | --- | --- | --- | --- | --- | --- | --- |\n"
         .to_owned();
     for row in rows {
         let bytes = match row.cache_bytes_per_token {

@@ -45,7 +45,7 @@ fn lines(report: &Report) -> Vec<Series> {
         match lines.iter_mut().find(|line| line.name == name) {
             Some(line) if line.points.contains(&point) => {}
             Some(line) => line.points.push(point),
-            None => lines.push(Series { name, look, points: vec![point], labels: Vec::new(), colour }),
+            None => lines.push(Series::new(&name, look, vec![point], colour)),
         }
     };
     for outcome in &report.results {

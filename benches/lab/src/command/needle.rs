@@ -30,7 +30,7 @@ use crate::stats::dot;
 Keys are normal around a common offset of twice their spread; values are normal. The norm of queries gives the logits \
 of the tokens a spread of 1. A needle is a token whose key is moved along its query, so that its logit is --strength above the mean \
 of the others. n other tokens weigh as much as one logit of ln n + 1/2 above that mean. The default of ln n + 5.5 thus gives \
-the needle .993 of the weight in exact attention at every length, so any further loss comes from the cache. Lower strengths show \
+the needle 0.993 of the weight in exact attention at every length, so any further loss comes from the cache. Lower strengths show \
 which codec loses first.
 
 Columns:

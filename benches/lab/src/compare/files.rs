@@ -70,7 +70,7 @@ pub(crate) fn files(
         ))
     };
     if left.dim != right.dim {
-        return Err(unlike("coordinates a vector", left.dim as u64, right.dim as u64));
+        return Err(unlike("coordinates per vector", left.dim as u64, right.dim as u64));
     }
     if left.count != right.count {
         return Err(unlike("vectors", left.count, right.count));

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use plotters::chart::ChartContext;
+use plotters::coord::cartesian::Cartesian2d;
 use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
 use plotters::element::DashedPathElement;
 use plotters::prelude::*;
@@ -38,6 +40,20 @@ pub(crate) struct Series {
     pub(crate) labels: Vec<String>,
     /// Number of the colour.
     pub(crate) colour: usize,
+}
+
+impl Series {
+    /// A series without names at its points.
+    pub(crate) fn new(name: &str, look: Look, points: Vec<(f64, f64)>, colour: usize) -> Self {
+        Self { name: name.to_owned(), look, points, labels: Vec::new(), colour }
+    }
+}
+
+/// A drawing between two axes.
+type Plane<'a, X, Y> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<X, Y>>;
+
+fn is_finite(point: &(f64, f64)) -> bool {
+    point.0.is_finite() && point.1.is_finite()
 }
 
 /// A plot.
@@ -87,6 +103,7 @@ impl Chart<'_> {
         (if least >= 0.0 && least < 0.4 * most { 0.0 } else { least - room })..most + room
     }
 
+    /// Draws axes, series and names.
     fn fill<X, Y>(&self, area: &Area<'_>, size: Size, x: X, y: Y) -> Result<(), String>
     where
         X: AsRangedCoord<Value = f64>,
@@ -118,11 +135,20 @@ impl Chart<'_> {
             .light_line_style(TRANSPARENT)
             .draw()
             .map_err(text)?;
-        let mut taken: Vec<Box2> = Vec::new();
+        let taken = self.draw_series(&mut chart)?;
+        self.draw_names(area, size, &chart, taken)
+    }
+
+    /// Draws lines and points. Returns the places of the points.
+    fn draw_series<X, Y>(&self, chart: &mut Plane<'_, X, Y>) -> Result<Vec<Box2>, String>
+    where
+        X: Ranged<ValueType = f64>,
+        Y: Ranged<ValueType = f64>,
+    {
+        let mut taken = Vec::new();
         for series in self.series {
             let ink = colour(series.colour);
-            let there = |point: &&(f64, f64)| point.0.is_finite() && point.1.is_finite();
-            let points: Vec<_> = series.points.iter().filter(there).copied().collect();
+            let points: Vec<_> = series.points.iter().filter(|point| is_finite(point)).copied().collect();
             let stroke = ink.stroke_width(2);
             match series.look {
                 Look::Line | Look::Both => {
@@ -145,13 +171,26 @@ impl Chart<'_> {
                 taken.extend(points.iter().map(|point| Box2::around(chart.backend_coord(point))));
             }
         }
+        Ok(taken)
+    }
+
+    /// Draws the names of points where nothing is in `taken`.
+    fn draw_names<X, Y>(
+        &self,
+        area: &Area<'_>,
+        size: Size,
+        chart: &Plane<'_, X, Y>,
+        mut taken: Vec<Box2>,
+    ) -> Result<(), String>
+    where
+        X: Ranged<ValueType = f64>,
+        Y: Ranged<ValueType = f64>,
+    {
         for series in self.series {
-            for (point, name) in series.points.iter().zip(&series.labels) {
-                if !point.0.is_finite() || !point.1.is_finite() {
-                    continue;
-                }
+            let named = series.points.iter().zip(&series.labels);
+            for (point, name) in named.filter(|(point, name)| is_finite(point) && !name.is_empty()) {
                 let place = Box2::beside(chart.backend_coord(point), name, size, &taken);
-                let Some(place) = place.filter(|_| !name.is_empty()) else { continue };
+                let Some(place) = place else { continue };
                 let style = ("sans-serif", size.letters - 2).into_font().color(&colour(series.colour));
                 area.draw(&Text::new(name.clone(), (place.left, place.top), style)).map_err(text)?;
                 taken.push(place);

@@ -2,7 +2,7 @@
 //!
 //! After a random rotation, each coordinate of a unit vector in d dimensions has a density proportional to
 //! (1 - x^2)^((d-3)/2) (TurboQuant, Lemma 1). This file integrates the density, and x times the density, over
-//! an interval. Everything runs at compile time in f64, so tables are the same on every target.
+//! an interval. Everything is computed in f64, in one order, so tables are the same on every target.
 
 /// Nodes and weights of the 8-point Gauss-Legendre rule on [-1, 1], positive half.
 const NODES: [f64; 4] =

@@ -1,7 +1,7 @@
 //! Logits of a page. Keys are the first factors.
 
 use super::queries::Queries;
-use super::tile::{Side, TOKENS, is_written_out};
+use super::tile::{PageSide, TOKENS, is_written_out};
 use crate::planes::Planes;
 use crate::reader::Reader;
 use crate::tables::Words;
@@ -11,7 +11,7 @@ use crate::threads::Threads;
 /// its head of each set, in units of both factors.
 #[inline(always)]
 pub(super) fn dots<T: Threads, C: Reader, const G: usize, const TRELLIS: bool, const SETS: usize>(
-    keys: Side<T>,
+    keys: PageSide<T>,
     tokens: u32,
     planes: &Planes,
     queries: &Queries<T, SETS>,

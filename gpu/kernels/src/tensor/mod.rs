@@ -36,13 +36,13 @@ mod values;
 use crate::args::Attend;
 use crate::attend::{LOWEST, PARTIAL_HEADER, Share, entry};
 use crate::page;
-use crate::rows::{Pool, table};
+use crate::rows::{PagePool, table};
 use crate::threads::{Threads, load_half};
 use keys::dots;
 use queries::Queries;
-use softmax::Running;
+use softmax::HeadSoftmax;
 pub use tile::HEADS;
-use tile::{Side, TOKENS, column, is_written_out, row};
+use tile::{PageSide, TOKENS, column, is_written_out, row};
 use values::{first, sums};
 
 /// The scales of tokens 8 k + g of a page.
@@ -85,10 +85,10 @@ pub fn attend<T: Threads, const G: usize, const TRELLIS: bool, const SLICE: usiz
     let Attend { num_kv_heads, group, .. } = args;
     let Share { part, chunk, kv_head } = share;
     let Some((query, pages, mut skip)) = entry::<T>(args.list, part) else { return };
-    let (keys, values) = (Pool::<T>::keys(&args), Pool::<T>::values(&args));
+    let (keys, values) = (PagePool::<T>::keys(&args), PagePool::<T>::values(&args));
     let dim = 32 * G as u32;
     // For scalar codes the format is the width. This saves a register.
-    let bits = |pool: &Pool<T>| if TRELLIS { page::bits(pool.format) } else { pool.format };
+    let bits = |pool: &PagePool<T>| if TRELLIS { page::bits(pool.format) } else { pool.format };
     let (sequence, length) = (T::read(args.sequence_of, 4 * query), T::read(args.lengths, 4 * query));
     let table = table::<T>(&args);
     let homes = |page: u32| -> Homes<T::Memory> {
@@ -122,14 +122,14 @@ pub fn attend<T: Threads, const G: usize, const TRELLIS: bool, const SLICE: usiz
     let unit_bytes = |format: u32| if TRELLIS && page::is_trellis(format) { 0 } else { format };
     let key_unit = T::map(column, |t| t * G as u32);
     let key_start = T::zip(row, key_unit, |g, unit| g * key_row + unit * unit_bytes(keys.format));
-    let mut running = [Running::<T>::new(); SETS];
+    let mut running = [HeadSoftmax::<T>::new(); SETS];
     for page in pages.start..pages.end {
         let [key_home, value_home] = next;
         // The last page is prefetched twice, which avoids a branch.
         next = homes(u32::min(page + 1, pages.end - 1));
         ask(next);
         let tokens = u32::min(length - page * page::SLOTS, page::SLOTS);
-        let key_side = Side { home: key_home, row_bytes: key_row, start: key_start, unit: key_unit };
+        let key_side = PageSide { home: key_home, row_bytes: key_row, start: key_start, unit: key_unit };
         let mut logits = with_reader!(keys.format, TRELLIS, C => dots::<T, C, G, TRELLIS, SETS>(key_side, tokens, &key_planes, &queries));
         let mut scales = [T::splat(0.0); TOKENS];
         unroll32!(K => {
@@ -161,7 +161,7 @@ pub fn attend<T: Threads, const G: usize, const TRELLIS: bool, const SLICE: usiz
         let value_side = |slice: usize| {
             let unit = T::map(row, |g| g * (G as u32 / 2) + (SLICE / 2 * slice) as u32);
             let start = T::zip(column, unit, |t, unit| t * value_row + unit * unit_bytes(values.format));
-            Side { home: value_home, row_bytes: value_row, start, unit }
+            PageSide { home: value_home, row_bytes: value_row, start, unit }
         };
         // At D = 128 the first codes are under way while the weights are computed.
         let early = (G == 4 && is_written_out(TRELLIS))

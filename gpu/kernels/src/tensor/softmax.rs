@@ -44,7 +44,7 @@ type Weights<T> = ([<T as Threads>::Of<u32>; TOKENS], <T as Threads>::Of<f32>);
 
 /// The running softmax of the thread's head of a set, and the running sums of its values.
 #[derive(Clone, Copy)]
-pub(super) struct Running<T: Threads> {
+pub(super) struct HeadSoftmax<T: Threads> {
     max: T::Of<f32>,
     /// Sum over the thread's own tokens.
     sum: T::Of<f32>,
@@ -52,7 +52,7 @@ pub(super) struct Running<T: Threads> {
     acc: [T::Of<[f32; 4]>; 8],
 }
 
-impl<T: Threads> Running<T> {
+impl<T: Threads> HeadSoftmax<T> {
     #[inline(always)]
     pub(super) fn new() -> Self {
         Self { max: T::splat(LOWEST), sum: T::splat(0.0), acc: [T::splat([0.0; 4]); 8] }

@@ -30,14 +30,14 @@ pub(super) type Sums<T> = <T as Threads>::Of<[i32; 4]>;
 /// place is the first unit of 8 coordinates that the thread reads, and its offset. For trellis codes the
 /// offset is that of the row.
 #[derive(Clone, Copy)]
-pub(super) struct Side<T: Threads> {
+pub(super) struct PageSide<T: Threads> {
     pub(super) home: T::Memory,
     pub(super) row_bytes: u32,
     pub(super) start: T::Of<u32>,
     pub(super) unit: T::Of<u32>,
 }
 
-impl<T: Threads> Side<T> {
+impl<T: Threads> PageSide<T> {
     /// Reads `UNITS` units of a thread's row, `slots` rows behind its first.
     #[inline(always)]
     pub(super) fn fetch<C: Reader, const G: usize, const UNITS: usize>(&self, slots: u32) -> T::Of<Words> {

@@ -1,6 +1,6 @@
 //! Sums of a page's values. Values are the first factors, and weights are the second.
 
-use super::tile::{Side, Sums, TOKENS, column, is_written_out, row};
+use super::tile::{PageSide, Sums, TOKENS, column, is_written_out, row};
 use crate::planes::{Bytes, Planes};
 use crate::reader::Reader;
 use crate::tables::Words;
@@ -14,13 +14,18 @@ pub(super) type SliceSums<T> = [[Sums<T>; 2]; 4];
 
 /// The codes of the first step of a slice, which can be loaded before the weights are known.
 #[inline(always)]
-pub(super) fn first<T: Threads, C: Reader, const G: usize, const SLICE: usize>(values: Side<T>) -> Step<T> {
+pub(super) fn first<T: Threads, C: Reader, const G: usize, const SLICE: usize>(
+    values: PageSide<T>,
+) -> Step<T> {
     step::<T, C, G, SLICE>(&values, 0)
 }
 
 /// The codes of step `step` of a slice. Thread (g, t) reads tokens t, t + 4, t + 8 and t + 12 of its 16 tokens.
 #[inline(always)]
-fn step<T: Threads, C: Reader, const G: usize, const SLICE: usize>(values: &Side<T>, step: u32) -> Step<T> {
+fn step<T: Threads, C: Reader, const G: usize, const SLICE: usize>(
+    values: &PageSide<T>,
+    step: u32,
+) -> Step<T> {
     let fetch = |slots: u32| match SLICE {
         2 => values.fetch::<C, G, 1>(slots),
         _ => values.fetch::<C, G, 2>(slots),
@@ -41,7 +46,7 @@ pub(super) fn sums<
     const SLICE: usize,
     const SETS: usize,
 >(
-    values: Side<T>,
+    values: PageSide<T>,
     tokens: u32,
     planes: &Planes,
     weights: [[T::Of<u32>; TOKENS]; SETS],

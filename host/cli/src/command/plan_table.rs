@@ -213,7 +213,7 @@ pub(super) fn human(report: &Report) -> String {
             .weight_bytes
             .map_or(String::new(), |weights| format!(", and {} of weights", bytes(weights)));
         text.push_str(&format!(
-            "\na step reads the cache of {} tokens once{weights}, at {} bytes a second",
+            "\na step reads the cache of {} tokens once{weights}, at {} bytes per second",
             grouped(tokens),
             grouped(bandwidth)
         ));

@@ -91,7 +91,7 @@ pub(crate) fn encode(
     };
     out.print(&stored, |stored| {
         let (tokens, file) = (grouped(stored.tokens as u64), crate::output::bytes(stored.file_bytes));
-        format!("{}: {tokens} tokens, {file}, {:.3} bits a value", stored.output, stored.bits_per_value)
+        format!("{}: {tokens} tokens, {file}, {:.3} bits per value", stored.output, stored.bits_per_value)
     })
 }
 

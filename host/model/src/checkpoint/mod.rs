@@ -18,7 +18,7 @@ pub use format::CodedAs;
 pub(crate) use format::{TensorCoding, TensorFormat};
 pub(crate) use kinds::NumberKind;
 pub use source::Access;
-pub(crate) use source::{Chunk, Source};
+pub(crate) use source::{Chunk, TensorSource};
 pub(crate) use stored::StoredTensor;
 
 /// The place and format of a tensor.
@@ -37,7 +37,7 @@ pub(crate) struct Entry {
 
 impl Entry {
     /// Reads the tensor from the files of its model.
-    pub(crate) fn read(&self, name: &str, files: &[Source]) -> Result<StoredTensor, ModelError> {
+    pub(crate) fn read(&self, name: &str, files: &[TensorSource]) -> Result<StoredTensor, ModelError> {
         let (file, format) = (&files[self.file], self.known_format(name)?);
         let bad = |reason: String| file.bad(format!("tensor {name}: {reason}"));
         let bytes = format.bytes_of(&self.shape).map_err(bad)? as u64;
@@ -63,7 +63,7 @@ impl Entry {
 /// The files of a model, and the place of each of its tensors.
 #[derive(Debug)]
 pub(crate) struct Checkpoint {
-    files: Vec<Source>,
+    files: Vec<TensorSource>,
     tensors: HashMap<String, Entry>,
     /// Names that were requested, and the bytes of these tensors as they were handed out.
     asked: Mutex<HashMap<String, u64>>,
@@ -72,7 +72,7 @@ pub(crate) struct Checkpoint {
 }
 
 impl Checkpoint {
-    pub(crate) fn new(files: Vec<Source>, tensors: HashMap<String, Entry>) -> Self {
+    pub(crate) fn new(files: Vec<TensorSource>, tensors: HashMap<String, Entry>) -> Self {
         Self { files, tensors, asked: Mutex::default(), coding: None }
     }
 

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use tqkv_core::Options;
 use tqkv_simd::Level;
 
-use super::{Access, Checkpoint, CodedAs, Entry, NumberKind, Source, TensorCoding, TensorFormat};
+use super::{Access, Checkpoint, CodedAs, Entry, NumberKind, TensorCoding, TensorFormat, TensorSource};
 use crate::error::ModelError;
 use crate::find;
 
@@ -43,12 +43,12 @@ impl Checkpoint {
         } else {
             names.insert(found);
         }
-        let files = names.iter().map(|name| Source::open(&dir.join(name), access));
+        let files = names.iter().map(|name| TensorSource::open(&dir.join(name), access));
         Self::of_safetensors(files.collect::<Result<_, _>>()?)
     }
 
     /// Reads the headers of safetensors files. If a name is in several files, the first one counts.
-    pub(crate) fn of_safetensors(files: Vec<Source>) -> Result<Self, ModelError> {
+    pub(crate) fn of_safetensors(files: Vec<TensorSource>) -> Result<Self, ModelError> {
         let mut tensors = HashMap::new();
         for (index, file) in files.iter().enumerate() {
             for (name, entry) in contents(file, index)? {
@@ -60,7 +60,7 @@ impl Checkpoint {
 }
 
 /// Reads the header of one file.
-fn contents(file: &Source, index: usize) -> Result<Vec<(String, Entry)>, ModelError> {
+fn contents(file: &TensorSource, index: usize) -> Result<Vec<(String, Entry)>, ModelError> {
     let bad = |what: String| file.bad(format!("not a readable safetensors file: {what}"));
     let head = file.head(LENGTH)?;
     let length = head.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));

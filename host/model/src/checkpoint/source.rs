@@ -25,7 +25,7 @@ pub enum Access {
 
 /// A file of a model.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(crate) struct TensorSource {
     pub(crate) name: String,
     pub(crate) len: u64,
     data: Data,
@@ -44,7 +44,7 @@ pub(crate) struct Chunk {
     range: Range<usize>,
 }
 
-impl Source {
+impl TensorSource {
     /// Opens the regular file at `path`.
     pub(crate) fn open(path: &Path, access: Access) -> Result<Self, ModelError> {
         let io = |source| ModelError::Io { path: path.to_owned(), source };

@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use crate::chat::Chat;
-use crate::checkpoint::{Access, Checkpoint, Entry, NumberKind, Source, TensorFormat};
+use crate::checkpoint::{Access, Checkpoint, Entry, NumberKind, TensorFormat, TensorSource};
 use crate::error::ModelError;
 use family::GgufFamily;
 use file::{File, Info, Value};
@@ -60,8 +60,8 @@ pub(crate) struct Folder {
 }
 
 /// Opens a file. If its name ends like `-00001-of-00003.gguf`, opens all parts of the model.
-pub(crate) fn open(path: &Path, access: Access) -> Result<Vec<Source>, ModelError> {
-    part_names(path).iter().map(|path| Source::open(path, access)).collect()
+pub(crate) fn open(path: &Path, access: Access) -> Result<Vec<TensorSource>, ModelError> {
+    part_names(path).iter().map(|path| TensorSource::open(path, access)).collect()
 }
 
 /// Reads a model from all of its parts.
@@ -69,7 +69,7 @@ pub(crate) fn open(path: &Path, access: Access) -> Result<Vec<Source>, ModelErro
 /// # Errors
 /// [`ModelError::Weights`] for bytes that are no GGUF file, [`ModelError::UnsupportedArchitecture`], and
 /// [`ModelError::Config`] for a feature that is not computed.
-pub(crate) fn read(files: Vec<Source>) -> Result<Folder, ModelError> {
+pub(crate) fn read(files: Vec<TensorSource>) -> Result<Folder, ModelError> {
     let heads: Vec<_> = files.iter().map(FileHead::read).collect::<Result<_, _>>()?;
     let contents = Contents::parse(&heads)?;
     let mut entries = contents.entries()?;
@@ -91,12 +91,12 @@ const MAX_HEAD: u64 = 1 << 28;
 
 /// The bytes of a file before its tensors.
 struct FileHead<'a> {
-    source: &'a Source,
+    source: &'a TensorSource,
     bytes: Cow<'a, [u8]>,
 }
 
 impl<'a> FileHead<'a> {
-    fn read(source: &'a Source) -> Result<Self, ModelError> {
+    fn read(source: &'a TensorSource) -> Result<Self, ModelError> {
         let mut len = HEAD;
         loop {
             let bytes = source.head(len)?;
@@ -114,7 +114,7 @@ impl<'a> FileHead<'a> {
 struct Contents<'a> {
     /// The first part has the metadata.
     files: Vec<File<'a>>,
-    sources: Vec<&'a Source>,
+    sources: Vec<&'a TensorSource>,
     family: &'static GgufFamily,
 }
 

@@ -1,7 +1,7 @@
 //! Learns moments from windows of text, for caches to come.
 
 use super::moments::{Setting, Sums};
-use super::weights::Rule;
+use super::weights::WeightRule;
 use crate::cache::calibration::Calibration;
 use crate::cache::layer::LayerKind;
 use crate::cache::spec::{CacheSpec, KeyMap};
@@ -67,7 +67,7 @@ impl Calibrator {
             )));
         }
         let (sinks, group) = (self.spec.sinks_at(layer), self.spec.shape.group());
-        let rule = Rule {
+        let rule = WeightRule {
             scale: self.spec.scale.unwrap_or(1.0 / (dim as f32).sqrt()),
             soft_cap: self.spec.soft_cap,
             window: match self.spec.kind(layer) {

@@ -33,7 +33,7 @@ pub(super) use moments::{Moments, Setting};
 pub(super) use order::Order;
 pub(crate) use pairs::{Pairs, add_energy, shares};
 pub(super) use ranges::{Map, Maps};
-pub(super) use weights::Rule;
+pub(super) use weights::WeightRule;
 pub(crate) use weights::limit_weights;
 
 use super::spec::KeyMap;

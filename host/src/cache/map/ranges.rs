@@ -53,7 +53,7 @@ impl Map {
 
 /// A map, and the first page that uses it.
 #[derive(Clone, Debug)]
-struct Place {
+struct PlacedMap {
     first_page: usize,
     map: Arc<Map>,
 }
@@ -61,7 +61,7 @@ struct Place {
 /// The maps of a head, by page. Copies share them.
 #[derive(Clone, Debug, Default)]
 pub(in crate::cache) struct Maps {
-    list: Vec<Place>,
+    list: Vec<PlacedMap>,
     /// Moments that later maps are made from.
     moments: Option<Arc<Moments>>,
     /// The matrix of the last map.
@@ -108,7 +108,7 @@ impl Maps {
     /// The map of factors, which all pages have.
     pub(in crate::cache) fn of_pairs(map: Pairs) -> Self {
         let map = Arc::new(Map::Pairs(map));
-        Self { list: vec![Place { first_page: 0, map }], moments: None, ..Self::default() }
+        Self { list: vec![PlacedMap { first_page: 0, map }], moments: None, ..Self::default() }
     }
 
     /// The map of the first keys (`[n, dim]`) alone, and the mean that is subtracted from them (empty for none).
@@ -196,7 +196,7 @@ impl Maps {
 
     fn push(&mut self, first_page: usize, map: Arc<Map>) {
         self.list.reserve_exact(1);
-        self.list.push(Place { first_page, map });
+        self.list.push(PlacedMap { first_page, map });
     }
 
     /// The matrices, each with the first page that uses it.
@@ -260,7 +260,7 @@ impl Maps {
         let front = if self.front.is_some() { Front::bytes(dim) } else { 0 };
         let next = self.next.as_ref().map_or(0, |_| Full::bytes(dim) + Front::bytes(dim));
         let moments = self.moments().map_or(0, Moments::allocated_bytes);
-        self.list.capacity() * size_of::<Place>() + maps.sum::<usize>() + front + next + moments
+        self.list.capacity() * size_of::<PlacedMap>() + maps.sum::<usize>() + front + next + moments
     }
 
     /// Upper bound of the number of maps of pages up to number `last`.
@@ -276,7 +276,7 @@ impl Maps {
     pub(super) fn growth(&self, dim: usize, last: usize) -> usize {
         // The map after the last page may be begun.
         let maps = Self::most(last + 1).saturating_sub(self.list.len());
-        let places = (self.list.len() + maps) * size_of::<Place>();
+        let places = (self.list.len() + maps) * size_of::<PlacedMap>();
         let front = if maps > 0 || self.front.is_none() { 2 * Front::bytes(dim) } else { 0 };
         let moments = if self.moments.is_none() { Moments::bytes(dim) } else { 0 };
         maps * Full::bytes(dim) + places + front + moments

@@ -8,7 +8,7 @@ const LARGEST_WEIGHT: f64 = 50.0;
 
 /// The part of the model's attention that weights of keys depend on.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::cache) struct Rule {
+pub(in crate::cache) struct WeightRule {
     pub(in crate::cache) scale: f32,
     pub(in crate::cache) soft_cap: Option<f32>,
     pub(in crate::cache) window: Option<usize>,
@@ -16,7 +16,7 @@ pub(in crate::cache) struct Rule {
     pub(in crate::cache) group: usize,
 }
 
-impl Rule {
+impl WeightRule {
     /// Weights of the first `count` keys behind the sinks, with a mean of 1. A weight is the sum of p (1 - p)
     /// over queries with their positions, for the attention p that the key gets. `None` if none gets any.
     pub(super) fn weights<'a>(

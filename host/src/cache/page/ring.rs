@@ -1,6 +1,6 @@
 //! Pages of a ring: all of them are made at once, and go back to a shelf when they leave.
 
-use super::{Memory, Page, Pages};
+use super::{Page, PageMemory, Pages};
 use crate::cache::shelf::Shelf;
 use std::sync::Arc;
 use tqkv_simd::page::Line;
@@ -50,7 +50,8 @@ impl Pages {
         for tier in 0..self.tiers.len() {
             let (own, lines) = (self.own_pages(tier), self.tiers.format(tier).lines());
             let budget = self.list.budget().clone();
-            self.shelves[tier].fill(own, || Page::new(Memory::Held(vec![Line::ZERO; lines].into()), &budget));
+            self.shelves[tier]
+                .fill(own, || Page::new(PageMemory::Held(vec![Line::ZERO; lines].into()), &budget));
         }
         self.pages.reserve_exact(self.most().saturating_sub(self.pages.len()));
         self.list.set(self.list_bytes());

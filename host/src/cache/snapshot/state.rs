@@ -7,7 +7,7 @@ use crate::cache::life::PAGE_TOKENS;
 use crate::cache::map::{Learner, Maps, Moments, Order, Pairs, Setting};
 use crate::cache::means::{Mean, Means, State};
 use crate::cache::page::Pages;
-use crate::cache::rows::Rows;
+use crate::cache::rows::HalfRows;
 use crate::cache::spec::MOST_TOKENS;
 use crate::cache::track::Track;
 use crate::cache::vectors::Floats;
@@ -99,13 +99,18 @@ fn read_track(track: &mut Track, max_norm: f32, parser: &mut Parser<'_>) -> Resu
     track.restore(sinks, pages, recent, |means| means.restore(state, list, sum), learner)
 }
 
-fn write_rows(rows: &Rows, bytes: &mut Vec<u8>) {
+fn write_rows(rows: &HalfRows, bytes: &mut Vec<u8>) {
     put_count(bytes, rows.len());
     rows.runs(0, rows.len()).iter().for_each(|run| put(bytes, run));
 }
 
 /// Reads rows of the same kind as the empty `like`.
-fn read_rows(like: &Rows, most: usize, max_norm: f32, parser: &mut Parser<'_>) -> Result<Rows, CacheError> {
+fn read_rows(
+    like: &HalfRows,
+    most: usize,
+    max_norm: f32,
+    parser: &mut Parser<'_>,
+) -> Result<HalfRows, CacheError> {
     let (count, dim) = (parser.count("rows", most)?, like.row_bytes() / size_of::<u16>());
     let bits = parser.values::<u16>(count.saturating_mul(dim))?;
     let values: &[f16] = bits.reinterpret_cast();

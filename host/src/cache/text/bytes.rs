@@ -35,9 +35,9 @@ pub fn read_bytes(text: &str) -> Option<u64> {
 
 /// A number of bytes.
 #[derive(Clone, Copy)]
-pub(super) struct Bytes(pub(super) usize);
+pub(super) struct ByteSize(pub(super) usize);
 
-impl Value for Bytes {
+impl Value for ByteSize {
     fn read(text: &str) -> Result<Self, String> {
         let bytes = read_bytes(text).and_then(|bytes| usize::try_from(bytes).ok());
         bytes.map(Self).ok_or_else(|| {

@@ -1,6 +1,6 @@
 //! The options of a cache, one row each: name, value, help, and how to read and write it.
 
-use super::bytes::Bytes;
+use super::bytes::ByteSize;
 use super::rope::{self, Ropes};
 use super::values::{KeyMapWord, Value};
 use crate::cache::layer::KvPair;
@@ -123,16 +123,16 @@ pub const OPTIONS: &[SpecOption] = &[
         "Newest tokens that stay f16.", hot),
     row!(Policy, "narrow-at", "SIZE", "8MiB",
         "Bytes up to which all tokens stay f16. From there on the oldest are encoded, until hot= are left.",
-        |spec| spec.narrow_at.map(Bytes).write(),
-        |spec, bytes: Option<Bytes>| spec.narrow_at = bytes.map(|bytes| bytes.0)),
+        |spec| spec.narrow_at.map(ByteSize).write(),
+        |spec, bytes: Option<ByteSize>| spec.narrow_at = bytes.map(|bytes| bytes.0)),
     row!(Policy, "sinks", "TOKENS", "8",
         "First tokens that stay f16.", sinks),
     row!(Policy, "sliding-window", "TOKENS", "256",
-        "Newest tokens that queries see beside the sinks.", sliding_window),
+        "Newest tokens that queries see besides the sinks.", sliding_window),
     row!(Policy, "select", "TOKENS", "2048",
         "Encoded tokens that single queries attend to, those whose keys promise most. Others are left out.", select),
     row!(Policy, "ring", "TOKENS", "4096",
-        "Newest tokens that a cache of fixed memory holds beside the sinks. All memory is taken at the start.", ring),
+        "Newest tokens that a cache of fixed memory holds besides the sinks. All memory is taken at the start.", ring),
     row!(Policy, "max-tokens", "TOKENS", "4096",
         "Most tokens of a layer. What would be beyond it is refused.", max_tokens),
     SpecOption {

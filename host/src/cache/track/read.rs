@@ -4,7 +4,7 @@ use super::Track;
 use crate::cache::chosen::RUN;
 use crate::cache::life::{self, PAGE_TOKENS};
 use crate::cache::page::Run;
-use crate::cache::scratch::Queries;
+use crate::cache::scratch::HeadQueries;
 use crate::error::CacheError;
 use arrayvec::ArrayVec;
 use tqkv_simd::page::{Line, MAX_PART, MAX_PARTS, ValuePages, ValuePart, WeightedPart};
@@ -73,7 +73,7 @@ impl Track {
     /// prefetch.
     pub(in crate::cache) fn scores(
         &self,
-        queries: &Queries,
+        queries: &HeadQueries,
         from: usize,
         next: &[Line],
         out: &mut [f32],

@@ -4,7 +4,7 @@
 use super::{HeadTask, Operation};
 use crate::cache::life::cap;
 use crate::matmul::{Mat, MatMut, Store as Into, product};
-use crate::slots::rule::{Asked, Rule, add_mask, changes_any, shows_any};
+use crate::slots::rule::{Asked, QueryRule, add_mask, changes_any, shows_any};
 use crate::slots::store::Store;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
@@ -27,7 +27,7 @@ struct TileSums {
 
 /// The queries of a task (`[n, dim]`, with the factor of logits) over the rows of one stream.
 struct Latent<'a> {
-    rule: &'a Rule,
+    rule: &'a QueryRule,
     level: Level,
     store: &'a Store,
     /// First row of the stream.
@@ -225,7 +225,7 @@ mod tests {
 
     fn attend(store: &mut Store, queries: &[f32], masks: &[f16]) -> Vec<f32> {
         let operation = Operation {
-            rule: Rule { scale: 0.5, soft_cap: None, slots: SLOTS },
+            rule: QueryRule { scale: 0.5, soft_cap: None, slots: SLOTS },
             first_streams: [1, 1],
             streams: 1,
             tokens: 2,

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use tqkv::CodecId;
 use tqkv::cache::CacheSpec;
 use tqkv::cache::{Cold, KeyMap};
-use tqkv::unstable::slots::{Asked, Rule, Shift, Store, StoreSide, Track, attend, rotate};
+use tqkv::unstable::slots::{Asked, QueryRule, Shift, Store, StoreSide, Track, attend, rotate};
 
 /// The choices of a life.
 pub(crate) trait Choose {
@@ -204,7 +204,7 @@ impl<C: Choose> Life<'_, C> {
     fn ask(&mut self, stream: usize, asking: &[(usize, usize)]) {
         let slots =
             1 + self.tokens.keys().filter(|row| *row / SLOTS == stream).max().map_or(0, |row| row % SLOTS);
-        let rule = Rule { scale: 0.125, soft_cap: [None, Some(15.0)][self.choose.below(2)], slots };
+        let rule = QueryRule { scale: 0.125, soft_cap: [None, Some(15.0)][self.choose.below(2)], slots };
         let (head, bias, slope) = (self.choose.below(HEADS), self.choose.below(2), 0.5);
         let masks: Vec<Vec<f16>> = asking
             .iter()
@@ -367,7 +367,7 @@ fn heads(store: &Store, stream: usize, head: usize, slots: usize) -> Vec<f32> {
 /// Compares an output with attention in f64 over the rows that the query sees. False if these rows or the
 /// query are not finite, where any output is right.
 fn compare(
-    rule: &Rule,
+    rule: &QueryRule,
     asked: &Asked<'_>,
     query: &[f32],
     (keys, values): (&[f32], &[f32]),

@@ -6,7 +6,7 @@ use half::f16;
 use tqkv::CodecId;
 use tqkv::cache::CacheSpec;
 use tqkv::cache::KeyMap;
-use tqkv::unstable::slots::{Asked, Rule, Store, StoreSide, Track, attend};
+use tqkv::unstable::slots::{Asked, QueryRule, Store, StoreSide, Track, attend};
 
 const SLOTS: usize = 300;
 const DIM: usize = 64;
@@ -60,7 +60,7 @@ impl Pair {
             })
             .collect();
         let asked: Vec<Asked<'_>> = masks.iter().map(|mask| Asked { mask, slope: 1.0, sink: None }).collect();
-        let rule = Rule { scale: 0.125, soft_cap: None, slots: SLOTS };
+        let rule = QueryRule { scale: 0.125, soft_cap: None, slots: SLOTS };
         let of = |store| Track {
             stream: Store::stream(store, 0).unwrap(),
             format: store.format().unwrap(),
@@ -176,7 +176,7 @@ fn means_and_maps_are_those_of_finite_keys() {
                 (0..20 * DIM).map(|i| random.normal() * if i % 32 < 4 { 6.0 } else { 1.0 }).collect();
             let hidden = |slot| if slot < SLOTS - 20 { f16::ZERO } else { f16::NEG_INFINITY };
             let mask: Vec<f16> = (0..SLOTS).map(hidden).collect();
-            let rule = Rule { scale: 0.01, soft_cap: None, slots: SLOTS };
+            let rule = QueryRule { scale: 0.01, soft_cap: None, slots: SLOTS };
             let asked = [Asked { mask: &mask, slope: 1.0, sink: None }; 20];
             store.show((0, 0), &rule, &asked, &queries);
             store.cool();

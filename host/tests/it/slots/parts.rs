@@ -6,7 +6,7 @@ use half::f16;
 use tqkv::CodecId;
 use tqkv::cache::CacheSpec;
 use tqkv::cache::KeyMap;
-use tqkv::unstable::slots::{Asked, RopeLayout, Rule, Store, StoreSide, Track, attend, rotate};
+use tqkv::unstable::slots::{Asked, QueryRule, RopeLayout, Store, StoreSide, Track, attend, rotate};
 
 const SLOTS: usize = 2300;
 const HEADS: usize = 2;
@@ -28,7 +28,7 @@ fn mapped(id: CodecId, hot: usize) -> Store {
 }
 
 /// The scale is small, so that all keys get attention.
-const PLAIN: Rule = Rule { scale: 0.01, soft_cap: None, slots: SLOTS };
+const PLAIN: QueryRule = QueryRule { scale: 0.01, soft_cap: None, slots: SLOTS };
 
 /// Shows `n` queries to each head of each stream. Their coordinate i is multiplied by `loudness(i)`.
 fn teach(store: &mut Store, random: &mut Random, n: usize, loudness: impl Fn(usize) -> f32) {
@@ -45,7 +45,14 @@ fn rows(store: &Store, stream: usize) -> Vec<f32> {
 }
 
 /// Attention of one query, computed in f64.
-fn exact(rule: &Rule, asked: &Asked<'_>, q: &[f32], keys: &[f32], values: &[f32], head: usize) -> Vec<f64> {
+fn exact(
+    rule: &QueryRule,
+    asked: &Asked<'_>,
+    q: &[f32],
+    keys: &[f32],
+    values: &[f32],
+    head: usize,
+) -> Vec<f64> {
     let vector = |rows: &[f32], slot: usize| {
         let at = (slot * HEADS + head) * DIM;
         rows[at..at + DIM].iter().map(|&x| f64::from(x)).collect::<Vec<f64>>()
@@ -96,7 +103,7 @@ fn check_steps_of(mut keys: Store, (key, value): (CodecId, CodecId), hot: usize,
         }
         let (stream, head, n) =
             (random.below(2), random.below(HEADS), [1 + random.below(8), 1 + random.below(40)][step % 2]);
-        let rule = Rule {
+        let rule = QueryRule {
             scale: 0.125,
             soft_cap: [None, Some(15.0)][random.below(2)],
             slots: 1 + random.below(SLOTS),
@@ -204,7 +211,7 @@ fn mapped_keys_wait_for_queries() {
     let changed = |keys: &Store| written.iter().zip(rows(keys, 0)).filter(|(a, b)| **a != *b).count();
     keys.cool();
     // Queries among few rows do not count.
-    let few = Rule { slots: 40, ..PLAIN };
+    let few = QueryRule { slots: 40, ..PLAIN };
     keys.show((0, 0), &few, &[Asked::default(); 30], &[1.0; 30 * DIM]);
     teach(&mut keys, &mut random, 15, |_| 1.0);
     keys.cool();

@@ -161,7 +161,7 @@ expected() {
         one) echo "32768 tokens: s4 27 us, 1.5 (1.1) times f16 read; cuDNN takes 50 to 55 us (39)" ;;
         unlike) echo "63 of 1024 and one of 32768: s4 57 us (53), 2.2 (1.6) times f16 read" ;;
         tests) echo "all tests ok; 0 vectors differ; attention within 1e-5 of f64" ;;
-        shapes) echo "t4: 1.7 (1.1) times f16 read with one head, 1.0 (.7) with four; D = 256: s4 2.3 (2.6)" ;;
+        shapes) echo "t4: 1.7 (1.1) times f16 read with one head, 1.0 (0.7) with four; D = 256: s4 2.3 (2.6)" ;;
         profile) echo "attend: no spills, 3 blocks per multiprocessor at 4 heads, DRAM at 84 % (68); ncu and its permission are needed" ;;
         sanitize) echo "'ERROR SUMMARY: 0 errors' twice; compute-sanitizer is needed" ;;
         tune) echo "168 registers and the cut that a cache picks are the best at 4 heads" ;;

@@ -95,7 +95,7 @@ fn numbered(document: &str, letter: char, wrong: &mut Vec<String>) -> BTreeSet<u
     numbers
 }
 
-/// Numbers of decisions and measurements (`D46`, `M12`) that documents name exist.
+/// Numbers of decisions and measurements (`D45`, `M12`) that documents name exist.
 pub(super) fn numbers(tree: &Tree) -> Vec<String> {
     let mut wrong = Vec::new();
     let known = [('D', "DECISIONS.md"), ('M', "MEASURED.md")]

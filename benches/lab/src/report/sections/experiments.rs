@@ -2,10 +2,9 @@
 
 use tqkv_cli::error::CliError;
 
-use super::super::chart::{Axis, Chart, Look};
+use super::super::chart::{Axis, Chart};
 use super::super::source::{Answer, Row};
-use super::quality::by_family;
-use super::{Section, Table, Wanted, delta, digits, pair, percent};
+use super::{Section, Table, Wanted, by_family, delta, digits, pair, percent};
 
 /// A code of b bits, and one of b - 1 bits with a bit of QJL. Both have the same bytes except the norm of the
 /// second.
@@ -60,25 +59,24 @@ fn qjl(wanted: &Wanted<'_>) -> Section {
 fn cliff(wanted: &Wanted<'_>) -> Result<Section, CliError> {
     let rows = wanted.codecs.rows("results");
     let coded: Vec<_> = rows.into_iter().filter(|row| row.number("bits_per_value") < 5.0).collect();
-    let mut series = by_family(&coded, Look::Points, |row| {
-        (row.number("bits_per_value"), 100.0 * row.number("top1_agreement"))
-    });
+    let mut series =
+        by_family(&coded, |row| (row.number("bits_per_value"), 100.0 * row.number("top1_agreement")));
     for series in &mut series {
         let mut order: Vec<_> = series.points.drain(..).zip(series.labels.drain(..)).collect();
         order.sort_by(|a, b| a.0.0.total_cmp(&b.0.0));
         (series.points, series.labels) = order.into_iter().unzip();
     }
     let chart = Chart {
-        label: "Share of positions with the same likeliest token as under f16 against bits a value"
+        label: "Share of positions with the same likeliest token as under f16 against bits per value"
             .to_owned(),
-        x: Axis { name: "bits a value", log: false, label: |bits| format!("{bits:.1}") },
+        x: Axis { name: "bits per value", log: false, label: |bits| format!("{bits:.1}") },
         y: Axis { name: "same likeliest token, %", log: false, label: |share| format!("{share:.0}") },
         series: &series,
     };
     Ok(Section {
         title: "A cliff at 1.5 bits?",
         lead: vec![
-            "A report says that quality falls off a cliff near 1.5 bits a value. Every codec of this program below five bits, on the \
+            "A report says that quality falls off a cliff near 1.5 bits per value. Every codec of this program below five bits, on the \
              model: the fall gets steeper with every bit that is taken, as an error that grows fourfold with each does; whether that \
              is a cliff, the plot shows. Codes, not only bits, decide how far one can go."
                 .to_owned(),

@@ -55,7 +55,7 @@ pub(super) fn sections(_: &Wanted<'_>) -> Result<Vec<Section>, CliError> {
         cells.extend([grouped(look.bytes as u64), format!("{:.2}", bits(look))]);
         cells
     });
-    let head = ["tokens", "sinks", "2 bits", "3 bits", "4 bits", "hot", "bytes", "bits a value"];
+    let head = ["tokens", "sinks", "2 bits", "3 bits", "4 bits", "hot", "bytes", "bits per value"];
     Ok(vec![Section {
         title: "The life of a token",
         lead: vec![

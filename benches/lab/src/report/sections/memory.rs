@@ -98,24 +98,13 @@ fn contexts() -> Result<Result<Section, CliError>, PlanError> {
             for (life, look, cache) in [(&lives[0], Look::Line, "f16"), (&lives[2], Look::Dashed, "compact")]
             {
                 let name = format!("{name}, {cache}");
-                series.push(Series {
-                    name,
-                    look,
-                    points: growth(&unbounded, life)?,
-                    labels: Vec::new(),
-                    colour,
-                });
+                series.push(Series::new(&name, look, growth(&unbounded, life)?, colour));
             }
         }
         rows.push(contexts_row(name, &shape, &unbounded, &lives)?);
     }
-    series.push(Series {
-        name: "24 GiB".to_owned(),
-        look: Look::Line,
-        points: vec![(4096.0, 24.0), (1_048_576.0, 24.0)],
-        labels: Vec::new(),
-        colour: 7,
-    });
+    let memory = vec![(4096.0, 24.0), (1_048_576.0, 24.0)];
+    series.push(Series::new("24 GiB", Look::Line, memory, 7));
     let figure = match growth_chart(&series) {
         Ok(figure) => figure,
         Err(error) => return Ok(Err(error)),

@@ -19,7 +19,7 @@ use tqkv_cli::error::CliError;
 
 use super::{Section, Table};
 pub(crate) use wanted::Wanted;
-use wanted::{FAMILIES, digits, family, pair, percent};
+use wanted::{by_family, digits, pair, percent};
 
 /// Makes one or more sections.
 type Make = fn(&Wanted<'_>) -> Result<Vec<Section>, CliError>;

@@ -3,26 +3,9 @@
 use tqkv_cli::error::CliError;
 use tqkv_cli::output::grouped;
 
-use super::super::chart::{Axis, Chart, Look, Series};
-use super::super::source::Row;
+use super::super::chart::{Axis, Chart, Series};
 use super::rate::power;
-use super::{FAMILIES, Section, Table, Wanted, digits, family, pair, percent};
-
-/// Codecs by family, at two of their figures.
-pub(super) fn by_family(rows: &[Row<'_>], look: Look, point: impl Fn(Row<'_>) -> (f64, f64)) -> Vec<Series> {
-    let mut all: Vec<_> = (0..FAMILIES)
-        .map(|colour| Series { name: String::new(), look, points: Vec::new(), labels: Vec::new(), colour })
-        .collect();
-    for row in rows {
-        let codec = pair(row.text("kv"));
-        let (number, name) = family(codec);
-        all[number].name = name.to_owned();
-        all[number].points.push(point(*row));
-        all[number].labels.push(codec.to_owned());
-    }
-    all.retain(|series| !series.points.is_empty());
-    all
-}
+use super::{Section, Table, Wanted, by_family, digits, pair, percent};
 
 /// Moves points far above the others to the upper edge, with their values as names. Otherwise one codec of
 /// 1 bit would press all others onto the axis.
@@ -48,23 +31,22 @@ pub(super) fn sections(wanted: &Wanted<'_>) -> Result<Vec<Section>, CliError> {
         .iter()
         .find(|row| row.number("kl_to_f16") == 0.0)
         .map_or(f64::NAN, |row| row.number("perplexity"));
-    let bytes = Axis { name: "bytes a token", log: true, label: |bytes| grouped(bytes.round() as u64) };
-    let kl =
-        by_family(&coded, Look::Points, |row| (row.number("cache_bytes_per_token"), row.number("kl_to_f16")));
+    let bytes = Axis { name: "bytes per token", log: true, label: |bytes| grouped(bytes.round() as u64) };
+    let kl = by_family(&coded, |row| (row.number("cache_bytes_per_token"), row.number("kl_to_f16")));
     let kl = Chart {
         label:
-            "KL divergence from the predictions with an f16 cache against bytes a token, every token coded"
+            "KL divergence from the predictions with an f16 cache against bytes per token, every token coded"
                 .to_owned(),
         x: bytes,
         y: Axis { name: "KL to f16, nats", log: true, label: |kl| power(*kl) },
         series: &kl,
     };
-    let mut perplexity = by_family(&coded, Look::Points, |row| {
+    let mut perplexity = by_family(&coded, |row| {
         (row.number("cache_bytes_per_token"), 100.0 * (row.number("perplexity") / f16 - 1.0))
     });
     clip(&mut perplexity);
     let perplexity = Chart {
-        label: "Perplexity above that of f16, in percent, against bytes a token, every token coded"
+        label: "Perplexity above that of f16, in percent, against bytes per token, every token coded"
             .to_owned(),
         x: bytes,
         y: Axis { name: "perplexity above f16, %", log: false, label: |more| format!("{more:.0}") },
@@ -100,6 +82,7 @@ pub(super) fn sections(wanted: &Wanted<'_>) -> Result<Vec<Section>, CliError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::chart::Look;
 
     #[test]
     fn one_codec_does_not_ruin_the_scale() {

@@ -3,7 +3,8 @@
 use tqkv_cli::error::CliError;
 use tqkv_core::CodecId;
 
-use super::super::source::{Answer, Source};
+use super::super::chart::{Look, Series};
+use super::super::source::{Answer, Row, Source};
 
 /// The data of the sections: commands, and the results that several sections show.
 pub(crate) struct Wanted<'a> {
@@ -75,7 +76,7 @@ pub(super) fn pair(kv: &str) -> &str {
 }
 
 /// Family of a codec (scalar, nested, trellis, or another layout). Its number selects the colour.
-pub(super) fn family(codec: &str) -> (usize, &'static str) {
+fn family(codec: &str) -> (usize, &'static str) {
     let digits = codec.get(1..2).is_some_and(|c| c.chars().all(|c| c.is_ascii_digit()));
     match codec.chars().next() {
         Some('t') if digits => (0, "t: trellis"),
@@ -86,5 +87,20 @@ pub(super) fn family(codec: &str) -> (usize, &'static str) {
     }
 }
 
+/// Codecs by family, at two of their figures. The rows are of caches or of codecs.
+pub(super) fn by_family(rows: &[Row<'_>], point: impl Fn(Row<'_>) -> (f64, f64)) -> Vec<Series> {
+    let mut all: Vec<_> =
+        (0..FAMILIES).map(|colour| Series::new("", Look::Points, Vec::new(), colour)).collect();
+    for row in rows {
+        let codec = if row.text("kv").is_empty() { row.text("codec") } else { pair(row.text("kv")) };
+        let (number, name) = family(codec);
+        all[number].name = name.to_owned();
+        all[number].points.push(point(*row));
+        all[number].labels.push(codec.to_owned());
+    }
+    all.retain(|series| !series.points.is_empty());
+    all
+}
+
 /// How many families there are.
-pub(super) const FAMILIES: usize = 5;
+const FAMILIES: usize = 5;

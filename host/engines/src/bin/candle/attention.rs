@@ -1,4 +1,4 @@
-//! [`Attention`]: the interface between a model and the keys and values of several sequences. candle's own
+//! [`ModelAttention`]: the interface between a model and the keys and values of several sequences. candle's own
 //! caches and our cache of slots implement it.
 
 use anyhow::{Context, Result};
@@ -29,7 +29,7 @@ impl Shape {
 
 /// Keys and values of several sequences. A step is a number of new tokens for each of some sequences; its
 /// tensors have the tokens of the first sequence, then those of the next.
-pub(crate) trait Attention {
+pub(crate) trait ModelAttention {
     /// Begins a step: pairs of a sequence and its number of new tokens. A sequence that is not known yet begins.
     /// Returns the positions of the tokens.
     ///
@@ -82,7 +82,7 @@ impl Slots {
     }
 }
 
-impl Attention for Slots {
+impl ModelAttention for Slots {
     fn begin(&mut self, step: &[(usize, usize)]) -> Result<Vec<usize>> {
         self.mask.clear();
         self.slots.clear();
@@ -135,7 +135,7 @@ impl CandleCaches {
     }
 }
 
-impl Attention for CandleCaches {
+impl ModelAttention for CandleCaches {
     fn begin(&mut self, step: &[(usize, usize)]) -> Result<Vec<usize>> {
         self.step = step.to_vec();
         let mut positions = Vec::new();

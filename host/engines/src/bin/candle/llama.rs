@@ -3,7 +3,7 @@
 //! Weights become f32. candle multiplies stored weights with activations of 8 bits, which amplifies
 //! differences between caches.
 
-use crate::attention::{Attention, Shape};
+use crate::attention::{ModelAttention, Shape};
 use anyhow::{Context, Result, bail};
 use candle_core::quantized::gguf_file::{Content, Value};
 use candle_core::{D, Device, Module, Tensor};
@@ -89,7 +89,11 @@ impl Llama {
     ///
     /// # Errors
     /// The errors of candle and of the cache.
-    pub(crate) fn next(&self, step: &[(usize, Vec<u32>)], cache: &mut dyn Attention) -> Result<Vec<u32>> {
+    pub(crate) fn next(
+        &self,
+        step: &[(usize, Vec<u32>)],
+        cache: &mut dyn ModelAttention,
+    ) -> Result<Vec<u32>> {
         let counts: Vec<(usize, usize)> =
             step.iter().map(|(sequence, tokens)| (*sequence, tokens.len())).collect();
         let tokens: Vec<u32> = step.iter().flat_map(|(_, tokens)| tokens.iter().copied()).collect();

@@ -7,7 +7,7 @@
 //!
 //! It writes the same continuations several times: with candle's own caches in f16, with our cache of slots in
 //! f16, and with ours in codes. All prompts are continued in one batch. Codes are `t4,t3` or the given policies
-//! (`docs/options.md`). It prints the bytes of each cache. The interface is [`Attention`].
+//! (`docs/options.md`). It prints the bytes of each cache. The interface is [`ModelAttention`].
 
 mod attention;
 mod llama;
@@ -15,7 +15,7 @@ mod llama;
 mod tests;
 
 use anyhow::{Context, Result, bail};
-use attention::{Attention, CandleCaches, Shape, Slots};
+use attention::{CandleCaches, ModelAttention, Shape, Slots};
 use candle_core::quantized::gguf_file::Content;
 use candle_core::quantized::tokenizer::TokenizerFromGguf;
 use llama::Llama;
@@ -67,7 +67,12 @@ struct Written {
 }
 
 /// Generates the likeliest tokens after some prompts, at most `most` each, all in one batch.
-fn generate(model: &Llama, cache: &mut dyn Attention, prompts: &[Vec<u32>], most: usize) -> Result<Written> {
+fn generate(
+    model: &Llama,
+    cache: &mut dyn ModelAttention,
+    prompts: &[Vec<u32>],
+    most: usize,
+) -> Result<Written> {
     if prompts.iter().any(Vec::is_empty) {
         bail!("a prompt is empty");
     }
@@ -98,7 +103,7 @@ fn generate(model: &Llama, cache: &mut dyn Attention, prompts: &[Vec<u32>], most
 fn show(
     name: &str,
     model: &Llama,
-    cache: &mut dyn Attention,
+    cache: &mut dyn ModelAttention,
     tokenizer: &Tokenizer,
     prompts: &[Vec<u32>],
     expected: Option<&[Vec<u32>]>,

@@ -1,6 +1,6 @@
 //! The cache of slots beside candle's caches, with a small random Llama.
 
-use crate::attention::{Attention, CandleCaches, Shape, Slots};
+use crate::attention::{CandleCaches, ModelAttention, Shape, Slots};
 use crate::llama::Llama;
 use crate::{generate, spec};
 use candle_core::quantized::gguf_file::{Content, Value, write};
