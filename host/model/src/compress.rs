@@ -12,14 +12,14 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use rayon::prelude::*;
 use safetensors::{Dtype, View};
 use serde::{Deserialize, Serialize};
 use tqkv::file::AtomicFolder;
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::Level;
 
-use crate::checkpoint::{Access, Checkpoint, CodedAs, StoredTensor, TensorFormat};
+use crate::checkpoint::{Access, Checkpoint, CodedAs, TensorFormat};
+use crate::coded;
 use crate::error::ModelError;
 use crate::find::{self, Found};
 use crate::gguf;
@@ -243,7 +243,9 @@ impl<'a> Tensor<'a> {
     fn make(&self) -> Result<Vec<u8>, ModelError> {
         let stored = self.job.tensors.any(self.name)?;
         let Some((_, codec)) = &self.coded else { return Ok(stored.bytes().to_vec()) };
-        encode(&stored, codec, self.job.level)
+        let shape = stored.shape();
+        let rows = [shape[0], shape[1..].iter().product()];
+        coded::encode(codec, self.job.level, rows, &|row, to| stored.expand_rows(row, to))
             .map_err(|what| ModelError::Compress(format!("tensor {}: {what}", self.name)))
     }
 }
@@ -280,27 +282,4 @@ impl View for Tensor<'_> {
 fn is_coded(name: &str, shape: &[usize]) -> bool {
     let is_matrix = shape.len() >= 2 && !name.ends_with("bias");
     is_matrix && !name.ends_with("mlp.gate.weight") && !name.contains("router")
-}
-
-/// Encodes all rows to blocks.
-///
-/// # Errors
-/// A description of the faulty row.
-fn encode(stored: &StoredTensor, codec: &AnyCodec, level: Level) -> Result<Vec<u8>, String> {
-    /// Values that a thread encodes at once.
-    const RUN: usize = 1 << 14;
-    let shape = stored.shape();
-    let row: usize = shape[1..].iter().product();
-    let rows = (RUN / row).max(1);
-    let row_bytes = row / codec.dim() * codec.block_bytes();
-    let mut blocks = vec![0; shape[0] * row_bytes];
-    blocks.par_chunks_mut(rows * row_bytes).enumerate().try_for_each(|(i, blocks)| {
-        let mut values = vec![0.0; blocks.len() / row_bytes * row];
-        stored.expand_rows(i * rows, &mut values);
-        tqkv_simd::codec::encode(level, codec, &values, blocks).map_err(|failed| {
-            let at = i * rows + failed.index * codec.dim() / row;
-            format!("row {at} (counted from 0) cannot be coded: {}", failed.error)
-        })
-    })?;
-    Ok(blocks)
 }
