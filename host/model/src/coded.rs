@@ -3,13 +3,12 @@
 //! A group of a weight's row behaves like an encoded key, and an activation like a query. Both are rotated in
 //! the same way, so the levels of the codes times the rotated activation give their dot product. 128 rows of
 //! one column of groups form a page of keys, and the page kernels of the cache compute the product.
-//! Activations are rounded to 8 bits, group by group. For many tokens the codes of some rows at a time become
-//! f32, still rotated, and are multiplied with activations that are not rounded.
+//! Activations are rounded to 8 bits, group by group.
 
 use std::cell::Cell;
 
 use rayon::prelude::*;
-use tqkv::unstable::algebra::{Mat, MatMut, Store, product};
+use tqkv::unstable::algebra::Store;
 use tqkv_core::AnyCodec;
 use tqkv_simd::page::{KeyPages, Line, MAX_HEADS, Queries};
 use tqkv_simd::{Level, codec};
@@ -20,10 +19,6 @@ use crate::error::ModelError;
 const ROWS: usize = 128;
 /// Values that a thread encodes at once.
 const RUN: usize = 1 << 14;
-/// Values that are f32 at a time in products of many tokens.
-const TILE: usize = 1 << 18;
-/// From this many tokens on, codes become f32.
-const MANY: usize = 64;
 /// Threads share products with at least this many multiplications. Waking the threads takes some 10 us.
 const PARALLEL_FROM: usize = 1 << 19;
 
@@ -219,8 +214,8 @@ impl CodedMatrix {
 
     /// Multiplies `x`, `[n, inputs]`, and writes the result to `y`, `[n, outputs]`.
     ///
-    /// Fewer than 64 tokens are rounded to 8 bits, group by group, which adds an error of about 0.5 % of the
-    /// length of the result. An activation that is not finite gives a row of NaN.
+    /// Activations are rounded to 8 bits, group by group, which adds an error of about 0.6 % of the result's
+    /// length. One that is not finite gives a row of NaN. Tokens do not change each other's bits.
     ///
     /// # Panics
     /// `x` and `y` do not hold the same number of tokens.
@@ -235,9 +230,6 @@ impl CodedMatrix {
             x.len() / inputs * outputs == y.len() && x.len().is_multiple_of(inputs),
             "as many results as tokens"
         );
-        if x.len() >= MANY * inputs {
-            return self.multiply_many(x, y, store);
-        }
         let mut queries = QUERIES.take();
         queries.resize_with(self.groups.max(queries.len()), Queries::default);
         for (x, y) in x.chunks(MAX_HEADS * inputs).zip(y.chunks_mut(MAX_HEADS * outputs)) {
@@ -307,34 +299,6 @@ impl CodedMatrix {
             sums.iter_mut().zip(&*scores).for_each(|(sum, score)| *sum += score);
         }
         sums
-    }
-
-    /// [`CodedMatrix::multiply_to`] for many tokens. All threads expand and multiply one tile of rows at a
-    /// time.
-    fn multiply_many(&self, x: &[f32], y: &mut [f32], store: Store) {
-        let [outputs, inputs] = self.shape();
-        let n = x.len() / inputs;
-        let mut rotated = vec![0.0; x.len()];
-        let tokens = rotated.par_chunks_mut(inputs).zip(x.par_chunks(inputs));
-        tokens.for_each(|(to, x)| codec::rotate_queries(self.level, &self.codec, x, to));
-        let rows = (TILE / inputs).max(1).min(outputs);
-        let mut tile = vec![0.0; rows * inputs];
-        for first in (0..outputs).step_by(rows) {
-            let rows = rows.min(outputs - first);
-            let tile = &mut tile[..rows * inputs];
-            let memory = || vec![0; self.groups * self.codec.block_bytes()];
-            tile.par_chunks_mut(inputs).enumerate().for_each_init(memory, |blocks, (i, values)| {
-                self.read_row(first + i, blocks);
-                codec::decode_rotated(self.level, &self.codec, blocks, values);
-            });
-            product(
-                &mut MatMut::new(&mut y[first..], n, rows, outputs),
-                Mat::new(&rotated, n, inputs, inputs),
-                Mat::new(tile, rows, inputs, inputs).transposed(),
-                1.0,
-                store,
-            );
-        }
     }
 }
 

@@ -60,8 +60,9 @@ def make(name):
     torch.manual_seed(3)
     model = AutoModelForCausalLM.from_config(CONFIGS[name](), dtype=torch.float32, attn_implementation="eager")
     # Sharper than initial weights, so that layers matter.
-    for parameter in model.parameters():
-        parameter.data = parameter.data * 2 if parameter.dim() > 1 else parameter.data + 0.1 * torch.randn_like(parameter)
+    for name, parameter in model.named_parameters():
+        is_matrix = parameter.dim() > 1 and not name.endswith("bias")
+        parameter.data = parameter.data * 2 if is_matrix else parameter.data + 0.1 * torch.randn_like(parameter)
     return model.eval()
 
 
@@ -97,11 +98,9 @@ def test_logits_are_those_of_the_decoded_weights(name):
     assert report.values > 0 and report.bytes < report.bytes_before / 3
     assert not [path for path in report.skipped if not path.endswith((".mlp.gate", ".gate", ".router", "wpe"))], str(report)
     of_decoded = decoded(name, model)
-    # Activations of few tokens have 8 bits. Here each expert has 64 tokens or more, which are not rounded.
-    short, long = IDS[:1, :9], torch.randint(1, 211, (5, 400), generator=torch.Generator().manual_seed(6))
-    assert 1e-4 < distance(logits(model, short), logits(of_decoded, short)) < 0.05
-    assert distance(logits(model, long), logits(of_decoded, long)) < 1e-4
-    assert 1e-3 < distance(logits(of_decoded), exact) < 0.6
+    # Activations have 8 bits.
+    assert 1e-4 < distance(logits(model), logits(of_decoded)) < 0.05
+    assert 0.02 < distance(logits(of_decoded), exact) < 0.6
 
 
 def test_experts_without_a_gate():

@@ -179,14 +179,21 @@ class CodedStack(Coded, nn.Module):
 class CodedExperts(Swapped):
     """Experts of Transformers whose projections are `CodedStack`. Its tokens are multiplied expert by expert."""
 
-    @torch.compiler.disable
+    num_experts: int
+    has_gate: bool
+    has_bias: bool
+    is_transposed: bool
+    act_fn: Any
+    _apply_gate: Any
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
         tokens, per_token = top_k_index.shape
         chosen = top_k_index.reshape(-1)
         order = chosen.argsort(stable=True)
-        experts, counts = chosen[order].unique_consecutive(return_counts=True)
+        experts, counts = chosen[order].unique_consecutive(return_counts=True)  # type: ignore[no-untyped-call]
         results = hidden_states.new_zeros(chosen.numel(), hidden_states.shape[-1])
-        parts = order.split(counts.tolist())
+        parts = order.split(counts.tolist())  # type: ignore[no-untyped-call]
         for expert, part in zip(experts.tolist(), parts):
             # A number that no expert has stands for one on another machine.
             if 0 <= expert < self.num_experts:
@@ -208,13 +215,18 @@ class CodedExperts(Swapped):
 
 
 @functools.lru_cache(maxsize=None)
+def _made(name: str, bases: tuple[Any, ...]) -> Any:
+    return type(name, bases, {"__module__": __name__})
+
+
 def coded_class(was: type[nn.Module], kind: type[Swapped]) -> type[nn.Module]:
     """The class for modules of the class `was` once they hold codes. Methods of a subclass stay, and what they ask of the class above
     is answered by codes."""
     if was in (nn.Linear, nn.Embedding):
-        return kind  # type: ignore[return-value]
+        return kind
     bases = (kind, was) if kind in (CodedConv1D, CodedExperts) else (was, kind)
-    return type("Coded" + was.__name__, bases, {"__module__": __name__})
+    made: type[nn.Module] = _made("Coded" + was.__name__, bases)
+    return made
 
 
 def kind_of(was: type[nn.Module]) -> type[Swapped] | None:

@@ -97,15 +97,17 @@ class CodeWeight(ConversionOps):
     def __init__(self, quantizer: TqkvQuantizer) -> None:
         self.quantizer = quantizer
 
-    def convert(self, input_dict: dict[str, Any], *, full_layer_name: str, missing_keys: set[str], **kwargs: Any) -> dict[str, Any]:
+    def convert(
+        self, input_dict: dict[str, Any], source_patterns: list[str], target_patterns: list[str], **kwargs: Any
+    ) -> dict[str, Any]:
         (value,) = input_dict.values()
         value = value[0] if isinstance(value, list) else value
-        weight = self.quantizer.ahead.pop(full_layer_name)
+        weight = self.quantizer.ahead.pop(kwargs["full_layer_name"])
         _, module, name = weight.holders[0]
         parameter = nn.Parameter(torch.as_tensor(value), requires_grad=False)
         # Nothing fills it with random numbers.
         parameter._is_hf_initialized = True  # type: ignore[attr-defined]
         module._parameters[name] = parameter
         self.quantizer.plan.take(weight)
-        missing_keys.discard(full_layer_name)
+        kwargs["missing_keys"].discard(kwargs["full_layer_name"])
         return {}

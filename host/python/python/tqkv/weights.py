@@ -80,8 +80,8 @@ def encode(
     One matrix is coded at a time, on all threads, and its weights are freed before the next. `t4` takes about 1 s for 10 million weights
     on one thread.
 
-    Fewer than 64 tokens at once are rounded to 8 bits per group of activations for a product. Activations are float32, float16 or
-    bfloat16 on the CPU, and have no gradients. `state_dict()` has the codes, and `load_state_dict` takes them into a model that was
+    For a product activations are rounded to 8 bits, group by group, which adds about 0.6 % to the error of a layer's result. They are
+    float32, float16 or bfloat16 on the CPU, and have no gradients. `state_dict()` has the codes, and `load_state_dict` takes them into a model that was
     encoded with the same layers; `save_pretrained` is refused.
 
     Raises `tqkv.TqkvError`, before anything has changed, for options that are not valid and for a model that is not in main memory. A
