@@ -81,7 +81,7 @@ pub(crate) fn encode(
 /// ```
 #[derive(Debug)]
 pub struct CodedMatrix {
-    codec: AnyCodec,
+    codec: Box<AnyCodec>,
     level: Level,
     keys: KeyPages,
     /// One page per [`ROWS`] rows and group of inputs. Groups of the same rows are neighbours.
@@ -163,7 +163,7 @@ impl CodedMatrix {
                 }
             }
         });
-        Some(Self { codec: codec.clone(), level, keys, pages, groups, outputs })
+        Some(Self { codec: Box::new(*codec), level, keys, pages, groups, outputs })
     }
 
     /// The codec of the groups.

@@ -57,7 +57,7 @@ impl CodedMatrix {
 
     #[getter]
     fn codec(&self) -> Result<Codec, Failure> {
-        Codec::of(self.0.codec().clone())
+        Codec::of(*self.0.codec())
     }
 
     #[getter]
