@@ -48,6 +48,7 @@ mod windows;
 
 pub use biased::{BIASED_CHANNELS, BIASED_SHARE};
 pub use checkpoint::{Access, CodedAs};
+pub use coded::CodedMatrix;
 pub use config::{Activation, Architecture, Config, Experts, Latent, RopeScaling, Rotary};
 pub use conversation::Conversation;
 pub use error::{ACCEPTED, ModelError};

@@ -6,7 +6,7 @@
 use rayon::prelude::*;
 
 use crate::checkpoint::StoredTensor;
-use crate::coded::{Coded, put};
+use crate::coded::{CodedMatrix, put};
 use tqkv::unstable::algebra::{Mat, MatMut, Store, product};
 
 /// A projection. `weight` is `[outputs, inputs]`, as Hugging Face stores it.
@@ -22,7 +22,7 @@ pub(crate) struct Linear {
 enum Weight {
     Stored(StoredTensor),
     /// Weights that are multiplied as codes, without expanding them.
-    Coded(Coded),
+    Coded(CodedMatrix),
 }
 
 /// Matrices of fewer values than this are expanded once. They stay in the second-level cache as f32, and
@@ -47,7 +47,9 @@ impl Linear {
         let is_small = weight.coding().is_none() && outputs * inputs < SMALL;
         let weight =
             if is_small { StoredTensor::from_f32(&weight.to_f32(), vec![outputs, inputs]) } else { weight };
-        let coded = weight.coding().and_then(|coding| Coded::new(coding, weight.bytes(), outputs, inputs));
+        let coded = weight.coding().and_then(|coding| {
+            CodedMatrix::new(&coding.codec, coding.level, weight.bytes(), [outputs, inputs])
+        });
         Self { weight: coded.map_or(Weight::Stored(weight), Weight::Coded), bias, inputs, outputs }
     }
 
@@ -98,7 +100,7 @@ impl Linear {
 
     fn run(&self, x: &[f32], y: &mut [f32], store: Store) {
         match &self.weight {
-            Weight::Coded(weight) => weight.multiply(x, y, store),
+            Weight::Coded(weight) => weight.multiply_to(x, y, store),
             Weight::Stored(weight) => match weight.as_f32() {
                 Some(weight) => self.multiply(weight, x, y, self.outputs, store),
                 None if x.len() <= FEW * self.inputs => self.by_small_tiles(weight, x, y, store),

@@ -10,7 +10,10 @@ loads them and predicts the next tokens of the text one by one. Prints a table i
 * peak memory of the process while it decodes, above its memory with the model alone
 * tokens per second (median of single tokens): of processor time with one thread, which other programs change little, else of time
 * seconds of processor time to load the context
-* divergence of the predictions from those with the exact cache
+* divergence of the predictions from those with the exact cache and weights
+* peak memory of the process while it decodes, weights included
+
+`--weights t4` adds rows for weights in codes (`tqkv.weights`), which also compute the context.
 """
 
 from __future__ import annotations
@@ -37,6 +40,8 @@ CACHES = {
     "TqkvCache t4,t3, on codes": ("tqkv", "t4,t3"),
 }
 
+WITH_WEIGHTS = ("DynamicCache", "TqkvCache s4, on codes")
+
 
 def load(arguments):
     """The model, and the tokens of the text."""
@@ -48,6 +53,10 @@ def load(arguments):
     tokenizer = AutoTokenizer.from_pretrained(where[0], **where[1])
     dtype = getattr(torch, arguments.dtype)
     model = AutoModelForCausalLM.from_pretrained(where[0], dtype=dtype, attn_implementation="sdpa", **where[1]).eval()
+    if arguments.codec:
+        import tqkv.weights
+
+        tqkv.weights.encode(model, arguments.codec)
     ids = tokenizer(Path(arguments.text).read_text(encoding="utf-8")[:400_000])["input_ids"]
     needed = arguments.context + arguments.tokens
     assert len(ids) >= needed, f"the text has {len(ids)} tokens, {needed} are needed"
@@ -112,7 +121,7 @@ def context(arguments) -> dict:
     cache = DynamicCache(config=model.config)
     with torch.no_grad():
         model(ids[:, : arguments.context], past_key_values=cache, logits_to_keep=1)
-    torch.save([(layer.keys, layer.values) for layer in cache.layers], f"{arguments.folder}/context.pt")
+    torch.save([(layer.keys, layer.values) for layer in cache.layers], f"{arguments.folder}/context-{arguments.codec}.pt")
     return {}
 
 
@@ -132,7 +141,7 @@ def decode(arguments) -> dict:
         settle()
         before = resident("VmRSS")
         cache, begin = make(model.config, settings), 0.0
-        for index, (keys, values) in enumerate(torch.load(f"{arguments.folder}/context.pt", mmap=True)):
+        for index, (keys, values) in enumerate(torch.load(f"{arguments.folder}/context-{arguments.codec}.pt", mmap=True)):
             keys, values = keys.clone(), values.clone()
             start = time.process_time()
             cache.update(keys, values, index)
@@ -149,42 +158,50 @@ def decode(arguments) -> dict:
             logits = step(ids[:, at : at + 1], past_key_values=cache).logits[0, -1]
             times.append(clock() - start)
             rows.append(logits.clone())
-        peak = resident("VmHWM") - before
+        peak = resident("VmHWM")
     predicted = torch.stack(rows).double().log_softmax(-1)
     exact = Path(arguments.folder, "exact.pt")
-    if settings is None:
+    if settings is None and not arguments.codec:
         torch.save(predicted, exact)
     expected = torch.load(exact)
     kl = (expected.exp() * (expected - predicted)).sum(-1).mean()
     same = (expected.argmax(-1) == predicted.argmax(-1)).double().mean()
     speed = 1 / statistics.median(times)
-    return {"held": held(cache, set()), "peak": peak, "speed": speed, "begin": begin, "kl": float(kl), "same": float(same)}
+    figures = {"speed": speed, "begin": begin, "kl": float(kl), "same": float(same)}
+    return {"held": held(cache, set()), "peak": peak - before, "all": peak, **figures}
 
 
 def main(arguments) -> None:
-    from importlib.metadata import version
+    from importlib.metadata import PackageNotFoundError, version
+
+    def said(name):
+        try:
+            return f"{name} {version(name)}"
+        except PackageNotFoundError:
+            return f"no {name}"
 
     names = ("torch", "transformers", "optimum-quanto", "hqq", "tqkv-cache")
     print(f"{arguments.context} tokens of context, {arguments.tokens} more one by one, {arguments.dtype} weights, {arguments.threads} thread(s){', compiled' * arguments.compile};")
-    print(f"{', '.join(f'{name} {version(name)}' for name in names)}, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}\n")
-    print("| cache | MB held | MB at most while decoding | tokens/s | s to take the context up | KL | top-1 |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |", flush=True)
+    print(f"{', '.join(map(said, names))}, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}\n")
+    print("| cache | MB held | MB at most while decoding | tokens/s | s to take the context up | KL | top-1 | MB of the process |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        run(arguments, "context", folder)
-        for name in CACHES:
-            row = run(arguments, name, folder)
-            cells = [name, f"{row['held'] / 1e6:.1f}", f"{row['peak'] / 1e6:.0f}", f"{row['speed']:.2f}", f"{row['begin']:.2f}"]
-            cells += [f"{row['kl']:.5f}", f"{100 * row['same']:.1f} %"]
-            print("| " + " | ".join(cells) + " |", flush=True)
+        for codec in ("", *arguments.weights):
+            run(arguments, "context", folder, codec)
+            for name in arguments.caches or (WITH_WEIGHTS if codec else CACHES):
+                row = run(arguments, name, folder, codec)
+                cells = [f"{name}, weights {codec}" if codec else name, f"{row['held'] / 1e6:.1f}", f"{row['peak'] / 1e6:.0f}"]
+                cells += [f"{row['speed']:.2f}", f"{row['begin']:.2f}", f"{row['kl']:.5f}", f"{100 * row['same']:.1f} %"]
+                print("| " + " | ".join([*cells, f"{row['all'] / 1e6:.0f}"]) + " |", flush=True)
 
 
-def run(arguments, name: str, folder: str) -> dict:
+def run(arguments, name: str, folder: str, codec: str) -> dict:
     """Runs a step in its own process."""
     threads = str(arguments.threads)
     # quanto compiles its kernels with the ninja that pip has installed.
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "RAYON_NUM_THREADS": threads, "OMP_NUM_THREADS": threads}
-    command = [sys.executable, __file__, *sys.argv[1:], "--step", name, "--folder", folder]
+    command = [sys.executable, __file__, *sys.argv[1:], "--step", name, "--folder", folder, "--codec", codec]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -198,7 +215,10 @@ if __name__ == "__main__":
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--compile", action="store_true", help="pass the model through torch.compile")
+    parser.add_argument("--weights", action="append", default=[], metavar="CODEC", help="such as t4 or i8; may be repeated")
+    parser.add_argument("--caches", action="append", metavar="ROW", help="rows in place of all: DynamicCache, which is needed, and others")
     parser.add_argument("--step", help=argparse.SUPPRESS)
+    parser.add_argument("--codec", default="", help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.step is None:

@@ -27,6 +27,7 @@ mod session;
 mod slots;
 mod spec;
 mod storage;
+mod weights;
 
 #[pyo3::pymodule]
 mod _native {
@@ -61,4 +62,6 @@ mod _native {
     use super::slots::{SlotMask, Slots};
     #[pymodule_export]
     use super::storage::{Basis, Learner, Storage};
+    #[pymodule_export]
+    use super::weights::CodedMatrix;
 }

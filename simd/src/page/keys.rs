@@ -101,8 +101,13 @@ impl KeyPages {
     /// the query: largest |q| / 127, rounded to nearest. A query that is not finite scores NaN.
     pub fn queries(&self, level: Level, rotated: &[f32]) -> Queries {
         let mut queries = Queries::EMPTY;
-        queries.set(level, &self.plan, rotated);
+        self.set_queries(level, rotated, &mut queries);
         queries
+    }
+
+    /// [`KeyPages::queries`] in memory that is there already.
+    pub fn set_queries(&self, level: Level, rotated: &[f32], queries: &mut Queries) {
+        queries.set(level, &self.plan, rotated);
     }
 
     /// Logits of slots `from..from + n` for every query, without the factor 1/sqrt(dim): `out` is

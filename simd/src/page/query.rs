@@ -9,8 +9,11 @@ use tqkv_core::MAX_HEAD_DIM;
 /// Maximum number of runs of 32 coordinates with their own scale.
 const MAX_RUNS: usize = MAX_HEAD_DIM / 32;
 
-/// Words of a query, and padding for one step of the kernels.
-const WORDS: usize = MAX_HEAD_DIM / 4 + 8;
+/// Words that a step of the kernels may read past those of a query.
+const PADDING: usize = 8;
+
+/// Words of a query, and padding.
+const WORDS: usize = MAX_HEAD_DIM / 4 + PADDING;
 
 /// The values of the dot products of one query head.
 #[derive(Clone, Copy, Debug)]
@@ -106,5 +109,11 @@ impl Kernel for Quantise<'_> {
                 words[h] = u32::from_le_bytes([byte(0), byte(1), byte(2), byte(3)]);
             }
         }
+        // A query that was longer may have been here.
+        words
+            .iter_mut()
+            .skip(plan.units() * plan.fields())
+            .take(PADDING)
+            .for_each(|words| *words = [0; MAX_HEADS]);
     }
 }

@@ -1,11 +1,11 @@
 //! The rule by which matrices are coded, in a file or while they are read.
 
-use rayon::prelude::*;
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::Level;
 
 use super::format::{CodedAs, TensorCoding, TensorFormat};
 use super::stored::StoredTensor;
+use crate::coded;
 use crate::error::ModelError;
 
 /// How weights are coded.
@@ -76,21 +76,8 @@ impl StoredTensor {
     /// # Errors
     /// A description of the faulty row.
     pub(crate) fn encoded(&self, codec: &AnyCodec, level: Level) -> Result<Vec<u8>, String> {
-        /// Values that a thread encodes at once.
-        const RUN: usize = 1 << 14;
         let shape = self.shape();
-        let row: usize = shape[1..].iter().product();
-        let rows = (RUN / row).max(1);
-        let row_bytes = row / codec.dim() * codec.block_bytes();
-        let mut blocks = vec![0; shape[0] * row_bytes];
-        blocks.par_chunks_mut(rows * row_bytes).enumerate().try_for_each(|(i, blocks)| {
-            let mut values = vec![0.0; blocks.len() / row_bytes * row];
-            self.expand_rows(i * rows, &mut values);
-            tqkv_simd::codec::encode(level, codec, &values, blocks).map_err(|failed| {
-                let at = i * rows + failed.index * codec.dim() / row;
-                format!("row {at} (counted from 0) cannot be coded: {}", failed.error)
-            })
-        })?;
-        Ok(blocks)
+        let rows = [shape[0], shape[1..].iter().product()];
+        coded::encode(codec, level, rows, &|row, to| self.expand_rows(row, to))
     }
 }

@@ -4,6 +4,7 @@
 mod architectures;
 mod chat;
 mod checkpoints;
+mod coded;
 mod configs;
 mod errors;
 mod eval;

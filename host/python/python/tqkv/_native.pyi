@@ -10,6 +10,7 @@ __all__ = [
     "Basis",
     "Cache",
     "Codec",
+    "CodedMatrix",
     "File",
     "FileWriter",
     "Follower",
@@ -70,6 +71,22 @@ class Codec:
         value_codec: Codec,
         scale: float,
     ) -> NDArray[np.float32]: ...
+
+@final
+class CodedMatrix:
+    @staticmethod
+    def encode(codec: Codec, weight: NDArray[Any]) -> CodedMatrix: ...
+    @staticmethod
+    def from_blocks(codec: Codec, blocks: NDArray[np.uint8]) -> CodedMatrix: ...
+    @property
+    def codec(self) -> Codec: ...
+    @property
+    def shape(self) -> tuple[int, int]: ...
+    @property
+    def held_bytes(self) -> int: ...
+    def blocks(self) -> NDArray[np.uint8]: ...
+    def multiply(self, x: NDArray[Any], out: NDArray[Any]) -> None: ...
+    def rows(self, indices: NDArray[np.int64], out: NDArray[Any]) -> None: ...
 
 # With the feature `cuda`. Tensors are the addresses and numbers of values that `tqkv.paged` reads from them.
 @final

@@ -35,8 +35,9 @@ from ._native import TqkvError
 from ._store import write_whole
 from ._tf_device import Shared
 from ._tf_layer import TqkvLayer
+from ._tf_weights import TqkvWeights
 
-__all__ = ["TqkvCache", "TqkvLayer"]
+__all__ = ["TqkvCache", "TqkvLayer", "TqkvWeights"]
 
 MAGIC = b"\x89TQT\r\n\x1a\n"
 
