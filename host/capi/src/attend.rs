@@ -37,7 +37,7 @@ pub unsafe extern "C" fn tqkv_attend(
 }
 
 /// Attends from the newest position of one layer to some tokens only, as `tqkv_attend` does to all. `tokens` has the
-/// lists of the KV heads one after the other, each ascending, and `list_tokens` is [num_lists]: how many each has.
+/// lists of the KV heads one after the other, each ascending, and `list_tokens` (`[num_lists]`) how many each has.
 /// There is one list per KV head, for all query heads that share it, and it may be empty. A token that the newest
 /// position does not see is refused.
 ///
