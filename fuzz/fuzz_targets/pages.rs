@@ -63,8 +63,7 @@ fuzz_target!(|input: Input<'_>| {
     let queries = input.queries.of(input.bytes, call.heads * dim);
     let weights = input.weights.of(input.bytes, call.heads * call.count);
     softened(&queries, call.heads);
-    let write =
-        |lines, write: &dyn Fn(&mut [Line], usize, &[u8])| written(&codec, lines, slots, &input, write);
+    let write = |lines, write: WriteBlock<'_>| written(&codec, lines, slots, &input, write);
     if let (Some(keys), Some(values)) = (KeyPages::new(&codec, slots), ValuePages::new(&codec, slots)) {
         let page = write(keys.lines(), &|page, slot, block| keys.write(page, slot, block));
         page.comes_back(|page, slot, block| keys.read(page, slot, block));
@@ -79,13 +78,16 @@ fuzz_target!(|input: Input<'_>| {
     }
 });
 
+/// Writes a block to a slot of a page.
+type WriteBlock<'a> = &'a dyn Fn(&mut [Line], usize, &[u8]);
+
 /// Writes slots in a mixed order over zeros, some of them repeatedly.
 fn written<'a>(
     codec: &'a AnyCodec,
     lines: usize,
     slots: usize,
     input: &Input<'_>,
-    write: &dyn Fn(&mut [Line], usize, &[u8]),
+    write: WriteBlock<'_>,
 ) -> Written<'a> {
     const GUARD: Line = Line([0xa5; 64]);
     let mut page = vec![Line([0x77; 64]); lines + 1];
