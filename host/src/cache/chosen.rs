@@ -6,6 +6,9 @@ use tqkv_simd::page::SLOT_STEP;
 /// Tokens of which a part of a page is read or skipped: a line of values holds at most as many.
 pub(super) const RUN: usize = SLOT_STEP;
 
+/// The most tokens between two runs of a list that are read with these, because another part would cost more.
+pub(super) const BRIDGED: usize = RUN;
+
 /// The tokens that queries attend to, among those that they see.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Chosen<'a> {
@@ -33,11 +36,11 @@ impl<'a> Chosen<'a> {
         }
     }
 
-    /// End of those from `from` on that no more than [`RUN`] others part, before `end`. `from` is one of them.
+    /// End of those from `from` on that no more than [`BRIDGED`] others part, before `end`. `from` is one of them.
     pub(super) fn stretch_end(self, from: usize, end: usize) -> usize {
         let Self::List(list) = self else { return end };
         let rest = &list[list.partition_point(|&token| (token as usize) < from)..];
-        let near = rest.windows(2).take_while(|pair| ((pair[1] - pair[0]) as usize) <= RUN + 1);
+        let near = rest.windows(2).take_while(|pair| ((pair[1] - pair[0]) as usize) <= BRIDGED + 1);
         let last = near.map(|pair| pair[1] as usize).take_while(|&token| token < end).last();
         last.unwrap_or(from) + 1
     }

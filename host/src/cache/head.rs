@@ -1,6 +1,6 @@
 //! One KV head: its tokens, and attention of its query heads over them.
 
-use super::chosen::{Chosen, RUN, hide, seek};
+use super::chosen::{BRIDGED, Chosen, RUN, hide, seek};
 use super::life::{self, PAGE_TOKENS, ROLLBACK};
 use super::scratch::{HeadQueries, HeadScratch, SpanSums};
 use super::track::{Cut, Track};
@@ -18,9 +18,6 @@ use tqkv_simd::page::{
 /// Number of tokens in a span, which one thread attends to. Spans begin at fixed positions and are merged in
 /// order, so the result does not depend on the number of threads.
 const SPAN: usize = 16 * PAGE_TOKENS;
-
-/// The most tokens between two runs of a list that are read with these, because another part would cost more.
-const BRIDGED: usize = RUN;
 
 /// A range of positions: start, end.
 type Range = (usize, usize);

@@ -111,26 +111,26 @@ class Coded(Swapped):
     def extra_repr(self) -> str:
         return ", ".join(part for part in (super().extra_repr(), repr(self.matrices[0])) if part)
 
-class CodedLinear(Coded, nn.Linear):
-    """`nn.Linear` that multiplies on codes."""
+
+class CodedRows(Coded):
+    """Modules whose weight is `[outputs, inputs]`."""
 
     @property
-    def weight(self) -> Tensor:  # type: ignore[override]
+    def weight(self) -> Tensor:
         matrix, dtype = self.matrices[0], self.like.dtype
         return Decoded.of((matrix.outputs, matrix.inputs), dtype, lambda: matrix.decoded(dtype))
+
+
+class CodedLinear(CodedRows, nn.Linear):  # type: ignore[override]
+    """`nn.Linear` that multiplies on codes."""
 
     def forward(self, input: Tensor) -> Tensor:
         y = self.matrices[0].multiply(input)
         return y if self.bias is None else y.add_(self.bias)
 
 
-class CodedEmbedding(Coded, nn.Embedding):
+class CodedEmbedding(CodedRows, nn.Embedding):  # type: ignore[override]
     """`nn.Embedding` that decodes the rows that it is asked for."""
-
-    @property
-    def weight(self) -> Tensor:  # type: ignore[override]
-        matrix, dtype = self.matrices[0], self.like.dtype
-        return Decoded.of((matrix.outputs, matrix.inputs), dtype, lambda: matrix.decoded(dtype))
 
     def forward(self, input: Tensor) -> Tensor:
         return self.matrices[0].rows(input, self.like.dtype)
