@@ -134,6 +134,9 @@ impl Input {
             return None;
         }
         let hot = usize::from(self.hot % 41);
+        // A few, or up to 131: more than several runs and a page have.
+        let (sinks, more) = (usize::from(self.sinks % 7), usize::from(self.heads / 5));
+        let sinks = if more % 4 == 3 { 20 * sinks + more / 4 } else { sinks };
         let kinds = match self.window {
             0..128 => vec![LayerKind::Full; heads.0],
             window => vec![LayerKind::Sliding(hot + 1 + usize::from(window - 128)); heads.0],
@@ -144,7 +147,7 @@ impl Input {
             .seed(u64::from(self.options[2]));
         let levels: Vec<Level> = Level::available().collect();
         spec =
-            spec.codecs(key, value).hot(hot).sinks(usize::from(self.sinks % 7)).kinds(kinds).options(options);
+            spec.codecs(key, value).hot(hot).sinks(sinks).kinds(kinds).options(options);
         spec.level = Some(pick(self.level, &levels));
         spec.arithmetic = if self.is_exact { Arithmetic::F32 } else { Arithmetic::Int8 };
         spec.centring = if self.is_centred { Centring::On } else { Centring::Off };

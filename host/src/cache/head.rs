@@ -364,6 +364,7 @@ impl Head {
             let mut from = start;
             while from < end {
                 let to = end.min(self.keys.part_end(from));
+                debug_assert!(to > from, "the part of {from} ends at {to}");
                 let at = logits.len();
                 logits.resize(at + to - from, 0.0);
                 self.keys.scores(&scratch.queries, from, self.keys.lines(to), &mut logits[at..])?;
@@ -488,6 +489,7 @@ impl AttentionParts for Tokens<'_> {
             if start >= end || start > to + BRIDGED {
                 break;
             }
+            debug_assert!(start + RUN > to, "a run that begins at {start} does not reach beyond {to}");
             to = start + RUN;
         }
         to.min(end)

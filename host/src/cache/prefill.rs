@@ -285,6 +285,7 @@ impl TileWork<'_> {
                 // Tokens of a tile have one map.
                 let most = (from + TILE).min(end).min(head.keys.map_end(from));
                 let to = self.chosen.stretch_end(from, most);
+                debug_assert!(to > from, "the stretch of {from} ends at {to}");
                 next = to;
                 let (logits, spare) = (&mut logits[..rows * (to - from)], &mut spare[..rows * (to - from)]);
                 let filled = key_tile.fill(self.keys, tile, (from, to), self.chosen)?;

@@ -95,11 +95,13 @@ pub fn attend(
         let until = |from: usize| end.min(parts.part_end(from)).min(from + MAX_PART);
         let mut to = until(from);
         loop {
+            debug_assert!(to > from, "the part of {from} ends at {to}");
             let (part, others) = rest.split_at_mut(state.len() * (to - from));
             parts.scores(from, to, part);
             ranges.push((from, to));
             logits.push(part);
             (rest, left, from) = (others, left - (to - from), parts.first(to));
+            debug_assert!(from >= to, "the part after {to} begins at {from}");
             if ranges.is_full() || from >= end || !parts.joins(to - 1, from) {
                 break;
             }

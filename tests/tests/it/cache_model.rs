@@ -135,7 +135,9 @@ fn kind(
     let pair = (codec.clone(), codec);
     let coding = (pair.clone(), prop::option::weighted(0.2, pair));
     let centring = select(vec![Centring::Off, Centring::On, Centring::Auto]);
-    let windows = (0..7usize, 0..40usize, [0..10u8, 0..10u8], centring);
+    // A few of them, or more than several runs and a page have.
+    let sinks = prop_oneof![4 => 0..7usize, 1 => 0..131usize];
+    let windows = (sinks, 0..40usize, [0..10u8, 0..10u8], centring);
     let limit = prop_oneof![5 => Just(usize::MAX), 1 => 1000..400_000usize];
     let rule = [(); 3].map(|()| prop::bool::weighted(0.2));
     let rows = (any::<bool>(), prop::bool::weighted(0.2), limit);

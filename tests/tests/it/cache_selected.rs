@@ -20,7 +20,9 @@ fn lists(len: usize) -> Vec<Vec<u32>> {
     // Parts go over the runs between these.
     some.push(all.clone().step_by(64).collect());
     some.push(all.clone().filter(|token| token % 128 < 40).collect());
-    some.push(all.skip(len - 90).collect());
+    some.push(all.clone().skip(len - 90).collect());
+    // The first, a late and the last token of the first runs alone, and one run of many.
+    some.extend([vec![0], vec![40], vec![129], (32..64).collect(), all.collect()]);
     some
 }
 
@@ -38,6 +40,11 @@ fn specs() -> Vec<(&'static str, CacheSpec)> {
         ("tiers", base().cold(200, Cold::Demote { key: CodecId::N4, value: CodecId::N2 })),
         ("file", base().cold(200, Cold::Spill(std::env::temp_dir()))),
         ("window", base().sliding_window(400)),
+        // More than a run of sinks, more than two, and more than a page.
+        ("33 sinks", base().sinks(33)),
+        ("64 sinks", base().sinks(64)),
+        ("130 sinks", base().sinks(130)),
+        ("window after 70 sinks", base().sinks(70).sliding_window(400)),
     ]
 }
 
@@ -255,7 +262,7 @@ fn answer(cache: &KvCache) -> Vec<f32> {
 fn a_selection_finds_the_tokens_that_matter() {
     let wide = CacheSpec::new(1, 2, 1, DIM).codecs(CodecId::S4, CodecId::S4);
     let mut specs = specs();
-    specs.retain(|(name, _)| *name != "window" && *name != "soft cap");
+    specs.retain(|(name, spec)| spec.sliding_window.is_none() && *name != "soft cap");
     specs.push(("map", wide.clone().codecs(CodecId::M3, CodecId::T2)));
     specs.push(("f32", wide.arithmetic(Arithmetic::F32)));
     for (name, spec) in specs {

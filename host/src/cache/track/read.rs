@@ -36,7 +36,7 @@ impl Track {
         self.pages.range_end(index).saturating_add(self.sink_capacity)
     }
 
-    /// First position of the run of [`RUN`] tokens that holds a position. Runs begin with the pages.
+    /// First position of the run of [`RUN`] tokens that holds a position. Runs begin with the sinks and with the pages.
     pub(in crate::cache) fn run_start(&self, position: usize) -> usize {
         self.start_of(position, RUN)
     }
@@ -46,10 +46,11 @@ impl Track {
         self.start_of(position, PAGE_TOKENS)
     }
 
-    /// First position of the `tokens` tokens after the sinks, counted from page to page, that hold a position.
+    /// First position of the `tokens` tokens that hold a position. They are counted from the first sink on, and again
+    /// from the first page on.
     fn start_of(&self, position: usize, tokens: usize) -> usize {
-        let index = position.checked_sub(self.sink_capacity);
-        index.map_or(0, |index| self.sink_capacity + index / tokens * tokens)
+        let first = if position < self.sink_capacity { 0 } else { self.sink_capacity };
+        first + (position - first) / tokens * tokens
     }
 
     /// Lines of the page that holds a position. Empty if the position is not encoded.
@@ -171,6 +172,7 @@ impl Track {
         let mut at = from;
         while at < to {
             let end = to.min(self.part_end(at));
+            debug_assert!(end > at, "the part of {at} ends at {end}");
             let out = &mut out[(at - from) * self.dim..(end - from) * self.dim];
             self.pages.decode_rotated(at - self.sinks.len(), out)?;
             at = end;
@@ -184,6 +186,7 @@ impl Track {
         let mut at = from;
         while at < to {
             let end = to.min(self.part_end(at));
+            debug_assert!(end > at, "the part of {at} ends at {end}");
             let out = &mut out[(at - from) * self.dim..(end - from) * self.dim];
             if at < sinks {
                 self.sinks.read(at, out);

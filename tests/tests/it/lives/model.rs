@@ -297,8 +297,15 @@ impl Model {
         assert_eq!(*stats, want);
     }
 
-    /// The tokens that the newest position of a KV head sees, as the cache holds them. They must be near the
-    /// truth.
+    /// The positions that the newest one sees: sinks, then the window.
+    pub(crate) fn seen(&self, layer: usize) -> Vec<u32> {
+        let Some(of) = &self.layers[layer] else { return Vec::new() };
+        let (len, sinks) = (of.tokens.len(), self.spec.sinks_at(layer).min(of.tokens.len()));
+        let first = of.first_seen(len.saturating_sub(1)).max(sinks);
+        (0..sinks as u32).chain(first as u32..len as u32).collect()
+    }
+
+    /// The tokens of [`Model::seen`] of a KV head, as the cache holds them. They must be near the truth.
     pub(crate) fn held(&self, cache: &KvCache, layer: usize, head: usize) -> Held {
         let mut held = Held::default();
         let Some(of) = &self.layers[layer] else { return held };

@@ -105,6 +105,15 @@ pub(crate) struct Attended {
 }
 
 impl Held {
+    /// Some of the tokens, by their places.
+    pub(crate) fn part(&self, spec: &CacheSpec, places: &[usize]) -> Self {
+        let shape = spec.shape;
+        let rows = |all: &[f32], dim: usize| {
+            places.iter().flat_map(|place| &all[place * dim..(place + 1) * dim]).copied().collect()
+        };
+        Self { keys: rows(&self.keys, shape.head_dim), values: rows(&self.values, shape.value_dim) }
+    }
+
     /// Attention of query head `head` of a layer.
     pub(crate) fn attend(&self, spec: &CacheSpec, layer: usize, head: usize, q: &[f32]) -> Attended {
         let shape = spec.shape;

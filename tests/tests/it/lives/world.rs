@@ -178,17 +178,30 @@ impl Life {
         bytes
     }
 
-    /// Compares the attention result of the newest position with f64 over the cache's contents.
+    /// Compares the attention result of the newest position with f64 over the cache's contents, and that of a part
+    /// of the tokens with f64 over these.
     fn check_answer(&self, layer: usize, token: u64, out: &[f32]) {
-        let (shape, q) = (self.model.spec.shape, self.model.queries(layer, token));
+        let (shape, q, seen) =
+            (self.model.spec.shape, self.model.queries(layer, token), self.model.seen(layer));
+        let places = |kv_head: usize| part(seen.len(), token + 5 * (seen.len() + kv_head) as u64);
+        let list = |kv_head: usize| places(kv_head).into_iter().map(|place| seen[place]).collect();
+        let lists: Vec<Vec<u32>> = (0..shape.num_kv_heads).map(list).collect();
+        let lists: Vec<&[u32]> = lists.iter().map(Vec::as_slice).collect();
+        let mut chosen = vec![f32::NAN; out.len()];
+        self.cache.attend_selected(layer, &q, &lists, &mut chosen).unwrap();
         for kv_head in 0..shape.num_kv_heads {
             let held = self.model.held(&self.cache, layer, kv_head);
+            let some = held.part(&self.model.spec, &places(kv_head));
             // The first and the last of the query heads that share the KV head.
             for head in [kv_head * shape.group(), (kv_head + 1) * shape.group() - 1] {
                 let q = &q[head * shape.head_dim..(head + 1) * shape.head_dim];
-                let want = held.attend(&self.model.spec, layer, head, q);
-                want.assert_out(&out[head * shape.value_dim..(head + 1) * shape.value_dim]);
+                let (want, at) = (
+                    held.attend(&self.model.spec, layer, head, q),
+                    head * shape.value_dim..(head + 1) * shape.value_dim,
+                );
+                want.assert_out(&out[at.clone()]);
                 want.assert_scores(&self.cache.scores(layer, head, q).unwrap());
+                some.attend(&self.model.spec, layer, head, q).assert_out(&chosen[at]);
             }
         }
     }
@@ -208,6 +221,18 @@ impl Life {
                 Err(error) => panic!("{error}"),
             }
         }
+    }
+}
+
+/// A part of `n` tokens: all, one, a run, or every third or seventh one. There is always one.
+fn part(n: usize, seed: u64) -> Vec<usize> {
+    let (at, length) = ((seed * 31) as usize % n, 1 + (seed * 17) as usize % 80);
+    match seed % 5 {
+        0 => (0..n).collect(),
+        1 => vec![at],
+        2 => (at..n.min(at + length)).collect(),
+        3 => (at % 3..n).step_by(3).chain((at % 3 >= n).then_some(0)).collect(),
+        _ => (at % 7..n).step_by(7).chain((at % 7 >= n).then_some(0)).collect(),
     }
 }
 
