@@ -184,40 +184,47 @@ impl KvShape {
         }
     }
 
-    /// Checks that the query head exists and that `q` is one query of it.
+    /// Checks that the query head exists, and that `q` values are one query of it.
     ///
     /// # Errors
-    /// [`KvError::Layer`], [`KvError::Head`], [`KvError::Length`] or [`KvError::Query`].
-    pub fn check_query(self, layer: usize, head: usize, q: &[f32]) -> Result<(), KvError> {
-        self.check_layer(layer)?;
+    /// [`KvError::Layer`], [`KvError::Head`] or [`KvError::Length`].
+    pub const fn check_query(self, layer: usize, head: usize, q: usize) -> Result<(), KvError> {
+        if let Err(error) = self.check_layer(layer) {
+            return Err(error);
+        }
         let num_heads = self.num_heads;
         if head >= num_heads {
             return Err(KvError::Head { head, num_heads });
         }
-        check_len("q", q.len(), self.head_dim)?;
-        if is_finite(q) { Ok(()) } else { Err(KvError::Query { layer, token: 0, head }) }
+        check_len("q", q, self.head_dim)
     }
 
-    /// Checks that `q` is `[n, num_heads, head_dim]` and finite, and that `out` is
-    /// `[n, num_heads, value_dim]`.
+    /// Checks that `q` values are `[n, num_heads, head_dim]`, and that `out` values are `[n, num_heads, value_dim]`.
+    /// Numbers alone are asked for, so that queries of any type are checked before they are converted.
     ///
     /// # Errors
-    /// [`KvError::Layer`], [`KvError::Length`] or [`KvError::Query`].
-    pub fn check_queries(self, layer: usize, n: usize, q: &[f32], out: &[f32]) -> Result<(), KvError> {
-        self.check_layer(layer)?;
-        check_len("q", q.len(), n * self.query_values())?;
-        check_len("out", out.len(), n * self.out_values())?;
-        self.check_finite(layer, q)
+    /// [`KvError::Layer`] or [`KvError::Length`].
+    pub const fn check_queries(self, layer: usize, n: usize, q: usize, out: usize) -> Result<(), KvError> {
+        if let Err(error) = self.check_layer(layer) {
+            return Err(error);
+        }
+        if let Err(error) = check_len("q", q, n * self.query_values()) {
+            return Err(error);
+        }
+        check_len("out", out, n * self.out_values())
     }
 
-    /// Checks that queries, `[n, num_heads, head_dim]`, are finite.
+    /// Checks that queries, `[n, num_heads, head_dim]`, are finite. The first one is of query head `first`.
     ///
     /// # Errors
     /// [`KvError::Query`] for the first query that is not.
-    pub fn check_finite(self, layer: usize, q: &[f32]) -> Result<(), KvError> {
+    pub fn check_finite(self, layer: usize, first: usize, q: &[f32]) -> Result<(), KvError> {
         match q.chunks_exact(self.head_dim).position(|q| !is_finite(q)) {
             None => Ok(()),
-            Some(i) => Err(KvError::Query { layer, token: i / self.num_heads, head: i % self.num_heads }),
+            Some(i) => {
+                let (token, head) = ((first + i) / self.num_heads, (first + i) % self.num_heads);
+                Err(KvError::Query { layer, token, head })
+            }
         }
     }
 }
@@ -258,7 +265,8 @@ impl<'a> Chunk<'a> {
         out: &'a mut [f32],
     ) -> Result<Self, KvError> {
         let tokens = shape.check_tokens(layer, k.len(), v.len())?;
-        shape.check_queries(layer, tokens, q, out)?;
+        shape.check_queries(layer, tokens, q.len(), out.len())?;
+        shape.check_finite(layer, 0, q)?;
         Ok(Self { layer, tokens, q, k, v, out })
     }
 

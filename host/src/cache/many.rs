@@ -32,13 +32,10 @@ impl KvCache {
         q: impl Into<Floats<'a>>,
         out: &mut [f32],
     ) -> Result<(), CacheError> {
-        let level = caches.first().map_or(Level::Portable, |first| first.level());
-        let q = &*q.into().wide(level)?;
         // Without caches, any shape with this layer accepts the empty query.
-        let shape = caches
-            .first()
-            .map_or(KvShape::new(layer.saturating_add(1), 1, 1, 1), |first| first.spec.shape_at(layer));
-        shape.check_queries(layer, caches.len(), q, out)?;
+        let none = (KvShape::new(layer.saturating_add(1), 1, 1, 1), Level::Portable);
+        let first = caches.first().map_or(none, |first| (first.spec.shape_at(layer), first.level()));
+        let (q, shape) = (&*q.into().queries(first, layer, caches.len(), out.len())?, first.0);
         let of = |index: usize| move |error: CacheError| CacheError::Of { index, error: Box::new(error) };
         let mut work = 0;
         for (index, cache) in caches.iter().enumerate() {

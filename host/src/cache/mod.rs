@@ -316,8 +316,7 @@ impl KvCache {
         tokens: Option<&[&[u32]]>,
         out: &mut [f32],
     ) -> Result<(), CacheError> {
-        let q = &*q.wide(self.level())?;
-        self.spec.shape_at(layer).check_queries(layer, 1, q, out)?;
+        let q = &*q.queries((self.spec.shape_at(layer), self.level()), layer, 1, out.len())?;
         let heads = self.heads_with_tokens(layer)?;
         if let Some(lists) = tokens {
             check_lists(layer, heads, lists)?;
@@ -363,10 +362,10 @@ impl KvCache {
         v: impl Into<Floats<'a>>,
         out: &mut [f32],
     ) -> Result<(), CacheError> {
-        let (q, k, v) = (&*q.into().wide(self.level())?, k.into(), v.into());
+        let (k, v) = (k.into(), v.into());
         let n = self.spec.check_tokens(layer, k, v)?;
         let shape = self.spec.shape_at(layer);
-        shape.check_queries(layer, n, q, out)?;
+        let q = &*q.into().queries((shape, self.level()), layer, n, out.len())?;
         let KvShape { num_kv_heads: kv_heads, head_dim, value_dim, .. } = shape;
         let group = shape.group();
         let results = Mutex::new(out);
@@ -393,9 +392,9 @@ impl KvCache {
         head: usize,
         q: impl Into<Floats<'a>>,
     ) -> Result<Vec<f32>, CacheError> {
-        let q = &*q.into().wide(self.level())?;
-        let shape = self.spec.shape_at(layer);
-        shape.check_query(layer, head, q)?;
+        let (q, shape) = (q.into(), self.spec.shape_at(layer));
+        shape.check_query(layer, head, q.len())?;
+        let q = &*q.finite((shape, self.level()), layer, head)?;
         let kv_head = &self.heads_with_tokens(layer)?[head / shape.group()];
         self.scratch.with(|scratch| kv_head.scores(q, scratch))
     }

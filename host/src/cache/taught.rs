@@ -40,8 +40,7 @@ impl KvCache {
             return Err(KvError::Length { what: "q", got: q.len(), expected }.into());
         }
         let taught = self.wanted_queries(layer)?.min(q.len() / width);
-        let q = &*q.part(0, taught * width).wide(self.level())?;
-        shape.check_finite(layer, q)?;
+        let q = &*q.part(0, taught * width).finite((shape, self.level()), layer, 0)?;
         let group = shape.group() * shape.head_dim;
         self.take_up(layer, n, k, v, false, |head, i, k, v, scratch| {
             let first = head.len();

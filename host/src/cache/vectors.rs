@@ -5,7 +5,7 @@ use crate::memory;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use std::borrow::Cow;
-use tqkv_core::MAX_HEAD_DIM;
+use tqkv_core::{KvShape, MAX_HEAD_DIM};
 use tqkv_simd::Level;
 use tqkv_simd::page::{narrow_rows, widen_rows};
 
@@ -80,14 +80,36 @@ impl<'a> Floats<'a> {
         }
     }
 
-    /// All values as f32. Those that are f32 are not copied.
-    pub(crate) fn wide(self, level: Level) -> Result<Cow<'a, [f32]>, CacheError> {
-        if let Self::F32(values) = self {
-            return Ok(Cow::Borrowed(values));
-        }
-        let mut wide = memory::filled(self.len(), 0.0)?;
-        self.widen(level, &mut wide);
-        Ok(Cow::Owned(wide))
+    /// The queries of `n` tokens of a layer as f32, once their number, that of the results (`out`) and their values
+    /// are right. Those that are f32 are not copied.
+    pub(crate) fn queries(
+        self,
+        (shape, level): (KvShape, Level),
+        layer: usize,
+        n: usize,
+        out: usize,
+    ) -> Result<Cow<'a, [f32]>, CacheError> {
+        shape.check_queries(layer, n, self.len(), out)?;
+        self.finite((shape, level), layer, 0)
+    }
+
+    /// Queries of a layer as f32, if they are finite. The first one is of query head `first`. Their number is that
+    /// of some heads: kernels that convert them take no others.
+    pub(crate) fn finite(
+        self,
+        (shape, level): (KvShape, Level),
+        layer: usize,
+        first: usize,
+    ) -> Result<Cow<'a, [f32]>, CacheError> {
+        let wide = if let Self::F32(values) = self {
+            Cow::Borrowed(values)
+        } else {
+            let mut wide = memory::filled(self.len(), 0.0)?;
+            self.widen(level, &mut wide);
+            Cow::Owned(wide)
+        };
+        shape.check_finite(layer, first, &wide)?;
+        Ok(wide)
     }
 
     /// Converts a row to bits of f16, rounded to nearest.

@@ -177,10 +177,10 @@ impl SlotCache {
         mask: &Mask,
         out: &mut [f32],
     ) -> Result<(), CacheError> {
-        let q = &*q.into().wide(store::level(&self.spec))?;
         self.spec.shape.check_layer(layer)?;
         let shape = self.spec.shape_at(layer);
-        shape.check_queries(layer, mask.queries(), q, out)?;
+        let of = (shape, store::level(&self.spec));
+        let q = &*q.into().queries(of, layer, mask.queries(), out.len())?;
         check_length("mask", mask.slots(), self.slots)?;
         if mask.stream() >= self.streams {
             let slots = self.slots * self.streams;

@@ -5,6 +5,8 @@ mod abi;
 mod attend;
 mod common;
 mod header;
+mod misuse;
+mod random;
 #[cfg(feature = "session")]
 mod session;
 mod slots;
