@@ -137,3 +137,18 @@ fn shapes_that_no_cache_has_are_refused() {
     let said = cache.append(0, &k, &v).unwrap_err().to_string();
     assert!(said.contains("384") && cache.is_empty(), "{said}");
 }
+
+/// One limit on KV heads for what is made and for what is read back.
+#[test]
+fn a_cache_of_the_most_kv_heads_comes_back_and_one_of_more_is_not_made() {
+    for text in ["layers=1 heads=65536 head-dim=16 s4", "layers=65536 heads=1 head-dim=16 s4"] {
+        let mut made = KvCache::new(text.parse().unwrap()).unwrap();
+        let bytes = snapshot(&made);
+        made.restore(&mut &bytes[..]).unwrap();
+        assert!(snapshot(&made) == bytes, "{text}");
+    }
+    for text in ["layers=1 heads=65537 head-dim=16 s4", "layers=65537 heads=1 head-dim=16 s4"] {
+        let refused = KvCache::new(text.parse().unwrap()).unwrap_err().to_string();
+        assert!(refused.contains("65537 KV heads in all layers: expected at most 65536"), "{refused}");
+    }
+}

@@ -262,7 +262,7 @@ fn specs_that_no_cache_can_have_are_refused() {
         ("centring=maybe", "expected centring=auto|on|off"),
         ("cold=2", "cold= is not valid"),
         ("sliding-window=8", "sliding window"),
-        ("scale=NaN", "scale of the logits"),
+        ("scale=NaN", "NaN is not finite"),
         ("soft-cap=-1", "soft cap"),
         ("s4,m2", "m2 is not valid for values: expected a codec of one width"),
         ("kinds=none/none", "no layer keeps"),

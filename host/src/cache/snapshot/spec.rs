@@ -3,7 +3,7 @@
 use crate::cache::calibration::Calibration;
 use crate::cache::chunks::{NO_NUMBER, Parser, refused};
 use crate::cache::layer::{LayerKind, LayerPolicy, LayerShape};
-use crate::cache::spec::{Arithmetic, CacheSpec, Centring, Cold, KeyMap};
+use crate::cache::spec::{Arithmetic, CacheSpec, Centring, Cold, KeyMap, MOST_HEADS};
 use crate::error::CacheError;
 use crate::rope::Rope;
 use std::sync::Arc;
@@ -12,9 +12,6 @@ use tqkv_core::{CodecId, Effort, KvShape, Options, ScaleMode};
 /// Limit on a count in a spec, 2^48 on 64-bit machines. It is larger than any real count, and far from
 /// overflow.
 const MOST: usize = 1 << (usize::BITS * 3 / 4);
-
-/// Limit on the KV heads of all layers. No model has as many, and empty ones take few megabytes.
-const MOST_HEADS: usize = 1 << 16;
 
 /// Reads the payload of the spec's chunk.
 pub(super) fn read(payload: &[u8]) -> Result<CacheSpec, CacheError> {

@@ -259,6 +259,72 @@ proptest! {
     }
 }
 
+/// Values that some option takes in some way, and values that none takes.
+const ODD: [&str; 40] = [
+    "0",
+    "1",
+    "2",
+    "7",
+    "16",
+    "64",
+    "128",
+    "+5",
+    "007",
+    "-0",
+    "-1",
+    "1e-45",
+    "1e39",
+    "3.5",
+    ".5",
+    "1.",
+    "inf",
+    "-inf",
+    "nan",
+    "NaN",
+    "infinity",
+    "none",
+    "None",
+    "uniform",
+    "off",
+    "on",
+    "auto",
+    "AUTO",
+    "s4",
+    "s4, t2",
+    "tiny",
+    "m3,t4",
+    "2*full/none",
+    "1*7",
+    "65536*full",
+    "2x64/2x64x32",
+    "128:t2,t2",
+    "64: t2",
+    "5:/a b'c\"d\\e\n#\u{1}",
+    "0.5/-0/1e-45",
+];
+
+proptest! {
+    /// What is accepted is written as a text that is read as the same, and a policy too.
+    #[test]
+    fn what_is_accepted_is_written_again(
+        words in prop::collection::vec((select(OPTIONS), select(&ODD[..])), 0..6),
+        rule in select(vec!["", "last:tiny", "tail:0:s4", "boundary:2:i8,s4", "gradient:s4/t2,t3", "each:s4/s4", "uniform"]),
+    ) {
+        let quoted = |word: &str| shlex::Quoter::new().allow_nul(true).quote(word).unwrap().into_owned();
+        let mut text: Vec<_> =
+            words.iter().map(|(option, value)| quoted(&format!("{}={value}", option.name))).collect();
+        text.extend((!rule.is_empty()).then(|| format!("layer-kv={rule}")));
+        let text = text.join(" ");
+        if let Ok(spec) = CacheSpec::new(2, 4, 2, 64).with(&text) {
+            prop_assert_eq!(spec.to_string().parse::<CacheSpec>(), Ok(spec), "{}", text);
+        }
+        if let Ok(policy) = text.parse::<Policy>() {
+            let (again, spec) = (policy.to_string(), CacheSpec::new(2, 4, 2, 64));
+            prop_assert_eq!(again.parse::<Policy>().map(|policy| policy.apply(spec.clone())), Ok(policy.apply(spec)), "{}", text);
+        }
+    }
+}
+
 #[test]
 fn rope_is_a_base_or_frequencies_for_all_layers_or_each() {
     let rope = |text: &str| parse(&format!("{SHAPE} rope={text}")).rope;

@@ -42,7 +42,19 @@ macro_rules! numbers {
     };
 }
 
-numbers!(usize, u64, f32);
+numbers!(usize, u64);
+
+/// A number that is finite: no setting has another, and `NaN` would not be equal to itself.
+impl Value for f32 {
+    fn read(text: &str) -> Result<Self, String> {
+        let value: Self = number(text)?;
+        if value.is_finite() { Ok(value) } else { Err(format!("{value} is not finite")) }
+    }
+
+    fn write(&self) -> String {
+        self.to_string()
+    }
+}
 
 fn number<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| String::new())
@@ -81,7 +93,7 @@ impl Value for KeyMapWord {
 /// A list of values, or an empty one.
 impl Value for Vec<f32> {
     fn read(text: &str) -> Result<Self, String> {
-        if text == NONE { Ok(Self::new()) } else { text.split('/').map(number).collect() }
+        if text == NONE { Ok(Self::new()) } else { text.split('/').map(f32::read).collect() }
     }
 
     fn write(&self) -> String {
