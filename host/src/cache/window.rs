@@ -147,7 +147,9 @@ impl CacheSpec {
     /// as many as keep the cache within the limit, until [`CacheSpec::hot`] tokens are left in f16. From then on it
     /// grows by its codes, and holds what it holds without this setting.
     ///
-    /// The limit holds after each step, when all layers have the same number of tokens. How many tokens are encoded
+    /// The limit holds after each step, when all layers have the same number of tokens. Keys wait for their mean (64
+    /// beyond [`CacheSpec::hot`]) or for a map (128) whatever the limit, so one that is smaller than these is exceeded
+    /// until they leave, by no more than the cache holds without this setting. How many tokens are encoded
     /// depends on their number alone. A fork copies the f16 tokens of a layer when it first appends to it.
     #[must_use]
     pub fn narrow_at(mut self, bytes: usize) -> Self {

@@ -276,3 +276,24 @@ fn what_cannot_be_narrowed_is_refused_by_name() {
     assert_eq!(KvCache::from_snapshot(&mut &snapshot(&other)[..]).unwrap().spec().narrow_at, Some(LIMIT));
     assert_eq!(base().narrow_at(0).hot_at(0, 5000).unwrap(), base().hot);
 }
+
+/// Keys wait for a mean or a map beyond a limit that is smaller than they are, and only then is it exceeded.
+#[test]
+fn a_limit_below_the_keys_that_wait_is_exceeded_until_they_leave() {
+    let mut waited = 0;
+    for spec in specs().into_iter().filter(|spec| spec.key_map != KeyMap::Full) {
+        for limit in [1 << 10, 8 << 10, 16 << 10] {
+            let (mut cache, mut plain) = (new(spec.clone().narrow_at(limit)), new(spec.clone()));
+            for len in 1..400 {
+                step(&mut cache, len);
+                step(&mut plain, len);
+                let [bytes, most] = [&cache, &plain].map(|cache| cache.stats().allocated_bytes);
+                // A window that narrows has a few spare rows.
+                let most = limit.max(most + 4 * 34 * 2 * DIM);
+                assert!(bytes <= most, "{} at {len}: {bytes}, {most} at most", cache.spec());
+                waited += usize::from(bytes > limit && cache.stats().waiting_keys > 0);
+            }
+        }
+    }
+    assert!(waited > 0);
+}
