@@ -985,8 +985,9 @@ void tqkv_slots_free(tqkv_slots *cache);
  * Writes tokens to slots of one layer. `slots` and `positions` are `[tokens]`. Slots count over all streams,
  * so the first slot of stream i is i times the slots of a stream. Positions count from 0 in each sequence, and
  * the tokens at positions below `sinks=` of the spec stay f16. `k` is [tokens, num_kv_heads, head_dim] of a
- * `tqkv_dtype`, after RoPE, and `v` is [tokens, num_kv_heads, value_dim]. What the slots held before is gone.
- * If the call fails, the cache is unchanged.
+ * `tqkv_dtype`, after RoPE, and `v` is [tokens, num_kv_heads, value_dim]. What the slots held before is gone, and
+ * a slot that is given twice holds the later of its rows. A value that is not finite is refused. If the call fails,
+ * the cache is unchanged.
  *
  * # Safety
  * `cache` is null or a cache of slots that is not freed. The other pointers are null or point to the passed
@@ -1084,8 +1085,8 @@ tqkv_status tqkv_slots_read(const tqkv_slots *cache,
 
 /**
  * Writes rows that `tqkv_slots_read` gave back to slots of one layer, which may be other slots or those of
- * another cache. `positions` are as in `tqkv_slots_write`. Decoded rows become the same codes again in a
- * stream that has no codes yet, except for keys with a map.
+ * another cache. `positions` are as in `tqkv_slots_write`, and what that call refuses is refused here. Decoded rows
+ * become the same codes again in a stream that has no codes yet, except for keys with a map.
  *
  * # Safety
  * The contract of `tqkv_slots_write`.

@@ -103,7 +103,7 @@ impl SlotCache {
     /// Writes tokens to slots of one layer. `k` is `[n, num_kv_heads, head_dim]`, after RoPE, and `v` is
     /// `[n, num_kv_heads, value_dim]`, for the n slots. What the slots held before is gone. `positions` are
     /// those of the tokens in their sequences, from 0: tokens at positions below [`CacheSpec::sinks`] stay
-    /// f16, whichever slots they are in.
+    /// f16, whichever slots they are in. A slot that is given twice holds the later of its rows, as after two calls.
     ///
     /// Cost: each row is copied to f16. It is encoded by a later [`SlotCache::attend`].
     ///
@@ -121,16 +121,7 @@ impl SlotCache {
         v: impl Into<Floats<'a>>,
     ) -> Result<(), CacheError> {
         let (k, v) = (k.into(), v.into());
-        let shape = self.check(layer, slots, k, v)?;
-        check_length("positions", positions.len(), slots.len())?;
-        for (what, values, dim) in [("key", k, shape.head_dim), ("value", v, shape.value_dim)] {
-            for row in 0..slots.len() * shape.num_kv_heads {
-                if !values.part(row * dim, (row + 1) * dim).fits_f16() {
-                    let (token, kv_head) = (row / shape.num_kv_heads, row % shape.num_kv_heads);
-                    return Err(CacheError::BadValue { layer, what, token, kv_head });
-                }
-            }
-        }
+        self.check_rows(layer, slots, positions, k, v)?;
         let SlotLayer { keys, values } = &mut self.layers[layer];
         keys.write_rows(slots, positions, k);
         values.write_rows(slots, positions, v);
@@ -151,6 +142,28 @@ impl SlotCache {
         check_length("slots", slots.len(), n)?;
         self.check_slots(slots)?;
         Ok(shape)
+    }
+
+    /// Checks rows that are to be written to slots of a layer.
+    fn check_rows(
+        &self,
+        layer: usize,
+        slots: &[usize],
+        positions: &[usize],
+        k: Floats<'_>,
+        v: Floats<'_>,
+    ) -> Result<(), CacheError> {
+        let shape = self.check(layer, slots, k, v)?;
+        check_length("positions", positions.len(), slots.len())?;
+        for (what, values, dim) in [("key", k, shape.head_dim), ("value", v, shape.value_dim)] {
+            for row in 0..slots.len() * shape.num_kv_heads {
+                if !values.part(row * dim, (row + 1) * dim).fits_f16() {
+                    let (token, kv_head) = (row / shape.num_kv_heads, row % shape.num_kv_heads);
+                    return Err(CacheError::BadValue { layer, what, token, kv_head });
+                }
+            }
+        }
+        Ok(())
     }
 
     fn check_slots(&self, slots: &[usize]) -> Result<(), CacheError> {
@@ -225,7 +238,8 @@ impl SlotCache {
     }
 
     /// Copies slots in all layers: slot `from[i]` to slot `to[i]`, in that order. Codes are copied as they
-    /// are, sinks stay sinks, and other exact rows count as new writes.
+    /// are, sinks stay sinks, and other exact rows count as new writes. A copy of an empty slot empties a slot, as
+    /// [`SlotCache::forget`] does.
     ///
     /// In another stream, codes stay as they are if that stream is empty, because it then takes over the
     /// means and maps of the source. Else rows are decoded, and encoded again later.
@@ -278,11 +292,12 @@ impl SlotCache {
     }
 
     /// Writes rows that [`SlotCache::read`] gave back to slots of a layer, those of a saved state for
-    /// example. `positions` are those of [`SlotCache::write`]. A slot that already reads back as these values stays as it is, exact or code. Decoded rows
-    /// become the same codes again in a stream that has no codes yet, except for keys with a map.
+    /// example. `positions` are those of [`SlotCache::write`]. A slot that already reads back as these values stays as
+    /// it is, exact or code. Decoded rows become the same codes again in a stream that has no codes yet, except for keys
+    /// with a map.
     ///
     /// # Errors
-    /// The slices have the wrong length, or there is no such layer or slot. Nothing is written then.
+    /// Those of [`SlotCache::write`]. Nothing is written then.
     pub fn restore(
         &mut self,
         layer: usize,
@@ -291,8 +306,7 @@ impl SlotCache {
         k: &[f16],
         v: &[f16],
     ) -> Result<(), CacheError> {
-        self.check(layer, slots, Floats::F16(k), Floats::F16(v))?;
-        check_length("positions", positions.len(), slots.len())?;
+        self.check_rows(layer, slots, positions, Floats::F16(k), Floats::F16(v))?;
         let SlotLayer { keys, values } = &mut self.layers[layer];
         keys.restore(slots, positions, k);
         values.restore(slots, positions, v);

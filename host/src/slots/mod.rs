@@ -33,7 +33,9 @@
 //! **Tiers.** With `tier=N:K,V`, the codes in a run of 128 slots are encoded again when N later tokens have come to
 //! the stream since the newest of them was written. Age is counted in tokens of the stream, so four sequences in one
 //! stream age four times as fast. A slot that is written again in an old run is warm by itself. Tokens in order,
-//! without sinks, have the codes of [`crate::cache::KvCache`] to the bit. With sinks the runs begin elsewhere, so
+//! without sinks and without a mean, have the codes of [`crate::cache::KvCache`] to the bit. The mean of a stream lies on
+//! a grid, so that a saved state finds it again, and a sequence takes new means as it grows. Vectors with a mean
+//! therefore have codes of their own here, although no larger error. With sinks the runs begin elsewhere, so
 //! that up to 127 tokens change tiers earlier or later. A restored state begins in the first tier.
 //!
 //! **Shared prefixes.** Several queries may see the same slots, which costs nothing, or slots are copied
