@@ -1,7 +1,8 @@
-//! The exact rows of a stream. They lie back to back, head by head, in no order: the last row moves to the
-//! place of a row that leaves.
+//! The exact rows of a stream. They lie back to back, head by head, in the order of their slots before each
+//! attention ([`ExactRows::settle`]). Between two of these, new rows are the last, and the last row moves to the place
+//! of one that leaves.
 
-use crate::cache::life::PAGE_TOKENS;
+use crate::cache::life::{BATCH, PAGE_TOKENS};
 use half::f16;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use std::ops::Range;
@@ -13,6 +14,8 @@ pub(super) struct Owner {
     /// False if a value of the row is infinite or NaN. The row is then kept from everything that other
     /// sequences of the stream share.
     pub(super) is_finite: bool,
+    /// Place among the [`BATCH`] rows of its sequence that leave together.
+    phase: u8,
     /// Time of the last write. A row of time 0 never leaves: a sink, or a row that cannot be encoded.
     time: u64,
 }
@@ -29,6 +32,8 @@ pub(super) struct ExactRows {
     owners: Vec<Owner>,
     /// Indices of the rows, in the order of their slots.
     order: Vec<u32>,
+    /// True if the rows lie in that order.
+    is_settled: bool,
     /// Rows as bits of f16, `[rows, dim]` per head.
     heads: Vec<Vec<u16>>,
     /// One bit per slot, by page: set if the slot has an exact row.
@@ -46,7 +51,18 @@ impl ExactRows {
     pub(super) fn new(width: usize) -> Self {
         let (owners, order, slots) = (Vec::new(), Vec::new(), Vec::new());
         let heads = vec![Vec::new()];
-        Self { dim: width, owners, order, heads, slots, was_not_finite: false, waiting: 0, time: 0 }
+        let (waiting, time) = (0, 0);
+        Self {
+            dim: width,
+            owners,
+            order,
+            is_settled: true,
+            heads,
+            slots,
+            was_not_finite: false,
+            waiting,
+            time,
+        }
     }
 
     /// Divides rows of one head into heads of `dim` values.
@@ -123,9 +139,10 @@ impl ExactRows {
         reach(&mut self.slots, page);
         self.slots[page] |= 1 << (slot % PAGE_TOKENS);
         if let Err(at) = self.place(slot) {
+            self.is_settled &= at == row;
             self.order.insert(at, row as u32);
         }
-        self.owners.push(Owner { slot: slot as u32, is_finite: true, time: 0 });
+        self.owners.push(Owner { slot: slot as u32, is_finite: true, phase: 0, time: 0 });
         self.heads.iter_mut().for_each(|head| head.resize(head.len() + self.dim, 0));
         row
     }
@@ -142,11 +159,30 @@ impl ExactRows {
         self.was_not_finite |= !finite;
     }
 
-    /// Makes a row the newest of those that leave.
-    pub(super) fn wait(&mut self, row: usize) {
+    /// Makes a row the newest of those that leave. `phase` is its place among those of its sequence that leave
+    /// together, below [`BATCH`].
+    pub(super) fn wait(&mut self, row: usize, phase: usize) {
         self.time += 1;
         self.waiting += usize::from(self.owners[row].time == 0);
-        self.owners[row].time = self.time;
+        (self.owners[row].time, self.owners[row].phase) = (self.time, phase as u8);
+    }
+
+    /// The place of a row among those that leave together.
+    pub(super) fn phase(&self, row: usize) -> usize {
+        self.owners[row].phase.into()
+    }
+
+    /// How many of the rows that have waited longest leave if `extra` of them, some of all, are more than there should
+    /// be: as many as leave whole fours of the row that is then the oldest, and at least four. Only that row counts, so
+    /// that it does not matter what was written before its sequence.
+    pub(super) fn leaving(&self, extra: usize) -> usize {
+        if extra < BATCH {
+            return 0;
+        }
+        let mut waiting: Vec<(u64, u8)> = self.owners.iter().map(|owner| (owner.time, owner.phase)).collect();
+        waiting.retain(|(time, _)| *time > 0);
+        let phase = waiting.select_nth_unstable(extra).1.1;
+        Some(extra - usize::from(phase)).filter(|count| *count >= BATCH).unwrap_or(0)
     }
 
     /// Makes a row stay for good.
@@ -166,8 +202,8 @@ impl ExactRows {
             && self.owners.iter().any(|owner| owner.time > 0 && owner.slot() / PAGE_TOKENS == page)
     }
 
-    /// The slots that have waited longest among the wanted ones, at most `count`, with the time of the last.
-    pub(super) fn oldest(&self, count: usize, is_wanted: impl Fn(&Owner) -> bool) -> (Vec<usize>, u64) {
+    /// The slots that have waited longest among the wanted ones, at most `count`, with their times.
+    pub(super) fn oldest(&self, count: usize, is_wanted: impl Fn(&Owner) -> bool) -> (Vec<usize>, Vec<u64>) {
         let wanted = self.owners.iter().filter(|owner| owner.time > 0 && is_wanted(owner));
         let mut all: Vec<(u64, usize)> = wanted.map(|owner| (owner.time, owner.slot())).collect();
         if count < all.len() {
@@ -175,8 +211,7 @@ impl ExactRows {
             all.truncate(count);
         }
         all.sort_unstable();
-        let last = all.last().map_or(0, |(time, _)| *time);
-        (all.into_iter().map(|(_, slot)| slot).collect(), last)
+        all.into_iter().map(|(time, slot)| (slot, time)).unzip()
     }
 
     /// Removes the row of a slot.
@@ -185,6 +220,7 @@ impl ExactRows {
         self.stay(row);
         self.slots[slot / PAGE_TOKENS] &= !(1 << (slot % PAGE_TOKENS));
         let last = self.owners.len() - 1;
+        self.is_settled &= row == last;
         if let (Ok(at), Ok(of_last)) = (self.place(slot), self.place(self.owners[last].slot())) {
             self.order[of_last] = row as u32;
             self.order.remove(at);
@@ -196,12 +232,45 @@ impl ExactRows {
         }
     }
 
+    /// Brings the rows into the order of their slots. Attention sums them as they lie, so that its bits depend on the
+    /// slots alone, and not on what came and went before.
+    pub(super) fn settle(&mut self) {
+        if std::mem::replace(&mut self.is_settled, true) {
+            return;
+        }
+        let moved = (0..).zip(&self.order).position(|(at, row)| at != *row);
+        let Some(first) = moved else { return };
+        let (order, dim) = (&self.order[first..], self.dim);
+        let owners: Vec<Owner> = order.iter().map(|row| self.owners[*row as usize]).collect();
+        self.owners[first..].copy_from_slice(&owners);
+        let mut rows = Vec::with_capacity(order.len() * dim);
+        for head in &mut self.heads {
+            rows.clear();
+            order
+                .iter()
+                .map(|row| *row as usize * dim)
+                .for_each(|at| rows.extend_from_slice(&head[at..at + dim]));
+            head[first * dim..].copy_from_slice(&rows);
+        }
+        self.order.iter_mut().zip(0..).for_each(|(row, at)| *row = at);
+    }
+
     /// Frees the memory of rows that have left, except that of the next `spare` rows.
     pub(super) fn release(&mut self, spare: usize) {
         let rows = self.owners.len() + spare;
         shrink(&mut self.owners, rows);
         shrink(&mut self.order, rows);
         self.heads.iter_mut().for_each(|head| shrink(head, rows * self.dim));
+    }
+
+    /// Frees the memory of rows that were removed, once it is an eighth of what is left and more: for less the rows
+    /// would be copied too often. Pages after the last row are no more counted.
+    pub(super) fn release_removed(&mut self) {
+        let (rows, room) = (self.owners.len(), self.owners.capacity());
+        if room > rows + rows / 8 + BATCH {
+            self.release(0);
+        }
+        trim(&mut self.slots);
     }
 
     /// The slots of some rows, in the order of the rows, as runs of neighbours.
@@ -274,6 +343,21 @@ fn shrink<T: Copy>(list: &mut Vec<T>, most: usize) {
         let mut small = Vec::with_capacity(most);
         small.extend_from_slice(list);
         *list = small;
+    }
+}
+
+/// Frees what a list by page has after its last page with slots. Returns the number of pages that stay.
+pub(super) fn trim(list: &mut Vec<u128>) -> usize {
+    let pages = list.iter().rposition(|slots| *slots != 0).map_or(0, |last| last + 1);
+    cut(list, pages);
+    pages
+}
+
+/// Cuts a list by page to some pages, without spare memory.
+pub(super) fn cut<T>(list: &mut Vec<T>, pages: usize) {
+    if list.len() > pages {
+        list.truncate(pages);
+        list.shrink_to_fit();
     }
 }
 

@@ -107,6 +107,8 @@ impl<'a> Operation<'a> {
         steps: [usize; 3],
     ) -> Option<()> {
         let heads = keys.width() / keys.format()?.dim();
+        keys.settle();
+        values.settle();
         let tasks = self.tasks(heads);
         self.attend(&tasks, (keys, values), out, steps)?;
         self.show(keys, &tasks)?;

@@ -1,7 +1,7 @@
 //! The codes of a stream, in pages of [`PAGE_TOKENS`] slots. Each tier has pages of its own, and a slot is a
 //! code in one of them. Pages lie in reserved address space, so none moves when others come or go.
 
-use super::exact_rows::reach;
+use super::exact_rows::{cut, reach, trim};
 use super::format::{STEPS, SlotFormat};
 use crate::cache::life::PAGE_TOKENS;
 use crate::reserve::Table;
@@ -137,14 +137,14 @@ impl StreamPages {
         self.tiers.get(tier).map_or(0, |tier| tier.room(page))
     }
 
-    /// Writes the blocks of each head, and counts the slots as codes of a tier. `time` is that of their newest
-    /// write.
+    /// Writes the blocks of each head, and counts the slots as codes of a tier. `times` are those of their writes, or
+    /// the one of all of them.
     pub(super) fn put(
         &mut self,
         (format, tier): (&SlotFormat, usize),
         slots: &[usize],
         blocks: &[Vec<u8>],
-        time: u64,
+        times: &[u64],
     ) {
         slots.iter().for_each(|&slot| self.remove_unless(slot, Some(tier)));
         while self.tiers.len() <= tier {
@@ -165,7 +165,8 @@ impl StreamPages {
             }
             within.iter().for_each(|slot| to.slots[page] |= 1 << slot);
             if let Some(newest) = to.newest.get_mut(page) {
-                *newest = time.max(*newest);
+                let times = times.get(from..from + run.len()).unwrap_or(times);
+                *newest = times.iter().fold(*newest, |newest, time| newest.max(*time));
             }
             from += run.len();
         }
@@ -182,7 +183,7 @@ impl StreamPages {
             if format.tiers() > 1 {
                 reach(&mut of.newest, page);
             }
-            of.memory.resize((page + 1) * heads * of.whole());
+            of.memory.resize(of.memory.len().max((page + 1) * heads * of.whole()));
         }
         let needed = slots.iter().max().map_or(0, |slot| slot / SLOT_STEP + 1);
         let (before, steps) = (of.room(page), if page < growing { needed } else { STEPS });
@@ -216,6 +217,15 @@ impl StreamPages {
                 *newest = 0;
             }
             of.free(page, heads * of.whole());
+        }
+    }
+
+    /// Frees what the lists have after the last page with codes.
+    pub(super) fn trim(&mut self) {
+        for tier in &mut self.tiers {
+            let pages = trim(&mut tier.slots);
+            cut(&mut tier.room, pages);
+            cut(&mut tier.newest, pages);
         }
     }
 

@@ -232,15 +232,26 @@ impl Store {
 
     /// Writes the row of a token at a position of its sequence; the first ones are sinks.
     fn write_at(&mut self, row: usize, position: usize, values: &[f16]) {
-        self.write_as(row, position < self.policy.sinks, values);
+        let phase = (position >= self.policy.sinks).then(|| self.phase(position));
+        self.write_with(row, phase, values);
     }
 
-    /// Writes row `row`, counted over all streams, which stays exact for good if it is a sink. A row past the end
-    /// is ignored.
+    /// Writes row `row`, counted over all streams, which stays exact for good if it is a sink. The positions of others
+    /// count as those of their slots. A row past the end is ignored.
     pub fn write_as(&mut self, row: usize, is_sink: bool, values: &[f16]) {
+        let phase = (!is_sink).then(|| self.phase(row % self.slots));
+        self.write_with(row, phase, values);
+    }
+
+    fn write_with(&mut self, row: usize, phase: Option<usize>, values: &[f16]) {
         if let Some(stream) = self.streams.get_mut(row / self.slots) {
-            stream.write(row % self.slots, values, is_sink);
+            stream.write(row % self.slots, values, phase);
         }
+    }
+
+    /// The place of a token among those of its sequence that leave together, which begin with the first that can.
+    fn phase(&self, position: usize) -> usize {
+        (position % BATCH + BATCH - self.policy.sinks % BATCH) % BATCH
     }
 
     /// Number of first positions of each sequence that are sinks.
@@ -277,17 +288,35 @@ impl Store {
             let content = self.streams[from].take_copy(format, slot, is_same);
             self.streams[to].put_copy(format, target, content);
         }
+        self.release(to);
     }
 
-    /// Empties rows, counted over all streams. A stream without rows starts anew.
+    /// Empties rows, counted over all streams.
     pub(super) fn forget(&mut self, rows: &[usize]) {
         for &row in rows {
             self.streams[row / self.slots].forget(row % self.slots);
         }
-        let empty = self.empty();
-        for stream in self.streams.iter_mut().filter(|stream| stream.is_empty()) {
-            *stream = empty.clone();
+        self.release(rows);
+    }
+
+    /// Frees the memory that some rows have left, counted over all streams, if they are empty now. A stream without
+    /// rows starts anew.
+    fn release(&mut self, rows: &[usize]) {
+        let mut streams: Vec<usize> = rows.iter().map(|row| row / self.slots).collect();
+        streams.sort_unstable();
+        streams.dedup();
+        for stream in streams {
+            if self.streams[stream].is_empty() {
+                self.streams[stream] = self.empty();
+            } else {
+                self.streams[stream].release();
+            }
         }
+    }
+
+    /// Brings the exact rows into the order in which attention sums them. Costs nothing where they lie in it already.
+    pub fn settle(&mut self) {
+        self.streams.iter_mut().for_each(|stream| stream.exact.settle());
     }
 
     /// Writes rows that [`Store::read`] gave to these rows. A row that already reads back as these values

@@ -9,7 +9,7 @@ use super::maps::{MOST_TOKENS, RopeLayout, StreamMap, StreamMaps};
 use super::means::{self, StreamMeans};
 use super::pages::StreamPages;
 use super::rule::{Asked, QueryRule};
-use crate::cache::life::{BATCH, LEARN_TOKENS, MEAN_TOKENS, PAGE_TOKENS, PIECE, add, leaving, subtract};
+use crate::cache::life::{BATCH, LEARN_TOKENS, MEAN_TOKENS, PAGE_TOKENS, PIECE, add, subtract};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
@@ -59,7 +59,7 @@ impl Stream {
         self.exact.dim()
     }
 
-    /// A number that no slot reaches that was ever written.
+    /// A number that no slot with a row reaches.
     pub(super) fn end(&self) -> usize {
         (self.exact.pages().max(self.pages.len()) * PAGE_TOKENS).min(self.slots)
     }
@@ -85,14 +85,15 @@ impl Stream {
         rows + self.maps.held_bytes() + self.means.held_bytes()
     }
 
-    /// Writes a row to a slot. A sink stays exact for good, another row until [`Stream::cool`] encodes it.
-    pub(super) fn write(&mut self, slot: usize, row: &[f16], is_sink: bool) {
+    /// Writes a row to a slot. It stays exact until [`Stream::cool`] encodes it, or for good if it has no phase, as a
+    /// sink has none. The phase is its place among the rows of its sequence that leave together.
+    pub(super) fn write(&mut self, slot: usize, row: &[f16], phase: Option<usize>) {
         self.pages.remove(slot);
         let at = self.exact.make(slot);
         let mut parts = row.chunks_exact(self.dim());
         self.exact.change(at, |head| head.copy_from_slice(parts.next().unwrap_or_default()));
-        if !is_sink {
-            self.exact.wait(at);
+        if let Some(phase) = phase {
+            self.exact.wait(at, phase);
         }
     }
 
@@ -139,7 +140,8 @@ impl Stream {
             });
             self.maps = maps;
         }
-        self.leave_oldest(format, leaving(self.hot, extra));
+        // With a window shorter than a batch, every row is encoded at once.
+        self.leave_oldest(format, if self.hot < BATCH { extra } else { self.exact.leaving(extra) });
         // The next rows need memory before the oldest leave again.
         self.exact.release(BATCH);
         self.demote(format);
@@ -160,12 +162,12 @@ impl Stream {
     /// Encodes the rows that have waited longest.
     fn leave_oldest(&mut self, format: &SlotFormat, mut count: usize) {
         while count > 0 {
-            let (slots, time) = self.exact.oldest(count.min(PIECE), |_| true);
+            let (slots, times) = self.exact.oldest(count.min(PIECE), |_| true);
             if slots.is_empty() {
                 break;
             }
             count -= slots.len();
-            self.leave(format, &slots, time);
+            self.leave(format, &slots, &times);
         }
     }
 
@@ -207,19 +209,18 @@ impl Stream {
         self.exact.oldest(count, |owner| owner.is_finite).0
     }
 
-    /// Encodes the rows of some exact slots, the newest of which was written at `time`. A row that cannot be
+    /// Encodes the rows of some exact slots, which were written at these times. A row that cannot be
     /// encoded stays exact for good.
-    fn leave(&mut self, format: &SlotFormat, slots: &[usize], time: u64) {
+    fn leave(&mut self, format: &SlotFormat, slots: &[usize], times: &[u64]) {
         for &slot in slots {
             if let Some(row) = self.exact.row_of(slot) {
                 self.exact.stay(row);
             }
         }
         if let Some(blocks) = self.encode(format, slots) {
-            self.put((format, 0), slots, &blocks, time);
+            self.put((format, 0), slots, &blocks, times);
         } else if slots.len() > 1 {
-            for slot in slots {
-                let slot = std::slice::from_ref(slot);
+            for (slot, time) in slots.chunks(1).zip(times.chunks(1)) {
                 if let Some(blocks) = self.encode(format, slot) {
                     self.put((format, 0), slot, &blocks, time);
                 }
@@ -259,15 +260,15 @@ impl Stream {
         format.encode(tier, rows, map.and_then(StreamMap::weights), blocks)
     }
 
-    /// Makes slots codes of a tier, with a block per head and slot.
+    /// Makes slots codes of a tier, with a block per head and slot, and the times of their writes or one for all.
     pub(super) fn put(
         &mut self,
         format: (&SlotFormat, usize),
         slots: &[usize],
         blocks: &[Vec<u8>],
-        time: u64,
+        times: &[u64],
     ) {
-        self.pages.put(format, slots, blocks, time);
+        self.pages.put(format, slots, blocks, times);
         slots.iter().for_each(|&slot| self.exact.remove(slot));
     }
 
@@ -288,7 +289,7 @@ impl Stream {
                 let colder: Option<Vec<Vec<u8>>> = (0..self.exact.heads()).map(recode).collect();
                 if let Some(colder) = colder {
                     let slots: Vec<usize> = slots.iter().map(|slot| page * PAGE_TOKENS + slot).collect();
-                    self.pages.put((format, tier + 1), &slots, &colder, newest);
+                    self.pages.put((format, tier + 1), &slots, &colder, &[newest]);
                 }
             }
         }
@@ -350,10 +351,16 @@ impl Stream {
         }
     }
 
-    /// Empties a slot.
+    /// Empties a slot. [`Stream::release`] frees its memory.
     pub(super) fn forget(&mut self, slot: usize) {
         self.exact.remove(slot);
         self.pages.remove(slot);
+    }
+
+    /// Frees what emptied slots have left.
+    pub(super) fn release(&mut self) {
+        self.exact.release_removed();
+        self.pages.trim();
     }
 }
 
@@ -363,8 +370,8 @@ pub(super) enum Content {
     Empty,
     Exact {
         row: Vec<f16>,
-        /// True if the row never leaves.
-        stays: bool,
+        /// As of [`Stream::write`].
+        phase: Option<usize>,
     },
     /// The tier, and a block per head.
     Coded(usize, Vec<Vec<u8>>),
@@ -403,7 +410,11 @@ impl Stream {
             (place, _) => {
                 let mut row = vec![f16::ZERO; self.width];
                 self.read(format, slot, &mut row);
-                Content::Exact { row, stays: matches!(place, SlotPlace::Exact(at) if self.exact.stays(at)) }
+                let phase = match place {
+                    SlotPlace::Exact(at) => (!self.exact.stays(at)).then(|| self.exact.phase(at)),
+                    _ => Some(slot % BATCH),
+                };
+                Content::Exact { row, phase }
             }
         }
     }
@@ -411,9 +422,9 @@ impl Stream {
     /// Makes a slot hold a copy. Codes count as written now.
     pub(super) fn put_copy(&mut self, format: Option<&SlotFormat>, slot: usize, content: Content) {
         match (content, format) {
-            (Content::Exact { row, stays }, _) => self.write(slot, &row, stays),
+            (Content::Exact { row, phase }, _) => self.write(slot, &row, phase),
             (Content::Coded(tier, blocks), Some(format)) => {
-                self.put((format, tier), &[slot], &blocks, self.exact.time());
+                self.put((format, tier), &[slot], &blocks, &[self.exact.time()]);
             }
             (Content::Empty | Content::Coded(..), _) => self.forget(slot),
         }

@@ -1,6 +1,7 @@
 //! Keys and values in numbered slots.
 
 mod cache;
+mod histories;
 mod lives;
 mod not_finite;
 mod parts;
