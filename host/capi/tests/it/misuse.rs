@@ -393,8 +393,8 @@ impl<C: Choose> Life<'_, C> {
         let from = self.some_slots(80);
         let (n, cache) = (from.len(), self.slots);
         match self.choose.below(4) {
-            // SAFETY: the cache is not freed, and the pointer has the passed number of values.
             0 => {
+                // SAFETY: the cache is not freed, and the pointer has the passed number of values.
                 let status = unsafe { tqkv_slots_forget(cache, from.as_ptr(), n) };
                 self.done("tqkv_slots_forget", status, &[]);
             }
