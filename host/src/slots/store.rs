@@ -315,7 +315,7 @@ impl Store {
     }
 
     /// Brings the exact rows into the order in which attention sums them. Costs nothing where they lie in it already.
-    pub fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         self.streams.iter_mut().for_each(|stream| stream.exact.settle());
     }
 
