@@ -1,9 +1,12 @@
-//! The operands and the result of attention over one part of the slots.
+//! The operands of attention over the slots of one stream.
 
 use super::format::SlotFormat;
 use super::rule::{Asked, QueryRule};
 use super::stream::Stream;
-use tqkv_simd::page::Attention;
+use crate::attend::{KeyForms, PageView};
+use crate::cache::format::PageFormat;
+use std::ops::Range;
+use tqkv_simd::page::Line;
 
 /// The keys or the values of one KV head in one stream.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +24,48 @@ impl<'a> Track<'a> {
     pub(super) fn mean(&self) -> &'a [f32] {
         self.stream.means.of(self.head)
     }
+
+    /// The codes of a tier in a page; none where it has no code.
+    pub(super) fn page(&self, tier: usize, page: usize) -> Option<PageView<'a>> {
+        let pages = &self.stream.pages;
+        let lines = pages.page(tier, self.head, page)?;
+        Some(PageView { format: self.format.pages_of(tier, pages.room(tier, page))?, lines })
+    }
+
+    /// The lines of a page; none where it has no code.
+    pub(super) fn lines(&self, tier: usize, page: usize) -> &'a [Line] {
+        self.stream.pages.page(tier, self.head, page).unwrap_or_default()
+    }
+}
+
+impl KeyForms for Track<'_> {
+    fn dim(&self) -> usize {
+        self.format.dim
+    }
+
+    fn means(&self) -> impl Iterator<Item = &[f32]> {
+        Some(self.mean()).into_iter().filter(|mean| !mean.is_empty())
+    }
+
+    fn maps(&self) -> Range<usize> {
+        0..1
+    }
+
+    fn map(&self, _map: usize) -> Option<impl Fn(&mut [f32])> {
+        self.stream.maps.of(self.head).map(|map| |queries: &mut [f32]| map.apply_to_queries(queries))
+    }
+
+    fn tiers(&self) -> usize {
+        self.format.tiers()
+    }
+
+    fn format(&self, tier: usize) -> &PageFormat {
+        self.format.whole(tier)
+    }
+
+    fn is_used(&self, tier: usize) -> bool {
+        tier < self.stream.pages.tiers()
+    }
 }
 
 /// Keys, values and n queries (`[n, head_dim]`) with their settings.
@@ -31,18 +76,4 @@ pub(super) struct Task<'a> {
     pub(super) values: Track<'a>,
     pub(super) asked: &'a [Asked<'a>],
     pub(super) queries: &'a [f32],
-}
-
-/// Result of a part: the softmax state of each query, and weighted sums of values (`[n, value_dim]`).
-pub(super) struct PartSums {
-    pub(super) state: Vec<Attention>,
-    pub(super) sums: Vec<f32>,
-}
-
-impl PartSums {
-    /// The state before any slot: no weight, and sums of 0.
-    pub(super) fn nothing(task: &Task<'_>) -> Self {
-        let n = task.asked.len();
-        Self { state: vec![Attention::EMPTY; n], sums: vec![0.0; n * task.values.format.dim] }
-    }
 }
