@@ -59,7 +59,8 @@ fn attention_over_slots_allocates_nothing() {
             }
             let (q, mut out) = (gaussian.vector(queries * 8 * DIM), vec![0.0; queries * 8 * DIM]);
             let mut attend = || pool.install(|| measure(|| cache.attend(0, &q, &mask, &mut out).unwrap()));
-            (attend(), attend());
+            attend();
+            attend();
             let count = attend().count_total;
             assert_eq!(count, 0, "{queries} queries with {policy}");
         }

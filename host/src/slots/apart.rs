@@ -2,7 +2,7 @@
 //!
 //! Such slots exist where the codec of one side is f16, or where a row of one side cannot be encoded.
 
-use super::exact;
+use super::rows;
 use super::stream::SlotPlace;
 use super::task::Track;
 use crate::attend::{PageSum, sum_pages};
@@ -42,7 +42,7 @@ pub(super) fn sum(
         }
         match first {
             _ if run.iter().all(|weight| *weight == 0.0) => {}
-            SlotPlace::Exact(at) => exact::sum(values, at..at + to - from, run, plain),
+            SlotPlace::Exact(at) => rows::sum(values, at..at + to - from, run, plain),
             SlotPlace::Coded(tier) => {
                 if let Some(page) = values.page(tier, slot / PAGE_TOKENS) {
                     let part = PageSum { page, index: slot, weights: run, next: &[] };

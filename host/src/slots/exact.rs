@@ -1,17 +1,17 @@
 //! Exact rows as parts of attention: row by row for up to eight queries, as products of matrices for more.
 
 use super::apart;
+use super::rows::{bits, sum, take_odd};
 use super::rule::{Asked, add_mask, alike, changes_any, shows_any};
-use super::task::{Task, Track};
+use super::task::Task;
 use crate::attend::{HeadQueries, Sums, tile};
 use crate::cache::life::cap;
 use crate::matmul::Store;
 use half::f16;
-use std::borrow::Cow;
 use std::cell::RefCell;
 use std::ops::Range;
 use tqkv_simd::page::{
-    AttentionParts, MAX_HEADS, MAX_PART, WeightedPart, attend, rescale, row_scores, row_sums, widen_rows,
+    AttentionParts, MAX_HEADS, MAX_PART, WeightedPart, attend, rescale, row_scores, widen_rows,
 };
 
 /// Head dim above which a tile of rows has fewer than [`MAX_PART`].
@@ -205,36 +205,4 @@ fn attend_tile(
     for (weights, (plain, rotated)) in logits.chunks(MAX_HEADS * count).zip(sums) {
         apart::sum(values, keys.stream.exact.slots_of(rows.clone()), weights, [plain, rotated]);
     }
-}
-
-/// Exact rows of one side, as the bits of f16.
-pub(super) fn bits(track: Track<'_>, rows: Range<usize>) -> &[u16] {
-    let dim = track.format.dim;
-    &track.stream.exact.head(track.head)[rows.start * dim..rows.end * dim]
-}
-
-/// Adds values weighted by `weights` (`[n, rows]`) to the sums (`[n, dim]`) of at most [`MAX_HEADS`] queries.
-pub(super) fn sum(values: Track<'_>, rows: Range<usize>, weights: &[f32], sums: &mut [f32]) {
-    let rows = take_odd(values, rows, weights, sums);
-    row_sums(values.format.level, &rows, values.format.dim, weights, sums);
-}
-
-/// The bits of rows to be summed, where a row that is not finite is zeros, because 0 times such a row is NaN. It is
-/// added here, to the sums of the queries that give it weight.
-fn take_odd<'a>(values: Track<'a>, rows: Range<usize>, weights: &[f32], sums: &mut [f32]) -> Cow<'a, [u16]> {
-    let dim = values.format.dim;
-    let (not_finite, rows) = (values.stream.exact.not_finite(rows.clone()), bits(values, rows));
-    if not_finite.is_empty() {
-        return Cow::Borrowed(rows);
-    }
-    let mut finite = rows.to_vec();
-    for at in not_finite {
-        let row = &rows[at * dim..][..dim];
-        let weights = weights.iter().skip(at).step_by(rows.len() / dim);
-        for (sums, &weight) in sums.chunks_exact_mut(dim).zip(weights).filter(|(_, weight)| **weight != 0.0) {
-            sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += weight * f16::from_bits(*x).to_f32());
-        }
-        finite[at * dim..][..dim].fill(0);
-    }
-    Cow::Owned(finite)
 }

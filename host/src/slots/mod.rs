@@ -51,7 +51,8 @@
 //! | `exact_rows.rs`, `pages.rs` | the exact rows of a stream, and its codes by tier and page |
 //! | `format.rs`, `means.rs`, `maps.rs` | how vectors are encoded, and the means and factors of keys |
 //! | `attend.rs`, `task.rs`, `rule.rs` | attention of the queries of one KV head, in spans that are joined |
-//! | `coded.rs`, `exact.rs`, `apart.rs`, `bits.rs` | parts of codes, of exact rows, of slots that are both; sets of slots |
+//! | `coded.rs`, `exact.rs`, `rows.rs`, `apart.rs` | parts of codes, of exact rows, and sums over slots that are both |
+//! | `bits.rs` | sets of slots |
 //! | `rope.rs` | the rotation of keys by a shift of positions |
 
 mod apart;
@@ -69,6 +70,7 @@ pub(crate) mod operation;
 mod pages;
 pub(crate) mod policy;
 pub(crate) mod rope;
+mod rows;
 pub(crate) mod rule;
 pub(crate) mod store;
 pub(crate) mod stream;

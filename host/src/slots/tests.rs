@@ -4,7 +4,7 @@ use super::format::StoreSide;
 use super::store::{self, Store};
 use super::stream::SlotPlace;
 use super::task::Track;
-use super::{coded, exact};
+use super::{coded, rows};
 use crate::attend::HeadQueries;
 use crate::cache::life::PAGE_TOKENS;
 use crate::cache::{CacheSpec, KvCache};
@@ -21,8 +21,8 @@ fn logits(keys: &Store, query: &[f32], slots: usize) -> Vec<f32> {
     queries.set(&track, query, 1.0 / (DIM as f32).sqrt());
     let logit = |slot: usize| match track.stream.place(slot) {
         SlotPlace::Exact(row) => {
-            let (mut logit, rows) = ([0.0], exact::bits(track, row..row + 1));
-            row_scores(track.format.level, rows, DIM, queries.plain(), &mut logit);
+            let (mut logit, row) = ([0.0], rows::bits(track, row..row + 1));
+            row_scores(track.format.level, row, DIM, queries.plain(), &mut logit);
             logit[0]
         }
         SlotPlace::Coded(tier) => {
