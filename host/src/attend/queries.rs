@@ -2,31 +2,6 @@
 
 use crate::cache::format::{CodedQueries, PageFormat};
 use crate::cache::vectors::dot;
-use std::ops::Range;
-
-/// What the logits of a head's keys depend on besides their codes.
-pub(crate) trait KeyForms {
-    /// Coordinates of a key.
-    fn dim(&self) -> usize;
-
-    /// The means that keys are stored less of.
-    fn means(&self) -> impl Iterator<Item = &[f32]>;
-
-    /// Indices of the maps that held keys went through; one where there is none.
-    fn maps(&self) -> Range<usize>;
-
-    /// What brings queries to the keys of a map; none where there is none.
-    fn map(&self, map: usize) -> Option<impl Fn(&mut [f32])>;
-
-    /// Number of tiers.
-    fn tiers(&self) -> usize;
-
-    /// The pages of a tier.
-    fn format(&self, tier: usize) -> &PageFormat;
-
-    /// True if a tier has pages.
-    fn is_used(&self, tier: usize) -> bool;
-}
 
 /// Query heads that share a KV head, at most [`tqkv_simd::page::MAX_HEADS`].
 #[derive(Debug, Default)]
@@ -44,45 +19,48 @@ pub(crate) struct HeadQueries {
 }
 
 impl HeadQueries {
-    /// Prepares queries (`[heads, dim]`) for the keys of a head.
-    pub(crate) fn set(&mut self, keys: &impl KeyForms, q: &[f32], scale: f32) {
-        let dim = keys.dim();
+    /// Takes queries (`[heads, dim]`) times the scale of the logits, for keys that are stored less one of these means.
+    pub(crate) fn set<'a>(
+        &mut self,
+        (q, scale): (&[f32], f32),
+        dim: usize,
+        means: impl IntoIterator<Item = &'a [f32]>,
+    ) {
         self.heads = q.len() / dim;
         self.plain.clear();
         self.plain.extend(q.iter().map(|x| x * scale));
         self.offsets.clear();
-        for mean in keys.means() {
+        for mean in means {
             self.offsets.extend(self.plain.chunks_exact(dim).map(|q| dot(q, mean)));
         }
-        self.tiers = keys.tiers();
-        if self.tiers == 0 {
-            return;
+    }
+
+    /// Prepares the queries for keys of a map, in pages of each tier; none where a tier has no page. `apply` brings
+    /// queries to these keys, if there is a map.
+    pub(crate) fn code<'a>(
+        &mut self,
+        map: usize,
+        tiers: impl ExactSizeIterator<Item = Option<&'a PageFormat>>,
+        apply: Option<impl FnOnce(&mut [f32])>,
+    ) {
+        self.tiers = tiers.len();
+        let mut queries = &self.plain;
+        if let Some(apply) = apply {
+            self.mapped.clone_from(&self.plain);
+            apply(&mut self.mapped);
+            queries = &self.mapped;
         }
-        let maps = keys.maps();
-        self.coded.resize_with(maps.end * self.tiers, CodedQueries::default);
-        for (map, coded) in self.coded.chunks_exact_mut(self.tiers).enumerate().skip(maps.start) {
-            let mut queries = &self.plain;
-            if let Some(apply) = keys.map(map) {
-                self.mapped.clone_from(&self.plain);
-                apply(&mut self.mapped);
-                queries = &self.mapped;
-            }
-            for (tier, coded) in coded.iter_mut().enumerate() {
-                if keys.is_used(tier) {
-                    keys.format(tier).set_queries(queries, coded);
-                }
+        self.coded.resize_with(self.coded.len().max((map + 1) * self.tiers), CodedQueries::default);
+        for (format, coded) in tiers.zip(&mut self.coded[map * self.tiers..]) {
+            if let Some(format) = format {
+                format.set_queries(queries, coded);
             }
         }
     }
 
-    /// Takes the memory for the queries of `heads` query heads, any tier, and this number of means.
-    pub(crate) fn hold(&mut self, keys: &impl KeyForms, heads: usize, means: usize) {
-        let queries = vec![0.0; heads * keys.dim()];
-        self.set(keys, &queries, 1.0);
-        self.offsets.reserve(means * heads);
-        for (tier, coded) in self.coded.iter_mut().enumerate() {
-            keys.format(tier).set_queries(&queries, coded);
-        }
+    /// Takes the memory for keys with this many means.
+    pub(crate) fn hold(&mut self, means: usize) {
+        self.offsets.reserve(means * self.heads);
     }
 
     pub(crate) fn heads(&self) -> usize {

@@ -2,7 +2,6 @@
 
 use super::chosen::{BRIDGED, Chosen, RUN, hide, seek};
 use super::life::{self, PAGE_TOKENS, ROLLBACK};
-use super::means::RING_MEANS;
 use super::scratch::HeadScratch;
 use super::track::{Cut, Track};
 use super::vectors::{Vectors, dot};
@@ -68,7 +67,7 @@ impl Head {
     /// Takes the memory for all work on the head of a ring, with `group` query heads.
     pub(super) fn hold_scratch(&self, scratch: &mut HeadScratch, group: usize) -> Result<(), CacheError> {
         let heads = group.min(MAX_HEADS);
-        scratch.queries.hold(&self.keys, heads, RING_MEANS);
+        self.keys.hold_queries(heads, &mut scratch.queries);
         let spans = self.rule.window.map_or(1, |window| window.div_ceil(SPAN) + 1);
         scratch.spans.make_room((spans, true), heads, self.values().codec().dim())?;
         for codec in [self.keys.codec(), self.other.codec()] {
@@ -220,7 +219,7 @@ impl Head {
         out: &mut [f32],
         scratch: &mut HeadScratch,
     ) -> Result<(), CacheError> {
-        scratch.queries.set(&self.keys, q, self.rule.scale);
+        self.keys.prepare(q, self.rule.scale, &mut scratch.queries);
         let groups = self.groups(chosen);
         let count = if groups.is_empty() { self.spans() } else { groups.len() };
         let HeadScratch { queries, spans, .. } = scratch;
@@ -324,7 +323,7 @@ impl Head {
     /// Logits of one query over all visible positions, oldest first.
     pub(super) fn scores(&self, q: &[f32], scratch: &mut HeadScratch) -> Result<Vec<f32>, CacheError> {
         let (q, position) = q.split_at(self.keys.codec().dim());
-        scratch.queries.set(&self.keys, q, self.rule.scale);
+        self.keys.prepare(q, self.rule.scale, &mut scratch.queries);
         let seen = self.seen(self.len().saturating_sub(1));
         let mut logits = memory::list(seen.iter().map(|(start, end)| end.saturating_sub(*start)).sum())?;
         for (start, end) in seen {

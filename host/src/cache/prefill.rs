@@ -330,7 +330,7 @@ impl TileWork<'_> {
         let sums = plain.chunks_mut(value_dim).zip(rotated.chunks_mut(value_dim));
         let states = state.chunks_mut(MAX_HEADS).zip(sums);
         for (q, (state, (plain, rotated))) in q.chunks(dim).zip(states) {
-            coded.set(&head.keys, q, head.rule.scale);
+            head.keys.prepare(q, head.rule.scale, &mut coded);
             head.attend_run(&coded, (run, self.chosen), state, [plain, rotated])?;
         }
         Ok(())

@@ -98,7 +98,7 @@ impl Task<'_> {
         if groups == 1 || self.keys.stream.pages.tiers() > 0 {
             let dim = self.keys.format.dim;
             for (queries, memory) in self.queries.chunks(MAX_HEADS * dim).zip(&mut *memory) {
-                memory.set(&self.keys, queries, self.rule.scale);
+                self.keys.prepare(queries, self.rule.scale, memory);
             }
         }
         &memory[..groups]

@@ -94,11 +94,6 @@ impl SlotFormat {
         self.pages_of(tier, STEPS)
     }
 
-    /// Whole pages of a tier that is there.
-    pub(super) fn whole(&self, tier: usize) -> &PageFormat {
-        &self.tiers[tier].pages[STEPS - 1]
-    }
-
     /// Pages of a tier with room for so many steps of [`SLOT_STEP`] slots.
     pub(super) fn pages_of(&self, tier: usize, steps: usize) -> Option<&PageFormat> {
         self.tiers.get(tier)?.pages.get(steps.checked_sub(1)?)

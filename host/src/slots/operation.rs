@@ -3,7 +3,6 @@
 mod latent;
 
 use super::attend::attend;
-use super::format::SlotFormat;
 use super::rule::{Asked, QueryRule};
 use super::store::{self, Store};
 use super::task::Track;
@@ -159,20 +158,6 @@ impl Tasks {
     }
 }
 
-/// The streams of one side of an operation.
-struct Streams<'a> {
-    store: &'a Store,
-    format: &'a SlotFormat,
-    first_stream: usize,
-}
-
-impl<'a> Streams<'a> {
-    fn track(&self, task: &HeadTask) -> Option<Track<'a>> {
-        let stream = self.store.stream(self.first_stream + task.stream)?;
-        Some(Track { stream, format: self.format, head: task.head })
-    }
-}
-
 impl<'a> Operation<'a> {
     /// Attends to a layer, and shows the queries to keys that learn a map. Then it encodes the rows that are
     /// older than the newest writes. `steps` are the strides of `out` for tokens, heads and streams. None if
@@ -202,18 +187,23 @@ impl<'a> Operation<'a> {
         Tasks { heads, group, tokens: self.tokens, most, pieces, count }
     }
 
-    fn attend(
+    fn attend<'b>(
         &self,
         tasks: &Tasks,
-        (keys, values): (&Store, &Store),
+        (keys, values): (&'b Store, &'b Store),
         out: (&mut [f32], [usize; 3]),
     ) -> Option<()> {
-        let first = self.first_streams;
-        let keys = Streams { store: keys, format: keys.format()?, first_stream: first[0] };
-        let values = Streams { store: values, format: values.format()?, first_stream: first[1] };
-        tasks.each(values.format.dim(), out, |task, results| {
-            let tracks = (keys.track(task)?, values.track(task)?);
-            self.with_queries(task, keys.format.dim(), |given, asked| {
+        let track = |store: &'b Store, first: usize, task: &HeadTask| {
+            Some(Track {
+                stream: store.stream(first + task.stream)?,
+                format: store.format()?,
+                head: task.head,
+            })
+        };
+        let [of_keys, of_values] = self.first_streams;
+        tasks.each(values.format()?.dim(), out, |task, results| {
+            let tracks = (track(keys, of_keys, task)?, track(values, of_values, task)?);
+            self.with_queries(task, tracks.0.format.dim(), |given, asked| {
                 attend(&self.rule, tracks, asked, given, results);
             })
         })

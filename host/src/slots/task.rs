@@ -3,9 +3,7 @@
 use super::format::SlotFormat;
 use super::rule::{Asked, QueryRule};
 use super::stream::Stream;
-use crate::attend::{KeyForms, PageView};
-use crate::cache::format::PageFormat;
-use std::ops::Range;
+use crate::attend::{HeadQueries, PageView};
 use tqkv_simd::page::Line;
 
 /// The keys or the values of one KV head in one stream.
@@ -32,39 +30,19 @@ impl<'a> Track<'a> {
         Some(PageView { format: self.format.pages_of(tier, pages.room(tier, page))?, lines })
     }
 
+    /// Prepares queries (`[heads, dim]`) for these keys.
+    pub(super) fn prepare(&self, q: &[f32], scale: f32, queries: &mut HeadQueries) {
+        let means = Some(self.mean()).filter(|mean| !mean.is_empty());
+        queries.set((q, scale), self.format.dim, means);
+        let is_used = |tier| tier < self.stream.pages.tiers();
+        let formats = (0..self.format.tiers()).map(|tier| self.format.pages(tier).filter(|_| is_used(tier)));
+        let map = self.stream.maps.of(self.head);
+        queries.code(0, formats, map.map(|map| |queries: &mut [f32]| map.apply_to_queries(queries)));
+    }
+
     /// The lines of a page; none where it has no code.
     pub(super) fn lines(&self, tier: usize, page: usize) -> &'a [Line] {
         self.stream.pages.page(tier, self.head, page).unwrap_or_default()
-    }
-}
-
-impl KeyForms for Track<'_> {
-    fn dim(&self) -> usize {
-        self.format.dim
-    }
-
-    fn means(&self) -> impl Iterator<Item = &[f32]> {
-        Some(self.mean()).into_iter().filter(|mean| !mean.is_empty())
-    }
-
-    fn maps(&self) -> Range<usize> {
-        0..1
-    }
-
-    fn map(&self, _map: usize) -> Option<impl Fn(&mut [f32])> {
-        self.stream.maps.of(self.head).map(|map| |queries: &mut [f32]| map.apply_to_queries(queries))
-    }
-
-    fn tiers(&self) -> usize {
-        self.format.tiers()
-    }
-
-    fn format(&self, tier: usize) -> &PageFormat {
-        self.format.whole(tier)
-    }
-
-    fn is_used(&self, tier: usize) -> bool {
-        tier < self.stream.pages.tiers()
     }
 }
 

@@ -18,7 +18,7 @@ const DIM: usize = 64;
 fn logits(keys: &Store, query: &[f32], slots: usize) -> Vec<f32> {
     let track = Track { stream: keys.stream(0).unwrap(), format: keys.format().unwrap(), head: 0 };
     let mut queries = HeadQueries::default();
-    queries.set(&track, query, 1.0 / (DIM as f32).sqrt());
+    track.prepare(query, 1.0 / (DIM as f32).sqrt(), &mut queries);
     let logit = |slot: usize| match track.stream.place(slot) {
         SlotPlace::Exact(row) => {
             let (mut logit, row) = ([0.0], rows::bits(track, row..row + 1));

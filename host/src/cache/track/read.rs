@@ -1,14 +1,13 @@
 //! Read access for attention: ends of parts, logits, weighted sums, and decoded vectors.
 
 use super::Track;
-use crate::attend::{HeadQueries, KeyForms, PageSum, score_page, sum_pages};
+use crate::attend::{HeadQueries, PageSum, score_page, sum_pages};
 use crate::cache::chosen::RUN;
-use crate::cache::format::PageFormat;
 use crate::cache::life::{self, PAGE_TOKENS};
+use crate::cache::means::RING_MEANS;
 use crate::cache::page::Run;
 use crate::error::CacheError;
 use arrayvec::ArrayVec;
-use std::ops::Range;
 use tqkv_simd::page::{Line, MAX_PART, MAX_PARTS, WeightedPart};
 
 impl Track {
@@ -69,6 +68,26 @@ impl Track {
     /// True if a position is encoded.
     pub(in crate::cache) fn is_coded(&self, position: usize) -> bool {
         position >= self.sinks.len() && position < self.coded_end()
+    }
+
+    /// Prepares queries (`[heads, dim]`) for these keys.
+    pub(in crate::cache) fn prepare(&self, q: &[f32], scale: f32, queries: &mut HeadQueries) {
+        let (pages, tiers) = (&self.pages, self.pages.tiers());
+        queries.set((q, scale), self.dim, self.means.list().iter().map(|mean| &*mean.values));
+        for map in pages.ranges() {
+            let formats = (0..tiers.len()).map(|tier| pages.is_used(tier).then(|| tiers.format(tier)));
+            let apply = pages.maps().get(map).map(|map| |queries: &mut [f32]| map.apply_to_queries(queries));
+            queries.code(map, formats, apply);
+        }
+    }
+
+    /// Takes the memory for the queries of `heads` query heads, any tier, and as many means as a ring may have.
+    pub(in crate::cache) fn hold_queries(&self, heads: usize, queries: &mut HeadQueries) {
+        let tiers = self.pages.tiers();
+        self.prepare(&vec![0.0; heads * self.dim], 1.0, queries);
+        let formats = (0..tiers.len()).map(|tier| Some(tiers.format(tier)));
+        queries.code(0, formats, None::<fn(&mut [f32])>);
+        queries.hold(RING_MEANS);
     }
 
     /// Logits of the positions from `from` on, all in one part: `out` is `[heads, n]`. `next` is memory to
@@ -184,35 +203,5 @@ impl Track {
             at = end;
         }
         Ok(())
-    }
-}
-
-impl KeyForms for Track {
-    fn dim(&self) -> usize {
-        self.dim
-    }
-
-    fn means(&self) -> impl Iterator<Item = &[f32]> {
-        self.means.list().iter().map(|mean| &*mean.values)
-    }
-
-    fn maps(&self) -> Range<usize> {
-        self.pages.ranges()
-    }
-
-    fn map(&self, map: usize) -> Option<impl Fn(&mut [f32])> {
-        self.pages.maps().get(map).map(|map| |queries: &mut [f32]| map.apply_to_queries(queries))
-    }
-
-    fn tiers(&self) -> usize {
-        self.pages.tiers().len()
-    }
-
-    fn format(&self, tier: usize) -> &PageFormat {
-        self.pages.tiers().format(tier)
-    }
-
-    fn is_used(&self, tier: usize) -> bool {
-        self.pages.is_used(tier)
     }
 }
