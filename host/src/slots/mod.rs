@@ -32,13 +32,9 @@
 //!
 //! **Tiers.** With `tier=N:K,V`, the codes in a run of 128 slots are encoded again when N later tokens have come to
 //! the stream since the newest of them was written. Age is counted in tokens of the stream, so four sequences in one
-//! stream age four times as fast. A slot that is written again in an old run is warm by itself. With sinks the runs
-//! begin elsewhere than in a sequence, so that up to 127 tokens change tiers earlier or later. A restored state
-//! begins in the first tier.
-//!
-//! **Codes.** Tokens in order, without sinks, have the codes of [`crate::cache::KvCache`] to the bit where neither keys
-//! nor values have a mean. A stream has one mean, rounded so that a restored state finds it again. A sequence makes a new
-//! mean of its keys whenever its pages double.
+//! stream age four times as fast. A slot that is written again in an old run is warm by itself. Tokens in order,
+//! without sinks, have the codes of [`crate::cache::KvCache`] to the bit. With sinks the runs begin elsewhere, so
+//! that up to 127 tokens change tiers earlier or later. A restored state begins in the first tier.
 //!
 //! **Shared prefixes.** Several queries may see the same slots, which costs nothing, or slots are copied
 //! ([`SlotCache::copy`]) with their codes.
