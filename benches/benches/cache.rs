@@ -8,6 +8,7 @@
 //! cargo bench -p tqkv-benches --bench cache -- presets
 //! cargo bench -p tqkv-benches --bench cache -- ring
 //! cargo bench -p tqkv-benches --bench cache -- selected
+//! cargo bench -p tqkv-benches --bench cache -- stores
 //! ```
 
 use cpu_time::ProcessTime;
@@ -15,6 +16,7 @@ use criterion::{BatchSize, BenchmarkId, Criterion, Throughput};
 use std::cell::LazyCell;
 use std::time::{Duration, Instant};
 use tqkv::cache::{CacheSpec, Cold, KvCache};
+use tqkv::slots::{Mask, SlotCache};
 use tqkv_core::CodecId;
 
 const DIM: usize = 128;
@@ -377,6 +379,52 @@ fn learning() {
     }
 }
 
+/// Times attention of one token over a sequence and over slots with the same tokens: the least processor time of 60 steps
+/// in turns.
+fn stores() {
+    for (policy, tokens) in
+        ["s4", "t4,t2"].iter().flat_map(|policy| [512, 4_096, 32_768].map(|n| (policy, n)))
+    {
+        for heads in [1, 4, 8] {
+            let spec = CacheSpec::new(1, heads, 1, DIM).with(policy);
+            let spec = spec.unwrap_or_else(|error| panic!("{error}"));
+            let (sequence, mut slots) = (filled(spec.clone(), tokens), in_slots(spec, tokens));
+            let mut mask = Mask::new(tokens);
+            mask.see(0..tokens).unwrap_or_else(|error| panic!("{error}"));
+            let (q, mut out) = (normal(7, heads * DIM), vec![0.0; heads * DIM]);
+            let mut least = [f64::MAX; 2];
+            for _ in 0..60 {
+                for (i, least) in least.iter_mut().enumerate() {
+                    let start = ProcessTime::now();
+                    let result = match i {
+                        0 => sequence.attend(0, &q, &mut out),
+                        _ => slots.attend(0, &q, &mask, &mut out),
+                    };
+                    result.unwrap_or_else(|error| panic!("{error}"));
+                    *least = least.min(start.elapsed().as_secs_f64() * 1e6);
+                }
+            }
+            let [sequence, slots] = least;
+            println!(
+                "{policy:6} {tokens:6} tokens, {heads} heads: sequence {sequence:7.1} us, slots {slots:7.1}"
+            );
+        }
+    }
+}
+
+/// The tokens of [`filled`], in slots.
+fn in_slots(spec: CacheSpec, tokens: usize) -> SlotCache {
+    let mut cache = SlotCache::new(spec, tokens).unwrap_or_else(|error| panic!("{error}"));
+    let row = cache.spec().shape.num_kv_heads * DIM;
+    for from in (0..tokens).step_by(1000) {
+        let slots: Vec<usize> = (from..tokens.min(from + 1000)).collect();
+        let (k, v) = (normal(from as u64, slots.len() * row), normal(!(from as u64), slots.len() * row));
+        let written = cache.write(0, &slots, &slots, &k, &v).and_then(|()| cache.encode(0));
+        written.unwrap_or_else(|error| panic!("{error}"));
+    }
+    cache
+}
+
 fn main() {
     if std::env::args().any(|arg| arg == "maps") {
         learning();
@@ -391,6 +439,9 @@ fn main() {
     if std::env::args().any(|arg| arg == "selected") {
         selected();
         return selected_latents();
+    }
+    if std::env::args().any(|arg| arg == "stores") {
+        return stores();
     }
     let mut criterion = Criterion::default().configure_from_args();
     prefill(&mut criterion);

@@ -28,6 +28,7 @@
 // docs.rs says which feature an item needs.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod attend;
 pub mod attention;
 pub mod cache;
 #[cfg(feature = "cuda")]

@@ -5,6 +5,7 @@
 
 use allocation_counter::measure;
 use tqkv::cache::{Arithmetic, CacheSpec, Centring, Cold, KvCache, PAGE_TOKENS};
+use tqkv::slots::{Mask, SlotCache};
 use tqkv_core::{CodecId, Effort, Options};
 use tqkv_tests::inputs::Gaussian;
 
@@ -32,6 +33,37 @@ fn the_hot_path_allocates_nothing() {
         let dear = appends.iter().filter(|&&count| count > 0).count();
         let most = appends.len() / PAGE_TOKENS + 1;
         assert!(dear <= 6 * most, "{dear} of {} appends allocate: {appends:?}", appends.len());
+    }
+}
+
+/// Attention over slots allocates as little, once its memory has grown to its size. Here no row leaves meanwhile, and the
+/// queries are so few that exact rows need no products of matrices, whose crate allocates.
+#[test]
+fn attention_over_slots_allocates_nothing() {
+    const SLOTS: usize = 1200;
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+    for policy in ["s4", "t4,t2", "s4,f16", "f16,i8", "f16", "n4 hot=16 tier=200:n2", "s4 soft-cap=30"] {
+        let spec = CacheSpec::new(1, 8, 2, DIM).with(policy).unwrap();
+        let mut cache = SlotCache::new(spec, SLOTS).unwrap();
+        let mut gaussian = Gaussian::new(1);
+        // Two sequences whose tokens lie side by side, with empty slots between.
+        let slots: Vec<usize> = (0..SLOTS).filter(|slot| slot % 5 > 0).collect();
+        let positions: Vec<usize> = (0..slots.len()).map(|token| token / 2).collect();
+        let rows = gaussian.vector(slots.len() * 2 * DIM);
+        cache.write(0, &slots, &positions, &rows, &rows).unwrap();
+        for queries in [1, 2] {
+            let mut mask = Mask::new(SLOTS);
+            for query in 0..queries {
+                let own = slots.iter().copied().skip(query % 2).step_by(2);
+                mask.see_with(own.map(|slot| (slot, (slot % 3) as f32))).unwrap();
+            }
+            let (q, mut out) = (gaussian.vector(queries * 8 * DIM), vec![0.0; queries * 8 * DIM]);
+            let mut attend = || pool.install(|| measure(|| cache.attend(0, &q, &mask, &mut out).unwrap()));
+            attend();
+            attend();
+            let count = attend().count_total;
+            assert_eq!(count, 0, "{queries} queries with {policy}");
+        }
     }
 }
 

@@ -256,13 +256,13 @@ impl PageFormat {
     }
 
     /// True if sums over two pages are made together for this number of heads; see [`PageFormat::part`].
-    pub(super) fn joins(&self, heads: usize) -> bool {
+    pub(crate) fn joins(&self, heads: usize) -> bool {
         matches!(&self.layout, PageLayout::Values(pages) if pages.joins(heads))
     }
 
     /// Tokens of a page of values for [`ValuePages::accumulate_parts`], if its format supports that. They
     /// begin with `index`, as in [`PageFormat::accumulate`].
-    pub(super) fn part<'a>(
+    pub(crate) fn part<'a>(
         &'a self,
         page: &'a [Line],
         index: usize,

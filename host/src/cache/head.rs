@@ -2,18 +2,16 @@
 
 use super::chosen::{BRIDGED, Chosen, RUN, hide, seek};
 use super::life::{self, PAGE_TOKENS, ROLLBACK};
-use super::scratch::{HeadQueries, HeadScratch, SpanSums};
+use super::scratch::HeadScratch;
 use super::track::{Cut, Track};
 use super::vectors::{Vectors, dot};
+use crate::attend::{HeadQueries, Sums};
 use crate::error::CacheError;
 use crate::{memory, threads};
 use arrayvec::ArrayVec;
-use rayon::prelude::*;
 use std::cell::{Cell, RefCell};
 use std::ops::Range as Spans;
-use tqkv_simd::page::{
-    Attention, AttentionParts, Line, MAX_HEADS, MAX_PARTS, WeightedPart, attend, merge, rescale,
-};
+use tqkv_simd::page::{Attention, AttentionParts, Line, MAX_HEADS, MAX_PARTS, WeightedPart, attend, rescale};
 
 /// Number of tokens in a span, which one thread attends to. Spans begin at fixed positions and are merged in
 /// order, so the result does not depend on the number of threads.
@@ -69,11 +67,9 @@ impl Head {
     /// Takes the memory for all work on the head of a ring, with `group` query heads.
     pub(super) fn hold_scratch(&self, scratch: &mut HeadScratch, group: usize) -> Result<(), CacheError> {
         let heads = group.min(MAX_HEADS);
-        scratch.queries.hold(self.keys.pages(), self.keys.means(), heads);
-        let values = heads * self.values().codec().dim();
+        self.keys.hold_queries(heads, &mut scratch.queries);
         let spans = self.rule.window.map_or(1, |window| window.div_ceil(SPAN) + 1);
-        let (_, seen) = scratch.spans(spans)?;
-        seen.iter_mut().try_for_each(|seen| seen.clear(values))?;
+        scratch.spans.make_room((spans, true), heads, self.values().codec().dim())?;
         for codec in [self.keys.codec(), self.other.codec()] {
             scratch.make_room(PAGE_TOKENS * codec.dim(), PAGE_TOKENS * codec.block_bytes());
         }
@@ -223,37 +219,29 @@ impl Head {
         out: &mut [f32],
         scratch: &mut HeadScratch,
     ) -> Result<(), CacheError> {
-        scratch.queries.set(self.keys.pages(), self.keys.means(), q, self.rule.scale);
+        self.keys.prepare(q, self.rule.scale, &mut scratch.queries);
         let groups = self.groups(chosen);
         let count = if groups.is_empty() { self.spans() } else { groups.len() };
-        let (queries, spans) = scratch.spans(count)?;
-        let heads = queries.heads();
-        for span in &mut *spans {
-            span.clear(out.len())?;
-        }
-        self.start(first, &mut spans[0].state[..heads]);
-        let each = |(i, sums): (usize, &mut SpanSums)| {
+        let HeadScratch { queries, spans, .. } = scratch;
+        let (spans_of, heads) = ((count, threads::several()), queries.heads());
+        let dim = self.values().codec().dim();
+        spans.make_room(spans_of, heads, dim)?;
+        let seen = spans.attend(spans_of, (heads, dim), |i, sums| {
+            if i == 0 {
+                sums.start(self.sinks_from(first));
+            }
             self.attend_spans(queries, groups.get(i).cloned().unwrap_or(i..i + 1), chosen, sums);
-        };
-        if spans.len() > 1 && threads::several() {
-            spans.par_iter_mut().enumerate().for_each(each);
-        } else {
-            spans.iter_mut().enumerate().for_each(each);
-        }
-        let Some((seen, later)) = spans.split_first_mut() else { return Ok(()) };
-        later.iter().for_each(|span| seen.join(span, heads));
+        });
         if let Some(error) = seen.failed.take() {
             return Err(error);
         }
-        self.finish(&seen.state[..heads], &seen.plain, &mut seen.rotated, out);
+        seen.finish(dim, |sums| self.values().pages().unrotate(sums), out);
         Ok(())
     }
 
-    /// Sets the state before any token, for query heads from `first` of the group on: the learned sinks.
-    pub(super) fn start(&self, first: usize, state: &mut [Attention]) {
-        for (state, &logit) in state.iter_mut().zip(self.sink_logits.iter().skip(first)) {
-            *state = Attention { max: logit, sum: 1.0 };
-        }
+    /// The learned sinks of query heads from `first` of the group on.
+    pub(super) fn sinks_from(&self, first: usize) -> impl Iterator<Item = Option<f32>> {
+        self.sink_logits.iter().skip(first).copied().map(Some)
     }
 
     /// The range behind the sinks that the newest position sees, and the number of its first span.
@@ -297,23 +285,16 @@ impl Head {
     }
 
     /// Attends to the chosen tokens of some spans. The first span includes the sinks.
-    fn attend_spans(
-        &self,
-        queries: &HeadQueries,
-        spans: Spans<usize>,
-        chosen: Chosen<'_>,
-        seen: &mut SpanSums,
-    ) {
-        let SpanSums { state, plain, rotated, failed } = seen;
-        let heads = &mut state[..queries.heads()];
+    fn attend_spans(&self, queries: &HeadQueries, spans: Spans<usize>, chosen: Chosen<'_>, seen: &mut Sums) {
+        let Sums { state, plain, rotated, failed } = seen;
         if spans.start == 0 {
             let sinks = self.values().sink_capacity().min(self.len());
-            *failed = self.attend_run(queries, ((0, sinks), chosen), heads, [plain, rotated]).err();
+            *failed = self.attend_run(queries, ((0, sinks), chosen), state, [plain, rotated]).err();
         }
         let ((start, end), first) = self.newest();
         let at = |span: usize| self.values().sink_capacity() + (first + span) * SPAN;
         let run = (at(spans.start).max(start), at(spans.end).min(end));
-        let result = self.attend_run(queries, (run, chosen), heads, [plain, rotated]);
+        let result = self.attend_run(queries, (run, chosen), state, [plain, rotated]);
         *failed = failed.take().or(result.err());
     }
 
@@ -332,20 +313,6 @@ impl Head {
         tokens.failed.into_inner().map_or(Ok(()), Err)
     }
 
-    /// Adds the sums of both domains and normalises them, for any number of heads.
-    pub(super) fn finish(&self, state: &[Attention], plain: &[f32], rotated: &mut [f32], out: &mut [f32]) {
-        self.values().pages().unrotate(rotated);
-        let dim = self.values().codec().dim();
-        let sums = plain.chunks_exact(dim).zip(rotated.chunks_exact(dim));
-        for ((state, out), (plain, rotated)) in state.iter().zip(out.chunks_exact_mut(dim)).zip(sums) {
-            // Without tokens the result is 0. A NaN stays visible.
-            let normaliser = if state.sum == 0.0 { 0.0 } else { 1.0 / state.sum };
-            for ((o, p), r) in out.iter_mut().zip(plain).zip(rotated) {
-                *o = (p + r) * normaliser;
-            }
-        }
-    }
-
     /// Applies the soft cap of the layer, if it has one.
     pub(super) fn cap(&self, logits: &mut [f32]) {
         if let Some(cap) = self.rule.soft_cap {
@@ -356,7 +323,7 @@ impl Head {
     /// Logits of one query over all visible positions, oldest first.
     pub(super) fn scores(&self, q: &[f32], scratch: &mut HeadScratch) -> Result<Vec<f32>, CacheError> {
         let (q, position) = q.split_at(self.keys.codec().dim());
-        scratch.queries.set(self.keys.pages(), self.keys.means(), q, self.rule.scale);
+        self.keys.prepare(q, self.rule.scale, &mut scratch.queries);
         let seen = self.seen(self.len().saturating_sub(1));
         let mut logits = memory::list(seen.iter().map(|(start, end)| end.saturating_sub(*start)).sum())?;
         for (start, end) in seen {
@@ -392,26 +359,6 @@ impl Head {
     }
 }
 
-impl SpanSums {
-    /// Merges the state and the sums of a later span.
-    fn join(&mut self, later: &Self, heads: usize) {
-        let dim = self.plain.len() / heads;
-        let states = self.state.iter_mut().zip(&later.state);
-        for (head, (state, other)) in states.take(heads).enumerate() {
-            let [keep, add] = merge(state, other);
-            let at = head * dim..(head + 1) * dim;
-            for (sums, others) in [(&mut self.plain, &later.plain), (&mut self.rotated, &later.rotated)] {
-                for (sum, other) in sums[at.clone()].iter_mut().zip(&others[at.clone()]) {
-                    *sum = *sum * keep + other * add;
-                }
-            }
-        }
-        if self.failed.is_none() {
-            self.failed.clone_from(&later.failed);
-        }
-    }
-}
-
 /// The two tracks as the source of an attention pass.
 struct Tokens<'a> {
     head: &'a Head,
@@ -438,31 +385,6 @@ impl Tokens<'_> {
         let Chosen::List(list) = self.chosen else { return to };
         let next = list.get(seek(list, self.at.get(), to));
         next.map_or(to, |&token| self.head.keys.run_start(token as usize).max(to))
-    }
-
-    /// Adds the values of several parts in one sum. Returns false if their pages have different codecs.
-    fn add_together(&mut self, parts: &[WeightedPart<'_>]) -> bool {
-        // As many parts of keys as there are of values are read next.
-        let mut at = parts[parts.len() - 1].to;
-        let mut next = ArrayVec::<&[Line], MAX_PARTS>::new();
-        for _ in parts {
-            let from = self.after(at);
-            next.push(self.head.keys.lines(from));
-            at = self.head.keys.part_end(from).max(from);
-        }
-        let sums = [&mut *self.plain, &mut *self.rotated];
-        let added = self.head.values().accumulate_parts(parts, &next, sums);
-        let done = *added.as_ref().unwrap_or(&true);
-        self.note(added.map(|_| ()));
-        done
-    }
-
-    /// Adds all values of one part.
-    fn add(&mut self, from: usize, next: usize, weights: &[f32]) {
-        let next = self.head.keys.lines(self.after(next));
-        let sums = [&mut *self.plain, &mut *self.rotated];
-        let added = self.head.values().accumulate(weights, from, next, sums);
-        self.note(added);
     }
 }
 
@@ -522,11 +444,16 @@ impl AttentionParts for Tokens<'_> {
     }
 
     fn accumulate(&mut self, parts: &[WeightedPart<'_>]) {
-        if parts.len() > 1 && self.add_together(parts) {
-            return;
+        // As many parts of keys as there are of values are read next.
+        let mut at = parts[parts.len() - 1].to;
+        let mut next = ArrayVec::<&[Line], MAX_PARTS>::new();
+        for _ in parts {
+            let from = self.after(at);
+            next.push(self.head.keys.lines(from));
+            at = self.head.keys.part_end(from).max(from);
         }
-        for &WeightedPart { from, to, weights } in parts {
-            self.add(from, to, weights);
-        }
+        let sums = [&mut *self.plain, &mut *self.rotated];
+        let added = self.head.values().accumulate(parts, &next, sums);
+        self.note(added);
     }
 }

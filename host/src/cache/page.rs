@@ -11,6 +11,7 @@ use super::shelf::Shelf;
 use super::spec::CacheSpec;
 use super::spill::Spilled;
 use super::tier::{TierStore, Tiers, encode, transcode};
+use crate::attend::PageView;
 use crate::error::CacheError;
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -158,6 +159,12 @@ pub(super) struct Run<'a> {
     /// Index of the page, counting evicted pages.
     pub(super) page: usize,
     pub(super) tier: usize,
+}
+
+impl Run<'_> {
+    pub(super) fn view(&self) -> PageView<'_> {
+        PageView { format: self.format, lines: &self.lines }
+    }
 }
 
 impl Pages {

@@ -9,16 +9,17 @@
 use super::chosen::Chosen;
 use super::head::Head;
 use super::life::{self, PAGE_TOKENS};
-use super::scratch::{self, HeadScratch};
+use super::scratch::HeadScratch;
 use super::track::Track;
 use super::vectors::{Vectors, dot};
+use crate::attend::{HeadQueries, Sums, tile};
 use crate::error::CacheError;
-use crate::matmul::{Mat, MatMut, Store, product};
+use crate::matmul::Store;
 use crate::memory;
 use rayon::prelude::*;
 use std::ops::Range;
 use tqkv_core::MAX_HEAD_DIM;
-use tqkv_simd::page::{Attention, MAX_HEADS, soften, widen_rows};
+use tqkv_simd::page::{MAX_HEADS, widen_rows};
 
 /// Chunks of at least this many queries are processed together.
 const PREFILL_FROM: usize = 8;
@@ -159,9 +160,7 @@ struct TileQueries {
     position: Vec<f32>,
     /// `[rows, means]`: the products <query, mean>.
     offsets: Vec<f32>,
-    softmax: Vec<Attention>,
-    plain_sum: Vec<f32>,
-    rotated_sum: Vec<f32>,
+    seen: Sums,
 }
 
 impl Head {
@@ -303,7 +302,7 @@ impl TileWork<'_> {
                 self.sum(&mut queries, (from, to), summed, logits, spare);
             }
         }
-        head.finish(&queries.softmax, &queries.plain_sum, &mut queries.rotated_sum, out);
+        queries.seen.finish(value_dim, |sums| head.values().pages().unrotate(sums), out);
         Ok(())
     }
 
@@ -326,12 +325,13 @@ impl TileWork<'_> {
         if run.0 == run.1 {
             return Ok(());
         }
-        let (head, mut coded) = (self.head, scratch::HeadQueries::default());
+        let (head, mut coded) = (self.head, HeadQueries::default());
         let [dim, value_dim] = [&head.keys, head.values()].map(|track| MAX_HEADS * track.codec().dim());
-        let sums = queries.plain_sum.chunks_mut(value_dim).zip(queries.rotated_sum.chunks_mut(value_dim));
-        let states = queries.softmax.chunks_mut(MAX_HEADS).zip(sums);
+        let Sums { state, plain, rotated, .. } = &mut queries.seen;
+        let sums = plain.chunks_mut(value_dim).zip(rotated.chunks_mut(value_dim));
+        let states = state.chunks_mut(MAX_HEADS).zip(sums);
         for (q, (state, (plain, rotated))) in q.chunks(dim).zip(states) {
-            coded.set(head.keys.pages(), head.keys.means(), q, head.rule.scale);
+            head.keys.prepare(q, head.rule.scale, &mut coded);
             head.attend_run(&coded, (run, self.chosen), state, [plain, rotated])?;
         }
         Ok(())
@@ -348,7 +348,7 @@ impl TileWork<'_> {
         [logits, plain]: [&mut [f32]; 2],
     ) {
         let (head, dim, count) = (self.head, self.head.keys.codec().dim(), to - from);
-        let group = queries.softmax.len() / (self.tile.1 - self.tile.0);
+        let group = queries.seen.state.len() / (self.tile.1 - self.tile.0);
         let rotated = queries.rotated_at(head.keys.map_at(from));
         queries.score(has_coded.then_some(&tile.coded[..]), rotated, count, dim, logits);
         queries.score(has_plain.then_some(&tile.plain[..]), &queries.plain, count, dim, plain);
@@ -375,10 +375,10 @@ impl TileWork<'_> {
             logits[..a.clamp(from, to) - from].fill(f32::NEG_INFINITY);
             logits[b.clamp(from, to) - from..].fill(f32::NEG_INFINITY);
             self.chosen.mask(from, count, logits);
-            let state = std::slice::from_mut(&mut queries.softmax[row]);
-            let [factor, ..] = soften(head.keys.level(), logits, state);
-            queries.rescale(row, factor);
         }
+        let value_dim = head.values().codec().dim();
+        let Sums { state, plain, rotated, .. } = &mut queries.seen;
+        tile::soften_all(head.keys.level(), logits, state, value_dim, [plain, rotated]);
     }
 
     /// Adds the weighted values of a tile of tokens.
@@ -390,7 +390,7 @@ impl TileWork<'_> {
         weights: &mut [f32],
         plain: &mut [f32],
     ) {
-        let (dim, count, rows) = (self.head.values().codec().dim(), to - from, queries.softmax.len());
+        let (dim, count, rows) = (self.head.values().codec().dim(), to - from, queries.seen.state.len());
         let group = rows / (self.tile.1 - self.tile.0);
         let both = weights.chunks_exact_mut(count).zip(plain.chunks_exact_mut(count));
         for (row, (all, kept)) in both.enumerate() {
@@ -400,12 +400,12 @@ impl TileWork<'_> {
             all[coded..].fill(0.0);
         }
         if has_coded {
-            add_product(&mut queries.rotated_sum, weights, &tile.coded, rows, count, dim);
+            tile::add(weights, &tile.coded[..count * dim], (dim, dim), &mut queries.seen.rotated);
             // All pages of values have one mean, and latent vectors have none.
-            life::add_weighted(&mut queries.plain_sum, weights, self.head.values().mean_of(0));
+            life::add_weighted(&mut queries.seen.plain, weights, self.head.values().mean_of(0));
         }
         if has_plain {
-            add_product(&mut queries.plain_sum, plain, &tile.plain, rows, count, dim);
+            tile::add(plain, &tile.plain[..count * dim], (dim, dim), &mut queries.seen.plain);
         }
     }
 }
@@ -425,10 +425,13 @@ impl TileQueries {
         let each = |q| means.iter().map(move |mean| dot(q, &mean.values));
         let offsets = memory::collected(rows * means.len(), plain.chunks_exact(dim).flat_map(each))?;
         let rotated = rotated(&head.keys, &plain)?;
-        let mut softmax = memory::filled(rows, Attention::EMPTY)?;
-        softmax.chunks_exact_mut(group).for_each(|heads| head.start(0, heads));
-        let (plain_sum, rotated_sum) = (memory::filled(out, 0.0)?, memory::filled(out, 0.0)?);
-        Ok(Self { plain, rotated, position, offsets, softmax, plain_sum, rotated_sum })
+        let mut seen = Sums::default();
+        seen.make_room(rows, out / rows)?;
+        seen.clear(rows, out / rows);
+        if !head.sink_logits.is_empty() {
+            seen.start(std::iter::repeat_with(|| head.sinks_from(0).take(group)).flatten());
+        }
+        Ok(Self { plain, rotated, position, offsets, seen })
     }
 
     /// The queries for keys of a map.
@@ -439,36 +442,16 @@ impl TileQueries {
     /// Writes `out[row, i]` = <query row, token i>. Leaves `out` unchanged if there are no tokens.
     fn score(&self, tokens: Option<&[f32]>, queries: &[f32], count: usize, dim: usize, out: &mut [f32]) {
         if let Some(tokens) = tokens {
-            let rows = self.softmax.len();
-            let tokens = Mat::new(tokens, count, dim, dim).transposed();
-            product(
-                &mut MatMut::new(out, rows, count, count),
-                Mat::new(queries, rows, dim, dim),
-                tokens,
-                1.0,
-                Store::Replace,
-            );
+            tile::score(queries, &tokens[..count * dim], dim, out, Store::Replace);
         }
     }
 
     /// Adds the scores of the positional parts of a tile's tokens.
     fn add_position(&self, tokens: &[f32], count: usize, logits: [&mut [f32]; 2]) {
-        let (rows, dim) = (self.softmax.len(), tokens.len() / count);
+        let dim = tokens.len() / count;
         if dim > 0 {
-            let queries = Mat::new(&self.position, rows, dim, dim);
             for logits in logits {
-                let tokens = Mat::new(tokens, count, dim, dim).transposed();
-                product(&mut MatMut::new(logits, rows, count, count), queries, tokens, 1.0, Store::Add);
-            }
-        }
-    }
-
-    fn rescale(&mut self, row: usize, factor: f32) {
-        if factor != 1.0 {
-            let dim = self.plain_sum.len() / self.softmax.len();
-            let at = row * dim..(row + 1) * dim;
-            for sum in self.plain_sum[at.clone()].iter_mut().chain(&mut self.rotated_sum[at]) {
-                *sum *= factor;
+                tile::score(&self.position, tokens, dim, logits, Store::Add);
             }
         }
     }
@@ -488,15 +471,4 @@ fn rotated(keys: &Track, queries: &[f32]) -> Result<Vec<f32>, CacheError> {
         tqkv_simd::codec::rotate_queries(keys.level(), keys.codec(), &mapped, rotated);
     }
     Ok(rotated)
-}
-
-/// `sum[row, :] += weights[row, :] * values`.
-fn add_product(sum: &mut [f32], weights: &[f32], values: &[f32], rows: usize, count: usize, dim: usize) {
-    product(
-        &mut MatMut::new(sum, rows, dim, dim),
-        Mat::new(weights, rows, count, count),
-        Mat::new(values, count, dim, dim),
-        1.0,
-        Store::Add,
-    );
 }

@@ -1,9 +1,7 @@
 //! Reusable memory of operations. After the first tokens, the hot path allocates nothing.
 
 use super::format::CodedQueries;
-use super::means::{Means, RING_MEANS};
-use super::page::Pages;
-use super::vectors::dot;
+use crate::attend::{HeadQueries, Spans};
 use crate::error::CacheError;
 use crate::memory;
 #[cfg(all(loom, test))]
@@ -11,114 +9,6 @@ use loom::sync::{Mutex, MutexGuard};
 use std::sync::PoisonError;
 #[cfg(not(all(loom, test)))]
 use std::sync::{Mutex, MutexGuard};
-use tqkv_simd::page::{Attention, MAX_HEADS};
-
-/// Query heads that share a KV head, at most [`MAX_HEADS`], in the forms that parts of a track need.
-#[derive(Debug, Default)]
-pub(super) struct HeadQueries {
-    heads: usize,
-    /// The queries of the model times the scale of the logits: `[heads, dim]`.
-    plain: Vec<f32>,
-    /// The same queries for mapped keys of one map. Unused without a map.
-    mapped: Vec<f32>,
-    /// For each mean of the keys, the product <plain, mean> of each head.
-    offsets: Vec<f32>,
-    /// The queries in the form of each map and tier, `[maps, tiers]`.
-    coded: Vec<CodedQueries>,
-    tiers: usize,
-}
-
-impl HeadQueries {
-    /// Prepares queries (`[heads, dim]`) for the pages of a track and for its means.
-    pub(super) fn set(&mut self, pages: &Pages, means: &Means, q: &[f32], scale: f32) {
-        let dim = pages.warm().codec().dim();
-        self.heads = q.len() / dim;
-        self.plain.clear();
-        self.plain.extend(q.iter().map(|x| x * scale));
-        self.offsets.clear();
-        for mean in means.list() {
-            self.offsets.extend(self.plain.chunks_exact(dim).map(|q| dot(q, &mean.values)));
-        }
-        let (tiers, ranges) = (pages.tiers(), pages.ranges());
-        self.tiers = tiers.len();
-        self.coded.resize_with(ranges.end * self.tiers, CodedQueries::default);
-        for (range, coded) in self.coded.chunks_exact_mut(self.tiers).enumerate().skip(ranges.start) {
-            let mut queries = &self.plain;
-            if let Some(map) = pages.maps().get(range) {
-                self.mapped.clone_from(&self.plain);
-                map.apply_to_queries(&mut self.mapped);
-                queries = &self.mapped;
-            }
-            for (tier, coded) in coded.iter_mut().enumerate() {
-                if pages.is_used(tier) {
-                    tiers.format(tier).set_queries(queries, coded);
-                }
-            }
-        }
-    }
-
-    /// Takes the memory for the queries of `heads` query heads, any tier, and as many means as a ring may
-    /// have.
-    pub(super) fn hold(&mut self, pages: &Pages, means: &Means, heads: usize) {
-        let queries = vec![0.0; heads * pages.warm().codec().dim()];
-        self.set(pages, means, &queries, 1.0);
-        self.offsets.reserve(RING_MEANS * heads);
-        for (tier, coded) in self.coded.iter_mut().enumerate() {
-            pages.tiers().format(tier).set_queries(&queries, coded);
-        }
-    }
-
-    pub(super) fn heads(&self) -> usize {
-        self.heads
-    }
-
-    pub(super) fn plain(&self) -> &[f32] {
-        &self.plain
-    }
-
-    /// Offsets for the scores of keys with this mean, one per head.
-    pub(super) fn offsets(&self, mean: usize) -> &[f32] {
-        &self.offsets[mean * self.heads..(mean + 1) * self.heads]
-    }
-
-    /// The queries for pages of a map and a tier.
-    pub(super) fn coded(&self, map: usize, tier: usize) -> &CodedQueries {
-        &self.coded[map * self.tiers + tier]
-    }
-}
-
-/// Partial results of the query heads of a group over one span.
-#[derive(Debug)]
-pub(super) struct SpanSums {
-    pub(super) state: [Attention; MAX_HEADS],
-    /// Weighted sum of uncompressed values, `[heads, dim]`.
-    pub(super) plain: Vec<f32>,
-    /// Weighted sum of blocks, in their domain.
-    pub(super) rotated: Vec<f32>,
-    /// The error of a page that could not be read.
-    pub(super) failed: Option<CacheError>,
-}
-
-impl SpanSums {
-    const fn new() -> Self {
-        Self { state: [Attention::EMPTY; MAX_HEADS], plain: Vec::new(), rotated: Vec::new(), failed: None }
-    }
-
-    /// Resets the state, with sums of `values` values.
-    ///
-    /// # Errors
-    /// [`CacheError::Memory`].
-    pub(super) fn clear(&mut self, values: usize) -> Result<(), CacheError> {
-        self.state = [Attention::EMPTY; MAX_HEADS];
-        for sums in [&mut self.plain, &mut self.rotated] {
-            sums.clear();
-            memory::reserve(sums, values)?;
-            sums.resize(values, 0.0);
-        }
-        self.failed = None;
-        Ok(())
-    }
-}
 
 /// Memory for picking the tokens of a query.
 #[derive(Debug, Default)]
@@ -144,7 +34,7 @@ pub(super) struct PickScratch {
 #[derive(Debug, Default)]
 pub(super) struct HeadScratch {
     pub(super) queries: HeadQueries,
-    pub(super) seen: Vec<SpanSums>,
+    pub(super) spans: Spans,
     pub(super) pick: PickScratch,
     /// Memory of [`HeadScratch::rows`]. It only grows: values that come back would be cleared again.
     memory: Vec<f32>,
@@ -154,19 +44,6 @@ pub(super) struct HeadScratch {
 }
 
 impl HeadScratch {
-    /// The queries, and partial results for `spans` spans.
-    ///
-    /// # Errors
-    /// [`CacheError::Memory`].
-    pub(super) fn spans(&mut self, spans: usize) -> Result<(&HeadQueries, &mut [SpanSums]), CacheError> {
-        let made = self.seen.len();
-        if made < spans {
-            memory::reserve(&mut self.seen, spans - made)?;
-            self.seen.resize_with(spans, SpanSums::new);
-        }
-        Ok((&self.queries, &mut self.seen[..spans]))
-    }
-
     /// Takes the memory for this many values of rows and bytes of blocks.
     pub(super) fn make_room(&mut self, values: usize, bytes: usize) {
         self.rows(values);

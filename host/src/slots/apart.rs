@@ -5,56 +5,54 @@
 use super::rows;
 use super::stream::SlotPlace;
 use super::task::Track;
+use crate::attend::{PageSum, sum_pages};
 use crate::cache::life::{PAGE_TOKENS, add_weighted};
-use tqkv_simd::page::MAX_HEADS;
+use tqkv_simd::page::{MAX_HEADS, MAX_PART};
 
-/// Adds the values of `slots`, weighted by `weights` (`[n, slots]`), to `sums` (`[n, dim]`).
-pub(super) fn sum(values: Track<'_>, slots: &[usize], weights: &[f32], sums: &mut [f32]) {
-    let (stream, mut wide) = (values.stream, Vec::new());
-    let mut from = 0;
-    while from < slots.len() {
-        let first = stream.place(slots[from]);
-        let follows = |to: usize| match (first, stream.place(slots[to])) {
+/// Adds the values of some slots, at most [`MAX_PART`], weighted by `weights` (`[n, slots]`), to the two sums
+/// (`[n, dim]`) of at most [`MAX_HEADS`] queries: of rows and means, and of blocks in their domain.
+pub(super) fn sum(
+    values: Track<'_>,
+    slots: impl Iterator<Item = usize> + Clone,
+    weights: &[f32],
+    [plain, rotated]: [&mut [f32]; 2],
+) {
+    let count = slots.clone().count();
+    let place = |slot: usize| (slot, values.stream.place(slot));
+    let (mut from, mut places) = (0, slots.map(place).peekable());
+    let mut room = [0.0; MAX_HEADS * PAGE_TOKENS];
+    while let Some((slot, first)) = places.next() {
+        let mut to = from + 1;
+        let follows = |place: &(usize, SlotPlace), to: usize| match (first, place.1) {
             (SlotPlace::Exact(first), SlotPlace::Exact(at)) => at == first + to - from,
+            // Codes are summed where they lie, so that a run of them is in order.
             (SlotPlace::Coded(first), SlotPlace::Coded(tier)) => {
-                tier == first && slots[to] / PAGE_TOKENS == slots[from] / PAGE_TOKENS
+                tier == first && place.0 == slot + to - from && place.0 / PAGE_TOKENS == slot / PAGE_TOKENS
             }
             (SlotPlace::Empty, SlotPlace::Empty) => true,
             _ => false,
         };
-        let mut to = from + 1;
-        while to < slots.len() && follows(to) {
+        while places.next_if(|place| follows(place, to)).is_some() {
             to += 1;
         }
-        let run = weights.chunks_exact(slots.len()).flat_map(|weights| &weights[from..to]);
-        let run: Vec<f32> = run.copied().collect();
-        let weighs = run.iter().any(|weight| *weight != 0.0);
+        let n = weights.len() / count;
+        let run = &mut room[..n * (to - from)];
+        for (run, weights) in run.chunks_exact_mut(to - from).zip(weights.chunks_exact(count)) {
+            run.copy_from_slice(&weights[from..to]);
+        }
         match first {
-            SlotPlace::Exact(at) if weighs => rows::sum(values, at..at + to - from, &run, sums, &mut wide),
-            SlotPlace::Coded(tier) if weighs => add_codes(values, tier, &slots[from..to], &run, sums),
-            _ => {}
+            _ if run.iter().all(|weight| *weight == 0.0) => {}
+            SlotPlace::Exact(at) => rows::sum(values, at..at + to - from, run, plain),
+            SlotPlace::Coded(tier) => {
+                if let Some(page) = values.page(tier, slot / PAGE_TOKENS) {
+                    let part = PageSum { page, index: slot, weights: run, next: &[] };
+                    sum_pages(std::iter::once(part), rotated);
+                    add_weighted(plain, run, values.mean());
+                }
+            }
+            SlotPlace::Empty => {}
         }
         from = to;
     }
-}
-
-/// Adds codes of one page and tier, weighted by `weights` (`[n, slots]`).
-fn add_codes(values: Track<'_>, tier: usize, slots: &[usize], weights: &[f32], sums: &mut [f32]) {
-    let dim = values.format.dim;
-    let (page, of) = (slots[0] / PAGE_TOKENS, &values.stream.pages);
-    let pages = values.format.pages_of(tier, of.room(tier, page));
-    let (Some(pages), Some(lines)) = (pages, of.page(tier, values.head, page)) else { return };
-    let room = pages.slots();
-    let mut rotated = vec![0.0; sums.len()];
-    let chunks = weights.chunks(MAX_HEADS * slots.len());
-    for (rotated, weights) in rotated.chunks_mut(MAX_HEADS * dim).zip(chunks) {
-        let mut spread = vec![0.0; rotated.len() / dim * room];
-        for (spread, weights) in spread.chunks_exact_mut(room).zip(weights.chunks_exact(slots.len())) {
-            slots.iter().zip(weights).for_each(|(slot, weight)| spread[slot % PAGE_TOKENS] = *weight);
-        }
-        pages.accumulate(lines, page * PAGE_TOKENS, &spread, &[], rotated);
-    }
-    values.format.unrotate(tier, &mut rotated);
-    sums.iter_mut().zip(&rotated).for_each(|(sum, x)| *sum += x);
-    add_weighted(sums, weights, values.mean());
+    const { assert!(MAX_PART <= PAGE_TOKENS) }
 }

@@ -1,46 +1,59 @@
 //! Attention of the queries of one KV head over the slots of one stream.
 //!
-//! Slots are divided into parts: runs of exact rows, and runs of pages of codes. Any thread may compute a
-//! part; the results are merged in order. The division depends only on the slots, so the number of threads
-//! changes no bit of a result.
+//! Slots are divided into spans: exact rows, and pages of the codes of one tier, and with those of the first tier the
+//! empty slots. Any thread may attend to a span; the results are joined in order. The division depends only on the
+//! slots, so the number of threads changes no bit of a result.
 
-use super::codes;
-use super::exact;
+use super::coded::{SlotKind, attend_pages};
+use super::exact::{RowScratch, attend_rows};
 use super::rule::{Asked, QueryRule};
-use super::task::{PartSums, Task, Track};
+use super::task::{Task, Track};
+use crate::attend::{HeadQueries, Spans, Sums};
 use crate::cache::life::PAGE_TOKENS;
-use rayon::prelude::*;
 use std::cell::RefCell;
 use std::ops::Range;
-use tqkv_simd::page::{Attention, merge};
+use tqkv_simd::page::MAX_HEADS;
 
-/// Most exact rows of a part.
-const PART_ROWS: usize = 1024;
+/// Most exact rows of a span.
+const SPAN_ROWS: usize = 1024;
 
-/// Most pages of a part.
-const PART_PAGES: usize = PART_ROWS / PAGE_TOKENS;
+/// Most pages of a span.
+const SPAN_PAGES: usize = SPAN_ROWS / PAGE_TOKENS;
 
-/// Slots that are attended to at once.
-#[derive(Clone, Debug)]
-enum SlotPart {
-    /// Exact rows, by their places.
-    Exact(Range<usize>),
-    /// Slots of pages that are codes of a tier, and with the first tier the empty ones.
-    Pages(usize, Range<usize>),
+/// Most queries of a task whose spans threads share. More queries have as many tasks, and each span takes memory for
+/// all queries of its task.
+const SHARED_QUERIES: usize = 4 * MAX_HEADS;
+
+/// Working memory of a task, kept from call to call.
+#[derive(Debug, Default)]
+pub(super) struct TaskScratch {
+    /// At most eight queries each.
+    queries: Vec<HeadQueries>,
+    pub(super) spans: Spans,
 }
 
-/// Working memory of a thread, kept from call to call.
-#[derive(Default)]
-struct PartScratch {
-    codes: codes::CodeScratch,
-    exact: exact::RowScratch,
+thread_local! {
+    /// A thread that waits for others may take up a task meanwhile, so the memory is taken out for each task.
+    static TASK: RefCell<TaskScratch> = RefCell::default();
+    static ROWS: RefCell<RowScratch> = RefCell::default();
 }
 
-thread_local!(static SCRATCH: RefCell<PartScratch> = RefCell::default());
+/// Lends the working memory of a task.
+pub(super) fn with_scratch<R>(work: impl FnOnce(&mut TaskScratch) -> R) -> R {
+    let mut scratch = TASK.take();
+    let result = work(&mut scratch);
+    TASK.set(scratch);
+    result
+}
+
+/// True if threads share the spans of a task with this many queries.
+pub(super) fn shares_spans(queries: usize) -> bool {
+    queries <= SHARED_QUERIES && rayon::current_thread_index().is_some()
+}
 
 /// Attends with any number of queries (`[n, head_dim]`, one of `asked` each); `out` is `[n, value_dim]`.
 ///
-/// In a thread of a rayon pool, the pool's threads share the parts.
+/// In a thread of a rayon pool, the pool's threads share the spans.
 pub fn attend(
     rule: &QueryRule,
     (keys, values): (Track<'_>, Track<'_>),
@@ -49,42 +62,80 @@ pub fn attend(
     out: &mut [f32],
 ) {
     let task = Task { rule, keys, values, asked, queries };
-    let parts = task.parts();
-    let each = |part: &SlotPart| task.attend(part);
-    let seen: Vec<PartSums> = if parts.len() > 1 && rayon::current_thread_index().is_some() {
-        parts.par_iter().map(each).collect()
-    } else {
-        parts.iter().map(each).collect()
-    };
-    let dim = values.format.dim;
-    for (q, out) in out.chunks_exact_mut(dim).take(asked.len()).enumerate() {
-        let sink = asked[q].sink.map(|max| Attention { max, sum: 1.0 });
-        let mut state = sink.unwrap_or(Attention::EMPTY);
-        out.fill(0.0);
-        for seen in &seen {
-            let [old, new] = merge(&mut state, &seen.state[q]);
-            let sums = &seen.sums[q * dim..(q + 1) * dim];
-            out.iter_mut().zip(sums).for_each(|(out, sum)| *out = *out * old + sum * new);
-        }
-        // A query that sees no slot gets zeros, as in the host's own attention.
-        let factor = if state.sum == 0.0 { 0.0 } else { 1.0 / state.sum };
-        out.iter_mut().for_each(|out| *out *= factor);
+    if asked.is_empty() {
+        return;
     }
+    with_scratch(|TaskScratch { queries, spans }| {
+        let groups = task.prepare(queries);
+        let dim = values.format.dim;
+        let all = (task.spans(), shares_spans(asked.len()));
+        let seen = spans.attend(all, (asked.len(), dim), |span, sums| {
+            if span == 0 {
+                sums.start(asked.iter().map(|asked| asked.sink));
+            }
+            task.attend(span, groups, sums);
+        });
+        let has_codes = values.stream.pages.tiers() > 0;
+        seen.finish(
+            dim,
+            |sums| {
+                if has_codes {
+                    values.format.unrotate(0, sums)
+                }
+            },
+            out,
+        );
+    });
 }
 
 impl Task<'_> {
-    fn parts(&self) -> Vec<SlotPart> {
-        let pieces = |end: usize, step: usize| (0..end).step_by(step).map(move |at| at..end.min(at + step));
-        let end = self.rule.slots.div_ceil(PAGE_TOKENS);
-        let pages = (0..self.keys.format.tiers().max(1))
-            .flat_map(|tier| pieces(end, PART_PAGES).map(move |pages| SlotPart::Pages(tier, pages)));
-        pages.chain(pieces(self.keys.stream.exact.len(), PART_ROWS).map(SlotPart::Exact)).collect()
+    /// Prepares the queries, eight at a time. More queries are scored against exact rows as they are.
+    fn prepare<'a>(&self, memory: &'a mut Vec<HeadQueries>) -> &'a [HeadQueries] {
+        let groups = self.asked.len().div_ceil(MAX_HEADS);
+        if memory.len() < groups {
+            memory.resize_with(groups, HeadQueries::default);
+        }
+        if groups == 1 || self.keys.stream.pages.tiers() > 0 {
+            let dim = self.keys.format.dim;
+            for (queries, memory) in self.queries.chunks(MAX_HEADS * dim).zip(&mut *memory) {
+                self.keys.prepare(queries, self.rule.scale, memory);
+            }
+        }
+        &memory[..groups]
     }
 
-    fn attend(&self, part: &SlotPart) -> PartSums {
-        SCRATCH.with_borrow_mut(|scratch| match part {
-            SlotPart::Exact(rows) => exact::attend(self, rows.clone(), &mut scratch.exact),
-            SlotPart::Pages(tier, pages) => codes::attend(self, (*tier, pages.clone()), &mut scratch.codes),
-        })
+    /// Number of spans of pages of a tier.
+    fn page_spans(&self) -> usize {
+        self.rule.slots.div_ceil(SPAN_PAGES * PAGE_TOKENS)
+    }
+
+    /// Number of spans: those of each tier, and those of exact rows.
+    fn spans(&self) -> usize {
+        let tiers = self.keys.format.tiers().max(1);
+        tiers * self.page_spans() + self.keys.stream.exact.len().div_ceil(SPAN_ROWS)
+    }
+
+    fn attend(&self, span: usize, groups: &[HeadQueries], seen: &mut Sums) {
+        let of_tier = self.page_spans();
+        let (tier, first) = (span / of_tier.max(1), span % of_tier.max(1) * SPAN_PAGES);
+        if of_tier > 0 && tier < self.keys.format.tiers().max(1) {
+            let pages = first..(first + SPAN_PAGES).min(self.rule.slots.div_ceil(PAGE_TOKENS));
+            return self.attend_pages(tier, pages, groups, seen);
+        }
+        let first = (span - self.keys.format.tiers().max(1) * of_tier) * SPAN_ROWS;
+        let rows = first..self.keys.stream.exact.len().min(first + SPAN_ROWS);
+        ROWS.with_borrow_mut(|scratch| attend_rows(self, rows, &groups[0], seen, scratch));
+    }
+
+    /// Attends to the codes of a tier, and with those of the first to the empty slots.
+    fn attend_pages(&self, tier: usize, pages: Range<usize>, groups: &[HeadQueries], seen: &mut Sums) {
+        let n = self.asked.len();
+        for (group, queries) in groups.iter().enumerate() {
+            let of = group * MAX_HEADS..n.min((group + 1) * MAX_HEADS);
+            let kinds = [Some(SlotKind::Coded(tier)), (tier == 0).then_some(SlotKind::Empty)];
+            for kind in kinds.into_iter().flatten() {
+                attend_pages(self, (kind, pages.clone()), (of.clone(), queries), seen);
+            }
+        }
     }
 }

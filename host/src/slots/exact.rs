@@ -1,19 +1,20 @@
-//! Attention over exact rows: row by row for up to eight queries, as products of matrices for more.
+//! Exact rows as parts of attention: row by row for up to eight queries, as products of matrices for more.
 
 use super::apart;
-use super::rows::{bits, sum};
-use super::rule::{Asked, add_mask, changes_any, shows_any};
-use super::task::{PartSums, Task, Track};
+use super::rows::{bits, sum, take_odd};
+use super::rule::{Asked, add_mask, alike, changes_any, shows_any};
+use super::task::Task;
+use crate::attend::{HeadQueries, Sums, tile};
 use crate::cache::life::cap;
-use crate::matmul::{Mat, MatMut, Store, product};
+use crate::matmul::Store;
 use half::f16;
+use std::cell::RefCell;
 use std::ops::Range;
-use tqkv_simd::page::{MAX_HEADS, rescale, row_scores, soften, widen_rows};
+use tqkv_simd::page::{
+    AttentionParts, MAX_HEADS, MAX_PART, WeightedPart, attend, rescale, row_scores, widen_rows,
+};
 
-/// Most rows of a tile, which are attended to at once.
-const TILE: usize = 128;
-
-/// Head dim above which a tile has fewer rows.
+/// Head dim above which a tile of rows has fewer than [`MAX_PART`].
 const TILE_DIM: usize = 128;
 
 /// Working memory of a thread, kept from call to call.
@@ -21,51 +22,128 @@ const TILE_DIM: usize = 128;
 pub(super) struct RowScratch {
     scaled: Vec<f32>,
     logits: Vec<f32>,
-    keys: Vec<f32>,
-    values: Vec<f32>,
-    mask: Vec<f16>,
     wide: Vec<f32>,
-    /// One entry per mask that differs from the mask before it: its queries, if it shows a row, and if it
-    /// changes a logit.
-    masks: Vec<(Range<usize>, bool, bool)>,
+    masks: RowMasks,
 }
 
-/// Attends to some exact rows.
-pub(super) fn attend(task: &Task<'_>, rows: Range<usize>, scratch: &mut RowScratch) -> PartSums {
-    let mut seen = PartSums::nothing(task);
+/// The masks of a tile of rows.
+#[derive(Debug, Default)]
+struct RowMasks {
+    /// The slots of the rows.
+    runs: Vec<Range<usize>>,
+    /// `[masks, rows]`, without those that are the same as the mask before.
+    mask: Vec<f16>,
+    /// For each of these masks its queries, if it shows a row, and if it changes a logit.
+    of: Vec<(Range<usize>, bool, bool)>,
+}
+
+/// Attends to some exact rows with all queries of a task; `queries` has their forms if they are at most eight.
+pub(super) fn attend_rows(
+    task: &Task<'_>,
+    rows: Range<usize>,
+    queries: &HeadQueries,
+    seen: &mut Sums,
+    scratch: &mut RowScratch,
+) {
+    let widest = task.keys.format.dim.max(task.values.format.dim);
+    let tile = (MAX_PART * TILE_DIM / widest.max(TILE_DIM)).max(1);
+    if task.asked.len() <= MAX_HEADS {
+        let (level, Range { start, end }) = (task.values.format.level, rows);
+        let (scratch, Sums { state, plain, rotated, .. }) = (RefCell::new(scratch), seen);
+        let mut parts = Rows { task, queries, end, tile, scratch, plain, rotated };
+        return attend(level, &mut parts, start, end, state);
+    }
     scratch.scaled.clear();
     scratch.scaled.extend(task.queries.iter().map(|x| x * task.rule.scale));
-    let widest = task.keys.format.dim.max(task.values.format.dim);
-    let tile = (TILE * TILE_DIM / widest.max(TILE_DIM)).max(1);
     for from in rows.clone().step_by(tile) {
         let rows = from..rows.end.min(from + tile);
-        let queries = look(task, rows.clone(), scratch);
+        let queries = look(task, rows.clone(), &mut scratch.masks);
         if !queries.is_empty() {
-            attend_tile(task, rows, queries, &mut seen, scratch);
+            attend_tile(task, rows, queries, seen, scratch);
         }
     }
-    seen
+}
+
+/// Exact rows, by their places, and up to eight queries.
+struct Rows<'a> {
+    task: &'a Task<'a>,
+    queries: &'a HeadQueries,
+    end: usize,
+    /// Most rows of a part.
+    tile: usize,
+    /// The masks of the part that comes next.
+    scratch: RefCell<&'a mut RowScratch>,
+    plain: &'a mut [f32],
+    /// Sums of values that are codes.
+    rotated: &'a mut [f32],
+}
+
+impl AttentionParts for Rows<'_> {
+    fn first(&self, from: usize) -> usize {
+        let mut tiles = (from..self.end).step_by(self.tile);
+        let shows = |from: usize| {
+            let rows = from..self.end.min(from + self.tile);
+            !look(self.task, rows, &mut self.scratch.borrow_mut().masks).is_empty()
+        };
+        tiles.find(|from| shows(*from)).unwrap_or(usize::MAX)
+    }
+
+    fn part_end(&self, from: usize) -> usize {
+        self.end.min(from + self.tile)
+    }
+
+    fn scores(&self, from: usize, to: usize, logits: &mut [f32]) {
+        let (keys, rule) = (self.task.keys, self.task.rule);
+        let (dim, level) = (keys.format.dim, keys.format.level);
+        row_scores(level, bits(keys, from..to), dim, self.queries.plain(), logits);
+        if let Some(soft_cap) = rule.soft_cap {
+            cap(logits, soft_cap);
+        }
+        mask_rows(self.task, 0..self.task.asked.len(), logits, &self.scratch.borrow().masks);
+    }
+
+    fn rescale(&mut self, factors: &[f32]) {
+        let dim = self.task.values.format.dim;
+        rescale(factors, dim, self.plain);
+        rescale(factors, dim, self.rotated);
+    }
+
+    fn accumulate(&mut self, parts: &[WeightedPart<'_>]) {
+        for &WeightedPart { from, to, weights } in parts {
+            let (task, values) = (self.task, self.task.values);
+            if task.is_same(from..to) {
+                sum(values, from..to, weights, self.plain);
+            } else {
+                let slots = task.keys.stream.exact.slots_of(from..to);
+                apart::sum(values, slots, weights, [self.plain, self.rotated]);
+            }
+        }
+    }
+}
+
+impl Task<'_> {
+    /// True if some exact rows are of the same slots on both sides.
+    fn is_same(&self, rows: Range<usize>) -> bool {
+        self.keys.stream.exact.has_same(&self.values.stream.exact, rows)
+    }
 }
 
 /// Gathers the masks of a tile. Returns the queries from the first to the last that see a row of it.
-fn look(task: &Task<'_>, rows: Range<usize>, scratch: &mut RowScratch) -> Range<usize> {
-    let RowScratch { mask, masks, .. } = scratch;
-    let runs = task.keys.stream.exact.slot_runs(rows.clone());
+fn look(task: &Task<'_>, rows: Range<usize>, masks: &mut RowMasks) -> Range<usize> {
+    let RowMasks { runs, mask, of: all } = masks;
+    task.keys.stream.exact.slot_runs(rows, runs);
     mask.clear();
-    masks.clear();
-    let mut queries = 0..0;
-    for (q, asked) in task.asked.iter().enumerate() {
-        match masks.last_mut() {
-            Some((of, ..)) if asked.is_beside(&task.asked[q - 1]) => of.end += 1,
-            _ => {
-                let from = mask.len();
-                gather(task, asked, &runs, mask);
-                masks.push((q..q + 1, shows_any(&mask[from..]), changes_any(&mask[from..])));
-            }
+    all.clear();
+    let (mut q, mut queries) = (0, 0..0);
+    for asked in alike(task.asked) {
+        let (from, of) = (mask.len(), q..q + asked.len());
+        gather(task, &asked[0], runs, mask);
+        let shows = shows_any(&mask[from..]);
+        all.push((of.clone(), shows, changes_any(&mask[from..])));
+        if shows {
+            queries = if queries.is_empty() { of.start } else { queries.start }..of.end;
         }
-        if masks.last().is_some_and(|&(_, shows, _)| shows) {
-            queries = if queries.is_empty() { q..q + 1 } else { queries.start..q + 1 };
-        }
+        q = of.end;
     }
     queries
 }
@@ -82,66 +160,49 @@ fn gather(task: &Task<'_>, asked: &Asked<'_>, runs: &[Range<usize>], mask: &mut 
     }
 }
 
+/// Adds the masks of a tile to the logits (`[n, rows]`) of some queries.
+fn mask_rows(task: &Task<'_>, queries: Range<usize>, logits: &mut [f32], masks: &RowMasks) {
+    let count = logits.len() / queries.len();
+    for ((of, _, changes), mask) in masks.of.iter().zip(masks.mask.chunks_exact(count)) {
+        let of = of.start.max(queries.start)..of.end.min(queries.end);
+        for q in of.filter(|_| *changes) {
+            add_mask(&mut logits[(q - queries.start) * count..][..count], mask, task.asked[q].slope);
+        }
+    }
+}
+
 /// Attends to one tile with some of the queries.
 fn attend_tile(
     task: &Task<'_>,
     rows: Range<usize>,
     queries: Range<usize>,
-    seen: &mut PartSums,
+    seen: &mut Sums,
     scratch: &mut RowScratch,
 ) {
     let (count, n) = (rows.len(), queries.len());
-    let (dim, value_dim) = (task.keys.format.dim, task.values.format.dim);
-    let RowScratch { scaled, logits, keys, values, mask, wide, masks } = scratch;
-    let scaled = &scaled[queries.start * dim..queries.end * dim];
+    let (keys, values) = (task.keys, task.values);
+    let (dim, value_dim, level) = (keys.format.dim, values.format.dim, values.format.level);
+    let RowScratch { scaled, logits, wide, masks, .. } = scratch;
     logits.resize(n * count, 0.0);
-    score(task.keys, rows.clone(), scaled, logits, keys);
+    wide.resize(count * dim, 0.0);
+    widen_rows(level, bits(keys, rows.clone()), wide);
+    tile::score(&scaled[queries.start * dim..queries.end * dim], wide, dim, logits, Store::Replace);
     if let Some(soft_cap) = task.rule.soft_cap {
         cap(logits, soft_cap);
     }
-    for ((of, _, changes), mask) in masks.iter().zip(mask.chunks_exact(count)) {
-        let of = of.start.max(queries.start)..of.end.min(queries.end);
-        for q in of.filter(|_| *changes) {
-            let logits = &mut logits[(q - queries.start) * count..][..count];
-            add_mask(logits, mask, task.asked[q].slope, wide);
-        }
+    mask_rows(task, queries.clone(), logits, masks);
+    let of = queries.start * value_dim..queries.end * value_dim;
+    let Sums { state, plain, rotated, .. } = seen;
+    let (plain, rotated) = (&mut plain[of.clone()], &mut rotated[of]);
+    tile::soften_all(level, logits, &mut state[queries], value_dim, [plain, rotated]);
+    if task.is_same(rows.clone()) {
+        let rows = take_odd(values, rows, logits, plain);
+        wide.resize(count * value_dim, 0.0);
+        widen_rows(level, &rows, wide);
+        return tile::add(logits, wide, (value_dim, value_dim), plain);
     }
-    let sums = &mut seen.sums[queries.start * value_dim..queries.end * value_dim];
-    let state = seen.state[queries].chunks_mut(MAX_HEADS);
-    let each = logits.chunks_mut(MAX_HEADS * count).zip(sums.chunks_mut(MAX_HEADS * value_dim));
-    for (state, (logits, sums)) in state.zip(each) {
-        let factors = soften(task.values.format.level, logits, state);
-        rescale(&factors[..state.len()], value_dim, sums);
+    let sums = plain.chunks_mut(MAX_HEADS * value_dim).zip(rotated.chunks_mut(MAX_HEADS * value_dim));
+    for (weights, (plain, rotated)) in logits.chunks(MAX_HEADS * count).zip(sums) {
+        apart::sum(values, keys.stream.exact.slots_of(rows.clone()), weights, [plain, rotated]);
     }
-    if task.keys.stream.exact.has_same(&task.values.stream.exact, rows.clone()) {
-        sum(task.values, rows, logits, sums, values);
-    } else {
-        let slots: Vec<usize> = task.keys.stream.exact.slot_runs(rows).into_iter().flatten().collect();
-        apart::sum(task.values, &slots, logits, sums);
-    }
-}
-
-/// Writes logits (`[n, rows]`) of queries (`[n, dim]`); `wide` is working memory.
-pub(super) fn score(
-    keys: Track<'_>,
-    rows: Range<usize>,
-    queries: &[f32],
-    logits: &mut [f32],
-    wide: &mut Vec<f32>,
-) {
-    let (dim, level, count) = (keys.format.dim, keys.format.level, rows.len());
-    let n = queries.len() / dim;
-    if n <= MAX_HEADS {
-        return row_scores(level, bits(keys, rows), dim, queries, logits);
-    }
-    wide.resize(count * dim, 0.0);
-    widen_rows(level, bits(keys, rows), wide);
-    let keys = Mat::new(wide, count, dim, dim).transposed();
-    product(
-        &mut MatMut::new(logits, n, count, count),
-        Mat::new(queries, n, dim, dim),
-        keys,
-        1.0,
-        Store::Replace,
-    );
 }

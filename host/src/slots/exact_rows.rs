@@ -274,20 +274,19 @@ impl ExactRows {
     }
 
     /// The slots of some rows, in the order of the rows, as runs of neighbours.
-    pub(super) fn slot_runs(&self, rows: Range<usize>) -> Vec<Range<usize>> {
-        let mut runs: Vec<Range<usize>> = Vec::new();
-        for slot in self.owners[rows].iter().map(Owner::slot) {
+    pub(super) fn slot_runs(&self, rows: Range<usize>, runs: &mut Vec<Range<usize>>) {
+        runs.clear();
+        for slot in self.slots_of(rows) {
             match runs.last_mut() {
                 Some(run) if run.end == slot => run.end += 1,
                 _ => runs.push(slot..slot + 1),
             }
         }
-        runs
     }
 
-    /// The slots of all rows, in the order of the rows.
-    pub(super) fn slots(&self) -> Vec<usize> {
-        self.owners.iter().map(Owner::slot).collect()
+    /// The slots of some rows, in the order of the rows.
+    pub(super) fn slots_of(&self, rows: Range<usize>) -> impl Iterator<Item = usize> + Clone {
+        self.owners[rows].iter().map(Owner::slot)
     }
 
     /// True if some rows are of the same slots in both.

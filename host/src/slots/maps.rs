@@ -132,7 +132,7 @@ impl QuerySums {
         }
         let mask =
             slots.iter().map(|&slot| asked.mask.get(slot).copied().unwrap_or_default()).collect::<Vec<_>>();
-        add_mask(logits, &mask, asked.slope, &mut Vec::new());
+        add_mask(logits, &mask, asked.slope);
         let past = slots.iter().zip(&mut *logits).filter(|(slot, _)| **slot >= rule.slots);
         past.for_each(|(_, logit)| *logit = f32::NEG_INFINITY);
         if logits.iter().filter(|logit| **logit > f32::NEG_INFINITY).count() < LEAST_SEEN {

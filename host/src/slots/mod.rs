@@ -52,14 +52,16 @@
 //! | `store.rs`, `stream.rs` | one side of a layer by rows and bytes; the slots of a stream |
 //! | `exact_rows.rs`, `pages.rs` | the exact rows of a stream, and its codes by tier and page |
 //! | `format.rs`, `means.rs`, `maps.rs` | how vectors are encoded, and the means and factors of keys |
-//! | `attend.rs`, `task.rs`, `rule.rs` | attention of the queries of one KV head, in parts that are merged |
-//! | `codes.rs`, `exact.rs`, `rows.rs`, `apart.rs` | parts of codes, of exact rows, of slots that are both |
+//! | `attend.rs`, `task.rs`, `rule.rs` | attention of the queries of one KV head, in spans that are joined |
+//! | `coded.rs`, `exact.rs`, `rows.rs`, `apart.rs` | parts of codes, of exact rows, and sums over slots that are both |
+//! | `bits.rs` | sets of slots |
 //! | `rope.rs` | the rotation of keys by a shift of positions |
 
 mod apart;
 pub(crate) mod attend;
+mod bits;
 mod cache;
-mod codes;
+mod coded;
 mod exact;
 mod exact_rows;
 pub(crate) mod format;

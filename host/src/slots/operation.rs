@@ -3,18 +3,29 @@
 mod latent;
 
 use super::attend::attend;
-use super::format::SlotFormat;
 use super::rule::{Asked, QueryRule};
 use super::store::{self, Store};
 use super::task::Track;
+use arrayvec::ArrayVec;
 use half::f16;
 use rayon::prelude::*;
+use std::cell::RefCell;
 
 /// Most queries of a task, so that its working memory stays in the second-level cache.
 const MOST_QUERIES: usize = 192;
 
 /// Most tokens of an operation whose queries teach maps.
 const SHOWN: usize = 64;
+
+/// Most values of results that are kept from call to call.
+const KEPT: usize = 1 << 18;
+
+thread_local! {
+    /// Queries of a task, back to back, and results of tasks. A thread that waits for others may take up a task
+    /// meanwhile, so the memory is taken out for each use.
+    static GIVEN: RefCell<Vec<f32>> = RefCell::default();
+    static RESULTS: RefCell<Vec<f32>> = RefCell::default();
+}
 
 /// Values with a stride in elements for each token, head and stream.
 #[derive(Clone, Copy, Debug)]
@@ -80,17 +91,70 @@ impl HeadTask {
     }
 }
 
-/// The streams of one side of an operation.
-struct Streams<'a> {
-    store: &'a Store,
-    format: &'a SlotFormat,
-    first_stream: usize,
+/// The queries of an operation, divided into tasks.
+#[derive(Clone, Copy, Debug)]
+struct Tasks {
+    /// KV heads, and query heads of each.
+    heads: usize,
+    group: usize,
+    tokens: usize,
+    /// Most query heads of a task, and most tokens.
+    most: [usize; 2],
+    /// Into how many tasks the query heads of a KV head, and the tokens, are divided.
+    pieces: [usize; 2],
+    count: usize,
 }
 
-impl<'a> Streams<'a> {
-    fn track(&self, task: &HeadTask) -> Option<Track<'a>> {
-        let stream = self.store.stream(self.first_stream + task.stream)?;
-        Some(Track { stream, format: self.format, head: task.head })
+impl Tasks {
+    fn task(&self, task: usize) -> HeadTask {
+        let [of_heads, of_tokens] = self.pieces;
+        let (rest, token) = (task / of_tokens, task % of_tokens * self.most[1]);
+        let (rest, first) = (rest / of_heads, rest % of_heads * self.most[0]);
+        let (stream, head) = (rest / self.heads, rest % self.heads);
+        let last = self.group.min(first + self.most[0]);
+        let query_heads = (head * self.group + first, head * self.group + last);
+        HeadTask { stream, head, query_heads, tokens: (token, self.tokens.min(token + self.most[1])) }
+    }
+
+    /// Calls `work` for each task with memory for its results, of `dim` values per query, and puts these in their places.
+    /// `steps` are the strides of `out` for tokens, heads and streams.
+    fn each(
+        &self,
+        dim: usize,
+        (out, steps): (&mut [f32], [usize; 3]),
+        work: impl Fn(&HeadTask, &mut [f32]) -> Option<()> + Sync,
+    ) -> Option<()> {
+        let (most, mut results) = (self.most[0] * self.most[1] * dim, RESULTS.take());
+        let mut put = |task: &HeadTask, results: &[f32]| {
+            for ((token, head), row) in task.queries().zip(results.chunks_exact(dim)) {
+                let at = token * steps[0] + head * steps[1] + task.stream * steps[2];
+                out.get_mut(at..at + dim)?.copy_from_slice(row);
+            }
+            Some(())
+        };
+        let each = |task: usize, results: &mut [f32]| {
+            let task = self.task(task);
+            let results = &mut results[..task.queries().count() * dim];
+            work(&task, results).map(|()| task)
+        };
+        let at_once = if rayon::current_thread_index().is_some() { self.count } else { self.count.min(1) };
+        results.resize(results.len().max(at_once * most), 0.0);
+        if at_once > 1 {
+            let parts = results.par_chunks_mut(most).take(self.count).enumerate();
+            parts.try_for_each(|(task, results)| each(task, results).map(|_| ()))?;
+            for (task, results) in results.chunks(most).take(self.count).enumerate() {
+                put(&self.task(task), results)?;
+            }
+        } else {
+            for task in 0..self.count {
+                let task = each(task, &mut results)?;
+                put(&task, &results)?;
+            }
+        }
+        if results.capacity() <= KEPT {
+            RESULTS.set(results);
+        }
+        Some(())
     }
 }
 
@@ -110,66 +174,52 @@ impl<'a> Operation<'a> {
         keys.settle();
         values.settle();
         let tasks = self.tasks(heads);
-        self.attend(&tasks, (keys, values), out, steps)?;
+        self.attend(&tasks, (keys, values), (out, steps))?;
         self.show(keys, &tasks)?;
         store::cool(keys, values);
         Some(())
     }
 
-    /// The tasks of the operation, each with at most [`MOST_QUERIES`] queries.
-    fn tasks(&self, heads: usize) -> Vec<HeadTask> {
+    /// The tasks of the operation with this number of KV heads.
+    fn tasks(&self, heads: usize) -> Tasks {
         let group = self.query_heads / heads.max(1);
-        let together = (MOST_QUERIES / group.max(1)).max(1);
-        let mut all = Vec::new();
-        for stream in 0..self.streams {
-            for head in 0..heads {
-                for first in (0..group).step_by(MOST_QUERIES) {
-                    let last = group.min(first + MOST_QUERIES);
-                    for token in (0..self.tokens).step_by(together) {
-                        let query_heads = (head * group + first, head * group + last);
-                        let tokens = (token, self.tokens.min(token + together));
-                        all.push(HeadTask { stream, head, query_heads, tokens });
-                    }
-                }
-            }
-        }
-        all
+        let most = [group.clamp(1, MOST_QUERIES), (MOST_QUERIES / group.max(1)).max(1).min(self.tokens)];
+        let pieces = [group.div_ceil(most[0]), self.tokens.div_ceil(most[1].max(1))];
+        let count = self.streams * heads * pieces[0] * pieces[1];
+        Tasks { heads, group, tokens: self.tokens, most, pieces, count }
     }
 
-    fn attend(
+    fn attend<'b>(
         &self,
-        tasks: &[HeadTask],
-        (keys, values): (&Store, &Store),
-        out: &mut [f32],
-        steps: [usize; 3],
+        tasks: &Tasks,
+        (keys, values): (&'b Store, &'b Store),
+        out: (&mut [f32], [usize; 3]),
     ) -> Option<()> {
-        let first = self.first_streams;
-        let keys = Streams { store: keys, format: keys.format()?, first_stream: first[0] };
-        let values = Streams { store: values, format: values.format()?, first_stream: first[1] };
-        let dim = values.format.dim();
-        let each = |task: &HeadTask| {
-            let (given, asked) = self.gather(task, keys.format.dim())?;
-            let mut outs = vec![0.0; asked.len() * dim];
-            attend(&self.rule, (keys.track(task)?, values.track(task)?), &asked, &given, &mut outs);
-            Some(outs)
+        let track = |store: &'b Store, first: usize, task: &HeadTask| {
+            Some(Track {
+                stream: store.stream(first + task.stream)?,
+                format: store.format()?,
+                head: task.head,
+            })
         };
-        let outs: Option<Vec<_>> = if rayon::current_thread_index().is_some() {
-            tasks.par_iter().map(each).collect()
-        } else {
-            tasks.iter().map(each).collect()
-        };
-        for (task, outs) in tasks.iter().zip(outs?) {
-            for ((token, head), row) in task.queries().zip(outs.chunks_exact(dim)) {
-                let at = token * steps[0] + head * steps[1] + task.stream * steps[2];
-                out.get_mut(at..at + dim)?.copy_from_slice(row);
-            }
-        }
-        Some(())
+        let [of_keys, of_values] = self.first_streams;
+        tasks.each(values.format()?.dim(), out, |task, results| {
+            let tracks = (track(keys, of_keys, task)?, track(values, of_values, task)?);
+            self.with_queries(task, tracks.0.format.dim(), |given, asked| {
+                attend(&self.rule, tracks, asked, given, results);
+            })
+        })
     }
 
-    /// The queries of a task (`[n, dim]`), and their settings.
-    fn gather(&self, task: &HeadTask, dim: usize) -> Option<(Vec<f32>, Vec<Asked<'a>>)> {
-        let (mut given, mut asked) = (Vec::new(), Vec::new());
+    /// Calls `work` with the queries of a task (`[n, dim]`), which it may change, and their settings.
+    fn with_queries<R>(
+        &self,
+        task: &HeadTask,
+        dim: usize,
+        work: impl FnOnce(&mut [f32], &[Asked<'a>]) -> R,
+    ) -> Option<R> {
+        let (mut given, mut asked) = (GIVEN.take(), ArrayVec::<Asked<'a>, MOST_QUERIES>::new());
+        given.clear();
         for (token, head) in task.queries() {
             let at = self.queries.place([token, head, task.stream]);
             given.extend_from_slice(self.queries.values.get(at..at + dim)?);
@@ -179,7 +229,9 @@ impl<'a> Operation<'a> {
                 sink: self.sinks.get(head).copied(),
             });
         }
-        Some((given, asked))
+        let result = work(&mut given, &asked);
+        GIVEN.set(given);
+        Some(result)
     }
 
     /// The mask of a query; empty if the operation has no mask. None if the mask lacks that query: without
@@ -191,17 +243,18 @@ impl<'a> Operation<'a> {
     }
 
     /// Shows the queries of some tokens to streams of keys that learn maps from them.
-    fn show(&self, keys: &mut Store, tasks: &[HeadTask]) -> Option<()> {
+    fn show(&self, keys: &mut Store, tasks: &Tasks) -> Option<()> {
         let dim = keys.format()?.dim();
-        for task in tasks {
+        for task in (0..tasks.count).map(|task| tasks.task(task)) {
             let stream = self.first_streams[0] + task.stream;
             if !keys.is_learning(stream) {
                 continue;
             }
             let (first, end) = task.tokens;
             for token in (first..end).filter(|token| token.is_multiple_of(self.tokens.div_ceil(SHOWN))) {
-                let (given, asked) = self.gather(&HeadTask { tokens: (token, token + 1), ..*task }, dim)?;
-                keys.show((stream, task.head), &self.rule, &asked, &given);
+                self.with_queries(&HeadTask { tokens: (token, token + 1), ..task }, dim, |given, asked| {
+                    keys.show((stream, task.head), &self.rule, asked, given);
+                })?;
             }
         }
         Some(())

@@ -95,6 +95,11 @@ impl StreamPages {
         self.tiers.is_empty()
     }
 
+    /// Number of tiers that have or had a code.
+    pub(super) fn tiers(&self) -> usize {
+        self.tiers.len()
+    }
+
     /// True if no slot is a code.
     pub(super) fn are_empty(&self) -> bool {
         self.tiers.iter().all(|tier| tier.slots.iter().all(|slots| *slots == 0))

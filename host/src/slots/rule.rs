@@ -2,6 +2,7 @@
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
+use tqkv_simd::page::MAX_PART;
 
 /// The settings that all queries of an operation share.
 #[derive(Clone, Copy, Debug)]
@@ -26,12 +27,12 @@ pub struct Asked<'a> {
     pub sink: Option<f32>,
 }
 
-impl Asked<'_> {
-    /// True if both queries share one mask slice.
-    pub(super) fn is_beside(&self, other: &Self) -> bool {
-        std::ptr::eq(self.mask, other.mask)
-    }
+/// Neighbouring queries that share one mask slice.
+pub(super) fn alike<'a, 'b>(asked: &'a [Asked<'b>]) -> impl Iterator<Item = &'a [Asked<'b>]> {
+    asked.chunk_by(|a, b| std::ptr::eq(a.mask, b.mask))
+}
 
+impl Asked<'_> {
     /// The mask of slots `from..to`. Slots past the end of the mask are seen; the result leaves them out.
     pub(super) fn mask_of(&self, from: usize, to: usize) -> &[f16] {
         self.mask.get(from..to.min(self.mask.len())).unwrap_or_default()
@@ -50,12 +51,15 @@ pub(super) fn changes_any(mask: &[f16]) -> bool {
     mask.iter().fold(false, |changed, x| changed | (x.to_bits() != 0))
 }
 
-/// Adds a mask times its factor to logits; `wide` is working memory. A hidden slot gets the logit -inf
-/// whatever it had: a sum of its logit, which may be NaN, would not hide it.
-pub(super) fn add_mask(logits: &mut [f32], mask: &[f16], slope: f32, wide: &mut Vec<f32>) {
-    wide.resize(mask.len(), 0.0);
-    mask.convert_to_f32_slice(wide);
-    for (logit, &mask) in logits.iter_mut().zip(&*wide) {
-        *logit = if mask == f32::NEG_INFINITY { mask } else { *logit + slope * mask };
+/// Adds a mask times its factor to logits. A hidden slot gets the logit -inf whatever it had: a sum of its logit, which
+/// may be NaN, would not hide it.
+pub(super) fn add_mask(logits: &mut [f32], mask: &[f16], slope: f32) {
+    let mut wide = [0.0; MAX_PART];
+    for (logits, mask) in logits.chunks_mut(MAX_PART).zip(mask.chunks(MAX_PART)) {
+        let wide = &mut wide[..mask.len()];
+        mask.convert_to_f32_slice(wide);
+        for (logit, &mask) in logits.iter_mut().zip(&*wide) {
+            *logit = if mask == f32::NEG_INFINITY { mask } else { *logit + slope * mask };
+        }
     }
 }

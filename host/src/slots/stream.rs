@@ -71,14 +71,6 @@ impl Stream {
         self.pages.tier_of(slot).map_or(SlotPlace::Empty, SlotPlace::Coded)
     }
 
-    /// True if the slots of some pages have the same state in both streams.
-    pub(super) fn is_alike(&self, other: &Self, mut pages: std::ops::Range<usize>, tiers: usize) -> bool {
-        pages.all(|page| {
-            self.exact.mask(page) == other.exact.mask(page)
-                && (0..tiers).all(|tier| self.pages.mask(tier, page) == other.pages.mask(tier, page))
-        })
-    }
-
     /// Bytes held.
     pub(super) fn held_bytes(&self) -> usize {
         let rows = self.exact.held_bytes() + self.pages.held_bytes();
@@ -195,7 +187,8 @@ impl Stream {
         queries: &[f32],
     ) {
         let StreamMaps::Learning(heads) = &mut self.maps else { return };
-        let (slots, dim) = (self.exact.slots(), self.exact.dim());
+        let slots: Vec<usize> = self.exact.slots_of(0..self.exact.len()).collect();
+        let dim = self.exact.dim();
         let mut logits = vec![0.0; slots.len()];
         for (query, asked) in queries.chunks_exact(dim).zip(asked) {
             let scaled: Vec<f32> = query.iter().map(|x| x * rule.scale).collect();

@@ -1,9 +1,10 @@
-//! The operands and the result of attention over one part of the slots.
+//! The operands of attention over the slots of one stream.
 
 use super::format::SlotFormat;
 use super::rule::{Asked, QueryRule};
 use super::stream::Stream;
-use tqkv_simd::page::Attention;
+use crate::attend::{HeadQueries, PageView};
+use tqkv_simd::page::Line;
 
 /// The keys or the values of one KV head in one stream.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +22,28 @@ impl<'a> Track<'a> {
     pub(super) fn mean(&self) -> &'a [f32] {
         self.stream.means.of(self.head)
     }
+
+    /// The codes of a tier in a page; none where it has no code.
+    pub(super) fn page(&self, tier: usize, page: usize) -> Option<PageView<'a>> {
+        let pages = &self.stream.pages;
+        let lines = pages.page(tier, self.head, page)?;
+        Some(PageView { format: self.format.pages_of(tier, pages.room(tier, page))?, lines })
+    }
+
+    /// Prepares queries (`[heads, dim]`) for these keys.
+    pub(super) fn prepare(&self, q: &[f32], scale: f32, queries: &mut HeadQueries) {
+        let means = Some(self.mean()).filter(|mean| !mean.is_empty());
+        queries.set((q, scale), self.format.dim, means);
+        let is_used = |tier| tier < self.stream.pages.tiers();
+        let formats = (0..self.format.tiers()).map(|tier| self.format.pages(tier).filter(|_| is_used(tier)));
+        let map = self.stream.maps.of(self.head);
+        queries.code(0, formats, map.map(|map| |queries: &mut [f32]| map.apply_to_queries(queries)));
+    }
+
+    /// The lines of a page; none where it has no code.
+    pub(super) fn lines(&self, tier: usize, page: usize) -> &'a [Line] {
+        self.stream.pages.page(tier, self.head, page).unwrap_or_default()
+    }
 }
 
 /// Keys, values and n queries (`[n, head_dim]`) with their settings.
@@ -31,18 +54,4 @@ pub(super) struct Task<'a> {
     pub(super) values: Track<'a>,
     pub(super) asked: &'a [Asked<'a>],
     pub(super) queries: &'a [f32],
-}
-
-/// Result of a part: the softmax state of each query, and weighted sums of values (`[n, value_dim]`).
-pub(super) struct PartSums {
-    pub(super) state: Vec<Attention>,
-    pub(super) sums: Vec<f32>,
-}
-
-impl PartSums {
-    /// The state before any slot: no weight, and sums of 0.
-    pub(super) fn nothing(task: &Task<'_>) -> Self {
-        let n = task.asked.len();
-        Self { state: vec![Attention::EMPTY; n], sums: vec![0.0; n * task.values.format.dim] }
-    }
 }

@@ -1,42 +1,34 @@
 //! Codes and logits of tokens in order are those of the cache of a sequence, to the bit.
 
-use super::codes::{self, prepare};
-use super::exact;
 use super::format::StoreSide;
-use super::rule::{Asked, QueryRule};
 use super::store::{self, Store};
 use super::stream::SlotPlace;
-use super::task::{Task, Track};
+use super::task::Track;
+use super::{coded, rows};
+use crate::attend::HeadQueries;
 use crate::cache::life::PAGE_TOKENS;
 use crate::cache::{CacheSpec, KvCache};
 use half::f16;
 use tqkv_core::CodecId;
+use tqkv_simd::page::row_scores;
 
 const DIM: usize = 64;
 
 /// Logits of one query over all slots of the first stream.
 fn logits(keys: &Store, query: &[f32], slots: usize) -> Vec<f32> {
-    let rule = QueryRule { scale: 1.0 / (DIM as f32).sqrt(), soft_cap: None, slots };
     let track = Track { stream: keys.stream(0).unwrap(), format: keys.format().unwrap(), head: 0 };
-    let task = Task { rule: &rule, keys: track, values: track, asked: &[Asked::default()], queries: query };
-    let (mut scratch, mut wide) = (codes::CodeScratch::default(), Vec::new());
-    let scaled: Vec<f32> = query.iter().map(|x| x * rule.scale).collect();
+    let mut queries = HeadQueries::default();
+    track.prepare(query, 1.0 / (DIM as f32).sqrt(), &mut queries);
     let logit = |slot: usize| match track.stream.place(slot) {
         SlotPlace::Exact(row) => {
-            let mut logit = [0.0];
-            exact::score(track, row..row + 1, &scaled, &mut logit, &mut wide);
+            let (mut logit, row) = ([0.0], rows::bits(track, row..row + 1));
+            row_scores(track.format.level, row, DIM, queries.plain(), &mut logit);
             logit[0]
         }
         SlotPlace::Coded(tier) => {
-            prepare(&task, tier, query, &mut scratch);
-            codes::score(
-                track,
-                tier,
-                (slot / PAGE_TOKENS, slot / PAGE_TOKENS),
-                (1, PAGE_TOKENS),
-                &mut scratch,
-            );
-            scratch.logits[slot % PAGE_TOKENS]
+            let mut logits = [0.0; PAGE_TOKENS];
+            coded::score(track, (tier, slot / PAGE_TOKENS), &queries, &[], &mut logits);
+            logits[slot % PAGE_TOKENS]
         }
         SlotPlace::Empty => f32::NAN,
     };
@@ -165,7 +157,10 @@ fn declared_bytes_are_a_limit() {
                         let what = format!("{id:?}, {heads} x {dim}, {slot} of {slots}");
                         assert!(held <= 2 * bytes * slots, "{what}: {held} bytes");
                         let [keys, values] = [&keys, &values].map(|store| store.stream(0).unwrap());
-                        assert!(keys.is_alike(values, 0..slots / PAGE_TOKENS, 1), "{what}");
+                        for page in 0..slots / PAGE_TOKENS {
+                            assert_eq!(keys.exact.mask(page), values.exact.mask(page), "{what}");
+                            assert_eq!(keys.pages.mask(0, page), values.pages.mask(0, page), "{what}");
+                        }
                         hot.push(keys.exact.waiting());
                     }
                 }

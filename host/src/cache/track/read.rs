@@ -1,13 +1,14 @@
 //! Read access for attention: ends of parts, logits, weighted sums, and decoded vectors.
 
 use super::Track;
+use crate::attend::{HeadQueries, PageSum, score_page, sum_pages};
 use crate::cache::chosen::RUN;
 use crate::cache::life::{self, PAGE_TOKENS};
+use crate::cache::means::RING_MEANS;
 use crate::cache::page::Run;
-use crate::cache::scratch::HeadQueries;
 use crate::error::CacheError;
 use arrayvec::ArrayVec;
-use tqkv_simd::page::{Line, MAX_PART, MAX_PARTS, ValuePages, ValuePart, WeightedPart};
+use tqkv_simd::page::{Line, MAX_PART, MAX_PARTS, WeightedPart};
 
 impl Track {
     /// End of the part that holds position `from`: the sinks, one page, or the recent rows. At most
@@ -70,6 +71,26 @@ impl Track {
         position >= self.sinks.len() && position < self.coded_end()
     }
 
+    /// Prepares queries (`[heads, dim]`) for these keys.
+    pub(in crate::cache) fn prepare(&self, q: &[f32], scale: f32, queries: &mut HeadQueries) {
+        let (pages, tiers) = (&self.pages, self.pages.tiers());
+        queries.set((q, scale), self.dim, self.means.list().iter().map(|mean| &*mean.values));
+        for map in pages.ranges() {
+            let formats = (0..tiers.len()).map(|tier| pages.is_used(tier).then(|| tiers.format(tier)));
+            let apply = pages.maps().get(map).map(|map| |queries: &mut [f32]| map.apply_to_queries(queries));
+            queries.code(map, formats, apply);
+        }
+    }
+
+    /// Takes the memory for the queries of `heads` query heads, any tier, and as many means as a ring may have.
+    pub(in crate::cache) fn hold_queries(&self, heads: usize, queries: &mut HeadQueries) {
+        let tiers = self.pages.tiers();
+        self.prepare(&vec![0.0; heads * self.dim], 1.0, queries);
+        let formats = (0..tiers.len()).map(|tier| Some(tiers.format(tier)));
+        queries.code(0, formats, None::<fn(&mut [f32])>);
+        queries.hold(RING_MEANS);
+    }
+
     /// Logits of the positions from `from` on, all in one part: `out` is `[heads, n]`. `next` is memory to
     /// prefetch.
     pub(in crate::cache) fn scores(
@@ -87,35 +108,8 @@ impl Track {
         } else {
             let run = self.pages.run(from - sinks)?;
             let map = self.pages.maps().index(run.page).unwrap_or_default();
-            run.format.scores(&run.lines, run.slot, queries.coded(map, run.tier), next, out);
-            if let Some(mean) = self.means.index(run.page) {
-                let n = out.len() / queries.heads();
-                for (out, offset) in out.chunks_exact_mut(n).zip(queries.offsets(mean)) {
-                    out.iter_mut().for_each(|logit| *logit += offset);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Adds the weighted values of the positions from `from` on, all in one part. `weights` is `[heads, n]`.
-    /// The two sums (`[heads, dim]`) are of uncompressed rows and means, and of blocks in the rotated domain.
-    pub(in crate::cache) fn accumulate(
-        &self,
-        weights: &[f32],
-        from: usize,
-        next: &[Line],
-        [plain, rotated]: [&mut [f32]; 2],
-    ) -> Result<(), CacheError> {
-        let (sinks, coded) = (self.sinks.len(), self.coded_end());
-        if from < sinks {
-            self.sinks.accumulate(from, weights, plain);
-        } else if from >= coded {
-            self.recent.accumulate(from - coded, weights, plain);
-        } else {
-            let run = self.pages.run(from - sinks)?;
-            run.format.accumulate(&run.lines, from - sinks, weights, next, rotated);
-            life::add_weighted(plain, weights, self.mean_of(run.page));
+            let queries = (queries.coded(map, run.tier), queries.offsets(self.means.index(run.page)));
+            score_page(run.view(), run.slot, queries, next, out);
         }
         Ok(())
     }
@@ -129,32 +123,43 @@ impl Track {
             && (page(before) == page(from) || self.pages.warm().joins(heads))
     }
 
-    /// [`Track::accumulate`] for several parts in pages of one codec. Returns false if the codecs differ. Only
-    /// the codec decides, so spilled memory or spare room changes no bit.
-    pub(in crate::cache) fn accumulate_parts(
+    /// Adds the weighted values of parts that [join](Track::joins), or of one part; `next` has memory to prefetch for each.
+    /// The two sums (`[heads, dim]`) are of uncompressed rows and means, and of blocks in the rotated domain.
+    pub(in crate::cache) fn accumulate(
         &self,
         parts: &[WeightedPart<'_>],
         next: &[&[Line]],
         [plain, rotated]: [&mut [f32]; 2],
-    ) -> Result<bool, CacheError> {
+    ) -> Result<(), CacheError> {
+        let (sinks, coded) = (self.sinks.len(), self.coded_end());
+        let Some(&WeightedPart { from, weights, .. }) = parts.first() else { return Ok(()) };
+        if from < sinks {
+            self.sinks.accumulate(from, weights, plain);
+            return Ok(());
+        }
+        if from >= coded {
+            self.recent.accumulate(from - coded, weights, plain);
+            return Ok(());
+        }
+        if let (1, [next]) = (parts.len(), next) {
+            let run = self.pages.run(from - sinks)?;
+            run.format.accumulate(&run.lines, from - sinks, weights, next, rotated);
+            life::add_weighted(plain, weights, self.mean_of(run.page));
+            return Ok(());
+        }
         let mut runs = ArrayVec::<Run<'_>, MAX_PARTS>::new();
         for part in parts {
-            runs.push(self.pages.run(part.from - self.sinks.len())?);
+            runs.push(self.pages.run(part.from - sinks)?);
         }
-        let Some(&Run { format, .. }) = runs.first() else { return Ok(true) };
-        let mut summed = ArrayVec::<ValuePart<'_>, MAX_PARTS>::new();
-        for ((run, part), next) in runs.iter().zip(parts).zip(next) {
-            let values = run.format.part(&run.lines, part.from - self.sinks.len(), part.weights, next);
-            match values {
-                Some(values) if run.format.codec().id() == format.codec().id() => summed.push(values),
-                _ => return Ok(false),
-            }
-        }
-        ValuePages::accumulate_parts(format.level(), &summed, rotated);
+        let pages = runs.iter().zip(parts).zip(next).map(|((run, part), next)| {
+            let (page, weights) = (run.view(), part.weights);
+            PageSum { page, index: part.from - sinks, weights, next }
+        });
+        sum_pages(pages, rotated);
         for (run, part) in runs.iter().zip(parts) {
             life::add_weighted(plain, part.weights, self.mean_of(run.page));
         }
-        Ok(true)
+        Ok(())
     }
 
     /// The mean that the vectors of a page are stored less of; empty if they have none.

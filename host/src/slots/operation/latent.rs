@@ -2,28 +2,23 @@
 //! of all heads (MLA). A part of the slots is decoded once for all queries of a task, which are many.
 
 use super::{HeadTask, Operation};
+use crate::attend::{Sums, tile};
 use crate::cache::life::cap;
-use crate::matmul::{Mat, MatMut, Store as Into, product};
-use crate::slots::rule::{Asked, QueryRule, add_mask, changes_any, shows_any};
+use crate::matmul::Store as Into;
+use crate::slots::attend::{TaskScratch, shares_spans, with_scratch};
+use crate::slots::rule::{Asked, QueryRule, add_mask, alike, changes_any, shows_any};
 use crate::slots::store::Store;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
-use rayon::prelude::*;
+use std::cell::RefCell;
 use std::ops::Range;
 use tqkv_simd::Level;
-use tqkv_simd::page::{Attention, MAX_HEADS, merge, rescale, soften};
 
-/// Most slots of a part, which one thread attends to.
-const PART: usize = 1024;
+/// Most slots of a span, which one thread attends to.
+const SPAN: usize = 1024;
 
 /// Most slots that are decoded at once.
 const TILE: usize = 64;
-
-/// What a task has seen of some slots: the softmax state of each query, and weighted sums (`[n, value_dim]`).
-struct TileSums {
-    state: Vec<Attention>,
-    sums: Vec<f32>,
-}
 
 /// The queries of a task (`[n, dim]`, with the factor of logits) over the rows of one stream.
 struct Latent<'a> {
@@ -37,14 +32,15 @@ struct Latent<'a> {
     queries: &'a [f32],
 }
 
-/// Working memory of a part.
+/// Working memory of a thread, kept from call to call.
 #[derive(Default)]
 struct LatentScratch {
     halves: Vec<f16>,
     rows: Vec<f32>,
     logits: Vec<f32>,
-    wide: Vec<f32>,
 }
+
+thread_local!(static SCRATCH: RefCell<LatentScratch> = RefCell::default());
 
 impl Operation<'_> {
     /// Same as [`Operation::run`] for a layer of latents: the first `value_dim` values of a row are its value.
@@ -63,99 +59,62 @@ impl Operation<'_> {
             return None;
         }
         let tasks = self.tasks(1);
-        let each = |task: &HeadTask| self.latents(task, store, value_dim);
-        let outs: Option<Vec<_>> = if rayon::current_thread_index().is_some() {
-            tasks.par_iter().map(each).collect()
-        } else {
-            tasks.iter().map(each).collect()
-        };
-        for (task, outs) in tasks.iter().zip(outs?) {
-            for ((token, head), row) in task.queries().zip(outs.chunks_exact(value_dim)) {
-                let at = token * steps[0] + head * steps[1] + task.stream * steps[2];
-                out.get_mut(at..at + value_dim)?.copy_from_slice(row);
-            }
-        }
+        tasks.each(value_dim, (out, steps), |task, results| self.latents(task, store, value_dim, results))?;
         self.show(store, &tasks)?;
         store.hold_latents();
         store.cool();
         Some(())
     }
 
-    /// The result of one task: `[n, value_dim]`.
-    fn latents(&self, task: &HeadTask, store: &Store, value_dim: usize) -> Option<Vec<f32>> {
-        let format = store.format()?;
-        let (mut queries, asked) = self.gather(task, format.dim())?;
-        queries.iter_mut().for_each(|x| *x *= self.rule.scale);
+    /// The results of one task: `[n, value_dim]`.
+    fn latents(&self, task: &HeadTask, store: &Store, value_dim: usize, out: &mut [f32]) -> Option<()> {
+        let (rule, format) = (&self.rule, store.format()?);
         let first = (self.first_streams[0] + task.stream) * store.slots();
-        let latent = Latent {
-            rule: &self.rule,
-            level: format.level,
-            store,
-            first,
-            value_dim,
-            asked: &asked,
-            queries: &queries,
-        };
-        let slots = self.rule.slots.min(store.slots());
-        let parts: Vec<_> = (0..slots).step_by(PART).map(|from| from..slots.min(from + PART)).collect();
-        let seen: Vec<TileSums> = if parts.len() > 1 && rayon::current_thread_index().is_some() {
-            parts.par_iter().map(|part| latent.attend(part.clone())).collect()
-        } else {
-            parts.iter().map(|part| latent.attend(part.clone())).collect()
-        };
-        let mut out = vec![0.0; asked.len() * value_dim];
-        for (q, out) in out.chunks_exact_mut(value_dim).enumerate() {
-            let sink = asked[q].sink.map(|max| Attention { max, sum: 1.0 });
-            let mut state = sink.unwrap_or(Attention::EMPTY);
-            for seen in &seen {
-                let [old, new] = merge(&mut state, &seen.state[q]);
-                let sums = &seen.sums[q * value_dim..(q + 1) * value_dim];
-                out.iter_mut().zip(sums).for_each(|(out, sum)| *out = *out * old + sum * new);
-            }
-            // A query that sees no slot gets zeros.
-            let factor = if state.sum == 0.0 { 0.0 } else { 1.0 / state.sum };
-            out.iter_mut().for_each(|out| *out *= factor);
-        }
-        Some(out)
+        self.with_queries(task, format.dim(), |queries, asked| {
+            queries.iter_mut().for_each(|x| *x *= rule.scale);
+            let latent = Latent { rule, level: format.level, store, first, value_dim, asked, queries };
+            let slots = rule.slots.min(store.slots());
+            let all = (slots.div_ceil(SPAN), shares_spans(asked.len()));
+            with_scratch(|TaskScratch { spans, .. }| {
+                let seen = spans.attend(all, (asked.len(), value_dim), |span, sums| {
+                    if span == 0 {
+                        sums.start(asked.iter().map(|asked| asked.sink));
+                    }
+                    latent.attend(span * SPAN..slots.min((span + 1) * SPAN), sums);
+                });
+                seen.finish(value_dim, |_| (), out);
+            });
+        })
     }
 }
 
 impl Latent<'_> {
-    fn attend(&self, part: Range<usize>) -> TileSums {
-        let n = self.asked.len();
-        let mut seen = TileSums { state: vec![Attention::EMPTY; n], sums: vec![0.0; n * self.value_dim] };
-        let mut scratch = LatentScratch::default();
-        for from in part.clone().step_by(TILE) {
-            self.attend_tile(from..part.end.min(from + TILE), &mut seen, &mut scratch);
-        }
-        seen
+    fn attend(&self, span: Range<usize>, seen: &mut Sums) {
+        SCRATCH.with_borrow_mut(|scratch| {
+            for from in span.clone().step_by(TILE) {
+                self.attend_tile(from..span.end.min(from + TILE), seen, scratch);
+            }
+        });
     }
 
     /// Attends to slots that are decoded at once. Empty slots count as zeros.
-    fn attend_tile(&self, slots: Range<usize>, seen: &mut TileSums, scratch: &mut LatentScratch) {
-        let masks = || {
-            let of = |asked: &Asked<'_>| shows_any(asked.mask_of(slots.start, slots.end));
-            let is_new = |q: usize| q == 0 || !self.asked[q].is_beside(&self.asked[q - 1]);
-            self.asked.iter().enumerate().filter(move |&(q, _)| is_new(q)).map(move |(_, asked)| of(asked))
+    fn attend_tile(&self, slots: Range<usize>, seen: &mut Sums, scratch: &mut LatentScratch) {
+        let shows = |asked: &Asked<'_>| {
+            let mask = asked.mask_of(slots.start, slots.end);
+            mask.len() < slots.len() || shows_any(mask)
         };
-        if self.asked.iter().all(|asked| asked.mask.len() >= slots.end) && !masks().any(|shows| shows) {
+        if !alike(self.asked).any(|asked| shows(&asked[0])) {
             return;
         }
         let (n, count, dim) = (self.asked.len(), slots.len(), self.queries.len() / self.asked.len());
-        let LatentScratch { halves, rows, logits, wide } = scratch;
+        let LatentScratch { halves, rows, logits } = scratch;
         halves.resize(count * dim, f16::ZERO);
         rows.resize(count * dim, 0.0);
         self.store.read(self.first + slots.start, halves);
         halves.convert_to_f32_slice(rows);
         let spoiled = take_not_finite(rows, dim);
         logits.resize(n * count, 0.0);
-        product(
-            &mut MatMut::new(logits, n, count, count),
-            Mat::new(self.queries, n, dim, dim),
-            Mat::new(rows, count, dim, dim).transposed(),
-            1.0,
-            Into::Replace,
-        );
+        tile::score(self.queries, rows, dim, logits, Into::Replace);
         for (logits, asked) in logits.chunks_exact_mut(count).zip(self.asked) {
             spoiled.iter().for_each(|&row| logits[row] = f32::NAN);
             if let Some(soft_cap) = self.rule.soft_cap {
@@ -163,21 +122,12 @@ impl Latent<'_> {
             }
             let mask = asked.mask_of(slots.start, slots.end);
             if changes_any(mask) {
-                add_mask(logits, mask, asked.slope, wide);
+                add_mask(logits, mask, asked.slope);
             }
         }
-        let states = seen.state.chunks_mut(MAX_HEADS).zip(seen.sums.chunks_mut(MAX_HEADS * self.value_dim));
-        for (logits, (state, sums)) in logits.chunks_mut(MAX_HEADS * count).zip(states) {
-            let factors = soften(self.level, logits, state);
-            rescale(&factors[..state.len()], self.value_dim, sums);
-        }
-        product(
-            &mut MatMut::new(&mut seen.sums, n, self.value_dim, self.value_dim),
-            Mat::new(logits, n, count, count),
-            Mat::new(rows, count, self.value_dim, dim),
-            1.0,
-            Into::Add,
-        );
+        let Sums { state, plain, rotated, .. } = seen;
+        tile::soften_all(self.level, logits, state, self.value_dim, [plain, rotated]);
+        tile::add(logits, rows, (self.value_dim, dim), plain);
     }
 }
 

@@ -1,0 +1,83 @@
+//! Queries in the forms that rows and pages of codes are scored with.
+
+use crate::cache::format::{CodedQueries, PageFormat};
+use crate::cache::vectors::dot;
+
+/// Query heads that share a KV head, at most [`tqkv_simd::page::MAX_HEADS`].
+#[derive(Debug, Default)]
+pub(crate) struct HeadQueries {
+    heads: usize,
+    /// The queries of the model times the scale of the logits: `[heads, dim]`.
+    plain: Vec<f32>,
+    /// The same queries for mapped keys of one map. Unused without a map.
+    mapped: Vec<f32>,
+    /// For each mean of the keys, the product <plain, mean> of each head.
+    offsets: Vec<f32>,
+    /// The queries in the form of each map and tier, `[maps, tiers]`.
+    coded: Vec<CodedQueries>,
+    tiers: usize,
+}
+
+impl HeadQueries {
+    /// Takes queries (`[heads, dim]`) times the scale of the logits, for keys that are stored less one of these means.
+    pub(crate) fn set<'a>(
+        &mut self,
+        (q, scale): (&[f32], f32),
+        dim: usize,
+        means: impl IntoIterator<Item = &'a [f32]>,
+    ) {
+        self.heads = q.len() / dim;
+        self.plain.clear();
+        self.plain.extend(q.iter().map(|x| x * scale));
+        self.offsets.clear();
+        for mean in means {
+            self.offsets.extend(self.plain.chunks_exact(dim).map(|q| dot(q, mean)));
+        }
+    }
+
+    /// Prepares the queries for keys of a map, in pages of each tier; none where a tier has no page. `apply` brings
+    /// queries to these keys, if there is a map.
+    pub(crate) fn code<'a>(
+        &mut self,
+        map: usize,
+        tiers: impl ExactSizeIterator<Item = Option<&'a PageFormat>>,
+        apply: Option<impl FnOnce(&mut [f32])>,
+    ) {
+        self.tiers = tiers.len();
+        let mut queries = &self.plain;
+        if let Some(apply) = apply {
+            self.mapped.clone_from(&self.plain);
+            apply(&mut self.mapped);
+            queries = &self.mapped;
+        }
+        self.coded.resize_with(self.coded.len().max((map + 1) * self.tiers), CodedQueries::default);
+        for (format, coded) in tiers.zip(&mut self.coded[map * self.tiers..]) {
+            if let Some(format) = format {
+                format.set_queries(queries, coded);
+            }
+        }
+    }
+
+    /// Takes the memory for keys with this many means.
+    pub(crate) fn hold(&mut self, means: usize) {
+        self.offsets.reserve(means * self.heads);
+    }
+
+    pub(crate) fn heads(&self) -> usize {
+        self.heads
+    }
+
+    pub(crate) fn plain(&self) -> &[f32] {
+        &self.plain
+    }
+
+    /// Offsets for the scores of keys with this mean, one per head; empty for keys without one.
+    pub(crate) fn offsets(&self, mean: Option<usize>) -> &[f32] {
+        mean.map_or(&[], |mean| &self.offsets[mean * self.heads..(mean + 1) * self.heads])
+    }
+
+    /// The queries for pages of a map and a tier.
+    pub(crate) fn coded(&self, map: usize, tier: usize) -> &CodedQueries {
+        &self.coded[map * self.tiers + tier]
+    }
+}

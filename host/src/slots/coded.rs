@@ -1,0 +1,203 @@
+//! Codes and empty slots of some pages as parts of attention, for up to eight queries. Exact rows are skipped, because
+//! [`super::exact`] attends to them, and so are other tiers.
+
+use super::rule::{Asked, add_mask, alike, changes_any, shows_any};
+use super::task::{Task, Track};
+use super::{apart, bits};
+use crate::attend::{HeadQueries, PageSum, Sums, score_page, sum_pages};
+use crate::cache::life::{PAGE_TOKENS, add_weighted, cap};
+use arrayvec::ArrayVec;
+use std::ops::Range;
+use tqkv_simd::page::{AttentionParts, Line, MAX_PARTS, WeightedPart, attend, rescale};
+
+/// The slots that are attended to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SlotKind {
+    /// Codes of a tier.
+    Coded(usize),
+    /// Slots without a row, which count as zeros.
+    Empty,
+}
+
+/// The slots of one kind in some pages, and the queries that attend to them.
+struct PageSlots<'a> {
+    task: &'a Task<'a>,
+    kind: SlotKind,
+    /// One past the last slot.
+    end: usize,
+    queries: &'a HeadQueries,
+    asked: &'a [Asked<'a>],
+    plain: &'a mut [f32],
+    rotated: &'a mut [f32],
+}
+
+/// Attends to the slots of one kind in some pages with the queries `of` of a task, at most eight.
+pub(super) fn attend_pages(
+    task: &Task<'_>,
+    (kind, pages): (SlotKind, Range<usize>),
+    (of, queries): (Range<usize>, &HeadQueries),
+    seen: &mut Sums,
+) {
+    let (dim, level) = (task.values.format.dim, task.values.format.level);
+    let Sums { state, plain, rotated, .. } = seen;
+    let sums = of.start * dim..of.end * dim;
+    let mut slots = PageSlots {
+        task,
+        kind,
+        end: (pages.end * PAGE_TOKENS).min(task.rule.slots),
+        queries,
+        asked: &task.asked[of.clone()],
+        plain: &mut plain[sums.clone()],
+        rotated: &mut rotated[sums],
+    };
+    let (start, end) = (slots.first(pages.start * PAGE_TOKENS), slots.end);
+    if start < end {
+        attend(level, &mut slots, start, end, &mut state[of]);
+    }
+}
+
+/// Logits (`[n, slots]`) of the first slots of a page of a tier; `next` is memory to prefetch.
+pub(super) fn score(
+    keys: Track<'_>,
+    (tier, page): (usize, usize),
+    queries: &HeadQueries,
+    next: &[Line],
+    logits: &mut [f32],
+) {
+    if let Some(page) = keys.page(tier, page) {
+        let mean = (!keys.mean().is_empty()).then_some(0);
+        score_page(page, 0, (queries.coded(0, tier), queries.offsets(mean)), next, logits);
+    }
+}
+
+impl SlotKind {
+    /// The slots of this kind in a page.
+    fn mask(self, track: Track<'_>, page: usize) -> u128 {
+        let (exact, pages) = (&track.stream.exact, &track.stream.pages);
+        match self {
+            Self::Coded(tier) => pages.mask(tier, page),
+            Self::Empty => !(exact.mask(page) | pages.all(page)),
+        }
+    }
+
+    /// Number of slots that a page has room for.
+    fn room(self, track: Track<'_>, page: usize) -> usize {
+        match self {
+            Self::Coded(tier) => track.page(tier, page).map_or(0, |page| page.format.slots()),
+            Self::Empty => PAGE_TOKENS,
+        }
+    }
+}
+
+impl PageSlots<'_> {
+    /// True if the values of a page are of the kind of their keys.
+    fn is_alike(&self, page: usize) -> bool {
+        let seen = bits::first(self.end - page * PAGE_TOKENS);
+        let mask = |track| self.kind.mask(track, page) & seen;
+        mask(self.task.keys) & !mask(self.task.values) == 0
+    }
+
+    /// True if some query sees a slot of a page that has one of this kind.
+    fn is_seen(&self, page: usize) -> bool {
+        let from = page * PAGE_TOKENS;
+        let mask = self.kind.mask(self.task.keys, page) & bits::first(self.end - from);
+        let shows = |run: Range<usize>, asked: &Asked<'_>| {
+            let mask = asked.mask_of(from + run.start, from + run.end);
+            mask.len() < run.len() || shows_any(mask)
+        };
+        let shown = |asked: &Asked<'_>| match self.kind {
+            // Most slots of a page have the same kind.
+            SlotKind::Coded(_) => shows(0..PAGE_TOKENS.min(self.end - from), asked),
+            SlotKind::Empty => bits::runs(mask).any(|run| shows(run, asked)),
+        };
+        mask != 0 && alike(self.asked).any(|asked| shown(&asked[0]))
+    }
+
+    /// Adds the values of parts that have the kind of their keys.
+    fn add(&mut self, tier: usize, parts: &[WeightedPart<'_>]) {
+        let Task { keys, values, .. } = *self.task;
+        let mut pages = ArrayVec::<PageSum<'_>, MAX_PARTS>::new();
+        // As many pages of keys as there are of values are read next.
+        let next = parts.last().map_or(0, |part| part.to.div_ceil(PAGE_TOKENS));
+        for (next, &WeightedPart { from, weights, .. }) in (next..).zip(parts) {
+            if let Some(page) = values.page(tier, from / PAGE_TOKENS) {
+                pages.push(PageSum { page, index: from, weights, next: keys.lines(tier, next) });
+            }
+        }
+        sum_pages(pages.iter().copied(), self.rotated);
+        let mean = values.mean();
+        parts.iter().for_each(|part| add_weighted(self.plain, part.weights, mean));
+    }
+}
+
+impl AttentionParts for PageSlots<'_> {
+    fn first(&self, from: usize) -> usize {
+        let pages = from.div_ceil(PAGE_TOKENS)..self.end.div_ceil(PAGE_TOKENS);
+        pages.into_iter().find(|page| self.is_seen(*page)).map_or(usize::MAX, |page| page * PAGE_TOKENS)
+    }
+
+    /// Slots that a page has no room for are of no kind.
+    fn part_end(&self, from: usize) -> usize {
+        let page = from / PAGE_TOKENS;
+        let mut room = self.kind.room(self.task.keys, page);
+        if self.is_alike(page) {
+            room = room.min(self.kind.room(self.task.values, page));
+        }
+        from + room.min(self.end - from)
+    }
+
+    fn scores(&self, from: usize, to: usize, logits: &mut [f32]) {
+        let (count, page, keys) = (to - from, from / PAGE_TOKENS, self.task.keys);
+        match self.kind {
+            SlotKind::Coded(tier) => {
+                let next = self.task.values.lines(tier, page);
+                score(keys, (tier, page), self.queries, next, logits);
+            }
+            SlotKind::Empty => logits.fill(0.0),
+        }
+        if let Some(soft_cap) = self.task.rule.soft_cap {
+            cap(logits, soft_cap);
+        }
+        let hidden = !self.kind.mask(keys, page) & bits::first(count);
+        for logits in logits.chunks_exact_mut(count) {
+            bits::runs(hidden).for_each(|run| logits[run].fill(f32::NEG_INFINITY));
+        }
+        let mut logits = logits.chunks_exact_mut(count);
+        for asked in alike(self.asked) {
+            let mask = asked[0].mask_of(from, to);
+            if changes_any(mask) {
+                asked.iter().zip(&mut logits).for_each(|(asked, logits)| add_mask(logits, mask, asked.slope));
+            } else {
+                logits.by_ref().take(asked.len()).for_each(drop);
+            }
+        }
+    }
+
+    fn rescale(&mut self, factors: &[f32]) {
+        let dim = self.task.values.format.dim;
+        rescale(factors, dim, self.plain);
+        rescale(factors, dim, self.rotated);
+    }
+
+    fn joins(&self, before: usize, from: usize) -> bool {
+        let SlotKind::Coded(tier) = self.kind else { return false };
+        let is_alike = |slot: usize| self.is_alike(slot / PAGE_TOKENS);
+        is_alike(before)
+            && is_alike(from)
+            && self.task.values.format.pages(tier).is_some_and(|pages| pages.joins(self.asked.len()))
+    }
+
+    fn accumulate(&mut self, parts: &[WeightedPart<'_>]) {
+        // Parts that join are alike.
+        let is_alike = parts.first().is_some_and(|part| self.is_alike(part.from / PAGE_TOKENS));
+        match self.kind {
+            SlotKind::Coded(tier) if is_alike => self.add(tier, parts),
+            SlotKind::Empty if is_alike => {}
+            _ => {
+                for &WeightedPart { from, to, weights } in parts {
+                    apart::sum(self.task.values, from..to, weights, [self.plain, self.rotated]);
+                }
+            }
+        }
+    }
+}
