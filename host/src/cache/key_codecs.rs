@@ -78,7 +78,7 @@ impl CacheSpec {
             && match self.key_map {
                 KeyMap::Auto => self.names_quarters(layer),
                 KeyMap::Off => false,
-                KeyMap::Pairs | KeyMap::Full => true,
+                KeyMap::Pairs => true,
             }
     }
 

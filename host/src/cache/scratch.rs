@@ -19,13 +19,12 @@ pub(super) struct HeadQueries {
     heads: usize,
     /// The queries of the model times the scale of the logits: `[heads, dim]`.
     plain: Vec<f32>,
-    /// The same queries for mapped keys of one map. Unused without a map.
+    /// The same queries for mapped keys. Unused without a map.
     mapped: Vec<f32>,
     /// For each mean of the keys, the product <plain, mean> of each head.
     offsets: Vec<f32>,
-    /// The queries in the form of each map and tier, `[maps, tiers]`.
+    /// The queries in the form of each tier.
     coded: Vec<CodedQueries>,
-    tiers: usize,
 }
 
 impl HeadQueries {
@@ -39,20 +38,16 @@ impl HeadQueries {
         for mean in means.list() {
             self.offsets.extend(self.plain.chunks_exact(dim).map(|q| dot(q, &mean.values)));
         }
-        let (tiers, ranges) = (pages.tiers(), pages.ranges());
-        self.tiers = tiers.len();
-        self.coded.resize_with(ranges.end * self.tiers, CodedQueries::default);
-        for (range, coded) in self.coded.chunks_exact_mut(self.tiers).enumerate().skip(ranges.start) {
-            let mut queries = &self.plain;
-            if let Some(map) = pages.maps().get(range) {
-                self.mapped.clone_from(&self.plain);
-                map.apply_to_queries(&mut self.mapped);
-                queries = &self.mapped;
-            }
-            for (tier, coded) in coded.iter_mut().enumerate() {
-                if pages.is_used(tier) {
-                    tiers.format(tier).set_queries(queries, coded);
-                }
+        let mut queries = &self.plain;
+        if let Some(map) = pages.map() {
+            self.mapped.clone_from(&self.plain);
+            map.apply_to_queries(&mut self.mapped);
+            queries = &self.mapped;
+        }
+        self.coded.resize_with(pages.tiers().len(), CodedQueries::default);
+        for (tier, coded) in self.coded.iter_mut().enumerate() {
+            if pages.is_used(tier) {
+                pages.tiers().format(tier).set_queries(queries, coded);
             }
         }
     }
@@ -81,9 +76,9 @@ impl HeadQueries {
         &self.offsets[mean * self.heads..(mean + 1) * self.heads]
     }
 
-    /// The queries for pages of a map and a tier.
-    pub(super) fn coded(&self, map: usize, tier: usize) -> &CodedQueries {
-        &self.coded[map * self.tiers + tier]
+    /// The queries for pages of a tier.
+    pub(super) fn coded(&self, tier: usize) -> &CodedQueries {
+        &self.coded[tier]
     }
 }
 

@@ -14,7 +14,7 @@ mod object;
 mod spec;
 mod state;
 
-use super::chunks::{NO_NUMBER, Parser, put, put_rope, read, read_chunk, refused, write_chunk};
+use super::chunks::{NO_NUMBER, Parser, put, read, read_chunk, refused, write_chunk};
 use super::spec::{Arithmetic, CacheSpec, Centring, Cold, KeyMap};
 use super::{Budget, KvCache, Layer, LayerKind};
 use crate::error::CacheError;
@@ -281,14 +281,6 @@ fn fields(spec: &CacheSpec) -> Vec<(&'static str, Vec<u8>)> {
         KeyMap::Off => fields.push(("key map", vec![7])),
         KeyMap::Auto => fields.push(("key map", vec![6])),
         KeyMap::Pairs => fields.push(("key map", vec![1])),
-        KeyMap::Full => {
-            let mut ropes = Vec::new();
-            (0..spec.shape.num_layers).for_each(|layer| put_rope(&mut ropes, spec.rope_at(layer)));
-            let file = spec.calibration.as_ref().map(|file| file.to_bytes());
-            fields.push(("key map", vec![if file.is_some() { 3 } else { 2 }]));
-            fields.push(("RoPE", ropes));
-            fields.extend(file.map(|file| ("file of moments", file)));
-        }
     }
     fields
 }

@@ -1,14 +1,11 @@
 //! The spec of a cache: shapes, codecs, windows and tiers.
 
-use super::calibration::Calibration;
 use super::layer::{KvPair, LayerKind, LayerPolicy, LayerShape};
 use super::life::{KEY_SHARE, VALUE_SHARE, centres_values, first_values};
 use super::vectors::{Floats, Vectors};
 use crate::error::CacheError;
-use crate::rope::Rope;
 use half::f16;
 use std::path::PathBuf;
-use std::sync::Arc;
 use tqkv_core::{AnyCodec, CodecId, KvError, KvShape, Options};
 use tqkv_simd::Level;
 
@@ -100,9 +97,6 @@ pub enum KeyMap {
     /// One factor for coordinates i and i + head_dim / 2, which RoPE rotates together in most models. With
     /// another layout the gain is smaller.
     Pairs,
-    /// A matrix for each range of positions: the first 512 behind the sinks, then up to 2,048, 8,192 and so
-    /// on. It needs [`CacheSpec::rope`].
-    Full,
 }
 
 /// Shape and policy of a [`crate::cache::KvCache`].
@@ -148,12 +142,6 @@ pub struct CacheSpec {
     pub centring: Centring,
     /// The map of keys: the option `map=` of the text.
     pub key_map: KeyMap,
-    /// RoPE of the layers: one for all, or one per layer. Empty if it is not known. Only [`KeyMap::Full`]
-    /// needs it: the option `rope=` of the text.
-    pub rope: Vec<Rope>,
-    /// Moments that the matrices of [`KeyMap::Full`] are made from, so that no key waits for them: a file as
-    /// the value of the option `map=`. RoPE is known from them.
-    pub calibration: Option<Arc<Calibration>>,
     /// Number format when single queries meet encoded tokens.
     pub arithmetic: Arithmetic,
     /// Number of tokens that a query sees besides the sinks, in layers that have no entry in `kinds`. Older
@@ -197,8 +185,6 @@ impl From<KvShape> for CacheSpec {
             narrow_at: None,
             centring: Centring::Auto,
             key_map: KeyMap::Auto,
-            rope: Vec::new(),
-            calibration: None,
             arithmetic: Arithmetic::Int8,
             sliding_window: None,
             ring: None,
@@ -405,15 +391,6 @@ impl CacheSpec {
         if slides { 0 } else { self.sinks }
     }
 
-    /// RoPE of a layer, if it is known.
-    pub(super) fn rope_at(&self, layer: usize) -> Option<&Rope> {
-        match &self.calibration {
-            Some(file) if self.rope.is_empty() => file.rope(layer),
-            _ if self.rope.len() == 1 => self.rope.first(),
-            _ => self.rope.get(layer),
-        }
-    }
-
     /// Largest accepted norms of a layer's keys and values. Every vector up to this norm can be stored,
     /// whatever its direction ([`AnyCodec::max_norm`]). The bound is halved where vectors may be centred, because
     /// the mean may point the other way. It is halved again if pages are demoted to another codec, because
@@ -539,17 +516,6 @@ impl CacheSpec {
                  before, at most {MOST_TOKENS}"
             ));
         }
-        if !self.rope.is_empty() && self.rope.len() != 1 && self.rope.len() != num_layers {
-            return bad(format!("RoPE of {} layers: expected 1 or {num_layers}", self.rope.len()));
-        }
-        if !self.layer_shapes.is_empty() && self.key_map == KeyMap::Full {
-            return bad(
-                "map=full is not valid for layers of several shapes: expected map=pairs or map=off".into()
-            );
-        }
-        if let Some(file) = &self.calibration {
-            file.check(&self.shape, |layer| self.rope_at(layer)).map_err(CacheError::BadSpec)?;
-        }
         if self.ring.is_some() && !matches!(self.key_map, KeyMap::Off | KeyMap::Auto) {
             return bad(
                 "a ring with a map of keys is not valid, as maps take memory later: expected map=off".into(),
@@ -567,7 +533,6 @@ impl CacheSpec {
             }
             self.check_tiers(layer)?;
             self.check_quarters(layer)?;
-            self.check_rope(layer)?;
         }
         Ok(())
     }
@@ -616,24 +581,6 @@ impl CacheSpec {
         }
         if self.soft_cap.is_some_and(|cap| !(cap.is_finite() && cap > 0.0)) {
             return bad("a soft cap must be finite and above 0".into());
-        }
-        Ok(())
-    }
-
-    /// Refuses a map that needs RoPE without it, and RoPE that does not fit the head dim.
-    fn check_rope(&self, layer: usize) -> Result<(), CacheError> {
-        let head_dim = self.shape_at(layer).head_dim;
-        let Some(rope) = self.rope_at(layer) else {
-            let needs = self.key_map == KeyMap::Full && self.has_map(layer);
-            let why = "map=full is not valid without RoPE: expected rope=BASE as well, such as rope=10000, or map=FILE.tqm, or map=pairs";
-            return if needs { Err(CacheError::BadSpec(why.to_owned())) } else { Ok(()) };
-        };
-        let rotated = rope.inv_freq.len().saturating_mul(2);
-        if rope.first != 0 || rotated > head_dim || !rope.inv_freq.iter().all(|x| x.is_finite()) {
-            return Err(CacheError::BadSpec(format!(
-                "RoPE of {rotated} coordinates from {} on: expected at most {head_dim} from 0 on, and finite frequencies",
-                rope.first
-            )));
         }
         Ok(())
     }

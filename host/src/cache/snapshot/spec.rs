@@ -1,12 +1,9 @@
 //! Reads the spec of a snapshot: the inverse of `fields`.
 
-use crate::cache::calibration::Calibration;
 use crate::cache::chunks::{NO_NUMBER, Parser, refused};
 use crate::cache::layer::{LayerKind, LayerPolicy, LayerShape};
 use crate::cache::spec::{Arithmetic, CacheSpec, Centring, Cold, KeyMap};
 use crate::error::CacheError;
-use crate::rope::Rope;
-use std::sync::Arc;
 use tqkv_core::{CodecId, Effort, KvShape, Options, ScaleMode};
 
 /// Limit on a count in a spec, 2^48 on 64-bit machines. It is larger than any real count, and far from
@@ -63,7 +60,7 @@ pub(super) fn read(payload: &[u8]) -> Result<CacheSpec, CacheError> {
     let layer_shapes = layer_shapes(parser, num_layers)?;
     let narrow_at =
         if parser.takes(8) { Some(parser.count("bytes before narrowing", usize::MAX)?) } else { None };
-    let (ring, (key_map, rope, calibration)) = last_field(parser, head_dim, num_layers)?;
+    let (ring, key_map) = last_field(parser)?;
     let Some(&(key, value)) = pairs.first() else { return refused("of a cache without layers") };
     Ok(CacheSpec {
         layer_shapes,
@@ -83,8 +80,6 @@ pub(super) fn read(payload: &[u8]) -> Result<CacheSpec, CacheError> {
         narrow_at,
         centring,
         key_map,
-        rope,
-        calibration,
         arithmetic,
         cold,
         scale,
@@ -112,40 +107,20 @@ fn layer_shapes(parser: &mut Parser<'_>, num_layers: usize) -> Result<Vec<LayerS
     (0..num_layers).map(&mut shape).collect()
 }
 
-/// The map of a spec, with what it needs.
-type MapFields = (KeyMap, Vec<Rope>, Option<Arc<Calibration>>);
-
 /// Reads the last fields, which only specs with a ring or a map have.
-fn last_field(
-    parser: &mut Parser<'_>,
-    head_dim: usize,
-    num_layers: usize,
-) -> Result<(Option<usize>, MapFields), CacheError> {
-    let no_map = (KeyMap::Auto, Vec::new(), None);
+fn last_field(parser: &mut Parser<'_>) -> Result<(Option<usize>, KeyMap), CacheError> {
     if parser.end().is_ok() {
-        return Ok((None, no_map));
+        return Ok((None, KeyMap::Auto));
     }
-    let code = parser.bytes(1, 1)?[0];
-    let mut ropes = || (0..num_layers).map(|_| parser.rope(head_dim)).collect::<Result<_, _>>();
-    let read = match code {
-        1 => (KeyMap::Pairs, Vec::new(), None),
-        2 => (KeyMap::Full, ropes()?, None),
-        3 => {
-            let ropes = ropes()?;
-            let file = Calibration::read(&mut parser.rest()).map_err(CacheError::Snapshot)?;
-            (KeyMap::Full, ropes, Some(Arc::new(file)))
-        }
-        4 => {
-            let ring = parser.count("tokens of a ring", MOST)?;
-            parser.end()?;
-            return Ok((Some(ring), no_map));
-        }
-        6 => (KeyMap::Auto, Vec::new(), None),
-        7 => (KeyMap::Off, Vec::new(), None),
+    let read = match parser.bytes(1, 1)?[0] {
+        1 => (None, KeyMap::Pairs),
+        4 => (Some(parser.count("tokens of a ring", MOST)?), KeyMap::Auto),
+        6 => (None, KeyMap::Auto),
+        7 => (None, KeyMap::Off),
         code => return refused(format!("key map {code}, which is not known")),
     };
     parser.end()?;
-    Ok((None, read))
+    Ok(read)
 }
 
 fn two(parser: &mut Parser<'_>) -> Result<[u8; 2], CacheError> {

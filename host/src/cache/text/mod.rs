@@ -4,7 +4,6 @@
 
 mod bytes;
 mod options;
-mod rope;
 mod values;
 
 pub use bytes::read_bytes;

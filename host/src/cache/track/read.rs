@@ -24,18 +24,6 @@ impl Track {
         end.min(from + MAX_PART)
     }
 
-    /// Index of the map of a position's page; 0 if it has none.
-    pub(in crate::cache) fn map_at(&self, position: usize) -> usize {
-        let page = position.saturating_sub(self.sink_capacity) / PAGE_TOKENS;
-        self.pages.maps().index(page).unwrap_or_default()
-    }
-
-    /// First position from `from` on whose page has another map.
-    pub(in crate::cache) fn map_end(&self, from: usize) -> usize {
-        let index = from.saturating_sub(self.sink_capacity);
-        self.pages.range_end(index).saturating_add(self.sink_capacity)
-    }
-
     /// First position of the run of [`RUN`] tokens that holds a position. Runs begin with the pages.
     pub(in crate::cache) fn run_start(&self, position: usize) -> usize {
         self.start_of(position, RUN)
@@ -85,8 +73,7 @@ impl Track {
             self.recent.scores(from - coded, queries.plain(), out);
         } else {
             let run = self.pages.run(from - sinks)?;
-            let map = self.pages.maps().index(run.page).unwrap_or_default();
-            run.format.scores(&run.lines, run.slot, queries.coded(map, run.tier), next, out);
+            run.format.scores(&run.lines, run.slot, queries.coded(run.tier), next, out);
             if let Some(mean) = self.means.index(run.page) {
                 let n = out.len() / queries.heads();
                 for (out, offset) in out.chunks_exact_mut(n).zip(queries.offsets(mean)) {
@@ -191,9 +178,8 @@ impl Track {
                 self.recent.read(at - coded, out);
             } else {
                 self.pages.decode_rotated(at - sinks, out)?;
-                let page = (at - sinks) / PAGE_TOKENS;
-                self.pages.undo(page, out);
-                life::add(out, self.mean_of(page));
+                self.pages.undo(out);
+                life::add(out, self.mean_of((at - sinks) / PAGE_TOKENS));
             }
             at = end;
         }
