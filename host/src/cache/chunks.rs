@@ -6,9 +6,6 @@ use crate::memory;
 use bytemuck::{Pod, Zeroable};
 use std::io::{self, Read, Write};
 
-/// The bits of a NaN, which mark an unset field of a spec.
-pub(in crate::cache) const NO_NUMBER: u32 = 0x7fc0_0000;
-
 /// Numbers whose little-endian memory is their stored form.
 pub(in crate::cache) trait StoredNumber: Pod + Zeroable {
     /// Swaps bytes where the machine is big-endian.
@@ -77,13 +74,6 @@ impl<'a> Parser<'a> {
             Ok(count) if count <= most => Ok(count),
             _ => refused(format!("{count} {what}: expected at most {most}")),
         }
-    }
-
-    /// Takes the next byte if it is this one.
-    pub(in crate::cache) fn takes(&mut self, byte: u8) -> bool {
-        let rest = self.0.strip_prefix(&[byte]);
-        self.0 = rest.unwrap_or(self.0);
-        rest.is_some()
     }
 
     /// Refuses bytes that are left over.

@@ -38,8 +38,9 @@ impl Centring {
     }
 }
 
-/// Limit on the KV heads of all layers together.
-pub(super) const MOST_HEADS: usize = 1 << 20;
+/// Limit on the KV heads of all layers together. No model has as many, and empty ones take few megabytes, so that the
+/// text of a snapshot may ask for them.
+pub(super) const MOST_HEADS: usize = 1 << 16;
 
 /// Limit on the tokens of sinks, windows and tiers, 2^40 on 64-bit machines: more than any memory holds.
 pub(super) const MOST_TOKENS: usize = 1 << (usize::BITS * 5 / 8);
@@ -305,8 +306,8 @@ impl CacheSpec {
     /// Tokens are picked anew for each query, in runs of 32, by the KV head for all its query heads. Each full page
     /// has the means of every 8 of its keys in 4 bits for that ([`CacheSpec::selection_bytes`]), and the runs that
     /// have the means with the largest logits are read. Layers with a window of their own read it in full, and so do
-    /// chunks of 8 queries and more all that they see. A snapshot does not have the setting or the means, which are
-    /// made again when it is restored.
+    /// chunks of 8 queries and more all that they see. A snapshot does not have the means, which are made
+    /// again when it is restored.
     #[must_use]
     pub fn select(mut self, tokens: usize) -> Self {
         self.select = Some(tokens);
@@ -593,7 +594,6 @@ impl CacheSpec {
                 Cold::Demote { key: cold_key, value: cold_value } => {
                     let latent = self.position_dim > 0;
                     let shape = self.shape_at(layer);
-                    // A snapshot without maps has warm keys as they are stored, and cold ones as they are named.
                     if self.key_codec(layer, key) != self.key_codec(layer, cold_key) {
                         let dim = if latent { shape.value_dim } else { shape.head_dim };
                         check_demotion(key, cold_key, dim)?;

@@ -102,7 +102,7 @@ class KvCache:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, max_bytes: int | None = None) -> KvCache:
-        """The cache that `save` wrote, with its options but `select` and `max_tokens`, as `from_snapshot` makes it."""
+        """The cache that `save` wrote, with its options but `max_tokens`, as `from_snapshot` makes it."""
         return cls._of(_native.Cache.load(path, _most(max_bytes)), max_bytes)
 
     @property

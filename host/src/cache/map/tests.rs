@@ -328,11 +328,11 @@ fn a_snapshot_of_a_cache_with_another_map_is_refused() {
     let [mut plain, mut mapped] = ["t2", "t2 map=pairs"].map(cache);
     let (without, with) = (bytes(&plain), bytes(&mapped));
     let refused = plain.restore(&mut &with[..]).unwrap_err().to_string();
-    assert!(refused.contains("another ring, key map or narrowing: the snapshot has map="), "{refused}");
+    assert!(refused.contains("another spec: the snapshot has map=pairs, this cache map=auto"), "{refused}");
     let refused = mapped.restore(&mut &without[..]).unwrap_err().to_string();
-    assert!(refused.contains("another key map"), "{refused}");
+    assert!(refused.contains("another spec: the snapshot has map="), "{refused}");
     let refused = cache("m2,t2 map=pairs").restore(&mut &bytes(&cache("m2,t2"))[..]).unwrap_err().to_string();
-    assert!(refused.contains("another key map: the snapshot has"), "{refused}");
+    assert!(refused.contains("another spec: the snapshot has map=auto, this cache map=pairs"), "{refused}");
 }
 
 #[test]
