@@ -98,8 +98,7 @@ impl Input {
         let id = |name: &str| CodecId::from_name(name).expect("a codec");
         let [mut key, mut value] = self.codecs.map(|codec| pick(codec, CodecId::ALL));
         // The byte of the sinks says more than their number.
-        let map = [None, Some("map=pairs"), Some("map=full rope=10000"), None, None]
-            [usize::from(self.sinks / 7) % 5];
+        let map = [None, Some("map=pairs"), None, None, None][usize::from(self.sinks / 7) % 5];
         let is_ring = self.sinks / 7 % 5 == 3;
         // Codes of quarters need a map.
         if key.rotates_quarters() && map.is_none() || value.rotates_quarters() {

@@ -1,7 +1,6 @@
 //! RoPE as data: which coordinates of a key turn, and by how much per position.
 //!
-//! A cache undoes RoPE in what matrices of keys are learnt from ([`crate::cache::KeyMap::Full`]), and the storage
-//! tier undoes it before keys are coded. A table of frequencies covers every scaling of them. A constant factor
+//! The storage tier undoes RoPE before keys are coded. A table of frequencies covers every scaling of them. A constant factor
 //! of rotated coordinates (the attention scaling of YaRN) stays in the keys, because only the rotation is
 //! undone. Kinds whose angles are not position times frequency, such as M-RoPE and dynamic ones, have no table.
 

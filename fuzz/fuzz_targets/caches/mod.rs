@@ -3,10 +3,8 @@
 
 #![allow(dead_code, reason = "each target uses some of it")]
 
-use std::sync::{Arc, OnceLock};
 use tqkv::KvError;
 use tqkv::cache::{CacheSpec, Centring, Cold, KvCache, LayerKind, LayerPolicy};
-use tqkv::cache::{Calibration, Calibrator};
 use tqkv::error::CacheError;
 use tqkv_core::{CodecId, KvShape};
 
@@ -15,7 +13,7 @@ const DIM: usize = 32;
 const VALUE_DIM: usize = 48;
 
 /// Number of specs of [`spec`].
-pub const SPECS: u8 = 17;
+pub const SPECS: u8 = 14;
 
 /// One of [`SPECS`] specs. `hot` sets the hot window and the sinks.
 pub fn spec(number: u8, hot: u8) -> CacheSpec {
@@ -44,16 +42,9 @@ pub fn spec(number: u8, hot: u8) -> CacheSpec {
         8 => shape(1, 1, 1).codecs(id("t2"), id("t3")).centring(Centring::On).soft_cap(5.0),
         9 => shape(1, 2, 1).codecs(id("q4_0"), id("s2")).scale(0.5),
         10 => mapped(shape(1, 2, 1).codecs(id("t2"), id("s2")), "map=pairs"),
-        11 => mapped(shape(1, 2, 1).codecs(id("s3"), id("t2")), "map=full rope=10000"),
-        12 => {
-            let mut spec = mapped(shape(1, 2, 1).codecs(id("t3"), id("s2")), "map=full rope=500");
-            spec.calibration = Some(CALIBRATION.get_or_init(|| calibration(&spec)).clone());
-            spec
-        }
-        13 => shape(1, 2, 1).codecs(id("t3"), id("n4")).ring(170),
+        11 => shape(1, 2, 1).codecs(id("t3"), id("n4")).ring(170),
         // Codes of quarters take wider heads.
-        14 => mapped(CacheSpec::new(1, 2, 1, 2 * DIM).codecs(id("m2"), id("s2")), "map=pairs"),
-        15 => mapped(CacheSpec::new(1, 2, 1, 2 * DIM).codecs(id("m3"), id("t2")), "map=full rope=10000"),
+        12 => mapped(CacheSpec::new(1, 2, 1, 2 * DIM).codecs(id("m2"), id("s2")), "map=pairs"),
         _ => shape(2, 2, 1).codecs(id("n4"), id("n4")).cold(90, demote("n2", "n2")).max_tokens(480),
     };
     spec.hot(hot).sinks(sinks)
@@ -61,16 +52,6 @@ pub fn spec(number: u8, hot: u8) -> CacheSpec {
 
 fn mapped(spec: CacheSpec, map: &str) -> CacheSpec {
     spec.with(map).expect("the words of a spec")
-}
-
-static CALIBRATION: OnceLock<Arc<Calibration>> = OnceLock::new();
-
-/// Moments of 200 tokens.
-fn calibration(spec: &CacheSpec) -> Arc<Calibration> {
-    let mut calibrator = Calibrator::new(spec).expect("a spec with a map");
-    let queries = values(91, 200 * spec.shape.num_heads * DIM);
-    calibrator.learn(0, &queries, &values(92, 200 * DIM)).expect("a window that is long enough");
-    Arc::new(calibrator.finish([7; 32]))
 }
 
 /// Numbers between -1 and 1 around a mean that differs by coordinate. The same seed gives the same numbers.

@@ -114,20 +114,9 @@ pub fn check(place: &Place, base: &CacheSpec, policies: &[Policy]) -> Result<(),
     Ok(())
 }
 
-/// Refuses policies that do not fit a model, before any work is done. Files of moments must be of it.
+/// Refuses policies that do not fit a model, before any work is done.
 pub fn check_model(place: &Place, config: &Config, policies: &[Policy]) -> Result<(), CliError> {
-    let base = config.cache_spec();
-    check(place, &base, policies)?;
-    for policy in policies {
-        let file = policy.apply(base.clone()).calibration;
-        if file.is_some_and(|file| *file.model() != config.identity()) {
-            return Err(CliError::bad_input(format_args!(
-                "{}: moments of another model: expected a file that tqkv calibrate made with this one",
-                policy.name
-            )));
-        }
-    }
-    Ok(())
+    check(place, &config.cache_spec(), policies)
 }
 
 /// Refuses a `context` so short that a policy would compress nothing: every figure would equal that of f16.

@@ -16,7 +16,6 @@ pub(crate) use source::PlanSource;
 pub(crate) use stored::StorageTier;
 
 use tqkv::cache::{CacheSpec, Cold, KeyMap, LayerKind, PAGE_TOKENS};
-use tqkv::rope::Rope;
 use tqkv::unstable::cache::{learnt_map, map_bytes};
 use tqkv_core::fixed::INTEGER_CODECS;
 use tqkv_core::{CodecId, KvShape};
@@ -154,8 +153,6 @@ impl LayerPlan for LayerKv {
         let shape = KvShape::new(1, 1, 1, self.head_dim).with_value_dim(self.value_dim);
         let mut spec = CacheSpec::from(shape);
         spec.position_dim = self.position_dim;
-        // Maps of any RoPE take the same bytes.
-        spec.rope = vec![Rope::none()];
         let kinds = self.window.map(|window| vec![LayerKind::Sliding(window)]);
         spec.kinds(kinds.unwrap_or_default())
     }
@@ -432,13 +429,9 @@ fn maps_of(layer: &LayerKv, life: &Life) -> impl Fn(u64) -> u128 + use<> {
         cold: life.tiers.iter().map(demote).collect(),
         ..layer.spec().codecs(life.codecs.k, life.codecs.v)
     };
-    let kind = learnt_map(&spec, 0);
-    let (dim, raw) = (layer.head_dim, life.kept.sinks.saturating_add(life.kept.hot));
-    move |tokens: u64| {
-        let pages = tokens.saturating_sub(raw).div_ceil(PAGE_TOKENS as u64);
-        let bytes = map_bytes(kind, dim, usize::try_from(pages).unwrap_or(usize::MAX));
-        bytes as u128 * PAGE_TOKENS as u128
-    }
+    let bytes = map_bytes(learnt_map(&spec, 0), layer.head_dim) as u128 * PAGE_TOKENS as u128;
+    let raw = life.kept.sinks.saturating_add(life.kept.hot);
+    move |tokens: u64| if tokens > raw { bytes } else { 0 }
 }
 
 impl From<&ModelKv> for CacheShape {

@@ -169,12 +169,7 @@ mod tests {
             ("TQKV_KV", "t4,q9", "'q9' is not a codec"),
             ("TQKV_KV", "t2,m2 map=pairs", "m2 is not valid for values"),
             ("TQKV_KV", "m2 map=pairs", "m2 is not valid for values"),
-            (
-                "TQKV_KV",
-                "t2 map=full",
-                "map=full is not valid in llama.cpp: expected map=auto, map=pairs or map=off",
-            ),
-            ("TQKV_KV", "t2 map=model.tqm", "because cells of a restored state have no position"),
+            ("TQKV_KV", "t2 map=full", "map=full is not valid: expected map=auto|off|pairs"),
             ("TQKV_KV", "", "expected codecs"),
             ("TQKV_KV", "s4 hot=many", "hot=many is not valid: expected hot=TOKENS"),
             ("TQKV_KV", "s4 ring=4096", "ring= is not valid in a cache of slots: expected codecs, hot="),

@@ -46,15 +46,6 @@ pub(crate) fn parts(text: &str) -> Result<Vec<(Option<usize>, &str)>, String> {
 /// # Errors
 /// A line that says what is wrong and what is expected.
 pub(crate) fn read(text: &str, old: &CacheSpec) -> Result<CacheSpec, String> {
-    // A file of moments is not read in vain.
-    let is_map =
-        |word: &&str| word.starts_with("map=") && !["map=auto", "map=off", "map=pairs"].contains(word);
-    if let Some(word) = text.split_whitespace().find(is_map) {
-        return Err(format!(
-            "{word} is not valid in llama.cpp: expected map=auto, map=pairs or map=off, because cells of a restored state have \
-             no position"
-        ));
-    }
     let policy: Policy = text.parse().map_err(line)?;
     let spec = policy.apply(old.clone());
     slots::check(&spec).map_err(line)?;

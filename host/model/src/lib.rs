@@ -11,7 +11,6 @@ use std::path::Path;
 
 mod attention;
 mod biased;
-mod calibrate;
 mod chat;
 mod checkpoint;
 mod coded;

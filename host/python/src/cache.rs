@@ -73,15 +73,10 @@ impl Cache {
 #[pymethods]
 impl Cache {
     #[new]
-    fn new(
-        py: Python<'_>,
-        texts: Vec<String>,
-        max_bytes: Option<usize>,
-        map_layer: Option<usize>,
-    ) -> Result<Self, Failure> {
+    fn new(py: Python<'_>, texts: Vec<String>, max_bytes: Option<usize>) -> Result<Self, Failure> {
         pool::start()?;
         let budget = max_bytes.map_or_else(Budget::unlimited, Budget::new);
-        let spec = map_layer.map_or_else(|| spec::read(&texts), |layer| spec::read_layer(&texts, layer))?;
+        let spec = spec::read(&texts)?;
         Ok(Self::of(py.detach(|| KvCache::within(spec, &budget))?))
     }
 

@@ -283,7 +283,7 @@ def test_what_cannot_be_encoded_is_refused():
         Format().encode([(torch.zeros(1, 1, 1, 64, dtype=torch.int8),) * 2])
     with pytest.raises(tqkv.TqkvError, match="one shape and dtype"):
         Format().encode([(keys, values.float())])
-    for wrong in ({"exact": -1}, {"exact": True}, {"codec": "t9"}, {"codec": "m2,t2"}, {"codec": "t2 map=full"}, {"codec": "t3,t3,t3"}, {"seed": -1}, {"centre": "no"}, {"effort": "most"}, {"effort": 2}):
+    for wrong in ({"exact": -1}, {"exact": True}, {"codec": "t9"}, {"codec": "m2,t2"}, {"codec": "t2 map=pairs"}, {"codec": "t3,t3,t3"}, {"seed": -1}, {"centre": "no"}, {"effort": "most"}, {"effort": 2}):
         with pytest.raises(tqkv.TqkvError, match=next(iter(wrong))):
             Format(**wrong)
 

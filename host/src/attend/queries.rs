@@ -9,13 +9,12 @@ pub(crate) struct HeadQueries {
     heads: usize,
     /// The queries of the model times the scale of the logits: `[heads, dim]`.
     plain: Vec<f32>,
-    /// The same queries for mapped keys of one map. Unused without a map.
+    /// The same queries for mapped keys. Unused without a map.
     mapped: Vec<f32>,
     /// For each mean of the keys, the product <plain, mean> of each head.
     offsets: Vec<f32>,
-    /// The queries in the form of each map and tier, `[maps, tiers]`.
+    /// The queries in the form of each tier.
     coded: Vec<CodedQueries>,
-    tiers: usize,
 }
 
 impl HeadQueries {
@@ -35,23 +34,21 @@ impl HeadQueries {
         }
     }
 
-    /// Prepares the queries for keys of a map, in pages of each tier; none where a tier has no page. `apply` brings
-    /// queries to these keys, if there is a map.
+    /// Prepares the queries for keys in pages of each tier; none where a tier has no page. `apply` brings queries to
+    /// keys that have a map.
     pub(crate) fn code<'a>(
         &mut self,
-        map: usize,
         tiers: impl ExactSizeIterator<Item = Option<&'a PageFormat>>,
         apply: Option<impl FnOnce(&mut [f32])>,
     ) {
-        self.tiers = tiers.len();
         let mut queries = &self.plain;
         if let Some(apply) = apply {
             self.mapped.clone_from(&self.plain);
             apply(&mut self.mapped);
             queries = &self.mapped;
         }
-        self.coded.resize_with(self.coded.len().max((map + 1) * self.tiers), CodedQueries::default);
-        for (format, coded) in tiers.zip(&mut self.coded[map * self.tiers..]) {
+        self.coded.resize_with(tiers.len(), CodedQueries::default);
+        for (format, coded) in tiers.zip(&mut self.coded) {
             if let Some(format) = format {
                 format.set_queries(queries, coded);
             }
@@ -76,8 +73,8 @@ impl HeadQueries {
         mean.map_or(&[], |mean| &self.offsets[mean * self.heads..(mean + 1) * self.heads])
     }
 
-    /// The queries for pages of a map and a tier.
-    pub(crate) fn coded(&self, map: usize, tier: usize) -> &CodedQueries {
-        &self.coded[map * self.tiers + tier]
+    /// The queries for pages of a tier.
+    pub(crate) fn coded(&self, tier: usize) -> &CodedQueries {
+        &self.coded[tier]
     }
 }

@@ -1,14 +1,10 @@
-//! Chunks of a stream, each a length, a payload of little-endian fields, and its CRC-32. Snapshots and files
-//! of moments are made of them.
+//! Chunks of a stream, each a length, a payload of little-endian fields, and its CRC-32. Snapshots are made
+//! of them.
 
 use crate::error::CacheError;
 use crate::memory;
-use crate::rope::{Pairs, Rope};
 use bytemuck::{Pod, Zeroable};
 use std::io::{self, Read, Write};
-
-/// The bits of a NaN, which mark an unset field of a spec.
-pub(in crate::cache) const NO_NUMBER: u32 = 0x7fc0_0000;
 
 /// Numbers whose little-endian memory is their stored form.
 pub(in crate::cache) trait StoredNumber: Pod + Zeroable {
@@ -25,15 +21,9 @@ macro_rules! stored {
         }
     )*};
 }
-stored!(u8, i8, u16, u64, i64);
+stored!(u8, u16, u64, i64);
 
 impl StoredNumber for f32 {
-    fn little_endian(self) -> Self {
-        Self::from_bits(self.to_bits().to_le())
-    }
-}
-
-impl StoredNumber for f64 {
     fn little_endian(self) -> Self {
         Self::from_bits(self.to_bits().to_le())
     }
@@ -53,14 +43,6 @@ pub(in crate::cache) fn put<T: StoredNumber>(bytes: &mut Vec<u8>, values: &[T]) 
 /// Appends a count.
 pub(in crate::cache) fn put_count(bytes: &mut Vec<u8>, count: usize) {
     put(bytes, &[count as u64]);
-}
-
-/// Appends the RoPE of a layer: a byte for its pairs, and its frequencies.
-pub(in crate::cache) fn put_rope(bytes: &mut Vec<u8>, rope: Option<&Rope>) {
-    bytes.push(u8::from(rope.is_some_and(|rope| rope.pairs == Pairs::Interleaved)));
-    let frequencies = rope.map_or(&[][..], |rope| &rope.inv_freq);
-    put_count(bytes, frequencies.len());
-    put(bytes, frequencies);
 }
 
 /// Takes numbers from the front of a chunk.
@@ -92,29 +74,6 @@ impl<'a> Parser<'a> {
             Ok(count) if count <= most => Ok(count),
             _ => refused(format!("{count} {what}: expected at most {most}")),
         }
-    }
-
-    /// Takes the RoPE of a layer.
-    pub(in crate::cache) fn rope(&mut self, head_dim: usize) -> Result<Rope, CacheError> {
-        let pairs = match self.bytes(1, 1)?[0] {
-            0 => Pairs::Half,
-            1 => Pairs::Interleaved,
-            code => return refused(format!("RoPE of kind {code}, which is not known")),
-        };
-        let count = self.count("pairs of RoPE", head_dim / 2)?;
-        Ok(Rope::new(0, pairs, self.values::<f64>(count)?))
-    }
-
-    /// Takes the next byte if it is this one.
-    pub(in crate::cache) fn takes(&mut self, byte: u8) -> bool {
-        let rest = self.0.strip_prefix(&[byte]);
-        self.0 = rest.unwrap_or(self.0);
-        rest.is_some()
-    }
-
-    /// Takes all that is left.
-    pub(in crate::cache) fn rest(&mut self) -> &'a [u8] {
-        std::mem::take(&mut self.0)
     }
 
     /// Refuses bytes that are left over.

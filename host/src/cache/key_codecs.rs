@@ -36,20 +36,9 @@ impl CacheSpec {
     /// True if the keys of some tier of a layer are named in a code of quarters, which its head dim has.
     fn names_quarters(&self, layer: usize) -> bool {
         let fits = CodecId::M2.block_bytes(self.shape_at(layer).head_dim).is_some();
-        fits && (self.cools_to_quarters() || self.named_codecs(layer).0.rotates_quarters())
-    }
-
-    /// True if keys of some cold tier are named in a code of quarters.
-    fn cools_to_quarters(&self) -> bool {
         let named = |cold: &Cold| matches!(cold, Cold::Demote { key, .. } if key.rotates_quarters());
-        self.cold.iter().any(|(_, cold)| named(cold))
-    }
-
-    /// True if a snapshot names a code of quarters. It has the codecs of warm keys as they are stored, and
-    /// those of cold ones as they are named.
-    pub(super) fn saves_quarters(&self) -> bool {
-        let warm = (0..self.shape.num_layers).any(|layer| self.codecs_at(layer).0.rotates_quarters());
-        warm || self.cools_to_quarters()
+        fits && (self.named_codecs(layer).0.rotates_quarters()
+            || self.cold.iter().any(|(_, cold)| named(cold)))
     }
 
     /// True if the keys of some tier of a layer are stored in a code of quarters, if they get a map.
@@ -78,7 +67,7 @@ impl CacheSpec {
             && match self.key_map {
                 KeyMap::Auto => self.names_quarters(layer),
                 KeyMap::Off => false,
-                KeyMap::Pairs | KeyMap::Full => true,
+                KeyMap::Pairs => true,
             }
     }
 
@@ -92,15 +81,7 @@ impl CacheSpec {
     /// True if keys of a layer that learns no map get factors by themselves where few pairs hold their energy.
     /// The keys of their mean decide it, so it needs centring.
     pub(super) fn may_get_map(&self, layer: usize) -> bool {
-        self.key_map == KeyMap::Auto && !self.names_quarters(layer) && self.could_get_map(layer)
-    }
-
-    /// True if keys of some layer get maps by themselves unless the setting is off.
-    pub(super) fn could_get_maps(&self) -> bool {
-        (0..self.shape.num_layers).any(|layer| self.could_get_map(layer))
-    }
-
-    fn could_get_map(&self, layer: usize) -> bool {
-        self.can_have_map(layer) && self.centring != Centring::Off
+        let can = self.can_have_map(layer) && self.centring != Centring::Off;
+        can && self.key_map == KeyMap::Auto && !self.names_quarters(layer)
     }
 }

@@ -52,9 +52,8 @@ pub(super) struct Means {
     max_norm: f32,
     state: State,
     list: Vec<Mean>,
-    /// Sums of the keys of full pages, less their means, in the domain of the blocks. There is one for each
-    /// map of the head, and one without maps. It is an exact integer, so that keys can be subtracted again.
-    /// Empty before the first mean.
+    /// Sums of the keys of full pages, less their means, in the domain of the blocks: exact integers, so that
+    /// keys can be subtracted again. Empty before the first full page with a mean.
     sum: Vec<i64>,
     /// Memory of means to come, which a ring takes at the start.
     spare: Vec<Arc<[f32]>>,
@@ -254,49 +253,37 @@ impl Means {
     fn mean_before<'a>(&self, page: usize, pages: &Pages, sums: &'a mut [f32]) -> &'a mut [f32] {
         let factor = 1.0 / (ONE * (page * PAGE_TOKENS) as f32);
         sums.iter_mut().zip(&self.sum).for_each(|(x, &sum)| *x = sum as f32 * factor);
-        let dim = pages.warm().codec().dim();
-        let (mean, later) = sums.split_at_mut(dim);
-        pages.undo(0, mean);
-        for (i, sum) in later.chunks_exact_mut(dim).enumerate() {
-            pages.undo(pages.maps().end(i), sum);
-            mean.iter_mut().zip(sum).for_each(|(m, x)| *m += *x);
-        }
+        pages.undo(sums);
         let ends = self.list.iter().skip(1).map(|mean| mean.first_page).chain([page]);
         for (old, end) in self.list.iter().zip(ends) {
             let share = (end - old.first_page) as f32 / page as f32;
-            mean.iter_mut().zip(old.values.iter()).for_each(|(m, x)| *m += x * share);
+            sums.iter_mut().zip(old.values.iter()).for_each(|(m, x)| *m += x * share);
         }
-        mean
+        sums
     }
 
     /// Adds the keys of a page that is now full (`[n, dim]`, less their mean, in the domain of the blocks).
-    /// `map` is the index of the page's map.
-    pub(super) fn close(&mut self, map: usize, keys: &[f32], dim: usize) {
-        if self.sum.len() < (map + 1) * dim {
-            self.sum.reserve_exact((map + 1) * dim - self.sum.len());
-            self.sum.resize((map + 1) * dim, 0);
+    pub(super) fn close(&mut self, keys: &[f32], dim: usize) {
+        if self.sum.is_empty() {
+            self.sum.reserve_exact(dim);
+            self.sum.resize(dim, 0);
             self.lease.set(self.allocated_bytes());
         }
-        for key in keys.chunks_exact(dim) {
-            join_key(&mut self.sum[map * dim..(map + 1) * dim], key, i64::wrapping_add);
-        }
+        keys.chunks_exact(dim).for_each(|key| join_key(&mut self.sum, key, i64::wrapping_add));
     }
 
     /// Subtracts the keys that [`Means::close`] added.
-    pub(super) fn reopen(&mut self, map: usize, keys: &[f32], dim: usize) {
-        for key in keys.chunks_exact(dim) {
-            join_key(&mut self.sum[map * dim..(map + 1) * dim], key, i64::wrapping_sub);
-        }
+    pub(super) fn reopen(&mut self, keys: &[f32], dim: usize) {
+        keys.chunks_exact(dim).for_each(|key| join_key(&mut self.sum, key, i64::wrapping_sub));
     }
 
-    /// Drops the means that begin after the first `pages` pages, and all but the first `sums` sums. With 0
-    /// pages, the head waits for its first vectors again.
-    pub(super) fn truncate(&mut self, pages: usize, sums: usize) {
+    /// Drops the means that begin after the first `pages` pages. With 0 pages, the head waits for its first
+    /// vectors again.
+    pub(super) fn truncate(&mut self, pages: usize) {
         if pages == 0 {
             self.clear();
         } else {
             self.give_back(self.list.partition_point(|mean| mean.first_page < pages));
-            self.sum.truncate(sums);
             self.lease.set(self.allocated_bytes());
         }
     }
@@ -309,21 +296,21 @@ impl Means {
         lists + values + spare + self.sum.capacity() * size_of::<i64>()
     }
 
-    /// Upper bound of the bytes of the means of `pages` pages in `maps` maps, of vectors of `dim` values. 0 for a
+    /// Upper bound of the bytes of the means of `pages` pages of keys, or of values, of `dim` coordinates. 0 for a
     /// `dim` of 0.
-    pub(super) fn most_bytes(dim: usize, pages: usize, maps: usize) -> usize {
+    pub(super) fn most_bytes(dim: usize, pages: usize, follow: bool) -> usize {
         let means = if dim > 0 { 2 + pages.ilog2() as usize } else { 0 };
-        means * (size_of::<Mean>() + dim * size_of::<f32>()) + maps * dim * size_of::<i64>()
+        let sums = if follow { dim } else { 0 };
+        means * (size_of::<Mean>() + dim * size_of::<f32>()) + sums * size_of::<i64>()
     }
 
-    /// Upper bound of the bytes of one more mean and of the sums of `maps` more maps. Values may get their mean
-    /// if `learns`.
-    pub(super) fn growth(&self, dim: usize, maps: usize, learns: bool) -> usize {
+    /// Upper bound of the bytes of one more mean, and of the sums. Values may get their mean if `learns`.
+    pub(super) fn growth(&self, dim: usize, learns: bool) -> usize {
         let mean = 2 * size_of::<Mean>() + dim * size_of::<f32>();
         if self.is_ring() {
             0
         } else if self.follows && self.state != State::Off {
-            self.allocated_bytes() + mean + dim * maps * size_of::<i64>()
+            self.allocated_bytes() + mean + dim * size_of::<i64>()
         } else if learns {
             mean
         } else {

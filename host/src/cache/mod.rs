@@ -36,12 +36,10 @@ mod accepted;
 mod ahead;
 mod blocks;
 mod budget;
-mod calibration;
 mod chosen;
 mod chunks;
 pub(crate) mod format;
 mod head;
-mod kept_moments;
 pub(crate) mod key_codecs;
 mod layer;
 pub(crate) mod life;
@@ -74,10 +72,8 @@ mod window;
 
 pub use blocks::Encoded;
 pub use budget::Budget;
-pub use calibration::Calibration;
 pub use layer::{KvPair, LayerKind, LayerPolicy, LayerShape};
 pub use life::PAGE_TOKENS;
-pub use map::Calibrator;
 pub use pool::{CachePool, Eviction, SequenceId};
 pub use preset::{PRESETS, Preset};
 pub use spec::{Arithmetic, CacheSpec, Centring, Cold, KeyMap};
@@ -570,18 +566,15 @@ impl Layer {
         let learner = spec.has_map(layer).then(|| {
             let AttentionRule { scale, soft_cap, window, .. } = rule;
             let rule = map::WeightRule { scale, soft_cap, window, group: shape.group() };
-            let in_quarters = spec.stores_quarters(layer);
-            let rope = spec.rope_at(layer).filter(|_| spec.key_map == KeyMap::Full);
-            Learner::new(rule, head_dim, (sinks, spec.hot), in_quarters, budget).with_rope(rope)
+            Learner::new(rule, head_dim, (sinks, spec.hot), spec.stores_quarters(layer), budget)
         });
         let summaries =
             |dim: Option<usize>| dim.map(|dim| Summaries::new(dim, spec.options, level, budget)).transpose();
         let [key_dim, position_dim] = spec.summarised_dims(layer);
         let (of_keys, of_positions) = (summaries(key_dim)?, summaries(position_dim)?);
-        let moments = |kv_head| spec.calibration.as_ref().and_then(|file| file.head(layer, kv_head));
         let made = (0..num_kv_heads).map(|i| Head {
             keys: track(&keys, Means::of_keys(centring, max_norms[0], budget))
-                .with_map(learner.clone().map(|learner| learner.with_moments(moments(i))))
+                .with_map(learner.clone())
                 .with_map_of_keys(spec.may_get_map(layer))
                 .with_summaries(of_keys.clone()),
             other: track(&other, of_values()).with_summaries(of_positions.clone()),

@@ -5,7 +5,7 @@ mod ring;
 use super::budget::{Budget, Lease};
 use super::format::PageFormat;
 use super::life::PAGE_TOKENS;
-use super::map::{Map, Maps};
+use super::map::Pairs;
 use super::meter::{Event, count};
 use super::shelf::Shelf;
 use super::spec::CacheSpec;
@@ -15,7 +15,6 @@ use crate::attend::PageView;
 use crate::error::CacheError;
 use std::borrow::Cow;
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::sync::Arc;
 use tqkv_simd::page::{Line, SLOT_STEP, ask_for};
 
@@ -131,8 +130,8 @@ pub(super) struct Pages {
     evicted: usize,
     /// Number of tokens, evicted ones included.
     len: usize,
-    /// The maps of the vectors, if they are keys that have them.
-    maps: Maps,
+    /// The map that all vectors go through before they are encoded, if they are keys that have one.
+    map: Option<Arc<Pairs>>,
     /// Counts the bytes of the page list.
     list: Lease,
 }
@@ -142,9 +141,9 @@ impl Clone for Pages {
     fn clone(&self) -> Self {
         let Self { held, beside, evicted, len, .. } = *self;
         let (tiers, pages, cooled) = (self.tiers.clone(), self.pages.clone(), self.cooled.clone());
-        let (maps, list, shelves) = (self.maps.clone(), self.list.budget().lease(), self.shelves.clone());
+        let (map, list, shelves) = (self.map.clone(), self.list.budget().lease(), self.shelves.clone());
         let last = self.last;
-        let mut copy = Self { tiers, pages, cooled, shelves, last, held, beside, evicted, len, maps, list };
+        let mut copy = Self { tiers, pages, cooled, shelves, last, held, beside, evicted, len, map, list };
         copy.list.set(copy.list_bytes());
         copy
     }
@@ -180,7 +179,7 @@ impl Pages {
             beside: 0,
             evicted: 0,
             len: 0,
-            maps: Maps::default(),
+            map: None,
             list: budget.lease(),
         }
     }
@@ -203,54 +202,25 @@ impl Pages {
         (self.evicted * PAGE_TOKENS).min(self.len)
     }
 
-    /// The maps that vectors go through before they are encoded.
-    pub(super) fn maps(&self) -> &Maps {
-        &self.maps
+    /// The map that vectors go through before they are encoded.
+    pub(super) fn map(&self) -> Option<&Pairs> {
+        self.map.as_deref()
     }
 
-    /// The map of a page.
-    fn map(&self, page: usize) -> Option<&Map> {
-        self.maps.index(page).and_then(|index| self.maps.get(index))
-    }
-
-    /// Indices of the maps of held pages; one without a map too.
-    pub(super) fn ranges(&self) -> Range<usize> {
-        self.maps.index(self.evicted).unwrap_or_default()..self.maps.len().max(1)
-    }
-
-    /// One past the last token, from index `from` on, of a page that has the same map.
-    pub(super) fn range_end(&self, from: usize) -> usize {
-        let index = self.maps.index(from / PAGE_TOKENS);
-        index.map_or(usize::MAX, |index| self.maps.end(index)).saturating_mul(PAGE_TOKENS)
-    }
-
-    /// The format that encodes: the warm one with the weights of the newest map. The bytes of pages do not
-    /// depend on weights, so all else uses the warm format.
+    /// The format that encodes: the warm one with the weights of the map. The bytes of pages do not depend on
+    /// weights, so all else uses the warm format.
     pub(super) fn encoder(&self) -> PageFormat {
-        self.maps.weights().map_or(*self.warm(), |weights| self.warm().weighted(weights))
+        let weights = self.map().and_then(Pairs::weights);
+        weights.map_or(*self.warm(), |weights| self.warm().weighted(weights))
     }
 
-    /// Sets the maps of vectors that may have some. Without one, codecs of one width take the place of codes
-    /// of quarters. There must be no page yet.
-    pub(super) fn set_maps(&mut self, maps: Maps) {
-        self.tiers.set_plain(maps.len() == 0);
+    /// Sets the map of vectors that may have one. Without it, codecs of one width take the place of codes of
+    /// quarters. There must be no page yet.
+    pub(super) fn set_map(&mut self, map: Option<Pairs>) {
+        self.tiers.set_plain(map.is_none());
         self.last = *self.warm();
-        self.maps = maps;
+        self.map = map.map(Arc::new);
         self.list.set(self.list_bytes());
-    }
-
-    /// Makes the map of the next page, if the page begins a range.
-    pub(super) fn open_map(&mut self, page: usize) {
-        self.maps.open(page);
-        self.list.set(self.list_bytes());
-    }
-
-    /// Begins the map of the next range, if the last page is the one before it.
-    pub(super) fn begin_map(&mut self) {
-        if let Some(last) = self.len.checked_sub(1) {
-            self.maps.begin(last / PAGE_TOKENS);
-            self.list.set(self.list_bytes());
-        }
     }
 
     /// Sets the memory outside the pages that exists because of them.
@@ -440,7 +410,6 @@ impl Pages {
         }
         self.held = self.pages.iter().map(|page| page.allocated_bytes()).sum();
         self.len = len;
-        self.maps.truncate(len.div_ceil(PAGE_TOKENS));
         let full = self.len / PAGE_TOKENS;
         self.cooled.iter_mut().for_each(|cooled| *cooled = (*cooled).min(full));
         if len == 0 {
@@ -500,7 +469,7 @@ impl Pages {
             self.pages = VecDeque::new();
         }
         self.cooled.fill(0);
-        self.maps = Maps::default();
+        self.map = None;
         self.tiers.set_plain(false);
         (self.held, self.evicted, self.len, self.last) = (0, 0, 0, *self.warm());
         self.refill();
@@ -557,7 +526,7 @@ impl Pages {
         let mut ready = self.take(tier);
         let lines = self.pages[index].load()?;
         // The same tokens have the same weights in all tiers.
-        let weights = self.map(index + self.evicted).and_then(Map::weights);
+        let weights = self.map().and_then(Pairs::weights);
         let (from, to) = (self.tiers.format(tier - 1), self.tiers.format(tier));
         let to = &weights.map_or(*to, |weights| to.weighted(weights));
         if let TierStore::File(file) = self.tiers.store(tier) {
@@ -634,10 +603,10 @@ impl Pages {
         tqkv_simd::codec::unrotate(self.warm().level(), self.warm().codec(), sums);
     }
 
-    /// Brings vectors or sums (`[n, dim]`) of one page back from the domain of the blocks.
-    pub(super) fn undo(&self, page: usize, sums: &mut [f32]) {
+    /// Brings vectors or sums (`[n, dim]`) back from the domain of the blocks.
+    pub(super) fn undo(&self, sums: &mut [f32]) {
         self.unrotate(sums);
-        if let Some(map) = self.map(page) {
+        if let Some(map) = self.map() {
             map.undo(sums);
         }
     }
@@ -662,7 +631,8 @@ impl Pages {
 
     pub(super) fn list_bytes(&self) -> usize {
         let shelves: usize = self.shelves.iter().map(Shelf::list_bytes).sum();
-        self.pages.capacity() * size_of::<Arc<Page>>() + self.maps.allocated_bytes() + shelves
+        let map = self.map().map_or(0, Pairs::allocated_bytes);
+        self.pages.capacity() * size_of::<Arc<Page>>() + map + shelves
     }
 
     /// Bytes of the pages, used and on shelves, and their lists. Shared pages count in full.

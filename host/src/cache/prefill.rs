@@ -154,7 +154,6 @@ struct ChunkTrack<'a> {
 /// Queries of a tile, `[rows, dim]` in both domains, and their accumulators.
 struct TileQueries {
     plain: Vec<f32>,
-    /// `[maps, rows, dim]`
     rotated: Vec<f32>,
     /// Parts of the queries for the positional parts of latent keys, `[rows, position_dim]`.
     position: Vec<f32>,
@@ -281,9 +280,7 @@ impl TileWork<'_> {
         for (part, (start, end)) in parts.into_iter().enumerate() {
             let mut next = start;
             while let Some(from) = self.chosen.next(next).filter(|&from| from < end) {
-                // Tokens of a tile have one map.
-                let most = (from + TILE).min(end).min(head.keys.map_end(from));
-                let to = self.chosen.stretch_end(from, most);
+                let to = self.chosen.stretch_end(from, (from + TILE).min(end));
                 debug_assert!(to > from, "the stretch of {from} ends at {to}");
                 next = to;
                 let (logits, spare) = (&mut logits[..rows * (to - from)], &mut spare[..rows * (to - from)]);
@@ -349,8 +346,7 @@ impl TileWork<'_> {
     ) {
         let (head, dim, count) = (self.head, self.head.keys.codec().dim(), to - from);
         let group = queries.seen.state.len() / (self.tile.1 - self.tile.0);
-        let rotated = queries.rotated_at(head.keys.map_at(from));
-        queries.score(has_coded.then_some(&tile.coded[..]), rotated, count, dim, logits);
+        queries.score(has_coded.then_some(&tile.coded[..]), &queries.rotated, count, dim, logits);
         queries.score(has_plain.then_some(&tile.plain[..]), &queries.plain, count, dim, plain);
         queries.add_position(position, count, [&mut *logits, &mut *plain]);
         let (means, sinks) = (head.keys.means(), head.keys.sinks().len());
@@ -434,11 +430,6 @@ impl TileQueries {
         Ok(Self { plain, rotated, position, offsets, seen })
     }
 
-    /// The queries for keys of a map.
-    fn rotated_at(&self, map: usize) -> &[f32] {
-        &self.rotated[map * self.plain.len()..(map + 1) * self.plain.len()]
-    }
-
     /// Writes `out[row, i]` = <query row, token i>. Leaves `out` unchanged if there are no tokens.
     fn score(&self, tokens: Option<&[f32]>, queries: &[f32], count: usize, dim: usize, out: &mut [f32]) {
         if let Some(tokens) = tokens {
@@ -457,18 +448,13 @@ impl TileQueries {
     }
 }
 
-/// Queries (`[rows, dim]`) for the encoded keys of each map: `[maps, rows, dim]`. Those of evicted pages
-/// alone are zeros.
+/// Queries (`[rows, dim]`) for encoded keys.
 fn rotated(keys: &Track, queries: &[f32]) -> Result<Vec<f32>, CacheError> {
-    let (pages, ranges) = (keys.pages(), keys.pages().ranges());
-    let mut rotated = memory::filled(ranges.end * queries.len(), 0.0)?;
-    let parts = rotated.chunks_exact_mut(queries.len().max(1)).enumerate().skip(ranges.start);
-    for (range, rotated) in parts {
-        let mut mapped = memory::collected(queries.len(), queries.iter().copied())?;
-        if let Some(map) = pages.maps().get(range) {
-            map.apply_to_queries(&mut mapped);
-        }
-        tqkv_simd::codec::rotate_queries(keys.level(), keys.codec(), &mapped, rotated);
+    let mut mapped = memory::collected(queries.len(), queries.iter().copied())?;
+    if let Some(map) = keys.pages().map() {
+        map.apply_to_queries(&mut mapped);
     }
+    let mut rotated = memory::filled(queries.len(), 0.0)?;
+    tqkv_simd::codec::rotate_queries(keys.level(), keys.codec(), &mapped, &mut rotated);
     Ok(rotated)
 }

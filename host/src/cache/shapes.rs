@@ -6,8 +6,7 @@ use crate::error::CacheError;
 use tqkv_core::KvShape;
 
 impl CacheSpec {
-    /// Sets the KV heads and dims of each layer. Maps of keys from RoPE (`map=full`) and latent vectors are
-    /// refused then.
+    /// Sets the KV heads and dims of each layer. Latent vectors are refused then.
     ///
     /// ```
     /// use tqkv::cache::{CacheSpec, KvCache, LayerShape};

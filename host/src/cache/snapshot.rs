@@ -8,15 +8,14 @@
 //! snapshot. A restored cache continues with the same bits as the original. A snapshot is checked completely
 //! before the cache changes.
 
-mod difference;
 #[cfg(feature = "object-store")]
 mod object;
 mod spec;
 mod state;
 
-use super::chunks::{NO_NUMBER, Parser, put, put_rope, read, read_chunk, refused, write_chunk};
-use super::spec::{Arithmetic, CacheSpec, Centring, Cold, KeyMap};
-use super::{Budget, KvCache, Layer, LayerKind};
+use super::chunks::{Parser, read, read_chunk, refused, write_chunk};
+use super::spec::CacheSpec;
+use super::{Budget, KvCache, Layer};
 use crate::error::CacheError;
 use crate::file::flush::flush;
 use crate::file::{AtomicFile, Existing};
@@ -25,13 +24,12 @@ use crate::memory;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::Path;
-use tqkv_core::Effort;
 
 /// The first bytes of a snapshot. Like those of a `.tqk` file, they break in a transfer as text.
 pub(super) const MAGIC: [u8; 8] = [0x89, b'T', b'Q', b'S', b'\r', b'\n', 0x1a, b'\n'];
 
 /// The version that is written, and the only one that is read.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 /// Limit on the bytes of a chunk: no KV head is larger.
 const MAX_CHUNK: u64 = 1 << 40;
@@ -40,8 +38,8 @@ const MAX_CHUNK: u64 = 1 << 40;
 const MAX_RING: usize = 256 << 20;
 
 impl KvCache {
-    /// Writes the whole state: every row, block and mean, and the spec. The instruction set and the spill
-    /// folder belong to the machine and are left out.
+    /// Writes all of the state: every row, block and mean, and the text of the spec. The instruction set and the
+    /// spill folder belong to the machine and [`CacheSpec::max_tokens`] to the program, so they are left out.
     ///
     /// # Errors
     /// An error of `writer`, or a page that cannot be read from the spill file.
@@ -49,8 +47,7 @@ impl KvCache {
         let written =
             |result: io::Result<()>| result.map_err(|error| CacheError::Snapshot(error.to_string()));
         written(writer.write_all(&MAGIC).and_then(|()| writer.write_all(&VERSION.to_le_bytes())))?;
-        let spec = fields(&self.spec).into_iter().flat_map(|(_, bytes)| bytes).collect::<Vec<u8>>();
-        written(write_chunk(writer, &spec))?;
+        written(write_chunk(writer, spec::write(&self.spec).as_bytes()))?;
         let mut payload = Vec::new();
         for head in self.heads() {
             payload.clear();
@@ -65,13 +62,16 @@ impl KvCache {
     ///
     /// # Errors
     /// * The snapshot has another version, or is cut short or damaged.
-    /// * It is of a cache with another spec; the error names the difference.
+    /// * It is of a cache with another spec; the error names the difference. [`CacheSpec::select`] may
+    ///   differ.
     /// * It is larger than the free part of the budget.
     ///
     /// The cache does not change in these cases.
     pub fn restore(&mut self, reader: &mut dyn Read) -> Result<(), CacheError> {
         let spec = read_spec(reader)?;
-        self.check_spec(&spec)?;
+        if let Some(difference) = spec::difference(&spec, &self.spec) {
+            return refused(format!("of a cache with another spec: {difference}"));
+        }
         self.read_heads(reader)
     }
 
@@ -83,8 +83,7 @@ impl KvCache {
     /// * The snapshot has another version, a spec that no cache can have, or is cut short or damaged.
     /// * It is of a ring of more than 256 MiB. Its bytes do not prove that much memory is wanted.
     pub fn from_snapshot(reader: &mut dyn Read) -> Result<Self, CacheError> {
-        let spec = spec::read(&read_spec(reader)?)?;
-        let mut cache = Self::without_memory(spec, &Budget::unlimited())?;
+        let mut cache = Self::without_memory(read_spec(reader)?, &Budget::unlimited())?;
         let bytes = cache.missing_bytes();
         if bytes > MAX_RING {
             return refused(format!(
@@ -168,23 +167,6 @@ impl KvCache {
         let path = path.as_ref();
         self.restore(&mut open(path)?).map_err(|error| error.within(format_args!("{}", path.display())))
     }
-
-    /// Refuses a snapshot whose spec differs from that of this cache. The error names both sides of the
-    /// difference.
-    fn check_spec(&self, payload: &[u8]) -> Result<(), CacheError> {
-        let mut other = payload;
-        for (what, own) in fields(&self.spec) {
-            match other.split_at_checked(own.len()) {
-                Some((theirs, rest)) if theirs == own => other = rest,
-                _ => return self.differs(payload, what),
-            }
-        }
-        if other.is_empty() { Ok(()) } else { self.differs(payload, difference::MORE) }
-    }
-
-    fn differs(&self, payload: &[u8], what: &str) -> Result<(), CacheError> {
-        refused(format!("of a cache with another {what}{}", difference::between(payload, &self.spec, what)))
-    }
 }
 
 fn open(path: &Path) -> Result<BufReader<File>, CacheError> {
@@ -192,8 +174,8 @@ fn open(path: &Path) -> Result<BufReader<File>, CacheError> {
     Ok(BufReader::new(file.map_err(|error| CacheError::Snapshot(format!("{}: {error}", path.display())))?))
 }
 
-/// Checks the head of a snapshot, and returns the payload of its spec.
-fn read_spec(reader: &mut dyn Read) -> Result<Vec<u8>, CacheError> {
+/// Checks the head of a snapshot, and reads its spec.
+fn read_spec(reader: &mut dyn Read) -> Result<CacheSpec, CacheError> {
     let mut head = [0; 12];
     read(reader, &mut head)?;
     if head[..8] != MAGIC {
@@ -205,90 +187,5 @@ fn read_spec(reader: &mut dyn Read) -> Result<Vec<u8>, CacheError> {
     }
     let mut payload = Vec::new();
     read_chunk(reader, &mut payload, MAX_CHUNK)?;
-    Ok(payload)
-}
-
-/// The fields that a cache and its snapshot must have in common, in stored order.
-fn fields(spec: &CacheSpec) -> Vec<(&'static str, Vec<u8>)> {
-    let shape = spec.shape;
-    let ints = |values: &[usize]| values.iter().flat_map(|&value| (value as u64).to_le_bytes()).collect();
-    let float = |value: Option<f32>| value.map_or(NO_NUMBER, f32::to_bits).to_le_bytes().to_vec();
-    let heads = [shape.num_layers, shape.num_heads, shape.num_kv_heads];
-    let shape = ints(&[&heads[..], &[shape.head_dim, shape.value_dim, spec.position_dim]].concat());
-    let codecs = (0..spec.shape.num_layers).flat_map(|layer| {
-        let (key, value) = spec.codecs_at(layer);
-        [key.code(), value.code()]
-    });
-    let kinds = (0..spec.shape.num_layers).flat_map(|layer| match spec.kind_without_ring(layer) {
-        LayerKind::Full => ints(&[0]),
-        LayerKind::None => ints(&[1]),
-        LayerKind::Sliding(window) if spec.sinks_at(layer) == spec.sinks => ints(&[2, window]),
-        LayerKind::Sliding(window) => ints(&[3, window]),
-    });
-    let mut cold: Vec<u8> = ints(&[spec.cold.len()]);
-    for (after, tier) in &spec.cold {
-        cold.extend(ints(&[*after]) as Vec<u8>);
-        match tier {
-            Cold::Spill(_) => cold.extend([0, 0, 0]),
-            Cold::Demote { key, value } => cold.extend([1, key.code(), value.code()]),
-        }
-    }
-    let centring = match spec.centring {
-        Centring::Off => 0,
-        Centring::On => 1,
-        Centring::Auto => 2,
-    };
-    let arithmetic = match spec.arithmetic {
-        Arithmetic::Int8 => 0,
-        Arithmetic::F32 => 1,
-    };
-    let effort = Effort::ALL.iter().position(|effort| *effort == spec.options.effort).unwrap_or_default();
-    let mut sink_logits = ints(&[spec.sink_logits.len()]);
-    put(&mut sink_logits, &spec.sink_logits);
-    let mut fields = vec![
-        ("shape", shape),
-        ("codec of some layer", codecs.collect()),
-        ("kind of some layer", kinds.collect()),
-        ("rotation seed", spec.options.seed.to_le_bytes().to_vec()),
-        ("scale mode or effort", vec![spec.options.scale_mode.code(), effort as u8]),
-        ("number of sinks", ints(&[spec.sinks])),
-        ("hot window", ints(&[spec.hot])),
-        ("centring or arithmetic", vec![centring, arithmetic]),
-        ("cold tier", cold),
-        ("factor of the logits", float(spec.scale)),
-        ("soft cap", float(spec.soft_cap)),
-        ("a number that must be 0", float(Some(0.0))),
-        ("learned sink", sink_logits),
-    ];
-    // Only specs with such layers have the field, so the others are as before it existed.
-    if !spec.layer_shapes.is_empty() {
-        let numbers =
-            spec.layer_shapes.iter().flat_map(|shape| [shape.num_kv_heads, shape.head_dim, shape.value_dim]);
-        fields.push(("shape of some layer", [vec![5], ints(&numbers.collect::<Vec<_>>())].concat()));
-    }
-    if let Some(bytes) = spec.narrow_at {
-        fields.push(("number of bytes before narrowing", [vec![8], ints(&[bytes])].concat()));
-    }
-    if let Some(ring) = spec.ring {
-        fields.push(("ring", [vec![4], ints(&[ring])].concat()));
-    }
-    // Only specs where it matters have the field, so the others are as before it existed. Codecs without a map
-    // are in their own field.
-    match spec.key_map {
-        KeyMap::Auto if spec.ring.is_some() || !spec.saves_quarters() => {}
-        KeyMap::Off if spec.ring.is_some() => {}
-        KeyMap::Off if !spec.saves_quarters() && !spec.could_get_maps() => {}
-        KeyMap::Off => fields.push(("key map", vec![7])),
-        KeyMap::Auto => fields.push(("key map", vec![6])),
-        KeyMap::Pairs => fields.push(("key map", vec![1])),
-        KeyMap::Full => {
-            let mut ropes = Vec::new();
-            (0..spec.shape.num_layers).for_each(|layer| put_rope(&mut ropes, spec.rope_at(layer)));
-            let file = spec.calibration.as_ref().map(|file| file.to_bytes());
-            fields.push(("key map", vec![if file.is_some() { 3 } else { 2 }]));
-            fields.push(("RoPE", ropes));
-            fields.extend(file.map(|file| ("file of moments", file)));
-        }
-    }
-    fields
+    spec::read(&payload)
 }

@@ -1,14 +1,11 @@
 //! The spec of a cache: shapes, codecs, windows and tiers.
 
-use super::calibration::Calibration;
 use super::layer::{KvPair, LayerKind, LayerPolicy, LayerShape};
 use super::life::{KEY_SHARE, VALUE_SHARE, centres_values, first_values};
 use super::vectors::{Floats, Vectors};
 use crate::error::CacheError;
-use crate::rope::Rope;
 use half::f16;
 use std::path::PathBuf;
-use std::sync::Arc;
 use tqkv_core::{AnyCodec, CodecId, KvError, KvShape, Options};
 use tqkv_simd::Level;
 
@@ -41,8 +38,8 @@ impl Centring {
     }
 }
 
-/// Limit on the KV heads of all layers together, of a spec and in a snapshot. No model has as many, and empty ones
-/// take few megabytes.
+/// Limit on the KV heads of all layers together. No model has as many, and empty ones take few megabytes, so that the
+/// text of a snapshot may ask for them.
 pub(super) const MOST_HEADS: usize = 1 << 16;
 
 /// Limit on the tokens of sinks, windows and tiers, 2^40 on 64-bit machines: more than any memory holds.
@@ -101,9 +98,6 @@ pub enum KeyMap {
     /// One factor for coordinates i and i + head_dim / 2, which RoPE rotates together in most models. With
     /// another layout the gain is smaller.
     Pairs,
-    /// A matrix for each range of positions: the first 512 behind the sinks, then up to 2,048, 8,192 and so
-    /// on. It needs [`CacheSpec::rope`].
-    Full,
 }
 
 /// Shape and policy of a [`crate::cache::KvCache`].
@@ -149,12 +143,6 @@ pub struct CacheSpec {
     pub centring: Centring,
     /// The map of keys: the option `map=` of the text.
     pub key_map: KeyMap,
-    /// RoPE of the layers: one for all, or one per layer. Empty if it is not known. Only [`KeyMap::Full`]
-    /// needs it: the option `rope=` of the text.
-    pub rope: Vec<Rope>,
-    /// Moments that the matrices of [`KeyMap::Full`] are made from, so that no key waits for them: a file as
-    /// the value of the option `map=`. RoPE is known from them.
-    pub calibration: Option<Arc<Calibration>>,
     /// Number format when single queries meet encoded tokens.
     pub arithmetic: Arithmetic,
     /// Number of tokens that a query sees besides the sinks, in layers that have no entry in `kinds`. Older
@@ -198,8 +186,6 @@ impl From<KvShape> for CacheSpec {
             narrow_at: None,
             centring: Centring::Auto,
             key_map: KeyMap::Auto,
-            rope: Vec::new(),
-            calibration: None,
             arithmetic: Arithmetic::Int8,
             sliding_window: None,
             ring: None,
@@ -320,8 +306,8 @@ impl CacheSpec {
     /// Tokens are picked anew for each query, in runs of 32, by the KV head for all its query heads. Each full page
     /// has the means of every 8 of its keys in 4 bits for that ([`CacheSpec::selection_bytes`]), and the runs that
     /// have the means with the largest logits are read. Layers with a window of their own read it in full, and so do
-    /// chunks of 8 queries and more all that they see. A snapshot does not have the setting or the means, which are
-    /// made again when it is restored.
+    /// chunks of 8 queries and more all that they see. A snapshot does not have the means, which are made
+    /// again when it is restored.
     #[must_use]
     pub fn select(mut self, tokens: usize) -> Self {
         self.select = Some(tokens);
@@ -404,15 +390,6 @@ impl CacheSpec {
     pub fn sinks_at(&self, layer: usize) -> usize {
         let slides = matches!(self.kinds.get(layer), Some(LayerKind::Sliding(_)));
         if slides { 0 } else { self.sinks }
-    }
-
-    /// RoPE of a layer, if it is known.
-    pub(super) fn rope_at(&self, layer: usize) -> Option<&Rope> {
-        match &self.calibration {
-            Some(file) if self.rope.is_empty() => file.rope(layer),
-            _ if self.rope.len() == 1 => self.rope.first(),
-            _ => self.rope.get(layer),
-        }
     }
 
     /// Largest accepted norms of a layer's keys and values. Every vector up to this norm can be stored,
@@ -540,17 +517,6 @@ impl CacheSpec {
                  before, at most {MOST_TOKENS}"
             ));
         }
-        if !self.rope.is_empty() && self.rope.len() != 1 && self.rope.len() != num_layers {
-            return bad(format!("RoPE of {} layers: expected 1 or {num_layers}", self.rope.len()));
-        }
-        if !self.layer_shapes.is_empty() && self.key_map == KeyMap::Full {
-            return bad(
-                "map=full is not valid for layers of several shapes: expected map=pairs or map=off".into()
-            );
-        }
-        if let Some(file) = &self.calibration {
-            file.check(&self.shape, |layer| self.rope_at(layer)).map_err(CacheError::BadSpec)?;
-        }
         if self.ring.is_some() && !matches!(self.key_map, KeyMap::Off | KeyMap::Auto) {
             return bad(
                 "a ring with a map of keys is not valid, as maps take memory later: expected map=off".into(),
@@ -568,7 +534,6 @@ impl CacheSpec {
             }
             self.check_tiers(layer)?;
             self.check_quarters(layer)?;
-            self.check_rope(layer)?;
         }
         Ok(())
     }
@@ -621,24 +586,6 @@ impl CacheSpec {
         Ok(())
     }
 
-    /// Refuses a map that needs RoPE without it, and RoPE that does not fit the head dim.
-    fn check_rope(&self, layer: usize) -> Result<(), CacheError> {
-        let head_dim = self.shape_at(layer).head_dim;
-        let Some(rope) = self.rope_at(layer) else {
-            let needs = self.key_map == KeyMap::Full && self.has_map(layer);
-            let why = "map=full is not valid without RoPE: expected rope=BASE as well, such as rope=10000, or map=FILE.tqm, or map=pairs";
-            return if needs { Err(CacheError::BadSpec(why.to_owned())) } else { Ok(()) };
-        };
-        let rotated = rope.inv_freq.len().saturating_mul(2);
-        if rope.first != 0 || rotated > head_dim || !rope.inv_freq.iter().all(|x| x.is_finite()) {
-            return Err(CacheError::BadSpec(format!(
-                "RoPE of {rotated} coordinates from {} on: expected at most {head_dim} from 0 on, and finite frequencies",
-                rope.first
-            )));
-        }
-        Ok(())
-    }
-
     /// Refuses tiers that the pages of a layer cannot move through.
     fn check_tiers(&self, layer: usize) -> Result<(), CacheError> {
         let (mut key, mut value) = self.named_codecs(layer);
@@ -647,7 +594,6 @@ impl CacheSpec {
                 Cold::Demote { key: cold_key, value: cold_value } => {
                     let latent = self.position_dim > 0;
                     let shape = self.shape_at(layer);
-                    // A snapshot without maps has warm keys as they are stored, and cold ones as they are named.
                     if self.key_codec(layer, key) != self.key_codec(layer, cold_key) {
                         let dim = if latent { shape.value_dim } else { shape.head_dim };
                         check_demotion(key, cold_key, dim)?;

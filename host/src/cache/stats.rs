@@ -55,7 +55,7 @@ impl CacheStats {
         });
         for head in heads {
             stats.centred_heads += usize::from(head.keys.means().state() == State::On);
-            stats.mapped_heads += usize::from(head.keys.pages().maps().len() > 0);
+            stats.mapped_heads += usize::from(head.keys.pages().map().is_some());
             stats.allocated_bytes += head.allocated_bytes();
             for track in [&head.keys, &head.other] {
                 stats.shared_bytes += track.shared_bytes();
@@ -106,7 +106,7 @@ impl HeadStats {
             kv_head,
             allocated_bytes: head.allocated_bytes(),
             means: head.keys.means().list().len(),
-            is_mapped: head.keys.pages().maps().len() > 0,
+            is_mapped: head.keys.pages().map().is_some(),
             centred_energy: share(keys.centred, keys.energy),
             key_error: share(keys.error, keys.energy),
             value_error: share(values.error, values.energy),

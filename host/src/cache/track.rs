@@ -7,8 +7,8 @@ mod read;
 
 use super::ahead::Ahead;
 use super::budget::Budget;
-use super::life::{self, BATCH, MEAN_TOKENS, PAGE_TOKENS, PIECE, first_values};
-use super::map::{Learner, Maps, map_bytes};
+use super::life::{self, BATCH, LEARN_TOKENS, MEAN_TOKENS, PAGE_TOKENS, PIECE, first_values};
+use super::map::{Learner, Pairs, map_bytes, shares};
 use super::means::{Means, State};
 use super::meter::{Event, count};
 use super::page::{PageMemory, Pages};
@@ -104,7 +104,7 @@ impl Track {
         if let Some(summaries) = &mut self.summaries {
             let mut keys = memory::filled(PAGE_TOKENS * self.dim, 0.0)?;
             self.pages.decode_rotated(page * PAGE_TOKENS, &mut keys)?;
-            self.pages.undo(page, &mut keys);
+            self.pages.undo(&mut keys);
             summaries.put(page, &keys);
         }
         Ok(())
@@ -210,7 +210,7 @@ impl Track {
 
     /// Number of recent rows beyond the hot window that wait before any is encoded.
     fn wait(&self) -> usize {
-        let map = self.learner.as_ref().filter(|_| self.learns_map()).map_or(0, Learner::tokens);
+        let map = if self.learns_map() { LEARN_TOKENS } else { 0 };
         let mean = if self.means.state() == State::Learning { MEAN_TOKENS } else { 0 };
         map.max(mean)
     }
@@ -273,7 +273,7 @@ impl Track {
     fn rows_after(&self, tokens: usize) -> (usize, usize) {
         let sinks = tokens.min(self.sink_capacity - self.sinks.len());
         let (held, after) = (self.recent.len(), self.recent.len() + tokens - sinks);
-        let waits = self.learner.as_ref().map_or(0, Learner::tokens).max(MEAN_TOKENS);
+        let waits = if self.learner.is_some() { LEARN_TOKENS } else { MEAN_TOKENS };
         let hot = || self.hot.at(self.len());
         let most = if self.ring.is_some() { self.ring_rows() } else { hot() + waits + PIECE + 2 * BATCH };
         let most = after.min(most).max(held);
@@ -307,9 +307,9 @@ impl Track {
             self.pages.set_beside(self.means.allocated_bytes());
             let mean = if self.means.state() == State::On { &*mean } else { &[] };
             if self.may_get_map
-                && let Some(maps) = Maps::of_keys(rows, self.dim, mean)
+                && let Some(map) = Pairs::of_keys(&shares(rows, self.dim, mean))
             {
-                self.pages.set_maps(maps);
+                self.pages.set_map(Some(map));
             }
         }
         if self.learns_map() && count > 0 {
@@ -353,7 +353,7 @@ impl Track {
                 let mean = self.open_page(page, scratch);
                 let rows = scratch.rows(now * self.dim);
                 self.recent.read(row, rows);
-                prepare(rows, mean.as_deref(), self.pages.maps());
+                prepare(rows, mean.as_deref(), self.pages.map());
                 let from = self.coded_end();
                 let (rows, blocks) = scratch.rows_and_blocks();
                 self.pages
@@ -367,12 +367,10 @@ impl Track {
         Ok(())
     }
 
-    /// The mean of the page that comes next, or of the last one. Makes it, and the map, if the page starts
-    /// new ones.
+    /// The mean of the page that comes next, or of the last one. Makes it if the page starts a new one.
     fn open_page(&mut self, page: usize, scratch: &mut HeadScratch) -> Option<Arc<[f32]>> {
         let sums = scratch.rows(self.means.sum().len());
         let mean = self.means.open(page, &self.pages, sums);
-        self.pages.open_map(page);
         self.pages.set_beside(self.means.allocated_bytes());
         mean
     }
@@ -384,13 +382,13 @@ impl Track {
         if self.means.follow() {
             let keys = scratch.rows(PAGE_TOKENS * self.dim);
             self.pages.decode_rotated(page * PAGE_TOKENS, keys)?;
-            self.means.close(self.pages.maps().index(page).unwrap_or_default(), keys, self.dim);
+            self.means.close(keys, self.dim);
             self.pages.set_beside(self.means.allocated_bytes());
         }
         let (vector, decoded) = scratch.rows(2 * self.dim).split_at_mut(self.dim);
         self.recent.read(row, vector);
         self.pages.decode_rotated(self.pages.len() - 1, decoded)?;
-        self.pages.undo(page, decoded);
+        self.pages.undo(decoded);
         let mean = self.means.index(page).map(|mean| &*self.means.list()[mean].values);
         self.sample.take(vector, mean, decoded);
         self.summarise(page)
@@ -415,14 +413,13 @@ impl Track {
             let mean = self.open_page(self.pages.len() / PAGE_TOKENS, scratch);
             let mut rows = vec![0.0; BATCH * self.dim];
             self.recent.read(0, &mut rows);
-            prepare(&mut rows, mean.as_deref(), self.pages.maps());
+            prepare(&mut rows, mean.as_deref(), self.pages.map());
             self.ahead = Some(Ahead::new(self.coded_end(), rows));
         }
     }
 
-    /// Starts the encoding of the tokens that leave next on a spare thread, and the map of the next range.
+    /// Starts the encoding of the tokens that leave next on a spare thread.
     pub(super) fn encode_ahead(&mut self) {
-        self.pages.begin_map();
         if let Some(ahead) = &mut self.ahead {
             ahead.begin(&self.pages.encoder());
         }
@@ -447,9 +444,9 @@ impl Track {
         self.sinks.read(0, first);
         self.recent.read(0, rest);
         let mean = self.means.list().first().map(|mean| &*mean.values);
-        let maps = learner.learn(&keys, mean);
+        let map = learner.learn(&keys, mean);
         learner.clear();
-        self.pages.set_maps(maps.unwrap_or_default());
+        self.pages.set_map(map);
     }
 
     /// Frees encoded pages whose tokens all lie before position `first`.
@@ -553,12 +550,10 @@ impl Track {
             for page in full..self.pages.len() / PAGE_TOKENS {
                 keys.resize(PAGE_TOKENS * self.dim, 0.0);
                 self.pages.decode_rotated(page * PAGE_TOKENS, &mut keys)?;
-                means.reopen(self.pages.maps().index(page).unwrap_or_default(), &keys, self.dim);
+                means.reopen(&keys, self.dim);
             }
         }
-        let pages = coded.div_ceil(PAGE_TOKENS);
-        let map = self.pages.maps().index(pages.saturating_sub(1)).unwrap_or_default();
-        means.truncate(pages, (map + 1) * self.dim);
+        means.truncate(coded.div_ceil(PAGE_TOKENS));
         Ok(Some(means))
     }
 
@@ -653,30 +648,24 @@ impl Track {
         let rows = more_sinks * row + most.saturating_sub(self.recent.capacity()) * row;
         let coded = self.hot.leaving(after, self.len() + tokens, 0);
         let pages = self.pages.growth(coded);
-        let (maps, opened) = self.map_growth(tokens, coded);
+        let map = self.map_growth(tokens, coded);
         let learns = self.mean_rows() > 0;
-        let means = if coded > 0 { self.means.growth(self.dim, opened, learns) } else { 0 };
+        let means = if coded > 0 { self.means.growth(self.dim, learns) } else { 0 };
         let copies = if sinks > 0 { copy(&self.sinks) } else { 0 } + copy(&self.recent);
         let ahead =
             if self.is_dear() && self.ring.is_none() { BATCH * self.dim * size_of::<f32>() } else { 0 };
         let full = (self.pages.len() + coded) / PAGE_TOKENS - self.pages.len() / PAGE_TOKENS;
         let summaries = self.summaries.as_ref().map_or(0, |summaries| summaries.growth(full));
-        rows + pages + means + copies + ahead + maps + summaries
+        rows + pages + means + copies + ahead + map + summaries
     }
 
-    /// Upper bounds of the bytes of maps with the queries for them, and of the number of maps. `coded` of
-    /// `tokens` more tokens are encoded.
-    fn map_growth(&self, tokens: usize, coded: usize) -> (usize, usize) {
-        let (maps, learns) = (self.pages.maps(), self.learns_map());
-        // A head that did not learn a map has none until it loses all its pages.
-        let Some(learner) = self.learner.as_ref().filter(|_| learns || maps.moments().is_some()) else {
-            let gets = self.may_get_map && coded > 0 && self.pages.len() == 0;
-            return (if gets { map_bytes(KeyMap::Pairs, self.dim, 1) } else { 0 }, 1);
-        };
-        // The page behind may be opened ahead.
-        let last = (self.pages.len() + coded) / PAGE_TOKENS;
-        let queries = if learns { learner.bytes(self.len() + tokens) } else { 0 };
-        (queries + learner.growth(maps, last), Maps::most(last))
+    /// Upper bound of the bytes of the map, which comes with the first page, and of the queries for it. `coded`
+    /// of `tokens` more tokens are encoded.
+    fn map_growth(&self, tokens: usize, coded: usize) -> usize {
+        let learner = self.learner.as_ref().filter(|_| self.learns_map());
+        let gets = learner.is_some() || self.may_get_map && coded > 0 && self.pages.len() == 0;
+        let queries = learner.map_or(0, |learner| learner.bytes(self.len() + tokens));
+        queries + if gets { map_bytes(KeyMap::Pairs, self.dim) } else { 0 }
     }
 }
 
@@ -688,8 +677,10 @@ fn own(rows: &mut Arc<HalfRows>) -> Result<&mut HalfRows, CacheError> {
     Ok(Arc::make_mut(rows))
 }
 
-/// Makes rows ready for encoding: less the mean, and through the newest map.
-fn prepare(rows: &mut [f32], mean: Option<&[f32]>, maps: &Maps) {
+/// Makes rows ready for encoding: less the mean, and through the map.
+fn prepare(rows: &mut [f32], mean: Option<&[f32]>, map: Option<&Pairs>) {
     life::subtract(rows, mean.unwrap_or_default());
-    maps.apply(rows);
+    if let Some(map) = map {
+        map.apply(rows);
+    }
 }

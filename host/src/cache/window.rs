@@ -7,7 +7,7 @@
 
 use super::layer::LayerKind;
 use super::life::{BATCH, PAGE_TOKENS, ROLLBACK, leaving};
-use super::map::{Learner, Maps, map_bytes};
+use super::map::{Learner, map_bytes};
 use super::means::Means;
 use super::page::MANY_PAGES;
 use super::spec::{CacheSpec, Centring, Cold, KeyMap, MOST_TOKENS};
@@ -293,10 +293,8 @@ impl Part {
         // The last page is allocated in steps while there are few.
         let last = if pages > MANY_PAGES { self.page } else { self.page / 2 };
         let ([key, value], (key_map, dim)) = (self.means, self.map);
-        let ranges = if key_map == KeyMap::Full { Maps::most(pages) } else { 1 };
-        let means = Means::most_bytes(key, pages, ranges) + Means::most_bytes(value, 1, 0);
-        let maps = map_bytes(key_map, dim, pages);
-        let all = last + means + maps + self.fixed;
+        let means = Means::most_bytes(key, pages, true) + Means::most_bytes(value, 1, false);
+        let all = last + means + map_bytes(key_map, dim) + self.fixed;
         all.saturating_add(self.excess.saturating_mul(pages))
     }
 }

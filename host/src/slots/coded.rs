@@ -66,7 +66,7 @@ pub(super) fn score(
 ) {
     if let Some(page) = keys.page(tier, page) {
         let mean = (!keys.mean().is_empty()).then_some(0);
-        score_page(page, 0, (queries.coded(0, tier), queries.offsets(mean)), next, logits);
+        score_page(page, 0, (queries.coded(tier), queries.offsets(mean)), next, logits);
     }
 }
 

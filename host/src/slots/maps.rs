@@ -214,7 +214,7 @@ impl StreamMaps {
             KeyMap::Auto if !format.is_of_quarters() => Self::Off,
             KeyMap::Pairs if !format.is_rotated() => Self::Off,
             KeyMap::Auto | KeyMap::Pairs => Self::Learning(vec![QuerySums::default(); heads]),
-            KeyMap::Off | KeyMap::Full => Self::Off,
+            KeyMap::Off => Self::Off,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Which settings of a spec a cache of slots has.
 
-use crate::cache::spec::{Arithmetic, CacheSpec, Cold, KeyMap};
+use crate::cache::spec::{Arithmetic, CacheSpec, Cold};
 use crate::error::CacheError;
 use tqkv_core::{AnyCodec, CodecId, KvShape, Options};
 use tqkv_simd::page::{KeyPages, ValuePages};
@@ -10,15 +10,13 @@ const LEAST_SLOTS: usize = 32;
 
 /// Refuses a spec that a cache of slots cannot have.
 ///
-/// Which tokens a query sees is the mask's, and the engine frees slots, so there is no window and no ring. Rows
-/// that are read and restored have no matrix by position (`map=full`).
+/// Which tokens a query sees is the mask's, and the engine frees slots, so there is no window and no ring.
 ///
 /// # Errors
 /// [`CacheError::BadSpec`] names the setting and what is accepted, or an error of the shape.
 pub fn check(spec: &CacheSpec) -> Result<(), CacheError> {
     spec.check()?;
     let refused = [
-        ("map=full", spec.key_map == KeyMap::Full),
         ("arithmetic=f32", spec.arithmetic == Arithmetic::F32),
         ("spill=", spec.cold.iter().any(|(_, cold)| matches!(cold, Cold::Spill(_)))),
         ("select=", spec.select.is_some()),

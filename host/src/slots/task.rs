@@ -37,7 +37,7 @@ impl<'a> Track<'a> {
         let is_used = |tier| tier < self.stream.pages.tiers();
         let formats = (0..self.format.tiers()).map(|tier| self.format.pages(tier).filter(|_| is_used(tier)));
         let map = self.stream.maps.of(self.head);
-        queries.code(0, formats, map.map(|map| |queries: &mut [f32]| map.apply_to_queries(queries)));
+        queries.code(formats, map.map(|map| |queries: &mut [f32]| map.apply_to_queries(queries)));
     }
 
     /// The lines of a page; none where it has no code.

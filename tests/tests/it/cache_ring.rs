@@ -208,13 +208,12 @@ fn a_snapshot_alone_makes_no_vast_ring() {
     let bytes = |ring| snapshot(&new(base().ring(ring)));
     let small = bytes(1 << 12);
     KvCache::from_snapshot(&mut &small[..]).unwrap();
-    let mut large = small;
-    // The ring is the last count of the spec, before its checksum.
-    let end = 20 + u64::from_le_bytes(*large[12..].first_chunk().unwrap()) as usize;
+    let end = 20 + u64::from_le_bytes(*small[12..].first_chunk().unwrap()) as usize;
+    let text = std::str::from_utf8(&small[20..end]).unwrap();
     for ring in [1_u64 << 24, 1 << 39] {
-        large[end - 8..end].copy_from_slice(&ring.to_le_bytes());
-        let crc = crc32fast::hash(&large[20..end]);
-        large[end..end + 4].copy_from_slice(&crc.to_le_bytes());
+        let text = text.replace(" ring=4096", &format!(" ring={ring}"));
+        let (length, crc) = ((text.len() as u64).to_le_bytes(), crc32fast::hash(text.as_bytes()));
+        let large = [&small[..12], &length, text.as_bytes(), &crc.to_le_bytes(), &small[end + 4..]].concat();
         let error = KvCache::from_snapshot(&mut &large[..]).unwrap_err().to_string();
         assert!(error.contains("of a ring of"), "{error}");
     }

@@ -125,7 +125,6 @@ fn shapes_that_no_cache_has_are_refused() {
         (changed(2, |shape| shape.head_dim = 0), "layer 2"),
         (changed(1, |shape| shape.num_kv_heads = usize::MAX), "layer 1"),
         (changed(1, |shape| shape.head_dim = 100).with("tier=none").unwrap(), "100"),
-        (mixed().with("map=full rope=10000").unwrap(), "map=full"),
         (CacheSpec::mla(3, HEADS, 64, 16).layer_shapes(shapes().to_vec()), "latent"),
     ] {
         let said = refused(spec);

@@ -78,11 +78,7 @@ fn snapshots_that_cannot_be_read_or_written_change_nothing() {
         refused(restore(&cache, Stream::of(&bad)), TqkvBadSnapshot, "snapshot: ");
     }
     let another = Cache::new(&with("hot=8"));
-    refused(
-        restore(&another, Stream::of(&bytes)),
-        TqkvBadSnapshot,
-        "another hot window: the snapshot has hot=",
-    );
+    refused(restore(&another, Stream::of(&bytes)), TqkvBadSnapshot, "another spec: the snapshot has hot=");
     for calls in 1..9 {
         let mut stream = Stream { calls: Some(calls), ..Stream::of(&bytes) };
         // SAFETY: the cache and the stream are not freed.

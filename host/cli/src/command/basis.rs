@@ -60,7 +60,7 @@ pub(crate) struct Args {
 }
 
 /// Number of windows by default.
-pub(super) const WINDOWS: usize = 4;
+const WINDOWS: usize = 4;
 
 #[derive(Serialize)]
 struct Report {

@@ -3,7 +3,6 @@
 mod basis;
 pub mod bench;
 mod bench_model;
-mod calibrate;
 mod chat;
 mod codecs;
 pub mod completions;
@@ -53,7 +52,6 @@ pub(crate) enum Command {
     Chat(chat::Args),
     Eval(eval::Args),
     Basis(basis::Args),
-    Calibrate(calibrate::Args),
     Encode(encode::Args),
     Decode(decode::Args),
     Inspect(inspect::Args),
@@ -100,7 +98,6 @@ impl Command {
             Self::Chat(args) => chat::run(args, out),
             Self::Eval(args) => eval::run(args, out),
             Self::Basis(args) => basis::run(args, out),
-            Self::Calibrate(args) => calibrate::run(args, out),
             Self::Encode(args) => encode::run(args, out),
             Self::Decode(args) => decode::run(args, out),
             Self::Inspect(args) => inspect::run(args, out),

@@ -376,10 +376,9 @@ impl Planner<'_> {
     }
 }
 
-/// Refuses what a cache of this layer refuses. A file of moments is for all heads, and is not read here.
+/// Refuses what a cache of this layer refuses.
 fn check(policy: &Policy, layer: &LayerKv) -> Result<(), CliError> {
-    let mut spec = policy.apply(layer.spec());
-    spec.calibration = None;
+    let spec = policy.apply(layer.spec());
     spec.check().map_err(|error| CliError::bad_input(format_args!("{}: {error}", policy.name)))
 }
 

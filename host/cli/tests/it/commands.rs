@@ -37,7 +37,7 @@ fn small(command: &str, line: &str) -> &'static [(&'static str, &'static str)] {
     match command {
         "eval" if line.contains("--recall") => &[("--context", "600")],
         "bench" => &[("--seconds", "1")],
-        "basis" | "calibrate" => &[("--context", "512"), ("--windows", "2")],
+        "basis" => &[("--context", "512"), ("--windows", "2")],
         "eval" => &[("--windows", "1"), ("--context", "192"), ("--from", "64")],
         "generate" | "chat" => &[("-n", "3")],
         "needle" => &[("--tokens", "2048")],

@@ -83,7 +83,7 @@ const TEXTS: [(&str, usize); 7] = [
     ("b.txt", 120_000),
 ];
 /// Other files that [`Inputs::make`] makes.
-const FILES: [&str; 21] = [
+const FILES: [&str; 20] = [
     "keys.npy",
     "q.npy",
     "k.npy",
@@ -101,7 +101,6 @@ const FILES: [&str; 21] = [
     "a.tqa",
     "model.tqb",
     "manual.tqb",
-    "model.tqm",
     "model.tqlm",
     "prefix.tqc",
     "run.tqs",
@@ -172,7 +171,6 @@ impl Inputs {
             "tqk" => tqkv(&["encode", "--codec", "s4", &made("keys.npy"), at]),
             "tqa" => tqkv(&[&["basis", "--sums", at][..], &learn, &[&format!("{at}.tqb")]].concat()),
             "tqb" => tqkv(&[&["basis"][..], &learn, &[at]].concat()),
-            "tqm" => tqkv(&[&["calibrate", "--out", at][..], &learn].concat()),
             "tqlm" => tqkv(&["export", "--target", "mcu", model().to_str().unwrap(), at]),
             "tqc" => {
                 let [basis, values, keys] = ["model.tqb", "v.npy", "k.npy"].map(made);

@@ -1,7 +1,6 @@
 //! The `tqkv` command: its output, its files, its input and its errors.
 
 mod arrays;
-mod calibrate;
 #[cfg(unix)]
 mod chat;
 mod cli;

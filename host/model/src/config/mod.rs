@@ -13,7 +13,6 @@ use serde_json::{Map, Value};
 
 use crate::error::ModelError;
 use crate::layers::LayerFields;
-use crate::rope::Rope;
 pub use experts::Experts;
 pub use family::Architecture;
 pub(crate) use family::Family;
@@ -209,21 +208,7 @@ impl Config {
         spec.position_dim = self.latent.as_ref().map_or(0, |latent| latent.position_dim);
         (spec.scale, spec.soft_cap) = (self.scale, self.soft_cap);
         spec = spec.sink_logits(self.sink_logits.clone());
-        spec.rope = self.ropes();
         if self.kinds.is_empty() { spec } else { spec.kinds(self.kinds.clone()) }
-    }
-
-    /// RoPE of the keys: one for all layers, or one per layer. Empty for latent vectors, which it does not
-    /// turn.
-    fn ropes(&self) -> Vec<tqkv::rope::Rope> {
-        let stored = |rotary| Rope::new(rotary).stored(0);
-        match &self.local_rotary {
-            _ if self.latent.is_some() => Vec::new(),
-            None => vec![stored(&self.rotary)],
-            Some(local) => (0..self.num_layers)
-                .map(|layer| stored(if self.is_local(layer) { local } else { &self.rotary }))
-                .collect(),
-        }
     }
 
     /// The feature of this model's attention that a cache on a GPU does not compute. `None` if it computes

@@ -31,7 +31,6 @@ class KvCache:
     `cold`: tiers `(after, kv)` of older tokens in narrower codecs; `spill`: `(after, folder)`, the last tier, in a file;
     `sink_logits`: learned sinks, `[num_layers, num_heads]`;
     `max_bytes`: what the cache and its forks may hold;
-    `map_layer`: the layer of the model that a cache of one layer is of, for a file of all layers in `map=FILE.tqm`;
     any other word with `_` for `-`: `hot`, `sinks`, `sliding_window`, `centring`, `seed`, `effort`, `scale`, `soft_cap`, ..
 
     >>> import numpy as np, tqkv
@@ -59,7 +58,6 @@ class KvCache:
         spill: tuple[int, str | os.PathLike[str]] | None = None,
         sink_logits: Either | Sequence[Sequence[float]] | None = None,
         max_bytes: int | None = None,
-        map_layer: int | None = None,
         **options: Any,
     ) -> None:
         shape = {"layers": num_layers, "heads": num_heads, "kv-heads": num_kv_heads, "head-dim": head_dim}
@@ -81,7 +79,7 @@ class KvCache:
         except (TypeError, ValueError, IndexError) as error:
             raise TqkvError(f"layers, windows, cold, spill or sink_logits of another form is not valid: {error}: expected help(tqkv.KvCache)") from error
         texts = [option_text(shape.items()), kv, option_text(words)]
-        self._hold(_made(texts if words else texts[:2], max_bytes, map_layer), max_bytes)
+        self._hold(_made(texts if words else texts[:2], max_bytes), max_bytes)
 
     def _hold(self, native: _native.Cache, max_bytes: int | None) -> None:
         self._native, self._max_bytes = native, max_bytes
@@ -104,7 +102,7 @@ class KvCache:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, max_bytes: int | None = None) -> KvCache:
-        """The cache that `save` wrote, with its options but `select` and `max_tokens`, as `from_snapshot` makes it."""
+        """The cache that `save` wrote, with its options but `max_tokens`, as `from_snapshot` makes it."""
         return cls._of(_native.Cache.load(path, _most(max_bytes)), max_bytes)
 
     @property
@@ -237,8 +235,8 @@ def checked_texts(texts: list[str]) -> list[str]:
     return texts
 
 
-def _made(texts: list[str], max_bytes: int | None, map_layer: int | None = None) -> _native.Cache:
-    return _native.Cache(checked_texts(texts), _most(max_bytes), None if map_layer is None else count("map_layer", map_layer))
+def _made(texts: list[str], max_bytes: int | None) -> _native.Cache:
+    return _native.Cache(checked_texts(texts), _most(max_bytes))
 
 
 def _unpickled(snapshot: bytes, max_bytes: int | None) -> KvCache:

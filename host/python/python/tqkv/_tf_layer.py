@@ -28,7 +28,7 @@ USES = "the model uses keys or values outside attention, so all of them are deco
 
 UNTAUGHT = (
     "keys get no map, and those named m2 or m3 are stored in t2 or t3: a map is learnt from queries, which only"
-    " model.set_attn_implementation('tqkv') shows to the cache; map=FILE.tqm needs none"
+    " model.set_attn_implementation('tqkv') shows to the cache"
 )
 
 UNFINISHED = "an earlier forward pass was not finished: reset the cache"

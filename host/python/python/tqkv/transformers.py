@@ -46,8 +46,7 @@ class TqkvCache(DynamicCache):
     """A cache for the argument `past_key_values`. Layers of full attention are compressed, others are the library's own.
 
     `kv` is the text of `tqkv.KvCache`: "t4,t3", or "t4,t2 hot=32 last:i8". `layers` names the codecs of each layer, in its place. The
-    further options are those of `tqkv.KvCache`; `map=full` has the RoPE of the model, and `map=FILE.tqm` a file of all its layers. Each row of a batch is a cache of its own, and rows that began alike share their
-    memory.
+    further options are those of `tqkv.KvCache`. Each row of a batch is a cache of its own, and rows that began alike share their memory.
 
     `fork` (and `copy`, `deepcopy`) makes a cache with the same tokens that shares their pages: a prefix for many continuations. `save`
     and `load` keep a cache in a file. `pickle` works as well.
@@ -63,16 +62,9 @@ class TqkvCache(DynamicCache):
         self._made = {"kv": kv, "layers": None if layers is None else list(layers), **named}
         decoder = config.get_text_config(decoder=True)
         options = {"soft_cap": getattr(decoder, "attn_logit_softcapping", None), **options}
-        words = {**dict(word.partition("=")[::2] for word in str(kv).split()), **options}
-        key_map = str(words.get("map", "auto"))
-        # For the checks of codecs any RoPE and any moments will do.
-        has_file = key_map.endswith(".tqm")
-        stand_in = {"map": "full", "rope": "10000"} if key_map == "full" or has_file else {}
-        if key_map == "full" and "rope" not in words:
-            options["rope"] = _rope(decoder)
         shared = Shared()
         # Each layer is a cache of its own, so rules for layers are followed here.
-        codecs = KvCache(len(self.layers), 1, 1, 64, kv, **stand_in).layer_codecs if layers is None else list(layers)
+        codecs = KvCache(len(self.layers), 1, 1, 64, kv).layer_codecs if layers is None else list(layers)
         if len(codecs) != len(self.layers):
             raise TqkvError(f"codecs of {len(codecs)} layers are not valid: expected {len(self.layers)}, as many as the model has")
         for i, (layer, of) in enumerate(zip(self.layers, decoder.per_layer_config)):
@@ -80,11 +72,7 @@ class TqkvCache(DynamicCache):
             if type(layer) is DynamicLayer:
                 own = {"kv": kv, "layers": [codecs[i]], "num_heads": of.num_attention_heads, **options}
                 # Before a model runs: what no cache can be is refused here.
-                if has_file:
-                    own["map_layer"] = i
-                    KvCache(1, **_shape(of), **own)
-                else:
-                    KvCache(1, num_kv_heads=own["num_heads"], head_dim=64, **(own | stand_in))
+                KvCache(1, num_kv_heads=own["num_heads"], head_dim=64, **own)
                 is_first = not any(isinstance(other, TqkvLayer) for other in self.layers)
                 self.layers[i] = TqkvLayer(decoder, own, warns=is_first, shared=shared)
         if not any(isinstance(layer, TqkvLayer) for layer in self.layers):
@@ -162,26 +150,6 @@ def _saved(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise TqkvError(f"{os.fspath(path)}: the file is not valid: expected one of TqkvCache.save, undamaged")
     saved: dict[str, Any] = torch.load(io.BytesIO(data), weights_only=True)
     return saved
-
-
-def _shape(config: Any) -> dict[str, int]:
-    """KV heads of a layer and their coordinates."""
-    heads = config.num_attention_heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-    return {"num_kv_heads": getattr(config, "num_key_value_heads", None) or heads, "head_dim": head_dim}
-
-
-def _rope(config: Any) -> str:
-    """RoPE of the layers of full attention, as the word `rope` has it. Its halves are pairs, as in all models of the library."""
-    rope = getattr(config, "rope_parameters", None) or {}
-    rope = rope.get("full_attention", rope)
-    kind = rope.get("rope_type", "default")
-    if "rope_theta" not in rope or kind not in ("default", "linear"):
-        raise TqkvError(f"map=full is not valid for RoPE of the type {kind}: expected rope=BASE or rope=F,F,.. (its frequencies)")
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    turned = int(head_dim * rope.get("partial_rotary_factor", 1.0))
-    base, factor = float(rope["rope_theta"]), float(rope.get("factor", 1.0)) if kind == "linear" else 1.0
-    return ",".join(repr(base ** (-2 * i / turned) / factor) for i in range(turned // 2))
 
 
 def _state(layer: Any) -> dict[str, Any]:

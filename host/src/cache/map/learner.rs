@@ -1,4 +1,4 @@
-//! Learns a map from the first [`LEARN_TOKENS`] keys behind the sinks, and sampled queries.
+//! Learns a map from the first [`LEARN_TOKENS`] keys after the sinks, and sampled queries.
 //!
 //! The sampled positions are fixed by the numbers of sinks and of hot tokens. At each of them, one query of
 //! up to [`HEADS`] heads counts, whichever call brought it, and larger groups take turns. So the map does not
@@ -12,18 +12,13 @@
 //! A program that appends the first page and never attends gives no queries. Its keys are then coded
 //! without a map.
 
-use super::moments::{Moments, Setting, Sums};
-use super::order::Order;
 use super::pairs::{Pairs, add_energy};
-use super::ranges::Maps;
 use super::weights::WeightRule;
 use crate::cache::budget::{Budget, Lease};
-use crate::cache::kept_moments::KeptMoments;
 use crate::cache::life::{LEARN_TOKENS, LEAST_QUERIES, LEAST_SEEN};
 use crate::error::CacheError;
 use crate::memory;
-use crate::rope::Rope;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::Level;
 
@@ -84,10 +79,6 @@ pub(in crate::cache) struct Learner {
     dim: usize,
     sinks: usize,
     hot: usize,
-    /// The setting of matrices. `None` for factors per pair.
-    setting: Option<Setting>,
-    /// Moments of a file. Nothing is learnt then, and no key waits.
-    given: Option<Arc<KeptMoments>>,
     /// True for a code whose widths differ by quarter.
     in_quarters: bool,
     seen: Mutex<WaitingQueries>,
@@ -95,8 +86,7 @@ pub(in crate::cache) struct Learner {
 
 impl Clone for Learner {
     fn clone(&self) -> Self {
-        let (seen, setting) = (Mutex::new(self.seen().clone()), self.setting.clone());
-        Self { seen, setting, given: self.given.clone(), ..*self }
+        Self { seen: Mutex::new(self.seen().clone()), ..*self }
     }
 }
 
@@ -110,34 +100,7 @@ impl Learner {
     ) -> Self {
         let codec = AnyCodec::new(CODEC, dim, Options::DEFAULT).ok();
         let seen = Mutex::new(WaitingQueries { samples: 0, blocks: Vec::new(), lease: budget.lease() });
-        Self { rule, codec, dim, sinks, hot, setting: None, given: None, in_quarters, seen }
-    }
-
-    /// Learns matrices in place of factors.
-    pub(in crate::cache) fn with_rope(mut self, rope: Option<&Rope>) -> Self {
-        self.setting = rope.map(|rope| Setting::new(rope, self.dim, self.sinks, self.in_quarters));
-        self
-    }
-
-    /// Takes moments of a file.
-    pub(in crate::cache) fn with_moments(mut self, given: Option<&Arc<KeptMoments>>) -> Self {
-        self.given = given.cloned();
-        self
-    }
-
-    /// The moments of a file, if the map is not learnt.
-    pub(in crate::cache) fn given(&self) -> Option<&Arc<KeptMoments>> {
-        self.given.as_ref()
-    }
-
-    /// Number of keys that wait for the map.
-    pub(in crate::cache) fn tokens(&self) -> usize {
-        if self.given.is_some() { 0 } else { LEARN_TOKENS }
-    }
-
-    /// The setting of matrices. `None` for factors per pair.
-    pub(in crate::cache) fn setting(&self) -> Option<&Setting> {
-        self.setting.as_ref()
+        Self { rule, codec, dim, sinks, hot, in_quarters, seen }
     }
 
     fn seen(&self) -> MutexGuard<'_, WaitingQueries> {
@@ -156,15 +119,12 @@ impl Learner {
 
     /// Number of sampled positions below `position`.
     fn samples_before(&self, position: usize) -> usize {
-        if self.given.is_some() {
-            return 0;
-        }
         position.saturating_sub(self.sinks + LEAST_SEEN).min(self.span()).div_ceil(self.stride())
     }
 
-    /// One past the last position whose queries may be sampled; 0 if none are.
+    /// One past the last position whose queries may be sampled.
     pub(in crate::cache) fn end(&self) -> usize {
-        if self.given.is_some() { 0 } else { self.sinks + LEAST_SEEN + self.span() + 1 }
+        self.sinks + LEAST_SEEN + self.span() + 1
     }
 
     fn position(&self, sample: usize) -> usize {
@@ -298,24 +258,14 @@ impl Learner {
         self.codec.as_ref().map_or(0, |codec| self.heads() * codec.block_bytes())
     }
 
-    /// Values of a query.
-    pub(in crate::cache) fn dim(&self) -> usize {
-        self.dim
-    }
-
     /// True if keys of some tier have a code whose widths differ by quarter.
     pub(in crate::cache) fn in_quarters(&self) -> bool {
         self.in_quarters
     }
 
-    /// Makes the maps from keys `[n, dim]`, the sinks and at least [`LEARN_TOKENS`] more, and the mean that
-    /// is subtracted from them. Moments of a file need no keys. `None` if too few queries were seen, or if
-    /// they do not decide a map.
-    pub(in crate::cache) fn learn(&self, keys: &[f32], mean: Option<&[f32]>) -> Option<Maps> {
-        if let (Some(given), Some(setting)) = (&self.given, &self.setting) {
-            return Moments::learnt(setting.clone(), mean.is_some(), given.clone())
-                .and_then(Maps::of_moments);
-        }
+    /// Makes the map from keys `[n, dim]`, the sinks and at least [`LEARN_TOKENS`] more, and the mean that is
+    /// subtracted from them. `None` if too few queries were seen, or if they do not decide a map.
+    pub(in crate::cache) fn learn(&self, keys: &[f32], mean: Option<&[f32]>) -> Option<Pairs> {
         let seen = self.seen();
         if (seen.samples.count_ones() as usize) < LEAST_QUERIES {
             return None;
@@ -326,46 +276,17 @@ impl Learner {
         let queries: Vec<(usize, &[f32])> = places.zip(decoded.chunks_exact(self.dim)).collect();
         let weights =
             self.rule.weights((keys, self.dim), self.sinks, LEARN_TOKENS, queries.iter().copied())?;
-        match &self.setting {
-            None => self.learn_pairs(keys, mean, &weights, &queries).map(Maps::of_pairs),
-            Some(setting) => {
-                let mut sums = Sums::new(setting);
-                queries.iter().for_each(|(position, query)| sums.add_query(query, *position));
-                let keys = keys.chunks_exact(self.dim).enumerate().skip(self.sinks);
-                keys.zip(&weights).for_each(|((position, key), weight)| sums.add_key(key, position, *weight));
-                sums.moments(mean.is_some()).and_then(Maps::of_moments)
-            }
-        }
-    }
-
-    /// Factors per pair, from weighted keys and all queries.
-    fn learn_pairs(
-        &self,
-        keys: &[f32],
-        mean: Option<&[f32]>,
-        weights: &[f64],
-        queries: &[(usize, &[f32])],
-    ) -> Option<Pairs> {
         let (mut key_energy, mut query_energy) = (vec![0.0; self.dim], vec![0.0; self.dim]);
         queries.iter().for_each(|(_, query)| add_energy(&mut query_energy, query, &[], 1.0));
-        for (key, &weight) in keys.chunks_exact(self.dim).skip(self.sinks).zip(weights) {
+        for (key, &weight) in keys.chunks_exact(self.dim).skip(self.sinks).zip(&weights) {
             add_energy(&mut key_energy, key, mean.unwrap_or_default(), weight);
         }
         Pairs::of_energies(&query_energy, &key_energy, self.in_quarters)
     }
 
-    /// Upper bound of the bytes that pages up to number `last` add to the maps.
-    pub(in crate::cache) fn growth(&self, maps: &Maps, last: usize) -> usize {
-        match self.setting {
-            Some(_) => maps.growth(self.dim, last),
-            None if maps.len() == 0 => Pairs::bytes(self.dim) + Order::bytes(self.dim),
-            None => 0,
-        }
-    }
-
     /// Number of keys behind the sinks that [`Learner::learn`] reads.
     pub(in crate::cache) fn keys(&self) -> usize {
-        if self.given.is_some() { 0 } else { LEARN_TOKENS + self.hot.min(SAMPLES) }
+        LEARN_TOKENS + self.hot.min(SAMPLES)
     }
 }
 

@@ -3,48 +3,34 @@
 //! Logits of exact keys stay as they are. The error of a coded key is even over its coordinates. The map
 //! moves it from directions that queries amplify to directions that they do not. Keys weigh by the attention
 //! that they get ([`weights`]), because a block's error grows with its own length. All is learnt from the
-//! first page ([`learner`]), or from a text beforehand ([`calibrator`]). Keys whose energy few pairs hold get
-//! factors by themselves, from the keys of the first mean alone.
+//! first page ([`learner`]). Keys whose energy few pairs hold get factors by themselves, from the keys of the
+//! first mean alone.
 //!
-//! * A factor per RoPE pair ([`pairs`]). The rotation of RoPE keeps the energy of a pair, so the factors are
-//!   the same at every position.
-//! * A matrix per range of positions ([`full`], [`ranges`]), made from moments before RoPE ([`moments`]).
-//!
-//! For codes whose widths differ by quarter, a map also orders the coordinates and weighs the quarters
-//! ([`order`]).
+//! A map is a factor per RoPE pair ([`pairs`]). The rotation of RoPE keeps the energy of a pair, so the factors
+//! are the same at every position. For codes whose widths differ by quarter, a map also orders the coordinates
+//! and weighs the quarters ([`order`]).
 //!
 //! Values gain nothing from a map, and latent vectors are values, so both have none. Means are in
-//! [`super::means`]; pages keep the maps beside their blocks ([`super::page`]).
+//! [`super::means`]; pages keep the map with their blocks ([`super::page`]).
 
-mod algebra;
-mod calibrator;
-mod full;
 mod learner;
-mod matrix;
-mod moments;
 mod order;
 mod pairs;
-mod ranges;
 mod weights;
 
-pub use calibrator::Calibrator;
 pub(super) use learner::Learner;
-pub(super) use moments::{Moments, Setting};
 pub(super) use order::Order;
 pub(crate) use pairs::{Pairs, add_energy, shares};
-pub(super) use ranges::{Map, Maps};
 pub(super) use weights::WeightRule;
 pub(crate) use weights::limit_weights;
 
 use super::spec::KeyMap;
 
-/// Upper bound of the bytes of the maps of one KV head, for keys in this number of pages.
-pub fn map_bytes(kind: KeyMap, head_dim: usize, pages: usize) -> usize {
-    let Some(last) = pages.checked_sub(1) else { return 0 };
+/// Upper bound of the bytes of the map of one KV head that has encoded keys.
+pub fn map_bytes(kind: KeyMap, head_dim: usize) -> usize {
     match kind {
         KeyMap::Off => 0,
         KeyMap::Auto | KeyMap::Pairs => Pairs::bytes(head_dim) + Order::bytes(head_dim),
-        KeyMap::Full => Maps::default().growth(head_dim, last),
     }
 }
 

@@ -6,15 +6,10 @@ use crate::cache::{Budget, CacheSpec, KvCache};
 use tqkv_core::CodecId;
 use tqkv_simd::Level;
 
-mod given;
-
 const DIM: usize = 64;
 /// Query heads; there is one KV head.
 const HEADS: usize = 2;
-/// The second range of matrices begins at page 4.
 const TOKENS: usize = 620;
-/// A policy with matrices needs RoPE.
-const FULL: &str = "map=full rope=10000";
 
 /// Queries, keys and values of a sequence. Pairs with long keys have short queries.
 struct Sequence {
@@ -130,8 +125,7 @@ fn a_map_does_not_depend_on_the_cuts_of_the_appends_or_the_level() {
     let sequence = Sequence::new(2);
     let quarters = ["m2,t2 map=pairs", "m3,t2 map=pairs hot=0 sinks=0"];
     let others = ["t2 map=pairs", "s3 map=pairs hot=0 sinks=0", "t2 map=pairs hot=30 sinks=9"];
-    let full = [format!("m2,t2 {FULL}"), format!("s3 hot=0 sinks=0 {FULL}"), format!("t2 {FULL}:32")];
-    for policy in quarters.into_iter().chain(others).chain(full.iter().map(|policy| &**policy)) {
+    for policy in quarters.into_iter().chain(others) {
         let mut whole = cache(policy);
         sequence.prefill(&mut whole, &[TOKENS]);
         let wanted = keys(&whole);
@@ -180,9 +174,7 @@ fn keys_without_queries_are_coded_without_a_map() {
 fn keys_of_quarters_without_a_map_are_those_of_one_width() {
     let (sequence, other) = (Sequence::new(3), Sequence::new(14));
     let one_width = |policy: &str| policy.replace("m2", "t2").replace("m3", "t3");
-    for policy in
-        ["m2,t2", "m3,t2 map=pairs hot=0 sinks=0", "m2,t2 map=full rope=10000", "t4,t2 hot=16 tier=128:m2,t2"]
-    {
+    for policy in ["m2,t2", "m3,t2 map=pairs hot=0 sinks=0", "t4,t2 hot=16 tier=128:m2,t2"] {
         let mut quarters = cache(policy);
         let mut plain = cache(&one_width(policy));
         for cache in [&mut quarters, &mut plain] {
@@ -207,7 +199,7 @@ fn keys_of_quarters_without_a_map_are_those_of_one_width() {
             let mut mapped = cache(policy);
             other.prefill(&mut mapped, &[TOKENS]);
             assert!(keys(&again) == keys(&mapped), "{policy}: from the start");
-            assert!(again.layers[0].heads[0].keys.pages().maps().len() > 0, "{policy}");
+            assert!(again.layers[0].heads[0].keys.pages().map().is_some(), "{policy}");
         }
     }
 }
@@ -264,9 +256,9 @@ fn heads_that_codes_of_quarters_do_not_fit_have_those_of_one_width() {
 #[test]
 fn a_cache_that_waits_for_a_map_is_smaller_than_f16() {
     for (heads, dim) in [(1, 64), (3, 64), (8, 64), (4, 256)] {
-        let base = CacheSpec::new(1, heads, 1, dim).with("rope=10000").unwrap();
         let held = |policy: &str, tokens: usize| {
-            let mut cache = KvCache::new(base.clone().with(policy).unwrap()).unwrap();
+            let spec = CacheSpec::new(1, heads, 1, dim).with(policy).unwrap();
+            let mut cache = KvCache::new(spec).unwrap();
             let rows = |n: usize, salt: usize| (0..n * dim).map(|i| noise(salt + i)).collect::<Vec<_>>();
             for at in 0..tokens {
                 let (q, row) = (rows(heads, 7 * at), rows(1, 11 * at));
@@ -277,7 +269,7 @@ fn a_cache_that_waits_for_a_map_is_smaller_than_f16() {
         // Values leave in fours, from 72 tokens on.
         for tokens in [72, 80, 96, 128, 160, 192, 195] {
             let f16 = held("f16", tokens);
-            for policy in ["m2,t2", "t4,t2 hot=16 tier=512:m3,t2", "m2,t2 map=full"] {
+            for policy in ["m2,t2", "t4,t2 hot=16 tier=512:m3,t2"] {
                 let bytes = held(policy, tokens);
                 assert!(
                     bytes <= f16,
@@ -314,9 +306,6 @@ fn a_snapshot_keeps_the_map_and_the_queries_that_wait_for_it() {
     {
         keeps_the_map(policy);
     }
-    for codecs in ["t2", "m2,t2", "t2 each:m3,t2"] {
-        keeps_the_map(&format!("{codecs} {FULL}"));
-    }
 }
 
 fn keeps_the_map(policy: &str) {
@@ -339,20 +328,17 @@ fn a_snapshot_of_a_cache_with_another_map_is_refused() {
     let [mut plain, mut mapped] = ["t2", "t2 map=pairs"].map(cache);
     let (without, with) = (bytes(&plain), bytes(&mapped));
     let refused = plain.restore(&mut &with[..]).unwrap_err().to_string();
-    assert!(refused.contains("another ring, key map or narrowing: the snapshot has map="), "{refused}");
+    assert!(refused.contains("another spec: the snapshot has map=pairs, this cache map=auto"), "{refused}");
     let refused = mapped.restore(&mut &without[..]).unwrap_err().to_string();
-    assert!(refused.contains("another key map"), "{refused}");
+    assert!(refused.contains("another spec: the snapshot has map="), "{refused}");
     let refused = cache("m2,t2 map=pairs").restore(&mut &bytes(&cache("m2,t2"))[..]).unwrap_err().to_string();
-    assert!(refused.contains("another key map: the snapshot has"), "{refused}");
+    assert!(refused.contains("another spec: the snapshot has map=auto, this cache map=pairs"), "{refused}");
 }
 
 #[test]
 fn forks_and_truncated_caches_continue_as_if_nothing_had_followed() {
     for policy in ["t2 map=pairs", "m2,t2 map=pairs", "m3,t2"] {
         continues(policy);
-    }
-    for codecs in ["t2", "m2,t2"] {
-        continues(&format!("{codecs} {FULL}"));
     }
 }
 
@@ -394,7 +380,6 @@ fn maps_and_waiting_queries_are_counted() {
     for policy in ["t2 map=pairs hot=32", "m2,t2 map=pairs hot=32"] {
         is_counted(policy);
     }
-    is_counted(&format!("m2,t2 hot=32 {FULL}"));
 }
 
 fn is_counted(policy: &str) {
@@ -477,7 +462,7 @@ fn changed(cache: &KvCache, from: &[u8], to: &[u8]) -> Vec<u8> {
 fn a_snapshot_with_an_order_that_no_cache_makes_is_refused() {
     let mut whole = cache("m2,t2 map=pairs");
     Sequence::new(9).prefill(&mut whole, &[TOKENS]);
-    let order = whole.layers[0].heads[0].keys.pages().maps().pairs().and_then(Pairs::order).unwrap();
+    let order = whole.layers[0].heads[0].keys.pages().map().and_then(Pairs::order).unwrap();
     let pairs: Vec<u8> = order.pairs().iter().flat_map(|pair| pair.to_le_bytes()).collect();
     let weights: Vec<u8> = order.weights().iter().flat_map(|weight| weight.to_le_bytes()).collect();
     let good = [pairs.clone(), weights.clone()].concat();
@@ -491,164 +476,11 @@ fn a_snapshot_with_an_order_that_no_cache_makes_is_refused() {
     }
 }
 
-/// The cut goes back over the end of a range. The same tokens then get the same maps and means.
-#[test]
-fn a_cache_that_is_cut_behind_a_range_makes_the_same_maps_again() {
-    let (sequence, other) = (Sequence::new(10), Sequence::new(11));
-    for codecs in ["t2", "m2,t2"] {
-        let policy = format!("{codecs} {FULL}");
-        let mut whole = cache(&policy);
-        sequence.prefill(&mut whole, &[TOKENS]);
-        for at in [360, 515, 517, 575] {
-            let mut cut = cache(&policy);
-            sequence.prefill(&mut cut, &[at]);
-            other.prefill(&mut cut, &[TOKENS]);
-            cut.truncate(at).unwrap();
-            let mut stepped = cut.fork().unwrap();
-            sequence.prefill(&mut cut, &[TOKENS]);
-            // Tokens leave in fours, which begin elsewhere behind the cut.
-            let coded = (TOKENS - 68) * DIM;
-            assert_eq!(keys(&cut)[..coded], keys(&whole)[..coded], "{policy}: at {at}");
-            sequence.steps(&mut stepped, TOKENS);
-            assert_eq!(keys(&stepped), keys(&cut), "{policy}: at {at}");
-        }
-    }
-}
-
-#[test]
-fn exact_tokens_have_exact_logits_under_a_matrix() {
-    let sequence = Sequence::new(12);
-    let [plain, mapped] = ["t2".to_owned(), format!("t2 {FULL}")].map(|policy| {
-        let mut cache = cache(&policy);
-        sequence.prefill(&mut cache, &[TOKENS]);
-        cache.scores(0, 0, &sequence.queries(TOKENS - 1, TOKENS)[..DIM]).unwrap()
-    });
-    let exact = (0..4).chain(TOKENS - 64..TOKENS);
-    for at in exact {
-        assert_eq!(mapped[at].to_bits(), plain[at].to_bits(), "token {at}");
-    }
-    assert_ne!(mapped[10], plain[10]);
-}
-
-/// Keys and queries of a model with RoPE. Before it, keys lie along two directions across slow pairs, and
-/// queries along two others.
-fn turned(tokens: usize) -> Sequence {
-    let row = |salt: usize, first: usize, position: usize| -> Vec<f32> {
-        let mut row: Vec<f32> = (0..DIM).map(|j| 0.1 * noise(salt * DIM + j)).collect();
-        for direction in first..first + 2 {
-            let part = noise(7_000_000 + salt * 4 + direction);
-            let slow = (0..DIM).filter(|j| j % (DIM / 2) >= 20);
-            slow.for_each(|j| row[j] += part * noise(direction * DIM + j));
-        }
-        for i in 0..DIM / 2 {
-            let angle = position as f32 * 10_000f32.powf(-(i as f32) / (DIM / 2) as f32);
-            let (x, y) = (row[i], row[i + DIM / 2]);
-            (row[i], row[i + DIM / 2]) =
-                (x * angle.cos() - y * angle.sin(), y * angle.cos() + x * angle.sin());
-        }
-        row
-    };
-    let rows = |count: usize, salt: usize, first: usize, each: usize| {
-        (0..count).flat_map(|i| row(salt + i, first, i / each)).collect::<Vec<_>>()
-    };
-    Sequence {
-        q: rows(tokens * HEADS, 1_000_000, 0, HEADS),
-        k: rows(tokens, 2_000_000, 2, 1),
-        v: vec![1.0; tokens * DIM],
-    }
-}
-
-/// Squared error of the logits of encoded tokens before the newest queries.
-fn error_of_last(cache: &KvCache, sequence: &Sequence, tokens: usize) -> f64 {
-    let mut error = 0.0;
-    for at in tokens - 40..tokens {
-        let q = &sequence.queries(at, at + 1)[..DIM];
-        let scores = cache.scores(0, 0, q).unwrap();
-        for (i, got) in scores.iter().enumerate().skip(tokens - 500).take(400) {
-            let key = &sequence.k[i * DIM..(i + 1) * DIM];
-            let want = key.iter().zip(q).map(|(k, q)| k * q).sum::<f32>() / (DIM as f32).sqrt();
-            error += f64::from(got - want).powi(2);
-        }
-    }
-    error
-}
-
-/// The map of positions that come long after those that taught it fits them.
-#[test]
-fn matrices_fit_the_positions_of_their_range() {
-    let tokens = 4600;
-    let sequence = turned(tokens);
-    let [plain, pairs, full] =
-        ["t2".to_owned(), "t2 map=pairs".to_owned(), format!("t2 {FULL}")].map(|policy| {
-            let mut cache = cache(&format!("{policy} effort=fast"));
-            sequence.prefill(&mut cache, &[300, tokens]);
-            let maps = cache.layers[0].heads[0].keys.pages().maps();
-            let bytes = maps.allocated_bytes();
-            assert!(maps.len() <= 1 || bytes < 27 * DIM * DIM / 4, "{} maps in {bytes} bytes", maps.len());
-            error_of_last(&cache, &sequence, tokens)
-        });
-    assert!(full < 0.7 * pairs.min(plain), "{full} with matrices, {pairs} with factors, {plain} without");
-}
-
-#[test]
-fn matrices_need_rope_and_the_same_rope() {
-    let refused = |policy: &str| KvCache::new(spec(policy)).unwrap_err().to_string();
-    let error = refused("t2 map=full");
-    assert!(error.contains("map=full is not valid without RoPE: expected rope=BASE"), "{error}");
-    let error = refused("t2 map=full rope=10000:128");
-    assert!(error.contains("RoPE of 128 coordinates from 0 on: expected at most 64"), "{error}");
-    let error = refused("t2 map=full rope=10000/10000");
-    assert!(error.contains("RoPE of 2 layers: expected 1"), "{error}");
-    // Codes that are not rotated, and latent vectors, have no map.
-    assert!(KvCache::new(spec("q4_0 map=full")).is_ok());
-    assert!(KvCache::new(CacheSpec::mla(1, HEADS, DIM, 16).with("map=full").unwrap()).is_ok());
-    let stored = bytes(&cache("t2 map=full rope=10000"));
-    for other in ["500", "10000:32", "10000:interleaved"] {
-        let error = cache(&format!("t2 map=full rope={other}")).restore(&mut &stored[..]).unwrap_err();
-        assert!(error.to_string().contains("of a cache with another RoPE"), "{error}");
-    }
-    let error = cache("t2 map=pairs").restore(&mut &stored[..]).unwrap_err().to_string();
-    assert!(error.contains("another key map"), "{error}");
-}
-
-#[test]
-fn a_snapshot_with_matrices_that_no_cache_makes_is_refused() {
-    let policy = format!("m2,t2 {FULL}");
-    let mut whole = cache(&policy);
-    Sequence::new(13).prefill(&mut whole, &[TOKENS]);
-    let restored = |from: &[u8], to: &[u8]| cache(&policy).restore(&mut &changed(&whole, from, to)[..]);
-    let maps = whole.layers[0].heads[0].keys.pages().maps();
-    let mut moments = Vec::new();
-    maps.moments().unwrap().kept().write(&mut moments);
-    restored(&moments, &moments).unwrap();
-    let error = restored(&moments, &f32::NAN.to_le_bytes()).unwrap_err().to_string();
-    assert!(error.contains("moments that the cache cannot have"), "{error}");
-    let good = [&(DIM as u64).to_le_bytes()[..], &moments].concat();
-    for (dim, why) in [(DIM / 2, "moments of another head dim"), (DIM + 1, "expected at most 64")] {
-        let error = restored(&good, &(dim as u64).to_le_bytes()).unwrap_err().to_string();
-        assert!(error.contains(why), "{error}");
-    }
-    let matrices: Vec<_> = maps.matrices().collect();
-    assert_eq!(matrices.iter().map(|(page, _)| *page).collect::<Vec<_>>(), [0, 4]);
-    for (first_page, map) in matrices {
-        let scales: Vec<u8> = map.inverse().scales().iter().flat_map(|x| x.to_le_bytes()).collect();
-        let good = [&(first_page as u64).to_le_bytes()[..], &scales].concat();
-        restored(&good, &good).unwrap();
-        let page = [&1u64.to_le_bytes()[..], &scales].concat();
-        let flat = [&good[..8], &[0; 4]].concat();
-        let small = [&good[..8], &(map.inverse().scales()[0] / 100.0).to_le_bytes()].concat();
-        for bad in [page, flat, small] {
-            let error = restored(&good, &bad).unwrap_err().to_string();
-            assert!(error.contains("a matrix that the cache cannot have"), "{error}");
-        }
-    }
-}
-
 /// Threads attend at once, so the map must not depend on which query comes first.
 #[test]
 fn the_order_of_queries_at_a_position_does_not_matter() {
     let (sequence, others) = (Sequence::new(1), Sequence::new(2));
-    for policy in ["s2 map=pairs hot=16", "m2,s2 map=full rope=10000 hot=16"] {
+    for policy in ["s2 map=pairs hot=16", "m2,s2 hot=16"] {
         let run = |order: &[&Sequence]| {
             let (mut cache, mut out) = (KvCache::new(spec(policy)).unwrap(), [0.0; HEADS * DIM]);
             for at in 0..TOKENS {

@@ -1,205 +1,102 @@
-//! Reads the spec of a snapshot: the inverse of `fields`.
+//! The spec of a snapshot: the text of all its options, those with their default too, so that another default
+//! changes no snapshot.
 
-use crate::cache::calibration::Calibration;
-use crate::cache::chunks::{NO_NUMBER, Parser, refused};
-use crate::cache::layer::{LayerKind, LayerPolicy, LayerShape};
-use crate::cache::spec::{Arithmetic, CacheSpec, Centring, Cold, KeyMap, MOST_HEADS};
+use crate::cache::chunks::refused;
+use crate::cache::layer::{LayerKind, LayerPolicy};
+use crate::cache::spec::{CacheSpec, Cold, KeyMap};
+use crate::cache::text;
 use crate::error::CacheError;
-use crate::rope::Rope;
-use std::sync::Arc;
-use tqkv_core::{CodecId, Effort, KvShape, Options, ScaleMode};
+use std::path::PathBuf;
 
-/// Limit on a count in a spec, 2^48 on 64-bit machines. It is larger than any real count, and far from
-/// overflow.
-const MOST: usize = 1 << (usize::BITS * 3 / 4);
+/// The text of a spec. The instruction set and the folder of the spill file belong to the machine, and the limit of
+/// tokens to the program.
+pub(super) fn write(spec: &CacheSpec) -> String {
+    text::all_words(&elsewhere(spec, ".".into()))
+}
 
-/// Reads the payload of the spec's chunk.
+/// The spec of a payload, for this machine. A cache can have it.
 pub(super) fn read(payload: &[u8]) -> Result<CacheSpec, CacheError> {
-    let parser = &mut Parser::new(payload);
-    let mut shape = [0; 6];
-    for value in &mut shape {
-        *value = parser.count("layers, heads or coordinates", MOST)?;
-    }
-    let [num_layers, num_heads, num_kv_heads, head_dim, value_dim, position_dim] = shape;
-    let shape = KvShape::new(num_layers, num_heads, num_kv_heads, head_dim).with_value_dim(value_dim);
-    let heads = num_layers.saturating_mul(num_kv_heads);
-    if heads > MOST_HEADS {
-        return refused(format!("{heads} KV heads: expected at most {MOST_HEADS}"));
-    }
-    // Taken at once, so a chunk cannot ask for more layers than it has bytes for.
-    let codecs = parser.bytes(num_layers, 2)?.chunks_exact(2);
-    let pairs = codecs.map(|pair| Ok((codec(pair[0])?, codec(pair[1])?)));
-    let pairs: Vec<_> = pairs.collect::<Result<_, CacheError>>()?;
-    let seen = (0..num_layers).map(|_| seen(parser)).collect::<Result<Vec<_>, _>>()?;
-    let seed = parser.values::<u64>(1)?;
-    let [mode, effort] = two(parser)?;
-    let (Some(scale_mode), Some(&effort)) =
-        (ScaleMode::from_code(mode), Effort::ALL.get(usize::from(effort)))
-    else {
-        return refused(format!("scale mode {mode}, effort {effort}, which are not known"));
+    let bad = |error: CacheError| match error {
+        CacheError::BadSpec(why) => shortened(&why),
+        other => other.to_string(),
     };
-    let (sinks, hot) = (parser.count("sinks", MOST)?, parser.count("hot tokens", MOST)?);
-    let (kinds, sliding_window) = windows(&seen, sinks)?;
-    let (centring, arithmetic) = match two(parser)? {
-        [centring @ 0..3, arithmetic @ 0..2] => (
-            [Centring::Off, Centring::On, Centring::Auto][usize::from(centring)],
-            [Arithmetic::Int8, Arithmetic::F32][usize::from(arithmetic)],
-        ),
-        [centring, arithmetic] => {
-            return refused(format!("centring {centring}, arithmetic {arithmetic}, which are not known"));
+    let text = std::str::from_utf8(payload).ok().filter(|text| !text.contains(char::is_control));
+    let Some(text) = text else { return refused("its spec is no text: expected words of options") };
+    let spec = text.parse::<CacheSpec>().and_then(|spec| spec.check().map(|()| spec));
+    let spec = spec.or_else(|error| refused(format!("its spec: {}", bad(error))))?;
+    Ok(elsewhere(&spec, std::env::temp_dir()))
+}
+
+/// The spec on another machine, which has its own instruction set and limit, and this folder for a spill file.
+fn elsewhere(spec: &CacheSpec, folder: PathBuf) -> CacheSpec {
+    let mut spec = CacheSpec { level: None, max_tokens: None, ..spec.clone() };
+    if let Some((_, Cold::Spill(own))) = spec.cold.last_mut() {
+        *own = folder;
+    }
+    spec
+}
+
+/// The start of a message, which may quote a word of any length.
+fn shortened(why: &str) -> String {
+    const MOST: usize = 300;
+    why.char_indices().nth(MOST).map_or_else(|| why.to_owned(), |(end, _)| format!("{} ..", &why[..end]))
+}
+
+/// What a snapshot's spec has and what that of the cache has instead. `None` if the tokens of the snapshot are
+/// tokens of the cache.
+pub(super) fn difference(theirs: &CacheSpec, own: &CacheSpec) -> Option<String> {
+    let specs = [theirs, own].map(essence);
+    let rows = text::OPTIONS.iter();
+    let mut rows = rows.map(|row| (row.name, specs.each_ref().map(|spec| row.words(spec).join(" "))));
+    let (name, words) = rows.find(|(_, [theirs, own])| theirs != own)?;
+    let [theirs, own] = match name {
+        "kv" | "layer-kv" => in_first_layer(&specs, |spec, layer| {
+            let (key, value) = spec.codecs_at(layer);
+            format!("{},{}", key.name(), value.name())
+        }),
+        "kinds" | "sliding-window" => {
+            in_first_layer(&specs, |spec, layer| match spec.kind_without_ring(layer) {
+                LayerKind::Full => "full".to_owned(),
+                LayerKind::None => "none".to_owned(),
+                LayerKind::Sliding(window) => format!("{window} and {} sinks", spec.sinks_at(layer)),
+            })
         }
+        // Lists of all layers are too long for a message.
+        "layer-shapes" | "sink-logits" => ["a", "another"].map(|which| format!("{which} {name}=")),
+        _ => words,
     };
-    let tiers = parser.count("cold tiers", usize::from(u16::MAX))?;
-    let cold = (0..tiers).map(|_| tier(parser)).collect::<Result<_, _>>()?;
-    let [scale, soft_cap] = [float(parser)?, float(parser)?];
-    if float(parser)? != Some(0.0) {
-        return refused("with skipped values, which no cache has any more".to_owned());
-    }
-    let logits = parser.count("learned sinks", MOST)?;
-    let sink_logits = parser.values::<f32>(logits)?;
-    let layer_shapes = layer_shapes(parser, num_layers)?;
-    let narrow_at =
-        if parser.takes(8) { Some(parser.count("bytes before narrowing", usize::MAX)?) } else { None };
-    let (ring, (key_map, rope, calibration)) = last_field(parser, head_dim, num_layers)?;
-    let Some(&(key, value)) = pairs.first() else { return refused("of a cache without layers") };
-    Ok(CacheSpec {
-        layer_shapes,
-        position_dim,
+    Some(format!("the snapshot has {theirs}, this cache {own}"))
+}
+
+/// What two specs of as many layers say of the first layer in which they differ.
+fn in_first_layer(specs: &[CacheSpec; 2], say: impl Fn(&CacheSpec, usize) -> String) -> [String; 2] {
+    let said =
+        (0..specs[1].shape.num_layers).map(|layer| (layer, specs.each_ref().map(|spec| say(spec, layer))));
+    let (layer, [theirs, own]) =
+        said.into_iter().find(|(_, [theirs, own])| theirs != own).unwrap_or_default();
+    [format!("{theirs} in layer {layer}"), own]
+}
+
+/// What the tokens of a cache depend on. Words that mean the same are alike in it, and how a cache reads its
+/// tokens, and how many it may have, is left out.
+fn essence(spec: &CacheSpec) -> CacheSpec {
+    let layers = 0..spec.shape.num_layers;
+    let codecs: Vec<_> = layers.clone().map(|layer| spec.codecs_at(layer)).collect();
+    let (key, value) = codecs.first().copied().unwrap_or((spec.key, spec.value));
+    let is_uniform = codecs.iter().all(|pair| *pair == (key, value));
+    // Sinks tell a window of the model from one of the cache.
+    let of_cache = spec.sliding_window.filter(|_| spec.kinds.is_empty() && spec.sinks > 0);
+    let kinds: Vec<_> = layers.clone().map(|layer| spec.kind_without_ring(layer)).collect();
+    let is_plain = of_cache.is_some() || kinds.iter().all(|kind| *kind == LayerKind::Full);
+    let could_map = layers.clone().any(|layer| spec.has_map(layer) || spec.may_get_map(layer));
+    CacheSpec {
         key,
         value,
-        layers: LayerPolicy::Custom(pairs),
-        kinds,
-        sliding_window,
-        ring,
-        options: Options::DEFAULT
-            .seed(seed.first().copied().unwrap_or_default())
-            .scale_mode(scale_mode)
-            .effort(effort),
-        sinks,
-        hot,
-        narrow_at,
-        centring,
-        key_map,
-        rope,
-        calibration,
-        arithmetic,
-        cold,
-        scale,
-        soft_cap,
-        sink_logits,
-        ..CacheSpec::from(shape)
-    })
-}
-
-/// Reads the shapes of layers, which only some specs have.
-fn layer_shapes(parser: &mut Parser<'_>, num_layers: usize) -> Result<Vec<LayerShape>, CacheError> {
-    if !parser.takes(5) {
-        return Ok(Vec::new());
+        layers: if is_uniform { LayerPolicy::Uniform } else { LayerPolicy::Custom(codecs) },
+        kinds: if is_plain { Vec::new() } else { kinds },
+        sliding_window: of_cache,
+        key_map: if could_map { spec.key_map } else { KeyMap::Off },
+        select: None,
+        ..elsewhere(spec, PathBuf::new())
     }
-    let mut heads: usize = 0;
-    let mut shape = |_| {
-        let mut count = || parser.count("KV heads or coordinates of a layer", MOST);
-        let shape = LayerShape { num_kv_heads: count()?, head_dim: count()?, value_dim: count()? };
-        heads = heads.saturating_add(shape.num_kv_heads);
-        if heads > MOST_HEADS {
-            return refused(format!("{heads} KV heads: expected at most {MOST_HEADS}"));
-        }
-        Ok(shape)
-    };
-    (0..num_layers).map(&mut shape).collect()
-}
-
-/// The map of a spec, with what it needs.
-type MapFields = (KeyMap, Vec<Rope>, Option<Arc<Calibration>>);
-
-/// Reads the last fields, which only specs with a ring or a map have.
-fn last_field(
-    parser: &mut Parser<'_>,
-    head_dim: usize,
-    num_layers: usize,
-) -> Result<(Option<usize>, MapFields), CacheError> {
-    let no_map = (KeyMap::Auto, Vec::new(), None);
-    if parser.end().is_ok() {
-        return Ok((None, no_map));
-    }
-    let code = parser.bytes(1, 1)?[0];
-    let mut ropes = || (0..num_layers).map(|_| parser.rope(head_dim)).collect::<Result<_, _>>();
-    let read = match code {
-        1 => (KeyMap::Pairs, Vec::new(), None),
-        2 => (KeyMap::Full, ropes()?, None),
-        3 => {
-            let ropes = ropes()?;
-            let file = Calibration::read(&mut parser.rest()).map_err(CacheError::Snapshot)?;
-            (KeyMap::Full, ropes, Some(Arc::new(file)))
-        }
-        4 => {
-            let ring = parser.count("tokens of a ring", MOST)?;
-            parser.end()?;
-            return Ok((Some(ring), no_map));
-        }
-        6 => (KeyMap::Auto, Vec::new(), None),
-        7 => (KeyMap::Off, Vec::new(), None),
-        code => return refused(format!("key map {code}, which is not known")),
-    };
-    parser.end()?;
-    Ok((None, read))
-}
-
-fn two(parser: &mut Parser<'_>) -> Result<[u8; 2], CacheError> {
-    let bytes = parser.bytes(1, 2)?;
-    Ok([bytes[0], bytes[1]])
-}
-
-fn codec(code: u8) -> Result<CodecId, CacheError> {
-    CodecId::from_code(code).map_or_else(|| refused(format!("codec {code}, which is not known")), Ok)
-}
-
-fn seen(parser: &mut Parser<'_>) -> Result<LayerSight, CacheError> {
-    Ok(match parser.count("kinds of layers", 3)? {
-        0 => LayerSight::Kind(LayerKind::Full),
-        1 => LayerSight::Kind(LayerKind::None),
-        2 => LayerSight::Sinks(parser.count("tokens of a window", MOST)?),
-        _ => LayerSight::Kind(LayerKind::Sliding(parser.count("tokens of a window", MOST)?)),
-    })
-}
-
-/// The tokens that a layer's queries see.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum LayerSight {
-    Kind(LayerKind),
-    /// A window, with sinks beside it.
-    Sinks(usize),
-}
-
-/// The kinds of the layers, or the window of all of them.
-fn windows(seen: &[LayerSight], sinks: usize) -> Result<(Vec<LayerKind>, Option<usize>), CacheError> {
-    if let Some(LayerSight::Sinks(window)) =
-        seen.first().filter(|first| sinks > 0 && seen.iter().all(|s| s == *first))
-    {
-        return Ok((Vec::new(), Some(*window)));
-    }
-    let kind = |seen: &LayerSight| match *seen {
-        LayerSight::Kind(kind) => Ok(kind),
-        LayerSight::Sinks(window) if sinks == 0 => Ok(LayerKind::Sliding(window)),
-        LayerSight::Sinks(_) => {
-            refused("some layers have a window beside sinks: expected one for all layers")
-        }
-    };
-    Ok((seen.iter().map(kind).collect::<Result<_, _>>()?, None))
-}
-
-fn tier(parser: &mut Parser<'_>) -> Result<(usize, Cold), CacheError> {
-    let after = parser.count("tokens before a tier", MOST)?;
-    let bytes = parser.bytes(1, 3)?;
-    match bytes[0] {
-        // The folder belongs to the machine.
-        0 => Ok((after, Cold::Spill(std::env::temp_dir()))),
-        1 => Ok((after, Cold::Demote { key: codec(bytes[1])?, value: codec(bytes[2])? })),
-        other => refused(format!("a cold tier of kind {other}, which is not known")),
-    }
-}
-
-fn float(parser: &mut Parser<'_>) -> Result<Option<f32>, CacheError> {
-    let value = parser.values::<f32>(1)?.first().copied();
-    Ok(value.filter(|value| value.to_bits() != NO_NUMBER))
 }

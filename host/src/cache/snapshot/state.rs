@@ -2,9 +2,8 @@
 
 use crate::cache::chunks::{Parser, put, put_count, refused};
 use crate::cache::head::Head;
-use crate::cache::kept_moments::KeptMoments;
 use crate::cache::life::PAGE_TOKENS;
-use crate::cache::map::{Learner, Maps, Moments, Order, Pairs, Setting};
+use crate::cache::map::{Learner, Order, Pairs};
 use crate::cache::means::{Mean, Means, State};
 use crate::cache::page::Pages;
 use crate::cache::rows::HalfRows;
@@ -15,7 +14,6 @@ use crate::error::CacheError;
 use crate::memory;
 use half::f16;
 use half::slice::HalfBitsSliceExt;
-use std::sync::Arc;
 use tqkv_core::unstable::trellis::QUARTERS;
 
 /// The states of means, by stored number.
@@ -48,8 +46,7 @@ fn most_bytes(track: &Track) -> usize {
     let rows = (track.sinks().len() + track.recent().len()) * track.sinks().row_bytes();
     let (pages, codec) = (track.pages(), track.pages().warm().codec());
     // Cold blocks are not larger than warm ones.
-    let matrices = track.pages().maps().allocated_bytes();
-    let map = 3 * codec.dim() + 4 * QUARTERS + matrices + track.learner().map_or(0, Learner::allocated_bytes);
+    let map = 3 * codec.dim() + 4 * QUARTERS + track.learner().map_or(0, Learner::allocated_bytes);
     rows + (pages.len() - pages.first()) * codec.block_bytes()
         + track.means().allocated_bytes()
         + map
@@ -91,11 +88,8 @@ fn read_track(track: &mut Track, max_norm: f32, parser: &mut Parser<'_>) -> Resu
     if !begins || !learnt || !waits || !summed || list.iter().any(|mean| mean.first_page > held) {
         return refused("rows, pages and means that do not fit each other");
     }
-    let learner = read_map(track, (&mut pages, parts.len), (state, sinks.len() + recent.len()), parser)?;
+    let learner = read_map(track, (&mut pages, parts.len), sinks.len() + recent.len(), parser)?;
     parts.put(&mut pages)?;
-    if sum.len() > pages.maps().len().max(1) * track.codec().dim() {
-        return refused("more sums than maps");
-    }
     track.restore(sinks, pages, recent, |means| means.restore(state, list, sum), learner)
 }
 
@@ -145,72 +139,42 @@ fn write_map(track: &Track, bytes: &mut Vec<u8>) {
         }
         return;
     };
-    if learner.setting().is_some() {
-        write_matrices(track, bytes);
-    } else {
-        write_factors(track, bytes);
-    }
+    write_factors(track, bytes);
     let (samples, rows) = learner.state();
     put(bytes, &[samples]);
     bytes.extend(rows);
 }
 
-fn write_matrices(track: &Track, bytes: &mut Vec<u8>) {
-    let maps = track.pages().maps();
-    // A file of moments is in the spec.
-    if track.learner().is_some_and(|learner| learner.given().is_none()) {
-        put_count(bytes, maps.moments().map_or(0, |moments| moments.kept().dim()));
-        let Some(moments) = maps.moments() else { return };
-        moments.kept().write(bytes);
-    }
-    put_count(bytes, maps.matrices().count());
-    for (first_page, map) in maps.matrices() {
-        put_count(bytes, first_page);
-        put(bytes, map.inverse().scales());
-        put(bytes, map.inverse().codes());
-        put(bytes, map.weights().as_ref().map_or(&[][..], |weights| &weights[..]));
-    }
-}
-
 fn write_factors(track: &Track, bytes: &mut Vec<u8>) {
-    let factors: Vec<u16> = track.pages().maps().pairs().map_or(Vec::new(), |map| map.bits().collect());
+    let map = track.pages().map();
+    let factors: Vec<u16> = map.map_or(Vec::new(), |map| map.bits().collect());
     put_count(bytes, factors.len());
     put(bytes, &factors);
-    if let Some(order) = track.pages().maps().pairs().and_then(Pairs::order) {
+    if let Some(order) = map.and_then(Pairs::order) {
         put(bytes, order.pairs());
         put(bytes, &order.weights());
     }
 }
 
-/// Reads the maps of `len` encoded tokens, or the queries that wait for them in a cache of `rows`
-/// uncompressed tokens.
+/// Reads the map of `len` encoded tokens, or the queries that wait for it in a cache of `rows` uncompressed
+/// tokens.
 fn read_map(
     track: &Track,
     (pages, len): (&mut Pages, usize),
-    (means, rows): (State, usize),
+    rows: usize,
     parser: &mut Parser<'_>,
 ) -> Result<Option<Learner>, CacheError> {
+    let dim = track.codec().dim();
     let Some(mut learner) = track.learner().cloned() else {
-        let maps = if track.may_get_map() {
-            read_factors((pages.warm().codec().dim(), false), len, parser)?
-        } else {
-            Maps::default()
-        };
-        if maps.len() > 0 {
-            pages.set_maps(maps);
+        let map = if track.may_get_map() { read_factors((dim, false), len, parser)? } else { None };
+        if map.is_some() {
+            pages.set_map(map);
         }
         return Ok(None);
     };
-    let maps = match learner.setting() {
-        Some(setting) => {
-            let (is_centred, given) = (means == State::On, learner.given());
-            let moments = read_moments(setting, is_centred, given, parser)?;
-            read_matrices(moments, (setting, given.is_some()), len, parser)?
-        }
-        None => read_factors((learner.dim(), learner.in_quarters()), len, parser)?,
-    };
+    let map = read_factors((dim, learner.in_quarters()), len, parser)?;
     if len > 0 {
-        pages.set_maps(maps);
+        pages.set_map(map);
     }
     let samples = parser.values::<u64>(1)?.first().copied().unwrap_or_default();
     let queries = parser.bytes(samples.count_ones() as usize, learner.width())?;
@@ -222,68 +186,12 @@ fn read_map(
     }
 }
 
-/// Reads moments, or takes those of the file. `None` if there are none.
-fn read_moments(
-    setting: &Setting,
-    is_centred: bool,
-    given: Option<&Arc<KeptMoments>>,
-    parser: &mut Parser<'_>,
-) -> Result<Option<Moments>, CacheError> {
-    if let Some(given) = given {
-        return Ok(Moments::learnt(setting.clone(), is_centred, given.clone()));
-    }
-    match parser.count("coordinates of moments", setting.dim)? {
-        0 => return Ok(None),
-        count if count < setting.dim => return refused("moments of another head dim"),
-        _ => {}
-    }
-    let kept = KeptMoments::read(parser, setting.dim)?.map(Arc::new);
-    let moments = kept.and_then(|kept| Moments::learnt(setting.clone(), is_centred, kept));
-    moments.map_or_else(|| refused("moments that the cache cannot have"), |moments| Ok(Some(moments)))
-}
-
-/// Reads the matrices of `tokens` encoded tokens, which moments decide.
-fn read_matrices(
-    moments: Option<Moments>,
-    (setting, is_given): (&Setting, bool),
-    tokens: usize,
-    parser: &mut Parser<'_>,
-) -> Result<Maps, CacheError> {
-    if moments.is_none() && !is_given {
-        return Ok(Maps::default());
-    }
-    let matrices = parser.count("matrices", u64::BITS as usize)?;
-    if is_given && matrices == 0 {
-        // Those of the file do not decide one, or no page is there.
-        return Ok(Maps::default());
-    }
-    let Some(moments) = moments.filter(|_| tokens > 0 && matrices > 0) else {
-        return refused("moments that the cache cannot have");
-    };
-    let mut maps = Maps::restored(moments);
-    for _ in 0..matrices {
-        // The matrix of the page after the last one may be there.
-        let first_page = parser.count("pages", tokens / PAGE_TOKENS)?;
-        let scales = parser.values::<f32>(setting.dim)?;
-        let codes = parser.values::<i8>(setting.dim * setting.dim)?;
-        let weights = parser.values::<f32>(if setting.in_quarters { QUARTERS } else { 0 })?;
-        if !maps.restore(first_page, (&scales, &codes), weights.first_chunk().copied()) {
-            return refused("a matrix that the cache cannot have");
-        }
-    }
-    if maps.len() < Maps::most((tokens - 1) / PAGE_TOKENS) {
-        return refused("fewer matrices than ranges of pages");
-    }
-    maps.open(0);
-    Ok(maps)
-}
-
 /// Reads the factors of `tokens` encoded tokens.
 fn read_factors(
     (dim, in_quarters): (usize, bool),
     tokens: usize,
     parser: &mut Parser<'_>,
-) -> Result<Maps, CacheError> {
+) -> Result<Option<Pairs>, CacheError> {
     let count = parser.count("factors of a map", dim)?;
     let factors = parser.values::<u16>(count)?;
     let order = if count > 0 && in_quarters { read_order(dim, parser)? } else { None };
@@ -291,7 +199,7 @@ fn read_factors(
     if count > 0 && (map.is_none() || tokens == 0) {
         return refused("a map that the cache cannot have");
     }
-    Ok(map.map(Maps::of_pairs).unwrap_or_default())
+    Ok(map)
 }
 
 /// Reads the order of a map for a code of quarters.
@@ -322,8 +230,8 @@ fn read_means(means: &Means, dim: usize, parser: &mut Parser<'_>) -> Result<Mean
         }
         list.push(Mean { first_page, values: values.into() });
     }
-    let sums = parser.count("sums", u64::BITS as usize * dim)?;
-    if !sums.is_multiple_of(dim) {
+    let sums = parser.count("sums", dim)?;
+    if ![0, dim].contains(&sums) {
         return refused("the sums are not one per coordinate");
     }
     Ok((state, list, parser.values::<i64>(sums)?))

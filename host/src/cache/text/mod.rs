@@ -4,7 +4,6 @@
 
 mod bytes;
 mod options;
-mod rope;
 mod values;
 
 pub use bytes::read_bytes;
@@ -18,6 +17,9 @@ use crate::error::CacheError;
 use std::fmt;
 use std::str::FromStr;
 use tqkv_core::KvShape;
+
+/// Limit on the words of an option that may be repeated: more than there are widths of codecs.
+const MOST_TIERS: usize = 64;
 
 const EVERY: &[OptionPart] = &[OptionPart::Model, OptionPart::Policy];
 
@@ -142,8 +144,12 @@ impl Policy {
         for (name, value) in given.iter().copied().chain(more) {
             let row = OPTIONS.iter().position(|row| row.name == name && parts.contains(&row.part));
             let Some(row) = row else { return Err(options::unknown(name, parts)) };
-            if policy.names(row) && OPTIONS[row].clear.is_none() {
-                return Err(format!("{name}={value} is not valid: {name} is given twice"));
+            match (OPTIONS[row].clear, policy.words.iter().filter(|word| word.row == row).count()) {
+                (None, 1..) => return Err(format!("{name}={value} is not valid: {name} is given twice")),
+                (Some(_), MOST_TIERS..) => {
+                    return Err(format!("{name}= is given too often: expected at most {MOST_TIERS} of it"));
+                }
+                _ => {}
             }
             let set = OPTIONS[row].read(value)?;
             policy.words.push(Word { row, set });
@@ -271,7 +277,15 @@ impl fmt::Display for CacheSpec {
     }
 }
 
-fn write_words(f: &mut fmt::Formatter<'_>, words: impl Iterator<Item = String>) -> fmt::Result {
+/// The text of a spec with the words of all options, those that have their default too.
+pub(super) fn all_words(spec: &CacheSpec) -> String {
+    let mut text = String::new();
+    // Writing to a text does not fail.
+    let _ = write_words(&mut text, OPTIONS.iter().flat_map(|row| row.words(spec)));
+    text
+}
+
+fn write_words(f: &mut dyn fmt::Write, words: impl Iterator<Item = String>) -> fmt::Result {
     for (i, word) in words.enumerate() {
         let space = if i == 0 { "" } else { " " };
         // A shell would treat stars and commas specially; this grammar does not, so they need no quotes.

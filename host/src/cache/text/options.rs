@@ -1,8 +1,7 @@
 //! The options of a cache, one row each: name, value, help, and how to read and write it.
 
 use super::bytes::ByteSize;
-use super::rope::{self, Ropes};
-use super::values::{KeyMapWord, Value};
+use super::values::Value;
 use crate::cache::layer::KvPair;
 use crate::cache::spec::{CacheSpec, Cold};
 use std::path::PathBuf;
@@ -110,9 +109,6 @@ pub const OPTIONS: &[SpecOption] = &[
         "Logits l become F * tanh(l / F).", soft_cap),
     row!(Model, "sink-logits", "F/F/..", "0.5/-1/0/2/0/0/1/1.5",
         "Learned sinks: one logit per query head of each layer.", sink_logits),
-    row!(Model, "rope", "BASE[:COORDINATES]/..", "10000",
-        "RoPE of the layers, for map=full: a base, or its frequencies F,F,.. none stands for unknown.",
-        rope::text, |spec, ropes: Ropes| rope::set(spec, ropes)),
     row!(Policy, CODECS, "PRESET|K,V", "t4,t2",
         "A preset, one codec for both, or two. The name may be left out.",
         |spec| (spec.key, spec.value).write(),
@@ -145,9 +141,9 @@ pub const OPTIONS: &[SpecOption] = &[
         "Tokens older than AFTER go to a file in FOLDER.", spill, set_spill),
     row!(Policy, "centring", "auto|on|off", "off",
         "Keys and values are stored less their means.", centring),
-    row!(Policy, "map", "auto|off|pairs|full|FILE.tqm", "pairs",
-        "Keys go through a map that is learnt from the first page, or from the text of tqkv calibrate. auto stands for pairs of keys in m2 or m3, and of keys whose energy few pairs hold.",
-        map_text, set_map),
+    row!(Policy, "map", "auto|off|pairs", "pairs",
+        "Keys go through a map that is learnt from the first page. auto stands for pairs of keys in m2 or m3, and of keys whose energy few pairs hold.",
+        key_map),
     row!(Policy, "arithmetic", "int8|f32", "f32",
         "Numbers in which single queries meet encoded tokens.", arithmetic),
     row!(Policy, "seed", "N", "7",
@@ -205,14 +201,6 @@ fn setter<T: Value>(
 ) -> Result<Setter, String> {
     let value = T::read(text)?;
     Ok(Arc::new(move |spec| set(spec, value.clone())))
-}
-
-fn map_text(spec: &CacheSpec) -> String {
-    KeyMapWord(spec.key_map, spec.calibration.clone()).write()
-}
-
-fn set_map(spec: &mut CacheSpec, KeyMapWord(kind, file): KeyMapWord) {
-    (spec.key_map, spec.calibration) = (kind, file);
 }
 
 fn set_position_dim(spec: &mut CacheSpec, dim: usize) {

@@ -1,7 +1,6 @@
 use super::*;
 use crate::cache::layer::{LayerKind, LayerPolicy, LayerShape};
 use crate::cache::spec::{Arithmetic, Centring, Cold, KeyMap};
-use crate::rope::{Pairs, Rope};
 use proptest::prelude::*;
 use proptest::sample::select;
 use tqkv_core::{CodecId, Effort, Options, ScaleMode};
@@ -202,20 +201,13 @@ fn float() -> impl Strategy<Value = f32> {
     prop::num::f32::NORMAL | prop::num::f32::SUBNORMAL | prop::num::f32::ZERO
 }
 
-fn rope() -> impl Strategy<Value = Rope> {
-    let pairs = select(vec![Pairs::Half, Pairs::Interleaved]);
-    let inv_freq = prop::collection::vec(prop::num::f64::POSITIVE | prop::num::f64::ZERO, 0..4);
-    (pairs, inv_freq)
-        .prop_map(|(pairs, inv_freq)| Rope::new(0, pairs, inv_freq.iter().map(|x| x.abs()).collect()))
-}
-
 prop_compose! {
     fn policies()(
         (key, value, layers, cold) in (codec(), codec(), layers(), cold()),
         (hot, sinks) in (any::<usize>(), any::<usize>()),
         [sliding_window, select, ring, max_tokens, narrow_at] in prop::array::uniform5(any::<Option<usize>>()),
         centring in select(vec![Centring::Off, Centring::On, Centring::Auto]),
-        key_map in select(vec![KeyMap::Auto, KeyMap::Off, KeyMap::Pairs, KeyMap::Full]),
+        key_map in select(vec![KeyMap::Auto, KeyMap::Off, KeyMap::Pairs]),
         arithmetic in select(vec![Arithmetic::Int8, Arithmetic::F32]),
         (seed, mode, effort) in (any::<u64>(), select(&ScaleMode::ALL), select(&Effort::ALL)),
         level in any::<bool>(),
@@ -234,9 +226,6 @@ prop_compose! {
             scale: None,
             soft_cap: None,
             sink_logits: Vec::new(),
-            rope: Vec::new(),
-            // A file of moments is in the test of its map.
-            calibration: None,
         }
     }
 }
@@ -250,11 +239,10 @@ proptest! {
         (kinds, layer_shapes) in (kinds(), layer_shapes()),
         (scale, soft_cap) in (prop::option::of(float()), prop::option::of(float())),
         sink_logits in prop::collection::vec(float(), 0..4),
-        rope in prop::collection::vec(rope(), 0..4),
     ) {
         let [layers, heads, kv_heads, head_dim, value_dim] = shape;
         let shape = KvShape::new(layers, heads, kv_heads, head_dim).with_value_dim(value_dim);
-        let spec = CacheSpec { shape, position_dim, kinds, layer_shapes, scale, soft_cap, sink_logits, rope, ..policy };
+        let spec = CacheSpec { shape, position_dim, kinds, layer_shapes, scale, soft_cap, sink_logits, ..policy };
         prop_assert_eq!(spec.to_string().parse::<CacheSpec>(), Ok(spec));
     }
 }
@@ -322,35 +310,6 @@ proptest! {
             let (again, spec) = (policy.to_string(), CacheSpec::new(2, 4, 2, 64));
             prop_assert_eq!(again.parse::<Policy>().map(|policy| policy.apply(spec.clone())), Ok(policy.apply(spec)), "{}", text);
         }
-    }
-}
-
-#[test]
-fn rope_is_a_base_or_frequencies_for_all_layers_or_each() {
-    let rope = |text: &str| parse(&format!("{SHAPE} rope={text}")).rope;
-    let base = rope("100:4:interleaved");
-    assert_eq!((base.len(), base[0].pairs), (1, Pairs::Interleaved));
-    assert!((base[0].inv_freq[1] - 0.1).abs() < 1e-15 && base[0].inv_freq[0] == 1.0, "{base:?}");
-    assert_eq!(rope("10000")[0].inv_freq.len(), 32);
-    assert_eq!(rope("1,0.5,").first(), Some(&Rope::new(0, Pairs::Half, vec![1.0, 0.5])));
-    assert_eq!(rope("2*10000").len(), 2);
-    assert_eq!(rope("none"), []);
-    for text in [
-        "10000",
-        "10000:32",
-        "500000:interleaved",
-        "10000/1000000",
-        "nope/10000",
-        "nope",
-        "1,0.25,",
-        "0.3,/2*7:2",
-    ] {
-        let spec = parse(&format!("{SHAPE} rope={text}"));
-        assert_eq!(parse(&spec.to_string()), spec, "{spec}");
-    }
-    for text in ["", "x", "0", "-1", "10000:x", "1,x,", "inf", "1,nan,", "3*", "10:2000"] {
-        let error = format!("{SHAPE} rope={text}").parse::<CacheSpec>().unwrap_err().to_string();
-        assert!(error.contains("expected rope=BASE[:COORDINATES]/.., such as rope=10000"), "{text}: {error}");
     }
 }
 

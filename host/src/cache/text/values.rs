@@ -1,12 +1,10 @@
 //! Values of options: parsed, and written in their shortest form.
 
-use crate::cache::calibration::Calibration;
 use crate::cache::layer::{KvPair, LayerKind, LayerPolicy, LayerShape};
 use crate::cache::preset::{PRESETS, Preset};
 use crate::cache::spec::{Arithmetic, Centring, KeyMap};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::Arc;
 use tqkv_core::{CodecId, Effort, ScaleMode};
 use tqkv_simd::Level;
 
@@ -67,26 +65,6 @@ impl<T: Value> Value for Option<T> {
 
     fn write(&self) -> String {
         self.as_ref().map_or(NONE.to_owned(), T::write)
-    }
-}
-
-/// A map, and the file of its moments if it has one.
-#[derive(Clone)]
-pub(super) struct KeyMapWord(pub(super) KeyMap, pub(super) Option<Arc<Calibration>>);
-
-impl Value for KeyMapWord {
-    fn read(text: &str) -> Result<Self, String> {
-        let path = Path::new(text);
-        if path.extension().is_some_and(|end| end == "tqm") {
-            return Ok(Self(KeyMap::Full, Some(Arc::new(Calibration::read_file(path)?))));
-        }
-        Ok(Self(KeyMap::read(text)?, None))
-    }
-
-    /// Moments that come from no file cannot be written.
-    fn write(&self) -> String {
-        let path = self.1.as_ref().and_then(|file| file.path());
-        path.map_or_else(|| self.0.write(), |path| path.display().to_string())
     }
 }
 
@@ -152,7 +130,7 @@ macro_rules! words {
 
 words! {
     Centring { Off = "off", On = "on", Auto = "auto" }
-    KeyMap { Auto = "auto", Off = "off", Pairs = "pairs", Full = "full" }
+    KeyMap { Auto = "auto", Off = "off", Pairs = "pairs" }
     Arithmetic { Int8 = "int8", F32 = "f32" }
 }
 

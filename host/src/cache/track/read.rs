@@ -25,18 +25,6 @@ impl Track {
         end.min(from + MAX_PART)
     }
 
-    /// Index of the map of a position's page; 0 if it has none.
-    pub(in crate::cache) fn map_at(&self, position: usize) -> usize {
-        let page = position.saturating_sub(self.sink_capacity) / PAGE_TOKENS;
-        self.pages.maps().index(page).unwrap_or_default()
-    }
-
-    /// First position from `from` on whose page has another map.
-    pub(in crate::cache) fn map_end(&self, from: usize) -> usize {
-        let index = from.saturating_sub(self.sink_capacity);
-        self.pages.range_end(index).saturating_add(self.sink_capacity)
-    }
-
     /// First position of the run of [`RUN`] tokens that holds a position. Runs begin with the sinks and with the pages.
     pub(in crate::cache) fn run_start(&self, position: usize) -> usize {
         self.start_of(position, RUN)
@@ -75,11 +63,8 @@ impl Track {
     pub(in crate::cache) fn prepare(&self, q: &[f32], scale: f32, queries: &mut HeadQueries) {
         let (pages, tiers) = (&self.pages, self.pages.tiers());
         queries.set((q, scale), self.dim, self.means.list().iter().map(|mean| &*mean.values));
-        for map in pages.ranges() {
-            let formats = (0..tiers.len()).map(|tier| pages.is_used(tier).then(|| tiers.format(tier)));
-            let apply = pages.maps().get(map).map(|map| |queries: &mut [f32]| map.apply_to_queries(queries));
-            queries.code(map, formats, apply);
-        }
+        let formats = (0..tiers.len()).map(|tier| pages.is_used(tier).then(|| tiers.format(tier)));
+        queries.code(formats, pages.map().map(|map| |queries: &mut [f32]| map.apply_to_queries(queries)));
     }
 
     /// Takes the memory for the queries of `heads` query heads, any tier, and as many means as a ring may have.
@@ -87,7 +72,7 @@ impl Track {
         let tiers = self.pages.tiers();
         self.prepare(&vec![0.0; heads * self.dim], 1.0, queries);
         let formats = (0..tiers.len()).map(|tier| Some(tiers.format(tier)));
-        queries.code(0, formats, None::<fn(&mut [f32])>);
+        queries.code(formats, None::<fn(&mut [f32])>);
         queries.hold(RING_MEANS);
     }
 
@@ -107,8 +92,7 @@ impl Track {
             self.recent.scores(from - coded, queries.plain(), out);
         } else {
             let run = self.pages.run(from - sinks)?;
-            let map = self.pages.maps().index(run.page).unwrap_or_default();
-            let queries = (queries.coded(map, run.tier), queries.offsets(self.means.index(run.page)));
+            let queries = (queries.coded(run.tier), queries.offsets(self.means.index(run.page)));
             score_page(run.view(), run.slot, queries, next, out);
         }
         Ok(())
@@ -199,9 +183,8 @@ impl Track {
                 self.recent.read(at - coded, out);
             } else {
                 self.pages.decode_rotated(at - sinks, out)?;
-                let page = (at - sinks) / PAGE_TOKENS;
-                self.pages.undo(page, out);
-                life::add(out, self.mean_of(page));
+                self.pages.undo(out);
+                life::add(out, self.mean_of((at - sinks) / PAGE_TOKENS));
             }
             at = end;
         }

@@ -69,7 +69,7 @@ impl Side {
             heads: vec![Vec::new(); spec.shape.num_kv_heads],
         };
         let even = spec.shape.head_dim.is_multiple_of(2);
-        let has_map = matches!(spec.key_map, KeyMap::Pairs | KeyMap::Full);
+        let has_map = spec.key_map == KeyMap::Pairs;
         let mapped = is_first && !latent && even && has_map && codecs[0].is_rotated();
         let wait = if mapped { LEARN_TOKENS } else { usize::from(centred) * MEAN_TOKENS };
         // Positional parts have no exact contents here. A map moves errors between coordinates.

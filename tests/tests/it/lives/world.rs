@@ -91,7 +91,7 @@ impl Life {
         let mut out = vec![f32::NAN; tokens.len() * outs];
         let one = tokens[0] as usize % tokens.len();
         // A map learns from queries, so the fork sees those of the chunk too.
-        let learns = matches!(self.model.spec.key_map, KeyMap::Pairs | KeyMap::Full);
+        let learns = self.model.spec.key_map == KeyMap::Pairs;
         let fork = if learns && one + 1 == tokens.len() { None } else { self.cache.fork().ok() };
         let mut fork = fork.map(|cache| Self { cache, model: self.model.clone() });
         match &mut fork {
