@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_device_has_no_memory_of_its_own_and_tells_what_the_machine_has_free() {
+    fn the_device_has_no_memory_and_tells_what_the_machine_has_free() {
         let (mut free, mut total) = (0, 1);
         // SAFETY: the function writes to the two numbers, and does not read the device.
         unsafe { memory(null_mut(), &raw mut free, &raw mut total) };
