@@ -127,7 +127,7 @@ impl Space {
         });
         let lines = said::lines(&held.collect::<Vec<_>>()).into_iter();
         let missing = said::elsewhere(self.layers.tell_missing());
-        lines.chain(missing).for_each(|line| eprintln!("tqkv: {line}"));
+        lines.chain(missing).for_each(|line| said::print(&line));
     }
 
     /// The tensor of the cache that contains an address, and the byte offset in that tensor.
@@ -369,7 +369,7 @@ unsafe extern "C" fn free(buffer: *mut Buffer) {
         let (held, f16) = (space.held_bytes(), space.f16_bytes());
         let beside =
             if declared == f16 { " as f16".to_owned() } else { format!(", {:.2} MiB in f16", mib(f16)) };
-        eprintln!("tqkv: held {:.2} MiB of {:.2} MiB declared{beside}", mib(held), mib(declared));
+        said::print(&format!("held {:.2} MiB of {:.2} MiB declared{beside}", mib(held), mib(declared)));
     }
 }
 
@@ -395,7 +395,7 @@ unsafe extern "C" fn init(buffer: *mut Buffer, tensor: *mut Tensor) -> c_int {
         return unsafe { give_to_cpu(buffer, space) };
     }
     if let Some(line) = refusal(&view) {
-        eprintln!("tqkv: {line}");
+        said::print(&line);
         return abi::FAILED;
     }
     let [width, slots, streams, _] = view.shape();
@@ -527,7 +527,7 @@ unsafe extern "C" fn clear(buffer: *mut Buffer, value: u8) {
         } else {
             space.region.discard(0..space.region.bytes());
             if space.is_committed.swap(false, Ordering::Relaxed) && !space.commit() {
-                eprintln!("tqkv: the system lacks memory for {} bytes", space.region.bytes());
+                said::print(&format!("the system lacks memory for {} bytes", space.region.bytes()));
             }
         }
     }

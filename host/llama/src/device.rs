@@ -11,6 +11,7 @@ use crate::copies;
 use crate::host::{self, Operation};
 use crate::os;
 use crate::rotate;
+use crate::said;
 use crate::serve;
 use crate::settings::{set_options, wrong_options};
 use crate::tensor::View;
@@ -37,7 +38,7 @@ impl<T> Fixed<T> {
 #[unsafe(no_mangle)]
 pub extern "C" fn ggml_backend_init() -> *mut Reg {
     if let Some(error) = host::host().err().map(str::to_owned).or_else(wrong_options) {
-        eprintln!("tqkv: {error}");
+        said::print(&error);
         return null_mut();
     }
     reg()
@@ -119,10 +120,15 @@ unsafe extern "C" fn description(_: *mut Device) -> *const c_char {
     c"KV cache in tqkv codes".as_ptr()
 }
 
+/// Bytes of memory that the device has. It has none, because caches lie in the memory of the machine. Programs that
+/// look for graphics cards (Ollama) pass by devices without memory, and would otherwise take the machine's for a card's.
+const DEVICE_MEMORY: usize = 0;
+
+/// What is free is the machine's: `-fit` and the division of layers go by it, and `-fit` gives no layer to a device
+/// where both numbers are 0.
 unsafe extern "C" fn memory(_: *mut Device, free: *mut usize, total: *mut usize) {
-    let machine = os::memory();
     // SAFETY: the host passes pointers to two numbers.
-    unsafe { (*free, *total) = machine };
+    unsafe { (*free, *total) = (os::free_memory(), DEVICE_MEMORY) };
 }
 
 unsafe extern "C" fn kind(_: *mut Device) -> c_int {
@@ -130,12 +136,11 @@ unsafe extern "C" fn kind(_: *mut Device) -> c_int {
 }
 
 unsafe extern "C" fn props(_: *mut Device, props: *mut DeviceProps) {
-    let (memory_free, memory_total) = os::memory();
     let all = DeviceProps {
         name: c"TQKV".as_ptr(),
         description: c"KV cache in tqkv codes".as_ptr(),
-        memory_free,
-        memory_total,
+        memory_free: os::free_memory(),
+        memory_total: DEVICE_MEMORY,
         kind: abi::DEVICE_GPU,
         device_id: std::ptr::null(),
         caps: [false; 5],
@@ -151,7 +156,7 @@ unsafe extern "C" fn init(_: *mut Device, parameters: *const c_char) -> *mut Bac
         // SAFETY: the host passes a string that ends in NUL.
         let text = unsafe { CStr::from_ptr(parameters) }.to_string_lossy();
         if let Err(error) = if text.trim().is_empty() { Ok(()) } else { set_options(&text) } {
-            eprintln!("tqkv: parameters of the device: {error}");
+            said::print(&format!("parameters of the device: {error}"));
             return null_mut();
         }
     }
@@ -190,4 +195,25 @@ unsafe extern "C" fn supports_op(_: *mut Device, tensor: *const Tensor) -> bool 
 unsafe extern "C" fn supports_buft(_: *mut Device, kind: *mut BufferType) -> bool {
     // SAFETY: the host passes a valid buffer type.
     buffer::is_ours(kind) || host::host().is_ok_and(|host| unsafe { host.is_host(kind) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_device_has_no_memory_and_tells_what_the_machine_has_free() {
+        let (mut free, mut total) = (0, 1);
+        // SAFETY: the function writes to the two numbers, and does not read the device.
+        unsafe { memory(null_mut(), &raw mut free, &raw mut total) };
+        assert_eq!(total, 0);
+        assert!(free > 0);
+        let mut all = std::mem::MaybeUninit::uninit();
+        // SAFETY: the function writes the struct, and does not read the device.
+        let all = unsafe {
+            props(null_mut(), all.as_mut_ptr());
+            all.assume_init()
+        };
+        assert!(all.memory_total == 0 && all.memory_free > 0);
+    }
 }

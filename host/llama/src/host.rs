@@ -8,7 +8,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
 
 /// Oldest version of ggml whose structs are those of [`crate::abi`].
-const OLDEST: (u32, u32) = (0, 24);
+const OLDEST: (u32, u32) = (0, 19);
 /// Limit of the search for operations by name: their numbers change between versions.
 const MOST_OPERATIONS: c_int = 96;
 
@@ -217,7 +217,7 @@ fn is_known(version: &str) -> bool {
 
 fn unsupported(version: &str) -> String {
     format!(
-        "ggml {version} is not supported; supported are 0.24 and later with interface version 2 or 3 \
+        "ggml {version} is not supported; supported are 0.19 and later with interface version 2 or 3 \
          (GGML_BACKEND_API_VERSION), in builds with loadable back ends (GGML_BACKEND_DL)"
     )
 }
@@ -255,16 +255,16 @@ mod tests {
     #[test]
     fn versions_before_the_oldest_are_refused() {
         for (version, known) in [
-            ("0.24.0", true),
+            ("0.19.0", true),
             ("0.25.1", true),
             ("0.26.0-dirty", true),
             ("1.0.0", true),
-            ("0.9.4", false),
+            ("0.18.3", false),
             ("", false),
         ] {
             assert_eq!(is_known(version), known, "{version}");
         }
-        let refusal = unsupported("0.9.4");
-        assert!(refusal.contains("0.24") && !refusal.contains('\n'));
+        let refusal = unsupported("0.18.3");
+        assert!(refusal.contains("0.19") && !refusal.contains('\n'));
     }
 }

@@ -1,7 +1,16 @@
 //! What the library says about a cache, once: how its layers are held, and which are not.
 
 use std::fmt::Write as _;
+use std::io::Write as _;
+use tqkv::AnyCodec;
 use tqkv::unstable::slots::{Store, StoreSide};
+
+/// Writes a line to standard error at once. `eprintln!` writes the parts of a line one by one, and another thread
+/// of the host, or the prefix of its log, may come between them.
+pub(crate) fn print(line: &str) {
+    // A line that cannot be written has no other place.
+    let _ = std::io::stderr().write_all(format!("tqkv: {line}\n").as_bytes());
+}
 
 /// One side of a layer, as the line sees it.
 #[derive(Clone, Debug)]
@@ -10,6 +19,8 @@ pub(crate) struct HeldSide {
     pub(crate) side: StoreSide,
     /// The codec's name, and the bytes of a row in it; none where the rows were not divided into heads.
     pub(crate) codes: Option<(&'static str, usize)>,
+    /// Bytes of a row in the coldest tier, to which the rows of a long context come; none as above.
+    pub(crate) coldest: Option<usize>,
     /// Bytes of a row in f16.
     pub(crate) f16_bytes: usize,
     /// A head dim that no codec has; 0 if none was asked for.
@@ -19,11 +30,15 @@ pub(crate) struct HeldSide {
 impl HeldSide {
     pub(crate) fn new(layer: usize, side: StoreSide, store: &Store, refused_dim: usize) -> Self {
         let f16_bytes = 2 * store.width();
-        let codes = store.format().map(|format| match format.codec() {
-            Some(codec) => (codec.id().name(), store.width() / format.dim() * codec.block_bytes()),
-            None => ("f16", f16_bytes),
+        let row_bytes = |codec: Option<&AnyCodec>, dim: usize| {
+            codec.map_or(f16_bytes, |codec| store.width() / dim * codec.block_bytes())
+        };
+        let codes = store.format().map(|format| {
+            let codec = format.codec();
+            (codec.map_or("f16", |codec| codec.id().name()), row_bytes(codec, format.dim()))
         });
-        Self { layer, side, codes, f16_bytes, refused_dim }
+        let coldest = store.format().map(|format| row_bytes(format.coldest_codec(), format.dim()));
+        Self { layer, side, codes, coldest, f16_bytes, refused_dim }
     }
 }
 
@@ -33,7 +48,7 @@ pub(crate) fn lines(held: &[HeldSide]) -> Vec<String> {
     layers.sort_unstable();
     layers.dedup();
     let (mut kinds, mut plain): (Vec<(String, usize)>, Vec<usize>) = (Vec::new(), Vec::new());
-    let (mut bytes, mut f16_bytes) = (0, 0);
+    let (mut bytes, mut coldest, mut f16_bytes) = (0, 0, 0);
     for &layer in &layers {
         let sides: Vec<&HeldSide> = held.iter().filter(|held| held.layer == layer).collect();
         let name = |side| sides.iter().find(|held| held.side == side).and_then(|held| Some(held.codes?.0));
@@ -47,6 +62,7 @@ pub(crate) fn lines(held: &[HeldSide]) -> Vec<String> {
             }
         };
         bytes += sides.iter().filter_map(|held| Some(held.codes?.1)).sum::<usize>();
+        coldest += sides.iter().filter_map(|held| held.coldest).sum::<usize>();
         f16_bytes += sides.iter().map(|held| held.f16_bytes).sum::<usize>();
         match kinds.iter_mut().find(|(kind, _)| *kind == pair) {
             Some((_, count)) => *count += 1,
@@ -57,13 +73,13 @@ pub(crate) fn lines(held: &[HeldSide]) -> Vec<String> {
     if !kinds.is_empty() {
         let kinds: Vec<String> =
             kinds.iter().map(|(pair, count)| format!("{count} {} in {pair}", layers_of(*count))).collect();
-        let kib = |bytes: usize| bytes as f64 / 1024.0;
-        lines.push(format!(
-            "KV cache of {}: {:.2} KiB per token, {:.2} KiB in f16",
-            kinds.join(", "),
-            kib(bytes),
-            kib(f16_bytes)
-        ));
+        let kib = |bytes: usize| format!("{:.2} KiB", bytes as f64 / 1024.0);
+        let per_token = if coldest == bytes {
+            format!("{} per token", kib(bytes))
+        } else {
+            format!("{} per new token, {} per old one", kib(bytes), kib(coldest))
+        };
+        lines.push(format!("KV cache of {}: {per_token}, {} in f16", kinds.join(", "), kib(f16_bytes)));
     }
     if !plain.is_empty() {
         lines.push(not_served(held, &plain));
@@ -111,7 +127,8 @@ mod tests {
     use super::*;
 
     fn held(layer: usize, side: StoreSide, codec: &'static str, bytes: usize) -> HeldSide {
-        HeldSide { layer, side, codes: Some((codec, bytes)), f16_bytes: 256, refused_dim: 0 }
+        let (codes, coldest) = (Some((codec, bytes)), Some(bytes));
+        HeldSide { layer, side, codes, coldest, f16_bytes: 256, refused_dim: 0 }
     }
 
     #[test]
@@ -139,6 +156,13 @@ mod tests {
         assert_eq!(
             lines(&latents),
             ["KV cache of 1 layer in s4 for keys that are also values: 0.03 KiB per token, 0.25 KiB in f16"]
+        );
+        let tiers = [HeldSide { coldest: Some(34), ..held(0, StoreSide::Keys, "t4", 66) }];
+        assert_eq!(
+            lines(&tiers),
+            [
+                "KV cache of 1 layer in t4 for keys that are also values: 0.06 KiB per new token, 0.03 KiB per old one, 0.25 KiB in f16"
+            ]
         );
         all.truncate(2);
         all.push(HeldSide { codes: None, refused_dim: 40, ..held(3, StoreSide::Keys, "", 0) });

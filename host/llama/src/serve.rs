@@ -9,6 +9,7 @@ use crate::buffer;
 use crate::declared::Declared;
 use crate::layers;
 use crate::rotate;
+use crate::said;
 use crate::settings::options;
 use crate::tensor::View;
 use crate::threads::Threads;
@@ -78,8 +79,8 @@ pub(crate) unsafe fn can_set_rows(op: &View<'_>) -> bool {
         // SAFETY: the caller keeps this function's contract.
         let is_plain = unsafe { buffer::make_plain(op) };
         SAID.call_once(|| {
-            eprintln!(
-                "tqkv: without flash attention nothing is encoded and steps are slow: use -fa on (or auto)"
+            said::print(
+                "without flash attention nothing is encoded and steps are slow: use -fa on (or auto)",
             );
         });
         return is_plain;

@@ -84,6 +84,11 @@ impl SlotFormat {
         Some(self.pages(0)?.codec())
     }
 
+    /// The codec of the oldest vectors, that of the last tier; none for f16.
+    pub fn coldest_codec(&self) -> Option<&AnyCodec> {
+        Some(self.pages(self.tiers().checked_sub(1)?)?.codec())
+    }
+
     /// Number of tiers; 0 for f16.
     pub(super) fn tiers(&self) -> usize {
         self.tiers.len()

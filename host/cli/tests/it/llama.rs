@@ -11,7 +11,7 @@ const LLAMA: &str = r#"#!/bin/sh
 [ "$1" = --list-devices ] || exit 3
 [ "$TQKV_KV" = q9 ] && { echo "tqkv: TQKV_KV=q9: 'q9': expected s4" >&2; exit 0; }
 echo "Available devices:"
-[ -n "$GGML_BACKEND_PATH" ] && echo "  TQKV: KV cache in tqkv codes (100 MiB, 50 MiB free)"
+[ -n "$GGML_BACKEND_PATH" ] && echo "  TQKV: KV cache in tqkv codes (0 MiB, 50 MiB free)"
 exit 0
 "#;
 
@@ -30,7 +30,7 @@ fn the_command_line_is_checked_with_the_binary_that_it_names() {
     fs::write(folder.join("lib.so"), "").unwrap();
     let args = ["llama", "--library", "lib.so", "--model", "a model.gguf", "--kv", "t4,t2 hot=8", "the bin"];
     let report = json(&folder, &args);
-    assert_eq!(report["device"], "TQKV: KV cache in tqkv codes (100 MiB, 50 MiB free)");
+    assert_eq!(report["device"], "TQKV: KV cache in tqkv codes (0 MiB, 50 MiB free)");
     let root = folder.display();
     let expected = format!(
         "GGML_BACKEND_PATH={root}/lib.so TQKV_KV='t4,t2 hot=8' '{root}/the bin/llama-cli' -m 'a model.gguf' -ngl 99 -fa on"

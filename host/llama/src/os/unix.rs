@@ -5,12 +5,13 @@
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::null_mut;
 
-/// Free memory and total memory of the machine, in bytes.
-pub(crate) fn memory() -> (usize, usize) {
-    // SAFETY: `sysconf` only reads constants of the system.
-    let numbers = unsafe { [libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)] };
-    let total = numbers.into_iter().map(|number| usize::try_from(number).unwrap_or(0)).product();
-    (available().unwrap_or(total), total)
+/// Free memory of the machine, in bytes; all of its memory where the system does not say what is free.
+pub(crate) fn free_memory() -> usize {
+    available().unwrap_or_else(|| {
+        // SAFETY: `sysconf` only reads constants of the system.
+        let numbers = unsafe { [libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)] };
+        numbers.into_iter().map(|number| usize::try_from(number).unwrap_or(0)).product()
+    })
 }
 
 /// `MemAvailable` of Linux, in bytes.

@@ -11,8 +11,8 @@ use windows_sys::Win32::System::SystemInformation::{GlobalMemoryStatusEx, MEMORY
 /// File names of the library with the functions of ggml: of builds by MSVC or clang, then of builds by MinGW.
 const LIBRARIES: [&CStr; 2] = [c"ggml-base.dll", c"libggml-base.dll"];
 
-/// Free memory and total memory of the machine, in bytes.
-pub(crate) fn memory() -> (usize, usize) {
+/// Free memory of the machine, in bytes.
+pub(crate) fn free_memory() -> usize {
     // SAFETY: the struct has only numbers, so zeros are valid; the system fills it.
     let status = unsafe {
         let mut status: MEMORYSTATUSEX = zeroed();
@@ -20,7 +20,7 @@ pub(crate) fn memory() -> (usize, usize) {
         GlobalMemoryStatusEx(&raw mut status);
         status
     };
-    (status.ullAvailPhys as usize, status.ullTotalPhys as usize)
+    status.ullAvailPhys as usize
 }
 
 /// The loaded library with the functions of ggml; the program itself, as null, where there is none.

@@ -311,6 +311,37 @@ fn what_is_held_is_said_and_is_a_part_of_what_is_declared() {
     assert!(numbers[0] < 0.2 * numbers[1], "{line}");
 }
 
+#[test]
+fn a_line_is_one_write() {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixDatagram;
+    use std::process::{Command, Stdio};
+    let Some((client, libraries)) = program("client") else { return };
+    let Some(model) = tools::path("TQKV_LLAMA_MODEL") else { return };
+    let (model, library) = (model.display().to_string(), tools::library().display().to_string());
+    // Each write to such a socket is read by itself.
+    let (errors, ours) = UnixDatagram::pair().expect("two sockets");
+    let mut run = Command::new(client);
+    run.args([&libraries, &model, TEXT, "speed", "512", "1"]).stdout(Stdio::null());
+    run.envs(with(&library, "t4 hot=8 tier=64:t2")).env("TQKV_LOG", "1").stderr(OwnedFd::from(ours));
+    let mut child = run.spawn().expect("the program runs");
+    drop(run);
+    let (mut writes, mut write) = (Vec::new(), [0; 4096]);
+    errors.set_read_timeout(Some(std::time::Duration::from_millis(200))).expect("a timeout");
+    loop {
+        match errors.recv(&mut write) {
+            Ok(bytes) if bytes > 0 => writes.push(String::from_utf8_lossy(&write[..bytes]).into_owned()),
+            Ok(_) => break,
+            Err(_) if child.try_wait().expect("a child").is_some() => break,
+            Err(_) => {}
+        }
+    }
+    let is_whole = |start: &str| writes.iter().any(|write| write.starts_with(start) && write.ends_with('\n'));
+    assert!(is_whole("tqkv: KV cache of ") && is_whole("tqkv: held "), "{writes:?}");
+    let line = writes.iter().find(|write| write.contains("KV cache of")).expect("a line");
+    assert!(line.contains(" per new token, ") && line.contains(" per old one, "), "{line}");
+}
+
 /// MiB that the cache holds after a prefill of 512 tokens.
 fn held(client: &Path, arguments: [&str; 3], kv: &str) -> f64 {
     let library = tools::library().display().to_string();
