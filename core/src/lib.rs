@@ -36,6 +36,7 @@
 //! | blocks | [`BlockView`], [`demote`] |
 //! | the same in integers, for microcontrollers | [`fixed`] |
 //! | the shape of a cache, and tokens that fit it | [`KvShape`], [`Chunk`] |
+//! | when a token of a cache becomes a code | [`life`] |
 //! | the codec for a program | [`Codec`] (shape known at compile time), [`AnyCodec`] (run time) |
 //!
 //! The crate does not allocate and uses neither `unsafe` nor `std`. The cache itself, files and attention
@@ -54,6 +55,7 @@ mod error;
 pub mod fixed;
 mod head_dim;
 mod kv;
+pub mod life;
 mod machine;
 mod rotation;
 #[doc(hidden)]

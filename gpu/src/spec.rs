@@ -4,7 +4,7 @@ use crate::GpuError;
 use crate::exact::Exact;
 use crate::paged::{Layout, MOST_ENTRIES, MOST_PAGES};
 use crate::pages::SLOTS;
-use tqkv_core::{CodecId, KvShape, Options};
+use tqkv_core::{CodecId, KvShape, Options, life};
 use tqkv_gpu_kernels::page;
 use tqkv_gpu_kernels::viterbi::workspace_bytes;
 
@@ -68,8 +68,8 @@ impl GpuSpec {
             key: CodecId::S4,
             value: CodecId::S4,
             options: Options::DEFAULT,
-            sinks: 4,
-            hot: 64,
+            sinks: life::SINKS,
+            hot: life::HOT,
             num_sequences: 1,
             max_tokens: 4096,
             pool_tokens: 4096,

@@ -4,7 +4,7 @@ use super::kernels::Kernels;
 use super::rotation::FixedRotation;
 use super::tables::Tables;
 use crate::code::Code;
-use crate::{CodecId, Portable, ScaleMode};
+use crate::{CodecId, Options, Portable, ScaleMode};
 use core::marker::PhantomData;
 
 /// The codec of one head dim and kind in integers; best kept in a `static`.
@@ -53,8 +53,8 @@ impl<const D: usize, C: Code> FixedCodec<D, C> {
     /// Bytes of one block: the scale and D * bits / 8 bytes of codes.
     pub const BLOCK_BYTES: usize = Tables::<D, C>::BLOCK_BYTES;
 
-    /// Seed 42, unbiased scale.
-    pub const DEFAULT: Self = Self::new(42, ScaleMode::Unbiased);
+    /// Seed and scale of [`Options::DEFAULT`].
+    pub const DEFAULT: Self = Self::new(Options::DEFAULT.seed, Options::DEFAULT.scale_mode);
 
     /// The codec with the signs of `seed`; encoder, decoder and query must use the same seed.
     pub const fn new(seed: u64, mode: ScaleMode) -> Self {

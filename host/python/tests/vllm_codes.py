@@ -125,7 +125,7 @@ class Exact:
         for run in set(wanted) & set(held):
             self.rows[held.index(run)] = self.step, run
         order = sorted(range(len(self.rows)), key=lambda row: self.rows[row][0])
-        for run in (run for run in wanted if run in begun and run not in held):
+        for run in (run for run in dict.fromkeys(wanted) if run in begun and run not in held):
             if order and self.rows[order[0]][0] < self.step:
                 self.rows[order.pop(0)] = self.step, run
 

@@ -6,7 +6,7 @@ use super::vectors::{Floats, Vectors};
 use crate::error::CacheError;
 use half::f16;
 use std::path::PathBuf;
-use tqkv_core::{AnyCodec, CodecId, KvError, KvShape, Options};
+use tqkv_core::{AnyCodec, CodecId, KvError, KvShape, Options, life};
 use tqkv_simd::Level;
 
 /// Centring: how keys and values are stored relative to their mean. See [`crate::cache`].
@@ -202,9 +202,9 @@ impl From<KvShape> for CacheSpec {
 
 impl CacheSpec {
     /// Default number of first tokens kept f16. Attention concentrates on them, whatever their text.
-    pub const DEFAULT_SINKS: usize = 4;
+    pub const DEFAULT_SINKS: usize = life::SINKS;
     /// Default number of newest tokens kept f16.
-    pub const DEFAULT_HOT: usize = 64;
+    pub const DEFAULT_HOT: usize = life::HOT;
 
     /// A spec of [`KvShape::new`] with 4-bit scalar codes, the default sinks and hot window, automatic
     /// centring, and no cold tier.

@@ -11,13 +11,12 @@ use super::rotation::FixedRotation;
 use super::sample::Sample;
 use super::scale::{CodeSums, stored};
 use super::tables;
-use crate::CodecId;
-use crate::Portable;
 use crate::code::Code;
 use crate::code::scale::ScaleMode;
 use crate::code::trellis::WARM_UP;
 use crate::error::{DecodeError, EncodeError};
 use crate::machine::block_io::SCALE_BYTES;
+use crate::{CodecId, Options, Portable};
 pub(super) use body::Body;
 use core::marker::PhantomData;
 
@@ -98,8 +97,8 @@ impl<const D: usize, C: Code> FixedTrellis<D, C> {
     /// Bytes of one block: the scale, a plane of coded bits, and the plain planes.
     pub const BLOCK_BYTES: usize = SCALE_BYTES + Body::<D, C>::BYTES;
 
-    /// Seed 42, unbiased scale.
-    pub const DEFAULT: Self = Self::new(42, ScaleMode::Unbiased);
+    /// Seed and scale of [`Options::DEFAULT`].
+    pub const DEFAULT: Self = Self::new(Options::DEFAULT.seed, Options::DEFAULT.scale_mode);
 
     /// The codec with the signs of `seed`; encoder and decoder must use the same seed.
     pub const fn new(seed: u64, mode: ScaleMode) -> Self {

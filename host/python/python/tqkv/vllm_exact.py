@@ -97,6 +97,14 @@ NONE, FREE = -2, -3
 """No unit, and a row without one. Neither is the place of a slot, and they differ from each other."""
 
 
+def once(units: Tensor) -> Tensor:
+    """Each unit where it comes first, and `NONE` where it comes again, since requests with the same beginning want the same units."""
+    ordered, order = units.sort(stable=True)
+    again = torch.zeros_like(units, dtype=torch.bool)
+    again[1:] = ordered[1:] == ordered[:-1]
+    return units.masked_fill(again.scatter(0, order, again), NONE)
+
+
 class Units:
     """Which unit is in which row. Everything is on the device, and nothing is read back from there. A step is about 75 small operations for
     all layers, so ranges and constants are made once."""
@@ -134,7 +142,7 @@ class Units:
         # A row has all tokens of its unit, since it is given when the first one comes.
         begins = torch.where(inside == 0, of_slots, -1)
         begin = (units[..., None] == begins).any(-1) & ~found
-        self.give(torch.where(begin, units, NONE).flatten())
+        self.give(once(torch.where(begin, units, NONE).flatten()))
         rows, found = self.find(of_slots)
         self.seen.kept.fill_(self.spare)
         self.seen.kept[: len(slots)] = torch.where(found, rows * UNIT + inside, self.spare)
@@ -158,8 +166,7 @@ class Units:
         return rows, found
 
     def give(self, units: Tensor) -> None:
-        """Gives rows to these units. Rows that this step uses are not taken. A unit that two requests want gets two rows, of which the
-        first is found."""
+        """Gives a row to each of these units, which differ. Rows that this step uses are not taken."""
         wants = units != NONE
         order = wants.cumsum(0) - 1
         rows = self.used[:-1].argsort(stable=True)[order.clamp(0, self.count - 1)]
