@@ -55,11 +55,13 @@ pub(super) fn attend_rows(
     }
     scratch.scaled.clear();
     scratch.scaled.extend(task.queries.iter().map(|x| x * task.rule.scale));
-    for from in rows.clone().step_by(tile) {
-        let rows = from..rows.end.min(from + tile);
-        let queries = look(task, rows.clone(), &mut scratch.masks);
+    let mut from = rows.start;
+    while from < rows.end {
+        let tile = task.tile(from, rows.end.min(from + tile));
+        from = tile.end;
+        let queries = look(task, tile.clone(), &mut scratch.masks);
         if !queries.is_empty() {
-            attend_tile(task, rows, queries, seen, scratch);
+            attend_tile(task, tile, queries, seen, scratch);
         }
     }
 }
@@ -80,16 +82,19 @@ struct Rows<'a> {
 
 impl AttentionParts for Rows<'_> {
     fn first(&self, from: usize) -> usize {
-        let mut tiles = (from..self.end).step_by(self.tile);
-        let shows = |from: usize| {
-            let rows = from..self.end.min(from + self.tile);
-            !look(self.task, rows, &mut self.scratch.borrow_mut().masks).is_empty()
-        };
-        tiles.find(|from| shows(*from)).unwrap_or(usize::MAX)
+        let mut from = from;
+        while from < self.end {
+            let rows = from..self.part_end(from);
+            if !look(self.task, rows.clone(), &mut self.scratch.borrow_mut().masks).is_empty() {
+                return from;
+            }
+            from = rows.end;
+        }
+        usize::MAX
     }
 
     fn part_end(&self, from: usize) -> usize {
-        self.end.min(from + self.tile)
+        self.task.tile(from, self.end.min(from + self.tile)).end
     }
 
     fn scores(&self, from: usize, to: usize, logits: &mut [f32]) {
@@ -122,6 +127,15 @@ impl AttentionParts for Rows<'_> {
 }
 
 impl Task<'_> {
+    /// The rows from `from` on that are attended to together. Rows of the same slots on both sides do not go with others,
+    /// such as those of slots that a host has left, which change no bit of them then.
+    fn tile(&self, from: usize, end: usize) -> Range<usize> {
+        match self.keys.stream.exact.count_same(&self.values.stream.exact, from..end) {
+            0 => from..end,
+            same => from..from + same,
+        }
+    }
+
     /// True if some exact rows are of the same slots on both sides.
     fn is_same(&self, rows: Range<usize>) -> bool {
         self.keys.stream.exact.has_same(&self.values.stream.exact, rows)

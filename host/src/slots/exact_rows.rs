@@ -289,6 +289,12 @@ impl ExactRows {
         self.owners[rows].iter().map(Owner::slot)
     }
 
+    /// Number of the first of some rows that are of the same slots in both.
+    pub(super) fn count_same(&self, other: &Self, rows: Range<usize>) -> usize {
+        let (own, others) = (&self.owners[rows.clone()], other.owners.get(rows.start..).unwrap_or_default());
+        own.iter().zip(others).take_while(|(own, other)| own.slot() == other.slot()).count()
+    }
+
     /// True if some rows are of the same slots in both.
     pub(super) fn has_same(&self, other: &Self, rows: Range<usize>) -> bool {
         let (own, others) = (self.owners.get(rows.clone()), other.owners.get(rows));
