@@ -82,7 +82,7 @@ fn in_want_of_memory() {
             ("prefill of f16", tqkv_prefill(cache, 0, 1, h, n, 1, h, n, h, n, 0, o, n)),
             ("keys", tqkv_keys(cache, 0, 0, 0, BEFORE, 0, o, BEFORE * DIM)),
             ("mask", see()),
-            ("create", create(60_000).err().unwrap_or(TqkvOk)),
+            ("create", create(30_000).err().unwrap_or(TqkvOk)),
         ]
     };
     for (what, status) in calls {

@@ -1,6 +1,6 @@
-//! The shapes of layers in a spec, where they differ.
+//! The shapes of layers in a spec, where they differ, and the spec of one layer alone.
 
-use super::layer::LayerShape;
+use super::layer::{LayerPolicy, LayerShape};
 use super::spec::{CacheSpec, MOST_HEADS};
 use crate::error::CacheError;
 use tqkv_core::KvShape;
@@ -35,6 +35,40 @@ impl CacheSpec {
                 KvShape { num_kv_heads, head_dim, value_dim, ..self.shape }
             }
         }
+    }
+
+    /// The spec of a cache that has one layer of this spec alone. All that a spec says by layer is cut down to it:
+    /// shape, codecs, the tokens that queries see, RoPE, sink logits and moments. Settings of the cache, such as
+    /// [`CacheSpec::narrow_at`], stay as they are.
+    ///
+    /// ```
+    /// use tqkv::cache::{CacheSpec, KvCache, LayerKind};
+    ///
+    /// let spec = CacheSpec::new(2, 8, 2, 64).kinds(vec![LayerKind::Sliding(512), LayerKind::Full]);
+    /// let cache = KvCache::new(spec.one_layer(1)?)?;
+    /// assert_eq!((cache.spec().shape.num_layers, cache.spec().kind(0)), (1, LayerKind::Full));
+    /// # Ok::<(), tqkv::error::CacheError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A layer that is not there, or a spec that [`CacheSpec::check`] refuses for its lists by layer. A layer that
+    /// keeps no keys and values ([`super::LayerKind::None`]) has a spec that no cache takes.
+    pub fn one_layer(&self, layer: usize) -> Result<Self, CacheError> {
+        self.shape.check_layer(layer)?;
+        self.layers.check(self.shape.num_layers)?;
+        self.check_attention()?;
+        let (key, value) = self.named_codecs(layer);
+        let heads = self.shape.num_heads;
+        Ok(Self {
+            shape: KvShape { num_layers: 1, ..self.shape_at(layer) },
+            layer_shapes: Vec::new(),
+            key,
+            value,
+            layers: LayerPolicy::Uniform,
+            kinds: self.kinds.get(layer).copied().into_iter().collect(),
+            sink_logits: self.sink_logits.chunks(heads).nth(layer).unwrap_or_default().to_vec(),
+            ..self.clone()
+        })
     }
 
     /// Refuses shapes of layers that no cache can have.

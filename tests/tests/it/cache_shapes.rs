@@ -1,6 +1,6 @@
 //! Layers with shapes of their own: each is to the bit the only layer of a cache of that shape.
 
-use tqkv::cache::{Budget, CacheSpec, KvCache, LayerKind, LayerShape};
+use tqkv::cache::{Budget, CacheSpec, KvCache, LayerKind, LayerPolicy, LayerShape};
 use tqkv::dense::DenseCache;
 use tqkv_core::{CodecId, KvShape};
 use tqkv_tests::inputs::Gaussian;
@@ -38,7 +38,9 @@ fn mixed() -> CacheSpec {
 fn alone(layer: usize) -> KvCache {
     let LayerShape { num_kv_heads, head_dim, value_dim } = shapes()[layer];
     let shape = KvShape::new(1, HEADS, num_kv_heads, head_dim).with_value_dim(value_dim);
-    KvCache::new(settings(CacheSpec::from(shape)).kinds(vec![kinds()[layer]])).unwrap()
+    let written = settings(CacheSpec::from(shape)).kinds(vec![kinds()[layer]]);
+    assert_eq!(mixed().one_layer(layer).unwrap(), written);
+    KvCache::new(written).unwrap()
 }
 
 /// Keys, values and queries of a layer.
@@ -150,4 +152,57 @@ fn a_cache_of_the_most_kv_heads_comes_back_and_one_of_more_is_not_made() {
         let refused = KvCache::new(text.parse().unwrap()).unwrap_err().to_string();
         assert!(refused.contains("65537 KV heads in all layers: expected at most 65536"), "{refused}");
     }
+}
+
+/// All that a spec says by layer: windows, codecs, shapes and learned sinks, drawn at random.
+#[test]
+fn the_spec_of_one_layer_has_all_that_the_layer_has() {
+    for seed in 0..40 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let layers = rng.usize(1..5);
+        let shape = |rng: &mut fastrand::Rng| {
+            let [head_dim, value_dim] = [(); 2].map(|()| [32, 64][rng.usize(..2)]);
+            LayerShape { num_kv_heads: [1, 2, 4][rng.usize(..3)], head_dim, value_dim }
+        };
+        let codec = |rng: &mut fastrand::Rng| [CodecId::S4, CodecId::T2, CodecId::I8][rng.usize(..3)];
+        let pair = |rng: &mut fastrand::Rng| (codec(rng), codec(rng));
+        let mut spec = CacheSpec::new(layers, 4, 2, 64).hot(rng.usize(0..20)).sinks(rng.usize(0..9));
+        spec.soft_cap = rng.bool().then_some(3.0);
+        spec.sliding_window = rng.bool().then_some(50);
+        spec.layers = match rng.u8(..5) {
+            0 => LayerPolicy::Uniform,
+            1 => LayerPolicy::Boundary { layers: 1, codecs: pair(&mut rng) },
+            2 => LayerPolicy::Tail { layers: rng.usize(..=layers), codecs: pair(&mut rng) },
+            3 => LayerPolicy::Gradient(vec![pair(&mut rng), pair(&mut rng)]),
+            _ => LayerPolicy::Custom((0..layers).map(|_| pair(&mut rng)).collect()),
+        };
+        if rng.bool() {
+            spec.layer_shapes = (0..layers).map(|_| shape(&mut rng)).collect();
+        }
+        if rng.bool() {
+            let kinds = [LayerKind::Full, LayerKind::Sliding(40), LayerKind::Sliding(90)];
+            spec.kinds = (0..layers).map(|_| kinds[rng.usize(..3)]).collect();
+        }
+        if rng.bool() {
+            spec.sink_logits = (0..layers * 4).map(|_| rng.f32() * 4.0 - 2.0).collect();
+        }
+        let mut all = KvCache::new(spec.clone()).unwrap();
+        for layer in 0..layers {
+            let mut one = KvCache::new(spec.one_layer(layer).unwrap()).unwrap();
+            let KvShape { num_kv_heads, head_dim, value_dim, .. } = spec.shape_at(layer);
+            let mut random = |values: usize| (0..values).map(|_| rng.f32() - 0.5).collect::<Vec<f32>>();
+            let [k, v] = [head_dim, value_dim].map(|dim| random(200 * num_kv_heads * dim));
+            let q = random(4 * head_dim);
+            let mut outs = [(); 2].map(|()| vec![0.0; 4 * value_dim]);
+            for ((cache, layer), out) in [(&mut all, layer), (&mut one, 0)].into_iter().zip(&mut outs) {
+                cache.append(layer, &k, &v).unwrap();
+                cache.attend(layer, &q, out).unwrap();
+            }
+            assert_eq!(outs[0], outs[1], "seed {seed}, layer {layer} of {spec:?}");
+        }
+        let missing = spec.one_layer(layers).unwrap_err().to_string();
+        assert!(missing.contains(&format!("layer {layers}")), "{missing}");
+    }
+    let short = CacheSpec::new(3, 4, 2, 64).kinds(vec![LayerKind::Full]);
+    assert!(short.one_layer(0).unwrap_err().to_string().contains("1 kinds for 3 layers"));
 }

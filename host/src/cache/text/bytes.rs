@@ -15,13 +15,19 @@ const UNITS: [(&str, u64); 9] = [
     ("B", 1),
 ];
 
-/// Reads `34GB` (units of 10^9 bytes), `34GiB` (units of 2^30 bytes), `1.5 MiB` or `4096 B`. The unit is required,
-/// because a plain 34 rarely means bytes. `None` for other texts.
+/// Letters that stand for units of 1024, as in other programs. They are read and not written.
+const LETTERS: [(&str, &str); 4] = [("T", "TiB"), ("G", "GiB"), ("M", "MiB"), ("K", "KiB")];
+
+/// Reads `34GB` (units of 10^9 bytes), `34GiB` or `34G` (units of 2^30 bytes), `1.5 MiB` or `4096 B`. The unit is
+/// required, because a plain 34 rarely means bytes. `None` for other texts.
 pub fn read_bytes(text: &str) -> Option<u64> {
     let text = text.trim();
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
     let (number, unit) = text.split_at(split);
-    let (_, unit) = UNITS.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(unit.trim()))?;
+    let unit = unit.trim();
+    let letter = LETTERS.into_iter().find(|(letter, _)| letter.eq_ignore_ascii_case(unit));
+    let unit = letter.map_or(unit, |(_, name)| name);
+    let (_, unit) = UNITS.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(unit))?;
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.is_empty() || fraction.len() > 9 {
         return None;
@@ -41,7 +47,7 @@ impl Value for ByteSize {
     fn read(text: &str) -> Result<Self, String> {
         let bytes = read_bytes(text).and_then(|bytes| usize::try_from(bytes).ok());
         bytes.map(Self).ok_or_else(|| {
-            "SIZE is a number and a unit, B to TB (of 1000) or KiB to TiB (of 1024)".to_owned()
+            "SIZE is a number and a unit, B to TB (of 1000), or KiB to TiB or K to T (of 1024)".to_owned()
         })
     }
 

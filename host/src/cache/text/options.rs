@@ -166,6 +166,11 @@ impl SpecOption {
         })
     }
 
+    /// The value that a cache has without this option. `None` if it is none.
+    pub fn default(&self) -> Option<String> {
+        (self.write)(&unset()).into_iter().find(|value| value != "none")
+    }
+
     /// The words of this option that describe a spec.
     pub(in crate::cache) fn words(&self, spec: &CacheSpec) -> Vec<String> {
         // Codecs are written without a name.
