@@ -1,5 +1,7 @@
 //! Builds the fuzz targets, checks their seeds, runs each for a time, and prints a table.
 
+mod turns;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
@@ -20,6 +22,10 @@ pub(crate) struct Args {
     /// Afterwards, drop the inputs found so far that reach nothing beyond the others
     #[arg(long)]
     minimise: bool,
+    /// Run the target that has waited longest for so many minutes (with --jobs N so many targets), keep what it
+    /// finds, and print what each target has had (fuzz/turns.txt)
+    #[arg(long, value_name = "MINUTES", conflicts_with_all = ["targets", "seconds", "minimise"])]
+    turn: Option<u64>,
 }
 
 /// The result of a run of a target.
@@ -37,7 +43,14 @@ struct Row {
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    match all(args) {
+    let done = root().and_then(|root| match args.turn {
+        Some(minutes) => turn(&root, minutes, args.jobs),
+        None => {
+            let targets = targets(&root, &args.targets)?;
+            all(&root, targets, (args.seconds, args.jobs, args.minimise))
+        }
+    });
+    match done {
         Ok(rows) => {
             print!("{}", table(&rows));
             ExitCode::from(u8::from(rows.iter().any(|row| row.failed)))
@@ -49,20 +62,60 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     }
 }
 
-fn all(args: &Args) -> Result<Vec<Row>, String> {
+fn root() -> Result<PathBuf, String> {
     let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
-    let root = root.canonicalize().map_err(|error| format!("{}: {error}", root.display()))?;
-    let targets = targets(&root, &args.targets)?;
-    if !cargo_fuzz(&root, &["build"]).status().is_ok_and(|status| status.success()) {
+    root.canonicalize().map_err(|error| format!("{}: {error}", root.display()))
+}
+
+/// Runs the targets that have waited longest, and writes the table of turns. A turn that failed does not count, so
+/// that its target is next again.
+fn turn(root: &Path, minutes: u64, jobs: usize) -> Result<Vec<Row>, String> {
+    let file = root.join(turns::FILE);
+    let said = |error: std::io::Error| format!("{}: {error}", turns::FILE);
+    let mut had = turns::read(&fs::read_to_string(&file).map_err(said)?)?;
+    let targets = targets(root, &[])?;
+    let chosen = turns::next(&had, &targets, jobs.max(1));
+    for target in &chosen {
+        let corpus = root.join("fuzz/corpus").join(target);
+        turns::unpack(root, target, &corpus).map_err(|error| format!("{target}: {error}"))?;
+    }
+    let (date, commit) = turns::now(root)?;
+    let rows = all(root, chosen, (60 * minutes, jobs, true))?;
+    for row in rows.iter().filter(|row| !row.failed) {
+        let corpus = root.join("fuzz/corpus").join(&row.target);
+        let found: Vec<_> =
+            names(&corpus).iter().filter(|name| is_found(name)).map(|name| corpus.join(name)).collect();
+        turns::pack(root, &row.target, &found).map_err(|error| format!("{}: {error}", row.target))?;
+        let (target, date, commit) = (row.target.clone(), date.clone(), commit.clone());
+        let hours = minutes as f64 / 60.0;
+        turns::add(&mut had, turns::Turn { target, hours, inputs: row.executions, date, commit }, &targets);
+    }
+    let text = turns::write(&had);
+    fs::write(&file, &text).map_err(said)?;
+    println!("{text}");
+    Ok(rows)
+}
+
+/// Runs `targets` for some seconds each, so many at once, and minimises what they have found if asked.
+fn all(
+    root: &Path,
+    targets: Vec<String>,
+    (seconds, jobs, minimise): (u64, usize, bool),
+) -> Result<Vec<Row>, String> {
+    let built = match &targets[..] {
+        [target] => cargo_fuzz(root, &["build", target]).status(),
+        _ => cargo_fuzz(root, &["build"]).status(),
+    };
+    if !built.is_ok_and(|status| status.success()) {
         return Err("the targets do not build".to_owned());
     }
     let (waiting, rows) = (Mutex::new(targets.into_iter()), Mutex::new(Vec::new()));
     let next = || waiting.lock().expect("no job panics").next();
     std::thread::scope(|scope| {
-        for _ in 0..args.jobs.max(1) {
+        for _ in 0..jobs.max(1) {
             scope.spawn(|| {
                 while let Some(target) = next() {
-                    let row = one(&root, &target, args);
+                    let row = one(root, &target, (seconds, minimise));
                     rows.lock().expect("no job panics").push(row);
                 }
             });
@@ -125,7 +178,7 @@ fn options(root: &Path, target: &str, seconds: u64) -> Vec<String> {
 }
 
 /// Checks the seeds of a target, runs it, and minimises what it has found if asked.
-fn one(root: &Path, target: &str, args: &Args) -> Result<Row, String> {
+fn one(root: &Path, target: &str, (seconds, minimised): (u64, bool)) -> Result<Row, String> {
     let corpus = root.join("fuzz/corpus").join(target);
     let seeds: Vec<String> = names(&corpus)
         .iter()
@@ -147,13 +200,13 @@ fn one(root: &Path, target: &str, args: &Args) -> Result<Row, String> {
         row.failed |= failed(target, "a seed", &run.map_err(said)?);
     }
     let run = cargo_fuzz(root, &["run", target, "--"])
-        .args(options(root, target, args.seconds))
+        .args(options(root, target, seconds))
         .output()
         .map_err(said)?;
     row.failed |= failed(target, "the run", &run);
     row.executions = executions(&String::from_utf8_lossy(&run.stderr));
     row.seconds = began.elapsed().as_secs();
-    if args.minimise {
+    if minimised {
         minimise(root, target, &corpus)?;
     }
     row.corpus = names(&corpus).len();
