@@ -12,8 +12,8 @@ use tqkv_cli::output::{Output, Waiting, grouped, table};
 
 use crate::compare::{self, ArrayFigures, Figures, LayerFigures, ModelRun, RunArgs, RunSetting};
 
-/// Compare two .tqk files, two snapshots of a cache, two runs of a model, or two dumps of vectors: codes,
-/// directions, errors.
+/// Compare two .tqk files, two snapshots of a cache, two runs of a model, or two dumps of vectors or codes:
+/// codes, directions, errors.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example: two files, then runs at two widths, on two instruction sets, and against a saved run
@@ -21,7 +21,7 @@ use crate::compare::{self, ArrayFigures, Figures, LayerFigures, ModelRun, RunArg
   tqkv-lab compare f16 s4
   tqkv-lab compare s4@portable s4@avx2 --context 512
   tqkv-lab compare \"s4 hot=0 sinks=0\" s4 --save run.tqs && tqkv-lab compare run.tqs s4
-Example: the keys and values of two systems, a tensor per layer and step
+Example: the keys and values of two systems, or their codes, a tensor per layer and step
   tqkv-lab compare exact.safetensors other.safetensors
 
 Columns, for keys and for values:
@@ -30,13 +30,15 @@ Columns, for keys and for values:
   cosine       mean cosine of the vectors
   error        squared distance over the squared norm of A
   hidden       for runs: mean cosine of the hidden states after the layer
+  equal        for arrays: share of equal numbers. Whole numbers, as codes are,
+               have no other column
 
 Two runs with equal settings agree to the bit on every instruction set."
 )]
 pub(crate) struct Args {
     /// A .tqk file, a snapshot (`KvCache::save`), or a run: a cache in words, as in eval --kv. Append @LEVEL
-    /// to a run to choose its instruction set [default: the machine's fastest]. Or an array [.., D]: .npy,
-    /// file.safetensors:name, or all tensors of a .safetensors file.
+    /// to a run to choose its instruction set [default: the machine's fastest]. Or an array: .npy,
+    /// file.safetensors:name, or all tensors of a .safetensors file. It holds vectors [.., D] or whole numbers.
     #[arg(value_name = "A")]
     a: String,
     /// Same forms as A. A snapshot may be compared with a run.
@@ -180,12 +182,19 @@ fn human(report: &Report<'_>) -> String {
         return table(&head, [row]);
     }
     if !report.arrays.is_empty() {
-        let rows = report.arrays.iter().map(|ArrayFigures { tensor, figures }| {
+        let rows = report.arrays.iter().map(|ArrayFigures { tensor, numbers, equal_numbers, figures }| {
             let name = if tensor.is_empty() { "A and B" } else { tensor };
-            let error = format!("{:.3e}", figures.relative_error);
-            vec![name.to_owned(), grouped(figures.vectors), format!("{:.6}", figures.mean_cosine), error]
+            let of = |cell: fn(&Figures) -> String| figures.as_ref().map_or_else(|| "-".to_owned(), cell);
+            vec![
+                name.to_owned(),
+                of(|figures| grouped(figures.vectors)),
+                of(|figures| format!("{:.6}", figures.mean_cosine)),
+                of(|figures| format!("{:.3e}", figures.relative_error)),
+                grouped(*numbers),
+                percent(Some(*equal_numbers)),
+            ]
         });
-        return table(&["tensor", "vectors", "cosine", "error"], rows);
+        return table(&["tensor", "vectors", "cosine", "error", "numbers", "equal"], rows);
     }
     let rows = report.layers.iter().map(|layer| {
         let of = |figures: &Figures| {

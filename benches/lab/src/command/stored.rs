@@ -8,7 +8,7 @@ use serde::Serialize;
 use tqkv_cli::args::budget;
 use tqkv_cli::command::eval::Subject;
 use tqkv_cli::error::CliError;
-use tqkv_cli::output::{Output, table};
+use tqkv_cli::output::{Output, counted, table};
 use tqkv_cli::preset::KvCodecs;
 use tqkv_core::CodecId;
 use tqkv_model::eval::EvalResult;
@@ -93,9 +93,10 @@ impl StorageArgs {
             let learned = model.learned_windows(text, &spec, basis).map_err(refused)?;
             if learned > 0 {
                 return Err(CliError::bad_input(format_args!(
-                    "{}: it was learned from {learned} of these {windows} windows, so figures on them do not hold for other text: \
+                    "{}: it was learned from {learned} of {}, so figures on them do not hold for other text: \
                      expected --text that it was not learned from",
-                    path.display()
+                    path.display(),
+                    counted(windows, "window")
                 )));
             }
         }
@@ -169,7 +170,8 @@ fn text_of(report: &Report) -> String {
         ]
     });
     format!(
-        "model {model}, {windows} windows of {context} tokens, {prefix} of them stored; {basis}\n{}\n\n{seconds:.1} seconds",
+        "model {model}, {} of {context} tokens, {prefix} of them stored; {basis}\n{}\n\n{seconds:.1} seconds",
+        counted(windows, "window"),
         table(&head, rows)
     )
 }

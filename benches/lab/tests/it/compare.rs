@@ -99,3 +99,59 @@ fn compare_reads_dumps_of_vectors() {
         assert!(message.contains(expected), "{args:?}: {message}");
     }
 }
+
+/// Codes of two systems: whole numbers of any type and shape, by their values.
+#[test]
+fn compare_counts_equal_codes() {
+    let folder = folder();
+    let at = folder.path();
+    let codes: Vec<u8> = (0..64).map(|i| i * 37 % 251).collect();
+    let mut other = codes.clone();
+    other[5] ^= 1;
+    other[60] = 255;
+    npy(&at.join("a.npy"), "|u1", "(4, 16)", &codes);
+    npy(&at.join("b.npy"), "|u1", "(4, 16)", &other);
+    let wide: Vec<u8> = codes.iter().flat_map(|code| i32::from(*code).to_le_bytes()).collect();
+    npy(&at.join("wide.npy"), "<i4", "(4, 16)", &wide);
+    npy(&at.join("signed.npy"), "|i1", "(4, 16)", &other);
+    npy(&at.join("flat.npy"), "|u1", "(64,)", &codes);
+    for (a, b, equal) in [
+        ("a.npy", "b.npy", 62.0 / 64.0),
+        ("a.npy", "wide.npy", 1.0),
+        ("flat.npy", "flat.npy", 1.0),
+        // As signed bytes, codes from 128 on are other numbers.
+        ("a.npy", "signed.npy", codes.iter().zip(&other).filter(|(a, b)| a == b && **a < 128).count() as f64 / 64.0),
+    ] {
+        let report = json(at, &["compare", a, b]);
+        let row = &report["arrays"][0];
+        assert_eq!((row["numbers"].as_u64(), row["equal_numbers"].as_f64()), (Some(64), Some(equal)), "{a} {b}");
+        assert!(row.get("mean_cosine").is_none(), "{row}");
+    }
+    let save = |file: &str, quant: &[u8], scales: &[f32]| {
+        let scales = raw(scales);
+        let views = [
+            ("quant_k", TensorView::new(Dtype::U8, vec![2, 2, 16], quant).unwrap()),
+            ("scales", TensorView::new(Dtype::F32, vec![2, 2], &scales).unwrap()),
+        ];
+        serialize_to_file(views, None, &at.join(file)).unwrap();
+    };
+    save("a.safetensors", &codes, &[1.0, 2.0, 3.0, 4.0]);
+    save("b.safetensors", &other, &[1.0, 2.0, 3.0, 5.0]);
+    let report = json(at, &["compare", "a.safetensors", "b.safetensors"]);
+    let rows = report["arrays"].as_array().unwrap();
+    let equal: Vec<_> = rows.iter().map(|row| (row["tensor"].as_str(), row["equal_numbers"].as_f64())).collect();
+    assert_eq!(equal, [(Some("quant_k"), Some(62.0 / 64.0)), (Some("scales"), Some(0.75))]);
+    let text = String::from_utf8(lab(at, &["compare", "a.safetensors", "b.safetensors"]).stdout).unwrap();
+    assert!(text.lines().any(|line| line.starts_with("quant_k") && line.ends_with("96.88 %")), "{text}");
+    let fp8 = [("quant_k", TensorView::new(Dtype::F8_E4M3, vec![4, 16], &codes).unwrap())];
+    serialize_to_file(fp8, None, &at.join("fp8.safetensors")).unwrap();
+    for (args, expected) in [
+        (["compare", "a.npy", "flat.npy"], "a.npy has the shape [4, 16], flat.npy has [64]"),
+        (["compare", "a.npy", "in.npy"], "a.npy has whole numbers, in.npy has not"),
+        (["compare", "a.safetensors", "fp8.safetensors"], "element type F8_E4M3 is not valid"),
+        (["stats", "a.npy", "--json"], "element type |u1 is not valid: expected f64, f32 or f16"),
+    ] {
+        let message = error(at, &args, 2);
+        assert!(message.contains(expected), "{args:?}: {message}");
+    }
+}

@@ -144,7 +144,7 @@ fn an_evaluation_on_the_text_that_was_learned_is_refused() {
     let text = shipped::HELDOUT_TEXT;
     fs::write(at.join("seen.txt"), &text[text.len() / 2 + 300..text.len() / 2 + 900]).unwrap();
     let said = error(at, &[&eval[..], &["own.tqb", "--text", "seen.txt"]].concat(), 2);
-    assert!(said.contains("own.tqb: it was learned from 1 of these 1 windows"), "{said}");
+    assert!(said.contains("own.tqb: it was learned from 1 of 1 window,"), "{said}");
 }
 
 #[test]

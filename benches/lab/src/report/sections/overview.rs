@@ -2,7 +2,7 @@
 
 use tqkv_cli::command::demo::{HEAD, withheld};
 use tqkv_cli::error::CliError;
-use tqkv_cli::output::grouped;
+use tqkv_cli::output::{counted, grouped};
 
 use super::super::page::escape;
 use super::super::source::Row;
@@ -75,8 +75,7 @@ fn time(value: f64) -> String {
 
 /// The amount of text behind the predictions.
 fn windows(demo: Row<'_>) -> String {
-    let (windows, context) = (demo.count("windows"), demo.count("context"));
-    format!("{windows} {} of {context} tokens", if windows == 1 { "window" } else { "windows" })
+    format!("{} of {} tokens", counted(demo.count("windows"), "window"), demo.count("context"))
 }
 
 /// The card of the attention time.
