@@ -53,7 +53,7 @@ impl Model {
                 format!("the text has {tokens} tokens, too few for a window of {context}")
             } else {
                 format!(
-                    "{windows} windows of {context} tokens: the text has {tokens} tokens, expected 1 to {available}"
+                    "{windows} windows of {context} tokens: expected 1 to {available}, because the text has {tokens} tokens"
                 )
             }));
         }

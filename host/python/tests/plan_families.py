@@ -29,7 +29,7 @@ MOST_PARAMETERS = 30_000_000
 NAMED = "num_hidden_layers num_attention_heads num_key_value_heads head_dim hidden_size sliding_window max_position_embeddings".split()
 """Keys that families call otherwise. The decoder counts where a family has an encoder too."""
 DECODER = {"num_hidden_layers": ("decoder_layers", "num_decoder_layers"), "num_attention_heads": ("decoder_attention_heads", "num_decoder_attention_heads")}
-DEFAULTS = [key for key in NAMED if key != "max_position_embeddings"] + (
+DEFAULTS = NAMED + (
     "v_head_dim kv_lora_rank qk_rope_head_dim num_kv_shared_layers attention_k_eq_v global_head_dim num_global_key_value_heads swa_head_dim "
     "swa_num_key_value_heads swa_v_head_dim multi_query new_decoder_architecture use_sliding_window max_window_layers attention_chunk_size "
     "attn_layer_period attn_layer_offset full_attention_interval block_types attn_config".split()

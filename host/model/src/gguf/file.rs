@@ -28,6 +28,8 @@ pub(super) enum Value<'a> {
     Float(f64),
     Bool(bool),
     Text(&'a str),
+    /// A text that is not UTF-8, as some names and authors are. Nothing that is read is one.
+    Bytes(&'a [u8]),
     List(List<'a>),
 }
 
@@ -40,6 +42,7 @@ impl fmt::Display for Value<'_> {
             Self::Float(number) => number.fmt(f),
             Self::Bool(on) => on.fmt(f),
             Self::Text(text) => write!(f, "{text:?}"),
+            Self::Bytes(_) => f.write_str("a text that is not UTF-8"),
             Self::List(list) => write!(f, "a list of {}", list.len),
         }
     }
@@ -123,7 +126,9 @@ impl<'a> File<'a> {
         let mut metadata = HashMap::new();
         for _ in 0..pairs {
             let (key, kind) = (parser.text()?, parser.u32()?);
-            metadata.insert(key, parser.value(kind, true)?);
+            if metadata.insert(key, parser.value(kind, true)?).is_some() {
+                return Err(format!("its key {key:?} stands twice"));
+            }
         }
         let tensors = (0..tensors).map(|_| parser.info()).collect::<Result<Vec<_>, _>>()?;
         let alignment = match metadata.get("general.alignment") {
@@ -178,10 +183,17 @@ impl<'a> Parser<'a> {
             .ok_or_else(|| format!("a count of {count} at byte {}, where {left} bytes are left", self.at - 8))
     }
 
-    fn text(&mut self) -> Result<&'a str, String> {
+    /// The bytes of a text.
+    fn bytes_of_text(&mut self) -> Result<&'a [u8], String> {
         let len = self.count(1)?;
+        self.take(len)
+    }
+
+    /// The name of a key or of a tensor.
+    fn text(&mut self) -> Result<&'a str, String> {
         let at = self.at;
-        std::str::from_utf8(self.take(len)?).map_err(|_| format!("a text at byte {at} that is not UTF-8"))
+        std::str::from_utf8(self.bytes_of_text()?)
+            .map_err(|_| format!("a name at byte {at} that is not UTF-8"))
     }
 
     fn value(&mut self, kind: u32, may_be_list: bool) -> Result<Value<'a>, String> {
@@ -194,7 +206,10 @@ impl<'a> Parser<'a> {
             5 => Value::Signed(i64::from(i32::from_le_bytes(self.array()?))),
             6 => Value::Float(f64::from(f32::from_le_bytes(self.array()?))),
             7 => Value::Bool(self.array::<1>()?[0] != 0),
-            8 => Value::Text(self.text()?),
+            8 => {
+                let bytes = self.bytes_of_text()?;
+                std::str::from_utf8(bytes).map_or(Value::Bytes(bytes), Value::Text)
+            }
             9 if may_be_list => {
                 let kind = self.u32()?;
                 let bytes = match kind {

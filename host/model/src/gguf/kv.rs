@@ -6,8 +6,8 @@
 
 use std::path::Path;
 
-use super::{File, FileHead, Info, Value, open};
-use crate::checkpoint::{Access, NumberKind, TensorFormat};
+use super::{File, FileHead, Info, List, Value, open, parts};
+use crate::checkpoint::{Access, NumberKind, TensorFormat, TensorSource};
 use crate::error::ModelError;
 use crate::kv::{LayerKv, MOST, MOST_LAYERS, ModelKv, bad};
 
@@ -68,23 +68,30 @@ const ARCHITECTURES: [KnownArchitecture; 25] = [
 /// Gemma 3n keeps keys and values in this many first layers; no key has the number.
 const GEMMA3N_OWN_LAYERS: usize = 20;
 
-/// Reads the header of a file, which may be the first part of a split model. No tensor is read.
+/// Reads the header of a file. The first part of a split model has that of all parts, which need not be there. No
+/// tensor is read.
 pub(crate) fn kv(path: &Path) -> Result<ModelKv, ModelError> {
-    let sources = open(path, Access::Streamed)?;
+    let parts = parts::names(path);
+    let first = TensorSource::open(&parts[0], Access::Streamed)?;
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-    let first = sources.first().ok_or_else(|| bad("no file"))?;
-    let head = FileHead::read(first)?;
+    let head = FileHead::read(&first)?;
     let file = File::parse(&first.name, &head.bytes)?;
+    if parts.len() > 1 {
+        parts::check_numbers(&file, &first, 0, parts.len())?;
+    }
     Header::new(&file).and_then(|header| header.model()).map_err(|error| super::said_of(&name, error))
 }
 
 /// Name and bytes of each tensor of a model of any architecture. Those in a format that is not read here take
 /// the distance to the next one. No tensor is read.
 pub(crate) fn tensor_bytes(path: &Path) -> Result<Vec<(String, u64)>, ModelError> {
+    let sources = open(path, Access::Streamed)?;
+    let heads: Vec<_> = sources.iter().map(FileHead::read).collect::<Result<_, _>>()?;
+    let files = heads.iter().map(|head| File::parse(&head.source.name, &head.bytes));
+    let files: Vec<_> = files.collect::<Result<_, _>>()?;
+    parts::check(&files, &sources.iter().collect::<Vec<_>>())?;
     let mut all = Vec::new();
-    for source in &open(path, Access::Streamed)? {
-        let head = FileHead::read(source)?;
-        let file = File::parse(&source.name, &head.bytes)?;
+    for (source, file) in sources.iter().zip(&files) {
         let mut tensors: Vec<_> = file.tensors.iter().collect();
         tensors.sort_unstable_by_key(|tensor| tensor.offset);
         let data = source.len.saturating_sub(file.data);
@@ -110,6 +117,9 @@ pub(crate) fn tensor_bytes(path: &Path) -> Result<Vec<(String, u64)>, ModelError
 struct Header<'a> {
     file: &'a File<'a>,
     architecture: &'a str,
+    /// Layers of the file, as long as its lists.
+    blocks: usize,
+    /// Those that may have a cache.
     layers: usize,
 }
 
@@ -118,11 +128,11 @@ impl<'a> Header<'a> {
         let Some(Value::Text(architecture)) = file.metadata.get("general.architecture") else {
             return Err(bad("general.architecture is missing"));
         };
-        let mut header = Self { file, architecture, layers: 0 };
+        let mut header = Self { file, architecture, blocks: 0, layers: 0 };
         // Layers that predict further tokens have no cache of their own here.
         let predicting = header.count("nextn_predict_layers")?.unwrap_or(0);
-        let blocks = header.count("block_count")?.ok_or_else(|| header.missing("block_count"))?;
-        header.layers = blocks.saturating_sub(predicting);
+        header.blocks = header.count("block_count")?.ok_or_else(|| header.missing("block_count"))?;
+        header.layers = header.blocks.saturating_sub(predicting);
         if !(1..=MOST_LAYERS).contains(&header.layers) {
             return Err(bad(format!("{} layers; accepted: 1 to {MOST_LAYERS}", header.layers)));
         }
@@ -158,8 +168,21 @@ impl<'a> Header<'a> {
         self.file.metadata.get(self.key(name).as_str())
     }
 
+    /// The error of a number that is needed, and is missing or 0.
     fn missing(&self, name: &str) -> ModelError {
-        bad(format!("{} is missing", self.key(name)))
+        let key = self.key(name);
+        bad(match self.value(name) {
+            None => format!("{key} is missing"),
+            Some(value) => format!("{key} is {value}: expected 1 or more"),
+        })
+    }
+
+    /// Refuses a list that has not one entry per layer, as llama.cpp does.
+    fn check_list(&self, name: &str, list: &List<'_>) -> Result<(), ModelError> {
+        if list.len() == self.blocks {
+            return Ok(());
+        }
+        Err(bad(format!("{}: {} entries for {} layers", self.key(name), list.len(), self.blocks)))
     }
 
     /// A number for all layers. `None` if it is missing or 0.
@@ -177,12 +200,10 @@ impl<'a> Header<'a> {
     /// A number of a layer, which may be one for all.
     fn of_layer(&self, name: &str, layer: usize) -> Result<Option<usize>, ModelError> {
         match self.value(name) {
-            Some(Value::List(list)) => match list.iter().nth(layer) {
-                Some(value) => self.number(name, &value),
-                None => {
-                    Err(bad(format!("{}: {} entries for {} layers", self.key(name), list.len(), self.layers)))
-                }
-            },
+            Some(Value::List(list)) => {
+                self.check_list(name, list)?;
+                list.iter().nth(layer).map_or(Ok(None), |value| self.number(name, &value))
+            }
             _ => self.count(name),
         }
     }
@@ -201,6 +222,7 @@ impl<'a> Header<'a> {
         let Some(window) = window else { return Ok(vec![None; self.layers]) };
         let slides: Vec<bool> = match (self.value("attention.sliding_window_pattern"), self.known()) {
             (Some(Value::List(list)), _) => {
+                self.check_list("attention.sliding_window_pattern", list)?;
                 let slides = |value: Value<'_>| match value {
                     Value::Bool(slides) => slides,
                     other => other.whole().is_some_and(|number| number > 0),
@@ -229,10 +251,6 @@ impl<'a> Header<'a> {
                 )));
             }
         };
-        if slides.len() != self.layers {
-            let key = self.key("attention.sliding_window_pattern");
-            return Err(bad(format!("{key}: {} entries for {} layers", slides.len(), self.layers)));
-        }
         Ok(slides.into_iter().map(|slides| slides.then_some(window)).collect())
     }
 

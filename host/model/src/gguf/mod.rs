@@ -9,20 +9,22 @@ mod family;
 mod file;
 mod kv;
 mod names;
+mod parts;
 mod pieces;
 mod tokens;
 mod vocabulary;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::chat::Chat;
 use crate::checkpoint::{Access, Checkpoint, Entry, NumberKind, TensorFormat, TensorSource};
 use crate::error::ModelError;
 use family::GgufFamily;
-use file::{File, Info, Value};
+use file::{File, Info, List, Value};
 pub(crate) use kv::{kv, tensor_bytes};
+pub(crate) use parts::names as part_names;
 pub(crate) use vocabulary::Vocabulary;
 
 /// Attributes an error to the GGUF file, because the user has no `config.json` to look at.
@@ -35,20 +37,6 @@ pub(crate) fn said_of(file: &str, error: ModelError) -> ModelError {
         other => return other,
     };
     ModelError::Weights { file: file.to_owned(), reason }
-}
-
-/// The paths of all parts of the model that a file belongs to.
-pub(crate) fn part_names(path: &Path) -> Vec<PathBuf> {
-    let split = || {
-        let stem = path.file_stem()?.to_str()?;
-        let (front, count) = stem.rsplit_once("-of-")?;
-        let (name, number) = front.rsplit_once('-')?;
-        let five = |text: &str| text.len() == 5 && text.bytes().all(|digit| digit.is_ascii_digit());
-        let parts = count.parse::<usize>().ok().filter(|parts| five(count) && five(number) && *parts > 0)?;
-        let part = |i: usize| path.with_file_name(format!("{name}-{i:05}-of-{count}.gguf"));
-        Some((1..=parts).map(part).collect())
-    };
-    split().unwrap_or_else(|| vec![path.to_owned()])
 }
 
 /// The contents of an equivalent Hugging Face folder.
@@ -132,12 +120,7 @@ impl<'a> Contents<'a> {
     }
 
     fn check(&self) -> Result<(), ModelError> {
-        let parts = config::number(&self.files[0], "split.count")?.unwrap_or(1);
-        if parts.max(1) != self.files.len() {
-            let here = self.files.len();
-            let reason = format!("it is one of {parts} parts; here are {here}, found by their names");
-            return Err(self.sources[0].bad(reason));
-        }
+        parts::check(&self.files, &self.sources)?;
         let layers =
             config::number(&self.files[0], &format!("{}.block_count", self.family.name))?.unwrap_or(0);
         for info in self.files.iter().flat_map(|file| &file.tensors) {

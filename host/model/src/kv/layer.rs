@@ -82,8 +82,14 @@ impl Resolved {
         blocks.ok_or_else(|| bad(format!("block_configs is missing in {}", self.name)))
     }
 
+    /// The error of a number that is needed, and is missing, null or 0.
     fn missing(&self, key: &str) -> ModelError {
-        bad(format!("{key} is missing in {}", self.name))
+        bad(match self.fields.get(key).filter(|value| !value.is_null()) {
+            None => format!("{key} is missing in {}", self.name),
+            Some(value) => {
+                format!("{key} is {} in {}: expected 1 or more", crate::config::shown(value), self.name)
+            }
+        })
     }
 }
 

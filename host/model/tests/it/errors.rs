@@ -357,7 +357,7 @@ fn prompts_and_windows_that_do_not_fit_name_the_numbers() {
     assert_eq!(eval(&[7; 40], 16, None), Ok((2, vec![(1, 4), (2, 4), (3, 4), (4, 4)])));
     assert_eq!(
         eval(&[7; 40], 16, Some(3)),
-        Err("evaluation: 3 windows of 16 tokens: the text has 40 tokens, expected 1 to 2".into())
+        Err("evaluation: 3 windows of 16 tokens: expected 1 to 2, because the text has 40 tokens".into())
     );
     assert!(eval(&[7; 10], 16, None).unwrap_err().contains("the text has 10 tokens"));
     assert!(eval(&[7; 40], 16, Some(0)).is_err());

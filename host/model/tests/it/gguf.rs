@@ -3,9 +3,10 @@
 use crate::support::{CONTEXT, Checkpoint, HEADS, HIDDEN, INTER, KV_HEADS, LAYERS, VOCAB};
 use safetensors::Dtype;
 use serde_json::json;
-use tqkv_model::{Model, SpecialTokens};
+use tqkv_model::{Model, ModelKv, SpecialTokens, WeightBytes};
 
 /// A metadata value.
+#[derive(Clone)]
 pub(crate) enum Value {
     Number(u32),
     Float(f32),
@@ -365,9 +366,15 @@ pub(crate) fn tiny(checkpoint: &Checkpoint) -> Vec<u8> {
 pub(crate) fn tiny_split(checkpoint: &Checkpoint) -> [Vec<u8>; 2] {
     let all = tensors(checkpoint, "llama");
     let (first, second) = all.split_at(all.len() / 2);
-    let mut head = metadata("llama", 8);
-    head.push(("split.count".to_owned(), Value::Number(2)));
-    [file(&head, first), file(&[], second)]
+    let head = [metadata("llama", 8), split(0, 2)].concat();
+    [file(&head, first), file(&split(1, 2), second)]
+}
+
+/// What a part says of itself.
+fn split(number: u32, count: u32) -> Vec<(String, Value)> {
+    [("split.no", number), ("split.count", count)]
+        .map(|(key, value)| (key.to_owned(), Value::Number(value)))
+        .to_vec()
 }
 
 #[test]
@@ -377,13 +384,52 @@ fn split_files_are_found_by_their_names() {
     let (first, second) = all.split_at(all.len() / 2);
     let folder = tempfile::tempdir().unwrap();
     let path = |i: usize| folder.path().join(format!("tiny-{i:05}-of-00002.gguf"));
-    let mut head = metadata("qwen3", 8);
-    head.push(("split.count".to_owned(), Value::Number(2)));
+    let head = [metadata("qwen3", 8), split(0, 2)].concat();
     std::fs::write(path(1), file(&head, first)).unwrap();
     let error = Model::load(path(1)).unwrap_err().to_string();
     assert!(error.contains("tiny-00002-of-00002.gguf"), "{error}");
-    std::fs::write(path(2), file(&[], second)).unwrap();
+    // The header of the first part has the layers of all.
+    assert_eq!(ModelKv::of(path(1)).unwrap().layers.len(), LAYERS);
+    assert!(WeightBytes::of(path(1)).unwrap_err().to_string().contains("tiny-00002-of-00002.gguf"));
+    std::fs::write(path(2), file(&split(1, 2), second)).unwrap();
     let config = checkpoint.config.to_string();
     let same = Model::from_bytes("tiny", config.as_bytes(), &checkpoint.bytes(Dtype::F32), None).unwrap();
     assert_eq!(logits(&Model::load(path(1)).unwrap()), logits(&same));
+}
+
+/// Files that do not belong together: by their numbers, and by a tensor that two of them have.
+#[test]
+fn parts_of_other_models_are_refused() {
+    let checkpoint = Checkpoint::new("Qwen3ForCausalLM", 8, json!({}));
+    let all = tensors(&checkpoint, "qwen3");
+    let (first, second) = all.split_at(all.len() / 2);
+    let folder = tempfile::tempdir().unwrap();
+    let path = |i: usize| folder.path().join(format!("tiny-{i:05}-of-00002.gguf"));
+    let head = |number, count| [metadata("qwen3", 8), split(number, count)].concat();
+    let lay = |one: &[(String, Value)], two: &[(String, Value)], second: &[Tensor]| {
+        std::fs::write(path(1), file(one, first)).unwrap();
+        std::fs::write(path(2), file(two, second)).unwrap();
+    };
+    let again = [second, &first[..1]].concat();
+    let stands_twice = format!("its tensor {} stands twice", first[0].0);
+    for (one, two, second, said) in [
+        (head(0, 2), split(0, 2), second, "tiny-00002-of-00002.gguf: its split.no is 0: expected 1"),
+        (head(0, 2), split(1, 3), second, "tiny-00002-of-00002.gguf: it is one of 3 parts; here are 2"),
+        (head(0, 2), Vec::new(), second, "tiny-00002-of-00002.gguf: it is one of 1 parts"),
+        (head(1, 2), split(1, 2), second, "tiny-00001-of-00002.gguf: its split.no is 1: expected 0"),
+        (head(0, 2), split(1, 2), &again[..], stands_twice.as_str()),
+    ] {
+        lay(&one, &two, second);
+        for error in [
+            Model::load(path(1)).map(drop).unwrap_err().to_string(),
+            WeightBytes::of(path(2)).map(drop).unwrap_err().to_string(),
+        ] {
+            assert!(error.contains(said), "{said}: {error}");
+        }
+    }
+    std::fs::write(path(1), file(&head(1, 2), first)).unwrap();
+    assert!(ModelKv::of(path(1)).unwrap_err().to_string().contains("its split.no is 1: expected 0"));
+    // One file alone may have a tensor twice as well.
+    let error = load(&file(&metadata("qwen3", 8), &[&all[..], &all[3..4]].concat())).unwrap_err();
+    assert!(error.contains(&format!("its tensor {} stands twice", all[3].0)), "{error}");
 }

@@ -141,13 +141,28 @@ fn what_a_header_leaves_open_is_refused() {
         (("attention.sliding_window", Number(128)), "which layers of newcomer slide"),
         (("ssm.state_size", Number(16)), "recurrent layers, and it is not known which"),
         (("attention.head_count_kv", Numbers(&[1, 2])), "2 entries for 3 layers"),
+        (("attention.head_count_kv", Numbers(&[1, 2, 1, 1])), "4 entries for 3 layers"),
+        (("block_count", Number(3)), "its key \"newcomer.block_count\" stands twice"),
         (("attention.key_length", Numbers(&[64, 64, 64])), "a whole number"),
     ] {
         let pairs: Vec<_> = whole().into_iter().chain([more]).collect();
         let said = read("newcomer", &pairs).unwrap_err();
         assert!(said.contains(word), "{word}: {said}");
     }
+    let windows =
+        [("attention.sliding_window", Number(8)), ("attention.sliding_window_pattern", Switches(&[true; 4]))];
+    let pairs: Vec<_> = whole().into_iter().chain(windows).collect();
+    assert!(read("newcomer", &pairs).unwrap_err().contains("4 entries for 3 layers"));
+    // A layer that predicts a further token has its entry, and no cache.
+    let predicting = [("nextn_predict_layers", Number(1)), ("attention.head_count_kv", Numbers(&[1, 2, 4]))];
+    let pairs: Vec<_> = whole().into_iter().chain(predicting).collect();
+    assert_eq!(layers(&read("newcomer", &pairs).unwrap()), "1x64/64 2x64/64");
     assert!(read("newcomer", &[]).unwrap_err().contains("newcomer.block_count is missing"));
+    for (key, more) in [("block_count", None), ("embedding_length", Some(("block_count", Number(1))))] {
+        let pairs = [Some((key, Number(0))), more, Some(("attention.head_count", Number(2)))];
+        let said = read("newcomer", &pairs.into_iter().flatten().collect::<Vec<_>>()).unwrap_err();
+        assert!(said.contains(&format!("newcomer.{key} is 0: expected 1 or more")), "{said}");
+    }
     let none = [("block_count", Number(3)), ("attention.head_count", Number(0))];
     assert!(read("mamba", &none).unwrap_err().contains("no layer with attention"));
 }
@@ -188,4 +203,28 @@ fn an_alignment_is_a_power_of_two_of_any_type() {
             "{said}"
         );
     }
+}
+
+/// llama.cpp takes such a name too. A key that is read is another matter.
+#[test]
+fn a_name_may_be_no_utf8() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.gguf");
+    let read = |key: &str| {
+        let pairs = [
+            ("block_count", Number(1)),
+            ("attention.head_count", Number(1)),
+            ("attention.key_length", Number(64)),
+        ];
+        let mut bytes = header("newcomer", &pairs);
+        bytes[16..24].copy_from_slice(&5u64.to_le_bytes());
+        let length = |text: &[u8]| (text.len() as u64).to_le_bytes();
+        let name = [0xff, 0xfe, 0x80];
+        let parts = [&length(key.as_bytes())[..], key.as_bytes(), &8u32.to_le_bytes(), &length(&name), &name];
+        bytes.extend(parts.concat());
+        std::fs::write(&path, bytes).unwrap();
+        ModelKv::of(&path).map(|kv| kv.layers.len()).map_err(|error| error.to_string())
+    };
+    assert_eq!(read("general.name"), Ok(1));
+    assert!(read("newcomer.context_length").unwrap_err().contains("expected a whole number"));
 }
