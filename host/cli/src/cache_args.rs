@@ -28,7 +28,7 @@ use crate::policy::{self, Policy};
 pub struct CacheArgs {
     /// The cache: a preset (balanced), a codec (s4), two as K,V (t4,t2), or a text with settings, such as
     /// "t4,t2 hot=32 tier=4096:t2". May be repeated.
-    #[arg(long = "kv", visible_alias = "kv-cache-dtype", value_name = "CACHE", long_help = policy::help())]
+    #[arg(long = "kv", visible_alias = "kv-cache-dtype", value_name = "CACHE", long_help = policy::short_help())]
     kv: Vec<Policy>,
     /// Codec of K, with the option name of llama.cpp; the codec of V is f16 unless given.
     #[arg(long, value_name = "CODEC", value_parser = names::choice, conflicts_with = "kv")]
@@ -143,25 +143,21 @@ pub(crate) fn f16_bytes(
     tokens: &[usize],
     shared: bool,
 ) -> Result<usize, CacheError> {
-    // All KV heads of all layers of one kind are equal, so one head is measured per kind.
-    let mut layers: Vec<(LayerKind, usize)> = Vec::new();
-    for layer in 0..config.num_layers {
-        let kind = config.cache_spec().kind(layer);
-        match layers.iter_mut().find(|(of, _)| *of == kind) {
-            Some((_, count)) => *count += 1,
-            None => layers.push((kind, 1)),
+    // All KV heads of equal layers take equal bytes, so one head is measured for them.
+    let base = config.cache_spec().codecs(F16.k, F16.v);
+    let mut heads: Vec<(CacheSpec, usize)> = Vec::new();
+    for layer in (0..config.num_layers).filter(|&layer| base.kind(layer) != LayerKind::None) {
+        let mut one = base.one_layer(layer)?;
+        let count = one.shape.num_kv_heads;
+        (one.shape.num_heads, one.shape.num_kv_heads) = (1, 1);
+        // They take no bytes of a token.
+        one.sink_logits.clear();
+        match heads.iter_mut().find(|(of, _)| *of == one) {
+            Some((_, known)) => *known += count,
+            None => heads.push((one, count)),
         }
     }
-    let bytes = layers.into_iter().map(|(kind, count)| {
-        let mut base = config.cache_spec();
-        let kv_heads = base.shape.num_kv_heads;
-        base.shape = KvShape { num_layers: 1, num_heads: 1, num_kv_heads: 1, ..base.shape };
-        base.sink_logits.clear();
-        base.kinds = if config.kinds.is_empty() { Vec::new() } else { vec![kind] };
-        let spec = base.codecs(F16.k, F16.v);
-        Ok(layer_bytes(&spec, prompt, tokens, shared)? * count * kv_heads)
-    });
-    bytes.sum()
+    heads.iter().map(|(spec, count)| Ok(head_bytes(spec, prompt, tokens, shared)? * count)).sum()
 }
 
 /// Makes an empty cache in `place` for a model of this shape.
@@ -232,7 +228,7 @@ pub(crate) fn cpu_cache(config: &Config, policy: &Policy) -> Result<KvCache, Cac
 }
 
 /// Bytes of the caches of one layer and KV head; see [`f16_bytes`].
-fn layer_bytes(spec: &CacheSpec, prompt: usize, tokens: &[usize], shared: bool) -> Result<usize, CacheError> {
+fn head_bytes(spec: &CacheSpec, prompt: usize, tokens: &[usize], shared: bool) -> Result<usize, CacheError> {
     let KvShape { head_dim, value_dim, .. } = spec.shape;
     // A latent vector holds both key and value.
     let value_dim = if spec.position_dim > 0 { 0 } else { value_dim };

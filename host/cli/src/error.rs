@@ -1,5 +1,4 @@
-//! Errors of the command line: one line on stderr. The exit code is 2 for bad input, 1 for a failure, and 3
-//! if there is no GPU to check.
+//! Errors of the command line: one line on stderr, and an exit code.
 
 use std::error::Error as _;
 use std::fmt;
@@ -29,13 +28,22 @@ pub struct CliError {
 
 const BAD_INPUT: u8 = 2;
 /// The same exit code as in `cargo xtask gpu-check`.
-#[cfg(feature = "cuda")]
 const LACKING: u8 = 3;
 /// The exit code that a shell reports for a program that SIGINT ended.
 const INTERRUPTED: u8 = 130;
 /// The exit code that a shell reports for a program that SIGPIPE ended.
 const CLOSED_PIPE: u8 = 141;
 const FAILURE: u8 = 1;
+
+/// Exit codes and what they mean, for help texts and manual pages.
+pub(crate) const EXIT_CODES: [(u8, &str); 6] = [
+    (0, "all went well"),
+    (FAILURE, "a failure that no other input would avoid, or doctor found a fault"),
+    (BAD_INPUT, "the command line or a file is not usable"),
+    (LACKING, "there is no GPU to check"),
+    (INTERRUPTED, "Ctrl-C ended it early; what was printed is complete"),
+    (CLOSED_PIPE, "the reader of its output went away"),
+];
 
 impl CliError {
     /// The caller's input is not usable.
@@ -149,6 +157,9 @@ impl CliError {
 
     /// An error of clap: its message on one line, without the usage text.
     pub(crate) fn usage(error: &clap::Error) -> Self {
+        if let Some(missing) = missing_command(error) {
+            return Self::bad_input(missing);
+        }
         let text = error.to_string();
         let text = text.strip_prefix("error: ").unwrap_or(&text);
         let end = ["\nUsage:", "\nFor more information"].iter().filter_map(|marker| text.find(marker)).min();
@@ -206,6 +217,18 @@ fn owner_of(option: &str) -> Option<String> {
         Some(format!("caches have it in --kv: --kv \"s4 {}={}\"", row.name, row.example))
     };
     lab_options::owner_of(option).map(|owner| format!("{owner} has it")).or_else(of_cache)
+}
+
+/// The error of a command of commands that stands alone.
+fn missing_command(error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::Strings(names)) = error.get(ContextKind::ValidSubcommand) else { return None };
+    let Some(ContextValue::String(command)) = error.get(ContextKind::InvalidSubcommand) else { return None };
+    let names: Vec<_> = names.iter().filter(|name| *name != "help").map(String::as_str).collect();
+    let (last, others) = names.split_last()?;
+    let expected =
+        if others.is_empty() { (*last).to_owned() } else { format!("{} or {last}", others.join(", ")) };
+    let is_missing = error.kind() == ErrorKind::MissingSubcommand;
+    is_missing.then(|| format!("{command} needs a command: expected {expected} (see {command} --help)"))
 }
 
 /// The name of an option or a command that is like one that does not exist.

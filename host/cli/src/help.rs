@@ -1,7 +1,12 @@
 //! Layout of the help: options under headings. Negative numbers parse as values, so that each option can
 //! refuse them with its own error.
 
+use std::ffi::OsString;
+
 use clap::{Arg, Command};
+
+use crate::error::EXIT_CODES;
+use crate::policy;
 
 /// Headings in their order, with the ids of their options. All other options stand above them, under
 /// "Options".
@@ -17,7 +22,8 @@ const PLAIN: [&str; 1] = ["encode"];
 
 /// Lays out the command and its subcommands.
 pub(crate) fn laid_out(command: Command) -> Command {
-    let command = command.mut_subcommands(laid_out);
+    // A command of commands alone is an error that lists them, not its help.
+    let command = command.mut_subcommands(laid_out).arg_required_else_help(false);
     let is_plain = PLAIN.contains(&command.get_name());
     let place = |arg: &Arg| {
         let is_option = !is_plain && !arg.is_positional();
@@ -38,6 +44,38 @@ pub(crate) fn laid_out(command: Command) -> Command {
     });
     let mut args = args.collect::<Vec<_>>().into_iter();
     command.mut_args(|arg| args.next().unwrap_or(arg))
+}
+
+/// Adds the exit codes to the help of a program.
+pub(crate) fn with_exit_codes(command: Command) -> Command {
+    let codes: Vec<_> = EXIT_CODES.iter().map(|(code, meaning)| format!("{code}: {meaning}")).collect();
+    let codes = format!("Exit codes:\n  {}", codes.join("\n  "));
+    let help = command.get_after_help().map_or_else(|| codes.clone(), |own| format!("{own}\n\n{codes}"));
+    command.after_help(help)
+}
+
+/// The words without `--help` after `help`, which asks for the same and which clap takes for a command.
+pub(crate) fn without_help_of_help(command: &Command, mut words: Vec<OsString>) -> Vec<OsString> {
+    let mut command = command;
+    for at in 1..words.len() {
+        if words[at] == "help" {
+            let mut i = 0;
+            words.retain(|word| {
+                i += 1;
+                i <= at || !(word == "--help" || word == "-h")
+            });
+            break;
+        }
+        let Some(inner) = command.find_subcommand(&words[at]) else { break };
+        command = inner;
+    }
+    words
+}
+
+/// The text of `help kv`, which is no command: the settings of all options `--kv`.
+pub(crate) fn topic(words: &[OsString]) -> Option<String> {
+    let [_, help, kv] = words else { return None };
+    (help == "help" && kv == "kv").then(policy::help)
 }
 
 #[cfg(test)]

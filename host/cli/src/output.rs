@@ -212,6 +212,13 @@ fn binary(bytes: u64) -> String {
     format!(" ({size:.decimals$} {unit})")
 }
 
+/// A number with its noun: 1 window, 2 windows.
+pub fn counted(number: impl fmt::Display, noun: &str) -> String {
+    let number = number.to_string();
+    let plural = if number == "1" { "" } else { "s" };
+    format!("{number} {noun}{plural}")
+}
+
 /// An integer with thousands separated: `327,680`.
 pub fn grouped(n: u64) -> String {
     let digits = n.to_string();

@@ -114,7 +114,7 @@ pub enum PlanError {
     Bandwidth(String),
     /// A size that cannot be parsed.
     #[error(
-        "'{0}' is not valid: expected a number and a unit: B, KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (of 1024)"
+        "'{0}' is not valid: expected a number and a unit: B, KB, MB, GB, TB (powers of 1000), or KiB, MiB, GiB, TiB or K, M, G, T (of 1024)"
     )]
     Size(String),
 }

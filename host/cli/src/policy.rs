@@ -7,7 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::Serialize;
-use tqkv::cache::{CacheSpec, Cold, LayerPolicy, Policy as Words, Preset};
+use tqkv::cache::{CacheSpec, Cold, LayerPolicy, PAGE_TOKENS, Policy as Words, Preset};
 use tqkv::unstable::cache::{OPTIONS, OptionPart, not_on_gpu};
 
 use crate::error::CliError;
@@ -203,6 +203,15 @@ impl Policy {
         hot.saturating_add(sinks).saturating_add(4)
     }
 
+    /// The least tokens of which a cache has a page in a cold tier. `None` without tiers.
+    pub(crate) fn least_cold(&self) -> Option<usize> {
+        let CacheSpec { sinks, hot, cold, .. } = self.settings();
+        let (after, _) = cold.first()?;
+        // The first page is full, and its newest token is old enough and out of the hot window.
+        let age = (*after).max(hot.saturating_add(3));
+        Some(sinks.saturating_add(PAGE_TOKENS).saturating_add(age))
+    }
+
     /// The tiers by age, from which memory is planned. An error if storage depends on more than age.
     pub fn life(&self) -> Result<Life, String> {
         let tier = |(after, cold): &(usize, Cold)| match *cold {
@@ -240,32 +249,55 @@ impl Policy {
     }
 }
 
-/// The help of `--kv`: examples, then one line per setting.
+/// The examples of `--kv`.
+const EXAMPLES: [&str; 5] = [
+    "The cache in words, which may be repeated: each text is a row of the report.",
+    "",
+    "--kv balanced: a preset; `tqkv codecs` lists presets and codecs",
+    "--kv t4,t2: a codec for keys and one for values; one word stands for both",
+    "--kv \"t4,t2 hot=32 tier=4096:t2\": codecs and settings",
+];
+
+/// The help of `--kv` in each command.
+pub(crate) fn short_help() -> String {
+    format!("{}\n\n`tqkv help kv` lists the settings with their defaults.", EXAMPLES.join("\n"))
+}
+
+/// The text of `tqkv help kv`: examples, then each setting with its default.
 pub(crate) fn help() -> String {
-    let options = OPTIONS.iter().filter(|option| option.part == OptionPart::Policy);
-    let lines = options.map(|option| format!("{}={}: {}", option.name, option.value, option.help));
-    let rows = [
-        "The cache in words, which may be repeated: each text is a row of the report.",
-        "",
-        "--kv balanced: a preset; `tqkv codecs` lists presets and codecs",
-        "--kv t4,t2: a codec for keys and one for values; one word stands for both",
-        "--kv \"t4,t2 hot=32 tier=4096:t2\": codecs and settings, which are:",
-        "",
-    ];
+    let options: Vec<_> = OPTIONS.iter().filter(|option| option.part == OptionPart::Policy).collect();
+    let words = options.iter().map(|option| format!("{}={}", option.name, option.value));
+    let rows = options.iter().zip(words).flat_map(|(option, word)| {
+        let default = option.default().map_or(String::new(), |default| format!(" [default: {default}]"));
+        [format!("  {word}"), wrapped(&format!("{}{default}", option.help))]
+    });
     let end = [
         "",
-        "docs/options.md explains them. eval, generate and plan also take yardsticks (tqkv codecs --all) without settings: \
-         these are simulated, so they save no memory. Their bytes are those of their blocks.",
+        "docs/options.md explains them. eval, generate and plan also take yardsticks (tqkv codecs --all) without",
+        "settings: these are simulated, so they save no memory. Their bytes are those of their blocks.",
         "",
-        "--kv \"hot=64 program=python3 kivi.py\": in eval, the codec of another program, which is asked for what its codes \
-         give back (host/python/README.md). Of the settings it has hot= and sinks=.",
+        "--kv \"hot=64 program=python3 kivi.py\": in eval, the codec of another program, which is asked for what",
+        "its codes give back (host/python/README.md). Of the settings it has hot= and sinks=.",
+        "",
     ];
-    rows.map(str::to_owned)
-        .into_iter()
-        .chain(lines)
-        .chain(end.map(str::to_owned))
-        .collect::<Vec<_>>()
-        .join("\n")
+    let begin = EXAMPLES.into_iter().chain(["", "Settings:"]).map(str::to_owned);
+    begin.chain(rows).chain(end.map(str::to_owned)).collect::<Vec<_>>().join("\n")
+}
+
+/// A text in lines of up to 100 columns, indented.
+fn wrapped(text: &str) -> String {
+    const COLUMNS: usize = 100;
+    let mut lines = vec![String::from("     ")];
+    for word in text.split_whitespace() {
+        if lines.last().is_some_and(|line| line.len() + 1 + word.len() > COLUMNS) {
+            lines.push(String::from("     "));
+        }
+        if let Some(line) = lines.last_mut() {
+            line.push(' ');
+            line.push_str(word);
+        }
+    }
+    lines.join("\n")
 }
 
 #[cfg(test)]
@@ -343,7 +375,7 @@ mod tests {
             let text = format!("{}={}", option.name, option.example);
             let base = CacheSpec::new(2, 4, 2, 64);
             assert_eq!(policy(&text).apply(base.clone()), base.with(&text).unwrap(), "{text}");
-            assert!(help().contains(&format!("\n{}={}: {}", option.name, option.value, option.help)));
+            assert!(help().contains(&format!("\n  {}={}\n", option.name, option.value)), "{text}");
         }
         for (text, expected) in [
             ("", "'' is neither a preset"),
@@ -361,6 +393,27 @@ mod tests {
             let error = text.parse::<Policy>().unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn the_first_token_of_a_tier_is_where_a_cache_has_it() {
+        for text in [
+            "t4 tier=128:t2",
+            "n4 tier=256:n3 tier=512:n2",
+            "s4 sinks=9 hot=0 tier=0:s2",
+            "s4 hot=200 tier=40:s2",
+            "s4 hot=70 spill=300:/tmp",
+            "f16 sinks=0 tier=131:q8_0",
+        ] {
+            let policy = policy(text);
+            let mut cache = KvCache::new(policy.apply(placeholder())).unwrap();
+            let token = [0.5; 64];
+            while cache.stats().cold == 0 {
+                cache.append(0, &token, &token).unwrap();
+            }
+            assert_eq!(policy.least_cold(), Some(cache.len()), "{text}");
+        }
+        assert_eq!(policy("s4").least_cold(), None);
     }
 
     #[test]

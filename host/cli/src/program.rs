@@ -44,10 +44,9 @@ pub fn command_line<P: Program>() -> clap::Command {
 }
 
 /// Parses `words`, which begin with the program's name.
-fn parse_line<P: Program>(
-    words: impl IntoIterator<Item = impl Into<OsString> + Clone>,
-) -> Result<P, clap::Error> {
-    let mut command = command_line::<P>();
+fn parse_line<P: Program>(words: Vec<OsString>) -> Result<P, clap::Error> {
+    let mut command = help::with_exit_codes(command_line::<P>());
+    let words = help::without_help_of_help(&command, words);
     let matches = command.try_get_matches_from_mut(words)?;
     P::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
@@ -57,7 +56,8 @@ fn parse_line<P: Program>(
 /// # Errors
 /// A command line that is not valid.
 pub fn parse<P: Program>(words: &[&str]) -> Result<P, CliError> {
-    parse_line(std::iter::once(&P::NAME).chain(words)).map_err(|e| CliError::usage(&e))
+    let words = std::iter::once(&P::NAME).chain(words).map(OsString::from);
+    parse_line(words.collect()).map_err(|e| CliError::usage(&e))
 }
 
 /// Runs the program on the command line of the process.
@@ -68,6 +68,11 @@ pub fn main<P: Program>() -> ExitCode {
 /// Runs the program on `words`, which begin with the program's name. Returns the exit code.
 pub fn run<P: Program>(words: impl IntoIterator<Item = OsString>) -> u8 {
     output::name_program(P::NAME);
+    let words: Vec<OsString> = words.into_iter().collect();
+    if let Some(text) = help::topic(&words) {
+        let printed = Output::new(false).write_text(&text);
+        return printed.map_or_else(|error| report(&CliError::from(error)), |()| 0);
+    }
     let program = match parse_line::<P>(words) {
         Ok(program) => program,
         Err(error) if error.use_stderr() => return report(&CliError::usage(&error)),

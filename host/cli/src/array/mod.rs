@@ -6,15 +6,17 @@
 mod error;
 mod layout;
 mod npy;
+mod numbers;
 mod tensor;
 
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 
 pub use error::ArrayError;
 use half::{bf16, f16};
-use layout::{ArrayLayout, Dtype};
+use layout::{ArrayLayout, Dtype, Float};
 pub(crate) use npy::NpyWriter;
+pub use numbers::{Numbers, WholeNumbers};
 
 use tqkv::file::Bytes;
 
@@ -32,7 +34,7 @@ pub struct Vectors {
 #[derive(Debug)]
 enum Source {
     Memory(Vec<f32>),
-    File { bytes: Bytes, offset: usize, dtype: Dtype },
+    File { bytes: Bytes, offset: usize, float: Float },
 }
 
 impl Vectors {
@@ -46,23 +48,8 @@ impl Vectors {
     /// Refuses an element type other than f64, f32 or f16 (in safetensors also bf16), and Fortran order. The
     /// shape needs two or more dimensions, and the number of bytes must fit it.
     pub fn open(spec: &str) -> Result<Self, ArrayError> {
-        if input::is_stdin(Path::new(spec)) {
-            return Self::read(io::stdin().lock());
-        }
-        let (path, tensor) = split(spec);
-        let bytes = Bytes::open(Path::new(path))?;
-        if tensor.is_none() && path.ends_with(".safetensors") {
-            return Err(tensor::name_needed(bytes.as_ref())?);
-        }
+        let (bytes, tensor) = open(spec)?;
         Self::from_bytes(bytes, tensor)
-    }
-
-    /// Reads a `.npy` file from a stream into memory.
-    ///
-    /// # Errors
-    /// Same as [`Self::open`].
-    pub(crate) fn read(input: impl Read) -> Result<Self, ArrayError> {
-        Self::from_bytes(Bytes::Owned(npy::read(input)?), None)
     }
 
     /// Takes the bytes of a `.npy` file, or of a safetensors file with the name of one tensor.
@@ -70,11 +57,14 @@ impl Vectors {
     /// # Errors
     /// Same as [`Self::open`].
     pub(crate) fn from_bytes(bytes: Bytes, tensor: Option<&str>) -> Result<Self, ArrayError> {
-        let layout = match tensor {
-            Some(name) => tensor::layout(bytes.as_ref(), name)?,
-            None => npy::layout(bytes.as_ref())?,
-        };
-        Self::from_layout(bytes, layout)
+        let layout = layout(&bytes, tensor)?;
+        match layout.dtype {
+            Dtype::Whole(whole) => {
+                let accepted = if tensor.is_some() { tensor::ACCEPTED } else { npy::ACCEPTED };
+                Err(ArrayError::Dtype { found: whole.name.to_owned(), accepted })
+            }
+            Dtype::Float(float) => Self::from_layout(bytes, layout, float),
+        }
     }
 
     /// Takes rows of `dim` coordinates from memory.
@@ -93,24 +83,21 @@ impl Vectors {
         Ok(Self { shape: vec![rows, dim], rows, dim, source: Source::Memory(values) })
     }
 
-    fn from_layout(bytes: Bytes, layout: ArrayLayout) -> Result<Self, ArrayError> {
+    fn from_layout(bytes: Bytes, layout: ArrayLayout, float: Float) -> Result<Self, ArrayError> {
         let [leading @ .., dim] = layout.shape.as_slice() else {
             return Err(ArrayError::Shape(layout.shape));
         };
         if leading.is_empty() || *dim == 0 {
             return Err(ArrayError::Shape(layout.shape));
         }
-        let expected = layout.expected();
-        if expected != layout.len as u128 {
-            return Err(ArrayError::Length { shape: layout.shape, expected, found: layout.len });
-        }
+        layout.check()?;
         // The product fits the file, so it fits usize.
         let rows = leading.iter().product();
         Ok(Self {
             rows,
             dim: *dim,
             shape: layout.shape,
-            source: Source::File { bytes, offset: layout.offset, dtype: layout.dtype },
+            source: Source::File { bytes, offset: layout.offset, float },
         })
     }
 
@@ -126,7 +113,7 @@ impl Vectors {
 
     /// Returns true if the elements are f64, which are rounded to f32.
     pub(crate) fn is_rounded(&self) -> bool {
-        matches!(self.source, Source::File { dtype: Dtype::F64, .. })
+        matches!(self.source, Source::File { float: Float::F64, .. })
     }
 
     /// Coordinates per vector.
@@ -146,10 +133,10 @@ impl Vectors {
         assert_eq!(out.len(), self.dim, "length of the output row");
         match &self.source {
             Source::Memory(values) => out.copy_from_slice(&values[row * self.dim..][..self.dim]),
-            Source::File { bytes, offset, dtype } => {
-                let len = self.dim * dtype.size();
+            Source::File { bytes, offset, float } => {
+                let len = self.dim * float.size();
                 let raw = &bytes.as_ref()[offset + row * len..][..len];
-                convert(*dtype, raw, out);
+                convert(*float, raw, out);
             }
         }
         if out.iter().all(|x| x.is_finite()) {
@@ -176,6 +163,26 @@ impl Vectors {
     }
 }
 
+/// The bytes of the file in `spec`, and the name of the tensor in it.
+fn open(spec: &str) -> Result<(Bytes, Option<&str>), ArrayError> {
+    if input::is_stdin(Path::new(spec)) {
+        return Ok((Bytes::Owned(npy::read(io::stdin().lock())?), None));
+    }
+    let (path, tensor) = split(spec);
+    let bytes = Bytes::open(Path::new(path))?;
+    if tensor.is_none() && path.ends_with(".safetensors") {
+        return Err(tensor::name_needed(bytes.as_ref())?);
+    }
+    Ok((bytes, tensor))
+}
+
+fn layout(bytes: &Bytes, tensor: Option<&str>) -> Result<ArrayLayout, ArrayError> {
+    match tensor {
+        Some(name) => tensor::layout(bytes.as_ref(), name),
+        None => npy::layout(bytes.as_ref()),
+    }
+}
+
 /// Splits `spec` into the file and the tensor in it.
 pub(crate) fn split(spec: &str) -> (&str, Option<&str>) {
     let marker = ".safetensors:";
@@ -188,24 +195,24 @@ pub(crate) fn split(spec: &str) -> (&str, Option<&str>) {
     }
 }
 
-fn convert(dtype: Dtype, raw: &[u8], out: &mut [f32]) {
-    match dtype {
-        Dtype::F64 => {
+fn convert(float: Float, raw: &[u8], out: &mut [f32]) {
+    match float {
+        Float::F64 => {
             for (x, b) in out.iter_mut().zip(raw.chunks_exact(8)) {
                 *x = f64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]) as f32;
             }
         }
-        Dtype::F32 => {
+        Float::F32 => {
             for (x, b) in out.iter_mut().zip(raw.chunks_exact(4)) {
                 *x = f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
             }
         }
-        Dtype::F16 => {
+        Float::F16 => {
             for (x, b) in out.iter_mut().zip(raw.chunks_exact(2)) {
                 *x = f16::from_le_bytes([b[0], b[1]]).to_f32();
             }
         }
-        Dtype::Bf16 => {
+        Float::Bf16 => {
             for (x, b) in out.iter_mut().zip(raw.chunks_exact(2)) {
                 *x = bf16::from_le_bytes([b[0], b[1]]).to_f32();
             }

@@ -6,10 +6,26 @@
 use std::io::{BufWriter, Read, Write};
 
 use super::ArrayError;
-use super::layout::{ArrayLayout, Dtype};
+use super::layout::{ArrayLayout, Dtype, Float, Whole};
 use crate::target::Target;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
+
+/// Types of vectors.
+pub(super) const ACCEPTED: &str = "f64, f32 or f16 ('<f8', '<f4', '<f2')";
+
+/// Types of whole numbers; a byte has no order.
+const WHOLE: [Whole; 9] = [
+    Whole::new("|b1", 1, false),
+    Whole::new("|u1", 1, false),
+    Whole::new("|i1", 1, true),
+    Whole::new("<u2", 2, false),
+    Whole::new("<i2", 2, true),
+    Whole::new("<u4", 4, false),
+    Whole::new("<i4", 4, true),
+    Whole::new("<u8", 8, false),
+    Whole::new("<i8", 8, true),
+];
 
 /// Finds the elements in the bytes of a `.npy` file.
 pub(super) fn layout(bytes: &[u8]) -> Result<ArrayLayout, ArrayError> {
@@ -128,12 +144,20 @@ impl Dictionary<'_> {
         self.skip_space();
         let found =
             if self.text.starts_with(b"[") { "of a structured array".to_string() } else { self.string()? };
+        if let Some(whole) = WHOLE.into_iter().find(|whole| whole.name == found) {
+            return Ok(Dtype::Whole(whole));
+        }
         match found.as_str() {
-            "<f8" => Ok(Dtype::F64),
-            "<f4" => Ok(Dtype::F32),
-            "<f2" => Ok(Dtype::F16),
-            ">f8" | ">f4" | ">f2" => Err(ArrayError::BigEndian(found)),
-            _ => Err(ArrayError::Dtype { found, accepted: "f64, f32 or f16 ('<f8', '<f4', '<f2')" }),
+            "<f8" => Ok(Dtype::Float(Float::F64)),
+            "<f4" => Ok(Dtype::Float(Float::F32)),
+            "<f2" => Ok(Dtype::Float(Float::F16)),
+            _ if found.starts_with('>') => Err(ArrayError::BigEndian(found)),
+            // NumPy has no bfloat16. The type of another package is saved as bytes without a meaning.
+            "|V2" | "<V2" => Err(ArrayError::Dtype {
+                found,
+                accepted: "a type that NumPy has (of bfloat16: x.astype('<f4'))",
+            }),
+            _ => Err(ArrayError::Dtype { found, accepted: ACCEPTED }),
         }
     }
 
@@ -257,7 +281,7 @@ mod tests {
             let bytes = npy(version, text, &[7; 16]);
             let layout = layout(&bytes).unwrap();
             assert_eq!(layout.shape, [2, 4]);
-            assert_eq!((layout.dtype, layout.len), (Dtype::F16, 16));
+            assert_eq!((layout.dtype, layout.len), (Dtype::Float(Float::F16), 16));
             assert_eq!(layout.offset, bytes.len() - 16);
         }
     }
@@ -265,7 +289,7 @@ mod tests {
     #[test]
     fn what_is_not_accepted_is_named() {
         for (from, to, word) in [
-            ("<f2", "<i8", "expected f64, f32 or f16"),
+            ("<f2", "<c8", "expected f64, f32 or f16"),
             ("<f2", ">f4", "'>f4' is big-endian"),
             ("'<f2'", "[('a', '<f4')]", "structured"),
             ("False", "True", "C order"),
@@ -300,7 +324,7 @@ mod tests {
             let bytes = header(&[rows], dim);
             assert_eq!(bytes.len() % 64, 0);
             let layout = layout(&bytes).unwrap();
-            assert_eq!(layout.dtype, Dtype::F32);
+            assert_eq!(layout.dtype, Dtype::Float(Float::F32));
             assert_eq!(layout.shape, [rows as usize, dim]);
         }
     }

@@ -4,7 +4,10 @@ use safetensors::tensor::Metadata;
 use safetensors::{Dtype as StDtype, SafeTensors};
 
 use super::ArrayError;
-use super::layout::{ArrayLayout, Dtype};
+use super::layout::{ArrayLayout, Dtype, Float, Whole};
+
+/// Types of vectors.
+pub(super) const ACCEPTED: &str = "F64, F32, F16 or BF16";
 
 /// Number of names in an error; the rest is only counted.
 const LISTED: usize = 12;
@@ -14,13 +17,20 @@ pub(super) fn layout(bytes: &[u8], name: &str) -> Result<ArrayLayout, ArrayError
     let (header, metadata) = metadata(bytes)?;
     let info = metadata.info(name).ok_or_else(|| no_tensor(name, &metadata))?;
     let dtype = match info.dtype {
-        StDtype::F64 => Dtype::F64,
-        StDtype::F32 => Dtype::F32,
-        StDtype::F16 => Dtype::F16,
-        StDtype::BF16 => Dtype::Bf16,
-        ref other => {
-            return Err(ArrayError::Dtype { found: format!("{other:?}"), accepted: "F64, F32, F16 or BF16" });
-        }
+        StDtype::F64 => Dtype::Float(Float::F64),
+        StDtype::F32 => Dtype::Float(Float::F32),
+        StDtype::F16 => Dtype::Float(Float::F16),
+        StDtype::BF16 => Dtype::Float(Float::Bf16),
+        StDtype::BOOL => Dtype::Whole(Whole::new("BOOL", 1, false)),
+        StDtype::U8 => Dtype::Whole(Whole::new("U8", 1, false)),
+        StDtype::I8 => Dtype::Whole(Whole::new("I8", 1, true)),
+        StDtype::U16 => Dtype::Whole(Whole::new("U16", 2, false)),
+        StDtype::I16 => Dtype::Whole(Whole::new("I16", 2, true)),
+        StDtype::U32 => Dtype::Whole(Whole::new("U32", 4, false)),
+        StDtype::I32 => Dtype::Whole(Whole::new("I32", 4, true)),
+        StDtype::U64 => Dtype::Whole(Whole::new("U64", 8, false)),
+        StDtype::I64 => Dtype::Whole(Whole::new("I64", 8, true)),
+        ref other => return Err(ArrayError::Dtype { found: format!("{other:?}"), accepted: ACCEPTED }),
     };
     let (start, end) = info.data_offsets;
     Ok(ArrayLayout { dtype, shape: info.shape.clone(), offset: header + start, len: end - start })
@@ -67,7 +77,7 @@ mod tests {
         let data: Vec<u8> = (0..32).collect();
         let bytes = file(&[2, 2, 4], StDtype::BF16, &data);
         let layout = layout(&bytes, "k").unwrap();
-        assert_eq!(layout.dtype, Dtype::Bf16);
+        assert_eq!(layout.dtype, Dtype::Float(Float::Bf16));
         assert_eq!(layout.shape, [2, 2, 4]);
         assert_eq!(bytes[layout.offset..][..layout.len], data);
     }
@@ -77,9 +87,9 @@ mod tests {
         let bytes = file(&[1, 4], StDtype::F32, &[0; 16]);
         let error = layout(&bytes, "v").unwrap_err().to_string();
         assert!(error.contains("'v'") && error.contains("expected one of k"), "{error}");
-        let bytes = file(&[1, 4], StDtype::I32, &[0; 16]);
+        let bytes = file(&[1, 4], StDtype::F8_E4M3, &[0; 4]);
         let error = layout(&bytes, "k").unwrap_err().to_string();
-        assert!(error.contains("I32") && error.contains("BF16"), "{error}");
+        assert!(error.contains("F8_E4M3") && error.contains("BF16"), "{error}");
     }
 
     #[test]

@@ -7,6 +7,9 @@ use crate::error::CliError;
 use crate::output::Output;
 use crate::program::{Program, command_line};
 
+/// The shells, so that an error without one lists them.
+const SHELLS: &str = "bash|elvish|fish|powershell|zsh";
+
 /// Print a completion script for a shell.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:
@@ -14,7 +17,7 @@ use crate::program::{Program, command_line};
   tqkv completions fish > ~/.config/fish/completions/tqkv.fish")]
 pub struct Args {
     /// Shell that reads the script.
-    #[arg(value_enum)]
+    #[arg(value_enum, value_name = SHELLS)]
     shell: Shell,
 }
 

@@ -14,7 +14,7 @@ use super::generate::{Made, SamplingArgs, continue_prompt};
 use crate::cache_args::{self, CacheArgs, ModelArgs};
 use crate::device::Place;
 use crate::error::CliError;
-use crate::output::{Output, table};
+use crate::output::{Output, counted, table};
 
 /// Columns of the text table.
 pub const HEAD: [&str; 9] =
@@ -182,9 +182,9 @@ fn human(report: &Report) -> String {
         top1: row.quality.top1_agreement,
     });
     format!(
-        "model {}: predictions over {} windows of {} tokens, then what each cache writes\n\n{}{why}\n\n[prompt]\n{}{}{}",
+        "model {}: predictions over {} of {} tokens, then what each cache writes\n\n{}{why}\n\n[prompt]\n{}{}{}",
         report.model,
-        report.windows,
+        counted(report.windows, "window"),
         report.context,
         table(&HEAD, rows),
         report.prompt.trim_end(),

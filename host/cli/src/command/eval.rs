@@ -17,7 +17,7 @@ use crate::device::{DeviceArgs, Place};
 use crate::error::CliError;
 use crate::input;
 use crate::memory::Memory;
-use crate::output::{Output, grouped, table, table_line};
+use crate::output::{Output, counted, grouped, table, table_line};
 use crate::preset::KvCodecs;
 
 /// Measure how compressed caches change the predictions of a model.
@@ -225,7 +225,7 @@ pub fn evaluate_subject(args: &Args, subject: &Subject, out: &mut Output) -> Res
         }
         let mut text = String::new();
         if !std::mem::replace(&mut begun, true) {
-            let title = format!("model {}, {windows} windows of {context} tokens", model.name());
+            let title = format!("model {}, {} of {context} tokens", model.name(), counted(windows, "window"));
             text = format!("{title}\n{}\n", line(widths, &head(args.attention_error)));
         }
         Ok(out.write_text(&format!("{text}{}\n", line(widths, &cells(row))))?)

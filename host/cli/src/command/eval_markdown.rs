@@ -3,7 +3,7 @@
 use super::eval_subject::Subject;
 use super::eval_texts::{Cell, Row};
 use crate::error::CliError;
-use crate::output::grouped;
+use crate::output::{counted, grouped};
 use crate::plan::{CacheShape, Foreign};
 use crate::policy::Policy;
 
@@ -49,7 +49,8 @@ pub(super) fn tables(subject: &Subject, rows: &[Row], sizes: &[Sizes]) -> String
     };
     let each = |row: &Row, cell: &dyn Fn(&Cell) -> String| row.texts.iter().map(cell).collect::<Vec<_>>();
     let mut text = format!(
-        "KL to f16 of {name}, the mean of {windows} texts of {} tokens of each kind:\n\n{}",
+        "KL to f16 of {name}, the mean of {} of {} tokens of each kind:\n\n{}",
+        counted(windows, "text"),
         grouped(*context as u64),
         by_kind(&["policy", "bytes per token"], 1, &|row| {
             let bytes = row.name.bytes(grouped(row.cache_bytes_per_token.round() as u64));

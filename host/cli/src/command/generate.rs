@@ -28,7 +28,7 @@ use crate::signals;
   tqkv generate model.gguf --chat -p \"Why is the sky blue?\" --system \"Answer in one sentence.\"
   git log -3 | tqkv generate --prompt-file - --kv i8,s4
   tqkv generate --prompt \"A trait object\" --sequences 4 --temperature 0.8
-  tqkv generate --prompt \"A trait object\" --kv \"t4,t2 hot=32 tier=256:t2\"
+  tqkv generate --prompt \"A trait object\" -n 500 --kv \"t4,t2 hot=32 tier=256:t2\"
 
 The default of --kv is the preset balanced. With one setting, the text appears as it is made. While the \
 prompt and its continuation fit the window of hot= and sinks=, nothing in the cache is compressed. Ctrl-C stops the text and prints \

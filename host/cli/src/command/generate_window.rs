@@ -1,4 +1,5 @@
-//! A note of `generate` on caches that compress nothing yet: the reason, and the ratio at a longer context.
+//! Notes of `generate` on caches that compress nothing yet, with the ratio at a longer context, and on tiers that no
+//! token has reached.
 
 use tqkv::cache::{CacheSpec, LayerKind, LayerPolicy, PAGE_TOKENS};
 use tqkv::error::CacheError;
@@ -12,8 +13,8 @@ use crate::preset::{F16, KvCodecs};
 /// An age in tokens, and the codecs of older tokens.
 type Tier = (u64, KvCodecs);
 
-/// A note on the policies whose longest sequence still lies in the window. The number in each entry is the
-/// length of that sequence. Empty if there is none.
+/// Notes on the policies whose longest sequence still lies in the window, or has no page in a cold tier. The number in
+/// each entry is the length of that sequence. Empty if there is none.
 pub(super) fn note<'a>(
     (config, place): (&Config, &Place),
     rows: impl Iterator<Item = (&'a Policy, usize)>,
@@ -21,16 +22,28 @@ pub(super) fn note<'a>(
     if !matches!(place, Place::Cpu) {
         return String::new();
     }
-    let waiting =
-        rows.filter(|(policy, tokens)| policy.is_compressed() && *tokens < policy.least_compressed());
-    let (mut ratios, mut most) = (Vec::new(), None);
-    for (policy, tokens) in waiting {
-        most = most.max(Some(tokens));
+    let (waiting, others): (Vec<_>, Vec<_>) =
+        rows.partition(|(policy, tokens)| policy.is_compressed() && *tokens < policy.least_compressed());
+    let warm = others.into_iter().filter_map(|(policy, tokens)| {
+        let least = policy.least_cold().filter(|least| tokens < *least)?;
+        let [least, tokens] = [least, tokens].map(|tokens| grouped(tokens as u64));
+        Some(format!(
+            "\nno tier is reached yet: {} has one from {least} tokens on, and has {tokens}",
+            policy.name
+        ))
+    });
+    window_note(config, &waiting) + &warm.collect::<String>()
+}
+
+/// The note on policies that compress nothing yet.
+fn window_note(config: &Config, waiting: &[(&Policy, usize)]) -> String {
+    let Some(most) = waiting.iter().map(|(_, tokens)| tokens).max() else { return String::new() };
+    let ratio = |(policy, _): &(&Policy, usize)| {
         let spec = policy.apply(config.cache_spec());
-        let ratio = tiers(policy, &spec).and_then(|tiers| f16_ratio(&spec, &tiers, config.context).ok());
-        ratios.extend(ratio.map(|ratio| format!("{ratio:.2} times those of {}", policy.name)));
-    }
-    let Some(most) = most else { return String::new() };
+        let ratio = f16_ratio(&spec, &tiers(policy, &spec)?, config.context).ok()?;
+        Some(format!("{ratio:.2} times those of {}", policy.name))
+    };
+    let ratios: Vec<_> = waiting.iter().filter_map(ratio).collect();
     let later = match ratios.as_slice() {
         [] => String::new(),
         ratios => format!(
@@ -54,7 +67,7 @@ fn f16_ratio(spec: &CacheSpec, tiers: &[Tier], tokens: usize) -> Result<f64, Cac
     for layer in 0..spec.shape.num_layers {
         let held = match spec.kind(layer) {
             LayerKind::Full => tokens,
-            LayerKind::Sliding(window) => tokens.min(window.saturating_add(spec.sinks)),
+            LayerKind::Sliding(window) => tokens.min(window.saturating_add(spec.sinks_at(layer))),
             LayerKind::None => 0,
         };
         f16 += held as f64 * token_bytes(spec, layer, Some(F16))?;
@@ -65,11 +78,12 @@ fn f16_ratio(spec: &CacheSpec, tiers: &[Tier], tokens: usize) -> Result<f64, Cac
 
 /// Bytes of one KV head of a layer that holds `held` tokens, by their ages.
 fn layer_bytes(spec: &CacheSpec, tiers: &[Tier], layer: usize, held: usize) -> Result<f64, CacheError> {
-    let mut from = held.min(spec.sinks.saturating_add(spec.hot_at(layer, held)?));
+    let sinks = spec.sinks_at(layer);
+    let mut from = held.min(sinks.saturating_add(spec.hot_at(layer, held)?));
     let mut bytes = from as f64 * token_bytes(spec, layer, Some(F16))?;
     let mut codecs = None;
     for &(after, colder) in tiers {
-        let until = (after as usize).saturating_add(spec.sinks).clamp(from, held);
+        let until = (after as usize).saturating_add(sinks).clamp(from, held);
         bytes += (until - from) as f64 * token_bytes(spec, layer, codecs)?;
         (from, codecs) = (until, Some(colder));
     }
@@ -105,9 +119,9 @@ mod tests {
         let tail = spec.clone().layers(LayerPolicy::Tail { layers: 1, codecs: (s2.k, s2.v) });
         let expected = 256.0 * 2048.0 / (256.0 * 128.0 + (66.0 + 34.0) * 960.0);
         assert!((ratio(&tail, &[], 1024) - expected).abs() < 1e-12);
-        // One layer sees 96 tokens and the sinks.
+        // One layer sees 96 tokens and has no sinks.
         let kinds = spec.kinds(vec![LayerKind::Full, LayerKind::Sliding(96)]);
-        let sliding = 256.0 * 1124.0 / (256.0 * 128.0 + 66.0 * (960.0 + 36.0));
+        let sliding = 256.0 * 1120.0 / (256.0 * 124.0 + 66.0 * (960.0 + 36.0));
         assert!((ratio(&kinds, &[], 1024) - sliding).abs() < 1e-12);
     }
 }

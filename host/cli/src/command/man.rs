@@ -3,7 +3,7 @@
 use clap_mangen::Man;
 use serde::Serialize;
 
-use crate::error::CliError;
+use crate::error::{CliError, EXIT_CODES};
 use crate::output::Output;
 use crate::program::{Program, command_line};
 
@@ -48,6 +48,12 @@ pub fn run<P: Program>(args: &Args, out: &mut Output) -> Result<(), CliError> {
     };
     let mut page = Vec::new();
     Man::new(command).render(&mut page)?;
-    let page = String::from_utf8_lossy(&page).trim_end().to_owned();
+    let page = format!("{}\n{}", String::from_utf8_lossy(&page).trim_end(), exit_status());
     out.print(&Page { name, page }, |made| made.page.clone())
+}
+
+/// The section on exit codes.
+fn exit_status() -> String {
+    let codes = EXIT_CODES.iter().map(|(code, meaning)| format!(".TP\n\\fB{code}\\fR\n{meaning}"));
+    [".SH \"EXIT STATUS\"".to_owned()].into_iter().chain(codes).collect::<Vec<_>>().join("\n")
 }

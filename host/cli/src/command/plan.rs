@@ -18,7 +18,7 @@ use tqkv_storage::Budget;
 use crate::args::budget;
 use crate::cache_args::CacheArgs;
 use crate::error::CliError;
-use crate::output::Output;
+use crate::output::{Output, counted};
 
 use super::plan_loading::Loading;
 use super::plan_ram;
@@ -92,7 +92,7 @@ pub(crate) struct Args {
     /// Flat file of a model for microcontrollers (tqkv export). Its working memory is subtracted from --ram.
     #[arg(long, value_name = "FILE", requires = "ram", conflicts_with_all = ["model", "layers", "kv_heads", "head_dim"])]
     firmware_model: Option<PathBuf>,
-    /// Memory for the cache, with its unit: 34GB is 34*10^9 bytes, 34GiB is 34*2^30.
+    /// Memory for the cache, with its unit: 34GB is 34*10^9 bytes, 34GiB and 34G are 34*2^30.
     ///
     /// With --weights or --weight-bits it is that of the weights too: the cache has what they leave. Weights
     /// larger than that are streamed by layer.
@@ -306,7 +306,7 @@ impl Planner<'_> {
         let max_tokens = self.memory.map(|memory| memory / per_token.max(1));
         let bytes = self.args.tokens.map(|tokens| tokens.saturating_mul(per_token));
         let figures = self.figures((per_token, None), max_tokens, bytes);
-        Ok(Row { other: Some(format!("stored at {} bits", bits.bits())), ..figures })
+        Ok(Row { other: Some(format!("stored at {}", counted(bits.bits(), "bit"))), ..figures })
     }
 
     /// The bandwidth of memory; `None` where it is that of stored tokens.
@@ -343,7 +343,7 @@ impl Planner<'_> {
             .collect::<Result<Vec<_>, CliError>>()?;
         let loads = Loads { tokens, cores, plain: forms[0].1, prefill };
         for &bits in &self.args.storage {
-            let name = format!("stored at {} bits", bits.bits());
+            let name = format!("stored at {}", counted(bits.bits(), "bit"));
             let time = CodingTime::of_storage(tier, bits, values);
             forms.push((name, all(tier.bytes_per_token(bits)?), time));
         }

@@ -161,7 +161,7 @@ fn report(
 fn human(report: &Report) -> String {
     let mut rows = vec![
         vec!["coded weights".to_owned(), grouped(report.coded_values as u64)],
-        vec!["bits a coded weight".to_owned(), format!("{:.3}", report.bits_per_weight)],
+        vec!["bits per coded weight".to_owned(), format!("{:.3}", report.bits_per_weight)],
         vec!["bytes before".to_owned(), sized(report.bytes_before as u64)],
         vec!["bytes now".to_owned(), sized(report.bytes as u64)],
         vec!["seconds".to_owned(), format!("{:.1}", report.seconds)],

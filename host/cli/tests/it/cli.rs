@@ -222,7 +222,7 @@ fn a_failed_run_keeps_the_output_that_was_there() {
 fn plan_shows_the_figures_of_a_70b_class_model() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
-    let config = r#"{"model_type": "llama", "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8, "hidden_size": 8192}"#;
+    let config = r#"{"model_type": "llama", "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8, "hidden_size": 8192, "max_position_embeddings": 1048576}"#;
     fs::write(at.join("config.json"), config).unwrap();
     let args = ["plan", "--config", "config.json", "--memory", "34GB"];
     let kv = ["f16", "s4", "s3", "s2"].map(|codec| format!("{codec} hot=128"));

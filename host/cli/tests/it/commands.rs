@@ -18,7 +18,7 @@ const NOT_RUN: [(&str, &str); 17] = [
     ("tqkv bench --model", "times a whole model"),
     ("tqkv bench --op scores --level avx2", "not every machine has AVX2"),
     ("tqkv demo", "times attention for half a minute; other tests run it"),
-    ("tqkv doctor --python .venv", "looks for an engine of the reader"),
+    ("tqkv doctor", "looks at engines and packages of the reader, with which something may be wrong"),
     ("tqkv eval --kv \"program=python3", "needs NumPy and the Python package"),
     ("tqkv gpu-check", "needs a GPU"),
     ("tqkv llama", "needs the library and a build of llama.cpp"),
@@ -211,7 +211,7 @@ fn run(line: &str, inputs: &Inputs) -> Output {
     ours.filter(|name| name.to_string_lossy().starts_with("TQKV_")).for_each(|name| {
         shell.env_remove(name);
     });
-    shell.env("PATH", path.unwrap()).env("HOME", folder.path()).env("TQKV", root());
+    shell.env_remove("COLUMNS").env("PATH", path.unwrap()).env("HOME", folder.path()).env("TQKV", root());
     shell.output().unwrap()
 }
 
@@ -221,7 +221,8 @@ fn every_command_of_a_document_runs() {
     let mut paths = Vec::new();
     documents(&root(), &mut paths);
     for path in paths {
-        let commands = commands_in(&fs::read_to_string(&path).unwrap());
+        // Others than ours may lie in a checkout, in any encoding.
+        let commands = commands_in(&String::from_utf8_lossy(&fs::read(&path).unwrap()));
         found.extend(commands.into_iter().map(|command| (command, path.display().to_string())));
     }
     let mut texts = Vec::new();

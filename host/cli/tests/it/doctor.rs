@@ -7,12 +7,13 @@ use std::path::Path;
 use std::process::{Command, Output};
 use tempfile::tempdir;
 
-use crate::PROGRAM;
-use crate::support::alone;
+use crate::support::{alone, tqkv, tqkv_with};
 
-/// Runs the command without variables but `PATH`, which is `folder` alone, and `variables`.
+/// Runs the command without variables but `PATH`, which is `folder` alone, and `variables`. It lies alone, because what
+/// else was built or installed around the original is none of the test's.
 fn doctor(folder: &Path, args: &[&str], variables: &[(&str, &str)]) -> Output {
-    let mut command = Command::new(PROGRAM);
+    let place = tempdir().unwrap();
+    let mut command = Command::new(alone(place.path()));
     command.env_clear().env("PATH", folder).envs(variables.iter().copied());
     command.current_dir(folder).arg("doctor").args(args).output().unwrap()
 }
@@ -91,10 +92,9 @@ fn a_program_that_is_no_python_is_refused() {
 #[test]
 fn the_python_of_this_machine_answers() {
     let folder = tempdir().unwrap();
-    let mut command = Command::new(PROGRAM);
     let python = Command::new("python3").arg("--version").output();
     if python.is_ok_and(|output| output.status.success()) {
-        let report = report(&command.current_dir(folder.path()).args(["doctor", "--json"]).output().unwrap());
+        let report = report(&tqkv(folder.path(), &["doctor", "--json"]));
         assert!(report["python"]["version"].as_str().unwrap().starts_with("3."), "{report}");
     }
 }
@@ -102,8 +102,7 @@ fn the_python_of_this_machine_answers() {
 #[test]
 fn a_misspelt_variable_is_refused_by_every_command() {
     let folder = tempdir().unwrap();
-    let mut command = Command::new(PROGRAM);
-    let output = command.current_dir(folder.path()).arg("codecs").env("TQKV_LEVLE", "avx2").output().unwrap();
+    let output = tqkv_with(folder.path(), &["codecs"], ("TQKV_LEVLE", "avx2"));
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{error}");
     assert!(error.contains("the variable TQKV_LEVLE is not valid: expected TQKV_LEVEL"), "{error}");
@@ -137,4 +136,18 @@ fn the_library_of_a_checkout_is_found_and_one_that_is_named() {
     fs::write(folder.join(built).join(&name), "").unwrap();
     assert_eq!(report(&run(&["llama", "bin"]))["device"], device(built));
     assert_eq!(report(&run(&["doctor", "--llama", "bin"]))["llama"]["device"], device(built));
+}
+
+/// What README builds for llama.cpp, around the program under test, changes no result of these tests.
+#[test]
+fn the_program_of_these_tests_lies_alone() {
+    let folder = tempdir().unwrap();
+    let folder = folder.path();
+    program(folder, "llama-cli", "exit 0");
+    let output = doctor(folder, &["--json"], &[]);
+    let report = report(&output);
+    assert!(
+        report["llama"]["device"].is_null() && report["faults"].as_array().unwrap().is_empty(),
+        "{report}"
+    );
 }

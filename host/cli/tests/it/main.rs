@@ -11,6 +11,7 @@ mod commands_inputs;
 #[cfg(unix)]
 mod doctor;
 mod door;
+mod families;
 mod figures;
 mod files;
 #[cfg(unix)]

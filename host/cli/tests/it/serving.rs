@@ -164,7 +164,7 @@ impl Served {
 
     /// Sends a call. Returns the status and the answer.
     pub(crate) fn call(&self, path: &str, name: Option<&str>) -> (u16, String) {
-        let agent = ureq::Agent::config_builder().http_status_as_error(false).proxy(None).build().new_agent();
+        let agent = agent();
         let url = format!("{}{path}", self.door);
         let answer = match name {
             Some(name) => agent.post(url).send(serde_json::json!({ "filename": name }).to_string()),
@@ -222,4 +222,9 @@ pub(crate) fn slots(at: &Path) -> PathBuf {
     let folder = at.join("slots");
     fs::create_dir(&folder).unwrap();
     folder
+}
+
+/// A client that goes to this machine alone, whatever proxy the environment names.
+pub(crate) fn agent() -> ureq::Agent {
+    ureq::Agent::config_builder().http_status_as_error(false).proxy(None).build().new_agent()
 }

@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use crate::PROGRAM;
-use crate::serving::{Engine, Served, names, slots, unpacked, wait_for};
+use crate::serving::{Engine, Served, agent, names, slots, unpacked, wait_for};
 use crate::session::STATE;
 use crate::support::error;
 
@@ -167,7 +167,7 @@ fn a_kill_at_any_moment_loses_no_state() {
                 for _ in 0..20 {
                     let body = r#"{"filename": "a"}"#;
                     // The kill ends the call.
-                    let _ = ureq::post(format!("{door}/slots/0?action=restore")).send(body);
+                    let _ = agent().post(format!("{door}/slots/0?action=restore")).send(body);
                 }
             })
         });

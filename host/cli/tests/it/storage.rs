@@ -170,7 +170,7 @@ fn plan_counts_stored_tokens_and_their_basis() {
         assert!(bytes >= budget && bytes < budget + 2.0, "{row}");
         assert_eq!(number(row, "max_tokens"), (1e9 / bytes).floor());
     }
-    assert!(rows[0]["other"].as_str().unwrap().contains("stored at 1 bits"));
+    assert!(rows[0]["other"].as_str().unwrap().ends_with("stored at 1 bit"));
     let odd =
         ["plan", "--layers", "2", "--kv-heads", "1", "--head-dim", "72", "--kv", "f16", "--storage", "1"];
     assert!(error(at, &odd, 2).contains("multiples of 16"));

@@ -20,22 +20,33 @@ pub(crate) fn alone(folder: &Path) -> PathBuf {
     own
 }
 
+/// The program under test, without the variables that change what it prints. Those that CI sets for it, as
+/// `TQKV_LEVEL`, stay.
+#[allow(dead_code, reason = "not every test crate needs it")]
+pub(crate) fn program() -> Command {
+    let mut command = Command::new(PROGRAM);
+    for name in ["COLUMNS", "GGML_BACKEND_PATH", "TQKV_KV"] {
+        command.env_remove(name);
+    }
+    command
+}
+
 /// Runs the command in `folder`.
 #[allow(dead_code, reason = "not every test crate needs it")]
 pub(crate) fn tqkv(folder: &Path, args: &[&str]) -> Output {
-    Command::new(PROGRAM).current_dir(folder).args(args).output().unwrap()
+    program().current_dir(folder).args(args).output().unwrap()
 }
 
 /// Runs the command in `folder` with an environment variable.
 #[allow(dead_code, reason = "not every test crate needs it")]
 pub(crate) fn tqkv_with(folder: &Path, args: &[&str], (name, value): (&str, &str)) -> Output {
-    Command::new(PROGRAM).current_dir(folder).args(args).env(name, value).output().unwrap()
+    program().current_dir(folder).args(args).env(name, value).output().unwrap()
 }
 
 /// Runs the command in `folder` with `input` on its standard input.
 #[allow(dead_code, reason = "not every test crate needs it")]
 pub(crate) fn piped(folder: &Path, args: &[&str], input: &[u8]) -> Output {
-    let mut command = Command::new(PROGRAM);
+    let mut command = program();
     command
         .current_dir(folder)
         .args(args)

@@ -108,7 +108,7 @@ fn what_measuring_speaks_against_says_so_in_its_help() {
         let line = all.lines().find(|line| line.starts_with(&format!("{name} "))).unwrap();
         assert!(line.contains(says), "{line}");
     }
-    let help = text(&["generate", "--help"]);
+    let help = text(&["help", "kv"]);
     let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.contains("these are simulated, so they save no memory"), "{words}");
 }
@@ -152,6 +152,35 @@ fn generate_says_when_nothing_is_compressed_yet() {
     for quiet in [&["--kv", "s4 hot=0 sinks=0"][..], &["--kv", "f16"], &["--tokens", "80"]] {
         let text = text(&[&["generate", "--prompt", "The borrow"][..], quiet].concat());
         assert!(!text.contains("nothing is compressed"), "{quiet:?}: {text}");
+    }
+}
+
+/// Every example that generates with a tier has a cold page at its end.
+#[test]
+fn examples_of_tiers_reach_them() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/tiers.md");
+    let page = std::fs::read_to_string(page).unwrap() + &text(&["generate", "--help"]);
+    let has_tier = |line: &&str| {
+        line.starts_with("tqkv generate") && (line.contains(" tier=") || line.contains(" spill="))
+    };
+    let lines: Vec<_> = page.lines().map(str::trim).filter(has_tier).collect();
+    assert_eq!(lines.len(), 4, "{lines:?}");
+    for line in lines {
+        let words = shlex::split(line).unwrap();
+        let words: Vec<_> = words[1..].iter().map(String::as_str).collect();
+        let said = text(&words);
+        assert!(said.contains("cache bytes") && !said.contains("no tier"), "{line}: {said}");
+        // With the usual number of tokens it has none.
+        let short: Vec<_> = words.iter().copied().filter(|word| !["--tokens", "-n"].contains(word)).collect();
+        let short: Vec<_> = short.into_iter().filter(|word| word.parse::<usize>().is_err()).collect();
+        assert!(text(&short).contains("no tier is reached yet: "), "{line}");
+    }
+    let many =
+        ["generate", "--prompt", "The borrow", "--tokens", "90", "--kv", "s4", "--kv", "s4 tier=128:s2"];
+    let note = "no tier is reached yet: s4 tier=128:s2 has one from 260 tokens on, and has 99";
+    for more in [&[][..], &["--sequences", "2"]] {
+        let said = text(&[&many[..], more].concat());
+        assert!(said.contains(note), "{said}");
     }
 }
 
