@@ -152,6 +152,10 @@ pub(crate) fn f16_bytes(
         (one.shape.num_heads, one.shape.num_kv_heads) = (1, 1);
         // They take no bytes of a token.
         one.sink_logits.clear();
+        // In f16 a window of the model holds as much with any hot window, which must not be wider.
+        if let LayerKind::Sliding(window) = one.kind(0) {
+            one.hot = one.hot.min(window);
+        }
         match heads.iter_mut().find(|(of, _)| *of == one) {
             Some((_, known)) => *known += count,
             None => heads.push((one, count)),
