@@ -90,7 +90,8 @@ def test_a_state_is_read_and_restored_elsewhere(rng):
     second.restore(0, target, range(300), *first.read(0, range(300)))
     other = second.mask()
     other.causal(target)
-    near(second.attend(0, q, other), out, 0.01)
+    # Weights are rounded page by page, and the slots of a page hold other tokens here.
+    near(second.attend(0, q, other), out, 0.03)
 
 
 def test_biases_and_streams(rng):
