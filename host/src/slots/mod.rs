@@ -35,8 +35,8 @@
 //! stream age four times as fast. A slot that is written again in an old run is warm by itself. Tokens in order,
 //! without sinks and without a mean, have the codes of [`crate::cache::KvCache`] to the bit. The mean of a stream lies on
 //! a grid, so that a saved state finds it again, and a sequence takes new means as it grows. Vectors with a mean
-//! therefore have codes of their own here, although no larger error. With sinks the runs begin elsewhere, so
-//! that up to 127 tokens change tiers earlier or later. A restored state begins in the first tier.
+//! therefore have other codes here, with a larger error where keys drift (D20). With sinks the runs begin elsewhere,
+//! so that up to 127 tokens change tiers earlier or later. A restored state begins in the first tier.
 //!
 //! **Shared prefixes.** Several queries may see the same slots, which costs nothing, or slots are copied
 //! ([`SlotCache::copy`]) with their codes.
