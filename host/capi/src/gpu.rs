@@ -12,7 +12,7 @@ use crate::pointer::{self, Call};
 use crate::spec;
 use std::ffi::{c_char, c_void};
 use std::sync::{Mutex, MutexGuard};
-use tqkv::unstable::cache::{ON_GPU, not_on_gpu};
+use tqkv::unstable::cache::{Door, OptionPart};
 use tqkv_core::KvShape;
 use tqkv_gpu::{Device, Element, GpuCache, GpuError, GpuSpec, Raw, Rows, Side};
 
@@ -57,9 +57,10 @@ fn read(
     pool_tokens: usize,
 ) -> Result<GpuSpec, Failure> {
     let spec = spec::read(call, text)?;
-    let (lacking, accepted) = (not_on_gpu(&spec).join(" "), ON_GPU.join("=, "));
+    let lacking = Door::Gpu.refused(&spec).join(" ");
     if !lacking.is_empty() {
-        let why = format!("a cache on a GPU has no {lacking}: expected {accepted}=");
+        let accepted = Door::Gpu.accepted(&[OptionPart::Model, OptionPart::Policy]);
+        let why = format!("a cache on a GPU has no {lacking}: expected {accepted}");
         return Err(Failure::argument(why));
     }
     let KvShape { num_layers, num_heads, num_kv_heads, head_dim, .. } = spec.shape;

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use serde::Serialize;
 use tqkv::cache::{CacheSpec, Cold, LayerPolicy, PAGE_TOKENS, Policy as Words, Preset};
-use tqkv::unstable::cache::{OPTIONS, OptionPart, not_on_gpu};
+use tqkv::unstable::cache::{Door, OPTIONS, OptionPart};
 
 use crate::error::CliError;
 use crate::names;
@@ -243,7 +243,7 @@ impl Policy {
 
     /// The reason why a cache on a GPU cannot have these settings.
     pub(crate) fn refused_by_gpu(&self) -> Option<String> {
-        let lacking = not_on_gpu(&self.settings()).join(" ");
+        let lacking = Door::Gpu.refused(&self.settings()).join(" ");
         (!lacking.is_empty())
             .then(|| format!("{}: a cache on the GPU has no {lacking}: expected --device cpu", self.name))
     }

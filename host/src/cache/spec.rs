@@ -38,6 +38,13 @@ impl Centring {
     }
 }
 
+/// Shares of the energy of a layer's keys and values from which their means are subtracted, where enough vectors are
+/// there at once. `None` if they never are.
+pub fn least_shares(spec: &CacheSpec, layer: usize) -> [Option<f32>; 2] {
+    let of_values = spec.centring.least_share_of_values();
+    [spec.centring.least_share_of_keys(), of_values.filter(|_| centres_values(spec.codecs_at(layer).1))]
+}
+
 /// Limit on the KV heads of all layers together. No model has as many, and empty ones take few megabytes, so that the
 /// text of a snapshot may ask for them.
 pub(super) const MOST_HEADS: usize = 1 << 16;

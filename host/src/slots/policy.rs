@@ -1,6 +1,7 @@
 //! Which settings of a spec a cache of slots has.
 
-use crate::cache::spec::{Arithmetic, CacheSpec, Cold};
+use crate::cache::spec::{CacheSpec, Cold};
+use crate::cache::text::{Door, OptionPart};
 use crate::error::CacheError;
 use tqkv_core::{AnyCodec, CodecId, KvShape, Options};
 use tqkv_simd::page::{KeyPages, ValuePages};
@@ -16,21 +17,10 @@ const LEAST_SLOTS: usize = 32;
 /// [`CacheError::BadSpec`] names the setting and what is accepted, or an error of the shape.
 pub fn check(spec: &CacheSpec) -> Result<(), CacheError> {
     spec.check()?;
-    let refused = [
-        ("arithmetic=f32", spec.arithmetic == Arithmetic::F32),
-        ("spill=", spec.cold.iter().any(|(_, cold)| matches!(cold, Cold::Spill(_)))),
-        ("select=", spec.select.is_some()),
-        ("ring=", spec.ring.is_some()),
-        ("narrow-at=", spec.narrow_at.is_some()),
-        ("sliding-window=", spec.sliding_window.is_some()),
-        ("kinds=", !spec.kinds.is_empty()),
-        ("max-tokens=", spec.max_tokens.is_some()),
-        ("position-dim=", spec.position_dim > 0),
-    ];
-    if let Some((setting, _)) = refused.into_iter().find(|(_, is_set)| *is_set) {
+    if let Some(word) = Door::Slots.refused(spec).first() {
         return Err(CacheError::BadSpec(format!(
-            "{setting} is not valid in a cache of slots: expected codecs, hot=, sinks=, tier=N:K,V, centring=, \
-             map=pairs, seed=, scale-mode=, effort= and layer-kv="
+            "{word} is not valid in a cache of slots: expected {}",
+            Door::Slots.accepted(&[OptionPart::Policy])
         )));
     }
     for layer in 0..spec.shape.num_layers {

@@ -2,6 +2,7 @@
 
 use crate::lives::{DIM, HEADS, append, base, snapshot, tokens};
 use tqkv::cache::{Arithmetic, CacheSpec, CacheStats, Centring, KvCache, LayerKind};
+use tqkv::unstable::cache::Door;
 use tqkv_core::CodecId;
 use tqkv_tests::inputs::Gaussian;
 
@@ -256,8 +257,8 @@ fn what_cannot_be_narrowed_is_refused_by_name() {
     let text = refused(base().ring(300).narrow_at(LIMIT));
     assert!(text.contains("narrow-at= is not valid with ring="), "{text}");
     let text = tqkv::unstable::slots::check(&base().narrow_at(LIMIT)).unwrap_err().to_string();
-    assert!(text.contains("narrow-at= is not valid in a cache of slots"), "{text}");
-    assert_eq!(tqkv::unstable::cache::not_on_gpu(&base().narrow_at(8 << 20)), ["narrow-at=8MiB"]);
+    assert!(text.contains("narrow-at=48KiB is not valid in a cache of slots"), "{text}");
+    assert_eq!(Door::Gpu.refused(&base().narrow_at(8 << 20)), ["narrow-at=8MiB"]);
     for (text, why) in [("narrow-at=8", "8MiB"), ("narrow-at=x", "SIZE is a number and a unit")] {
         let error = base().with(text).unwrap_err().to_string();
         assert!(error.contains("expected narrow-at=SIZE") && error.contains(why), "{error}");

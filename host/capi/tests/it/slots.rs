@@ -248,7 +248,7 @@ fn what_a_program_gets_wrong_is_refused_and_changes_nothing() {
         assert!(cache.is_null());
         status
     };
-    refused(create("s4 ring=256", 64, 1), TqkvBadArgument, "ring= is not valid in a cache of slots");
+    refused(create("s4 ring=256", 64, 1), TqkvBadArgument, "ring=256 is not valid in a cache of slots");
     refused(create("s9", 64, 1), TqkvBadArgument, "'s9' is neither a preset");
     refused(create("s4", 0, 1), TqkvBadArgument, "1 streams of 0 slots: expected 1 to");
     refused(create("s4", 1 << 20, usize::MAX), TqkvBadArgument, "expected 1 to");

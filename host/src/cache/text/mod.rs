@@ -1,12 +1,15 @@
 //! A cache as text: `t4,t2 hot=32 tier=128:t2`. Every interface of the project reads this one grammar.
 //!
-//! The rows of [`OPTIONS`] define the words. A new option is a field of [`CacheSpec`] and a row there.
+//! The rows of [`OPTIONS`] define the words, and which caches have them. A new option is a field of [`CacheSpec`] and a
+//! row there.
 
 mod bytes;
+mod doors;
 mod options;
 mod values;
 
 pub use bytes::read_bytes;
+pub use doors::Door;
 pub use options::{OPTIONS, OptionPart, SpecOption};
 pub use values::COMMON_CODECS;
 
@@ -14,6 +17,7 @@ use super::layer::KvPair;
 use super::preset::Preset;
 use super::spec::{CacheSpec, KeyMap};
 use crate::error::CacheError;
+use doors::Support;
 use std::fmt;
 use std::str::FromStr;
 use tqkv_core::KvShape;
@@ -23,32 +27,31 @@ const MOST_TIERS: usize = 64;
 
 const EVERY: &[OptionPart] = &[OptionPart::Model, OptionPart::Policy];
 
-/// Options that a cache on a GPU has.
-pub const ON_GPU: [&str; 11] = [
-    "layers",
-    "heads",
-    "kv-heads",
-    "head-dim",
-    "kv",
-    "hot",
-    "sinks",
-    "max-tokens",
-    "seed",
-    "scale-mode",
-    "effort",
-];
-/// Options that it ignores safely: attention is the same without means, up to the error of the codes, and sums
-/// have one form.
-const NO_MATTER_ON_GPU: [&str; 2] = ["centring", "arithmetic"];
+impl Door {
+    /// What this cache makes of an option.
+    fn support(self, row: &SpecOption) -> Support {
+        row.doors[self as usize]
+    }
 
-/// The words of a spec that a cache on a GPU cannot follow.
-pub fn not_on_gpu(spec: &CacheSpec) -> Vec<String> {
-    // No map there is what it has.
-    let key_map = if spec.key_map == KeyMap::Off { KeyMap::Off } else { KeyMap::Auto };
-    let plain = CacheSpec { key_map, ..plain(spec) };
-    let is_said = |row: &&SpecOption| row.words(spec) != row.words(&plain);
-    let matters = |row: &&SpecOption| !ON_GPU.contains(&row.name) && !NO_MATTER_ON_GPU.contains(&row.name);
-    OPTIONS.iter().filter(matters).filter(is_said).flat_map(|row| row.words(spec)).collect()
+    /// True if this cache does what the option says.
+    pub fn has(self, row: &SpecOption) -> bool {
+        self.support(row) == Support::Has
+    }
+
+    /// The words of a spec that this cache cannot follow.
+    pub fn refused(self, spec: &CacheSpec) -> Vec<String> {
+        // No map is what a cache without maps has.
+        let key_map = if spec.key_map == KeyMap::Off { KeyMap::Off } else { KeyMap::Auto };
+        let plain = CacheSpec { key_map, ..plain(spec) };
+        let rows = OPTIONS.iter().filter(|row| self.support(row) == Support::Refuses);
+        rows.filter(|row| row.words(spec) != row.words(&plain)).flat_map(|row| row.words(spec)).collect()
+    }
+
+    /// The options that this cache has, as a list for people.
+    pub fn accepted(self, parts: &[OptionPart]) -> String {
+        let rows = OPTIONS.iter().filter(|row| self.has(row) && parts.contains(&row.part));
+        rows.map(|row| format!("{}=", row.name)).collect::<Vec<_>>().join(", ")
+    }
 }
 
 /// Reads codecs for all tokens: a preset that stands for nothing else, one codec for both, or `K,V`.

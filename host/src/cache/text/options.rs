@@ -1,6 +1,8 @@
-//! The options of a cache, one row each: name, value, help, and how to read and write it.
+//! The options of a cache, one row each: who has it, name, value, help, and how to read and write it.
 
 use super::bytes::ByteSize;
+use super::doors::Support::{self, Has, Ignores, Refuses};
+use super::doors::{ALL, MAIN, SEQUENCE};
 use super::values::Value;
 use crate::cache::layer::KvPair;
 use crate::cache::spec::{CacheSpec, Cold};
@@ -34,6 +36,9 @@ pub struct SpecOption {
     pub example: &'static str,
     /// The subject of the option.
     pub part: OptionPart,
+    /// What slots, a cache on a GPU, and a layer of Transformers on a GPU make of it, in the order of
+    /// [`Door::ALL`](super::Door::ALL).
+    pub(super) doors: [Support; 3],
     /// True if a full spec must have it.
     pub(super) is_needed: bool,
     /// Removes the earlier values first, for options that may be repeated.
@@ -54,18 +59,19 @@ const fn needed(option: SpecOption) -> SpecOption {
 
 /// Makes the row of an option, from a field of [`CacheSpec`] or from a getter and a setter.
 macro_rules! row {
-    ($part:ident, $name:expr, $value:expr, $example:expr, $help:expr, $($field:ident).+) => {
-        row!($part, $name, $value, $example, $help, |spec| spec.$($field).+.write(), |spec, value| {
+    ($part:ident, $doors:expr, $name:expr, $value:expr, $example:expr, $help:expr, $($field:ident).+) => {
+        row!($part, $doors, $name, $value, $example, $help, |spec| spec.$($field).+.write(), |spec, value| {
             spec.$($field).+ = value;
         })
     };
-    ($part:ident, $name:expr, $value:expr, $example:expr, $help:expr, $write:expr, $set:expr) => {
+    ($part:ident, $doors:expr, $name:expr, $value:expr, $example:expr, $help:expr, $write:expr, $set:expr) => {
         SpecOption {
             name: $name,
             value: $value,
             help: $help,
             example: $example,
             part: OptionPart::$part,
+            doors: $doors,
             is_needed: false,
             clear: None,
             read: |text| setter(text, $set),
@@ -78,81 +84,81 @@ macro_rules! row {
 }
 
 /// Every option of a cache, in the order of reading and writing.
-#[rustfmt::skip] // A row is two lines: what it is called, and what it does.
+#[rustfmt::skip] // A row is two lines: who has it and what it is called, and what it does.
 pub const OPTIONS: &[SpecOption] = &[
-    needed(row!(Model, "layers", "N", "3",
+    needed(row!(Model, ALL, "layers", "N", "3",
         "Decoder layers.", shape.num_layers)),
-    needed(row!(Model, "heads", "N", "8",
+    needed(row!(Model, ALL, "heads", "N", "8",
         "Query heads, and KV heads where kv-heads is not given.",
         |spec| spec.shape.num_heads.write(),
         |spec, n| (spec.shape.num_heads, spec.shape.num_kv_heads) = (n, n))),
-    row!(Model, "kv-heads", "N", "1",
+    row!(Model, ALL, "kv-heads", "N", "1",
         "KV heads. They divide the query heads.", shape.num_kv_heads),
-    needed(row!(Model, "head-dim", "N", "128",
+    needed(row!(Model, ALL, "head-dim", "N", "128",
         "Coordinates of a key, and of a value where value-dim is not given.",
         |spec| spec.shape.head_dim.write(),
         |spec, n| (spec.shape.head_dim, spec.shape.value_dim) = (n, n))),
-    row!(Model, "position-dim", "N", "16",
+    row!(Model, SEQUENCE, "position-dim", "N", "16",
         "Coordinates of head-dim that are the positional part of latent vectors (MLA).",
         |spec| spec.position_dim.write(), set_position_dim),
-    row!(Model, "value-dim", "N", "32",
+    row!(Model, [Has, Refuses, Has], "value-dim", "N", "32",
         "Coordinates of a value or of a latent vector.", shape.value_dim),
-    row!(Model, "layer-shapes", "KV_HEADSxHEAD_DIM[xVALUE_DIM]/..", "2x64/1x128",
+    row!(Model, MAIN, "layer-shapes", "KV_HEADSxHEAD_DIM[xVALUE_DIM]/..", "2x64/1x128",
         "KV heads and coordinates of each layer, where layers differ. 5*2x64 stands for five layers.",
         layer_shapes),
-    row!(Model, "kinds", "KIND/KIND/..", "128/full",
+    row!(Model, SEQUENCE, "kinds", "KIND/KIND/..", "128/full",
         "What queries of each layer see: full, a window of tokens, or none. 5*128 stands for five layers.",
         kinds),
-    row!(Model, "scale", "F", "0.25",
+    row!(Model, MAIN, "scale", "F", "0.25",
         "Factor of the logits. none stands for 1/sqrt(head_dim).", scale),
-    row!(Model, "soft-cap", "F", "30",
+    row!(Model, MAIN, "soft-cap", "F", "30",
         "Logits l become F * tanh(l / F).", soft_cap),
-    row!(Model, "sink-logits", "F/F/..", "0.5/-1/0/2/0/0/1/1.5",
+    row!(Model, MAIN, "sink-logits", "F/F/..", "0.5/-1/0/2/0/0/1/1.5",
         "Learned sinks: one logit per query head of each layer.", sink_logits),
-    row!(Policy, CODECS, "PRESET|K,V", "t4,t2",
+    row!(Policy, ALL, CODECS, "PRESET|K,V", "t4,t2",
         "A preset, one codec for both, or two. The name may be left out.",
         |spec| (spec.key, spec.value).write(),
         |spec, (key, value): KvPair| (spec.key, spec.value) = (key, value)),
-    row!(Policy, LAYER_RULE, "RULE", "boundary:1:i8,s4",
+    row!(Policy, [Has, Refuses, Has], LAYER_RULE, "RULE", "boundary:1:i8,s4",
         "Codecs of some layers: last:K,V, tail:N:K,V, boundary:N:K,V, gradient:K,V/.. or each:K,V/..", layers),
-    row!(Policy, "hot", "TOKENS", "32",
+    row!(Policy, ALL, "hot", "TOKENS", "32",
         "Newest tokens that stay f16.", hot),
-    row!(Policy, "narrow-at", "SIZE", "8MiB",
+    row!(Policy, SEQUENCE, "narrow-at", "SIZE", "8MiB",
         "Bytes up to which all tokens stay f16. From there on the oldest are encoded, until hot= are left.",
         |spec| spec.narrow_at.map(ByteSize).write(),
         |spec, bytes: Option<ByteSize>| spec.narrow_at = bytes.map(|bytes| bytes.0)),
-    row!(Policy, "sinks", "TOKENS", "8",
+    row!(Policy, ALL, "sinks", "TOKENS", "8",
         "First tokens that stay f16.", sinks),
-    row!(Policy, "sliding-window", "TOKENS", "256",
+    row!(Policy, SEQUENCE, "sliding-window", "TOKENS", "256",
         "Newest tokens that queries see besides the sinks.", sliding_window),
-    row!(Policy, "select", "TOKENS", "2048",
+    row!(Policy, SEQUENCE, "select", "TOKENS", "2048",
         "Encoded tokens that single queries attend to, those whose keys promise most. Others are left out.", select),
-    row!(Policy, "ring", "TOKENS", "4096",
+    row!(Policy, SEQUENCE, "ring", "TOKENS", "4096",
         "Newest tokens that a cache of fixed memory holds besides the sinks. All memory is taken at the start.", ring),
-    row!(Policy, "max-tokens", "TOKENS", "4096",
+    row!(Policy, [Refuses, Has, Refuses], "max-tokens", "TOKENS", "4096",
         "Most tokens of a layer. What would be beyond it is refused.", max_tokens),
     SpecOption {
         clear: Some(|spec| spec.cold.retain(|(_, cold)| matches!(cold, Cold::Spill(_)))),
         write: tiers,
-        ..row!(Policy, "tier", "AFTER:K,V", "256:s2,s2",
+        ..row!(Policy, MAIN, "tier", "AFTER:K,V", "256:s2,s2",
             "Codecs of tokens older than AFTER. It may be repeated.", |_| String::new(), add_tier)
     },
-    row!(Policy, "spill", "AFTER:FOLDER", "4096:/tmp",
+    row!(Policy, SEQUENCE, "spill", "AFTER:FOLDER", "4096:/tmp",
         "Tokens older than AFTER go to a file in FOLDER.", spill, set_spill),
-    row!(Policy, "centring", "auto|on|off", "off",
+    row!(Policy, [Has, Ignores, Has], "centring", "auto|on|off", "off",
         "Keys and values are stored less their means.", centring),
-    row!(Policy, "map", "auto|off|pairs", "pairs",
+    row!(Policy, MAIN, "map", "auto|off|pairs", "pairs",
         "Keys go through a map that is learnt from the first page. auto stands for pairs of keys in m2 or m3, and of keys whose energy few pairs hold.",
         key_map),
-    row!(Policy, "arithmetic", "int8|f32", "f32",
+    row!(Policy, [Refuses, Ignores, Ignores], "arithmetic", "int8|f32", "f32",
         "Numbers in which single queries meet encoded tokens.", arithmetic),
-    row!(Policy, "seed", "N", "7",
+    row!(Policy, ALL, "seed", "N", "7",
         "Seed of the rotation's signs.", options.seed),
-    row!(Policy, "scale-mode", "raw|preserving|unbiased|mmse", "mmse",
+    row!(Policy, ALL, "scale-mode", "raw|preserving|unbiased|mmse", "mmse",
         "How the scale of a block is chosen.", options.scale_mode),
-    row!(Policy, "effort", "fast|default|best", "best",
+    row!(Policy, ALL, "effort", "fast|default|best", "best",
         "How far the encoder searches.", options.effort),
-    row!(Policy, "level", "NAME", "portable",
+    row!(Policy, [Has, Refuses, Ignores], "level", "NAME", "portable",
         "Instruction set. none stands for that of TQKV_LEVEL, or the fastest.", level),
 ];
 

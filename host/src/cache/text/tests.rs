@@ -313,15 +313,45 @@ proptest! {
     }
 }
 
-/// The guide lists every option as in [`OPTIONS`].
+/// The guide lists every option as in [`OPTIONS`]. A cache in main memory that holds a sequence has all of them.
 #[test]
 fn the_guide_lists_every_option() {
     let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/options.md");
     let guide = std::fs::read_to_string(guide).unwrap();
-    for SpecOption { name, value, help, example, .. } in OPTIONS {
+    for option in OPTIONS {
+        let SpecOption { name, value, help, example, .. } = option;
         let value = value.replace('|', "\\|");
-        let row = format!("| `{name}={value}` | `{name}={example}` | {help} |");
+        let default = match option.part {
+            // A model has no defaults.
+            OptionPart::Model => String::new(),
+            OptionPart::Policy => format!(" {} |", option.default().unwrap_or("-".to_owned())),
+        };
+        let doors = Door::ALL.map(|door| if door.has(option) { "yes" } else { "-" }).join(" | ");
+        let row = format!("| `{name}={value}` | `{name}={example}` |{default} {doors} | {help} |");
         assert!(guide.contains(&row), "docs/options.md lacks {row}");
     }
     assert_eq!(guide.lines().filter(|line| line.starts_with("| `")).count(), OPTIONS.len());
+}
+
+/// Each door takes the defaults of every option, and refuses by name what it has not.
+#[test]
+fn doors_refuse_what_they_have_not() {
+    let shape = || CacheSpec::new(3, 8, 8, 128);
+    for door in Door::ALL {
+        assert_eq!(door.refused(&shape()), [""; 0]);
+        for option in OPTIONS.iter().filter(|option| !option.is_needed) {
+            let spec = shape().with(&format!("{}={}", option.name, option.example)).unwrap();
+            let refused = door.refused(&spec).join(" ");
+            assert!(!(door.has(option) && refused.contains(option.name)), "{door:?}: {refused}");
+        }
+        let lacking = door.refused(&shape().with("s4 select=256 hot=8 ring=4096").unwrap());
+        assert_eq!(lacking, ["select=256", "ring=4096"]);
+    }
+    assert_eq!(Door::Gpu.refused(&shape().with("map=off centring=off arithmetic=f32").unwrap()), [""; 0]);
+    assert_eq!(Door::Gpu.refused(&shape().with("map=pairs").unwrap()), ["map=pairs"]);
+    assert_eq!(Door::Slots.refused(&shape().with("map=off tier=256:s2").unwrap()), [""; 0]);
+    assert_eq!(
+        Door::TorchGpu.refused(&shape().with("level=portable max-tokens=9").unwrap()),
+        ["max-tokens=9"]
+    );
 }

@@ -381,10 +381,10 @@ fn rows_of_any_type_are_written() {
 #[test]
 fn what_cannot_be_is_refused_in_one_line() {
     for (text, part) in [
-        ("s4 spill=256:/tmp", "spill= is not valid in a cache of slots"),
-        ("s4 ring=256", "ring= is not valid"),
-        ("s4 sliding-window=256", "sliding-window= is not valid"),
-        ("s4 max-tokens=256", "max-tokens= is not valid"),
+        ("s4 spill=256:/tmp", "spill=256:/tmp is not valid in a cache of slots"),
+        ("s4 ring=256", "ring=256 is not valid"),
+        ("s4 sliding-window=256", "sliding-window=256 is not valid"),
+        ("s4 max-tokens=256", "max-tokens=256 is not valid"),
         ("s4 arithmetic=f32", "arithmetic=f32 is not valid"),
         ("m2", "m2 is not valid"),
     ] {
