@@ -118,11 +118,7 @@ impl Cache {
     }
 
     fn codecs(&self, py: Python<'_>) -> Result<Vec<String>, Failure> {
-        self.0.with(py, |cache| {
-            let spec = cache.spec();
-            let codecs = (0..spec.shape.num_layers).map(|layer| spec.codecs_at(layer));
-            Ok(codecs.map(|(key, value)| format!("{},{}", key.name(), value.name())).collect())
-        })
+        self.0.with(py, |cache| Ok(spec::codecs(cache.spec())))
     }
 
     fn __len__(&self, py: Python<'_>) -> Result<usize, Failure> {

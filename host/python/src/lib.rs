@@ -35,6 +35,12 @@ mod _native {
     #[expect(non_upper_case_globals, reason = "the name that Python gives it")]
     const __version__: &str = env!("CARGO_PKG_VERSION");
     #[pymodule_export]
+    const HOT: usize = tqkv_core::life::HOT;
+    #[pymodule_export]
+    const SEED: u64 = tqkv_core::Options::DEFAULT.seed;
+    #[pymodule_export]
+    const SINKS: usize = tqkv_core::life::SINKS;
+    #[pymodule_export]
     use super::cache::Cache;
     #[pymodule_export]
     use super::codec::Codec;
@@ -60,6 +66,8 @@ mod _native {
     };
     #[pymodule_export]
     use super::slots::{SlotMask, Slots};
+    #[pymodule_export]
+    use super::spec::Spec;
     #[pymodule_export]
     use super::storage::{Basis, Learner, Storage};
     #[pymodule_export]

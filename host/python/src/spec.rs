@@ -1,12 +1,13 @@
 //! Turns the arguments of a Python cache into a `CacheSpec`, through the texts of the library.
 
 use crate::errors::Failure;
+use pyo3::prelude::*;
 use tqkv::cache::CacheSpec;
 #[cfg(feature = "cuda")]
 use tqkv::cache::KvPair;
-use tqkv::unstable::cache::OPTIONS;
 #[cfg(feature = "cuda")]
 use tqkv::unstable::cache::pair_of;
+use tqkv::unstable::cache::{Door, OPTIONS, least_shares};
 
 /// The spec of the first text, with what each further one says.
 pub(crate) fn read(texts: &[String]) -> Result<CacheSpec, Failure> {
@@ -18,6 +19,70 @@ pub(crate) fn read(texts: &[String]) -> Result<CacheSpec, Failure> {
 #[cfg(feature = "cuda")]
 pub(crate) fn pair(kv: &str) -> Result<KvPair, Failure> {
     Ok(pair_of(kv)?)
+}
+
+/// What the texts of a cache say, for Python, which reads none of them itself.
+#[pyclass(frozen, module = "tqkv._native")]
+pub(crate) struct Spec(CacheSpec);
+
+#[pymethods]
+impl Spec {
+    #[new]
+    fn new(texts: Vec<String>) -> Result<Self, Failure> {
+        Ok(Self(read(&texts)?))
+    }
+
+    #[getter]
+    fn num_heads(&self) -> usize {
+        self.0.shape.num_heads
+    }
+
+    #[getter]
+    fn sinks(&self) -> usize {
+        self.0.sinks
+    }
+
+    #[getter]
+    fn hot(&self) -> usize {
+        self.0.hot
+    }
+
+    #[getter]
+    fn seed(&self) -> u64 {
+        self.0.options.seed
+    }
+
+    #[getter]
+    fn scale_mode(&self) -> &'static str {
+        self.0.options.scale_mode.name()
+    }
+
+    #[getter]
+    fn effort(&self) -> &'static str {
+        self.0.options.effort.name()
+    }
+
+    /// Codecs of keys and values of each layer.
+    fn codecs(&self) -> Vec<String> {
+        codecs(&self.0)
+    }
+
+    /// Shares of the energy of a layer's keys and of its values from which means are subtracted.
+    fn least_shares(&self, layer: usize) -> (Option<f32>, Option<f32>) {
+        let [keys, values] = least_shares(&self.0, layer);
+        (keys, values)
+    }
+
+    /// Words that a layer of Transformers on the model's GPU cannot follow.
+    fn refused_on_gpu(&self) -> Vec<String> {
+        Door::TorchGpu.refused(&self.0)
+    }
+}
+
+/// Codecs of keys and values of each layer.
+pub(crate) fn codecs(spec: &CacheSpec) -> Vec<String> {
+    let codecs = (0..spec.shape.num_layers).map(|layer| spec.codecs_at(layer));
+    codecs.map(|(key, value)| format!("{},{}", key.name(), value.name())).collect()
 }
 
 /// Name and example of every option of a cache.

@@ -36,7 +36,7 @@ class Codec:
         self,
         name: str,
         dim: int = 128,
-        seed: int = 42,
+        seed: int = _native.SEED,
         *,
         scale_mode: str = "unbiased",
         effort: str = "default",
@@ -143,7 +143,7 @@ class Codec:
         return f"tqkv.Codec({self.name!r}, dim={self.dim}, seed={self.seed})"
 
 
-def codec_of(codec: Codec | str, dim: int, seed: int = 42) -> Codec:
+def codec_of(codec: Codec | str, dim: int, seed: int = _native.SEED) -> Codec:
     """A codec, or the codec of a name."""
     if isinstance(codec, str):
         return Codec(codec, dim, seed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ._codec import Codec
+from ._native import SEED
 
 if TYPE_CHECKING:
     from ._arrays import Array, DType, Either
@@ -24,7 +25,7 @@ class Compressor:
     True
     """
 
-    def __init__(self, head_dim: int, kv: str = "t4,t3", seed: int = 42) -> None:
+    def __init__(self, head_dim: int, kv: str = "t4,t3", seed: int = SEED) -> None:
         key, _, value = kv.partition(",")
         self.key_codec = Codec(key.strip(), head_dim, seed)
         self.value_codec = Codec((value or key).strip(), head_dim, seed)

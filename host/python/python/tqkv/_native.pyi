@@ -16,10 +16,14 @@ __all__ = [
     "Follower",
     "Generations",
     "GpuCache",
+    "HOT",
     "Learner",
     "Paged",
+    "SEED",
+    "SINKS",
     "SlotMask",
     "Slots",
+    "Spec",
     "Storage",
     "TqkvError",
     "__version__",
@@ -37,6 +41,9 @@ __all__ = [
 ]
 
 __version__: str
+HOT: int
+SEED: int
+SINKS: int
 
 def run_command(words: list[str]) -> int: ...
 
@@ -154,6 +161,25 @@ class GpuCache:
     def fork(self, source: int, to: int, tokens: int) -> None: ...
     def truncate(self, sequence: int, tokens: int) -> None: ...
     def decode(self, layer: int, sequence: int, values: bool, out: Any) -> None: ...
+
+@final
+class Spec:
+    def __new__(cls, texts: list[str]) -> Spec: ...
+    @property
+    def num_heads(self) -> int: ...
+    @property
+    def sinks(self) -> int: ...
+    @property
+    def hot(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def scale_mode(self) -> str: ...
+    @property
+    def effort(self) -> str: ...
+    def codecs(self) -> list[str]: ...
+    def least_shares(self, layer: int) -> tuple[float | None, float | None]: ...
+    def refused_on_gpu(self) -> list[str]: ...
 
 @final
 class Cache:

@@ -7,7 +7,6 @@ in all layers and known on the host, but for the padding of each row, which only
 from __future__ import annotations
 
 import functools
-import shlex
 from dataclasses import dataclass
 from typing import Any, Callable
 
@@ -26,19 +25,11 @@ LEARNT, MEAN, FIRST = 0, 1, 2
 """Columns of the exact tensors: a learned sink, the means, and the first token. Key and value of a learned sink are zeros. The coded tokens
 are stored less the means, so the logit of the mean of keys is added to theirs, and their weight goes to the mean of values."""
 
-LEAST_SHARE = {"off": (None, None), "on": (0.0, 0.45), "auto": (0.05, 0.45)}
-"""Share of the energy of keys and of values from which a mean is subtracted, as in main memory."""
-
 MOST = 16384
 """Tokens that are encoded at once. It bounds the memory of the work."""
 
 LOWEST = -1e30
 """A bias below every logit. It is finite, so that rows of padding have no NaN."""
-
-WORDS = frozenset(
-    "layers heads kv-heads head-dim value-dim layer-kv hot sinks centring seed scale-mode effort arithmetic level".split()
-)
-"""Options that a layer on a device follows, or that change nothing there."""
 
 
 class Elsewhere(Exception):
@@ -51,36 +42,29 @@ class Policy:
     sinks: int
     hot: int
     shares: tuple[float | None, float | None]
+    """Shares of the energy of keys and of values from which a mean is subtracted."""
 
 
 def policy(cache: KvCache, keys: Tensor, values: Tensor) -> Policy:
     """What a cache of one layer says of its tokens, for keys and values on a device, or `Elsewhere`."""
     if not hasattr(_native, "Paged"):
         raise Elsewhere("this package was built without the feature cuda")
-    said: dict[str, str] = {}
-    for word in shlex.split(cache.spec):
-        name, _, value = word.partition("=")
-        said[name] = value
-        # A word without a value is the codecs, which `layer_codecs` has.
-        if value and name not in WORDS and not (name == "map" and value in ("auto", "off")):
-            raise Elsewhere(f"only it has {word}")
-    [codecs] = cache.layer_codecs
+    spec = _native.Spec([cache.spec])
+    if lacking := spec.refused_on_gpu():
+        raise Elsewhere(f"only it has {' '.join(lacking)}")
+    [codecs] = spec.codecs()
     dims = (keys.shape[-1], values.shape[-1])
     if dims[0] != dims[1]:
         raise Elsewhere(f"keys of {dims[0]} and values of {dims[1]} coordinates have no kernels on a GPU")
     if keys.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         raise Elsewhere(f"{str(keys.dtype).replace('torch.', '')} has no kernels on a GPU")
-    options = {name.replace("-", "_"): said[name] for name in ("scale-mode", "effort") if name in said}
-    layout = paged.Layout(int(said["heads"]), keys.shape[1], dims[0], codecs, GROUP, int(said.get("seed", "42")), **options)
+    layout = paged.Layout(spec.num_heads, keys.shape[1], dims[0], codecs, GROUP, spec.seed, spec.scale_mode, spec.effort)
     try:
         layout.block_bytes()
         paged.new_plan(layout, 1, keys.device)
     except (TqkvError, RuntimeError) as error:
         raise Elsewhere(str(error).split("\n")[0]) from error
-    sinks, hot = (int(said.get(name, default)) for name, default in (("sinks", "4"), ("hot", "64")))
-    of_keys, of_values = LEAST_SHARE[said.get("centring", "auto")]
-    wide = codecs.rpartition(",")[2] == "i8"
-    return Policy(layout, sinks, hot, (of_keys, None if wide else of_values))
+    return Policy(layout, spec.sinks, spec.hot, spec.least_shares(0))
 
 
 @dataclass(eq=False)

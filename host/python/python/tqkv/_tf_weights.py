@@ -11,7 +11,7 @@ from transformers.quantizers.auto import register_quantization_config, register_
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from ._native import TqkvError
+from ._native import SEED, TqkvError
 from .weights import ROUTERS, Plan, Weight, weights_of
 
 METHOD = "tqkv"
@@ -32,7 +32,7 @@ class TqkvWeights(QuantizationConfigMixin):
         *,
         head: str | None = "i8",
         skip: Sequence[str] = ROUTERS,
-        seed: int = 42,
+        seed: int = SEED,
         **unknown: Any,
     ) -> None:
         self.quant_method = METHOD  # type: ignore[assignment]

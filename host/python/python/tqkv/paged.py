@@ -43,7 +43,7 @@ class Layout:
     head_dim: int
     kv: str = "s4"
     block_tokens: int = 64
-    seed: int = 42
+    seed: int = _native.SEED
     scale_mode: str = "unbiased"
     effort: str = "default"
 

@@ -163,7 +163,7 @@ class Format:
     """
 
     codec: str = "t3"
-    seed: int = 42
+    seed: int = _native.SEED
     centre: bool = True
     exact: int = 4
     effort: str = "default"

@@ -24,7 +24,7 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, Tra
 
 from . import payload
 from ._hosts import refuse_fields
-from ._native import TqkvError
+from ._native import SEED, TqkvError
 from ._store import open_store
 
 _log = logging.getLogger(__name__)
@@ -133,7 +133,7 @@ class TqkvTier(SecondaryTierManager):
         *,
         head_dim: int,
         codec: str = "t3",
-        seed: int = 42,
+        seed: int = SEED,
         centre: bool = True,
         exact: int = 4,
         effort: str = "default",

@@ -22,7 +22,7 @@ from ._arrays import count, words
 from ._codec import Codec
 from ._coded_modules import CodedConv1D, CodedEmbedding, CodedExperts, CodedLinear, CodedStack, Swapped, coded_class, kind_of
 from ._matrix import DTYPES, Matrix
-from ._native import TqkvError
+from ._native import SEED, TqkvError
 
 __all__ = ["ROUTERS", "CodedConv1D", "CodedEmbedding", "CodedExperts", "CodedLinear", "CodedStack", "Report", "encode"]
 
@@ -69,7 +69,7 @@ class Weight:
 
 
 def encode(
-    model: nn.Module, codec: str = "t4", group: int = 64, *, head: str | None = "i8", skip: Sequence[str] = ROUTERS, seed: int = 42
+    model: nn.Module, codec: str = "t4", group: int = 64, *, head: str | None = "i8", skip: Sequence[str] = ROUTERS, seed: int = SEED
 ) -> Report:
     """Replaces weights of a model by codes, in place, and freezes what stays. Returns what was coded.
 
