@@ -2,25 +2,22 @@
 //! calls are accepted, wrong ones refused, and the caches live on.
 #![no_main]
 
+mod choices;
+
 #[path = "../../host/capi/tests/it/misuse.rs"]
 mod misuse;
 
+use choices::Choices;
 use libfuzzer_sys::fuzz_target;
 use misuse::Choose;
 
-/// The choices that bytes stand for: two bytes each, or one for few alternatives.
-struct Choices<'a>(&'a [u8]);
-
 impl Choose for Choices<'_> {
     fn below(&mut self, n: usize) -> usize {
-        let count = if n > 256 { 2 } else { 1 };
-        let (now, rest) = self.0.split_at(count.min(self.0.len()));
-        self.0 = rest;
-        now.iter().fold(0, |number, byte| number << 8 | usize::from(*byte)) % n
+        Choices::below(self, n)
     }
 
     fn is_done(&self) -> bool {
-        self.0.is_empty()
+        Choices::is_done(self)
     }
 }
 

@@ -97,7 +97,7 @@ impl PageSlots<'_> {
         mask(self.task.keys) & !mask(self.task.values) == 0
     }
 
-    /// True if some query sees a slot of a page that has one of this kind.
+    /// True if some query sees a slot of this kind in a page.
     fn is_seen(&self, page: usize) -> bool {
         let from = page * PAGE_TOKENS;
         let mask = self.kind.mask(self.task.keys, page) & bits::first(self.end - from);
@@ -105,12 +105,7 @@ impl PageSlots<'_> {
             let mask = asked.mask_of(from + run.start, from + run.end);
             mask.len() < run.len() || shows_any(mask)
         };
-        let shown = |asked: &Asked<'_>| match self.kind {
-            // Most slots of a page have the same kind.
-            SlotKind::Coded(_) => shows(0..PAGE_TOKENS.min(self.end - from), asked),
-            SlotKind::Empty => bits::runs(mask).any(|run| shows(run, asked)),
-        };
-        mask != 0 && alike(self.asked).any(|asked| shown(&asked[0]))
+        alike(self.asked).any(|asked| bits::runs(mask).any(|run| shows(run, &asked[0])))
     }
 
     /// Adds the values of parts that have the kind of their keys.

@@ -1,8 +1,9 @@
 //! Sinks are the first tokens of each sequence, in whatever slots it begins.
 
-use super::cache::{HEADS, WIDTH, read, spec};
+use super::cache::{WIDTH, read, spec};
+use super::histories::request;
 use super::random::Random;
-use tqkv::slots::{Mask, SlotCache};
+use tqkv::slots::SlotCache;
 use tqkv::{CodecId, f16};
 
 const SLOTS: usize = 4096;
@@ -22,20 +23,7 @@ fn keys(cache: &SlotCache, slots: &[usize]) -> Vec<u16> {
 fn of_sequence(text: &str, first: usize) -> ([Vec<f16>; 2], Vec<f32>) {
     let mut cache = SlotCache::new(spec(text), SLOTS).unwrap();
     let slots = Vec::from_iter(first..first + TOKENS);
-    let (mut random, mut outs) = (Random(11), Vec::new());
-    let mut written = 0;
-    for n in std::iter::once(200).chain(std::iter::repeat_n(1, TOKENS - 200)) {
-        let (from, to) = (written, written + n);
-        let (k, v) = (random.rows(n, 0.5), random.rows(n, 0.0));
-        cache.write(0, &slots[from..to], &Vec::from_iter(from..to), &k, &v).unwrap();
-        let mut mask = Mask::new(SLOTS);
-        mask.causal(&slots[..to], n).unwrap();
-        let q = random.vectors(n * HEADS);
-        let mut out = vec![f32::NAN; q.len()];
-        cache.attend(0, &q, &mask, &mut out).unwrap();
-        outs.extend(out);
-        written = to;
-    }
+    let outs = request(&mut cache, &slots, 11);
     (read(&cache, 0, &slots), outs)
 }
 
