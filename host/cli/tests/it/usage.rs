@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use tqkv::unstable::cache::OptionPart;
+
 use crate::arrays::folder;
 use crate::support::{error, json, tqkv};
 
@@ -92,6 +94,41 @@ fn codecs_lists_presets_then_ten_codecs_and_the_laboratory_on_request() {
     let q4_0 = narrow["codecs"].as_array().unwrap().iter().find(|row| row["name"] == "q4_0").unwrap();
     assert_eq!((&q4_0["bytes"], &q4_0["bits"]), (&Value::Null, &Value::Null));
     assert!(error(folder.path(), &["codecs", "--dim", "100"], 2).contains("expected 16, 32"));
+}
+
+#[test]
+fn a_group_without_a_command_names_its_commands() {
+    let folder = tempfile::tempdir().unwrap();
+    for (group, commands) in [("session", "pack, unpack, inspect or serve"), ("weights", "compress")] {
+        let expected = format!("tqkv {group} needs a command: expected {commands} (see tqkv {group} --help)");
+        assert!(error(folder.path(), &[group], 2).contains(&expected), "{group}");
+    }
+    let shells = error(folder.path(), &["completions"], 2);
+    assert!(
+        ["bash", "elvish", "fish", "powershell", "zsh"].iter().all(|shell| shells.contains(shell)),
+        "{shells}"
+    );
+    assert_eq!(text(&["help", "--help"]), text(&["--help"]));
+}
+
+#[test]
+fn exit_codes_and_settings_stand_where_a_user_looks() {
+    let (help, page, settings) = (text(&["--help"]), text(&["man"]), text(&["help", "kv"]));
+    for (code, meaning) in [
+        (0, "all went well"),
+        (2, "the command line or a file is not usable"),
+        (3, "there is no GPU to check"),
+    ] {
+        assert!(help.contains(&format!("{code}: {meaning}")), "{code}");
+        assert!(page.contains(&format!("\\fB{code}\\fR\n{meaning}")), "{code}");
+    }
+    for option in tqkv::unstable::cache::OPTIONS.iter().filter(|option| option.part == OptionPart::Policy) {
+        assert!(settings.contains(&format!("{}={}", option.name, option.value)), "{}", option.name);
+        let default = option.default().map_or(String::new(), |default| format!("[default: {default}]"));
+        assert!(settings.contains(&default), "{}: {default}", option.name);
+    }
+    let generate = text(&["generate", "--help"]);
+    assert!(generate.contains("`tqkv help kv` lists the settings") && !generate.contains("narrow-at=SIZE"));
 }
 
 /// Measured results stand where a user chooses the option.
