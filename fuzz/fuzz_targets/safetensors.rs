@@ -229,11 +229,11 @@ fn code(contents: &mut Value, numbers: &mut Vec<u8>, [tensor, codec, group, seed
     let end = numbers.len();
     let was = map.insert(name.clone(), json!({ "dtype": "U8", "shape": shape, "data_offsets": [from, end] }));
     if let Some(was) = was {
-        // The old bytes stay in the file, and files must not have holes.
+        // The old bytes stay in the file, and files must not have holes. A model does not read tensors of this name.
         let range = [0, 1].map(|i| was["data_offsets"][i].as_u64().unwrap_or(0));
         let filler =
             json!({ "dtype": "U8", "shape": [range[1].saturating_sub(range[0])], "data_offsets": range });
-        map.insert(format!("was.{name}"), filler);
+        map.insert(format!("was.{name}.rotary_emb.inv_freq"), filler);
     }
     let metadata = map.entry("__metadata__").or_insert_with(|| json!({}));
     if let Value::Object(metadata) = metadata {
