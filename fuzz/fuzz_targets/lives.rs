@@ -145,8 +145,7 @@ impl Input {
             .effort(pick(self.options[1], &Effort::ALL))
             .seed(u64::from(self.options[2]));
         let levels: Vec<Level> = Level::available().collect();
-        spec =
-            spec.codecs(key, value).hot(hot).sinks(sinks).kinds(kinds).options(options);
+        spec = spec.codecs(key, value).hot(hot).sinks(sinks).kinds(kinds).options(options);
         spec.level = Some(pick(self.level, &levels));
         spec.arithmetic = if self.is_exact { Arithmetic::F32 } else { Arithmetic::Int8 };
         spec.centring = if self.is_centred { Centring::On } else { Centring::Off };

@@ -172,7 +172,11 @@ mod tests {
             ("TQKV_KV", "t2 map=full", "map=full is not valid: expected map=auto|off|pairs"),
             ("TQKV_KV", "", "expected codecs"),
             ("TQKV_KV", "s4 hot=many", "hot=many is not valid: expected hot=TOKENS"),
-            ("TQKV_KV", "s4 ring=4096", "ring=4096 is not valid in a cache of slots: expected kv=, layer-kv=, hot="),
+            (
+                "TQKV_KV",
+                "s4 ring=4096",
+                "ring=4096 is not valid in a cache of slots: expected kv=, layer-kv=, hot=",
+            ),
             ("TQKV_KV", "s4 arithmetic=f32", "arithmetic=f32 is not valid in a cache of slots"),
             ("TQKV_KV", "s4 layer-kv=each:t4/t2", "1024"),
             ("TQKV_KV", "s4 sinks=-1", "expected sinks=TOKENS"),

@@ -120,11 +120,19 @@ fn compare_counts_equal_codes() {
         ("a.npy", "wide.npy", 1.0),
         ("flat.npy", "flat.npy", 1.0),
         // As signed bytes, codes from 128 on are other numbers.
-        ("a.npy", "signed.npy", codes.iter().zip(&other).filter(|(a, b)| a == b && **a < 128).count() as f64 / 64.0),
+        (
+            "a.npy",
+            "signed.npy",
+            codes.iter().zip(&other).filter(|(a, b)| a == b && **a < 128).count() as f64 / 64.0,
+        ),
     ] {
         let report = json(at, &["compare", a, b]);
         let row = &report["arrays"][0];
-        assert_eq!((row["numbers"].as_u64(), row["equal_numbers"].as_f64()), (Some(64), Some(equal)), "{a} {b}");
+        assert_eq!(
+            (row["numbers"].as_u64(), row["equal_numbers"].as_f64()),
+            (Some(64), Some(equal)),
+            "{a} {b}"
+        );
         assert!(row.get("mean_cosine").is_none(), "{row}");
     }
     let save = |file: &str, quant: &[u8], scales: &[f32]| {
@@ -139,7 +147,8 @@ fn compare_counts_equal_codes() {
     save("b.safetensors", &other, &[1.0, 2.0, 3.0, 5.0]);
     let report = json(at, &["compare", "a.safetensors", "b.safetensors"]);
     let rows = report["arrays"].as_array().unwrap();
-    let equal: Vec<_> = rows.iter().map(|row| (row["tensor"].as_str(), row["equal_numbers"].as_f64())).collect();
+    let equal: Vec<_> =
+        rows.iter().map(|row| (row["tensor"].as_str(), row["equal_numbers"].as_f64())).collect();
     assert_eq!(equal, [(Some("quant_k"), Some(62.0 / 64.0)), (Some("scales"), Some(0.75))]);
     let text = String::from_utf8(lab(at, &["compare", "a.safetensors", "b.safetensors"]).stdout).unwrap();
     assert!(text.lines().any(|line| line.starts_with("quant_k") && line.ends_with("96.88 %")), "{text}");
