@@ -105,7 +105,7 @@ fn compare_reads_dumps_of_vectors() {
 fn compare_counts_equal_codes() {
     let folder = folder();
     let at = folder.path();
-    let codes: Vec<u8> = (0..64).map(|i| i * 37 % 251).collect();
+    let codes: Vec<u8> = (0..64u16).map(|i| (i * 37 % 251) as u8).collect();
     let mut other = codes.clone();
     other[5] ^= 1;
     other[60] = 255;
