@@ -483,7 +483,9 @@ def test_a_compiled_model_attends_on_codes_in_one_graph(model, pads, compiled):
     whole, made = compiled(model), []
     for _ in range(3):
         found = steps(whole)
-        assert torch.equal(found[0][seen.bool()], expected[0][seen.bool()]) and found[1] == expected[1]
+        # Sliding layers are the library's, whose own attention rounds otherwise in a graph.
+        torch.testing.assert_close(found[0][seen.bool()], expected[0][seen.bool()], rtol=0, atol=1e-5)
+        assert found[1] == expected[1]
         made.append(graphs())
     # For prompts, for several tokens and for one. A further cache needs no other.
     assert made[0] <= 4 and made[1] == made[2], made
