@@ -8,9 +8,10 @@ use strsim::damerau_levenshtein;
 use crate::error::CliError;
 
 /// The variables that are read, with their use. Tests of the project read others.
-pub(crate) const VARIABLES: [(&str, &str); 3] = [
+pub(crate) const VARIABLES: [(&str, &str); 4] = [
     ("TQKV_LEVEL", "instruction set of the kernels"),
     ("TQKV_KV", "policy of caches in llama.cpp"),
+    ("TQKV_VLLM", "policy of the cache of vLLM"),
     ("TQKV_LOG", "1 prints bytes in llama.cpp"),
 ];
 

@@ -7,7 +7,7 @@ use tqkv::cache::CacheSpec;
 use tqkv::cache::KvPair;
 #[cfg(feature = "cuda")]
 use tqkv::unstable::cache::pair_of;
-use tqkv::unstable::cache::{Door, OPTIONS, least_shares};
+use tqkv::unstable::cache::{Door, OPTIONS, OptionPart, least_shares};
 
 /// The spec of the first text, with what each further one says.
 pub(crate) fn read(texts: &[String]) -> Result<CacheSpec, Failure> {
@@ -73,9 +73,18 @@ impl Spec {
         (keys, values)
     }
 
-    /// Words that a layer of Transformers on the model's GPU cannot follow.
-    fn refused_on_gpu(&self) -> Vec<String> {
-        Door::TorchGpu.refused(&self.0)
+    /// The options of the cache of this name, a column of docs/options.md.
+    #[staticmethod]
+    fn accepted(door: &str) -> String {
+        Door::ALL
+            .iter()
+            .find(|other| other.name() == door)
+            .map_or_else(String::new, |door| door.accepted(&[OptionPart::Policy]))
+    }
+
+    /// Words that the cache of this name, a column of docs/options.md, cannot follow.
+    fn refused(&self, door: &str) -> Vec<String> {
+        Door::ALL.iter().filter(|other| other.name() == door).flat_map(|door| door.refused(&self.0)).collect()
     }
 }
 

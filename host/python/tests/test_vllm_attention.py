@@ -65,7 +65,7 @@ def generated(plugin, model, kv, requests, engine, exact="", **options):
         capture_output=True,
         text=True,
         timeout=1200,
-        env=os.environ | {"TQKV_KV": kv, "PYTHONPATH": paths} | ({"TQKV_EXACT": exact} if exact else {}),
+        env=os.environ | {"TQKV_VLLM": kv, "PYTHONPATH": paths} | ({"TQKV_EXACT": exact} if exact else {}),
     )
     results = [line for line in ran.stdout.splitlines() if line.startswith("RESULT ")]
     assert ran.returncode == 0 and len(results) == 1, ran.stdout + ran.stderr
@@ -122,6 +122,14 @@ def test_prompts_in_half_precision_go_to_flash_attention(plugin, model):
     assert got["counts"]["prompts after codes"] > 0 and got["counts"]["fresh prompts"] > 0
 
 
+@pytest.mark.parametrize("words", ["hot=40 sinks=20", "hot=0", "hot=0 sinks=0", "sinks=0 hot=16"])
+def test_a_policy_says_which_tokens_are_exact(plugin, model, words):
+    got = generated(plugin, model, f"s4 {words}", few(), FEW)
+    close(got["apart"], 1e-3, 0.01)
+    assert got["tokens"] == got["reference"]
+    assert ("exact of a decoded token" in got["counts"]) == (words != "hot=0 sinks=0"), got["counts"]
+
+
 @pytest.mark.parametrize("requests", ["0", "1"])
 def test_what_has_no_row_is_attended_as_codes(plugin, model, requests):
     got = generated(plugin, model, "s4", few(), FEW, exact=requests)
@@ -172,7 +180,7 @@ BACKEND |= dict(use_sparse=False, use_mm_prefix=False, use_per_head_quant_scales
 
 @pytest.fixture
 def attention(monkeypatch):
-    monkeypatch.setenv("TQKV_KV", "s4")
+    monkeypatch.setenv("TQKV_VLLM", "s4")
     from tqkv import vllm_attention
 
     return vllm_attention
@@ -235,7 +243,7 @@ def test_a_layer_with_more_than_attention_is_refused_by_name(attention, monkeypa
 def test_a_block_has_the_bytes_of_its_codes(attention, monkeypatch, kv, dim, held):
     from vllm.v1.kv_cache_interface import FullAttentionSpec, get_kv_quant_mode
 
-    monkeypatch.setenv("TQKV_KV", kv)
+    monkeypatch.setenv("TQKV_VLLM", kv)
     spec = FullAttentionSpec(block_size=128, num_kv_heads=8, head_size=dim, dtype=torch.bfloat16)
     assert attention.TqkvBackend.customize_spec(spec).page_size_bytes == 128 * 8 * held
     # vLLM leaves some layers as they are, and the others have the mode of the type.
@@ -246,14 +254,23 @@ def test_a_block_has_the_bytes_of_its_codes(attention, monkeypatch, kv, dim, hel
 
 def test_codes_must_fit_in_the_type_that_was_declared(attention, monkeypatch):
     for kv, fits in [("s4", [True, False]), ("s3", [True, True]), ("i8", [False, False]), ("t4,t2", [True, True])]:
-        monkeypatch.setenv("TQKV_KV", kv)
+        monkeypatch.setenv("TQKV_VLLM", kv)
         for name, valid in zip(("turboquant_4bit_nc", "turboquant_3bit_nc"), fits):
             reasons = invalid(attention.TurboQuantBackend, kv_cache_dtype=name)
-            assert (reasons == []) == valid and all(f"TQKV_KV={kv} takes" in reason for reason in reasons)
+            assert (reasons == []) == valid and all(f"TQKV_VLLM={kv} takes" in reason for reason in reasons)
     assert invalid(attention.TurboQuantBackend) == ["kv_cache_dtype not supported"]
-    monkeypatch.setenv("TQKV_KV", "s9")
+    monkeypatch.setenv("TQKV_VLLM", "s9")
     [reason] = invalid(attention.TqkvBackend)
     assert "s9" in reason
+    for words in ("tier=256:s2", "select=2048", "last:i8", "map=pairs", "scale=0.5"):
+        monkeypatch.setenv("TQKV_VLLM", f"s4 {words}")
+        [reason] = invalid(attention.TqkvBackend)
+        name = words.partition("=")[0].replace("last:i8", "layer-kv")
+        assert f"{name}=" in reason and "is not valid in vLLM: expected some of kv=, hot=, sinks=, seed=" in reason
+    monkeypatch.setenv("TQKV_VLLM", "s4 hot=40 sinks=0 seed=7 centring=off effort=best")
+    assert invalid(attention.TqkvBackend) == []
+    layout, window = attention._policy(4, 2, 64)
+    assert (layout.seed, layout.effort, window.first, window.newest) == (7, "best", 0, 4)
 
 
 def test_without_its_variable_the_plugin_changes_nothing(monkeypatch):
@@ -263,10 +280,10 @@ def test_without_its_variable_the_plugin_changes_nothing(monkeypatch):
 
     [entry] = entry_points(group="vllm.general_plugins", name="tqkv")
     back_ends = AttentionBackendEnum.CUSTOM, AttentionBackendEnum.TURBOQUANT
-    monkeypatch.delenv("TQKV_KV", raising=False)
+    monkeypatch.delenv("TQKV_VLLM", raising=False)
     entry.load()()
     assert not any(back_end.is_overridden() for back_end in back_ends)
-    monkeypatch.setenv("TQKV_KV", "s4")
+    monkeypatch.setenv("TQKV_VLLM", "s4")
     entry.load()()
     assert [back_end.get_class().__name__ for back_end in back_ends] == ["TqkvBackend", "TurboQuantBackend"]
     for back_end in back_ends:

@@ -6,18 +6,19 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tqkv.vllm_exact import COLUMNS, LOWEST, UNIT, ExactRows, Units, requests
+from tqkv.vllm_exact import LOWEST, UNIT, ExactRows, Units, Window, requests
 
 BLOCK = 64
+USUAL = Window.of(16, 16)
 
 
 class Engine:
     """Requests with prompts that may begin alike, blocks that are shared and given to others, and the number of each token by its slot. As in
     vLLM, a request may share a block that another one fills in the same step, and one of a request that has left."""
 
-    def __init__(self, seed, rows, window):
+    def __init__(self, seed, rows, window, exact=USUAL):
         self.random, self.window = random.Random(seed), window
-        self.units, self.rows = Units(rows, 8, 600, BLOCK, torch.device("cpu")), ExactRows(rows, torch.zeros(1, 1, 1))
+        self.units, self.rows = Units(exact, rows, 8, 600, BLOCK, torch.device("cpu")), ExactRows(rows, torch.zeros(1, 1, 1))
         self.free, self.requests, self.gone, self.held = [], [], [], {}
         self.last = 0
 
@@ -89,11 +90,16 @@ class Engine:
         return self.held[table[at // BLOCK] * BLOCK + at % BLOCK]
 
 
-@pytest.mark.parametrize(("rows", "window"), [(40, None), (24, None), (9, None), (3, None), (40, 100), (9, 5)])
-def test_a_request_sees_its_own_tokens_exactly_and_all_others_as_codes(rows, window):
+@pytest.mark.parametrize(
+    ("rows", "window", "sinks", "hot"),
+    [(40, None, 16, 16), (24, None, 4, 1), (9, None, 16, 16), (3, None, 16, 16), (40, 100, 16, 16), (9, 5, 16, 16)]
+    + [(80, None, 4, 64), (80, 100, 40, 33), (20, None, 64, 64), (40, None, 0, 16), (40, None, 20, 0), (9, None, 0, 40)],
+)
+def test_a_request_sees_its_own_tokens_exactly_and_all_others_as_codes(rows, window, sinks, hot):
+    policy, is_enough = Window.of(sinks, hot), rows >= 40
     exact = complete = 0
     for seed in range(20):
-        engine = Engine(seed, rows, window)
+        engine = Engine(seed, rows, window, policy)
         for _ in range(60):
             ran = engine.run()
             if ran is None:
@@ -111,9 +117,9 @@ def test_a_request_sees_its_own_tokens_exactly_and_all_others_as_codes(rows, win
                 assert codes.start >= oldest and all(at < length for at in codes)
                 assert sorted(keys[row][shown].tolist()) == sorted(rest), (length, codes)
                 assert values[row].tolist() == (-keys[row]).tolist()
-                newest = (length - 1) // UNIT * UNIT
-                is_complete = len(codes) == max(newest - UNIT - max(UNIT, oldest), 0)
-                assert is_complete or not alone or rows < 40, "there is room for all, but for what others have computed"
+                newest = (length - 1) // UNIT * UNIT + UNIT - policy.newest * UNIT if hot else length
+                is_complete = len(codes) == max(newest - max(policy.first * UNIT, oldest), 0)
+                assert is_complete or not alone or not is_enough, "there is room for all, but for what others have computed"
                 exact, complete = exact + bool(rest), complete + is_complete
             # Prompts see what is left of earlier steps.
             before = torch.tensor([computed for _, computed, _, _ in now[decodes:]], dtype=torch.long)
@@ -123,13 +129,13 @@ def test_a_request_sees_its_own_tokens_exactly_and_all_others_as_codes(rows, win
                 for number, at in zip(held[row].tolist(), tokens[row].tolist()):
                     assert at < computed
                     assert number == (engine.number(blocks, at) if at >= 0 else 0)
-    assert exact > 500 and complete > (500 if rows == 40 else 20)
+    assert exact > 500 and complete > (500 if is_enough else 20)
 
 
 def test_a_unit_of_several_requests_has_one_row():
     """Two requests of a step with the same first block, a step of one that wants all rows but one, and a third request with that block. The
     rows of the first step are as old as each other, so one of two rows for a unit would be left, and nothing was written there."""
-    units, rows = Units(9, 8, 600, BLOCK, torch.device("cpu")), ExactRows(9, torch.zeros(1, 1, 1))
+    units, rows = Units(USUAL, 9, 8, 600, BLOCK, torch.device("cpu")), ExactRows(9, torch.zeros(1, 1, 1))
 
     def begin(slots, *requests):
         table, lengths = zip(*requests)
@@ -151,9 +157,9 @@ def test_a_unit_of_several_requests_has_one_row():
 def test_units_of_short_requests():
     table = torch.tensor([[5, 7]], dtype=torch.int32)
     for length, units in [(1, [20]), (16, [20]), (17, [20, 21]), (32, [20, 21]), (33, [20, 21, 22]), (80, [20, 23, 28])]:
-        got, tokens = Units(3, 1, 1, BLOCK, torch.device("cpu")).wanted(table, torch.tensor([length]))
+        got, tokens = Units(USUAL, 3, 1, 1, BLOCK, torch.device("cpu")).wanted(table, torch.tensor([length]))
         assert [unit for unit in got[0].tolist() if unit >= 0] == units, length
-        assert tokens.shape == (1, 3) and COLUMNS == 3 * UNIT
+        assert tokens.shape == (1, 3) and USUAL.columns == 3 * UNIT
 
 
 def test_requests_with_rows_come_from_the_environment(monkeypatch):

@@ -103,17 +103,18 @@ def flash(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, softm
 
 
 class Exact:
-    """Which tokens are exact: runs of 16 of which a request keeps the first, the newest and the one before it, in a number of rows."""
+    """Which tokens are exact: runs of 16 of which a request keeps some of the first and the newest, in rows for a number of requests."""
 
-    def __init__(self, rows):
-        self.rows, self.step = [(0, None)] * rows, 0
+    def __init__(self, requests, sinks, hot):
+        self.first, self.newest = -(-sinks // 16), (-(-hot // 16) + 1 if hot else 0)
+        self.rows, self.step = [(0, None)] * requests * (self.first + self.newest), 0
 
     def run(self, table, token):
         return table[token // 64] * 4 + token % 64 // 16
 
     def wanted(self, length):
-        newest = max(length - 1, 0) // 16 * 16
-        return [token for token in ([0, newest - 16, newest] if newest > 16 else [0, newest] if newest else [0] * (length > 0))]
+        runs = range(-(-length // 16))
+        return [16 * run for run in runs if run < self.first or run >= len(runs) - self.newest]
 
     def begin(self, step):
         """Rows are given to runs that begin in a step: first free ones, then those that were not used for the longest time."""
@@ -133,16 +134,18 @@ class Exact:
         """The exact ones among the first tokens of a request. Those that a decoded token sees have codes between them."""
         held = {run for _, run in self.rows}
         tokens = [token for token in self.wanted(length) if self.run(table, token) in held]
-        newest = (length - 1) // 16 * 16
-        if decodes and newest not in tokens:
-            tokens = [token for token in tokens if token == 0]
+        if decodes:
+            shown = set(tokens)
+            after = {token for token in tokens if all(at in shown for at in range(token, length, 16))}
+            first = {token for token in tokens[: self.first] if all(at in shown for at in range(0, token, 16))}
+            tokens = [token for token in tokens if token in first | {token for token in after if token >= 16 * self.first}]
         return {token + i for token in tokens for i in range(16) if token + i < length}
 
 
 class Reference:
     """A Llama of Transformers whose attention sees keys and values as the codec has them, but for exact tokens."""
 
-    def __init__(self, folder, kv, dtype, native, rows, sinks):
+    def __init__(self, folder, kv, dtype, native, requests, sinks):
         from transformers import AttentionInterface, AutoModelForCausalLM
 
         import tqkv
@@ -150,9 +153,11 @@ class Reference:
         AttentionInterface.register("codes", self.attend)
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="codes").eval()
         dim = self.model.config.head_dim
-        names = kv.split(",")
+        codecs, *words = kv.split()
+        names, words = codecs.split(","), dict(word.split("=") for word in words)
+        policy = [int(words.get(name, 16)) for name in ("sinks", "hot")]
         self.codecs = [tqkv.Codec(name, dim) for name in (names[0], names[-1])]
-        self.slots, self.native, self.exact = collections.defaultdict(dict), native, collections.defaultdict(lambda: Exact(rows))
+        self.slots, self.native, self.exact = collections.defaultdict(dict), native, collections.defaultdict(lambda: Exact(requests, *policy))
         self.tokens, self.sinks = collections.Counter(), sinks
 
     def attend(self, module, q, k, v, mask, **named):
@@ -221,8 +226,8 @@ def main(folder, options):
     result = {"tokens": [[list(one.token_ids) for one in output.outputs] for output in outputs]}
     result |= {"cached": [output.num_cached_tokens for output in outputs]}
     if replay:
-        rows = 3 * min(int(os.environ.get("TQKV_EXACT", "256")), options["engine"]["max_num_seqs"])
-        reference, apart = Reference(folder, os.environ["TQKV_KV"], getattr(torch, dtype), options.get("native", []), rows, sinks), []
+        requests = min(int(os.environ.get("TQKV_EXACT", "256")), options["engine"]["max_num_seqs"])
+        reference, apart = Reference(folder, os.environ["TQKV_VLLM"], getattr(torch, dtype), options.get("native", []), requests, sinks), []
         written = collections.defaultdict(list)
         for step in record.steps:
             want = reference.logits(step)

@@ -50,7 +50,7 @@ def policy(cache: KvCache, keys: Tensor, values: Tensor) -> Policy:
     if not hasattr(_native, "Paged"):
         raise Elsewhere("this package was built without the feature cuda")
     spec = _native.Spec([cache.spec])
-    if lacking := spec.refused_on_gpu():
+    if lacking := spec.refused("device"):
         raise Elsewhere(f"only it has {' '.join(lacking)}")
     [codecs] = spec.codecs()
     dims = (keys.shape[-1], values.shape[-1])

@@ -31,10 +31,10 @@ from vllm.v1.attention.backends import fa_utils
 from vllm.v1.attention.backends.utils import split_decodes_and_prefills
 from vllm.v1.kv_cache_interface import AttentionSpec, KVCacheLayout
 
-from . import paged
+from . import _native, paged
 from ._hosts import refuse_arguments
 from ._native import TqkvError
-from .vllm_exact import UNITS, ExactRows, Seen, Units, requests
+from .vllm_exact import DEFAULTS, ExactRows, Seen, Units, Window, requests
 from .vllm_exact import VARIABLE as EXACT
 from .vllm_plugin import VARIABLE
 
@@ -45,13 +45,20 @@ MOST_TOKENS = 65_535
 """Tokens of a call of `paged.store`."""
 
 
-def _layout(num_heads: int, num_kv_heads: int, head_dim: int) -> paged.Layout:
-    return paged.Layout(num_heads, num_kv_heads, head_dim, os.environ[VARIABLE], BLOCK)
+def _policy(num_heads: int, num_kv_heads: int, head_dim: int) -> tuple[paged.Layout, Window]:
+    """What the variable says of a layer."""
+    text = os.environ[VARIABLE]
+    spec = _native.Spec([f"layers=1 heads={num_heads} kv-heads={num_kv_heads} head-dim={head_dim}", DEFAULTS, text])
+    if lacking := spec.refused("vLLM"):
+        raise TqkvError(f"{VARIABLE}={text}: {' '.join(lacking)} is not valid in vLLM: expected some of {spec.accepted('vLLM')}")
+    [codecs] = spec.codecs()
+    layout = paged.Layout(num_heads, num_kv_heads, head_dim, codecs, BLOCK, spec.seed, spec.scale_mode, spec.effort)
+    return layout, Window.of(spec.sinks, spec.hot)
 
 
 def _head_bytes(head_dim: int) -> int:
     """Bytes of the key and the value of a token and KV head."""
-    return _layout(1, 1, head_dim).block_bytes() // BLOCK
+    return _policy(1, 1, head_dim)[0].block_bytes() // BLOCK
 
 
 class TqkvBackend(AttentionBackend):
@@ -197,17 +204,17 @@ class TqkvBuilder(AttentionMetadataBuilder[TqkvMetadata]):
         if scheduler.max_num_batched_tokens > MOST_TOKENS:
             raise TqkvError(f"max_num_batched_tokens {scheduler.max_num_batched_tokens} is not valid: expected at most {MOST_TOKENS}")
         layers = get_layers_from_vllm_config(vllm_config, AttentionLayerBase, layer_names)  # type: ignore[type-abstract]
-        kinds = {(layer.impl.layout, layer.impl.window) for layer in layers.values()}  # type: ignore[attr-defined]
+        kinds = {(layer.impl.layout, layer.impl.exact_window, layer.impl.window) for layer in layers.values()}  # type: ignore[attr-defined]
         if len(kinds) > 1:
             raise TqkvError("layers with unlike numbers of heads are not valid: expected a model whose layers have the same heads")
-        [(self.layout, self.window)] = kinds
+        [(self.layout, exact, self.window)] = kinds
         rows = max([scheduler.max_num_seqs, *(vllm_config.compilation_config.cudagraph_capture_sizes or [])])
         # A graph holds its address.
         self.plan = paged.new_plan(self.layout, rows, device)
         self.room = vllm_config.model_config.max_model_len
         self.units = None
-        if count := requests(scheduler.max_num_seqs):
-            self.units = Units(UNITS * count, rows, max(rows, scheduler.max_num_batched_tokens), BLOCK, device)
+        if count := exact.units * requests(scheduler.max_num_seqs):
+            self.units = Units(exact, count, rows, max(rows, scheduler.max_num_batched_tokens), BLOCK, device)
 
     def build(self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False) -> TqkvMetadata:
         step = common_attn_metadata
@@ -296,13 +303,13 @@ class TqkvImpl(AttentionImpl[TqkvMetadata]):
         refuse_arguments("vLLM's attention", more, (), "a model without it")
         self.num_heads, self.head_size, self.scale, self.window = num_heads, head_size, float(scale), sliding_window
         self.num_kv_heads, self.kv_cache_dtype, self.sinks = num_kv_heads or num_heads, kv_cache_dtype, sinks
-        self.layout = _layout(num_heads, self.num_kv_heads, head_size)
+        self.layout, self.exact_window = _policy(num_heads, self.num_kv_heads, head_size)
         # Says at once what has no kernels.
         self.layout.block_bytes()
         # The kernels divide by the root of the head dim.
         self.factor = self.scale * head_size**0.5
         self.room = config.model_config.max_model_len
-        self.units = UNITS * requests(config.scheduler_config.max_num_seqs)
+        self.units = self.exact_window.units * requests(config.scheduler_config.max_num_seqs)
         self.exact: ExactRows | None = None
         if self.units and config.parallel_config.use_ubatching:
             # Each part of a batch has a builder, which would give the same rows away.

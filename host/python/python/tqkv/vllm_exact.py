@@ -1,10 +1,10 @@
 """Exact tokens of requests in vLLM: the first tokens and the newest ones attend as they were computed, all others as their codes.
 
-Attention puts much of its weight on these few tokens, so their rounding is most of what codes cost. They are held in units of 16 tokens, of
-which a request has three: its first, its newest, and the one before the newest. A unit is known by its place in vLLM's blocks. So requests
-that share a prefix share its units, and nothing needs to know which request a block belongs to. Each layer has rows for a number of units,
-and all layers hold the same units in them. If there are too few rows, those that were not used for the longest time are given away, and what
-was in them is attended as codes.
+Attention puts much of its weight on these few tokens, so their rounding is most of what codes cost. They are held in units of 16 tokens: the
+first ones of a request, and its newest ones, of which the last is not full. A unit is known by its place in vLLM's blocks. So requests that
+share a prefix share its units, and nothing needs to know which request a block belongs to. Each layer has rows for a number of units, and all
+layers hold the same units in them. If there are too few rows, those that were not used for the longest time are given away, and what was in
+them is attended as codes.
 """
 
 from __future__ import annotations
@@ -21,10 +21,30 @@ UNIT_BITS = 4
 UNIT = 1 << UNIT_BITS
 """Tokens of a unit."""
 
-UNITS = 3
-"""Units of a request."""
+DEFAULTS = f"sinks={UNIT} hot={UNIT}"
+"""What a policy says that does not name them."""
 
-COLUMNS = UNITS * UNIT
+
+@dataclass(frozen=True)
+class Window:
+    """Units of a request."""
+
+    first: int
+    newest: int
+
+    @classmethod
+    def of(cls, sinks: int, hot: int) -> Window:
+        """Units for at least so many tokens. The newest unit may have only one."""
+        return cls(-(-sinks // UNIT), -(-hot // UNIT) + 1 if hot else 0)
+
+    @property
+    def units(self) -> int:
+        return self.first + self.newest
+
+    @property
+    def columns(self) -> int:
+        return self.units * UNIT
+
 
 VARIABLE = "TQKV_EXACT"
 
@@ -72,9 +92,10 @@ class ExactRows:
         others = [lse] if sinks is None else [lse, sinks.float().expand_as(lse)]
         of_heads = torch.stack(others, -1).view(rows, len(keys), -1, len(others)).transpose(0, 1)
         weights = torch.cat([logits, of_heads], -1).softmax(-1).to(query.dtype)
-        exact = torch.matmul(weights[..., :COLUMNS], values)
+        columns = places.shape[1]
+        exact = torch.matmul(weights[..., :columns], values)
         of_codes = of_codes.view(rows, len(keys), -1, dim).transpose(0, 1)
-        return torch.addcmul(exact, weights[..., COLUMNS, None], of_codes).transpose(0, 1).reshape(query.shape)
+        return torch.addcmul(exact, weights[..., columns, None], of_codes).transpose(0, 1).reshape(query.shape)
 
 
 @dataclass
@@ -109,21 +130,24 @@ class Units:
     """Which unit is in which row. Everything is on the device, and nothing is read back from there. A step is about 75 small operations for
     all layers, so ranges and constants are made once."""
 
-    def __init__(self, units: int, requests: int, tokens: int, block: int, device: torch.device) -> None:
+    def __init__(self, window: Window, units: int, requests: int, tokens: int, block: int, device: torch.device) -> None:
         # One more row takes what is given to none.
         self.owner = torch.full((units + 1,), FREE, dtype=torch.int64, device=device)
         """The unit in each row."""
         self.used = torch.zeros(units + 1, dtype=torch.int64, device=device)
         """The step in which each row was used last, 0 for a row without a unit."""
-        self.step, self.count, self.block = 0, units, block
+        self.step, self.count, self.block, self.window = 0, units, block, window
         self.zero, self.spare = units * UNIT, units * UNIT + 1
         self.inside = torch.arange(UNIT, device=device)
-        self.columns = [torch.tensor(of, device=device) for of in ([0, 1, 1], [0, -UNIT, 0], [-1, 0, 0])]
+        # The newest ones are known by how far they are before the last one.
+        first, newest = range(window.first), range(window.newest)
+        self.is_newest = torch.tensor([False for _ in first] + [True for _ in newest], device=device)
+        self.apart = torch.tensor([UNIT * i for i in first] + [UNIT * (i + 1 - window.newest) for i in newest], device=device)
         long = {"dtype": torch.int64, "device": device}
         words = {"dtype": torch.int32, "device": device}
         self.seen = Seen(
-            torch.full((requests, COLUMNS), self.zero, **long),  # type: ignore[call-overload]
-            torch.full((requests, COLUMNS), LOWEST, dtype=torch.float32, device=device),
+            torch.full((requests, window.columns), self.zero, **long),  # type: ignore[call-overload]
+            torch.full((requests, window.columns), LOWEST, dtype=torch.float32, device=device),
             torch.zeros(requests, **words),  # type: ignore[call-overload]
             torch.zeros(requests, **words),  # type: ignore[call-overload]
             torch.full((tokens,), self.spare, **long),  # type: ignore[call-overload]
@@ -150,15 +174,16 @@ class Units:
             self.decode(units[:decodes], tokens[:decodes], lengths[:decodes], window)
 
     def wanted(self, table: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """The units that requests of these lengths want, `[requests, 3]`, and the first token of each."""
-        sees, apart, least = self.columns
+        """The units that requests of these lengths want, `[requests, units]`, and the first token of each. A unit that would be wanted twice
+        is one of the first."""
         # -16 for a request without tokens.
-        newest = (lengths - 1) & -UNIT
-        tokens = newest[:, None] * sees + apart
+        newest = ((lengths - 1) & -UNIT)[:, None]
+        tokens = torch.where(self.is_newest, newest, 0) + self.apart
+        wants = torch.where(self.is_newest, tokens >= self.window.first * UNIT, tokens <= newest)
         at = tokens.clamp(0, table.shape[1] * self.block - 1)
         a_block = self.block // UNIT
         units = table.gather(1, at // self.block) * a_block + (at >> UNIT_BITS) % a_block
-        return torch.where(tokens > least, units, NONE), tokens
+        return torch.where(wants, units, NONE), tokens
 
     def find(self, units: Tensor) -> tuple[Tensor, Tensor]:
         """The row of each unit, and whether it has one."""
@@ -179,20 +204,20 @@ class Units:
         """What requests of one new token see exactly, and from where to where they see codes."""
         count, seen = len(units), self.seen
         rows, found = self.find(units)
-        first, before, newest = found.unbind(1)
-        last = tokens[:, 2]
-        # Codes are one run of tokens, so exact tokens behind them have no gap. The first unit may be the newest one.
-        to_the_end = newest | (first & (last == 0))
-        before = before & to_the_end
-        starts = first * UNIT
+        first, newest = found.split([self.window.first, self.window.newest], 1)
+        # Codes are one run of tokens, so exact tokens before and behind them have no gap.
+        first = first.cumprod(1).bool()
+        newest = newest.flip(1).cumprod(1).flip(1).bool()
+        starts, behind = first.sum(1) * UNIT, newest.sum(1) * UNIT
+        ends = torch.where(behind > 0, ((lengths - 1) & -UNIT) + UNIT - behind, lengths)
         of_token = tokens[..., None] + self.inside
-        held = torch.stack([first, before, newest], 1)[..., None] & (of_token < lengths[:, None, None])
+        held = torch.cat([first, newest], 1)[..., None] & (of_token < lengths[:, None, None])
         if window is not None:
             oldest = lengths - window
             starts = starts.maximum(oldest)
             held &= of_token >= oldest[:, None, None]
         seen.starts[:count] = starts
-        seen.ends[:count] = torch.where(to_the_end, last - before * UNIT, lengths)
+        seen.ends[:count] = ends
         places = rows[..., None] * UNIT + self.inside
         seen.places[:count] = torch.where(held, places, self.zero).flatten(1)
         seen.bias[:count] = torch.where(held, 0.0, LOWEST).flatten(1)

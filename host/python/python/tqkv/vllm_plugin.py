@@ -1,15 +1,15 @@
 """The entry point of vLLM (`vllm.general_plugins`): attention on codes, without a fork.
 
-    TQKV_KV=s4,t4 vllm serve MODEL --attention-backend CUSTOM
+    TQKV_VLLM="s4,t4 hot=64" vllm serve MODEL --attention-backend CUSTOM
 
-`TQKV_KV` names the codecs of keys and values. Without it nothing of vLLM changes.
+`TQKV_VLLM` is a policy in the words of a cache: codecs, `hot=` and `sinks=`. Without it nothing of vLLM changes.
 """
 
 from __future__ import annotations
 
 import os
 
-VARIABLE = "TQKV_KV"
+VARIABLE = "TQKV_VLLM"
 
 
 def register() -> None:

@@ -9,11 +9,23 @@ pub enum Door {
     Gpu,
     /// A layer of Transformers on the model's GPU.
     TorchGpu,
+    /// The attention back end of vLLM, whose engine says what belongs to the model.
+    Vllm,
 }
 
 impl Door {
     /// All of them, in the order of the column.
-    pub const ALL: [Self; 3] = [Self::Slots, Self::Gpu, Self::TorchGpu];
+    pub const ALL: [Self; 4] = [Self::Slots, Self::Gpu, Self::TorchGpu, Self::Vllm];
+
+    /// The name in the headings of docs/options.md, and in Python.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Slots => "slots",
+            Self::Gpu => "GPU",
+            Self::TorchGpu => "device",
+            Self::Vllm => "vLLM",
+        }
+    }
 }
 
 /// What a cache makes of an option.
@@ -28,8 +40,8 @@ pub(super) enum Support {
 }
 
 /// Options of every cache.
-pub(super) const ALL: [Support; 3] = [Support::Has; 3];
+pub(super) const ALL: [Support; 4] = [Support::Has; 4];
 /// Options of a sequence in main memory alone.
-pub(super) const SEQUENCE: [Support; 3] = [Support::Refuses; 3];
+pub(super) const SEQUENCE: [Support; 4] = [Support::Refuses; 4];
 /// Options of caches in main memory.
-pub(super) const MAIN: [Support; 3] = [Support::Has, Support::Refuses, Support::Refuses];
+pub(super) const MAIN: [Support; 4] = [Support::Has, Support::Refuses, Support::Refuses, Support::Refuses];

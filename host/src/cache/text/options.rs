@@ -36,9 +36,8 @@ pub struct SpecOption {
     pub example: &'static str,
     /// The subject of the option.
     pub part: OptionPart,
-    /// What slots, a cache on a GPU, and a layer of Transformers on a GPU make of it, in the order of
-    /// [`Door::ALL`](super::Door::ALL).
-    pub(super) doors: [Support; 3],
+    /// What each cache makes of it, in the order of [`Door::ALL`](super::Door::ALL).
+    pub(super) doors: [Support; 4],
     /// True if a full spec must have it.
     pub(super) is_needed: bool,
     /// Removes the earlier values first, for options that may be repeated.
@@ -101,7 +100,7 @@ pub const OPTIONS: &[SpecOption] = &[
     row!(Model, SEQUENCE, "position-dim", "N", "16",
         "Coordinates of head-dim that are the positional part of latent vectors (MLA).",
         |spec| spec.position_dim.write(), set_position_dim),
-    row!(Model, [Has, Refuses, Has], "value-dim", "N", "32",
+    row!(Model, [Has, Refuses, Has, Refuses], "value-dim", "N", "32",
         "Coordinates of a value or of a latent vector.", shape.value_dim),
     row!(Model, MAIN, "layer-shapes", "KV_HEADSxHEAD_DIM[xVALUE_DIM]/..", "2x64/1x128",
         "KV heads and coordinates of each layer, where layers differ. 5*2x64 stands for five layers.",
@@ -119,7 +118,7 @@ pub const OPTIONS: &[SpecOption] = &[
         "A preset, one codec for both, or two. The name may be left out.",
         |spec| (spec.key, spec.value).write(),
         |spec, (key, value): KvPair| (spec.key, spec.value) = (key, value)),
-    row!(Policy, [Has, Refuses, Has], LAYER_RULE, "RULE", "boundary:1:i8,s4",
+    row!(Policy, [Has, Refuses, Has, Refuses], LAYER_RULE, "RULE", "boundary:1:i8,s4",
         "Codecs of some layers: last:K,V, tail:N:K,V, boundary:N:K,V, gradient:K,V/.. or each:K,V/..", layers),
     row!(Policy, ALL, "hot", "TOKENS", "32",
         "Newest tokens that stay f16.", hot),
@@ -135,7 +134,7 @@ pub const OPTIONS: &[SpecOption] = &[
         "Encoded tokens that single queries attend to, those whose keys promise most. Others are left out.", select),
     row!(Policy, SEQUENCE, "ring", "TOKENS", "4096",
         "Newest tokens that a cache of fixed memory holds besides the sinks. All memory is taken at the start.", ring),
-    row!(Policy, [Refuses, Has, Refuses], "max-tokens", "TOKENS", "4096",
+    row!(Policy, [Refuses, Has, Refuses, Refuses], "max-tokens", "TOKENS", "4096",
         "Most tokens of a layer. What would be beyond it is refused.", max_tokens),
     SpecOption {
         clear: Some(|spec| spec.cold.retain(|(_, cold)| matches!(cold, Cold::Spill(_)))),
@@ -145,12 +144,12 @@ pub const OPTIONS: &[SpecOption] = &[
     },
     row!(Policy, SEQUENCE, "spill", "AFTER:FOLDER", "4096:/tmp",
         "Tokens older than AFTER go to a file in FOLDER.", spill, set_spill),
-    row!(Policy, [Has, Ignores, Has], "centring", "auto|on|off", "off",
+    row!(Policy, [Has, Ignores, Has, Ignores], "centring", "auto|on|off", "off",
         "Keys and values are stored less their means.", centring),
     row!(Policy, MAIN, "map", "auto|off|pairs", "pairs",
         "Keys go through a map that is learnt from the first page. auto stands for pairs of keys in m2 or m3, and of keys whose energy few pairs hold.",
         key_map),
-    row!(Policy, [Refuses, Ignores, Ignores], "arithmetic", "int8|f32", "f32",
+    row!(Policy, [Refuses, Ignores, Ignores, Ignores], "arithmetic", "int8|f32", "f32",
         "Numbers in which single queries meet encoded tokens.", arithmetic),
     row!(Policy, ALL, "seed", "N", "7",
         "Seed of the rotation's signs.", options.seed),
@@ -158,7 +157,7 @@ pub const OPTIONS: &[SpecOption] = &[
         "How the scale of a block is chosen.", options.scale_mode),
     row!(Policy, ALL, "effort", "fast|default|best", "best",
         "How far the encoder searches.", options.effort),
-    row!(Policy, [Has, Refuses, Ignores], "level", "NAME", "portable",
+    row!(Policy, [Has, Refuses, Ignores, Ignores], "level", "NAME", "portable",
         "Instruction set. none stands for that of TQKV_LEVEL, or the fastest.", level),
 ];
 

@@ -331,6 +331,8 @@ fn the_guide_lists_every_option() {
         assert!(guide.contains(&row), "docs/options.md lacks {row}");
     }
     assert_eq!(guide.lines().filter(|line| line.starts_with("| `")).count(), OPTIONS.len());
+    let heads = Door::ALL.map(Door::name).join(" | ");
+    assert_eq!(guide.matches(&format!("| {heads} | what it is |")).count(), 2);
 }
 
 /// Each door takes the defaults of every option, and refuses by name what it has not.
