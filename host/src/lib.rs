@@ -17,6 +17,7 @@
 //!
 //! * [`cache::KvCache`] is the cache of a sequence, and [`cache::CacheSpec`] says how it keeps tokens.
 //! * [`slots::SlotCache`] is the cache for engines that place tokens themselves.
+//! * [`paged::Paged`] works on the blocks of an engine that owns its memory.
 //! * [`attention::AttentionCache`] is the interface between a cache and a model runner.
 //! * [`mod@file`] keeps encoded vectors on disk.
 //! * [`threads`] sets the number of threads that work on a call.
@@ -40,6 +41,7 @@ pub mod file;
 mod matmul;
 mod memory;
 mod mmap;
+pub mod paged;
 mod reserve;
 pub mod rope;
 pub mod slots;

@@ -65,6 +65,8 @@ pub(crate) struct PageFormat {
     layout: PageLayout,
     level: Level,
     slots: usize,
+    /// Tokens from slot 0 of a page to that of the next one.
+    period: usize,
 }
 
 /// Query heads in the domain of the blocks, at most [`tqkv_simd::page::MAX_HEADS`].
@@ -78,7 +80,13 @@ pub(crate) struct CodedQueries {
 
 impl PageFormat {
     pub(crate) fn new(codec: AnyCodec, side: PageRole, arithmetic: Arithmetic, level: Level) -> Self {
-        Self { codec, layout: PageLayout::new(&codec, side, arithmetic), level, slots: PAGE_TOKENS }
+        Self {
+            codec,
+            layout: PageLayout::new(&codec, side, arithmetic),
+            level,
+            slots: PAGE_TOKENS,
+            period: PAGE_TOKENS,
+        }
     }
 
     /// The instruction set for all work on these pages.
@@ -106,6 +114,11 @@ impl PageFormat {
             PageLayout::Blocks => Some(PageLayout::Blocks),
         };
         layout.map_or(*self, |layout| Self { layout, slots, ..*self })
+    }
+
+    /// The format of blocks of this many tokens, which follow each other in a sequence.
+    pub(crate) fn in_blocks(&self, tokens: usize) -> Self {
+        Self { period: tokens, ..self.of_slots(tokens) }
     }
 
     /// True if the pages have kernels, which are faster than decoding.
@@ -235,7 +248,7 @@ impl PageFormat {
         next: &[Line],
         acc: &mut [f32],
     ) {
-        let (dim, from) = (self.codec.dim(), index % PAGE_TOKENS);
+        let (dim, from) = (self.codec.dim(), index % self.period);
         let n = weights.len() / (acc.len() / dim);
         match &self.layout {
             PageLayout::Values(pages) => {
@@ -270,7 +283,7 @@ impl PageFormat {
         next: &'a [Line],
     ) -> Option<ValuePart<'a>> {
         let PageLayout::Values(pages) = &self.layout else { return None };
-        let from = index % PAGE_TOKENS;
+        let from = index % self.period;
         Some(ValuePart { pages, page, start: index - from, from, weights, next })
     }
 

@@ -3,5 +3,6 @@
 
 mod calls;
 mod file;
+mod paged;
 mod slots;
 mod spec;
