@@ -7,6 +7,7 @@
 
 mod arrays;
 mod batch;
+mod blocks;
 mod cache;
 mod codec;
 mod command;
@@ -40,6 +41,8 @@ mod _native {
     const SEED: u64 = tqkv_core::Options::DEFAULT.seed;
     #[pymodule_export]
     const SINKS: usize = tqkv_core::life::SINKS;
+    #[pymodule_export]
+    use super::blocks::Blocks;
     #[pymodule_export]
     use super::cache::Cache;
     #[pymodule_export]

@@ -3,6 +3,7 @@
 //!
 //! A call works on the stream that it names, and waits for nothing.
 
+use crate::blocks::Spec;
 use crate::codec::options;
 use crate::dlpack::{self, Block, Numbers, Vectors};
 use crate::errors::Failure;
@@ -16,19 +17,6 @@ use tqkv_gpu::{Device, GpuError, Side};
 pub(crate) struct Paged {
     paged: paged::Paged,
     device: Device,
-}
-
-/// The dict that the constructor of the Python class passes. The names are the same there.
-#[derive(FromPyObject)]
-#[pyo3(from_item_all)]
-pub(crate) struct Spec {
-    num_heads: usize,
-    num_kv_heads: usize,
-    head_dim: usize,
-    kv: String,
-    seed: u64,
-    scale_mode: String,
-    effort: String,
 }
 
 impl Spec {

@@ -3,9 +3,7 @@
 use crate::errors::Failure;
 use pyo3::prelude::*;
 use tqkv::cache::CacheSpec;
-#[cfg(feature = "cuda")]
 use tqkv::cache::KvPair;
-#[cfg(feature = "cuda")]
 use tqkv::unstable::cache::pair_of;
 use tqkv::unstable::cache::{Door, OPTIONS, OptionPart, least_shares};
 
@@ -16,7 +14,6 @@ pub(crate) fn read(texts: &[String]) -> Result<CacheSpec, Failure> {
 }
 
 /// Codecs of keys and values: a preset, "t4,t3", or one for both.
-#[cfg(feature = "cuda")]
 pub(crate) fn pair(kv: &str) -> Result<KvPair, Failure> {
     Ok(pair_of(kv)?)
 }

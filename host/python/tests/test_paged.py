@@ -40,6 +40,7 @@ def gpu(monkeypatch):
         gpu.driver.tqkv_fake_map(gpu_int(tensor.data_ptr()), gpu_int(bytes))
         return tensor.data_ptr()
 
+    monkeypatch.setattr(paged, "_is_main", lambda device: False)
     monkeypatch.setattr(paged, "_device", lambda tensor: (0, gpu.stream.value))
     monkeypatch.setattr(paged, "_address", address)
     yield

@@ -72,6 +72,7 @@ def fake(monkeypatch, held):
         gpu.driver.tqkv_fake_map(ctypes.c_size_t(tensor.data_ptr()), ctypes.c_size_t(size))
         return tensor.data_ptr()
 
+    monkeypatch.setattr(paged, "_is_main", lambda device: False)
     monkeypatch.setattr(paged, "_device", lambda tensor: (0, gpu.stream.value))
     monkeypatch.setattr(paged, "_address", address)
     return gpu

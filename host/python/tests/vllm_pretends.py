@@ -35,6 +35,7 @@ def map_tensors():
             gpu.driver.tqkv_fake_map(ctypes.c_size_t(held.data_ptr()), ctypes.c_size_t(held.nbytes()))
         return tensor.data_ptr()
 
+    paged._is_main = lambda device: False
     paged._device = lambda tensor: (0, gpu.stream.value)
     paged._address = address
 

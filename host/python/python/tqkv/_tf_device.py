@@ -60,7 +60,7 @@ def policy(cache: KvCache, keys: Tensor, values: Tensor) -> Policy:
         raise Elsewhere(f"{str(keys.dtype).replace('torch.', '')} has no kernels on a GPU")
     layout = paged.Layout(spec.num_heads, keys.shape[1], dims[0], codecs, GROUP, spec.seed, spec.scale_mode, spec.effort)
     try:
-        layout.block_bytes()
+        layout.block_bytes(keys.device)
         paged.new_plan(layout, 1, keys.device)
     except (TqkvError, RuntimeError) as error:
         raise Elsewhere(str(error).split("\n")[0]) from error
@@ -133,7 +133,7 @@ class DeviceRows:
         """The column of token `start`."""
         of, most = policy.layout, policy.hot + GROUP - 1 + PROMPT - 1
         self.exact = [like.new_zeros(batch, of.num_kv_heads, self.first + most, of.head_dim) for _ in range(2)]
-        self.pool = torch.zeros(batch, 0, of.block_bytes(), dtype=torch.uint8, device=like.device)
+        self.pool = torch.zeros(batch, 0, of.block_bytes(like.device), dtype=torch.uint8, device=like.device)
         self.refused = torch.zeros(1, dtype=torch.int32, device=like.device)
         self.start = self.end = 0
         self.pads = self._pads([0] * batch)

@@ -1,11 +1,11 @@
-"""Compressed keys and values in the pages of an engine, on an NVIDIA GPU: custom operators over tensors of PyTorch.
+"""Compressed keys and values in the pages of an engine, in main memory or on an NVIDIA GPU: custom operators over tensors of PyTorch.
 
 An engine owns the pages, the block tables and the lengths. Each function is an operator of `torch.library`, so `torch.compile` passes
-with `fullgraph=True`, and a CUDA graph may hold it: nothing waits for the device or reads from it. All work runs on PyTorch's current
-stream.
+with `fullgraph=True`, and a CUDA graph may hold it: nothing waits for the GPU or reads from it. There all work runs on PyTorch's current
+stream, and in main memory in the threads of rayon's pool (`RAYON_NUM_THREADS`).
 
     layout = paged.Layout(num_heads=32, num_kv_heads=8, head_dim=128, kv="s4")
-    pages = torch.zeros(blocks, layout.block_bytes(), dtype=torch.uint8, device="cuda")  # of each layer
+    pages = torch.zeros(blocks, layout.block_bytes("cuda"), dtype=torch.uint8, device="cuda")  # of each layer
     plan = paged.new_plan(layout, sequences, "cuda")
     # A step: the plan once, then store and attend in each layer.
     paged.plan(layout, lengths, plan, max_tokens=table.shape[1] * layout.block_tokens)
@@ -35,8 +35,9 @@ __all__ = ["Layout", "attend", "attend_lse", "copy", "gather", "new_plan", "plan
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Heads and codecs of pages, the same in all layers. `kv` takes the codecs `s2 s3 s4 n4 i8 t2 t3 t4`, for keys and values or both.
-    Blocks have 64, 128 or another power of two of tokens, because the kernels read 64 at once."""
+    """Heads and codecs of pages, the same in all layers. On a GPU `kv` takes the codecs `s2 s3 s4 n4 i8 t2 t3 t4`, for keys and values or
+    both, and blocks have 64, 128 or another power of two of tokens, because the kernels read 64 at once. In main memory all codecs and
+    head dims of a cache have kernels, and blocks have a multiple of 32 tokens up to 512."""
 
     num_heads: int
     num_kv_heads: int
@@ -51,11 +52,19 @@ class Layout:
         _spec(self)
         count("block_tokens", self.block_tokens)
 
-    def block_bytes(self) -> int:
-        """Bytes of the keys and values of a block. The blocks of an engine may be further apart, by a multiple of 16 for each 64 tokens."""
+    def block_bytes(self, device: Any = "cuda") -> int:
+        """Bytes of the keys and values of a block on a device. The blocks of an engine may be further apart: on a GPU by a multiple of 16
+        for each 64 tokens, and in main memory by a multiple of 64."""
+        if _is_main(torch.device(device)):
+            return int(_blocks_of(_text(self)).block_bytes)
         if not hasattr(_native, "paged_block_bytes"):
-            raise TqkvError("tqkv.paged is not valid in this package: expected a build with maturin build --features cuda")
+            raise TqkvError("tqkv.paged on a GPU is not valid in this package: expected a build with maturin build --features cuda")
         return _block_bytes(self)
+
+
+def _is_main(device: torch.device) -> bool:
+    """True if tensors of the device are in main memory."""
+    return device.type == "cpu"
 
 
 @functools.lru_cache(maxsize=None)
@@ -89,17 +98,24 @@ def _layout(text: str) -> Layout:
 
 
 @functools.lru_cache(maxsize=None)
+def _blocks_of(text: str) -> Any:
+    """The work in main memory."""
+    layout = _layout(text)
+    return _native.Blocks(_spec(layout), layout.block_tokens)
+
+
+@functools.lru_cache(maxsize=None)
 def _kernels(text: str, device: int) -> Any:
     """Compiled once for a layout and a device, which takes about a second."""
     layout = _layout(text)
-    layout.block_bytes()
+    layout.block_bytes("cuda")
     return _native.Paged(_spec(layout), device)
 
 
 def _device(tensor: Tensor) -> tuple[int, int]:
     """The number of a tensor's device, and PyTorch's current stream there."""
     if not tensor.is_cuda:
-        raise TqkvError(f"a tensor on the device {tensor.device} is not valid: expected one on an NVIDIA GPU")
+        raise TqkvError(f"a tensor on the device {tensor.device} is not valid: expected one in main memory or on an NVIDIA GPU")
     return tensor.get_device(), torch.cuda.current_stream(tensor.device).cuda_stream
 
 
@@ -143,9 +159,9 @@ def _blocks(layout: Layout, pages: Tensor) -> tuple[int, int, int, int]:
             f"pages of the type {str(pages.dtype).replace('torch.', '')} and the shape {list(pages.shape)} are not valid: "
             "expected uint8 with an axis of blocks, each of which is contiguous"
         )
-    held = pages[0].numel()
-    if held < layout.block_bytes():
-        raise TqkvError(f"blocks of {held} bytes are not valid: expected at least {layout.block_bytes()}")
+    held, least = pages[0].numel(), layout.block_bytes(pages.device)
+    if held < least:
+        raise TqkvError(f"blocks of {held} bytes are not valid: expected at least {least}")
     stride = pages.stride(0) if pages.shape[0] > 1 else held
     return _address(pages), pages.shape[0], stride, layout.block_tokens
 
@@ -159,9 +175,62 @@ def _table(table: Tensor, like: Tensor) -> tuple[tuple[int, int], int]:
     return (_address(table), max(0, (table.shape[0] - 1) * row + table.shape[1])), row
 
 
+def _array(name: str, tensor: Tensor, like: Tensor, *dtypes: torch.dtype) -> Any:
+    """The memory of a tensor as an array, in which bfloat16 is uint16."""
+    _is(name, tensor, like, *dtypes)
+    tensor = tensor.detach().contiguous()
+    return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def _rows(name: str, tensor: Tensor, like: Tensor, heads: int, dim: int) -> Any:
+    _vectors(name, tensor, like, heads, dim)
+    return _array(name, tensor, like, tensor.dtype)
+
+
+def _pool(layout: Layout, pages: Tensor) -> tuple[Any, int]:
+    """The memory of all blocks as bytes, and the bytes from one to the next."""
+    _, blocks, stride, _ = _blocks(layout, pages)
+    if stride % 64:
+        raise TqkvError(f"blocks that are {stride} bytes apart are not valid: expected a multiple of 64")
+    held = layout.block_bytes(pages.device)
+    return pages.view(torch.uint8).as_strided(((blocks - 1) * stride + held,), (1,)).detach().numpy(), stride
+
+
+def _rows_of(plan: Tensor, rows: int) -> tuple[Any, Any]:
+    """The lengths and the first tokens of the rows of a plan in main memory."""
+    words = _array("plan", plan, plan, torch.int32)
+    if 2 * rows > len(words):
+        raise TqkvError(f"a plan of {len(words) // 2} rows is not valid: expected {rows}")
+    return words[:rows], words[len(words) // 2 :][:rows]
+
+
+def _attend_main(q: Tensor, pages: Tensor, table: Tensor, plan: Tensor, layout: str, lse: Tensor | None) -> Tensor:
+    of, rows = _layout(layout), q.shape[0]
+    given = _rows("q", q, pages, of.num_heads, of.head_dim)
+    _table(table, pages)
+    if rows and (not table.shape[0] or rows % table.shape[0]):
+        raise TqkvError(f"{rows} query tokens of {table.shape[0]} sequences are not valid: expected the same number of each")
+    if rows > table.shape[0]:
+        table = table.repeat_interleave(rows // table.shape[0], 0)
+    lengths, starts = _rows_of(plan, rows)
+    out = torch.empty(q.shape, dtype=torch.float32)
+    sums = torch.empty(q.shape[:2], dtype=torch.float32) if lse is None else lse
+    tables = _array("table", table, pages, torch.int32), lengths, starts
+    _blocks_of(layout).attend(given, _pool(of, pages), *tables, out.numpy(), _array("lse", sums, pages, torch.float32))
+    return out.to(q.dtype)
+
+
 @torch.library.custom_op("tqkv::paged_store", mutates_args=("pages", "refused"))
 def _store(k: Tensor, v: Tensor, places: Tensor, pages: Tensor, refused: Tensor, layout: str) -> None:
-    of, (device, stream) = _layout(layout), _device(pages)
+    of = _layout(layout)
+    if _is_main(pages.device):
+        k_v = [_rows(name, x, pages, of.num_kv_heads, of.head_dim) for name, x in (("k", k), ("v", v))]
+        at, there = _array("places", places, pages, torch.int64), pages.shape[0] * of.block_tokens
+        wrong = _blocks_of(layout).store(*k_v, at, _pool(of, pages))
+        if wrong or (at >= there).any():
+            refused.fill_(1)
+        return
+    device, stream = _device(pages)
     kernels = _kernels(layout, device)
     k_v = (_vectors(name, x, pages, of.num_kv_heads, of.head_dim) for name, x in (("k", k), ("v", v)))
     at = _numbers("places", places, pages, torch.int64)
@@ -172,6 +241,15 @@ def _store(k: Tensor, v: Tensor, places: Tensor, pages: Tensor, refused: Tensor,
 
 @torch.library.custom_op("tqkv::paged_plan", mutates_args=("plan",))
 def _plan(lengths: Tensor, starts: Tensor | None, plan: Tensor, queries: int, max_tokens: int, layout: str) -> None:
+    if _is_main(plan.device):
+        half = plan.numel() // 2
+        of_rows = torch.arange(1 - queries, 1, dtype=torch.int32)
+        rows = (lengths.clamp(0, max_tokens)[:, None] + of_rows).clamp(min=0).flatten()
+        if len(rows) > half:
+            raise TqkvError(f"a plan of {half} rows is not valid: expected {len(rows)}")
+        plan[: len(rows)] = rows
+        plan[half : half + len(rows)] = 0 if starts is None else starts.repeat_interleave(queries)
+        return
     device, stream = _device(plan)
     at = _numbers("lengths", lengths, plan, torch.int32)
     first = None if starts is None else _numbers("starts", starts, plan, torch.int32)
@@ -180,6 +258,8 @@ def _plan(lengths: Tensor, starts: Tensor | None, plan: Tensor, queries: int, ma
 
 def attend_now(q: Tensor, pages: Tensor, table: Tensor, plan: Tensor, layout: str, lse: Tensor | None = None) -> Tensor:
     """What the operators of attention do. Outside of a graph this call is shorter than theirs."""
+    if _is_main(pages.device):
+        return _attend_main(q, pages, table, plan, layout, lse)
     of, (device, stream) = _layout(layout), _device(pages)
     kernels = _kernels(layout, device)
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
@@ -204,7 +284,17 @@ def _attend_lse(q: Tensor, pages: Tensor, table: Tensor, plan: Tensor, layout: s
 
 @torch.library.custom_op("tqkv::paged_gather", mutates_args=("out",))
 def _gather(pages: Tensor, table: Tensor, offsets: Tensor, lengths: Tensor, out: Tensor, values: bool, layout: str) -> None:
-    of, (device, stream) = _layout(layout), _device(pages)
+    of = _layout(layout)
+    if _is_main(pages.device):
+        _vectors("out", out, pages, of.num_kv_heads, of.head_dim)
+        _table(table, pages)
+        wide = out if out.dtype == torch.float32 else out.float()
+        tables = (_array(name, x, pages, torch.int32) for name, x in (("table", table), ("lengths", lengths), ("offsets", offsets[: len(lengths)])))
+        _blocks_of(layout).gather(values, _pool(of, pages), *tables, wide.numpy())
+        if wide is not out:
+            out.copy_(wide)
+        return
+    device, stream = _device(pages)
     to = _vectors("out", out, pages, of.num_kv_heads, of.head_dim)
     at = (_numbers(name, x, pages, torch.int32) for name, x in (("offsets", offsets), ("lengths", lengths)))
     _kernels(layout, device).gather(stream, values, _blocks(of, pages), _table(table, pages), *at, to)
@@ -246,8 +336,11 @@ def store(layout: Layout, k: Tensor, v: Tensor, places: Tensor, pages: Tensor, r
 
 
 def new_plan(layout: Layout, rows: int, device: Any) -> Tensor:
-    """Memory for the plan of a step of `rows` query tokens: int32 of a size that depends on them and on the GPU."""
+    """Memory for the plan of a step of `rows` query tokens: int32 of a size that depends on them and on the device."""
     at = torch.empty(0, dtype=torch.int32, device=device)
+    if _is_main(at.device):
+        # The lengths of the rows, and the first token that each sees.
+        return torch.zeros(2 * count("rows", rows), dtype=torch.int32)
     return torch.empty(_kernels(_text(layout), _device(at)[0]).plan_words(count("rows", rows)), dtype=torch.int32, device=device)
 
 

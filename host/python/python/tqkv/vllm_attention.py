@@ -18,6 +18,7 @@ from torch import Tensor
 from vllm.config import VllmConfig, get_current_vllm_config, get_layers_from_vllm_config
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.model_executor.layers.quantization.turboquant.config import TQ_PRESETS, TurboQuantConfig
+from vllm.platforms import current_platform
 from vllm.v1.attention.backend import (
     AttentionBackend,
     AttentionCGSupport,
@@ -58,7 +59,7 @@ def _policy(num_heads: int, num_kv_heads: int, head_dim: int) -> tuple[paged.Lay
 
 def _head_bytes(head_dim: int) -> int:
     """Bytes of the key and the value of a token and KV head."""
-    return _policy(1, 1, head_dim)[0].block_bytes() // BLOCK
+    return _policy(1, 1, head_dim)[0].block_bytes(current_platform.device_type) // BLOCK
 
 
 class TqkvBackend(AttentionBackend):
@@ -305,7 +306,7 @@ class TqkvImpl(AttentionImpl[TqkvMetadata]):
         self.num_kv_heads, self.kv_cache_dtype, self.sinks = num_kv_heads or num_heads, kv_cache_dtype, sinks
         self.layout, self.exact_window = _policy(num_heads, self.num_kv_heads, head_size)
         # Says at once what has no kernels.
-        self.layout.block_bytes()
+        self.layout.block_bytes(current_platform.device_type)
         # The kernels divide by the root of the head dim.
         self.factor = self.scale * head_size**0.5
         self.room = config.model_config.max_model_len

@@ -1,6 +1,7 @@
 """The entry point of vLLM (`vllm.general_plugins`): attention on codes, without a fork.
 
-    TQKV_VLLM="s4,t4 hot=64" vllm serve MODEL --attention-backend CUSTOM
+    TQKV_VLLM="s4,t4 hot=64" vllm serve MODEL --attention-backend CUSTOM    # on a GPU
+    TQKV_VLLM="s4,t4 hot=64" vllm serve MODEL                               # on a CPU
 
 `TQKV_VLLM` is a policy in the words of a cache: codecs, `hot=` and `sinks=`. Without it nothing of vLLM changes.
 """
@@ -16,8 +17,12 @@ def register() -> None:
     """vLLM calls this once in each of its processes, before it reads a model."""
     if not os.environ.get(VARIABLE):
         return
+    from vllm.platforms import current_platform
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
+    if current_platform.is_cpu():
+        # The one back end that this platform chooses.
+        register_backend(AttentionBackendEnum.CPU_ATTN, "tqkv.vllm_attention.TqkvBackend")
     register_backend(AttentionBackendEnum.CUSTOM, "tqkv.vllm_attention.TqkvBackend")
     # Chosen by `--kv-cache-dtype turboquant_4bit_nc` and the other types of that name.
     register_backend(AttentionBackendEnum.TURBOQUANT, "tqkv.vllm_attention.TurboQuantBackend")
