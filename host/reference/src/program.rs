@@ -406,7 +406,7 @@ mod tests {
             for token in sinks..n.saturating_sub(hot).max(sinks) {
                 let first = (token - sinks) / GROUP * GROUP + sinks;
                 let group = GROUP.min(n - hot - first);
-                for head in (0..kv_heads).filter(|head| (group + head) % 3 == 0) {
+                for head in (0..kv_heads).filter(|head| (group + head).is_multiple_of(3)) {
                     let at = token * width + head * 16;
                     k[at..at + 16].fill(0.0);
                     v[at..at + 16].fill(0.0);
