@@ -23,11 +23,12 @@
 //! | `rotation`, `random`, `levels`, `bits` | the parts of the formats |
 //! | [`theory`] | Shannon's bound, the paper's two, and expected errors |
 //! | `cache` | a cache that holds decoded vectors |
-//! | `program` | a cache whose codec is another program |
+//! | `program`, `answer` | a cache whose codec is another program; what it answers |
 //!
 //! For a cache in a program use `tqkv::cache`. FORMATS.md describes the bytes.
 #![forbid(unsafe_code)]
 
+mod answer;
 mod bits;
 mod cache;
 mod choice;

@@ -59,8 +59,10 @@ fn policies_cost_what_is_printed() {
     }
     let section =
         document("MEASURED.md").split("\n## ").find(|text| text.starts_with("M3 ")).unwrap().to_owned();
-    for row in
-        rows(&section, "| policy | bits").iter().map(|row| cells(row)).filter(|cells| cells[0] != "f16")
+    for row in rows(&section, "| policy | bits | perplexity")
+        .iter()
+        .map(|row| cells(row))
+        .filter(|cells| cells[0] != "f16")
     {
         let policy = policy(&row[0]);
         let args = ["eval", "--windows", "12", "--attention-error", "--kv", &policy];
@@ -136,8 +138,13 @@ fn claims_are_what_eval_measures() {
         ("eval --kv experimental-max --kv \"balanced hot=0 sinks=0\"".to_owned(), &["0.048", "0.0038"][..]),
         (
             format!("eval {}", ["s4,s3", "s3,s4", "s3", "s4,s2"].map(every_token).join(" ")),
-            &["0.0086", "0.0110", "0.0163", "0.0257"],
+            &["0.0086", "0.0111", "0.0164", "0.0256"],
         ),
+        (
+            format!("eval {} --kv \"t3 last:i8 hot=0 sinks=0\"", ["q8_0", "t4"].map(every_token).join(" ")),
+            &["0.00002", "0.0020", "0.0060"],
+        ),
+        ("eval --kv t4 --kv \"t4 hot=16 tier=128:t2\"".to_owned(), &["0.00013", "0.0012"]),
         ("eval --kv p4 --kv tq4".to_owned(), &["0.048", "0.008"]),
         ("eval --kv p3 --kv tq3".to_owned(), &["0.244", "0.035"]),
     ] {

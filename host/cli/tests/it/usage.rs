@@ -5,6 +5,7 @@ use serde_json::Value;
 use tqkv::unstable::cache::OptionPart;
 
 use crate::arrays::folder;
+use crate::printed::{cells, document, rows};
 use crate::support::{error, json, tqkv};
 
 fn text(args: &[&str]) -> String {
@@ -122,6 +123,11 @@ fn exit_codes_and_settings_stand_where_a_user_looks() {
         assert!(help.contains(&format!("{code}: {meaning}")), "{code}");
         assert!(page.contains(&format!("\\fB{code}\\fR\n{meaning}")), "{code}");
     }
+    // The page about the command has the list of the help.
+    let listed = rows(&document("docs/command.md"), "| code | meaning");
+    let listed: Vec<_> = listed.iter().map(|row| cells(row).join(": ")).collect();
+    let codes = help.split_once("Exit codes:\n").unwrap().1;
+    assert_eq!(codes.lines().map(str::trim).collect::<Vec<_>>(), listed);
     for option in tqkv::unstable::cache::OPTIONS.iter().filter(|option| option.part == OptionPart::Policy) {
         assert!(settings.contains(&format!("{}={}", option.name, option.value)), "{}", option.name);
         let default = option.default().map_or(String::new(), |default| format!("[default: {default}]"));

@@ -11,9 +11,12 @@ and the command runs it, over any model and text, in the table of the other cach
     tqkv eval --model model.gguf --kv s4 --kv "program=python3 codec.py"
     tqkv eval --model model.gguf --recall --kv tiny --kv "hot=64 sinks=4 program=python3 codec.py"
 
-The first `sinks` (4) and the newest `hot` (64) tokens stay exact, as in the caches beside it. The others come in groups of 32 when they
-leave the window, each once. Keys have their rotary position. Reconstructions are attended to in float32, so the figures are those of the
-codec, and say nothing about its speed.
+The first `sinks` (4) and the newest `hot` (64) tokens stay exact, as in the caches beside it. The others come in groups of 32, and every
+query sees them as the codec gives them back, so the functions are also asked for the first 1 to 31 tokens of the group that still grows:
+once with each token that joins it, for one query, which is once per token, KV head and kind of vector in all, and 16.5 tokens on average.
+The answer to a full group is final. A codec by channel has few tokens for its steps in a group that begins, so these come back nearly
+exact, and their steps count as bytes as long as the group is not full. Keys have their rotary position. Reconstructions are attended to in
+float32, so the figures are those of the codec, and say nothing about its speed.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ Coded = Callable[[np.ndarray], "tuple[Any, int]"]
 
 
 def serve(keys: Coded, values: Coded | None = None) -> None:
-    """Answers the requests of `tqkv eval` until it ends. Without `values`, they have the codec of the keys.
+    """Answers the requests of `tqkv eval`, of 1 to 32 tokens, until it ends. Without `values`, they have the codec of the keys.
 
     What the functions print goes to standard error, because standard output has the answers. host/reference/src/program.rs has the form
     of requests."""
