@@ -509,7 +509,6 @@ impl CacheSpec {
         }
         self.check_attention()?;
         self.check_selection()?;
-        self.check_narrowing()?;
         let num_layers = self.shape.num_layers;
         self.layers.check(num_layers)?;
         let after = self.cold.iter().map(|(after, _)| *after);
@@ -523,11 +522,6 @@ impl CacheSpec {
                 "cold tiers are not in order of age: expected each to begin after more tokens than the one \
                  before, at most {MOST_TOKENS}"
             ));
-        }
-        if self.ring.is_some() && !matches!(self.key_map, KeyMap::Off | KeyMap::Auto) {
-            return bad(
-                "a ring with a map of keys is not valid, as maps take memory later: expected map=off".into(),
-            );
         }
         for layer in 0..num_layers {
             match self.kind(layer) {
@@ -552,6 +546,7 @@ impl CacheSpec {
         let KvShape { num_layers, num_heads, num_kv_heads, head_dim, value_dim, .. } = self.shape;
         // Checked before any work per layer.
         let heads = num_layers.saturating_mul(num_kv_heads);
+        self.check_conflicts()?;
         self.check_layer_shapes()?;
         if heads > MOST_HEADS {
             return bad(format!("{heads} KV heads in all layers: expected at most {MOST_HEADS}"));

@@ -166,15 +166,6 @@ impl CacheSpec {
         let narrowing = Narrowing::of(self)?.map(Arc::new);
         Ok(Window::of(self, layer, narrowing.as_ref()).at(tokens).min(tokens.max(self.hot)))
     }
-
-    /// Refuses a narrowing that a cache cannot have.
-    pub(super) fn check_narrowing(&self) -> Result<(), CacheError> {
-        if self.narrow_at.is_some() && self.ring.is_some() {
-            let why = "narrow-at= is not valid with ring=, which takes all memory at the start: expected one of them";
-            return Err(CacheError::BadSpec(why.to_owned()));
-        }
-        Ok(())
-    }
 }
 
 /// The last number of `from..=to` that fits, if those that do come first, or `from`.
