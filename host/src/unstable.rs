@@ -11,7 +11,6 @@ pub mod algebra {
 /// The options of a spec as rows, and bounds.
 pub mod cache {
     pub use crate::cache::key_codecs::learnt_map;
-    pub use crate::cache::map::map_bytes;
     pub use crate::cache::spec::least_shares;
     pub use crate::cache::text::{COMMON_CODECS, Door, OPTIONS, OptionPart, SpecOption, pair_of, read_bytes};
 }

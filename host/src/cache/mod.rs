@@ -36,6 +36,7 @@ mod accepted;
 mod ahead;
 mod blocks;
 mod budget;
+mod bytes;
 mod chosen;
 mod chunks;
 pub(crate) mod format;
@@ -72,6 +73,7 @@ mod window;
 
 pub use blocks::Encoded;
 pub use budget::Budget;
+pub use bytes::{Bytes, CacheSize};
 pub use layer::{KvPair, LayerKind, LayerPolicy, LayerShape};
 pub use life::PAGE_TOKENS;
 pub use pool::{CachePool, Eviction, SequenceId};
@@ -85,10 +87,10 @@ use crate::attention::AttentionCache;
 use crate::error::CacheError;
 use crate::{memory, threads};
 use accepted::coded_norms;
+use bytes::Ring;
 use chosen::Chosen;
 use format::PageRole;
 use head::{AttentionRule, Head};
-use life::ROLLBACK;
 use map::Learner;
 use means::Means;
 use rayon::prelude::*;
@@ -99,11 +101,11 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use summaries::Summaries;
 use tier::Tiers;
-use tqkv_core::{CodecId, KvShape};
+use tqkv_core::KvShape;
 use tqkv_simd::Level;
 use track::Track;
 use vectors::Vectors;
-use window::{Narrowing, Window};
+use window::{Window, narrowing};
 
 /// A head, its queries, and the room for their results.
 type HeadWork<'a> = ((&'a Head, &'a [f32]), &'a mut [f32]);
@@ -168,7 +170,7 @@ impl KvCache {
             _ => None,
         };
         memory::check(Layer::bytes(&spec))?;
-        let narrowing = Narrowing::of(&spec)?.map(Arc::new);
+        let narrowing = narrowing(&spec)?;
         let mut layers = memory::list(spec.shape.num_layers)?;
         for layer in 0..spec.shape.num_layers {
             let window = Window::of(&spec, layer, narrowing.as_ref());
@@ -546,13 +548,12 @@ impl Layer {
         }
         .map(tiers);
         let (keys, other) = (keys?, other?);
-        // Uncompressed keys gain nothing from a mean.
-        let plain = spec.codecs_at(layer).0 == CodecId::F16 || is_latent;
-        let centring = if plain { Centring::Off } else { spec.centring };
-        let ring = window.filter(|_| spec.ring.is_some()).map(|window| window + ROLLBACK);
-        let sinks = spec.sinks_at(layer);
-        let track =
-            |tiers: &Tiers, means| Track::new(tiers.clone(), (sinks, hot), means, budget).with_ring(ring);
+        let rings = Ring::both(spec, layer)?.map(|rings| rings.map(Arc::new));
+        let (sinks, centring) = (spec.sinks_at(layer), spec.centring_of_keys(layer));
+        let track = |tiers: &Tiers, means, side: usize| {
+            let ring = rings.as_ref().map(|rings| rings[side].clone());
+            Track::new(tiers.clone(), (sinks, hot), means, budget).with_ring(ring)
+        };
         let of_values = || Means::of_values(spec.centring_of_values(layer), max_norms[1], budget);
         let shape = spec.shape_at(layer);
         let KvShape { num_heads, num_kv_heads, head_dim, .. } = shape;
@@ -573,11 +574,11 @@ impl Layer {
         let [key_dim, position_dim] = spec.summarised_dims(layer);
         let (of_keys, of_positions) = (summaries(key_dim)?, summaries(position_dim)?);
         let made = (0..num_kv_heads).map(|i| Head {
-            keys: track(&keys, Means::of_keys(centring, max_norms[0], budget))
+            keys: track(&keys, Means::of_keys(centring, max_norms[0], budget), 0)
                 .with_map(learner.clone())
                 .with_map_of_keys(spec.may_get_map(layer))
                 .with_summaries(of_keys.clone()),
-            other: track(&other, of_values()).with_summaries(of_positions.clone()),
+            other: track(&other, of_values(), 1).with_summaries(of_positions.clone()),
             is_latent,
             rule: rule.clone(),
             sink_logits: sink_logits.chunks(shape.group()).nth(i).unwrap_or_default().to_vec(),

@@ -427,6 +427,12 @@ impl CacheSpec {
         Ok(norms.map(|norm| norm.min(f16::MAX.to_f32())))
     }
 
+    /// Centring of a layer's keys. Uncompressed ones gain nothing from a mean, and latent vectors are values too.
+    pub(super) fn centring_of_keys(&self, layer: usize) -> Centring {
+        let plain = self.codecs_at(layer).0 == CodecId::F16 || self.position_dim > 0;
+        if plain { Centring::Off } else { self.centring }
+    }
+
     /// Centring of a layer's values. Those that are a part of the keys have no mean. With a short hot window too
     /// few are there when the first leave.
     pub(super) fn centring_of_values(&self, layer: usize) -> Centring {
