@@ -5,7 +5,7 @@
 /// Products of matrices, and eigenvectors.
 pub mod algebra {
     pub use crate::eigen::symmetric;
-    pub use crate::matmul::{Mat, MatMut, Store, product};
+    pub use crate::matmul::{Accumulate, Mat, MatMut, product};
 }
 
 /// The options of a spec as rows, and bounds.

@@ -1,8 +1,8 @@
 //! One KV head: its tokens, and attention of its query heads over them.
 
-use super::chosen::{BRIDGED, Chosen, RUN, hide, seek};
 use super::life::{self, PAGE_TOKENS, ROLLBACK};
 use super::scratch::HeadScratch;
+use super::token_lists::{BRIDGED, Chosen, RUN, hide, seek};
 use super::track::{Cut, Track};
 use super::vectors::{Vectors, dot};
 use crate::attend::{HeadQueries, Sums};

@@ -32,41 +32,41 @@
 //! Other choices: an engine that places the tokens of many sequences itself uses [`crate::slots`]. A model
 //! runner should depend only on [`crate::attention::AttentionCache`].
 
-mod accepted;
 mod ahead;
+mod append_with_queries;
+mod attend_many;
 mod blocks;
 mod budget;
 mod bytes;
-mod chosen;
 mod chunks;
 pub(crate) mod format;
 mod head;
 pub(crate) mod key_codecs;
 mod layer;
 pub(crate) mod life;
-mod many;
 pub(crate) mod map;
 mod means;
 mod meter;
+mod norm_limits;
 mod page;
-mod pick;
 mod pool;
 mod prefill;
 mod preset;
 mod rows;
 mod sample;
 mod scratch;
+mod select;
 mod shapes;
-mod shelf;
 pub(crate) mod snapshot;
+mod spare_pages;
 pub(crate) mod spec;
 mod spill;
 mod stats;
 mod summaries;
 mod take_up;
-mod taught;
 pub(crate) mod text;
 pub(crate) mod tier;
+mod token_lists;
 mod track;
 pub(crate) mod vectors;
 mod window;
@@ -86,13 +86,12 @@ pub use vectors::Floats;
 use crate::attention::AttentionCache;
 use crate::error::CacheError;
 use crate::{memory, threads};
-use accepted::coded_norms;
 use bytes::Ring;
-use chosen::Chosen;
 use format::PageRole;
 use head::{AttentionRule, Head};
 use map::Learner;
 use means::Means;
+use norm_limits::coded_norms;
 use rayon::prelude::*;
 use rows::HalfRows;
 use scratch::{HeadScratch, ScratchPool};
@@ -101,6 +100,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use summaries::Summaries;
 use tier::Tiers;
+use token_lists::Chosen;
 use tqkv_core::KvShape;
 use tqkv_simd::Level;
 use track::Track;
@@ -511,7 +511,7 @@ fn check_lists(layer: usize, heads: &[Head], lists: &[&[u32]]) -> Result<(), Cac
     }
     for (kv_head, (head, list)) in heads.iter().zip(lists).enumerate() {
         let [(_, sinks), newest] = head.seen(head.len() - 1);
-        chosen::check(list, sinks, newest)
+        token_lists::check(list, sinks, newest)
             .map_err(|why| CacheError::Selection(format!("layer {layer}, KV head {kv_head}: {why}")))?;
     }
     Ok(())

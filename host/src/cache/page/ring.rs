@@ -1,7 +1,7 @@
 //! Pages of a ring: all of them are made at once, and go back to a shelf when they leave.
 
 use super::{Page, PageMemory, Pages};
-use crate::cache::shelf::Shelf;
+use crate::cache::spare_pages::Shelf;
 use std::sync::Arc;
 use tqkv_simd::page::Line;
 
