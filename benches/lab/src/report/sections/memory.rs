@@ -69,7 +69,8 @@ fn contexts() -> Result<Result<Section, CliError>, PlanError> {
         let plan = |name: &str| unbounded.plan(&name.parse::<Policy>().map_err(PlanError::Policy)?);
         let plans = [plan("f16")?, plan("balanced")?, plan("compact")?];
         if let Some(colour) = DRAWN.iter().position(|drawn| *drawn == name) {
-            for (plan, look, cache) in [(&plans[0], Look::Line, "f16"), (&plans[2], Look::Dashed, "compact")] {
+            for (plan, look, cache) in [(&plans[0], Look::Line, "f16"), (&plans[2], Look::Dashed, "compact")]
+            {
                 let name = format!("{name}, {cache}");
                 series.push(Series::new(&name, look, growth(plan)?, colour));
             }
