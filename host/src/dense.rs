@@ -6,7 +6,7 @@
 use crate::attention::AttentionCache;
 use crate::cache::{CacheSpec, LayerKind};
 use crate::error::CacheError;
-use crate::matmul::{Mat, MatMut, Store, product};
+use crate::matmul::{Accumulate, Mat, MatMut, product};
 use crate::memory;
 use std::ops::Range;
 use tqkv_core::{Chunk, KvError, KvShape};
@@ -232,7 +232,7 @@ impl AttentionCache for DenseCache {
                     Mat::new(&q[at..], tile, d, stride),
                     Mat::new(&kv.keys[start * d..], seen, d, d).transposed(),
                     self.scale,
-                    Store::Replace,
+                    Accumulate::Replace,
                 );
                 if let Some(cap) = self.soft_cap {
                     scores.iter_mut().for_each(|score| *score = cap * (*score / cap).tanh());
@@ -246,7 +246,7 @@ impl AttentionCache for DenseCache {
                     Mat::new(&scores, tile, seen, seen),
                     Mat::new(&kv.values[start * width..], seen, width, width),
                     1.0,
-                    Store::Replace,
+                    Accumulate::Replace,
                 );
             }
         }

@@ -70,7 +70,7 @@ fn check_bounds(len: usize, rows: usize, cols: usize, row_stride: usize) {
 
 /// The treatment of values that are already in the destination.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Store {
+pub enum Accumulate {
     /// They are replaced.
     Replace,
     /// The product is added to them.
@@ -78,7 +78,7 @@ pub enum Store {
 }
 
 /// Writes `scale * lhs * rhs` to `dst`, or adds it to `dst`.
-pub fn product(dst: &mut MatMut<'_>, lhs: Mat<'_>, rhs: Mat<'_>, scale: f32, store: Store) {
+pub fn product(dst: &mut MatMut<'_>, lhs: Mat<'_>, rhs: Mat<'_>, scale: f32, store: Accumulate) {
     let (m, n, k) = (dst.rows, dst.cols, lhs.cols);
     if m * n * k < PARALLEL_FROM {
         run(dst, lhs, rhs, scale, store, Parallelism::None);
@@ -96,7 +96,14 @@ pub fn product(dst: &mut MatMut<'_>, lhs: Mat<'_>, rhs: Mat<'_>, scale: f32, sto
     }
 }
 
-fn run(dst: &mut MatMut<'_>, lhs: Mat<'_>, rhs: Mat<'_>, scale: f32, store: Store, threads: Parallelism) {
+fn run(
+    dst: &mut MatMut<'_>,
+    lhs: Mat<'_>,
+    rhs: Mat<'_>,
+    scale: f32,
+    store: Accumulate,
+    threads: Parallelism,
+) {
     let (m, n, k) = (dst.rows, dst.cols, lhs.cols);
     assert!(lhs.rows == m && rhs.rows == k && rhs.cols == n, "matrix shapes do not match");
     // The kernels write columns, so rows are written as columns of the transposed product. A single column
@@ -115,7 +122,7 @@ fn run(dst: &mut MatMut<'_>, lhs: Mat<'_>, rhs: Mat<'_>, scale: f32, store: Stor
             dst.data.as_mut_ptr(),
             dst.row_stride as isize,
             1,
-            store == Store::Add,
+            store == Accumulate::Add,
             lhs.data.as_ptr(),
             lhs.col_stride as isize,
             lhs.row_stride as isize,
@@ -154,7 +161,7 @@ mod tests {
                 Mat::new(&lhs, m, k, k + 2),
                 Mat::new(&rhs, n, k, k).transposed(),
                 0.5,
-                Store::Add,
+                Accumulate::Add,
             );
             for i in 0..m {
                 for j in 0..n {
@@ -174,7 +181,7 @@ mod tests {
             Mat::new(&a, 1, 1, 1),
             Mat::new(&b, 1, 2, 2),
             1.0,
-            Store::Replace,
+            Accumulate::Replace,
         );
         assert_eq!(dst, [6.0, 8.0]);
     }

@@ -5,13 +5,12 @@
 /// Products of matrices, and eigenvectors.
 pub mod algebra {
     pub use crate::eigen::symmetric;
-    pub use crate::matmul::{Mat, MatMut, Store, product};
+    pub use crate::matmul::{Accumulate, Mat, MatMut, product};
 }
 
 /// The options of a spec as rows, and bounds.
 pub mod cache {
     pub use crate::cache::key_codecs::learnt_map;
-    pub use crate::cache::map::map_bytes;
     pub use crate::cache::spec::least_shares;
     pub use crate::cache::text::{COMMON_CODECS, Door, OPTIONS, OptionPart, SpecOption, pair_of, read_bytes};
 }

@@ -11,7 +11,7 @@ use tqkv::attention::AttentionCache;
 use tqkv::cache::{CacheSpec, KvCache};
 use tqkv::dense::DenseCache;
 use tqkv::error::CacheError;
-use tqkv::unstable::algebra::{Mat, MatMut, Store, product};
+use tqkv::unstable::algebra::{Accumulate, Mat, MatMut, product};
 
 /// Larger than every buffer of fixed size, and smaller than the buffers here whose size the caller decides.
 const LARGE: usize = 512 << 10;
@@ -121,7 +121,7 @@ fn memory_that_cannot_be_had_is_an_error_everywhere() {
     rayon::broadcast(|_| {
         let (a, mut out) = (vec![1.0; 64 * 64], vec![0.0; 64 * 64]);
         let mat = || Mat::new(&a, 64, 64, 64);
-        product(&mut MatMut::new(&mut out, 64, 64, 64), mat(), mat(), 1.0, Store::Replace);
+        product(&mut MatMut::new(&mut out, 64, 64, 64), mat(), mat(), 1.0, Accumulate::Replace);
     });
 
     let n = TOKENS * 2 * DIM;

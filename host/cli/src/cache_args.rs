@@ -20,8 +20,8 @@ use crate::device::Place;
 use crate::error::CliError;
 use crate::names;
 use crate::output::Waiting;
-use crate::plan::{CacheShape, PlanSource, Uncompressed};
-use crate::policy::{self, Policy};
+use crate::plan::{CacheShape, PlanSource};
+use crate::policy::{self, Policy, Uncompressed};
 
 /// The caches to compare.
 #[derive(Debug, Args)]

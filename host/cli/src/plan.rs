@@ -1,7 +1,7 @@
 //! Bytes per token of a cache, and the number of tokens that fit a memory budget.
 //!
-//! The bytes of a page are those that the library allocates. A running cache reports the rest of its memory
-//! in its own statistics. Shapes come from a model ([`tqkv_model::ModelKv`]) or from the command line.
+//! The bytes are those of the library's own formula ([`tqkv::cache::CacheSize`]). Shapes come from a model
+//! ([`tqkv_model::ModelKv`]) or from the command line.
 
 mod foreign;
 mod loading;
@@ -15,12 +15,16 @@ pub(crate) use size::{parse_bandwidth, parse_size};
 pub(crate) use source::PlanSource;
 pub(crate) use stored::StorageTier;
 
-use tqkv::cache::{CacheSpec, Cold, KeyMap, LayerKind, PAGE_TOKENS};
-use tqkv::unstable::cache::{learnt_map, map_bytes};
+use tqkv::cache::{
+    Bytes, CacheSize, CacheSpec, Cold, KeyMap, LayerKind, LayerPolicy, LayerShape, PAGE_TOKENS,
+};
+use tqkv::error::CacheError;
+use tqkv::unstable::cache::learnt_map;
 use tqkv_core::fixed::INTEGER_CODECS;
 use tqkv_core::{CodecId, KvShape};
 use tqkv_model::{LayerKv, ModelKv};
 
+use crate::policy::Policy;
 use crate::preset::{F16, KvCodecs};
 
 /// The part of a model's shape that its KV cache depends on.
@@ -30,46 +34,6 @@ pub struct CacheShape {
     pub groups: Vec<(LayerKv, usize)>,
     /// Longest sequence of the model.
     pub context: Option<u64>,
-}
-
-/// Tokens that stay f16 under every codec.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Uncompressed {
-    /// First tokens of the sequence.
-    pub sinks: u64,
-    /// Newest tokens.
-    pub hot: u64,
-}
-
-/// The storage of tokens by age.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Life {
-    /// Codecs of tokens that leave the window of the newest tokens.
-    pub codecs: KvCodecs,
-    /// Tokens that are not encoded.
-    pub kept: Uncompressed,
-    /// Age in tokens from which pages have other codecs, and those codecs; in ascending order.
-    pub tiers: Vec<(u64, KvCodecs)>,
-    /// The map of keys.
-    pub key_map: KeyMap,
-    /// Tokens of a ring, which takes its memory at once; see [`CacheSpec::ring`].
-    pub ring: Option<u64>,
-    /// Encoded tokens that single queries attend to; see [`CacheSpec::select`].
-    pub select: Option<usize>,
-    /// Bytes up to which all tokens are exact; see [`CacheSpec::narrow_at`].
-    pub narrow_at: Option<u64>,
-}
-
-impl Life {
-    /// Codecs of the oldest tokens of a long sequence.
-    pub(crate) fn oldest(&self) -> KvCodecs {
-        self.tiers.last().map_or(self.codecs, |(_, codecs)| *codecs)
-    }
-
-    /// The same tokens in f16.
-    pub(crate) fn in_f16(&self) -> Self {
-        Self { codecs: F16, tiers: Vec::new(), key_map: KeyMap::Off, narrow_at: None, ..self.clone() }
-    }
 }
 
 /// A reason why there is no plan.
@@ -101,9 +65,12 @@ pub enum PlanError {
         INTEGER_CODECS.map(CodecId::name).join(", ")
     )]
     NotInteger(CodecId),
-    /// A number of bytes that does not fit 64 bits.
-    #[error("the cache of this shape is beyond 2^64 bytes")]
+    /// A number of bytes that does not fit 64 bits, or more heads than a cache may have.
+    #[error("the cache of this shape is beyond 2^64 bytes or {MOST_HEADS} KV heads")]
     TooLarge,
+    /// Settings that no cache has, or that are not planned.
+    #[error("{0}")]
+    Policy(String),
     /// A format of another program that cannot be parsed.
     #[error(
         "'{0}' is not valid: expected a name and its bytes per head vector: tq3=52, or turbo4=72,68 for keys and values"
@@ -127,15 +94,6 @@ pub(crate) trait LayerPlan: Sized {
     /// Coordinates of a token in one KV head.
     fn values_per_head(&self) -> usize;
 
-    /// The spec of a cache of one such layer and one KV head.
-    fn spec(&self) -> CacheSpec;
-
-    /// Bytes of [`PAGE_TOKENS`] tokens of one KV head.
-    fn page_bytes(&self, codecs: KvCodecs) -> Result<usize, PlanError>;
-
-    /// Bytes of a page of one KV head besides keys and values; see [`CacheSpec::selection_bytes`].
-    fn selection_bytes(&self, select: Option<usize>) -> usize;
-
     /// Bytes of one slot of a KV head in a ring cache of a microcontroller, which stores blocks without gaps.
     fn slot_bytes(&self, codecs: KvCodecs) -> Result<usize, PlanError>;
 }
@@ -147,25 +105,6 @@ impl LayerPlan for LayerKv {
 
     fn values_per_head(&self) -> usize {
         if self.is_latent() { self.head_dim } else { self.head_dim + self.value_dim }
-    }
-
-    fn spec(&self) -> CacheSpec {
-        let shape = KvShape::new(1, 1, 1, self.head_dim).with_value_dim(self.value_dim);
-        let mut spec = CacheSpec::from(shape);
-        spec.position_dim = self.position_dim;
-        let kinds = self.window.map(|window| vec![LayerKind::Sliding(window)]);
-        spec.kinds(kinds.unwrap_or_default())
-    }
-
-    fn page_bytes(&self, codecs: KvCodecs) -> Result<usize, PlanError> {
-        let spec = self.spec().codecs(codecs.k, codecs.v);
-        let [key, other] = spec.page_bytes(0).map_err(|_| unsupported(self, codecs))?;
-        Ok(key + other)
-    }
-
-    fn selection_bytes(&self, select: Option<usize>) -> usize {
-        let spec = CacheSpec { select, ..self.spec() };
-        spec.selection_bytes(0).unwrap_or_default()
     }
 
     fn slot_bytes(&self, codecs: KvCodecs) -> Result<usize, PlanError> {
@@ -185,18 +124,125 @@ fn unsupported(layer: &LayerKv, codecs: KvCodecs) -> PlanError {
     PlanError::UnsupportedHeadDim { head_dim: if keys { coded } else { layer.value_dim }, codecs }
 }
 
-/// Bytes of a number of tokens, multiplied by the tokens per page so that nothing is rounded.
-type Growth = Box<dyn Fn(u64) -> u128>;
+/// Limit of the library on the KV heads of all layers.
+const MOST_HEADS: usize = 1 << 16;
 
-/// Bytes of `page` bytes per page and KV head in `layers` layers of a shape, per token; rounded up.
-fn per_token(pages: impl Iterator<Item = (usize, usize, usize)>) -> Result<u64, PlanError> {
-    let of_layers = |(page, heads, layers): (usize, usize, usize)| {
-        (page as u128 * heads as u128).checked_mul(layers as u128)
-    };
-    let all = pages.map(of_layers).try_fold(0u128, |all, bytes| all.checked_add(bytes?));
-    let bytes = all.ok_or(PlanError::TooLarge)?.div_ceil(PAGE_TOKENS as u128);
-    u64::try_from(bytes).map_err(|_| PlanError::TooLarge)
+/// A cache of a model, of which a policy decides how it keeps tokens.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    spec: CacheSpec,
+    size: CacheSize,
+    /// Longest sequence of the model.
+    context: Option<u64>,
 }
+
+/// The same tokens in f16.
+pub(crate) fn in_f16(spec: &CacheSpec) -> CacheSpec {
+    let spec =
+        CacheSpec { key_map: KeyMap::Off, narrow_at: None, select: None, cold: Vec::new(), ..spec.clone() };
+    spec.codecs(F16.k, F16.v).layers(LayerPolicy::Uniform)
+}
+
+/// The spec whose pages are those of the oldest tokens of a long sequence.
+fn oldest(spec: &CacheSpec) -> CacheSpec {
+    match spec.cold.last() {
+        Some(&(_, Cold::Demote { key, value })) => {
+            spec.clone().codecs(key, value).layers(LayerPolicy::Uniform)
+        }
+        Some((_, Cold::Spill(_))) | None => spec.clone(),
+    }
+}
+
+impl Plan {
+    /// The plan of the same tokens in f16.
+    ///
+    /// # Errors
+    /// [`PlanError::Policy`].
+    pub fn in_f16(&self) -> Result<Self, PlanError> {
+        let spec = in_f16(&self.spec);
+        let size = CacheSize::of(&spec).map_err(|error| PlanError::Policy(error.to_string()))?;
+        Ok(Self { spec, size, ..*self })
+    }
+
+    /// Tokens of a ring, whose memory does not grow.
+    pub(crate) fn ring(&self) -> Option<u64> {
+        self.spec.ring.map(|tokens| tokens as u64)
+    }
+
+    /// Upper bound of the bytes of `tokens` tokens in all layers and KV heads.
+    ///
+    /// # Errors
+    /// [`PlanError::TooLarge`].
+    pub fn bytes(&self, tokens: u64) -> Result<u64, PlanError> {
+        Some(self.at(tokens).total()).filter(|&bytes| bytes < u64::MAX).ok_or(PlanError::TooLarge)
+    }
+
+    fn at(&self, tokens: u64) -> Bytes {
+        self.size.at(usize::try_from(tokens).unwrap_or(usize::MAX))
+    }
+
+    /// Bytes of the maps of keys at `tokens` tokens, which [`Plan::bytes`] counts too. 0 where no layer learns one: maps
+    /// that heads get by themselves are not sure to come.
+    pub(crate) fn map_bytes(&self, tokens: u64) -> u64 {
+        let mut layers = 0..self.spec.shape.num_layers;
+        let learns = layers.any(|layer| learnt_map(&self.spec, layer) != KeyMap::Off);
+        if learns { self.at(tokens).maps } else { 0 }
+    }
+
+    /// Bytes that a token adds to full pages of all layers and KV heads, while no window is full: those of the oldest
+    /// tokens, with the means of `select=`.
+    ///
+    /// # Errors
+    /// [`PlanError::TooLarge`].
+    pub fn bytes_per_token(&self) -> Result<u64, PlanError> {
+        self.grown(|kind| kind != LayerKind::None)
+    }
+
+    /// Bytes per token once the windows are full; `None` without windows.
+    ///
+    /// # Errors
+    /// The same as [`Self::bytes_per_token`].
+    pub(crate) fn bytes_past_window(&self) -> Result<Option<u64>, PlanError> {
+        let slides = |layer| matches!(self.spec.kind(layer), LayerKind::Sliding(_));
+        let has_windows = (0..self.spec.shape.num_layers).any(slides);
+        has_windows.then(|| self.grown(|kind| kind == LayerKind::Full)).transpose()
+    }
+
+    fn grown(&self, grows: impl Fn(LayerKind) -> bool) -> Result<u64, PlanError> {
+        let spec = oldest(&self.spec);
+        let layers = (0..spec.shape.num_layers).filter(|&layer| grows(self.spec.kind(layer)));
+        let of_layer = |layer| {
+            let page = spec.page_bytes(layer)?.iter().sum::<usize>() + spec.selection_bytes(layer)?;
+            Ok((page * spec.shape_at(layer).num_kv_heads) as u64)
+        };
+        let pages = layers.map(of_layer).sum::<Result<u64, CacheError>>();
+        let pages = pages.map_err(|error| PlanError::Policy(error.to_string()))?;
+        Ok(pages.div_ceil(PAGE_TOKENS as u64))
+    }
+
+    /// Longest context whose cache fits `memory` bytes; at most the context of the model. `u64::MAX` if
+    /// windows bound every layer and the model states no context.
+    pub fn max_tokens(&self, memory: u64) -> u64 {
+        longest(self.context, |tokens| self.at(tokens).total() <= memory)
+    }
+}
+
+/// Largest number of tokens that fits.
+fn longest(context: Option<u64>, fits: impl Fn(u64) -> bool) -> u64 {
+    let most = context.unwrap_or(BEYOND);
+    if fits(most) {
+        return context.unwrap_or(u64::MAX);
+    }
+    let (mut fitting, mut too_many) = (0, most);
+    while too_many - fitting > 1 {
+        let middle = fitting + (too_many - fitting) / 2;
+        if fits(middle) { fitting = middle } else { too_many = middle }
+    }
+    fitting
+}
+
+/// Tokens beyond any memory, and far from overflow.
+const BEYOND: u64 = 1 << 40;
 
 impl CacheShape {
     /// What one of several cards keeps that share the model by tensor parallelism. Where there are fewer KV heads
@@ -256,182 +302,63 @@ impl CacheShape {
         self.groups.iter().map(of_group).sum()
     }
 
-    /// Bytes per token in full pages of all layers and KV heads, while no window is full.
+    /// The plan of a cache of this shape.
     ///
     /// # Errors
-    /// [`PlanError::UnsupportedHeadDim`], [`PlanError::TooLarge`].
-    pub fn bytes_per_token(&self, codecs: KvCodecs) -> Result<u64, PlanError> {
-        self.grown(codecs, |_| true)
+    /// [`PlanError`] for a policy that is not planned, and for what a cache refuses.
+    pub fn plan(&self, policy: &Policy) -> Result<Plan, PlanError> {
+        let spec = policy.planned(self.spec()?).map_err(PlanError::Policy)?;
+        match CacheSize::of(&spec) {
+            Ok(size) => Ok(Plan { spec, size, context: self.context }),
+            Err(error) => Err(self
+                .unsupported(&spec)
+                .unwrap_or_else(|| PlanError::Policy(format!("{}: {error}", policy.name)))),
+        }
     }
 
-    /// Bytes per token once the windows are full; `None` without windows.
-    ///
-    /// # Errors
-    /// Same as [`Self::bytes_per_token`].
-    pub(crate) fn bytes_past_window(&self, codecs: KvCodecs) -> Result<Option<u64>, PlanError> {
-        self.windowed().map(|_| self.grown(codecs, |layer| layer.window.is_none())).transpose()
-    }
-
-    fn grown(&self, codecs: KvCodecs, grows: impl Fn(&LayerKv) -> bool) -> Result<u64, PlanError> {
-        let pages = self.pages(|layer| layer.page_bytes(codecs))?;
-        per_token(self.counted(&pages, grows))
-    }
-
-    /// A number of each group.
-    fn pages(&self, of: impl Fn(&LayerKv) -> Result<usize, PlanError>) -> Result<Vec<usize>, PlanError> {
-        self.groups.iter().map(|(layer, _)| of(layer)).collect()
-    }
-
-    /// Pages, KV heads and layers of the groups that grow.
-    fn counted<'a>(
-        &'a self,
-        pages: &'a [usize],
-        grows: impl Fn(&LayerKv) -> bool + 'a,
-    ) -> impl Iterator<Item = (usize, usize, usize)> + 'a {
-        let groups = self.groups.iter().zip(pages).filter(move |((layer, _), _)| grows(layer));
-        groups.map(|((layer, layers), page)| (*page, layer.num_kv_heads, *layers))
-    }
-
-    /// Upper bound of the bytes of `tokens` tokens in all layers and KV heads; each tier may have one page
-    /// more. Page headers are included.
-    ///
-    /// # Errors
-    /// Same as [`Self::bytes_per_token`].
-    pub fn bytes(&self, life: &Life, tokens: u64) -> Result<u64, PlanError> {
-        let bytes = self.growth(life)?(tokens).div_ceil(PAGE_TOKENS as u128);
-        u64::try_from(bytes).map_err(|_| PlanError::TooLarge)
-    }
-
-    fn growth(&self, life: &Life) -> Result<Growth, PlanError> {
-        let Some(limit) = life.narrow_at else { return self.plain_growth(life) };
-        // All tokens are exact up to the limit, and then as many as fit, until the hot window is left.
-        let (exact, least) =
-            (self.plain_growth(&Life { select: None, ..life.in_f16() })?, self.plain_growth(life)?);
-        let limit = u128::from(limit) * PAGE_TOKENS as u128;
-        Ok(Box::new(move |tokens| exact(tokens).min(limit).max(least(tokens))))
-    }
-
-    /// [`Self::growth`] of a cache that encodes all tokens behind its windows.
-    fn plain_growth(&self, life: &Life) -> Result<Growth, PlanError> {
-        self.bytes_per_token(life.codecs)?;
-        let growths = self.groups.iter().map(|(layer, layers)| {
-            let mut page = layer.page_bytes(life.codecs)?;
-            let of_selection = layer.selection_bytes(life.select);
-            let warm_page = (page + 2 * CacheSpec::PAGE_HEADER_BYTES + of_selection) as u128;
-            // The bytes that a page saves when it moves to a tier.
-            let mut savings = Vec::with_capacity(life.tiers.len());
-            for &(after, codecs) in &life.tiers {
-                let before = std::mem::replace(&mut page, layer.page_bytes(codecs)?);
-                savings.push((after, before.saturating_sub(page) as u128));
-            }
-            let (of_tokens, of_maps) =
-                (tokens_of(layer, (warm_page, savings), life.kept, life.ring), maps_of(layer, life));
-            let heads = *layers as u128 * layer.num_kv_heads as u128;
-            Ok::<_, PlanError>(move |tokens| {
-                of_tokens(tokens).saturating_add(of_maps(tokens)).saturating_mul(heads)
-            })
+    /// The first layer whose dims a codec of the spec does not have.
+    fn unsupported(&self, spec: &CacheSpec) -> Option<PlanError> {
+        let colder = spec.cold.iter().filter_map(|(_, cold)| match *cold {
+            Cold::Demote { key, value } => Some(KvCodecs { k: key, v: value }),
+            Cold::Spill(_) => None,
         });
-        let growths: Vec<_> = growths.collect::<Result<_, _>>()?;
-        let is_ring = life.ring.is_some();
-        Ok(Box::new(move |tokens| {
-            // A ring takes its memory at once.
-            let tokens = if is_ring { BEYOND } else { tokens };
-            growths.iter().map(|growth| growth(tokens)).fold(0, u128::saturating_add)
-        }))
+        let pairs = std::iter::once(KvCodecs { k: spec.key, v: spec.value }).chain(colder);
+        let mut layers =
+            pairs.flat_map(|pair| self.groups.iter().map(move |(layer, _)| layer.slot_bytes(pair)));
+        layers.find_map(Result::err)
     }
 
-    /// Bytes of the means of `select=` per token, which [`Self::bytes`] counts too.
-    pub(crate) fn selection_bytes_per_token(&self, life: &Life) -> u64 {
-        let of_group = |(layer, layers): &(LayerKv, usize)| {
-            (*layers * layer.num_kv_heads) as u64 * layer.selection_bytes(life.select) as u64
-        };
-        self.groups.iter().map(of_group).sum::<u64>().div_ceil(PAGE_TOKENS as u64)
-    }
-
-    /// Bytes of the maps of keys at `tokens` tokens, which [`Self::bytes`] counts too.
-    pub(crate) fn map_bytes(&self, life: &Life, tokens: u64) -> u64 {
-        let of_group = |(layer, layers): &(LayerKv, usize)| {
-            let heads = *layers as u128 * layer.num_kv_heads as u128;
-            (maps_of(layer, life)(tokens) / PAGE_TOKENS as u128).saturating_mul(heads)
-        };
-        let bytes = self.groups.iter().map(of_group).fold(0, u128::saturating_add);
-        u64::try_from(bytes).unwrap_or(u64::MAX)
-    }
-
-    /// Longest context whose cache fits `memory` bytes; at most the context of the model. `u64::MAX` if
-    /// windows bound every layer and the model states no context.
-    ///
-    /// # Errors
-    /// Same as [`Self::bytes_per_token`].
-    pub fn max_tokens(&self, life: &Life, memory: u64) -> Result<u64, PlanError> {
-        Ok(self.longest(memory, self.growth(life)?))
-    }
-
-    /// Largest number of tokens whose `bytes`, scaled by the tokens per page, fit `memory`.
-    fn longest(&self, memory: u64, bytes: impl Fn(u64) -> u128) -> u64 {
-        let fits = |tokens: u64| bytes(tokens) <= u128::from(memory) * PAGE_TOKENS as u128;
-        let most = self.context.unwrap_or(BEYOND);
-        if fits(most) {
-            return self.context.unwrap_or(u64::MAX);
+    /// The spec of a cache of this shape.
+    fn spec(&self) -> Result<CacheSpec, PlanError> {
+        let heads = self.groups.iter().try_fold(0, |all: usize, (layer, layers)| {
+            all.checked_add(layer.num_kv_heads.checked_mul(*layers)?)
+        });
+        let first = self.groups.first().filter(|_| heads.is_some_and(|heads| heads <= MOST_HEADS));
+        let (first, _) = first.ok_or(PlanError::TooLarge)?;
+        let each = || self.groups.iter().flat_map(|(layer, layers)| std::iter::repeat_n(layer, *layers));
+        let shape = KvShape::new(self.num_layers(), first.num_kv_heads, first.num_kv_heads, first.head_dim);
+        let mut spec = CacheSpec::from(shape.with_value_dim(first.value_dim));
+        spec.position_dim = first.position_dim;
+        if self.windowed().is_some() {
+            let kind = |layer: &LayerKv| layer.window.map_or(LayerKind::Full, LayerKind::Sliding);
+            spec.kinds = each().map(kind).collect();
         }
-        let (mut fitting, mut too_many) = (0, most);
-        while too_many - fitting > 1 {
-            let middle = fitting + (too_many - fitting) / 2;
-            if fits(middle) { fitting = middle } else { too_many = middle }
+        if self.uniform().is_none() {
+            // Query heads have no effect on bytes, but KV heads divide them.
+            let heads = self.groups.iter().map(|(layer, _)| layer.num_kv_heads);
+            spec.shape.num_heads = heads.fold(1, |all, heads| all * (heads / common_divisor(all, heads)));
+            let shape = |layer: &LayerKv| {
+                let LayerKv { num_kv_heads, head_dim, value_dim, .. } = *layer;
+                LayerShape { num_kv_heads, head_dim, value_dim }
+            };
+            spec.layer_shapes = each().map(shape).collect();
         }
-        fitting
+        Ok(spec)
     }
 }
 
-/// Tokens beyond any memory, and far from overflow.
-const BEYOND: u64 = 1 << 40;
-
-/// Bytes of the tokens of one KV head of a layer, multiplied by the tokens per page. Pages have the first
-/// number of bytes, and shrink as they move to tiers.
-fn tokens_of(
-    layer: &LayerKv,
-    (warm_page, savings): (u128, Vec<(u64, u128)>),
-    kept: Uncompressed,
-    ring: Option<u64>,
-) -> impl Fn(u64) -> u128 + use<> {
-    let raw_page = (2 * layer.values_per_head() * PAGE_TOKENS) as u128;
-    // Layers with a window of the model have no sinks.
-    let sinks = if layer.window.is_some() { 0 } else { kept.sinks };
-    let window = layer.window.map(|tokens| tokens as u64).into_iter().chain(ring).min();
-    // Pages are evicted whole, and one more stays for rollbacks.
-    let most = window.map_or(u64::MAX, |tokens| {
-        let sinks = if ring.is_some() { sinks } else { 0 };
-        tokens.saturating_add(2 * PAGE_TOKENS as u64 - 1).saturating_add(sinks)
-    });
-    move |tokens: u64| {
-        let tokens = tokens.min(most);
-        let uncompressed = sinks.saturating_add(kept.hot);
-        let raw = tokens.min(uncompressed);
-        let warm = u128::from(raw) * raw_page + u128::from(tokens - raw) * warm_page;
-        // A page moves as a whole, once its newest token is old enough.
-        let waiting = sinks.saturating_add(PAGE_TOKENS as u64 - 1);
-        let saved = savings.iter().map(|(after, saving)| {
-            let cold = tokens.saturating_sub(waiting.saturating_add(*after)).min(tokens - raw);
-            u128::from(cold) * saving
-        });
-        warm - saved.sum::<u128>()
-    }
-}
-
-/// Bytes of the map of one KV head of a layer, multiplied by the tokens per page.
-fn maps_of(layer: &LayerKv, life: &Life) -> impl Fn(u64) -> u128 + use<> {
-    let demote = |(after, KvCodecs { k: key, v: value }): &(u64, KvCodecs)| {
-        (*after as usize, Cold::Demote { key: *key, value: *value })
-    };
-    let spec = CacheSpec {
-        key_map: life.key_map,
-        ring: life.ring.map(|tokens| tokens as usize),
-        cold: life.tiers.iter().map(demote).collect(),
-        ..layer.spec().codecs(life.codecs.k, life.codecs.v)
-    };
-    let bytes = map_bytes(learnt_map(&spec, 0), layer.head_dim) as u128 * PAGE_TOKENS as u128;
-    let raw = life.kept.sinks.saturating_add(life.kept.hot);
-    move |tokens: u64| if tokens > raw { bytes } else { 0 }
+fn common_divisor(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { common_divisor(b, a % b) }
 }
 
 impl From<&ModelKv> for CacheShape {

@@ -8,7 +8,7 @@
 use std::cell::Cell;
 
 use rayon::prelude::*;
-use tqkv::unstable::algebra::Store;
+use tqkv::unstable::algebra::Accumulate;
 use tqkv_core::AnyCodec;
 use tqkv_simd::page::{KeyPages, Line, MAX_HEADS, Queries};
 use tqkv_simd::{Level, codec};
@@ -29,10 +29,10 @@ thread_local! {
 }
 
 /// Puts products where they belong.
-pub(crate) fn put(y: &mut [f32], products: &[f32], store: Store) {
+pub(crate) fn put(y: &mut [f32], products: &[f32], store: Accumulate) {
     match store {
-        Store::Replace => y.copy_from_slice(products),
-        Store::Add => y.iter_mut().zip(products).for_each(|(y, product)| *y += product),
+        Accumulate::Replace => y.copy_from_slice(products),
+        Accumulate::Add => y.iter_mut().zip(products).for_each(|(y, product)| *y += product),
     }
 }
 
@@ -220,11 +220,11 @@ impl CodedMatrix {
     /// # Panics
     /// `x` and `y` do not hold the same number of tokens.
     pub fn multiply(&self, x: &[f32], y: &mut [f32]) {
-        self.multiply_to(x, y, Store::Replace);
+        self.multiply_to(x, y, Accumulate::Replace);
     }
 
     /// [`CodedMatrix::multiply`], or adds the result.
-    pub(crate) fn multiply_to(&self, x: &[f32], y: &mut [f32], store: Store) {
+    pub(crate) fn multiply_to(&self, x: &[f32], y: &mut [f32], store: Accumulate) {
         let [outputs, inputs] = self.shape();
         assert!(
             x.len() / inputs * outputs == y.len() && x.len().is_multiple_of(inputs),
@@ -239,7 +239,7 @@ impl CodedMatrix {
     }
 
     /// [`CodedMatrix::multiply_to`] for at most as many tokens as the kernels take queries.
-    fn multiply_few(&self, x: &[f32], y: &mut [f32], queries: &mut [Queries], store: Store) {
+    fn multiply_few(&self, x: &[f32], y: &mut [f32], queries: &mut [Queries], store: Accumulate) {
         let [outputs, inputs] = self.shape();
         let n = x.len() / inputs;
         self.round(x, n, queries);

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use crate::checkpoint::StoredTensor;
 use crate::coded::{CodedMatrix, put};
-use tqkv::unstable::algebra::{Mat, MatMut, Store, product};
+use tqkv::unstable::algebra::{Accumulate, Mat, MatMut, product};
 
 /// A projection. `weight` is `[outputs, inputs]`, as Hugging Face stores it.
 #[derive(Debug)]
@@ -56,13 +56,13 @@ impl Linear {
     /// Multiplies `x`, `[n, inputs]`. The result is `[n, outputs]`.
     pub(crate) fn forward(&self, x: &[f32]) -> Vec<f32> {
         let mut y = vec![0.0; x.len() / self.inputs * self.outputs];
-        self.run(x, &mut y, Store::Replace);
+        self.run(x, &mut y, Accumulate::Replace);
         y
     }
 
     /// Adds the result to `y`, for the residual connection.
     pub(crate) fn forward_add(&self, x: &[f32], y: &mut [f32]) {
-        self.run(x, y, Store::Add);
+        self.run(x, y, Accumulate::Add);
     }
 
     /// Number of outputs, which are the rows of the weight.
@@ -98,7 +98,7 @@ impl Linear {
         self.weight = Weight::Stored(StoredTensor::from_f32(&values, vec![self.outputs, self.inputs]));
     }
 
-    fn run(&self, x: &[f32], y: &mut [f32], store: Store) {
+    fn run(&self, x: &[f32], y: &mut [f32], store: Accumulate) {
         match &self.weight {
             Weight::Coded(weight) => weight.multiply_to(x, y, store),
             Weight::Stored(weight) => match weight.as_f32() {
@@ -116,7 +116,7 @@ impl Linear {
 
     /// Each thread takes whole tiles. A tile takes little time with few tokens, so threads hardly wait for
     /// each other.
-    fn by_small_tiles(&self, weight: &StoredTensor, x: &[f32], y: &mut [f32], store: Store) {
+    fn by_small_tiles(&self, weight: &StoredTensor, x: &[f32], y: &mut [f32], store: Accumulate) {
         let rows = self.tile_rows(SMALL_TILE);
         let n = x.len() / self.inputs;
         let memory = || vec![0.0; rows.min(self.outputs) * self.inputs];
@@ -125,7 +125,7 @@ impl Linear {
             let tile = &mut tile[..rows * self.inputs];
             weight.expand_rows(first, tile);
             let mut part = vec![0.0; n * rows];
-            self.multiply(tile, x, &mut part, rows, Store::Replace);
+            self.multiply(tile, x, &mut part, rows, Accumulate::Replace);
             part
         };
         let firsts = (0..self.outputs).step_by(rows);
@@ -144,7 +144,7 @@ impl Linear {
     }
 
     /// All threads expand and multiply one tile at a time.
-    fn by_large_tiles(&self, weight: &StoredTensor, x: &[f32], y: &mut [f32], store: Store) {
+    fn by_large_tiles(&self, weight: &StoredTensor, x: &[f32], y: &mut [f32], store: Accumulate) {
         let (rows, small) = (self.tile_rows(LARGE_TILE), self.tile_rows(SMALL_TILE));
         let mut tile = vec![0.0; rows.min(self.outputs) * self.inputs];
         for first in (0..self.outputs).step_by(rows) {
@@ -163,7 +163,7 @@ impl Linear {
 
     /// Multiplies whole rows of the weight. The outputs go to the start of `y` and to every `stride` values
     /// after it.
-    fn multiply(&self, weight: &[f32], x: &[f32], y: &mut [f32], stride: usize, store: Store) {
+    fn multiply(&self, weight: &[f32], x: &[f32], y: &mut [f32], stride: usize, store: Accumulate) {
         let (n, rows) = (x.len() / self.inputs, weight.len() / self.inputs);
         product(
             &mut MatMut::new(y, n, rows, stride),

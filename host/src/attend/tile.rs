@@ -1,11 +1,11 @@
 //! Decoded tokens and any number of queries, as products of matrices.
 
-use crate::matmul::{Mat, MatMut, Store, product};
+use crate::matmul::{Accumulate, Mat, MatMut, product};
 use tqkv_simd::Level;
 use tqkv_simd::page::{Attention, MAX_HEADS, rescale, soften};
 
 /// Writes the logits (`[n, tokens]`) of queries (`[n, dim]`) and decoded tokens (`[tokens, dim]`), or adds them.
-pub(crate) fn score(queries: &[f32], tokens: &[f32], dim: usize, logits: &mut [f32], store: Store) {
+pub(crate) fn score(queries: &[f32], tokens: &[f32], dim: usize, logits: &mut [f32], store: Accumulate) {
     let (n, count) = (queries.len() / dim, tokens.len() / dim);
     let tokens = Mat::new(tokens, count, dim, dim).transposed();
     let queries = Mat::new(queries, n, dim, dim);
@@ -39,6 +39,6 @@ pub(crate) fn add(weights: &[f32], values: &[f32], (dim, width): (usize, usize),
         Mat::new(weights, n, count, count),
         Mat::new(values, count, dim, width),
         1.0,
-        Store::Add,
+        Accumulate::Add,
     );
 }

@@ -1,8 +1,8 @@
 //! One KV head: its tokens, and attention of its query heads over them.
 
-use super::chosen::{BRIDGED, Chosen, RUN, hide, seek};
 use super::life::{self, PAGE_TOKENS, ROLLBACK};
 use super::scratch::HeadScratch;
+use super::token_lists::{BRIDGED, Chosen, RUN, hide, seek};
 use super::track::{Cut, Track};
 use super::vectors::{Vectors, dot};
 use crate::attend::{HeadQueries, Sums};
@@ -78,9 +78,7 @@ impl Head {
 
     /// Bytes that [`Head::hold`] takes.
     pub(super) fn missing_bytes(&self) -> usize {
-        let missing =
-            |track: &Track| track.ring_bytes().saturating_sub(track.allocated_bytes() - track.shared_bytes());
-        missing(&self.keys).saturating_add(missing(&self.other))
+        self.keys.missing_bytes().saturating_add(self.other.missing_bytes())
     }
 
     pub(super) fn reset(&mut self) {

@@ -14,6 +14,9 @@ pub(crate) const ROLLBACK: usize = 2 * PAGE_TOKENS;
 /// Most rows that are taken up, or encoded, in one piece. It bounds the memory of the work.
 pub(crate) const PIECE: usize = 64;
 
+/// Most rows that a ring takes up in one piece, because its rows take their memory at the start.
+pub(crate) const RING_PIECE: usize = 4 * BATCH;
+
 /// Writes the mean of vectors (`[n, dim]`), and returns the share of their energy that it holds.
 pub(crate) fn mean_of(vectors: &[f32], mean: &mut [f32]) -> f32 {
     let count = (vectors.len() / mean.len()) as f32;

@@ -96,7 +96,7 @@ impl Means {
         if self.centring == Centring::Off {
             return;
         }
-        let (means, sums) = self.ring_counts(dim);
+        let (means, sums) = ring_counts(dim, self.follows);
         self.spare.retain(|values| Arc::strong_count(values) == 1);
         self.spare.truncate(means.saturating_sub(self.list.len()));
         self.list.reserve_exact(means.saturating_sub(self.list.len()));
@@ -108,21 +108,16 @@ impl Means {
         self.lease.set(self.allocated_bytes());
     }
 
-    /// Numbers of means and of sums that a ring has memory for.
-    fn ring_counts(&self, dim: usize) -> (usize, usize) {
-        if self.follows { (RING_MEANS, dim) } else { (1, 0) }
-    }
-
     /// True if the means have memory of their own.
     fn is_ring(&self) -> bool {
         self.spare.capacity() > 0
     }
 
-    /// Bytes that [`Means::hold`] takes.
-    pub(super) fn ring_bytes(&self, dim: usize) -> usize {
+    /// Bytes that [`Means::hold`] takes for means of `dim` coordinates. 0 for a `dim` of 0.
+    pub(super) fn ring_bytes(dim: usize, follows: bool) -> usize {
         let mean = size_of::<Mean>() + size_of::<Arc<[f32]>>() + dim * size_of::<f32>();
-        let (means, sums) = self.ring_counts(dim);
-        if self.centring == Centring::Off { 0 } else { means * mean + sums * size_of::<i64>() }
+        let (means, sums) = ring_counts(dim, follows);
+        if dim == 0 { 0 } else { means * mean + sums * size_of::<i64>() }
     }
 
     /// Drops all means but the first `kept`. Their memory stays with a ring.
@@ -317,6 +312,11 @@ impl Means {
             0
         }
     }
+}
+
+/// Numbers of means and of sums that a ring has memory for.
+fn ring_counts(dim: usize, follows: bool) -> (usize, usize) {
+    if follows { (RING_MEANS, dim) } else { (1, 0) }
 }
 
 fn norm(mean: &[f32]) -> f32 {

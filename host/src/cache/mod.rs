@@ -32,46 +32,48 @@
 //! Other choices: an engine that places the tokens of many sequences itself uses [`crate::slots`]. A model
 //! runner should depend only on [`crate::attention::AttentionCache`].
 
-mod accepted;
 mod ahead;
+mod append_with_queries;
+mod attend_many;
 mod blocks;
 mod budget;
-mod chosen;
+mod bytes;
 mod chunks;
 pub(crate) mod format;
 mod head;
 pub(crate) mod key_codecs;
 mod layer;
 pub(crate) mod life;
-mod many;
 pub(crate) mod map;
 mod means;
 mod meter;
+mod norm_limits;
 mod page;
-mod pick;
 mod pool;
 mod prefill;
 mod preset;
 mod rows;
 mod sample;
 mod scratch;
+mod select;
 mod shapes;
-mod shelf;
 pub(crate) mod snapshot;
+mod spare_pages;
 pub(crate) mod spec;
 mod spill;
 mod stats;
 mod summaries;
 mod take_up;
-mod taught;
 pub(crate) mod text;
 pub(crate) mod tier;
+mod token_lists;
 mod track;
 pub(crate) mod vectors;
 mod window;
 
 pub use blocks::Encoded;
 pub use budget::Budget;
+pub use bytes::{Bytes, CacheSize};
 pub use layer::{KvPair, LayerKind, LayerPolicy, LayerShape};
 pub use life::PAGE_TOKENS;
 pub use pool::{CachePool, Eviction, SequenceId};
@@ -84,13 +86,12 @@ pub use vectors::Floats;
 use crate::attention::AttentionCache;
 use crate::error::CacheError;
 use crate::{memory, threads};
-use accepted::coded_norms;
-use chosen::Chosen;
+use bytes::Ring;
 use format::PageRole;
 use head::{AttentionRule, Head};
-use life::ROLLBACK;
 use map::Learner;
 use means::Means;
+use norm_limits::coded_norms;
 use rayon::prelude::*;
 use rows::HalfRows;
 use scratch::{HeadScratch, ScratchPool};
@@ -99,11 +100,12 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use summaries::Summaries;
 use tier::Tiers;
-use tqkv_core::{CodecId, KvShape};
+use token_lists::Chosen;
+use tqkv_core::KvShape;
 use tqkv_simd::Level;
 use track::Track;
 use vectors::Vectors;
-use window::{Narrowing, Window};
+use window::{Window, narrowing};
 
 /// A head, its queries, and the room for their results.
 type HeadWork<'a> = ((&'a Head, &'a [f32]), &'a mut [f32]);
@@ -168,7 +170,7 @@ impl KvCache {
             _ => None,
         };
         memory::check(Layer::bytes(&spec))?;
-        let narrowing = Narrowing::of(&spec)?.map(Arc::new);
+        let narrowing = narrowing(&spec)?;
         let mut layers = memory::list(spec.shape.num_layers)?;
         for layer in 0..spec.shape.num_layers {
             let window = Window::of(&spec, layer, narrowing.as_ref());
@@ -509,7 +511,7 @@ fn check_lists(layer: usize, heads: &[Head], lists: &[&[u32]]) -> Result<(), Cac
     }
     for (kv_head, (head, list)) in heads.iter().zip(lists).enumerate() {
         let [(_, sinks), newest] = head.seen(head.len() - 1);
-        chosen::check(list, sinks, newest)
+        token_lists::check(list, sinks, newest)
             .map_err(|why| CacheError::Selection(format!("layer {layer}, KV head {kv_head}: {why}")))?;
     }
     Ok(())
@@ -546,13 +548,12 @@ impl Layer {
         }
         .map(tiers);
         let (keys, other) = (keys?, other?);
-        // Uncompressed keys gain nothing from a mean.
-        let plain = spec.codecs_at(layer).0 == CodecId::F16 || is_latent;
-        let centring = if plain { Centring::Off } else { spec.centring };
-        let ring = window.filter(|_| spec.ring.is_some()).map(|window| window + ROLLBACK);
-        let sinks = spec.sinks_at(layer);
-        let track =
-            |tiers: &Tiers, means| Track::new(tiers.clone(), (sinks, hot), means, budget).with_ring(ring);
+        let rings = Ring::both(spec, layer)?.map(|rings| rings.map(Arc::new));
+        let (sinks, centring) = (spec.sinks_at(layer), spec.centring_of_keys(layer));
+        let track = |tiers: &Tiers, means, side: usize| {
+            let ring = rings.as_ref().map(|rings| rings[side].clone());
+            Track::new(tiers.clone(), (sinks, hot), means, budget).with_ring(ring)
+        };
         let of_values = || Means::of_values(spec.centring_of_values(layer), max_norms[1], budget);
         let shape = spec.shape_at(layer);
         let KvShape { num_heads, num_kv_heads, head_dim, .. } = shape;
@@ -573,11 +574,11 @@ impl Layer {
         let [key_dim, position_dim] = spec.summarised_dims(layer);
         let (of_keys, of_positions) = (summaries(key_dim)?, summaries(position_dim)?);
         let made = (0..num_kv_heads).map(|i| Head {
-            keys: track(&keys, Means::of_keys(centring, max_norms[0], budget))
+            keys: track(&keys, Means::of_keys(centring, max_norms[0], budget), 0)
                 .with_map(learner.clone())
                 .with_map_of_keys(spec.may_get_map(layer))
                 .with_summaries(of_keys.clone()),
-            other: track(&other, of_values()).with_summaries(of_positions.clone()),
+            other: track(&other, of_values(), 1).with_summaries(of_positions.clone()),
             is_latent,
             rule: rule.clone(),
             sink_logits: sink_logits.chunks(shape.group()).nth(i).unwrap_or_default().to_vec(),

@@ -7,7 +7,7 @@ use super::format::PageFormat;
 use super::life::PAGE_TOKENS;
 use super::map::Pairs;
 use super::meter::{Event, count};
-use super::shelf::Shelf;
+use super::spare_pages::Shelf;
 use super::spec::CacheSpec;
 use super::spill::Spilled;
 use super::tier::{TierStore, Tiers, encode, transcode};

@@ -6,15 +6,15 @@
 //! decoded once. So are tokens of codes without kernels. They form tiles in the domain of their blocks, and
 //! logits and outputs are matrix products. An online softmax joins all parts.
 
-use super::chosen::Chosen;
 use super::head::Head;
 use super::life::{self, PAGE_TOKENS};
 use super::scratch::HeadScratch;
+use super::token_lists::Chosen;
 use super::track::Track;
 use super::vectors::{Vectors, dot};
 use crate::attend::{HeadQueries, Sums, tile};
 use crate::error::CacheError;
-use crate::matmul::Store;
+use crate::matmul::Accumulate;
 use crate::memory;
 use rayon::prelude::*;
 use std::ops::Range;
@@ -433,7 +433,7 @@ impl TileQueries {
     /// Writes `out[row, i]` = <query row, token i>. Leaves `out` unchanged if there are no tokens.
     fn score(&self, tokens: Option<&[f32]>, queries: &[f32], count: usize, dim: usize, out: &mut [f32]) {
         if let Some(tokens) = tokens {
-            tile::score(queries, &tokens[..count * dim], dim, out, Store::Replace);
+            tile::score(queries, &tokens[..count * dim], dim, out, Accumulate::Replace);
         }
     }
 
@@ -442,7 +442,7 @@ impl TileQueries {
         let dim = tokens.len() / count;
         if dim > 0 {
             for logits in logits {
-                tile::score(&self.position, tokens, dim, logits, Store::Add);
+                tile::score(&self.position, tokens, dim, logits, Accumulate::Add);
             }
         }
     }

@@ -81,9 +81,6 @@ impl CacheSpec {
         if shapes != layers {
             return bad(format!("{shapes} shapes for {layers} layers: expected one per layer"));
         }
-        if self.position_dim > 0 {
-            return bad("latent vectors with a shape per layer are not valid: expected one shape".into());
-        }
         for layer in 0..layers {
             let checked = self.shape_at(layer).check();
             checked.map_err(|error| CacheError::BadSpec(format!("layer {layer}: {error}")))?;

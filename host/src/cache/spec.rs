@@ -427,6 +427,12 @@ impl CacheSpec {
         Ok(norms.map(|norm| norm.min(f16::MAX.to_f32())))
     }
 
+    /// Centring of a layer's keys. Uncompressed ones gain nothing from a mean, and latent vectors are values too.
+    pub(super) fn centring_of_keys(&self, layer: usize) -> Centring {
+        let plain = self.codecs_at(layer).0 == CodecId::F16 || self.position_dim > 0;
+        if plain { Centring::Off } else { self.centring }
+    }
+
     /// Centring of a layer's values. Those that are a part of the keys have no mean. With a short hot window too
     /// few are there when the first leave.
     pub(super) fn centring_of_values(&self, layer: usize) -> Centring {
@@ -509,7 +515,6 @@ impl CacheSpec {
         }
         self.check_attention()?;
         self.check_selection()?;
-        self.check_narrowing()?;
         let num_layers = self.shape.num_layers;
         self.layers.check(num_layers)?;
         let after = self.cold.iter().map(|(after, _)| *after);
@@ -523,11 +528,6 @@ impl CacheSpec {
                 "cold tiers are not in order of age: expected each to begin after more tokens than the one \
                  before, at most {MOST_TOKENS}"
             ));
-        }
-        if self.ring.is_some() && !matches!(self.key_map, KeyMap::Off | KeyMap::Auto) {
-            return bad(
-                "a ring with a map of keys is not valid, as maps take memory later: expected map=off".into(),
-            );
         }
         for layer in 0..num_layers {
             match self.kind(layer) {
@@ -552,6 +552,7 @@ impl CacheSpec {
         let KvShape { num_layers, num_heads, num_kv_heads, head_dim, value_dim, .. } = self.shape;
         // Checked before any work per layer.
         let heads = num_layers.saturating_mul(num_kv_heads);
+        self.check_conflicts()?;
         self.check_layer_shapes()?;
         if heads > MOST_HEADS {
             return bad(format!("{heads} KV heads in all layers: expected at most {MOST_HEADS}"));

@@ -210,14 +210,10 @@ impl CacheSpec {
     /// Refuses a selection that a cache cannot have.
     pub(super) fn check_selection(&self) -> Result<(), CacheError> {
         let Some(tokens) = self.select else { return Ok(()) };
-        let beside = [("ring=", self.ring.is_some()), ("sliding-window=", self.sliding_window.is_some())];
-        let why = if !(LEAST_SELECTED..=MOST_TOKENS).contains(&tokens) {
-            format!("select={tokens} is not valid: expected {LEAST_SELECTED} to {MOST_TOKENS} tokens")
-        } else if let Some((other, _)) = beside.iter().find(|(_, is_set)| *is_set) {
-            format!("select= is not valid with {other}: expected one of them")
-        } else {
+        if (LEAST_SELECTED..=MOST_TOKENS).contains(&tokens) {
             return Ok(());
-        };
-        Err(CacheError::BadSpec(why))
+        }
+        let expected = format!("expected {LEAST_SELECTED} to {MOST_TOKENS} tokens");
+        Err(CacheError::BadSpec(format!("select={tokens} is not valid: {expected}")))
     }
 }

@@ -1,9 +1,9 @@
 //! New tokens of a layer: checked, given room, and appended by all heads or by none.
 
-use super::accepted::{VectorPlace, check_vectors};
 use super::budget::Reserved;
 use super::head::Head;
 use super::meter::{Event, count};
+use super::norm_limits::{VectorPlace, check_vectors};
 use super::scratch::{HeadScratch, ScratchPool};
 use super::vectors::{Floats, Vectors};
 use super::{Budget, KvCache, Layer, cut};

@@ -1,7 +1,7 @@
 //! The tiers of the encoded tokens of one side of a head: warm first, then colder ones.
 
 use super::format::{MAX_BLOCK_BYTES, PageFormat, PageRole};
-use super::life::{BATCH, PAGE_TOKENS};
+use super::life::BATCH;
 use super::spec::{CacheSpec, Cold};
 use super::spill::SpillFile;
 use crate::error::CacheError;
@@ -98,22 +98,6 @@ impl Tiers {
 
     pub(super) fn after(&self, tier: usize) -> usize {
         self.list[tier].after
-    }
-
-    /// Number of pages of a tier that a ring needs for `tokens` encoded tokens, of which the newest has `hot`
-    /// newer ones.
-    pub(super) fn ring_pages(&self, tier: usize, tokens: usize, hot: usize) -> usize {
-        let begin = |tier: usize| match self.list.get(tier) {
-            Some(tier) => tier.after.saturating_sub(hot).min(tokens),
-            None => tokens,
-        };
-        let span = begin(tier + 1) - begin(tier);
-        if matches!(self.store(tier), TierStore::File(_)) || span == 0 {
-            return 0;
-        }
-        // A page leaves when its last token does. It leaves a tier for the next one after its copy is made.
-        let copy = usize::from(self.len() > 1);
-        (span + PAGE_TOKENS - 1 + BATCH).div_ceil(PAGE_TOKENS) + copy
     }
 
     pub(super) fn store(&self, tier: usize) -> &TierStore {

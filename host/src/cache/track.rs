@@ -7,7 +7,8 @@ mod read;
 
 use super::ahead::Ahead;
 use super::budget::Budget;
-use super::life::{self, BATCH, LEARN_TOKENS, MEAN_TOKENS, PAGE_TOKENS, PIECE, first_values};
+use super::bytes::Ring;
+use super::life::{self, BATCH, LEARN_TOKENS, MEAN_TOKENS, PAGE_TOKENS, PIECE, RING_PIECE, first_values};
 use super::map::{Learner, Pairs, map_bytes, shares};
 use super::means::{Means, State};
 use super::meter::{Event, count};
@@ -26,9 +27,6 @@ use std::sync::Arc;
 use tqkv_core::AnyCodec;
 use tqkv_simd::Level;
 
-/// Number of tokens that are appended at once in a ring, whose rows take their memory at the start.
-const RING_PIECE: usize = 4 * BATCH;
-
 /// A planned cut. It cannot fail any more, because everything it needs has been read.
 pub(super) struct Cut {
     len: usize,
@@ -41,8 +39,8 @@ pub(super) struct Track {
     dim: usize,
     sink_capacity: usize,
     hot: Window,
-    /// Number of tokens behind the sinks that a ring holds.
-    ring: Option<usize>,
+    /// What a ring takes at the start.
+    ring: Option<Arc<Ring>>,
     /// Shared by forks until one of them writes.
     sinks: Arc<HalfRows>,
     pages: Pages,
@@ -115,8 +113,8 @@ impl Track {
         self.may_get_map
     }
 
-    /// Makes the track a ring of this many tokens behind the sinks. [`Track::hold`] takes its memory.
-    pub(super) fn with_ring(self, ring: Option<usize>) -> Self {
+    /// Makes the track a ring. [`Track::hold`] takes its memory.
+    pub(super) fn with_ring(self, ring: Option<Arc<Ring>>) -> Self {
         Self { ring, ..self }
     }
 
@@ -125,30 +123,19 @@ impl Track {
     /// # Errors
     /// [`CacheError::Memory`].
     pub(super) fn hold(&mut self) -> Result<(), CacheError> {
-        let Some(tokens) = self.ring else { return Ok(()) };
+        let Some(ring) = &self.ring else { return Ok(()) };
         own(&mut self.sinks)?.make_room(self.sink_capacity)?;
-        let rows = self.ring_rows();
-        own(&mut self.recent)?.make_room(rows)?;
+        own(&mut self.recent)?.make_room(ring.rows)?;
         self.means.hold(self.dim);
-        let hot = self.hot.least();
-        self.pages.hold(tokens.saturating_sub(hot), hot);
+        self.pages.hold(&ring.pages);
         self.pages.set_beside(self.means.allocated_bytes());
         Ok(())
     }
 
-    /// Bytes that [`Track::hold`] takes for an empty ring.
-    pub(super) fn ring_bytes(&self) -> usize {
-        let Some(tokens) = self.ring else { return 0 };
-        let rows = (self.sink_capacity + self.ring_rows()) * self.recent.row_bytes();
-        let hot = self.hot.least();
-        let pages = self.pages.ring_bytes(tokens.saturating_sub(hot), hot);
-        pages.saturating_add(rows + self.means.ring_bytes(self.dim))
-    }
-
-    /// The most recent rows of a ring. Keys wait for their first mean.
-    fn ring_rows(&self) -> usize {
-        let waits = if self.means.can_be(State::Learning) { MEAN_TOKENS } else { 0 };
-        self.hot.least() + waits + self.piece() + 2 * BATCH
+    /// Bytes of a ring that [`Track::hold`] has not taken yet. 0 without one.
+    pub(super) fn missing_bytes(&self) -> usize {
+        let all = self.ring.as_ref().map_or(0, |ring| ring.bytes.total() as usize);
+        all.saturating_sub(self.allocated_bytes() - self.shared_bytes())
     }
 
     /// Number of tokens that are appended at once. It bounds the rows that wait.
@@ -275,7 +262,7 @@ impl Track {
         let (held, after) = (self.recent.len(), self.recent.len() + tokens - sinks);
         let waits = if self.learner.is_some() { LEARN_TOKENS } else { MEAN_TOKENS };
         let hot = || self.hot.at(self.len());
-        let most = if self.ring.is_some() { self.ring_rows() } else { hot() + waits + PIECE + 2 * BATCH };
+        let most = self.ring.as_ref().map_or_else(|| hot() + waits + PIECE + 2 * BATCH, |ring| ring.rows);
         let most = after.min(most).max(held);
         (self.sinks.len() + sinks, most)
     }

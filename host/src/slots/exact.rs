@@ -6,7 +6,7 @@ use super::rule::{Asked, add_mask, alike, changes_any, shows_any};
 use super::task::Task;
 use crate::attend::{HeadQueries, Sums, tile};
 use crate::cache::life::cap;
-use crate::matmul::Store;
+use crate::matmul::Accumulate;
 use half::f16;
 use std::cell::RefCell;
 use std::ops::Range;
@@ -200,7 +200,7 @@ fn attend_tile(
     logits.resize(n * count, 0.0);
     wide.resize(count * dim, 0.0);
     widen_rows(level, bits(keys, rows.clone()), wide);
-    tile::score(&scaled[queries.start * dim..queries.end * dim], wide, dim, logits, Store::Replace);
+    tile::score(&scaled[queries.start * dim..queries.end * dim], wide, dim, logits, Accumulate::Replace);
     if let Some(soft_cap) = task.rule.soft_cap {
         cap(logits, soft_cap);
     }

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 use tqkv::error::CacheError;
-use tqkv::unstable::algebra::{Mat, MatMut, Store, product};
+use tqkv::unstable::algebra::{Accumulate, Mat, MatMut, product};
 use tqkv_simd::Level;
 
 use crate::angles::Angles;
@@ -209,7 +209,7 @@ impl FrameMoments {
                 part.transposed(),
                 part,
                 1.0,
-                Store::Replace,
+                Accumulate::Replace,
             );
             products.iter_mut().zip(chunk).for_each(|(sum, x)| *sum += f64::from(x));
             first += dim;

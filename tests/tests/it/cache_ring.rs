@@ -227,5 +227,5 @@ fn a_ring_that_cannot_be_is_refused() {
     assert!(refused(base().ring(usize::MAX)).contains("a ring of"));
     assert!(refused(base().ring(1 << 39)).contains("bytes"));
     let maps: tqkv::cache::Policy = "map=pairs".parse().unwrap();
-    assert!(refused(maps.apply(base().ring(100))).contains("map=off"));
+    assert!(refused(maps.apply(base().ring(100))).contains("map=pairs is not valid with ring="));
 }

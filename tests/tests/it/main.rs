@@ -3,6 +3,7 @@
 
 mod cache;
 mod cache_accepted;
+mod cache_bytes;
 mod cache_kinds;
 mod cache_large_pairs;
 mod cache_life;

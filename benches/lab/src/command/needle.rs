@@ -179,8 +179,7 @@ fn measure(
         }
     }
     let planned = CacheShape::new(1, shape.num_kv_heads, shape.head_dim);
-    let planned = policy.life().ok().map(|life| planned.bytes(&life, tokens as u64));
-    let planned_bytes = planned.transpose().map_err(CliError::bad_input)?;
+    let planned_bytes = planned.plan(policy).ok().and_then(|plan| plan.bytes(tokens as u64).ok());
     let resident_bytes = cache.stats().allocated_bytes;
     let seconds = tally.median_seconds();
     let asked = (args.needles * shape.num_heads) as f64;

@@ -22,11 +22,11 @@ pub(super) fn sizes(shape: &CacheShape, policies: &[Policy]) -> Result<Vec<Sizes
 }
 
 fn sizes_of(shape: &CacheShape, policy: &Policy) -> Result<Sizes, CliError> {
-    let life = if policy.is_reference() { None } else { policy.life().ok() };
+    let plan = if policy.is_reference() { None } else { shape.plan(policy).ok() };
     let mut sizes = [0; LENGTHS.len()];
     for (size, tokens) in sizes.iter_mut().zip(LENGTHS) {
-        let bytes = match &life {
-            Some(life) => shape.bytes(life, tokens),
+        let bytes = match &plan {
+            Some(plan) => plan.bytes(tokens),
             None if policy.is_reference() && !policy.name.is_program => {
                 Foreign::reference(policy.name.kv).bytes(shape, tokens)
             }

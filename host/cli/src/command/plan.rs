@@ -4,15 +4,14 @@
 use std::path::PathBuf;
 
 use crate::plan::{
-    CacheShape, CodingTime, Foreign, LayerPlan, Life, Loads, PlanError, PlanSource, StorageTier,
-    Uncompressed, parse_bandwidth, parse_size,
+    CacheShape, CodingTime, Foreign, Loads, Plan, PlanError, PlanSource, StorageTier, parse_bandwidth,
+    parse_size,
 };
-use crate::policy::Policy;
+use crate::policy::{Policy, Uncompressed};
 use crate::preset::{self, F16, KvCodecs};
 use clap::builder::RangedU64ValueParser;
 use tqkv::cache::PRESETS;
 use tqkv_core::CodecId;
-use tqkv_model::LayerKv;
 use tqkv_storage::Budget;
 
 use crate::args::budget;
@@ -66,8 +65,8 @@ there, and the loads after which storing has paid:
   before computing from  bandwidth from which loading beats computing anew
 Times of coding are those of M9 and M17 in MEASURED.md, per core with AVX-512.
 
-Layers with a state of fixed size, which hybrids have, are not counted. Nor are maps that heads get by themselves \
-(map=auto), 8 bytes per coordinate.")]
+Cache and longest context are upper bounds of what a cache holds: means of keys and values, and maps that heads may \
+get by themselves (map=auto), are counted. Layers with a state of fixed size, which hybrids have, are not.")]
 pub(crate) struct Args {
     /// Model: a .gguf file, a folder with config.json, a config.json, or - for a config.json on standard
     /// input.
@@ -171,8 +170,7 @@ fn default_rows() -> Vec<Policy> {
     let others = [CodecId::F16, CodecId::T3, CodecId::S3, CodecId::T2, CodecId::S2].map(one);
     let mut rows: Vec<_> = PRESETS.iter().map(Policy::from).chain(others).collect();
     let bytes = |codec: CodecId| codec.block_bytes(128).unwrap_or(0);
-    let oldest =
-        |policy: &Policy| policy.life().map_or(0, |life| bytes(life.oldest().k) + bytes(life.oldest().v));
+    let oldest = |policy: &Policy| policy.oldest().map_or(0, |codecs| bytes(codecs.k) + bytes(codecs.v));
     rows.sort_by_key(|policy| std::cmp::Reverse(oldest(policy)));
     rows
 }
@@ -243,55 +241,49 @@ struct Planner<'a> {
 
 impl Planner<'_> {
     fn row(&self, policy: &Policy) -> Result<Row, CliError> {
-        let shape = &self.shape;
         if policy.name.is_program {
             return Err(CliError::not_stored("plan", &policy.name));
         }
         if policy.is_reference() {
             return self.other(&Foreign::reference(policy.name.kv)).map_err(CliError::bad_input);
         }
-        let life = policy.life().map_err(CliError::bad_input)?;
-        let planned = |codecs: KvCodecs| {
-            let past = match life.ring {
-                // The memory of a ring does not grow.
-                Some(_) => Some(0),
-                None => shape.bytes_past_window(codecs)?,
-            };
-            let beside = self.map_share(&life) + shape.selection_bytes_per_token(&life);
-            let per_token = (shape.bytes_per_token(codecs)? + beside, past);
-            let max_tokens = self.memory.map(|memory| shape.max_tokens(&life, memory)).transpose()?;
-            let tokens = self.args.tokens.or(life.ring);
-            let bytes = tokens.map(|tokens| shape.bytes(&life, tokens)).transpose()?;
-            let maps = tokens.map(|tokens| shape.map_bytes(&life, tokens)).filter(|bytes| *bytes > 0);
-            let figures = self.figures(per_token, max_tokens, bytes);
-            // A ring holds fewer tokens than f16 would.
-            let whole = self.args.tokens.zip(bytes).filter(|_| life.ring.is_none());
-            let f16_ratio = match whole {
-                Some((tokens, bytes)) => shape.bytes(&life.in_f16(), tokens)? as f64 / bytes as f64,
-                None => figures.f16_ratio,
-            };
-            Ok(Row {
-                codec_k: Some(life.codecs.k.name()),
-                codec_v: Some(life.codecs.v.name()),
-                preset: preset::of_pair(life.codecs)
-                    .filter(|_| policy.name.policy.is_none())
-                    .map(|preset| preset.name),
-                policy: policy.name.policy.clone(),
-                map_bytes: maps,
-                f16_ratio,
-                f32_ratio: 2.0 * f16_ratio,
-                ..figures
-            })
+        self.planned(policy).map_err(CliError::bad_input)
+    }
+
+    fn planned(&self, policy: &Policy) -> Result<Row, PlanError> {
+        let plan = self.shape.plan(policy)?;
+        let per_token = (plan.bytes_per_token()? + self.map_share(&plan), plan.bytes_past_window()?);
+        let max_tokens = self.memory.map(|memory| plan.max_tokens(memory));
+        let tokens = self.args.tokens.or(plan.ring());
+        let bytes = tokens.map(|tokens| plan.bytes(tokens)).transpose()?;
+        let maps = tokens.map(|tokens| plan.map_bytes(tokens)).filter(|bytes| *bytes > 0);
+        let figures = self.figures(per_token, max_tokens, bytes);
+        // A ring holds fewer tokens than f16 would.
+        let whole = self.args.tokens.zip(bytes).filter(|_| plan.ring().is_none());
+        let f16_ratio = match whole {
+            Some((tokens, bytes)) => plan.in_f16()?.bytes(tokens)? as f64 / bytes as f64,
+            None => figures.f16_ratio,
         };
-        let row = planned(life.oldest()).map_err(|error: PlanError| CliError::bad_input(error))?;
-        self.shape.groups.iter().try_for_each(|(layer, _)| check(policy, layer))?;
-        Ok(row)
+        let codecs = policy.name.kv.own();
+        Ok(Row {
+            codec_k: codecs.map(|codecs| codecs.k.name()),
+            codec_v: codecs.map(|codecs| codecs.v.name()),
+            preset: codecs
+                .and_then(preset::of_pair)
+                .filter(|_| policy.name.policy.is_none())
+                .map(|preset| preset.name),
+            policy: policy.name.policy.clone(),
+            map_bytes: maps,
+            f16_ratio,
+            f32_ratio: 2.0 * f16_ratio,
+            ..figures
+        })
     }
 
     /// Bytes of the maps of keys per token.
-    fn map_share(&self, life: &Life) -> u64 {
+    fn map_share(&self, plan: &Plan) -> u64 {
         let tokens = self.args.tokens.or(self.shape.context).unwrap_or(USUAL_TOKENS);
-        self.shape.map_bytes(life, tokens).div_ceil(tokens.max(1))
+        plan.map_bytes(tokens).div_ceil(tokens.max(1))
     }
 
     fn other(&self, other: &Foreign) -> Result<Row, PlanError> {
@@ -332,7 +324,8 @@ impl Planner<'_> {
         let values = self.shape.values_per_token();
         let all = |per_token: u64| tokens.saturating_mul(per_token);
         let coded = |codecs: KvCodecs| {
-            let bytes = all(self.shape.bytes_per_token(codecs).map_err(CliError::bad_input)?);
+            let plan = self.shape.plan(&codecs.into()).map_err(CliError::bad_input)?;
+            let bytes = all(plan.bytes_per_token().map_err(CliError::bad_input)?);
             Ok((codecs.to_string(), bytes, CodingTime::of_codecs(codecs, values / 2.0)))
         };
         let pairs =
@@ -374,12 +367,6 @@ impl Planner<'_> {
             },
         }
     }
-}
-
-/// Refuses what a cache of this layer refuses.
-fn check(policy: &Policy, layer: &LayerKv) -> Result<(), CliError> {
-    let spec = policy.apply(layer.spec());
-    spec.check().map_err(|error| CliError::bad_input(format_args!("{}: {error}", policy.name)))
 }
 
 /// The shape of the command line.

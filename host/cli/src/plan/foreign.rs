@@ -8,7 +8,7 @@ use tqkv::cache::PAGE_TOKENS;
 
 use tqkv_model::LayerKv;
 
-use super::{CacheShape, Growth, LayerPlan, PlanError, Uncompressed, per_token, tokens_of};
+use super::{CacheShape, LayerPlan, PlanError, longest};
 use crate::preset::Kv;
 
 /// Block sizes of another program's codec.
@@ -53,8 +53,8 @@ impl Foreign {
         Self { name: kv.to_string(), blocks: Blocks::Reference(kv) }
     }
 
-    /// Bytes of the tokens of a page in one KV head.
-    fn page(&self, layer: &LayerKv) -> Result<usize, PlanError> {
+    /// Bytes of a token in one KV head.
+    fn token(&self, layer: &LayerKv) -> Result<usize, PlanError> {
         let [key, value] = match self.blocks {
             Blocks::Given(bytes) => bytes,
             Blocks::Reference(kv) => {
@@ -66,7 +66,7 @@ impl Foreign {
                 [key + 2 * layer.position_dim, value]
             }
         };
-        Ok(PAGE_TOKENS * if layer.is_latent() { key } else { key + value })
+        Ok(if layer.is_latent() { key } else { key + value })
     }
 
     /// Bytes per token, before the windows are full and after.
@@ -74,21 +74,19 @@ impl Foreign {
     /// # Errors
     /// [`PlanError::NoBlock`], [`PlanError::TooLarge`].
     pub(crate) fn per_token(&self, shape: &CacheShape) -> Result<(u64, Option<u64>), PlanError> {
-        let pages = shape.pages(|layer| self.page(layer))?;
-        let grown = |grows: fn(&LayerKv) -> bool| per_token(shape.counted(&pages, grows));
-        let past = shape.windowed().map(|_| grown(|layer| layer.window.is_none()));
-        Ok((grown(|_| true)?, past.transpose()?))
+        let past = shape.windowed().map(|_| self.sum(shape, |layer| layer.window.is_none().into()));
+        Ok((self.sum(shape, |_| 1)?, past.transpose()?))
     }
 
-    fn growth(&self, shape: &CacheShape) -> Result<Growth, PlanError> {
-        let none = Uncompressed { sinks: 0, hot: 0 };
-        let growths = shape.groups.iter().map(|(layer, layers)| {
-            let of_tokens = tokens_of(layer, (self.page(layer)? as u128, Vec::new()), none, None);
-            let heads = *layers as u128 * layer.num_kv_heads as u128;
-            Ok(move |tokens| of_tokens(tokens).saturating_mul(heads))
-        });
-        let growths: Vec<_> = growths.collect::<Result<_, PlanError>>()?;
-        Ok(Box::new(move |tokens| growths.iter().map(|growth| growth(tokens)).fold(0, u128::saturating_add)))
+    /// Bytes of the tokens that layers hold.
+    fn sum(&self, shape: &CacheShape, held: impl Fn(&LayerKv) -> u64) -> Result<u64, PlanError> {
+        let mut all: u64 = 0;
+        for (layer, layers) in &shape.groups {
+            let parts = [self.token(layer)? as u64, layer.num_kv_heads as u64, *layers as u64];
+            let bytes = parts.into_iter().try_fold(held(layer), u64::checked_mul);
+            all = bytes.and_then(|bytes| all.checked_add(bytes)).ok_or(PlanError::TooLarge)?;
+        }
+        Ok(all)
     }
 
     /// Bytes of `tokens` tokens.
@@ -96,15 +94,18 @@ impl Foreign {
     /// # Errors
     /// Those of [`Foreign::per_token`].
     pub(crate) fn bytes(&self, shape: &CacheShape, tokens: u64) -> Result<u64, PlanError> {
-        let bytes = self.growth(shape)?(tokens).div_ceil(PAGE_TOKENS as u128);
-        u64::try_from(bytes).map_err(|_| PlanError::TooLarge)
+        // As in pages that leave a window whole, where one more stays for rollbacks.
+        let beyond = 2 * PAGE_TOKENS as u64 - 1;
+        let held = |layer: &LayerKv| layer.window.map_or(u64::MAX, |window| window as u64 + beyond);
+        self.sum(shape, |layer| tokens.min(held(layer)))
     }
 
-    /// Longest context in `memory`; see [`CacheShape::max_tokens`].
+    /// Longest context in `memory`; see [`super::Plan::max_tokens`].
     ///
     /// # Errors
     /// Those of [`Foreign::per_token`].
     pub(crate) fn max_tokens(&self, shape: &CacheShape, memory: u64) -> Result<u64, PlanError> {
-        Ok(shape.longest(memory, self.growth(shape)?))
+        self.per_token(shape)?;
+        Ok(longest(shape.context, |tokens| self.bytes(shape, tokens).is_ok_and(|bytes| bytes <= memory)))
     }
 }

@@ -166,7 +166,7 @@ fn maps_of_keys_are_planned() {
     let plan = |more: &[&'static str]| [&shape[..], more].concat();
     let said = error(at, &plan(&["--kv", "t2,m2"]), 2);
     assert!(said.contains("m2 is not valid for values"), "{said}");
-    let kv = ["t2", "m2,t2", "m2,t2 map=pairs", "m2,t2 map=off", "m2,t2 ring=8192"];
+    let kv = ["t2 map=off", "m2,t2", "m2,t2 map=pairs", "m2,t2 map=off", "m2,t2 ring=8192"];
     let rows = json(at, &plan(&kv.map(|kv| ["--kv", kv]).concat()))["rows"].clone();
     let number = |row: usize, name: &str| rows[row][name].as_f64().unwrap();
     for name in ["cache_bytes", "bytes_per_token"] {

@@ -27,7 +27,7 @@ pub(crate) use weights::limit_weights;
 use super::spec::KeyMap;
 
 /// Upper bound of the bytes of the map of one KV head that has encoded keys.
-pub fn map_bytes(kind: KeyMap, head_dim: usize) -> usize {
+pub(super) fn map_bytes(kind: KeyMap, head_dim: usize) -> usize {
     match kind {
         KeyMap::Off => 0,
         KeyMap::Auto | KeyMap::Pairs => Pairs::bytes(head_dim) + Order::bytes(head_dim),

@@ -1,7 +1,7 @@
 //! Pages of a ring: all of them are made at once, and go back to a shelf when they leave.
 
 use super::{Page, PageMemory, Pages};
-use crate::cache::shelf::Shelf;
+use crate::cache::spare_pages::Shelf;
 use std::sync::Arc;
 use tqkv_simd::page::Line;
 
@@ -11,22 +11,10 @@ impl Pages {
         self.shelves[0].most() > 0
     }
 
-    /// Makes a ring of pages for `tokens` encoded tokens behind `hot` newer ones. Takes the memory of all of
-    /// them, and of the list.
-    pub(in crate::cache) fn hold(&mut self, tokens: usize, hot: usize) {
-        for (tier, shelf) in self.shelves.iter_mut().enumerate() {
-            shelf.set_most(self.tiers.ring_pages(tier, tokens, hot));
-        }
+    /// Makes a ring of this many pages of each tier. Takes the memory of all of them, and of the list.
+    pub(in crate::cache) fn hold(&mut self, pages: &[usize]) {
+        self.shelves.iter_mut().zip(pages).for_each(|(shelf, &pages)| shelf.set_most(pages));
         self.fill();
-    }
-
-    /// Bytes that [`Pages::hold`] takes for an empty ring.
-    pub(in crate::cache) fn ring_bytes(&self, tokens: usize, hot: usize) -> usize {
-        let of_tier = |tier| {
-            let page = self.tier_page_bytes(tier) + 2 * size_of::<Arc<Page>>();
-            self.tiers.ring_pages(tier, tokens, hot).saturating_mul(page)
-        };
-        (0..self.tiers.len()).map(of_tier).fold(0, usize::saturating_add)
     }
 
     /// Fills the shelves of a ring again after pages left that a fork shares. Without room in the budget, the

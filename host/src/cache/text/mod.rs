@@ -4,6 +4,7 @@
 //! row there.
 
 mod bytes;
+mod conflicts;
 mod doors;
 mod options;
 mod values;

@@ -1,3 +1,4 @@
+use super::conflicts::CONFLICTS;
 use super::*;
 use crate::cache::layer::{LayerKind, LayerPolicy, LayerShape};
 use crate::cache::spec::{Arithmetic, Centring, Cold, KeyMap};
@@ -330,9 +331,49 @@ fn the_guide_lists_every_option() {
         let row = format!("| `{name}={value}` | `{name}={example}` |{default} {doors} | {help} |");
         assert!(guide.contains(&row), "docs/options.md lacks {row}");
     }
-    assert_eq!(guide.lines().filter(|line| line.starts_with("| `")).count(), OPTIONS.len());
     let heads = Door::ALL.map(Door::name).join(" | ");
     assert_eq!(guide.matches(&format!("| {heads} | what it is |")).count(), 2);
+    for conflict in CONFLICTS {
+        let ([first, second], why) = (conflict.options, conflict.why);
+        let row = format!("| `{first}` | `{second}` | {why} |");
+        assert!(guide.contains(&row), "docs/options.md lacks {row}");
+    }
+    let rows = guide.lines().filter(|line| line.starts_with("| `")).count();
+    assert_eq!(rows, OPTIONS.len() + CONFLICTS.len());
+}
+
+/// What two words with these values make of [`SHAPE`], if a cache can have it.
+fn checked(words: [&str; 2]) -> Result<(), String> {
+    let value = |word: &str| match OPTIONS.iter().find(|option| word == format!("{}=", option.name)) {
+        Some(option) => format!("{word}{}", option.example),
+        None => word.to_owned(),
+    };
+    let text = format!("{SHAPE} {}", words.map(value).join(" "));
+    parse(&text).check().map_err(|error| error.to_string())
+}
+
+/// Each row of the table is refused with its text, either alone is not, and no other pair of options is refused.
+#[test]
+fn only_the_pairs_of_the_table_are_refused() {
+    for conflict in CONFLICTS {
+        let message = checked(conflict.options).unwrap_err();
+        assert!(message.contains(&conflict.message()), "{message}");
+        conflict.options.iter().for_each(|&word| assert_eq!(checked([word, ""]), Ok(()), "{word}"));
+    }
+    // These are refused for values that do not fit each other.
+    let fitted = ["layers", "heads", "kv-heads", "head-dim", "value-dim", "sink-logits", "kv"];
+    let words = OPTIONS.iter().filter(|option| !fitted.contains(&option.name));
+    let words: Vec<_> = words.map(|option| format!("{}=", option.name)).collect();
+    for (i, first) in words.iter().enumerate() {
+        for second in &words[i + 1..] {
+            let is_row = |conflict: &conflicts::Conflict| {
+                let names = conflict.options.map(|word| word.split_inclusive('=').next().unwrap());
+                names == [first, second] || names == [second, first]
+            };
+            let refused = checked([first, second]);
+            assert_eq!(refused.is_err(), CONFLICTS.iter().any(is_row), "{first} {second}: {refused:?}");
+        }
+    }
 }
 
 /// Each door takes the defaults of every option, and refuses by name what it has not.

@@ -2,10 +2,10 @@
 
 use super::Track;
 use crate::attend::{HeadQueries, PageSum, score_page, sum_pages};
-use crate::cache::chosen::RUN;
 use crate::cache::life::{self, PAGE_TOKENS};
 use crate::cache::means::RING_MEANS;
 use crate::cache::page::Run;
+use crate::cache::token_lists::RUN;
 use crate::error::CacheError;
 use arrayvec::ArrayVec;
 use tqkv_simd::page::{Line, MAX_PART, MAX_PARTS, WeightedPart};

@@ -4,7 +4,7 @@
 use super::{HeadTask, Operation};
 use crate::attend::{Sums, tile};
 use crate::cache::life::cap;
-use crate::matmul::Store as Into;
+use crate::matmul::Accumulate as Into;
 use crate::slots::attend::{TaskScratch, shares_spans, with_scratch};
 use crate::slots::rule::{Asked, QueryRule, add_mask, alike, changes_any, shows_any};
 use crate::slots::store::Store;

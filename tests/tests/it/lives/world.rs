@@ -3,7 +3,7 @@
 use super::model::Model;
 use super::truth::Rows;
 use tqkv::cache::KeyMap;
-use tqkv::cache::{Budget, CacheSpec, CacheStats, KvCache};
+use tqkv::cache::{Budget, CacheSize, CacheSpec, CacheStats, KvCache};
 use tqkv::error::CacheError;
 use tqkv_core::KvError;
 
@@ -39,6 +39,9 @@ pub(crate) struct Kind {
 struct Life {
     cache: KvCache,
     model: Model,
+    /// The tokens that each layer had at most, and the bytes that these may take by the formula. A cache that was cut
+    /// may keep room for more tokens.
+    most: Vec<(usize, u64)>,
 }
 
 /// The state that a refused operation must not change.
@@ -93,7 +96,7 @@ impl Life {
         // A map learns from queries, so the fork sees those of the chunk too.
         let learns = self.model.spec.key_map == KeyMap::Pairs;
         let fork = if learns && one + 1 == tokens.len() { None } else { self.cache.fork().ok() };
-        let mut fork = fork.map(|cache| Self { cache, model: self.model.clone() });
+        let mut fork = fork.map(|cache| Self { cache, model: self.model.clone(), most: Vec::new() });
         match &mut fork {
             Some(fork) if learns => fork.prefill(layer, &tokens[..=one]),
             Some(fork) => fork.append(layer, &tokens[..=one]),
@@ -206,7 +209,27 @@ impl Life {
         }
     }
 
-    fn check(&self, step: u64) {
+    /// The cache holds no more than the formula says, if no refused operation may have made room in it.
+    fn check_bytes(&mut self) {
+        let spec = &self.model.spec;
+        let shares_limit = spec.narrow_at.is_some() && spec.shape.num_layers > 1;
+        if self.cache.budget().limit() != usize::MAX || shares_limit {
+            return;
+        }
+        for layer in self.model.layers() {
+            let (longest, most) = &mut self.most[layer];
+            let size = CacheSize::of(&spec.one_layer(layer).unwrap()).unwrap();
+            for len in *longest..=self.model.len(layer) {
+                *most = size.at(len).total().max(*most);
+            }
+            *longest = self.model.len(layer).max(*longest);
+        }
+        let (held, most) = (self.cache.stats().allocated_bytes, self.most.iter().map(|(_, most)| most).sum());
+        assert!(held as u64 <= most, "{held} bytes held, {most} by the formula, {:?}", self.most);
+    }
+
+    fn check(&mut self, step: u64) {
+        self.check_bytes();
         let (cache, model) = (&self.cache, &self.model);
         assert_eq!((cache.len(), cache.is_empty()), (model.first_len(), model.first_len() == 0));
         let stats = cache.stats();
@@ -256,7 +279,8 @@ impl World {
 
     fn empty(&self) -> Life {
         let Kind { spec, rows, .. } = &self.kind;
-        Life { cache: KvCache::within(spec.clone(), &self.budget).unwrap(), model: Model::new(spec, *rows) }
+        let (cache, model) = (KvCache::within(spec.clone(), &self.budget).unwrap(), Model::new(spec, *rows));
+        Life { cache, model, most: vec![(0, 0); spec.shape.num_layers] }
     }
 
     /// Names for `count` more tokens of a layer, or for as many as still fit.
@@ -312,7 +336,7 @@ impl World {
         let before = origin.before();
         match origin.cache.fork() {
             Ok(cache) => {
-                let fork = Life { cache, model: origin.model.clone() };
+                let fork = Life { cache, model: origin.model.clone(), most: origin.most.clone() };
                 assert_eq!(fork.seen().1, origin.seen().1);
                 self.lives.push(fork);
             }
@@ -332,6 +356,7 @@ impl World {
         let result = self.lives[to].cache.restore(&mut bytes.as_slice());
         if self.lives[to].done(result, &before) {
             self.lives[to].model = self.lives[from].model.clone();
+            self.lives[to].most = self.lives[from].most.clone();
             // First, as queries teach a map.
             assert_eq!(self.lives[to].bytes(), bytes);
             assert_eq!(self.lives[to].seen().1, self.lives[from].seen().1);
@@ -341,7 +366,7 @@ impl World {
         self.current = self.current.min(self.lives.len() - 1);
     }
 
-    pub(crate) fn check(&self, step: u64) {
+    pub(crate) fn check(&mut self, step: u64) {
         self.lives[self.current].check(step);
         self.check_together(step);
         let held: usize = self.lives.iter().map(|life| life.cache.stats().allocated_bytes).sum();
@@ -378,8 +403,8 @@ impl World {
         }
     }
 
-    pub(crate) fn end(self) {
-        self.lives.iter().for_each(|life| life.check(9));
+    pub(crate) fn end(mut self) {
+        self.lives.iter_mut().for_each(|life| life.check(9));
         drop(self.lives);
         assert_eq!(self.budget.used(), 0, "what is dropped gives its bytes back");
     }

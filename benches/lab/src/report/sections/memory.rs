@@ -1,9 +1,10 @@
 //! Memory against context for well-known models, and the longest context for a budget.
 
-use tqkv::cache::{KeyMap, PRESETS};
+use tqkv::cache::PRESETS;
 use tqkv_cli::error::CliError;
 use tqkv_cli::output::grouped;
-use tqkv_cli::plan::{CacheShape, Life, PlanError, Uncompressed};
+use tqkv_cli::plan::{CacheShape, Plan, PlanError};
+use tqkv_cli::policy::Policy;
 use tqkv_cli::preset::KvCodecs;
 use tqkv_model::ModelKv;
 
@@ -23,24 +24,11 @@ pub(super) fn sections(wanted: &Wanted<'_>) -> Result<Vec<Section>, CliError> {
     Ok(vec![contexts().map_err(CliError::failure)??, seventy_b(wanted)?])
 }
 
-fn life(name: &str) -> Result<Life, CliError> {
-    let codecs: KvCodecs = name.parse().map_err(CliError::failure)?;
-    Ok(Life {
-        codecs,
-        kept: Uncompressed { sinks: 4, hot: 64 },
-        tiers: Vec::new(),
-        key_map: KeyMap::Off,
-        ring: None,
-        select: None,
-        narrow_at: None,
-    })
-}
-
 /// The GiB of a cache from 4,096 tokens to a million.
-fn growth(shape: &CacheShape, life: &Life) -> Result<Vec<(f64, f64)>, PlanError> {
+fn growth(plan: &Plan) -> Result<Vec<(f64, f64)>, PlanError> {
     let point = |power| {
         let tokens = 1u64 << power;
-        Ok((tokens as f64, shape.bytes(life, tokens)? as f64 / GIB))
+        Ok((tokens as f64, plan.bytes(tokens)? as f64 / GIB))
     };
     (12..=20).map(point).collect()
 }
@@ -59,33 +47,17 @@ fn growth_chart(series: &[Series]) -> Result<Figure, CliError> {
 
 /// A model at its full context as f16, `balanced` and `compact`, and how many tokens the first and the last
 /// hold.
-fn contexts_row(
-    name: &str,
-    shape: &CacheShape,
-    unbounded: &CacheShape,
-    lives: &[Life; 3],
-) -> Result<Vec<String>, PlanError> {
-    let context = shape.context.unwrap_or_default();
-    let mut row = vec![name.to_owned(), grouped(shape.bytes_per_token(lives[0].codecs)?), grouped(context)];
-    for life in lives {
-        row.push(format!("{:.2}", shape.bytes(life, context)? as f64 / GIB));
+fn contexts_row(name: &str, context: Option<u64>, plans: &[Plan; 3]) -> Result<Vec<String>, PlanError> {
+    let context = context.unwrap_or_default();
+    let mut row = vec![name.to_owned(), grouped(plans[0].bytes_per_token()?), grouped(context)];
+    for plan in plans {
+        row.push(format!("{:.2}", plan.bytes(context)? as f64 / GIB));
     }
-    for life in [&lives[0], &lives[2]] {
-        row.push(grouped(unbounded.max_tokens(life, MEMORY)?));
-    }
+    row.extend([&plans[0], &plans[2]].map(|plan| grouped(plan.max_tokens(MEMORY))));
     Ok(row)
 }
 
 fn contexts() -> Result<Result<Section, CliError>, PlanError> {
-    let lives = match ["f16", "balanced", "compact"].map(life) {
-        [Ok(f16), Ok(balanced), Ok(compact)] => [f16, balanced, compact],
-        lives => {
-            return Ok(Err(lives
-                .into_iter()
-                .find_map(Result::err)
-                .unwrap_or_else(|| CliError::failure("codecs"))));
-        }
-    };
     let (mut series, mut rows) = (Vec::new(), Vec::new());
     for (name, config) in KNOWN {
         let shape = match ModelKv::from_json(config.as_bytes()) {
@@ -94,14 +66,16 @@ fn contexts() -> Result<Result<Section, CliError>, PlanError> {
         };
         // The plot and the budget extend beyond the context of the model.
         let unbounded = CacheShape { context: None, ..shape.clone() };
+        let plan = |name: &str| unbounded.plan(&name.parse::<Policy>().map_err(PlanError::Policy)?);
+        let plans = [plan("f16")?, plan("balanced")?, plan("compact")?];
         if let Some(colour) = DRAWN.iter().position(|drawn| *drawn == name) {
-            for (life, look, cache) in [(&lives[0], Look::Line, "f16"), (&lives[2], Look::Dashed, "compact")]
+            for (plan, look, cache) in [(&plans[0], Look::Line, "f16"), (&plans[2], Look::Dashed, "compact")]
             {
                 let name = format!("{name}, {cache}");
-                series.push(Series::new(&name, look, growth(&unbounded, life)?, colour));
+                series.push(Series::new(&name, look, growth(plan)?, colour));
             }
         }
-        rows.push(contexts_row(name, &shape, &unbounded, &lives)?);
+        rows.push(contexts_row(name, shape.context, &plans)?);
     }
     let memory = vec![(4096.0, 24.0), (1_048_576.0, 24.0)];
     series.push(Series::new("24 GiB", Look::Line, memory, 7));

@@ -3,11 +3,11 @@
 //! The logit of a mean is the mean of the logits of its keys. Each head of a group compares the logits with its own
 //! largest one, and a run of tokens counts as much as its best mean for the head that wants it most.
 
-use super::chosen::RUN;
 use super::head::Head;
 use super::life::PAGE_TOKENS;
 use super::scratch::PickScratch;
 use super::summaries::{GRAIN, PAGE_GRAINS, Summaries};
+use super::token_lists::RUN;
 use super::track::Track;
 use super::vectors::dot;
 use tqkv_simd::page::MAX_HEADS;
