@@ -45,6 +45,7 @@ mod layer;
 pub(crate) mod life;
 mod many;
 pub(crate) mod map;
+pub(crate) mod mean_rule;
 mod means;
 mod meter;
 mod page;
