@@ -68,9 +68,10 @@ impl HeadQueries {
         &self.plain
     }
 
-    /// Offsets for the scores of keys with this mean, one per head; empty for keys without one.
+    /// Offsets for the scores of keys with this mean, one per head; empty for keys without one, and for all keys of a head
+    /// that has none.
     pub(crate) fn offsets(&self, mean: Option<usize>) -> &[f32] {
-        mean.map_or(&[], |mean| &self.offsets[mean * self.heads..(mean + 1) * self.heads])
+        mean.and_then(|mean| self.offsets.get(mean * self.heads..(mean + 1) * self.heads)).unwrap_or_default()
     }
 
     /// The queries for pages of a tier.

@@ -1,25 +1,18 @@
-//! The means that are subtracted from the keys, or the values, of one KV head before encoding.
+//! The means that are subtracted from the keys, or the values, of one KV head of a sequence before encoding, by the
+//! rule of [`super::mean_rule`].
 //!
-//! The first page uses the mean of the first keys ([`super::life::MEAN_TOKENS`]), which wait for it
-//! uncompressed. Whenever the number of pages has doubled, the next page starts a new mean: that of all keys
-//! in the earlier pages, as they decode.
-//!
-//! So a mean follows keys that drift, and there are at most 1 + log2(pages) means. Each is a function of
+//! The first keys wait uncompressed for their mean. All keys of a page have the same mean, and each mean is a function of
 //! earlier blocks. A cache that was truncated or restored therefore continues with the same means.
 //!
-//! Values have one mean, that of the rows that are there when the first page begins
-//! ([`super::life::first_values`]). It is the constant part of a model's values, which does not drift, and one
-//! mean needs no sums.
+//! The mean of values is that of the rows that are there when the first page begins
+//! ([`super::life::first_values`]).
 
 use super::budget::{Budget, Lease};
 use super::life::PAGE_TOKENS;
+use super::mean_rule::{ONE, add_keys, mean_number, next_mean, subtract_keys};
 use super::page::Pages;
 use super::spec::{Centring, MOST_TOKENS};
 use std::sync::Arc;
-
-/// Fixed-point scale of [`Means::sum`]. A sum of decoded keys overflows at no length that fits in memory. If
-/// it does, it wraps and does not panic, and subtraction undoes that.
-const ONE: f32 = 65536.0;
 
 /// Number of pages by which sums may exceed those of the full pages. A cut cold page is subtracted as it
 /// decodes, which differs from what was added when it was warm. A small difference stays in the sum.
@@ -219,8 +212,15 @@ impl Means {
     /// `sums` is memory for as many values as [`Means::sum`] has.
     pub(super) fn open(&mut self, page: usize, pages: &Pages, sums: &mut [f32]) -> Option<Arc<[f32]>> {
         let last = self.list.last()?;
-        if page.is_power_of_two() && last.first_page < page && !self.sum.is_empty() {
-            self.add(page, self.mean_before(page, pages, sums));
+        if mean_number(page) > mean_number(last.first_page) && !self.sum.is_empty() {
+            let ends = self.list.iter().skip(1).map(|mean| mean.first_page).chain([page]);
+            let old = self
+                .list
+                .iter()
+                .zip(ends)
+                .map(|(mean, end)| ((end - mean.first_page) * PAGE_TOKENS, &*mean.values));
+            next_mean(&self.sum, old, |sums| pages.undo(sums), sums);
+            self.add(page, sums);
         }
         self.index(page).map(|i| self.list[i].values.clone())
     }
@@ -244,19 +244,6 @@ impl Means {
         self.lease.set(self.allocated_bytes());
     }
 
-    /// Mean of all keys in the pages before `page`. `sums` is memory for one value per sum.
-    fn mean_before<'a>(&self, page: usize, pages: &Pages, sums: &'a mut [f32]) -> &'a mut [f32] {
-        let factor = 1.0 / (ONE * (page * PAGE_TOKENS) as f32);
-        sums.iter_mut().zip(&self.sum).for_each(|(x, &sum)| *x = sum as f32 * factor);
-        pages.undo(sums);
-        let ends = self.list.iter().skip(1).map(|mean| mean.first_page).chain([page]);
-        for (old, end) in self.list.iter().zip(ends) {
-            let share = (end - old.first_page) as f32 / page as f32;
-            sums.iter_mut().zip(old.values.iter()).for_each(|(m, x)| *m += x * share);
-        }
-        sums
-    }
-
     /// Adds the keys of a page that is now full (`[n, dim]`, less their mean, in the domain of the blocks).
     pub(super) fn close(&mut self, keys: &[f32], dim: usize) {
         if self.sum.is_empty() {
@@ -264,12 +251,12 @@ impl Means {
             self.sum.resize(dim, 0);
             self.lease.set(self.allocated_bytes());
         }
-        keys.chunks_exact(dim).for_each(|key| join_key(&mut self.sum, key, i64::wrapping_add));
+        add_keys(&mut self.sum, keys, self.list.first().map_or(&[], |first| &first.values));
     }
 
     /// Subtracts the keys that [`Means::close`] added.
-    pub(super) fn reopen(&mut self, keys: &[f32], dim: usize) {
-        keys.chunks_exact(dim).for_each(|key| join_key(&mut self.sum, key, i64::wrapping_sub));
+    pub(super) fn reopen(&mut self, keys: &[f32]) {
+        subtract_keys(&mut self.sum, keys, self.list.first().map_or(&[], |first| &first.values));
     }
 
     /// Drops the means that begin after the first `pages` pages. With 0 pages, the head waits for its first
@@ -321,15 +308,4 @@ fn ring_counts(dim: usize, follows: bool) -> (usize, usize) {
 
 fn norm(mean: &[f32]) -> f32 {
     mean.iter().map(|x| x * x).sum::<f32>().sqrt()
-}
-
-/// Combines a key in fixed point with the sums; `join` adds or subtracts.
-fn join_key(sum: &mut [i64], key: &[f32], join: impl Fn(i64, i64) -> i64) {
-    let sums = sum.iter_mut().zip(key);
-    // Nearly all keys fit 32 bits, and the compiler can vectorise that conversion.
-    if key.iter().fold(true, |fit, x| fit & (x.abs() < i32::MAX as f32 / ONE)) {
-        sums.for_each(|(sum, &x)| *sum = join(*sum, i64::from((x * ONE) as i32)));
-    } else {
-        sums.for_each(|(sum, &x)| *sum = join(*sum, (x * ONE) as i64));
-    }
 }

@@ -45,6 +45,7 @@ pub(crate) mod key_codecs;
 mod layer;
 pub(crate) mod life;
 pub(crate) mod map;
+pub(crate) mod mean_rule;
 mod means;
 mod meter;
 mod norm_limits;

@@ -10,6 +10,7 @@ use super::budget::Budget;
 use super::bytes::Ring;
 use super::life::{self, BATCH, LEARN_TOKENS, MEAN_TOKENS, PAGE_TOKENS, PIECE, RING_PIECE, first_values};
 use super::map::{Learner, Pairs, map_bytes, shares};
+use super::mean_rule::first_mean;
 use super::means::{Means, State};
 use super::meter::{Event, count};
 use super::page::{PageMemory, Pages};
@@ -289,7 +290,7 @@ impl Track {
         if teach > 0 && count > 0 {
             let (mean, rows) = scratch.rows((1 + teach) * self.dim).split_at_mut(self.dim);
             self.recent.read(0, rows);
-            let share = life::mean_of(rows, mean);
+            let share = first_mean(rows, mean);
             self.means.learn(mean, share);
             self.pages.set_beside(self.means.allocated_bytes());
             let mean = if self.means.state() == State::On { &*mean } else { &[] };
@@ -537,7 +538,7 @@ impl Track {
             for page in full..self.pages.len() / PAGE_TOKENS {
                 keys.resize(PAGE_TOKENS * self.dim, 0.0);
                 self.pages.decode_rotated(page * PAGE_TOKENS, &mut keys)?;
-                means.reopen(&keys, self.dim);
+                means.reopen(&keys);
             }
         }
         means.truncate(coded.div_ceil(PAGE_TOKENS));

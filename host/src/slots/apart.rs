@@ -47,7 +47,7 @@ pub(super) fn sum(
                 if let Some(page) = values.page(tier, slot / PAGE_TOKENS) {
                     let part = PageSum { page, index: slot, weights: run, next: &[] };
                     sum_pages(std::iter::once(part), rotated);
-                    add_weighted(plain, run, values.mean());
+                    add_weighted(plain, run, values.mean_of_values());
                 }
             }
             SlotPlace::Empty => {}

@@ -1,6 +1,7 @@
 //! Codes and empty slots of some pages as parts of attention, for up to eight queries. Exact rows are skipped, because
 //! [`super::exact`] attends to them, and so are other tiers.
 
+use super::page_bases::PageBases;
 use super::rule::{Asked, add_mask, alike, changes_any, shows_any};
 use super::task::{Task, Track};
 use super::{apart, bits};
@@ -64,9 +65,24 @@ pub(super) fn score(
     next: &[Line],
     logits: &mut [f32],
 ) {
-    if let Some(page) = keys.page(tier, page) {
-        let mean = (!keys.mean().is_empty()).then_some(0);
-        score_page(page, 0, (queries.coded(tier), queries.offsets(mean)), next, logits);
+    let Some(view) = keys.page(tier, page) else { return };
+    let bases = &keys.stream.pages.bases;
+    let basis = bases.one(page);
+    score_page(view, 0, (queries.coded(tier), queries.offsets(basis)), next, logits);
+    if basis.is_none() {
+        add_offsets(bases, page, queries, logits);
+    }
+}
+
+/// Adds the offsets of a page whose codes have several bases.
+#[cold]
+fn add_offsets(bases: &PageBases, page: usize, queries: &HeadQueries, logits: &mut [f32]) {
+    let count = logits.len() / queries.heads();
+    for (slots, basis) in bases.runs(page, count) {
+        let offsets = queries.offsets(Some(basis));
+        for (logits, offset) in logits.chunks_exact_mut(count).zip(offsets) {
+            logits[slots.clone()].iter_mut().for_each(|logit| *logit += offset);
+        }
     }
 }
 
@@ -120,7 +136,7 @@ impl PageSlots<'_> {
             }
         }
         sum_pages(pages.iter().copied(), self.rotated);
-        let mean = values.mean();
+        let mean = values.mean_of_values();
         parts.iter().for_each(|part| add_weighted(self.plain, part.weights, mean));
     }
 }

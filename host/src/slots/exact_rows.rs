@@ -7,6 +7,15 @@ use half::f16;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use std::ops::Range;
 
+/// The place of a row in its sequence.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RowPlace {
+    /// Place among the [`BATCH`] rows of its sequence that leave together.
+    pub(super) phase: u8,
+    /// Number of the mean that it should have.
+    pub(super) mean: u8,
+}
+
 /// What an exact row belongs to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Owner {
@@ -14,8 +23,7 @@ pub(super) struct Owner {
     /// False if a value of the row is infinite or NaN. The row is then kept from everything that other
     /// sequences of the stream share.
     pub(super) is_finite: bool,
-    /// Place among the [`BATCH`] rows of its sequence that leave together.
-    phase: u8,
+    place: RowPlace,
     /// Time of the last write. A row of time 0 never leaves: a sink, or a row that cannot be encoded.
     time: u64,
 }
@@ -142,7 +150,7 @@ impl ExactRows {
             self.is_settled &= at == row;
             self.order.insert(at, row as u32);
         }
-        self.owners.push(Owner { slot: slot as u32, is_finite: true, phase: 0, time: 0 });
+        self.owners.push(Owner { slot: slot as u32, is_finite: true, place: RowPlace::default(), time: 0 });
         self.heads.iter_mut().for_each(|head| head.resize(head.len() + self.dim, 0));
         row
     }
@@ -159,17 +167,16 @@ impl ExactRows {
         self.was_not_finite |= !finite;
     }
 
-    /// Makes a row the newest of those that leave. `phase` is its place among those of its sequence that leave
-    /// together, below [`BATCH`].
-    pub(super) fn wait(&mut self, row: usize, phase: usize) {
+    /// Makes a row the newest of those that leave.
+    pub(super) fn wait(&mut self, row: usize, place: RowPlace) {
         self.time += 1;
         self.waiting += usize::from(self.owners[row].time == 0);
-        (self.owners[row].time, self.owners[row].phase) = (self.time, phase as u8);
+        (self.owners[row].time, self.owners[row].place) = (self.time, place);
     }
 
-    /// The place of a row among those that leave together.
-    pub(super) fn phase(&self, row: usize) -> usize {
-        self.owners[row].phase.into()
+    /// The place of a row in its sequence.
+    pub(super) fn place_of(&self, row: usize) -> RowPlace {
+        self.owners[row].place
     }
 
     /// How many of the rows that have waited longest leave if `extra` of them, some of all, are more than there should
@@ -179,7 +186,8 @@ impl ExactRows {
         if extra < BATCH {
             return 0;
         }
-        let mut waiting: Vec<(u64, u8)> = self.owners.iter().map(|owner| (owner.time, owner.phase)).collect();
+        let mut waiting: Vec<(u64, u8)> =
+            self.owners.iter().map(|owner| (owner.time, owner.place.phase)).collect();
         waiting.retain(|(time, _)| *time > 0);
         let phase = waiting.select_nth_unstable(extra).1.1;
         Some(extra - usize::from(phase)).filter(|count| *count >= BATCH).unwrap_or(0)

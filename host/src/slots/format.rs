@@ -165,6 +165,15 @@ impl SlotFormat {
         self.encode(0, x, None, &mut blocks) && codec::decode(self.level, codec, &blocks, x).is_ok()
     }
 
+    /// Decodes blocks of the first tier in their own domain: `out` becomes `[blocks, dim]`.
+    pub(super) fn decode_rotated(&self, blocks: &[u8], out: &mut Vec<f32>) {
+        out.clear();
+        if let Some(codec) = self.codec() {
+            out.resize(blocks.len() / codec.block_bytes() * self.dim, 0.0);
+            codec::decode_rotated(self.level, codec, blocks, out);
+        }
+    }
+
     /// Writes blocks, back to back, to slots of a page of a tier.
     pub(super) fn write(
         &self,

@@ -58,10 +58,10 @@ pub(super) struct StreamMap {
 }
 
 impl StreamMap {
-    /// The map of keys (`[n, dim]`) less their mean alone. None unless few pairs hold their energy.
-    pub(super) fn of_keys(keys: &[f32], dim: usize, turn: RopeLayout) -> Option<Self> {
+    /// The map of keys (`[n, dim]`) less their mean (empty for none) alone. None unless few pairs hold their energy.
+    pub(super) fn of_keys(keys: &[f32], mean: &[f32], dim: usize, turn: RopeLayout) -> Option<Self> {
         let places = turn.places(dim);
-        let pairs = Arc::new(Pairs::of_keys(&ordered(&shares(keys, dim, &[]), places.as_ref()))?);
+        let pairs = Arc::new(Pairs::of_keys(&ordered(&shares(keys, dim, mean), places.as_ref()))?);
         Some(Self { dim, places, pairs })
     }
 
@@ -228,6 +228,13 @@ impl StreamMaps {
         match self {
             Self::Known(maps) => maps.get(head)?.as_ref(),
             _ => None,
+        }
+    }
+
+    /// Brings mapped keys (`[n, dim]`) of a head back.
+    pub(super) fn undo(&self, head: usize, keys: &mut [f32]) {
+        if let Some(map) = self.of(head) {
+            map.undo(keys);
         }
     }
 

@@ -1,28 +1,39 @@
-//! The means that are subtracted from the keys or the values of a stream before they are encoded, one per KV
-//! head.
+//! The means that are subtracted from the keys or the values of a stream before they are encoded, by the rule of
+//! [`crate::cache::mean_rule`].
 //!
-//! Each is the mean of the first [`life::MEAN_TOKENS`] vectors that leave the exact rows, as in
-//! [`crate::cache`].
-//! It stays the same until the stream is cleared, even if one of these slots is overwritten.
+//! A basis is what codes are differences to: a mean for each KV head. The first is of the first vectors that leave the
+//! exact rows. The position of a token says which mean it should have, as in a sequence. A mean is made when its
+//! first row leaves and as many rows became codes as it would be of in a sequence; until then the row has the last mean
+//! that there is. It is the mean of all keys that became codes in the stream so far, also of those that were
+//! overwritten. So tokens in order have the means of a sequence, several sequences share the means of a position, and
+//! a request that comes again has the means of before. Each slot knows its basis ([`super::page_bases`]), and bases stay
+//! until the stream is cleared.
 //!
 //! A saved state holds decoded vectors and no means. Means lie on a grid that is coarse beside the f16 rounding
 //! of decoded vectors, so that [`recover`] finds the same means again. With them, vectors become the same codes
 //! again.
 
-use super::format::StoreSide;
+use super::format::{SlotFormat, StoreSide};
+use super::maps::StreamMaps;
 use crate::cache::life;
+use crate::cache::mean_rule::{add_keys, first_mean, keys_of_mean, next_mean, snap, step, step_of};
 use crate::cache::spec::Centring;
 use half::f16;
 use tqkv_core::CodecId;
 
-/// Steps of a mean's grid in the spread of the vectors, at least. The rounding adds less than 1/48,000 to the
-/// energy that is encoded.
-const STEPS: f32 = 64.0;
-
 /// Most corrections of a mean that is searched.
 const CORRECTIONS: usize = 6;
 
-#[derive(Clone, Debug, PartialEq)]
+/// Fewest restored rows in which a mean is searched. One row alone would be its own mean.
+const LEAST_SEARCHED: usize = 16;
+
+/// Most bases of a stream. One whose tokens come in order has fewer.
+const MOST_BASES: usize = 64;
+
+/// The mean of each head, empty for a head without one.
+pub(super) type HeadMeans = Vec<Box<[f32]>>;
+
+#[derive(Clone, Debug)]
 pub(super) enum StreamMeans {
     /// No head has one.
     Off,
@@ -32,9 +43,23 @@ pub(super) enum StreamMeans {
         least_share: f32,
         /// A mean needs at least this many finite vectors. Keys wait for them.
         least: usize,
+        /// True for keys.
+        follow: bool,
     },
-    /// By head; empty for those without a mean.
-    Known(Vec<Box<[f32]>>),
+    Known(Bases),
+}
+
+/// The bases of a stream, and what the next one is made of.
+#[derive(Clone, Debug)]
+pub(super) struct Bases {
+    /// Each with the number of vectors that became codes with it.
+    list: Vec<(usize, HeadMeans)>,
+    /// The basis for each number of a mean.
+    numbers: Vec<u8>,
+    /// By head, the sums of keys less their means, in the domain of the blocks. Empty for values.
+    sums: Vec<Vec<i64>>,
+    /// Number of vectors that became codes.
+    codes: usize,
 }
 
 impl StreamMeans {
@@ -45,47 +70,214 @@ impl StreamMeans {
             StoreSide::Values if !life::centres_values(id) => (None, 0),
             StoreSide::Values => (centring.least_share_of_values(), life::LEAST_VALUES),
         };
-        share.map_or(Self::Off, |least_share| Self::Learning { least_share, least })
+        let follow = side == StoreSide::Keys;
+        share.map_or(Self::Off, |least_share| Self::Learning { least_share, least, follow })
     }
 
-    /// These means by head.
-    pub(super) fn known(means: Vec<Box<[f32]>>) -> Self {
-        if means.iter().all(|mean| mean.is_empty()) { Self::Off } else { Self::Known(means) }
-    }
-
-    /// The mean of head `head`; empty if it has none.
-    pub(super) fn of(&self, head: usize) -> &[f32] {
-        match self {
-            Self::Known(means) => &means[head],
-            _ => &[],
+    /// The first means, by head, which others follow if `follow` and if these fit into `room` bytes.
+    pub(super) fn known(means: HeadMeans, follow: bool, room: usize) -> Self {
+        if means.iter().all(|mean| mean.is_empty()) {
+            return Self::Off;
         }
+        let sums = means.iter().map(|mean| vec![0; mean.len()]).collect();
+        let mut bases = Bases { list: vec![(0, means)], numbers: vec![0], sums, codes: 0 };
+        if !follow || !bases.fits_one_more(room) {
+            bases.sums = Vec::new();
+        }
+        Self::Known(bases)
+    }
+
+    fn bases(&self) -> Option<&Bases> {
+        match self {
+            Self::Known(bases) => Some(bases),
+            _ => None,
+        }
+    }
+
+    /// The least number of a mean that has a basis.
+    pub(super) fn number_of(&self, basis: usize) -> u8 {
+        let numbers = self.bases().map_or(&[][..], |bases| &bases.numbers);
+        numbers.iter().zip(0..).find(|(of, _)| usize::from(**of) >= basis).map_or(0, |(_, number)| number)
+    }
+
+    /// Number of bases, at least one.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.bases().map_or(1, |bases| bases.list.len())
+    }
+
+    /// The mean of a head in a basis; empty if it has none.
+    pub(super) fn of(&self, head: usize, basis: usize) -> &[f32] {
+        self.bases().and_then(|bases| bases.list.get(basis)).map_or(&[], |(_, means)| &means[head])
+    }
+
+    /// The means of a head in all bases; none if it has none.
+    pub(super) fn all_of(&self, head: usize) -> impl Iterator<Item = &[f32]> {
+        let list = self.bases().map_or(&[][..], |bases| &bases.list);
+        list.iter().map(move |(_, means)| &*means[head]).filter(|mean| !mean.is_empty())
+    }
+
+    /// True if rows of a basis have the same codes in both.
+    pub(super) fn has_basis_of(&self, other: &Self, basis: usize) -> bool {
+        match (self, other) {
+            (Self::Off, Self::Off) => true,
+            (Self::Known(own), Self::Known(other)) => {
+                own.list.get(basis).zip(other.list.get(basis)).is_some_and(|(own, other)| own.1 == other.1)
+            }
+            _ => false,
+        }
+    }
+
+    /// The basis of rows that become codes now and should have mean `number`. Makes that mean if it is due, and if the
+    /// means fit into `room` bytes then.
+    pub(super) fn basis_for(
+        &mut self,
+        number: usize,
+        format: &SlotFormat,
+        maps: &StreamMaps,
+        room: usize,
+    ) -> usize {
+        let Self::Known(bases) = self else { return 0 };
+        let last = bases.numbers.len() - 1;
+        let is_due = number > last && bases.follow() && bases.codes >= keys_of_mean(last + 1);
+        if is_due && bases.fits_one_more(room) {
+            let means = bases.next(format, maps);
+            bases.numbers.push(bases.list.len() as u8);
+            bases.push(means);
+        }
+        bases.of_number(number).into()
+    }
+
+    /// Takes blocks of each head, which were encoded with a basis, into the sums.
+    pub(super) fn count(&mut self, format: &SlotFormat, basis: usize, rows: usize, blocks: &[Vec<u8>]) {
+        let Self::Known(bases) = self else { return };
+        if !bases.follow() {
+            return;
+        }
+        bases.codes += rows;
+        bases.list[basis].0 += rows;
+        let mut keys = Vec::new();
+        let heads = bases.sums.iter_mut().zip(&bases.list[0].1).zip(blocks);
+        for ((sums, first), blocks) in heads.filter(|((sums, _), _)| !sums.is_empty()) {
+            format.decode_rotated(blocks, &mut keys);
+            add_keys(sums, &keys, first);
+        }
+    }
+
+    /// The basis under which most of some restored vectors (`[n, dim]`, by `rows` for each head) were encoded, which is
+    /// then that of mean `number`. If there is none, one near that mean is searched, which must fit into `room` bytes.
+    pub(super) fn restored(
+        &mut self,
+        number: usize,
+        format: &SlotFormat,
+        room: usize,
+        rows: impl Fn(usize) -> Vec<f32>,
+    ) -> usize {
+        let Self::Known(bases) = self else { return 0 };
+        let wanted = usize::from(bases.of_number(number));
+        if !bases.follow() {
+            return wanted;
+        }
+        let rows: Vec<Vec<f32>> = (0..bases.sums.len()).map(rows).collect();
+        let code = |rows: &mut [f32]| format.round_trip(rows);
+        let fits = |basis: &usize| {
+            let heads = rows.iter().zip(&bases.list[*basis].1);
+            heads.filter(|(_, mean)| !mean.is_empty()).all(|(rows, mean)| is_kept(rows, mean, code))
+        };
+        let all = std::iter::once(wanted).chain((0..bases.list.len()).rev());
+        let mut found = all.into_iter().find(fits);
+        let is_unused = bases.list[wanted].0 == 0;
+        let may_search = rows[0].len() >= LEAST_SEARCHED * format.dim;
+        if found.is_none() && may_search && (is_unused || bases.fits_one_more(room)) {
+            let search = |head: usize| {
+                let (first, near, rows) = (&bases.list[0].1[head], &bases.list[wanted].1[head], &rows[head]);
+                if near.is_empty() || is_kept(rows, near, code) {
+                    return Some(near.clone());
+                }
+                let mut mean = vec![0.0; near.len()];
+                life::mean_of(rows, &mut mean);
+                let starts = [near.to_vec(), mean].into_iter();
+                starts.into_iter().find_map(|start| recover_near(rows, start, step_of(first), code))
+            };
+            match (0..rows.len()).map(search).collect() {
+                Some(means) if is_unused => bases.list[wanted].1 = means,
+                Some(means) => {
+                    bases.push(means);
+                    found = Some(bases.list.len() - 1);
+                }
+                None => {}
+            }
+        }
+        let (basis, last) = (found.unwrap_or(wanted), bases.numbers.len() - 1);
+        bases.numbers[number.min(last)] = basis as u8;
+        basis
     }
 
     /// Bytes held.
     pub(super) fn held_bytes(&self) -> usize {
-        match self {
-            Self::Known(means) => means.iter().map(|mean| size_of_val(mean) + size_of_val(&**mean)).sum(),
-            _ => 0,
-        }
+        self.bases().map_or(0, Bases::held_bytes)
+    }
+}
+
+impl Bases {
+    /// The means of all keys so far.
+    fn next(&self, format: &SlotFormat, maps: &StreamMaps) -> HeadMeans {
+        let next = |(head, sums): (usize, &Vec<i64>)| {
+            let mut mean: Box<[f32]> = vec![0.0; sums.len()].into();
+            let undo = |sums: &mut [f32]| {
+                format.unrotate(0, sums);
+                maps.undo(head, sums);
+            };
+            if !sums.is_empty() {
+                let old = self.list.iter().map(|(rows, means)| (*rows, &*means[head]));
+                next_mean(sums, old, undo, &mut mean);
+            }
+            mean
+        };
+        self.sums.iter().enumerate().map(next).collect()
+    }
+
+    /// The basis for the number of a mean, or the last one that there is.
+    fn of_number(&self, number: usize) -> u8 {
+        self.numbers[number.min(self.numbers.len() - 1)]
+    }
+
+    /// True if the means follow the keys.
+    fn follow(&self) -> bool {
+        !self.sums.is_empty()
+    }
+
+    fn held_bytes(&self) -> usize {
+        let sums = self.sums.iter().map(|sums| size_of_val(sums) + size_of_val(&**sums)).sum::<usize>();
+        self.list.len() * self.basis_bytes() + self.numbers.capacity() + sums
+    }
+
+    /// True if there may be one more basis in `room` bytes.
+    fn fits_one_more(&self, room: usize) -> bool {
+        self.list.len() < MOST_BASES && self.held_bytes() + self.basis_bytes() <= room
+    }
+
+    /// Bytes of each basis.
+    fn basis_bytes(&self) -> usize {
+        let means = self.list[0].1.iter().map(|mean| size_of_val(mean) + size_of_val(&**mean));
+        means.sum::<usize>() + size_of::<(usize, HeadMeans)>()
+    }
+
+    fn push(&mut self, means: HeadMeans) {
+        self.list.reserve_exact(1);
+        self.numbers.shrink_to_fit();
+        self.list.push((0, means));
     }
 }
 
 /// The mean of vectors (`[n, dim]`) on a grid; empty if it holds too small a share of their energy.
 pub(super) fn mean_of(x: &[f32], dim: usize, least_share: f32) -> Box<[f32]> {
     let mut mean = vec![0.0; dim];
-    if life::mean_of(x, &mut mean) < least_share {
-        return Box::default();
-    }
-    let step = step(x, &mean);
-    snap(&mut mean, step);
-    mean.into()
+    if first_mean(x, &mut mean) < least_share { Box::default() } else { mean.into() }
 }
 
-/// The mean with which vectors (`[n, dim]`) were encoded before they were decoded and rounded to f16, empty if
+/// The first mean with which vectors (`[n, dim]`) were encoded before they were decoded and rounded to f16, empty if
 /// without one. None if most of them were not.
-///
-/// `code` encodes and decodes vectors. With the right mean it changes none of them. With nearly the right one
-/// it finds the same codes. That mean is off by what the vectors move on average.
 pub(super) fn recover(x: &[f32], dim: usize, code: impl Fn(&mut [f32]) -> bool) -> Option<Box<[f32]>> {
     let mut mean = vec![0.0; dim];
     if is_kept(x, &mean, &code) {
@@ -93,15 +285,28 @@ pub(super) fn recover(x: &[f32], dim: usize, code: impl Fn(&mut [f32]) -> bool) 
     }
     life::mean_of(x, &mut mean);
     // The spread of decoded vectors may differ enough for a grid of half or twice the step.
-    let step = step(x, &mean) / 2.0;
+    let grid = step(x, &mean) / 2.0;
+    recover_near(x, mean, grid, code)
+}
+
+/// The mean on a grid, near `mean`, with which vectors (`[n, dim]`) were encoded. None if most of them were not.
+///
+/// `code` encodes and decodes vectors. With the right mean it changes none of them. With nearly the right one
+/// it finds the same codes. That mean is off by what the vectors move on average.
+fn recover_near(
+    x: &[f32],
+    mut mean: Vec<f32>,
+    grid: f32,
+    code: impl Fn(&mut [f32]) -> bool,
+) -> Option<Box<[f32]>> {
     for _ in 0..CORRECTIONS {
         let coded = coded(x, &mean, &code)?;
         let moved: Vec<f32> = x.iter().zip(&coded).map(|(x, coded)| x - coded).collect();
-        let mut step_of_mean = vec![0.0; dim];
+        let mut step_of_mean = vec![0.0; mean.len()];
         life::mean_of(&moved, &mut step_of_mean);
         life::add(&mut mean, &step_of_mean);
         let mut on_grid = mean.clone();
-        snap(&mut on_grid, step);
+        snap(&mut on_grid, grid);
         if is_kept(x, &on_grid, &code) {
             return Some(on_grid.into());
         }
@@ -126,19 +331,4 @@ fn coded(x: &[f32], mean: &[f32], code: impl Fn(&mut [f32]) -> bool) -> Option<V
         life::add(&mut coded, mean);
         coded
     })
-}
-
-/// The step of the grid for vectors (`[n, dim]`) around `mean`: a power of two, at most their spread over
-/// [`STEPS`].
-fn step(x: &[f32], mean: &[f32]) -> f32 {
-    let apart = x.chunks_exact(mean.len()).flat_map(|x| x.iter().zip(mean).map(|(x, mean)| x - mean));
-    let spread = (apart.map(|x| x * x).sum::<f32>() / x.len().max(1) as f32).sqrt();
-    (spread / STEPS).log2().floor().exp2()
-}
-
-/// Rounds a mean to multiples of `step`.
-fn snap(mean: &mut [f32], step: f32) {
-    if step.is_normal() {
-        mean.iter_mut().for_each(|x| *x = (*x / step).round() * step);
-    }
 }

@@ -27,16 +27,23 @@
 //! **A row's life** follows the rules of [`crate::cache`]. The newest `hot` writes of a stream stay f16, and
 //! so do the tokens of each sequence at positions below `sinks`, in whatever slots it begins. Older rows leave in
 //! groups of four when [`SlotCache::attend`] ends. The first rows wait until 64 can leave, because these give the
-//! mean of the keys. With `map=pairs` they wait for 128, and for queries. A slot may be written again at any time,
-//! and is then as new. The mean and the map of a stream stay until all of its slots are empty.
+//! first mean of the keys. With `map=pairs` they wait for 128, and for queries. A slot may be written again at any time,
+//! and is then as new.
+//!
+//! **Means** follow the keys as those of a sequence do, by the rule of `mean_rule.rs`. The position of a token says which
+//! mean it should have, because keys drift with the position in their sequence: the first 128 tokens behind the sinks have
+//! the first mean, the next 128 the second, then 256 the third, and so on. A mean is made once, when the first row that
+//! should have it leaves, of all keys that became codes in the stream until then. If these are fewer than it would be of
+//! in a sequence, the row gets the newest mean that there is. Each slot knows its mean, so any order of tokens is right.
+//! **Tokens in order have the codes of [`crate::cache::KvCache`] to the bit**, but for keys with `map=pairs`, whose map
+//! is learnt from other queries, and for values in a window of less than 60, which have another mean. Means and maps of a
+//! stream stay until all of its slots are empty.
 //!
 //! **Tiers.** With `tier=N:K,V`, the codes in a run of 128 slots are encoded again when N later tokens have come to
 //! the stream since the newest of them was written. Age is counted in tokens of the stream, so four sequences in one
-//! stream age four times as fast. A slot that is written again in an old run is warm by itself. Tokens in order,
-//! without sinks and without a mean, have the codes of [`crate::cache::KvCache`] to the bit. The mean of a stream lies on
-//! a grid, so that a saved state finds it again, and a sequence takes new means as it grows. Vectors with a mean
-//! therefore have other codes here, with a larger error where keys drift (D20). With sinks the runs begin elsewhere,
-//! so that up to 127 tokens change tiers earlier or later. A restored state begins in the first tier.
+//! stream age four times as fast. A slot that is written again in an old run is warm by itself. Tokens in order change
+//! tiers as in a sequence. With sinks the runs begin elsewhere, so that up to 127 tokens change tiers earlier or later.
+//! A restored state begins in the first tier.
 //!
 //! **Shared prefixes.** Several queries may see the same slots, which costs nothing, or slots are copied
 //! ([`SlotCache::copy`]) with their codes.
@@ -51,6 +58,7 @@
 //! | `operation.rs` | the queries of a layer, divided into tasks for threads |
 //! | `store.rs`, `stream.rs` | one side of a layer by rows and bytes; the slots of a stream |
 //! | `exact_rows.rs`, `pages.rs` | the exact rows of a stream, and its codes by tier and page |
+//! | `page_bases.rs` | which mean each code is less |
 //! | `format.rs`, `means.rs`, `maps.rs` | how vectors are encoded, and the means and factors of keys |
 //! | `attend.rs`, `task.rs`, `rule.rs` | attention of the queries of one KV head, in spans that are joined |
 //! | `coded.rs`, `exact.rs`, `rows.rs`, `apart.rs` | parts of codes, of exact rows, and sums over slots that are both |
@@ -69,6 +77,7 @@ pub(crate) mod maps;
 mod mask;
 mod means;
 pub(crate) mod operation;
+mod page_bases;
 mod pages;
 pub(crate) mod policy;
 pub(crate) mod rope;

@@ -3,6 +3,7 @@
 
 use super::exact_rows::{cut, reach, trim};
 use super::format::{STEPS, SlotFormat};
+use super::page_bases::PageBases;
 use crate::cache::life::PAGE_TOKENS;
 use crate::reserve::Table;
 use std::ops::Range;
@@ -72,12 +73,20 @@ pub(super) struct StreamPages {
     /// Number of first pages that grow with their slots. The others are whole at once, which takes less time.
     growing: usize,
     tiers: Vec<TierPages>,
+    /// What the codes are differences to, whatever their tier.
+    pub(super) bases: PageBases,
 }
 
 impl StreamPages {
     /// No codes, for a stream with this many slots.
     pub(super) fn new(heads: usize, slots: usize) -> Self {
-        Self { heads, most: slots.div_ceil(PAGE_TOKENS), growing: 0, tiers: Vec::new() }
+        Self {
+            heads,
+            most: slots.div_ceil(PAGE_TOKENS),
+            growing: 0,
+            tiers: Vec::new(),
+            bases: PageBases::default(),
+        }
     }
 
     /// Makes the first pages grow with their slots.
@@ -142,8 +151,17 @@ impl StreamPages {
         self.tiers.get(tier).map_or(0, |tier| tier.room(page))
     }
 
+    /// Says that some slots are to have codes of a basis. They have none now, or other ones.
+    pub(super) fn set_basis(&mut self, slots: &[usize], basis: usize) {
+        for run in slots.chunk_by(|a, b| a / PAGE_TOKENS == b / PAGE_TOKENS) {
+            let (page, own) =
+                (run[0] / PAGE_TOKENS, run.iter().fold(0, |own, slot| own | 1 << (slot % PAGE_TOKENS)));
+            self.bases.set(page, own, self.all(page) & !own, basis);
+        }
+    }
+
     /// Writes the blocks of each head, and counts the slots as codes of a tier. `times` are those of their writes, or
-    /// the one of all of them.
+    /// the one of all of them. The slots keep their bases.
     pub(super) fn put(
         &mut self,
         (format, tier): (&SlotFormat, usize),
@@ -232,6 +250,7 @@ impl StreamPages {
             cut(&mut tier.room, pages);
             cut(&mut tier.newest, pages);
         }
+        self.bases.cut(self.len());
     }
 
     /// The pages of a tier that have codes, none of them written after `time`, and the time of the newest.
@@ -263,6 +282,6 @@ impl StreamPages {
                 + tier.slots.capacity() * size_of::<u128>()
                 + tier.newest.capacity() * size_of::<u64>()
         };
-        self.tiers.iter().map(of).sum()
+        self.tiers.iter().map(of).sum::<usize>() + self.bases.held_bytes()
     }
 }

@@ -3,7 +3,7 @@
 use super::format::SlotFormat;
 use super::store::Store;
 use super::stream::{SlotPlace, Stream};
-use crate::cache::life::{BATCH, PAGE_TOKENS};
+use crate::cache::life::PAGE_TOKENS;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
@@ -135,18 +135,18 @@ fn encode_again(
         return;
     }
     let mut blocks = vec![Vec::new(); heads.len()];
-    let mut fine = true;
+    let (mut fine, basis) = (true, stream.pages.bases.of(from + slots[0]));
     for (head, (x, blocks)) in heads.iter().zip(&mut blocks).enumerate() {
-        fine &= stream.code(of, head, &mut x.clone(), blocks);
+        fine &= stream.code(of, (head, basis), &mut x.clone(), blocks);
     }
     if fine {
         let slots: Vec<usize> = slots.iter().map(|slot| from + slot).collect();
-        stream.put(of, &slots, &blocks, &[0]);
+        stream.put(of, &slots, basis, &blocks, &[0]);
         return;
     }
     for (i, slot) in slots.iter().enumerate() {
         let part = |x: &Vec<f32>| x[i * of.0.dim..][..of.0.dim].to_vec();
         let row: Vec<f16> = heads.iter().flat_map(part).map(f16::from_f32).collect();
-        stream.write(from + slot, &row, Some(slot % BATCH));
+        stream.write(from + slot, &row, Some(stream.place_of_code(from + slot)));
     }
 }

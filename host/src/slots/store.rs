@@ -1,17 +1,27 @@
 //! The keys or the values of one layer, as rows of f16, stream by stream.
 
-use super::format::{SlotFormat, StoreSide};
+use super::exact_rows::RowPlace;
+use super::format::{STEPS, SlotFormat, StoreSide};
 use super::maps::{RopeLayout, StreamMaps};
 use super::means::StreamMeans;
 use super::rule::{Asked, QueryRule};
 use super::stream::Stream;
-use crate::cache::life::BATCH;
+use crate::cache::life::{BATCH, PAGE_TOKENS};
+use crate::cache::mean_rule::mean_number;
 use crate::cache::spec::{CacheSpec, Centring, Cold, KeyMap};
 use crate::cache::vectors::Floats;
 use half::f16;
 use half::slice::HalfBitsSliceExt;
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_simd::Level;
+use tqkv_simd::page::Line;
+
+/// Upper bounds of what an exact row and a page of slots take besides their values and codes.
+const ROW_TABLES: usize = 32;
+const PAGE_TABLES: usize = 64;
+
+/// Most bytes of a page of the system. Codes take whole ones.
+const SYSTEM_PAGE: usize = 4096;
 
 /// What a store takes from a spec.
 #[derive(Clone, Debug)]
@@ -90,7 +100,18 @@ impl Store {
         if let Some(format) = &self.format {
             stream.divide(format.dim, self.means(format), self.maps(format));
         }
+        stream.limit_means(self.room_for_means());
         stream
+    }
+
+    /// Bytes that the means of a stream may take, so that the codes of all slots fit into the limit with them.
+    fn room_for_means(&self) -> usize {
+        let (Some(limit), Some(format)) = (self.limit, &self.format) else { return usize::MAX };
+        let pages = self.slots.div_ceil(PAGE_TOKENS);
+        let codes = pages * self.width / format.dim * format.lines(0)[STEPS - 1] * size_of::<Line>();
+        let rows = (self.policy.sinks + BATCH) * (self.width * size_of::<f16>() + ROW_TABLES);
+        let tables = pages * PAGE_TABLES + 2 * SYSTEM_PAGE;
+        (limit * self.slots).saturating_sub(codes + rows + tables)
     }
 
     /// The means of vectors, to be learnt.
@@ -125,7 +146,11 @@ impl Store {
     /// Few slots cannot be held in so little: the codes of all slots, and the tables, are the least.
     pub fn set_limit(&mut self, bytes: usize) {
         self.limit = Some(bytes);
-        self.streams.iter_mut().for_each(|stream| stream.pages.grow());
+        let room = self.room_for_means();
+        self.streams.iter_mut().for_each(|stream| {
+            stream.pages.grow();
+            stream.limit_means(room);
+        });
     }
 
     /// True if a stream learns maps from the queries that attend to it.
@@ -161,6 +186,8 @@ impl Store {
         let (means, maps) = (self.means(&format), self.maps(&format));
         self.streams.iter_mut().for_each(|stream| stream.divide(dim, means.clone(), maps.clone()));
         self.format = Some(format);
+        let room = self.room_for_means();
+        self.streams.iter_mut().for_each(|stream| stream.limit_means(room));
         true
     }
 
@@ -232,26 +259,28 @@ impl Store {
 
     /// Writes the row of a token at a position of its sequence; the first ones are sinks.
     fn write_at(&mut self, row: usize, position: usize, values: &[f16]) {
-        let phase = (position >= self.policy.sinks).then(|| self.phase(position));
-        self.write_with(row, phase, values);
+        let place = (position >= self.policy.sinks).then(|| self.place(position));
+        self.write_with(row, place, values);
     }
 
     /// Writes row `row`, counted over all streams, which stays exact for good if it is a sink. The positions of others
     /// count as those of their slots. A row past the end is ignored.
     pub fn write_as(&mut self, row: usize, is_sink: bool, values: &[f16]) {
-        let phase = (!is_sink).then(|| self.phase(row % self.slots));
-        self.write_with(row, phase, values);
+        let place = (!is_sink).then(|| self.place(row % self.slots));
+        self.write_with(row, place, values);
     }
 
-    fn write_with(&mut self, row: usize, phase: Option<usize>, values: &[f16]) {
+    fn write_with(&mut self, row: usize, place: Option<RowPlace>, values: &[f16]) {
         if let Some(stream) = self.streams.get_mut(row / self.slots) {
-            stream.write(row % self.slots, values, phase);
+            stream.write(row % self.slots, values, place);
         }
     }
 
-    /// The place of a token among those of its sequence that leave together, which begin with the first that can.
-    fn phase(&self, position: usize) -> usize {
-        (position % BATCH + BATCH - self.policy.sinks % BATCH) % BATCH
+    /// The place of a token in its sequence. Those that leave together begin with the first that can.
+    fn place(&self, position: usize) -> RowPlace {
+        let phase = (position % BATCH + BATCH - self.policy.sinks % BATCH) % BATCH;
+        let page = position.saturating_sub(self.policy.sinks) / PAGE_TOKENS;
+        RowPlace { phase: phase as u8, mean: mean_number(page) as u8 }
     }
 
     /// Number of first positions of each sequence that are sinks.
@@ -284,7 +313,7 @@ impl Store {
             {
                 self.streams[to].set_basis(basis);
             }
-            let is_same = from == to || self.streams[from].has_basis_of(&self.streams[to]);
+            let is_same = from == to || self.streams[from].has_basis_of(&self.streams[to], slot);
             let content = self.streams[from].take_copy(format, slot, is_same);
             self.streams[to].put_copy(format, target, content);
         }

@@ -3,7 +3,7 @@
 //! The newest writes stay exact. The oldest leave in groups of four and become codes. With tiers, pages whose
 //! codes are all of old writes are encoded again.
 
-use super::exact_rows::ExactRows;
+use super::exact_rows::{ExactRows, RowPlace};
 use super::format::SlotFormat;
 use super::maps::{MOST_TOKENS, RopeLayout, StreamMap, StreamMaps};
 use super::means::{self, StreamMeans};
@@ -34,6 +34,8 @@ pub struct Stream {
     /// Largest number of slots.
     slots: usize,
     hot: usize,
+    /// Bytes that means may take.
+    room: usize,
     pub(super) exact: ExactRows,
     pub(super) pages: StreamPages,
     pub(super) means: StreamMeans,
@@ -43,7 +45,8 @@ pub struct Stream {
 impl Stream {
     pub(super) fn new((width, slots): (usize, usize), hot: usize) -> Self {
         let (exact, pages) = (ExactRows::new(width), StreamPages::new(1, slots));
-        Self { width, slots, hot, exact, pages, means: StreamMeans::Off, maps: StreamMaps::Off }
+        let (means, maps) = (StreamMeans::Off, StreamMaps::Off);
+        Self { width, slots, hot, room: usize::MAX, exact, pages, means, maps }
     }
 
     /// Divides rows into heads of `dim` values, which have means and go through maps. Rows are never encoded
@@ -53,6 +56,11 @@ impl Stream {
         (self.means, self.maps) = (means, maps);
         self.exact.divide(dim);
         self.pages.divide(heads);
+    }
+
+    /// Limits the bytes of means. The first ones are made nevertheless.
+    pub(super) fn limit_means(&mut self, room: usize) {
+        self.room = room;
     }
 
     fn dim(&self) -> usize {
@@ -77,15 +85,15 @@ impl Stream {
         rows + self.maps.held_bytes() + self.means.held_bytes()
     }
 
-    /// Writes a row to a slot. It stays exact until [`Stream::cool`] encodes it, or for good if it has no phase, as a
-    /// sink has none. The phase is its place among the rows of its sequence that leave together.
-    pub(super) fn write(&mut self, slot: usize, row: &[f16], phase: Option<usize>) {
+    /// Writes a row to a slot. It stays exact until [`Stream::cool`] encodes it, or for good if it has no place, as a
+    /// sink has none.
+    pub(super) fn write(&mut self, slot: usize, row: &[f16], place: Option<RowPlace>) {
         self.pages.remove(slot);
         let at = self.exact.make(slot);
         let mut parts = row.chunks_exact(self.dim());
         self.exact.change(at, |head| head.copy_from_slice(parts.next().unwrap_or_default()));
-        if let Some(phase) = phase {
-            self.exact.wait(at, phase);
+        if let Some(place) = place {
+            self.exact.wait(at, place);
         }
     }
 
@@ -101,42 +109,47 @@ impl Stream {
         if self.pages.are_new() && extra < MEAN_TOKENS || self.must_learn_first() {
             return;
         }
-        if let StreamMeans::Learning { least_share, .. } = self.means {
-            let (oldest, dim) = (self.oldest_finite(MEAN_TOKENS), self.dim());
-            let learnt = (0..self.exact.heads()).map(|head| {
-                let mut rows = self.exact.wide(head, &oldest);
-                let recovered = || means::recover(&rows, dim, |rows| format.round_trip(rows));
-                // Maps do not come with restored rows, so these have other codes.
-                let is_restored = is_restored && !self.is_learning();
-                if let Some(mean) = if is_restored { recovered() } else { None } {
-                    return (mean, None);
-                }
-                let mean = means::mean_of(&rows, dim, least_share);
-                subtract(&mut rows, &mean);
-                let gets_map = matches!(self.maps, StreamMaps::OfKeys);
-                (mean, if gets_map { StreamMap::of_keys(&rows, dim, turn) } else { None })
-            });
-            let (means, maps) = learnt.unzip();
-            self.means = StreamMeans::known(means);
-            if matches!(self.maps, StreamMaps::OfKeys) {
-                self.maps = StreamMaps::known(maps);
-            }
-        }
+        self.learn_mean(format, turn, is_restored);
         if self.is_learning() {
             let slots = self.oldest_finite(MOST_TOKENS);
             let mut maps = std::mem::replace(&mut self.maps, StreamMaps::Off);
             maps.learn(&slots, turn, format, |head| {
                 let mut keys = self.exact.wide(head, &slots);
-                subtract(&mut keys, self.means.of(head));
+                subtract(&mut keys, self.means.of(head, 0));
                 keys
             });
             self.maps = maps;
         }
         // With a window shorter than a batch, every row is encoded at once.
-        self.leave_oldest(format, if self.hot < BATCH { extra } else { self.exact.leaving(extra) });
+        let count = if self.hot < BATCH { extra } else { self.exact.leaving(extra) };
+        self.leave_oldest(format, count, is_restored);
         // The next rows need memory before the oldest leave again.
         self.exact.release(BATCH);
         self.demote(format);
+    }
+
+    /// Learns the first means, and the maps that come from the same keys.
+    fn learn_mean(&mut self, format: &SlotFormat, turn: RopeLayout, is_restored: bool) {
+        let StreamMeans::Learning { least_share, follow, .. } = self.means else { return };
+        let oldest = self.oldest_finite(MEAN_TOKENS);
+        // Maps do not come with restored rows, so these have other codes.
+        let is_restored = is_restored && !self.is_learning();
+        let (dim, gets_map) = (self.dim(), matches!(self.maps, StreamMaps::OfKeys));
+        let learnt = (0..self.exact.heads()).map(|head| {
+            let rows = self.exact.wide(head, &oldest);
+            let recovered = || means::recover(&rows, dim, |rows| format.round_trip(rows));
+            if let Some(mean) = if is_restored { recovered() } else { None } {
+                return (mean, None);
+            }
+            let mean = means::mean_of(&rows, dim, least_share);
+            let map = if gets_map { StreamMap::of_keys(&rows, &mean, dim, turn) } else { None };
+            (mean, map)
+        });
+        let (means, maps) = learnt.unzip();
+        self.means = StreamMeans::known(means, follow, self.room);
+        if gets_map {
+            self.maps = StreamMaps::known(maps);
+        }
     }
 
     /// Encodes a few rows before their time. Returns their number: 0 if none waits, or if the stream has no
@@ -146,21 +159,40 @@ impl Stream {
         if self.pages.are_new() || format.tiers() == 0 {
             return 0;
         }
-        self.leave_oldest(format, count);
+        self.leave_oldest(format, count, false);
         self.exact.release(0);
         count
     }
 
     /// Encodes the rows that have waited longest.
-    fn leave_oldest(&mut self, format: &SlotFormat, mut count: usize) {
+    fn leave_oldest(&mut self, format: &SlotFormat, mut count: usize, is_restored: bool) {
+        let (is_restored, mut checked) = (is_restored && matches!(self.maps, StreamMaps::Off), None);
         while count > 0 {
             let (slots, times) = self.exact.oldest(count.min(PIECE), |_| true);
-            if slots.is_empty() {
-                break;
-            }
+            let Some(&oldest) = slots.first() else { break };
+            let number = self.mean_number(oldest);
+            // Rows that should have another mean leave next.
+            let rows = slots.into_iter().zip(times).filter(|(slot, _)| self.mean_number(*slot) == number);
+            let (slots, times): (Vec<_>, Vec<_>) = rows.unzip();
             count -= slots.len();
-            self.leave(format, &slots, &times);
+            let mut basis = self.means.basis_for(number, format, &self.maps, self.room);
+            if is_restored && checked.replace(number) != Some(number) {
+                let finite: Vec<usize> = slots.iter().copied().filter(|slot| self.is_finite(*slot)).collect();
+                let rows = |head: usize| self.exact.wide(head, &finite);
+                basis = self.means.restored(number, format, self.room, rows);
+            }
+            self.leave(format, (&slots, &times), basis);
         }
+    }
+
+    /// True if a slot has an exact row of finite values.
+    fn is_finite(&self, slot: usize) -> bool {
+        self.exact.row_of(slot).is_some_and(|row| self.exact.not_finite(row..row + 1).is_empty())
+    }
+
+    /// Number of the mean that the row of an exact slot should have.
+    fn mean_number(&self, slot: usize) -> usize {
+        self.exact.row_of(slot).map_or(0, |row| self.exact.place_of(row).mean.into())
     }
 
     /// True if there are too few finite rows for what the stream learns from them, or too few queries.
@@ -204,28 +236,30 @@ impl Stream {
 
     /// Encodes the rows of some exact slots, which were written at these times. A row that cannot be
     /// encoded stays exact for good.
-    fn leave(&mut self, format: &SlotFormat, slots: &[usize], times: &[u64]) {
+    fn leave(&mut self, format: &SlotFormat, (slots, times): (&[usize], &[u64]), basis: usize) {
         for &slot in slots {
             if let Some(row) = self.exact.row_of(slot) {
                 self.exact.stay(row);
             }
         }
-        if let Some(blocks) = self.encode(format, slots) {
-            self.put((format, 0), slots, &blocks, times);
+        if let Some(blocks) = self.encode(format, slots, basis) {
+            self.means.count(format, basis, slots.len(), &blocks);
+            self.put((format, 0), slots, basis, &blocks, times);
         } else if slots.len() > 1 {
             for (slot, time) in slots.chunks(1).zip(times.chunks(1)) {
-                if let Some(blocks) = self.encode(format, slot) {
-                    self.put((format, 0), slot, &blocks, time);
+                if let Some(blocks) = self.encode(format, slot, basis) {
+                    self.means.count(format, basis, 1, &blocks);
+                    self.put((format, 0), slot, basis, &blocks, time);
                 }
             }
         }
     }
 
     /// Encodes exact slots to blocks, head by head; none if a row cannot be encoded.
-    fn encode(&self, format: &SlotFormat, slots: &[usize]) -> Option<Vec<Vec<u8>>> {
+    fn encode(&self, format: &SlotFormat, slots: &[usize], basis: usize) -> Option<Vec<Vec<u8>>> {
         let each = |head: usize| {
             let (mut rows, mut blocks) = (self.exact.wide(head, slots), Vec::new());
-            self.code((format, 0), head, &mut rows, &mut blocks).then_some(blocks)
+            self.code((format, 0), (head, basis), &mut rows, &mut blocks).then_some(blocks)
         };
         let heads = 0..self.exact.heads();
         // In the host's threads, if this one is among them.
@@ -236,16 +270,16 @@ impl Stream {
         }
     }
 
-    /// Encodes rows (`[n, dim]`) of one head to blocks of a tier; false if one cannot be encoded. The rows are
-    /// used up.
+    /// Encodes rows (`[n, dim]`) of one head to blocks of a tier and a basis; false if one cannot be encoded. The rows
+    /// are used up.
     pub(super) fn code(
         &self,
         (format, tier): (&SlotFormat, usize),
-        head: usize,
+        (head, basis): (usize, usize),
         rows: &mut [f32],
         blocks: &mut Vec<u8>,
     ) -> bool {
-        subtract(rows, self.means.of(head));
+        subtract(rows, self.means.of(head, basis));
         let map = self.maps.of(head);
         if let Some(map) = map {
             map.apply(rows);
@@ -253,14 +287,17 @@ impl Stream {
         format.encode(tier, rows, map.and_then(StreamMap::weights), blocks)
     }
 
-    /// Makes slots codes of a tier, with a block per head and slot, and the times of their writes or one for all.
+    /// Makes slots codes of a tier and a basis, with a block per head and slot, and the times of their writes or one
+    /// for all.
     pub(super) fn put(
         &mut self,
         format: (&SlotFormat, usize),
         slots: &[usize],
+        basis: usize,
         blocks: &[Vec<u8>],
         times: &[u64],
     ) {
+        self.pages.set_basis(slots, basis);
         self.pages.put(format, slots, blocks, times);
         slots.iter().for_each(|&slot| self.exact.remove(slot));
     }
@@ -300,10 +337,11 @@ impl Stream {
         let blocks = self.pages.blocks((format, tier), head, page, slots);
         if !blocks.is_empty() {
             format.decode(tier, &blocks, &mut rows);
-            if let Some(map) = self.maps.of(head) {
-                map.undo(&mut rows);
+            self.maps.undo(head, &mut rows);
+            for (slot, row) in slots.iter().zip(rows.chunks_exact_mut(self.dim())) {
+                let basis = self.pages.bases.of(page * PAGE_TOKENS + slot);
+                add(row, self.means.of(head, basis));
             }
-            add(&mut rows, self.means.of(head));
         }
         rows
     }
@@ -364,10 +402,10 @@ pub(super) enum Content {
     Exact {
         row: Vec<f16>,
         /// As of [`Stream::write`].
-        phase: Option<usize>,
+        place: Option<RowPlace>,
     },
-    /// The tier, and a block per head.
-    Coded(usize, Vec<Vec<u8>>),
+    /// The tier and the basis, and a block per head.
+    Coded([usize; 2], Vec<Vec<u8>>),
 }
 
 impl Stream {
@@ -386,9 +424,9 @@ impl Stream {
         (self.means, self.maps) = (means, maps);
     }
 
-    /// True if a row has the same codes in both streams.
-    pub(super) fn has_basis_of(&self, other: &Self) -> bool {
-        self.means == other.means && self.maps.is_same(&other.maps)
+    /// True if the row of a slot would have the same code in the other stream.
+    pub(super) fn has_basis_of(&self, other: &Self, slot: usize) -> bool {
+        self.means.has_basis_of(&other.means, self.pages.bases.of(slot)) && self.maps.is_same(&other.maps)
     }
 
     /// What a slot holds: codes as they are, or decoded unless `as_codes`.
@@ -396,28 +434,34 @@ impl Stream {
         match (self.place(slot), format) {
             (SlotPlace::Empty, _) => Content::Empty,
             (SlotPlace::Coded(tier), Some(format)) if as_codes => {
-                let (page, slot) = (slot / PAGE_TOKENS, [slot % PAGE_TOKENS]);
-                let blocks = |head| self.pages.blocks((format, tier), head, page, &slot);
-                Content::Coded(tier, (0..self.exact.heads()).map(blocks).collect())
+                let (page, within) = (slot / PAGE_TOKENS, [slot % PAGE_TOKENS]);
+                let blocks = |head| self.pages.blocks((format, tier), head, page, &within);
+                let place = [tier, self.pages.bases.of(slot)];
+                Content::Coded(place, (0..self.exact.heads()).map(blocks).collect())
             }
             (place, _) => {
                 let mut row = vec![f16::ZERO; self.width];
                 self.read(format, slot, &mut row);
-                let phase = match place {
-                    SlotPlace::Exact(at) => (!self.exact.stays(at)).then(|| self.exact.phase(at)),
-                    _ => Some(slot % BATCH),
+                let place = match place {
+                    SlotPlace::Exact(at) => (!self.exact.stays(at)).then(|| self.exact.place_of(at)),
+                    _ => Some(self.place_of_code(slot)),
                 };
-                Content::Exact { row, phase }
+                Content::Exact { row, place }
             }
         }
+    }
+
+    /// The place of a row that is a code, as far as that is known.
+    pub(super) fn place_of_code(&self, slot: usize) -> RowPlace {
+        RowPlace { phase: (slot % BATCH) as u8, mean: self.means.number_of(self.pages.bases.of(slot)) }
     }
 
     /// Makes a slot hold a copy. Codes count as written now.
     pub(super) fn put_copy(&mut self, format: Option<&SlotFormat>, slot: usize, content: Content) {
         match (content, format) {
-            (Content::Exact { row, phase }, _) => self.write(slot, &row, phase),
-            (Content::Coded(tier, blocks), Some(format)) => {
-                self.put((format, tier), &[slot], &blocks, &[self.exact.time()]);
+            (Content::Exact { row, place }, _) => self.write(slot, &row, place),
+            (Content::Coded([tier, basis], blocks), Some(format)) => {
+                self.put((format, tier), &[slot], basis, &blocks, &[self.exact.time()]);
             }
             (Content::Empty | Content::Coded(..), _) => self.forget(slot),
         }

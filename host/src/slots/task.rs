@@ -18,9 +18,9 @@ pub struct Track<'a> {
 }
 
 impl<'a> Track<'a> {
-    /// The mean that codes are stored less of; empty if they have none.
-    pub(super) fn mean(&self) -> &'a [f32] {
-        self.stream.means.of(self.head)
+    /// The one mean that values are stored less of; empty if they have none.
+    pub(super) fn mean_of_values(&self) -> &'a [f32] {
+        self.stream.means.of(self.head, 0)
     }
 
     /// The codes of a tier in a page; none where it has no code.
@@ -32,8 +32,7 @@ impl<'a> Track<'a> {
 
     /// Prepares queries (`[heads, dim]`) for these keys.
     pub(super) fn prepare(&self, q: &[f32], scale: f32, queries: &mut HeadQueries) {
-        let means = Some(self.mean()).filter(|mean| !mean.is_empty());
-        queries.set((q, scale), self.format.dim, means);
+        queries.set((q, scale), self.format.dim, self.stream.means.all_of(self.head));
         let is_used = |tier| tier < self.stream.pages.tiers();
         let formats = (0..self.format.tiers()).map(|tier| self.format.pages(tier).filter(|_| is_used(tier)));
         let map = self.stream.maps.of(self.head);

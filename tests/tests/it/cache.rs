@@ -29,6 +29,8 @@ struct Model {
     rotated_keys: Vec<Vec<f32>>,
     /// Means of the keys, each with the first page that uses it.
     means: Vec<(usize, Vec<f32>)>,
+    /// Step of their grid.
+    step: f32,
     learning: bool,
 }
 
@@ -47,6 +49,7 @@ impl Model {
             coded_values: vec![],
             rotated_keys: vec![],
             means: vec![],
+            step: 0.0,
         }
     }
 
@@ -70,7 +73,9 @@ impl Model {
     fn mean_before(&self, page: usize) -> Vec<f32> {
         let mut sums = vec![0i64; DIM];
         for key in &self.rotated_keys[..page * PAGE_TOKENS] {
-            sums.iter_mut().zip(key).for_each(|(sum, &x)| *sum += (x * 65536.0) as i64);
+            // A key that is much longer than others counts for less.
+            let most = 512.0 * self.step * (DIM as f32).sqrt();
+            sums.iter_mut().zip(key).for_each(|(sum, &x)| *sum += (x.clamp(-most, most) * 65536.0) as i64);
         }
         let factor = 1.0 / (65536.0 * (page * PAGE_TOKENS) as f32);
         let mut mean: Vec<f32> = sums.iter().map(|&sum| sum as f32 * factor).collect();
@@ -80,7 +85,7 @@ impl Model {
             let share = (end - first) as f32 / page as f32;
             mean.iter_mut().zip(old).for_each(|(m, x)| *m += x * share);
         }
-        mean
+        on_grid(mean, self.step)
     }
 
     fn push(&mut self, k: &[f32], v: &[f32]) {
@@ -101,7 +106,9 @@ impl Model {
         }
         let leaving = leaving(&self.coded_keys);
         if self.learning && leaving.len() >= MEAN_TOKENS {
-            self.means = vec![(0, mean_of(&self.keys[sinks..sinks + MEAN_TOKENS]))];
+            let mean = mean_of(&self.keys[sinks..sinks + MEAN_TOKENS]);
+            self.step = step_of(&self.keys[sinks..sinks + MEAN_TOKENS], &mean);
+            self.means = vec![(0, on_grid(mean, self.step))];
             self.learning = false;
         }
         if !self.learning {
@@ -144,6 +151,17 @@ impl Model {
         };
         oracle::attention(q, &pick(&self.keys, &self.coded_keys), &pick(&self.values, &self.coded_values))
     }
+}
+
+/// Step of the grid that means lie on: the largest power of two that is at most 1/64 of the spread of the first keys.
+fn step_of(keys: &[Vec<f32>], mean: &[f32]) -> f32 {
+    let apart = keys.iter().flat_map(|key| key.iter().zip(mean).map(|(x, m)| x - m));
+    let spread = (apart.map(|x| x * x).sum::<f32>() / (keys.len() * DIM) as f32).sqrt();
+    (-40..40).rev().map(|exponent| 2f32.powi(exponent)).find(|step| *step <= spread / 64.0).unwrap()
+}
+
+fn on_grid(mean: Vec<f32>, step: f32) -> Vec<f32> {
+    mean.into_iter().map(|x| (x / step).round() * step).collect()
 }
 
 /// The mean of rows, summed in order.
