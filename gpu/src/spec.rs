@@ -238,8 +238,15 @@ mod tests {
         );
         assert_eq!(
             message(good.clone().codecs(CodecId::S4, CodecId::F16)),
-            "values: codec f16 has no kernels; expected s2, s3, s4, n4, i8, t2, t3, t4"
+            "values: codec f16 has no kernels; expected s2, s3, s4, i8, t2, t3, t4"
         );
+        for id in [CodecId::N2, CodecId::N3, CodecId::N4] {
+            let said = message(good.clone().codecs(id, CodecId::S4));
+            assert!(
+                said.starts_with(&format!("keys: codec {} has no kernels; expected s2", id.name())),
+                "{said}"
+            );
+        }
         assert_eq!(
             message(GpuSpec { num_kv_heads: 3, ..good.clone() }),
             "8 query heads do not divide among 3 KV heads"

@@ -97,7 +97,7 @@ mod tests {
         let message = |id, group| codec(id, group, Options::DEFAULT).unwrap_err().to_string();
         assert_eq!(
             message(CodecId::F16, 128),
-            "codec f16 has no kernels; expected s2, s3, s4, n4, i8, t2, t3, t4"
+            "codec f16 has no kernels; expected s2, s3, s4, i8, t2, t3, t4"
         );
         assert!(message(CodecId::T2, 32).starts_with("groups of 32 weights have no kernels"));
     }

@@ -36,7 +36,7 @@ fn rows(options: &[&str]) -> (bool, Vec<Value>) {
 
 #[test]
 fn codes_and_attention_of_the_codecs_asked_for_are_right() {
-    let (is_right, rows) = rows(&["--codes", "--attend", "--codec", "s3,n4", "--vectors", "16"]);
+    let (is_right, rows) = rows(&["--codes", "--attend", "--codec", "s3,s2", "--vectors", "16"]);
     assert!(is_right);
     assert_eq!(rows[0]["row"], "device");
     assert_eq!(rows[0].get("commit").map(Value::as_str), Some(option_env!("TQKV_COMMIT")));

@@ -31,7 +31,10 @@ pub trait Form: 'static {
     const SEARCHES: bool = false;
 
     /// True if the quarters of a vector are rotated by themselves.
-    const ROTATES_QUARTERS: bool = false;
+    #[inline(always)]
+    fn rotates_quarters(_coding: &Coding) -> bool {
+        false
+    }
 
     /// Levels of a block, one register of `out` per group. Returns the factor to multiply them by.
     fn levels<I: Memory>(coding: &Coding, isa: I, shape: HeadDim, block: &[u8], out: &mut [I::V]) -> f32;
@@ -187,7 +190,11 @@ impl Form for Planes {
 impl Form for Quarters {
     const LAYOUT: Option<Layout> = None;
     const SEARCHES: bool = true;
-    const ROTATES_QUARTERS: bool = true;
+
+    #[inline(always)]
+    fn rotates_quarters(_: &Coding) -> bool {
+        true
+    }
 
     #[inline(always)]
     fn levels<I: Memory>(coding: &Coding, isa: I, shape: HeadDim, block: &[u8], out: &mut [I::V]) -> f32 {

@@ -11,7 +11,7 @@
 //! | `list` | the rows |
 //! | `layout` | how code bytes lie |
 //! | `coding` | properties of a codec that the form of a block needs |
-//! | `form`, `batch` | how they meet registers; several vectors there |
+//! | `form`, `any_form`, `batch` | how they meet registers; found at run time; several vectors there |
 //! | `codebook` | levels of the scalar and nested codes, for every head dim |
 //! | `scalar`, `int8`, `ggml`, `trellis` | codes on registers and bytes |
 //! | `scale` | the one scale of a block |
@@ -19,6 +19,7 @@
 //! Crates that read blocks in their own way (lines, threads) implement a reader of their own for these types.
 //! A program that only encodes and attends wants [`crate::Codec`] or [`crate::AnyCodec`].
 
+pub(crate) mod any_form;
 pub(crate) mod batch;
 mod books;
 pub(crate) mod codebook;

@@ -179,7 +179,14 @@ impl AnyCodec {
     #[inline(always)]
     pub(super) const fn coding(&self) -> Coding {
         let Options { scale_mode, effort, .. } = self.options;
-        Coding { codebook: self.book, trellis: self.trellis(), unit: self.unit, scale_mode, effort }
+        Coding {
+            layout: self.id().layout(),
+            codebook: self.book,
+            trellis: self.trellis(),
+            unit: self.unit,
+            scale_mode,
+            effort,
+        }
     }
 
     /// The norm up to which every vector can be encoded, in any direction, scale mode and effort. Most longer

@@ -4,7 +4,6 @@
 pub(crate) mod any;
 pub(crate) mod ops;
 mod typed;
-mod way;
 
 pub use any::{AnyCodec, Options};
 pub use typed::Codec;

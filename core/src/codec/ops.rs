@@ -5,10 +5,10 @@
 //! share one function, which calls the rotation and the form.
 
 use super::any::AnyCodec;
-use super::way::{Any, Way};
 use crate::code::Layout;
+use crate::code::any_form::Any;
 use crate::code::batch::{Batch, fill};
-use crate::code::form::Formed;
+use crate::code::form::{Form, Formed};
 use crate::code::scalar::{check_finite, norm_squared, squares};
 use crate::code::scale::canonical_sum;
 use crate::code::trellis::{self, Search};
@@ -293,7 +293,7 @@ impl AnyCodec {
 
     /// Bytes of a block, as a constant if `F` and `G` determine it.
     #[inline(always)]
-    fn bytes_of<F: Way, const G: usize>(&self) -> usize {
+    fn bytes_of<F: Form, const G: usize>(&self) -> usize {
         let constant = const {
             match F::LAYOUT {
                 Some(layout) if G == COMMON_GROUPS => layout.block_bytes(G * GROUP),
@@ -364,7 +364,7 @@ impl AnyCodec {
 
 /// Encodes vectors back to back; the caller has checked the lengths. Returns the position and the reason of
 /// the first failure. `F` is a constant, so only one branch is compiled per form.
-pub(super) fn encode<I: Memory, F: Way, const G: usize>(
+pub(super) fn encode<I: Memory, F: Form, const G: usize>(
     codec: &AnyCodec,
     isa: I,
     xs: &[f32],
@@ -391,8 +391,8 @@ pub(super) fn encode<I: Memory, F: Way, const G: usize>(
     result.map_err(|error| (done + position, error))
 }
 
-/// [`encode`] for forms that have [`Way::quantise`].
-fn encode_rotated<I: Memory, F: Way, const G: usize>(
+/// [`encode`] for forms that have [`Form::quantise`].
+fn encode_rotated<I: Memory, F: Form, const G: usize>(
     codec: &AnyCodec,
     isa: I,
     xs: &[f32],
@@ -418,7 +418,7 @@ fn encode_rotated<I: Memory, F: Way, const G: usize>(
                 if rotated {
                     forward::<I, G>(isa, shape, &signs, y);
                 }
-                if let Err(error) = F::quantise(codec, &coding, isa, shape, y, codes, block) {
+                if let Err(error) = F::quantise(&coding, isa, shape, y, codes, block) {
                     return Err((index, error));
                 }
             }
@@ -427,9 +427,9 @@ fn encode_rotated<I: Memory, F: Way, const G: usize>(
     )
 }
 
-/// Encodes whole batches of `N` vectors with a form that has [`Way::quantise_all`]. Returns the number of
+/// Encodes whole batches of `N` vectors with a form that has [`Form::quantise_all`]. Returns the number of
 /// vectors in the batches before the first failure, and its reason.
-fn encode_batches<I: Memory, F: Way, const G: usize, const N: usize>(
+fn encode_batches<I: Memory, F: Form, const G: usize, const N: usize>(
     codec: &AnyCodec,
     isa: I,
     xs: &[f32],
@@ -474,7 +474,7 @@ fn encode_batches<I: Memory, F: Way, const G: usize, const N: usize>(
                     );
                 }
                 let blocks = blocks.chunks_exact_mut(bytes);
-                if let Err(error) = F::quantise_all(codec, &coding, isa, shape, &mut batch, blocks) {
+                if let Err(error) = F::quantise_all(&coding, isa, shape, &mut batch, blocks) {
                     return (done, Err(error));
                 }
                 done += N;
@@ -485,7 +485,7 @@ fn encode_batches<I: Memory, F: Way, const G: usize, const N: usize>(
 }
 
 /// Decodes blocks; if `unrotate`, rotates the result back to the domain of the vectors.
-pub(super) fn decode<I: Memory, F: Way, const G: usize>(
+pub(super) fn decode<I: Memory, F: Form, const G: usize>(
     codec: &AnyCodec,
     isa: I,
     blocks: &[u8],
@@ -496,16 +496,15 @@ pub(super) fn decode<I: Memory, F: Way, const G: usize>(
         #[inline(always)]
         |isa| {
             let (shape, coding) = (codec.shape_of::<G>(), codec.coding());
-            let quarters = codec.id().rotates_quarters();
             // A copy that nothing else can write to, so that the compiler makes the masks before the loop.
             let signs = *codec.signs();
             let mut registers = [isa.splat(0.0); G];
             let y = &mut registers[..shape.groups()];
             let vectors = out.chunks_exact_mut(shape.dim());
             for (block, out) in blocks.chunks_exact(codec.bytes_of::<F, G>()).zip(vectors) {
-                let mut factor = F::levels(codec, &coding, isa, shape, block, y);
+                let mut factor = F::levels(&coding, isa, shape, block, y);
                 if unrotate {
-                    if F::ROTATES_QUARTERS.unwrap_or(quarters) {
+                    if F::rotates_quarters(&coding) {
                         rotation::quarters_inverse_apart(isa, shape, &signs, y);
                     } else {
                         inverse::<I, G>(isa, shape, &signs, y);
@@ -522,7 +521,7 @@ pub(super) fn decode<I: Memory, F: Way, const G: usize>(
 }
 
 /// Scores of blocks back to back.
-pub(super) fn scores<I: Memory, F: Way, const G: usize>(
+pub(super) fn scores<I: Memory, F: Form, const G: usize>(
     codec: &AnyCodec,
     isa: I,
     query: &[f32],
@@ -538,7 +537,7 @@ pub(super) fn scores<I: Memory, F: Way, const G: usize>(
             let levels = &mut level_registers[..shape.groups()];
             rotation::load(isa, query, q);
             for (score, block) in out.iter_mut().zip(blocks.chunks_exact(codec.bytes_of::<F, G>())) {
-                let factor = F::levels(codec, &coding, isa, shape, block, levels);
+                let factor = F::levels(&coding, isa, shape, block, levels);
                 let products = q.iter().zip(levels.iter()).map(
                     #[inline(always)]
                     |(&a, &b)| a * b,
@@ -566,7 +565,7 @@ fn accumulate<I: Memory, const G: usize>(
             let levels = &mut level_registers[..shape.groups()];
             rotation::load(isa, acc, sums);
             for (&weight, block) in weights.iter().zip(blocks.chunks_exact(codec.block_bytes())) {
-                let weight = weight * Any::levels(codec, &coding, isa, shape, block, levels);
+                let weight = weight * Any::levels(&coding, isa, shape, block, levels);
                 for (sum, &level) in sums.iter_mut().zip(levels.iter()) {
                     *sum = *sum + level * isa.splat(weight);
                 }

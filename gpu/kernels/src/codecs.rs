@@ -12,7 +12,7 @@ use tqkv_core::CodecId;
 #[macro_export]
 macro_rules! codecs {
     ([$($then:tt)*] $arguments:tt) => {
-        $($then)*! { $arguments S2 "s2", S3 "s3", S4 "s4", N4 "n4", I8 "i8", T2 "t2", T3 "t3", T4 "t4" }
+        $($then)*! { $arguments S2 "s2", S3 "s3", S4 "s4", I8 "i8", T2 "t2", T3 "t3", T4 "t4" }
     };
 }
 

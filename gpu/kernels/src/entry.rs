@@ -14,7 +14,7 @@ use crate::score::{rotate_queries, scores};
 use crate::tensor;
 use crate::threads::divide;
 use core::arch::nvptx;
-use tqkv_core::code::{F16, I8, N4, S2, S3, S4, T2, T3, T4};
+use tqkv_core::code::{F16, I8, S2, S3, S4, T2, T3, T4};
 
 /// The number of this warp along the launch's x axis.
 #[inline(always)]

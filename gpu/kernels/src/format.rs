@@ -4,7 +4,7 @@
 use crate::threads::{Threads, load_half};
 use crate::trellis::Trellis;
 use crate::warp::{Lane, Warp, load_codes, pack};
-use tqkv_core::code::{Code, F16, I8, N4, S2, S3, S4, T2, T3, T4};
+use tqkv_core::code::{Code, F16, I8, S2, S3, S4, T2, T3, T4};
 use tqkv_core::unstable::codebook::Codebook;
 use tqkv_core::unstable::machine::Isa;
 use tqkv_core::unstable::{Levels, int8, scalar};
@@ -125,7 +125,7 @@ macro_rules! dense {
     )* };
 }
 
-dense!(S2 S3 S4 N4);
+dense!(S2 S3 S4);
 
 /// The codebook of a code that has one.
 const fn book<C: Code>(dim: usize) -> Codebook {

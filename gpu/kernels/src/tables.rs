@@ -9,12 +9,13 @@ pub const TABLE_WORDS: usize = 9;
 
 /// The levels of a codec: 32 signed bytes, then the bits of the unit. A codec with fewer levels repeats them,
 /// so that a look-up can ignore the bits above a code. A codec with 64 levels keeps the lower 32. The upper
-/// 32 are the same in reverse, negated. Codes that are their own levels have no bytes.
+/// 32 are the same in reverse, negated. Codes that are their own levels have no bytes, and nor have those without
+/// kernels.
 pub fn tables(codec: &AnyCodec) -> [u32; TABLE_WORDS] {
     let levels = match codec.id().levels() {
-        Levels::LloydMax | Levels::Nested => codec.codebook().map_or(&[][..], |book| book.bytes()),
+        Levels::LloydMax => codec.codebook().map_or(&[][..], |book| book.bytes()),
         Levels::Trellis(trellis) => &trellis.code.levels[..trellis.code.level_count()],
-        Levels::Codes(_) | Levels::Values => &[],
+        Levels::Codes(_) | Levels::Values | Levels::Nested => &[],
     };
     let mut words = [0; TABLE_WORDS];
     for (i, &level) in (0..32).zip(levels.iter().cycle()) {

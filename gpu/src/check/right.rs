@@ -6,7 +6,7 @@ use crate::{Device, GpuCache, GpuError, GpuSpec, Rows, Side};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use rand_distr::{Distribution, StandardNormal};
-use tqkv_core::CodecId::{self, I8, N4, S2, S3, S4, T2, T3, T4};
+use tqkv_core::CodecId::{self, I8, S2, S3, S4, T2, T3, T4};
 use tqkv_core::{AnyCodec, Options};
 
 /// Codecs of keys and values, head dim, query heads per KV head.
@@ -19,8 +19,8 @@ const PAIRS: [Pair; 11] = [
     (S2, S2, 256, 1),
     (S2, S2, 128, 4),
     (I8, S4, 128, 8),
-    (S3, N4, 64, 2),
-    (N4, S3, 256, 3),
+    (S3, S2, 64, 2),
+    (S4, S3, 256, 3),
     (T3, T2, 128, 1),
     (S4, T2, 128, 4),
     (T4, S4, 64, 8),

@@ -505,7 +505,7 @@ mod tests {
         let of = |key: CodecId, value: CodecId, group| {
             kernel([key, value].map(|id| page::format(id.layout())), group, 128)
         };
-        assert_eq!(of(CodecId::S4, CodecId::N4, 1), ("attend_tensor", 4));
+        assert_eq!(of(CodecId::S4, CodecId::S3, 1), ("attend_tensor", 4));
         assert_eq!(of(CodecId::S4, CodecId::T4, 1), ("attend", 1));
         assert_eq!(of(CodecId::S2, CodecId::I8, 5), ("attend_tensor", 8));
         assert_eq!(of(CodecId::S4, CodecId::T2, 3), ("attend_trellis", 4));

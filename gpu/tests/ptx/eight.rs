@@ -1,7 +1,7 @@
 //! The kernels of eight query heads per warp against those of four.
 
 use crate::{Batch, attend_by, text};
-use tqkv_core::CodecId::{I8, N4, S2, S3, S4};
+use tqkv_core::CodecId::{I8, S2, S3, S4};
 
 #[test]
 fn eight_heads_at_once_are_four_heads_to_the_bit() {
@@ -12,7 +12,7 @@ fn eight_heads_at_once_are_four_heads_to_the_bit() {
         (64, (S4, S2), 8, &batch),
         (64, (I8, S3), 5, &one),
         (128, (S2, S4), 11, &one),
-        (128, (S3, N4), 6, &batch),
+        (128, (S3, S4), 6, &batch),
         (128, (I8, I8), 8, &one),
     ] {
         let by = |heads| attend_by(text, dim, codecs, (("attend_tensor", heads), group), batch);

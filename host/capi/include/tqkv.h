@@ -629,7 +629,7 @@ const char *tqkv_version(void);
  * Makes an empty cache of `num_sequences` sequences on device number `ordinal`, in its primary context,
  * which the CUDA runtime API also uses. Allocates all of its device memory. The text is that of
  * `tqkv_create`: "layers=32 heads=32 kv-heads=8 head-dim=128 t4 max-tokens=8192". The head dim is 64, 128 or
- * 256, and a codec is s2, s3, s4, n4, i8, t2, t3 or t4. A sequence holds max-tokens= tokens, or 4096 without
+ * 256, and a codec is s2, s3, s4, i8, t2, t3 or t4. A sequence holds max-tokens= tokens, or 4096 without
  * it. There are pages for `pool_tokens` tokens of all sequences together; 0 stands for all at full length.
  *
  * All work happens in the order of `stream`, a CUstream or cudaStream_t; null is the default stream, which

@@ -6,10 +6,10 @@ use std::path::Path;
 use serde::Deserialize;
 
 use crate::checkpoint::{Access, Checkpoint};
-use crate::config::Config;
 use crate::error::ModelError;
 use crate::find::{self, Found};
 use crate::gguf;
+use crate::kv;
 
 /// Bytes of weights in their stored format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,16 +44,20 @@ impl WeightBytes {
         }
     }
 
-    /// The sizes for a model of this shape, at `bits` bits per weight. No file is read.
-    pub fn of_config(config: &Config, bits: f64) -> Self {
+    /// The sizes for the language model in a `config.json` of Transformers, at `bits` bits per weight. No file
+    /// is read. An encoder of images or sounds is not counted.
+    ///
+    /// # Errors
+    /// [`ModelError::Config`]: the weights of the family are not counted, or a key is missing or out of range.
+    pub fn of_config(json: &[u8], bits: f64) -> Result<Self, ModelError> {
         let bytes = |weights: u64| (weights as f64 * bits / 8.0).ceil() as u64;
-        let layers = || (0..config.num_layers).map(|layer| config.layer_weights(layer));
-        let beside = config.weights_beside_layers();
-        Self {
-            all: bytes(beside + layers().sum::<u64>()),
-            layer: bytes(layers().max().unwrap_or(0)),
-            beside: bytes(beside),
-        }
+        let count = kv::count(json)?;
+        let all = count.layers.iter().fold(count.beside, |sum, layer| sum.saturating_add(*layer));
+        Ok(Self {
+            all: bytes(all),
+            layer: bytes(count.layers.iter().copied().max().unwrap_or(0)),
+            beside: bytes(count.beside),
+        })
     }
 
     /// The sizes of the tensors that a model has requested, as it holds them.

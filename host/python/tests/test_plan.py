@@ -12,6 +12,7 @@ if os.environ.get("TQKV_REQUIRE_TRANSFORMERS") != "1":
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
 
+import plan_weights  # noqa: E402
 from plan_families import CASES, TABLE, as_frozen, cases, families, quiet, table, without_end  # noqa: E402
 
 
@@ -71,3 +72,35 @@ def test_frozen_cases_are_small_and_whole():
     lines = [json.loads(line) for line in CASES.read_text().splitlines()]
     assert len({line["config"]["model_type"] for line in lines}) >= 140
     assert all(as_frozen(line["config"], line["layers"]) == line for line in lines)
+
+
+def weighed(command, file, path):
+    """Weights outside the layers, of the largest layer, and of all, at a byte each; or what the command said."""
+    path.write_text(json.dumps(file))
+    done = subprocess.run([command, "plan", "--json", "--model", str(path), "--kv", "f16", "--weight-bits", "8"], capture_output=True, text=True)
+    if done.returncode:
+        return done.stderr.strip()
+    weights = json.loads(done.stdout)["weights"]
+    return [weights["beside_layers"], weights["largest_layer"], weights["all"]]
+
+
+def test_weights_are_as_many_as_the_library_has(command, tmp_path, capsys):
+    """Other files than those in the frozen cases, because a family may be drawn anew."""
+    quiet()
+    wrong, equal = [], collections.Counter()
+    for name in plan_weights.rows().keys() - plan_weights.SAME:
+        for file, expected in plan_weights.cases(name, 2):
+            found = weighed(command, file, tmp_path / "config.json")
+            equal[name] += found == expected
+            if found != expected:
+                wrong.append((file, found, expected))
+    with capsys.disabled():
+        print(f"\nfamilies counted: {len(+equal)}, of {len(families())} that have a model")
+    assert not wrong
+
+
+def test_frozen_counts_are_of_all_families_with_a_row():
+    known = plan_weights.rows()
+    lines = [json.loads(line) for line in plan_weights.CASES.read_text().splitlines()]
+    assert {line["config"]["model_type"] for line in lines} == known.keys() - plan_weights.SAME
+    assert all(plan_weights.as_frozen(line["config"], line["weights"], known[line["config"]["model_type"]]) == line for line in lines)

@@ -179,7 +179,7 @@ KINDS = [
     ("s4", 8, 4, "auto", (0.05, 0.45), (66, 0), (80, 54)),
     ("i8,s3", 0, 0, "on", (0.0, 0.45), (0, 23), (60, 66)),
     ("s4", 70, 2, "off", (None, None), (0, 23), (60, 71)),
-    ("s2,n4", 8, 4, "auto", (0.05, 0.45), (0, 23), (60, 74)),
+    ("s2,s3", 8, 4, "auto", (0.05, 0.45), (0, 23), (60, 74)),
     ("t3,t2", 8, 4, "auto", (0.05, 0.45), (0, 23), (60, 74)),
 ]
 
@@ -237,7 +237,7 @@ def test_long_prompts_and_wide_heads(place):
     config = LlamaConfig(**{**SIZES, "head_dim": 128, "num_attention_heads": 8, "max_position_embeddings": 8192})
     model, inputs = make(place, config), prompt(place, tokens=3208, pads=(0, 700))
     pieces = [2000, 1200, 1, 1, 1, 5]
-    for kv in ("s4", "i8,n4"):
+    for kv in ("s4", "i8,s3"):
         cache = TqkvCache(model.config, kv=kv)
         got = steps(model, cache, inputs, "tqkv", pieces)
         assert on_device(cache)[0].start == 3136

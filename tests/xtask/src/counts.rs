@@ -45,9 +45,9 @@ struct Page {
 
 /// The tables as Markdown.
 pub(crate) fn tables(source: &Source<'_>) -> Result<String, String> {
-    let pages = CODECS.iter().filter(|id| **id != CodecId::N4);
-    let mut pages: Vec<Page> = pages
-        .flat_map(|&id| HEAD_DIMS.map(|dim| (id, dim)))
+    let mut pages: Vec<Page> = CODECS
+        .into_iter()
+        .flat_map(|id| HEAD_DIMS.map(|dim| (id, dim)))
         .flat_map(|(id, dim)| GROUPS.map(|group| count(source, id, dim, group)))
         .collect::<Result<_, _>>()?;
     pages.retain(|page| page.products > 0);

@@ -356,7 +356,7 @@ fn every_group_size_and_split_of_trellis_codes_attends_as_f64_does() {
 
 #[test]
 fn every_group_size_and_split_of_a_trellis_code_and_4_bits_attends_as_f64_does() {
-    group_sizes_and_splits(3, [CodecId::T4, CodecId::N4]);
+    group_sizes_and_splits(3, [CodecId::T4, CodecId::S4]);
 }
 
 fn group_sizes_and_splits(number: usize, ids: [CodecId; 2]) {
@@ -418,9 +418,9 @@ fn tokens_before_the_first_one_have_no_weight() {
 
 #[test]
 fn eight_heads_at_once_are_four_heads_to_the_bit() {
-    use CodecId::{I8, N4, S2, S3, S4};
+    use CodecId::{I8, S2, S3, S4};
     with_stack(|| {
-        for (dim, ids, group) in [(64, [S4, S2], 8), (128, [S3, I8], 5), (64, [N4, S4], 11)] {
+        for (dim, ids, group) in [(64, [S4, S2], 8), (128, [S3, I8], 5), (64, [S4, S4], 11)] {
             let scene = Scene::new(&[0, 3, 130], 2);
             let (keys, values) = (side(&scene, dim, ids[0], 1), side(&scene, dim, ids[1], 2));
             let count = scene.lengths.len() * 2 * group as usize;

@@ -103,6 +103,8 @@ pub(crate) struct Args {
     #[arg(long, requires = "model")]
     weights: bool,
     /// Bits per weight for the same figures without weights on disk, counted from the config of --model.
+    ///
+    /// Encoders of images and sounds are not counted.
     #[arg(long, value_name = "BITS", requires = "model", conflicts_with = "weights", value_parser = weight_bits)]
     weight_bits: Option<f64>,
     /// Cards that share the model by tensor parallelism: each figure is then of one card, --memory and

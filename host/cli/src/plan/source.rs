@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tqkv_model::{Config, ModelError, ModelKv, WeightBytes};
+use tqkv_model::{ModelError, ModelKv, WeightBytes};
 
 use super::CacheShape;
 use crate::error::CliError;
@@ -53,12 +53,8 @@ impl PlanSource {
             None => tqkv_model::config_json(&self.path)
                 .map_err(|error| CliError::model(Some(&self.path), &error))?,
         };
-        let config = Config::from_json(&json).map_err(|error| {
-            self.bad(format_args!(
-                "weights are counted for the models that tqkv runs, and for others by --weights beside their files: {error}"
-            ))
-        })?;
-        Ok(WeightBytes::of_config(&config, bits))
+        WeightBytes::of_config(&json, bits)
+            .map_err(|error| self.bad(format_args!("{error}; --weights counts those in a model's files")))
     }
 
     /// The folder of the model.

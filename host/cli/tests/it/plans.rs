@@ -267,8 +267,16 @@ fn weights_leave_the_rest_of_the_memory_to_the_cache() {
     assert!(tokens(&beside) < tokens(&alone), "{beside}");
     let text = text(at, &[&args[..], &["--weights"]].concat());
     assert!(text.contains("of memory, of which the weights leave"), "{text}");
-    let config = r#"{"model_type": "deepseek_v3", "num_hidden_layers": 61, "kv_lora_rank": 512, "qk_rope_head_dim": 64}"#;
+    // A family that tqkv does not run, and one that nobody knows.
+    fs::write(at.join("config.json"), r#"{"model_type": "deepseek_v3"}"#).unwrap();
+    let plan = json(at, &["plan", "--model", "config.json", "--kv", "t4", "--weight-bits", "4.5"]);
+    assert_eq!(plan["weights"]["all"], 671_026_404_352_u64 * 9 / 16);
+    let config =
+        r#"{"model_type": "new", "num_hidden_layers": 6, "kv_lora_rank": 512, "qk_rope_head_dim": 64}"#;
     fs::write(at.join("config.json"), config).unwrap();
     let said = error(at, &["plan", "--model", "config.json", "--weight-bits", "4.5"], 2);
-    assert!(said.contains("weights are counted for the models that tqkv runs"), "{said}");
+    assert!(
+        said.contains("the weights of family new are not counted") && said.contains("--weights"),
+        "{said}"
+    );
 }

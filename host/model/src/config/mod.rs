@@ -1,6 +1,5 @@
 //! `config.json` of a Hugging Face checkpoint, reduced to the fields that the forward pass reads.
 
-mod count;
 mod experts;
 mod family;
 mod fields;

@@ -128,7 +128,11 @@ pub(super) fn resolve(json: &[u8]) -> Result<Resolved, ModelError> {
             }
             None => NESTED.into_iter().find_map(nested).map(|object| (object, None)),
         };
-        let Some((object, expected)) = inner else { break };
+        let Some((mut object, expected)) = inner else { break };
+        // Older files tie the head in the outer object.
+        if let Some(tied) = fields.remove("tie_word_embeddings") {
+            object.entry("tie_word_embeddings").or_insert(tied);
+        }
         family = find(&object, expected);
         fields = object;
     }
@@ -186,6 +190,8 @@ fn known(family: &'static KvFamily, mut fields: Map<String, Value>) -> Result<Re
     for (common, own) in &family.names {
         if let Some(value) = fields.get(own).cloned() {
             fields.entry(common.clone()).or_insert(value);
+        } else if let Some(value) = fields.get(common).cloned() {
+            fields.insert(own.clone(), value);
         }
     }
     for (key, value) in &family.defaults {

@@ -42,7 +42,7 @@ pub(super) fn read(config: &Resolved) -> Result<ModelKv, ModelError> {
     Ok(ModelKv { layers, context: context.filter(|tokens| *tokens > 0), has_indexer })
 }
 
-fn kinds(config: &Resolved) -> Result<Vec<LayerKind>, ModelError> {
+pub(super) fn kinds(config: &Resolved) -> Result<Vec<LayerKind>, ModelError> {
     let fields: LayerFields = Deserialize::deserialize(Value::Object(config.fields.clone()))
         .map_err(|e: serde_json::Error| bad(e.to_string()))?;
     if config.rule == Rule::BlockConfigs {
@@ -75,6 +75,13 @@ impl Resolved {
     /// A count for all layers. `None` if it is missing, null or 0.
     fn count(&self, key: &str) -> Result<Option<usize>, ModelError> {
         self.fields.get(key).map_or(Ok(None), |value| number(key, value))
+    }
+
+    /// A layer's object in `per_layer_config`. Its key may be padded with zeros.
+    pub(super) fn of_layer(&self, layer: usize) -> Option<&Map<String, Value>> {
+        let all = self.fields.get("per_layer_config")?.as_object()?;
+        let (_, own) = all.iter().find(|(key, _)| key.parse() == Ok(layer))?;
+        own.as_object()
     }
 
     fn blocks(&self) -> Result<&Vec<Value>, ModelError> {
@@ -139,7 +146,7 @@ impl KvLayer<'_> {
 
     /// A count of this layer: its own in `per_layer_config`, its own in a list, or that of all layers.
     fn count(&self, key: &str) -> Result<Option<usize>, ModelError> {
-        if let Some(value) = self.own().and_then(|own| own.get(key)) {
+        if let Some(value) = self.config.of_layer(self.layer).and_then(|own| own.get(key)) {
             return number(key, value);
         }
         match self.config.fields.get(key) {
@@ -150,13 +157,6 @@ impl KvLayer<'_> {
             },
             Some(value) => number(key, value),
         }
-    }
-
-    /// The layer's object in `per_layer_config`. Its key may be padded with zeros.
-    fn own(&self) -> Option<&Map<String, Value>> {
-        let all = self.config.fields.get("per_layer_config")?.as_object()?;
-        let (_, own) = all.iter().find(|(key, _)| key.parse() == Ok(self.layer))?;
-        own.as_object()
     }
 
     fn required(&self, key: &str) -> Result<usize, ModelError> {

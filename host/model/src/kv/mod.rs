@@ -6,13 +6,16 @@
 //! of an unknown family must have every key itself, because nothing is guessed.
 //!
 //! ```text
-//! config.json --family::resolve--> one object, by the common names --layer::read--> ModelKv
-//! model.gguf  --gguf::kv---------------------------------------------------------->
+//! config.json --family::resolve--> one object, by the common names --layer::read-----> ModelKv
+//!                                                                  --weights::count--> WeightCount
+//! model.gguf  --gguf::kv-------------------------------------------------------------> ModelKv
 //! ```
 
+mod expression;
 mod family;
 mod layer;
 mod shape;
+mod weights;
 
 use std::path::Path;
 
@@ -22,6 +25,7 @@ use crate::gguf;
 
 pub use shape::{LayerKv, ModelKv};
 pub(crate) use shape::{MOST, MOST_LAYERS, bad};
+pub(crate) use weights::count;
 
 impl ModelKv {
     /// Reads the text of a `config.json`.

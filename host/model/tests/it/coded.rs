@@ -2,6 +2,7 @@
 
 use std::thread;
 
+use crate::coded_blocks::{Choose, live};
 use tqkv_core::{AnyCodec, CodecId, Options};
 use tqkv_model::CodedMatrix;
 use tqkv_simd::Level;
@@ -130,4 +131,18 @@ fn what_is_not_finite_is_not_hidden() {
     let y = product(&matrix, &x);
     assert!(y[130..].iter().all(|y| y.is_nan()));
     assert_eq!(y[..130], clean[..130]);
+}
+
+impl Choose for fastrand::Rng {
+    fn below(&mut self, n: usize) -> usize {
+        self.usize(..n)
+    }
+}
+
+#[test]
+fn arbitrary_blocks_are_refused_or_multiplied_as_f64_does() {
+    let mut random = fastrand::Rng::with_seed(11);
+    let made: Vec<_> = (0..400).map(|_| live(&mut random)).collect();
+    let accepted = made.iter().filter(|made| made.is_ok()).count();
+    assert!((40..360).contains(&accepted), "{accepted} of 400 are accepted");
 }

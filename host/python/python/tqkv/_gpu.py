@@ -24,7 +24,7 @@ class GpuCache:
     the memory of a tensor that you drop to another tensor, unless both are of the cache's stream. So keep such tensors, for example
     `q.half()`, until the stream has passed the call, or call PyTorch's `record_stream` on them. `end_step` waits for the whole step.
 
-    `kv` takes the codecs `s2 s3 s4 n4 i8 t2 t3 t4`. The first `sinks` tokens of a sequence and its newest `hot` attend in float16,
+    `kv` takes the codecs `s2 s3 s4 i8 t2 t3 t4`. The first `sinks` tokens of a sequence and its newest `hot` attend in float16,
     and all tokens have codes too; unlike `KvCache`, this cache has no centring. The package has this class if it was built with the
     feature `cuda` (`maturin build --features cuda`). The class needs NVIDIA's driver at run time. Its tests passed on an H200 when
     it had codes alone. For an engine that owns its pages there is `tqkv.paged`.

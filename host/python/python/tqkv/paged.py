@@ -35,7 +35,7 @@ __all__ = ["Layout", "attend", "attend_lse", "copy", "gather", "new_plan", "plan
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Heads and codecs of pages, the same in all layers. On a GPU `kv` takes the codecs `s2 s3 s4 n4 i8 t2 t3 t4`, for keys and values or
+    """Heads and codecs of pages, the same in all layers. On a GPU `kv` takes the codecs `s2 s3 s4 i8 t2 t3 t4`, for keys and values or
     both, and blocks have 64, 128 or another power of two of tokens, because the kernels read 64 at once. In main memory all codecs and
     head dims of a cache have kernels, and blocks have a multiple of 32 tokens up to 512."""
 
