@@ -45,7 +45,7 @@ fn codes_and_attention_of_the_codecs_asked_for_are_right() {
     assert_eq!(codes.len(), 2 * 3, "two codecs at three head dims");
     assert!(codes.iter().all(|row| row["vectors"] == 16 && row["mismatches"] == 0));
     let attention: Vec<_> = rows.iter().filter(|row| row["row"] == "attention").collect();
-    assert_eq!(attention.len(), 2, "pairs of both");
+    assert_eq!(attention.len(), 3, "pairs of both");
     assert!(attention.iter().all(|row| row["largest_error"].as_f64().unwrap() < 2e-4));
     let weights: Vec<_> = rows.iter().filter(|row| row["row"] == "weights").collect();
     assert_eq!(weights.len(), 2 * 3);

@@ -461,8 +461,9 @@ mod tests {
                 let ratio = cache.stats().allocated_bytes as f64 / bytes as f64;
                 println!("{text}, window {window:?}: {ratio:.4}");
                 assert!((0.97..=1.0).contains(&ratio), "{text}, window {window:?}: {ratio} of {bytes}");
-                let most = plan.max_tokens(bytes) - TOKENS as u64;
-                assert!(most < 128 || window.is_some(), "{text}: {most} more");
+                // Where a page goes cold, fewer bytes hold more tokens.
+                let apart = plan.max_tokens(bytes).abs_diff(TOKENS as u64);
+                assert!(apart < 256 || window.is_some(), "{text}: {apart} apart");
             }
         }
         let error = policy("n4 spill=900:/tmp").planned(placeholder()).unwrap_err();

@@ -28,6 +28,21 @@ class Record:
     def __init__(self):
         self.steps, self.counts, self.layers = [], collections.Counter(), {}
 
+    def count(self):
+        """How many rows steps have beyond one for each request that decodes."""
+        from tqkv.vllm_attention import TqkvBuilder
+
+        build = TqkvBuilder.build
+
+        def builds(builder, common_prefix_len, step, fast_build=False):
+            built = build(builder, common_prefix_len, step, fast_build)
+            prompts = sum(len(of.queries) for of in built.prompts)
+            self.counts["drafted rows"] += built.decodes - min(step.num_reqs - prompts, built.decodes)
+            self.counts["steps"] += 1
+            return built
+
+        TqkvBuilder.build = builds
+
     def watch(self, engine):
         from tqkv.vllm_attention import TqkvBuilder
 
@@ -220,11 +235,13 @@ def main(folder, options):
     replay, record = options.get("replay", True), Record()
     if replay:
         record.watch(engine)
+    else:
+        record.count()
     prompts = [{"prompt_token_ids": prompt} for prompt, _ in options["requests"]]
     sampling = [SamplingParams(**{"ignore_eos": True, "detokenize": False} | given) for _, given in options["requests"]]
     outputs = engine.generate(prompts, sampling, use_tqdm=False)
     result = {"tokens": [[list(one.token_ids) for one in output.outputs] for output in outputs]}
-    result |= {"cached": [output.num_cached_tokens for output in outputs]}
+    result |= {"cached": [output.num_cached_tokens for output in outputs], "counts": record.counts}
     if replay:
         requests = min(int(os.environ.get("TQKV_EXACT", "256")), options["engine"]["max_num_seqs"])
         reference, apart = Reference(folder, os.environ["TQKV_VLLM"], getattr(torch, dtype), options.get("native", []), requests, sinks), []

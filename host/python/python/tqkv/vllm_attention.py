@@ -1,7 +1,7 @@
 """An attention back end of vLLM whose KV cache holds codes: `tqkv.paged` over vLLM's own blocks, block tables and slot mapping.
 
-A token that a request decodes is encoded to its slot, and attends to the codes of all tokens up to itself, but to the first and the newest
-ones as they were computed (`vllm_exact`). Tokens of a prompt attend to the keys and values that were just computed, and to earlier tokens
+A token that a request decodes, a drafted one too, is encoded to its slot, and attends to the codes of all tokens up to itself, but to the
+first and the newest ones as they were computed (`vllm_exact`). Tokens of a prompt attend to the keys and values that were just computed, and to earlier tokens
 of their request as decoded from the codes, with the same exceptions; both go to vLLM's FlashAttention, or to PyTorch's attention where
 there is none.
 """
@@ -184,10 +184,12 @@ class Prompts:
 
 @dataclass
 class TqkvMetadata(AttentionMetadata):
-    """A step: first the requests with one query token, in the order of their rows, then prompts."""
+    """A step: first decoded tokens, in the order of their rows, then prompts."""
 
     decodes: int
+    """Rows of decoded tokens. A request with drafted tokens has several."""
     table: Tensor
+    """The blocks of each row."""
     plan: Tensor
     seen: Seen | None
     prompts: list[Prompts]
@@ -200,7 +202,7 @@ class TqkvBuilder(AttentionMetadataBuilder[TqkvMetadata]):
 
     def __init__(self, kv_cache_spec: AttentionSpec, layer_names: list[str], vllm_config: VllmConfig, device: torch.device) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
-        self._init_reorder_batch_threshold(1)
+        self._init_reorder_batch_threshold(1, supports_spec_as_decode=True)
         scheduler = vllm_config.scheduler_config
         if scheduler.max_num_batched_tokens > MOST_TOKENS:
             raise TqkvError(f"max_num_batched_tokens {scheduler.max_num_batched_tokens} is not valid: expected at most {MOST_TOKENS}")
@@ -209,12 +211,13 @@ class TqkvBuilder(AttentionMetadataBuilder[TqkvMetadata]):
         if len(kinds) > 1:
             raise TqkvError("layers with unlike numbers of heads are not valid: expected a model whose layers have the same heads")
         [(self.layout, exact, self.window)] = kinds
-        rows = max([scheduler.max_num_seqs, *(vllm_config.compilation_config.cudagraph_capture_sizes or [])])
+        drafts = self.reorder_batch_threshold or 1
+        rows = max([scheduler.max_num_seqs, *(vllm_config.compilation_config.cudagraph_capture_sizes or [])]) * drafts
         # A graph holds its address.
         self.plan = paged.new_plan(self.layout, rows, device)
         self.room = vllm_config.model_config.max_model_len
         self.units = None
-        if count := exact.units * requests(scheduler.max_num_seqs):
+        if count := units(exact, vllm_config):
             self.units = Units(exact, count, rows, max(rows, scheduler.max_num_batched_tokens), BLOCK, device)
 
     def build(self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False) -> TqkvMetadata:
@@ -222,17 +225,19 @@ class TqkvBuilder(AttentionMetadataBuilder[TqkvMetadata]):
         if step.causal is not True:
             raise TqkvError("attention that is not causal is not valid: expected a decoder")
         # The runner has put them first.
-        decodes, prompts, _, _ = split_decodes_and_prefills(step)
+        requests, prompts, rows, _ = split_decodes_and_prefills(step, self.reorder_batch_threshold or 1)
         table, lengths, starts, seen = step.block_table_tensor, step.seq_lens, None, None
+        if rows != requests:
+            table, lengths = by_row(step, requests, rows)
         if self.units is not None:
-            self.units.begin(step.slot_mapping, table, lengths, decodes, self.window)
+            self.units.begin(step.slot_mapping, table, lengths, rows, self.window)
             seen = self.units.seen
-            lengths, starts = seen.ends, seen.starts[:decodes]
+            lengths, starts = seen.ends, seen.starts[:rows]
         elif self.window is not None:
-            starts = (lengths[:decodes] - self.window).clamp(min=0)
-        if decodes:
-            paged.plan(self.layout, lengths[:decodes], self.plan, max_tokens=table.shape[1] * BLOCK, starts=starts)
-        return TqkvMetadata(decodes, table[:decodes], self.plan, seen, self.prompts(step, decodes) if prompts else [])
+            starts = (lengths[:rows] - self.window).clamp(min=0)
+        if rows:
+            paged.plan(self.layout, lengths[:rows], self.plan, max_tokens=table.shape[1] * BLOCK, starts=starts)
+        return TqkvMetadata(rows, table[:rows], self.plan, seen, self.prompts(step, requests) if prompts else [])
 
     def prompts(self, step: CommonAttentionMetadata, first: int) -> list[Prompts]:
         """Prompts from request `first` on, in groups whose keys have room together."""
@@ -250,6 +255,23 @@ class TqkvBuilder(AttentionMetadataBuilder[TqkvMetadata]):
             groups.append(group(step, starts[first : last + 1], lengths[first:last], slice(first, last), self.units))
             first = last
         return groups
+
+
+def units(exact: Window, config: VllmConfig) -> int:
+    """Units of a layer. Drafted tokens may begin one more before the oldest of the newest is left."""
+    count = requests(config.scheduler_config.max_num_seqs)
+    return (exact.units + (exact.newest > 0 and config.speculative_config is not None)) * count
+
+
+def by_row(step: CommonAttentionMetadata, requests: int, rows: int) -> tuple[Tensor, Tensor]:
+    """Blocks and lengths of each row of the first requests, which have drafted tokens, then of the other requests."""
+    starts, lengths = step.query_start_loc, step.seq_lens
+    # Its number of rows is given, so that nothing waits for it.
+    of_row = torch.repeat_interleave(torch.arange(requests, device=starts.device), starts[: requests + 1].diff(), output_size=rows)
+    behind = starts[of_row + 1] - 1 - torch.arange(rows, device=starts.device)
+    of_rows = lengths[of_row] - behind.to(lengths.dtype)
+    table = step.block_table_tensor
+    return torch.cat([table[of_row], table[requests:]]), torch.cat([of_rows, lengths[requests:]])
 
 
 def group(step: CommonAttentionMetadata, starts: Sequence[int], lengths: list[int], requests: slice, units: Units | None) -> Prompts:
@@ -295,8 +317,6 @@ class TqkvImpl(AttentionImpl[TqkvMetadata]):
             f"a soft cap of {logits_soft_cap}": bool(logits_soft_cap),
             f"attention of the type {attn_type}": attn_type != AttentionType.DECODER,
             f"keys and values of the layer {kv_sharing_target_layer_name}": kv_sharing_target_layer_name is not None,
-            # The host knows only a bound of the lengths there.
-            "speculative decoding": config.speculative_config is not None,
         }
         for what, wrong in refused.items():
             if wrong:
@@ -310,7 +330,7 @@ class TqkvImpl(AttentionImpl[TqkvMetadata]):
         # The kernels divide by the root of the head dim.
         self.factor = self.scale * head_size**0.5
         self.room = config.model_config.max_model_len
-        self.units = self.exact_window.units * requests(config.scheduler_config.max_num_seqs)
+        self.units = units(self.exact_window, config)
         self.exact: ExactRows | None = None
         if self.units and config.parallel_config.use_ubatching:
             # Each part of a batch has a builder, which would give the same rows away.
