@@ -8,7 +8,7 @@ use crate::pool;
 use crate::spec::pair;
 use numpy::{PyArrayDyn, PyReadonlyArrayDyn};
 use pyo3::prelude::*;
-use tqkv::paged::{Layout, Line, Paged, Pages, Rule, Side, Step};
+use tqkv::paged::{ExactTokens, Layout, Line, Paged, Pages, Rule, Side, Step};
 
 /// The work on blocks of a layout.
 #[pyclass(frozen, module = "tqkv._native")]
@@ -38,6 +38,9 @@ impl Blocks {
         Ok(Pages::together(&self.0, memory, stride / size_of::<Line>())?)
     }
 }
+
+/// Keys, values and places of exact tokens, and the number of places that may hold one.
+type Exact<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyArrayDyn<i64>>, usize);
 
 /// The memory as lines.
 fn misaligned<E>(_: E) -> Failure {
@@ -99,7 +102,8 @@ impl Blocks {
         Ok(py.detach(|| self.0.store(k, v, places, &mut pages))?)
     }
 
-    /// Attends with the queries of each row; writes results and logarithms of sums.
+    /// Attends with the queries of each row, and to exact tokens and learned sinks if there are any; writes results and
+    /// logarithms of sums.
     #[expect(clippy::too_many_arguments, reason = "the tensors of a call")]
     fn attend(
         &self,
@@ -109,6 +113,9 @@ impl Blocks {
         table: &Numbers<'_>,
         lengths: &Numbers<'_>,
         starts: &Numbers<'_>,
+        exact: Option<Exact<'_>>,
+        sinks: Option<Bound<'_, PyArrayDyn<f32>>>,
+        scale: Option<f32>,
         out: &Bound<'_, PyArrayDyn<f32>>,
         lse: &Bound<'_, PyArrayDyn<f32>>,
     ) -> Result<(), Failure> {
@@ -116,9 +123,27 @@ impl Blocks {
             (Vectors::new("q", q)?, Tables::new([table, lengths, starts])?, reading("pages", &pool.0)?);
         let lines: &[Line] = bytemuck::try_cast_slice(slice("pages", &memory)?).map_err(misaligned)?;
         let (q, step, pages) = (q.values("q")?, tables.step()?, self.pages(lines, pool.1)?);
+        let rows = exact.as_ref().map(|(keys, values, places, _)| {
+            let (keys, values) = (Vectors::new("exact keys", keys)?, Vectors::new("exact values", values)?);
+            Ok::<_, Failure>((keys, values, reading("exact places", places)?))
+        });
+        let rows = rows.transpose()?;
+        let of_rows = rows.as_ref().zip(exact.as_ref()).map(|((keys, values, places), (.., held))| {
+            let (keys, values) = (keys.values("exact keys")?.into(), values.values("exact values")?.into());
+            Ok::<_, Failure>(ExactTokens {
+                keys,
+                values,
+                places: slice("exact places", places)?,
+                held: *held,
+            })
+        });
+        let of_rows = of_rows.transpose()?;
+        let sinks = sinks.as_ref().map(|sinks| reading("sinks", sinks)).transpose()?;
+        let sinks = sinks.as_ref().map_or(Ok(&[][..]), |sinks| slice("sinks", sinks))?;
         let (mut out, mut lse) = (writing(out)?, writing(lse)?);
         let (out, lse) = (slice_mut(&mut out)?, slice_mut(&mut lse)?);
-        Ok(py.detach(|| self.0.attend(q, &pages, &step, &Rule::default(), out, Some(lse)))?)
+        let rule = Rule { exact: of_rows, sinks, scale, ..Rule::default() };
+        Ok(py.detach(|| self.0.attend(q, &pages, &step, &rule, out, Some(lse)))?)
     }
 
     /// Decodes the first tokens of each sequence to rows from `firsts` on.

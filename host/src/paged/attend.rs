@@ -4,7 +4,7 @@ use super::store::check;
 use super::{Paged, Pages, Side};
 use crate::attend::{HeadQueries, PageSum, Spans, Sums, score_page, sum_pages};
 use crate::cache::life::cap;
-use crate::cache::vectors::Floats;
+use crate::cache::vectors::{Floats, dot};
 use crate::error::CacheError;
 use crate::{memory, threads};
 use arrayvec::ArrayVec;
@@ -13,7 +13,7 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::ops::Range;
 use tqkv_simd::codec;
-use tqkv_simd::page::{AttentionParts, Line, MAX_HEADS, MAX_PARTS, WeightedPart, attend, rescale};
+use tqkv_simd::page::{AttentionParts, Line, MAX_HEADS, MAX_PARTS, WeightedPart, attend, rescale, soften};
 
 /// Tokens of a span. Spans may be attended to by several threads and are joined in order, so that the number of threads
 /// changes no bit.
@@ -72,6 +72,40 @@ pub struct Rule<'a> {
     pub window: Option<usize>,
     /// Learned sinks: a logit for each query head, which takes weight and has no value. Empty for none.
     pub sinks: &'a [f32],
+    /// Tokens that are attended to as they are. The engine leaves them out of the codes that the step shows.
+    pub exact: Option<ExactTokens<'a>>,
+}
+
+/// Tokens of an engine that it keeps as they were computed.
+#[derive(Clone, Copy, Debug)]
+pub struct ExactTokens<'a> {
+    /// Their keys, `[num_kv_heads, places, head_dim]`.
+    pub keys: Floats<'a>,
+    /// Their values, of the same shape.
+    pub values: Floats<'a>,
+    /// The places that each row sees, `[rows, columns]`.
+    pub places: &'a [i64],
+    /// Number of places that may hold a token. One of `places` that is not below it stands for none.
+    pub held: usize,
+}
+
+impl ExactTokens<'_> {
+    /// Checks the lengths for so many rows of a layout.
+    fn check(&self, rows: usize, heads: usize, dim: usize) -> Result<(), CacheError> {
+        let given = self.keys.len() / (heads * dim);
+        check("exact keys", self.keys.len(), given * heads * dim)?;
+        check("exact values", self.values.len(), self.keys.len())?;
+        check("exact places", self.places.len() % rows.max(1), 0)?;
+        match self.held <= given {
+            true => Ok(()),
+            false => {
+                let held = self.held;
+                Err(CacheError::BadSpec(format!(
+                    "{held} exact places are not valid: expected at most {given}"
+                )))
+            }
+        }
+    }
 }
 
 /// The rows of a sequence and a KV head.
@@ -83,6 +117,8 @@ struct Task<'a, M> {
     kv_head: usize,
     /// What each row sees.
     seen: &'a [Range<usize>],
+    /// The exact places of each row; empty if it has none.
+    places: &'a [i64],
 }
 
 /// Working memory of a task, kept from call to call.
@@ -93,9 +129,17 @@ struct Scratch {
     spans: Spans,
 }
 
+/// Rows of exact tokens as f32, and their logits.
+#[derive(Default)]
+struct ExactRoom {
+    rows: Vec<f32>,
+    logits: Vec<f32>,
+}
+
 thread_local! {
     /// A thread that waits for others may take up a task meanwhile, so the memory is taken out for each task.
     static SCRATCH: RefCell<Scratch> = RefCell::default();
+    static EXACT: RefCell<ExactRoom> = RefCell::default();
 }
 
 impl Paged {
@@ -125,6 +169,9 @@ impl Paged {
         }
         if !rule.sinks.is_empty() {
             check("sinks", rule.sinks.len(), heads)?;
+        }
+        if let Some(exact) = &rule.exact {
+            exact.check(rows, kv_heads, dim)?;
         }
         if let Some(cap) = rule.soft_cap.filter(|cap| !(cap.is_finite() && *cap > 0.0)) {
             return Err(CacheError::BadSpec(format!(
@@ -158,12 +205,17 @@ impl Paged {
             let lse_chunks = lse_of_run.chunks_mut((end - first) * heads / kv_heads);
             for (kv_head, results) in chunks.zip(lse_chunks).enumerate() {
                 let seen = &seen[first..end];
-                let task = Task { paged: self, pages, rule, table, kv_head, seen };
+                let places = rule.exact.map_or(&[][..], |exact| {
+                    let columns = exact.places.len() / rows;
+                    &exact.places[first * columns..end * columns]
+                });
+                let task = Task { paged: self, pages, rule, table, kv_head, seen, places };
                 tasks.push((task, &queries[first * heads * dim..end * heads * dim], results));
             }
             (outs, lses, first) = (rest, rest_of_lse, end);
         }
-        let work: usize = seen.iter().map(Range::len).sum::<usize>() * kv_heads;
+        let places = rule.exact.map_or(0, |exact| exact.places.len());
+        let work = (seen.iter().map(Range::len).sum::<usize>() + places) * kv_heads;
         if threads::several() && work >= SHARED {
             let at_once = tasks.len() < 2 * rayon::current_num_threads();
             tasks.par_iter_mut().for_each(|(task, queries, (out, lse))| task.run(queries, at_once, out, lse));
@@ -220,11 +272,16 @@ impl<M: AsRef<[Line]> + Sync> Task<'_, M> {
         let end = seen.map(|seen| seen.end).max().unwrap_or(0);
         let first = start / SPAN;
         let count = end.div_ceil(SPAN).saturating_sub(first);
-        let result = spans.attend((count, at_once), (n, dim), |span, sums| {
+        let given = &*given;
+        let all = count + usize::from(!self.places.is_empty());
+        let result = spans.attend((all, at_once), (n, dim), |span, sums| {
             if span == 0 {
                 let sinks =
                     (0..n).map(|query| self.rule.sinks.get(self.kv_head * group + query % group).copied());
                 sums.start(sinks);
+            }
+            if span == count && all > count {
+                return EXACT.with_borrow_mut(|room| self.exact(given, scale, room, sums));
             }
             let tokens = ((first + span) * SPAN).max(start)..((first + span + 1) * SPAN).min(end);
             for (queries, from) in memory[..groups].iter().zip((0..n).step_by(MAX_HEADS)) {
@@ -236,6 +293,56 @@ impl<M: AsRef<[Line]> + Sync> Task<'_, M> {
         }
         result.finish(dim, |sums| codec::unrotate(level, self.paged.format(Side::Values).codec(), sums), out);
         SCRATCH.set(scratch);
+    }
+
+    /// Attends with queries (`[rows, group, head_dim]`) to the exact tokens of their rows.
+    fn exact(&self, queries: &[f32], scale: f32, room: &mut ExactRoom, sums: &mut Sums) {
+        let Some(exact) = self.rule.exact else { return };
+        let (dim, group, level) = (self.paged.layout.head_dim, self.paged.layout.group(), self.paged.level());
+        let columns = self.places.len() / self.seen.len();
+        let first = self.kv_head * exact.keys.len() / self.paged.layout.num_kv_heads;
+        let rows =
+            self.places.chunks_exact(columns.max(1)).zip(queries.chunks_exact(group * dim)).enumerate();
+        for (row, (places, queries)) in rows {
+            let places = places
+                .iter()
+                .filter_map(|place| usize::try_from(*place).ok())
+                .filter(|place| *place < exact.held);
+            let count = places.clone().count();
+            if count == 0 {
+                continue;
+            }
+            let ExactRoom { rows, logits } = room;
+            rows.resize(2 * count * dim, 0.0);
+            logits.resize(group * count, 0.0);
+            let (keys, values) = rows.split_at_mut(count * dim);
+            for (place, (key, value)) in
+                places.zip(keys.chunks_exact_mut(dim).zip(values.chunks_exact_mut(dim)))
+            {
+                let at = first + place * dim;
+                exact.keys.part(at, at + dim).widen(level, key);
+                exact.values.part(at, at + dim).widen(level, value);
+            }
+            for (query, logits) in queries.chunks_exact(dim).zip(logits.chunks_exact_mut(count)) {
+                for (logit, key) in logits.iter_mut().zip(keys.chunks_exact(dim)) {
+                    *logit = scale * dot(query, key);
+                }
+            }
+            if let Some(soft_cap) = self.rule.soft_cap {
+                cap(logits, soft_cap);
+            }
+            let of = row * group..(row + 1) * group;
+            let plain = &mut sums.plain[of.start * dim..of.end * dim];
+            let heads = sums.state[of].chunks_mut(MAX_HEADS).zip(plain.chunks_mut(MAX_HEADS * dim));
+            for (logits, (state, plain)) in logits.chunks_mut(MAX_HEADS * count).zip(heads) {
+                soften(level, logits, state);
+                for (weights, sum) in logits.chunks_exact(count).zip(plain.chunks_exact_mut(dim)) {
+                    for (weight, value) in weights.iter().zip(values.chunks_exact(dim)) {
+                        sum.iter_mut().zip(value).for_each(|(sum, x)| *sum += weight * x);
+                    }
+                }
+            }
+        }
     }
 
     /// Attends with the queries from `from` on, at most eight, to tokens of a span.

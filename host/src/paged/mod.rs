@@ -9,8 +9,8 @@
 //!
 //! This is `tqkv_gpu::paged` for main memory, with the same calls. A place is the number of a block times the tokens of a
 //! block, plus the place of the token there, which engines call a slot mapping. All tokens are codes as soon as they are
-//! stored. Which of them an engine keeps exact as well is its own affair, for which [`Paged::attend`] also gives the
-//! logarithm of the sum that it divided by.
+//! stored. An engine may keep some of them exact as well ([`ExactTokens`]), and attend to others elsewhere, for which
+//! [`Paged::attend`] also gives the logarithm of the sum that it divided by.
 //!
 //! No number of the engine can make a call read or write outside of the memory that it was given: places and blocks that
 //! are not there are skipped, and lengths are cut to the table. What a wrong number gives is attention over wrong tokens.
@@ -24,7 +24,7 @@ mod attend;
 mod pages;
 mod store;
 
-pub use attend::{Rule, Step};
+pub use attend::{ExactTokens, Rule, Step};
 pub use pages::Pages;
 pub use tqkv_simd::page::Line;
 
@@ -118,7 +118,8 @@ impl Layout {
 /// let (q, mut out) = (vec![0.1f32; 8 * 64], vec![0.0f32; 8 * 64]);
 /// let step = Step { table: &[4, 1], lengths: &[40], starts: &[] };
 /// paged.attend(&q, &pages, &step, &Rule::default(), &mut out, None)?;
-/// assert!((out[0] - 0.25).abs() < 0.01);
+/// // The mean of equal values is one of them, but for the error of its code.
+/// assert!(out.iter().all(|x| (x - 0.25).abs() < 0.06));
 /// # Ok::<(), tqkv::error::CacheError>(())
 /// ```
 #[derive(Clone, Debug)]

@@ -169,7 +169,19 @@ class Blocks:
     @property
     def block_bytes(self) -> int: ...
     def store(self, k: Any, v: Any, places: Any, pages: tuple[Any, int]) -> int: ...
-    def attend(self, q: Any, pages: tuple[Any, int], table: Any, lengths: Any, starts: Any, out: Any, lse: Any) -> None: ...
+    def attend(
+        self,
+        q: Any,
+        pages: tuple[Any, int],
+        table: Any,
+        lengths: Any,
+        starts: Any,
+        exact: tuple[Any, Any, Any, int] | None,
+        sinks: Any | None,
+        scale: float | None,
+        out: Any,
+        lse: Any,
+    ) -> None: ...
     def gather(self, values: bool, pages: tuple[Any, int], table: Any, lengths: Any, firsts: Any, out: Any) -> None: ...
 
 @final

@@ -204,7 +204,17 @@ def _rows_of(plan: Tensor, rows: int) -> tuple[Any, Any]:
     return words[:rows], words[len(words) // 2 :][:rows]
 
 
-def _attend_main(q: Tensor, pages: Tensor, table: Tensor, plan: Tensor, layout: str, lse: Tensor | None) -> Tensor:
+def _attend_main(
+    q: Tensor,
+    pages: Tensor,
+    table: Tensor,
+    plan: Tensor,
+    layout: str,
+    lse: Tensor | None,
+    exact: tuple[Tensor, Tensor, Tensor, int] | None = None,
+    sinks: Tensor | None = None,
+    scale: float | None = None,
+) -> Tensor:
     of, rows = _layout(layout), q.shape[0]
     given = _rows("q", q, pages, of.num_heads, of.head_dim)
     _table(table, pages)
@@ -216,7 +226,14 @@ def _attend_main(q: Tensor, pages: Tensor, table: Tensor, plan: Tensor, layout: 
     out = torch.empty(q.shape, dtype=torch.float32)
     sums = torch.empty(q.shape[:2], dtype=torch.float32) if lse is None else lse
     tables = _array("table", table, pages, torch.int32), lengths, starts
-    _blocks_of(layout).attend(given, _pool(of, pages), *tables, out.numpy(), _array("lse", sums, pages, torch.float32))
+    more: list[Any] = [None, None, scale]
+    if exact is not None:
+        keys, values, places, held = exact
+        arrays = (_array(name, x, pages, x.dtype) for name, x in (("exact keys", keys), ("exact values", values)))
+        more[0] = (*arrays, _array("exact places", places, pages, torch.int64), held)
+    if sinks is not None:
+        more[1] = _array("sinks", sinks.float(), pages, torch.float32)
+    _blocks_of(layout).attend(given, _pool(of, pages), *tables, *more, out.numpy(), _array("lse", sums, pages, torch.float32))
     return out.to(q.dtype)
 
 

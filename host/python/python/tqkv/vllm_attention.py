@@ -325,6 +325,7 @@ class TqkvImpl(AttentionImpl[TqkvMetadata]):
         self.num_heads, self.head_size, self.scale, self.window = num_heads, head_size, float(scale), sliding_window
         self.num_kv_heads, self.kv_cache_dtype, self.sinks = num_kv_heads or num_heads, kv_cache_dtype, sinks
         self.layout, self.exact_window = _policy(num_heads, self.num_kv_heads, head_size)
+        self.text = paged._text(self.layout)
         # Says at once what has no kernels.
         self.layout.block_bytes(current_platform.device_type)
         # The kernels divide by the root of the head dim.
@@ -380,6 +381,9 @@ class TqkvImpl(AttentionImpl[TqkvMetadata]):
         return self.exact
 
     def _decode(self, q: Tensor, pages: Tensor, step: TqkvMetadata) -> Tensor:
+        if paged._is_main(q.device):
+            exact = None if step.seen is None else self._exact(q).seen(step.seen, len(q))
+            return paged._attend_main(q, pages, step.table, step.plan, self.text, None, exact, self.sinks, self.scale)
         scaled = q if abs(self.factor - 1) <= 1e-6 else q * self.factor
         if step.seen is None and self.sinks is None:
             return paged.attend(self.layout, scaled, pages, step.table, step.plan)
@@ -438,14 +442,18 @@ def _pages(kv_cache: Tensor) -> Tensor:
 def attention(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None, sinks: Tensor | None) -> Tensor:
     """Attention of the newest tokens of a sequence, `[tokens, heads, head_dim]`, each of which sees the tokens up to itself, or the newest
     `window` of them."""
-    sees = torch.ones(len(q), len(k), dtype=torch.bool, device=q.device).tril(len(k) - len(q))
-    if window is not None:
-        sees = sees.triu(len(k) - len(q) - window + 1)
+    count, is_plain = len(q), len(q) == len(k) and window is None and sinks is None
     q, k, v = (x.transpose(0, 1) for x in (q, k, v))
-    bias = torch.zeros(len(q), *sees.shape, dtype=q.dtype, device=q.device).masked_fill_(~sees, -torch.inf)
+    if is_plain:
+        # The one mask that PyTorch has kernels for.
+        return F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True, scale=scale, enable_gqa=True).squeeze(0).transpose(0, 1)
+    sees = torch.ones(count, k.shape[1], dtype=torch.bool, device=q.device).tril(k.shape[1] - count)
+    if window is not None:
+        sees = sees.triu(k.shape[1] - count - window + 1)
+    bias = torch.zeros(count, k.shape[1], dtype=q.dtype, device=q.device).masked_fill_(~sees, -torch.inf)[None]
     if sinks is not None:
         # A key of zeros has the logit that the bias says.
         k, v = (F.pad(x, (0, 0, 1, 0)) for x in (k, v))
-        bias = torch.cat([sinks.to(bias.dtype)[:, None, None].expand(-1, len(sees), 1), bias], -1)
+        bias = torch.cat([sinks.to(bias.dtype)[:, None, None].expand(-1, count, 1), bias.expand(len(sinks), -1, -1)], -1)
     out = F.scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=bias[None], scale=scale, enable_gqa=True)
     return out.squeeze(0).transpose(0, 1)

@@ -80,6 +80,10 @@ class ExactRows:
         rows = self.rows[side]
         return rows.index_select(1, places.flatten()).view(len(rows), *places.shape, rows.shape[2])
 
+    def seen(self, seen: Seen, rows: int) -> tuple[Tensor, Tensor, Tensor, int]:
+        """Keys, values, the places that the first rows see, and the number of places that may hold a token."""
+        return (*self.rows, seen.places[:rows], self.rows[0].shape[1] - 2)
+
     def attend(self, query: Tensor, seen: Seen, scale: float, of_codes: Tensor, lse: Tensor, sinks: Tensor | None) -> Tensor:
         """One softmax over exact tokens and, as one more column, the codes, of which the kernel gives the logarithm of the sum. Learned sinks
         are a column without a value."""

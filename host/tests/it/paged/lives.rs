@@ -4,7 +4,7 @@
 //! Codes are those of the codec, to the bit. Attention is compared with f64 over the rows that they decode to. Places and
 //! blocks that are not there leave no trace, and wrong lengths change nothing.
 
-use tqkv::paged::{Layout, Line, Paged, Pages, Rule, Side, Step};
+use tqkv::paged::{ExactTokens, Layout, Line, Paged, Pages, Rule, Side, Step};
 use tqkv::{AnyCodec, CodecId};
 
 /// The choices of a life.
@@ -231,7 +231,18 @@ impl<C: Choose> Life<'_, C> {
                 of.push(at);
             }
         }
+        // Rows that are not codes, some of which no row sees.
+        let (given, columns) = (5, self.choose.below(4));
+        let exact = [(); 2].map(|()| self.numbers(kv_heads * given * dim));
+        let places: Vec<_> =
+            (0..lengths.len() * columns).map(|_| self.choose.below(given + 2) as i64 - 1).collect();
         let rule = Rule {
+            exact: (columns > 0).then_some(ExactTokens {
+                keys: (&exact[0]).into(),
+                values: (&exact[1]).into(),
+                places: &places,
+                held: given - 1,
+            }),
             scale: [None, Some(0.3)][self.choose.below(2)],
             soft_cap: [None, Some(4.0)][self.choose.below(2)],
             window: [None, Some(1 + self.choose.below(200))][self.choose.below(2)],
@@ -249,7 +260,12 @@ impl<C: Choose> Life<'_, C> {
             for head in 0..heads {
                 let q = &queries[(row * heads + head) * dim..][..dim];
                 let kv_head = head / (heads / kv_heads);
-                let (want, want_lse, most) = self.exact(*at, start..end, (q, kv_head), &rule, head);
+                let own = places[row * columns..(row + 1) * columns]
+                    .iter()
+                    .filter(|place| (0..given as i64 - 1).contains(*place));
+                let own: Vec<_> = own.map(|place| (kv_head * given + *place as usize) * dim).collect();
+                let own = own.iter().map(|at| [0, 1].map(|side| &exact[side][*at..at + dim]));
+                let (want, want_lse, most) = self.exact(*at, start..end, (q, kv_head), own, &rule, head);
                 let got = &out[(row * heads + head) * dim..][..dim];
                 for (got, want) in got.iter().zip(&want) {
                     assert!(
@@ -268,11 +284,12 @@ impl<C: Choose> Life<'_, C> {
     }
 
     /// Attention of a query in f64, the logarithm of its sum, and the largest value.
-    fn exact(
-        &self,
+    fn exact<'b>(
+        &'b self,
         at: usize,
         seen: std::ops::Range<usize>,
         (q, kv_head): (&[f32], usize),
+        own: impl Iterator<Item = [&'b [f32]; 2]>,
         rule: &Rule<'_>,
         head: usize,
     ) -> (Vec<f64>, f64, f64) {
@@ -282,17 +299,19 @@ impl<C: Choose> Life<'_, C> {
         if let Some(sink) = rule.sinks.get(head) {
             sum += f64::from(*sink).exp();
         }
-        for token in seen {
+        let coded = seen.map(|token| {
             let row = self.rows[self.place(&self.sequences[at], token)].as_ref().unwrap();
-            let part = |side: usize| &row[side][kv_head * dim..(kv_head + 1) * dim];
+            [0, 1].map(|side: usize| &row[side][kv_head * dim..(kv_head + 1) * dim])
+        });
+        for [key, value] in coded.chain(own) {
             let mut logit: f64 =
-                q.iter().zip(part(0)).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum::<f64>() * scale;
+                q.iter().zip(key).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum::<f64>() * scale;
             if let Some(cap) = rule.soft_cap {
                 logit = f64::from(cap) * (logit / f64::from(cap)).tanh();
             }
             let weight = logit.exp();
             sum += weight;
-            for (out, v) in out.iter_mut().zip(part(1)) {
+            for (out, v) in out.iter_mut().zip(value) {
                 *out += weight * f64::from(*v);
                 most = most.max(f64::from(v.abs()));
             }
