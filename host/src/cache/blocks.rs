@@ -46,7 +46,7 @@ fn blocks(track: &Track) -> Result<Vec<Encoded>, CacheError> {
     while from < pages.len() {
         let (run, to) = (pages.run(from)?, pages.page_end(from));
         let codec = run.format.codec();
-        let blocks = run.format.read_blocks(&run.lines, 0, to - from);
+        let blocks = run.format.read_blocks(&run.lines, 0..to - from);
         let first = track.sinks().len() + from;
         runs.push(Encoded { codec: codec.id(), dim: codec.dim(), first, blocks });
         from = to;

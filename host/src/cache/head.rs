@@ -115,7 +115,7 @@ impl Head {
 
     /// True if pages of a side leave the warm tier.
     pub(super) fn has_cold_tiers(&self) -> bool {
-        self.keys.has_cold_tiers() || self.other.has_cold_tiers()
+        self.keys.pages().has_cold_tiers() || self.other.pages().has_cold_tiers()
     }
 
     /// Upper bound of the bytes of a copy that shares pages and rows.

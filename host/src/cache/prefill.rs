@@ -11,8 +11,8 @@ use super::life::{self, PAGE_TOKENS};
 use super::scratch::HeadScratch;
 use super::token_lists::Chosen;
 use super::track::Track;
-use super::vectors::{Vectors, dot};
-use crate::attend::{HeadQueries, Sums, tile};
+use super::vectors::Vectors;
+use crate::attend::{HeadQueries, Sums, add_products, tile};
 use crate::error::CacheError;
 use crate::matmul::Accumulate;
 use crate::memory;
@@ -157,7 +157,7 @@ struct TileQueries {
     rotated: Vec<f32>,
     /// Parts of the queries for the positional parts of latent keys, `[rows, position_dim]`.
     position: Vec<f32>,
-    /// `[rows, means]`: the products <query, mean>.
+    /// `[means, rows]`: the products <query, mean>.
     offsets: Vec<f32>,
     seen: Sums,
 }
@@ -345,7 +345,8 @@ impl TileWork<'_> {
         [logits, plain]: [&mut [f32]; 2],
     ) {
         let (head, dim, count) = (self.head, self.head.keys.codec().dim(), to - from);
-        let group = queries.seen.state.len() / (self.tile.1 - self.tile.0);
+        let rows = queries.seen.state.len();
+        let group = rows / (self.tile.1 - self.tile.0);
         queries.score(has_coded.then_some(&tile.coded[..]), &queries.rotated, count, dim, logits);
         queries.score(has_plain.then_some(&tile.plain[..]), &queries.plain, count, dim, plain);
         queries.add_position(position, count, [&mut *logits, &mut *plain]);
@@ -355,14 +356,14 @@ impl TileWork<'_> {
         {
             let query = self.tile.0 + row / group;
             let (a, b) = head.seen(self.first + query)[part];
-            let offsets = &queries.offsets[row * means.list().len()..];
             let coded = self.keys.boundary.coded_of(query, from, to);
             logits[coded..].copy_from_slice(&plain[coded..]);
             let mut done = 0;
             while done < coded {
                 let slot = from + done - sinks;
                 let end = coded.min(done + PAGE_TOKENS - slot % PAGE_TOKENS);
-                let offset = means.index(slot / PAGE_TOKENS).map_or(0.0, |mean| offsets[mean]);
+                let offset =
+                    means.index(slot / PAGE_TOKENS).map_or(0.0, |mean| queries.offsets[mean * rows + row]);
                 logits[done..end].iter_mut().for_each(|logit| *logit += offset);
                 done = end;
             }
@@ -417,9 +418,9 @@ impl TileQueries {
             memory::collected(rows * at.len(), part)
         };
         let (plain, position) = (scaled(0..dim)?, scaled(dim..width)?);
-        let means = head.keys.means().list();
-        let each = |q| means.iter().map(move |mean| dot(q, &mean.values));
-        let offsets = memory::collected(rows * means.len(), plain.chunks_exact(dim).flat_map(each))?;
+        let means = head.keys.means();
+        let mut offsets = memory::list(rows * means.list().len())?;
+        add_products(&plain, dim, means.values(), &mut offsets);
         let rotated = rotated(&head.keys, &plain)?;
         let mut seen = Sums::default();
         seen.make_room(rows, out / rows)?;

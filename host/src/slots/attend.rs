@@ -76,15 +76,12 @@ pub fn attend(
             task.attend(span, groups, sums);
         });
         let has_codes = values.stream.pages.tiers() > 0;
-        seen.finish(
-            dim,
-            |sums| {
-                if has_codes {
-                    values.format.unrotate(0, sums)
-                }
-            },
-            out,
-        );
+        let unrotate = |sums: &mut [f32]| {
+            if has_codes {
+                values.format.unrotate(sums);
+            }
+        };
+        seen.finish(dim, unrotate, out);
     });
 }
 

@@ -200,18 +200,20 @@ impl SlotCache {
             return Err(CacheError::Slot { slot: mask.stream() * self.slots, slots });
         }
         let KvShape { num_heads, head_dim, value_dim, .. } = shape;
-        let scale = self.spec.scale.unwrap_or(1.0 / (head_dim as f32).sqrt());
-        let sinks = self.spec.sink_logits.get(layer * num_heads..(layer + 1) * num_heads);
         let rows = Strided { values: mask.rows(), steps: [self.slots, 0, 0] };
         let operation = Operation {
-            rule: QueryRule { scale, soft_cap: self.spec.soft_cap, slots: mask.end() },
+            rule: QueryRule {
+                scale: self.spec.scale_at(layer),
+                soft_cap: self.spec.soft_cap,
+                slots: mask.end(),
+            },
             first_streams: [mask.stream(); 2],
             streams: 1,
             tokens: mask.queries(),
             query_heads: num_heads,
             queries: Strided { values: q, steps: [num_heads * head_dim, head_dim, 0] },
             masks: Some(Masks { rows, counts: [1, 1] }),
-            sinks: sinks.unwrap_or_default(),
+            sinks: self.spec.sink_logits_at(layer),
             slopes: &[],
         };
         let SlotLayer { keys, values } = &mut self.layers[layer];

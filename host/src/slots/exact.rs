@@ -138,7 +138,7 @@ impl Task<'_> {
 
     /// True if some exact rows are of the same slots on both sides.
     fn is_same(&self, rows: Range<usize>) -> bool {
-        self.keys.stream.exact.has_same(&self.values.stream.exact, rows)
+        self.keys.stream.exact.count_same(&self.values.stream.exact, rows.clone()) == rows.len()
     }
 }
 

@@ -6,7 +6,7 @@ use super::maps::{RopeLayout, StreamMaps};
 use super::means::StreamMeans;
 use super::rule::{Asked, QueryRule};
 use super::stream::Stream;
-use crate::cache::life::{BATCH, PAGE_TOKENS};
+use crate::cache::life::{BATCH, PAGE_TOKENS, cold_age};
 use crate::cache::mean_rule::mean_number;
 use crate::cache::spec::{CacheSpec, Centring, Cold, KeyMap};
 use crate::cache::vectors::Floats;
@@ -39,11 +39,10 @@ struct StorePolicy {
 impl StorePolicy {
     fn of(side: StoreSide, spec: &CacheSpec) -> Self {
         let cold = |(after, cold): &(usize, Cold)| match (cold, side) {
-            // A page is full once its last row and the rest of that batch have left the exact rows.
             (Cold::Demote { key: id, .. }, StoreSide::Keys)
             | (Cold::Demote { value: id, .. }, StoreSide::Values) => {
                 let id = if spec.key_map == KeyMap::Off { id.of_one_width() } else { *id };
-                Some(((*after).max(spec.hot + BATCH - 1), id))
+                Some((cold_age(*after, spec.hot), id))
             }
             (Cold::Spill(_), _) => None,
         };
@@ -56,6 +55,13 @@ impl StorePolicy {
             options: spec.options,
             level: level(spec),
         }
+    }
+
+    /// The format of rows of `width` values in heads of `dim`; none if `width` is no multiple or the codec lacks that
+    /// head dim.
+    fn format(&self, side: StoreSide, id: CodecId, width: usize, dim: usize) -> Option<SlotFormat> {
+        let divides = dim > 0 && width.is_multiple_of(dim);
+        divides.then(|| SlotFormat::new((id, &self.cold), dim, side, self.options, self.level)).flatten()
     }
 }
 
@@ -179,10 +185,7 @@ impl Store {
         if let Some(format) = &self.format {
             return format.dim == dim;
         }
-        let StorePolicy { options, level, cold, .. } = &self.policy;
-        let make = || SlotFormat::new((id, cold), dim, self.side, *options, *level);
-        let format = divides(self.width, dim).then(make);
-        let Some(format) = format.flatten() else { return false };
+        let Some(format) = self.policy.format(self.side, id, self.width, dim) else { return false };
         let (means, maps) = (self.means(&format), self.maps(&format));
         self.streams.iter_mut().for_each(|stream| stream.divide(dim, means.clone(), maps.clone()));
         self.format = Some(format);
@@ -200,9 +203,7 @@ impl Store {
         width: usize,
         dim: usize,
     ) -> Option<SlotFormat> {
-        let policy = StorePolicy::of(side, spec);
-        let make = || SlotFormat::new((id, &policy.cold), dim, side, policy.options, policy.level);
-        divides(width, dim).then(make).flatten()
+        StorePolicy::of(side, spec).format(side, id, width, dim)
     }
 
     /// The format of the heads; none before [`Store::divide`].
@@ -421,9 +422,4 @@ pub(super) fn cool(keys: &mut Store, values: &mut Store) {
             && keys.leave_early(first) + values.leave_early(second) > 0
         {}
     }
-}
-
-/// True if rows of `width` values are heads of `dim`.
-fn divides(width: usize, dim: usize) -> bool {
-    dim > 0 && width.is_multiple_of(dim)
 }

@@ -3,7 +3,7 @@
 use crate::cache::chunks::{Parser, put, put_count, refused};
 use crate::cache::head::Head;
 use crate::cache::life::PAGE_TOKENS;
-use crate::cache::map::{Learner, Order, Pairs};
+use crate::cache::map::{Learner, Order, PairFactors};
 use crate::cache::means::{Mean, Means, State};
 use crate::cache::page::Pages;
 use crate::cache::rows::HalfRows;
@@ -46,7 +46,7 @@ fn most_bytes(track: &Track) -> usize {
     let rows = (track.sinks().len() + track.recent().len()) * track.sinks().row_bytes();
     let (pages, codec) = (track.pages(), track.pages().warm().codec());
     // Cold blocks are not larger than warm ones.
-    let map = 3 * codec.dim() + 4 * QUARTERS + track.learner().map_or(0, Learner::allocated_bytes);
+    let map = 3 * codec.dim() + 4 * QUARTERS + track.learner.as_ref().map_or(0, Learner::allocated_bytes);
     rows + (pages.len() - pages.first()) * codec.block_bytes()
         + track.means().allocated_bytes()
         + map
@@ -65,7 +65,7 @@ fn write_track(track: &Track, bytes: &mut Vec<u8>) -> Result<(), CacheError> {
     let mut from = pages.first();
     while from < pages.len() {
         let (run, to) = (pages.run(from)?, pages.page_end(from));
-        bytes.extend(run.format.read_blocks(&run.lines, 0, to - from));
+        bytes.extend(run.format.read_blocks(&run.lines, 0..to - from));
         from = to;
     }
     write_rows(track.recent(), bytes);
@@ -133,8 +133,8 @@ fn write_means(means: &Means, bytes: &mut Vec<u8>) {
 
 /// Writes the map, or the queries that wait for it. Nothing for tracks that can have no map.
 fn write_map(track: &Track, bytes: &mut Vec<u8>) {
-    let Some(learner) = track.learner() else {
-        if track.may_get_map() {
+    let Some(learner) = &track.learner else {
+        if track.may_get_map {
             write_factors(track, bytes);
         }
         return;
@@ -150,9 +150,9 @@ fn write_factors(track: &Track, bytes: &mut Vec<u8>) {
     let factors: Vec<u16> = map.map_or(Vec::new(), |map| map.bits().collect());
     put_count(bytes, factors.len());
     put(bytes, &factors);
-    if let Some(order) = map.and_then(Pairs::order) {
-        put(bytes, order.pairs());
-        put(bytes, &order.weights());
+    if let Some(order) = map.and_then(PairFactors::order) {
+        put(bytes, &order.pairs());
+        put(bytes, &order.weights().unwrap_or_default());
     }
 }
 
@@ -165,8 +165,8 @@ fn read_map(
     parser: &mut Parser<'_>,
 ) -> Result<Option<Learner>, CacheError> {
     let dim = track.codec().dim();
-    let Some(mut learner) = track.learner().cloned() else {
-        let map = if track.may_get_map() { read_factors((dim, false), len, parser)? } else { None };
+    let Some(mut learner) = track.learner.clone() else {
+        let map = if track.may_get_map { read_factors((dim, false), len, parser)? } else { None };
         if map.is_some() {
             pages.set_map(map);
         }
@@ -191,11 +191,11 @@ fn read_factors(
     (dim, in_quarters): (usize, bool),
     tokens: usize,
     parser: &mut Parser<'_>,
-) -> Result<Option<Pairs>, CacheError> {
+) -> Result<Option<PairFactors>, CacheError> {
     let count = parser.count("factors of a map", dim)?;
     let factors = parser.values::<u16>(count)?;
     let order = if count > 0 && in_quarters { read_order(dim, parser)? } else { None };
-    let map = Pairs::from_bits(&factors, order).filter(|_| count == dim);
+    let map = PairFactors::from_bits(&factors, order).filter(|_| count == dim);
     if count > 0 && (map.is_none() || tokens == 0) {
         return refused("a map that the cache cannot have");
     }
@@ -206,7 +206,7 @@ fn read_factors(
 fn read_order(dim: usize, parser: &mut Parser<'_>) -> Result<Option<Order>, CacheError> {
     let pairs = parser.values::<u16>(dim / 2)?;
     let weights = parser.values::<f32>(QUARTERS)?;
-    let order = weights.first_chunk().and_then(|weights| Order::from_parts(&pairs, *weights));
+    let order = weights.first_chunk().and_then(|weights| Order::from_parts(&pairs, None, *weights));
     order.map_or_else(|| refused("an order of pairs that the cache cannot have"), |order| Ok(Some(order)))
 }
 

@@ -62,7 +62,7 @@ impl Track {
     /// Prepares queries (`[heads, dim]`) for these keys.
     pub(in crate::cache) fn prepare(&self, q: &[f32], scale: f32, queries: &mut HeadQueries) {
         let (pages, tiers) = (&self.pages, self.pages.tiers());
-        queries.set((q, scale), self.dim, self.means.list().iter().map(|mean| &*mean.values));
+        queries.set((q, scale), self.dim, self.means.values());
         let formats = (0..tiers.len()).map(|tier| pages.is_used(tier).then(|| tiers.format(tier)));
         queries.code(formats, pages.map().map(|map| |queries: &mut [f32]| map.apply_to_queries(queries)));
     }
