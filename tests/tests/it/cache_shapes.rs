@@ -127,7 +127,7 @@ fn shapes_that_no_cache_has_are_refused() {
         (changed(2, |shape| shape.head_dim = 0), "layer 2"),
         (changed(1, |shape| shape.num_kv_heads = usize::MAX), "layer 1"),
         (changed(1, |shape| shape.head_dim = 100).with("tier=none").unwrap(), "100"),
-        (CacheSpec::mla(3, HEADS, 64, 16).layer_shapes(shapes().to_vec()), "latent"),
+        (CacheSpec::mla(3, HEADS, 64, 16).layer_shapes(shapes().to_vec()), "position-dim="),
     ] {
         let said = refused(spec);
         assert!(said.contains(word), "{word}: {said}");
