@@ -58,6 +58,7 @@ mod sample;
 mod scratch;
 mod select;
 mod shapes;
+mod side_of_head;
 pub(crate) mod snapshot;
 pub(crate) mod spec;
 mod spill;
@@ -67,7 +68,6 @@ mod take_up;
 pub(crate) mod text;
 pub(crate) mod tier;
 mod token_lists;
-mod track;
 pub(crate) mod vectors;
 mod window;
 
@@ -94,6 +94,7 @@ use norm_limits::coded_norms;
 use rayon::prelude::*;
 use rows::HalfRows;
 use scratch::{HeadScratch, ScratchPool};
+use side_of_head::SideOfHead;
 use spill::SpillFile;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -102,7 +103,6 @@ use tier::Tiers;
 use token_lists::Chosen;
 use tqkv_core::KvShape;
 use tqkv_simd::Level;
-use track::Track;
 use vectors::Vectors;
 use window::{Window, narrowing};
 
@@ -419,17 +419,17 @@ impl KvCache {
         layer: usize,
         kv_head: usize,
         tokens: Range<usize>,
-        side: impl Fn(&Head) -> &Track,
+        which: impl Fn(&Head) -> &SideOfHead,
     ) -> Result<Vec<f32>, CacheError> {
         let head = self.head(layer, kv_head)?;
-        let track = side(head);
-        let (sinks, live, len) = (track.sinks().len(), track.first_live(), head.len());
+        let side = which(head);
+        let (sinks, live, len) = (side.sinks().len(), side.first_live(), head.len());
         let held = tokens.start <= tokens.end && tokens.end <= len;
         if !held || (tokens.start.max(sinks) < live.min(len) && tokens.end > sinks) {
             return Err(CacheError::NoTokens { start: tokens.start, end: tokens.end, first_live: live, len });
         }
-        let mut out = memory::filled(tokens.len() * track.codec().dim(), 0.0)?;
-        track.read(tokens.start, tokens.end, &mut out)?;
+        let mut out = memory::filled(tokens.len() * side.codec().dim(), 0.0)?;
+        side.read(tokens.start, tokens.end, &mut out)?;
         Ok(out)
     }
 
@@ -543,10 +543,10 @@ impl Layer {
         let (keys, other) = (keys?, other?);
         let rings = Ring::both(spec, layer)?.map(|rings| rings.map(Arc::new));
         let (sinks, centring) = (spec.sinks_at(layer), spec.centring_of_keys(layer));
-        let track = |tiers: &Tiers, means, side: usize| {
-            let mut track = Track::new(tiers.clone(), (sinks, hot), means, budget);
-            track.ring = rings.as_ref().map(|rings| rings[side].clone());
-            track
+        let side = |tiers: &Tiers, means, which: usize| {
+            let mut side = SideOfHead::new(tiers.clone(), (sinks, hot), means, budget);
+            side.ring = rings.as_ref().map(|rings| rings[which].clone());
+            side
         };
         let of_values = || Means::of_values(spec.centring_of_values(layer), max_norms[1], budget);
         let shape = spec.shape_at(layer);
@@ -567,10 +567,10 @@ impl Layer {
         let [key_dim, position_dim] = spec.summarised_dims(layer);
         let (of_keys, of_positions) = (summaries(key_dim)?, summaries(position_dim)?);
         let made = (0..num_kv_heads).map(|i| {
-            let mut keys = track(&keys, Means::of_keys(centring, max_norms[0], budget), 0);
+            let mut keys = side(&keys, Means::of_keys(centring, max_norms[0], budget), 0);
             (keys.learner, keys.may_get_map) = (learner.clone(), spec.may_get_map(layer));
             keys.summaries = of_keys.clone();
-            let mut other = track(&other, of_values(), 1);
+            let mut other = side(&other, of_values(), 1);
             other.summaries = of_positions.clone();
             let sink_logits =
                 spec.sink_logits_at(layer).chunks(shape.group()).nth(i).unwrap_or_default().to_vec();

@@ -28,7 +28,7 @@ impl Head {
         }
         scratch.worth.clear();
         scratch.worth.resize(runs, f32::NEG_INFINITY);
-        let query_dim = self.keys.codec().dim() + self.position().map_or(0, |track| track.codec().dim());
+        let query_dim = self.keys.codec().dim() + self.position().map_or(0, |side| side.codec().dim());
         for q in q.chunks(MAX_HEADS * query_dim) {
             self.weigh(summaries, (q, query_dim), scratch);
         }
@@ -56,7 +56,7 @@ impl Head {
             scratch;
         let dim = self.keys.codec().dim();
         let (heads, runs) = (q.len() / query_dim, worth.len());
-        let positions = self.position().and_then(|track| track.summaries.as_ref());
+        let positions = self.position().and_then(|side| side.summaries.as_ref());
         if let Some(positions) = positions {
             self.scale_part(q.chunks_exact(query_dim).map(|q| &q[dim..]), scaled);
             positions.set_queries(scaled, coded_positions);

@@ -6,7 +6,7 @@
 //! A map stays until the stream is cleared, as means do.
 
 use super::format::SlotFormat;
-use super::rule::{Asked, QueryRule, add_mask};
+use super::rule::{QueryMask, QueryRule, add_mask};
 use crate::cache::life::{LEAST_QUERIES, LEAST_SEEN, cap};
 use crate::cache::map::{PairFactors, add_energy, limit_weights};
 use crate::cache::spec::KeyMap;
@@ -64,7 +64,7 @@ impl QuerySums {
     /// does not see have none, so `asked` hides them here.
     pub(super) fn take(
         &mut self,
-        (rule, asked): (&QueryRule, &Asked<'_>),
+        (rule, asked): (&QueryRule, &QueryMask<'_>),
         query: &[f32],
         (slots, logits): (&[usize], &mut [f32]),
     ) {

@@ -4,7 +4,7 @@ use super::exact_rows::RowPlace;
 use super::format::{STEPS, SlotFormat, StoreSide};
 use super::maps::{RopeLayout, StreamMaps};
 use super::means::StreamMeans;
-use super::rule::{Asked, QueryRule};
+use super::rule::{QueryMask, QueryRule};
 use super::stream::Stream;
 use crate::cache::life::{BATCH, PAGE_TOKENS, cold_age};
 use crate::cache::mean_rule::mean_number;
@@ -72,7 +72,7 @@ pub(super) fn level(spec: &CacheSpec) -> Level {
 
 /// Keys or values of one layer. A row has the vectors of all its KV heads.
 #[derive(Clone, Debug)]
-pub struct Store {
+pub struct SlotStore {
     side: StoreSide,
     policy: StorePolicy,
     /// Values per row.
@@ -87,7 +87,7 @@ pub struct Store {
     limit: Option<usize>,
 }
 
-impl Store {
+impl SlotStore {
     /// An empty store of `streams` streams with `slots` rows each; a row has `width` values. The spec has the
     /// policy: sinks, exact window, centring, map and options of the codecs.
     pub fn new(side: StoreSide, spec: &CacheSpec, width: usize, slots: usize, streams: usize) -> Self {
@@ -169,7 +169,7 @@ impl Store {
         &mut self,
         (stream, head): (usize, usize),
         rule: &QueryRule,
-        asked: &[Asked<'_>],
+        asked: &[QueryMask<'_>],
         queries: &[f32],
     ) {
         if let (Some(stream), Some(format)) = (self.streams.get_mut(stream), &self.format) {
@@ -206,7 +206,7 @@ impl Store {
         StorePolicy::of(side, spec).format(side, id, width, dim)
     }
 
-    /// The format of the heads; none before [`Store::divide`].
+    /// The format of the heads; none before [`SlotStore::divide`].
     pub fn format(&self) -> Option<&SlotFormat> {
         self.format.as_ref()
     }
@@ -349,7 +349,7 @@ impl Store {
         self.streams.iter_mut().for_each(|stream| stream.exact.settle());
     }
 
-    /// Writes rows that [`Store::read`] gave to these rows. A row that already reads back as these values
+    /// Writes rows that [`SlotStore::read`] gave to these rows. A row that already reads back as these values
     /// stays as it is.
     pub fn restore(&mut self, rows: &[usize], positions: &[usize], values: &[f16]) {
         let mut held = vec![f16::ZERO; self.width];
@@ -368,7 +368,7 @@ impl Store {
         self.cool_rows(false);
     }
 
-    /// Same as [`Store::cool`]. Rows may be decoded codes, which then become the same codes again in a stream
+    /// Same as [`SlotStore::cool`]. Rows may be decoded codes, which then become the same codes again in a stream
     /// that has none.
     pub fn cool_restored(&mut self) {
         self.cool_rows(true);
@@ -407,7 +407,7 @@ impl Store {
 
 /// Encodes rows of both sides of a layer that are older than the newest writes, and younger ones of streams that
 /// would take more than their limit.
-pub(super) fn cool(keys: &mut Store, values: &mut Store) {
+pub(super) fn cool(keys: &mut SlotStore, values: &mut SlotStore) {
     keys.cool();
     values.cool();
     let limits = keys.limit.zip(values.limit);

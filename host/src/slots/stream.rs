@@ -8,7 +8,7 @@ use super::format::SlotFormat;
 use super::maps::{MOST_TOKENS, RopeLayout, StreamMaps};
 use super::means::{self, StreamMeans};
 use super::pages::StreamPages;
-use super::rule::{Asked, QueryRule};
+use super::rule::{QueryMask, QueryRule};
 use crate::cache::life::{BATCH, LEARN_TOKENS, MEAN_TOKENS, PAGE_TOKENS, PIECE, add, subtract};
 use crate::cache::map::{PairFactors, prepare, shares};
 use half::f16;
@@ -218,7 +218,7 @@ impl Stream {
         &mut self,
         (level, head): (Level, usize),
         rule: &QueryRule,
-        asked: &[Asked<'_>],
+        asked: &[QueryMask<'_>],
         queries: &[f32],
     ) {
         let StreamMaps::Learning(heads) = &mut self.maps else { return };

@@ -36,11 +36,11 @@ pub(super) struct Cut {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Track {
+pub(super) struct SideOfHead {
     dim: usize,
     sink_capacity: usize,
     hot: Window,
-    /// What a ring takes at the start; [`Track::hold`] takes it.
+    /// What a ring takes at the start; [`SideOfHead::hold`] takes it.
     pub(super) ring: Option<Arc<Ring>>,
     /// Shared by forks until one of them writes.
     sinks: Arc<HalfRows>,
@@ -59,7 +59,7 @@ pub(super) struct Track {
     pub(super) summaries: Option<Summaries>,
 }
 
-impl Track {
+impl SideOfHead {
     pub(super) fn new(tiers: Tiers, (sinks, hot): (usize, &Window), means: Means, budget: &Budget) -> Self {
         let (dim, level) = (tiers.warm().codec().dim(), tiers.warm().level());
         Self {
@@ -79,7 +79,7 @@ impl Track {
         }
     }
 
-    /// Makes the means of a full page anew, if the track has them.
+    /// Makes the means of a full page anew, if the side has them.
     fn summarise(&mut self, page: usize) -> Result<(), CacheError> {
         if let Some(summaries) = &mut self.summaries {
             let mut keys = memory::filled(PAGE_TOKENS * self.dim, 0.0)?;
@@ -104,7 +104,7 @@ impl Track {
         Ok(())
     }
 
-    /// Bytes of a ring that [`Track::hold`] has not taken yet. 0 without one.
+    /// Bytes of a ring that [`SideOfHead::hold`] has not taken yet. 0 without one.
     pub(super) fn missing_bytes(&self) -> usize {
         let all = self.ring.as_ref().map_or(0, |ring| ring.bytes.total() as usize);
         all.saturating_sub(self.allocated_bytes() - self.shared_bytes())
@@ -143,7 +143,7 @@ impl Track {
         self.pages.warm().codec()
     }
 
-    /// The instruction set for all work on the track.
+    /// The instruction set for all work on the side.
     pub(super) fn level(&self) -> Level {
         self.pages.warm().level()
     }
@@ -428,7 +428,7 @@ impl Track {
         next.map(|(tokens, from)| self.hot.cools_at(from + sinks, tokens + sinks)).min()
     }
 
-    /// First position after the sinks that the track still holds.
+    /// First position after the sinks that the side still holds.
     pub(super) fn first_live(&self) -> usize {
         self.sink_capacity + self.pages.first()
     }
@@ -558,13 +558,13 @@ impl Track {
         self.learner.as_ref().map_or(0, Learner::allocated_bytes)
     }
 
-    /// Bytes of this track that other caches share.
+    /// Bytes of this side that other caches share.
     pub(super) fn shared_bytes(&self) -> usize {
         let summaries = self.summaries.as_ref().map_or(0, Summaries::shared_bytes);
         shared_bytes(&self.sinks) + shared_bytes(&self.recent) + self.pages.shared_bytes() + summaries
     }
 
-    /// Upper bound of the bytes that [`Track::truncate`] allocates. Shared rows are copied if some of them
+    /// Upper bound of the bytes that [`SideOfHead::truncate`] allocates. Shared rows are copied if some of them
     /// are dropped.
     pub(super) fn truncate_growth(&self, len: usize) -> usize {
         let sinks = if len < self.sinks.len() { shared_bytes(&self.sinks) } else { 0 };
