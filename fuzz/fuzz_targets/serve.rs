@@ -8,14 +8,14 @@ use http::{HeaderName, HeaderValue, Method, Request};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 
-#[path = "../../host/cli/src/slots/call.rs"]
+#[path = "../../host/cli/src/slots/request.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the command uses more of it")]
-mod call;
+mod request;
 #[path = "../../host/cli/src/slots/name.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the command uses more of it")]
 mod name;
 
-use call::{Call, CallHead, FileUse, Refused};
+use request::{Call, CallHead, FileUse, Refused};
 
 /// The host of `--listen`.
 const LISTEN: &str = "box.example";

@@ -13,13 +13,13 @@ use tqkv_session::{
     BasisCoder, Budget, Codecs, Layout, Mode, SessionError, StorageCodec, inspect, pack, unpack,
 };
 use tqkv_simd::Level;
-use tqkv_storage::{Learner, Pairs, Rope, Shape};
+use tqkv_storage::{Learner, RopePairing, Rope, Shape};
 
 static LEVEL: LazyLock<Level> = LazyLock::new(|| Level::detect().expect("a level"));
 
 /// A basis of one layer, two KV heads of 32.
 static CODEC: LazyLock<StorageCodec> = LazyLock::new(|| {
-    let rope = Rope::new(0, Pairs::Half, (0..16).map(|i| 1e4f64.powf(-f64::from(i) / 16.0)).collect());
+    let rope = Rope::new(0, RopePairing::Half, (0..16).map(|i| 1e4f64.powf(-f64::from(i) / 16.0)).collect());
     let shape = Shape::new(1, 2, 32, 32, rope).expect("a shape");
     let mut learner = Learner::new(shape.clone(), shape.join()).expect("a learner");
     let number = |i: u32| (i.wrapping_mul(2_654_435_761) >> 16) as f32 / 32768.0 - 1.0;

@@ -9,7 +9,7 @@ use libfuzzer_sys::fuzz_target;
 use sha2::{Digest, Sha256};
 use std::sync::{Arc, LazyLock};
 use tqkv::cache::{CacheSpec, KvCache};
-use tqkv_storage::{Basis, Budget, Join, Learner, Pairs, Rope, Shape, Span, StorageCodec};
+use tqkv_storage::{Basis, Budget, Join, Learner, RopePairing, Rope, Shape, Span, StorageCodec};
 
 const HEADER: usize = 92;
 /// KV heads times head dim.
@@ -25,7 +25,7 @@ struct Good {
 static GOOD: LazyLock<[Good; 2]> = LazyLock::new(|| [good(None), good(Some(Arc::new(basis())))]);
 
 fn shape() -> Shape {
-    let rope = Rope::new(0, Pairs::Half, vec![1.0, 0.1, 0.01, 0.001]);
+    let rope = Rope::new(0, RopePairing::Half, vec![1.0, 0.1, 0.01, 0.001]);
     Shape::new(2, 2, 16, 16, rope).expect("a shape")
 }
 

@@ -1,4 +1,4 @@
-//! [`Exact`]: which tokens of a sequence have f16 rows too, and where these lie.
+//! [`ExactWindow`]: which tokens of a sequence have f16 rows too, and where these lie.
 //!
 //! The rows lie in pages that only they use. The first tokens end where a page ends, so that the others begin
 //! one, and the newest go round in a ring of pages. A list of parts can say where the first page of a part
@@ -15,7 +15,7 @@ const MOST_TOKENS: usize = 1 << 31;
 
 /// The tokens of a sequence that are exact: the first, and the newest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Exact {
+pub(crate) struct ExactWindow {
     sinks: usize,
     hot: usize,
     /// Tokens of the ring.
@@ -24,7 +24,7 @@ pub(crate) struct Exact {
 
 /// What a query token sees of the f16 rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct VisibleRows {
     /// Indices of pages, in the order in which the token sees them.
     pub(crate) pages: Vec<usize>,
     /// Slots up to its last token, in the pages in this order.
@@ -33,7 +33,7 @@ pub(crate) struct Seen {
     pub(crate) parts: Vec<Range<usize>>,
 }
 
-impl Exact {
+impl ExactWindow {
     /// The first `sinks` tokens and the newest `hot` of sequences of at most `max_tokens`.
     pub(crate) fn new(sinks: usize, hot: usize, max_tokens: usize) -> Self {
         let max_tokens = max_tokens.min(MOST_TOKENS);
@@ -114,10 +114,10 @@ impl Exact {
     }
 
     /// The f16 rows that the same query token sees.
-    pub(crate) fn seen(self, length: usize, from: usize) -> Seen {
+    pub(crate) fn seen(self, length: usize, from: usize) -> VisibleRows {
         let (sinks, start) = (self.sinks.min(length), self.codes(length, from).end);
         let behind = self.sink_pages();
-        let mut seen = Seen { pages: Vec::new(), length: self.extent(sinks), parts: Vec::new() };
+        let mut seen = VisibleRows { pages: Vec::new(), length: self.extent(sinks), parts: Vec::new() };
         if sinks > 0 {
             seen.pages.extend(0..behind);
             seen.parts.push(self.offset()..self.offset() + sinks);
@@ -147,7 +147,7 @@ mod tests {
     /// Writes tokens as a cache does, and checks what each of the last ones sees against a list of the tokens
     /// in each slot.
     fn check(sinks: usize, hot: usize, max_tokens: usize, runs: &[usize]) {
-        let exact = Exact::new(sinks, hot, max_tokens);
+        let exact = ExactWindow::new(sinks, hot, max_tokens);
         let mut slots = vec![usize::MAX; exact.pages() * SLOTS];
         let (mut length, mut from) = (0, 0);
         for run in runs {
@@ -197,13 +197,13 @@ mod tests {
 
     #[test]
     fn a_sequence_has_few_pages() {
-        let exact = Exact::new(4, 64, 4096);
+        let exact = ExactWindow::new(4, 64, 4096);
         assert_eq!((exact.pages(), exact.seen_pages(), exact.parts(), exact.together()), (3, 3, 3, 65));
-        assert_eq!(Exact::new(4, 32, 4096).pages(), 2 + 1);
-        assert_eq!(Exact::new(0, 1, 4096).pages(), 1);
-        assert_eq!(Exact::new(4, 64, 60).pages(), 2, "no more than the sequence");
-        assert_eq!(Exact::new(0, 0, 4096).pages(), 0);
-        let wide = Exact::new(4, 1024, 4096);
+        assert_eq!(ExactWindow::new(4, 32, 4096).pages(), 2 + 1);
+        assert_eq!(ExactWindow::new(0, 1, 4096).pages(), 1);
+        assert_eq!(ExactWindow::new(4, 64, 60).pages(), 2, "no more than the sequence");
+        assert_eq!(ExactWindow::new(0, 0, 4096).pages(), 0);
+        let wide = ExactWindow::new(4, 1024, 4096);
         assert_eq!((wide.seen_pages(), wide.parts()), (1 + 17, 1 + 4));
     }
 }

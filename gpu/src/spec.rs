@@ -1,7 +1,7 @@
 //! [`GpuSpec`]: shape and codecs of a cache, and the limits of the kernels.
 
 use crate::GpuError;
-use crate::exact::Exact;
+use crate::exact::ExactWindow;
 use crate::paged::{Layout, MOST_ENTRIES, MOST_PAGES};
 use crate::pages::SLOTS;
 use tqkv_core::{CodecId, KvShape, Options, life};
@@ -138,8 +138,8 @@ impl GpuSpec {
     }
 
     /// The exact tokens of a sequence.
-    pub(crate) fn kept(&self) -> Exact {
-        Exact::new(self.sinks, self.hot, self.max_tokens)
+    pub(crate) fn kept(&self) -> ExactWindow {
+        ExactWindow::new(self.sinks, self.hot, self.max_tokens)
     }
 
     /// Bytes of a page of f16 rows of keys or values.

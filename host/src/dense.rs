@@ -55,13 +55,13 @@ impl DenseCache {
         if !spec.layer_shapes.is_empty() {
             return Err(CacheError::BadSpec("an exact cache has one shape of layers".into()));
         }
-        let KvShape { num_layers, num_kv_heads, head_dim, .. } = spec.shape;
+        let KvShape { num_layers, num_kv_heads, .. } = spec.shape;
         let kinds = (0..num_layers).map(|layer| spec.kind(layer));
         Ok(Self {
             shape: spec.shape,
             kinds: memory::collected(num_layers, kinds)?,
             is_latent: spec.position_dim > 0,
-            scale: spec.scale.unwrap_or(1.0 / (head_dim as f32).sqrt()),
+            scale: spec.scale_at(0),
             soft_cap: spec.soft_cap,
             sink_logits: spec.sink_logits.clone(),
             heads: memory::filled(num_layers.saturating_mul(num_kv_heads), DenseHead::default())?,

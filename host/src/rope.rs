@@ -6,7 +6,7 @@
 
 /// Which coordinates turn together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pairs {
+pub enum RopePairing {
     /// Coordinates that are half of the rotated ones apart, as in Llama.
     Half,
     /// Neighbouring coordinates, as in DeepSeek-V2 and GPT-J.
@@ -19,7 +19,7 @@ pub struct Rope {
     /// First coordinate that turns.
     pub first: usize,
     /// Which coordinates turn together.
-    pub pairs: Pairs,
+    pub pairs: RopePairing,
     /// Radians per position of each pair.
     pub inv_freq: Vec<f64>,
 }
@@ -27,20 +27,20 @@ pub struct Rope {
 impl Rope {
     /// Turns coordinates `first..first + 2 * inv_freq.len()` of each head. Pair i turns by the angle
     /// `position * inv_freq[i]`.
-    pub const fn new(first: usize, pairs: Pairs, inv_freq: Vec<f64>) -> Self {
+    pub const fn new(first: usize, pairs: RopePairing, inv_freq: Vec<f64>) -> Self {
         Self { first, pairs, inv_freq }
     }
 
     /// No RoPE: positions do not turn the keys.
     pub const fn none() -> Self {
-        Self::new(0, Pairs::Half, Vec::new())
+        Self::new(0, RopePairing::Half, Vec::new())
     }
 
     /// The two coordinates of pair `i`.
     pub fn pair(&self, i: usize) -> (usize, usize) {
         match self.pairs {
-            Pairs::Half => (self.first + i, self.first + self.inv_freq.len() + i),
-            Pairs::Interleaved => (self.first + 2 * i, self.first + 2 * i + 1),
+            RopePairing::Half => (self.first + i, self.first + self.inv_freq.len() + i),
+            RopePairing::Interleaved => (self.first + 2 * i, self.first + 2 * i + 1),
         }
     }
 }

@@ -23,10 +23,10 @@ pub mod slots {
     pub use crate::slots::operation::{Masks, Operation, Strided};
     pub use crate::slots::policy::check;
     pub use crate::slots::rope::{Shift, ramp, rotate};
-    pub use crate::slots::rule::{Asked, QueryRule};
-    pub use crate::slots::store::Store;
+    pub use crate::slots::rule::{QueryMask, QueryRule};
+    pub use crate::slots::store::SlotStore;
     pub use crate::slots::stream::Stream;
-    pub use crate::slots::task::Track;
+    pub use crate::slots::task::StreamSide;
 }
 
 /// Address space of the system.

@@ -2,7 +2,7 @@
 
 use super::{GpuCache, Lists, Use};
 use crate::GpuError;
-use crate::paged::{Store, Target};
+use crate::paged::{StoreCall, Target};
 use crate::rows::{Rows, Side};
 use std::ops::Range;
 use tqkv_gpu_kernels::encode::status;
@@ -72,7 +72,7 @@ impl GpuCache {
         let layer = &mut self.layers[layer];
         let [of_key, of_value] = &self.scratch.rows;
         let [key_rows, value_rows] = rows;
-        let store = Store {
+        let store = StoreCall {
             rows: [
                 (key_rows.memory(of_key, 0..values), key_rows.kind()),
                 (value_rows.memory(of_value, 0..values), value_rows.kind()),

@@ -4,7 +4,7 @@ mod append;
 mod attend;
 mod buffers;
 mod encode;
-mod kept;
+mod exact_pages;
 mod read;
 mod step;
 mod tokens;
@@ -19,7 +19,7 @@ use crate::spec::GpuSpec;
 use crate::staging::Staging;
 use buffers::{Buffers, Use};
 use cudarc::driver::{CudaSlice, sys};
-use kept::{Kept, Token};
+use exact_pages::{ExactPages, Token};
 use tokens::{Lists, Step, WordBuffer};
 
 /// Contents and memory of a cache.
@@ -78,7 +78,7 @@ pub struct GpuCache {
     paged: Paged,
     layers: Vec<Layer>,
     pages: PageTable,
-    kept: Kept,
+    kept: ExactPages,
     table: CudaSlice<u32>,
     /// Workspaces of the trellis encoders: for keys, for values.
     workspaces: [CudaSlice<u8>; 2],
@@ -112,7 +112,7 @@ impl GpuCache {
             return Err(GpuError::OutOfMemory { bytes });
         }
         let exact = spec.kept();
-        let kept = Kept::new(exact, spec.num_sequences);
+        let kept = ExactPages::new(exact, spec.num_sequences);
         let paged = Paged::with_exact(device, spec.layout(), exact.parts())?;
         let layer = || -> Result<Layer, GpuError> {
             let pools =

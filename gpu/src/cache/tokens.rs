@@ -1,6 +1,6 @@
 //! The tokens of a launch: control words that kernels read from device memory.
 
-use super::kept::{Kept, Token};
+use super::exact_pages::{ExactPages, Token};
 use crate::GpuError;
 use crate::device::Device;
 use crate::paged::attention::Plan;
@@ -52,12 +52,12 @@ impl WordBuffer {
 
 /// The control words of some tokens: the place of each (two words), then a plan of `rows`, which are these tokens
 /// or none: sequences, lengths, parts. Where tokens are exact, the places of their f16 rows follow the others, and
-/// the words of [`Kept::words`] the plan.
+/// the words of [`ExactPages::words`] the plan.
 pub(super) fn words(
     tokens: &[Token],
     rows: &[Token],
     pages: &PageTable,
-    kept: &Kept,
+    kept: &ExactPages,
     parts: &Parts,
 ) -> Vec<u32> {
     let of_codes = |&(sequence, length): &Token| pages.place(sequence, length.wrapping_sub(1));
@@ -81,7 +81,7 @@ fn place(place: Option<usize>) -> [u32; 2] {
 }
 
 /// Number of control words of `count` tokens, each of which is a row, with `entries` entries in the list of parts.
-pub(super) fn len(count: usize, entries: usize, kept: &Kept) -> usize {
+pub(super) fn len(count: usize, entries: usize, kept: &ExactPages) -> usize {
     let codes = 2 * count + Plan::len(count, entries);
     if kept.is_empty() { codes } else { 2 * codes + count * kept.seen_pages() }
 }
@@ -96,7 +96,7 @@ pub(super) struct Lists<'a> {
 
 impl<'a> Lists<'a> {
     /// The lists that were sent last.
-    pub(super) fn new(words: &'a WordBuffer, count: usize, kept: &Kept) -> Self {
+    pub(super) fn new(words: &'a WordBuffer, count: usize, kept: &ExactPages) -> Self {
         Self { words, count, is_exact: !kept.is_empty() }
     }
 
@@ -135,7 +135,7 @@ pub(super) struct Step {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exact::Exact;
+    use crate::exact::ExactWindow;
 
     #[test]
     fn the_lists_stand_one_behind_the_other() {
@@ -145,7 +145,7 @@ mod tests {
         own(3, 1);
         let tokens = [(3, 1), (0, 65), (3, 2), (1, 0)];
         let parts = Parts { words: vec![0, 1, 2, 3, 3, 0, 0, 1, 1, 0, 2, 2, 0, 1], entries: 3 };
-        let kept = Kept::new(Exact::new(0, 0, 256), 4);
+        let kept = ExactPages::new(ExactWindow::new(0, 0, 256), 4);
         let all = words(&tokens, &tokens, &pages, &kept, &parts);
         let places = [2 * 64, 0, 64, 0, 2 * 64 + 1, 0, u32::MAX, u32::MAX];
         assert_eq!(all, [&places, &[3, 0, 3, 1, 1, 65, 2, 0][..], &parts.words].concat());
@@ -154,7 +154,8 @@ mod tests {
 
     #[test]
     fn the_lists_of_exact_tokens_stand_behind_those_of_codes() {
-        let (mut pages, mut kept) = (PageTable::new(2, 4, 8), Kept::new(Exact::new(4, 1, 256), 2));
+        let (mut pages, mut kept) =
+            (PageTable::new(2, 4, 8), ExactPages::new(ExactWindow::new(4, 1, 256), 2));
         let tokens = [(1, 65), (0, 66)];
         for sequence in [0, 1] {
             (0..66).for_each(|position| pages.own(sequence, position, |_, _| Ok(())).unwrap());

@@ -4,7 +4,7 @@ use super::attention::{Table, Vectors};
 use crate::launch::Memory;
 
 /// A call that encodes keys and values.
-pub(crate) struct Store<'a> {
+pub(crate) struct StoreCall<'a> {
     /// `[tokens, num_kv_heads, head_dim]` of keys and of values.
     pub(crate) rows: [Vectors<'a>; 2],
     /// Where the codes go.

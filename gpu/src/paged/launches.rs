@@ -1,7 +1,7 @@
 //! The launches of [`Paged`], over memory of any owner: an engine's, by its address, or a cache's.
 
 use super::attention::{Pool, Table};
-use super::calls::{Gather, Store, Target};
+use super::calls::{Gather, StoreCall, Target};
 use super::{BlockTable, Paged, Pages};
 use crate::GpuError;
 use crate::device::Device;
@@ -41,8 +41,8 @@ impl Paged {
     ///
     /// # Safety
     /// Every buffer is as large as its field says.
-    pub(crate) unsafe fn launch_store(&self, device: &Device, of: Store<'_>) -> Result<(), GpuError> {
-        let Store { rows, codes, exact, refused, .. } = of;
+    pub(crate) unsafe fn launch_store(&self, device: &Device, of: StoreCall<'_>) -> Result<(), GpuError> {
+        let StoreCall { rows, codes, exact, refused, .. } = of;
         let (heads, dim) = (self.layout.num_kv_heads, self.layout.head_dim);
         let mut targets: Vec<Target<'_>> = [codes].into_iter().chain(exact).collect();
         for first in (0..of.tokens).step_by(of.together) {

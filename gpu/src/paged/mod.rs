@@ -36,7 +36,7 @@ use crate::launch::Memory;
 use crate::rows::{Out, Raw, Rows, Side, check_len};
 use crate::spec::{MAX_CHUNK, TRELLIS_VECTORS};
 use attention::{Attention, Plan, Scratch, Source, Words};
-pub(crate) use calls::{Gather, Store, Target};
+pub(crate) use calls::{Gather, StoreCall, Target};
 use coder::Coder;
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaFunction, result};
@@ -202,7 +202,7 @@ impl Paged {
         let [key, value] = self.workspaces(tokens);
         let outcomes = key + value;
         let vectors = 4 * tokens * heads;
-        let store = Store {
+        let store = StoreCall {
             rows: [keys, values].map(|rows| (Memory::Raw(rows.place(0)), Rows::Raw(rows).kind())),
             codes: Target {
                 places: Memory::Raw(places.address),

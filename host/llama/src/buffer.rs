@@ -17,7 +17,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use tqkv::unstable::reserve::Region;
-use tqkv::unstable::slots::{Store, StoreSide};
+use tqkv::unstable::slots::{SlotStore, StoreSide};
 
 /// Alignment of tensors in bytes, which is that of a line of pages.
 const ALIGNMENT: usize = 64;
@@ -39,7 +39,7 @@ pub(crate) struct Cached {
     /// The model's layers as far as they are known.
     layers: Arc<SeenLayers>,
     /// Made when the host first uses it, because the layers of the model are known then.
-    store: OnceLock<Mutex<Store>>,
+    store: OnceLock<Mutex<SlotStore>>,
     /// True if the values lie in the buffer's memory. The host writes them by columns, as it does without
     /// flash attention.
     is_plain: AtomicBool,
@@ -51,13 +51,13 @@ pub(crate) struct Cached {
 
 impl Cached {
     /// The rows. Only one thread of one context uses them at a time, so nobody waits for the lock.
-    pub(crate) fn store(&self) -> MutexGuard<'_, Store> {
+    pub(crate) fn store(&self) -> MutexGuard<'_, SlotStore> {
         self.store.get_or_init(|| Mutex::new(self.make())).lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn make(&self) -> Store {
+    fn make(&self) -> SlotStore {
         let ([width, slots, streams], held) = (self.shape, self.options.of_model(self.layers.count()));
-        let mut store = Store::new(self.side, &held.spec, width, slots, streams);
+        let mut store = SlotStore::new(self.side, &held.spec, width, slots, streams);
         // The type that the host declared promises its bytes, unless the user named codecs.
         if let Some(bytes) = self.declared.bytes(width).filter(|_| !held.is_named) {
             store.set_limit(bytes);

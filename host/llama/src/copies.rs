@@ -9,7 +9,7 @@ use crate::buffer;
 use crate::declared::Declared;
 use crate::tensor::View;
 use half::f16;
-use tqkv::unstable::slots::Store;
+use tqkv::unstable::slots::SlotStore;
 
 /// Rows that are written before the oldest of them are encoded.
 const TOGETHER: usize = 256;
@@ -90,7 +90,7 @@ pub(crate) unsafe fn copy(op: &View<'_>) -> Option<()> {
 }
 
 /// Reads a part of all rows.
-fn take(store: &Store, part: &HeadPart, out: &mut [f32]) {
+fn take(store: &SlotStore, part: &HeadPart, out: &mut [f32]) {
     let mut row = vec![f16::ZERO; store.width()];
     for (i, out) in out.chunks_exact_mut(part.width()).enumerate() {
         store.read(i, &mut row);
@@ -99,7 +99,7 @@ fn take(store: &Store, part: &HeadPart, out: &mut [f32]) {
 }
 
 /// Writes a part of all rows. A row that did not change keeps its code.
-fn put(store: &mut Store, part: &HeadPart, values: &[f32]) {
+fn put(store: &mut SlotStore, part: &HeadPart, values: &[f32]) {
     let mut held = vec![f16::ZERO; store.width()];
     let mut written = 0;
     for (i, values) in values.chunks_exact(part.width()).enumerate() {

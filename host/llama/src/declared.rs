@@ -11,7 +11,7 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 use std::ffi::c_int;
 use tqkv::CodecId;
-use tqkv::unstable::slots::Store;
+use tqkv::unstable::slots::SlotStore;
 
 /// Most rows that are converted at once when a range of bytes is read or written.
 const TOGETHER: usize = 128;
@@ -110,7 +110,7 @@ impl Declared {
     }
 
     /// Reads bytes of a store from `offset` on, as they would lie in the declared tensor.
-    pub fn read_bytes(&self, store: &Store, offset: usize, out: &mut [u8]) {
+    pub fn read_bytes(&self, store: &SlotStore, offset: usize, out: &mut [u8]) {
         let Some(row_bytes) = self.bytes(store.width()) else { return };
         let mut done = 0;
         while done < out.len() {
@@ -124,7 +124,7 @@ impl Declared {
     }
 
     /// Rows of a store as bytes of the type.
-    fn rows(&self, store: &Store, first: usize, count: usize) -> Vec<u8> {
+    fn rows(&self, store: &SlotStore, first: usize, count: usize) -> Vec<u8> {
         let mut values = vec![f16::ZERO; count * store.width()];
         store.read(first, &mut values);
         let mut bytes = vec![0; self.bytes(values.len()).unwrap_or(0)];
@@ -135,7 +135,7 @@ impl Declared {
     /// Writes bytes to a store from `offset` on. A row that already reads back as these bytes stays as it is,
     /// exact or code. Rows of f16 that [`Declared::read_bytes`] gave become the same codes again in a stream
     /// that has no codes.
-    pub fn write_bytes(&self, store: &mut Store, offset: usize, bytes: &[u8]) {
+    pub fn write_bytes(&self, store: &mut SlotStore, offset: usize, bytes: &[u8]) {
         let Some(row_bytes) = self.bytes(store.width()) else { return };
         let (first, end) = (offset / row_bytes, (offset + bytes.len()).div_ceil(row_bytes).min(store.rows()));
         let mut values = vec![f16::ZERO; store.width()];

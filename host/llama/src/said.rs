@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 use tqkv::AnyCodec;
-use tqkv::unstable::slots::{Store, StoreSide};
+use tqkv::unstable::slots::{SlotStore, StoreSide};
 
 /// Writes a line to standard error at once. `eprintln!` writes the parts of a line one by one, and another thread
 /// of the host, or the prefix of its log, may come between them.
@@ -28,7 +28,7 @@ pub(crate) struct HeldSide {
 }
 
 impl HeldSide {
-    pub(crate) fn new(layer: usize, side: StoreSide, store: &Store, refused_dim: usize) -> Self {
+    pub(crate) fn new(layer: usize, side: StoreSide, store: &SlotStore, refused_dim: usize) -> Self {
         let f16_bytes = 2 * store.width();
         let row_bytes = |codec: Option<&AnyCodec>, dim: usize| {
             codec.map_or(f16_bytes, |codec| store.width() / dim * codec.block_bytes())

@@ -16,7 +16,7 @@ use crate::threads::Threads;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use std::sync::Once;
-use tqkv::unstable::slots::{Masks, Operation, QueryRule, Store, StoreSide, Strided};
+use tqkv::unstable::slots::{Masks, Operation, QueryRule, SlotStore, StoreSide, Strided};
 
 /// Keys or values of an operation: views `[dim, slots, heads, streams]` of a tensor of the cache.
 #[derive(Clone, Copy, Debug)]
@@ -295,7 +295,7 @@ pub(crate) unsafe fn can_attend(op: &View<'_>) -> bool {
             // Before the host allocates the buffer there is no row to divide.
             None => Declared::of(view.get().kind).is_some_and(|declared| {
                 let id = options.held.codec(heads.side, &declared, (0, 1));
-                Store::format_of(heads.side, id, &options.held.spec, heads.width, heads.dim).is_some()
+                SlotStore::format_of(heads.side, id, &options.held.spec, heads.width, heads.dim).is_some()
             }),
         }
     })

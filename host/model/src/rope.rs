@@ -4,7 +4,7 @@
 use std::f64::consts::TAU;
 
 use crate::config::{RopeScaling, Rotary};
-use tqkv_storage::Pairs;
+use tqkv_storage::RopePairing;
 
 /// Frequencies of the layers of one kind. Angles are computed in f64, so that long contexts lose no
 /// precision.
@@ -42,7 +42,7 @@ impl Rope {
 
     /// The same RoPE for the storage tier. The rotated coordinates begin at `first`.
     pub(crate) fn stored(&self, first: usize) -> tqkv_storage::Rope {
-        let pairs = if self.is_interleaved { Pairs::Interleaved } else { Pairs::Half };
+        let pairs = if self.is_interleaved { RopePairing::Interleaved } else { RopePairing::Half };
         tqkv_storage::Rope::new(first, pairs, self.inv_freq.clone())
     }
 

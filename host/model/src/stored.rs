@@ -31,7 +31,7 @@ pub struct Tokens {
 
 /// A way to store tokens. It has a name, and a function that stores tokens, reads them back and returns the
 /// bytes used.
-pub struct Store<'a> {
+pub struct StoredPrefix<'a> {
     /// Name for the report.
     pub name: String,
     pass: Box<Pass<'a>>,
@@ -39,7 +39,7 @@ pub struct Store<'a> {
 
 type Pass<'a> = dyn Fn(&mut Tokens) -> Result<usize, ModelError> + 'a;
 
-impl<'a> Store<'a> {
+impl<'a> StoredPrefix<'a> {
     /// Stores chunks of the storage tier. Exact tokens are f16.
     pub fn chunks(name: String, codec: &'a StorageCodec, budget: Budget) -> Self {
         let pass = move |tokens: &mut Tokens| {
@@ -221,7 +221,7 @@ impl Model {
         &self,
         exact: &DenseCache,
         prefix: usize,
-        store: &Store<'_>,
+        store: &StoredPrefix<'_>,
     ) -> Result<(DenseCache, usize), ModelError> {
         let (mut cache, mut bytes) = (self.config().dense_cache()?, 0);
         for first in (0..prefix).step_by(MAX_TOKENS) {
@@ -258,7 +258,7 @@ pub fn evaluate_stored(
     model: &Model,
     text: &[u8],
     spec: &StoredSpec,
-    stores: &[Store<'_>],
+    stores: &[StoredPrefix<'_>],
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Vec<EvalResult>, ModelError> {
     let &StoredSpec { context, prefix, windows } = spec;

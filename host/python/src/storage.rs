@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tqkv_storage as storage;
-use tqkv_storage::{Budget, Join, Pairs, Rope, Shape, Span, StorageError};
+use tqkv_storage::{Budget, Join, RopePairing, Rope, Shape, Span, StorageError};
 
 /// The most positions that are tried.
 const MOST_CANDIDATES: u64 = 1 << 20;
@@ -85,8 +85,8 @@ pub(crate) fn shape(
 ) -> Result<Shape, Failure> {
     let rope = match kind {
         "none" => Rope::none(),
-        "half" => Rope::new(0, Pairs::Half, frequencies),
-        "interleaved" => Rope::new(0, Pairs::Interleaved, frequencies),
+        "half" => Rope::new(0, RopePairing::Half, frequencies),
+        "interleaved" => Rope::new(0, RopePairing::Interleaved, frequencies),
         other => return Err(StorageError::RopeKind(other.to_owned()).into()),
     };
     Ok(Shape::new(layers, heads, head_dim, value_dim, rope)?)

@@ -17,5 +17,5 @@ mod sums;
 pub(crate) mod tile;
 
 pub(crate) use pages::{PageSum, PageView, score_page, sum_pages};
-pub(crate) use queries::HeadQueries;
+pub(crate) use queries::{HeadQueries, add_products};
 pub(crate) use sums::{Spans, Sums};

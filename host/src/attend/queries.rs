@@ -3,6 +3,18 @@
 use crate::cache::format::{CodedQueries, PageFormat};
 use crate::cache::vectors::dot;
 
+/// Appends the products of each mean with all queries (`[n, dim]`): `[means, n]`.
+pub(crate) fn add_products<'a>(
+    queries: &[f32],
+    dim: usize,
+    means: impl IntoIterator<Item = &'a [f32]>,
+    products: &mut Vec<f32>,
+) {
+    for mean in means {
+        products.extend(queries.chunks_exact(dim).map(|q| dot(q, mean)));
+    }
+}
+
 /// Query heads that share a KV head, at most [`tqkv_simd::page::MAX_HEADS`].
 #[derive(Debug, Default)]
 pub(crate) struct HeadQueries {
@@ -29,9 +41,7 @@ impl HeadQueries {
         self.plain.clear();
         self.plain.extend(q.iter().map(|x| x * scale));
         self.offsets.clear();
-        for mean in means {
-            self.offsets.extend(self.plain.chunks_exact(dim).map(|q| dot(q, mean)));
-        }
+        add_products(&self.plain, dim, means, &mut self.offsets);
     }
 
     /// Prepares the queries for keys in pages of each tier; none where a tier has no page. `apply` brings queries to

@@ -6,7 +6,7 @@
 //! have the same bits either way.
 
 use super::format::PageFormat;
-use super::tier::encode;
+use super::tier::encode_to;
 #[cfg(all(loom, test))]
 use loom::sync::Mutex;
 #[cfg(not(all(loom, test)))]
@@ -25,9 +25,8 @@ enum AheadWork {
 impl AheadWork {
     fn finish(&mut self, format: &PageFormat) {
         if let Self::Vectors(x) = self {
-            let codec = format.codec();
-            let mut blocks = vec![0; x.len() / codec.dim() * codec.block_bytes()];
-            let done = encode(format, x, &mut blocks);
+            let mut blocks = Vec::new();
+            let done = encode_to(format, x, &mut blocks);
             *self = if done.is_ok() { Self::Blocks(blocks) } else { Self::Failed };
         }
     }
@@ -106,8 +105,8 @@ mod loom_tests {
         let codec = AnyCodec::new(CodecId::F16, 16, Options::DEFAULT).unwrap();
         let format = PageFormat::new(codec, PageRole::Keys, Arithmetic::F32, Level::Portable);
         let x: Vec<f32> = (0..32).map(|i| (i as f32 * 0.7).sin()).collect();
-        let mut want = vec![0; 2 * codec.block_bytes()];
-        encode(&format, &x, &mut want).unwrap();
+        let mut want = Vec::new();
+        encode_to(&format, &x, &mut want).unwrap();
         loom::model(move || {
             let ahead = Ahead::new(0, x.clone());
             let spare = thread::spawn(ahead.later(&format));

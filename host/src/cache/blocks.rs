@@ -1,6 +1,6 @@
 //! Access to the encoded tokens of a cache, as the codec made them. Attention does not use it.
 
-use super::track::Track;
+use super::side_of_head::SideOfHead;
 use super::{Head, KvCache};
 use crate::error::CacheError;
 use tqkv_core::CodecId;
@@ -39,15 +39,15 @@ impl KvCache {
     }
 }
 
-fn blocks(track: &Track) -> Result<Vec<Encoded>, CacheError> {
-    let pages = track.pages();
+fn blocks(side: &SideOfHead) -> Result<Vec<Encoded>, CacheError> {
+    let pages = side.pages();
     let mut runs = Vec::new();
     let mut from = pages.first();
     while from < pages.len() {
         let (run, to) = (pages.run(from)?, pages.page_end(from));
         let codec = run.format.codec();
-        let blocks = run.format.read_blocks(&run.lines, 0, to - from);
-        let first = track.sinks().len() + from;
+        let blocks = run.format.read_blocks(&run.lines, 0..to - from);
+        let first = side.sinks().len() + from;
         runs.push(Encoded { codec: codec.id(), dim: codec.dim(), first, blocks });
         from = to;
     }

@@ -7,7 +7,7 @@
 //! 1 to 6 % of it, and tiers 10 %. A ring takes what the formula says, to the byte.
 
 use super::layer::LayerKind;
-use super::life::{BATCH, LEARN_TOKENS, MEAN_TOKENS, PAGE_TOKENS, RING_PIECE, ROLLBACK};
+use super::life::{BATCH, LEARN_TOKENS, MEAN_TOKENS, PAGE_TOKENS, RING_PIECE, ROLLBACK, cold_age};
 use super::map::{Learner, map_bytes};
 use super::means::Means;
 use super::page::MANY_PAGES;
@@ -378,8 +378,7 @@ impl Ring {
 fn ring_pages(tiers: &[Tier], tier: usize, tokens: usize, hot: usize) -> usize {
     let begin = |tier: usize| match tiers.get(tier) {
         Some((0, _)) if tier == 0 => 0,
-        // A page is full once its last token and the rest of that batch have left the hot window.
-        Some((after, _)) => (*after).max(hot + BATCH - 1).saturating_sub(hot).min(tokens),
+        Some((after, _)) => cold_age(*after, hot).saturating_sub(hot).min(tokens),
         None => tokens,
     };
     let span = begin(tier + 1) - begin(tier);

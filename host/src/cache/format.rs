@@ -98,9 +98,9 @@ impl PageFormat {
         &self.codec
     }
 
-    /// The format with other weights of the errors of quarters. Only its encoder differs.
-    pub(crate) fn weighted(self, weights: [f32; QUARTERS]) -> Self {
-        Self { codec: self.codec.weighted(weights), ..self }
+    /// The format with other weights of the errors of quarters, for a code that has them. Only its encoder differs.
+    pub(crate) fn weighted(self, weights: Option<[f32; QUARTERS]>) -> Self {
+        weights.map_or(self, |weights| Self { codec: self.codec.weighted(weights), ..self })
     }
 
     /// The format with fewer slots, a multiple of [`SLOT_STEP`].
@@ -134,9 +134,7 @@ impl PageFormat {
     /// Arranges blocks (back to back, at most one per slot) as a page.
     pub(super) fn arrange(&self, blocks: &[u8]) -> Vec<Line> {
         let mut lines = vec![Line::ZERO; self.lines()];
-        for (slot, block) in blocks.chunks_exact(self.codec.block_bytes()).enumerate() {
-            self.write(&mut lines, slot, block);
-        }
+        self.write_blocks(&mut lines, 0.., blocks);
         lines
     }
 
@@ -188,12 +186,22 @@ impl PageFormat {
         }
     }
 
-    /// Reads slots `from..to` as blocks, back to back.
-    pub(crate) fn read_blocks(&self, page: &[Line], from: usize, to: usize) -> Vec<u8> {
-        let mut blocks = vec![0; (to - from) * self.codec.block_bytes()];
-        for (slot, block) in (from..to).zip(blocks.chunks_exact_mut(self.codec.block_bytes())) {
-            self.read(page, slot, block);
-        }
+    /// Writes blocks, back to back, to some slots.
+    pub(crate) fn write_blocks(
+        &self,
+        page: &mut [Line],
+        slots: impl IntoIterator<Item = usize>,
+        blocks: &[u8],
+    ) {
+        let blocks = blocks.chunks_exact(self.codec.block_bytes());
+        slots.into_iter().zip(blocks).for_each(|(slot, block)| self.write(page, slot, block));
+    }
+
+    /// Reads some slots as blocks, back to back.
+    pub(crate) fn read_blocks(&self, page: &[Line], slots: impl ExactSizeIterator<Item = usize>) -> Vec<u8> {
+        let mut blocks = vec![0; slots.len() * self.codec.block_bytes()];
+        let each = slots.zip(blocks.chunks_exact_mut(self.codec.block_bytes()));
+        each.for_each(|(slot, block)| self.read(page, slot, block));
         blocks
     }
 
@@ -324,14 +332,19 @@ impl CacheSpec {
         self.page_bytes_of(layer, self.codecs_at(layer))
     }
 
-    /// [`CacheSpec::page_bytes`] of pages in these codecs.
-    pub(super) fn page_bytes_of(&self, layer: usize, codecs: KvPair) -> Result<[usize; 2], CacheError> {
-        let [key, value] = self.make_codecs(layer, codecs)?;
-        let sides = if self.position_dim > 0 {
+    /// The role of each of the two vectors of a token.
+    pub(super) fn roles(&self) -> [PageRole; 2] {
+        if self.position_dim > 0 {
             [PageRole::Latent, PageRole::Position]
         } else {
             [PageRole::Keys, PageRole::Values]
-        };
+        }
+    }
+
+    /// [`CacheSpec::page_bytes`] of pages in these codecs.
+    pub(super) fn page_bytes_of(&self, layer: usize, codecs: KvPair) -> Result<[usize; 2], CacheError> {
+        let [key, value] = self.make_codecs(layer, codecs)?;
+        let sides = self.roles();
         let bytes = |codec, side| {
             // The instruction set does not change the arrangement.
             let format = PageFormat::new(codec, side, self.arithmetic, Level::Portable);

@@ -2,8 +2,8 @@
 
 use super::life::{self, PAGE_TOKENS, ROLLBACK};
 use super::scratch::HeadScratch;
+use super::side_of_head::{Cut, SideOfHead};
 use super::token_lists::{BRIDGED, Chosen, RUN, hide, seek};
-use super::track::{Cut, Track};
 use super::vectors::{Vectors, dot};
 use crate::attend::{HeadQueries, Sums};
 use crate::error::CacheError;
@@ -34,9 +34,9 @@ pub(super) struct AttentionRule {
 #[derive(Clone, Debug)]
 pub(super) struct Head {
     /// Keys, or latent vectors, which are both keys and values.
-    pub(super) keys: Track,
+    pub(super) keys: SideOfHead,
     /// Values, or the positional parts of latent keys.
-    pub(super) other: Track,
+    pub(super) other: SideOfHead,
     pub(super) is_latent: bool,
     pub(super) rule: AttentionRule,
     /// Learned sinks of the group's query heads. Empty if there are none.
@@ -48,13 +48,13 @@ impl Head {
         self.keys.len()
     }
 
-    /// The track whose vectors are summed.
-    pub(super) fn values(&self) -> &Track {
+    /// The side whose vectors are summed.
+    pub(super) fn values(&self) -> &SideOfHead {
         if self.is_latent { &self.keys } else { &self.other }
     }
 
     /// The positional parts of latent keys.
-    pub(super) fn position(&self) -> Option<&Track> {
+    pub(super) fn position(&self) -> Option<&SideOfHead> {
         self.is_latent.then_some(&self.other)
     }
 
@@ -99,7 +99,7 @@ impl Head {
     /// True if no page that the newest position sees was evicted.
     pub(super) fn holds_what_it_sees(&self) -> bool {
         let first = self.first_seen(self.len().saturating_sub(1)).max(self.values().sink_capacity());
-        [&self.keys, &self.other].iter().all(|track| track.first_live() <= first)
+        [&self.keys, &self.other].iter().all(|side| side.first_live() <= first)
     }
 
     /// Reads the pages that a cut at position `len` needs. Changes nothing.
@@ -115,7 +115,7 @@ impl Head {
 
     /// True if pages of a side leave the warm tier.
     pub(super) fn has_cold_tiers(&self) -> bool {
-        self.keys.has_cold_tiers() || self.other.has_cold_tiers()
+        self.keys.pages().has_cold_tiers() || self.other.pages().has_cold_tiers()
     }
 
     /// Upper bound of the bytes of a copy that shares pages and rows.
@@ -343,9 +343,9 @@ impl Head {
 
     /// Adds the scores of the positional parts of tokens `from..to`, if keys have them.
     fn add_position(&self, q: &[f32], from: usize, to: usize, logits: &mut [f32]) -> Result<(), CacheError> {
-        let Some(track) = self.position() else { return Ok(()) };
+        let Some(side) = self.position() else { return Ok(()) };
         let mut rows = vec![0.0; (to - from) * q.len()];
-        track.read(from, to, &mut rows)?;
+        side.read(from, to, &mut rows)?;
         for (logit, row) in logits.iter_mut().zip(rows.chunks_exact(q.len())) {
             *logit += dot(q, row) * self.rule.scale;
         }
@@ -357,7 +357,7 @@ impl Head {
     }
 }
 
-/// The two tracks as the source of an attention pass.
+/// The two sides as the source of an attention pass.
 struct Tokens<'a> {
     head: &'a Head,
     queries: &'a HeadQueries,

@@ -17,6 +17,12 @@ pub(crate) const PIECE: usize = 64;
 /// Most rows that a ring takes up in one piece, because its rows take their memory at the start.
 pub(crate) const RING_PIECE: usize = 4 * BATCH;
 
+/// Number of newer tokens from which a page is in a tier that begins after `after` tokens. A page is full once its last
+/// token and the rest of that batch have left the hot window.
+pub(crate) fn cold_age(after: usize, hot: usize) -> usize {
+    after.max(hot + BATCH - 1)
+}
+
 /// Writes the mean of vectors (`[n, dim]`), and returns the share of their energy that it holds.
 pub(crate) fn mean_of(vectors: &[f32], mean: &mut [f32]) -> f32 {
     let count = (vectors.len() / mean.len()) as f32;

@@ -132,6 +132,11 @@ impl Means {
         &self.list
     }
 
+    /// The means, oldest first.
+    pub(super) fn values(&self) -> impl Iterator<Item = &[f32]> {
+        self.list.iter().map(|mean| &*mean.values)
+    }
+
     /// The sums, which a snapshot stores beside the list.
     pub(super) fn sum(&self) -> &[i64] {
         &self.sum

@@ -58,8 +58,8 @@ mod sample;
 mod scratch;
 mod select;
 mod shapes;
+mod side_of_head;
 pub(crate) mod snapshot;
-mod spare_pages;
 pub(crate) mod spec;
 mod spill;
 mod stats;
@@ -68,7 +68,6 @@ mod take_up;
 pub(crate) mod text;
 pub(crate) mod tier;
 mod token_lists;
-mod track;
 pub(crate) mod vectors;
 mod window;
 
@@ -88,7 +87,6 @@ use crate::attention::AttentionCache;
 use crate::error::CacheError;
 use crate::{memory, threads};
 use bytes::Ring;
-use format::PageRole;
 use head::{AttentionRule, Head};
 use map::Learner;
 use means::Means;
@@ -96,6 +94,7 @@ use norm_limits::coded_norms;
 use rayon::prelude::*;
 use rows::HalfRows;
 use scratch::{HeadScratch, ScratchPool};
+use side_of_head::SideOfHead;
 use spill::SpillFile;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -104,7 +103,6 @@ use tier::Tiers;
 use token_lists::Chosen;
 use tqkv_core::KvShape;
 use tqkv_simd::Level;
-use track::Track;
 use vectors::Vectors;
 use window::{Window, narrowing};
 
@@ -421,17 +419,17 @@ impl KvCache {
         layer: usize,
         kv_head: usize,
         tokens: Range<usize>,
-        side: impl Fn(&Head) -> &Track,
+        which: impl Fn(&Head) -> &SideOfHead,
     ) -> Result<Vec<f32>, CacheError> {
         let head = self.head(layer, kv_head)?;
-        let track = side(head);
-        let (sinks, live, len) = (track.sinks().len(), track.first_live(), head.len());
+        let side = which(head);
+        let (sinks, live, len) = (side.sinks().len(), side.first_live(), head.len());
         let held = tokens.start <= tokens.end && tokens.end <= len;
         if !held || (tokens.start.max(sinks) < live.min(len) && tokens.end > sinks) {
             return Err(CacheError::NoTokens { start: tokens.start, end: tokens.end, first_live: live, len });
         }
-        let mut out = memory::filled(tokens.len() * track.codec().dim(), 0.0)?;
-        track.read(tokens.start, tokens.end, &mut out)?;
+        let mut out = memory::filled(tokens.len() * side.codec().dim(), 0.0)?;
+        side.read(tokens.start, tokens.end, &mut out)?;
         Ok(out)
     }
 
@@ -541,30 +539,24 @@ impl Layer {
             LayerKind::Sliding(window) => Some(window),
         };
         let tiers = |side| Tiers::new(spec, layer, side, level, file);
-        let is_latent = spec.position_dim > 0;
-        let [keys, other] = if is_latent {
-            [PageRole::Latent, PageRole::Position]
-        } else {
-            [PageRole::Keys, PageRole::Values]
-        }
-        .map(tiers);
+        let [keys, other] = spec.roles().map(tiers);
         let (keys, other) = (keys?, other?);
         let rings = Ring::both(spec, layer)?.map(|rings| rings.map(Arc::new));
         let (sinks, centring) = (spec.sinks_at(layer), spec.centring_of_keys(layer));
-        let track = |tiers: &Tiers, means, side: usize| {
-            let ring = rings.as_ref().map(|rings| rings[side].clone());
-            Track::new(tiers.clone(), (sinks, hot), means, budget).with_ring(ring)
+        let side = |tiers: &Tiers, means, which: usize| {
+            let mut side = SideOfHead::new(tiers.clone(), (sinks, hot), means, budget);
+            side.ring = rings.as_ref().map(|rings| rings[which].clone());
+            side
         };
         let of_values = || Means::of_values(spec.centring_of_values(layer), max_norms[1], budget);
         let shape = spec.shape_at(layer);
-        let KvShape { num_heads, num_kv_heads, head_dim, .. } = shape;
+        let KvShape { num_kv_heads, head_dim, .. } = shape;
         let rule = AttentionRule {
             window,
             select: spec.selects(layer),
-            scale: spec.scale.unwrap_or(1.0 / (head_dim as f32).sqrt()),
+            scale: spec.scale_at(layer),
             soft_cap: spec.soft_cap,
         };
-        let sink_logits = spec.sink_logits.chunks(num_heads).nth(layer).unwrap_or_default();
         let learner = spec.has_map(layer).then(|| {
             let AttentionRule { scale, soft_cap, window, .. } = rule;
             let rule = map::WeightRule { scale, soft_cap, window, group: shape.group() };
@@ -574,15 +566,15 @@ impl Layer {
             |dim: Option<usize>| dim.map(|dim| Summaries::new(dim, spec.options, level, budget)).transpose();
         let [key_dim, position_dim] = spec.summarised_dims(layer);
         let (of_keys, of_positions) = (summaries(key_dim)?, summaries(position_dim)?);
-        let made = (0..num_kv_heads).map(|i| Head {
-            keys: track(&keys, Means::of_keys(centring, max_norms[0], budget), 0)
-                .with_map(learner.clone())
-                .with_map_of_keys(spec.may_get_map(layer))
-                .with_summaries(of_keys.clone()),
-            other: track(&other, of_values(), 1).with_summaries(of_positions.clone()),
-            is_latent,
-            rule: rule.clone(),
-            sink_logits: sink_logits.chunks(shape.group()).nth(i).unwrap_or_default().to_vec(),
+        let made = (0..num_kv_heads).map(|i| {
+            let mut keys = side(&keys, Means::of_keys(centring, max_norms[0], budget), 0);
+            (keys.learner, keys.may_get_map) = (learner.clone(), spec.may_get_map(layer));
+            keys.summaries = of_keys.clone();
+            let mut other = side(&other, of_values(), 1);
+            other.summaries = of_positions.clone();
+            let sink_logits =
+                spec.sink_logits_at(layer).chunks(shape.group()).nth(i).unwrap_or_default().to_vec();
+            Head { keys, other, is_latent: spec.position_dim > 0, rule: rule.clone(), sink_logits }
         });
         Ok(Self { max_norms, heads: memory::collected(num_kv_heads, made)? })
     }
@@ -595,9 +587,7 @@ impl Layer {
         let layers = (0..spec.shape.num_layers).map(of_layer).sum::<usize>();
         layers + size_of_val(spec.sink_logits.as_slice())
     }
-}
 
-impl Layer {
     /// A layer with the same settings and no tokens.
     fn emptied(&self) -> Self {
         let mut layer = self.clone();

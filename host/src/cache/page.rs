@@ -5,12 +5,11 @@ mod ring;
 use super::budget::{Budget, Lease};
 use super::format::PageFormat;
 use super::life::PAGE_TOKENS;
-use super::map::Pairs;
+use super::map::PairFactors;
 use super::meter::{Event, count};
-use super::spare_pages::Shelf;
 use super::spec::CacheSpec;
 use super::spill::Spilled;
-use super::tier::{TierStore, Tiers, encode, transcode};
+use super::tier::{TierStore, Tiers, encode_to, transcode};
 use crate::attend::PageView;
 use crate::error::CacheError;
 use std::borrow::Cow;
@@ -94,6 +93,33 @@ impl Drop for Page {
     }
 }
 
+/// Empty pages of one tier of a ring; see [`ring`].
+#[derive(Debug, Default)]
+struct Shelf {
+    pages: Vec<Arc<Page>>,
+    /// Number of pages of the tier, on the shelf and in use, that a ring has. 0 without a ring.
+    most: usize,
+}
+
+impl Clone for Shelf {
+    /// The copy has no pages of its own yet.
+    fn clone(&self) -> Self {
+        Self { pages: Vec::new(), most: self.most }
+    }
+}
+
+impl Shelf {
+    /// Number of pages that a tier lacks, which uses `used` pages of its own.
+    fn missing(&self, used: usize) -> usize {
+        self.most.saturating_sub(used + self.pages.len())
+    }
+
+    /// Bytes of the list of these pages.
+    fn list_bytes(&self) -> usize {
+        self.pages.capacity() * size_of::<Arc<Page>>()
+    }
+}
+
 /// Number of pages from which the last page is allocated whole. It is half empty on average, which is 3 % of
 /// the memory then. A growing page is rewritten every [`SLOT_STEP`] tokens if tokens come one by one.
 pub(super) const MANY_PAGES: usize = 16;
@@ -119,7 +145,7 @@ pub(super) struct Pages {
     /// one.
     cooled: Vec<usize>,
     /// Empty pages of each tier, which a ring takes its pages from.
-    shelves: Vec<Shelf<Page>>,
+    shelves: Vec<Shelf>,
     /// Arrangement of the last page if it is warm.
     last: PageFormat,
     /// Bytes of all pages.
@@ -131,7 +157,7 @@ pub(super) struct Pages {
     /// Number of tokens, evicted ones included.
     len: usize,
     /// The map that all vectors go through before they are encoded, if they are keys that have one.
-    map: Option<Arc<Pairs>>,
+    map: Option<Arc<PairFactors>>,
     /// Counts the bytes of the page list.
     list: Lease,
 }
@@ -203,20 +229,19 @@ impl Pages {
     }
 
     /// The map that vectors go through before they are encoded.
-    pub(super) fn map(&self) -> Option<&Pairs> {
+    pub(super) fn map(&self) -> Option<&PairFactors> {
         self.map.as_deref()
     }
 
     /// The format that encodes: the warm one with the weights of the map. The bytes of pages do not depend on
     /// weights, so all else uses the warm format.
     pub(super) fn encoder(&self) -> PageFormat {
-        let weights = self.map().and_then(Pairs::weights);
-        weights.map_or(*self.warm(), |weights| self.warm().weighted(weights))
+        self.warm().weighted(self.map().and_then(PairFactors::weights))
     }
 
     /// Sets the map of vectors that may have one. Without it, codecs of one width take the place of codes of
     /// quarters. There must be no page yet.
-    pub(super) fn set_map(&mut self, map: Option<Pairs>) {
+    pub(super) fn set_map(&mut self, map: Option<PairFactors>) {
         self.tiers.set_plain(map.is_none());
         self.last = *self.warm();
         self.map = map.map(Arc::new);
@@ -230,10 +255,7 @@ impl Pages {
 
     /// Encodes vectors (`[n, dim]`) at the end: all of them or none.
     pub(super) fn push(&mut self, x: &[f32], blocks: &mut Vec<u8>) -> Result<(), CacheError> {
-        let codec = self.warm().codec();
-        blocks.clear();
-        blocks.resize(x.len() / codec.dim() * codec.block_bytes(), 0);
-        encode(&self.encoder(), x, blocks)?;
+        encode_to(&self.encoder(), x, blocks)?;
         self.push_blocks(blocks);
         Ok(())
     }
@@ -275,17 +297,14 @@ impl Pages {
         if let PageMemory::Held(lines) = &mut Arc::make_mut(page).memory
             && needed <= self.last.slots()
         {
-            for (i, block) in blocks.chunks_exact(bytes).enumerate() {
-                self.last.write(lines, slot + i, block);
-            }
-            return;
+            return self.last.write_blocks(lines, slot.., blocks);
         }
         let (wanted, in_lines) = self.arrangement(needed);
         let Some(page) = self.pages.back_mut() else { return };
         let page = Arc::make_mut(page);
         let before = match &page.memory {
             PageMemory::Loose(loose) => loose.to_vec(),
-            PageMemory::Held(_) | PageMemory::Spilled(_) => self.last.read_blocks(page.lines(), 0, slot),
+            PageMemory::Held(_) | PageMemory::Spilled(_) => self.last.read_blocks(page.lines(), 0..slot),
         };
         let all = [&before[..slot * bytes], blocks].concat();
         self.last = wanted;
@@ -340,7 +359,7 @@ impl Pages {
         // The last page may be rewritten, and every page that becomes full may make another one cold.
         let pages = (self.len % PAGE_TOKENS + tokens).div_ceil(PAGE_TOKENS) + 1;
         let opened = (self.len + tokens).div_ceil(PAGE_TOKENS) - self.len.div_ceil(PAGE_TOKENS);
-        if self.is_ring() && self.shelves.iter().all(|shelf| shelf.has(opened)) {
+        if self.is_ring() && self.shelves.iter().all(|shelf| shelf.most == 0 || shelf.pages.len() >= opened) {
             // Only a last page that a fork shares is copied.
             let shared = self.pages.back().filter(|page| Arc::strong_count(page) > 1);
             return shared.map_or(0, |page| page.allocated_bytes());
@@ -526,9 +545,8 @@ impl Pages {
         let mut ready = self.take(tier);
         let lines = self.pages[index].load()?;
         // The same tokens have the same weights in all tiers.
-        let weights = self.map().and_then(Pairs::weights);
-        let (from, to) = (self.tiers.format(tier - 1), self.tiers.format(tier));
-        let to = &weights.map_or(*to, |weights| to.weighted(weights));
+        let (from, to) = (self.tiers.format(tier - 1), *self.tiers.format(tier));
+        let to = &to.weighted(self.map().and_then(PairFactors::weights));
         if let TierStore::File(file) = self.tiers.store(tier) {
             let spilled = file.write(&lines).map_err(|error| CacheError::Spill(error.to_string()))?;
             return Ok(Arc::new(Page::new(PageMemory::Spilled(spilled), self.list.budget())));
@@ -631,13 +649,13 @@ impl Pages {
 
     pub(super) fn list_bytes(&self) -> usize {
         let shelves: usize = self.shelves.iter().map(Shelf::list_bytes).sum();
-        let map = self.map().map_or(0, Pairs::allocated_bytes);
+        let map = self.map().map_or(0, PairFactors::allocated_bytes);
         self.pages.capacity() * size_of::<Arc<Page>>() + map + shelves
     }
 
     /// Bytes of the pages, used and on shelves, and their lists. Shared pages count in full.
     pub(super) fn allocated_bytes(&self) -> usize {
-        let shelf = |(tier, shelf): (usize, &Shelf<Page>)| shelf.len() * self.tier_page_bytes(tier);
+        let shelf = |(tier, shelf): (usize, &Shelf)| shelf.pages.len() * self.tier_page_bytes(tier);
         let shelves: usize = self.shelves.iter().enumerate().map(shelf).sum();
         self.held + shelves + self.list_bytes()
     }

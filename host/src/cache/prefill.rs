@@ -9,10 +9,10 @@
 use super::head::Head;
 use super::life::{self, PAGE_TOKENS};
 use super::scratch::HeadScratch;
+use super::side_of_head::SideOfHead;
 use super::token_lists::Chosen;
-use super::track::Track;
-use super::vectors::{Vectors, dot};
-use crate::attend::{HeadQueries, Sums, tile};
+use super::vectors::Vectors;
+use crate::attend::{HeadQueries, Sums, add_products, tile};
 use crate::error::CacheError;
 use crate::matmul::Accumulate;
 use crate::memory;
@@ -29,37 +29,37 @@ const TILE: usize = 256;
 /// Number of queries that one thread processes at once. It bounds the size of a tile of logits.
 const QUERY_TILE: usize = 256;
 
-/// Uncompressed tokens of a track from position `first` on, rounded to f16 as in the track.
+/// Uncompressed tokens of a side from position `first` on, rounded to f16 as in the side.
 struct PlainRows {
     first: usize,
     rows: Vec<f32>,
 }
 
 impl PlainRows {
-    /// The track's uncompressed tail followed by the chunk.
-    fn new(track: &Track, chunk: Vectors<'_>) -> Result<Self, CacheError> {
-        let (dim, recent) = (track.codec().dim(), track.recent().len());
+    /// The side's uncompressed tail followed by the chunk.
+    fn new(side: &SideOfHead, chunk: Vectors<'_>) -> Result<Self, CacheError> {
+        let (dim, recent) = (side.codec().dim(), side.recent().len());
         let mut rows = memory::filled((recent + chunk.len()) * dim, 0.0)?;
-        let (level, mut at) = (track.level(), recent * dim);
-        track.recent().read(0, &mut rows[..at]);
+        let (level, mut at) = (side.level(), recent * dim);
+        side.recent().read(0, &mut rows[..at]);
         let mut halves = [0; MAX_HEAD_DIM];
         for row in chunk.rows() {
             row.narrow(level, &mut halves[..dim]);
             widen_rows(level, &halves[..dim], &mut rows[at..at + dim]);
             at += dim;
         }
-        Ok(Self { first: track.len() - recent, rows })
+        Ok(Self { first: side.len() - recent, rows })
     }
 
     /// Copies positions `from..to` to `out`. Positions that are not held uncompressed stay as they are.
-    fn read(&self, track: &Track, from: usize, to: usize, out: &mut [f32]) {
-        let dim = track.codec().dim();
+    fn read(&self, side: &SideOfHead, from: usize, to: usize, out: &mut [f32]) {
+        let dim = side.codec().dim();
         for (position, row) in (from..to).zip(out.chunks_exact_mut(dim)) {
             if position >= self.first {
                 let at = (position - self.first) * dim;
                 row.copy_from_slice(&self.rows[at..at + dim]);
-            } else if position < track.sinks().len() {
-                track.sinks().read(position, row);
+            } else if position < side.sinks().len() {
+                side.sinks().read(position, row);
             }
         }
     }
@@ -72,20 +72,20 @@ struct Boundary {
 }
 
 impl Boundary {
-    /// The boundary for `n` more queries of a track.
-    fn new(track: &Track, n: usize) -> Result<Self, CacheError> {
-        let (first, sinks) = (track.len(), track.sink_capacity());
-        let coded = track.coded_end().max(sinks);
+    /// The boundary for `n` more queries of a side.
+    fn new(side: &SideOfHead, n: usize) -> Result<Self, CacheError> {
+        let (first, sinks) = (side.len(), side.sink_capacity());
+        let coded = side.coded_end().max(sinks);
         let end = |position: usize| {
             let len = position + 1;
-            coded + track.leaving(len.saturating_sub(coded), len)
+            coded + side.leaving(len.saturating_sub(coded), len)
         };
         Ok(Self { ends: memory::collected(n, (first..first + n).map(end))?, sinks })
     }
 
     /// The boundary for one query at the newest position.
-    fn now(track: &Track) -> Self {
-        Self { ends: vec![track.coded_end().max(track.sink_capacity())], sinks: track.sink_capacity() }
+    fn now(side: &SideOfHead) -> Self {
+        Self { ends: vec![side.coded_end().max(side.sink_capacity())], sinks: side.sink_capacity() }
     }
 
     /// Number of positions in `from..to` that a query sees encoded. They are the first ones. The range lies
@@ -120,33 +120,33 @@ impl Tile {
     /// Fills the buffers that the queries need with the chosen tokens, and returns which were filled.
     fn fill(
         &mut self,
-        side: &ChunkTrack<'_>,
+        side: &ChunkSide<'_>,
         queries: (usize, usize),
         (from, to): (usize, usize),
         chosen: Chosen<'_>,
     ) -> Result<(bool, bool), CacheError> {
-        let dim = side.track.codec().dim();
+        let dim = side.of.codec().dim();
         let (start, end) = side.boundary.coded(queries, from, to);
         let has_coded = chosen.any(start, end);
         if has_coded {
             self.coded.fill(0.0);
             for run in chosen.runs(start, end) {
                 let coded = &mut self.coded[(run.start - from) * dim..];
-                side.track.decode_rotated(run.start, run.end, coded)?;
+                side.of.decode_rotated(run.start, run.end, coded)?;
             }
         }
         let has_plain = side.boundary.any_plain(queries, from, to);
         if has_plain {
             self.plain.fill(0.0);
-            side.plain.read(side.track, from, to, &mut self.plain);
+            side.plain.read(side.of, from, to, &mut self.plain);
         }
         Ok((has_coded, has_plain))
     }
 }
 
 /// One side of the head during the chunk.
-struct ChunkTrack<'a> {
-    track: &'a Track,
+struct ChunkSide<'a> {
+    of: &'a SideOfHead,
     plain: PlainRows,
     boundary: Boundary,
 }
@@ -157,7 +157,7 @@ struct TileQueries {
     rotated: Vec<f32>,
     /// Parts of the queries for the positional parts of latent keys, `[rows, position_dim]`.
     position: Vec<f32>,
-    /// `[rows, means]`: the products <query, mean>.
+    /// `[means, rows]`: the products <query, mean>.
     offsets: Vec<f32>,
     seen: Sums,
 }
@@ -210,7 +210,7 @@ fn attend(
 ) -> Result<(), CacheError> {
     let (n, first) = (k.len(), head.len());
     let before =
-        |track: &Track, x| Ok::<_, CacheError>((PlainRows::new(track, x)?, Boundary::new(track, n)?));
+        |side: &SideOfHead, x| Ok::<_, CacheError>((PlainRows::new(side, x)?, Boundary::new(side, n)?));
     let keys = before(&head.keys, k)?;
     let values = (!head.is_latent).then(|| before(&head.other, v)).transpose()?;
     for (i, q) in q.chunks_exact(q.len() / n).enumerate() {
@@ -218,8 +218,8 @@ fn attend(
     }
     head.push(k, v, scratch)?;
     let head = &*head;
-    let keys = ChunkTrack { track: &head.keys, plain: keys.0, boundary: keys.1 };
-    let values = values.map(|(plain, boundary)| ChunkTrack { track: &head.other, plain, boundary });
+    let keys = ChunkSide { of: &head.keys, plain: keys.0, boundary: keys.1 };
+    let values = values.map(|(plain, boundary)| ChunkSide { of: &head.other, plain, boundary });
     let (queries, outs) = (QUERY_TILE * (q.len() / n), QUERY_TILE * (out.len() / n));
     let tiles = q.par_chunks(queries).zip(out.par_chunks_mut(outs));
     tiles.enumerate().try_for_each(|(i, (q, out))| {
@@ -236,9 +236,9 @@ impl Head {
         chosen: Chosen<'_>,
         out: &mut [f32],
     ) -> Result<(), CacheError> {
-        let side = |track| {
-            let plain = PlainRows::new(track, Vectors::none(track.codec().dim()))?;
-            Ok::<_, CacheError>(ChunkTrack { track, plain, boundary: Boundary::now(track) })
+        let side = |of| {
+            let plain = PlainRows::new(of, Vectors::none(of.codec().dim()))?;
+            Ok::<_, CacheError>(ChunkSide { of, plain, boundary: Boundary::now(of) })
         };
         let (keys, values) = (side(&self.keys)?, (!self.is_latent).then(|| side(&self.other)).transpose()?);
         let (first, tile) = (self.len() - 1, (0, 1));
@@ -249,9 +249,9 @@ impl Head {
 /// One tile of queries, and all tokens that any of them sees.
 struct TileWork<'a> {
     head: &'a Head,
-    keys: &'a ChunkTrack<'a>,
+    keys: &'a ChunkSide<'a>,
     /// `None` if keys are also the values.
-    values: Option<&'a ChunkTrack<'a>>,
+    values: Option<&'a ChunkSide<'a>>,
     /// Position of the first query of the chunk.
     first: usize,
     /// Range of queries in the chunk.
@@ -263,7 +263,7 @@ impl TileWork<'_> {
     fn run(&self, q: &[f32], out: &mut [f32]) -> Result<(), CacheError> {
         let Self { head, first, tile, .. } = *self;
         let (dim, value_dim) = (head.keys.codec().dim(), head.values().codec().dim());
-        let position_dim = head.position().map_or(0, |track| track.codec().dim());
+        let position_dim = head.position().map_or(0, |side| side.codec().dim());
         let rows = q.len() / (dim + position_dim);
         let group = rows / (tile.1 - tile.0);
         let mut queries = TileQueries::new(head, q, group, out.len())?;
@@ -286,8 +286,8 @@ impl TileWork<'_> {
                 let (logits, spare) = (&mut logits[..rows * (to - from)], &mut spare[..rows * (to - from)]);
                 let filled = key_tile.fill(self.keys, tile, (from, to), self.chosen)?;
                 let position = &mut position[..(to - from) * position_dim];
-                if let Some(track) = head.position() {
-                    track.read(from, to, position)?;
+                if let Some(side) = head.position() {
+                    side.read(from, to, position)?;
                 }
                 self.score(&mut queries, part, (from, to), (&key_tile, filled), position, [logits, spare]);
                 let summed = match (self.values, &mut value_tile) {
@@ -306,8 +306,7 @@ impl TileWork<'_> {
     /// The range behind the sinks that all queries see encoded, in pages in memory that have kernels.
     fn past(&self) -> (usize, usize) {
         let start = self.keys.boundary.sinks;
-        let quick =
-            |side: &&ChunkTrack<'_>| side.track.pages().are_quick() && self.head.rule.window.is_none();
+        let quick = |side: &&ChunkSide<'_>| side.of.pages().are_quick() && self.head.rule.window.is_none();
         let sides = [Some(self.keys), self.values].map(|side| side.filter(quick));
         let ends = sides.map(|side| side.map_or(start, |side| side.boundary.ends[self.tile.0]));
         (start, ends[0].min(ends[1]).max(start))
@@ -323,7 +322,7 @@ impl TileWork<'_> {
             return Ok(());
         }
         let (head, mut coded) = (self.head, HeadQueries::default());
-        let [dim, value_dim] = [&head.keys, head.values()].map(|track| MAX_HEADS * track.codec().dim());
+        let [dim, value_dim] = [&head.keys, head.values()].map(|side| MAX_HEADS * side.codec().dim());
         let Sums { state, plain, rotated, .. } = &mut queries.seen;
         let sums = plain.chunks_mut(value_dim).zip(rotated.chunks_mut(value_dim));
         let states = state.chunks_mut(MAX_HEADS).zip(sums);
@@ -345,7 +344,8 @@ impl TileWork<'_> {
         [logits, plain]: [&mut [f32]; 2],
     ) {
         let (head, dim, count) = (self.head, self.head.keys.codec().dim(), to - from);
-        let group = queries.seen.state.len() / (self.tile.1 - self.tile.0);
+        let rows = queries.seen.state.len();
+        let group = rows / (self.tile.1 - self.tile.0);
         queries.score(has_coded.then_some(&tile.coded[..]), &queries.rotated, count, dim, logits);
         queries.score(has_plain.then_some(&tile.plain[..]), &queries.plain, count, dim, plain);
         queries.add_position(position, count, [&mut *logits, &mut *plain]);
@@ -355,14 +355,14 @@ impl TileWork<'_> {
         {
             let query = self.tile.0 + row / group;
             let (a, b) = head.seen(self.first + query)[part];
-            let offsets = &queries.offsets[row * means.list().len()..];
             let coded = self.keys.boundary.coded_of(query, from, to);
             logits[coded..].copy_from_slice(&plain[coded..]);
             let mut done = 0;
             while done < coded {
                 let slot = from + done - sinks;
                 let end = coded.min(done + PAGE_TOKENS - slot % PAGE_TOKENS);
-                let offset = means.index(slot / PAGE_TOKENS).map_or(0.0, |mean| offsets[mean]);
+                let offset =
+                    means.index(slot / PAGE_TOKENS).map_or(0.0, |mean| queries.offsets[mean * rows + row]);
                 logits[done..end].iter_mut().for_each(|logit| *logit += offset);
                 done = end;
             }
@@ -410,16 +410,16 @@ impl TileQueries {
     /// Prepares `q` with `group` query heads per token, for results of `out` values.
     fn new(head: &Head, q: &[f32], group: usize, out: usize) -> Result<Self, CacheError> {
         let dim = head.keys.codec().dim();
-        let width = dim + head.position().map_or(0, |track| track.codec().dim());
+        let width = dim + head.position().map_or(0, |side| side.codec().dim());
         let rows = q.len() / width;
         let scaled = |at: Range<usize>| {
             let part = q.chunks_exact(width).flat_map(|q| &q[at.clone()]).map(|x| x * head.rule.scale);
             memory::collected(rows * at.len(), part)
         };
         let (plain, position) = (scaled(0..dim)?, scaled(dim..width)?);
-        let means = head.keys.means().list();
-        let each = |q| means.iter().map(move |mean| dot(q, &mean.values));
-        let offsets = memory::collected(rows * means.len(), plain.chunks_exact(dim).flat_map(each))?;
+        let means = head.keys.means();
+        let mut offsets = memory::list(rows * means.list().len())?;
+        add_products(&plain, dim, means.values(), &mut offsets);
         let rotated = rotated(&head.keys, &plain)?;
         let mut seen = Sums::default();
         seen.make_room(rows, out / rows)?;
@@ -449,7 +449,7 @@ impl TileQueries {
 }
 
 /// Queries (`[rows, dim]`) for encoded keys.
-fn rotated(keys: &Track, queries: &[f32]) -> Result<Vec<f32>, CacheError> {
+fn rotated(keys: &SideOfHead, queries: &[f32]) -> Result<Vec<f32>, CacheError> {
     let mut mapped = memory::collected(queries.len(), queries.iter().copied())?;
     if let Some(map) = keys.pages().map() {
         map.apply_to_queries(&mut mapped);

@@ -8,8 +8,7 @@ use super::life::PAGE_TOKENS;
 use super::scratch::PickScratch;
 use super::summaries::{GRAIN, PAGE_GRAINS, Summaries};
 use super::token_lists::RUN;
-use super::track::Track;
-use super::vectors::dot;
+use crate::attend::add_products;
 use tqkv_simd::page::MAX_HEADS;
 
 /// Means of a run.
@@ -20,7 +19,7 @@ impl Head {
     /// and uncompressed tokens. Encoded tokens of a page that is not full are among them. Returns false if those are
     /// all tokens.
     pub(super) fn pick(&self, q: &[f32], count: usize, scratch: &mut PickScratch) -> bool {
-        let Some(summaries) = self.keys.summaries() else { return false };
+        let Some(summaries) = &self.keys.summaries else { return false };
         let (sinks, full) = (self.keys.sinks().len(), summaries.pages() * PAGE_TOKENS);
         let last = self.keys.pages().len() - full;
         let (runs, wanted) = (full / RUN, (count.saturating_sub(last) / RUN).max(1));
@@ -29,7 +28,7 @@ impl Head {
         }
         scratch.worth.clear();
         scratch.worth.resize(runs, f32::NEG_INFINITY);
-        let query_dim = self.keys.codec().dim() + self.position().map_or(0, |track| track.codec().dim());
+        let query_dim = self.keys.codec().dim() + self.position().map_or(0, |side| side.codec().dim());
         for q in q.chunks(MAX_HEADS * query_dim) {
             self.weigh(summaries, (q, query_dim), scratch);
         }
@@ -57,7 +56,7 @@ impl Head {
             scratch;
         let dim = self.keys.codec().dim();
         let (heads, runs) = (q.len() / query_dim, worth.len());
-        let positions = self.position().and_then(Track::summaries);
+        let positions = self.position().and_then(|side| side.summaries.as_ref());
         if let Some(positions) = positions {
             self.scale_part(q.chunks_exact(query_dim).map(|q| &q[dim..]), scaled);
             positions.set_queries(scaled, coded_positions);
@@ -65,9 +64,7 @@ impl Head {
         self.scale_part(q.chunks_exact(query_dim).map(|q| &q[..dim]), scaled);
         summaries.set_queries(scaled, coded);
         offsets.clear();
-        for query in scaled.chunks_exact(dim) {
-            offsets.extend(means.list().iter().map(|mean| dot(query, &mean.values)));
-        }
+        add_products(scaled, dim, means.values(), offsets);
         best.clear();
         best.resize(heads * runs, f32::NEG_INFINITY);
         summaries.scores((coded, heads), room, |first, logits| {
@@ -77,9 +74,8 @@ impl Head {
             }
             let n = logits.len() / heads;
             for (h, logits) in logits.chunks_exact_mut(n).enumerate() {
-                let offsets = &offsets[h * means.list().len()..];
                 for (page, logits) in (first..).zip(logits.chunks_exact_mut(PAGE_GRAINS)) {
-                    let offset = means.index(page).map_or(0.0, |mean| offsets[mean]);
+                    let offset = means.index(page).map_or(0.0, |mean| offsets[mean * heads + h]);
                     logits.iter_mut().for_each(|logit| *logit += offset);
                 }
                 self.cap(logits);

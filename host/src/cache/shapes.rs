@@ -58,7 +58,6 @@ impl CacheSpec {
         self.layers.check(self.shape.num_layers)?;
         self.check_attention()?;
         let (key, value) = self.named_codecs(layer);
-        let heads = self.shape.num_heads;
         Ok(Self {
             shape: KvShape { num_layers: 1, ..self.shape_at(layer) },
             layer_shapes: Vec::new(),
@@ -66,7 +65,7 @@ impl CacheSpec {
             value,
             layers: LayerPolicy::Uniform,
             kinds: self.kinds.get(layer).copied().into_iter().collect(),
-            sink_logits: self.sink_logits.chunks(heads).nth(layer).unwrap_or_default().to_vec(),
+            sink_logits: self.sink_logits_at(layer).to_vec(),
             ..self.clone()
         })
     }

@@ -399,6 +399,16 @@ impl CacheSpec {
         if slides { 0 } else { self.sinks }
     }
 
+    /// Scale of the logits of a layer.
+    pub(crate) fn scale_at(&self, layer: usize) -> f32 {
+        self.scale.unwrap_or(1.0 / (self.shape_at(layer).head_dim as f32).sqrt())
+    }
+
+    /// Learned sinks of a layer, one per query head; empty if there are none.
+    pub(crate) fn sink_logits_at(&self, layer: usize) -> &[f32] {
+        self.sink_logits.chunks(self.shape.num_heads).nth(layer).unwrap_or_default()
+    }
+
     /// Largest accepted norms of a layer's keys and values. Every vector up to this norm can be stored,
     /// whatever its direction ([`AnyCodec::max_norm`]). The bound is halved where vectors may be centred, because
     /// the mean may point the other way. It is halved again if pages are demoted to another codec, because

@@ -57,9 +57,9 @@ impl CacheStats {
             stats.centred_heads += usize::from(head.keys.means().state() == State::On);
             stats.mapped_heads += usize::from(head.keys.pages().map().is_some());
             stats.allocated_bytes += head.allocated_bytes();
-            for track in [&head.keys, &head.other] {
-                stats.shared_bytes += track.shared_bytes();
-                stats.spilled_bytes += track.pages().spilled_bytes();
+            for side in [&head.keys, &head.other] {
+                stats.shared_bytes += side.shared_bytes();
+                stats.spilled_bytes += side.pages().spilled_bytes();
             }
         }
         stats

@@ -8,7 +8,7 @@ use super::format::{CodedQueries, PageFormat, PageRole};
 use super::layer::LayerKind;
 use super::life::PAGE_TOKENS;
 use super::spec::{Arithmetic, CacheSpec, MOST_TOKENS};
-use super::tier::encode;
+use super::tier::encode_to;
 use crate::error::CacheError;
 use std::sync::Arc;
 use tqkv_core::{AnyCodec, CodecId, Options};
@@ -84,9 +84,8 @@ impl Summaries {
             }
             mean.iter_mut().for_each(|mean| *mean *= 1.0 / GRAIN as f32);
         }
-        let block_bytes = self.format.codec().block_bytes();
-        let mut blocks = vec![0; PAGE_GRAINS * block_bytes];
-        if encode(&self.format, &means, &mut blocks).is_err() {
+        let mut blocks = Vec::new();
+        if encode_to(&self.format, &means, &mut blocks).is_err() {
             blocks.fill(0);
         }
         if page / CHUNK_PAGES == self.chunks.len() {
@@ -97,10 +96,7 @@ impl Summaries {
             self.list.set(self.list_bytes());
         }
         let chunk = Arc::make_mut(&mut self.chunks[page / CHUNK_PAGES]);
-        let first = page % CHUNK_PAGES * PAGE_GRAINS;
-        for (slot, block) in (first..).zip(blocks.chunks_exact(block_bytes)) {
-            self.format.write(&mut chunk.lines, slot, block);
-        }
+        self.format.write_blocks(&mut chunk.lines, page % CHUNK_PAGES * PAGE_GRAINS.., &blocks);
         self.pages = self.pages.max(page + 1);
     }
 

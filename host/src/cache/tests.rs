@@ -161,8 +161,8 @@ fn held(cache: &KvCache) -> (Vec<Vec<u32>>, CacheStats) {
     no_faults(cache);
     let mut all = Vec::new();
     for (layer, of) in cache.layers.iter().enumerate() {
-        for (head, tracks) in of.heads.iter().enumerate() {
-            let lens = [tracks.keys.len(), tracks.other.len(), of.heads[0].len()];
+        for (head, sides) in of.heads.iter().enumerate() {
+            let lens = [sides.keys.len(), sides.other.len(), of.heads[0].len()];
             assert_eq!(lens, [lens[0]; 3], "lengths in layer {layer}, head {head}");
             all.push(cache.keys(layer, head, 0..lens[0]).unwrap());
             all.push(cache.values(layer, head, 0..lens[0]).unwrap());

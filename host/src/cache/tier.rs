@@ -1,7 +1,7 @@
 //! The tiers of the encoded tokens of one side of a head: warm first, then colder ones.
 
 use super::format::{MAX_BLOCK_BYTES, PageFormat, PageRole};
-use super::life::BATCH;
+use super::life::cold_age;
 use super::spec::{CacheSpec, Cold};
 use super::spill::SpillFile;
 use crate::error::CacheError;
@@ -67,9 +67,7 @@ impl Tiers {
                     return Err(CacheError::BadSpec("a spill tier without a file".into()));
                 }
             };
-            // A page is full once its last token and the rest of that batch have left the hot window.
-            let after = (*after).max(spec.hot + BATCH - 1);
-            tiers.push(Tier { format: last[0], plain: last[1], after, store });
+            tiers.push(Tier { format: last[0], plain: last[1], after: cold_age(*after, spec.hot), store });
         }
         Ok(Self { list: tiers.into(), is_plain: false })
     }
@@ -103,6 +101,13 @@ impl Tiers {
     pub(super) fn store(&self, tier: usize) -> &TierStore {
         &self.list[tier].store
     }
+}
+
+/// [`encode`] for vectors (`[n, dim]`) whose blocks take the place of those that are there.
+pub(crate) fn encode_to(format: &PageFormat, x: &[f32], blocks: &mut Vec<u8>) -> Result<(), CacheError> {
+    blocks.clear();
+    blocks.resize(x.len() / format.codec().dim() * format.codec().block_bytes(), 0);
+    encode(format, x, blocks)
 }
 
 /// Encodes vectors. If only the correction of a scale overflows f16, the vector is stored with its plain

@@ -4,7 +4,7 @@
 
 use super::rows;
 use super::stream::SlotPlace;
-use super::task::Track;
+use super::task::StreamSide;
 use crate::attend::{PageSum, sum_pages};
 use crate::cache::life::{PAGE_TOKENS, add_weighted};
 use tqkv_simd::page::{MAX_HEADS, MAX_PART};
@@ -12,7 +12,7 @@ use tqkv_simd::page::{MAX_HEADS, MAX_PART};
 /// Adds the values of some slots, at most [`MAX_PART`], weighted by `weights` (`[n, slots]`), to the two sums
 /// (`[n, dim]`) of at most [`MAX_HEADS`] queries: of rows and means, and of blocks in their domain.
 pub(super) fn sum(
-    values: Track<'_>,
+    values: StreamSide<'_>,
     slots: impl Iterator<Item = usize> + Clone,
     weights: &[f32],
     [plain, rotated]: [&mut [f32]; 2],

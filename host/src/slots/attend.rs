@@ -6,8 +6,8 @@
 
 use super::coded::{SlotKind, attend_pages};
 use super::exact::{RowScratch, attend_rows};
-use super::rule::{Asked, QueryRule};
-use super::task::{Task, Track};
+use super::rule::{QueryMask, QueryRule};
+use super::task::{StreamSide, Task};
 use crate::attend::{HeadQueries, Spans, Sums};
 use crate::cache::life::PAGE_TOKENS;
 use std::cell::RefCell;
@@ -56,8 +56,8 @@ pub(super) fn shares_spans(queries: usize) -> bool {
 /// In a thread of a rayon pool, the pool's threads share the spans.
 pub fn attend(
     rule: &QueryRule,
-    (keys, values): (Track<'_>, Track<'_>),
-    asked: &[Asked<'_>],
+    (keys, values): (StreamSide<'_>, StreamSide<'_>),
+    asked: &[QueryMask<'_>],
     queries: &[f32],
     out: &mut [f32],
 ) {
@@ -76,15 +76,12 @@ pub fn attend(
             task.attend(span, groups, sums);
         });
         let has_codes = values.stream.pages.tiers() > 0;
-        seen.finish(
-            dim,
-            |sums| {
-                if has_codes {
-                    values.format.unrotate(0, sums)
-                }
-            },
-            out,
-        );
+        let unrotate = |sums: &mut [f32]| {
+            if has_codes {
+                values.format.unrotate(sums);
+            }
+        };
+        seen.finish(dim, unrotate, out);
     });
 }
 

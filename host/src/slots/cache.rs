@@ -5,7 +5,7 @@ use super::mask::Mask;
 use super::operation::{Masks, Operation, Strided};
 use super::policy;
 use super::rule::QueryRule;
-use super::store::{self, Store};
+use super::store::{self, SlotStore};
 use crate::cache::spec::CacheSpec;
 use crate::cache::vectors::Floats;
 use crate::error::CacheError;
@@ -31,8 +31,8 @@ pub struct SlotCache {
 
 #[derive(Clone, Debug)]
 struct SlotLayer {
-    keys: Store,
-    values: Store,
+    keys: SlotStore,
+    values: SlotStore,
 }
 
 impl SlotCache {
@@ -66,8 +66,9 @@ impl SlotCache {
         for layer in 0..spec.shape.num_layers {
             let KvShape { num_kv_heads, head_dim, value_dim, .. } = spec.shape_at(layer);
             let (key, value) = spec.codecs_at(layer);
-            let mut keys = Store::new(StoreSide::Keys, &spec, num_kv_heads * head_dim, slots, streams);
-            let mut values = Store::new(StoreSide::Values, &spec, num_kv_heads * value_dim, slots, streams);
+            let mut keys = SlotStore::new(StoreSide::Keys, &spec, num_kv_heads * head_dim, slots, streams);
+            let mut values =
+                SlotStore::new(StoreSide::Values, &spec, num_kv_heads * value_dim, slots, streams);
             for (store, dim, id) in [(&mut keys, head_dim, key), (&mut values, value_dim, value)] {
                 if !store.divide(dim, id) {
                     let why = format!("codec {} has no pages at the head dim {dim}", id.name());
@@ -200,18 +201,20 @@ impl SlotCache {
             return Err(CacheError::Slot { slot: mask.stream() * self.slots, slots });
         }
         let KvShape { num_heads, head_dim, value_dim, .. } = shape;
-        let scale = self.spec.scale.unwrap_or(1.0 / (head_dim as f32).sqrt());
-        let sinks = self.spec.sink_logits.get(layer * num_heads..(layer + 1) * num_heads);
         let rows = Strided { values: mask.rows(), steps: [self.slots, 0, 0] };
         let operation = Operation {
-            rule: QueryRule { scale, soft_cap: self.spec.soft_cap, slots: mask.end() },
+            rule: QueryRule {
+                scale: self.spec.scale_at(layer),
+                soft_cap: self.spec.soft_cap,
+                slots: mask.end(),
+            },
             first_streams: [mask.stream(); 2],
             streams: 1,
             tokens: mask.queries(),
             query_heads: num_heads,
             queries: Strided { values: q, steps: [num_heads * head_dim, head_dim, 0] },
             masks: Some(Masks { rows, counts: [1, 1] }),
-            sinks: sinks.unwrap_or_default(),
+            sinks: self.spec.sink_logits_at(layer),
             slopes: &[],
         };
         let SlotLayer { keys, values } = &mut self.layers[layer];
@@ -267,7 +270,7 @@ impl SlotCache {
 
     /// Empties all slots.
     pub fn clear(&mut self) {
-        self.stores().for_each(Store::clear);
+        self.stores().for_each(SlotStore::clear);
     }
 
     /// Reads slots of a layer as f16: `k` is `[n, num_kv_heads, head_dim]`, `v` is `[n, num_kv_heads,
@@ -316,7 +319,7 @@ impl SlotCache {
     }
 
     /// Keys and values of all layers.
-    fn stores(&mut self) -> impl Iterator<Item = &mut Store> {
+    fn stores(&mut self) -> impl Iterator<Item = &mut SlotStore> {
         self.layers.iter_mut().flat_map(|layer| [&mut layer.keys, &mut layer.values])
     }
 }

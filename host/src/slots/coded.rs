@@ -2,8 +2,8 @@
 //! [`super::exact`] attends to them, and so are other tiers.
 
 use super::page_bases::PageBases;
-use super::rule::{Asked, add_mask, alike, changes_any, shows_any};
-use super::task::{Task, Track};
+use super::rule::{QueryMask, add_mask, alike, changes_any, shows_any};
+use super::task::{StreamSide, Task};
 use super::{apart, bits};
 use crate::attend::{HeadQueries, PageSum, Sums, score_page, sum_pages};
 use crate::cache::life::{PAGE_TOKENS, add_weighted, cap};
@@ -27,7 +27,7 @@ struct PageSlots<'a> {
     /// One past the last slot.
     end: usize,
     queries: &'a HeadQueries,
-    asked: &'a [Asked<'a>],
+    asked: &'a [QueryMask<'a>],
     plain: &'a mut [f32],
     rotated: &'a mut [f32],
 }
@@ -59,7 +59,7 @@ pub(super) fn attend_pages(
 
 /// Logits (`[n, slots]`) of the first slots of a page of a tier; `next` is memory to prefetch.
 pub(super) fn score(
-    keys: Track<'_>,
+    keys: StreamSide<'_>,
     (tier, page): (usize, usize),
     queries: &HeadQueries,
     next: &[Line],
@@ -88,8 +88,8 @@ fn add_offsets(bases: &PageBases, page: usize, queries: &HeadQueries, logits: &m
 
 impl SlotKind {
     /// The slots of this kind in a page.
-    fn mask(self, track: Track<'_>, page: usize) -> u128 {
-        let (exact, pages) = (&track.stream.exact, &track.stream.pages);
+    fn mask(self, side: StreamSide<'_>, page: usize) -> u128 {
+        let (exact, pages) = (&side.stream.exact, &side.stream.pages);
         match self {
             Self::Coded(tier) => pages.mask(tier, page),
             Self::Empty => !(exact.mask(page) | pages.all(page)),
@@ -97,9 +97,9 @@ impl SlotKind {
     }
 
     /// Number of slots that a page has room for.
-    fn room(self, track: Track<'_>, page: usize) -> usize {
+    fn room(self, side: StreamSide<'_>, page: usize) -> usize {
         match self {
-            Self::Coded(tier) => track.page(tier, page).map_or(0, |page| page.format.slots()),
+            Self::Coded(tier) => side.page(tier, page).map_or(0, |page| page.format.slots()),
             Self::Empty => PAGE_TOKENS,
         }
     }
@@ -109,7 +109,7 @@ impl PageSlots<'_> {
     /// True if the values of a page are of the kind of their keys.
     fn is_alike(&self, page: usize) -> bool {
         let seen = bits::first(self.end - page * PAGE_TOKENS);
-        let mask = |track| self.kind.mask(track, page) & seen;
+        let mask = |side| self.kind.mask(side, page) & seen;
         mask(self.task.keys) & !mask(self.task.values) == 0
     }
 
@@ -117,7 +117,7 @@ impl PageSlots<'_> {
     fn is_seen(&self, page: usize) -> bool {
         let from = page * PAGE_TOKENS;
         let mask = self.kind.mask(self.task.keys, page) & bits::first(self.end - from);
-        let shows = |run: Range<usize>, asked: &Asked<'_>| {
+        let shows = |run: Range<usize>, asked: &QueryMask<'_>| {
             let mask = asked.mask_of(from + run.start, from + run.end);
             mask.len() < run.len() || shows_any(mask)
         };

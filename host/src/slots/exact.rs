@@ -2,7 +2,7 @@
 
 use super::apart;
 use super::rows::{bits, sum, take_odd};
-use super::rule::{Asked, add_mask, alike, changes_any, shows_any};
+use super::rule::{QueryMask, add_mask, alike, changes_any, shows_any};
 use super::task::Task;
 use crate::attend::{HeadQueries, Sums, tile};
 use crate::cache::life::cap;
@@ -138,7 +138,7 @@ impl Task<'_> {
 
     /// True if some exact rows are of the same slots on both sides.
     fn is_same(&self, rows: Range<usize>) -> bool {
-        self.keys.stream.exact.has_same(&self.values.stream.exact, rows)
+        self.keys.stream.exact.count_same(&self.values.stream.exact, rows.clone()) == rows.len()
     }
 }
 
@@ -163,7 +163,7 @@ fn look(task: &Task<'_>, rows: Range<usize>, masks: &mut RowMasks) -> Range<usiz
 }
 
 /// Appends the mask of rows, whose slots are given as runs.
-fn gather(task: &Task<'_>, asked: &Asked<'_>, runs: &[Range<usize>], mask: &mut Vec<f16>) {
+fn gather(task: &Task<'_>, asked: &QueryMask<'_>, runs: &[Range<usize>], mask: &mut Vec<f16>) {
     for run in runs {
         let (start, end) = (run.start.min(task.rule.slots), run.end.min(task.rule.slots));
         let until = mask.len() + end - start;

@@ -34,7 +34,7 @@ impl Owner {
     }
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct ExactRows {
     dim: usize,
     owners: Vec<Owner>,
@@ -57,20 +57,7 @@ pub(super) struct ExactRows {
 impl ExactRows {
     /// No rows, of one head with `width` values.
     pub(super) fn new(width: usize) -> Self {
-        let (owners, order, slots) = (Vec::new(), Vec::new(), Vec::new());
-        let heads = vec![Vec::new()];
-        let (waiting, time) = (0, 0);
-        Self {
-            dim: width,
-            owners,
-            order,
-            is_settled: true,
-            heads,
-            slots,
-            was_not_finite: false,
-            waiting,
-            time,
-        }
+        Self { dim: width, is_settled: true, heads: vec![Vec::new()], ..Self::default() }
     }
 
     /// Divides rows of one head into heads of `dim` values.
@@ -303,13 +290,6 @@ impl ExactRows {
         own.iter().zip(others).take_while(|(own, other)| own.slot() == other.slot()).count()
     }
 
-    /// True if some rows are of the same slots in both.
-    pub(super) fn has_same(&self, other: &Self, rows: Range<usize>) -> bool {
-        let (own, others) = (self.owners.get(rows.clone()), other.owners.get(rows));
-        own.zip(others)
-            .is_some_and(|(own, others)| own.iter().map(Owner::slot).eq(others.iter().map(Owner::slot)))
-    }
-
     /// Those among some rows that have a value which is not finite, counted from the first of them.
     pub(super) fn not_finite(&self, rows: Range<usize>) -> Vec<usize> {
         if !self.was_not_finite {
@@ -375,7 +355,7 @@ pub(super) fn cut<T>(list: &mut Vec<T>, pages: usize) {
 }
 
 /// Makes a list by page reach a page, without spare memory.
-pub(super) fn reach<T: Copy + Default>(list: &mut Vec<T>, page: usize) {
+pub(super) fn reach<T: Clone + Default>(list: &mut Vec<T>, page: usize) {
     if list.len() <= page {
         list.reserve_exact(page + 1 - list.len());
         list.resize(page + 1, T::default());

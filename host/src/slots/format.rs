@@ -3,9 +3,9 @@
 use crate::cache::format::{PageFormat, PageRole};
 use crate::cache::life::PAGE_TOKENS;
 use crate::cache::spec::Arithmetic;
-use crate::cache::tier;
+use crate::cache::tier::{encode_to, recode};
 use tqkv_core::{AnyCodec, CodecId, Options};
-use tqkv_simd::page::{Line, SLOT_STEP};
+use tqkv_simd::page::SLOT_STEP;
 use tqkv_simd::{Level, codec};
 
 /// The role of vectors in attention.
@@ -123,22 +123,17 @@ impl SlotFormat {
         weights: Option<[f32; 4]>,
         blocks: &mut Vec<u8>,
     ) -> bool {
-        let Some(&pages) = self.pages(tier) else { return false };
-        blocks.clear();
-        blocks.resize(x.len() / self.dim * pages.codec().block_bytes(), 0);
-        let pages = weights.map_or(pages, |weights| pages.weighted(weights));
-        tier::encode(&pages, x, blocks).is_ok()
+        self.pages(tier).is_some_and(|pages| encode_to(&pages.weighted(weights), x, blocks).is_ok())
     }
 
     /// Converts blocks of a tier to blocks of the next one; none if one cannot be encoded. A code of quarters
     /// takes the weights of their errors.
     pub(super) fn recode(&self, tier: usize, blocks: &[u8], weights: Option<[f32; 4]>) -> Option<Vec<u8>> {
-        let (from, &to) = (self.pages(tier)?, self.pages(tier + 1)?);
-        let to = &weights.map_or(to, |weights| to.weighted(weights));
+        let (from, to) = (self.pages(tier)?, &self.pages(tier + 1)?.weighted(weights));
         let (bytes, colder) = (from.codec().block_bytes(), to.codec().block_bytes());
         let mut result = vec![0; blocks.len() / bytes * colder];
         let pairs = blocks.chunks_exact(bytes).zip(result.chunks_exact_mut(colder));
-        pairs.into_iter().try_for_each(|(block, result)| tier::recode(from, block, to, result)).ok()?;
+        pairs.into_iter().try_for_each(|(block, result)| recode(from, block, to, result)).ok()?;
         Some(result)
     }
 
@@ -152,10 +147,10 @@ impl SlotFormat {
         self.tiers.iter().any(|tier| tier.pages[STEPS - 1].codec().id().rotates_quarters())
     }
 
-    /// Brings sums of blocks of a tier (`[n, dim]`) from the domain of the blocks to that of the vectors.
-    pub(super) fn unrotate(&self, tier: usize, sums: &mut [f32]) {
-        if let Some(pages) = self.pages(tier) {
-            codec::unrotate(self.level, pages.codec(), sums);
+    /// Brings sums of blocks (`[n, dim]`) from the domain of the blocks to that of the vectors.
+    pub(super) fn unrotate(&self, sums: &mut [f32]) {
+        if let Some(codec) = self.codec() {
+            codec::unrotate(self.level, codec, sums);
         }
     }
 
@@ -172,32 +167,6 @@ impl SlotFormat {
             out.resize(blocks.len() / codec.block_bytes() * self.dim, 0.0);
             codec::decode_rotated(self.level, codec, blocks, out);
         }
-    }
-
-    /// Writes blocks, back to back, to slots of a page of a tier.
-    pub(super) fn write(
-        &self,
-        (tier, steps): (usize, usize),
-        page: &mut [Line],
-        slots: &[usize],
-        blocks: &[u8],
-    ) {
-        if let Some(pages) = self.pages_of(tier, steps) {
-            let blocks = blocks.chunks_exact(pages.codec().block_bytes());
-            slots.iter().zip(blocks).for_each(|(&slot, block)| pages.write(page, slot, block));
-        }
-    }
-
-    /// Reads slots of a page of a tier as blocks, back to back.
-    pub(super) fn read(&self, (tier, steps): (usize, usize), page: &[Line], slots: &[usize]) -> Vec<u8> {
-        let Some(pages) = self.pages_of(tier, steps) else { return Vec::new() };
-        let bytes = pages.codec().block_bytes();
-        let mut blocks = vec![0; slots.len() * bytes];
-        slots
-            .iter()
-            .zip(blocks.chunks_exact_mut(bytes))
-            .for_each(|(&slot, block)| pages.read(page, slot, block));
-        blocks
     }
 
     /// Decodes blocks of a tier: `out` is `[blocks, dim]`.

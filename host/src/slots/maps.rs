@@ -6,9 +6,9 @@
 //! A map stays until the stream is cleared, as means do.
 
 use super::format::SlotFormat;
-use super::rule::{Asked, QueryRule, add_mask};
+use super::rule::{QueryMask, QueryRule, add_mask};
 use crate::cache::life::{LEAST_QUERIES, LEAST_SEEN, cap};
-use crate::cache::map::{Pairs, add_energy, limit_weights, shares};
+use crate::cache::map::{PairFactors, add_energy, limit_weights};
 use crate::cache::spec::KeyMap;
 use std::sync::Arc;
 use tqkv_simd::Level;
@@ -34,9 +34,9 @@ impl Default for RopeLayout {
 }
 
 impl RopeLayout {
-    /// The coordinates in an order that puts value i of a pair beside i + dim / 2. Values that are not turned
-    /// follow the others in either half. None for an order that changes nothing.
-    fn places(self, dim: usize) -> Option<Arc<[u16]>> {
+    /// The first coordinates of all pairs and then the second ones. Values that are not turned follow the others in
+    /// either half. None where the two of a pair are half a head apart.
+    pub(super) fn places(self, dim: usize) -> Option<Vec<u16>> {
         let dims = if self.dims <= dim && self.dims.is_multiple_of(2) { self.dims } else { dim };
         let half = dims / 2;
         let first = |pair: usize| if self.halves { pair } else { 2 * pair };
@@ -45,66 +45,7 @@ impl RopeLayout {
         let firsts = (0..half).map(first).chain(dims..dims + rest);
         let seconds = (0..half).map(|pair| first(pair) + step).chain(dims + rest..dim);
         let places: Option<Vec<u16>> = firsts.chain(seconds).map(|at| u16::try_from(at).ok()).collect();
-        places.filter(|places| !places.is_sorted()).map(Arc::from)
-    }
-}
-
-/// The map of one head.
-#[derive(Clone, Debug)]
-pub(super) struct StreamMap {
-    dim: usize,
-    places: Option<Arc<[u16]>>,
-    pairs: Arc<Pairs>,
-}
-
-impl StreamMap {
-    /// The map of keys (`[n, dim]`) less their mean (empty for none) alone. None unless few pairs hold their energy.
-    pub(super) fn of_keys(keys: &[f32], mean: &[f32], dim: usize, turn: RopeLayout) -> Option<Self> {
-        let places = turn.places(dim);
-        let pairs = Arc::new(Pairs::of_keys(&ordered(&shares(keys, dim, mean), places.as_ref()))?);
-        Some(Self { dim, places, pairs })
-    }
-
-    /// Maps keys (`[n, dim]`).
-    pub(super) fn apply(&self, keys: &mut [f32]) {
-        self.arrange(keys);
-        self.pairs.apply(keys);
-    }
-
-    /// Maps queries (`[n, dim]`).
-    pub(super) fn apply_to_queries(&self, queries: &mut [f32]) {
-        self.arrange(queries);
-        self.pairs.apply_to_queries(queries);
-    }
-
-    /// Brings mapped keys (`[n, dim]`) back.
-    pub(super) fn undo(&self, keys: &mut [f32]) {
-        self.pairs.undo(keys);
-        let Some(places) = &self.places else { return };
-        let mut copy = vec![0.0; self.dim];
-        for key in keys.chunks_exact_mut(self.dim) {
-            copy.copy_from_slice(key);
-            places.iter().zip(&copy).for_each(|(&at, x)| key[usize::from(at)] = *x);
-        }
-    }
-
-    /// Puts the two values of a pair half a head apart.
-    fn arrange(&self, rows: &mut [f32]) {
-        let Some(places) = &self.places else { return };
-        let mut copy = vec![0.0; self.dim];
-        for row in rows.chunks_exact_mut(self.dim) {
-            copy.copy_from_slice(row);
-            row.iter_mut().zip(&**places).for_each(|(x, &at)| *x = copy[usize::from(at)]);
-        }
-    }
-
-    /// The weights of the errors of quarters, for a code that has them.
-    pub(super) fn weights(&self) -> Option<[f32; 4]> {
-        self.pairs.weights()
-    }
-
-    fn held_bytes(&self) -> usize {
-        self.pairs.allocated_bytes() + self.places.as_ref().map_or(0, |places| 2 * places.len())
+        places.filter(|places| !places.is_sorted())
     }
 }
 
@@ -123,7 +64,7 @@ impl QuerySums {
     /// does not see have none, so `asked` hides them here.
     pub(super) fn take(
         &mut self,
-        (rule, asked): (&QueryRule, &Asked<'_>),
+        (rule, asked): (&QueryRule, &QueryMask<'_>),
         query: &[f32],
         (slots, logits): (&[usize], &mut [f32]),
     ) {
@@ -165,9 +106,9 @@ impl QuerySums {
         &self,
         slots: &[usize],
         keys: &[f32],
-        places: Option<&Arc<[u16]>>,
+        turn: Option<&[u16]>,
         in_quarters: bool,
-    ) -> Option<StreamMap> {
+    ) -> Option<PairFactors> {
         let dim = self.energy.len();
         let mut weights: Vec<f64> =
             slots.iter().map(|&slot| self.weights.get(slot).copied().unwrap_or(0.0)).collect();
@@ -179,17 +120,7 @@ impl QuerySums {
         for (key, weight) in keys.chunks_exact(dim).zip(&weights) {
             add_energy(&mut of_keys, key, &[], *weight);
         }
-        let [queries, keys] = [&self.energy, &of_keys].map(|energy| ordered(energy, places));
-        let pairs = Pairs::of_energies(&queries, &keys, in_quarters)?;
-        Some(StreamMap { dim, places: places.cloned(), pairs: Arc::new(pairs) })
-    }
-}
-
-/// Energies by coordinate, those of a pair half a head apart.
-fn ordered(energy: &[f64], places: Option<&Arc<[u16]>>) -> Vec<f64> {
-    match places {
-        Some(places) => places.iter().map(|&at| energy[usize::from(at)]).collect(),
-        None => energy.to_vec(),
+        PairFactors::of_energies(&self.energy, &of_keys, turn, in_quarters)
     }
 }
 
@@ -203,7 +134,7 @@ pub(super) enum StreamMaps {
     /// Sums over the queries of each head. Keys wait for them.
     Learning(Vec<QuerySums>),
     /// By head; none where the queries did not decide one.
-    Known(Vec<Option<StreamMap>>),
+    Known(Vec<Option<Arc<PairFactors>>>),
 }
 
 impl StreamMaps {
@@ -219,14 +150,14 @@ impl StreamMaps {
     }
 
     /// The maps of heads; those of a stream where no head has one are off.
-    pub(super) fn known(maps: Vec<Option<StreamMap>>) -> Self {
+    pub(super) fn known(maps: Vec<Option<Arc<PairFactors>>>) -> Self {
         if maps.iter().all(Option::is_none) { Self::Off } else { Self::Known(maps) }
     }
 
     /// The map of head `head`.
-    pub(super) fn of(&self, head: usize) -> Option<&StreamMap> {
+    pub(super) fn of(&self, head: usize) -> Option<&PairFactors> {
         match self {
-            Self::Known(maps) => maps.get(head)?.as_ref(),
+            Self::Known(maps) => maps.get(head)?.as_deref(),
             _ => None,
         }
     }
@@ -263,9 +194,10 @@ impl StreamMaps {
     ) {
         if let Self::Learning(heads) = self {
             let (places, in_quarters) = (turn.places(format.dim), format.is_of_quarters());
-            let maps = heads.iter().enumerate();
-            let maps = maps.map(|(head, seen)| seen.learn(slots, &keys(head), places.as_ref(), in_quarters));
-            *self = Self::Known(maps.collect());
+            let learnt = |(head, seen): (usize, &QuerySums)| {
+                seen.learn(slots, &keys(head), places.as_deref(), in_quarters).map(Arc::new)
+            };
+            *self = Self::Known(heads.iter().enumerate().map(learnt).collect());
         }
     }
 
@@ -276,7 +208,7 @@ impl StreamMaps {
             (Self::Known(own), Self::Known(others)) => {
                 own.len() == others.len()
                     && own.iter().zip(others).all(|maps| match maps {
-                        (Some(own), Some(other)) => Arc::ptr_eq(&own.pairs, &other.pairs),
+                        (Some(own), Some(other)) => Arc::ptr_eq(own, other),
                         (own, other) => own.is_none() && other.is_none(),
                     })
             }
@@ -291,7 +223,7 @@ impl StreamMaps {
             Self::Learning(heads) => {
                 heads.iter().map(|seen| 8 * (seen.energy.len() + seen.weights.len())).sum()
             }
-            Self::Known(maps) => maps.iter().flatten().map(StreamMap::held_bytes).sum(),
+            Self::Known(maps) => maps.iter().flatten().map(|map| map.allocated_bytes()).sum(),
         }
     }
 }
@@ -314,7 +246,7 @@ mod tests {
 
     #[test]
     fn places_put_the_two_values_of_a_pair_half_a_head_apart() {
-        let places = |dims, halves| RopeLayout { dims, halves }.places(8).map(|places| places.to_vec());
+        let places = |dims, halves| RopeLayout { dims, halves }.places(8);
         assert_eq!(places(8, true), None);
         assert_eq!(places(8, false), Some(vec![0, 2, 4, 6, 1, 3, 5, 7]));
         assert_eq!(places(4, true), Some(vec![0, 1, 4, 5, 2, 3, 6, 7]));

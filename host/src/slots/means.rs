@@ -225,7 +225,7 @@ impl Bases {
         let next = |(head, sums): (usize, &Vec<i64>)| {
             let mut mean: Box<[f32]> = vec![0.0; sums.len()].into();
             let undo = |sums: &mut [f32]| {
-                format.unrotate(0, sums);
+                format.unrotate(sums);
                 maps.undo(head, sums);
             };
             if !sums.is_empty() {

@@ -3,9 +3,9 @@
 mod latent;
 
 use super::attend::attend;
-use super::rule::{Asked, QueryRule};
-use super::store::{self, Store};
-use super::task::Track;
+use super::rule::{QueryMask, QueryRule};
+use super::store::{self, SlotStore};
+use super::task::StreamSide;
 use arrayvec::ArrayVec;
 use half::f16;
 use rayon::prelude::*;
@@ -166,7 +166,7 @@ impl<'a> Operation<'a> {
     /// In a thread of a rayon pool, the pool's threads share the work. Their number changes no bit.
     pub fn run(
         &self,
-        (keys, values): (&mut Store, &mut Store),
+        (keys, values): (&mut SlotStore, &mut SlotStore),
         out: &mut [f32],
         steps: [usize; 3],
     ) -> Option<()> {
@@ -192,11 +192,11 @@ impl<'a> Operation<'a> {
     fn attend<'b>(
         &self,
         tasks: &Tasks,
-        (keys, values): (&'b Store, &'b Store),
+        (keys, values): (&'b SlotStore, &'b SlotStore),
         out: (&mut [f32], [usize; 3]),
     ) -> Option<()> {
-        let track = |store: &'b Store, first: usize, task: &HeadTask| {
-            Some(Track {
+        let side = |store: &'b SlotStore, first: usize, task: &HeadTask| {
+            Some(StreamSide {
                 stream: store.stream(first + task.stream)?,
                 format: store.format()?,
                 head: task.head,
@@ -204,9 +204,9 @@ impl<'a> Operation<'a> {
         };
         let [of_keys, of_values] = self.first_streams;
         tasks.each(values.format()?.dim(), out, |task, results| {
-            let tracks = (track(keys, of_keys, task)?, track(values, of_values, task)?);
-            self.with_queries(task, tracks.0.format.dim(), |given, asked| {
-                attend(&self.rule, tracks, asked, given, results);
+            let sides = (side(keys, of_keys, task)?, side(values, of_values, task)?);
+            self.with_queries(task, sides.0.format.dim(), |given, asked| {
+                attend(&self.rule, sides, asked, given, results);
             })
         })
     }
@@ -216,14 +216,14 @@ impl<'a> Operation<'a> {
         &self,
         task: &HeadTask,
         dim: usize,
-        work: impl FnOnce(&mut [f32], &[Asked<'a>]) -> R,
+        work: impl FnOnce(&mut [f32], &[QueryMask<'a>]) -> R,
     ) -> Option<R> {
-        let (mut given, mut asked) = (GIVEN.take(), ArrayVec::<Asked<'a>, MOST_QUERIES>::new());
+        let (mut given, mut asked) = (GIVEN.take(), ArrayVec::<QueryMask<'a>, MOST_QUERIES>::new());
         given.clear();
         for (token, head) in task.queries() {
             let at = self.queries.place([token, head, task.stream]);
             given.extend_from_slice(self.queries.values.get(at..at + dim)?);
-            asked.push(Asked {
+            asked.push(QueryMask {
                 mask: self.mask(token, head, task.stream)?,
                 slope: self.slopes.get(head).copied().unwrap_or(1.0),
                 sink: self.sinks.get(head).copied(),
@@ -243,7 +243,7 @@ impl<'a> Operation<'a> {
     }
 
     /// Shows the queries of some tokens to streams of keys that learn maps from them.
-    fn show(&self, keys: &mut Store, tasks: &Tasks) -> Option<()> {
+    fn show(&self, keys: &mut SlotStore, tasks: &Tasks) -> Option<()> {
         let dim = keys.format()?.dim();
         for task in (0..tasks.count).map(|task| tasks.task(task)) {
             let stream = self.first_streams[0] + task.stream;

@@ -2,13 +2,23 @@
 //! several bases, as at the place where a new mean begins.
 
 use super::bits;
+use super::exact_rows::{cut, reach};
 use crate::cache::life::PAGE_TOKENS;
 use std::ops::Range;
+
+/// Slots whose bases are compared at once.
+const WORD: usize = 16;
 
 #[derive(Clone, Debug)]
 enum PageBasis {
     One(u8),
     Each(Box<[u8; PAGE_TOKENS]>),
+}
+
+impl Default for PageBasis {
+    fn default() -> Self {
+        Self::One(0)
+    }
 }
 
 /// By page; pages past the end have the first basis.
@@ -40,9 +50,16 @@ impl PageBases {
             Some(PageBasis::Each(bases)) => &bases[..slots],
             _ => &[],
         };
-        bases.chunk_by(|a, b| a == b).scan(0, |end, run| {
-            let start = std::mem::replace(end, *end + run.len());
-            Some((start..*end, usize::from(run[0])))
+        let mut start = 0;
+        std::iter::from_fn(move || {
+            let rest = bases.get(start..)?;
+            let &basis = rest.first()?;
+            // Runs are long, so they are compared as words.
+            let words = rest.as_chunks::<WORD>().0.iter().take_while(|word| **word == [basis; WORD]).count();
+            let end = rest[words * WORD..].iter().position(|of| *of != basis);
+            let run = start..start + end.map_or(rest.len(), |end| words * WORD + end);
+            start = run.end;
+            Some((run, basis.into()))
         })
     }
 
@@ -52,8 +69,7 @@ impl PageBases {
             if basis == 0 {
                 return;
             }
-            self.0.reserve_exact(page + 1 - self.0.len());
-            self.0.resize(page + 1, PageBasis::One(0));
+            reach(&mut self.0, page);
         }
         let (basis, of) = (basis as u8, &mut self.0[page]);
         match of {
@@ -70,10 +86,7 @@ impl PageBases {
 
     /// Cuts the list to some pages, without spare memory.
     pub(super) fn cut(&mut self, pages: usize) {
-        if self.0.len() > pages {
-            self.0.truncate(pages);
-            self.0.shrink_to_fit();
-        }
+        cut(&mut self.0, pages);
     }
 
     /// Bytes held.

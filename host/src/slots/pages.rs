@@ -4,6 +4,7 @@
 use super::exact_rows::{cut, reach, trim};
 use super::format::{STEPS, SlotFormat};
 use super::page_bases::PageBases;
+use crate::cache::format::PageFormat;
 use crate::cache::life::PAGE_TOKENS;
 use crate::reserve::Table;
 use std::ops::Range;
@@ -65,7 +66,7 @@ impl TierPages {
 }
 
 /// The codes of a stream.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct StreamPages {
     heads: usize,
     /// Pages of the stream at most.
@@ -80,13 +81,7 @@ pub(super) struct StreamPages {
 impl StreamPages {
     /// No codes, for a stream with this many slots.
     pub(super) fn new(heads: usize, slots: usize) -> Self {
-        Self {
-            heads,
-            most: slots.div_ceil(PAGE_TOKENS),
-            growing: 0,
-            tiers: Vec::new(),
-            bases: PageBases::default(),
-        }
+        Self { heads, most: slots.div_ceil(PAGE_TOKENS), ..Self::default() }
     }
 
     /// Makes the first pages grow with their slots.
@@ -184,7 +179,9 @@ impl StreamPages {
             for (head, blocks) in blocks.iter().enumerate() {
                 let (bytes, part) = (blocks.len() / slots.len(), to.part(heads, head, page));
                 let blocks = &blocks[from * bytes..(from + run.len()) * bytes];
-                format.write((tier, to.room(page)), &mut to.memory[part], &within, blocks);
+                if let Some(pages) = format.pages_of(tier, to.room(page)) {
+                    pages.write_blocks(&mut to.memory[part], within.iter().copied(), blocks);
+                }
             }
             within.iter().for_each(|slot| to.slots[page] |= 1 << slot);
             if let Some(newest) = to.newest.get_mut(page) {
@@ -214,13 +211,15 @@ impl StreamPages {
             return;
         }
         let parts = |of: &TierPages| (0..heads).map(|head| of.part(heads, head, page)).collect::<Vec<_>>();
-        let blocks: Vec<Vec<u8>> =
-            parts(of).into_iter().map(|part| format.read((tier, before), &of.memory[part], &held)).collect();
+        let read = |pages: &PageFormat, part| pages.read_blocks(&of.memory[part], held.iter().copied());
+        let blocks = |pages: &PageFormat| parts(of).into_iter().map(|part| read(pages, part)).collect();
+        let blocks: Vec<Vec<u8>> = format.pages_of(tier, before).map_or_else(Vec::new, blocks);
         let start = page * heads * of.whole();
         of.memory[start..start + heads * of.lines[steps - 1]].fill(Line::ZERO);
         of.room[page] = steps as u8;
+        let Some(pages) = format.pages_of(tier, steps) else { return };
         for (part, blocks) in parts(of).into_iter().zip(&blocks) {
-            format.write((tier, steps), &mut of.memory[part], &held, blocks);
+            pages.write_blocks(&mut of.memory[part], held.iter().copied(), blocks);
         }
     }
 
@@ -268,8 +267,9 @@ impl StreamPages {
         page: usize,
         slots: &[usize],
     ) -> Vec<u8> {
-        let of = (tier, self.room(tier, page));
-        self.page(tier, head, page).map_or_else(Vec::new, |lines| format.read(of, lines, slots))
+        let page_of = |lines| Some((lines, format.pages_of(tier, self.room(tier, page))?));
+        let found = self.page(tier, head, page).and_then(page_of);
+        found.map_or_else(Vec::new, |(lines, pages)| pages.read_blocks(lines, slots.iter().copied()))
     }
 
     /// Bytes held: pages of the system that have codes, and the lists.

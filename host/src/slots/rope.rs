@@ -1,7 +1,7 @@
 //! The rotation of keys by a shift of positions, with the formulas of the host's own `ROPE`.
 
 use super::format::SlotFormat;
-use super::store::Store;
+use super::store::SlotStore;
 use super::stream::{SlotPlace, Stream};
 use crate::cache::life::PAGE_TOKENS;
 use half::f16;
@@ -74,7 +74,7 @@ impl Shift {
 
 /// Rotates the keys of rows `0..shifts.len()`, counted over all streams. Codes are decoded, rotated and
 /// encoded again.
-pub fn rotate(store: &mut Store, rope: &Shift, shifts: &[i32]) {
+pub fn rotate(store: &mut SlotStore, rope: &Shift, shifts: &[i32]) {
     let slots = store.slots();
     let (streams, format) = store.streams_mut();
     for (stream, shifts) in streams.iter_mut().zip(shifts.chunks(slots)) {

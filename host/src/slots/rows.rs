@@ -1,19 +1,19 @@
 //! Exact rows of one side, and weighted sums of them.
 
-use super::task::Track;
+use super::task::StreamSide;
 use half::f16;
 use std::borrow::Cow;
 use std::ops::Range;
 use tqkv_simd::page::row_sums;
 
 /// Exact rows of one side, as the bits of f16.
-pub(super) fn bits(track: Track<'_>, rows: Range<usize>) -> &[u16] {
-    let dim = track.format.dim;
-    &track.stream.exact.head(track.head)[rows.start * dim..rows.end * dim]
+pub(super) fn bits(side: StreamSide<'_>, rows: Range<usize>) -> &[u16] {
+    let dim = side.format.dim;
+    &side.stream.exact.head(side.head)[rows.start * dim..rows.end * dim]
 }
 
 /// Adds values weighted by `weights` (`[n, rows]`) to the sums (`[n, dim]`) of at most eight queries.
-pub(super) fn sum(values: Track<'_>, rows: Range<usize>, weights: &[f32], sums: &mut [f32]) {
+pub(super) fn sum(values: StreamSide<'_>, rows: Range<usize>, weights: &[f32], sums: &mut [f32]) {
     let rows = take_odd(values, rows, weights, sums);
     row_sums(values.format.level, &rows, values.format.dim, weights, sums);
 }
@@ -21,7 +21,7 @@ pub(super) fn sum(values: Track<'_>, rows: Range<usize>, weights: &[f32], sums: 
 /// The bits of rows to be summed, where a row that is not finite is zeros, because 0 times such a row is NaN. It is
 /// added here, to the sums of the queries that give it weight.
 pub(super) fn take_odd<'a>(
-    values: Track<'a>,
+    values: StreamSide<'a>,
     rows: Range<usize>,
     weights: &[f32],
     sums: &mut [f32],

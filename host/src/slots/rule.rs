@@ -17,7 +17,7 @@ pub struct QueryRule {
 
 /// The settings of one query.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Asked<'a> {
+pub struct QueryMask<'a> {
     /// One number per slot, added to the logits; -inf hides the slot. Empty for no mask. All query heads of a
     /// token may share one slice.
     pub mask: &'a [f16],
@@ -28,11 +28,11 @@ pub struct Asked<'a> {
 }
 
 /// Neighbouring queries that share one mask slice.
-pub(super) fn alike<'a, 'b>(asked: &'a [Asked<'b>]) -> impl Iterator<Item = &'a [Asked<'b>]> {
+pub(super) fn alike<'a, 'b>(asked: &'a [QueryMask<'b>]) -> impl Iterator<Item = &'a [QueryMask<'b>]> {
     asked.chunk_by(|a, b| std::ptr::eq(a.mask, b.mask))
 }
 
-impl Asked<'_> {
+impl QueryMask<'_> {
     /// The mask of slots `from..to`. Slots past the end of the mask are seen; the result leaves them out.
     pub(super) fn mask_of(&self, from: usize, to: usize) -> &[f16] {
         self.mask.get(from..to.min(self.mask.len())).unwrap_or_default()

@@ -4,9 +4,9 @@ use super::exact_rows::RowPlace;
 use super::format::{STEPS, SlotFormat, StoreSide};
 use super::maps::{RopeLayout, StreamMaps};
 use super::means::StreamMeans;
-use super::rule::{Asked, QueryRule};
+use super::rule::{QueryMask, QueryRule};
 use super::stream::Stream;
-use crate::cache::life::{BATCH, PAGE_TOKENS};
+use crate::cache::life::{BATCH, PAGE_TOKENS, cold_age};
 use crate::cache::mean_rule::mean_number;
 use crate::cache::spec::{CacheSpec, Centring, Cold, KeyMap};
 use crate::cache::vectors::Floats;
@@ -39,11 +39,10 @@ struct StorePolicy {
 impl StorePolicy {
     fn of(side: StoreSide, spec: &CacheSpec) -> Self {
         let cold = |(after, cold): &(usize, Cold)| match (cold, side) {
-            // A page is full once its last row and the rest of that batch have left the exact rows.
             (Cold::Demote { key: id, .. }, StoreSide::Keys)
             | (Cold::Demote { value: id, .. }, StoreSide::Values) => {
                 let id = if spec.key_map == KeyMap::Off { id.of_one_width() } else { *id };
-                Some(((*after).max(spec.hot + BATCH - 1), id))
+                Some((cold_age(*after, spec.hot), id))
             }
             (Cold::Spill(_), _) => None,
         };
@@ -57,6 +56,13 @@ impl StorePolicy {
             level: level(spec),
         }
     }
+
+    /// The format of rows of `width` values in heads of `dim`; none if `width` is no multiple or the codec lacks that
+    /// head dim.
+    fn format(&self, side: StoreSide, id: CodecId, width: usize, dim: usize) -> Option<SlotFormat> {
+        let divides = dim > 0 && width.is_multiple_of(dim);
+        divides.then(|| SlotFormat::new((id, &self.cold), dim, side, self.options, self.level)).flatten()
+    }
 }
 
 /// The instruction set of a spec, or the fastest of the machine.
@@ -66,7 +72,7 @@ pub(super) fn level(spec: &CacheSpec) -> Level {
 
 /// Keys or values of one layer. A row has the vectors of all its KV heads.
 #[derive(Clone, Debug)]
-pub struct Store {
+pub struct SlotStore {
     side: StoreSide,
     policy: StorePolicy,
     /// Values per row.
@@ -81,7 +87,7 @@ pub struct Store {
     limit: Option<usize>,
 }
 
-impl Store {
+impl SlotStore {
     /// An empty store of `streams` streams with `slots` rows each; a row has `width` values. The spec has the
     /// policy: sinks, exact window, centring, map and options of the codecs.
     pub fn new(side: StoreSide, spec: &CacheSpec, width: usize, slots: usize, streams: usize) -> Self {
@@ -163,7 +169,7 @@ impl Store {
         &mut self,
         (stream, head): (usize, usize),
         rule: &QueryRule,
-        asked: &[Asked<'_>],
+        asked: &[QueryMask<'_>],
         queries: &[f32],
     ) {
         if let (Some(stream), Some(format)) = (self.streams.get_mut(stream), &self.format) {
@@ -179,10 +185,7 @@ impl Store {
         if let Some(format) = &self.format {
             return format.dim == dim;
         }
-        let StorePolicy { options, level, cold, .. } = &self.policy;
-        let make = || SlotFormat::new((id, cold), dim, self.side, *options, *level);
-        let format = divides(self.width, dim).then(make);
-        let Some(format) = format.flatten() else { return false };
+        let Some(format) = self.policy.format(self.side, id, self.width, dim) else { return false };
         let (means, maps) = (self.means(&format), self.maps(&format));
         self.streams.iter_mut().for_each(|stream| stream.divide(dim, means.clone(), maps.clone()));
         self.format = Some(format);
@@ -200,12 +203,10 @@ impl Store {
         width: usize,
         dim: usize,
     ) -> Option<SlotFormat> {
-        let policy = StorePolicy::of(side, spec);
-        let make = || SlotFormat::new((id, &policy.cold), dim, side, policy.options, policy.level);
-        divides(width, dim).then(make).flatten()
+        StorePolicy::of(side, spec).format(side, id, width, dim)
     }
 
-    /// The format of the heads; none before [`Store::divide`].
+    /// The format of the heads; none before [`SlotStore::divide`].
     pub fn format(&self) -> Option<&SlotFormat> {
         self.format.as_ref()
     }
@@ -348,7 +349,7 @@ impl Store {
         self.streams.iter_mut().for_each(|stream| stream.exact.settle());
     }
 
-    /// Writes rows that [`Store::read`] gave to these rows. A row that already reads back as these values
+    /// Writes rows that [`SlotStore::read`] gave to these rows. A row that already reads back as these values
     /// stays as it is.
     pub fn restore(&mut self, rows: &[usize], positions: &[usize], values: &[f16]) {
         let mut held = vec![f16::ZERO; self.width];
@@ -367,7 +368,7 @@ impl Store {
         self.cool_rows(false);
     }
 
-    /// Same as [`Store::cool`]. Rows may be decoded codes, which then become the same codes again in a stream
+    /// Same as [`SlotStore::cool`]. Rows may be decoded codes, which then become the same codes again in a stream
     /// that has none.
     pub fn cool_restored(&mut self) {
         self.cool_rows(true);
@@ -406,7 +407,7 @@ impl Store {
 
 /// Encodes rows of both sides of a layer that are older than the newest writes, and younger ones of streams that
 /// would take more than their limit.
-pub(super) fn cool(keys: &mut Store, values: &mut Store) {
+pub(super) fn cool(keys: &mut SlotStore, values: &mut SlotStore) {
     keys.cool();
     values.cool();
     let limits = keys.limit.zip(values.limit);
@@ -421,9 +422,4 @@ pub(super) fn cool(keys: &mut Store, values: &mut Store) {
             && keys.leave_early(first) + values.leave_early(second) > 0
         {}
     }
-}
-
-/// True if rows of `width` values are heads of `dim`.
-fn divides(width: usize, dim: usize) -> bool {
-    dim > 0 && width.is_multiple_of(dim)
 }

@@ -5,14 +5,16 @@
 
 use super::exact_rows::{ExactRows, RowPlace};
 use super::format::SlotFormat;
-use super::maps::{MOST_TOKENS, RopeLayout, StreamMap, StreamMaps};
+use super::maps::{MOST_TOKENS, RopeLayout, StreamMaps};
 use super::means::{self, StreamMeans};
 use super::pages::StreamPages;
-use super::rule::{Asked, QueryRule};
+use super::rule::{QueryMask, QueryRule};
 use crate::cache::life::{BATCH, LEARN_TOKENS, MEAN_TOKENS, PAGE_TOKENS, PIECE, add, subtract};
+use crate::cache::map::{PairFactors, prepare, shares};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
+use std::sync::Arc;
 use tqkv_simd::Level;
 use tqkv_simd::page::row_scores;
 
@@ -142,8 +144,9 @@ impl Stream {
                 return (mean, None);
             }
             let mean = means::mean_of(&rows, dim, least_share);
-            let map = if gets_map { StreamMap::of_keys(&rows, &mean, dim, turn) } else { None };
-            (mean, map)
+            let map = gets_map
+                .then(|| PairFactors::of_keys(&shares(&rows, dim, &mean), turn.places(dim).as_deref()));
+            (mean, map.flatten().map(Arc::new))
         });
         let (means, maps) = learnt.unzip();
         self.means = StreamMeans::known(means, follow, self.room);
@@ -215,7 +218,7 @@ impl Stream {
         &mut self,
         (level, head): (Level, usize),
         rule: &QueryRule,
-        asked: &[Asked<'_>],
+        asked: &[QueryMask<'_>],
         queries: &[f32],
     ) {
         let StreamMaps::Learning(heads) = &mut self.maps else { return };
@@ -279,12 +282,9 @@ impl Stream {
         rows: &mut [f32],
         blocks: &mut Vec<u8>,
     ) -> bool {
-        subtract(rows, self.means.of(head, basis));
         let map = self.maps.of(head);
-        if let Some(map) = map {
-            map.apply(rows);
-        }
-        format.encode(tier, rows, map.and_then(StreamMap::weights), blocks)
+        prepare(rows, self.means.of(head, basis), map);
+        format.encode(tier, rows, map.and_then(PairFactors::weights), blocks)
     }
 
     /// Makes slots codes of a tier and a basis, with a block per head and slot, and the times of their writes or one
@@ -314,7 +314,7 @@ impl Stream {
                 let slots = self.pages.slots(tier, page);
                 let blocks = |head| self.pages.blocks((format, tier), head, page, &slots);
                 let recode = |head| {
-                    format.recode(tier, &blocks(head), self.maps.of(head).and_then(StreamMap::weights))
+                    format.recode(tier, &blocks(head), self.maps.of(head).and_then(PairFactors::weights))
                 };
                 let colder: Option<Vec<Vec<u8>>> = (0..self.exact.heads()).map(recode).collect();
                 if let Some(colder) = colder {

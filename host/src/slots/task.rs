@@ -1,14 +1,14 @@
 //! The operands of attention over the slots of one stream.
 
 use super::format::SlotFormat;
-use super::rule::{Asked, QueryRule};
+use super::rule::{QueryMask, QueryRule};
 use super::stream::Stream;
 use crate::attend::{HeadQueries, PageView};
 use tqkv_simd::page::Line;
 
 /// The keys or the values of one KV head in one stream.
 #[derive(Clone, Copy, Debug)]
-pub struct Track<'a> {
+pub struct StreamSide<'a> {
     /// The stream, with all its heads.
     pub stream: &'a Stream,
     /// The format of the heads.
@@ -17,7 +17,7 @@ pub struct Track<'a> {
     pub head: usize,
 }
 
-impl<'a> Track<'a> {
+impl<'a> StreamSide<'a> {
     /// The one mean that values are stored less of; empty if they have none.
     pub(super) fn mean_of_values(&self) -> &'a [f32] {
         self.stream.means.of(self.head, 0)
@@ -49,8 +49,8 @@ impl<'a> Track<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct Task<'a> {
     pub(super) rule: &'a QueryRule,
-    pub(super) keys: Track<'a>,
-    pub(super) values: Track<'a>,
-    pub(super) asked: &'a [Asked<'a>],
+    pub(super) keys: StreamSide<'a>,
+    pub(super) values: StreamSide<'a>,
+    pub(super) asked: &'a [QueryMask<'a>],
     pub(super) queries: &'a [f32],
 }

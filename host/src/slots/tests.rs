@@ -1,9 +1,9 @@
 //! Codes and logits of tokens in order are those of the cache of a sequence, to the bit.
 
 use super::format::StoreSide;
-use super::store::{self, Store};
+use super::store::{self, SlotStore};
 use super::stream::SlotPlace;
-use super::task::Track;
+use super::task::StreamSide;
 use super::{coded, rows};
 use crate::attend::HeadQueries;
 use crate::cache::life::PAGE_TOKENS;
@@ -15,19 +15,19 @@ use tqkv_simd::page::row_scores;
 const DIM: usize = 64;
 
 /// Logits of one query over all slots of the first stream.
-fn logits(keys: &Store, head: usize, query: &[f32], slots: usize) -> Vec<f32> {
-    let track = Track { stream: keys.stream(0).unwrap(), format: keys.format().unwrap(), head };
+fn logits(keys: &SlotStore, head: usize, query: &[f32], slots: usize) -> Vec<f32> {
+    let side = StreamSide { stream: keys.stream(0).unwrap(), format: keys.format().unwrap(), head };
     let (mut queries, dim) = (HeadQueries::default(), query.len());
-    track.prepare(query, 1.0 / (dim as f32).sqrt(), &mut queries);
-    let logit = |slot: usize| match track.stream.place(slot) {
+    side.prepare(query, 1.0 / (dim as f32).sqrt(), &mut queries);
+    let logit = |slot: usize| match side.stream.place(slot) {
         SlotPlace::Exact(row) => {
-            let (mut logit, row) = ([0.0], rows::bits(track, row..row + 1));
-            row_scores(track.format.level, row, dim, queries.plain(), &mut logit);
+            let (mut logit, row) = ([0.0], rows::bits(side, row..row + 1));
+            row_scores(side.format.level, row, dim, queries.plain(), &mut logit);
             logit[0]
         }
         SlotPlace::Coded(tier) => {
             let mut logits = [0.0; PAGE_TOKENS];
-            coded::score(track, (tier, slot / PAGE_TOKENS), &queries, &[], &mut logits);
+            coded::score(side, (tier, slot / PAGE_TOKENS), &queries, &[], &mut logits);
             logits[slot % PAGE_TOKENS]
         }
         SlotPlace::Empty => f32::NAN,
@@ -36,7 +36,7 @@ fn logits(keys: &Store, head: usize, query: &[f32], slots: usize) -> Vec<f32> {
 }
 
 /// The codec and the code of a slot.
-fn block_of(keys: &Store, head: usize, slot: usize) -> (CodecId, Vec<u8>) {
+fn block_of(keys: &SlotStore, head: usize, slot: usize) -> (CodecId, Vec<u8>) {
     let (stream, format) = (keys.stream(0).unwrap(), keys.format().unwrap());
     let SlotPlace::Coded(tier) = stream.place(slot) else { panic!("slot {slot} is no code") };
     let block = stream.pages.blocks((format, tier), head, slot / PAGE_TOKENS, &[slot % PAGE_TOKENS]);
@@ -57,7 +57,7 @@ impl Random {
 }
 
 /// Asserts that slots hold the codes of a sequence with the same tokens in order, and score alike.
-fn assert_same(store: &Store, sequence: &KvCache, query: &[f16], what: &str) {
+fn assert_same(store: &SlotStore, sequence: &KvCache, query: &[f16], what: &str) {
     let dim = store.format().unwrap().dim;
     for head in 0..store.width() / dim {
         assert_same_blocks(store, head, &sequence.key_blocks(0, head).unwrap(), what);
@@ -69,7 +69,7 @@ fn assert_same(store: &Store, sequence: &KvCache, query: &[f16], what: &str) {
     }
 }
 
-fn assert_same_blocks(store: &Store, head: usize, runs: &[Encoded], what: &str) {
+fn assert_same_blocks(store: &SlotStore, head: usize, runs: &[Encoded], what: &str) {
     for run in runs {
         let bytes = run.codec.block_bytes(run.dim).unwrap();
         for (slot, block) in (run.first..).zip(run.blocks.chunks_exact(bytes)) {
@@ -128,8 +128,8 @@ fn codes_and_logits_of_tokens_in_order_are_those_of_a_sequence() {
         ]) {
             let spec = CacheSpec::new(1, 2, 2, dim).codecs(id, id);
             let spec = if text.is_empty() { spec } else { spec.with(text).unwrap() };
-            let [mut store, mut values] =
-                [StoreSide::Keys, StoreSide::Values].map(|side| Store::new(side, &spec, 2 * dim, 1024, 1));
+            let [mut store, mut values] = [StoreSide::Keys, StoreSide::Values]
+                .map(|side| SlotStore::new(side, &spec, 2 * dim, 1024, 1));
             if !store.divide(dim, id) {
                 continue;
             }
@@ -166,7 +166,7 @@ fn tiers_of_tokens_in_order_are_those_of_a_sequence() {
         ("n4 hot=64 sinks=0 tier=64:n3 tier=256:n2", 100),
     ] {
         let spec = CacheSpec::new(1, 2, 2, DIM).with(text).unwrap();
-        let mut store = Store::new(StoreSide::Keys, &spec, 2 * DIM, 1024, 1);
+        let mut store = SlotStore::new(StoreSide::Keys, &spec, 2 * DIM, 1024, 1);
         assert!(store.divide(DIM, spec.key));
         let (mut sequence, mut keys) = (KvCache::new(spec).unwrap(), Keys::new(DIM, false));
         let mut tiers = 0;
@@ -197,7 +197,7 @@ fn declared_bytes_are_a_limit() {
                 let (spec, width) = (CacheSpec::new(1, heads, heads, dim).codecs(id, id), dim * heads);
                 let bytes = width / 32 * block;
                 let [mut keys, mut values] = [StoreSide::Keys, StoreSide::Values].map(|side| {
-                    let mut store = Store::new(side, &spec, width, slots, 1);
+                    let mut store = SlotStore::new(side, &spec, width, slots, 1);
                     assert!(store.divide(dim, id));
                     store.set_limit(bytes);
                     store

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use fastrand::Rng;
 use half::bf16;
 use tqkv_storage::{
-    Basis, Budget, Learner, MAX_TOKENS, Pairs, Rope, Shape, Span, StorageCodec, StorageError,
+    Basis, Budget, Learner, MAX_TOKENS, Rope, RopePairing, Shape, Span, StorageCodec, StorageError,
 };
 
 /// Directions of a layer's hidden vector.
@@ -25,7 +25,7 @@ fn main() -> Result<(), StorageError> {
     let chunks = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(8);
     for (name, layers, heads, head_dim) in [("SmolLM2-135M", 30, 3, 64), ("8B", 32, 8, 128)] {
         let inv_freq = (0..head_dim / 2).map(|i| 1e4f64.powf(-2.0 * i as f64 / head_dim as f64)).collect();
-        let shape = Shape::new(layers, heads, head_dim, head_dim, Rope::new(0, Pairs::Half, inv_freq))?;
+        let shape = Shape::new(layers, heads, head_dim, head_dim, Rope::new(0, RopePairing::Half, inv_freq))?;
         println!(
             "{name}: {layers} layers of {heads} KV heads of {head_dim}, {} threads",
             rayon::current_num_threads()

@@ -1,7 +1,7 @@
 //! The rotation of RoPE, done and undone. `libm` computes the angles in f64, so they are the same on every
 //! machine.
 
-use tqkv::rope::{Pairs, Rope};
+use tqkv::rope::{Rope, RopePairing};
 
 /// Cosines and sines of consecutive positions, `[tokens, pairs]`.
 #[derive(Debug)]
@@ -45,11 +45,11 @@ impl Angles {
         for head in keys.chunks_exact_mut(head_dim) {
             let rotated = &mut head[rope.first..rope.first + 2 * half];
             match rope.pairs {
-                Pairs::Half => {
+                RopePairing::Half => {
                     let (low, high) = rotated.split_at_mut(half);
                     turn_pairs(low.iter_mut().zip(high), cos, sin, way);
                 }
-                Pairs::Interleaved => {
+                RopePairing::Interleaved => {
                     turn_pairs(rotated.as_chunks_mut().0.iter_mut().map(|[a, b]| (a, b)), cos, sin, way);
                 }
             }
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn a_turn_and_its_undoing_are_the_identity_and_others_stay() {
-        for pairs in [Pairs::Half, Pairs::Interleaved] {
+        for pairs in [RopePairing::Half, RopePairing::Interleaved] {
             let rope = Rope::new(1, pairs, vec![1.0, 0.1]);
             let angles = Angles::new(&rope, 1000, 3);
             let start: Vec<f32> = (0..12).map(|i| i as f32 - 4.5).collect();
@@ -99,7 +99,7 @@ mod tests {
             keys
         };
         let (c, s) = (1f32.cos(), 1f32.sin());
-        assert_eq!(turned(Pairs::Half), [c, 0.0, s, 0.0]);
-        assert_eq!(turned(Pairs::Interleaved), [c, s, 0.0, 0.0]);
+        assert_eq!(turned(RopePairing::Half), [c, 0.0, s, 0.0]);
+        assert_eq!(turned(RopePairing::Interleaved), [c, s, 0.0, 0.0]);
     }
 }

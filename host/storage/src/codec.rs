@@ -390,11 +390,11 @@ mod tests {
     use super::*;
     use crate::learn::Learner;
     use crate::shape::Join;
-    use crate::{Pairs, Rope};
+    use crate::{Rope, RopePairing};
 
     #[test]
     fn every_level_gives_the_same_bytes_and_numbers() -> Result<(), StorageError> {
-        let rope = Rope::new(0, Pairs::Half, vec![1.0, 0.25, 0.0625]);
+        let rope = Rope::new(0, RopePairing::Half, vec![1.0, 0.25, 0.0625]);
         let shape = Shape::new(2, 2, 32, 48, rope)?;
         let mut random = fastrand::Rng::with_seed(5);
         // Neighbours are alike, so that some directions have little energy.

@@ -56,7 +56,7 @@ pub use follow::{Encoded, Follower};
 pub use generations::Generations;
 pub use learn::Learner;
 pub use shape::{Join, Shape};
-pub use tqkv::rope::{Pairs, Rope};
+pub use tqkv::rope::{Rope, RopePairing};
 
 /// The example of the README must compile and run.
 #[cfg(doctest)]

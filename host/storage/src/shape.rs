@@ -4,7 +4,7 @@ use sha2::{Digest, Sha256};
 
 use crate::error::StorageError;
 use crate::parse::ByteReader;
-use tqkv::rope::{Pairs, Rope};
+use tqkv::rope::{Rope, RopePairing};
 
 /// A layer with more values than this has one basis for keys and one for values.
 const LARGEST_JOINT: usize = 1024;
@@ -214,7 +214,7 @@ impl Shape {
             out.extend_from_slice(&(count as u32).to_le_bytes());
         }
         for Rope { first, pairs, inv_freq } in &self.ropes {
-            for count in [*first, usize::from(*pairs == Pairs::Interleaved), inv_freq.len()] {
+            for count in [*first, usize::from(*pairs == RopePairing::Interleaved), inv_freq.len()] {
                 out.extend_from_slice(&(count as u32).to_le_bytes());
             }
             inv_freq.iter().for_each(|f| out.extend_from_slice(&f.to_le_bytes()));
@@ -234,8 +234,8 @@ impl Shape {
         for _ in 0..kinds {
             let [first, pairs, count] = bytes.u32s()?.map(|count: u32| count as usize);
             let pairs = match pairs {
-                0 => Pairs::Half,
-                1 => Pairs::Interleaved,
+                0 => RopePairing::Half,
+                1 => RopePairing::Interleaved,
                 _ => return bad("its RoPE is of an unknown kind"),
             };
             if first > MAX_COUNT || count > MAX_COUNT {

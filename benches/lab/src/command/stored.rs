@@ -12,7 +12,7 @@ use tqkv_cli::output::{Output, counted, table};
 use tqkv_cli::preset::KvCodecs;
 use tqkv_core::CodecId;
 use tqkv_model::eval::EvalResult;
-use tqkv_model::stored::{Store, StoredSpec, evaluate_stored};
+use tqkv_model::stored::{StoredPrefix, StoredSpec, evaluate_stored};
 use tqkv_storage::{Basis, Budget, Follower, StorageCodec};
 
 /// The stored part, and its form.
@@ -110,10 +110,10 @@ impl StorageArgs {
             (codec, followed) = (follower.codec().clone(), Some(made));
         }
         let kv = kv.unwrap_or_else(|| BESIDE.map(|id| KvCodecs { k: id, v: id }).to_vec());
-        let blocks = kv.iter().map(|kv| Store::blocks(model, kv.k, kv.v).map_err(refused));
+        let blocks = kv.iter().map(|kv| StoredPrefix::blocks(model, kv.k, kv.v).map_err(refused));
         let mut stores = blocks.collect::<Result<Vec<_>, _>>()?;
         let named = |budget: &Budget| format!("storage {}", budget.bits());
-        stores.extend(self.storage.iter().map(|budget| Store::chunks(named(budget), &codec, *budget)));
+        stores.extend(self.storage.iter().map(|budget| StoredPrefix::chunks(named(budget), &codec, *budget)));
         let bar = out.progress(0, "evaluating");
         let clock = Instant::now();
         let results = evaluate_stored(model, text, &spec, &stores, &mut |done, total| {

@@ -14,7 +14,7 @@ use crate::output::{Output, bytes, grouped, note};
 use crate::plain::plain;
 use crate::plan::parse_size;
 use crate::signals;
-use crate::slots::{Door, Folder, Keeper, PackCodes};
+use crate::slots::{Folder, Keeper, PackCodes, Proxy};
 
 /// Keep the slot folder of llama-server packed, and unpack what a restore asks for.
 #[derive(Debug, clap::Args)]
@@ -82,22 +82,22 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let codes = PackCodes { mode: options.mode(basis)?, basis, level: args::machine_level()? };
     let io = |error: std::io::Error| CliError::io(&args.folder, &error);
     let folder = Arc::new(Folder::open(&args.folder, codes).map_err(io)?);
-    let open = || Door::open(&args.listen, &args.server, Arc::clone(&folder));
-    let door = if args.once { None } else { Some(open()?) };
+    let open = || Proxy::open(&args.listen, &args.server, Arc::clone(&folder));
+    let proxy = if args.once { None } else { Some(open()?) };
     signals::serve();
     let mut keeper = Keeper::new(&folder, Duration::from_secs(args.quiet.into()), args.limit);
     let lost =
         |why: &dyn std::fmt::Display| CliError::failure(format_args!("--listen {}: {why}", args.listen));
     thread::scope(|scope| {
-        let answers = match &door {
+        let answers = match &proxy {
             None => None,
-            Some(door) => {
-                let address = door.address().map_err(|error| lost(&error))?;
+            Some(proxy) => {
+                let address = proxy.address().map_err(|error| lost(&error))?;
                 note(format_args!("calls of /slots at http://{address} go to {}", args.server));
                 Some(scope.spawn(|| {
                     // The keeper ends with the calls, whatever ended them, and they with it.
                     let _end = EndBoth;
-                    door.answer()
+                    proxy.answer()
                 }))
             }
         };
@@ -111,7 +111,7 @@ pub(super) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let served = Served {
         folder: args.folder.display().to_string(),
         packed: keeper.packed,
-        restored: door.as_ref().map_or(0, Door::restored),
+        restored: proxy.as_ref().map_or(0, Proxy::restored),
         forgotten: keeper.forgotten,
         packs,
         pack_bytes,

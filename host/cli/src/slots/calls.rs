@@ -1,7 +1,7 @@
-//! The work of the door for a call.
+//! The work of the proxy for a call.
 //!
 //! A restore names a file, and llama-server reads it at once, so the file must be there before the call. The
-//! door unpacks it, passes the call on, and removes the copy. All other calls of `/slots` pass as they are.
+//! proxy unpacks it, passes the call on, and removes the copy. All other calls of `/slots` pass as they are.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,9 +15,9 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tqkv_session::SessionError;
 
-use super::call::{Call, FileUse, Refused};
 use super::copy::Copy;
 use super::folder::Folder;
+use super::request::{Call, FileUse, Refused};
 use super::upstream::Upstream;
 use crate::error::CliError;
 use crate::output::note;

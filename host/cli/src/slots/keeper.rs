@@ -1,4 +1,4 @@
-//! When a state is packed: at once after a save through the door, else when it rests.
+//! When a state is packed: at once after a save through the proxy, else when it rests.
 
 use std::collections::HashMap;
 use std::io;
@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use tqkv_session::{SessionError, Sizes};
 
-use super::door::is_lack;
 use super::folder::{Folder, Packing, Stamp};
+use super::proxy::is_lack;
 use crate::output::{bytes, note};
 use crate::signals;
 
@@ -48,7 +48,7 @@ impl<'a> Keeper<'a> {
     /// Keeps the folder until a signal, or until no state waits.
     ///
     /// # Errors
-    /// Errors of reading the folder. A fault of one state is a note, and the state stays. While clients of the door
+    /// Errors of reading the folder. A fault of one state is a note, and the state stays. While clients of the proxy
     /// hold all files of the process, the folder cannot be read, and is looked at again.
     pub(crate) fn keep(&mut self, once: bool) -> io::Result<()> {
         loop {

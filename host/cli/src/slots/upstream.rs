@@ -11,7 +11,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::call::Refused;
+use super::request::Refused;
 use crate::error::CliError;
 
 /// Time in which llama-server takes a connection.

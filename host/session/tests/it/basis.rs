@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use half::f16;
 use tqkv_session::{Basis, Budget, Class, Layout, Mode, Numbers, StorageCodec, inspect};
-use tqkv_storage::{Join, Learner, Pairs, Rope, Shape};
+use tqkv_storage::{Join, Learner, Rope, RopePairing, Shape};
 
 use crate::common::*;
 
@@ -21,7 +21,11 @@ const DIRECTIONS: usize = 12;
 const HEAD: usize = 32;
 
 fn rope() -> Rope {
-    Rope::new(0, Pairs::Half, (0..HEAD / 2).map(|i| 1e4f64.powf(-(i as f64) / (HEAD / 2) as f64)).collect())
+    Rope::new(
+        0,
+        RopePairing::Half,
+        (0..HEAD / 2).map(|i| 1e4f64.powf(-(i as f64) / (HEAD / 2) as f64)).collect(),
+    )
 }
 
 impl Model {
@@ -280,7 +284,8 @@ fn another_basis_or_shape_is_refused_by_name() {
 /// Layers with windows have a cache of their own, and their RoPE tells them.
 #[test]
 fn a_second_cache_has_the_layers_of_another_rope() {
-    let local = Rope::new(0, Pairs::Half, (0..HEAD / 2).map(|i| 100f64.powf(-(i as f64) / 16.0)).collect());
+    let local =
+        Rope::new(0, RopePairing::Half, (0..HEAD / 2).map(|i| 100f64.powf(-(i as f64) / 16.0)).collect());
     let shape = Shape::new(4, 2, HEAD, HEAD, rope()).unwrap().with_rope(local, [0, 1, 3]).unwrap();
     let mut learner = Learner::new(shape.clone(), Join::Joint).unwrap();
     let [k, v] = Model::new(4, 64, 1).rows(0, 600);

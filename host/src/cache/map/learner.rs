@@ -12,7 +12,7 @@
 //! A program that appends the first page and never attends gives no queries. Its keys are then coded
 //! without a map.
 
-use super::pairs::{Pairs, add_energy};
+use super::pairs::{PairFactors, add_energy};
 use super::weights::WeightRule;
 use crate::cache::budget::{Budget, Lease};
 use crate::cache::life::{LEARN_TOKENS, LEAST_QUERIES, LEAST_SEEN};
@@ -265,7 +265,7 @@ impl Learner {
 
     /// Makes the map from keys `[n, dim]`, the sinks and at least [`LEARN_TOKENS`] more, and the mean that is
     /// subtracted from them. `None` if too few queries were seen, or if they do not decide a map.
-    pub(in crate::cache) fn learn(&self, keys: &[f32], mean: Option<&[f32]>) -> Option<Pairs> {
+    pub(in crate::cache) fn learn(&self, keys: &[f32], mean: Option<&[f32]>) -> Option<PairFactors> {
         let seen = self.seen();
         if (seen.samples.count_ones() as usize) < LEAST_QUERIES {
             return None;
@@ -281,7 +281,7 @@ impl Learner {
         for (key, &weight) in keys.chunks_exact(self.dim).skip(self.sinks).zip(&weights) {
             add_energy(&mut key_energy, key, mean.unwrap_or_default(), weight);
         }
-        Pairs::of_energies(&query_energy, &key_energy, self.in_quarters)
+        PairFactors::of_energies(&query_energy, &key_energy, None, self.in_quarters)
     }
 
     /// Number of keys behind the sinks that [`Learner::learn`] reads.

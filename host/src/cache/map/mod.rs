@@ -20,7 +20,7 @@ mod weights;
 
 pub(super) use learner::Learner;
 pub(super) use order::Order;
-pub(crate) use pairs::{Pairs, add_energy, shares};
+pub(crate) use pairs::{PairFactors, add_energy, prepare, shares};
 pub(super) use weights::WeightRule;
 pub(crate) use weights::limit_weights;
 
@@ -30,7 +30,7 @@ use super::spec::KeyMap;
 pub(super) fn map_bytes(kind: KeyMap, head_dim: usize) -> usize {
     match kind {
         KeyMap::Off => 0,
-        KeyMap::Auto | KeyMap::Pairs => Pairs::bytes(head_dim) + Order::bytes(head_dim),
+        KeyMap::Auto | KeyMap::Pairs => PairFactors::bytes(head_dim) + Order::bytes(head_dim),
     }
 }
 

@@ -1,10 +1,11 @@
 //! The factors of a head, and their use. Which keys and queries they are learnt from is in
 //! [`super::learner`], the order of the coordinates in [`super::order`].
 //!
-//! Where few pairs hold most of the keys' energy, factors of the keys alone are worth having ([`Pairs::of_keys`]).
+//! Where few pairs hold most of the keys' energy, factors of the keys alone are worth having ([`PairFactors::of_keys`]).
 //! So it is with keys that have a large bias in a pair that RoPE turns, which no mean takes out.
 
-use super::order::Order;
+use super::order::{Order, coordinate};
+use crate::cache::life::subtract;
 use half::f16;
 use tqkv_core::MAX_HEAD_DIM;
 use tqkv_core::unstable::trellis::QUARTERS;
@@ -18,47 +19,59 @@ const RIDGE: f64 = 0.01;
 /// logits fall to a fifth.
 const LEAST_GAIN: f64 = 2.5;
 
-/// Factors of the coordinates of keys, with f16 precision. Codes of quarters have an order too.
+/// Factors of the coordinates of keys, with f16 precision, and their order where it is not that of the keys.
 #[derive(Debug)]
-pub(crate) struct Pairs {
+pub(crate) struct PairFactors {
     factors: Box<[f32]>,
     inverse: Box<[f32]>,
     order: Option<Order>,
 }
 
-impl Pairs {
-    /// The map of the energies of queries and of weighted keys, by coordinate. Coordinates i and i + n / 2 of
-    /// n are a pair. `None` if the energies do not decide one.
-    pub(crate) fn of_energies(queries: &[f64], keys: &[f64], in_quarters: bool) -> Option<Self> {
-        let (of_queries, of_keys) = (of_pairs(queries), of_pairs(keys));
+impl PairFactors {
+    /// The map of the energies of queries and of weighted keys, by coordinate. `turn` has the first coordinates of all
+    /// pairs and then the second ones; without it, coordinates i and i + n / 2 of n are a pair. `None` if the energies do
+    /// not decide a map.
+    pub(crate) fn of_energies(
+        queries: &[f64],
+        keys: &[f64],
+        turn: Option<&[u16]>,
+        in_quarters: bool,
+    ) -> Option<Self> {
+        let (of_queries, of_keys) = (of_pairs(queries, turn), of_pairs(keys, turn));
         let mut factors: Vec<f64> =
             of_queries.iter().zip(&of_keys).map(|(q, k)| (q / k).sqrt().sqrt()).collect();
-        let mut order = None;
+        let mut order = turn.map(Order::of_turn);
         if in_quarters {
             let products: Vec<f64> = of_queries.iter().zip(&of_keys).map(|(q, k)| q * k).collect();
-            let (made, sizes) = Order::new(&products)?;
+            let (made, sizes) = Order::new(&products, turn)?;
             factors.iter_mut().zip(&sizes).for_each(|(factor, size)| *factor /= size);
             order = Some(made);
         }
-        Self::new(&factors.repeat(2), order)
+        Self::new(&factors.repeat(2), turn, order)
     }
 
     /// The map of the energies of keys alone, by coordinate. Every query may come, so the factor of a pair is
     /// (1 / K)^(1/4), as for queries of even energy. `None` unless few pairs hold the energy.
-    pub(crate) fn of_keys(keys: &[f64]) -> Option<Self> {
-        let pairs = of_pairs(keys);
+    pub(crate) fn of_keys(keys: &[f64], turn: Option<&[u16]>) -> Option<Self> {
+        let pairs = of_pairs(keys, turn);
+        if gain(&pairs) < LEAST_GAIN {
+            return None;
+        }
         let factors: Vec<f64> = pairs.iter().map(|k| k.sqrt().sqrt().recip()).collect();
-        if gain(&pairs) >= LEAST_GAIN { Self::new(&factors.repeat(2), None) } else { None }
+        Self::new(&factors.repeat(2), turn, turn.map(Order::of_turn))
     }
 
-    /// Makes a map of factors in any unit. `None` if one is not a positive number.
-    pub(super) fn new(factors: &[f64], order: Option<Order>) -> Option<Self> {
+    /// Makes a map of factors in any unit, in the order of `turn`. `None` if one is not a positive number.
+    fn new(factors: &[f64], turn: Option<&[u16]>, order: Option<Order>) -> Option<Self> {
         let largest = factors.iter().copied().fold(0.0, f64::max);
         if !factors.iter().all(|x| x.is_finite() && *x > 0.0) {
             return None;
         }
-        let bits = factors.iter().map(|x| f16::from_f64(x / largest).to_f32().max(LEAST));
-        Some(Self::rounded(bits.collect(), order))
+        let mut rounded = vec![0.0; factors.len()];
+        for (i, x) in factors.iter().enumerate() {
+            rounded[coordinate(turn, i)] = f16::from_f64(x / largest).to_f32().max(LEAST);
+        }
+        Some(Self::rounded(rounded.into(), order))
     }
 
     fn rounded(factors: Box<[f32]>, order: Option<Order>) -> Self {
@@ -77,14 +90,14 @@ impl Pairs {
         self.factors.iter().map(|x| f16::from_f32(*x).to_bits())
     }
 
-    /// The order of the coordinates for a code of quarters.
+    /// The order of the coordinates, where it is not that of the keys.
     pub(in crate::cache) fn order(&self) -> Option<&Order> {
         self.order.as_ref()
     }
 
     /// The weights of the errors of the quarters, for a code of quarters.
     pub(crate) fn weights(&self) -> Option<[f32; QUARTERS]> {
-        self.order.as_ref().map(Order::weights)
+        self.order.as_ref().and_then(Order::weights)
     }
 
     /// Multiplies keys (`[n, dim]`) by the factors, and puts their coordinates in order.
@@ -128,9 +141,10 @@ impl Pairs {
 }
 
 /// Energies of the pairs, with the ridge.
-fn of_pairs(energy: &[f64]) -> Vec<f64> {
-    let (first, second) = energy.split_at(energy.len() / 2);
-    let mut pairs: Vec<f64> = first.iter().zip(second).map(|(a, b)| a + b).collect();
+fn of_pairs(energy: &[f64], turn: Option<&[u16]>) -> Vec<f64> {
+    let half = energy.len() / 2;
+    let both = |pair| energy[coordinate(turn, pair)] + energy[coordinate(turn, pair + half)];
+    let mut pairs: Vec<f64> = (0..half).map(both).collect();
     let ridge = RIDGE * pairs.iter().fold(0.0, |sum, pair| sum + pair) / pairs.len() as f64;
     pairs.iter_mut().for_each(|pair| *pair += ridge);
     pairs
@@ -166,6 +180,14 @@ pub(crate) fn add_energy(energy: &mut [f64], row: &[f32], mean: &[f32], weight: 
     }
 }
 
+/// Makes vectors (`[n, dim]`) ready for encoding: less their mean (empty for none), and through their map.
+pub(crate) fn prepare(vectors: &mut [f32], mean: &[f32], map: Option<&PairFactors>) {
+    subtract(vectors, mean);
+    if let Some(map) = map {
+        map.apply(vectors);
+    }
+}
+
 fn multiply(rows: &mut [f32], factors: &[f32]) {
     for row in rows.chunks_exact_mut(factors.len()) {
         row.iter_mut().zip(factors).for_each(|(x, factor)| *x *= factor);
@@ -178,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_map_and_its_inverse_keep_products() {
-        let map = Pairs::new(&[1.0, 3.0, 0.02, 0.001], None).unwrap();
+        let map = PairFactors::new(&[1.0, 3.0, 0.02, 0.001], None, None).unwrap();
         assert_eq!(map.factors[1], 1.0);
         assert_eq!(map.factors[3], LEAST);
         let (mut key, mut query) = ([1.5, -2.0, 4.0, 0.5], [0.25, 1.0, -3.0, 8.0]);
@@ -193,14 +215,14 @@ mod tests {
 
     #[test]
     fn only_maps_that_a_cache_makes_are_read() {
-        let map = Pairs::new(&[1.0, 0.7, 0.3, 0.1], None).unwrap();
+        let map = PairFactors::new(&[1.0, 0.7, 0.3, 0.1], None, None).unwrap();
         let bits: Vec<u16> = map.bits().collect();
-        assert_eq!(Pairs::from_bits(&bits, None).unwrap().factors, map.factors);
+        assert_eq!(PairFactors::from_bits(&bits, None).unwrap().factors, map.factors);
         for bad in [0.0, -0.5, 1.5, f32::NAN, f32::INFINITY, LEAST / 2.0] {
             let bits = [bits[0], bits[1], f16::from_f32(bad).to_bits(), bits[3]];
-            assert!(Pairs::from_bits(&bits, None).is_none(), "{bad}");
+            assert!(PairFactors::from_bits(&bits, None).is_none(), "{bad}");
         }
-        assert!(Pairs::new(&[1.0, f64::NAN], None).is_none());
-        assert!(Pairs::new(&[0.0, 0.0], None).is_none());
+        assert!(PairFactors::new(&[1.0, f64::NAN], None, None).is_none());
+        assert!(PairFactors::new(&[0.0, 0.0], None, None).is_none());
     }
 }

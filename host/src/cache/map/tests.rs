@@ -1,6 +1,6 @@
 //! Maps through the life of a cache.
 
-use super::Pairs;
+use super::PairFactors;
 use super::noise::noise;
 use crate::cache::{Budget, CacheSpec, KvCache};
 use tqkv_core::CodecId;
@@ -462,9 +462,9 @@ fn changed(cache: &KvCache, from: &[u8], to: &[u8]) -> Vec<u8> {
 fn a_snapshot_with_an_order_that_no_cache_makes_is_refused() {
     let mut whole = cache("m2,t2 map=pairs");
     Sequence::new(9).prefill(&mut whole, &[TOKENS]);
-    let order = whole.layers[0].heads[0].keys.pages().map().and_then(Pairs::order).unwrap();
+    let order = whole.layers[0].heads[0].keys.pages().map().and_then(PairFactors::order).unwrap();
     let pairs: Vec<u8> = order.pairs().iter().flat_map(|pair| pair.to_le_bytes()).collect();
-    let weights: Vec<u8> = order.weights().iter().flat_map(|weight| weight.to_le_bytes()).collect();
+    let weights: Vec<u8> = order.weights().unwrap().iter().flat_map(|weight| weight.to_le_bytes()).collect();
     let good = [pairs.clone(), weights.clone()].concat();
     let restored = |bad: &[u8]| cache("m2,t2 map=pairs").restore(&mut &changed(&whole, &good, bad)[..]);
     restored(&good).unwrap();

@@ -1,19 +1,21 @@
-//! Pages of a ring: all of them are made at once, and go back to a shelf when they leave.
+//! Pages of a ring: all of them are made at once, so that all memory is taken when the cache is made.
+//!
+//! A page that leaves the ring goes back to the shelf of its tier, and the next page of that tier comes
+//! from there. Other caches have empty shelves, and their pages come from the allocator.
 
-use super::{Page, PageMemory, Pages};
-use crate::cache::spare_pages::Shelf;
+use super::{Page, PageMemory, Pages, Shelf};
 use std::sync::Arc;
 use tqkv_simd::page::Line;
 
 impl Pages {
     /// True if the pages are those of a ring.
     pub(super) fn is_ring(&self) -> bool {
-        self.shelves[0].most() > 0
+        self.shelves[0].most > 0
     }
 
     /// Makes a ring of this many pages of each tier. Takes the memory of all of them, and of the list.
     pub(in crate::cache) fn hold(&mut self, pages: &[usize]) {
-        self.shelves.iter_mut().zip(pages).for_each(|(shelf, &pages)| shelf.set_most(pages));
+        self.shelves.iter_mut().zip(pages).for_each(|(shelf, &pages)| shelf.most = pages);
         self.fill();
     }
 
@@ -23,9 +25,8 @@ impl Pages {
         if !self.is_ring() {
             return;
         }
-        let missing = |(tier, shelf): (usize, &Shelf<Page>)| {
-            shelf.missing(self.own_pages(tier)) * self.tier_page_bytes(tier)
-        };
+        let missing =
+            |(tier, shelf): (usize, &Shelf)| shelf.missing(self.own_pages(tier)) * self.tier_page_bytes(tier);
         let bytes = self.shelves.iter().enumerate().map(missing).sum();
         let budget = self.list.budget().clone();
         if let Ok(_room) = budget.reserve(bytes) {
@@ -38,8 +39,11 @@ impl Pages {
         for tier in 0..self.tiers.len() {
             let (own, lines) = (self.own_pages(tier), self.tiers.format(tier).lines());
             let budget = self.list.budget().clone();
-            self.shelves[tier]
-                .fill(own, || Page::new(PageMemory::Held(vec![Line::ZERO; lines].into()), &budget));
+            let make = || Page::new(PageMemory::Held(vec![Line::ZERO; lines].into()), &budget);
+            let shelf = &mut self.shelves[tier];
+            let more = shelf.missing(own);
+            shelf.pages.reserve_exact(shelf.most.saturating_sub(shelf.pages.len()));
+            shelf.pages.extend(std::iter::repeat_with(make).take(more).map(Arc::new));
         }
         self.pages.reserve_exact(self.most().saturating_sub(self.pages.len()));
         self.list.set(self.list_bytes());
@@ -54,16 +58,23 @@ impl Pages {
 
     /// An empty page from the shelf of a tier. `None` if there is none, as without a ring.
     pub(super) fn take(&mut self, tier: usize) -> Option<Arc<Page>> {
-        self.shelves[tier].take()
+        self.shelves[tier].pages.pop()
     }
 
-    /// Puts a page that is not in the list any more on the shelf of its tier, or frees it.
-    pub(super) fn give(&mut self, tier: usize, page: Arc<Page>) {
+    /// Puts a page that is not in the list any more on the shelf of its tier, or frees it. One that a fork shares stays
+    /// with the fork.
+    pub(super) fn give(&mut self, tier: usize, mut page: Arc<Page>) {
         let colder =
             |tier: usize| self.cooled.get(tier).map_or(0, |&pages| pages.saturating_sub(self.evicted));
         let warmer = if tier == 0 { self.pages.len() } else { colder(tier - 1) };
         let used = warmer.saturating_sub(colder(tier));
-        self.shelves[tier].give(page, used, Page::blank);
+        let shelf = &mut self.shelves[tier];
+        if shelf.missing(used) > 0
+            && let Some(own) = Arc::get_mut(&mut page)
+        {
+            own.blank();
+            shelf.pages.push(page);
+        }
     }
 
     /// Frees the room in the list that a long chunk has left behind.
@@ -77,6 +88,6 @@ impl Pages {
 
     /// Number of pages of all tiers of a ring.
     fn most(&self) -> usize {
-        self.shelves.iter().map(Shelf::most).sum()
+        self.shelves.iter().map(|shelf| shelf.most).sum()
     }
 }

@@ -3,12 +3,12 @@
 use crate::cache::chunks::{Parser, put, put_count, refused};
 use crate::cache::head::Head;
 use crate::cache::life::PAGE_TOKENS;
-use crate::cache::map::{Learner, Order, Pairs};
+use crate::cache::map::{Learner, Order, PairFactors};
 use crate::cache::means::{Mean, Means, State};
 use crate::cache::page::Pages;
 use crate::cache::rows::HalfRows;
+use crate::cache::side_of_head::SideOfHead;
 use crate::cache::spec::MOST_TOKENS;
-use crate::cache::track::Track;
 use crate::cache::vectors::Floats;
 use crate::error::CacheError;
 use crate::memory;
@@ -21,14 +21,14 @@ const STATES: [State; 3] = [State::Off, State::Learning, State::On];
 
 pub(super) fn write(head: &Head, bytes: &mut Vec<u8>) -> Result<(), CacheError> {
     memory::reserve(bytes, most_bytes(&head.keys) + most_bytes(&head.other))?;
-    write_track(&head.keys, bytes)?;
-    write_track(&head.other, bytes)
+    write_side(&head.keys, bytes)?;
+    write_side(&head.other, bytes)
 }
 
 /// Reads a state into an empty head.
 pub(super) fn read(head: &mut Head, max_norms: [f32; 2], parser: &mut Parser<'_>) -> Result<(), CacheError> {
-    read_track(&mut head.keys, max_norms[0], parser)?;
-    read_track(&mut head.other, max_norms[1], parser)?;
+    read_side(&mut head.keys, max_norms[0], parser)?;
+    read_side(&mut head.other, max_norms[1], parser)?;
     if head.keys.len() != head.other.len() {
         return refused("keys and values of different lengths");
     }
@@ -39,24 +39,21 @@ pub(super) fn read(head: &mut Head, max_norms: [f32; 2], parser: &mut Parser<'_>
     }
 }
 
-/// Upper bound of the stored bytes of a track: rows and blocks as in memory, counts, and means with their
+/// Upper bound of the stored bytes of a side: rows and blocks as in memory, counts, and means with their
 /// first pages.
-fn most_bytes(track: &Track) -> usize {
+fn most_bytes(side: &SideOfHead) -> usize {
     const COUNTS: usize = 1024;
-    let rows = (track.sinks().len() + track.recent().len()) * track.sinks().row_bytes();
-    let (pages, codec) = (track.pages(), track.pages().warm().codec());
+    let rows = (side.sinks().len() + side.recent().len()) * side.sinks().row_bytes();
+    let (pages, codec) = (side.pages(), side.pages().warm().codec());
     // Cold blocks are not larger than warm ones.
-    let map = 3 * codec.dim() + 4 * QUARTERS + track.learner().map_or(0, Learner::allocated_bytes);
-    rows + (pages.len() - pages.first()) * codec.block_bytes()
-        + track.means().allocated_bytes()
-        + map
-        + COUNTS
+    let map = 3 * codec.dim() + 4 * QUARTERS + side.learner.as_ref().map_or(0, Learner::allocated_bytes);
+    rows + (pages.len() - pages.first()) * codec.block_bytes() + side.means().allocated_bytes() + map + COUNTS
 }
 
-fn write_track(track: &Track, bytes: &mut Vec<u8>) -> Result<(), CacheError> {
-    write_rows(track.sinks(), bytes);
-    write_means(track.means(), bytes);
-    let pages = track.pages();
+fn write_side(side: &SideOfHead, bytes: &mut Vec<u8>) -> Result<(), CacheError> {
+    write_rows(side.sinks(), bytes);
+    write_means(side.means(), bytes);
+    let pages = side.pages();
     put_count(bytes, pages.len());
     put_count(bytes, pages.first() / PAGE_TOKENS);
     for &cooled in pages.cooled() {
@@ -65,32 +62,32 @@ fn write_track(track: &Track, bytes: &mut Vec<u8>) -> Result<(), CacheError> {
     let mut from = pages.first();
     while from < pages.len() {
         let (run, to) = (pages.run(from)?, pages.page_end(from));
-        bytes.extend(run.format.read_blocks(&run.lines, 0, to - from));
+        bytes.extend(run.format.read_blocks(&run.lines, 0..to - from));
         from = to;
     }
-    write_rows(track.recent(), bytes);
-    write_map(track, bytes);
+    write_rows(side.recent(), bytes);
+    write_map(side, bytes);
     Ok(())
 }
 
-fn read_track(track: &mut Track, max_norm: f32, parser: &mut Parser<'_>) -> Result<(), CacheError> {
+fn read_side(side: &mut SideOfHead, max_norm: f32, parser: &mut Parser<'_>) -> Result<(), CacheError> {
     // Sinks are never coded, so no codec limits them.
-    let sinks = read_rows(track.sinks(), track.sink_capacity(), f32::INFINITY, parser)?;
-    let (state, list, sum) = read_means(track.means(), track.codec().dim(), parser)?;
-    let mut pages = track.pages().clone();
+    let sinks = read_rows(side.sinks(), side.sink_capacity(), f32::INFINITY, parser)?;
+    let (state, list, sum) = read_means(side.means(), side.codec().dim(), parser)?;
+    let mut pages = side.pages().clone();
     let parts = SnapshotParts::read(&pages, parser)?;
-    let recent = read_rows(track.recent(), MOST_TOKENS, max_norm, parser)?;
+    let recent = read_rows(side.recent(), MOST_TOKENS, max_norm, parser)?;
     let (held, full) = (parts.len.div_ceil(PAGE_TOKENS), parts.len / PAGE_TOKENS);
-    let begins = sinks.len() == track.sink_capacity() || parts.len + recent.len() == 0;
-    let learnt = track.means().can_have(state, &list, &sum, full);
+    let begins = sinks.len() == side.sink_capacity() || parts.len + recent.len() == 0;
+    let learnt = side.means().can_have(state, &list, &sum, full);
     let waits = state != State::Learning || parts.len == 0;
-    let summed = track.means().can_be_sums(&sum, full);
+    let summed = side.means().can_be_sums(&sum, full);
     if !begins || !learnt || !waits || !summed || list.iter().any(|mean| mean.first_page > held) {
         return refused("rows, pages and means that do not fit each other");
     }
-    let learner = read_map(track, (&mut pages, parts.len), sinks.len() + recent.len(), parser)?;
+    let learner = read_map(side, (&mut pages, parts.len), sinks.len() + recent.len(), parser)?;
     parts.put(&mut pages)?;
-    track.restore(sinks, pages, recent, |means| means.restore(state, list, sum), learner)
+    side.restore(sinks, pages, recent, |means| means.restore(state, list, sum), learner)
 }
 
 fn write_rows(rows: &HalfRows, bytes: &mut Vec<u8>) {
@@ -131,42 +128,42 @@ fn write_means(means: &Means, bytes: &mut Vec<u8>) {
     put(bytes, means.sum());
 }
 
-/// Writes the map, or the queries that wait for it. Nothing for tracks that can have no map.
-fn write_map(track: &Track, bytes: &mut Vec<u8>) {
-    let Some(learner) = track.learner() else {
-        if track.may_get_map() {
-            write_factors(track, bytes);
+/// Writes the map, or the queries that wait for it. Nothing for sides that can have no map.
+fn write_map(side: &SideOfHead, bytes: &mut Vec<u8>) {
+    let Some(learner) = &side.learner else {
+        if side.may_get_map {
+            write_factors(side, bytes);
         }
         return;
     };
-    write_factors(track, bytes);
+    write_factors(side, bytes);
     let (samples, rows) = learner.state();
     put(bytes, &[samples]);
     bytes.extend(rows);
 }
 
-fn write_factors(track: &Track, bytes: &mut Vec<u8>) {
-    let map = track.pages().map();
+fn write_factors(side: &SideOfHead, bytes: &mut Vec<u8>) {
+    let map = side.pages().map();
     let factors: Vec<u16> = map.map_or(Vec::new(), |map| map.bits().collect());
     put_count(bytes, factors.len());
     put(bytes, &factors);
-    if let Some(order) = map.and_then(Pairs::order) {
-        put(bytes, order.pairs());
-        put(bytes, &order.weights());
+    if let Some(order) = map.and_then(PairFactors::order) {
+        put(bytes, &order.pairs());
+        put(bytes, &order.weights().unwrap_or_default());
     }
 }
 
 /// Reads the map of `len` encoded tokens, or the queries that wait for it in a cache of `rows` uncompressed
 /// tokens.
 fn read_map(
-    track: &Track,
+    side: &SideOfHead,
     (pages, len): (&mut Pages, usize),
     rows: usize,
     parser: &mut Parser<'_>,
 ) -> Result<Option<Learner>, CacheError> {
-    let dim = track.codec().dim();
-    let Some(mut learner) = track.learner().cloned() else {
-        let map = if track.may_get_map() { read_factors((dim, false), len, parser)? } else { None };
+    let dim = side.codec().dim();
+    let Some(mut learner) = side.learner.clone() else {
+        let map = if side.may_get_map { read_factors((dim, false), len, parser)? } else { None };
         if map.is_some() {
             pages.set_map(map);
         }
@@ -191,11 +188,11 @@ fn read_factors(
     (dim, in_quarters): (usize, bool),
     tokens: usize,
     parser: &mut Parser<'_>,
-) -> Result<Option<Pairs>, CacheError> {
+) -> Result<Option<PairFactors>, CacheError> {
     let count = parser.count("factors of a map", dim)?;
     let factors = parser.values::<u16>(count)?;
     let order = if count > 0 && in_quarters { read_order(dim, parser)? } else { None };
-    let map = Pairs::from_bits(&factors, order).filter(|_| count == dim);
+    let map = PairFactors::from_bits(&factors, order).filter(|_| count == dim);
     if count > 0 && (map.is_none() || tokens == 0) {
         return refused("a map that the cache cannot have");
     }
@@ -206,7 +203,7 @@ fn read_factors(
 fn read_order(dim: usize, parser: &mut Parser<'_>) -> Result<Option<Order>, CacheError> {
     let pairs = parser.values::<u16>(dim / 2)?;
     let weights = parser.values::<f32>(QUARTERS)?;
-    let order = weights.first_chunk().and_then(|weights| Order::from_parts(&pairs, *weights));
+    let order = weights.first_chunk().and_then(|weights| Order::from_parts(&pairs, None, *weights));
     order.map_or_else(|| refused("an order of pairs that the cache cannot have"), |order| Ok(Some(order)))
 }
 
@@ -247,7 +244,7 @@ struct SnapshotParts<'a> {
 }
 
 impl<'a> SnapshotParts<'a> {
-    /// Reads the pages of a track with these tiers.
+    /// Reads the pages of a side with these tiers.
     fn read(pages: &Pages, parser: &mut Parser<'a>) -> Result<Self, CacheError> {
         let len = parser.count("encoded tokens", MOST_TOKENS)?;
         let full = len / PAGE_TOKENS;

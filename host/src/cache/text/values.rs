@@ -88,25 +88,21 @@ fn named<T: Copy>(text: &str, all: &[T], name: impl Fn(T) -> &'static str) -> Re
     all.iter().copied().find(|value| name(*value).eq_ignore_ascii_case(text)).ok_or_else(String::new)
 }
 
-impl Value for Effort {
-    fn read(text: &str) -> Result<Self, String> {
-        named(text, &Self::ALL, Self::name)
-    }
+macro_rules! names {
+    ($($option:ty),*) => {
+        $(impl Value for $option {
+            fn read(text: &str) -> Result<Self, String> {
+                named(text, &Self::ALL, Self::name)
+            }
 
-    fn write(&self) -> String {
-        self.name().to_owned()
-    }
+            fn write(&self) -> String {
+                self.name().to_owned()
+            }
+        })*
+    };
 }
 
-impl Value for ScaleMode {
-    fn read(text: &str) -> Result<Self, String> {
-        named(text, &Self::ALL, Self::name)
-    }
-
-    fn write(&self) -> String {
-        self.name().to_owned()
-    }
-}
+names!(Effort, ScaleMode);
 
 /// Options whose values are words.
 macro_rules! words {
@@ -262,9 +258,6 @@ const MOST_LAYERS: usize = 1 << 16;
 /// Kinds of layers. A run of equal kinds is written once.
 impl Value for Vec<LayerKind> {
     fn read(text: &str) -> Result<Self, String> {
-        if text == UNIFORM {
-            return Ok(Self::new());
-        }
         layers_of(text, |kind| {
             Ok(match kind {
                 "full" => LayerKind::Full,
@@ -275,9 +268,6 @@ impl Value for Vec<LayerKind> {
     }
 
     fn write(&self) -> String {
-        if self.is_empty() {
-            return UNIFORM.to_owned();
-        }
         runs(self, |kind| match kind {
             LayerKind::Full => "full".to_owned(),
             LayerKind::None => NONE.to_owned(),
@@ -289,9 +279,6 @@ impl Value for Vec<LayerKind> {
 /// Shapes of layers. A run of equal shapes is written once.
 impl Value for Vec<LayerShape> {
     fn read(text: &str) -> Result<Self, String> {
-        if text == UNIFORM {
-            return Ok(Self::new());
-        }
         layers_of(text, |word| {
             let numbers: Option<Vec<usize>> = word.split('x').map(|number| number.parse().ok()).collect();
             match numbers.as_deref() {
@@ -307,9 +294,6 @@ impl Value for Vec<LayerShape> {
     }
 
     fn write(&self) -> String {
-        if self.is_empty() {
-            return UNIFORM.to_owned();
-        }
         runs(self, |LayerShape { num_kv_heads, head_dim, value_dim }| {
             let value = if value_dim == head_dim { String::new() } else { format!("x{value_dim}") };
             format!("{num_kv_heads}x{head_dim}{value}")
@@ -317,12 +301,12 @@ impl Value for Vec<LayerShape> {
     }
 }
 
-/// Parses words of layers, parted by slashes. `5*WORD` stands for five layers.
-pub(super) fn layers_of<T: Clone>(
-    text: &str,
-    read: impl Fn(&str) -> Result<T, String>,
-) -> Result<Vec<T>, String> {
+/// Parses words of layers, parted by slashes. `5*WORD` stands for five layers, and [`UNIFORM`] for no list.
+fn layers_of<T: Clone>(text: &str, read: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {
     let mut layers = Vec::new();
+    if text == UNIFORM {
+        return Ok(layers);
+    }
     for part in text.split('/') {
         let (n, word) = part.split_once('*').unwrap_or(("1", part));
         let free = MOST_LAYERS - layers.len();
@@ -334,7 +318,10 @@ pub(super) fn layers_of<T: Clone>(
 }
 
 /// The inverse of [`layers_of`].
-pub(super) fn runs<T: PartialEq>(layers: &[T], write: impl Fn(&T) -> String) -> String {
+fn runs<T: PartialEq>(layers: &[T], write: impl Fn(&T) -> String) -> String {
+    if layers.is_empty() {
+        return UNIFORM.to_owned();
+    }
     joined(layers.chunk_by(PartialEq::eq).map(|run| {
         let word = write(&run[0]);
         if run.len() == 1 { word } else { format!("{}*{word}", run.len()) }

@@ -6,8 +6,8 @@ use crate::attend::{Sums, tile};
 use crate::cache::life::cap;
 use crate::matmul::Accumulate as Into;
 use crate::slots::attend::{TaskScratch, shares_spans, with_scratch};
-use crate::slots::rule::{Asked, QueryRule, add_mask, alike, changes_any, shows_any};
-use crate::slots::store::Store;
+use crate::slots::rule::{QueryMask, QueryRule, add_mask, alike, changes_any, shows_any};
+use crate::slots::store::SlotStore;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use std::cell::RefCell;
@@ -24,11 +24,11 @@ const TILE: usize = 64;
 struct Latent<'a> {
     rule: &'a QueryRule,
     level: Level,
-    store: &'a Store,
+    store: &'a SlotStore,
     /// First row of the stream.
     first: usize,
     value_dim: usize,
-    asked: &'a [Asked<'a>],
+    asked: &'a [QueryMask<'a>],
     queries: &'a [f32],
 }
 
@@ -49,7 +49,7 @@ impl Operation<'_> {
     /// In a thread of a rayon pool, the pool's threads share the work. Their number changes no bit.
     pub fn run_latents(
         &self,
-        store: &mut Store,
+        store: &mut SlotStore,
         value_dim: usize,
         out: &mut [f32],
         steps: [usize; 3],
@@ -67,7 +67,7 @@ impl Operation<'_> {
     }
 
     /// The results of one task: `[n, value_dim]`.
-    fn latents(&self, task: &HeadTask, store: &Store, value_dim: usize, out: &mut [f32]) -> Option<()> {
+    fn latents(&self, task: &HeadTask, store: &SlotStore, value_dim: usize, out: &mut [f32]) -> Option<()> {
         let (rule, format) = (&self.rule, store.format()?);
         let first = (self.first_streams[0] + task.stream) * store.slots();
         self.with_queries(task, format.dim(), |queries, asked| {
@@ -99,7 +99,7 @@ impl Latent<'_> {
 
     /// Attends to slots that are decoded at once. Empty slots count as zeros.
     fn attend_tile(&self, slots: Range<usize>, seen: &mut Sums, scratch: &mut LatentScratch) {
-        let shows = |asked: &Asked<'_>| {
+        let shows = |asked: &QueryMask<'_>| {
             let mask = asked.mask_of(slots.start, slots.end);
             mask.len() < slots.len() || shows_any(mask)
         };
@@ -173,7 +173,7 @@ mod tests {
         mask.map(|sees| if sees { f16::ZERO } else { f16::NEG_INFINITY }).collect()
     }
 
-    fn attend(store: &mut Store, queries: &[f32], masks: &[f16]) -> Vec<f32> {
+    fn attend(store: &mut SlotStore, queries: &[f32], masks: &[f16]) -> Vec<f32> {
         let operation = Operation {
             rule: QueryRule { scale: 0.5, soft_cap: None, slots: SLOTS },
             first_streams: [1, 1],
@@ -191,7 +191,7 @@ mod tests {
     }
 
     /// The same over rows as they read back.
-    fn expected(store: &Store, queries: &[f32], masks: &[f16]) -> Vec<f32> {
+    fn expected(store: &SlotStore, queries: &[f32], masks: &[f16]) -> Vec<f32> {
         let mut rows = vec![f16::ZERO; SLOTS * DIM];
         store.read(SLOTS, &mut rows);
         let mut out = Vec::new();
@@ -217,7 +217,7 @@ mod tests {
         for id in [CodecId::F16, CodecId::I8, CodecId::S4] {
             let mut spec = CacheSpec::new(1, 1, 1, DIM);
             spec.hot = 100;
-            let mut store = Store::new(StoreSide::Keys, &spec, DIM, SLOTS, 2);
+            let mut store = SlotStore::new(StoreSide::Keys, &spec, DIM, SLOTS, 2);
             assert!(store.divide(DIM, id));
             for slot in 0..FULL {
                 store.write(SLOTS + slot, &row(slot));

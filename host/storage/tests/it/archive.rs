@@ -6,7 +6,7 @@ use crate::common::{Source, error, rope};
 use half::f16;
 use tqkv::cache::{CacheSpec, KvCache};
 use tqkv_core::CodecId;
-use tqkv_storage::{Budget, Pairs, StorageCodec};
+use tqkv_storage::{Budget, RopePairing, StorageCodec};
 
 const LAYERS: usize = 2;
 const HEADS: usize = 3;
@@ -14,7 +14,7 @@ const DIM: usize = 64;
 const TOKENS: usize = 600;
 
 fn source() -> Source {
-    Source::new(LAYERS, HEADS, DIM, DIM, rope(0, Pairs::Half, DIM))
+    Source::new(LAYERS, HEADS, DIM, DIM, rope(0, RopePairing::Half, DIM))
 }
 
 fn spec() -> CacheSpec {

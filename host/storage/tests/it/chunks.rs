@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::common::{Source, error, rope};
 use half::{bf16, f16};
-use tqkv_storage::{Basis, Budget, Join, Learner, Pairs, Rope, Span, StorageCodec};
+use tqkv_storage::{Basis, Budget, Join, Learner, Rope, RopePairing, Span, StorageCodec};
 
 fn bits(bits: f32) -> Budget {
     Budget::new(bits).unwrap()
@@ -33,12 +33,12 @@ fn with_basis(source: &Source, join: Join) -> StorageCodec {
 #[test]
 fn every_shape_and_rope_is_stored_with_a_basis_and_without() {
     let sources = [
-        Source::new(2, 3, 64, 64, rope(0, Pairs::Half, 64)),
-        Source::new(2, 1, 128, 128, rope(0, Pairs::Interleaved, 64)),
+        Source::new(2, 3, 64, 64, rope(0, RopePairing::Half, 64)),
+        Source::new(2, 1, 128, 128, rope(0, RopePairing::Interleaved, 64)),
         Source::new(1, 4, 48, 48, Rope::none()),
-        Source::new(2, 2, 80, 48, rope(0, Pairs::Half, 20)),
+        Source::new(2, 2, 80, 48, rope(0, RopePairing::Half, 20)),
         // Latent vectors: one vector per token, and its positional part.
-        Source::new(2, 1, 192, 0, rope(128, Pairs::Interleaved, 64)),
+        Source::new(2, 1, 192, 0, rope(128, RopePairing::Interleaved, 64)),
     ];
     for source in &sources {
         let plain = StorageCodec::new(source.shape.clone(), None).unwrap();
@@ -53,7 +53,7 @@ fn every_shape_and_rope_is_stored_with_a_basis_and_without() {
 
 #[test]
 fn more_bits_are_nearer_and_joint_is_nearer_than_apart() {
-    let source = Source::new(1, 3, 64, 64, rope(0, Pairs::Half, 64));
+    let source = Source::new(1, 3, 64, 64, rope(0, RopePairing::Half, 64));
     let span = Span::of(&source.shape, 4096, 256);
     let (joint, apart) = (with_basis(&source, Join::Joint), with_basis(&source, Join::Apart));
     let at = |codec: &StorageCodec, budget| {
@@ -69,7 +69,7 @@ fn more_bits_are_nearer_and_joint_is_nearer_than_apart() {
 
 #[test]
 fn layers_that_say_the_same_are_nearer_in_one_basis() {
-    let alone = Source::new(4, 1, 64, 64, rope(0, Pairs::Half, 64));
+    let alone = Source::new(4, 1, 64, 64, rope(0, RopePairing::Half, 64));
     // Both layers of a pair are maps of the same hidden vectors.
     let source = alone.with_pairs_of_layers();
     let (one, two) = (with_basis(&source, Join::Joint), with_basis(&source, Join::Layers(2)));
@@ -121,7 +121,7 @@ fn the_error_is_what_the_widths_promise() {
 
 #[test]
 fn first_tokens_are_exact_in_every_number_format() {
-    let source = Source::new(2, 2, 32, 32, rope(0, Pairs::Half, 32));
+    let source = Source::new(2, 2, 32, 32, rope(0, RopePairing::Half, 32));
     let codec = StorageCodec::new(source.shape.clone(), None).unwrap();
     let span = Span::of(&source.shape, 0, 40);
     assert_eq!(span.exact, 4);
@@ -145,7 +145,7 @@ fn first_tokens_are_exact_in_every_number_format() {
 
 #[test]
 fn short_chunks_and_single_layers_are_chunks() {
-    let source = Source::new(3, 2, 64, 64, rope(0, Pairs::Half, 64));
+    let source = Source::new(3, 2, 64, 64, rope(0, RopePairing::Half, 64));
     let based = with_basis(&source, Join::Joint);
     for tokens in [1, 2, 4, 5, 17, 255] {
         for first in [0, 1000] {
@@ -172,7 +172,7 @@ fn short_chunks_and_single_layers_are_chunks() {
 
 #[test]
 fn bytes_do_not_depend_on_threads() {
-    let source = Source::new(4, 3, 64, 64, rope(0, Pairs::Half, 64));
+    let source = Source::new(4, 3, 64, 64, rope(0, RopePairing::Half, 64));
     let span = Span::of(&source.shape, 0, 256);
     let tokens = source.tokens(8, 0, 256);
     for codec in [with_basis(&source, Join::Joint), StorageCodec::new(source.shape.clone(), None).unwrap()] {
@@ -186,7 +186,7 @@ fn bytes_do_not_depend_on_threads() {
 
 #[test]
 fn thinner_chunks_are_smaller_and_still_near() {
-    let source = Source::new(2, 3, 64, 64, rope(0, Pairs::Half, 64));
+    let source = Source::new(2, 3, 64, 64, rope(0, RopePairing::Half, 64));
     let codec = with_basis(&source, Join::Joint);
     let span = Span::of(&source.shape, 512, 256);
     let tokens = source.tokens(4, 512, 256);
@@ -206,7 +206,7 @@ fn thinner_chunks_are_smaller_and_still_near() {
 
 #[test]
 fn the_position_of_tokens_is_found_by_their_keys() {
-    for pairs in [Pairs::Half, Pairs::Interleaved] {
+    for pairs in [RopePairing::Half, RopePairing::Interleaved] {
         let source = Source::new(2, 3, 64, 64, rope(0, pairs, 64));
         let codec = with_basis(&source, Join::Joint);
         let candidates: Vec<u64> = (0..64).map(|i| 256 * i).collect();

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test uses its own part")]
 
 use fastrand::Rng;
-use tqkv_storage::{Learner, Pairs, Rope, Shape};
+use tqkv_storage::{Learner, Rope, RopePairing, Shape};
 
 /// A model's shape with the matrices that make its keys and values.
 pub(crate) struct Source {
@@ -21,7 +21,7 @@ pub(crate) struct Tokens {
     pub(crate) v: Vec<f32>,
 }
 
-pub(crate) fn rope(first: usize, pairs: Pairs, rotated: usize) -> Rope {
+pub(crate) fn rope(first: usize, pairs: RopePairing, rotated: usize) -> Rope {
     let of = |i: usize| 10_000f64.powf(-(2.0 * i as f64) / rotated as f64);
     Rope::new(first, pairs, (0..rotated / 2).map(of).collect())
 }
@@ -86,8 +86,8 @@ impl Source {
         for head in keys.chunks_exact_mut(self.head_dim) {
             for (i, frequency) in inv_freq.iter().enumerate() {
                 let (a, b) = match pairs {
-                    Pairs::Half => (first + i, first + i + inv_freq.len()),
-                    Pairs::Interleaved => (first + 2 * i, first + 2 * i + 1),
+                    RopePairing::Half => (first + i, first + i + inv_freq.len()),
+                    RopePairing::Interleaved => (first + 2 * i, first + 2 * i + 1),
                 };
                 let (s, c) = (position as f64 * frequency).sin_cos();
                 let (x, y) = (f64::from(head[a]), f64::from(head[b]));

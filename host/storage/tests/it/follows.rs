@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use crate::common::{Source, error, rope};
 use tqkv_storage::{
-    Basis, Budget, Encoded, Follower, Generations, Learner, MAX_TOKENS, Pairs, Shape, Span, StorageCodec,
-    StorageError,
+    Basis, Budget, Encoded, Follower, Generations, Learner, MAX_TOKENS, RopePairing, Shape, Span,
+    StorageCodec, StorageError,
 };
 
 const MODEL: &str = "a model";
 
 fn source(kind: u64) -> Source {
-    Source::of_kind(kind, (2, 2, 32, 32), rope(0, Pairs::Half, 32))
+    Source::of_kind(kind, (2, 2, 32, 32), rope(0, RopePairing::Half, 32))
 }
 
 /// Learns from 8,192 tokens of a kind.

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tqkv_storage::{Basis, Budget, Join, Learner, Pairs, Rope, Shape, Span, StorageCodec};
+use tqkv_storage::{Basis, Budget, Join, Learner, Rope, RopePairing, Shape, Span, StorageCodec};
 
 const LAYERS: usize = 2;
 const TOKENS: usize = 50;
@@ -14,8 +14,8 @@ const TOKENS: usize = 50;
 const WIDTH: usize = 32;
 
 fn shape() -> Shape {
-    let rope = Rope::new(2, Pairs::Half, vec![1.0, 0.25, 0.0625]);
-    let other = Rope::new(0, Pairs::Interleaved, vec![0.5; 8]);
+    let rope = Rope::new(2, RopePairing::Half, vec![1.0, 0.25, 0.0625]);
+    let other = Rope::new(0, RopePairing::Interleaved, vec![0.5; 8]);
     Shape::new(LAYERS, 2, 16, 16, rope).unwrap().with_rope(other, [1]).unwrap()
 }
 

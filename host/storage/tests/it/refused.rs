@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use crate::common::{Source, rope};
 use fastrand::Rng;
-use tqkv_storage::{Basis, Budget, Join, Learner, Pairs, Rope, Shape, Span, StorageCodec, StorageError};
+use tqkv_storage::{
+    Basis, Budget, Join, Learner, Rope, RopePairing, Shape, Span, StorageCodec, StorageError,
+};
 
 fn source() -> Source {
-    Source::new(2, 2, 32, 32, rope(0, Pairs::Half, 32))
+    Source::new(2, 2, 32, 32, rope(0, RopePairing::Half, 32))
 }
 
 fn basis(source: &Source, seed: u64) -> Basis {
@@ -50,7 +52,7 @@ fn another_basis_is_refused_by_name() {
     );
     assert!(said(decode(&none, &bytes)).contains("none, for the shape"));
     assert!(said(decode(&one, &chunk(&source, &none))).contains("none, for the shape"));
-    let turned = Source::new(2, 2, 32, 32, rope(0, Pairs::Interleaved, 32));
+    let turned = Source::new(2, 2, 32, 32, rope(0, RopePairing::Interleaved, 32));
     assert!(said(decode(&codec(&turned, None), &chunk(&source, &none))).contains("for the shape"));
 }
 
@@ -68,13 +70,13 @@ fn a_basis_comes_back_and_fits_its_model_alone() {
         said(read.check("b model", &source.shape)),
         "basis does not fit: it is of the model 'a model', not of 'b model'"
     );
-    let longer = Shape::new(3, 2, 32, 32, rope(0, Pairs::Half, 32)).unwrap();
+    let longer = Shape::new(3, 2, 32, 32, rope(0, RopePairing::Half, 32)).unwrap();
     assert_eq!(
         said(read.check("a model", &longer)),
         "basis does not fit: it is of 2 layers, 2 KV heads of 32 and 32 values, the model of 3 layers, 2 KV heads of 32 and \
          32 values"
     );
-    let slower = Shape::new(2, 2, 32, 32, rope(0, Pairs::Half, 16)).unwrap();
+    let slower = Shape::new(2, 2, 32, 32, rope(0, RopePairing::Half, 16)).unwrap();
     assert!(said(StorageCodec::new(slower, Some(Arc::new(read)))).contains("another RoPE"));
 }
 
@@ -120,7 +122,9 @@ fn bad_input_is_named() {
     assert_eq!(said(source.learner().learn(&tokens.k, &bad, 0)), "keys or values are not finite");
     assert!(said(source.learner().freeze("m")).starts_with("0 tokens for a basis of 128 values per token"));
     assert!(said(Shape::new(1, 1, 24, 24, Rope::none())).contains("multiples of 16"));
-    assert!(said(Shape::new(1, 1, 32, 32, rope(0, Pairs::Half, 64))).contains("0 to 64 of a head of 32"));
+    assert!(
+        said(Shape::new(1, 1, 32, 32, rope(0, RopePairing::Half, 64))).contains("0 to 64 of a head of 32")
+    );
 }
 
 #[test]

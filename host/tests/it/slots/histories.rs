@@ -6,7 +6,7 @@ use super::random::Random;
 use half::f16;
 use tqkv::error::CacheError;
 use tqkv::slots::{Mask, SlotCache};
-use tqkv::unstable::slots::{Masks, Operation, QueryRule, Store, StoreSide, Strided, rotate};
+use tqkv::unstable::slots::{Masks, Operation, QueryRule, SlotStore, StoreSide, Strided, rotate};
 
 const SLOTS: usize = 4096;
 
@@ -213,8 +213,8 @@ fn rows_that_are_not_finite_are_not_restored() {
 
 /// Keys and values of one layer as a program holds them that never says which slots are free.
 struct Host {
-    keys: Store,
-    values: Store,
+    keys: SlotStore,
+    values: SlotStore,
 }
 
 impl Host {
@@ -224,7 +224,7 @@ impl Host {
         let spec = spec(text);
         let [keys, values] =
             [(StoreSide::Keys, spec.key), (StoreSide::Values, spec.value)].map(|(side, id)| {
-                let mut store = Store::new(side, &spec, WIDTH, SLOTS, 1);
+                let mut store = SlotStore::new(side, &spec, WIDTH, SLOTS, 1);
                 assert!(store.divide(Self::DIM, id));
                 store
             });

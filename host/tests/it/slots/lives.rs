@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use tqkv::CodecId;
 use tqkv::cache::CacheSpec;
 use tqkv::cache::{Cold, KeyMap};
-use tqkv::unstable::slots::{Asked, QueryRule, Shift, Store, StoreSide, Track, attend, rotate};
+use tqkv::unstable::slots::{QueryMask, QueryRule, Shift, SlotStore, StoreSide, StreamSide, attend, rotate};
 
 /// The choices of a life.
 pub(crate) trait Choose {
@@ -36,7 +36,7 @@ const ODD: [u16; 6] = [0x7c00, 0xfc00, 0x7e00, 0xffff, 0x7c01, 0x7bff];
 pub(crate) fn codecs(side: StoreSide) -> Vec<CodecId> {
     let spec = CacheSpec::new(1, 1, 1, DIM);
     let all = CodecId::ALL.iter().copied();
-    let served = all.filter(|id| Store::format_of(side, *id, &spec, WIDTH, DIM).is_some());
+    let served = all.filter(|id| SlotStore::format_of(side, *id, &spec, WIDTH, DIM).is_some());
     served.filter(|id| side == StoreSide::Keys || !id.rotates_quarters()).collect()
 }
 
@@ -77,8 +77,8 @@ type Tokens = BTreeMap<usize, Token>;
 
 struct Life<'a, C> {
     choose: &'a mut C,
-    keys: Store,
-    values: Store,
+    keys: SlotStore,
+    values: SlotStore,
     errors: [f32; 2],
     tokens: Tokens,
     streams: usize,
@@ -105,7 +105,7 @@ pub(crate) fn live(choose: &mut impl Choose) -> usize {
     }
     let streams = [1, SEQUENCES][choose.below(2)];
     let store = |side, id| {
-        let mut store = Store::new(side, &spec, WIDTH, SLOTS, streams);
+        let mut store = SlotStore::new(side, &spec, WIDTH, SLOTS, streams);
         assert!(store.divide(DIM, id), "{id:?} has pages");
         store
     };
@@ -223,10 +223,10 @@ impl<C: Choose> Life<'_, C> {
             queries.extend(query[..DIM].iter().map(|x| x.to_f32()));
         }
         let sink = (self.choose.below(3) == 0).then_some(0.5);
-        let asked: Vec<Asked<'_>> = masks.iter().map(|mask| Asked { mask, slope, sink }).collect();
+        let asked: Vec<QueryMask<'_>> = masks.iter().map(|mask| QueryMask { mask, slope, sink }).collect();
         let mut out = vec![f32::NAN; asking.len() * DIM];
-        let of = |store| Track {
-            stream: Store::stream(store, stream).expect("a stream"),
+        let of = |store| StreamSide {
+            stream: SlotStore::stream(store, stream).expect("a stream"),
             format: store.format().expect("rows are divided"),
             head,
         };
@@ -287,7 +287,7 @@ impl<C: Choose> Life<'_, C> {
         }
         let own = self.tokens.iter().filter(|(_, token)| token.sequences >> from & 1 == 1);
         let own: Vec<(usize, usize)> = own.map(|(row, token)| (*row, token.position)).collect();
-        let read = |store: &Store, row| {
+        let read = |store: &SlotStore, row| {
             let mut values = vec![f16::ZERO; WIDTH];
             store.read(row, &mut values);
             values
@@ -358,7 +358,7 @@ impl<C: Choose> Life<'_, C> {
 }
 
 /// Rows of one head from the first slot of a stream on, `[slots, dim]`.
-fn heads(store: &Store, stream: usize, head: usize, slots: usize) -> Vec<f32> {
+fn heads(store: &SlotStore, stream: usize, head: usize, slots: usize) -> Vec<f32> {
     let mut rows = vec![f16::ZERO; slots * WIDTH];
     store.read(stream * SLOTS, &mut rows);
     rows.chunks(WIDTH).flat_map(|row| &row[head * DIM..(head + 1) * DIM]).map(|x| x.to_f32()).collect()
@@ -368,7 +368,7 @@ fn heads(store: &Store, stream: usize, head: usize, slots: usize) -> Vec<f32> {
 /// query are not finite, where any output is right.
 fn compare(
     rule: &QueryRule,
-    asked: &Asked<'_>,
+    asked: &QueryMask<'_>,
     query: &[f32],
     (keys, values): (&[f32], &[f32]),
     out: &[f32],

@@ -6,7 +6,7 @@ use half::f16;
 use tqkv::CodecId;
 use tqkv::cache::CacheSpec;
 use tqkv::cache::KeyMap;
-use tqkv::unstable::slots::{Asked, QueryRule, Store, StoreSide, Track, attend};
+use tqkv::unstable::slots::{QueryMask, QueryRule, SlotStore, StoreSide, StreamSide, attend};
 
 const SLOTS: usize = 300;
 const DIM: usize = 64;
@@ -22,7 +22,7 @@ fn row(slot: usize, side: StoreSide) -> Vec<f16> {
 }
 
 /// Keys and values of one head, with `odd` in the rows of sequence 1 on the sides that have one.
-struct Pair([Store; 2]);
+struct Pair([SlotStore; 2]);
 
 impl Pair {
     fn new(ids: [CodecId; 2], hot: usize, odd: [Option<f16>; 2]) -> Self {
@@ -32,7 +32,7 @@ impl Pair {
         }
         Self(std::array::from_fn(|i| {
             let side = [StoreSide::Keys, StoreSide::Values][i];
-            let mut store = Store::new(side, &spec, DIM, SLOTS, 1);
+            let mut store = SlotStore::new(side, &spec, DIM, SLOTS, 1);
             assert!(store.divide(DIM, ids[i]));
             for slot in 0..SLOTS {
                 let mut row = row(slot, side);
@@ -46,7 +46,7 @@ impl Pair {
     }
 
     fn cool(&mut self) {
-        self.0.iter_mut().for_each(Store::cool);
+        self.0.iter_mut().for_each(SlotStore::cool);
     }
 
     /// The outputs of `n` queries; query `q` is of sequence `first + q`, at the last position that is left.
@@ -59,10 +59,11 @@ impl Pair {
                 (0..SLOTS).map(|slot| if is_seen(slot) { f16::ZERO } else { f16::NEG_INFINITY }).collect()
             })
             .collect();
-        let asked: Vec<Asked<'_>> = masks.iter().map(|mask| Asked { mask, slope: 1.0, sink: None }).collect();
+        let asked: Vec<QueryMask<'_>> =
+            masks.iter().map(|mask| QueryMask { mask, slope: 1.0, sink: None }).collect();
         let rule = QueryRule { scale: 0.125, soft_cap: None, slots: SLOTS };
-        let of = |store| Track {
-            stream: Store::stream(store, 0).unwrap(),
+        let of = |store| StreamSide {
+            stream: SlotStore::stream(store, 0).unwrap(),
             format: store.format().unwrap(),
             head: 0,
         };
@@ -145,8 +146,8 @@ fn codes_beside_rows_that_are_not_finite_are_as_good() {
                     assert!(error < most, "{ids:?} {odd:?}, query {q} of {n}: {error}");
                 }
             }
-            let held = with.0.each_ref().map(Store::held_bytes);
-            let finite = without.0.each_ref().map(Store::held_bytes);
+            let held = with.0.each_ref().map(SlotStore::held_bytes);
+            let finite = without.0.each_ref().map(SlotStore::held_bytes);
             assert!(held.iter().zip(finite).all(|(a, b)| *a <= b + 4096), "{ids:?}: the others are encoded");
         }
     }
@@ -159,7 +160,7 @@ fn means_and_maps_are_those_of_finite_keys() {
         let read = |is_odd: bool| {
             let mut spec = CacheSpec::new(1, 1, 1, DIM).hot(0).sinks(0);
             spec.key_map = KeyMap::Pairs;
-            let mut store = Store::new(StoreSide::Keys, &spec, DIM, SLOTS, 1);
+            let mut store = SlotStore::new(StoreSide::Keys, &spec, DIM, SLOTS, 1);
             assert!(store.divide(DIM, id));
             let key = |slot: usize| {
                 let key = row(slot, StoreSide::Keys);
@@ -177,7 +178,7 @@ fn means_and_maps_are_those_of_finite_keys() {
             let hidden = |slot| if slot < SLOTS - 20 { f16::ZERO } else { f16::NEG_INFINITY };
             let mask: Vec<f16> = (0..SLOTS).map(hidden).collect();
             let rule = QueryRule { scale: 0.01, soft_cap: None, slots: SLOTS };
-            let asked = [Asked { mask: &mask, slope: 1.0, sink: None }; 20];
+            let asked = [QueryMask { mask: &mask, slope: 1.0, sink: None }; 20];
             store.show((0, 0), &rule, &asked, &queries);
             store.cool();
             assert!(!store.is_learning(0));
@@ -192,7 +193,8 @@ fn means_and_maps_are_those_of_finite_keys() {
 #[test]
 fn the_largest_values_come_back_finite() {
     for id in codecs(StoreSide::Values) {
-        let mut store = Store::new(StoreSide::Values, &CacheSpec::new(1, 1, 1, DIM).hot(0), DIM, SLOTS, 1);
+        let mut store =
+            SlotStore::new(StoreSide::Values, &CacheSpec::new(1, 1, 1, DIM).hot(0), DIM, SLOTS, 1);
         assert!(store.divide(DIM, id));
         for slot in 0..SLOTS {
             let largest = |x: &f16| if x.is_sign_negative() { f16::MIN } else { f16::MAX };

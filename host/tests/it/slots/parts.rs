@@ -6,23 +6,25 @@ use half::f16;
 use tqkv::CodecId;
 use tqkv::cache::CacheSpec;
 use tqkv::cache::KeyMap;
-use tqkv::unstable::slots::{Asked, QueryRule, RopeLayout, Store, StoreSide, Track, attend, rotate};
+use tqkv::unstable::slots::{
+    QueryMask, QueryRule, RopeLayout, SlotStore, StoreSide, StreamSide, attend, rotate,
+};
 
 const SLOTS: usize = 2300;
 const HEADS: usize = 2;
 const DIM: usize = 64;
 
-fn store(side: StoreSide, id: CodecId, hot: usize) -> Store {
-    let mut store = Store::new(side, &CacheSpec::new(1, 1, 1, DIM).hot(hot), HEADS * DIM, SLOTS, 2);
+fn store(side: StoreSide, id: CodecId, hot: usize) -> SlotStore {
+    let mut store = SlotStore::new(side, &CacheSpec::new(1, 1, 1, DIM).hot(hot), HEADS * DIM, SLOTS, 2);
     assert!(store.divide(DIM, id));
     store
 }
 
 /// A store of keys whose streams learn maps.
-fn mapped(id: CodecId, hot: usize) -> Store {
+fn mapped(id: CodecId, hot: usize) -> SlotStore {
     let mut spec = CacheSpec::new(1, 1, 1, DIM).hot(hot);
     spec.key_map = KeyMap::Pairs;
-    let mut store = Store::new(StoreSide::Keys, &spec, HEADS * DIM, SLOTS, 2);
+    let mut store = SlotStore::new(StoreSide::Keys, &spec, HEADS * DIM, SLOTS, 2);
     assert!(store.divide(DIM, id));
     store
 }
@@ -31,14 +33,14 @@ fn mapped(id: CodecId, hot: usize) -> Store {
 const PLAIN: QueryRule = QueryRule { scale: 0.01, soft_cap: None, slots: SLOTS };
 
 /// Shows `n` queries to each head of each stream. Their coordinate i is multiplied by `loudness(i)`.
-fn teach(store: &mut Store, random: &mut Random, n: usize, loudness: impl Fn(usize) -> f32) {
+fn teach(store: &mut SlotStore, random: &mut Random, n: usize, loudness: impl Fn(usize) -> f32) {
     for (stream, head) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
         let queries: Vec<f32> = (0..n * DIM).map(|i| random.normal() * loudness(i % DIM)).collect();
-        store.show((stream, head), &PLAIN, &vec![Asked::default(); n], &queries);
+        store.show((stream, head), &PLAIN, &vec![QueryMask::default(); n], &queries);
     }
 }
 
-fn rows(store: &Store, stream: usize) -> Vec<f32> {
+fn rows(store: &SlotStore, stream: usize) -> Vec<f32> {
     let mut rows = vec![f16::ZERO; SLOTS * HEADS * DIM];
     store.read(stream * SLOTS, &mut rows);
     rows.iter().map(|x| x.to_f32()).collect()
@@ -47,7 +49,7 @@ fn rows(store: &Store, stream: usize) -> Vec<f32> {
 /// Attention of one query, computed in f64.
 fn exact(
     rule: &QueryRule,
-    asked: &Asked<'_>,
+    asked: &QueryMask<'_>,
     q: &[f32],
     keys: &[f32],
     values: &[f32],
@@ -80,7 +82,7 @@ fn check_steps((key, value): (CodecId, CodecId), hot: usize, tolerance: f64) {
     check_steps_of(store(StoreSide::Keys, key, hot), (key, value), hot, tolerance);
 }
 
-fn check_steps_of(mut keys: Store, (key, value): (CodecId, CodecId), hot: usize, tolerance: f64) {
+fn check_steps_of(mut keys: SlotStore, (key, value): (CodecId, CodecId), hot: usize, tolerance: f64) {
     let mut random = Random(key as u64 + hot as u64);
     let mut values = store(StoreSide::Values, value, hot);
     let threads = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
@@ -112,12 +114,12 @@ fn check_steps_of(mut keys: Store, (key, value): (CodecId, CodecId), hot: usize,
         let mut mask = || if random.below(density) == 0 { f16::ZERO } else { f16::NEG_INFINITY };
         let masks: Vec<Vec<f16>> = (0..n).map(|_| (0..rule.slots).map(|_| mask()).collect()).collect();
         let sinks: Vec<Option<f32>> = (0..n).map(|i| (i % 2 == 0).then(|| random.normal())).collect();
-        let asked: Vec<Asked<'_>> =
-            masks.iter().zip(&sinks).map(|(mask, &sink)| Asked { mask, slope: 1.0, sink }).collect();
+        let asked: Vec<QueryMask<'_>> =
+            masks.iter().zip(&sinks).map(|(mask, &sink)| QueryMask { mask, slope: 1.0, sink }).collect();
         let q: Vec<f32> = (0..n * DIM).map(|_| random.normal()).collect();
         let mut out = vec![f32::NAN; n * DIM];
-        let of = |store| Track {
-            stream: Store::stream(store, stream).unwrap(),
+        let of = |store| StreamSide {
+            stream: SlotStore::stream(store, stream).unwrap(),
             format: store.format().unwrap(),
             head,
         };
@@ -159,7 +161,7 @@ fn attention_over_mapped_keys_is_that_of_f64() {
 }
 
 /// Squared error of logits of keys, over their variance, where four pairs of queries are loud.
-fn logit_error(mut keys: Store, loud: impl Fn(usize) -> bool) -> f64 {
+fn logit_error(mut keys: SlotStore, loud: impl Fn(usize) -> bool) -> f64 {
     let mut random = Random(77);
     let loudness = |i: usize| if loud(i) { 8.0 } else { 1.0 };
     let mut written = Vec::new();
@@ -208,11 +210,11 @@ fn mapped_keys_wait_for_queries() {
         keys.write(slot, &(0..HEADS * DIM).map(|_| f16::from_f32(random.normal())).collect::<Vec<_>>());
     }
     let written = rows(&keys, 0);
-    let changed = |keys: &Store| written.iter().zip(rows(keys, 0)).filter(|(a, b)| **a != *b).count();
+    let changed = |keys: &SlotStore| written.iter().zip(rows(keys, 0)).filter(|(a, b)| **a != *b).count();
     keys.cool();
     // Queries among few rows do not count.
     let few = QueryRule { slots: 40, ..PLAIN };
-    keys.show((0, 0), &few, &[Asked::default(); 30], &[1.0; 30 * DIM]);
+    keys.show((0, 0), &few, &[QueryMask::default(); 30], &[1.0; 30 * DIM]);
     teach(&mut keys, &mut random, 15, |_| 1.0);
     keys.cool();
     assert!(keys.is_learning(0) && changed(&keys) == 0);
@@ -317,7 +319,7 @@ fn a_row_that_cannot_be_encoded_stays_exact() {
 
 /// Relative error of keys after `shifts` shifts by 8 positions back. The reference is keys that were rotated
 /// once and never encoded.
-fn shift_error(coded: Store, shifts: usize) -> f32 {
+fn shift_error(coded: SlotStore, shifts: usize) -> f32 {
     let shift = unscaled(DIM);
     let mut random = Random(9);
     let (mut coded, mut exact) = (coded, store(StoreSide::Keys, CodecId::F16, 0));

@@ -1,7 +1,7 @@
 //! Connections of clients: how many there are, and which one goes where there are too many.
 //!
-//! A client that sends a call at once is answered whatever others do. One that keeps the door waiting makes
-//! room for the next, so nobody can fill the door with connections that say nothing.
+//! A client that sends a call at once is answered whatever others do. One that keeps the proxy waiting makes
+//! room for the next, so nobody can fill the proxy with connections that say nothing.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ pub(super) const MOST: usize = 512;
 /// Time that every client has, however many come after it.
 const LEAST: Duration = Duration::from_millis(50);
 
-/// The thing that a client keeps the door waiting for. Those that have not said what they want go first.
+/// The thing that a client keeps the proxy waiting for. Those that have not said what they want go first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Waits {
     Call,
@@ -23,24 +23,24 @@ enum Waits {
 }
 
 /// Connections that wait for their clients, in the order in which they go, each with the way to end it.
-type WaitingGuests = BTreeMap<(Waits, u64), (Instant, Arc<Notify>)>;
+type WaitingClients = BTreeMap<(Waits, u64), (Instant, Arc<Notify>)>;
 
-/// The connections of a door.
+/// The connections of a proxy.
 #[derive(Debug)]
-pub(super) struct Guests {
+pub(super) struct Clients {
     places: Arc<Semaphore>,
-    waiting: Arc<Mutex<WaitingGuests>>,
+    waiting: Arc<Mutex<WaitingClients>>,
     count: u64,
 }
 
-impl Guests {
+impl Clients {
     pub(super) fn new() -> Self {
         Self { places: Arc::new(Semaphore::new(MOST)), waiting: Arc::default(), count: 0 }
     }
 
     /// A place for a new connection. Where all are taken, the one that has waited longest for its client
     /// goes. `None` if every connection is at work.
-    pub(super) async fn place(&mut self) -> Option<GuestPlace> {
+    pub(super) async fn place(&mut self) -> Option<ClientPlace> {
         if self.places.available_permits() == 0 {
             let since = lock(&self.waiting).first_key_value().map(|(_, (since, _))| *since)?;
             sleep_until(since + LEAST).await;
@@ -51,7 +51,7 @@ impl Guests {
         let permit = Arc::clone(&self.places).acquire_owned().await.ok()?;
         self.count += 1;
         let (number, waiting) = (self.count, Arc::clone(&self.waiting));
-        let place = GuestPlace { number, waiting, gone: Arc::default(), _permit: permit };
+        let place = ClientPlace { number, waiting, gone: Arc::default(), _permit: permit };
         place.waits(Waits::Call);
         Some(place)
     }
@@ -79,14 +79,14 @@ impl Guests {
 
 /// The place of one connection.
 #[derive(Debug)]
-pub(super) struct GuestPlace {
+pub(super) struct ClientPlace {
     number: u64,
-    waiting: Arc<Mutex<WaitingGuests>>,
+    waiting: Arc<Mutex<WaitingClients>>,
     gone: Arc<Notify>,
     _permit: OwnedSemaphorePermit,
 }
 
-impl GuestPlace {
+impl ClientPlace {
     /// The client has said what it wants: no other takes its place.
     pub(super) fn works(&self) {
         let mut waiting = lock(&self.waiting);
@@ -111,13 +111,13 @@ impl GuestPlace {
     }
 }
 
-impl Drop for GuestPlace {
+impl Drop for ClientPlace {
     fn drop(&mut self) {
         self.works();
     }
 }
 
-fn lock(waiting: &Mutex<WaitingGuests>) -> MutexGuard<'_, WaitingGuests> {
+fn lock(waiting: &Mutex<WaitingClients>) -> MutexGuard<'_, WaitingClients> {
     // The map is whole after every statement.
     waiting.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -64,7 +64,7 @@ pub(crate) struct CallHead {
 }
 
 impl CallHead {
-    /// Reads a request without its body, for a door that has this name in `--listen`.
+    /// Reads a request without its body, for a proxy that has this name in `--listen`.
     ///
     /// # Errors
     /// 403 for a page of another site, 404 for another path, 405 for another method. 400 for all that could
@@ -178,7 +178,7 @@ fn filename(body: &Value) -> Result<String, Refused> {
     }
 }
 
-/// Refuses requests that a page of another site made a browser send. A page that uses the door's address has
+/// Refuses requests that a page of another site made a browser send. A page that uses the proxy's address has
 /// an origin of its own. A page that uses a name of its own, which leads here, has that name as the host.
 fn is_from_here(uri: &Uri, headers: &HeaderMap, listen: &str) -> Result<(), Refused> {
     let mut hosts = headers.get_all(HOST).iter();

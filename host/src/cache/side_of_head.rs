@@ -8,8 +8,8 @@ mod read;
 use super::ahead::Ahead;
 use super::budget::Budget;
 use super::bytes::Ring;
-use super::life::{self, BATCH, LEARN_TOKENS, MEAN_TOKENS, PAGE_TOKENS, PIECE, RING_PIECE, first_values};
-use super::map::{Learner, Pairs, map_bytes, shares};
+use super::life::{BATCH, LEARN_TOKENS, MEAN_TOKENS, PAGE_TOKENS, PIECE, RING_PIECE, first_values};
+use super::map::{Learner, PairFactors, map_bytes, prepare, shares};
 use super::mean_rule::first_mean;
 use super::means::{Means, State};
 use super::meter::{Event, count};
@@ -36,12 +36,12 @@ pub(super) struct Cut {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Track {
+pub(super) struct SideOfHead {
     dim: usize,
     sink_capacity: usize,
     hot: Window,
-    /// What a ring takes at the start.
-    ring: Option<Arc<Ring>>,
+    /// What a ring takes at the start; [`SideOfHead::hold`] takes it.
+    pub(super) ring: Option<Arc<Ring>>,
     /// Shared by forks until one of them writes.
     sinks: Arc<HalfRows>,
     pages: Pages,
@@ -49,17 +49,17 @@ pub(super) struct Track {
     /// Means of keys, or the mean of values.
     means: Means,
     /// Learns the map of keys that have one.
-    learner: Option<Learner>,
+    pub(super) learner: Option<Learner>,
     /// True for keys that get a map by themselves where few pairs hold their energy.
-    may_get_map: bool,
+    pub(super) may_get_map: bool,
     /// The oldest recent tokens, if their encoding has begun.
     ahead: Option<Ahead>,
     sample: Sample,
     /// Means of keys from which queries pick tokens.
-    summaries: Option<Summaries>,
+    pub(super) summaries: Option<Summaries>,
 }
 
-impl Track {
+impl SideOfHead {
     pub(super) fn new(tiers: Tiers, (sinks, hot): (usize, &Window), means: Means, budget: &Budget) -> Self {
         let (dim, level) = (tiers.warm().codec().dim(), tiers.warm().level());
         Self {
@@ -79,26 +79,7 @@ impl Track {
         }
     }
 
-    /// Gives the track a map, which it learns.
-    pub(super) fn with_map(self, learner: Option<Learner>) -> Self {
-        Self { learner, ..self }
-    }
-
-    /// Lets keys get a map from the keys of their first mean.
-    pub(super) fn with_map_of_keys(self, may_get_map: bool) -> Self {
-        Self { may_get_map, ..self }
-    }
-
-    /// Gives keys the means from which queries pick tokens.
-    pub(super) fn with_summaries(self, summaries: Option<Summaries>) -> Self {
-        Self { summaries, ..self }
-    }
-
-    pub(super) fn summaries(&self) -> Option<&Summaries> {
-        self.summaries.as_ref()
-    }
-
-    /// Makes the means of a full page anew, if the track has them.
+    /// Makes the means of a full page anew, if the side has them.
     fn summarise(&mut self, page: usize) -> Result<(), CacheError> {
         if let Some(summaries) = &mut self.summaries {
             let mut keys = memory::filled(PAGE_TOKENS * self.dim, 0.0)?;
@@ -107,16 +88,6 @@ impl Track {
             summaries.put(page, &keys);
         }
         Ok(())
-    }
-
-    /// True if keys may get a map from themselves.
-    pub(super) fn may_get_map(&self) -> bool {
-        self.may_get_map
-    }
-
-    /// Makes the track a ring. [`Track::hold`] takes its memory.
-    pub(super) fn with_ring(self, ring: Option<Arc<Ring>>) -> Self {
-        Self { ring, ..self }
     }
 
     /// Takes all memory of a ring, or what is missing of it.
@@ -133,7 +104,7 @@ impl Track {
         Ok(())
     }
 
-    /// Bytes of a ring that [`Track::hold`] has not taken yet. 0 without one.
+    /// Bytes of a ring that [`SideOfHead::hold`] has not taken yet. 0 without one.
     pub(super) fn missing_bytes(&self) -> usize {
         let all = self.ring.as_ref().map_or(0, |ring| ring.bytes.total() as usize);
         all.saturating_sub(self.allocated_bytes() - self.shared_bytes())
@@ -172,7 +143,7 @@ impl Track {
         self.pages.warm().codec()
     }
 
-    /// The instruction set for all work on the track.
+    /// The instruction set for all work on the side.
     pub(super) fn level(&self) -> Level {
         self.pages.warm().level()
     }
@@ -217,11 +188,6 @@ impl Track {
     /// True if keys wait for their map. It is made with the first page.
     fn learns_map(&self) -> bool {
         self.learner.is_some() && self.pages.len() == 0
-    }
-
-    /// The learner of the map, if the track has one.
-    pub(super) fn learner(&self) -> Option<&Learner> {
-        self.learner.as_ref()
     }
 
     /// Number of tokens from position `from` on whose queries teach a map.
@@ -295,7 +261,7 @@ impl Track {
             self.pages.set_beside(self.means.allocated_bytes());
             let mean = if self.means.state() == State::On { &*mean } else { &[] };
             if self.may_get_map
-                && let Some(map) = Pairs::of_keys(&shares(rows, self.dim, mean))
+                && let Some(map) = PairFactors::of_keys(&shares(rows, self.dim, mean), None)
             {
                 self.pages.set_map(Some(map));
             }
@@ -341,7 +307,7 @@ impl Track {
                 let mean = self.open_page(page, scratch);
                 let rows = scratch.rows(now * self.dim);
                 self.recent.read(row, rows);
-                prepare(rows, mean.as_deref(), self.pages.map());
+                prepare(rows, mean.as_deref().unwrap_or_default(), self.pages.map());
                 let from = self.coded_end();
                 let (rows, blocks) = scratch.rows_and_blocks();
                 self.pages
@@ -401,7 +367,7 @@ impl Track {
             let mean = self.open_page(self.pages.len() / PAGE_TOKENS, scratch);
             let mut rows = vec![0.0; BATCH * self.dim];
             self.recent.read(0, &mut rows);
-            prepare(&mut rows, mean.as_deref(), self.pages.map());
+            prepare(&mut rows, mean.as_deref().unwrap_or_default(), self.pages.map());
             self.ahead = Some(Ahead::new(self.coded_end(), rows));
         }
     }
@@ -455,11 +421,6 @@ impl Track {
         cooled
     }
 
-    /// True if pages leave the warm tier.
-    pub(super) fn has_cold_tiers(&self) -> bool {
-        self.pages.has_cold_tiers()
-    }
-
     /// The length at which the next page goes cold.
     pub(super) fn next_cooling(&self) -> Option<usize> {
         let sinks = self.sink_capacity;
@@ -467,7 +428,7 @@ impl Track {
         next.map(|(tokens, from)| self.hot.cools_at(from + sinks, tokens + sinks)).min()
     }
 
-    /// First position after the sinks that the track still holds.
+    /// First position after the sinks that the side still holds.
     pub(super) fn first_live(&self) -> usize {
         self.sink_capacity + self.pages.first()
     }
@@ -597,21 +558,17 @@ impl Track {
         self.learner.as_ref().map_or(0, Learner::allocated_bytes)
     }
 
-    /// Bytes of this track that other caches share.
+    /// Bytes of this side that other caches share.
     pub(super) fn shared_bytes(&self) -> usize {
-        let shared =
-            |rows: &Arc<HalfRows>| if Arc::strong_count(rows) > 1 { rows.allocated_bytes() } else { 0 };
         let summaries = self.summaries.as_ref().map_or(0, Summaries::shared_bytes);
-        shared(&self.sinks) + shared(&self.recent) + self.pages.shared_bytes() + summaries
+        shared_bytes(&self.sinks) + shared_bytes(&self.recent) + self.pages.shared_bytes() + summaries
     }
 
-    /// Upper bound of the bytes that [`Track::truncate`] allocates. Shared rows are copied if some of them
+    /// Upper bound of the bytes that [`SideOfHead::truncate`] allocates. Shared rows are copied if some of them
     /// are dropped.
     pub(super) fn truncate_growth(&self, len: usize) -> usize {
-        let copy =
-            |rows: &Arc<HalfRows>| if Arc::strong_count(rows) > 1 { rows.allocated_bytes() } else { 0 };
-        let sinks = if len < self.sinks.len() { copy(&self.sinks) } else { 0 };
-        let recent = if len < self.len() { copy(&self.recent) } else { 0 };
+        let sinks = if len < self.sinks.len() { shared_bytes(&self.sinks) } else { 0 };
+        let recent = if len < self.len() { shared_bytes(&self.recent) } else { 0 };
         let means = if len < self.coded_end() { self.means.allocated_bytes() } else { 0 };
         sinks + recent + means + self.pages.truncate_growth(len.saturating_sub(self.sinks.len()))
     }
@@ -625,8 +582,6 @@ impl Track {
     /// Upper bound of the bytes that `tokens` more tokens need during the operation, copies of shared parts
     /// included.
     pub(super) fn growth(&self, tokens: usize) -> usize {
-        let copy =
-            |rows: &Arc<HalfRows>| if Arc::strong_count(rows) > 1 { rows.allocated_bytes() } else { 0 };
         let row = self.recent.row_bytes();
         let (sinks, most) = self.rows_after(tokens);
         let most = most + self.hot.spare(most);
@@ -639,7 +594,7 @@ impl Track {
         let map = self.map_growth(tokens, coded);
         let learns = self.mean_rows() > 0;
         let means = if coded > 0 { self.means.growth(self.dim, learns) } else { 0 };
-        let copies = if sinks > 0 { copy(&self.sinks) } else { 0 } + copy(&self.recent);
+        let copies = if sinks > 0 { shared_bytes(&self.sinks) } else { 0 } + shared_bytes(&self.recent);
         let ahead =
             if self.is_dear() && self.ring.is_none() { BATCH * self.dim * size_of::<f32>() } else { 0 };
         let full = (self.pages.len() + coded) / PAGE_TOKENS - self.pages.len() / PAGE_TOKENS;
@@ -657,18 +612,15 @@ impl Track {
     }
 }
 
+/// Bytes of rows that a fork shares, which are copied before they are written.
+fn shared_bytes(rows: &Arc<HalfRows>) -> usize {
+    if Arc::strong_count(rows) > 1 { rows.allocated_bytes() } else { 0 }
+}
+
 /// Returns rows for writing, after a copy if a fork shares them.
 fn own(rows: &mut Arc<HalfRows>) -> Result<&mut HalfRows, CacheError> {
     if Arc::strong_count(rows) > 1 {
         *rows = Arc::new(rows.copy()?);
     }
     Ok(Arc::make_mut(rows))
-}
-
-/// Makes rows ready for encoding: less the mean, and through the map.
-fn prepare(rows: &mut [f32], mean: Option<&[f32]>, map: Option<&Pairs>) {
-    life::subtract(rows, mean.unwrap_or_default());
-    if let Some(map) = map {
-        map.apply(rows);
-    }
 }

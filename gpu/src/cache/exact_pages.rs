@@ -1,8 +1,8 @@
-//! [`Kept`]: the exact tokens of a cache. Each of its sequences has pages of f16 rows, and all its tokens are
+//! [`ExactPages`]: the exact tokens of a cache. Each of its sequences has pages of f16 rows, and all its tokens are
 //! codes too, so these rows are copies that any call may drop.
 
 use crate::GpuError;
-use crate::exact::Exact;
+use crate::exact::ExactWindow;
 use crate::paged::attention::Table;
 use crate::pages::PageTable;
 use crate::parts::Parts;
@@ -14,16 +14,16 @@ pub(super) type Token = (usize, usize);
 
 /// The pages of f16 rows. All layers use the same numbers.
 #[derive(Debug)]
-pub(super) struct Kept {
-    exact: Exact,
+pub(super) struct ExactPages {
+    exact: ExactWindow,
     pages: PageTable,
     /// The first token of each sequence from which on the ring has all, those before the ring's apart.
     from: Vec<usize>,
 }
 
-impl Kept {
+impl ExactPages {
     /// There are pages for all sequences, so that none is ever missing.
-    pub(super) fn new(exact: Exact, sequences: usize) -> Self {
+    pub(super) fn new(exact: ExactWindow, sequences: usize) -> Self {
         let pages = PageTable::new(sequences, exact.pages(), sequences * exact.pages());
         Self { exact, pages, from: vec![0; sequences] }
     }
@@ -77,7 +77,7 @@ impl Kept {
     }
 
     /// The first token of each run of exact tokens that a query token sees, and their slots in the pages of
-    /// [`Kept::numbers`].
+    /// [`ExactPages::numbers`].
     pub(super) fn runs(&self, (sequence, length): Token) -> Vec<(usize, Range<usize>)> {
         let (codes, mut next) = (self.codes((sequence, length)), 0);
         let parts = self.exact.seen(length, self.from[sequence]).parts.into_iter();
@@ -111,7 +111,7 @@ impl Kept {
         words
     }
 
-    /// The table of `rows` rows that [`Kept::words`] wrote.
+    /// The table of `rows` rows that [`ExactPages::words`] wrote.
     pub(super) fn table<'a>(&self, words: &'a CudaView<'a, u32>, rows: usize) -> Table<'a> {
         let (max_blocks, entries) = (self.seen_pages(), rows * self.seen_pages());
         Table { memory: words.slice(..).into(), max_blocks, entries, shift: 0, pages: self.count() }

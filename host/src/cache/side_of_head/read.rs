@@ -1,6 +1,6 @@
 //! Read access for attention: ends of parts, logits, weighted sums, and decoded vectors.
 
-use super::Track;
+use super::SideOfHead;
 use crate::attend::{HeadQueries, PageSum, score_page, sum_pages};
 use crate::cache::life::{self, PAGE_TOKENS};
 use crate::cache::means::RING_MEANS;
@@ -10,7 +10,7 @@ use crate::error::CacheError;
 use arrayvec::ArrayVec;
 use tqkv_simd::page::{Line, MAX_PART, MAX_PARTS, WeightedPart};
 
-impl Track {
+impl SideOfHead {
     /// End of the part that holds position `from`: the sinks, one page, or the recent rows. At most
     /// [`MAX_PART`] on.
     pub(in crate::cache) fn part_end(&self, from: usize) -> usize {
@@ -62,7 +62,7 @@ impl Track {
     /// Prepares queries (`[heads, dim]`) for these keys.
     pub(in crate::cache) fn prepare(&self, q: &[f32], scale: f32, queries: &mut HeadQueries) {
         let (pages, tiers) = (&self.pages, self.pages.tiers());
-        queries.set((q, scale), self.dim, self.means.list().iter().map(|mean| &*mean.values));
+        queries.set((q, scale), self.dim, self.means.values());
         let formats = (0..tiers.len()).map(|tier| pages.is_used(tier).then(|| tiers.format(tier)));
         queries.code(formats, pages.map().map(|map| |queries: &mut [f32]| map.apply_to_queries(queries)));
     }
@@ -107,7 +107,7 @@ impl Track {
             && (page(before) == page(from) || self.pages.warm().joins(heads))
     }
 
-    /// Adds the weighted values of parts that [join](Track::joins), or of one part; `next` has memory to prefetch for each.
+    /// Adds the weighted values of parts that [join](SideOfHead::joins), or of one part; `next` has memory to prefetch for each.
     /// The two sums (`[heads, dim]`) are of uncompressed rows and means, and of blocks in the rotated domain.
     pub(in crate::cache) fn accumulate(
         &self,

@@ -1,4 +1,4 @@
-//! The door in front of llama-server's slot calls: its connections, and their limits.
+//! The proxy in front of llama-server's slot calls: its connections, and their limits.
 //!
 //! A connection brings one call and is closed. Each wait for a client has a limit of time, and so has
 //! llama-server's work. The bytes of a client have a limit too. Nothing here waits for a client at the end.
@@ -24,10 +24,10 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use super::call::{Call, CallHead, Refused};
 use super::calls::Calls;
+use super::clients::{ClientPlace, Clients};
 use super::folder::Folder;
-use super::guests::{GuestPlace, Guests};
+use super::request::{Call, CallHead, Refused};
 use super::upstream::Upstream;
 use crate::error::CliError;
 use crate::signals;
@@ -52,18 +52,18 @@ const LONGEST_HEAD: usize = 16 << 10;
 const LONGEST_BODY: usize = 64 << 10;
 const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=utf-8");
 
-/// The body of an answer: one of the door, or llama-server's as it comes.
+/// The body of an answer: one of the proxy, or llama-server's as it comes.
 type Answer = Response<Either<Full<Bytes>, Incoming>>;
 
-/// A listening door.
-pub(crate) struct Door {
+/// A listening proxy.
+pub(crate) struct Proxy {
     listener: TcpListener,
     /// The host that `--listen` names.
     host: String,
     calls: Arc<Calls>,
 }
 
-impl Door {
+impl Proxy {
     /// Listens at `listen` in front of the server at the address `to`.
     ///
     /// # Errors
@@ -103,7 +103,7 @@ impl Door {
 
     async fn accept(&self) -> io::Result<()> {
         let listener = tokio::net::TcpListener::from_std(self.listener.try_clone()?)?;
-        let mut guests = Guests::new();
+        let mut clients = Clients::new();
         let mut ended = pin!(ended());
         loop {
             let accepted = tokio::select! {
@@ -111,14 +111,14 @@ impl Door {
                 accepted = listener.accept() => accepted,
             };
             match accepted {
-                Ok((stream, _)) => match guests.place().await {
+                Ok((stream, _)) => match clients.place().await {
                     Some(place) => {
                         drop(tokio::spawn(serve(stream, place, self.host.clone(), Arc::clone(&self.calls))))
                     }
                     None => turn_away(&stream),
                 },
                 Err(error) if is_lack(&error) => {
-                    guests.let_go();
+                    clients.let_go();
                     sleep(PAUSE).await;
                 }
                 Err(error) if is_of_client(&error) => {}
@@ -128,7 +128,7 @@ impl Door {
             tokio::task::yield_now().await;
         }
         drop(listener);
-        guests.end(END).await;
+        clients.end(END).await;
         Ok(())
     }
 }
@@ -174,7 +174,7 @@ fn turn_away(stream: &TcpStream) {
 }
 
 /// Answers the one call of a connection.
-async fn serve(stream: TcpStream, place: GuestPlace, host: String, calls: Arc<Calls>) {
+async fn serve(stream: TcpStream, place: ClientPlace, host: String, calls: Arc<Calls>) {
     let answered = Notify::new();
     let service = service_fn(|request| {
         Box::pin(async {
@@ -220,7 +220,7 @@ async fn linger(mut stream: TcpStream) {
 /// Reads a call and has it answered.
 async fn read(
     request: Request<Incoming>,
-    place: &GuestPlace,
+    place: &ClientPlace,
     host: &str,
     calls: &Arc<Calls>,
 ) -> Result<Answer, Refused> {
@@ -277,15 +277,15 @@ mod tests {
     use crate::slots::PackCodes;
 
     #[test]
-    fn a_listener_that_is_lost_ends_the_door_with_an_error() {
+    fn a_listener_that_is_lost_ends_the_proxy_with_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let codes =
             PackCodes { mode: Mode::Exact, basis: None, level: crate::args::machine_level().unwrap() };
         let kept = Arc::new(Folder::open(folder.path(), codes).unwrap());
-        let door = Door::open("127.0.0.1:0", "http://127.0.0.1:9", kept).unwrap();
+        let proxy = Proxy::open("127.0.0.1:0", "http://127.0.0.1:9", kept).unwrap();
         let (said, hears) = std::sync::mpsc::channel();
-        let listener = door.listener.try_clone().unwrap();
-        std::thread::spawn(move || said.send(door.answer()));
+        let listener = proxy.listener.try_clone().unwrap();
+        std::thread::spawn(move || said.send(proxy.answer()));
         std::thread::sleep(Duration::from_millis(200));
         socket2::SockRef::from(&listener).shutdown(Shutdown::Both).unwrap();
         let ended = hears.recv_timeout(Duration::from_secs(20)).expect("it ends");
