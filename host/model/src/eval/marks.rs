@@ -165,6 +165,7 @@ pub fn evaluate_marked(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shipped;
 
     fn windows(text: &str, context: usize) -> Vec<Window> {
         let marked = Marked::new(text.as_bytes(), ["<<", ">>"]).unwrap();
@@ -188,6 +189,34 @@ mod tests {
         // Windows without marks are left out, and the last one is shorter.
         assert_eq!(scored, [vec!["blue", "grass \u{e4}!"], vec!["Yes"]]);
         assert!(windows[0].tokens.len() == 40 && windows[1].tokens.len() < 40, "{all}");
+    }
+
+    /// A token counts if any of it is marked, such as a word with the space before it. A special token has no text, and
+    /// one that reads a capital letter as a small one does not give its text back.
+    #[test]
+    fn tokens_are_found_in_the_text() {
+        let words = ["\u{2581}sky", "\u{2581}is", "\u{2581}blue", "\u{2581}now", "<s>"];
+        let vocab: serde_json::Map<_, _> =
+            words.iter().zip(0..).map(|(word, id)| ((*word).to_owned(), serde_json::json!(id))).collect();
+        let spaces =
+            serde_json::json!({ "type": "Metaspace", "replacement": "\u{2581}", "prepend_scheme": "never" });
+        let json = serde_json::json!({ "version": "1.0", "normalizer": { "type": "Lowercase" },
+            "pre_tokenizer": spaces, "decoder": spaces, "model": { "type": "WordLevel", "vocab": vocab, "unk_token": "<s>" },
+            "added_tokens": [{ "id": 4, "content": "<s>", "special": true, "single_word": false, "lstrip": false,
+                "rstrip": false, "normalized": false }] });
+        let json = json.to_string();
+        let model = Model::from_bytes("w", shipped::CONFIG, shipped::WEIGHTS, Some(json.as_bytes())).unwrap();
+        let windows = |text: &str| Marked::new(text.as_bytes(), ["[", "]"]).unwrap().all_windows(&model, 64);
+        for (text, tokens, scored) in [
+            (" sky is [blue] now", vec![0, 1, 2, 3], vec![1..2]),
+            (" sky<s> is [blue now]<s> sky", vec![0, 4, 1, 2, 3, 4, 0], vec![2..4]),
+            ("<s> sky[ is] blue", vec![4, 0, 1, 2], vec![1..2]),
+        ] {
+            let window = windows(text).unwrap().remove(0);
+            assert_eq!((window.tokens, window.scored), (tokens, scored), "{text}");
+        }
+        let changed = windows(" sky Is [blue]").err().unwrap().to_string();
+        assert!(changed.contains("at byte 4"), "{changed}");
     }
 
     #[test]
