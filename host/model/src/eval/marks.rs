@@ -208,12 +208,12 @@ mod tests {
         let model = Model::from_bytes("w", shipped::CONFIG, shipped::WEIGHTS, Some(json.as_bytes())).unwrap();
         let windows = |text: &str| Marked::new(text.as_bytes(), ["[", "]"]).unwrap().all_windows(&model, 64);
         for (text, tokens, scored) in [
-            (" sky is [blue] now", vec![0, 1, 2, 3], vec![1..2]),
-            (" sky<s> is [blue now]<s> sky", vec![0, 4, 1, 2, 3, 4, 0], vec![2..4]),
-            ("<s> sky[ is] blue", vec![4, 0, 1, 2], vec![1..2]),
+            (" sky is [blue] now", vec![0, 1, 2, 3], 1..2),
+            (" sky<s> is [blue now]<s> sky", vec![0, 4, 1, 2, 3, 4, 0], 2..4),
+            ("<s> sky[ is] blue", vec![4, 0, 1, 2], 1..2),
         ] {
             let window = windows(text).unwrap().remove(0);
-            assert_eq!((window.tokens, window.scored), (tokens, scored), "{text}");
+            assert_eq!((window.tokens, window.scored), (tokens, vec![scored]), "{text}");
         }
         let changed = windows(" sky Is [blue]").err().unwrap().to_string();
         assert!(changed.contains("at byte 4"), "{changed}");

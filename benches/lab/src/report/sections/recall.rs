@@ -6,8 +6,7 @@ use tqkv_cli::output::grouped;
 use super::{Section, Table, Wanted, digits, percent};
 
 pub(super) fn sections(wanted: &Wanted<'_>) -> Result<Vec<Section>, CliError> {
-    let line =
-        "tqkv eval --recall --context 1024 --kv near-lossless --kv balanced --kv compact --kv tiered --kv tiny";
+    let line = "tqkv eval --recall --context 1024 --kv near-lossless --kv balanced --kv compact --kv tiered --kv tiny";
     let answer = wanted.source.run_model(line)?;
     let rows = answer.rows("results");
     let kinds: Vec<_> =
