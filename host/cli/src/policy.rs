@@ -36,14 +36,27 @@ pub struct Name {
 }
 
 impl Name {
-    /// The label in a table: the policy, or the pair with the name of its preset if it has one.
+    /// The label in a table: the policy, or the pair with the name of its preset if it has one. Layers in a row that
+    /// have the same codecs are counted.
     pub fn label(&self) -> String {
         match (&self.policy, self.kv.own().and_then(preset::of_pair)) {
-            (Some(policy), _) => policy.clone(),
+            (Some(policy), _) if self.is_program => policy.clone(),
+            (Some(policy), _) => policy.split(' ').map(counted_layers).collect::<Vec<_>>().join(" "),
             (None, Some(preset)) => format!("{} {}", self.kv, preset.name),
             (None, None) => self.kv.to_string(),
         }
     }
+}
+
+/// A word of a policy, where a list of layers has each run of equal codecs once: `each:t2/t2/s4` as `each:2xt2/s4`.
+fn counted_layers(word: &str) -> String {
+    let Some((rule, layers)) = word.split_once("each:") else { return word.to_owned() };
+    let layers: Vec<_> = layers.split('/').collect();
+    let runs = layers.chunk_by(|a, b| a == b).map(|run| match run {
+        [one] => (*one).to_owned(),
+        _ => format!("{}x{}", run.len(), run[0]),
+    });
+    format!("{rule}each:{}", runs.collect::<Vec<_>>().join("/"))
 }
 
 impl Name {
@@ -362,6 +375,17 @@ mod tests {
         assert_eq!(policy("f16"), Policy::from(F16), "the reference of comparisons is named once");
         assert!(PRESETS.iter().all(|preset| policy(preset.name) == Policy::from(preset)));
         assert!(policy("tq3").is_reference() && policy("tq3").planned(placeholder()).is_err());
+    }
+
+    /// A table has runs of layers, and the name for programs has all of them.
+    #[test]
+    fn labels_count_layers() {
+        let text = |layers: &[&str]| format!("m2,t2 hot=16 layer-kv=each:{}", layers.join("/"));
+        let layers = [&["m2,t2"; 17][..], &["t4,t2"; 2], &["m2,t2"], &["t4,t2"; 10]].concat();
+        let name = policy(&text(&layers)).name;
+        assert_eq!(name.label(), text(&["17xm2,t2", "2xt4,t2", "m2,t2", "10xt4,t2"]));
+        assert_eq!(name.to_string(), text(&layers));
+        assert_eq!(policy("t4 each:t4/t2").name.label(), "t4 each:t4/t2");
     }
 
     #[test]

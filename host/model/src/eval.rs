@@ -12,12 +12,14 @@
 
 mod cosine;
 mod figures;
+mod marks;
 mod recall;
 mod scores;
 mod tally;
 mod window;
 
-pub use figures::{EvalResult, HeadFigures};
+pub use figures::{DepthFigures, EvalResult, HeadFigures};
+pub use marks::{Marked, evaluate_marked};
 pub use recall::{Recall, evaluate_recall};
 pub use scores::{PROBE, ScoreFigures};
 
@@ -83,7 +85,7 @@ pub struct EvalReport {
     pub results: Vec<EvalResult>,
 }
 
-/// Progress of [`evaluate`] and [`evaluate_recall`].
+/// Progress of [`evaluate`], [`evaluate_marked`] and [`evaluate_recall`].
 #[derive(Debug)]
 pub enum Progress<'a> {
     /// Finished forward passes of windows, and their total number.
@@ -115,8 +117,18 @@ pub fn evaluate(
         )));
     }
     let windows: Vec<_> = texts.into_iter().map(|text| Window::scored_from(spec.from, text)).collect();
-    let mut results =
-        compare(model, &[&windows], spec, (reference, settings), progress)?.into_iter().flatten();
+    report(model, &windows, spec, (reference, settings), progress)
+}
+
+/// Compares settings with a reference on one set of windows.
+fn report(
+    model: &Model,
+    windows: &[Window],
+    spec: &EvalSpec,
+    settings: (&Setting<'_>, &[Setting<'_>]),
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<EvalReport, ModelError> {
+    let mut results = compare(model, &[windows], spec, settings, progress)?.into_iter().flatten();
     let reference = results.next().expect("the reference is measured first");
     Ok(EvalReport { context: spec.context, windows: windows.len(), reference, results: results.collect() })
 }

@@ -13,7 +13,7 @@ impl Model {
     }
 
     /// Tokens at the start of every text: the model's BOS, or none.
-    fn beginning(&self) -> Result<Vec<u32>, ModelError> {
+    pub(crate) fn beginning(&self) -> Result<Vec<u32>, ModelError> {
         if self.special == SpecialTokens::Omit {
             return Ok(Vec::new());
         }
@@ -62,7 +62,7 @@ impl Model {
     }
 
     /// Number of tokens in a window that come from the text.
-    fn fresh_tokens(&self, context: usize, beginning: usize) -> Result<usize, ModelError> {
+    pub(crate) fn fresh_tokens(&self, context: usize, beginning: usize) -> Result<usize, ModelError> {
         let most = self.config.context;
         if context < beginning + 2 {
             return Err(ModelError::Evaluation(format!(

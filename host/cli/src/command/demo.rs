@@ -97,10 +97,15 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let made = generate_all(args, &model, &prompt, out)?;
     let (context, windows) = (args.context, args.windows);
     let spec = EvalSpec::new(context, Some(windows));
-    let measured =
-        eval::measure(&model, &Place::Cpu, shipped::HELDOUT_TEXT, &spec, &args.cache, out, &mut |_, _| {
-            Ok(())
-        })?;
+    let measured = eval::measure(
+        &model,
+        &Place::Cpu,
+        (shipped::HELDOUT_TEXT, None),
+        &spec,
+        &args.cache,
+        out,
+        &mut |_, _| Ok(()),
+    )?;
     let f16 = measured.first().map_or(0.0, |row| row.cache_bytes_per_token);
     let steps = time_long_steps(args, out)?;
     let f16_step = steps.first().and_then(Timing::milliseconds);

@@ -6,7 +6,9 @@ use std::time::Instant;
 use crate::policy::{Name, Policy};
 use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
-use tqkv_model::eval::{EvalResult, EvalSpec, HeadFigures, Progress, Recall, ScoreFigures, evaluate};
+use tqkv_model::eval::{
+    EvalResult, EvalSpec, HeadFigures, Marked, Progress, Recall, ScoreFigures, evaluate, evaluate_marked,
+};
 use tqkv_model::{Model, shipped};
 
 pub use super::eval_subject::Subject;
@@ -33,7 +35,9 @@ Example: the paper's code for dot products beside a scalar code of the same size
   tqkv eval --kv p3 --kv tq3
 Example: texts that ask for what stands far back, beside running text
   tqkv eval --recall --model DIR --text book.txt --context 2048 --kv tiny --kv tiered --kv s4
-  tqkv eval --recall --kinds copy,turns --windows 2 --kv t4,t2
+  tqkv eval --recall --kinds table,facts --windows 2 --kv t4,t2
+Example: answers in a text of your own, such as \"The code is <<48213>>.\"
+  tqkv eval --text answers.txt --marks '<<' '>>' --kv tiny --kv s4
   tqkv eval --recall --model DIR --text book.txt --windows 3 --markdown
 
 Columns:
@@ -63,14 +67,20 @@ the queries of the newest token are scored against all earlier tokens, exactly a
   top-1        how often the token with the largest score is the same
   top-5        how often that token is among the five largest from the codes
 
---json lists every head, with the number of means that its keys have had.
+--json lists every head, with the number of means that its keys have had, and has the KL of each window (kl_of_windows; \
+with --recall kl_of_texts, and kl_by_depth with first_page, middle and end).
 
 Texts of --recall. Each is one window long: what must be remembered, then running text, then what asks for it. \
-Only the tokens are scored that follow from the first part.
+Only the tokens are scored that follow from the first part. Table, facts, json and chat tell at every depth of the running \
+text, and a second table has their KL for what was told on the first page of 128 tokens, in the middle and at the end; \
+windows of 1024 tokens are long enough for them, and 512 for the others.
   prose        running text as it is, every token scored
   copy         a passage that comes again, word for word
   list         a list of words and numbers of five digits that comes again
-  pairs        such a list, its numbers asked for in another order
+  table        rows of tables, asked for in another order
+  facts        facts that are scattered in running text
+  json         calls in JSON that are repeated
+  chat         a chat of turns, and questions about it
   code         structs of Rust that are written again, in another order
   turns        facts that a user told in a conversation
   calls        calls of tools whose arguments were listed
@@ -99,6 +109,10 @@ pub struct Args {
     /// First position of a window that is scored; earlier tokens are input only.
     #[arg(long, value_name = "POSITION", default_value_t = 0)]
     from: usize,
+    /// Score only what stands between the marks BEGIN and END in the text, such as answers. The marks are taken out
+    /// before the model reads it. Windows without any are left out, and all others count unless --windows says less.
+    #[arg(long, num_args = 2, value_names = ["BEGIN", "END"], conflicts_with_all = ["from", "recall"])]
+    marks: Option<Vec<String>>,
     /// Score texts whose answers stand far back instead of running text alone, one of each kind unless
     /// --windows says more.
     #[arg(long, conflicts_with_all = ["from", "layers", "attention", "attention_error"])]
@@ -136,6 +150,8 @@ pub(crate) struct Row {
     pub(crate) perplexity: f64,
     nll_delta: f64,
     pub(crate) kl_to_f16: f64,
+    /// That of each window.
+    kl_of_windows: Vec<f64>,
     pub(crate) kl_p99: f64,
     pub(crate) kl_p999: f64,
     pub(crate) top1_agreement: f64,
@@ -171,9 +187,17 @@ impl Args {
         let place = self.device.open()?;
         let model = change(self.model.load()?)?;
         let context = self.context;
-        let some = || if self.recall { 1 } else { some_windows(&model, &text, context) };
-        let windows = self.windows.unwrap_or_else(some);
-        Ok(Subject { model, text, context, windows, place })
+        let marked = self.marks.as_deref().map(|marks| marked(&text, marks)).transpose()?;
+        let windows = match (self.windows, &marked) {
+            (Some(windows), _) => windows,
+            (None, Some(marked)) => {
+                marked.count_windows(&model, context).map_err(|error| CliError::model(None, &error))?
+            }
+            (None, None) if self.recall => 1,
+            (None, None) => some_windows(&model, &text, context),
+        };
+        let text = marked.as_ref().map_or(text, |marked| marked.text().as_bytes().to_vec());
+        Ok(Subject { model, text, marked, context, windows, place })
     }
 
     /// The pairs of `--kv`, if any. `what` needs pairs that caches store.
@@ -194,7 +218,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
 /// # Errors
 /// A cache that does not fit the model, or a text that is too short.
 pub fn evaluate_subject(args: &Args, subject: &Subject, out: &mut Output) -> Result<(), CliError> {
-    let Subject { model, text, place, .. } = subject;
+    let Subject { model, text, marked, place, .. } = subject;
     let (context, windows) = (subject.context, subject.windows);
     if args.recall {
         let spec = EvalSpec { step: args.step, ..EvalSpec::new(context, Some(windows)) };
@@ -219,17 +243,19 @@ pub fn evaluate_subject(args: &Args, subject: &Subject, out: &mut Output) -> Res
     let widths = (names.max().unwrap_or(0), if simulated { 18 } else { 11 });
     let mut begun = false;
     let clock = Instant::now();
-    let results = measure(model, place, text, &spec, &args.cache, out, &mut |out, row| {
-        if out.is_json() {
-            return Ok(());
-        }
-        let mut text = String::new();
-        if !std::mem::replace(&mut begun, true) {
-            let title = format!("model {}, {} of {context} tokens", model.name(), counted(windows, "window"));
-            text = format!("{title}\n{}\n", line(widths, &head(args.attention_error)));
-        }
-        Ok(out.write_text(&format!("{text}{}\n", line(widths, &cells(row))))?)
-    })?;
+    let results =
+        measure(model, place, (text, marked.as_ref()), &spec, &args.cache, out, &mut |out, row| {
+            if out.is_json() {
+                return Ok(());
+            }
+            let mut text = String::new();
+            if !std::mem::replace(&mut begun, true) {
+                let title =
+                    format!("model {}, {} of {context} tokens", model.name(), counted(windows, "window"));
+                text = format!("{title}\n{}\n", line(widths, &head(args.attention_error)));
+            }
+            Ok(out.write_text(&format!("{text}{}\n", line(widths, &cells(row))))?)
+        })?;
     let seconds = clock.elapsed().as_secs_f64();
     if out.is_json() {
         return out.print(&Report::new(subject, seconds, results), |_| String::new());
@@ -248,6 +274,12 @@ pub fn evaluate_subject(args: &Args, subject: &Subject, out: &mut Output) -> Res
     Ok(())
 }
 
+/// A text without its two marks.
+fn marked(text: &[u8], marks: &[String]) -> Result<Marked, CliError> {
+    let [begin, end] = marks else { return Err(CliError::bad_input("--marks: expected BEGIN and END")) };
+    Marked::new(text, [begin, end]).map_err(|error| CliError::model(None, &error))
+}
+
 /// Number of windows by default.
 const WINDOWS: usize = 12;
 
@@ -260,7 +292,7 @@ fn some_windows(model: &Model, text: &[u8], context: usize) -> usize {
 pub(crate) fn measure(
     model: &Model,
     place: &Place,
-    text: &[u8],
+    (text, marked): (&[u8], Option<&Marked>),
     spec: &EvalSpec,
     cache: &CacheArgs,
     out: &mut Output,
@@ -271,7 +303,7 @@ pub(crate) fn measure(
     let values = model.config().cached_values();
     let bar = out.progress(0, "evaluating");
     let (mut rows, mut printed) = (Vec::with_capacity(policies.len()), Ok(()));
-    let report = evaluate(model, text, spec, &settings[0], &settings[1..], &mut |progress| match progress {
+    let mut progress = |progress: Progress<'_>| match progress {
         Progress::Passes(done, total) => {
             bar.set_length(total as u64);
             bar.set_position(done as u64);
@@ -283,7 +315,12 @@ pub(crate) fn measure(
             }
             rows.push(row);
         }
-    });
+    };
+    let (reference, settings) = (&settings[0], &settings[1..]);
+    let report = match marked {
+        Some(marked) => evaluate_marked(model, marked, spec, reference, settings, &mut progress),
+        None => evaluate(model, text, spec, reference, settings, &mut progress),
+    };
     bar.finish_and_clear();
     report.map_err(|e| CliError::model(None, &e))?;
     printed?;
@@ -297,6 +334,7 @@ fn row(name: Name, result: EvalResult, values: usize) -> Row {
         perplexity: result.perplexity,
         nll_delta: result.nll_delta,
         kl_to_f16: result.kl,
+        kl_of_windows: result.kl_of_windows,
         kl_p99: result.kl_p99,
         kl_p999: result.kl_p999,
         scores: result.scores,

@@ -1,5 +1,6 @@
 //! The tables of `tqkv eval --recall --markdown`, for a document about a model.
 
+use super::eval_recall::depth_cell;
 use super::eval_subject::Subject;
 use super::eval_texts::{Cell, Row};
 use crate::error::CliError;
@@ -68,6 +69,7 @@ pub(super) fn tables(subject: &Subject, rows: &[Row], sizes: &[Sizes]) -> String
             by_kind(&["policy"], 1, &|row| each(row, &spread))
         );
     }
+    text += &depths(rows);
     text += &format!(
         "\nHow many scored tokens are the likeliest ones:\n\n{}",
         by_kind(&["policy"], 0, &|row| each(row, &|cell| format!("{:.0} %", 100.0 * cell.right)))
@@ -79,6 +81,24 @@ pub(super) fn tables(subject: &Subject, rows: &[Row], sizes: &[Sizes]) -> String
         std::iter::once(code(row)).chain(sizes).collect()
     });
     text + &format!("\nBytes per token, as `tqkv plan` counts them:\n\n{}", table(&head, rows))
+}
+
+/// The divergence by depth, for kinds that tell at every depth. Empty without such kinds.
+fn depths(rows: &[Row]) -> String {
+    let known = |row: &Row| {
+        let of = |cell: &Cell| cell.kl_by_depth.map(|kl| (cell.text, depth_cell(&kl).replace(' ', ", ")));
+        row.texts.iter().filter_map(of).unzip()
+    };
+    let (kinds, _): (Vec<_>, Vec<_>) = rows.first().map(known).unwrap_or_default();
+    if kinds.is_empty() {
+        return String::new();
+    }
+    let head = [&["policy"], &kinds[..]].concat();
+    let lines = rows[1..].iter().map(|row| [vec![code(row)], known(row).1].concat());
+    format!(
+        "\nKL by where it was told, on the first page, in the middle and at the end:\n\n{}",
+        table(&head, lines)
+    )
 }
 
 /// The name of a row. A preset has its codecs beside it.

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use tqkv_model::eval::{EvalSpec, Progress, Recall, evaluate_recall};
+use tqkv_model::eval::{DepthFigures, EvalSpec, Progress, Recall, evaluate_recall};
 
 use super::eval_markdown;
 use super::eval_subject::{Report, Subject, settings};
@@ -10,7 +10,7 @@ use super::eval_texts::{Cell, Row};
 use crate::cache_args::CacheArgs;
 use crate::error::CliError;
 use crate::memory::Memory;
-use crate::output::{Output, table_line};
+use crate::output::{Output, table, table_line};
 use crate::plan::CacheShape;
 
 /// Measures the caches of `cache` on each of `kinds`, and prints a row as soon as it is known. With the shape of
@@ -68,8 +68,35 @@ pub(super) fn run(
     if let Some(sizes) = sizes {
         return Ok(out.write_text(&eval_markdown::tables(subject, &rows, &sizes))?);
     }
+    if let Some(depths) = depths(&rows) {
+        out.write_text(&format!("\nKL by where it was told: first page, middle, end\n{depths}\n"))?;
+    }
     out.write_text(&format!("\n{seconds:.1} seconds{}\n", Memory::of(&subject.model).line()))?;
     Ok(())
+}
+
+/// The divergence by depth, for kinds that tell at every depth. `None` without such kinds.
+fn depths(rows: &[Row]) -> Option<String> {
+    let known = |row: &Row| {
+        let of = |cell: &Cell| cell.kl_by_depth.map(|kl| (cell.text, kl));
+        row.texts.iter().filter_map(of).collect::<Vec<_>>()
+    };
+    let kinds: Vec<_> = known(rows.first()?).into_iter().map(|(kind, _)| kind).collect();
+    if kinds.is_empty() {
+        return None;
+    }
+    let head: Vec<_> = std::iter::once("K,V").chain(kinds).collect();
+    let lines = rows.iter().map(|row| {
+        let cells = known(row).into_iter().map(|(_, kl)| depth_cell(&kl));
+        std::iter::once(row.name.label()).chain(cells).collect()
+    });
+    Some(table(&head, lines))
+}
+
+/// The figures of the three depths.
+pub(super) fn depth_cell(kl: &DepthFigures) -> String {
+    let DepthFigures { first_page, middle, end } = kl;
+    format!("{first_page:.4} {middle:.4} {end:.4}")
 }
 
 fn head(kinds: &[Recall]) -> Vec<String> {

@@ -4,7 +4,7 @@ use serde::Serialize;
 use tqkv::attention::AttentionCache;
 use tqkv::error::CacheError;
 use tqkv_model::Model;
-use tqkv_model::eval::Setting;
+use tqkv_model::eval::{Marked, Setting};
 
 use crate::cache_args;
 use crate::device::Place;
@@ -44,7 +44,10 @@ impl<Row> Report<Row> {
 /// A model and the text to measure it on.
 pub struct Subject {
     pub model: Model,
+    /// Without marks.
     pub text: Vec<u8>,
+    /// The text with the parts that are scored, if it has marks.
+    pub(super) marked: Option<Marked>,
     /// Tokens per window.
     pub context: usize,
     pub windows: usize,

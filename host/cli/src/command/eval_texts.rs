@@ -1,7 +1,7 @@
 //! Figures of caches on texts that ask for what stands far back.
 
 use serde::Serialize;
-use tqkv_model::eval::{EvalResult, Recall};
+use tqkv_model::eval::{DepthFigures, EvalResult, Recall};
 
 use crate::policy::Name;
 
@@ -22,6 +22,9 @@ pub(super) struct Cell {
     pub(super) kl_to_f16: f64,
     /// That of each text.
     pub(super) kl_of_texts: Vec<f64>,
+    /// By the depth at which the texts told what they ask for, for kinds that tell at every depth.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) kl_by_depth: Option<DepthFigures>,
     nll_delta: f64,
     top1_agreement: f64,
     /// Share of the scored tokens that are the likeliest ones.
@@ -34,6 +37,7 @@ impl Row {
             text: kind.name(),
             kl_to_f16: result.kl,
             kl_of_texts: result.kl_of_windows.clone(),
+            kl_by_depth: result.kl_by_depth,
             nll_delta: result.nll_delta,
             top1_agreement: result.top1_agreement,
             right: result.right,

@@ -35,7 +35,8 @@ const NOT_RUN: [(&str, &str); 17] = [
 /// Options that say how much is measured, by command. They replace what is given, or are added.
 fn small(command: &str, line: &str) -> &'static [(&'static str, &'static str)] {
     match command {
-        "eval" if line.contains("--recall") => &[("--context", "600")],
+        "eval" if line.contains("--recall") => &[("--context", "1024")],
+        "eval" if line.contains("--marks") => &[("--context", "192")],
         "bench" => &[("--seconds", "1")],
         "basis" => &[("--context", "512"), ("--windows", "2")],
         "eval" => &[("--windows", "1"), ("--context", "192"), ("--from", "64")],

@@ -55,9 +55,10 @@ fn eval_and_generate_run_formats_of_the_reference() {
     }
 }
 
-const EVAL_FIELDS: [&str; 9] = [
+const EVAL_FIELDS: [&str; 10] = [
     "bits_per_value",
     "cache_bytes_per_token",
+    "kl_of_windows",
     "kl_p99",
     "kl_p999",
     "kl_to_f16",

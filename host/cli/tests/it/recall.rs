@@ -6,38 +6,96 @@ use crate::model_commands::{parts, rows};
 use crate::printed::number;
 use crate::support::{error, json, tqkv};
 
-/// A table of the kinds of text, the row of f16 first, where nothing is lost.
+/// A table of the kinds of text, the row of f16 first, where nothing is lost, and one by depth.
 #[test]
 fn eval_asks_for_what_stands_far_back() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
     let args =
-        ["eval", "--recall", "--context", "600", "--kv", "s4 hot=0 sinks=0", "--kv", "s2 hot=0 sinks=0"];
+        ["eval", "--recall", "--context", "1024", "--kv", "s4 hot=0 sinks=0", "--kv", "s2 hot=0 sinks=0"];
     let report = json(at, &args);
     assert_eq!(parts(&report), ["context", "model", "results", "seconds", "windows"]);
     assert_eq!(report["windows"], 1, "one text of each kind");
     let results = rows(&report);
     assert_eq!(results.len(), 3);
     let texts = |row: &Value| row["texts"].as_array().unwrap().clone();
-    for (i, kind) in
-        ["prose", "copy", "list", "pairs", "code", "turns", "calls", "sums", "change"].iter().enumerate()
-    {
+    for (i, kind) in KINDS.iter().enumerate() {
         let cell = |row: &Value| texts(row)[i].clone();
         assert!(results.iter().all(|row| cell(row)["text"] == *kind), "{report}");
         let kl: Vec<_> = results.iter().map(|row| number(&cell(row), "kl_to_f16")).collect();
         assert!(kl[0] == 0.0 && kl[1] > 0.0 && kl[1] < kl[2], "{kind}: {kl:?}");
         assert!((0.0..=1.0).contains(&number(&cell(&results[0]), "right")), "{report}");
+        let tells_everywhere = ["table", "facts", "json", "chat"].contains(kind);
+        for row in results {
+            let depths = &cell(row)["kl_by_depth"];
+            assert_eq!(depths.is_object(), tells_everywhere, "{kind}: {depths}");
+            if tells_everywhere {
+                let kl = ["first_page", "middle", "end"].map(|depth| number(depths, depth));
+                let mean = number(&cell(row), "kl_to_f16");
+                let between = |least: f64, most: f64| (least - 1e-6..=most + 1e-6).contains(&mean);
+                assert!(
+                    between(kl.into_iter().fold(9.0, f64::min), kl.into_iter().fold(0.0, f64::max)),
+                    "{row}"
+                );
+                assert_eq!(kl == [0.0; 3], row == &results[0], "{kind}: {depths}");
+            }
+        }
     }
     let table = String::from_utf8(tqkv(at, &args).stdout).unwrap();
-    assert!(table.lines().nth(1).unwrap().ends_with("bytes/token") && table.lines().count() == 8, "{table}");
+    assert!(table.lines().nth(1).unwrap().ends_with("bytes/token") && table.lines().count() == 14, "{table}");
+    assert!(table.contains("first page, middle, end"), "{table}");
     let some = json(at, &[&args[..], &["--kinds", "turns,copy"]].concat());
     let names: Vec<_> = texts(&rows(&some)[0]).iter().map(|cell| cell["text"].clone()).collect();
     assert_eq!(names, ["turns", "copy"], "in the order of the option");
     assert_eq!(texts(&rows(&some)[1])[1], texts(&results[1])[1], "the same texts");
     let unknown = error(at, &["eval", "--recall", "--kinds", "songs"], 2);
     assert!(unknown.contains("'songs'") && unknown.contains("expected prose, copy"), "{unknown}");
-    let short = error(at, &["eval", "--recall", "--context", "32", "--kv", "s4 hot=0 sinks=0"], 2);
-    assert!(short.contains("expected 512 or more"), "{short}");
+    for (kind, expected) in [("calls", "expected 512"), ("chat", "the text 'chat'; expected 1024")] {
+        let args = ["eval", "--recall", "--kinds", kind, "--context", "128", "--kv", "s4 hot=0 sinks=0"];
+        let short = error(at, &args, 2);
+        assert!(short.contains(expected), "{short}");
+    }
+}
+
+const KINDS: [&str; 12] =
+    ["prose", "copy", "list", "table", "facts", "json", "chat", "code", "turns", "calls", "sums", "change"];
+
+/// A text with marks has the figures of the tokens between them, and is otherwise the text without them.
+#[test]
+fn eval_scores_what_stands_between_marks() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let text = &tqkv_model::shipped::HELDOUT_TEXT[..576];
+    let (from, to) = (400, 512);
+    std::fs::write(at.join("plain.txt"), text).unwrap();
+    let marked = [&text[..from], b"<<", &text[from..to], b">>", &text[to..]].concat();
+    std::fs::write(at.join("marked.txt"), &marked).unwrap();
+    let eval = |more: &[&str]| {
+        let args = ["eval", "--context", "192", "--kv", "s2 hot=0 sinks=0", "--text"];
+        json(at, &[&args[..], more].concat())
+    };
+    let by_marks = eval(&["marked.txt", "--marks", "<<", ">>"]);
+    assert_eq!(by_marks["windows"], 1, "the window with the answer: {by_marks}");
+    let row = &rows(&by_marks)[1];
+    assert_eq!(row["kl_of_windows"], serde_json::json!([row["kl_to_f16"]]), "{row}");
+    // The sums over positions from one on give the mean between two of them: byte 400 is at 16 in the third window.
+    let sums = |from: usize| {
+        let report = eval(&["plain.txt", "--windows", "3", "--from", &from.to_string()]);
+        let kl = rows(&report)[1]["kl_of_windows"].as_array().unwrap()[2].as_f64().unwrap();
+        kl * (192 - from) as f64
+    };
+    let [first, last] = [from, to].map(|byte| byte - 2 * 192 - 1);
+    let expected = (sums(first) - sums(last)) / (to - from) as f64;
+    assert!((number(row, "kl_to_f16") - expected).abs() < 1e-6, "{row}: {expected}");
+    for (args, said) in [
+        (vec!["plain.txt", "--marks", "<<", ">>"], "has no '<<'"),
+        (vec!["marked.txt", "--marks", "<<", "<<"], "expected two different ones"),
+        (vec!["marked.txt", "--marks", "<<", ">>", "--windows", "2"], "expected 1 to 1"),
+        (vec!["marked.txt", "--marks", "<<", ">>", "--from", "9"], "cannot be used with"),
+    ] {
+        let refused = error(at, &[&["eval", "--context", "192", "--text"], &args[..]].concat(), 2);
+        assert!(refused.contains(said), "{refused}");
+    }
 }
 
 /// Tables of a document: the figures of --json, the spread over the texts, and the bytes that plan counts.
@@ -45,7 +103,7 @@ fn eval_asks_for_what_stands_far_back() {
 fn eval_prints_its_tables_in_markdown() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
-    let args = ["eval", "--recall", "--context", "600", "--kinds", "copy,turns", "--windows", "2"];
+    let args = ["eval", "--recall", "--context", "1024", "--kinds", "copy,facts", "--windows", "2"];
     let args = [&args[..], &["--kv", "tiny", "--kv", "q4_0", "--kv", "t4 hot=0 sinks=0"]].concat();
     let said = tqkv(at, &[&args[..], &["--markdown"]].concat());
     let said = String::from_utf8(said.stdout).unwrap();
@@ -56,9 +114,9 @@ fn eval_prints_its_tables_in_markdown() {
         .map(|table| table.lines().map(cells).collect())
         .collect();
     let sizes: Vec<_> = tables.iter().map(|table| [table.len(), table[0].len()]).collect();
-    assert_eq!(sizes, [[5, 4], [5, 3], [6, 3], [6, 4]], "{said}");
+    assert_eq!(sizes, [[5, 4], [5, 3], [5, 2], [6, 3], [6, 4]], "{said}");
     assert!(tables.iter().flatten().all(|row| !row.iter().any(String::is_empty)), "{said}");
-    let names: Vec<_> = tables[3][2..].iter().map(|row| &*row[0]).collect();
+    let names: Vec<_> = tables[4][2..].iter().map(|row| &*row[0]).collect();
     assert_eq!(names, ["`f16,f16`", "`tiny`", "`q4_0,q4_0`", "`t4 hot=0 sinks=0`"]);
     let report = json(at, &args);
     let planned = json(
@@ -78,7 +136,7 @@ fn eval_prints_its_tables_in_markdown() {
         ],
     );
     let bytes = planned["rows"][0]["cache_bytes"].as_f64().unwrap() / 4096.0;
-    assert_eq!(tables[3][3][2], format!("{bytes:.0}"), "{said}");
+    assert_eq!(tables[4][3][2], format!("{bytes:.0}"), "{said}");
     for (row, shown) in rows(&report)[1..].iter().zip(&tables[0][2..]) {
         for (i, cell) in row["texts"].as_array().unwrap().iter().enumerate() {
             assert_eq!(shown[2 + i], format!("{:.4}", number(cell, "kl_to_f16")), "{said}");

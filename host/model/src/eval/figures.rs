@@ -1,6 +1,7 @@
 //! The results of an evaluation for one setting.
 
 use super::scores::ScoreFigures;
+use super::tally::mean;
 use serde::Serialize;
 use tqkv::cache::HeadStats;
 
@@ -39,6 +40,25 @@ impl HeadFigures {
     }
 }
 
+/// Mean KL of the tokens whose answers a text told at each depth, nats per token.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct DepthFigures {
+    /// Told in tokens 0 to 127, from which a cache learns the map of keys.
+    pub first_page: f64,
+    /// Told in the first half of what lies between that page and the questions.
+    pub middle: f64,
+    /// Told in the second half, 64 tokens or more before the questions.
+    pub end: f64,
+}
+
+impl DepthFigures {
+    /// The means of the depths in their order, if every depth has some figures.
+    pub(super) fn of(depths: &[Vec<f32>; 3]) -> Option<Self> {
+        let [first_page, middle, end] = depths.each_ref().map(|kl| mean(kl));
+        depths.iter().all(|kl| !kl.is_empty()).then_some(Self { first_page, middle, end })
+    }
+}
+
 /// Figures of one setting.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EvalResult {
@@ -54,6 +74,8 @@ pub struct EvalResult {
     pub kl: f64,
     /// The same of each window.
     pub kl_of_windows: Vec<f64>,
+    /// The same by the depth at which the texts told what they ask for. `None` for texts that do not say.
+    pub kl_by_depth: Option<DepthFigures>,
     /// The KL that one position in a hundred exceeds.
     pub kl_p99: f64,
     /// The KL that one position in a thousand exceeds.

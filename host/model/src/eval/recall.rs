@@ -1,16 +1,22 @@
 //! Texts whose next tokens stand far back: what a long context is used for, and what running text hardly asks.
 //!
-//! A text of a kind has three parts. First comes what must be remembered, then running text, then a part whose
-//! tokens follow from the first. Only these tokens are scored, and the cue before each of them is input. Words
-//! and running text come from the user's text, so the set exists in its language and on every model. The same
-//! text, context and sample make the same tokens.
+//! A text of a kind has three parts: what must be remembered, running text, and a part whose tokens follow from the
+//! first. Only these tokens are scored, and the cue before each of them is input. A table, facts, JSON and a chat are
+//! told within the running text at every depth of it, and have figures for each depth ([`DepthFigures`]); the other
+//! kinds tell everything before it. Words and running text come from the user's text, so the set exists in its
+//! language and on every model. The same text, context and sample make the same tokens.
+//!
+//! [`DepthFigures`]: super::DepthFigures
 
 mod material;
+mod scattered;
+mod spread;
 
 use super::{EvalResult, EvalSpec, Progress, Setting, Window, compare};
 use crate::{Model, ModelError};
 use fastrand::Rng;
 use material::Material;
+pub(super) use material::Part;
 use std::collections::HashSet;
 use std::str::FromStr;
 
@@ -23,8 +29,14 @@ pub enum Recall {
     Copy,
     /// A list of words with numbers of five digits that comes again, in the same order.
     List,
-    /// The same kind of list, its numbers asked for in another order.
-    Pairs,
+    /// Rows of tables, asked for in another order.
+    Table,
+    /// Facts that are scattered in running text.
+    Facts,
+    /// Calls in JSON that are repeated.
+    Json,
+    /// A chat of turns, and questions about what was said in it.
+    Chat,
     /// Structs of Rust that are written again, in another order.
     Code,
     /// Facts that a user told in a conversation.
@@ -39,11 +51,14 @@ pub enum Recall {
 
 impl Recall {
     /// All kinds, in the order of reports.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 12] = [
         Self::Prose,
         Self::Copy,
         Self::List,
-        Self::Pairs,
+        Self::Table,
+        Self::Facts,
+        Self::Json,
+        Self::Chat,
         Self::Code,
         Self::Turns,
         Self::Calls,
@@ -58,7 +73,10 @@ impl Recall {
             Self::Prose => "prose",
             Self::Copy => "copy",
             Self::List => "list",
-            Self::Pairs => "pairs",
+            Self::Table => "table",
+            Self::Facts => "facts",
+            Self::Json => "json",
+            Self::Chat => "chat",
             Self::Code => "code",
             Self::Turns => "turns",
             Self::Calls => "calls",
@@ -135,44 +153,48 @@ fn window(
     let begin = model.first_tokens(b"", usize::MAX)?.len();
     let (beginning, text) = text.split_at(begin);
     let mut material = Material { model, words, random: Rng::with_seed(sample), most: context / 4 };
+    let short = |expected: usize| {
+        ModelError::Evaluation(format!(
+            "windows of {context} tokens are too short for the text '{}'; expected {expected} or more",
+            kind.name()
+        ))
+    };
+    let items = match kind {
+        Recall::Table => Some(material.table()?),
+        Recall::Facts => Some(material.facts()?),
+        Recall::Json => Some(material.json()?),
+        Recall::Chat => Some(material.chat()?),
+        _ => None,
+    };
+    if let Some(items) = items {
+        return items.lay((beginning, text), &mut material.random).ok_or_else(|| short(1024));
+    }
     let (told, asked) = match kind {
-        Recall::Prose => {
-            return Ok(Window::scored_from(0, [beginning, text].concat()));
-        }
         Recall::Copy => material.copy(&text[text.len() / 2..])?,
-        Recall::List => material.list(true)?,
-        Recall::Pairs => material.list(false)?,
+        Recall::List => material.list()?,
         Recall::Code => material.code()?,
         Recall::Turns => material.turns()?,
         Recall::Calls => material.calls()?,
         Recall::Sums => material.sums()?,
         Recall::Change => material.change(text, context / 2)?,
+        _ => return Ok(Window::scored_from(0, [beginning, text].concat())),
     };
     let taken = begin + told.len() + asked.iter().map(|part| part.tokens.len()).sum::<usize>();
-    let Some(between) = context.checked_sub(taken).filter(|_| asked.iter().any(|part| part.is_scored)) else {
-        return Err(ModelError::Evaluation(format!(
-            "windows of {context} tokens are too short for the text '{}'; expected 512 or more",
-            kind.name()
-        )));
-    };
-    let mut tokens = [beginning, &told, &text[..between]].concat();
-    let mut scored = Vec::new();
-    for part in asked {
-        if part.is_scored {
-            // Position p predicts token p + 1.
-            scored.push(tokens.len() - 1..tokens.len() + part.tokens.len() - 1);
-        }
-        tokens.extend(part.tokens);
-    }
-    Ok(Window { tokens, scored })
+    let between = context.checked_sub(taken).filter(|_| asked.iter().any(|part| part.is_scored));
+    let between = between.ok_or_else(|| short(512))?;
+    let tokens = [beginning, &told, &text[..between]].concat();
+    let mut window = Window { tokens, scored: Vec::new(), depths: Vec::new() };
+    asked.into_iter().for_each(|part| window.ask(part));
+    Ok(window)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::eval::window::Depth;
     use crate::shipped;
 
-    const CONTEXT: usize = 768;
+    const CONTEXT: usize = 1024;
 
     fn windows(kind: Recall, samples: u64) -> Vec<Window> {
         let model = Model::shipped().unwrap();
@@ -186,11 +208,11 @@ mod tests {
     #[test]
     fn what_is_asked_for_was_told_far_back() {
         for kind in Recall::ALL {
-            for Window { tokens, scored } in windows(kind, 2) {
+            for Window { tokens, scored, depths } in windows(kind, 2) {
                 assert_eq!(tokens.len(), CONTEXT, "{kind:?}");
                 assert!(scored.windows(2).all(|pair| pair[0].end <= pair[1].start), "{kind:?}: {scored:?}");
                 assert!(scored.iter().all(|span| span.start < span.end), "{kind:?}: {scored:?}");
-                if matches!(kind, Recall::Prose | Recall::Change | Recall::Sums) {
+                if matches!(kind, Recall::Prose | Recall::Change | Recall::Sums) || !depths.is_empty() {
                     continue;
                 }
                 let told = &tokens[..CONTEXT / 4];
@@ -205,9 +227,39 @@ mod tests {
         }
     }
 
+    /// What is asked for was told at the depth that its figure has, and every depth has its share.
+    #[test]
+    fn tables_facts_json_and_chats_tell_at_every_depth() {
+        for kind in [Recall::Table, Recall::Facts, Recall::Json, Recall::Chat] {
+            let mut places = HashSet::new();
+            for Window { tokens, scored, depths } in windows(kind, 4) {
+                assert_eq!((tokens.len(), scored.len()), (CONTEXT, depths.len()), "{kind:?}");
+                // An empty line comes before the first question.
+                let cue = tokens[..scored[0].start].windows(2).rposition(|two| two == [u32::from(b'\n'); 2]);
+                let questions = cue.unwrap();
+                let middle = (128 + questions) / 2;
+                let regions = [0..128, 128..middle + 1, middle - 1..questions - 63];
+                for (depth, region) in Depth::ALL.into_iter().zip(regions) {
+                    let of_depth = || scored.iter().zip(&depths).filter(|(_, own)| **own == depth);
+                    let count = of_depth().count();
+                    assert!(count > 0, "{kind:?}: nothing of {depth:?}");
+                    for (span, _) in of_depth() {
+                        let asked = &tokens[span.start + 1..=span.end];
+                        let text = asked.iter().map(|byte| char::from(*byte as u8)).collect::<String>();
+                        let found =
+                            tokens[region.clone()].windows(asked.len()).position(|piece| piece == asked);
+                        assert!(found.is_some(), "{kind:?}, {depth:?}: {text:?}");
+                        places.extend(found.map(|at| at + region.start));
+                    }
+                }
+            }
+            assert!(places.len() >= 16, "{kind:?}: {places:?}");
+        }
+    }
+
     #[test]
     fn sums_are_right() {
-        let [Window { tokens, scored }] = &windows(Recall::Sums, 1)[..] else { panic!("one window") };
+        let [Window { tokens, scored, .. }] = &windows(Recall::Sums, 1)[..] else { panic!("one window") };
         let text: String = tokens.iter().map(|byte| char::from(*byte as u8)).collect();
         let price = |word: &str| -> u32 {
             let (_, rest) = text.split_once(&format!("\n{word} costs ")).unwrap();
@@ -225,9 +277,11 @@ mod tests {
 
     #[test]
     fn a_sample_is_always_the_same_and_unlike_the_next() {
-        let [first, again] = [0; 2].map(|_| windows(Recall::Pairs, 2));
-        assert_eq!(first[0].tokens, again[0].tokens);
-        assert_ne!(first[0].tokens, first[1].tokens);
+        for kind in Recall::ALL {
+            let [first, again] = [0; 2].map(|_| windows(kind, 2));
+            assert!(first[0].tokens == again[0].tokens && first[0].depths == again[0].depths, "{kind:?}");
+            assert_ne!(first[0].tokens, first[1].tokens, "{kind:?}");
+        }
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Sums over the positions of a setting, and its figures.
 
-use super::figures::{EvalResult, HeadFigures};
+use super::figures::{DepthFigures, EvalResult, HeadFigures};
 use super::scores;
-use super::window::Window;
+use super::window::{Depth, Window};
 use crate::sampling::argmax;
 use crate::{Model, ModelError};
 use std::ops::Range;
@@ -21,17 +21,21 @@ pub(crate) fn score(
     let (width, vocab) = (model.config().hidden_size, model.config().vocab_size);
     let before = tally.kl.len();
     tally.tokens += window.tokens.len();
-    let rows = |scored: &Range<usize>| {
-        let end = scored.end;
-        scored.clone().step_by(LOGIT_ROWS).map(move |first| first..end.min(first + LOGIT_ROWS))
+    let rows = |(i, scored): (usize, &Range<usize>)| {
+        let (end, depth) = (scored.end, window.depths.get(i).copied());
+        scored.clone().step_by(LOGIT_ROWS).map(move |first| (first..end.min(first + LOGIT_ROWS), depth))
     };
-    for rows in window.scored.iter().flat_map(rows) {
+    for (rows, depth) in window.scored.iter().enumerate().flat_map(rows) {
+        let scored = tally.kl.len();
         let first = rows.start;
         let span = rows.start * width..rows.end * width;
         let base = log_softmax(&model.logits(&base[span.clone()]), vocab, first)?;
         let own = log_softmax(&model.logits(&hidden[span]), vocab, first)?;
         for (position, (base, own)) in rows.zip(base.iter().zip(&own)) {
             tally.add(base, own, window.tokens.get(position + 1).map(|t| *t as usize));
+        }
+        if let Some(depth) = depth {
+            tally.kl_of_depths[depth as usize].extend_from_slice(&tally.kl[scored..]);
         }
     }
     tally.kl_of_windows.push(mean(&tally.kl[before..]));
@@ -66,6 +70,8 @@ pub(crate) struct Tally {
     /// One entry per scored position.
     pub(super) kl: Vec<f32>,
     kl_of_windows: Vec<f64>,
+    /// Those entries of `kl` that a depth has.
+    kl_of_depths: [Vec<f32>; Depth::ALL.len()],
     agreed: usize,
     /// Positions whose likeliest token is the one that follows.
     right: usize,
@@ -132,6 +138,7 @@ impl Tally {
             nll_delta: nll - reference_nll,
             kl: mean(&self.kl),
             kl_of_windows: self.kl_of_windows,
+            kl_by_depth: DepthFigures::of(&self.kl_of_depths),
             kl_p99: exceeded_by(&mut self.kl, 10),
             kl_p999: exceeded_by(&mut self.kl, 1),
             top1_agreement: self.agreed as f64 / positions,
@@ -148,7 +155,7 @@ impl Tally {
     }
 }
 
-fn mean(values: &[f32]) -> f64 {
+pub(super) fn mean(values: &[f32]) -> f64 {
     values.iter().map(|x| f64::from(*x)).sum::<f64>() / values.len() as f64
 }
 

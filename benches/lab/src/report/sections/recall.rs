@@ -6,11 +6,8 @@ use tqkv_cli::output::grouped;
 use super::{Section, Table, Wanted, digits, percent};
 
 pub(super) fn sections(wanted: &Wanted<'_>) -> Result<Vec<Section>, CliError> {
-    let context = wanted.source.full_or_quick("1024", "512");
-    let line = format!(
-        "tqkv eval --recall --context {context} --kv near-lossless --kv balanced --kv compact --kv tiered --kv tiny"
-    );
-    let answer = wanted.source.run_model(&line)?;
+    let line = "tqkv eval --recall --context 1024 --kv near-lossless --kv balanced --kv compact --kv tiered --kv tiny";
+    let answer = wanted.source.run_model(line)?;
     let rows = answer.rows("results");
     let kinds: Vec<_> =
         rows.iter().take(1).flat_map(|f16| f16.rows("texts")).map(|text| text.text("text")).collect();
@@ -27,8 +24,8 @@ pub(super) fn sections(wanted: &Wanted<'_>) -> Result<Vec<Section>, CliError> {
     Ok(vec![Section {
         title: "What stands far back",
         lead: vec![
-            "Running text seldom asks for an old token. Here a passage, a list, pairs in another order, code and facts come \
-             first, then running text, and then what asks for them; only these tokens are scored. Kinds that the \
+            "Running text seldom asks for an old token. Here a passage, a list, code and facts come first, or rows of \
+             tables, facts and calls are scattered in running text, and then comes what asks for them; only these tokens are scored. Kinds that the \
              model fails at f16 say nothing about a cache."
                 .to_owned(),
         ],

@@ -4,9 +4,9 @@ use crate::{Model, ModelError, SpecialTokens};
 use fastrand::Rng;
 
 /// A piece of the last part of a text.
-pub(super) struct Part {
-    pub(super) tokens: Vec<u32>,
-    pub(super) is_scored: bool,
+pub(in super::super) struct Part {
+    pub(in super::super) tokens: Vec<u32>,
+    pub(in super::super) is_scored: bool,
 }
 
 /// What must be remembered, and what asks for it.
@@ -22,16 +22,16 @@ pub(super) struct Material<'a> {
 }
 
 impl Material<'_> {
-    fn encode(&self, text: &str) -> Result<Vec<u32>, ModelError> {
+    pub(super) fn encode(&self, text: &str) -> Result<Vec<u32>, ModelError> {
         self.model.tokenizer().encode(text.as_bytes(), SpecialTokens::Omit)
     }
 
-    fn part(&self, text: &str, is_scored: bool) -> Result<Part, ModelError> {
+    pub(super) fn part(&self, text: &str, is_scored: bool) -> Result<Part, ModelError> {
         Ok(Part { tokens: self.encode(text)?, is_scored })
     }
 
     /// `count` different words.
-    fn choose(&mut self, count: usize) -> Vec<String> {
+    pub(super) fn choose(&mut self, count: usize) -> Vec<String> {
         let mut words: Vec<_> = self.words.iter().collect();
         self.random.shuffle(&mut words);
         words.into_iter().take(count).cloned().collect()
@@ -48,30 +48,26 @@ impl Material<'_> {
         Ok(([passage, &gap].concat(), vec![cue, rest]))
     }
 
-    /// Lines `word: 12345`. In order, all but the first line are scored; else the numbers alone.
-    pub(super) fn list(&mut self, in_order: bool) -> Result<Told, ModelError> {
+    /// Lines `word: 12345`. All but the first line are scored.
+    pub(super) fn list(&mut self) -> Result<Told, ModelError> {
         const LINES: usize = 26;
         let lines: Vec<_> = self.choose(LINES).into_iter().map(|word| (word, self.number())).collect();
         let mut told = self.encode("\n")?;
         let mut kept = Vec::new();
         for (word, number) in lines {
-            let line = [self.part(&format!("{word}:"), in_order)?, self.part(&format!(" {number}\n"), true)?];
+            let line = [self.part(&format!("{word}:"), true)?, self.part(&format!(" {number}\n"), true)?];
             if told.len() + line.iter().map(|part| part.tokens.len()).sum::<usize>() > self.most {
                 break;
             }
             line.iter().for_each(|part| told.extend(&part.tokens));
             kept.push(line);
         }
-        if in_order {
-            kept.iter_mut().take(1).flatten().for_each(|part| part.is_scored = false);
-        } else {
-            self.random.shuffle(&mut kept);
-        }
+        kept.iter_mut().take(1).flatten().for_each(|part| part.is_scored = false);
         let gap = self.part("\n\n", false)?;
         Ok((told, std::iter::once(gap).chain(kept.into_iter().flatten()).collect()))
     }
 
-    fn number(&mut self) -> u32 {
+    pub(super) fn number(&mut self) -> u32 {
         self.random.u32(10_000..100_000)
     }
 
@@ -193,7 +189,7 @@ impl Material<'_> {
         let mut told = Vec::new();
         while told.len() < first {
             told.extend(self.code()?.0);
-            told.extend(self.list(true)?.0);
+            told.extend(self.list()?.0);
         }
         told.truncate(first);
         let rest = text[..text.len() - first].to_vec();
