@@ -1,6 +1,6 @@
 //! Attention over blocks: the tokens of a sequence as parts of the loop in `tqkv-simd`, and the tasks of a step.
 
-use super::store::check;
+use super::pages::check;
 use super::{Paged, Pages, Side};
 use crate::attend::{HeadQueries, PageSum, Spans, Sums, score_page, sum_pages};
 use crate::cache::life::cap;
@@ -410,7 +410,7 @@ impl<M: AsRef<[Line]>> AttentionParts for BlockTokens<'_, M> {
     }
 
     fn accumulate(&mut self, parts: &[WeightedPart<'_>]) {
-        let mut rotated = std::mem::take(&mut self.rotated);
+        let rotated = std::mem::take(&mut self.rotated);
         let mut pages = ArrayVec::<PageSum<'_>, MAX_PARTS>::new();
         // As many blocks of keys as there are of values are read next.
         let mut next = parts.last().map_or(0, |part| part.to);
@@ -420,7 +420,7 @@ impl<M: AsRef<[Line]>> AttentionParts for BlockTokens<'_, M> {
             }
             next += to - from;
         }
-        sum_pages(pages.iter().copied(), &mut rotated);
+        sum_pages(pages.iter().copied(), rotated);
         drop(pages);
         self.rotated = rotated;
     }

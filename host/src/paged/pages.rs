@@ -4,6 +4,7 @@ use super::{Paged, Side};
 use crate::attend::PageView;
 use crate::error::CacheError;
 use std::ops::Range;
+use tqkv_core::KvError;
 use tqkv_simd::page::Line;
 
 /// One layer's blocks of keys and values. `M` is `&[Line]`, `&mut [Line]` or a list of lines.
@@ -184,4 +185,9 @@ fn parted(
             part
         })
         .collect()
+}
+
+/// Refuses a slice of another length.
+pub(super) fn check(what: &'static str, got: usize, expected: usize) -> Result<(), CacheError> {
+    if got == expected { Ok(()) } else { Err(KvError::Length { what, got, expected }.into()) }
 }

@@ -1,5 +1,6 @@
 //! Rows of an engine to codes in its blocks, and back.
 
+use super::pages::check;
 use super::{Paged, Pages, Side, Step};
 use crate::cache::format::PageFormat;
 use crate::cache::tier::encode;
@@ -7,7 +8,7 @@ use crate::cache::vectors::Floats;
 use crate::error::CacheError;
 use crate::threads;
 use rayon::prelude::*;
-use tqkv_core::{KvError, MAX_HEAD_DIM};
+use tqkv_core::MAX_HEAD_DIM;
 use tqkv_simd::codec;
 use tqkv_simd::page::{Line, SLOT_STEP};
 
@@ -166,9 +167,4 @@ fn clean(format: &PageFormat, page: &mut [Line], from: usize) {
             format.write(page, slot, &block);
         }
     }
-}
-
-/// Refuses a slice of another length.
-pub(super) fn check(what: &'static str, got: usize, expected: usize) -> Result<(), CacheError> {
-    if got == expected { Ok(()) } else { Err(KvError::Length { what, got, expected }.into()) }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use tqkv_model::eval::{DepthFigures, EvalSpec, Progress, Recall, evaluate_recall};
+use tqkv_model::eval::{EvalSpec, Progress, Recall, evaluate_recall};
 
 use super::eval_markdown;
 use super::eval_subject::{Report, Subject, settings};
@@ -87,16 +87,10 @@ fn depths(rows: &[Row]) -> Option<String> {
     }
     let head: Vec<_> = std::iter::once("K,V").chain(kinds).collect();
     let lines = rows.iter().map(|row| {
-        let cells = known(row).into_iter().map(|(_, kl)| depth_cell(&kl));
+        let cells = known(row).into_iter().map(|(_, kl)| kl.to_string());
         std::iter::once(row.name.label()).chain(cells).collect()
     });
     Some(table(&head, lines))
-}
-
-/// The figures of the three depths.
-pub(super) fn depth_cell(kl: &DepthFigures) -> String {
-    let DepthFigures { first_page, middle, end } = kl;
-    format!("{first_page:.4} {middle:.4} {end:.4}")
 }
 
 fn head(kinds: &[Recall]) -> Vec<String> {

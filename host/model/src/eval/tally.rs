@@ -1,6 +1,6 @@
 //! Sums over the positions of a setting, and its figures.
 
-use super::figures::{DepthFigures, EvalResult, HeadFigures};
+use super::figures::{DepthFigures, EvalResult, HeadFigures, mean};
 use super::scores;
 use super::window::{Depth, Window};
 use crate::sampling::argmax;
@@ -153,10 +153,6 @@ impl Tally {
             }),
         }
     }
-}
-
-pub(super) fn mean(values: &[f32]) -> f64 {
-    values.iter().map(|x| f64::from(*x)).sum::<f64>() / values.len() as f64
 }
 
 /// The value that `few` of a thousand values exceed.
