@@ -121,10 +121,13 @@ mod tests {
                     assert_eq!(bases.of(slot), wanted[slot]);
                     assert!(bases.one(page).is_none_or(|one| one == wanted[slot]));
                 }
-                let runs = bases.runs(page, 100);
-                assert!(
-                    runs.into_iter().all(|(run, basis)| run.clone().all(|at| bases.of(from + at) == basis))
-                );
+                let runs: Vec<_> = bases.runs(page, 100).collect();
+                let is_of = |(run, basis): &(Range<usize>, usize)| {
+                    run.clone().all(|at| bases.of(from + at) == *basis)
+                };
+                assert!(runs.iter().all(is_of));
+                let slots = runs.iter().flat_map(|(run, _)| run.clone());
+                assert!(runs.is_empty() || slots.eq(0..100), "each slot once");
             }
         }
         bases.cut(1);

@@ -211,9 +211,11 @@ impl StreamPages {
             return;
         }
         let parts = |of: &TierPages| (0..heads).map(|head| of.part(heads, head, page)).collect::<Vec<_>>();
-        let read = |pages: &PageFormat, part| pages.read_blocks(&of.memory[part], held.iter().copied());
-        let blocks = |pages: &PageFormat| parts(of).into_iter().map(|part| read(pages, part)).collect();
-        let blocks: Vec<Vec<u8>> = format.pages_of(tier, before).map_or_else(Vec::new, blocks);
+        let read = |pages: &PageFormat| {
+            let part = |part| pages.read_blocks(&of.memory[part], held.iter().copied());
+            parts(of).into_iter().map(part).collect::<Vec<_>>()
+        };
+        let blocks = format.pages_of(tier, before).map(read).unwrap_or_default();
         let start = page * heads * of.whole();
         of.memory[start..start + heads * of.lines[steps - 1]].fill(Line::ZERO);
         of.room[page] = steps as u8;
@@ -267,9 +269,9 @@ impl StreamPages {
         page: usize,
         slots: &[usize],
     ) -> Vec<u8> {
-        let page_of = |lines| Some((lines, format.pages_of(tier, self.room(tier, page))?));
-        let found = self.page(tier, head, page).and_then(page_of);
-        found.map_or_else(Vec::new, |(lines, pages)| pages.read_blocks(lines, slots.iter().copied()))
+        let Some(lines) = self.page(tier, head, page) else { return Vec::new() };
+        let pages = format.pages_of(tier, self.room(tier, page));
+        pages.map_or_else(Vec::new, |pages| pages.read_blocks(lines, slots.iter().copied()))
     }
 
     /// Bytes held: pages of the system that have codes, and the lists.
