@@ -8,12 +8,12 @@ use http::{HeaderName, HeaderValue, Method, Request};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 
-#[path = "../../host/cli/src/slots/request.rs"]
-#[allow(dead_code, unreachable_pub, reason = "the command uses more of it")]
-mod request;
 #[path = "../../host/cli/src/slots/name.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the command uses more of it")]
 mod name;
+#[path = "../../host/cli/src/slots/request.rs"]
+#[allow(dead_code, unreachable_pub, reason = "the command uses more of it")]
+mod request;
 
 use request::{Call, CallHead, FileUse, Refused};
 

@@ -13,7 +13,7 @@ use tqkv_session::{
     BasisCoder, Budget, Codecs, Layout, Mode, SessionError, StorageCodec, inspect, pack, unpack,
 };
 use tqkv_simd::Level;
-use tqkv_storage::{Learner, RopePairing, Rope, Shape};
+use tqkv_storage::{Learner, Rope, RopePairing, Shape};
 
 static LEVEL: LazyLock<Level> = LazyLock::new(|| Level::detect().expect("a level"));
 

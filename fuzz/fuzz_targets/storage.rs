@@ -9,7 +9,7 @@ use libfuzzer_sys::fuzz_target;
 use sha2::{Digest, Sha256};
 use std::sync::{Arc, LazyLock};
 use tqkv::cache::{CacheSpec, KvCache};
-use tqkv_storage::{Basis, Budget, Join, Learner, RopePairing, Rope, Shape, Span, StorageCodec};
+use tqkv_storage::{Basis, Budget, Join, Learner, Rope, RopePairing, Shape, Span, StorageCodec};
 
 const HEADER: usize = 92;
 /// KV heads times head dim.

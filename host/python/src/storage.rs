@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tqkv_storage as storage;
-use tqkv_storage::{Budget, Join, RopePairing, Rope, Shape, Span, StorageError};
+use tqkv_storage::{Budget, Join, Rope, RopePairing, Shape, Span, StorageError};
 
 /// The most positions that are tried.
 const MOST_CANDIDATES: u64 = 1 << 20;
