@@ -1,6 +1,5 @@
 //! The tables of `tqkv eval --recall --markdown`, for a document about a model.
 
-use super::eval_recall::depth_cell;
 use super::eval_subject::Subject;
 use super::eval_texts::{Cell, Row};
 use crate::error::CliError;
@@ -86,7 +85,7 @@ pub(super) fn tables(subject: &Subject, rows: &[Row], sizes: &[Sizes]) -> String
 /// The divergence by depth, for kinds that tell at every depth. Empty without such kinds.
 fn depths(rows: &[Row]) -> String {
     let known = |row: &Row| {
-        let of = |cell: &Cell| cell.kl_by_depth.map(|kl| (cell.text, depth_cell(&kl).replace(' ', ", ")));
+        let of = |cell: &Cell| Some((cell.text, cell.depths(", ")?));
         row.texts.iter().filter_map(of).unzip()
     };
     let (kinds, _): (Vec<_>, Vec<_>) = rows.first().map(known).unwrap_or_default();

@@ -1,7 +1,6 @@
 //! The results of an evaluation for one setting.
 
 use super::scores::ScoreFigures;
-use super::tally::mean;
 use serde::Serialize;
 use tqkv::cache::HeadStats;
 
@@ -49,14 +48,6 @@ pub struct DepthFigures {
     pub middle: f64,
     /// Told in the second half, 64 tokens or more before the questions.
     pub end: f64,
-}
-
-impl DepthFigures {
-    /// The means of the depths in their order, if every depth has some figures.
-    pub(super) fn of(depths: &[Vec<f32>; 3]) -> Option<Self> {
-        let [first_page, middle, end] = depths.each_ref().map(|kl| mean(kl));
-        depths.iter().all(|kl| !kl.is_empty()).then_some(Self { first_page, middle, end })
-    }
 }
 
 /// Figures of one setting.
