@@ -85,7 +85,7 @@ pub(super) fn tables(subject: &Subject, rows: &[Row], sizes: &[Sizes]) -> String
 /// The divergence by depth, for kinds that tell at every depth. Empty without such kinds.
 fn depths(rows: &[Row]) -> String {
     let known = |row: &Row| {
-        let of = |cell: &Cell| cell.kl_by_depth.map(|kl| (cell.text, kl.to_string().replace(' ', ", ")));
+        let of = |cell: &Cell| Some((cell.text, cell.depths(", ")?));
         row.texts.iter().filter_map(of).unzip()
     };
     let (kinds, _): (Vec<_>, Vec<_>) = rows.first().map(known).unwrap_or_default();

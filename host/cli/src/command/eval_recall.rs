@@ -78,7 +78,7 @@ pub(super) fn run(
 /// The divergence by depth, for kinds that tell at every depth. `None` without such kinds.
 fn depths(rows: &[Row]) -> Option<String> {
     let known = |row: &Row| {
-        let of = |cell: &Cell| cell.kl_by_depth.map(|kl| (cell.text, kl));
+        let of = |cell: &Cell| Some((cell.text, cell.depths(" ")?));
         row.texts.iter().filter_map(of).collect::<Vec<_>>()
     };
     let kinds: Vec<_> = known(rows.first()?).into_iter().map(|(kind, _)| kind).collect();
@@ -87,7 +87,7 @@ fn depths(rows: &[Row]) -> Option<String> {
     }
     let head: Vec<_> = std::iter::once("K,V").chain(kinds).collect();
     let lines = rows.iter().map(|row| {
-        let cells = known(row).into_iter().map(|(_, kl)| kl.to_string());
+        let cells = known(row).into_iter().map(|(_, kl)| kl);
         std::iter::once(row.name.label()).chain(cells).collect()
     });
     Some(table(&head, lines))

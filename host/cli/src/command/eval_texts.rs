@@ -31,6 +31,14 @@ pub(super) struct Cell {
     pub(super) right: f64,
 }
 
+impl Cell {
+    /// The KL of the three depths, for kinds that tell at every depth.
+    pub(super) fn depths(&self, between: &str) -> Option<String> {
+        let DepthFigures { first_page, middle, end } = self.kl_by_depth?;
+        Some([first_page, middle, end].map(|kl| format!("{kl:.4}")).join(between))
+    }
+}
+
 impl Row {
     pub(super) fn new(name: Name, kinds: &[Recall], results: &[EvalResult]) -> Self {
         let cell = |(kind, result): (&Recall, &EvalResult)| Cell {

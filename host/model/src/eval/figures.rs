@@ -2,7 +2,6 @@
 
 use super::scores::ScoreFigures;
 use serde::Serialize;
-use std::fmt;
 use tqkv::cache::HeadStats;
 
 /// Statistics of a cache for one KV head at the end of a window ([`HeadStats`]), as means over the windows.
@@ -51,21 +50,6 @@ pub struct DepthFigures {
     pub end: f64,
 }
 
-impl fmt::Display for DepthFigures {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { first_page, middle, end } = self;
-        write!(f, "{first_page:.4} {middle:.4} {end:.4}")
-    }
-}
-
-impl DepthFigures {
-    /// The means of the depths in their order, if every depth has some figures.
-    pub(super) fn of(depths: &[Vec<f32>; 3]) -> Option<Self> {
-        let [first_page, middle, end] = depths.each_ref().map(|kl| mean(kl));
-        depths.iter().all(|kl| !kl.is_empty()).then_some(Self { first_page, middle, end })
-    }
-}
-
 /// Figures of one setting.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EvalResult {
@@ -102,9 +86,4 @@ pub struct EvalResult {
     pub attention_error: Option<f64>,
     /// One entry per query head, layers in order. Empty unless requested.
     pub scores: Vec<ScoreFigures>,
-}
-
-/// The mean of numbers.
-pub(super) fn mean(values: &[f32]) -> f64 {
-    values.iter().map(|x| f64::from(*x)).sum::<f64>() / values.len() as f64
 }

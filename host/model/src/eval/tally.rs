@@ -1,6 +1,6 @@
 //! Sums over the positions of a setting, and its figures.
 
-use super::figures::{DepthFigures, EvalResult, HeadFigures, mean};
+use super::figures::{DepthFigures, EvalResult, HeadFigures};
 use super::scores;
 use super::window::{Depth, Window};
 use crate::sampling::argmax;
@@ -138,7 +138,7 @@ impl Tally {
             nll_delta: nll - reference_nll,
             kl: mean(&self.kl),
             kl_of_windows: self.kl_of_windows,
-            kl_by_depth: DepthFigures::of(&self.kl_of_depths),
+            kl_by_depth: by_depth(&self.kl_of_depths),
             kl_p99: exceeded_by(&mut self.kl, 10),
             kl_p999: exceeded_by(&mut self.kl, 1),
             top1_agreement: self.agreed as f64 / positions,
@@ -153,6 +153,16 @@ impl Tally {
             }),
         }
     }
+}
+
+/// The means of the depths, if every depth has some figures.
+fn by_depth(depths: &[Vec<f32>; Depth::ALL.len()]) -> Option<DepthFigures> {
+    let [first_page, middle, end] = depths.each_ref().map(|kl| mean(kl));
+    depths.iter().all(|kl| !kl.is_empty()).then_some(DepthFigures { first_page, middle, end })
+}
+
+fn mean(values: &[f32]) -> f64 {
+    values.iter().map(|x| f64::from(*x)).sum::<f64>() / values.len() as f64
 }
 
 /// The value that `few` of a thousand values exceed.
