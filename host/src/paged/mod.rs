@@ -22,10 +22,13 @@
 
 mod attend;
 mod pages;
+mod step;
 mod store;
+mod task;
+mod tokens;
 
-pub use attend::{ExactTokens, Rule, Step};
 pub use pages::Pages;
+pub use step::{ExactTokens, Rule, Step};
 pub use tqkv_simd::page::Line;
 
 use crate::cache::format::{PageFormat, PageRole};

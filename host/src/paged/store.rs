@@ -1,7 +1,8 @@
 //! Rows of an engine to codes in its blocks, and back.
 
 use super::pages::check;
-use super::{Paged, Pages, Side, Step};
+use super::step::Step;
+use super::{Paged, Pages, Side};
 use crate::cache::format::PageFormat;
 use crate::cache::tier::encode;
 use crate::cache::vectors::Floats;
