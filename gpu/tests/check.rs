@@ -58,7 +58,7 @@ fn codes_and_attention_of_the_codecs_asked_for_are_right() {
         residuals.iter().all(|row| row["residuals"] == 16 && row["largest_error"].as_f64().unwrap() < 1e-5)
     );
     assert!(residuals.iter().all(|row| row["f16_mismatches"] == 0 && row["bf16_mismatches"] == 0));
-    assert_eq!(rows.len(), 1 + 6 + 6 + 3 + 2);
+    assert_eq!(rows.len(), 1 + 6 + 6 + 3 + 3);
 }
 
 #[test]
