@@ -1,5 +1,6 @@
 //! The form that the layout of a codec names at run time.
 
+use super::CodecId;
 use super::batch::Batch;
 use super::coding::Coding;
 use super::form::{Bytes, Dense, Form, Halves, Planes, Runs};
@@ -37,6 +38,15 @@ macro_rules! with_layout {
         }
     };
 }
+
+/// The layout of every codec has a form, so that the value for others is never taken.
+const _: () = {
+    let mut codec = 0;
+    while codec < CodecId::ALL.len() {
+        assert!(with_layout!(CodecId::ALL[codec].layout(), F => size_of::<F>() == 0, else false));
+        codec += 1;
+    }
+};
 
 impl Form for Any {
     const LAYOUT: Option<Layout> = None;
