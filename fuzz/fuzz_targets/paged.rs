@@ -2,25 +2,10 @@
 //! attend in batches. Attention is that of f64, and numbers that are wrong leave no trace.
 #![no_main]
 
+#[macro_use]
 mod choices;
 
 #[path = "../../host/tests/it/paged/lives.rs"]
 mod lives;
 
-use choices::Choices;
-use libfuzzer_sys::fuzz_target;
-use lives::Choose;
-
-impl Choose for Choices<'_> {
-    fn below(&mut self, n: usize) -> usize {
-        Choices::below(self, n)
-    }
-
-    fn is_done(&self) -> bool {
-        Choices::is_done(self)
-    }
-}
-
-fuzz_target!(|data: &[u8]| {
-    lives::live(&mut Choices(data));
-});
+live!(lives);

@@ -13,7 +13,28 @@ impl Choices<'_> {
     }
 
     /// True once there are no more bytes.
+    #[allow(dead_code, reason = "a target may read to its end without asking")]
     pub fn is_done(&self) -> bool {
         self.0.is_empty()
     }
+}
+
+/// The target that lives a life of a module with a trait `Choose` and a function `live`.
+#[allow(unused_macros, reason = "targets with choices of their own kind do not use it")]
+macro_rules! live {
+    ($module:ident) => {
+        impl $module::Choose for $crate::choices::Choices<'_> {
+            fn below(&mut self, n: usize) -> usize {
+                Self::below(self, n)
+            }
+
+            fn is_done(&self) -> bool {
+                Self::is_done(self)
+            }
+        }
+
+        libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+            $module::live(&mut $crate::choices::Choices(data));
+        });
+    };
 }
