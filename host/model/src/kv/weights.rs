@@ -53,6 +53,9 @@ pub(crate) struct WeightCount {
     pub(crate) layers: Vec<u64>,
 }
 
+/// Most weights of a layer, and outside of the layers.
+const MOST_WEIGHTS: f64 = (1u64 << 60) as f64;
+
 /// Expressions may lead to other keys this deep.
 const DEEPEST: usize = 8;
 
@@ -94,7 +97,14 @@ impl Counter<'_> {
                 sum += self.evaluate(text, layer, 0)?;
             }
         }
-        Ok(sum as u64)
+        // A file may have no heads, or more weights than any machine.
+        if (0.0..=MOST_WEIGHTS).contains(&sum) {
+            return Ok(sum as u64);
+        }
+        Err(bad(format!(
+            "{sum} weights in {}: expected 0 to 2^60 for a layer and outside of the layers",
+            self.config.name
+        )))
     }
 
     fn evaluate(&self, text: &str, layer: Option<usize>, depth: usize) -> Result<f64, ModelError> {

@@ -62,6 +62,11 @@ fn what_cannot_be_counted_is_named() {
         (json!({"model_type": "llama", "intermediate_size": -5}), "intermediate_size is -5"),
         (json!({"model_type": "llama", "intermediate_size": 1e300}), "intermediate_size"),
         (json!({"model_type": "llama", "num_hidden_layers": 1 << 30}), "1 to 4096"),
+        (json!({"model_type": "llama", "num_attention_heads": 0}), "head_dim is inf"),
+        (
+            json!({"model_type": "llama", "hidden_size": 1i64 << 39, "vocab_size": 1i64 << 39}),
+            "expected 0 to 2^60",
+        ),
     ] {
         let said = counted(&config).unwrap_err();
         assert!(said.contains(part), "{config}: {said}");
