@@ -1,6 +1,6 @@
 //! Turns the arguments of a Python cache into a `CacheSpec`, through the texts of the library.
 
-use crate::errors::Failure;
+use crate::errors::{Failure, refused};
 use pyo3::prelude::*;
 use tqkv::cache::CacheSpec;
 use tqkv::cache::KvPair;
@@ -72,17 +72,21 @@ impl Spec {
 
     /// The options of the cache of this name, a column of docs/options.md.
     #[staticmethod]
-    fn accepted(door: &str) -> String {
-        Door::ALL
-            .iter()
-            .find(|other| other.name() == door)
-            .map_or_else(String::new, |door| door.accepted(&[OptionPart::Policy]))
+    fn accepted(door: &str) -> Result<String, Failure> {
+        Ok(named(door)?.accepted(&[OptionPart::Policy]))
     }
 
     /// Words that the cache of this name, a column of docs/options.md, cannot follow.
-    fn refused(&self, door: &str) -> Vec<String> {
-        Door::ALL.iter().filter(|other| other.name() == door).flat_map(|door| door.refused(&self.0)).collect()
+    fn refused(&self, door: &str) -> Result<Vec<String>, Failure> {
+        Ok(named(door)?.refused(&self.0))
     }
+}
+
+/// The cache of a name.
+fn named(door: &str) -> Result<Door, Failure> {
+    let found = Door::ALL.into_iter().find(|other| other.name() == door);
+    let names = || Door::ALL.map(Door::name).join(", ");
+    found.ok_or_else(|| refused(format!("the cache {door} is not valid: expected one of {}", names())))
 }
 
 /// Codecs of keys and values of each layer.
