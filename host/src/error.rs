@@ -82,6 +82,9 @@ pub enum CacheError {
         /// The number that was passed with it.
         bias: f32,
     },
+    /// Blocks of an engine, or a step over them, that are not valid ([`crate::paged`]).
+    #[error("blocks: {0}")]
+    Blocks(String),
     /// Tokens that attention cannot be limited to.
     #[error("selected tokens: {0}")]
     Selection(String),

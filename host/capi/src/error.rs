@@ -119,6 +119,7 @@ impl From<CacheError> for Failure {
             | CacheError::NoCache { .. }
             | CacheError::KvHead { .. }
             | CacheError::Selection(_)
+            | CacheError::Blocks(_)
             | CacheError::Slot { .. }
             | CacheError::Bias { .. } => TqkvStatus::TqkvBadArgument,
             // If the tokens lie within the sequence, they were evicted. Other tokens never existed.

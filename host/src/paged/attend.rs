@@ -25,7 +25,8 @@ impl Paged {
     /// included, with which results over different tokens are joined.
     ///
     /// # Errors
-    /// [`CacheError`] for a wrong length or a soft cap that is not positive, before anything is written.
+    /// [`CacheError::Shape`] for a wrong length, and [`CacheError::Blocks`] for pages of another layout, a table that rows do
+    /// not divide, or a `rule` with which no layer attends, before anything is written.
     pub fn attend<'a, M: AsRef<[Line]> + Sync>(
         &self,
         queries: impl Into<Floats<'a>>,
@@ -90,7 +91,7 @@ impl Paged {
         Ok(())
     }
 
-    /// Refuses lengths that are not those of the rows of a step, and a soft cap that is none.
+    /// Refuses lengths that are not those of the rows of a step, and numbers with which no layer attends.
     fn check(&self, step: &Step<'_>, rule: &Rule<'_>) -> Result<(), CacheError> {
         let rows = step.lengths.len();
         step.entries()?;
@@ -103,11 +104,18 @@ impl Paged {
         if let Some(exact) = &rule.exact {
             exact.check(rows, self.layout.num_kv_heads, self.layout.head_dim)?;
         }
-        match rule.soft_cap.filter(|cap| !(cap.is_finite() && *cap > 0.0)) {
-            Some(cap) => {
-                Err(CacheError::BadSpec(format!("soft cap {cap} is not valid: expected a positive number")))
+        let refused = |why: String| Err(CacheError::Blocks(why));
+        match *rule {
+            Rule { soft_cap: Some(cap), .. } if !(cap.is_finite() && cap > 0.0) => {
+                refused(format!("soft cap {cap} is not valid: expected a positive number"))
             }
-            None => Ok(()),
+            Rule { scale: Some(scale), .. } if !scale.is_finite() => {
+                refused(format!("scale {scale} is not valid: expected a finite number"))
+            }
+            Rule { window: Some(0), .. } => {
+                refused("a window of 0 tokens is not valid: expected at least 1".into())
+            }
+            _ => Ok(()),
         }
     }
 }

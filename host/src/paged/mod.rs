@@ -121,8 +121,9 @@ impl Layout {
 /// let (q, mut out) = (vec![0.1f32; 8 * 64], vec![0.0f32; 8 * 64]);
 /// let step = Step { table: &[4, 1], lengths: &[40], starts: &[] };
 /// paged.attend(&q, &pages, &step, &Rule::default(), &mut out, None)?;
-/// // The mean of equal values is one of them, but for the error of its code.
-/// assert!(out.iter().all(|x| (x - 0.25).abs() < 0.06));
+/// // The mean of equal values is one of them, but for the error of its code, about 0.0095 of the squared length.
+/// let error: f32 = out.iter().map(|x| (x / 0.25 - 1.0).powi(2)).sum();
+/// assert!(error < 0.02 * out.len() as f32);
 /// # Ok::<(), tqkv::error::CacheError>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -149,7 +150,7 @@ impl Paged {
         let Layout { num_heads, num_kv_heads, head_dim, block_tokens: tokens, .. } = layout;
         KvShape::new(1, num_heads, num_kv_heads, head_dim).check()?;
         if tokens == 0 || !tokens.is_multiple_of(SLOT_STEP) || tokens > MAX_SLOTS {
-            return Err(CacheError::BadSpec(format!(
+            return Err(CacheError::Blocks(format!(
                 "blocks of {tokens} tokens are not valid: expected a multiple of {SLOT_STEP} up to {MAX_SLOTS}, because \
                  kernels read {SLOT_STEP} tokens at once"
             )));
@@ -157,10 +158,10 @@ impl Paged {
         threads::start()?;
         let format = |id: CodecId, role: PageRole| {
             let codec = AnyCodec::new(id, head_dim, layout.options);
-            let codec = codec.map_err(|error| CacheError::BadSpec(error.to_string()))?;
+            let codec = codec.map_err(|error| CacheError::Blocks(error.to_string()))?;
             let format = PageFormat::new(codec, role, Arithmetic::Int8, level).in_blocks(tokens);
             format.has_kernels().then_some(format).ok_or_else(|| {
-                CacheError::BadSpec(format!(
+                CacheError::Blocks(format!(
                     "codec {} has no kernels for blocks of head dim {head_dim}: expected one of those with integer sums",
                     id.name()
                 ))

@@ -1,6 +1,6 @@
 //! Blocks in the memory of an engine.
 
-use super::{Paged, Side};
+use super::{Layout, Paged, Side};
 use crate::attend::PageView;
 use crate::error::CacheError;
 use std::ops::Range;
@@ -21,7 +21,7 @@ pub struct Pages<M> {
     /// Lines of all KV heads.
     side_lines: [usize; 2],
     blocks: usize,
-    block_tokens: usize,
+    layout: Layout,
 }
 
 impl<M: AsRef<[Line]>> Pages<M> {
@@ -29,7 +29,7 @@ impl<M: AsRef<[Line]>> Pages<M> {
     /// its keys. There are as many blocks as have room.
     ///
     /// # Errors
-    /// [`CacheError::BadSpec`] names what is wrong and what is accepted.
+    /// [`CacheError::Blocks`] names what is wrong and what is accepted.
     pub fn together(paged: &Paged, memory: M, stride: usize) -> Result<Self, CacheError> {
         let ([keys, values], lines) = (paged.side_lines(), memory.as_ref().len());
         let blocks = count(lines, stride, keys + values)?;
@@ -55,8 +55,8 @@ impl<M: AsRef<[Line]>> Pages<M> {
         blocks: usize,
     ) -> Self {
         let head_lines = paged.formats.map(|format| format.lines());
-        let (side_lines, block_tokens) = (paged.side_lines(), paged.layout.block_tokens);
-        Self { memory, strides, first, head_lines, side_lines, blocks, block_tokens }
+        let (side_lines, layout) = (paged.side_lines(), paged.layout);
+        Self { memory, strides, first, head_lines, side_lines, blocks, layout }
     }
 
     /// Number of blocks.
@@ -67,20 +67,19 @@ impl<M: AsRef<[Line]>> Pages<M> {
     /// The block and the slot of a place; none for one that is not there.
     pub(super) fn place(&self, place: i64) -> Option<(usize, usize)> {
         let place = usize::try_from(place).ok()?;
-        let at = (place / self.block_tokens, place % self.block_tokens);
+        let tokens = self.layout.block_tokens;
+        let at = (place / tokens, place % tokens);
         (at.0 < self.blocks).then_some(at)
     }
 
-    /// True if these are the pages of that layout.
+    /// Refuses pages of another layout, whose codes mean something else.
     pub(super) fn check(&self, paged: &Paged) -> Result<(), CacheError> {
-        let is_same = self.head_lines == paged.formats.map(|format| format.lines())
-            && self.side_lines == paged.side_lines()
-            && self.block_tokens == paged.layout.block_tokens;
-        is_same.then_some(()).ok_or_else(|| {
-            CacheError::BadSpec(
-                "pages of another layout are not valid: expected those made with it".to_owned(),
-            )
-        })
+        if self.layout == paged.layout {
+            return Ok(());
+        }
+        Err(CacheError::Blocks(
+            "pages of another layout are not valid: expected those made with it".to_owned(),
+        ))
     }
 
     /// The lines of one side of a block.
@@ -116,11 +115,11 @@ impl<M: AsRef<[Line]> + AsMut<[Line]>> Pages<M> {
     /// Copies blocks, `(from, to)`, in this order.
     ///
     /// # Errors
-    /// [`CacheError::BadSpec`] for a block that is not there, before anything is copied.
+    /// [`CacheError::Blocks`] for a block that is not there, before anything is copied.
     pub fn copy(&mut self, blocks: &[(usize, usize)]) -> Result<(), CacheError> {
         let there = self.blocks;
         if let Some(block) = blocks.iter().flat_map(|(from, to)| [*from, *to]).find(|block| *block >= there) {
-            return Err(CacheError::BadSpec(format!("block {block} is not there: there are {there}")));
+            return Err(CacheError::Blocks(format!("block {block} is not there: there are {there}")));
         }
         for &(from, to) in blocks {
             for side in [Side::Keys, Side::Values] {
@@ -161,7 +160,7 @@ impl<M: AsRef<[Line]> + AsMut<[Line]>> Pages<M> {
 /// The number of blocks of `needed` lines, `stride` lines apart, in memory of `lines` lines.
 fn count(lines: usize, stride: usize, needed: usize) -> Result<usize, CacheError> {
     if stride < needed || lines < needed {
-        return Err(CacheError::BadSpec(format!(
+        return Err(CacheError::Blocks(format!(
             "blocks that are {stride} lines apart in a memory of {lines} lines are not valid: expected at least {needed} of \
              64 bytes for both"
         )));

@@ -21,10 +21,7 @@ pub struct Step<'a> {
 impl Step<'_> {
     /// Entries of the table for each row.
     pub(super) fn entries(&self) -> Result<usize, CacheError> {
-        let rows = self.lengths.len();
-        check("entries of the table", self.table.len() % rows.max(1), 0)?;
-        check("entries of the table", self.table.len() * usize::from(rows == 0), 0)?;
-        Ok(self.table.len() / rows.max(1))
+        of_each("entries of the table", self.table.len(), self.lengths.len())
     }
 
     /// Tokens of a row, cut to what its blocks of `tokens` tokens hold.
@@ -44,11 +41,11 @@ impl Step<'_> {
 /// How a layer attends.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rule<'a> {
-    /// Factor of the logits; 1/sqrt(head_dim) if none.
+    /// Factor of the logits, a finite number; 1/sqrt(head_dim) if none.
     pub scale: Option<f32>,
     /// Logits l become cap * tanh(l / cap).
     pub soft_cap: Option<f32>,
-    /// Newest tokens that a row sees.
+    /// Newest tokens that a row sees, at least one.
     pub window: Option<usize>,
     /// Learned sinks: a logit for each query head, which takes weight and has no value. Empty for none.
     pub sinks: &'a [f32],
@@ -72,18 +69,21 @@ pub struct ExactTokens<'a> {
 impl ExactTokens<'_> {
     /// Checks the lengths for so many rows of a layout.
     pub(super) fn check(&self, rows: usize, heads: usize, dim: usize) -> Result<(), CacheError> {
-        let given = self.keys.len() / (heads * dim);
-        check("exact keys", self.keys.len(), given * heads * dim)?;
+        let given = of_each("numbers of exact keys", self.keys.len(), heads * dim)?;
         check("exact values", self.values.len(), self.keys.len())?;
-        check("exact places", self.places.len() % rows.max(1), 0)?;
-        match self.held <= given {
-            true => Ok(()),
-            false => {
-                let held = self.held;
-                Err(CacheError::BadSpec(format!(
-                    "{held} exact places are not valid: expected at most {given}"
-                )))
-            }
+        of_each("exact places", self.places.len(), rows)?;
+        if self.held <= given {
+            return Ok(());
         }
+        let held = self.held;
+        Err(CacheError::Blocks(format!("{held} exact places are not valid: expected at most {given}")))
     }
+}
+
+/// The share of each of `parts` equal parts.
+pub(super) fn of_each(what: &str, count: usize, parts: usize) -> Result<usize, CacheError> {
+    if count.is_multiple_of(parts) {
+        return Ok(count.checked_div(parts).unwrap_or(0));
+    }
+    Err(CacheError::Blocks(format!("{count} {what} are not valid: expected a multiple of {parts}")))
 }

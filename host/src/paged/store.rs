@@ -1,7 +1,7 @@
 //! Rows of an engine to codes in its blocks, and back.
 
 use super::pages::check;
-use super::step::Step;
+use super::step::{Step, of_each};
 use super::{Paged, Pages, Side};
 use crate::cache::format::PageFormat;
 use crate::cache::tier::encode;
@@ -107,7 +107,7 @@ impl Paged {
         pages.check(self)?;
         let entries = step.entries()?;
         check("firsts", firsts.len(), step.lengths.len())?;
-        check("rows", out.len() % (heads * dim), 0)?;
+        of_each("numbers of rows", out.len(), heads * dim)?;
         let (format, width) = (self.format(side), heads * dim);
         let bytes = format.codec().block_bytes();
         for (sequence, &first) in firsts.iter().enumerate() {

@@ -49,16 +49,15 @@ thread_local! {
 impl<M: AsRef<[Line]> + Sync> Task<'_, M> {
     /// Attends with the queries of all heads of some rows. `out` is `[rows, group, head_dim]`, `lse` is `[rows, group]`.
     pub(super) fn run(&self, queries: &[f32], at_once: bool, out: &mut [f32], lse: &mut [f32]) {
-        let (layout, level) = (&self.sequence.paged.layout, self.sequence.paged.level());
-        let (dim, group) = (layout.head_dim, layout.group());
+        let Sequence { paged, kv_head, .. } = self.sequence;
+        let (dim, group) = (paged.layout.head_dim, paged.layout.group());
+        let of_head = kv_head * group..(kv_head + 1) * group;
         let n = self.seen.len() * group;
         let mut scratch = SCRATCH.take();
         let Scratch { queries: memory, given, spans } = &mut scratch;
         given.clear();
-        for row in queries.chunks_exact(layout.num_heads * dim) {
-            given.extend_from_slice(
-                &row[self.sequence.kv_head * group * dim..(self.sequence.kv_head + 1) * group * dim],
-            );
+        for row in queries.chunks_exact(paged.layout.num_heads * dim) {
+            given.extend_from_slice(&row[of_head.start * dim..of_head.end * dim]);
         }
         let groups = n.div_ceil(MAX_HEADS);
         if memory.len() < groups {
@@ -67,8 +66,7 @@ impl<M: AsRef<[Line]> + Sync> Task<'_, M> {
         let scale = self.rule.scale.unwrap_or(1.0 / (dim as f32).sqrt());
         for (memory, q) in memory.iter_mut().zip(given.chunks(MAX_HEADS * dim)) {
             memory.set((q, scale), dim, []);
-            memory
-                .code(std::iter::once(Some(self.sequence.paged.format(Side::Keys))), None::<fn(&mut [f32])>);
+            memory.code(std::iter::once(Some(paged.format(Side::Keys))), None::<fn(&mut [f32])>);
         }
         let seen = self.seen.iter().filter(|seen| !seen.is_empty());
         let start = seen.clone().map(|seen| seen.start).min().unwrap_or(0);
@@ -79,9 +77,8 @@ impl<M: AsRef<[Line]> + Sync> Task<'_, M> {
         let all = count + usize::from(!self.places.is_empty());
         let result = spans.attend((all, at_once), (n, dim), |span, sums| {
             if span == 0 {
-                let sinks = (0..n)
-                    .map(|query| self.rule.sinks.get(self.sequence.kv_head * group + query % group).copied());
-                sums.start(sinks);
+                let of = |query: usize| self.rule.sinks.get(of_head.start + query % group).copied();
+                sums.start((0..n).map(of));
             }
             if span == count && all > count {
                 return EXACT.with_borrow_mut(|room| self.exact(given, scale, room, sums));
@@ -94,24 +91,18 @@ impl<M: AsRef<[Line]> + Sync> Task<'_, M> {
         for (lse, state) in lse.iter_mut().zip(&result.state) {
             *lse = state.max + state.sum.ln();
         }
-        result.finish(
-            dim,
-            |sums| codec::unrotate(level, self.sequence.paged.format(Side::Values).codec(), sums),
-            out,
-        );
+        let values = paged.format(Side::Values).codec();
+        result.finish(dim, |sums| codec::unrotate(paged.level(), values, sums), out);
         SCRATCH.set(scratch);
     }
 
     /// Attends with queries (`[rows, group, head_dim]`) to the exact tokens of their rows.
     fn exact(&self, queries: &[f32], scale: f32, room: &mut ExactRoom, sums: &mut Sums) {
         let Some(exact) = self.rule.exact else { return };
-        let (dim, group, level) = (
-            self.sequence.paged.layout.head_dim,
-            self.sequence.paged.layout.group(),
-            self.sequence.paged.level(),
-        );
+        let Sequence { paged, kv_head, .. } = self.sequence;
+        let (dim, group, level) = (paged.layout.head_dim, paged.layout.group(), paged.level());
         let columns = self.places.len() / self.seen.len();
-        let first = self.sequence.kv_head * exact.keys.len() / self.sequence.paged.layout.num_kv_heads;
+        let first = kv_head * exact.keys.len() / paged.layout.num_kv_heads;
         let rows =
             self.places.chunks_exact(columns.max(1)).zip(queries.chunks_exact(group * dim)).enumerate();
         for (row, (places, queries)) in rows {

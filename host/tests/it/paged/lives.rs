@@ -337,8 +337,13 @@ impl<C: Choose> Life<'_, C> {
         {
             assert!(paged.attend(q, &self.pages, &step, &rule, &mut out, None).is_err());
         }
-        let capped = Rule { soft_cap: Some(0.0), ..rule };
-        assert!(paged.attend(&q, &self.pages, &step(&[0], &[1]), &capped, &mut out, None).is_err());
+        for wrong in [
+            Rule { soft_cap: Some(0.0), ..rule },
+            Rule { scale: Some(f32::NAN), ..rule },
+            Rule { window: Some(0), ..rule },
+        ] {
+            assert!(paged.attend(&q, &self.pages, &step(&[0], &[1]), &wrong, &mut out, None).is_err());
+        }
         assert!(self.pages.copy(&[(0, 1), (BLOCKS, 0)]).is_err());
         assert!(out.iter().all(|x| *x == 7.0));
         (0..3).for_each(|at| self.check(at));
