@@ -149,6 +149,11 @@ typedef struct tqkv_gpu_cache tqkv_gpu_cache;
 typedef struct tqkv_mask tqkv_mask;
 
 /**
+ * The work on blocks of one layout.
+ */
+typedef struct tqkv_paged tqkv_paged;
+
+/**
  * Keys and values of many sequences in numbered slots, for engines that place tokens themselves.
  */
 typedef struct tqkv_slots tqkv_slots;
@@ -207,6 +212,115 @@ typedef struct {
    */
   size_t shared_bytes;
 } tqkv_cache_stats;
+
+/**
+ * One layer's blocks of keys and values, in memory of the program that is aligned to 64 bytes.
+ */
+typedef struct {
+  /**
+   * The blocks, or those of keys alone if `values` is not null.
+   */
+  void *memory;
+  /**
+   * Bytes of `memory`. There are as many blocks as have room.
+   */
+  size_t bytes;
+  /**
+   * Bytes from a block to the next, a multiple of 64.
+   */
+  size_t stride;
+  /**
+   * The values in memory of their own. Null if those of a block follow its keys.
+   */
+  void *values;
+  /**
+   * Bytes of `values`.
+   */
+  size_t values_bytes;
+  /**
+   * Bytes from the values of a block to those of the next, a multiple of 64.
+   */
+  size_t values_stride;
+} tqkv_pages;
+
+/**
+ * The rows of a step, one for each token with a query. Rows of one sequence have the same blocks and lengths of their
+ * own; if they follow each other, its codes are read once for all of them.
+ */
+typedef struct {
+  /**
+   * Number of rows.
+   */
+  size_t rows;
+  /**
+   * Entries of the table for each row.
+   */
+  size_t entries;
+  /**
+   * Blocks, [rows, entries]. What follows the last token of a row may be any number.
+   */
+  const int32_t *table;
+  /**
+   * Tokens of each row, its own included.
+   */
+  const int32_t *lengths;
+  /**
+   * The first token that each row sees; null if all see from the first one on.
+   */
+  const int32_t *starts;
+} tqkv_step;
+
+/**
+ * How a layer attends. A struct of zeros is the rule of most models.
+ */
+typedef struct {
+  /**
+   * Factor of the logits; 0 for 1/sqrt(head_dim).
+   */
+  float scale;
+  /**
+   * Logits l become cap * tanh(l / cap); 0 for none.
+   */
+  float soft_cap;
+  /**
+   * Newest tokens that a row sees; 0 for all.
+   */
+  size_t window;
+  /**
+   * Learned sinks: a logit for each query head; null for none.
+   */
+  const float *sinks;
+  /**
+   * Keys that are attended to as they are, [num_kv_heads, places, head_dim] of `exact_dtype`; null for none. The
+   * step shows the codes of other tokens.
+   */
+  const void *exact_k;
+  /**
+   * Their values, of the same shape.
+   */
+  const void *exact_v;
+  /**
+   * Number of values of `exact_k`, and of `exact_v`.
+   */
+  size_t exact_values;
+  /**
+   * The type of both, a `tqkv_dtype`.
+   */
+  uint32_t exact_dtype;
+  /**
+   * Places of exact tokens that each row sees, [rows, exact_columns]. One that is not below `exact_held` stands for
+   * none.
+   */
+  const int64_t *exact_places;
+  /**
+   * Places of each row.
+   */
+  size_t exact_columns;
+  /**
+   * Number of places that may hold a token.
+   */
+  size_t exact_held;
+} tqkv_rule;
 
 /**
  * Writes all of `len` bytes and returns 0; any other result is a failure. `user` is the pointer that was
@@ -818,6 +932,112 @@ tqkv_status tqkv_gpu_decode(tqkv_gpu_cache *cache,
                             void *out,
                             size_t out_values);
 #endif
+
+/**
+ * Makes the work on blocks of `block_tokens` tokens, a multiple of 32 up to 512. `spec` is a text as in `tqkv_create`
+ * with the shape, one or two codecs, and `seed=`, `scale-mode=` or `effort=`: "layers=1 heads=32 kv-heads=8
+ * head-dim=128 s4". It holds no tokens, and one is enough for all layers with this shape. On failure `*paged` is null.
+ *
+ * # Safety
+ * `spec` is null or ends with a zero. `paged` is null or can be written.
+ */
+tqkv_status tqkv_paged_create(const char *spec,
+                              size_t block_tokens,
+                              tqkv_paged **paged);
+
+/**
+ * Frees the work on blocks; null is accepted. The memory of blocks belongs to the program.
+ *
+ * # Safety
+ * `paged` is null or a handle from `tqkv_paged_create` that is not freed and that no call uses.
+ */
+void tqkv_paged_free(tqkv_paged *paged);
+
+/**
+ * Writes the bytes of the keys and of the values of a block, both multiples of 64. A block takes the sum of them.
+ *
+ * # Safety
+ * `paged` is null or a handle that is not freed. `keys` and `values` are null or can be written.
+ */
+tqkv_status tqkv_paged_block_bytes(const tqkv_paged *paged,
+                                   size_t *keys,
+                                   size_t *values);
+
+/**
+ * Encodes tokens to places of blocks. `places` is `[tokens]`: the number of a block times its tokens, plus the slot
+ * there. A token whose place is negative or not there is skipped, and if a place comes twice, the later token stays.
+ * `k` is [tokens, num_kv_heads, head_dim] of a `tqkv_dtype`, after RoPE, and `v` has its shape. A vector that cannot
+ * be encoded, because it is not finite, becomes zeros; `refused`, which may be null, gets the number of these. The
+ * first token of 32 slots is written no later than the others.
+ *
+ * # Safety
+ * `paged` is null or a handle that is not freed. `pages` is null or describes memory that nothing else uses during
+ * the call. The other pointers are null or point to the passed number of values.
+ */
+tqkv_status tqkv_paged_store(const tqkv_paged *paged,
+                             const tqkv_pages *pages,
+                             const int64_t *places,
+                             size_t tokens,
+                             uint32_t dtype,
+                             const void *k,
+                             size_t k_values,
+                             const void *v,
+                             size_t v_values,
+                             size_t *refused);
+
+/**
+ * Attends with the queries of each row of a step. `q` is [rows, num_heads, head_dim] and `out` has its shape, each of
+ * a `tqkv_dtype`. A row without tokens gets zeros. `lse`, [rows, num_heads], gets the logarithms of the sums of
+ * exponentials, with which results over different tokens are joined; it may be null. `rule` may be null for the rule
+ * of most models.
+ *
+ * # Safety
+ * `paged` is null or a handle that is not freed. `pages`, `step` and `rule` are null or describe memory that nothing
+ * writes during the call. The other pointers are null or point to the passed number of values.
+ */
+tqkv_status tqkv_paged_attend(const tqkv_paged *paged,
+                              const tqkv_pages *pages,
+                              const tqkv_step *step,
+                              const tqkv_rule *rule,
+                              uint32_t q_dtype,
+                              const void *q,
+                              size_t q_values,
+                              uint32_t out_dtype,
+                              void *out,
+                              size_t out_values,
+                              float *lse,
+                              size_t lse_values);
+
+/**
+ * Decodes the first tokens of sequences, the rows of `step`, to rows of `out`, [any, num_kv_heads, head_dim]. `side`
+ * is 0 for keys and 1 for values. `firsts`, [rows of the step], has the row of `out` of each sequence's first token.
+ * Rows that are not there, and rows of tokens whose block is not there, are left as they are.
+ *
+ * # Safety
+ * `paged` is null or a handle that is not freed. `pages` and `step` are null or describe memory that nothing writes
+ * during the call. The other pointers are null or point to the passed number of values.
+ */
+tqkv_status tqkv_paged_gather(const tqkv_paged *paged,
+                              uint32_t side,
+                              const tqkv_pages *pages,
+                              const tqkv_step *step,
+                              const int32_t *firsts,
+                              float *out,
+                              size_t out_values);
+
+/**
+ * Copies blocks, keys and values, in this order: `from` and `to` are `[blocks]`. If a block is not there, nothing is
+ * copied.
+ *
+ * # Safety
+ * `paged` is null or a handle that is not freed. `pages` is null or describes memory that nothing else uses during
+ * the call. The other pointers are null or point to the passed number of values.
+ */
+tqkv_status tqkv_paged_copy(const tqkv_paged *paged,
+                            const tqkv_pages *pages,
+                            const size_t *from,
+                            const size_t *to,
+                            size_t blocks);
 
 #if defined(TQKV_SESSION)
 /**

@@ -9,6 +9,7 @@
 //! | `cache.rs` | the cache: append, read back, truncate |
 //! | `attend.rs` | attention |
 //! | `slots.rs` | the cache of slots, and masks |
+//! | `paged.rs` | blocks in the memory of an engine |
 //! | `threads.rs` | the number of threads |
 //! | `budget.rs` | memory budgets for several caches |
 //! | `snapshot.rs` | snapshots: files, and functions of the program |
@@ -28,6 +29,7 @@ mod error;
 mod floats;
 #[cfg(feature = "cuda")]
 mod gpu;
+mod paged;
 mod pointer;
 #[cfg(feature = "session")]
 mod session;
@@ -53,6 +55,10 @@ pub use gpu::{
     TqkvGpuCache, tqkv_gpu_append, tqkv_gpu_append_step, tqkv_gpu_attend, tqkv_gpu_attend_step,
     tqkv_gpu_begin_step, tqkv_gpu_create, tqkv_gpu_decode, tqkv_gpu_end_step, tqkv_gpu_fork, tqkv_gpu_free,
     tqkv_gpu_len, tqkv_gpu_reserve, tqkv_gpu_truncate,
+};
+pub use paged::{
+    TqkvPaged, TqkvPages, TqkvRule, TqkvStep, tqkv_paged_attend, tqkv_paged_block_bytes, tqkv_paged_copy,
+    tqkv_paged_create, tqkv_paged_free, tqkv_paged_gather, tqkv_paged_store,
 };
 #[cfg(feature = "session")]
 pub use session::{

@@ -6,17 +6,21 @@ use crate::error::{Failure, TqkvStatus, guard, guard_quietly};
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
+use tqkv::paged::Line;
 
 /// Types of which every bit pattern is a value.
 pub(crate) trait Plain: Copy {}
 impl Plain for u8 {}
 impl Plain for u16 {}
 impl Plain for u32 {}
+impl Plain for i32 {}
+impl Plain for i64 {}
 impl Plain for usize {}
 impl Plain for f32 {}
 impl Plain for half::f16 {}
 impl Plain for half::bf16 {}
 impl<T> Plain for *const T {}
+impl Plain for Line {}
 
 /// Refuses an address and a length that no slice can have. `what` names the argument.
 fn check<T>(what: &str, pointer: *const T, len: usize) -> Result<(), Failure> {
@@ -44,7 +48,7 @@ pub(crate) fn check_address(
 }
 
 /// Limit on the pointers of one call that are checked against each other.
-const MOST_SPANS: usize = 12;
+const MOST_SPANS: usize = 16;
 
 /// A range of bytes that a call reads or writes.
 #[derive(Clone, Copy, Default)]

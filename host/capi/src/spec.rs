@@ -4,6 +4,7 @@ use crate::error::Failure;
 use crate::pointer::Call;
 use std::ffi::c_char;
 use tqkv::cache::{CacheSpec, Policy};
+use tqkv::paged::Layout;
 use tqkv_core::{CodecId, Options};
 
 /// Reads the spec of a cache, shape included.
@@ -23,6 +24,20 @@ pub(crate) fn codec(call: &Call, text: *const c_char) -> Result<(CodecId, Option
         )));
     }
     Ok((spec.key, spec.options))
+}
+
+/// Reads the shape, the codecs and the encoder of blocks, such as "layers=1 heads=8 kv-heads=2 head-dim=64 t4,s4 seed=7".
+pub(crate) fn layout(call: &Call, text: *const c_char) -> Result<Layout, Failure> {
+    let spec = read(call, text)?;
+    let CacheSpec { shape, key, value, options, .. } = spec.clone();
+    let shape_alone = CacheSpec::new(shape.num_layers, shape.num_heads, shape.num_kv_heads, shape.head_dim);
+    if spec != shape_alone.codecs(key, value).options(options) {
+        return Err(Failure::argument(format!(
+            "blocks of \"{}\" are not valid: expected a shape, one or two codecs, and seed=, scale-mode= or effort=",
+            call.text("spec", text)?
+        )));
+    }
+    Ok(Layout::new(shape.num_heads, shape.num_kv_heads, shape.head_dim).codecs(key, value).options(options))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ mod attend;
 mod common;
 mod header;
 mod misuse;
+mod paged;
 mod random;
 #[cfg(feature = "session")]
 mod session;

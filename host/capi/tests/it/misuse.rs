@@ -4,6 +4,10 @@
 //! Right calls are accepted, and wrong ones refused by a status that names a mistake. No call is ever a defect, and
 //! what is refused changes nothing: the cache lives on.
 
+#[path = "misuse_blocks.rs"]
+mod blocks;
+
+use blocks::{BLOCK_TOKENS, BLOCKS, Blocks};
 use std::ffi::{CString, c_void};
 use std::ptr::{null, null_mut};
 use tqkv_capi::TqkvStatus::*;
@@ -71,6 +75,7 @@ struct Life<'a, C> {
     slots: *mut TqkvSlots,
     /// One mask per stream, and its queries.
     masks: [(*mut TqkvMask, usize); STREAMS],
+    blocks: Blocks,
     /// True if an argument of the call is wrong.
     is_wrong: bool,
     accepted: usize,
@@ -92,7 +97,8 @@ pub(crate) fn live(choose: &mut impl Choose) -> [usize; 2] {
             assert_eq!(tqkv_mask_create(slots, stream, mask), TqkvOk);
         }
     }
-    let mut life = Life { choose, cache, lens: [0; LAYERS], slots, masks, is_wrong: false, accepted: 0 };
+    let (lens, blocks) = ([0; LAYERS], Blocks::new(&shape));
+    let mut life = Life { choose, cache, lens, slots, masks, blocks, is_wrong: false, accepted: 0 };
     let mut calls = 0;
     while !life.choose.is_done() {
         life.call();
@@ -162,7 +168,7 @@ impl<C: Choose> Life<'_, C> {
 
     fn call(&mut self) {
         self.is_wrong = false;
-        match self.choose.below(16) {
+        match self.choose.below(19) {
             0..3 => self.append(),
             3 => self.prefill(),
             4..6 => self.attend(),
@@ -173,6 +179,7 @@ impl<C: Choose> Life<'_, C> {
             10..12 => self.write(),
             12 => self.see(),
             13 | 14 => self.attend_slots(),
+            16.. => self.use_blocks(),
             _ => self.move_slots(),
         }
         let mut len = usize::MAX;
@@ -422,4 +429,136 @@ impl<C: Choose> Life<'_, C> {
             }
         }
     }
+
+    /// Stores, attends, decodes or copies.
+    fn use_blocks(&mut self) {
+        match self.choose.below(6) {
+            0..2 => self.store(),
+            2..4 => self.attend_blocks(),
+            4 => self.gather(),
+            _ => self.copy_blocks(),
+        }
+    }
+
+    /// The memory, its stride, and now and then one that is wrong.
+    fn pages(&mut self) -> TqkvPages {
+        let mut pages = self.blocks.pages();
+        match self.choose.below(40) {
+            0 => pages.stride += 8,
+            1 => pages.stride -= 64,
+            2 => pages.memory = null_mut(),
+            3 => pages.memory = pages.memory.wrapping_byte_add(16),
+            4 => pages.bytes = 64,
+            // Fewer blocks, which is no mistake.
+            5 => pages.bytes -= self.blocks.stride,
+            _ => {}
+        }
+        self.is_wrong |= pages.memory != self.blocks.pages().memory
+            || pages.stride != self.blocks.stride
+            || pages.bytes == 64;
+        pages
+    }
+
+    fn store(&mut self) {
+        let pages = self.pages();
+        let n = 1 + self.choose.below(40);
+        let places =
+            Vec::from_iter((0..n).map(|_| self.choose.below(BLOCKS * BLOCK_TOKENS + 40) as i64 - 20));
+        let ((k, dtype, k_values), (v, other, v_values)) = (self.values(n * TOKEN), self.values(n * TOKEN));
+        if dtype != other {
+            return;
+        }
+        let (paged, mut refused) = (self.blocks.paged, usize::MAX);
+        // SAFETY: the handle is not freed, and the pointers have the passed numbers of values.
+        let status = unsafe {
+            let (k, v, places, refused) = (k.pointer(), v.pointer(), places.as_ptr(), &raw mut refused);
+            tqkv_paged_store(paged, &raw const pages, places, n, dtype, k, k_values, v, v_values, refused)
+        };
+        if self.done("tqkv_paged_store", status, null_of(&pages)) {
+            assert_eq!(refused, 0);
+        }
+    }
+
+    /// A table and lengths with any numbers, which are no mistakes.
+    fn rows(&mut self) -> (Vec<i32>, Vec<i32>, usize) {
+        let (rows, entries) = (1 + self.choose.below(4), self.choose.below(4));
+        let table = Vec::from_iter((0..rows * entries).map(|_| self.choose.below(BLOCKS + 3) as i32 - 1));
+        let most = entries * BLOCK_TOKENS + 20;
+        let lengths = Vec::from_iter((0..rows).map(|_| self.choose.below(most) as i32 - 5));
+        (table, lengths, entries)
+    }
+
+    fn attend_blocks(&mut self) {
+        let (pages, (table, lengths, entries)) = (self.pages(), self.rows());
+        let rows = lengths.len();
+        let starts = Vec::from_iter((0..rows).map(|_| self.choose.below(70) as i32 - 9));
+        let starts = if self.choose.below(2) == 0 { starts.as_ptr() } else { null() };
+        let step = TqkvStep { rows, entries, table: table.as_ptr(), lengths: lengths.as_ptr(), starts };
+        let held = self.choose.below(9);
+        let (exact, places) = (vec![0.5_f32; TOKEN * held], Vec::from_iter(-1..2 * rows as i64 - 1));
+        let over = usize::from(self.choose.below(9) == 0);
+        let is_exact = self.choose.below(3) == 0;
+        let scale = [0.0, 0.2, f32::NAN][self.choose.below(24) % 8 % 3];
+        self.is_wrong |= scale.is_nan() || is_exact && over > 0;
+        let rule = TqkvRule {
+            scale,
+            soft_cap: [0.0, 20.0][self.choose.below(2)],
+            window: [0, 7][self.choose.below(2)],
+            sinks: null(),
+            exact_k: if is_exact { exact.as_ptr().cast() } else { null() },
+            exact_v: exact.as_ptr().cast(),
+            exact_values: exact.len(),
+            exact_dtype: 0,
+            exact_places: places.as_ptr(),
+            exact_columns: 2,
+            exact_held: held + over,
+        };
+        let ((q, q_dtype, q_values), (mut out, dtype, out_values)) =
+            (self.values(rows * QUERY), self.values(rows * QUERY));
+        let (count, paged) = (self.near(rows * HEADS), self.blocks.paged);
+        let mut lse = vec![0.0; count];
+        // SAFETY: the handle is not freed, and the pointers have the passed numbers of values.
+        let status = unsafe {
+            let (pages, step, rule) = (&raw const pages, &raw const step, &raw const rule);
+            let (q, out, lse) = (q.pointer(), out.room(), lse.as_mut_ptr());
+            tqkv_paged_attend(
+                paged, pages, step, rule, q_dtype, q, q_values, dtype, out, out_values, lse, count,
+            )
+        };
+        self.done("tqkv_paged_attend", status, null_of(&pages));
+    }
+
+    fn gather(&mut self) {
+        let (pages, (table, lengths, entries)) = (self.pages(), self.rows());
+        let rows = lengths.len();
+        let step =
+            TqkvStep { rows, entries, table: table.as_ptr(), lengths: lengths.as_ptr(), starts: null() };
+        let firsts = Vec::from_iter((0..rows).map(|_| self.choose.below(80) as i32 - 9));
+        let (side, room) = (self.place(2) as u32, TOKEN * self.choose.below(60));
+        let mut out = vec![7.0; room];
+        // SAFETY: the handle is not freed, and the pointers have the passed numbers of values.
+        let status = unsafe {
+            let (pages, step, firsts) = (&raw const pages, &raw const step, firsts.as_ptr());
+            tqkv_paged_gather(self.blocks.paged, side, pages, step, firsts, out.as_mut_ptr(), room)
+        };
+        self.done("tqkv_paged_gather", status, null_of(&pages));
+        assert!(out.iter().all(|x| x.is_finite()));
+    }
+
+    fn copy_blocks(&mut self) {
+        let pages = self.pages();
+        let held = pages.bytes / self.blocks.stride;
+        let [from, to] = [(); 2].map(|()| vec![self.place(BLOCKS), self.place(BLOCKS)]);
+        self.is_wrong |= from.iter().chain(&to).any(|block| *block >= held);
+        // SAFETY: the handle is not freed, and the pointers have the passed numbers of values.
+        let status = unsafe {
+            tqkv_paged_copy(self.blocks.paged, &raw const pages, from.as_ptr(), to.as_ptr(), from.len())
+        };
+        self.done("tqkv_paged_copy", status, null_of(&pages));
+    }
+}
+
+/// The status of pages without memory.
+fn null_of(pages: &TqkvPages) -> &'static [TqkvStatus] {
+    if pages.memory.is_null() { &[TqkvNullPointer] } else { &[] }
 }
