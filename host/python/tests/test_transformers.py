@@ -22,6 +22,7 @@ from transformers import (
     Gemma2Config,
     Gemma3TextConfig,
     GptOssConfig,
+    Lfm2Config,
     LlamaConfig,
     Qwen3Config,
 )
@@ -297,6 +298,89 @@ def test_a_mask_that_is_not_causal_is_heeded(llama):
     expected = logits(llama, DynamicCache(config=llama.config), ids, attention_mask=bias)
     found = logits(llama, TqkvCache(llama.config, kv="f16"), ids, "tqkv", attention_mask=mask.expand(2, 1, 80, 80))
     torch.testing.assert_close(found, expected, rtol=5e-3, atol=5e-3)
+
+
+def served(cache):
+    """Calls of attention on codes, with decoded keys, and of prompts."""
+    stats = cache.stats()
+    return [stats[name] for name in ("calls_on_codes", "calls_decoded", "calls_of_prompts")]
+
+
+def step_by_step(model, cache, ids, masks, implementation="tqkv"):
+    """Logits of the last token of each row, a call for each mask, which ends where its tokens end."""
+    model.set_attn_implementation(implementation)
+    found, start = [], 0
+    with torch.no_grad():
+        for mask in masks:
+            end = mask.shape[-1]
+            out = model(ids[:, start:end], attention_mask=mask, past_key_values=cache, position_ids=torch.arange(start, end)[None])
+            found.append(out.logits[:, -1])
+            start = end
+    return torch.stack(found)
+
+
+def test_padding_longer_than_the_first_part_of_a_prompt_leaves_attention_on_codes(llama):
+    """A row of which the first part of the prompt is padding alone has no token yet, and its padding goes on."""
+    ids = prompt(2, 40)["input_ids"]
+    seen = torch.ones_like(ids)
+    seen[1, :11] = 0
+    for parts in ([4, 8, 12], [10, 25], [16], [3, 6, 9, 12, 15]):
+        masks = [seen[:, :end] for end in [*parts, *range(parts[-1] + 1, 40)]]
+        exact, cache = DynamicCache(config=llama.config), TqkvCache(llama.config, "f16")
+        expected = step_by_step(llama, exact, ids, masks, "eager")
+        found = step_by_step(llama, cache, ids, masks)
+        # What padding sees is nobody's.
+        seen_last = torch.stack([mask[:, -1] for mask in masks]).bool()
+        assert (found - expected)[seen_last].abs().max() < 0.01, parts
+        codes, decoded, _ = served(cache)
+        assert decoded == 0 and codes >= 3 * (39 - parts[-1]), parts
+        assert [len(row) for row in cache.layers[0].rows] == [39, 28]
+
+
+def test_padding_that_the_mask_of_a_prompt_did_not_tell_is_dropped_later(llama):
+    """The mask of the prompt is a program's own, in four dimensions. After it the mask is that of the library."""
+    ids = prompt(2, 60)["input_ids"]
+    seen = torch.ones_like(ids)
+    seen[1, :9] = 0
+    own = (torch.ones(40, 40, dtype=torch.bool).tril() & seen[:, None, None, :40].bool()) | torch.eye(40, dtype=torch.bool)
+    masks = [own.expand(2, 1, 40, 40), *(seen[:, :end] for end in range(41, 61))]
+    exact, cache = DynamicCache(config=llama.config), TqkvCache(llama.config, "f16")
+    expected = step_by_step(llama, exact, ids, masks, "sdpa")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = step_by_step(llama, cache, ids, masks)
+    assert (found - expected).abs().max() < 0.01
+    assert served(cache) == [3 * 20, 0, 3]
+    assert [len(row) for row in cache.layers[0].rows] == [60, 51]
+
+
+def test_steps_that_cannot_attend_on_codes_say_why_once_and_are_counted(llama):
+    ids = prompt(2, 50)["input_ids"]
+    hole = torch.ones_like(ids)
+    hole[0, 20:23] = 0
+    cache = TqkvCache(llama.config, "f16")
+    with pytest.warns(UserWarning, match="because the mask is not causal attention after padding on the left") as said:
+        step_by_step(llama, cache, ids, [hole[:, :end] for end in (30, 31, 32, 33)])
+    assert len(said) == 1 and served(cache) == [0, 9, 3]
+    # What the prompt called padding is not there to be shown.
+    shown, cache = torch.ones_like(ids), TqkvCache(llama.config, "f16")
+    hidden = shown.clone()
+    hidden[1, :5] = 0
+    with pytest.warns(UserWarning, match="because the mask shows tokens that were padding in the prompt"):
+        step_by_step(llama, cache, ids, [hidden[:, :30], shown[:, :31]])
+
+
+def test_states_of_recurrent_layers_are_counted():
+    config = Lfm2Config(**{**SMALL, "layer_types": ["conv", "full_attention", "conv"]})
+    torch.manual_seed(3)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="tqkv").eval()
+    cache = TqkvCache(config, "f16")
+    with torch.no_grad():
+        model(prompt()["input_ids"], past_key_values=cache)
+    states = [x.nbytes for layer in cache.layers if not isinstance(layer, TqkvLayer) for x in layer.conv_states.values() if x is not None]
+    stats = cache.stats()
+    assert sum(states) > 0 and stats["compressed_layers"] == 1
+    assert stats["bytes"] == sum(states) + sum(layer.bytes() for layer in cache.layers if isinstance(layer, TqkvLayer))
 
 
 def test_the_implementation_serves_without_this_cache(llama):

@@ -133,10 +133,18 @@ def tqkv_attention(
             raise TqkvError("attn_implementation 'tqkv' is not valid for attention that is not causal: expected 'sdpa' or 'eager'")
         new, layer = key.new, key.new.layer
         has_sinks = layer.has_sinks(s_aux)
-        on_codes = has_sinks and indices is None and not more and not dropout and softcap == layer.options.get("soft_cap")
-        out = layer.attend(query, new, attention_mask, scaling) if on_codes else None
+        reasons = {
+            "it has learned sinks that came after the first tokens": not has_sinks,
+            "it chooses tokens (the argument indices)": indices is not None,
+            f"it has the argument {next(iter(more), '')}": bool(more),
+            "it has dropout": bool(dropout),
+            f"it has the soft cap {softcap} and the cache another one": softcap != layer.options.get("soft_cap"),
+        }
+        why = next((reason for reason, holds in reasons.items() if holds), None)
+        out = layer.attend(query, new, attention_mask, scaling) if why is None else None
         if out is not None:
             return out, None
+        layer.count_decoded(query.shape[2], why)
         key, value = layer.all_tokens(new, (query, scaling))
     if indices is not None:
         attention_mask = _chosen(attention_mask, indices, key.shape[2])
@@ -197,6 +205,8 @@ def _mask(
     if torch.compiler.is_compiling():
         # The layer looks at the mask itself.
         return mask
+    if mask is not None:
+        mask.padding = attention_mask
     if mask is not None and mask_function is causal_mask_function and all(name in MASKS or says_nothing(x) for name, x in kwargs.items()):
         if attention_mask is None:
             mask.left_padding = [0] * batch_size
@@ -215,6 +225,13 @@ def left_padding(mask: torch.Tensor) -> list[int] | None:
     if not hasattr(mask, "left_padding"):
         mask.left_padding = None if getattr(mask, "seen", None) is None else _left_padding(mask.seen.bool())
     return mask.left_padding
+
+
+def padding(mask: torch.Tensor) -> list[int] | None:
+    """Padding of each row, also if the mask shows something else than causal attention after it; None if it is not known."""
+    if (known := left_padding(mask)) is not None or not hasattr(mask, "padding"):
+        return known
+    return [0] * len(mask) if mask.padding is None else _left_padding(mask.padding.bool())
 
 
 def _left_padding(seen: torch.Tensor) -> list[int] | None:

@@ -15,7 +15,7 @@ from ._arrays import dtype_name
 from ._cache import KvCache
 from ._hosts import refuse_arguments
 from ._native import TqkvError
-from ._tf_attention import NAME, PROMPT, NewTokens, is_on_device, left_padding, tqkv_attention
+from ._tf_attention import NAME, PROMPT, NewTokens, is_on_device, left_padding, padding, tqkv_attention
 from ._tf_device import DeviceRows, Elsewhere, Policy, Shared, policy
 
 DECODES = (
@@ -30,6 +30,12 @@ UNTAUGHT = (
     "keys get no map, and those named m2 or m3 are stored in t2 or t3: a map is learnt from queries, which only"
     " model.set_attn_implementation('tqkv') shows to the cache"
 )
+
+NOT_CAUSAL = "the mask is not causal attention after padding on the left"
+
+SEVERAL = "layers that share keys and values ask for several tokens at once"
+
+SHOWN_AGAIN = "the mask shows tokens that were padding in the prompt"
 
 UNFINISHED = "an earlier forward pass was not finished: reset the cache"
 
@@ -102,6 +108,10 @@ class TqkvLayer(CacheLayerMixin):
         self.pads: list[int] = []
         # Learned sinks of the rows, by query head.
         self.sinks: list[float] | None = None
+        # Calls that attended on codes, decoded all keys and values for a few tokens, and did so for a prompt or for gradients.
+        self.served = {"codes": 0, "decoded": 0, "prompt": 0}
+        # Why the last call of `attend` has not attended on codes, if that is not for a prompt or for gradients.
+        self.why: str | None = None
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         batch, heads, _, head_dim = key_states.shape
@@ -177,6 +187,7 @@ class TqkvLayer(CacheLayerMixin):
         self.length += tokens
         if self.config._attn_implementation == NAME:
             return NewTokens(self, key_states, value_states).handles()
+        self.served["prompt" if tokens >= PROMPT else "decoded"] += 1
         if self.length > tokens and tokens < PROMPT:
             warnings.warn(DECODES, stacklevel=2)
         if self.warns and self.there is None and self.rows[0].wanted_queries(0):
@@ -198,8 +209,18 @@ class TqkvLayer(CacheLayerMixin):
                 new.appended = True
         return new.decoded
 
+    def count_decoded(self, tokens: int, why: str | None) -> None:
+        """Counts a call that decodes all keys and values. Those of a few tokens say once why they cannot attend on codes."""
+        why = why or self.why
+        self.served["prompt" if tokens >= PROMPT or why is None else "decoded"] += 1
+        if tokens < PROMPT and why is not None and self.length > tokens and why not in self.shared.said:
+            self.shared.said.add(why)
+            warnings.warn(f"attention decodes all keys and values for each token, which is slow, because {why}", stacklevel=3)
+
     def used_outside(self, new: NewTokens) -> tuple[torch.Tensor, torch.Tensor]:
         """`all_tokens` for a model that uses keys or values before it attends: latent ones, for example."""
+        if new.decoded is None:
+            self.served["prompt" if new.keys.shape[-2] >= PROMPT else "decoded"] += 1
         if self.warns and self.length > new.keys.shape[-2]:
             self.warns = False
             warnings.warn(USES, stacklevel=2)
@@ -270,12 +291,22 @@ class TqkvLayer(CacheLayerMixin):
         a mask that is not causal attention after padding on the left. The same holds for several tokens that are there already."""
         batch, heads, tokens, _ = query.shape
         learns = torch.is_grad_enabled() and any(x.requires_grad for x in (query, new_tokens.keys, new_tokens.values))
+        self.why = None
         if self.there is not None:
             return None if learns else self._attend_there(self.there, query, new_tokens, mask, scaling)
         pads = [0] * len(self.rows) if mask is None else left_padding(mask)
-        if not any(map(len, self.rows)):
-            self.pads = pads or [0] * len(self.rows)
-        if pads != self.pads or tokens >= PROMPT or learns or (new_tokens.appended and tokens > 1):
+        known = pads if pads is not None or mask is None else padding(mask)
+        if known is not None:
+            self._take_padding(known, tokens)
+        if tokens >= PROMPT or learns:
+            return None
+        if pads is None:
+            self.why = NOT_CAUSAL
+        elif pads != self.pads and not self._drop_padding(pads):
+            self.why = SHOWN_AGAIN
+        elif new_tokens.appended and tokens > 1:
+            self.why = SEVERAL
+        if self.why is not None:
             return None
         out = query.new_zeros(batch, tokens, heads, new_tokens.values.shape[-1])
         query = _scaled(query, scaling)
@@ -287,7 +318,28 @@ class TqkvLayer(CacheLayerMixin):
             elif new:
                 out[i, tokens - new :] = row.attend_prefill(0, q, k, v)
         new_tokens.appended = True
+        self.served["codes"] += 1
         return out
+
+    def _take_padding(self, pads: list[int], tokens: int) -> None:
+        """Takes the padding of rows that hold no token yet, as those do whose part of a prompt was padding alone. What came before the
+        newest `tokens` is not there any more, so it stays padding."""
+        least = self.length - tokens
+        self.pads = [own if len(row) else max(pad, least) for row, own, pad in zip(self.rows, self.pads, pads)]
+
+    def _drop_padding(self, pads: list[int]) -> bool:
+        """Drops padding that rows hold, because the mask of their prompt did not tell it from tokens. What is left is encoded again.
+        False if a mask shows what an earlier one called padding."""
+        if any(pad < own for pad, own in zip(pads, self.pads)):
+            return False
+        for i, (row, pad, own) in enumerate(zip(self.rows, pads, self.pads)):
+            if pad > own:
+                self.rows[i] = self._empty(1)[0]
+                k, v = (read(0, None, pad - own, len(row)).swapaxes(0, 1) for read in (row.keys, row.values))
+                if len(k):
+                    self.rows[i].append(0, k.copy(), v.copy())
+        self.pads = list(pads)
+        return True
 
     def attend_new(
         self,
@@ -311,16 +363,23 @@ class TqkvLayer(CacheLayerMixin):
         """`attend` on a device. A decode step does not wait for it, so the mask is compared there."""
         tokens = query.shape[2]
         if not new_tokens.appended and (tokens >= PROMPT or there.end <= there.pads.least):
-            there.set_padding([0] * there.batch if mask is None else left_padding(mask))
+            there.set_padding([0] * there.batch if mask is None else padding(mask))
         seen = getattr(mask, "seen", None)
         if seen is not None:
             is_known = seen.shape[-1] == self.length
         else:
             is_known = there.pads.most == 0 and (mask is None or hasattr(mask, "left_padding"))
-        if tokens >= PROMPT or not (there.follows and is_known):
+        if tokens >= PROMPT:
             return None
+        if not (there.follows and is_known):
+            self.why = NOT_CAUSAL if there.follows else "the mask of the prompt was not causal attention after padding on the left"
+            return None
+        if new_tokens.appended and tokens > 1:
+            self.why = SEVERAL
+            return None
+        self.served["codes"] += 1
         if new_tokens.appended:
-            return None if tokens > 1 else there.attend(query, seen, scaling, self.learnt)
+            return there.attend(query, seen, scaling, self.learnt)
         self._check_length(tokens)
         there.put(new_tokens.keys, new_tokens.values)
         out = there.attend(query, seen, scaling, self.learnt)
@@ -381,7 +440,7 @@ class TqkvLayer(CacheLayerMixin):
         """A layer with forks of the rows. The config stays the model's, whose attention may change later."""
         layer = copy.copy(self)
         layer.shared = memo.setdefault(id(self.shared), Shared())
-        layer.rows, layer.pads = [row.fork() for row in self.rows], list(self.pads)
+        layer.rows, layer.pads, layer.served = [row.fork() for row in self.rows], list(self.pads), dict(self.served)
         layer.there = None if self.there is None else self.there.copy(layer.shared)
         return layer
 

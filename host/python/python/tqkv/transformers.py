@@ -28,7 +28,7 @@ OLDEST = "5.16"
 if Version(transformers.__version__) < Version(OLDEST):
     raise ImportError(f"transformers {transformers.__version__} is not valid: expected {OLDEST} or newer")
 
-from transformers.cache_utils import CacheLayerMixin, DynamicCache, DynamicLayer
+from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from ._cache import KvCache
 from ._native import TqkvError
@@ -83,23 +83,30 @@ class TqkvCache(DynamicCache):
         `ratio`, and the number of layers that are compressed, and that are not (sliding and recurrent ones). `refused_layers` are those
         on a GPU to which a vector came that is not finite, and which took zeros for it.
 
+        `calls_on_codes`, `calls_decoded` and `calls_of_prompts` count calls of attention over all layers: those on codes, those that decoded
+        all keys and values for a few tokens, and those of prompts, gradients among them. If many are decoded, a warning has said why.
+
         `ratio` is `f16_bytes / bytes`, over all layers, whatever the dtype of the model: 1 where nothing is compressed yet."""
         held, values, plain, compressed, refused = 0, 0, 0, 0, 0
+        served = {"codes": 0, "decoded": 0, "prompt": 0}
         for layer in self.layers:
             if isinstance(layer, TqkvLayer):
                 compressed += 1
+                served = {name: count + layer.served[name] for name, count in served.items()}
                 refused += layer.there is not None and bool(layer.there.refused)
                 held += layer.bytes()
                 count = layer.token_values * layer.tokens()
                 values += count
                 plain += count * layer.dtype.itemsize if layer.is_initialized else 0
-            elif isinstance(layer, CacheLayerMixin) and layer.keys is not None:
-                held += layer.keys.nbytes + layer.values.nbytes
-                values += layer.keys.numel() + layer.values.numel()
-                plain += layer.keys.nbytes + layer.values.nbytes
+            else:
+                tensors = _tensors(layer)
+                held += sum(x.nbytes for x in tensors)
+                values += sum(x.numel() for x in tensors)
+                plain += sum(x.nbytes for x in tensors)
         sizes = {"bytes": held, "f16_bytes": 2 * values, "plain_bytes": plain, "ratio": 2 * values / held if values else 1.0}
         counts = {"compressed_layers": compressed, "other_layers": len(self.layers) - compressed, "refused_layers": refused}
-        return {"tokens": self.get_seq_length(), **sizes, **counts}
+        calls = {"calls_on_codes": served["codes"], "calls_decoded": served["decoded"], "calls_of_prompts": served["prompt"]}
+        return {"tokens": self.get_seq_length(), **sizes, **counts, **calls}
 
     def fork(self) -> TqkvCache:
         """Another cache with the same tokens. Compressed layers share pages until one of the two writes."""
@@ -140,6 +147,12 @@ class TqkvCache(DynamicCache):
         if [kind for kind, _ in states] != kinds:
             raise TqkvError(f"{os.fspath(path)}: layers of another model are not valid: expected {', '.join(sorted(set(kinds)))}")
         self.layers = [_restored(layer, state) for layer, (_, state) in zip(self.layers, states)]
+
+
+def _tensors(layer: Any) -> list[torch.Tensor]:
+    """What a layer of the library holds: keys and values, and the states of a recurrent one."""
+    states = [*getattr(layer, "conv_states", {}).values(), *getattr(layer, "recurrent_states", {}).values()]
+    return [x for x in (getattr(layer, "keys", None), getattr(layer, "values", None), *states) if isinstance(x, torch.Tensor)]
 
 
 def _saved(path: str | os.PathLike[str]) -> dict[str, Any]:
