@@ -183,6 +183,9 @@ pub enum ModelError {
     /// The evaluation does not fit the text or the model.
     #[error("evaluation: {0}")]
     Evaluation(String),
+    /// No policy can be found for the model within the budget.
+    #[error("tune: {0}")]
+    Tune(String),
     /// An error of the cache.
     #[error(transparent)]
     Cache(#[from] CacheError),

@@ -20,6 +20,7 @@ mod window;
 
 pub use figures::{DepthFigures, EvalResult, HeadFigures};
 pub use marks::{Marked, evaluate_marked};
+pub(crate) use recall::evaluate_late_recall;
 pub use recall::{Recall, evaluate_recall};
 pub use scores::{PROBE, ScoreFigures};
 

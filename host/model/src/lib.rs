@@ -4,7 +4,7 @@
 //! The usual runners keep their cache private, so this one exists. It reads Hugging Face directories
 //! (`config.json`, safetensors, `tokenizer.json`) and GGUF files, and computes in f32 on the CPU. It is meant
 //! for measuring caches, not for serving. Weights stay in their stored format. [`mod@generate`] makes text,
-//! and [`eval`] makes figures.
+//! [`eval`] makes figures, and [`tune`] finds a policy for a model.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -36,12 +36,14 @@ mod norm;
 mod outlier;
 mod projections;
 mod rope;
+mod rows;
 pub mod sampling;
 pub mod shipped;
 mod size;
 pub mod stored;
 mod stream;
 mod tokenizer;
+pub mod tune;
 mod weights;
 mod windows;
 

@@ -35,6 +35,7 @@ mod session;
 mod session_codes;
 mod session_serve;
 mod stored;
+mod tune;
 mod weights;
 
 use clap::Subcommand;
@@ -57,6 +58,7 @@ pub(crate) enum Command {
     Inspect(inspect::Args),
     Codecs(codecs::Args),
     Plan(plan::Args),
+    Tune(tune::Args),
     Weights(weights::Args),
     Session(session::Args),
     Export(export::Args),
@@ -103,6 +105,7 @@ impl Command {
             Self::Inspect(args) => inspect::run(args, out),
             Self::Codecs(args) => codecs::run(args, out),
             Self::Plan(args) => plan::run(args, out),
+            Self::Tune(args) => tune::run(args, out),
             Self::Weights(args) => weights::run(args, out),
             Self::Session(args) => session::run(args, out),
             Self::Export(args) => export::run(args, out),

@@ -357,7 +357,9 @@ fn bench_measures_a_whole_model() {
 #[test]
 fn every_help_text_shows_an_example() {
     let folder = tempfile::tempdir().unwrap();
-    for command in ["demo", "generate", "eval", "encode", "decode", "inspect", "codecs", "plan", "bench"] {
+    for command in
+        ["demo", "generate", "eval", "encode", "decode", "inspect", "codecs", "plan", "tune", "bench"]
+    {
         let output = tqkv(folder.path(), &[command, "--help"]);
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(

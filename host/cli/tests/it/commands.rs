@@ -39,6 +39,7 @@ fn small(command: &str, line: &str) -> &'static [(&'static str, &'static str)] {
         "eval" if line.contains("--marks") => &[("--context", "192")],
         "bench" => &[("--seconds", "1")],
         "basis" => &[("--context", "512"), ("--windows", "2")],
+        "tune" => &[("--kinds", "prose"), ("--text-tokens", "256"), ("--texts", "1")],
         "eval" => &[("--windows", "1"), ("--context", "192"), ("--from", "64")],
         "generate" | "chat" => &[("-n", "3")],
         "needle" => &[("--tokens", "2048")],

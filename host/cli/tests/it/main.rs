@@ -34,6 +34,7 @@ mod session_serve;
 mod shell;
 mod storage;
 mod support;
+mod tune;
 mod usage;
 
 /// The program under test.

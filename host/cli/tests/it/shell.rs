@@ -28,7 +28,9 @@ fn completions_and_manual_pages_name_every_command() {
 
 #[test]
 fn help_fits_a_terminal_without_broken_paragraphs() {
-    assert_help_fits(&["demo", "generate", "eval", "encode", "codecs", "plan", "session", "llama", "bench"]);
+    assert_help_fits(&[
+        "demo", "generate", "eval", "encode", "codecs", "plan", "tune", "session", "llama", "bench",
+    ]);
 }
 
 #[test]

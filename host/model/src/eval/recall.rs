@@ -111,13 +111,48 @@ pub fn evaluate_recall(
 ) -> Result<Vec<Vec<EvalResult>>, ModelError> {
     let samples = spec.windows.unwrap_or(1);
     let texts = model.windows(text, &EvalSpec { windows: Some(samples), ..*spec })?;
+    compare_kinds(model, (text, kinds), (&texts, 0), spec, (reference, settings), progress)
+}
+
+/// First sample of [`evaluate_late_recall`].
+const LATE: u64 = 1 << 32;
+
+/// Like [`evaluate_recall`] on texts that it does not use, unless the text is too short for others: with running text from
+/// the end, and other samples.
+///
+/// # Errors
+/// The errors of [`evaluate_recall`].
+pub(crate) fn evaluate_late_recall(
+    model: &Model,
+    (text, kinds): (&[u8], &[Recall]),
+    spec: &EvalSpec,
+    reference: &Setting<'_>,
+    settings: &[Setting<'_>],
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<Vec<Vec<EvalResult>>, ModelError> {
+    let samples = spec.windows.unwrap_or(1);
+    let available = model.count_windows(text, spec.context)?;
+    let texts = model.windows(text, &EvalSpec { windows: Some(samples.max(available)), ..*spec })?;
+    let texts = &texts[texts.len() - samples..];
+    compare_kinds(model, (text, kinds), (texts, LATE), spec, (reference, settings), progress)
+}
+
+/// Compares settings on texts of some kinds, which have one window of running text each. `first` is the first sample.
+fn compare_kinds(
+    model: &Model,
+    (text, kinds): (&[u8], &[Recall]),
+    (texts, first): (&[Vec<u32>], u64),
+    spec: &EvalSpec,
+    settings: (&Setting<'_>, &[Setting<'_>]),
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<Vec<Vec<EvalResult>>, ModelError> {
     let words = words(text)?;
     let make = |kind: Recall| -> Result<Vec<Window>, ModelError> {
-        texts.iter().zip(0..).map(|(text, sample)| window(model, kind, text, &words, sample)).collect()
+        texts.iter().zip(first..).map(|(text, sample)| window(model, kind, text, &words, sample)).collect()
     };
     let sets = kinds.iter().copied().map(make).collect::<Result<Vec<_>, _>>()?;
     let sets: Vec<_> = sets.iter().map(Vec::as_slice).collect();
-    compare(model, &sets, spec, (reference, settings), progress)
+    compare(model, &sets, spec, settings, progress)
 }
 
 /// Words that a text must have: a struct needs seven of them.

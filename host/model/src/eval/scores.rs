@@ -5,6 +5,7 @@
 //! included.
 
 use super::cosine::cosine;
+use crate::rows::rows_of;
 use serde::Serialize;
 use tqkv::attention::AttentionCache;
 use tqkv::error::CacheError;
@@ -88,8 +89,7 @@ impl Scores<'_> {
         let mut from = 0;
         while from < n {
             let to = n.min(from + PROBE - self.fed[layer] % PROBE);
-            // The same tokens of each slice. Latent vectors have no values.
-            let range = |len: usize| from * (len / n)..to * (len / n);
+            let range = |len: usize| rows_of(&(from..to), len, n);
             let (rows, outs) = (range(q.len()), range(out.len()));
             let (k, v) = (&k[range(k.len())], &v[range(v.len())]);
             exact.attend_chunk(layer, &q[rows.clone()], k, v, &mut exact_out[outs.clone()])?;

@@ -21,5 +21,6 @@ mod sequences;
 mod shipped;
 mod sliding;
 mod support;
+mod tune;
 mod weight_count;
 mod weights;
