@@ -82,6 +82,9 @@ pub enum CacheError {
         /// The number that was passed with it.
         bias: f32,
     },
+    /// A RoPE that cannot turn the keys of a layer ([`crate::slots::SlotCache::shift`]).
+    #[error("RoPE {0}")]
+    BadRope(String),
     /// Blocks of an engine, or a step over them, that are not valid ([`crate::paged`]).
     #[error("blocks: {0}")]
     Blocks(String),

@@ -22,7 +22,7 @@ pub mod slots {
     pub use crate::slots::maps::RopeLayout;
     pub use crate::slots::operation::{Masks, Operation, Strided};
     pub use crate::slots::policy::check;
-    pub use crate::slots::rope::{Shift, ramp, rotate};
+    pub use crate::slots::rope::{Shift, Turner, ramp, rotate};
     pub use crate::slots::rule::{QueryMask, QueryRule};
     pub use crate::slots::store::SlotStore;
     pub use crate::slots::stream::Stream;

@@ -87,7 +87,7 @@ unsafe fn run(host: &host::Host, threads: &Threads, node: *const Tensor) -> bool
             Operation::Attention => serve::attend(&op, threads),
             Operation::Rope => rotate::rotate(&op),
             Operation::Copy => copies::copy(&op),
-            Operation::Nothing | Operation::Other => None,
+            Operation::Nothing | Operation::Product | Operation::Other => None,
         }
         .is_some()
     }

@@ -186,7 +186,7 @@ unsafe extern "C" fn supports_op(_: *mut Device, tensor: *const Tensor) -> bool 
             Operation::Attention => serve::can_attend(&op),
             Operation::Rope => rotate::can_rotate(&op),
             Operation::Copy => copies::can_copy(&op),
-            Operation::Other => false,
+            Operation::Product | Operation::Other => false,
         }
     }
 }

@@ -25,6 +25,8 @@ pub enum Operation {
     Rope,
     /// `CPY`
     Copy,
+    /// `MUL_MAT`, by which the host transforms keys of quantised types. It is not served.
+    Product,
     /// Everything else.
     Other,
 }
@@ -228,7 +230,7 @@ fn unsupported(version: &str) -> String {
 /// name.
 fn operations(name: unsafe extern "C" fn(c_int) -> *const c_char) -> Vec<Operation> {
     let mut found = Vec::new();
-    let (mut left, mut number) = (9, 0);
+    let (mut left, mut number) = (10, 0);
     while left > 0 && number < MOST_OPERATIONS {
         // SAFETY: the list of every supported version has all operations that are counted in `left`. While
         // one is missing, `number` is below the length of the list.
@@ -239,6 +241,7 @@ fn operations(name: unsafe extern "C" fn(c_int) -> *const c_char) -> Vec<Operati
             b"FLASH_ATTN_EXT" => Operation::Attention,
             b"ROPE" => Operation::Rope,
             b"CPY" => Operation::Copy,
+            b"MUL_MAT" => Operation::Product,
             _ => Operation::Other,
         };
         left -= i32::from(operation != Operation::Other);

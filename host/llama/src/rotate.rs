@@ -7,7 +7,9 @@
 use crate::buffer;
 use crate::declared::Declared;
 use crate::host::{self, Operation};
+use crate::said;
 use crate::tensor::View;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tqkv::unstable::slots::{self, RopeLayout, Shift, StoreSide};
 
 /// `GGML_ROPE_TYPE_NEOX`
@@ -34,19 +36,21 @@ pub(crate) unsafe fn can_rotate(op: &View<'_>) -> bool {
     let first = keys.get().view_offs / declared.block_bytes;
     let whole = head_dim * heads == width && first + dim <= head_dim && rows == slots * streams && one == 1;
     let in_order = keys.get().nb.iter().zip(steps).all(|(step, wanted)| *step == wanted);
-    let divisors = op.source(2).is_none_or(|divisors| divisors.strides::<f32>().is_some());
-    let pairs = op.int(1) % 2 == 0 && (2..=dim).contains(&usize::try_from(op.int(1)).unwrap_or(0));
     in_place
         && whole
         && in_order
-        && divisors
-        && pairs
+        && turns_plainly(op, dim)
         && declared.block == 1
         && keys.get().kind == root.get().kind
         && shifts.strides::<i32>().is_some()
-        && (op.int(2) == 0 || op.int(2) == NEOX)
-        && op.int(15) == 0
         && buffer::side(&root) == Some(StoreSide::Keys)
+}
+
+/// True if an operation `ROPE` turns pairs of a vector of `dim` values by one position per vector.
+pub(crate) fn turns_plainly(op: &View<'_>, dim: usize) -> bool {
+    let divisors = op.source(2).is_none_or(|divisors| divisors.strides::<f32>().is_some());
+    let pairs = op.int(1) % 2 == 0 && (2..=dim).contains(&usize::try_from(op.int(1)).unwrap_or(0));
+    divisors && pairs && (op.int(2) == 0 || op.int(2) == NEOX) && op.int(15) == 0
 }
 
 /// Rotates all keys of a cache by a shift of positions.
@@ -57,6 +61,19 @@ pub(crate) unsafe fn rotate(op: &View<'_>) -> Option<()> {
     let (keys, shifts) = (op.source(0)?, op.source(1)?);
     // SAFETY: the caller keeps this function's contract.
     let ((cached, _), shifts) = unsafe { (buffer::cached(op)?, shifts.elements::<i32>()?) };
+    let head_dim = keys.root().shape()[0] / keys.shape()[1];
+    let first = keys.get().view_offs / Declared::of(keys.get().kind)?.block_bytes;
+    // SAFETY: the caller keeps this function's contract.
+    let shift = unsafe { shift_of(op, head_dim, first)? };
+    slots::rotate(&mut cached.store(), &shift, shifts);
+    Some(())
+}
+
+/// What an operation `ROPE` does to keys, whose heads have this number of values and are turned from `first` on.
+///
+/// # Safety
+/// The divisors of the operation lie in memory.
+pub(crate) unsafe fn shift_of(op: &View<'_>, head_dim: usize, first: usize) -> Option<Shift> {
     let divisors = match op.source(2) {
         // SAFETY: the caller keeps this function's contract.
         Some(divisors) => unsafe { divisors.elements::<f32>()? }.to_vec(),
@@ -64,8 +81,8 @@ pub(crate) unsafe fn rotate(op: &View<'_>) -> Option<()> {
     };
     let (dims, trained) = (usize::try_from(op.int(1)).ok()?, usize::try_from(op.int(4)).unwrap_or(0));
     let shift = Shift {
-        head_dim: keys.root().shape()[0] / keys.shape()[1],
-        first: keys.get().view_offs / Declared::of(keys.get().kind)?.block_bytes,
+        head_dim,
+        first,
         dims,
         halves: op.int(2) == NEOX,
         base: op.float(5),
@@ -74,9 +91,15 @@ pub(crate) unsafe fn rotate(op: &View<'_>) -> Option<()> {
         factor: op.float(8),
         ramp: slots::ramp(dims, trained, op.float(5), [op.float(9), op.float(10)]),
         divisors,
+        mixed: 0,
     };
-    slots::rotate(&mut cached.store(), &shift, shifts);
-    Some(())
+    static WAS_SAID: AtomicBool = AtomicBool::new(false);
+    if !shift.keeps_lengths() && !WAS_SAID.swap(true, Ordering::Relaxed) {
+        said::print(
+            "a shift of positions changes the length of this model's keys (YaRN), so each one encodes them again",
+        );
+    }
+    Some(shift)
 }
 
 /// Most operations between RoPE and the write of keys.

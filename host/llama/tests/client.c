@@ -6,8 +6,8 @@
 //   shift N TIMES        prints N tokens; TIMES times shifts by 8 positions and prints N tokens
 //   logits FILE          writes logits of TEXT from position FROM on, as f32 [positions, vocabulary]; prints
 //                        the end and the size of the vocabulary; a longer TEXT is cut at CTX
-//   shifted TIMES FILE   decodes TEXT up to FROM; TIMES times removes 64 tokens after the first 4 and shifts the
-//                        rest; then writes logits of the rest of TEXT as `logits` does
+//   shifted TIMES FILE   decodes TEXT up to FROM; TIMES times removes 64 tokens after the first 4, shifts the rest and
+//                        decodes STEP (1) more; then writes logits of the rest of TEXT as `logits` does
 //   restored TIMES FILE  decodes TEXT up to FROM; TIMES times saves the state, clears and restores; then writes
 //                        logits of the rest of TEXT as `logits` does
 //   speed CONTEXT N      prints tokens per second of a prefill of CONTEXT tokens, and of N tokens after it
@@ -302,14 +302,16 @@ int main(int count, char ** arguments) {
         int end = length < (int) of_context.n_ctx ? length : (int) of_context.n_ctx;
         write_logits(tokens, end, number("FROM", 0), arguments[5]);
     } else if (!strcmp(command, "shifted")) {
-        int from = number("FROM", 0), end = length < (int) of_context.n_ctx ? length : (int) of_context.n_ctx;
-        if (from >= end || from < 4 + 64 * first) fail("FROM is outside of TEXT");
+        int from = number("FROM", 0), step = number("STEP", 1), end = (int) of_context.n_ctx + (step - 1) * first;
+        if (end > length) end = length;
+        if (from + step * first > end || from < 4 + 64 + (64 - step) * (first - 1)) fail("FROM is outside of TEXT");
         decode(tokens, from, 0, 0, 0);
         for (int i = 0; i < first; i++) {
             if (!llama_memory_seq_rm(memory, 0, 4, 4 + 64)) fail("remove");
             llama_memory_seq_add(memory, 0, 4 + 64, -1, -64);
             // The host shifts at the next step, so a step follows at once.
-            decode(tokens + from++, 1, position(0), 0, 0);
+            decode(tokens + from, step, position(0), 0, 0);
+            from += step;
         }
         write_logits(tokens + from, end - from, 0, arguments[6]);
     } else if (!strcmp(command, "restored")) {

@@ -27,7 +27,7 @@ const SHARED_QUERIES: usize = 4 * MAX_HEADS;
 /// Working memory of a task, kept from call to call.
 #[derive(Debug, Default)]
 pub(super) struct TaskScratch {
-    /// At most eight queries each.
+    /// At most eight queries each, once for each turn of the keys.
     queries: Vec<HeadQueries>,
     pub(super) spans: Spans,
 }
@@ -86,19 +86,25 @@ pub fn attend(
 }
 
 impl Task<'_> {
-    /// Prepares the queries, eight at a time. More queries are scored against exact rows as they are.
+    /// Prepares the queries, eight at a time, for each turn of the keys. More queries are scored against exact rows as
+    /// they are.
     fn prepare<'a>(&self, memory: &'a mut Vec<HeadQueries>) -> &'a [HeadQueries] {
-        let groups = self.asked.len().div_ceil(MAX_HEADS);
-        if memory.len() < groups {
-            memory.resize_with(groups, HeadQueries::default);
+        let (groups, turns) = (self.asked.len().div_ceil(MAX_HEADS), self.turns());
+        if memory.len() < groups * turns {
+            memory.resize_with(groups * turns, HeadQueries::default);
         }
         if groups == 1 || self.keys.stream.pages.tiers() > 0 {
             let dim = self.keys.format.dim;
-            for (queries, memory) in self.queries.chunks(MAX_HEADS * dim).zip(&mut *memory) {
-                self.keys.prepare(queries, self.rule.scale, memory);
+            for (queries, memory) in self.queries.chunks(MAX_HEADS * dim).zip(memory.chunks_mut(turns)) {
+                self.keys.prepare_all(queries, self.rule.scale, memory);
             }
         }
-        &memory[..groups]
+        &memory[..groups * turns]
+    }
+
+    /// Number of turns of the keys.
+    fn turns(&self) -> usize {
+        self.keys.stream.pages.turns.count()
     }
 
     /// Number of spans of pages of a tier.
@@ -127,7 +133,7 @@ impl Task<'_> {
     /// Attends to the codes of a tier, and with those of the first to the empty slots.
     fn attend_pages(&self, tier: usize, pages: Range<usize>, groups: &[HeadQueries], seen: &mut Sums) {
         let n = self.asked.len();
-        for (group, queries) in groups.iter().enumerate() {
+        for (group, queries) in groups.chunks(self.turns()).enumerate() {
             let of = group * MAX_HEADS..n.min((group + 1) * MAX_HEADS);
             let kinds = [Some(SlotKind::Coded(tier)), (tier == 0).then_some(SlotKind::Empty)];
             for kind in kinds.into_iter().flatten() {

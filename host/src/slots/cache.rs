@@ -4,11 +4,13 @@ use super::format::StoreSide;
 use super::mask::Mask;
 use super::operation::{Masks, Operation, Strided};
 use super::policy;
+use super::rope::{Turner, turn};
 use super::rule::QueryRule;
 use super::store::{self, SlotStore};
 use crate::cache::spec::CacheSpec;
 use crate::cache::vectors::Floats;
 use crate::error::CacheError;
+use crate::rope::Rope;
 use crate::{memory, threads};
 use half::f16;
 use tqkv_core::{KvError, KvShape};
@@ -254,6 +256,51 @@ impl SlotCache {
         self.check_slots(from)?;
         self.check_slots(to)?;
         self.stores().for_each(|store| store.copy_rows(from, to));
+        Ok(())
+    }
+
+    /// Moves tokens of a layer by a number of positions, back if it is negative: those after a part that was removed,
+    /// or a chunk that is used again at another place. Their keys are turned by `rope`, which tells how positions turn
+    /// the keys of the layer. A slot that is given twice moves once. Sinks stay sinks.
+    ///
+    /// Codes stay as they are, because attention turns queries back instead, so that any number of shifts has no error
+    /// of the codec. A stream keeps up to eight different moves of its codes. Where a shift makes more, the keys
+    /// with the rarest moves are encoded again. Exact keys are turned, and rounded to f16.
+    ///
+    /// Cost: a pass over the slots, and attention prepares its queries once more for each move that codes have.
+    ///
+    /// # Errors
+    /// * There is no such layer or slot.
+    /// * [`CacheError::BadRope`]: `rope` turns values past the head dim, or by a frequency that is not finite.
+    ///
+    /// Nothing is moved in these cases.
+    pub fn shift(
+        &mut self,
+        layer: usize,
+        slots: &[usize],
+        positions: i32,
+        rope: &Rope,
+    ) -> Result<(), CacheError> {
+        self.spec.shape.check_layer(layer)?;
+        self.check_slots(slots)?;
+        let (head_dim, end) =
+            (self.spec.shape_at(layer).head_dim, slots.iter().max().map_or(0, |last| last + 1));
+        let turned = rope.inv_freq.len().checked_mul(2).and_then(|values| values.checked_add(rope.first));
+        if turned.is_none_or(|turned| turned > head_dim) {
+            let (first, pairs) = (rope.first, rope.inv_freq.len());
+            let why =
+                format!("of {pairs} pairs from value {first} on: expected at most the head dim, {head_dim}");
+            return Err(CacheError::BadRope(why));
+        }
+        if let Some(frequency) = rope.inv_freq.iter().find(|frequency| !frequency.is_finite()) {
+            return Err(CacheError::BadRope(format!(
+                "with the frequency {frequency}: expected a finite one"
+            )));
+        }
+        let mut shifts = memory::list(end)?;
+        shifts.resize(end, 0);
+        slots.iter().for_each(|slot| shifts[*slot] = positions);
+        turn(&mut self.layers[layer].keys, &mut Turner::of_rope(head_dim, rope), &shifts);
         Ok(())
     }
 

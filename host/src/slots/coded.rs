@@ -1,7 +1,7 @@
 //! Codes and empty slots of some pages as parts of attention, for up to eight queries. Exact rows are skipped, because
 //! [`super::exact`] attends to them, and so are other tiers.
 
-use super::page_bases::PageBases;
+use super::page_numbers::PageNumbers;
 use super::rule::{QueryMask, add_mask, alike, changes_any, shows_any};
 use super::task::{StreamSide, Task};
 use super::{apart, bits};
@@ -9,7 +9,7 @@ use crate::attend::{HeadQueries, PageSum, Sums, score_page, sum_pages};
 use crate::cache::life::{PAGE_TOKENS, add_weighted, cap};
 use arrayvec::ArrayVec;
 use std::ops::Range;
-use tqkv_simd::page::{AttentionParts, Line, MAX_PARTS, WeightedPart, attend, rescale};
+use tqkv_simd::page::{AttentionParts, Line, MAX_HEADS, MAX_PARTS, WeightedPart, attend, rescale};
 
 /// The slots that are attended to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,17 +26,19 @@ struct PageSlots<'a> {
     kind: SlotKind,
     /// One past the last slot.
     end: usize,
-    queries: &'a HeadQueries,
+    /// By turn.
+    queries: &'a [HeadQueries],
     asked: &'a [QueryMask<'a>],
     plain: &'a mut [f32],
     rotated: &'a mut [f32],
 }
 
-/// Attends to the slots of one kind in some pages with the queries `of` of a task, at most eight.
+/// Attends to the slots of one kind in some pages with the queries `of` of a task, at most eight, which are prepared for
+/// each turn.
 pub(super) fn attend_pages(
     task: &Task<'_>,
     (kind, pages): (SlotKind, Range<usize>),
-    (of, queries): (Range<usize>, &HeadQueries),
+    (of, queries): (Range<usize>, &[HeadQueries]),
     seen: &mut Sums,
 ) {
     let (dim, level) = (task.values.format.dim, task.values.format.level);
@@ -57,8 +59,46 @@ pub(super) fn attend_pages(
     }
 }
 
-/// Logits (`[n, slots]`) of the first slots of a page of a tier; `next` is memory to prefetch.
+/// Logits (`[n, slots]`) of the first slots of a page of a tier, by queries for each turn; `next` is memory to prefetch.
 pub(super) fn score(
+    keys: StreamSide<'_>,
+    place: (usize, usize),
+    queries: &[HeadQueries],
+    next: &[Line],
+    logits: &mut [f32],
+) {
+    match keys.stream.pages.turns.one(place.1) {
+        Some(turn) => score_alike(keys, place, &queries[turn], next, logits),
+        None => score_turns(keys, place, queries, logits),
+    }
+}
+
+/// Logits of a page whose codes have several turns: those of each turn in its slots.
+#[cold]
+fn score_turns(
+    keys: StreamSide<'_>,
+    (tier, page): (usize, usize),
+    queries: &[HeadQueries],
+    logits: &mut [f32],
+) {
+    let (count, pages) = (logits.len() / queries[0].heads(), &keys.stream.pages);
+    let (codes, mut room) = (pages.mask(tier, page), [0.0; MAX_HEADS * PAGE_TOKENS]);
+    let room = &mut room[..logits.len()];
+    for (turn, queries) in queries.iter().enumerate() {
+        let own = pages.turns.runs(page, count).filter(|(_, of)| *of == turn);
+        let own = own.fold(0, |own, (run, _)| own | bits::first(run.end) & !bits::first(run.start)) & codes;
+        if own == 0 {
+            continue;
+        }
+        score_alike(keys, (tier, page), queries, &[], room);
+        for (logits, room) in logits.chunks_exact_mut(count).zip(room.chunks_exact(count)) {
+            bits::runs(own).for_each(|run| logits[run.clone()].copy_from_slice(&room[run]));
+        }
+    }
+}
+
+/// Logits of a page whose codes have one turn, by the queries of that turn.
+fn score_alike(
     keys: StreamSide<'_>,
     (tier, page): (usize, usize),
     queries: &HeadQueries,
@@ -76,7 +116,7 @@ pub(super) fn score(
 
 /// Adds the offsets of a page whose codes have several bases.
 #[cold]
-fn add_offsets(bases: &PageBases, page: usize, queries: &HeadQueries, logits: &mut [f32]) {
+fn add_offsets(bases: &PageNumbers, page: usize, queries: &HeadQueries, logits: &mut [f32]) {
     let count = logits.len() / queries.heads();
     for (slots, basis) in bases.runs(page, count) {
         let offsets = queries.offsets(Some(basis));

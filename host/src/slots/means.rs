@@ -6,7 +6,7 @@
 //! first row leaves and as many rows became codes as it would be of in a sequence; until then the row has the last mean
 //! that there is. It is the mean of all keys that became codes in the stream so far, also of those that were
 //! overwritten. So tokens in order have the means of a sequence, several sequences share the means of a position, and
-//! a request that comes again has the means of before. Each slot knows its basis ([`super::page_bases`]), and bases stay
+//! a request that comes again has the means of before. Each slot knows its basis ([`super::page_numbers`]), and bases stay
 //! until the stream is cleared.
 //!
 //! A saved state holds decoded vectors and no means. Means lie on a grid that is coarse beside the f16 rounding

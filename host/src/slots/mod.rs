@@ -45,6 +45,15 @@
 //! tiers as in a sequence. With sinks the runs begin elsewhere, so that up to 127 tokens change tiers earlier or later.
 //! A restored state begins in the first tier.
 //!
+//! **Shifts of positions** ([`SlotCache::shift`]) touch no code. RoPE turns a key by an angle that is linear in its
+//! position, so a key that moves by n positions is `R(n) k`. Its code stays, the slot notes n, and a query meets it as the
+//! query that is turned back meets the code: `<q, R(n) k> = <R(-n) q, k>`. The product with the mean is of the query turned
+//! back too, because the mean is a part of the key that was encoded. A page has one n, or one per slot, and
+//! is then scored once for each n in it. Codes that are made later have n = 0. Rows that are read, saved or copied into a
+//! place that cannot note n are turned after they are decoded, and exact rows where they lie. A stream keeps eight
+//! different n besides 0. Codes with the rarest others are encoded again, as are all codes if a host's shift changes
+//! the length of keys.
+//!
 //! **Shared prefixes.** Several queries may see the same slots, which costs nothing, or slots are copied
 //! ([`SlotCache::copy`]) with their codes.
 //!
@@ -58,12 +67,12 @@
 //! | `operation.rs` | the queries of a layer, divided into tasks for threads |
 //! | `store.rs`, `stream.rs` | one side of a layer by rows and bytes; the slots of a stream |
 //! | `exact_rows.rs`, `pages.rs` | the exact rows of a stream, and its codes by tier and page |
-//! | `page_bases.rs` | which mean each code is less |
+//! | `page_numbers.rs` | which mean each code is less, and its turn |
 //! | `format.rs`, `means.rs`, `maps.rs` | how vectors are encoded, and the means and factors of keys |
 //! | `attend.rs`, `task.rs`, `rule.rs` | attention of the queries of one KV head, in spans that are joined |
 //! | `coded.rs`, `exact.rs`, `rows.rs`, `apart.rs` | parts of codes, of exact rows, and sums over slots that are both |
 //! | `bits.rs` | sets of slots |
-//! | `rope.rs` | the rotation of keys by a shift of positions |
+//! | `rope.rs`, `turns.rs` | shifts of positions, and how far they have turned each code |
 
 mod apart;
 pub(crate) mod attend;
@@ -77,7 +86,7 @@ pub(crate) mod maps;
 mod mask;
 mod means;
 pub(crate) mod operation;
-mod page_bases;
+mod page_numbers;
 mod pages;
 pub(crate) mod policy;
 pub(crate) mod rope;
@@ -86,6 +95,7 @@ pub(crate) mod rule;
 pub(crate) mod store;
 pub(crate) mod stream;
 pub(crate) mod task;
+mod turns;
 
 #[cfg(test)]
 mod tests;

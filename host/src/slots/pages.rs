@@ -3,11 +3,13 @@
 
 use super::exact_rows::{cut, reach, trim};
 use super::format::{STEPS, SlotFormat};
-use super::page_bases::PageBases;
+use super::page_numbers::PageNumbers;
+use super::turns::{StreamTurns, TurnRule};
 use crate::cache::format::PageFormat;
 use crate::cache::life::PAGE_TOKENS;
 use crate::reserve::Table;
 use std::ops::Range;
+use std::sync::Arc;
 use tqkv_simd::page::{Line, SLOT_STEP};
 
 /// Number of first pages that grow with their slots in a stream with a limit of bytes. Later ones are whole at once,
@@ -75,7 +77,9 @@ pub(super) struct StreamPages {
     growing: usize,
     tiers: Vec<TierPages>,
     /// What the codes are differences to, whatever their tier.
-    pub(super) bases: PageBases,
+    pub(super) bases: PageNumbers,
+    /// How far shifts have turned the codes, whatever their tier.
+    pub(super) turns: StreamTurns,
 }
 
 impl StreamPages {
@@ -146,12 +150,31 @@ impl StreamPages {
         self.tiers.get(tier).map_or(0, |tier| tier.room(page))
     }
 
-    /// Says that some slots are to have codes of a basis. They have none now, or other ones.
-    pub(super) fn set_basis(&mut self, slots: &[usize], basis: usize) {
+    /// Says that some slots are to have codes of a basis and a turn. They have none now, or other ones.
+    pub(super) fn set_place(&mut self, slots: &[usize], (basis, turn): (usize, usize)) {
         for run in slots.chunk_by(|a, b| a / PAGE_TOKENS == b / PAGE_TOKENS) {
             let (page, own) =
                 (run[0] / PAGE_TOKENS, run.iter().fold(0, |own, slot| own | 1 << (slot % PAGE_TOKENS)));
-            self.bases.set(page, own, self.all(page) & !own, basis);
+            let others = self.all(page) & !own;
+            self.bases.set(page, own, others, basis);
+            self.turns.set(page, own, others, turn);
+        }
+    }
+
+    /// Sets the turns of all codes anew. `all` has those that occur, in positions and without none, and `of` those of all
+    /// slots.
+    pub(super) fn set_all_turns(&mut self, rule: &Arc<TurnRule>, all: &[i64], of: &[i64]) {
+        self.turns = StreamTurns::new(rule, all);
+        for (page, of) in of.chunks(PAGE_TOKENS).enumerate() {
+            let (codes, mut known) = (self.all(page), 0);
+            for turn in 0..self.turns.count() {
+                let has = |slot: &usize| of[*slot] == self.turns.positions(turn);
+                let own = (0..of.len()).filter(has).fold(0, |own, slot| own | 1 << slot) & codes;
+                if own != 0 {
+                    self.turns.set(page, own, known, turn);
+                    known |= own;
+                }
+            }
         }
     }
 
@@ -252,6 +275,7 @@ impl StreamPages {
             cut(&mut tier.newest, pages);
         }
         self.bases.cut(self.len());
+        self.turns.cut(self.len());
     }
 
     /// The pages of a tier that have codes, none of them written after `time`, and the time of the newest.
@@ -284,6 +308,6 @@ impl StreamPages {
                 + tier.slots.capacity() * size_of::<u128>()
                 + tier.newest.capacity() * size_of::<u64>()
         };
-        self.tiers.iter().map(of).sum::<usize>() + self.bases.held_bytes()
+        self.tiers.iter().map(of).sum::<usize>() + self.bases.held_bytes() + self.turns.held_bytes()
     }
 }

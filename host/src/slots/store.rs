@@ -304,7 +304,8 @@ impl SlotStore {
 
     /// Copies rows, counted over all streams: `from[i]` to `to[i]`, in that order.
     pub(super) fn copy_rows(&mut self, from: &[usize], to: &[usize]) {
-        let split = |row: usize| (row / self.slots, row % self.slots);
+        let slots = self.slots;
+        let split = |row: usize| (row / slots, row % slots);
         for (&from, &to) in from.iter().zip(to) {
             let ((from, slot), (to, target)) = (split(from), split(to));
             let format = self.format.as_ref();
@@ -315,8 +316,9 @@ impl SlotStore {
                 self.streams[to].set_basis(basis);
             }
             let is_same = from == to || self.streams[from].has_basis_of(&self.streams[to], slot);
-            let content = self.streams[from].take_copy(format, slot, is_same);
-            self.streams[to].put_copy(format, target, content);
+            let turn = is_same.then(|| turn_of_copy(&mut self.streams, [from, to], slot)).flatten();
+            let content = self.streams[from].take_copy(format, slot, turn.is_some());
+            self.streams[to].put_copy(format, target, content, turn.unwrap_or(0));
         }
         self.release(to);
     }
@@ -402,6 +404,16 @@ impl SlotStore {
             row += count;
             rest = later;
         }
+    }
+}
+
+/// The turn in the second stream of a code from a slot of the first; none if it cannot have that turn there.
+fn turn_of_copy(streams: &mut [Stream], both: [usize; 2], slot: usize) -> Option<usize> {
+    let from = &streams[both[0]].pages;
+    let turn = from.tier_of(slot).map_or(0, |_| from.turns.of(slot));
+    match streams.get_disjoint_mut(both) {
+        Ok([from, to]) => to.pages.turns.adopt(&from.pages.turns, turn),
+        Err(_) => Some(turn),
     }
 }
 

@@ -245,23 +245,30 @@ impl Stream {
                 self.exact.stay(row);
             }
         }
-        if let Some(blocks) = self.encode(format, slots, basis) {
+        let place = (basis, self.pages.turns.of_new());
+        if let Some(blocks) = self.encode(format, slots, place) {
             self.means.count(format, basis, slots.len(), &blocks);
-            self.put((format, 0), slots, basis, &blocks, times);
+            self.put((format, 0), slots, place, &blocks, times);
         } else if slots.len() > 1 {
             for (slot, time) in slots.chunks(1).zip(times.chunks(1)) {
-                if let Some(blocks) = self.encode(format, slot, basis) {
+                if let Some(blocks) = self.encode(format, slot, place) {
                     self.means.count(format, basis, 1, &blocks);
-                    self.put((format, 0), slot, basis, &blocks, time);
+                    self.put((format, 0), slot, place, &blocks, time);
                 }
             }
         }
     }
 
-    /// Encodes exact slots to blocks, head by head; none if a row cannot be encoded.
-    fn encode(&self, format: &SlotFormat, slots: &[usize], basis: usize) -> Option<Vec<Vec<u8>>> {
+    /// Encodes exact slots to blocks, head by head, as rows that are turned later; none if a row cannot be encoded.
+    fn encode(
+        &self,
+        format: &SlotFormat,
+        slots: &[usize],
+        (basis, turn): (usize, usize),
+    ) -> Option<Vec<Vec<u8>>> {
         let each = |head: usize| {
             let (mut rows, mut blocks) = (self.exact.wide(head, slots), Vec::new());
+            rows.chunks_exact_mut(self.dim()).for_each(|row| self.pages.turns.turn_back(turn, row));
             self.code((format, 0), (head, basis), &mut rows, &mut blocks).then_some(blocks)
         };
         let heads = 0..self.exact.heads();
@@ -287,17 +294,17 @@ impl Stream {
         format.encode(tier, rows, map.and_then(PairFactors::weights), blocks)
     }
 
-    /// Makes slots codes of a tier and a basis, with a block per head and slot, and the times of their writes or one
-    /// for all.
+    /// Makes slots codes of a tier, and of a basis and a turn, with a block per head and slot, and the times of their
+    /// writes or one for all.
     pub(super) fn put(
         &mut self,
         format: (&SlotFormat, usize),
         slots: &[usize],
-        basis: usize,
+        place: (usize, usize),
         blocks: &[Vec<u8>],
         times: &[u64],
     ) {
-        self.pages.set_basis(slots, basis);
+        self.pages.set_place(slots, place);
         self.pages.put(format, slots, blocks, times);
         slots.iter().for_each(|&slot| self.exact.remove(slot));
     }
@@ -339,8 +346,9 @@ impl Stream {
             format.decode(tier, &blocks, &mut rows);
             self.maps.undo(head, &mut rows);
             for (slot, row) in slots.iter().zip(rows.chunks_exact_mut(self.dim())) {
-                let basis = self.pages.bases.of(page * PAGE_TOKENS + slot);
-                add(row, self.means.of(head, basis));
+                let slot = page * PAGE_TOKENS + slot;
+                add(row, self.means.of(head, self.pages.bases.of(slot)));
+                self.pages.turns.turn(self.pages.turns.of(slot), row);
             }
         }
         rows
@@ -456,12 +464,18 @@ impl Stream {
         RowPlace { phase: (slot % BATCH) as u8, mean: self.means.number_of(self.pages.bases.of(slot)) }
     }
 
-    /// Makes a slot hold a copy. Codes count as written now.
-    pub(super) fn put_copy(&mut self, format: Option<&SlotFormat>, slot: usize, content: Content) {
+    /// Makes a slot hold a copy. Codes, which get a turn of this stream, count as written now.
+    pub(super) fn put_copy(
+        &mut self,
+        format: Option<&SlotFormat>,
+        slot: usize,
+        content: Content,
+        turn: usize,
+    ) {
         match (content, format) {
             (Content::Exact { row, place }, _) => self.write(slot, &row, place),
             (Content::Coded([tier, basis], blocks), Some(format)) => {
-                self.put((format, tier), &[slot], basis, &blocks, &[self.exact.time()]);
+                self.put((format, tier), &[slot], (basis, turn), &blocks, &[self.exact.time()]);
             }
             (Content::Empty | Content::Coded(..), _) => self.forget(slot),
         }

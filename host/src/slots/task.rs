@@ -30,7 +30,22 @@ impl<'a> StreamSide<'a> {
         Some(PageView { format: self.format.pages_of(tier, pages.room(tier, page))?, lines })
     }
 
-    /// Prepares queries (`[heads, dim]`) for these keys.
+    /// Prepares queries (`[heads, dim]`) for keys of each turn.
+    pub(super) fn prepare_all(&self, q: &[f32], scale: f32, queries: &mut [HeadQueries]) {
+        for (turn, queries) in queries.iter_mut().enumerate() {
+            if turn == 0 {
+                self.prepare(q, scale, queries);
+                continue;
+            }
+            let mut turned = q.to_vec();
+            for q in turned.chunks_exact_mut(self.format.dim) {
+                self.stream.pages.turns.turn_back(turn, q);
+            }
+            self.prepare(&turned, scale, queries);
+        }
+    }
+
+    /// Prepares queries (`[heads, dim]`) for keys without a turn.
     pub(super) fn prepare(&self, q: &[f32], scale: f32, queries: &mut HeadQueries) {
         queries.set((q, scale), self.format.dim, self.stream.means.all_of(self.head));
         let is_used = |tier| tier < self.stream.pages.tiers();

@@ -1,6 +1,7 @@
 //! Codes and logits of tokens in order are those of the cache of a sequence, to the bit.
 
 use super::format::StoreSide;
+use super::rope::{Shift, rotate};
 use super::store::{self, SlotStore};
 use super::stream::SlotPlace;
 use super::task::StreamSide;
@@ -27,7 +28,7 @@ fn logits(keys: &SlotStore, head: usize, query: &[f32], slots: usize) -> Vec<f32
         }
         SlotPlace::Coded(tier) => {
             let mut logits = [0.0; PAGE_TOKENS];
-            coded::score(side, (tier, slot / PAGE_TOKENS), &queries, &[], &mut logits);
+            coded::score(side, (tier, slot / PAGE_TOKENS), std::slice::from_ref(&queries), &[], &mut logits);
             logits[slot % PAGE_TOKENS]
         }
         SlotPlace::Empty => f32::NAN,
@@ -226,6 +227,75 @@ fn declared_bytes_are_a_limit() {
                 let whole = hot.iter().filter(|hot| **hot >= 64).count();
                 assert!(2 * whole > hot.len() / 2, "{id:?}, {heads} x {dim}, {slots}: {hot:?}");
             }
+        }
+    }
+}
+
+/// A RoPE of the first half of a head.
+fn half_turned() -> Shift {
+    Shift {
+        head_dim: DIM,
+        first: 0,
+        dims: DIM / 2,
+        halves: true,
+        base: 10_000.0,
+        scale: 1.0,
+        extrapolated: 0.0,
+        factor: 1.0,
+        ramp: [0.0, 1.0],
+        divisors: Vec::new(),
+        mixed: 0,
+    }
+}
+
+#[test]
+fn a_shift_changes_no_code_and_new_codes_do_not_fill_the_list_of_turns() {
+    const SLOTS: usize = 512;
+    for text in ["s4 hot=8 sinks=0", "t2 hot=8 sinks=0 tier=100:s2", "t4 hot=0 sinks=0"] {
+        let spec = CacheSpec::new(1, 2, 2, DIM).with(text).unwrap();
+        let mut store = SlotStore::new(StoreSide::Keys, &spec, 2 * DIM, SLOTS, 1);
+        assert!(store.divide(DIM, spec.key));
+        let (mut random, mut exact) = (Random(3), vec![Vec::new(); SLOTS]);
+        for shifts in 0..100 {
+            // The host writes 16 tokens again, in a ring, and moves all of the others.
+            for slot in (0..16).map(|i| (shifts * 16 + i) % SLOTS) {
+                exact[slot] = random.row(2 * DIM).iter().map(|x| x.to_f64()).collect();
+                store.write(slot, &halves_of(&exact[slot]));
+            }
+            store.cool();
+            let codes = |store: &SlotStore| {
+                let stream = store.stream(0).unwrap();
+                let slots = (0..SLOTS).filter(|slot| matches!(stream.place(*slot), SlotPlace::Coded(_)));
+                slots.map(|slot| [0, 1].map(|head| block_of(store, head, slot))).collect::<Vec<_>>()
+            };
+            let before = codes(&store);
+            rotate(&mut store, &half_turned(), &[-16; SLOTS]);
+            assert!(codes(&store) == before, "{text}: shift {shifts}");
+            exact.iter_mut().for_each(|row| turn_exactly(-16.0, row));
+            let turns = store.stream(0).unwrap().pages.turns.count();
+            assert!(turns <= 6, "{text}: {turns} turns after {shifts} shifts");
+        }
+        let mut rows = vec![f16::ZERO; SLOTS * 2 * DIM];
+        store.read(0, &mut rows);
+        let pairs = || rows.iter().zip(exact.iter().flatten()).map(|(x, y)| (x.to_f64(), *y));
+        let error =
+            pairs().map(|(x, y)| (x - y).powi(2)).sum::<f64>() / pairs().map(|(_, y)| y * y).sum::<f64>();
+        let most = if spec.key == CodecId::T2 { 0.2 } else { 0.02 };
+        assert!(error < most, "{text}: {error}");
+    }
+}
+
+fn halves_of(row: &[f64]) -> Vec<f16> {
+    row.iter().map(|x| f16::from_f64(*x)).collect()
+}
+
+/// Turns keys as [`half_turned`] does.
+fn turn_exactly(by: f64, row: &mut [f64]) {
+    for head in row.chunks_mut(DIM) {
+        for pair in 0..DIM / 4 {
+            let (sin, cos) = (by * 10_000f64.powf(-4.0 * pair as f64 / DIM as f64)).sin_cos();
+            let (a, b) = (head[pair], head[pair + DIM / 4]);
+            (head[pair], head[pair + DIM / 4]) = (a * cos - b * sin, a * sin + b * cos);
         }
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! After every batch, queries are compared with attention in f64 over the rows that they see, as the cache
 //! reads them back. A query that sees a row which is not finite may get anything. No other query may notice.
+//! Rows themselves are compared with those that were written, which f64 turns where a sequence was shifted.
 
 use half::f16;
 use std::collections::BTreeMap;
@@ -68,8 +69,11 @@ struct Token {
     /// One bit per sequence.
     sequences: usize,
     position: usize,
-    /// What was written, as keys and values; none where something else than a write changed the row.
+    /// What was written, as keys and values, with keys as shifts have turned them. None where a row came back from a
+    /// state, or is not finite and was turned.
     written: Option<[Vec<f16>; 2]>,
+    /// Number of shifts, each of which rounds an exact row, and the truth, to f16.
+    shifts: usize,
 }
 
 /// Slots of all streams that hold a token, counted as rows.
@@ -80,6 +84,7 @@ struct Life<'a, C> {
     keys: SlotStore,
     values: SlotStore,
     errors: [f32; 2],
+    rope: Shift,
     tokens: Tokens,
     streams: usize,
     /// Position of the next token of each sequence.
@@ -113,6 +118,7 @@ pub(crate) fn live(choose: &mut impl Choose) -> usize {
         keys: store(StoreSide::Keys, key),
         values: store(StoreSide::Values, value),
         errors: if spec.cold.is_empty() { [key, value] } else { cold }.map(most_error),
+        rope: rope(choose),
         tokens: Tokens::new(),
         streams,
         next: [0; SEQUENCES],
@@ -124,7 +130,7 @@ pub(crate) fn live(choose: &mut impl Choose) -> usize {
             0 => life.remove(),
             1 => life.copy(),
             2 => life.restore(),
-            3 => life.shift(),
+            3 | 5 => life.shift(),
             4 if life.choose.below(8) == 0 => life.clear(),
             _ => life.batch(),
         }
@@ -178,7 +184,7 @@ impl<C: Choose> Life<'_, C> {
                 let position = self.next[sequence];
                 self.next[sequence] += 1;
                 asking.push((sequence, position));
-                let token = Token { sequences: 1 << sequence, position, written: Some(written) };
+                let token = Token { sequences: 1 << sequence, position, written: Some(written), shifts: 0 };
                 self.tokens.insert(row, token);
             }
         }
@@ -302,24 +308,30 @@ impl<C: Choose> Life<'_, C> {
                 let (side, at) = (self.choose.below(2), self.choose.below(WIDTH));
                 values[side][at] = f16::from_bits(ODD[self.choose.below(ODD.len())]);
             }
-            self.tokens.insert(row, Token { sequences: 1 << to, position, written: None });
+            self.tokens.insert(row, Token { sequences: 1 << to, position, written: None, shifts: 0 });
             for (store, values) in [&mut self.keys, &mut self.values].into_iter().zip(&values) {
                 store.restore(&[row], &[row % SLOTS], values);
             }
         }
     }
 
-    /// Turns the keys of a sequence by a shift of positions.
+    /// Turns the keys of sequences by shifts of positions, those of later tokens further than the others.
     fn shift(&mut self) {
-        let (sequence, by) = (self.choose.below(SEQUENCES), self.choose.below(9) as i32 - 4);
-        let shift = unscaled(DIM);
-        let mut shifts = vec![0; SLOTS * self.streams];
-        let own = self.tokens.iter_mut().filter(|(_, token)| token.sequences >> sequence & 1 == 1);
-        for (row, token) in own {
-            shifts[*row] = by;
-            token.written = None;
+        for _ in 0..=self.choose.below(4) {
+            let (sequence, by) = (self.choose.below(SEQUENCES), self.choose.below(201) as i32 - 100);
+            let (from, more) = (self.choose.below(100), self.choose.below(3) as i32);
+            let mut shifts = vec![0; SLOTS * self.streams];
+            let own = self.tokens.iter_mut().filter(|(_, token)| token.sequences >> sequence & 1 == 1);
+            for (row, token) in own {
+                let by = if token.position < from { by } else { by + more };
+                shifts[*row] = by;
+                token.shifts += usize::from(by != 0);
+                let key = token.written.as_mut().map(|[key, _]| key).filter(|_| by != 0);
+                let is_finite = key.is_none_or(|key| turn(&self.rope, by, key));
+                token.written = token.written.take().filter(|_| is_finite);
+            }
+            rotate(&mut self.keys, &self.rope, &shifts);
         }
-        rotate(&mut self.keys, &shift, &shifts);
     }
 
     fn clear(&mut self) {
@@ -338,7 +350,9 @@ impl<C: Choose> Life<'_, C> {
         });
         for (row, token) in &self.tokens {
             let Some(written) = &token.written else { continue };
-            for ((held, written), most) in [&keys, &values].into_iter().zip(written).zip(self.errors) {
+            // Exact rows and the truth are rounded at each shift.
+            let errors = [self.errors[0] + 1e-3 * token.shifts as f32, self.errors[1]];
+            for ((held, written), most) in [&keys, &values].into_iter().zip(written).zip(errors) {
                 let held = &held[row * WIDTH..][..WIDTH];
                 if !written.iter().all(|x| x.is_finite()) {
                     let bits = |row: &[f16]| row.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
@@ -410,6 +424,30 @@ fn compare(
     true
 }
 
+/// A RoPE of all or a part of a head, of either order of pairs, and one of whose pairs turn slower.
+fn rope(choose: &mut impl Choose) -> Shift {
+    let dims = [DIM, DIM / 2, DIM / 4 + 2][choose.below(3)];
+    let first = [0, DIM - dims][choose.below(2)];
+    let divisors = [vec![], (0..dims / 2).map(|i| 1.0 + (i % 3) as f32).collect()][choose.below(2)].clone();
+    Shift { first, dims, halves: choose.below(2) == 0, divisors, ..unscaled(DIM) }
+}
+
+/// Turns the keys of a row in f64. False if they are not finite.
+fn turn(rope: &Shift, by: i32, row: &mut [f16]) -> bool {
+    for head in row.chunks_mut(DIM) {
+        let x = &mut head[rope.first..];
+        for pair in 0..rope.dims / 2 {
+            let (a, b) = if rope.halves { (pair, pair + rope.dims / 2) } else { (2 * pair, 2 * pair + 1) };
+            let angle = f64::from(by) * f64::from(rope.base).powf(-2.0 * pair as f64 / rope.dims as f64);
+            let (sin, cos) = (angle / f64::from(rope.divisors.get(pair).copied().unwrap_or(1.0))).sin_cos();
+            let (first, second) = (x[a].to_f64(), x[b].to_f64());
+            x[a] = f16::from_f64(first * cos - second * sin);
+            x[b] = f16::from_f64(first * sin + second * cos);
+        }
+    }
+    row.iter().all(|x| x.is_finite())
+}
+
 /// A RoPE without any scaling.
 pub(super) fn unscaled(head_dim: usize) -> Shift {
     Shift {
@@ -423,5 +461,6 @@ pub(super) fn unscaled(head_dim: usize) -> Shift {
         factor: 1.0,
         ramp: [0.0, 1.0],
         divisors: Vec::new(),
+        mixed: 0,
     }
 }

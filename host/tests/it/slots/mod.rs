@@ -6,4 +6,5 @@ mod lives;
 mod not_finite;
 mod parts;
 mod random;
+mod shifts;
 mod sinks;
