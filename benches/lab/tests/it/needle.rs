@@ -48,9 +48,9 @@ fn needles_are_found_in_the_bytes_that_plan_says() {
         // At 2 bits, logits of needles have errors of a few tenths.
         assert!((number(row, "weight") - number(row, "exact_weight")).abs() < 0.02, "{row}");
         assert!(number(row, "ms_per_query") > 0.0 && number(row, "gb_per_s") > 0.0, "{row}");
-        // Beside full pages, a cache holds the last page of each head and lists.
+        // What is planned is a bound, which leaves room for pages that are not full.
         let ratio = number(row, "resident_bytes") / number(row, "planned_bytes");
-        assert!((0.98..1.2).contains(&ratio), "{row}");
+        assert!((0.97..=1.0).contains(&ratio), "{row}");
     }
     for row in results.chunks(3) {
         assert!(row[0]["exact_weight"] == row[2]["exact_weight"], "the same tokens for every cache");
