@@ -56,7 +56,7 @@ def place(request, monkeypatch):
     gpu = fake(monkeypatch, lambda tensor: tensor)
     for module in (_tf_attention, _tf_layer):
         monkeypatch.setattr(module, "is_on_device", lambda tensor: True)
-    return Place("cpu", torch.float32, 2e-5, gpu)
+    return Place("cpu", torch.float32, REAL["float32"], gpu)
 
 
 def fake(monkeypatch, held):
@@ -483,7 +483,7 @@ def test_nothing_of_a_decode_step_leaves_the_device(monkeypatch):
     gpu = fake(monkeypatch, lambda tensor: getattr(tensor, "held", tensor))
     torch._C._ensureCUDADeviceGuardSet()
     monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)
-    place = Place("cpu", torch.float32, 2e-5)
+    place = Place("cpu", torch.float32, REAL["float32"])
     model, inputs = make(place), prompt(place, tokens=138)
     ids, seen = inputs["input_ids"], inputs["attention_mask"]
     with Device():
