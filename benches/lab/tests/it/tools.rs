@@ -135,7 +135,7 @@ fn a_report_is_one_page_that_stands_alone() {
     assert!(sketches.contains("--scale-mode unbiased") && !sketches.contains("mmse"), "{sketches}");
     assert!(page.contains("1 window of 256 tokens of held-out text"));
     for (contexts, bytes) in
-        [("108,640", "327,680"), ("535,630", "66,560"), ("409,600", "87,040"), ("217,600", "163,840")]
+        [("108,608", "327,680"), ("535,630", "66,560"), ("409,600", "87,040"), ("217,600", "163,840")]
     {
         assert!(page.contains(contexts) && page.contains(bytes), "{contexts}");
     }

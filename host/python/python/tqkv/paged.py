@@ -249,11 +249,11 @@ def _store(k: Tensor, v: Tensor, places: Tensor, pages: Tensor, refused: Tensor,
         return
     device, stream = _device(pages)
     kernels = _kernels(layout, device)
-    k_v = (_vectors(name, x, pages, of.num_kv_heads, of.head_dim) for name, x in (("k", k), ("v", v)))
+    vectors = [_vectors(name, x, pages, of.num_kv_heads, of.head_dim) for name, x in (("k", k), ("v", v))]
     at = _numbers("places", places, pages, torch.int64)
     work = _room(pages, kernels.store_room(at[1]))
     to = _numbers("refused", refused, pages, torch.int32)
-    kernels.store(stream, *k_v, at, _blocks(of, pages), (_address(work), work.numel()), to)
+    kernels.store(stream, *vectors, at, _blocks(of, pages), (_address(work), work.numel()), to)
 
 
 @torch.library.custom_op("tqkv::paged_plan", mutates_args=("plan",))
