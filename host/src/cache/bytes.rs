@@ -105,7 +105,8 @@ impl CacheSize {
 
     /// Upper bound of what a cache holds that has `tokens` tokens in every layer, between two calls. It is that of
     /// [`CacheStats::allocated_bytes`](super::CacheStats), so what lies in a file and forks are not counted. A ring
-    /// takes the same bytes for any number of tokens.
+    /// takes the same bytes for any number of tokens. One that has forked has pages for all of its tokens, and those
+    /// that it shares as well.
     pub fn at(&self, tokens: usize) -> Bytes {
         let window = self.window(tokens).max(self.least);
         let of = |group: &HeadGroup| {

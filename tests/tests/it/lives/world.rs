@@ -42,6 +42,8 @@ struct Life {
     /// The tokens that each layer had at most, and the bytes that these may take by the formula. A cache that was cut
     /// may keep room for more tokens.
     most: Vec<(usize, u64)>,
+    /// True if it is a fork, or has had one.
+    has_forked: bool,
 }
 
 /// The state that a refused operation must not change.
@@ -96,7 +98,9 @@ impl Life {
         // A map learns from queries, so the fork sees those of the chunk too.
         let learns = self.model.spec.key_map == KeyMap::Pairs;
         let fork = if learns && one + 1 == tokens.len() { None } else { self.cache.fork().ok() };
-        let mut fork = fork.map(|cache| Self { cache, model: self.model.clone(), most: Vec::new() });
+        self.has_forked |= fork.is_some();
+        let mut fork =
+            fork.map(|cache| Self { cache, model: self.model.clone(), most: Vec::new(), has_forked: true });
         match &mut fork {
             Some(fork) if learns => fork.prefill(layer, &tokens[..=one]),
             Some(fork) => fork.append(layer, &tokens[..=one]),
@@ -213,7 +217,9 @@ impl Life {
     fn check_bytes(&mut self) {
         let spec = &self.model.spec;
         let shares_limit = spec.narrow_at.is_some() && spec.shape.num_layers > 1;
-        if self.cache.budget().limit() != usize::MAX || shares_limit {
+        // A ring that shares pages with a fork holds all of its own as well.
+        let shares_ring = spec.ring.is_some() && self.has_forked;
+        if self.cache.budget().limit() != usize::MAX || shares_limit || shares_ring {
             return;
         }
         for layer in self.model.layers() {
@@ -280,7 +286,7 @@ impl World {
     fn empty(&self) -> Life {
         let Kind { spec, rows, .. } = &self.kind;
         let (cache, model) = (KvCache::within(spec.clone(), &self.budget).unwrap(), Model::new(spec, *rows));
-        Life { cache, model, most: vec![(0, 0); spec.shape.num_layers] }
+        Life { cache, model, most: vec![(0, 0); spec.shape.num_layers], has_forked: false }
     }
 
     /// Names for `count` more tokens of a layer, or for as many as still fit.
@@ -336,8 +342,10 @@ impl World {
         let before = origin.before();
         match origin.cache.fork() {
             Ok(cache) => {
-                let fork = Life { cache, model: origin.model.clone(), most: origin.most.clone() };
+                let (model, most) = (origin.model.clone(), origin.most.clone());
+                let fork = Life { cache, model, most, has_forked: true };
                 assert_eq!(fork.seen().1, origin.seen().1);
+                self.lives[self.current].has_forked = true;
                 self.lives.push(fork);
             }
             Err(error) => assert!(!origin.done(Err(error), &before)),
