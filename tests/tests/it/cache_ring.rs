@@ -15,6 +15,7 @@ fn specs() -> Vec<CacheSpec> {
         base().hot(37).codecs(CodecId::S4, CodecId::T2S8),
         base().codecs(CodecId::T4, CodecId::T2),
         base().cold(90, demote(CodecId::N3, CodecId::N2)).cold(200, demote(CodecId::N2, CodecId::N2)),
+        base().hot(0).cold(0, demote(CodecId::N3, CodecId::N2)),
         base().cold(128, Cold::Spill(std::env::temp_dir())),
     ]
 }

@@ -19,11 +19,17 @@ impl Pages {
         self.fill();
     }
 
-    /// Fills the shelves of a ring again after pages left that a fork shares. Without room in the budget, the
-    /// next pages ask for it when they are needed.
+    /// Fills the shelves of a ring again after pages left that a fork shares, and frees those beyond its number: a
+    /// rollback makes a warm page of a colder one, and pages of a fork that has gone are its own. Without room in the
+    /// budget, the next pages ask for it when they are needed.
     pub(super) fn refill(&mut self) {
         if !self.is_ring() {
             return;
+        }
+        for tier in 0..self.tiers.len() {
+            let own = self.own_pages(tier);
+            let shelf = &mut self.shelves[tier];
+            shelf.pages.truncate(shelf.most.saturating_sub(own));
         }
         let missing =
             |(tier, shelf): (usize, &Shelf)| shelf.missing(self.own_pages(tier)) * self.tier_page_bytes(tier);
