@@ -2,8 +2,7 @@
 
 use super::model::Model;
 use super::truth::Rows;
-use tqkv::cache::KeyMap;
-use tqkv::cache::{Budget, CacheSize, CacheSpec, CacheStats, KvCache};
+use tqkv::cache::{Budget, CacheSize, CacheSpec, CacheStats, Cold, KeyMap, KvCache};
 use tqkv::error::CacheError;
 use tqkv_core::KvError;
 
@@ -217,9 +216,10 @@ impl Life {
     fn check_bytes(&mut self) {
         let spec = &self.model.spec;
         let shares_limit = spec.narrow_at.is_some() && spec.shape.num_layers > 1;
-        // A ring that shares pages with a fork holds all of its own as well.
-        let shares_ring = spec.ring.is_some() && self.has_forked;
-        if self.cache.budget().limit() != usize::MAX || shares_limit || shares_ring {
+        // A ring that shares pages with a fork holds all of its own as well. What lies in a file has structures in memory.
+        let spills = spec.cold.iter().any(|(_, cold)| matches!(cold, Cold::Spill(_)));
+        let is_larger = spec.ring.is_some() && (self.has_forked || spills);
+        if self.cache.budget().limit() != usize::MAX || shares_limit || is_larger {
             return;
         }
         for layer in self.model.layers() {
