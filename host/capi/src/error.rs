@@ -120,6 +120,7 @@ impl From<CacheError> for Failure {
             | CacheError::KvHead { .. }
             | CacheError::Selection(_)
             | CacheError::Blocks(_)
+            | CacheError::BadRope(_)
             | CacheError::Slot { .. }
             | CacheError::Bias { .. } => TqkvStatus::TqkvBadArgument,
             // If the tokens lie within the sequence, they were evicted. Other tokens never existed.

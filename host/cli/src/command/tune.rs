@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
-use tqkv::cache::{CacheSize, PRESETS};
+use tqkv::cache::CacheSize;
 use tqkv_model::eval::{EvalResult, EvalSpec, Progress, Recall};
 use tqkv_model::tune::{self, Candidate, HeadScore, KINDS, LOOKS_BACK, Limit};
 use tqkv_model::{Model, shipped};
@@ -156,12 +156,9 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
 /// The budget of the options.
 fn limit(args: &Args, model: &Model) -> Result<Limit, CliError> {
     let tokens = args.context.unwrap_or_else(|| USUAL_TOKENS.min(model.config().context));
-    // The last preset has the fewest bytes.
     let smallest = || {
-        let spec = PRESETS.iter().next_back().map(|preset| model.config().cache_spec().with(preset.name));
-        let spec = spec.unwrap_or_else(|| Ok(model.config().cache_spec()));
-        let size = spec.and_then(|spec| CacheSize::of(&spec)).map_err(CliError::bad_input)?;
-        Ok::<_, CliError>(size.at(tokens).total())
+        let size = model.config().cache_spec().with("tiny").and_then(|spec| CacheSize::of(&spec));
+        Ok::<_, CliError>(size.map_err(CliError::bad_input)?.at(tokens).total())
     };
     let of_each = |bytes: u64| bytes.saturating_mul(tokens as u64);
     let bytes = args.memory.or(args.bytes.map(of_each)).map_or_else(smallest, Ok)?;

@@ -1,4 +1,4 @@
-//! `generate` and `chat` with a tiny checkpoint of every family that the runner knows.
+//! `generate`, `chat` and `tune` with a tiny checkpoint of every family that the runner knows.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -81,4 +81,41 @@ fn every_family_generates_and_talks() {
         }
     }
     assert!(compared > 5, "{compared} families");
+}
+
+/// Sets the context of a config, and its windows.
+fn lengthen(config: &mut Value) {
+    let Some(fields) = config.as_object_mut() else { return };
+    for (name, value) in fields {
+        match name.as_str() {
+            "max_position_embeddings" => *value = 512.into(),
+            "sliding_window" if value.is_number() => *value = 40.into(),
+            _ => lengthen(value),
+        }
+    }
+}
+
+/// Latent vectors, learned sinks and windows among them.
+#[test]
+fn every_family_is_tuned() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    // Half of the words are tokens, and the others those that texts ask for.
+    let letter = |i: usize| char::from(b'a' + (i % 26) as u8);
+    let word = |i: usize| format!("w{} q{}{}rst ", i * i % 61, letter(i % 79), letter(i % 79 / 26));
+    fs::write(at.join("text"), (0..3000).map(word).collect::<String>()).unwrap();
+    for name in lay_families(at) {
+        let file = at.join(&name).join("config.json");
+        let mut config = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        lengthen(&mut config);
+        fs::write(&file, config.to_string()).unwrap();
+        let args = ["tune", "-m", &name, "--kinds", "prose,copy", "--text-tokens", "256", "--text", "text"];
+        let report = json(at, &args);
+        let budget = report["budget_bytes"].as_u64();
+        let rows = report["candidates"].as_array().unwrap();
+        let chosen = rows.iter().find(|row| row["kv"] == report["kv"]).unwrap();
+        assert!(chosen["bytes"].as_u64() <= budget && chosen["kl"].as_f64() > Some(0.0), "{name}: {report}");
+        let heads = report["heads"].as_array().unwrap();
+        assert!(heads.iter().all(|head| (0.0..=1.0).contains(&head["score"].as_f64().unwrap())), "{name}");
+    }
 }
