@@ -105,9 +105,9 @@ fn attend(
 /// Two rows of one sequence, the second with a window and with exact tokens, as C and as Rust.
 #[test]
 fn c_gets_what_rust_gives() {
-    let handle = made("t4,s4 seed=9", BLOCK_TOKENS).unwrap();
+    let handle = made("t4,s3 seed=9", BLOCK_TOKENS).unwrap();
     let sizes = block_bytes(&handle);
-    let layout = Layout::new(HEADS, KV_HEADS, DIM).codecs(CodecId::T4, CodecId::S4);
+    let layout = Layout::new(HEADS, KV_HEADS, DIM).codecs(CodecId::T4, CodecId::S3);
     let layout = layout.options(Options::DEFAULT.seed(9)).block_tokens(BLOCK_TOKENS);
     let paged = Paged::new(layout).unwrap();
     assert_eq!(sizes.iter().sum::<usize>(), paged.block_bytes());
