@@ -1,5 +1,6 @@
 //! Task runner: `cargo xtask TASK`.
 
+mod address;
 mod asm;
 mod codebooks;
 mod cost;
@@ -31,6 +32,8 @@ use std::process::ExitCode;
 #[derive(Parser)]
 #[command(about = "Tasks of the tqkv workspace")]
 enum Task {
+    /// Write the address of the repository into every manifest, or check it
+    Address(address::Args),
     /// Check that the hot loops of the release assembly hold no calls and no bounds checks
     Asm(asm::Args),
     /// Solve the codebooks and write their file, or compare with it
@@ -65,6 +68,7 @@ enum Task {
 
 fn main() -> ExitCode {
     match Task::parse() {
+        Task::Address(args) => address::run(&args),
         Task::Asm(args) => when_ready("asm", || asm::run(&args)),
         Task::Codebooks(args) => when_ready("codebooks", || codebooks::run(&args)),
         Task::Doctor(args) => doctor::run(&args),

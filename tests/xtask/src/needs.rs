@@ -34,7 +34,8 @@ const fn need(name: &'static str, source: Source) -> Need {
 }
 
 /// The rows: a command and its needs.
-pub(crate) const TASKS: [(&str, &[Need]); 22] = [
+pub(crate) const TASKS: [(&str, &[Need]); 23] = [
+    ("cargo xtask address", &[]),
     ("cargo fmt, cargo clippy", &[need("rustfmt", Component), need("clippy", Component)]),
     ("cargo xtask asm", &[need("an x86-64 machine", Other(is_x86_64, "run it on one"))]),
     ("cargo xtask codebooks", &[need("rustfmt", Component)]),

@@ -57,6 +57,16 @@ const RULES: [Rule; 19] = [
     ("published crates fit the registry", publish::sizes),
 ];
 
+/// The manifests of the crates that go to the registry, from the root on.
+pub(crate) fn published_manifests() -> Vec<String> {
+    let metadata = metadata::Metadata::read();
+    let path = |package: &serde_json::Value| {
+        let path = std::path::Path::new(metadata::text(package, "manifest_path"));
+        path.strip_prefix(tree::root()).unwrap_or(path).display().to_string()
+    };
+    metadata.published().into_iter().map(path).collect()
+}
+
 pub(crate) fn run(args: &Args) -> ExitCode {
     if args.write_surface
         && let Err(error) = surface::write()
