@@ -16,4 +16,5 @@ mod cache_shapes;
 mod cache_values;
 mod lives;
 mod quarters;
+mod token_page;
 mod trellis;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::support::{error, tqkv as lab};
 
 /// Lists of documents, commands and programs, which need no picture.
-const WITHOUT: [&str; 3] = ["README.md", "command.md", "llama-server.md"];
+const WITHOUT: [&str; 4] = ["README.md", "command.md", "llama-server.md", "token.md"];
 /// Wider pictures are scaled down on the pages of most readers.
 const WIDTH: usize = 900;
 
