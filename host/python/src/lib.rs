@@ -22,6 +22,7 @@ mod held;
 #[cfg(feature = "cuda")]
 mod paged;
 mod payload;
+mod plan;
 mod pool;
 mod rows;
 mod session;
@@ -63,6 +64,8 @@ mod _native {
     use super::paged::{Paged, paged_block_bytes};
     #[pymodule_export]
     use super::payload::{crc32, decode_side, encode_side, side_is_finite};
+    #[pymodule_export]
+    use super::plan::Plan;
     #[pymodule_export]
     use super::session::{
         inspect_session, pack_session, pack_session_file, unpack_session, unpack_session_file,

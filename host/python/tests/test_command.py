@@ -32,6 +32,49 @@ def test_it_plans_as_the_program_does():
     assert row["bytes_per_token"] == 2 * 2 * 2 * 66
 
 
+CONFIG = {
+    "model_type": "gemma2", "num_hidden_layers": 6, "num_attention_heads": 8, "num_key_value_heads": 4, "hidden_size": 512, "head_dim": 64,
+    "sliding_window": 512, "max_position_embeddings": 8192,
+}
+
+
+@pytest.mark.parametrize("kv", ["f16", "s4", "t4,t2 hot=16 tier=1024:t2,t2", "tiny", "narrow-at=2MiB t4"])
+def test_a_plan_in_python_is_that_of_the_command(tmp_path, kv):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(CONFIG))
+    options = ["--model", str(file), "--kv", kv, "--tokens", "5000", "--memory", "3MiB", "--json"]
+    report = json.loads(run(sys.executable, "-m", "tqkv", "plan", *options).stdout)
+    [row] = report["rows"]
+    for model in (CONFIG, file, str(file), tmp_path):
+        plan = tqkv.Plan(model, kv)
+        assert (plan.bytes(5000), plan.longest(3 << 20), plan.context) == (row["cache_bytes"], row["max_tokens"], 8192)
+        # The command adds a token's share of the maps of keys, which `tiny` has.
+        assert plan.bytes_per_token == row["bytes_per_token"] or kv == "tiny" and 0 < row["bytes_per_token"] - plan.bytes_per_token < 10
+        assert plan.bytes(plan.longest(3 << 20)) <= 3 << 20
+
+
+@pytest.mark.parametrize(
+    "model, kv, reason",
+    [
+        (CONFIG, "s9", "s9"),
+        (CONFIG, "s4 ring=1", "ring"),
+        (CONFIG | {"num_hidden_layers": -1}, "s4", "config.json: num_hidden_layers is -1"),
+        ({"model_type": "nonsense"}, "s4", "family nonsense"),
+        (7, "s4", "expected a path, a config of Transformers or a dict"),
+    ],
+)
+def test_a_plan_that_cannot_be_made_says_why(model, kv, reason):
+    with pytest.raises(tqkv.TqkvError, match=reason) as error:
+        tqkv.Plan(model, kv)
+    assert "\n" not in str(error.value)
+
+
+def test_a_plan_of_a_missing_model_names_it(tmp_path):
+    for name in ("config.json", "model.gguf"):
+        with pytest.raises((OSError, tqkv.TqkvError), match=name):
+            tqkv.Plan(tmp_path / name)
+
+
 def test_a_wrong_word_ends_with_the_code_of_usage():
     done = run(sys.executable, "-m", "tqkv", "plann")
     assert done.returncode == 2

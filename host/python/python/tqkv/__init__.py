@@ -9,6 +9,7 @@ from ._compress import Compressor
 from ._files import TqkFile, TqkWriter, open, save
 from ._gpu import GpuCache
 from ._native import TqkvError, __version__
+from ._plan import Plan
 from ._slots import SlotCache, SlotMask
 from ._storage import Basis, Follower, Generations, Learner, Rope, Storage
 
@@ -21,6 +22,7 @@ __all__ = [
     "GpuCache",
     "KvCache",
     "Learner",
+    "Plan",
     "Rope",
     "SlotCache",
     "SlotMask",
