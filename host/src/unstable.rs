@@ -24,6 +24,7 @@ pub mod slots {
     pub use crate::slots::policy::check;
     pub use crate::slots::rope::{Shift, Turner, ramp, rotate};
     pub use crate::slots::rule::{QueryMask, QueryRule};
+    pub use crate::slots::state::packed_rows;
     pub use crate::slots::store::SlotStore;
     pub use crate::slots::stream::Stream;
     pub use crate::slots::task::StreamSide;

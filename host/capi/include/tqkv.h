@@ -114,6 +114,20 @@ typedef enum {
   TQKV_BF16 = 2,
 } tqkv_dtype;
 
+/**
+ * Which coordinates of a key turn together.
+ */
+typedef enum {
+  /**
+   * Coordinates that are half of the turned ones apart, as in Llama.
+   */
+  TQKV_ROPE_HALF = 0,
+  /**
+   * Neighbouring coordinates, as in DeepSeek-V2 and GPT-J.
+   */
+  TQKV_ROPE_INTERLEAVED = 1,
+} tqkv_rope_pairing;
+
 #if defined(TQKV_SESSION)
 /**
  * A basis of `tqkv basis`. It never changes.
@@ -359,6 +373,28 @@ typedef struct {
   size_t coded_pack_bytes;
 } tqkv_session_info;
 #endif
+
+/**
+ * How positions turn the keys of a layer.
+ */
+typedef struct {
+  /**
+   * First coordinate of a head that turns.
+   */
+  size_t first;
+  /**
+   * Which coordinates turn together, a `tqkv_rope_pairing`.
+   */
+  uint32_t pairing;
+  /**
+   * Radians per position of each pair, after any scaling of them.
+   */
+  const double *inv_freq;
+  /**
+   * Number of pairs.
+   */
+  size_t pairs;
+} tqkv_rope;
 
 /**
  * Reads between 1 and `len` bytes and returns their number. Returns 0 at the end, and a negative number for
@@ -1266,6 +1302,23 @@ tqkv_status tqkv_slots_copy(tqkv_slots *cache,
                             const size_t *from,
                             const size_t *to,
                             size_t num_slots);
+
+/**
+ * Moves the tokens of slots of one layer by a number of positions, back if it is negative: those after a part that
+ * was removed from a sequence, or a chunk that is used again at another place. `rope` tells how positions turn the
+ * keys of the layer. Codes stay as they are, because attention turns queries back instead, so that any number of
+ * shifts adds no error of the codec. A slot that is given twice moves once. If the call fails, nothing is moved.
+ *
+ * # Safety
+ * `cache` is null or a cache of slots that is not freed. `slots` is null or points to the passed number of slots.
+ * `rope` is null or can be read, and its `inv_freq` is null or points to its `pairs` values.
+ */
+tqkv_status tqkv_slots_shift(tqkv_slots *cache,
+                             size_t layer,
+                             const size_t *slots,
+                             size_t num_slots,
+                             int32_t positions,
+                             const tqkv_rope *rope);
 
 /**
  * Empties slots in all layers, and frees their memory: those of a sequence that has ended, for example. A

@@ -67,10 +67,10 @@ pub use session::{
     tqkv_session_pack_basis_file, tqkv_session_pack_file, tqkv_session_unpack, tqkv_session_unpack_file,
 };
 pub use slots::{
-    TqkvMask, TqkvSlots, tqkv_mask_causal, tqkv_mask_clear, tqkv_mask_create, tqkv_mask_free, tqkv_mask_see,
-    tqkv_slots_attend, tqkv_slots_bytes, tqkv_slots_clear, tqkv_slots_copy, tqkv_slots_create,
-    tqkv_slots_encode, tqkv_slots_forget, tqkv_slots_free, tqkv_slots_read, tqkv_slots_restore,
-    tqkv_slots_write,
+    TqkvMask, TqkvRope, TqkvRopePairing, TqkvSlots, tqkv_mask_causal, tqkv_mask_clear, tqkv_mask_create,
+    tqkv_mask_free, tqkv_mask_see, tqkv_slots_attend, tqkv_slots_bytes, tqkv_slots_clear, tqkv_slots_copy,
+    tqkv_slots_create, tqkv_slots_encode, tqkv_slots_forget, tqkv_slots_free, tqkv_slots_read,
+    tqkv_slots_restore, tqkv_slots_shift, tqkv_slots_write,
 };
 pub use snapshot::{
     TqkvRead, TqkvWrite, tqkv_load, tqkv_restore, tqkv_restore_from, tqkv_save, tqkv_snapshot,

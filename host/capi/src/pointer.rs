@@ -17,6 +17,7 @@ impl Plain for i32 {}
 impl Plain for i64 {}
 impl Plain for usize {}
 impl Plain for f32 {}
+impl Plain for f64 {}
 impl Plain for half::f16 {}
 impl Plain for half::bf16 {}
 impl<T> Plain for *const T {}

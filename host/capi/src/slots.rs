@@ -5,12 +5,13 @@
 
 use crate::cache::broken;
 use crate::error::{Failure, TqkvStatus};
-use crate::floats::{Room, values};
-use crate::pointer::{self, Call};
+use crate::floats::{Room, one_of, values};
+use crate::pointer::{self, Call, Plain};
 use crate::spec;
 use half::slice::HalfBitsSliceExt;
 use std::ffi::{c_char, c_void};
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use tqkv::rope::{Rope, RopePairing};
 use tqkv::slots::{Mask, SlotCache};
 
 /// Keys and values of many sequences in numbered slots, for engines that place tokens themselves.
@@ -23,6 +24,41 @@ pub struct TqkvSlots {
 #[derive(Debug)]
 pub struct TqkvMask {
     mask: RwLock<Mask>,
+}
+
+/// Which coordinates of a key turn together.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TqkvRopePairing {
+    /// Coordinates that are half of the turned ones apart, as in Llama.
+    TqkvRopeHalf = 0,
+    /// Neighbouring coordinates, as in DeepSeek-V2 and GPT-J.
+    TqkvRopeInterleaved = 1,
+}
+
+const PAIRINGS: [RopePairing; 2] = [RopePairing::Half, RopePairing::Interleaved];
+
+/// How positions turn the keys of a layer.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct TqkvRope {
+    /// First coordinate of a head that turns.
+    pub first: usize,
+    /// Which coordinates turn together, a `tqkv_rope_pairing`.
+    pub pairing: u32,
+    /// Radians per position of each pair, after any scaling of them.
+    pub inv_freq: *const f64,
+    /// Number of pairs.
+    pub pairs: usize,
+}
+
+impl Plain for TqkvRope {}
+
+fn rope(call: &Call, rope: *const TqkvRope) -> Result<Rope, Failure> {
+    let rope = &call.slice("rope", rope, 1)?[0];
+    let pairing = one_of("pairing of rope", rope.pairing, &PAIRINGS)?;
+    let inv_freq = call.slice("inv_freq of rope", rope.inv_freq, rope.pairs)?;
+    Ok(Rope::new(rope.first, pairing, inv_freq.to_vec()))
 }
 
 impl TqkvSlots {
@@ -171,6 +207,32 @@ pub unsafe extern "C" fn tqkv_slots_copy(
         let cache = call.handle("cache", cache)?;
         let (from, to) = (call.slice("from", from, num_slots)?, call.slice("to", to, num_slots)?);
         Ok(cache.write()?.copy(from, to)?)
+    })
+}
+
+/// Moves the tokens of slots of one layer by a number of positions, back if it is negative: those after a part that
+/// was removed from a sequence, or a chunk that is used again at another place. `rope` tells how positions turn the
+/// keys of the layer. Codes stay as they are, because attention turns queries back instead, so that any number of
+/// shifts adds no error of the codec. A slot that is given twice moves once. If the call fails, nothing is moved.
+///
+/// # Safety
+/// `cache` is null or a cache of slots that is not freed. `slots` is null or points to the passed number of slots.
+/// `rope` is null or can be read, and its `inv_freq` is null or points to its `pairs` values.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tqkv_slots_shift(
+    cache: *mut TqkvSlots,
+    layer: usize,
+    slots: *const usize,
+    num_slots: usize,
+    positions: i32,
+    rope: *const TqkvRope,
+) -> TqkvStatus {
+    // SAFETY: `cache` is a cache, and `slots` and `rope` have their values, by the contract of this call.
+    unsafe { Call::new() }.run(|call| {
+        let cache = call.handle("cache", cache)?;
+        let slots = call.slice("slots", slots, num_slots)?;
+        let rope = self::rope(call, rope)?;
+        Ok(cache.write()?.shift(layer, slots, positions, &rope)?)
     })
 }
 

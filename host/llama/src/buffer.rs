@@ -11,8 +11,10 @@ use crate::options::Options;
 use crate::said::{self, HeldSide};
 use crate::settings::options;
 use crate::sinks::Sinks;
+use crate::states::Restored;
 use crate::tensor::View;
 use std::ffi::{c_char, c_int, c_void};
+use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -47,6 +49,7 @@ pub(crate) struct Cached {
     refused_dim: AtomicUsize,
     was_written: AtomicBool,
     sinks: Arc<Mutex<Sinks>>,
+    restored: Mutex<Restored>,
 }
 
 impl Cached {
@@ -75,6 +78,39 @@ impl Cached {
             self.refused_dim.store(dim, Ordering::Relaxed);
         }
         is_divided
+    }
+
+    /// What came back of saved states. The store is locked before it.
+    pub(crate) fn restored(&self) -> MutexGuard<'_, Restored> {
+        self.restored.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The bytes of a row, and the rows that some bytes are; none if they are not all of theirs.
+    fn whole_rows(&self, at: usize, bytes: usize) -> Option<Range<usize>> {
+        let row = self.declared.bytes(self.shape[0]).filter(|row| *row > 0)?;
+        (at.is_multiple_of(row) && bytes.is_multiple_of(row)).then(|| at / row..(at + bytes) / row)
+    }
+
+    /// Writes bytes that the host read before, maybe in another process.
+    fn write(&self, at: usize, bytes: &[u8]) {
+        let mut store = self.store();
+        match self.whole_rows(at, bytes.len()) {
+            Some(rows) if rows.end <= store.rows() => {
+                self.restored().write(&mut store, &self.declared, rows.start, bytes);
+            }
+            _ => self.declared.write_bytes(&mut store, at, bytes),
+        }
+    }
+
+    /// Reads bytes, of a state if `is_state`.
+    fn read(&self, at: usize, bytes: &mut [u8], is_state: bool) {
+        let mut store = self.store();
+        self.restored().settle(&mut store);
+        let has_codes = is_state && self.options.of_model(self.layers.count()).is_of_codes;
+        let rows = self.whole_rows(at, bytes.len()).filter(|_| has_codes);
+        if !rows.is_some_and(|rows| store.pack(rows.start, rows.len(), bytes)) {
+            self.declared.read_bytes(&store, at, bytes);
+        }
     }
 
     /// The number of the layer, from 0.
@@ -422,6 +458,7 @@ unsafe extern "C" fn init(buffer: *mut Buffer, tensor: *mut Tensor) -> c_int {
         refused_dim: AtomicUsize::new(0),
         was_written: AtomicBool::new(false),
         sinks: space.sinks.clone(),
+        restored: Mutex::default(),
     };
     let mut list = space.cached.write().unwrap_or_else(PoisonError::into_inner);
     let at = list.partition_point(|cached| cached.offset < offset);
@@ -464,8 +501,7 @@ unsafe extern "C" fn set(
         let to = view.get().data.cast::<u8>().add(offset);
         match space.find(to.cast()).filter(|(cached, _)| !cached.is_plain()) {
             Some((cached, at)) => {
-                let bytes = std::slice::from_raw_parts(data.cast(), size);
-                cached.declared.write_bytes(&mut cached.store(), at, bytes);
+                cached.write(at, std::slice::from_raw_parts(data.cast(), size));
             }
             None => std::ptr::copy_nonoverlapping(data.cast(), to, size),
         }
@@ -486,8 +522,9 @@ unsafe extern "C" fn get(
         let from = view.get().data.cast::<u8>().add(offset);
         match space.find(from.cast()).filter(|(cached, _)| !cached.is_plain()) {
             Some((cached, at)) => {
-                let bytes = std::slice::from_raw_parts_mut(data.cast(), size);
-                cached.declared.read_bytes(&cached.store(), at, bytes);
+                // The host saves rows of `[width, slots]`. Other shapes are copies for an operation of another device.
+                let is_state = view.shape()[0] == cached.shape[0] && view.shape()[2..] == [1, 1];
+                cached.read(at, std::slice::from_raw_parts_mut(data.cast(), size), is_state);
             }
             None => std::ptr::copy_nonoverlapping(from, data.cast(), size),
         }
@@ -510,6 +547,7 @@ unsafe extern "C" fn copy(_: *mut Buffer, from: *const Tensor, to: *mut Tensor) 
     if !Arc::ptr_eq(&source, &target) || target.is_plain() || !whole || !aligned {
         return false;
     }
+    target.restored().settle(&mut store);
     store.copy_stream(first / bytes, second / bytes);
     true
 }
@@ -521,7 +559,10 @@ unsafe extern "C" fn clear(buffer: *mut Buffer, value: u8) {
         let cached = space.cached.read().unwrap_or_else(PoisonError::into_inner);
         // A buffer is also cleared when it is new, and the layers of its model are not known then.
         let made = cached.iter().filter(|cached| cached.store.get().is_some());
-        made.for_each(|cached| cached.store().clear());
+        made.for_each(|cached| {
+            cached.store().clear();
+            *cached.restored() = Restored::default();
+        });
         if value != 0 && space.commit() {
             std::ptr::write_bytes(space.region.base(), value, space.region.bytes());
         } else {

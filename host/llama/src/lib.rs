@@ -20,6 +20,7 @@ mod said;
 mod serve;
 mod settings;
 mod sinks;
+mod states;
 mod tensor;
 mod threads;
 

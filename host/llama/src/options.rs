@@ -15,12 +15,30 @@ pub struct ModelPolicy {
     /// True if the user named the codecs. Otherwise the type that a cache is declared as chooses them, and is a
     /// limit of bytes.
     pub is_named: bool,
+    /// True if saved states hold codes, which a stock llama.cpp cannot read.
+    pub is_of_codes: bool,
 }
+
+/// The words that say what saved states hold: rows of the declared type, or codes.
+const STATES: [(&str, bool); 2] = [("state=type", false), ("state=codes", true)];
 
 impl ModelPolicy {
     /// Applies a policy text; settings that it does not name stay.
     fn with(&self, text: &str) -> Result<Self, String> {
-        Ok(Self { spec: policy::read(text, &self.spec)?, is_named: true })
+        let (of_states, words): (Vec<&str>, Vec<&str>) =
+            text.split_whitespace().partition(|word| word.starts_with("state="));
+        let mut new = self.clone();
+        for word in &of_states {
+            let known = STATES.iter().find(|(name, _)| name == word);
+            let wrong =
+                || format!("{word} is not valid: expected {}", STATES.map(|(name, _)| name).join(" or "));
+            new.is_of_codes = known.ok_or_else(wrong)?.1;
+        }
+        // Without other words, the type that a cache is declared as goes on choosing codecs.
+        if of_states.is_empty() || !words.is_empty() {
+            (new.spec, new.is_named) = (policy::read(&words.join(" "), &self.spec)?, true);
+        }
+        Ok(new)
     }
 
     /// The codec of one side of layer `at.0`, counted from 0, in a model of `at.1` layers.
@@ -44,7 +62,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        let held = ModelPolicy { spec: policy::default(), is_named: false };
+        let held = ModelPolicy { spec: policy::default(), is_named: false, is_of_codes: false };
         Self { held, of_models: BTreeMap::new(), log: false }
     }
 }
@@ -150,6 +168,19 @@ mod tests {
     }
 
     #[test]
+    fn states_of_codes_leave_the_codecs_to_the_declared_type() {
+        let of = |text: &'static str| {
+            let held = read("TQKV_KV", text).unwrap().held;
+            (held.is_named, held.is_of_codes, held.spec.key)
+        };
+        assert_eq!(of("state=codes"), (false, true, S4));
+        assert_eq!(of("t4,t2 state=codes hot=16"), (true, true, T4));
+        assert_eq!(of("state=codes t2"), (true, true, T2));
+        assert_eq!(of("t2 state=type"), (true, false, T2));
+        assert!(read("TQKV_KV", "state=codes; layers=16: t2").unwrap().of_model(16).is_of_codes);
+    }
+
+    #[test]
     fn models_are_told_apart_by_their_layers() {
         let options = read("TQKV_KV", "t4,t2 hot=8; layers=16: s4 ;layers=2:i8 hot=0").unwrap();
         let of = |layers| {
@@ -189,6 +220,7 @@ mod tests {
             ("TQKV_KV", "layers=2:s4; layers=2:t2", "two policies for models of 2 layers: expected one"),
             ("TQKV_KV", "s4 layer-kv=middle:1:t4", "gradient"),
             ("TQKV_KV", "s4 layer-kv=gradient:u4/s4", "'u4' is neither a preset"),
+            ("TQKV_KV", "s4 state=rows", "state=rows is not valid: expected state=type or state=codes"),
             ("TQKV_LOG", "yes", "expected 0 or 1"),
         ] {
             let error = read(name, value).unwrap_err();

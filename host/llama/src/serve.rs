@@ -123,6 +123,7 @@ pub(crate) unsafe fn set_rows(op: &View<'_>) -> Option<()> {
         };
     }
     let mut store = cached.store();
+    cached.restored().settle(&mut store);
     let first = at / cached.declared().bytes(store.width())?;
     // SAFETY: the caller keeps this function's contract.
     if let Some(positions) = unsafe { rotate::positions_of(&rows) } {
@@ -349,9 +350,11 @@ pub(crate) unsafe fn attend(op: &View<'_>, threads: &Threads) -> Option<()> {
     let (steps, products) = ([token, head, stream], tokens * query_heads * keys.slots);
     match asked.values {
         ValuePlace::InKeys(dim) => {
-            let mut key = key.store();
-            let key = &mut *key;
-            threads.run(products * (keys.dim + dim), || operation.run_latents(key, dim, out, steps))
+            let (mut store, mut restored) = (key.store(), key.restored());
+            restored.settle(&mut store);
+            let store = &mut *store;
+            threads.run(products * (keys.dim + dim), || operation.run_latents(store, dim, out, steps))?;
+            (!restored.may_spoil(out)).then_some(())
         }
         ValuePlace::Apart(value, values) => {
             // SAFETY: the caller keeps this function's contract.
@@ -359,9 +362,13 @@ pub(crate) unsafe fn attend(op: &View<'_>, threads: &Threads) -> Option<()> {
             if !value.divide(StoreSide::Values, values.dim) {
                 return None;
             }
-            let (mut key, mut value) = (key.store(), value.store());
-            let (key, value) = (&mut *key, &mut *value);
-            threads.run(products * (keys.dim + values.dim), || operation.run((key, value), out, steps))
+            let (mut first, mut second) = (key.store(), value.store());
+            let mut restored = [key.restored(), value.restored()];
+            restored[0].settle(&mut first);
+            restored[1].settle(&mut second);
+            let both = (&mut *first, &mut *second);
+            threads.run(products * (keys.dim + values.dim), || operation.run(both, out, steps))?;
+            (!restored.iter().any(|restored| restored.may_spoil(out))).then_some(())
         }
     }
 }

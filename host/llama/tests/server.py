@@ -59,15 +59,15 @@ def text(draw, count):
 
 
 @contextlib.contextmanager
-def server(program, model, folder, name):
-    """URL and process of a server that has loaded its model."""
+def server(program, model, folder, name, *arguments, env=None):
+    """URL and process of a server that has loaded its model. It has these arguments, or those of the random requests."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [*program, "-m", model, "-ngl", "99", "-fa", "on", "-np", str(SLOTS), "-c", str(SLOTS * SLOT_TOKENS)]
-    command += ["--context-shift", "--slot-save-path", folder, "--cache-ram", "0", "--no-ui", "--port", str(port)]
+    command = [*program, "-m", model, "-ngl", "99", "-fa", "on", "--slot-save-path", folder, "--no-ui", "--port", str(port)]
+    command += arguments or ["-np", str(SLOTS), "-c", str(SLOTS * SLOT_TOKENS), "--context-shift", "--cache-ram", "0"]
     with open(f"{folder}/{name}.log", "w+") as log:
-        process = subprocess.Popen([*command, "-t", "1", "-tb", "1"], stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen([*command, "-t", "1", "-tb", "1"], stdout=log, stderr=subprocess.STDOUT, env=env)
         try:
             url = f"http://127.0.0.1:{port}"
             for _ in range(300):

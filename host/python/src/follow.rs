@@ -3,7 +3,7 @@
 use crate::arrays::{self, Values, Vectors, slice_mut, target, writing};
 use crate::errors::Failure;
 use crate::pool;
-use crate::storage::{Basis, Storage, join, shape};
+use crate::storage::{Basis, RopeOf, Storage, join, shape};
 use numpy::PyArrayDyn;
 use pyo3::prelude::*;
 use std::path::PathBuf;
@@ -80,10 +80,9 @@ impl Generations {
         folder: PathBuf,
         model: &str,
         counts: (usize, usize, usize, usize),
-        kind: &str,
-        frequencies: Vec<f64>,
+        rope: RopeOf,
     ) -> Result<Self, Failure> {
-        let shape = shape(counts, kind, frequencies)?;
+        let shape = shape(counts, rope)?;
         Ok(Self(Mutex::new(py.detach(|| storage::Generations::open(&folder, model, shape))?)))
     }
 

@@ -7,6 +7,7 @@ use crate::errors::{Failure, refused};
 use crate::held::{Held, broken};
 use crate::pool;
 use crate::spec;
+use crate::storage::{RopeOf, rope};
 use half::f16;
 use numpy::{PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::prelude::*;
@@ -146,6 +147,18 @@ impl Slots {
     ) -> Result<(), Failure> {
         let (from, to) = (indexes("source", source)?, indexes("target", target)?);
         self.0.with_mut(py, |cache| Ok(cache.copy(&from, &to)?))
+    }
+
+    fn shift(
+        &self,
+        py: Python<'_>,
+        layer: usize,
+        slots: &Bound<'_, PyAny>,
+        positions: i32,
+        of: RopeOf,
+    ) -> Result<(), Failure> {
+        let (slots, rope) = (indexes("slots", slots)?, rope(of)?);
+        self.0.with_mut(py, |cache| Ok(cache.shift(layer, &slots, positions, &rope)?))
     }
 
     fn forget(&self, py: Python<'_>, slots: &Bound<'_, PyAny>) -> Result<(), Failure> {

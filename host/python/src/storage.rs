@@ -80,16 +80,22 @@ pub(crate) fn join(shape: &Shape, layers: u16) -> Join {
 /// Makes a shape from Python's arguments.
 pub(crate) fn shape(
     (layers, heads, head_dim, value_dim): (usize, usize, usize, usize),
-    kind: &str,
-    frequencies: Vec<f64>,
+    of: RopeOf,
 ) -> Result<Shape, Failure> {
-    let rope = match kind {
+    Ok(Shape::new(layers, heads, head_dim, value_dim, rope(of)?)?)
+}
+
+/// A RoPE as Python describes it: its kind, its first coordinate and its frequencies.
+pub(crate) type RopeOf = (String, usize, Vec<f64>);
+
+/// Makes a RoPE from Python's description.
+pub(crate) fn rope((kind, first, frequencies): RopeOf) -> Result<Rope, Failure> {
+    Ok(match kind.as_str() {
         "none" => Rope::none(),
-        "half" => Rope::new(0, RopePairing::Half, frequencies),
-        "interleaved" => Rope::new(0, RopePairing::Interleaved, frequencies),
-        other => return Err(StorageError::RopeKind(other.to_owned()).into()),
-    };
-    Ok(Shape::new(layers, heads, head_dim, value_dim, rope)?)
+        "half" => Rope::new(first, RopePairing::Half, frequencies),
+        "interleaved" => Rope::new(first, RopePairing::Interleaved, frequencies),
+        _ => return Err(StorageError::RopeKind(kind).into()),
+    })
 }
 
 /// Gathers the sums for a basis.
@@ -99,13 +105,8 @@ pub(crate) struct Learner(Mutex<storage::Learner>);
 #[pymethods]
 impl Learner {
     #[new]
-    fn new(
-        counts: (usize, usize, usize, usize),
-        kind: &str,
-        frequencies: Vec<f64>,
-        layers: u16,
-    ) -> Result<Self, Failure> {
-        let shape = shape(counts, kind, frequencies)?;
+    fn new(counts: (usize, usize, usize, usize), rope: RopeOf, layers: u16) -> Result<Self, Failure> {
+        let shape = shape(counts, rope)?;
         let join = join(&shape, layers);
         Ok(Self(Mutex::new(storage::Learner::new(shape, join)?)))
     }
@@ -172,13 +173,9 @@ impl Storage {
     }
 
     #[staticmethod]
-    fn without(
-        counts: (usize, usize, usize, usize),
-        kind: &str,
-        frequencies: Vec<f64>,
-    ) -> Result<Self, Failure> {
+    fn without(counts: (usize, usize, usize, usize), rope: RopeOf) -> Result<Self, Failure> {
         pool::start()?;
-        Ok(Self(storage::StorageCodec::new(shape(counts, kind, frequencies)?, None)?))
+        Ok(Self(storage::StorageCodec::new(shape(counts, rope)?, None)?))
     }
 
     fn size(&self, tokens: usize, exact: usize, dtype: &str, budget: f32) -> Result<usize, Failure> {

@@ -5,6 +5,7 @@ import pytest
 import tqkv
 
 HEADS, KV_HEADS, DIM = 4, 2, 64
+ROPE = tqkv.Rope.of(1e4, DIM)
 
 
 def store(kv="t4,t3", slots=512, **options):
@@ -94,6 +95,32 @@ def test_a_state_is_read_and_restored_elsewhere(rng):
     near(second.attend(0, q, other), out, 0.03)
 
 
+def turned(k, positions, rope):
+    """Keys after a move by positions, in float64."""
+    out, pairs = k.astype(np.float64), len(rope.frequencies)
+    first = np.arange(pairs) * (1 if rope.kind == "half" else 2) + rope.first
+    second = first + (pairs if rope.kind == "half" else 1)
+    turn = np.exp(1j * positions * np.array(rope.frequencies)) * (out[..., first] + 1j * out[..., second])
+    out[..., first], out[..., second] = turn.real, turn.imag
+    return out
+
+
+@pytest.mark.parametrize("rope", [tqkv.Rope.of(1e4, DIM), tqkv.Rope.of(1e4, DIM, "interleaved"), tqkv.Rope.of(1e4, 16, first=48)])
+@pytest.mark.parametrize("kv, error", [("f16", 0.002), ("i8 hot=16", 0.02)])
+def test_tokens_are_moved_without_a_new_code(rng, kv, error, rope):
+    cache, k, v, q = store(kv), rows(rng, 400), rows(rng, 400), rows(rng, 1, HEADS)
+    cache.write(0, range(400), range(400), k, v)
+    cache.encode(0)
+    for _ in range(3):
+        cache.shift(0, np.arange(100, 400), -64, rope)
+    cache.shift(0, range(100, 400), 64, rope)
+    k = np.concatenate([k[:100], turned(k[100:], -128, rope)])
+    mask = cache.mask()
+    mask.see(range(400))
+    near(cache.attend(0, q, mask), attention(q[0], k, v), error)
+    near(cache.read(0, range(400))[0].astype(np.float64), k, error)
+
+
 def test_biases_and_streams(rng):
     cache, k, v, q = store("f16", slots=20, streams=2), rows(rng, 20), rows(rng, 20), rows(rng, 1, HEADS)
     assert (cache.slots, cache.streams) == (20, 2)
@@ -143,6 +170,18 @@ def test_tensors_and_their_types(rng):
         (lambda c, k, q: c.read(0, [512]), "512"),
         (lambda c, k, q: c.read(3, [0]), "layer"),
         (lambda c, k, q: c.restore(0, [0, 1], [0, 1], k, k), "expected float16"),
+        (lambda c, k, q: c.shift(0, [512], 1, ROPE), "512"),
+        (lambda c, k, q: c.shift(0, [-3], 1, ROPE), "slots with -3 is not valid"),
+        (lambda c, k, q: c.shift(3, [3], 1, ROPE), "layer 3 is out of range"),
+        (lambda c, k, q: c.shift(0, [3], 1.5, ROPE), "positions 1.5 is not valid: expected a whole number"),
+        (lambda c, k, q: c.shift(0, [3], 1 << 31, ROPE), "positions 2147483648 is not valid"),
+        (lambda c, k, q: c.shift(0, [3], 1, None), "rope of the type NoneType is not valid: expected a tqkv.Rope"),
+        (lambda c, k, q: c.shift(0, [3], 1, tqkv.Rope((1.0,), "all")), "'all'"),
+        (lambda c, k, q: c.shift(0, [3], 1, tqkv.Rope((np.nan,))), "frequency NaN: expected a finite one"),
+        (lambda c, k, q: c.shift(0, [3], 1, tqkv.Rope.of(1e4, 66)), "33 pairs from value 0 on: expected at most the head dim, 64"),
+        (lambda c, k, q: c.shift(0, [3], 1, tqkv.Rope((1.0,), first=63)), "1 pairs from value 63 on"),
+        (lambda c, k, q: c.shift(0, [3], 1, tqkv.Rope((1.0,), first=-1)), "first coordinate of a RoPE -1 is not valid"),
+        (lambda c, k, q: c.shift(0, [3], 1, tqkv.Rope((1.0,), first=(1 << 64) - 1)), "expected at most the head dim"),
         (lambda c, k, q: store("s4 ring=100"), "ring"),
         (lambda c, k, q: store(slots=0), "slots"),
         (lambda c, k, q: store(kv=4), "kv 4 is not valid"),

@@ -10,6 +10,7 @@ use std::io::{Read, Seek};
 use crate::cache::{Cache, Variant, read_cache};
 use crate::error::SessionError;
 use crate::source::{Miss, StateSource};
+use tqkv::unstable::slots::packed_rows;
 
 /// First bytes of what `llama_state_seq_save_file` and a slot of `llama-server` write.
 const SEQUENCE_FILE: u32 = 0x6767_7371;
@@ -101,8 +102,16 @@ impl Layout {
                 variants.push(Variant { is_sequence, has_extension, has_rotation });
             }
         }
-        let (caches, foreign) = memory(&mut source, variants)?;
-        let (bytes, unread_bytes) = (source.len(), source.left());
+        let (mut caches, mut foreign) = memory(&mut source, variants)?;
+        let (end, bytes) = (source.at(), source.len());
+        for cache in &caches {
+            foreign = foreign.or(codes_in(&mut source, cache)?);
+        }
+        source.go_to(end)?;
+        if foreign.is_some() {
+            caches.clear();
+        }
+        let unread_bytes = source.left();
         Ok(Self { origin, version, tokens, caches, unread_bytes, bytes, foreign })
     }
 
@@ -157,6 +166,25 @@ fn name<R: Read + Seek>(source: &mut StateSource<'_, R>) -> Result<(), SessionEr
         }
     }
     Ok(())
+}
+
+/// Where rows of the first layer of a cache hold codes that the library for llama.cpp wrote, if they do.
+fn codes_in<R: Read + Seek>(
+    source: &mut StateSource<'_, R>,
+    cache: &Cache,
+) -> Result<Option<(u64, String)>, SessionError> {
+    for rows in cache.rows.iter().filter(|rows| rows.layer == 0 && !rows.is_transposed) {
+        let row_bytes = rows.row_bytes();
+        for cell in 0..u64::from(rows.cells).min(rows.bytes() / 8) {
+            let at = rows.at + cell * row_bytes;
+            source.go_to(at)?;
+            if packed_rows(&source.bytes::<8>("a row")?).is_some() {
+                let why = "its rows hold codes of tqkv already (state=codes)";
+                return Ok(Some((at, why.to_owned())));
+            }
+        }
+    }
+    Ok(None)
 }
 
 type Found = (Vec<Cache>, Option<(u64, String)>);

@@ -38,7 +38,7 @@ mod attend_many;
 mod blocks;
 mod budget;
 mod bytes;
-mod chunks;
+pub(crate) mod chunks;
 pub(crate) mod format;
 mod head;
 pub(crate) mod key_codecs;

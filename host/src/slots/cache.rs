@@ -246,8 +246,9 @@ impl SlotCache {
     /// are, sinks stay sinks, and other exact rows count as new writes. A copy of an empty slot empties a slot, as
     /// [`SlotCache::forget`] does.
     ///
-    /// In another stream, codes stay as they are if that stream is empty, because it then takes over the
-    /// means and maps of the source. Else rows are decoded, and encoded again later.
+    /// In another stream, codes stay as they are if it can have their means: an empty stream takes over those of the
+    /// source, and its maps, and another one gets them too while there is room. Else, and where a stream has other maps,
+    /// rows are decoded, and encoded again later.
     ///
     /// # Errors
     /// There is no such slot, or the lists have different lengths. Nothing is copied then.

@@ -208,7 +208,7 @@ impl StreamMaps {
             (Self::Known(own), Self::Known(others)) => {
                 own.len() == others.len()
                     && own.iter().zip(others).all(|maps| match maps {
-                        (Some(own), Some(other)) => Arc::ptr_eq(own, other),
+                        (Some(own), Some(other)) => Arc::ptr_eq(own, other) || own == other,
                         (own, other) => own.is_none() && other.is_none(),
                     })
             }

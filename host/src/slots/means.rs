@@ -101,7 +101,6 @@ impl StreamMeans {
     }
 
     /// Number of bases, at least one.
-    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.bases().map_or(1, |bases| bases.list.len())
     }
@@ -117,14 +116,67 @@ impl StreamMeans {
         list.iter().map(move |(_, means)| &*means[head]).filter(|mean| !mean.is_empty())
     }
 
-    /// True if rows of a basis have the same codes in both.
-    pub(super) fn has_basis_of(&self, other: &Self, basis: usize) -> bool {
+    /// The basis here that has the means of one of `other`. It is made if they fit into `room` bytes, if need be in the
+    /// place of one that no code has; `in_use` tells those that codes have. None if there is no place.
+    pub(super) fn adopt(
+        &mut self,
+        other: &Self,
+        basis: usize,
+        room: usize,
+        in_use: impl FnOnce() -> Vec<bool>,
+    ) -> Option<usize> {
         match (self, other) {
-            (Self::Off, Self::Off) => true,
+            (Self::Off, Self::Off) => Some(0),
             (Self::Known(own), Self::Known(other)) => {
-                own.list.get(basis).zip(other.list.get(basis)).is_some_and(|(own, other)| own.1 == other.1)
+                let means = &other.list.get(basis)?.1;
+                if let Some(at) = own.list.iter().position(|(_, own)| own == means) {
+                    return Some(at);
+                }
+                let used = in_use();
+                let is_free = |at: &usize| !used.get(*at).copied().unwrap_or(false);
+                // The grid of later means is that of the first.
+                if let Some(at) = (1..own.list.len()).find(is_free) {
+                    own.list[at] = (0, means.clone());
+                    return Some(at);
+                }
+                own.fits_one_more(room).then(|| {
+                    own.push(means.clone());
+                    own.list.len() - 1
+                })
             }
-            _ => false,
+            _ => None,
+        }
+    }
+
+    /// The basis of mean `number`, or of the last one before it.
+    pub(super) fn of_number(&self, number: usize) -> usize {
+        self.bases().map_or(0, |bases| bases.of_number(number).into())
+    }
+
+    /// The means of a basis, by head.
+    pub(super) fn heads_of(&self, basis: usize) -> impl Iterator<Item = &[f32]> {
+        let means = self.bases().and_then(|bases| bases.list.get(basis));
+        means.into_iter().flat_map(|(_, means)| means.iter().map(|mean| &**mean))
+    }
+
+    /// The means of these bases, and the basis of each number; none if they cannot be.
+    pub(super) fn of_parts(list: Vec<HeadMeans>, numbers: &[u8], follow: bool) -> Option<Self> {
+        let first = list.first()?;
+        let sums = if follow { first.iter().map(|mean| vec![0; mean.len()]).collect() } else { Vec::new() };
+        let list = list.into_iter().map(|means| (0, means)).collect();
+        Some(Self::Known(Bases { list, numbers: numbers.to_vec(), sums, codes: 0 }))
+    }
+
+    /// The bases of all numbers of means.
+    pub(super) fn numbers(&self) -> &[u8] {
+        self.bases().map_or(&[], |bases| &bases.numbers)
+    }
+
+    /// Gives the first numbers of means these bases.
+    pub(super) fn set_numbers(&mut self, numbers: &[u8]) {
+        if let Self::Known(bases) = self {
+            let kept = bases.numbers.get(numbers.len()..).unwrap_or_default();
+            bases.numbers = [numbers, kept].concat();
         }
     }
 
@@ -243,7 +295,7 @@ impl Bases {
     }
 
     /// True if the means follow the keys.
-    fn follow(&self) -> bool {
+    pub(super) fn follow(&self) -> bool {
         !self.sums.is_empty()
     }
 

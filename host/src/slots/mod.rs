@@ -71,6 +71,7 @@
 //! | `format.rs`, `means.rs`, `maps.rs` | how vectors are encoded, and the means and factors of keys |
 //! | `attend.rs`, `task.rs`, `rule.rs` | attention of the queries of one KV head, in spans that are joined |
 //! | `coded.rs`, `exact.rs`, `rows.rs`, `apart.rs` | parts of codes, of exact rows, and sums over slots that are both |
+//! | `state.rs`, `packed.rs` | rows as bytes of a saved state, with their codes |
 //! | `bits.rs` | sets of slots |
 //! | `rope.rs`, `turns.rs` | shifts of positions, and how far they have turned each code |
 
@@ -86,12 +87,14 @@ pub(crate) mod maps;
 mod mask;
 mod means;
 pub(crate) mod operation;
+mod packed;
 mod page_numbers;
 mod pages;
 pub(crate) mod policy;
 pub(crate) mod rope;
 mod rows;
 pub(crate) mod rule;
+pub(crate) mod state;
 pub(crate) mod store;
 pub(crate) mod stream;
 pub(crate) mod task;

@@ -150,6 +150,21 @@ impl StreamPages {
         self.tiers.get(tier).map_or(0, |tier| tier.room(page))
     }
 
+    /// For each basis, if a code has it.
+    pub(super) fn bases_in_use(&self) -> Vec<bool> {
+        let mut used = Vec::new();
+        for page in 0..self.len() {
+            let (codes, one) = (self.all(page), self.bases.one(page));
+            let of = |slot: usize| one.unwrap_or_else(|| self.bases.of(page * PAGE_TOKENS + slot));
+            for slot in (0..PAGE_TOKENS).filter(|slot| codes >> slot & 1 == 1) {
+                let basis = of(slot);
+                used.resize(used.len().max(basis + 1), false);
+                used[basis] = true;
+            }
+        }
+        used
+    }
+
     /// Says that some slots are to have codes of a basis and a turn. They have none now, or other ones.
     pub(super) fn set_place(&mut self, slots: &[usize], (basis, turn): (usize, usize)) {
         for run in slots.chunk_by(|a, b| a / PAGE_TOKENS == b / PAGE_TOKENS) {

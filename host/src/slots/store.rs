@@ -315,12 +315,44 @@ impl SlotStore {
             {
                 self.streams[to].set_basis(basis);
             }
-            let is_same = from == to || self.streams[from].has_basis_of(&self.streams[to], slot);
-            let turn = is_same.then(|| turn_of_copy(&mut self.streams, [from, to], slot)).flatten();
-            let content = self.streams[from].take_copy(format, slot, turn.is_some());
-            self.streams[to].put_copy(format, target, content, turn.unwrap_or(0));
+            let place = match self.streams.get_disjoint_mut([from, to]) {
+                Ok([from, to]) => to.place_for(from, slot),
+                Err(_) => {
+                    Some((self.streams[to].pages.bases.of(slot), self.streams[to].pages.turns.of(slot)))
+                }
+            };
+            let content = self.streams[from].take_copy(format, slot, place.is_some());
+            self.streams[to].put_copy(format, target, content, place.unwrap_or_default());
         }
         self.release(to);
+    }
+
+    /// Copies the slots of a stream that is none of this store to these rows of a stream. One without codes takes over
+    /// the means and maps.
+    pub(super) fn take_rows(&mut self, stream: usize, from: &Stream, rows: &[usize]) {
+        let (format, to) = (self.format.as_ref(), &mut self.streams[stream]);
+        if let (None, Some(basis)) = (to.basis().filter(|_| !to.is_empty()), from.basis()) {
+            to.set_basis(basis);
+        }
+        for (slot, row) in rows.iter().enumerate() {
+            let place = to.place_for(from, slot);
+            let content = from.take_copy(format, slot, place.is_some());
+            to.put_copy(format, row % self.slots, content, place.unwrap_or_default());
+        }
+    }
+
+    /// An empty stream of so many slots, with means and maps that are known.
+    pub(super) fn stream_for(&self, slots: usize, means: StreamMeans, maps: StreamMaps) -> Stream {
+        let mut stream = Stream::new((self.width, slots), self.policy.hot);
+        if let Some(format) = &self.format {
+            stream.divide(format.dim, means, maps);
+        }
+        stream
+    }
+
+    /// Seed of the rotation.
+    pub(super) fn seed(&self) -> u64 {
+        self.policy.options.seed
     }
 
     /// Empties rows, counted over all streams.
@@ -404,16 +436,6 @@ impl SlotStore {
             row += count;
             rest = later;
         }
-    }
-}
-
-/// The turn in the second stream of a code from a slot of the first; none if it cannot have that turn there.
-fn turn_of_copy(streams: &mut [Stream], both: [usize; 2], slot: usize) -> Option<usize> {
-    let from = &streams[both[0]].pages;
-    let turn = from.tier_of(slot).map_or(0, |_| from.turns.of(slot));
-    match streams.get_disjoint_mut(both) {
-        Ok([from, to]) => to.pages.turns.adopt(&from.pages.turns, turn),
-        Err(_) => Some(turn),
     }
 }
 

@@ -260,7 +260,7 @@ impl Stream {
     }
 
     /// Encodes exact slots to blocks, head by head, as rows that are turned later; none if a row cannot be encoded.
-    fn encode(
+    pub(super) fn encode(
         &self,
         format: &SlotFormat,
         slots: &[usize],
@@ -412,8 +412,8 @@ pub(super) enum Content {
         /// As of [`Stream::write`].
         place: Option<RowPlace>,
     },
-    /// The tier and the basis, and a block per head.
-    Coded([usize; 2], Vec<Vec<u8>>),
+    /// The tier, and a block per head.
+    Coded(usize, Vec<Vec<u8>>),
 }
 
 impl Stream {
@@ -432,9 +432,48 @@ impl Stream {
         (self.means, self.maps) = (means, maps);
     }
 
-    /// True if the row of a slot would have the same code in the other stream.
-    pub(super) fn has_basis_of(&self, other: &Self, slot: usize) -> bool {
-        self.means.has_basis_of(&other.means, self.pages.bases.of(slot)) && self.maps.is_same(&other.maps)
+    /// The basis and the turn here of the code in a slot of another stream; none if it is no code, or cannot be that code
+    /// here.
+    pub(super) fn place_for(&mut self, other: &Self, slot: usize) -> Option<(usize, usize)> {
+        other.pages.tier_of(slot).filter(|_| self.maps.is_same(&other.maps))?;
+        let (basis, pages) = (other.pages.bases.of(slot), &self.pages);
+        let basis = self.means.adopt(&other.means, basis, self.room, || pages.bases_in_use())?;
+        let turn = self.pages.turns.adopt(&other.pages.turns, other.pages.turns.of(slot))?;
+        Some((basis, turn))
+    }
+
+    /// Takes the bases by number of a stream that rows came from, if there is room for all of them.
+    pub(super) fn adopt_numbers(&mut self, other: &Self) {
+        let mut found: Vec<u8> = Vec::new();
+        for basis in other.means.numbers() {
+            let in_use = || {
+                let mut used = self.pages.bases_in_use();
+                used.resize(used.len().max(usize::from(u8::MAX) + 1), false);
+                found.iter().for_each(|basis| used[usize::from(*basis)] = true);
+                used
+            };
+            let Some(at) = self.means.adopt(&other.means, (*basis).into(), self.room, in_use) else { return };
+            found.push(at as u8);
+        }
+        self.means.set_numbers(&found);
+    }
+
+    /// The blocks of some codes of a tier, by head.
+    pub(super) fn all_blocks(&self, (format, tier): (&SlotFormat, usize), slots: &[usize]) -> Vec<Vec<u8>> {
+        let mut blocks = vec![Vec::new(); self.exact.heads()];
+        for slots in slots.chunk_by(|a, b| a / PAGE_TOKENS == b / PAGE_TOKENS) {
+            let (page, within) =
+                (slots[0] / PAGE_TOKENS, Vec::from_iter(slots.iter().map(|at| at % PAGE_TOKENS)));
+            for (head, blocks) in blocks.iter_mut().enumerate() {
+                blocks.extend(self.pages.blocks((format, tier), head, page, &within));
+            }
+        }
+        blocks
+    }
+
+    /// Values per row.
+    pub(super) fn width(&self) -> usize {
+        self.width
     }
 
     /// What a slot holds: codes as they are, or decoded unless `as_codes`.
@@ -444,8 +483,7 @@ impl Stream {
             (SlotPlace::Coded(tier), Some(format)) if as_codes => {
                 let (page, within) = (slot / PAGE_TOKENS, [slot % PAGE_TOKENS]);
                 let blocks = |head| self.pages.blocks((format, tier), head, page, &within);
-                let place = [tier, self.pages.bases.of(slot)];
-                Content::Coded(place, (0..self.exact.heads()).map(blocks).collect())
+                Content::Coded(tier, (0..self.exact.heads()).map(blocks).collect())
             }
             (place, _) => {
                 let mut row = vec![f16::ZERO; self.width];
@@ -464,18 +502,18 @@ impl Stream {
         RowPlace { phase: (slot % BATCH) as u8, mean: self.means.number_of(self.pages.bases.of(slot)) }
     }
 
-    /// Makes a slot hold a copy. Codes, which get a turn of this stream, count as written now.
+    /// Makes a slot hold a copy. Codes, which get a basis and a turn of this stream, count as written now.
     pub(super) fn put_copy(
         &mut self,
         format: Option<&SlotFormat>,
         slot: usize,
         content: Content,
-        turn: usize,
+        place: (usize, usize),
     ) {
         match (content, format) {
             (Content::Exact { row, place }, _) => self.write(slot, &row, place),
-            (Content::Coded([tier, basis], blocks), Some(format)) => {
-                self.put((format, tier), &[slot], (basis, turn), &blocks, &[self.exact.time()]);
+            (Content::Coded(tier, blocks), Some(format)) => {
+                self.put((format, tier), &[slot], place, &blocks, &[self.exact.time()]);
             }
             (Content::Empty | Content::Coded(..), _) => self.forget(slot),
         }

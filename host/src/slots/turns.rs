@@ -106,6 +106,11 @@ impl StreamTurns {
         }
     }
 
+    /// How positions turn the keys; none before the first shift.
+    pub(super) fn rule(&self) -> Option<&TurnRule> {
+        self.rule.as_deref()
+    }
+
     /// Number of turns with none.
     pub(super) fn count(&self) -> usize {
         1 + self.list.len()

@@ -121,8 +121,8 @@ impl Shape {
             return bad(format!("head dims {head_dim} and {value_dim}; expected multiples of 16"));
         }
         for Rope { first, inv_freq, .. } in &self.ropes {
-            if inv_freq.len() > head_dim || first + 2 * inv_freq.len() > head_dim {
-                let last = first + 2 * inv_freq.len();
+            let last = inv_freq.len().saturating_mul(2).saturating_add(*first);
+            if last > head_dim {
                 return bad(format!("RoPE of coordinates {first} to {last} of a head of {head_dim}"));
             }
             if let Some(f) = inv_freq.iter().find(|f| !f.is_finite() || f.abs() > 1e3) {

@@ -399,7 +399,8 @@ impl<C: Choose> Life<'_, C> {
     fn move_slots(&mut self) {
         let from = self.some_slots(80);
         let (n, cache) = (from.len(), self.slots);
-        match self.choose.below(4) {
+        match self.choose.below(5) {
+            4 => self.shift_slots(&from),
             0 => {
                 // SAFETY: the cache is not freed, and the pointer has the passed number of values.
                 let status = unsafe { tqkv_slots_forget(cache, from.as_ptr(), n) };
@@ -428,6 +429,26 @@ impl<C: Choose> Life<'_, C> {
                 self.done("tqkv_slots_read or tqkv_slots_restore", status, &[]);
             }
         }
+    }
+
+    fn shift_slots(&mut self, slots: &[usize]) {
+        let (layer, cache, pairs) = (self.place(LAYERS), self.slots, 1 + self.choose.below(DIM / 2));
+        let mut inv_freq = Vec::from_iter((0..pairs).map(|pair| 0.7_f64.powi(pair as i32)));
+        let mut first = self.choose.below(DIM - 2 * pairs + 1);
+        match self.choose.below(24) {
+            0 => inv_freq[pairs / 2] = f64::NAN,
+            1 => first = DIM - 2 * pairs + 1,
+            _ => {}
+        }
+        self.is_wrong |= first + 2 * pairs > DIM || inv_freq.iter().any(|x| x.is_nan());
+        let positions = [-64, 7, i32::MIN, 0, 1 << 20][self.choose.below(5)];
+        let pairing = self.place(2) as u32;
+        let rope = TqkvRope { first, pairing, inv_freq: inv_freq.as_ptr(), pairs };
+        // SAFETY: the cache is not freed, and the pointers have the passed numbers of values.
+        let status = unsafe {
+            tqkv_slots_shift(cache, layer, slots.as_ptr(), slots.len(), positions, &raw const rope)
+        };
+        self.done("tqkv_slots_shift", status, &[]);
     }
 
     /// Stores, attends, decodes or copies.

@@ -5,6 +5,7 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
+use tqkv::rope::{Rope, RopePairing};
 use tqkv::slots::{Mask, SlotCache};
 use tqkv_capi::TqkvStatus::*;
 use tqkv_capi::*;
@@ -64,6 +65,12 @@ impl Slots {
         let status = unsafe { tqkv_slots_read(self.cache, 0, slots.as_ptr(), slots.len(), to_k, n, to_v, n) };
         assert_eq!(status, TqkvOk, "{}", last_error());
         [k, v]
+    }
+
+    fn shift(&self, layer: usize, slots: &[usize], positions: i32, rope: &TqkvRope) -> TqkvStatus {
+        let (n, slots) = (slots.len(), slots.as_ptr());
+        // SAFETY: the cache is not freed, and the slices and the frequencies have the passed lengths.
+        unsafe { tqkv_slots_shift(self.cache, layer, slots, n, positions, rope) }
     }
 
     fn bytes(&self) -> usize {
@@ -143,6 +150,57 @@ fn slots_of_c_are_the_slots_of_rust() {
     assert!(c.read(&everything).concat().iter().all(|x| *x == 0));
 }
 
+/// A RoPE of all coordinates of a head, as C describes it.
+fn rope_of(pairing: TqkvRopePairing, inv_freq: &[f64]) -> TqkvRope {
+    TqkvRope {
+        first: DIM - 2 * inv_freq.len(),
+        pairing: pairing as u32,
+        inv_freq: inv_freq.as_ptr(),
+        pairs: inv_freq.len(),
+    }
+}
+
+#[test]
+fn shifts_of_c_are_those_of_rust() {
+    let frequencies = Vec::from_iter((0..DIM / 2).map(|pair| 0.8_f64.powi(pair as i32)));
+    for (pairing, of_rust, pairs) in [
+        (TqkvRopePairing::TqkvRopeHalf, RopePairing::Half, DIM / 2),
+        (TqkvRopePairing::TqkvRopeInterleaved, RopePairing::Interleaved, DIM / 2),
+        (TqkvRopePairing::TqkvRopeInterleaved, RopePairing::Interleaved, DIM / 8),
+    ] {
+        let words = "s4 hot=8";
+        let c = Slots::new(words, 0);
+        let spec = format!("{SHAPE} {words}").parse().unwrap();
+        let mut rust = SlotCache::with_streams(spec, SLOTS, 2).unwrap();
+        let mut mask = Mask::new(SLOTS);
+        let (all, k, v) = (Vec::from_iter(0..200), values(1, 200 * TOKEN), values(2, 200 * TOKEN));
+        let (from_c, from_rust) = (
+            rope_of(pairing, &frequencies[..pairs]),
+            Rope::new(DIM - 2 * pairs, of_rust, frequencies[..pairs].to_vec()),
+        );
+        assert_eq!(c.write(0, &all, &all, &k, &v), TqkvOk, "{}", last_error());
+        rust.write(0, &all, &all, &k, &v).unwrap();
+        assert_eq!(c.causal(&all, 2), TqkvOk);
+        mask.causal(&all, 2).unwrap();
+        let q = values(3, 2 * QUERY);
+        let [mut out, mut want] = [(); 2].map(|()| vec![f32::NAN; q.len()]);
+        let mut outs = Vec::new();
+        // Before a shift, after one of codes and exact rows, and after one of another length.
+        for (from, positions) in [(200, 0), (50, -64), (120, 7)] {
+            assert_eq!(c.shift(0, &all[from..], positions, &from_c), TqkvOk, "{}", last_error());
+            rust.shift(0, &all[from..], positions, &from_rust).unwrap();
+            assert_eq!(c.attend(0, &q, &mut out), TqkvOk, "{}", last_error());
+            rust.attend(0, &q, &mask, &mut want).unwrap();
+            assert_eq!(out, want);
+            let [mut k, mut v] = [(); 2].map(|()| vec![f16::ZERO; all.len() * TOKEN]);
+            rust.read(0, &all, &mut k, &mut v).unwrap();
+            assert!(c.read(&all) == [k.reinterpret_cast(), v.reinterpret_cast()].map(<[u16]>::to_vec));
+            outs.push(out.clone());
+        }
+        assert!(outs[0] != outs[1] && outs[1] != outs[2], "{pairing:?}: a shift turns keys");
+    }
+}
+
 #[test]
 fn every_type_of_keys_queries_and_results_gives_the_same_numbers() {
     let wide = values(1, 100 * TOKEN);
@@ -187,6 +245,8 @@ fn null_is_refused_wherever_a_pointer_goes() {
     let (text, at) = (spec(), [0_usize, 1]);
     let (x, mut out) = (values(1, QUERY), values(2, QUERY));
     let [mut k, mut v] = [[0_u16; TOKEN]; 2];
+    let rope = rope_of(TqkvRopePairing::TqkvRopeHalf, &[1.0]);
+    let nothing = TqkvRope { inv_freq: null(), ..rope };
     // SAFETY: every pointer is null or good for the passed length.
     unsafe {
         let (c, m, t) = (slots.cache, slots.mask, text.as_ptr());
@@ -210,6 +270,10 @@ fn null_is_refused_wherever_a_pointer_goes() {
             (tqkv_slots_copy(c, s, null(), 1), "to"),
             (tqkv_slots_forget(null_mut(), s, 1), "cache"),
             (tqkv_slots_forget(c, null(), 1), "slots"),
+            (tqkv_slots_shift(null_mut(), 0, s, 1, 1, &raw const rope), "cache"),
+            (tqkv_slots_shift(c, 0, null(), 1, 1, &raw const rope), "slots"),
+            (tqkv_slots_shift(c, 0, s, 1, 1, null()), "rope"),
+            (tqkv_slots_shift(c, 0, s, 1, 1, &raw const nothing), "inv_freq of rope"),
             (tqkv_slots_clear(null_mut()), "cache"),
             (tqkv_slots_read(null(), 0, s, 1, k, n, v, n), "cache"),
             (tqkv_slots_read(c, 0, null(), 1, k, n, v, n), "slots"),
@@ -278,6 +342,19 @@ fn what_a_program_gets_wrong_is_refused_and_changes_nothing() {
     refused(slots.attend(0, &q[1..], &mut after), TqkvBadArgument, "q has 255 values, expected 256");
     refused(slots.attend(0, &q, &mut after[1..]), TqkvBadArgument, "out has 255 values");
     refused(slots.attend(0, &[f32::NAN; QUERY], &mut after), TqkvBadVector, "head 0");
+    let rope = rope_of(TqkvRopePairing::TqkvRopeHalf, &[1.0, 0.5]);
+    refused(slots.shift(2, &[1], 1, &rope), TqkvBadArgument, "layer 2 is out of range");
+    refused(slots.shift(0, &[1, 2 * SLOTS], 1, &rope), TqkvBadArgument, "512");
+    let other = TqkvRope { pairing: 2, ..rope };
+    refused(slots.shift(0, &[1], 1, &other), TqkvBadArgument, "pairing of rope is 2, expected 0 to 1");
+    let other = TqkvRope { first: DIM - 3, ..rope };
+    refused(slots.shift(0, &[1], 1, &other), TqkvBadArgument, "2 pairs from value 61 on");
+    let other = TqkvRope { first: usize::MAX, ..rope };
+    refused(slots.shift(0, &[1], 1, &other), TqkvBadArgument, "expected at most the head dim, 64");
+    let other = TqkvRope { pairs: usize::MAX, ..rope };
+    refused(slots.shift(0, &[1], 1, &other), TqkvBadArgument, "more than memory can hold");
+    let infinite = rope_of(TqkvRopePairing::TqkvRopeHalf, &[1.0, f64::INFINITY]);
+    refused(slots.shift(0, &[1], 1, &infinite), TqkvBadArgument, "frequency inf: expected a finite one");
     let mut mask = null_mut();
     let (x, at) = (k.as_ptr().cast(), all.as_ptr());
     // SAFETY: the cache is not freed; what is longer than its memory is refused before it is read.

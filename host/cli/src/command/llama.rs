@@ -9,7 +9,9 @@ use std::process::{Command, Stdio};
 use serde::Serialize;
 
 use crate::error::CliError;
-use crate::output::Output;
+use crate::output::{Output, bytes, grouped};
+use crate::plan::PlanSource;
+use crate::policy::Policy;
 
 /// Print the command that runs llama.cpp with its KV cache in tqkv codes, and check that it loads the
 /// library.
@@ -27,9 +29,12 @@ pub(crate) struct Args {
     /// checkout that this command was built in].
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
-    /// The GGUF file of the model.
+    /// The GGUF file of the model. If it is there, the bytes of its context are printed too.
     #[arg(long, value_name = "FILE", default_value = "model.gguf")]
     model: PathBuf,
+    /// Tokens of that context [default: the longest context of the model].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    tokens: Option<u64>,
     /// The cache in words, such as 't4,t2 hot=64' [default: the library's].
     #[arg(long, value_name = "CACHE")]
     kv: Option<String>,
@@ -55,6 +60,38 @@ struct Report {
     /// The device of the weights, if that is not the CPU.
     weights: Option<String>,
     fit: &'static str,
+    /// Null if the model is not there, or its policy is one of several.
+    context: Option<Context>,
+}
+
+/// What a context of a model takes.
+#[derive(Serialize)]
+struct Context {
+    tokens: u64,
+    bytes: u64,
+    f16_bytes: u64,
+}
+
+impl Context {
+    /// The context of a file; none without one, or without a policy that is for every model.
+    fn of(args: &Args) -> Result<Option<Self>, CliError> {
+        let policy = args.kv.as_deref().unwrap_or("balanced").parse::<Policy>();
+        let (true, Ok(policy)) = (args.model.is_file(), policy) else { return Ok(None) };
+        let shape = PlanSource::read(&args.model)?.shape();
+        let Some(tokens) = args.tokens.or(shape.context) else { return Ok(None) };
+        let plan = shape.plan(&policy).map_err(CliError::bad_input)?;
+        let [bytes, f16_bytes] = [plan.bytes(tokens), plan.in_f16().and_then(|plan| plan.bytes(tokens))];
+        let (bytes, f16_bytes) =
+            (bytes.map_err(CliError::bad_input)?, f16_bytes.map_err(CliError::bad_input)?);
+        Ok(Some(Self { tokens, bytes, f16_bytes }))
+    }
+
+    fn line(&self) -> String {
+        let [tokens, bytes, f16] = [grouped(self.tokens), bytes(self.bytes), bytes(self.f16_bytes)];
+        format!(
+            "\n\nA context of {tokens} tokens of this model takes at most {bytes}. In f16 it takes {f16}."
+        )
+    }
 }
 
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
@@ -76,7 +113,8 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     }
     let set = environment.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
     let words: Vec<_> = set.chain(arguments.iter().map(|word| quoted(word))).collect();
-    let report = Report { command: words.join(" "), environment, arguments, device, weights, fit: FIT };
+    let (command, context) = (words.join(" "), Context::of(args)?);
+    let report = Report { command, environment, arguments, device, weights, fit: FIT, context };
     out.print(&report, human)
 }
 
@@ -91,7 +129,8 @@ fn human(report: &Report) -> String {
     let weights = report.weights.iter().map(|gpu| {
         format!("\nThe weights lie on {gpu}, and the cache in main memory, where the CPU attends to it.")
     });
-    format!("{}\n\n{device}{}\n{}", report.command, weights.collect::<String>(), report.fit)
+    let context = report.context.as_ref().map(Context::line).unwrap_or_default();
+    format!("{}\n\n{device}{}\n{}{context}", report.command, weights.collect::<String>(), report.fit)
 }
 
 /// Variables that make llama.cpp load the library, with a policy if one is given.

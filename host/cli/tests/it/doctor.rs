@@ -136,6 +136,23 @@ fn the_library_of_a_checkout_is_found_and_one_that_is_named() {
     fs::write(folder.join(built).join(&name), "").unwrap();
     assert_eq!(report(&run(&["llama", "bin"]))["device"], device(built));
     assert_eq!(report(&run(&["doctor", "--llama", "bin"]))["llama"]["device"], device(built));
+
+    // What a context takes is said of a model that is there: 4 layers of 2 heads of 64, in blocks of 34 bytes and in f16.
+    let config = r#"{"model_type": "llama", "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 256, "max_position_embeddings": 8192}"#;
+    fs::write(folder.join("config.json"), config).unwrap();
+    let context = |more: &[&str]| {
+        let arguments = [&["llama", "--model", "config.json"], more].concat();
+        report(&run(&arguments))["context"].clone()
+    };
+    let (all, part) = (context(&[]), context(&["--tokens", "4096"]));
+    assert_eq!([&all["tokens"], &all["f16_bytes"]], [8192, 8192 * 4 * 2 * 2 * 128], "{all}");
+    let bytes = all["bytes"].as_u64().unwrap();
+    assert!((8192 * 4 * 2 * 2 * 34..8192 * 4 * 2 * 2 * 38).contains(&bytes), "{all}");
+    assert!(part["tokens"] == 4096 && part["bytes"].as_u64().unwrap() < bytes * 6 / 10, "{part}");
+    assert!(context(&["--kv", "t2"])["bytes"].as_u64().unwrap() < bytes * 6 / 10);
+    assert!(
+        report(&run(&["llama"]))["context"].is_null() && context(&["--kv", "s4; layers=2: t2"]).is_null()
+    );
 }
 
 /// What README builds for llama.cpp, around the program under test, changes no result of these tests.

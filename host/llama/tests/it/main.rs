@@ -19,4 +19,5 @@ mod layout;
 mod programs;
 mod recurrent;
 mod refusals;
+mod states;
 mod tools;

@@ -48,6 +48,17 @@ def count(name: str, value: Any) -> int:
     return number
 
 
+def whole(name: str, value: Any) -> int:
+    """A number of positions, back if it is negative."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = 1 << 31
+    if not -(1 << 31) <= number < 1 << 31 or isinstance(value, bool):
+        raise TqkvError(f"{name} {value!r} is not valid: expected a whole number of at most 31 bits")
+    return number
+
+
 def counts(name: str, values: Any) -> list[int]:
     """Several of them, such as the indexes of sequences."""
     try:

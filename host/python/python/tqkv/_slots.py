@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any, Sequence
 import numpy as np
 
 from . import _native
-from ._arrays import count, from_numpy, is_tensor, numbers, to_numpy
+from ._arrays import count, from_numpy, is_tensor, numbers, to_numpy, whole
 from ._cache import checked_texts, option_text
 from ._native import TqkvError
+from ._storage import rope_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ._arrays import Array, Either, Numbers
+    from ._storage import Rope
 
 
 class SlotCache:
@@ -103,6 +105,12 @@ class SlotCache:
         """Copies slots in all layers, `source[i]` to `target[i]`, in that order. Codes are copied as they are. Sequences of one stream share
         a prefix without a copy, because several queries may see one slot."""
         self._native.copy(numbers("source", source), numbers("target", target))
+
+    def shift(self, layer: int, slots: Numbers, positions: int, rope: Rope) -> None:
+        """Moves tokens of a layer by a number of positions, back if it is negative: those after a part that was removed, or a chunk that is
+        used again at another place. `rope` tells how positions turn the keys of the layer. Codes stay as they are, because attention turns
+        queries back instead, so that any number of shifts adds no error of the codec. A slot that is given twice moves once."""
+        self._native.shift(count("layer", layer), numbers("slots", slots), whole("positions", positions), rope_of(rope))
 
     def forget(self, slots: Numbers) -> None:
         """Empties slots in all layers, and frees their memory. A stream whose slots are all empty starts anew."""

@@ -26,15 +26,16 @@ MOST = 256
 @dataclass(frozen=True)
 class Rope:
     """How positions turn keys. Pairs are coordinates half of the rotated ones apart ("half"), neighbours ("interleaved"), or "none".
-    There is one frequency per pair, after any scaling."""
+    There is one frequency per pair, after any scaling. `first` is the first coordinate of a head that turns."""
 
     frequencies: tuple[float, ...] = ()
     kind: str = "half"
+    first: int = 0
 
     @classmethod
-    def of(cls, theta: float, rotated: int, kind: str = "half") -> Rope:
+    def of(cls, theta: float, rotated: int, kind: str = "half", first: int = 0) -> Rope:
         """A RoPE with unscaled frequencies: `theta` to the power -2i / rotated."""
-        return cls(tuple(theta ** (-2 * i / rotated) for i in range(rotated // 2)), kind)
+        return cls(tuple(theta ** (-2 * i / rotated) for i in range(rotated // 2)), kind, first)
 
 
 class Learner:
@@ -44,7 +45,7 @@ class Learner:
 
     def __init__(self, layers: int, heads: int, head_dim: int, rope: Rope, shared_layers: int = 1) -> None:
         """`shared_layers` consecutive layers share one basis. 4 needs the fewest bits, with 4 times the file and the time."""
-        self._native = _native.Learner(_shape(layers, heads, head_dim), *_rope(rope), _shared(shared_layers))
+        self._native = _native.Learner(_shape(layers, heads, head_dim), rope_of(rope), _shared(shared_layers))
 
     def learn(self, k: Either, v: Either, first_position: int = 0) -> None:
         """Learns from keys, after RoPE, and values `[layers, tokens, heads, head_dim]` at consecutive positions."""
@@ -92,7 +93,7 @@ class Storage:
     @classmethod
     def without_basis(cls, layers: int, heads: int, head_dim: int, rope: Rope) -> Storage:
         """Works from the first token on, and takes about twice the bits."""
-        return cls._of(_native.Storage.without(_shape(layers, heads, head_dim), *_rope(rope)))
+        return cls._of(_native.Storage.without(_shape(layers, heads, head_dim), rope_of(rope)))
 
     def size(self, tokens: int, budget: float, dtype: DType = "bfloat16", exact: int = 0) -> int:
         """Bytes of a chunk of all layers. They do not depend on the values."""
@@ -186,7 +187,7 @@ class Generations:
     ) -> None:
         """Opens a folder, and makes it if it does not exist."""
         shape = _shape(layers, heads, head_dim)
-        self._native = _native.Generations(folder, words("model", model), shape, *_rope(rope))
+        self._native = _native.Generations(folder, words("model", model), shape, rope_of(rope))
 
     def add(self, basis: Basis) -> None:
         """Writes a basis, which is the newest then."""
@@ -213,11 +214,12 @@ def _shared(layers: int) -> int:
     return layers
 
 
-def _rope(rope: Rope) -> tuple[str, list[float]]:
+def rope_of(rope: Rope) -> tuple[str, int, list[float]]:
     """The arguments of the native module for a RoPE."""
     if not isinstance(rope, Rope):
         raise TqkvError(f'rope of the type {type(rope).__name__} is not valid: expected a tqkv.Rope, for no RoPE tqkv.Rope(kind="none")')
-    return words("kind of a RoPE", rope.kind), [real("frequency of a RoPE", frequency) for frequency in rope.frequencies]
+    frequencies = [real("frequency of a RoPE", frequency) for frequency in rope.frequencies]
+    return words("kind of a RoPE", rope.kind), count("first coordinate of a RoPE", rope.first), frequencies
 
 
 def _span(k: np.ndarray, exact: int | None, first_position: int, name: bytes) -> tuple[int, int, int, bytes]:

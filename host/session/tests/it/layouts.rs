@@ -53,6 +53,25 @@ pub(crate) fn states(cache: &Written) -> Vec<(Origin, State)> {
     .collect()
 }
 
+/// The codes of a state are none of the numbers that it declares.
+#[test]
+fn rows_that_hold_codes_pack_without_loss_alone() {
+    for (name, cache) in caches().into_iter().filter(|(_, cache)| !cache.is_transposed) {
+        for (_, state) in states(&cache) {
+            let rows = &layout(&state).caches[0].rows[0];
+            let cell = u64::from(rows.cells / 2);
+            let at = (rows.at + cell * rows.row_bytes()) as usize;
+            let mut bytes = state.bytes.clone();
+            bytes[at..at + 8].copy_from_slice(b"tqkvrow1");
+            let found = Layout::read(&mut Cursor::new(&bytes)).unwrap();
+            assert!(found.not_understood().is_some_and(|why| why.contains("state=codes")), "{name}");
+            assert!(pack(&bytes, codecs("t4")).is_err(), "{name}");
+            let (packed, _) = pack(&bytes, Mode::Exact).unwrap();
+            assert!(unpack(&packed).unwrap() == bytes, "{name}");
+        }
+    }
+}
+
 #[test]
 fn rows_of_every_cache_in_every_state_are_found() {
     for (name, cache) in caches() {

@@ -19,7 +19,7 @@ mod pairs;
 mod weights;
 
 pub(super) use learner::Learner;
-pub(super) use order::Order;
+pub(crate) use order::Order;
 pub(crate) use pairs::{PairFactors, add_energy, prepare, shares};
 pub(super) use weights::WeightRule;
 pub(crate) use weights::limit_weights;

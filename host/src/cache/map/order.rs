@@ -74,7 +74,22 @@ impl Order {
         self.coordinates.iter().step_by(2).copied().collect()
     }
 
-    pub(in crate::cache) fn weights(&self) -> Option<[f32; QUARTERS]> {
+    /// The coordinates by their place.
+    pub(crate) fn coordinates(&self) -> &[u16] {
+        &self.coordinates
+    }
+
+    /// The order of a saved state. `None` if the coordinates are not each there once, or a weight is none that a map has.
+    pub(crate) fn from_coordinates(coordinates: &[u16], weights: Option<[f32; QUARTERS]>) -> Option<Self> {
+        let mut seen = vec![false; coordinates.len()];
+        for &at in coordinates {
+            *seen.get_mut(usize::from(at))? = true;
+        }
+        let fits = weights.iter().flatten().all(|weight| *weight > 0.0 && *weight <= 1.0);
+        (fits && seen.iter().all(|seen| *seen)).then(|| Self { coordinates: coordinates.into(), weights })
+    }
+
+    pub(crate) fn weights(&self) -> Option<[f32; QUARTERS]> {
         self.weights
     }
 

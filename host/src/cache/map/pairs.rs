@@ -20,7 +20,7 @@ const RIDGE: f64 = 0.01;
 const LEAST_GAIN: f64 = 2.5;
 
 /// Factors of the coordinates of keys, with f16 precision, and their order where it is not that of the keys.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(crate) struct PairFactors {
     factors: Box<[f32]>,
     inverse: Box<[f32]>,
@@ -80,18 +80,18 @@ impl PairFactors {
     }
 
     /// The map of a snapshot. `None` if no cache makes it.
-    pub(in crate::cache) fn from_bits(bits: &[u16], order: Option<Order>) -> Option<Self> {
+    pub(crate) fn from_bits(bits: &[u16], order: Option<Order>) -> Option<Self> {
         let factors: Box<[f32]> = bits.iter().map(|&bits| f16::from_bits(bits).to_f32()).collect();
         factors.iter().all(|x| (LEAST..=1.0).contains(x)).then(|| Self::rounded(factors, order))
     }
 
     /// The factors as bits of f16, which have their exact values.
-    pub(in crate::cache) fn bits(&self) -> impl Iterator<Item = u16> {
+    pub(crate) fn bits(&self) -> impl Iterator<Item = u16> {
         self.factors.iter().map(|x| f16::from_f32(*x).to_bits())
     }
 
     /// The order of the coordinates, where it is not that of the keys.
-    pub(in crate::cache) fn order(&self) -> Option<&Order> {
+    pub(crate) fn order(&self) -> Option<&Order> {
         self.order.as_ref()
     }
 

@@ -8,3 +8,4 @@ mod parts;
 mod random;
 mod shifts;
 mod sinks;
+mod states;
