@@ -11,7 +11,7 @@ use std::path::PathBuf;
 /// The text of a spec. The instruction set and the folder of the spill file belong to the machine, and the limit of
 /// tokens to the program.
 pub(super) fn write(spec: &CacheSpec) -> String {
-    text::all_words(&elsewhere(spec, ".".into()))
+    text::all_words(&elsewhere(spec, || ".".into()))
 }
 
 /// The spec of a payload, for this machine. A cache can have it.
@@ -24,14 +24,15 @@ pub(super) fn read(payload: &[u8]) -> Result<CacheSpec, CacheError> {
     let Some(text) = text else { return refused("its spec is no text: expected words of options") };
     let spec = text.parse::<CacheSpec>().and_then(|spec| spec.check().map(|()| spec));
     let spec = spec.or_else(|error| refused(format!("its spec: {}", bad(error))))?;
-    Ok(elsewhere(&spec, std::env::temp_dir()))
+    Ok(elsewhere(&spec, std::env::temp_dir))
 }
 
-/// The spec on another machine, which has its own instruction set and limit, and this folder for a spill file.
-fn elsewhere(spec: &CacheSpec, folder: PathBuf) -> CacheSpec {
+/// The spec on another machine, which has its own instruction set and limit, and this folder for a spill file. It is only
+/// asked for if there is such a file, because WebAssembly has no folders, and the question would panic there.
+fn elsewhere(spec: &CacheSpec, folder: impl FnOnce() -> PathBuf) -> CacheSpec {
     let mut spec = CacheSpec { level: None, max_tokens: None, ..spec.clone() };
     if let Some((_, Cold::Spill(own))) = spec.cold.last_mut() {
-        *own = folder;
+        *own = folder();
     }
     spec
 }
