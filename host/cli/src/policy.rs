@@ -141,16 +141,28 @@ impl FromStr for Policy {
     }
 }
 
-/// Reads a pair with a yardstick. `why` is the error of the library, which knows none of them.
+/// Reads a pair with a yardstick, and its window. `why` is the error of the library, which knows none of them.
 fn yardstick(text: &str, why: String) -> Result<Policy, String> {
-    let words: Vec<_> = text.split_whitespace().collect();
-    let is_yardstick = |word: &&&str| names::kv(word).is_ok_and(|kv| kv.own().is_none());
-    match words.iter().find(is_yardstick) {
-        Some(word) if words.len() > 1 && !text.contains(", ") => {
-            Err(format!("'{word}' is a yardstick, which no cache stores: expected it without other options"))
-        }
-        _ if text.contains('=') => Err(why),
-        _ => names::kv(text).map(Policy::from).map_err(|listed| if words.len() > 1 { why } else { listed }),
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ").replace(", ", ",");
+    let words: Vec<_> = text.split(' ').collect();
+    let is_yardstick = |word: &&str| names::kv(word).is_ok_and(|kv| kv.own().is_none());
+    let Some(at) = words.iter().position(is_yardstick) else {
+        let is_name = words.len() == 1 && !text.contains('=');
+        return Err(names::kv(&text).err().filter(|_| is_name).unwrap_or(why));
+    };
+    let (kv, window) = (names::kv(words[at])?, [&words[..at], &words[at + 1..]].concat());
+    if window.is_empty() {
+        return Ok(kv.into());
+    }
+    let words = exact_tokens(&window, format_args!("the yardstick '{}', which no cache stores", words[at]))?;
+    Ok(Policy { name: Name { policy: Some(text), ..kv.into() }, words, program: None })
+}
+
+/// Reads `hot=` and `sinks=`, the settings of what no cache stores. `whose` is named in an error.
+fn exact_tokens(words: &[&str], whose: fmt::Arguments<'_>) -> Result<Words, String> {
+    match words.iter().find(|word| !word.starts_with("hot=") && !word.starts_with("sinks=")) {
+        Some(word) => Err(format!("'{word}' is not valid for {whose}: expected hot=TOKENS and sinks=TOKENS")),
+        None => format!("f16 {}", words.join(" ")).parse().map_err(names::refusal),
     }
 }
 
@@ -159,20 +171,15 @@ const PROGRAM: &str = "program=";
 
 /// Reads the command of another program's codec, with the words before it.
 fn program(words: &str, command: &str) -> Result<Policy, String> {
-    let expected = "expected hot=TOKENS and sinks=TOKENS before program=COMMAND, and nothing else";
-    if let Some(word) =
-        words.split_whitespace().find(|word| !word.starts_with("hot=") && !word.starts_with("sinks="))
-    {
-        return Err(format!("'{word}' is not valid for the codec of another program: {expected}"));
-    }
+    let given: Vec<_> = words.split_whitespace().collect();
+    let exact = exact_tokens(&given, format_args!("the codec of another program"))?;
     let command = shlex::split(command).filter(|command| !command.is_empty());
     let command = command.ok_or_else(|| {
         "program= has no command, or a quote that does not end: expected program=COMMAND".to_owned()
     })?;
     let label = format!("{words}{PROGRAM}{}", command.join(" "));
-    let words = format!("f16 {words}").parse().map_err(names::refusal)?;
     let name = Name { kv: F16.into(), policy: Some(label), is_program: true };
-    Ok(Policy { name, words, program: Some(command) })
+    Ok(Policy { name, words: exact, program: Some(command) })
 }
 
 /// A shape for settings that do not depend on it.
@@ -207,9 +214,14 @@ impl Policy {
         Uncompressed { sinks: sinks as u64, hot: hot as u64 }
     }
 
-    /// Returns true if the tokens behind the window are neither f16 nor a yardstick.
+    /// True for a yardstick with settings, which keeps tokens exact as caches do. Without settings it codes every token.
+    pub(crate) fn is_windowed_yardstick(&self) -> bool {
+        self.is_reference() && self.name.policy.is_some()
+    }
+
+    /// Returns true if the tokens behind the window are not f16. A yardstick without a window is none of these.
     pub(crate) fn is_compressed(&self) -> bool {
-        self.name.is_program || self.name.kv.own().is_some_and(|codecs| codecs != F16)
+        self.is_windowed_yardstick() || self.name.kv.own().is_some_and(|codecs| codecs != F16)
     }
 
     /// True if more tokens than [`Self::window`] stay f16 while there is memory.
@@ -294,8 +306,9 @@ pub(crate) fn help() -> String {
     });
     let end = [
         "",
-        "docs/options.md explains them. eval, generate and plan also take yardsticks (tqkv codecs --all) without",
-        "settings: these are simulated, so they save no memory. Their bytes are those of their blocks.",
+        "docs/options.md explains them. eval, generate and plan also take yardsticks (tqkv codecs --all). They are",
+        "simulated, so they save no memory, and their bytes are those of their blocks. They code every token, unless",
+        "eval or generate is asked for a window: --kv \"nvfp4 hot=64 sinks=4\".",
         "",
         "--kv \"hot=64 program=python3 kivi.py\": in eval, the codec of another program, which is asked for what",
         "its codes give back (host/python/README.md). Of the settings it has hot= and sinks=.",
@@ -399,6 +412,24 @@ mod tests {
         assert_eq!(other.name.bytes("12".to_owned()), "12 simulated");
     }
 
+    #[test]
+    fn a_yardstick_codes_every_token_or_has_a_window() {
+        let bare = policy("nvfp4");
+        assert!(bare.is_reference() && !bare.is_compressed() && bare.name.policy.is_none());
+        for text in ["nvfp4,u4 hot=16 sinks=0", "hot=16 nvfp4,u4 sinks=0"] {
+            let windowed = policy(text);
+            assert!(windowed.is_compressed() && windowed.is_reference() && windowed.program().is_none());
+            assert_eq!(
+                (windowed.name.label().as_str(), windowed.name.kv.to_string().as_str()),
+                (text, "nvfp4,u4")
+            );
+            assert_eq!((windowed.window().hot, windowed.window().sinks), (16, 0));
+            assert_eq!(windowed.least_compressed(), 20);
+        }
+        assert_eq!(policy("tq_k4v3 hot=8").window().sinks, CacheSpec::DEFAULT_SINKS as u64);
+        assert_eq!(policy("p3, u4").name.kv.to_string(), "p3,u4");
+    }
+
     /// The command is one of the interfaces to the same text. Each option makes the same spec as in the
     /// library.
     #[test]
@@ -415,8 +446,12 @@ mod tests {
             ("s4 tier=256", "tier=256 is not valid: expected tier=AFTER:K,V, such as"),
             ("s4 cold=2", "cold= is not valid: expected kv=, layer-kv=, hot="),
             ("zz", "tqkv codecs --all lists them"),
-            ("p3 hot=0", "'p3' is a yardstick, which no cache stores"),
-            ("s4 p3", "'p3' is a yardstick"),
+            (
+                "p3 tier=9:t2",
+                "'tier=9:t2' is not valid for the yardstick 'p3', which no cache stores: expected hot=",
+            ),
+            ("s4 p3", "'s4' is not valid for the yardstick 'p3'"),
+            ("p3 hot=x", "hot=x is not valid"),
             ("s4 program=codec", "'s4' is not valid for the codec of another program: expected hot=TOKENS"),
             ("hot=x program=codec", "hot=x is not valid"),
             ("program=", "program= has no command"),
