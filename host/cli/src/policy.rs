@@ -148,7 +148,7 @@ fn yardstick(text: &str, why: String) -> Result<Policy, String> {
     let is_yardstick = |word: &&str| names::kv(word).is_ok_and(|kv| kv.own().is_none());
     let Some(at) = words.iter().position(is_yardstick) else {
         let is_name = words.len() == 1 && !text.contains('=');
-        return Err(names::kv(&text).err().filter(|_| is_name).unwrap_or(why));
+        return if is_name { names::kv(&text).map(Policy::from) } else { Err(why) };
     };
     let (kv, window) = (names::kv(words[at])?, [&words[..at], &words[at + 1..]].concat());
     if window.is_empty() {
