@@ -42,7 +42,7 @@ const PRESETS_FOR: [(&str, &str); 8] = [
 
 /// Names of pairs of yardsticks in other programs, with their results.
 const PAIRS_FOR: [(&str, &str); 7] = [
-    ("experimental-max", "larger than balanced, 13 times its KL"),
+    ("experimental-max", "larger than balanced, and 13 times its KL"),
     ("tq_k4v3", "keys with QJL, values without"),
     ("turboquant_k8v4", "vLLM: fp8 keys"),
     ("turboquant_4bit_nc", "vLLM, 4 bits"),
@@ -190,24 +190,24 @@ fn bits(bytes: Option<usize>, values: usize) -> Option<f64> {
 
 fn human(report: &Report) -> String {
     let mut text = format!("head dim {}\n\npreset             bits bytes  K,V    for\n", report.dim);
-    text.extend(report.presets.iter().map(|row| line(16, row)));
+    text.extend(report.presets.iter().map(line));
     text.push_str("\ncodec              bits bytes  for\n");
-    text.extend(report.codecs.iter().map(|row| line(16, row)));
+    text.extend(report.codecs.iter().map(line));
     if report.yardsticks.is_empty() {
         text.push_str("\ntqkv codecs --all lists the laboratory and the yardsticks");
     } else {
-        text.push_str("\nyardstick             bits bytes  for (simulated: bytes are those of its blocks)\n");
-        text.extend(report.yardsticks.iter().map(|row| line(19, row)));
+        text.push_str("\nyardstick          bits bytes  for (simulated: bytes are those of its blocks)\n");
+        text.extend(report.yardsticks.iter().map(line));
     }
     text.trim_end().to_owned()
 }
 
-/// A line of at most 80 columns. `width` is that of names.
-fn line(width: usize, row: &Row) -> String {
+/// A line of at most 80 columns.
+fn line(row: &Row) -> String {
     let bits = row.bits.map_or_else(|| "-".to_owned(), |bits| format!("{bits:.3}"));
     let bytes = row.bytes.map_or_else(|| "-".to_owned(), |bytes| bytes.to_string());
     let kv = row.kv.as_ref().map_or_else(String::new, |kv| format!("{kv:<5}  "));
-    format!("{:<width$} {bits:>6} {bytes:>5}  {kv}{}\n", row.name, row.r#for)
+    format!("{:<16} {bits:>6} {bytes:>5}  {kv}{}\n", row.name, row.r#for)
 }
 
 #[cfg(test)]
