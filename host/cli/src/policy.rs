@@ -306,8 +306,8 @@ pub(crate) fn help() -> String {
     });
     let end = [
         "",
-        "docs/options.md explains them. eval, generate and plan also take yardsticks (tqkv codecs --all). They are",
-        "simulated, so they save no memory, and their bytes are those of their blocks. They code every token, unless",
+        "docs/options.md explains them. eval, generate and plan also take yardsticks (tqkv codecs --all):",
+        "these are simulated, so they save no memory, and their bytes are those of their blocks. They code every token, unless",
         "eval or generate is asked for a window: --kv \"nvfp4 hot=64 sinks=4\".",
         "",
         "--kv \"hot=64 program=python3 kivi.py\": in eval, the codec of another program, which is asked for what",
