@@ -1,13 +1,14 @@
 """Makes blocks of the reference codecs with NumPy, from host/reference/FORMATS.md and SPEC.md alone: golden bytes.
 
-usage: codecs.py [LLOYD_MAX.json] > tests/vectors/reference.json      (needs numpy)
+usage: codecs.py [LLOYD_MAX.json] > tests/vectors/reference.json      (needs numpy and ml_dtypes)
 
-Everything is in f64.
+Everything is in f64. Numbers of 4 and 8 bits are rounded by ml_dtypes.
 """
 
 import json
 import sys
 
+import ml_dtypes
 import numpy as np
 
 GAUSSIAN = {
@@ -180,6 +181,43 @@ class Codecs:
             out.append((codes.astype(float) - 8) * float(f16(scale)))
         return block, rotation.T @ np.concatenate(out)
 
+    def of_kept_norm(self, x, bits):
+        levels, h, norm = symmetric(GAUSSIAN[bits]), sylvester(len(x)), np.linalg.norm(x)
+        codes = codes_of(h @ (x / norm) * np.sqrt(len(x)), levels)
+        y = levels[codes]
+        return f16(norm).tobytes() + pack(codes, bits), float(f16(norm)) * (h @ y) / np.linalg.norm(y)
+
+    def rotated(self, x, seed, code):
+        rotation = signed_hadamard(len(x), seed)
+        block, y = code(rotation @ x)
+        return block, rotation.T @ y
+
+    def zero_point(self, x):
+        def away(v):
+            return np.sign(v) * np.floor(np.abs(v) + 0.5)
+
+        scale = np.float32(max((x.max() - x.min()) / 15, 1e-6))
+        zero = np.clip(away(-x.min() / float(scale)), 0, 15)
+        codes = np.clip(away(x / float(scale) + zero), 0, 15).astype(np.uint8)
+        stored = np.array([scale]).view(np.uint32) & ~np.uint32(15)
+        return (stored | np.uint32(zero)).tobytes() + pack(codes, 4), (codes - zero) * float(stored.view(np.float32)[0])
+
+    def fp8(self, x):
+        numbers = x.astype(ml_dtypes.float8_e4m3fn)
+        return numbers.tobytes(), numbers.astype(float)
+
+    def fp4(self, x, run, scale_type):
+        runs = x.reshape(-1, run)
+        largest = np.abs(runs).max(axis=1)
+        if scale_type is ml_dtypes.float8_e8m0fnu:
+            scales = (2.0 ** (np.floor(np.log2(largest)) - 2)).astype(scale_type)
+        else:
+            scales = (largest / 6).astype(scale_type)
+        numbers = (runs / scales.astype(float)[:, None]).astype(ml_dtypes.float4_e2m1fn)
+        codes = numbers.view(np.uint8).ravel() & 15
+        decoded = numbers.astype(float) * scales.astype(float)[:, None]
+        return pack(codes, 4) + scales.tobytes(), decoded.ravel()
+
     def rows(self):
         yield from ((f"p{b + 1}", lambda x, s, b=b: self.product(x, s, b, 1, f16)) for b in (1, 2, 3))
         yield from ((f"p4r{w}", lambda x, s, w=w: self.product(x, s, 3, w, f16)) for w in (2, 3, 4))
@@ -193,6 +231,12 @@ class Codecs:
         yield "f8", lambda x, s: self.e4m3(x)
         yield "f8e5m2", lambda x, s: self.e5m2(x)
         yield "q4_0r", self.runs
+        yield from ((f"u{b}r", lambda x, s, b=b: self.rotated(x, s, lambda y: self.uniform(y, b))) for b in (3, 4, 8))
+        yield "fp8", lambda x, s: self.fp8(x)
+        yield "nvfp4", lambda x, s: self.fp4(x, 16, ml_dtypes.float8_e4m3fn)
+        yield "mxfp4", lambda x, s: self.fp4(x, 32, ml_dtypes.float8_e8m0fnu)
+        yield "int4h", lambda x, s: self.rotated(x, s, self.zero_point)
+        yield from ((f"vtq{b}", lambda x, s, b=b: self.of_kept_norm(x, b)) for b in (3, 4))
 
 
 def books_of(path):

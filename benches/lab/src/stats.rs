@@ -59,7 +59,7 @@ impl Subject {
         let layers = (0..layers.max(1)).into_par_iter();
         let coders = layers.map(|layer| Coder::new(row, dim, (options.seed, layer), rotation));
         let mut coders = coders.collect::<Result<Vec<_>, _>>()?;
-        if row.has_channels() {
+        if row.learns() {
             let mut rows = vec![0f32; vectors.rows().min(LEARNED) * dim];
             for (row, x) in rows.chunks_exact_mut(dim).enumerate() {
                 vectors.read_row(row, x).map_err(StatsError::Vectors)?;

@@ -14,7 +14,7 @@ use tqkv::error::CacheError;
 use tqkv_core::{CodecId, KvShape, Options};
 use tqkv_model::compress::CompressSpec;
 use tqkv_model::{Access, Config, Model, ModelError, ModelKv, shipped};
-use tqkv_reference::{Choice, DecodedCache, ProgramCache};
+use tqkv_reference::{Choice, DecodedCache, WindowedCache};
 
 use crate::device::Place;
 use crate::error::CliError;
@@ -220,9 +220,13 @@ fn simulated_cache(
         return Err(CacheError::BadSpec(why));
     }
     if let Some(command) = policy.program() {
-        return Ok(Box::new(ProgramCache::new(&policy.apply(base.clone()), command)?));
+        return Ok(Box::new(WindowedCache::of_program(&policy.apply(base.clone()), command)?));
     }
     let Kv { k, v } = policy.name.kv;
+    if policy.is_windowed_yardstick() {
+        let spec = policy.apply(base.clone());
+        return Ok(Box::new(WindowedCache::of_formats(&spec, [k, v], Options::DEFAULT)?));
+    }
     Ok(Box::new(DecodedCache::new(base, [k, v], Options::DEFAULT, None)?))
 }
 

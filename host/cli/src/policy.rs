@@ -141,16 +141,28 @@ impl FromStr for Policy {
     }
 }
 
-/// Reads a pair with a yardstick. `why` is the error of the library, which knows none of them.
+/// Reads a pair with a yardstick, and its window. `why` is the error of the library, which knows none of them.
 fn yardstick(text: &str, why: String) -> Result<Policy, String> {
-    let words: Vec<_> = text.split_whitespace().collect();
-    let is_yardstick = |word: &&&str| names::kv(word).is_ok_and(|kv| kv.own().is_none());
-    match words.iter().find(is_yardstick) {
-        Some(word) if words.len() > 1 && !text.contains(", ") => {
-            Err(format!("'{word}' is a yardstick, which no cache stores: expected it without other options"))
-        }
-        _ if text.contains('=') => Err(why),
-        _ => names::kv(text).map(Policy::from).map_err(|listed| if words.len() > 1 { why } else { listed }),
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ").replace(", ", ",");
+    let words: Vec<_> = text.split(' ').collect();
+    let is_yardstick = |word: &&str| names::kv(word).is_ok_and(|kv| kv.own().is_none());
+    let Some(at) = words.iter().position(is_yardstick) else {
+        let is_name = words.len() == 1 && !text.contains('=');
+        return if is_name { names::kv(&text).map(Policy::from) } else { Err(why) };
+    };
+    let (kv, window) = (names::kv(words[at])?, [&words[..at], &words[at + 1..]].concat());
+    if window.is_empty() {
+        return Ok(kv.into());
+    }
+    let words = exact_tokens(&window, format_args!("the yardstick '{}', which no cache stores", words[at]))?;
+    Ok(Policy { name: Name { policy: Some(text), ..kv.into() }, words, program: None })
+}
+
+/// Reads `hot=` and `sinks=`, the settings of what no cache stores. `whose` is named in an error.
+fn exact_tokens(words: &[&str], whose: fmt::Arguments<'_>) -> Result<Words, String> {
+    match words.iter().find(|word| !word.starts_with("hot=") && !word.starts_with("sinks=")) {
+        Some(word) => Err(format!("'{word}' is not valid for {whose}: expected hot=TOKENS and sinks=TOKENS")),
+        None => format!("f16 {}", words.join(" ")).parse().map_err(names::refusal),
     }
 }
 
@@ -159,20 +171,15 @@ const PROGRAM: &str = "program=";
 
 /// Reads the command of another program's codec, with the words before it.
 fn program(words: &str, command: &str) -> Result<Policy, String> {
-    let expected = "expected hot=TOKENS and sinks=TOKENS before program=COMMAND, and nothing else";
-    if let Some(word) =
-        words.split_whitespace().find(|word| !word.starts_with("hot=") && !word.starts_with("sinks="))
-    {
-        return Err(format!("'{word}' is not valid for the codec of another program: {expected}"));
-    }
+    let given: Vec<_> = words.split_whitespace().collect();
+    let exact = exact_tokens(&given, format_args!("the codec of another program"))?;
     let command = shlex::split(command).filter(|command| !command.is_empty());
     let command = command.ok_or_else(|| {
         "program= has no command, or a quote that does not end: expected program=COMMAND".to_owned()
     })?;
     let label = format!("{words}{PROGRAM}{}", command.join(" "));
-    let words = format!("f16 {words}").parse().map_err(names::refusal)?;
     let name = Name { kv: F16.into(), policy: Some(label), is_program: true };
-    Ok(Policy { name, words, program: Some(command) })
+    Ok(Policy { name, words: exact, program: Some(command) })
 }
 
 /// A shape for settings that do not depend on it.
@@ -207,9 +214,14 @@ impl Policy {
         Uncompressed { sinks: sinks as u64, hot: hot as u64 }
     }
 
-    /// Returns true if the tokens behind the window are neither f16 nor a yardstick.
+    /// True for a yardstick with settings, which keeps tokens exact as caches do. Without settings it codes every token.
+    pub(crate) fn is_windowed_yardstick(&self) -> bool {
+        self.is_reference() && self.name.policy.is_some()
+    }
+
+    /// Returns true if the tokens behind the window are not f16. A yardstick without a window is none of these.
     pub(crate) fn is_compressed(&self) -> bool {
-        self.name.is_program || self.name.kv.own().is_some_and(|codecs| codecs != F16)
+        self.is_windowed_yardstick() || self.name.kv.own().is_some_and(|codecs| codecs != F16)
     }
 
     /// True if more tokens than [`Self::window`] stay f16 while there is memory.
@@ -294,8 +306,9 @@ pub(crate) fn help() -> String {
     });
     let end = [
         "",
-        "docs/options.md explains them. eval, generate and plan also take yardsticks (tqkv codecs --all) without",
-        "settings: these are simulated, so they save no memory. Their bytes are those of their blocks.",
+        "docs/options.md explains them. eval, generate and plan also take yardsticks (tqkv codecs --all):",
+        "these are simulated, so they save no memory, and their bytes are those of their blocks. They code every token, unless",
+        "eval or generate is asked for a window: --kv \"nvfp4 hot=64 sinks=4\".",
         "",
         "--kv \"hot=64 program=python3 kivi.py\": in eval, the codec of another program, which is asked for what",
         "its codes give back (host/python/README.md). Of the settings it has hot= and sinks=.",
@@ -322,175 +335,4 @@ fn wrapped(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::plan::CacheShape;
-    use tqkv::cache::{KvCache, LayerKind, PRESETS};
-    use tqkv_core::CodecId;
-
-    fn policy(text: &str) -> Policy {
-        text.parse().unwrap()
-    }
-
-    fn spec(text: &str) -> CacheSpec {
-        policy(text).apply(CacheSpec::new(4, 2, 1, 128))
-    }
-
-    fn demote(codec: CodecId) -> Cold {
-        Cold::Demote { key: codec, value: codec }
-    }
-
-    #[test]
-    fn a_text_says_codecs_and_all_settings() {
-        let bare = spec("t4,t2");
-        assert_eq!((bare.key, bare.value), (CodecId::T4, CodecId::T2));
-        assert_eq!((bare.hot, bare.sinks), (CacheSpec::DEFAULT_HOT, CacheSpec::DEFAULT_SINKS));
-        let text = " t4,t4   hot=0 sinks=8 tier=128:t2 spill=600:/tmp layer-kv=boundary:2:i8,s4 ";
-        let (written, made) = (policy(text), spec(text));
-        assert_eq!(written.name.label(), text.split_whitespace().collect::<Vec<_>>().join(" "));
-        assert_eq!(made.cold, [(128, demote(CodecId::T2)), (600, Cold::Spill("/tmp".into()))]);
-        assert_eq!(made.layers, LayerPolicy::Boundary { layers: 2, codecs: (CodecId::I8, CodecId::S4) });
-        assert_eq!((made.hot, made.sinks), (0, 8));
-        assert_eq!(spec("hot=32").key, CodecId::S4, "the default");
-        assert!(policy("f16").is_uniform() && !policy("t4 last:i8").is_uniform());
-    }
-
-    /// A row is named by its pair where the text says no more.
-    #[test]
-    fn labels_name_the_pair_or_the_text() {
-        for (text, label, has_text) in [
-            ("s4", "s4,s4 balanced", false),
-            ("balanced", "s4,s4 balanced", false),
-            ("kv=s2,s3", "s2,s3", false),
-            ("s2,  s3", "s2,s3", false),
-            ("TQ3", "tq3,tq3", false),
-            ("i8, p3", "i8,p3", false),
-            ("s4 hot=64", "s4 hot=64", true),
-            ("tiered", "tiered", true),
-            ("m3,t4", "m3,t4", false),
-        ] {
-            let name = policy(text).name;
-            assert_eq!((name.label().as_str(), name.policy.is_some()), (label, has_text), "{text}");
-        }
-        assert_eq!(policy("f16"), Policy::from(F16), "the reference of comparisons is named once");
-        assert!(PRESETS.iter().all(|preset| policy(preset.name) == Policy::from(preset)));
-        assert!(policy("tq3").is_reference() && policy("tq3").planned(placeholder()).is_err());
-    }
-
-    /// A table has runs of layers, and the name for programs has all of them.
-    #[test]
-    fn labels_count_layers() {
-        let text = |layers: &[&str]| format!("m2,t2 hot=16 layer-kv=each:{}", layers.join("/"));
-        let layers = [&["m2,t2"; 17][..], &["t4,t2"; 2], &["m2,t2"], &["t4,t2"; 10]].concat();
-        let name = policy(&text(&layers)).name;
-        assert_eq!(name.label(), text(&["17xm2,t2", "2xt4,t2", "m2,t2", "10xt4,t2"]));
-        assert_eq!(name.to_string(), text(&layers));
-        assert_eq!(policy("t4 each:t4/t2").name.label(), "t4 each:t4/t2");
-    }
-
-    #[test]
-    fn the_codec_of_another_program_has_a_window_and_a_command() {
-        let other = policy("hot=32 sinks=0 program=python3 'my codec.py' --bits 2");
-        assert_eq!(other.program().unwrap(), ["python3", "my codec.py", "--bits", "2"]);
-        assert_eq!(other.name.label(), "hot=32 sinks=0 program=python3 my codec.py --bits 2");
-        assert!(other.is_reference() && other.is_compressed());
-        let spec = other.apply(placeholder());
-        assert_eq!((spec.key, spec.hot, spec.sinks), (CodecId::F16, 32, 0));
-        assert_eq!(other.name.bytes("12".to_owned()), "12 simulated");
-    }
-
-    /// The command is one of the interfaces to the same text. Each option makes the same spec as in the
-    /// library.
-    #[test]
-    fn every_option_of_a_policy_is_one_of_the_command() {
-        for option in OPTIONS.iter().filter(|option| option.part == OptionPart::Policy) {
-            let text = format!("{}={}", option.name, option.example);
-            let base = CacheSpec::new(2, 4, 2, 64);
-            assert_eq!(policy(&text).apply(base.clone()), base.with(&text).unwrap(), "{text}");
-            assert!(help().contains(&format!("\n  {}={}\n", option.name, option.value)), "{text}");
-        }
-        for (text, expected) in [
-            ("", "'' is neither a preset"),
-            ("s4 hot", "hot= is not valid: expected hot=TOKENS"),
-            ("s4 tier=256", "tier=256 is not valid: expected tier=AFTER:K,V, such as"),
-            ("s4 cold=2", "cold= is not valid: expected kv=, layer-kv=, hot="),
-            ("zz", "tqkv codecs --all lists them"),
-            ("p3 hot=0", "'p3' is a yardstick, which no cache stores"),
-            ("s4 p3", "'p3' is a yardstick"),
-            ("s4 program=codec", "'s4' is not valid for the codec of another program: expected hot=TOKENS"),
-            ("hot=x program=codec", "hot=x is not valid"),
-            ("program=", "program= has no command"),
-            ("program='codec", "a quote that does not end"),
-        ] {
-            let error = text.parse::<Policy>().unwrap_err();
-            assert!(error.contains(expected), "{text}: {error}");
-        }
-    }
-
-    #[test]
-    fn the_first_token_of_a_tier_is_where_a_cache_has_it() {
-        for text in [
-            "t4 tier=128:t2",
-            "n4 tier=256:n3 tier=512:n2",
-            "s4 sinks=9 hot=0 tier=0:s2",
-            "s4 hot=200 tier=40:s2",
-            "s4 hot=70 spill=300:/tmp",
-            "f16 sinks=0 tier=131:q8_0",
-        ] {
-            let policy = policy(text);
-            let mut cache = KvCache::new(policy.apply(placeholder())).unwrap();
-            let token = [0.5; 64];
-            while cache.stats().cold == 0 {
-                cache.append(0, &token, &token).unwrap();
-            }
-            assert_eq!(policy.least_cold(), Some(cache.len()), "{text}");
-        }
-        assert_eq!(policy("s4").least_cold(), None);
-    }
-
-    #[test]
-    fn a_gpu_refuses_what_it_does_not_do() {
-        for text in ["t4 tier=256:t2", "s4 spill=9:/tmp", "s4 layer-kv=tail:1:i8", "s4 sliding-window=128"] {
-            let why = policy(text).refused_by_gpu().unwrap();
-            assert!(why.starts_with(text) && why.contains("--device cpu"), "{why}");
-        }
-        assert_eq!(policy("s4 hot=0").refused_by_gpu(), None);
-    }
-
-    /// The plan of a policy equals the bytes of its cache, in full layers and in sliding ones. Both are so
-    /// long that almost all bytes lie in full pages.
-    #[test]
-    fn tiers_take_what_a_cache_allocates_for_them() {
-        const TOKENS: usize = 40_000;
-        for text in [
-            "n4 sinks=0",
-            "n4 sinks=0 tier=2000:n2",
-            "n4 sinks=0 tier=4000:n3 tier=15000:n2",
-            "i8 sinks=0 hot=256 tier=0:s4 tier=8192:s2",
-            "f16 sinks=0 tier=3000:q8_0",
-        ] {
-            let policy = policy(text);
-            for window in [None, Some(20_000)] {
-                let kinds = vec![LayerKind::Full, window.map_or(LayerKind::Full, LayerKind::Sliding)];
-                let base = CacheSpec::new(2, 1, 1, 128).kinds(kinds);
-                let mut cache = KvCache::new(policy.apply(base)).unwrap();
-                let zeros = vec![0.0; 1000 * 128];
-                for layer in (0..TOKENS / 1000).flat_map(|_| [0, 1]) {
-                    cache.append(layer, &zeros, &zeros).unwrap();
-                }
-                let shape = CacheShape::new(2, 1, 128);
-                let shape = window.map_or(shape.clone(), |tokens| shape.with_windows(1, tokens));
-                let plan = shape.plan(&policy).unwrap();
-                let bytes = plan.bytes(TOKENS as u64).unwrap();
-                let ratio = cache.stats().allocated_bytes as f64 / bytes as f64;
-                println!("{text}, window {window:?}: {ratio:.4}");
-                assert!((0.97..=1.0).contains(&ratio), "{text}, window {window:?}: {ratio} of {bytes}");
-                // Where a page goes cold, fewer bytes hold more tokens.
-                let apart = plan.max_tokens(bytes).abs_diff(TOKENS as u64);
-                assert!(apart < 256 || window.is_some(), "{text}: {apart} apart");
-            }
-        }
-        let error = policy("n4 spill=900:/tmp").planned(placeholder()).unwrap_err();
-        assert!(error.starts_with("n4 spill=900:/tmp: files are not planned"), "{error}");
-    }
-}
+mod tests;

@@ -50,11 +50,17 @@ pub(crate) fn of_pair(pair: KvCodecs) -> Option<&'static Preset> {
 pub(crate) const F16: KvCodecs = KvCodecs { k: CodecId::F16, v: CodecId::F16 };
 
 /// Names of pairs in other programs.
-const ALIASES: [(&str, [&str; 2]); 2] = [
+const ALIASES: [(&str, [&str; 2]); 7] = [
     // Three bits and the sign of a residual.
     ("experimental-max", ["p4", "p4"]),
     // Keys: three bits and the sign of a residual. Values: three bits.
     ("tq_k4v3", ["turbo4k", "turbo3v"]),
+    // Types of vLLM's cache (host/reference/FORMATS.md).
+    ("turboquant_k8v4", ["fp8", "u4"]),
+    ("turboquant_4bit_nc", ["vtq4", "u4"]),
+    ("turboquant_k3v4_nc", ["vtq3", "u4"]),
+    ("turboquant_3bit_nc", ["vtq3", "u3"]),
+    ("int4_per_token_head", ["int4h", "int4h"]),
 ];
 
 impl fmt::Display for KvCodecs {

@@ -13,6 +13,7 @@
 mod cosine;
 mod figures;
 mod marks;
+mod prompt;
 mod recall;
 mod scores;
 mod tally;
@@ -20,6 +21,7 @@ mod window;
 
 pub use figures::{DepthFigures, EvalResult, HeadFigures};
 pub use marks::{Marked, evaluate_marked};
+pub use prompt::Prompt;
 pub(crate) use recall::evaluate_late_recall;
 pub use recall::{Recall, evaluate_recall};
 pub use scores::{PROBE, ScoreFigures};
@@ -57,6 +59,8 @@ pub struct EvalSpec {
     pub step: Option<usize>,
     /// First position of a window that is scored. Tokens before it are input only.
     pub from: usize,
+    /// What the tokens of prompts read.
+    pub prompt: Prompt,
     /// Compare hidden states layer by layer, and collect the statistics of each KV head.
     pub layers: bool,
     /// Compare attention outputs with a reference cache that receives the same queries, keys and values.
@@ -69,7 +73,8 @@ pub struct EvalSpec {
 impl EvalSpec {
     /// Whole windows per forward pass. Only predictions are compared.
     pub fn new(context: usize, windows: Option<usize>) -> Self {
-        Self { context, windows, step: None, from: 0, layers: false, attention: false, scores: false }
+        let prompt = Prompt::Codes;
+        Self { context, windows, step: None, from: 0, prompt, layers: false, attention: false, scores: false }
     }
 }
 
@@ -161,7 +166,8 @@ fn compare(
     for setting in settings {
         let mut results = Vec::with_capacity(sets.len());
         for (set, (base, nll)) in sets.iter().zip(&bases) {
-            let beside = Some(reference).filter(|_| spec.attention || spec.scores);
+            let needs_exact = spec.attention || spec.scores || spec.prompt != Prompt::Codes;
+            let beside = Some(reference).filter(|_| needs_exact);
             let tally = measure(model, (set, base), spec, (setting, beside), &mut || pass(progress))?;
             let result = tally.finish(&setting.name, *nll);
             progress(Progress::Result(&result));
@@ -241,19 +247,16 @@ fn run(
     let exact = beside.map(|beside| (beside.new_cache)()).transpose()?;
     let errors = spec.attention.then_some(&mut tally.attention);
     let scores = spec.scores.then(|| tally.scores.window());
-    let mut cache = Compared { cache: (setting.new_cache)()?, exact, errors, scores };
+    let mut cache = Compared { cache: (setting.new_cache)()?, exact, errors, scores, reads_exact: false };
     let tokens = &window.tokens;
-    let prompt = window.scored.first().map_or(0, |scored| scored.start);
-    let (prompt, rest) = if spec.step.is_some() { tokens.split_at(prompt) } else { tokens.split_at(0) };
     let mut hidden = Vec::with_capacity(tokens.len() * model.config().hidden_size);
-    let mut start = 0;
-    let steps = rest.chunks(spec.step.unwrap_or(rest.len()).max(1));
-    for tokens in prompt.chunks(prompt.len().max(1)).chain(steps) {
-        let states = model.hidden(tokens, start, &mut cache, &mut |layer, offset, x| {
+    for (range, reads_exact) in spec.prompt.passes(window, spec.step) {
+        let start = range.start;
+        cache.reads_exact = reads_exact;
+        let states = model.hidden(&tokens[range], start, &mut cache, &mut |layer, offset, x| {
             observer(layer, start + offset, x);
         })?;
         hidden.extend_from_slice(&states);
-        start += tokens.len();
     }
     let (bytes, heads) = (cache.allocated_bytes(), cache.head_stats());
     tally.cache_bytes += bytes;
@@ -270,6 +273,8 @@ struct Compared<'a> {
     /// Per layer, sums of squares of the errors and of the exact outputs.
     errors: Option<&'a mut Vec<(f64, f64)>>,
     scores: Option<Scores<'a>>,
+    /// The model goes on with what the other cache gives.
+    reads_exact: bool,
 }
 
 impl AttentionCache for Compared<'_> {
@@ -296,14 +301,18 @@ impl AttentionCache for Compared<'_> {
                 scores.attend(&mut **beside, &mut *self.cache, layer, (q, k, v), (&mut exact, own))?;
             }
         }
-        let Some(errors) = &mut self.errors else { return Ok(()) };
-        if errors.len() <= layer {
-            errors.resize(layer + 1, (0.0, 0.0));
+        if let Some(errors) = &mut self.errors {
+            if errors.len() <= layer {
+                errors.resize(layer + 1, (0.0, 0.0));
+            }
+            let (error, norm) = &mut errors[layer];
+            for (a, b) in own.iter().zip(&exact) {
+                *error += f64::from(a - b).powi(2);
+                *norm += f64::from(*b).powi(2);
+            }
         }
-        let (error, norm) = &mut errors[layer];
-        for (a, b) in own.iter().zip(&exact) {
-            *error += f64::from(a - b).powi(2);
-            *norm += f64::from(*b).powi(2);
+        if self.reads_exact {
+            own.copy_from_slice(&exact);
         }
         Ok(())
     }

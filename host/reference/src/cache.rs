@@ -8,8 +8,9 @@
 //! An estimator of dot products is linear in the query, so attention to decoded vectors equals attention by
 //! the estimator.
 
-use crate::choice::{Choice, ChoiceError, Coders};
+use crate::choice::{Choice, Coders};
 use crate::rotation::RotationKind;
+use crate::side_coders::{SIDES, SideCoders};
 use rayon::prelude::*;
 use tqkv::attention::AttentionCache;
 use tqkv::cache::CacheSpec;
@@ -22,8 +23,7 @@ use tqkv_core::{KvShape, Options};
 pub struct DecodedCache {
     dense: DenseCache,
     is_latent: bool,
-    /// Coders of keys and of values, one per KV head of each layer.
-    coders: [Vec<Coders>; 2],
+    coders: SideCoders,
 }
 
 impl DecodedCache {
@@ -37,18 +37,8 @@ impl DecodedCache {
         options: Options,
         rotation: Option<RotationKind>,
     ) -> Result<Self, CacheError> {
-        let refused = |error: ChoiceError| CacheError::BadSpec(error.to_string());
-        let dense = DenseCache::new(spec)?;
-        let KvShape { num_layers, num_kv_heads, head_dim, value_dim, .. } = spec.shape;
-        let is_latent = spec.position_dim > 0;
-        let coders = |choice: Choice, dim| -> Result<Vec<Coders>, CacheError> {
-            let layers = (0..num_layers).into_par_iter();
-            let layers = layers.map(|layer| Coders::new(choice, dim, options, layer, rotation));
-            let layers = layers.collect::<Result<Vec<_>, _>>().map_err(refused)?;
-            Ok(layers.iter().flat_map(|coder| vec![coder.clone(); num_kv_heads]).collect())
-        };
-        let values = if is_latent { Vec::new() } else { coders(choices[1], value_dim)? };
-        Ok(Self { dense, is_latent, coders: [coders(choices[0], head_dim)?, values] })
+        let (dense, is_latent) = (DenseCache::new(spec)?, spec.position_dim > 0);
+        Ok(Self { dense, is_latent, coders: SideCoders::both(spec, choices, options, rotation)? })
     }
 
     /// Tokens that a layer holds.
@@ -66,23 +56,15 @@ impl DecodedCache {
             return Ok(decoded);
         }
         let held = self.tokens(layer);
-        let coders = &mut self.coders[side][layer * num_kv_heads..][..num_kv_heads];
         if held == 0 {
-            for (head, coder) in coders.iter_mut().enumerate() {
-                let rows = x.chunks_exact(dim).skip(head).step_by(num_kv_heads);
-                *coder = coder.learn(&rows.flatten().copied().collect::<Vec<_>>());
-            }
+            self.coders.learn_side(side, layer, x);
         }
-        let coders = &*coders;
+        let coders = self.coders.of(side, layer);
         decoded.par_chunks_exact_mut(dim).enumerate().try_for_each(|(row, x)| {
-            let coder = &coders[row % num_kv_heads];
-            let mut block = vec![0; coder.block_bytes()];
-            let failed = |why: &dyn std::fmt::Display| {
-                let (what, token) = (["key", "value"][side], held + row / num_kv_heads);
-                CacheError::Encode(format!("layer {layer}, {what} of token {token}: {why}"))
-            };
-            coder.encode(x, &mut block).map_err(|error| failed(&error))?;
-            coder.decode(&block, x).map_err(|error| failed(&error))
+            coders[row % num_kv_heads].pass(x).map_err(|why| {
+                let token = held + row / num_kv_heads;
+                CacheError::Encode(format!("layer {layer}, {} of token {token}: {why}", SIDES[side]))
+            })
         })?;
         Ok(decoded)
     }
@@ -122,8 +104,9 @@ impl AttentionCache for DecodedCache {
     fn allocated_bytes(&self) -> usize {
         let KvShape { num_layers, num_kv_heads, .. } = self.dense.shape();
         let slot = |layer: usize| {
-            let coders = self.coders.iter().filter_map(|coders| coders.get(layer * num_kv_heads));
-            coders.map(Coders::block_bytes).sum::<usize>() * num_kv_heads
+            let coders =
+                [0, 1].map(|side| self.coders.of(side, layer).first().map_or(0, Coders::block_bytes));
+            coders.iter().sum::<usize>() * num_kv_heads
         };
         (0..num_layers).map(|layer| self.tokens(layer) * slot(layer)).sum()
     }

@@ -134,6 +134,16 @@ impl Coders {
         }
     }
 
+    /// Replaces a vector by what its block decodes to.
+    ///
+    /// # Errors
+    /// What [`Coder::encode`] says of a vector that has no block.
+    pub(crate) fn pass(&self, x: &mut [f32]) -> Result<(), String> {
+        let mut block = vec![0; self.block_bytes()];
+        self.encode(x, &mut block).map_err(|error| error.to_string())?;
+        self.decode(&block, x).map_err(|error| error.to_string())
+    }
+
     /// Encodes a vector.
     ///
     /// # Errors

@@ -1,14 +1,14 @@
 //! A row at a head dim and a layer: encodes vectors to blocks and decodes them.
 
-use crate::format::{Format, Layer};
+use crate::format::{Format, Layer, Rotated};
 use crate::product::{Product, Sketched};
 use crate::rotation::RotationKind;
 use crate::rows::{Row, RowKind};
-use crate::runs::RotatedRuns;
+use crate::runs::Runs;
 use crate::scalar::Scalar;
 use crate::split::{Channels, Split};
 use crate::turbo::Turbo;
-use crate::uniform::Uniform;
+use crate::uniform::{OfTensor, Uniform, ZeroPoint};
 use std::sync::Arc;
 use tqkv_core::{DecodeError, EncodeError, HEAD_DIMS};
 
@@ -57,6 +57,10 @@ enum Coding {
     Other(Arc<dyn Format>),
 }
 
+fn other(format: impl Format + 'static) -> Coding {
+    Coding::Other(Arc::new(format))
+}
+
 impl Coding {
     fn format(&self) -> &dyn Format {
         match self {
@@ -87,13 +91,17 @@ impl Coder {
         let block_bytes = row.block_bytes(dim).ok_or(bad_dim.clone())?;
         let layer = Layer { dim, seed, layer, rotation };
         let format = match *row.kind() {
-            RowKind::Scalar(form) => Scalar::new(form, layer).map(|f| Coding::Other(Arc::new(f))),
+            RowKind::Scalar(form) => Scalar::new(form, layer).map(other),
             RowKind::Product(form) => Product::new(form, layer).map(|f| Coding::Product(Arc::new(f))),
             RowKind::Split(form) => Split::new(form, layer).map(|f| Coding::Split(Arc::new(f))),
-            RowKind::Turbo { bits } => Some(Coding::Other(Arc::new(Turbo::new(bits)))),
-            RowKind::Uniform { bits } => Some(Coding::Other(Arc::new(Uniform { bits }))),
-            RowKind::Floats(floats) => Some(Coding::Other(Arc::new(floats))),
-            RowKind::RotatedRuns => RotatedRuns::new(layer).map(|f| Coding::Other(Arc::new(f))),
+            RowKind::Turbo { bits } => Some(other(Turbo::new(bits))),
+            RowKind::Uniform { bits, is_rotated: false } => Some(other(Uniform { bits })),
+            RowKind::Uniform { bits, .. } => Rotated::new(Uniform { bits }, layer).map(other),
+            RowKind::ZeroPoint => Rotated::new(ZeroPoint, layer).map(other),
+            RowKind::Floats(floats) => Some(other(floats)),
+            RowKind::OfTensor => Some(other(OfTensor { scale: 1.0 })),
+            RowKind::Fp4(form) => Some(other(form)),
+            RowKind::RotatedRuns => Rotated::new(Runs, layer).map(other),
         };
         let format = format.ok_or(if rotation.is_some() { bad_rotation } else { bad_dim })?;
         Ok(Self { row, dim, block_bytes, format })
@@ -142,10 +150,19 @@ impl Coder {
         Ok(())
     }
 
-    /// The coder with the channels learned from `vectors`, `[n, dim]`. Rows without channels stay the same.
+    /// The coder with what its format learns from `vectors`, `[n, dim]`: the channels, or the scale of the tensor, for
+    /// which these vectors stand. Other rows stay the same.
     pub fn learn(&self, vectors: &[f32]) -> Self {
-        let Coding::Split(split) = &self.format else { return self.clone() };
-        let format = Coding::Split(Arc::new(split.with_channels(Channels::learn(vectors, self.dim))));
+        let format = match &self.format {
+            Coding::Split(split) => {
+                Coding::Split(Arc::new(split.with_channels(Channels::learn(vectors, self.dim))))
+            }
+            Coding::Other(format) => {
+                let largest = vectors.iter().fold(0.0, |largest, x| f32::max(largest, x.abs()));
+                Coding::Other(format.of_tensor(largest.into()).unwrap_or_else(|| format.clone()))
+            }
+            Coding::Product(_) => return self.clone(),
+        };
         Self { format, ..self.clone() }
     }
 

@@ -1,13 +1,43 @@
 //! The common part of all formats: bytes and vectors become each other, and norms are stored.
 
-use crate::rotation::RotationKind;
+use crate::rotation::{Rotation, RotationKind};
 use half::f16;
+use std::sync::Arc;
 use tqkv_core::{DecodeError, EncodeError};
 
 /// Encodes and decodes one format. Lengths and finiteness are checked before.
 pub(crate) trait Format: std::fmt::Debug + Send + Sync {
     fn encode(&self, x: &[f64], block: &mut [u8]) -> Result<(), EncodeError>;
     fn decode(&self, block: &[u8]) -> Result<Vec<f64>, DecodeError>;
+
+    /// The format with the scale of a tensor whose largest magnitude is `largest`. `None` if it has no such scale.
+    fn of_tensor(&self, _largest: f64) -> Option<Arc<dyn Format>> {
+        None
+    }
+}
+
+/// A format of rotated vectors.
+#[derive(Debug)]
+pub(crate) struct Rotated<F> {
+    rotation: Rotation,
+    format: F,
+}
+
+impl<F> Rotated<F> {
+    /// `None` if the head dim is no power of two.
+    pub(crate) fn new(format: F, Layer { dim, seed, layer, .. }: Layer) -> Option<Self> {
+        Some(Self { rotation: Rotation::new(RotationKind::Hadamard, dim, seed, layer)?, format })
+    }
+}
+
+impl<F: Format> Format for Rotated<F> {
+    fn encode(&self, x: &[f64], block: &mut [u8]) -> Result<(), EncodeError> {
+        self.format.encode(&self.rotation.apply(x), block)
+    }
+
+    fn decode(&self, block: &[u8]) -> Result<Vec<f64>, DecodeError> {
+        Ok(self.rotation.invert(&self.format.decode(block)?))
+    }
 }
 
 /// The inputs from which the matrices of a coder are made.

@@ -12,18 +12,23 @@
 //! | `tq1` to `tq4`, `tq4u8` | f32 norm, dense rotation; packed, or a byte per code | ports: llama.cpp, NPU |
 //! | `turbo2 turbo3 turbo4`, `turbo3k` .. | formats of two forks | |
 //! | `c25 c35` | channels split by energy, two widths | TurboQuant, section 4.3 |
-//! | `u3 u4 u8`, `f8 f8e5m2` | uniform codes, 8-bit floats | other caches |
+//! | `u3 u4 u8`, `u3r u4r u8r` | uniform codes, also of rotated vectors | other caches |
+//! | `f8 f8e5m2`, `fp8` | 8-bit floats with a scale per vector, or per tensor | GPU engines |
+//! | `nvfp4`, `mxfp4` | 4-bit floats in blocks with a scale | GPU engines |
+//! | `int4h`, `vtq3 vtq4` | 4-bit codes with a zero point; keys of TurboQuant | vLLM |
 //! | `q4_0r` | `q4_0` of rotated vectors | llama.cpp |
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `rows` | the table |
 //! | `coder` | a row at a head dim and layer: encode, decode |
-//! | `scalar`, `product`, `turbo`, `split`, `uniform`, `runs` | the formats |
+//! | `scalar`, `product`, `turbo`, `split`, `uniform`, `fp4`, `runs` | the formats |
 //! | `rotation`, `random`, `levels`, `bits` | the parts of the formats |
 //! | [`theory`] | Shannon's bound, the paper's two, and expected errors |
 //! | `cache` | a cache that holds decoded vectors |
-//! | `program`, `answer` | a cache whose codec is another program; what it answers |
+//! | `source`, `side_coders` | a codec as a cache sees it; the coders of all its heads |
+//! | `windowed` | a cache with a window of exact tokens before coded ones |
+//! | `program`, `answer` | a codec that is another program; what it answers |
 //!
 //! For a cache in a program use `tqkv::cache`. FORMATS.md describes the bytes.
 #![forbid(unsafe_code)]
@@ -34,6 +39,7 @@ mod cache;
 mod choice;
 mod coder;
 mod format;
+mod fp4;
 mod levels;
 mod product;
 mod program;
@@ -42,19 +48,23 @@ mod rotation;
 mod rows;
 mod runs;
 mod scalar;
+mod side_coders;
+mod source;
 mod split;
 pub mod theory;
 mod turbo;
 mod uniform;
+mod windowed;
 
 pub use cache::DecodedCache;
 pub use choice::{Choice, ChoiceError, Coders};
 pub use coder::{Coder, ReferenceError};
 pub use product::Sketched;
-pub use program::{GROUP, ProgramCache};
+pub use program::GROUP;
 pub use rotation::{Rotation, RotationKind};
 pub use rows::{ROWS, Row};
 pub use split::Channels;
+pub use windowed::WindowedCache;
 
 /// The example of the README must compile and run.
 #[cfg(doctest)]

@@ -19,6 +19,8 @@ pub enum RotationKind {
     DenseBf16,
     /// Random signs, then a Hadamard transform. Only for powers of two.
     Hadamard,
+    /// The Hadamard transform without signs.
+    Sylvester,
 }
 
 /// An orthogonal map of head vectors.
@@ -56,6 +58,7 @@ impl Rotation {
                 let mut draws = SplitMix::new(seed);
                 Self::Hadamard((0..dim).map(|_| if draws.next() >> 63 == 1 { -1.0 } else { 1.0 }).collect())
             }),
+            RotationKind::Sylvester => dim.is_power_of_two().then(|| Self::Hadamard(vec![1.0; dim])),
         }
     }
 

@@ -1,8 +1,7 @@
 //! `q4_0r`: the runs of `q4_0` of a rotated vector, as llama.cpp does to a quantised cache.
 
 use crate::bits;
-use crate::format::{Format, Layer, Norm};
-use crate::rotation::{Rotation, RotationKind};
+use crate::format::{Format, Norm};
 use tqkv_core::{DecodeError, EncodeError};
 
 /// Coordinates of a run.
@@ -18,22 +17,14 @@ pub(crate) const fn block_bytes(dim: usize) -> usize {
     dim / RUN * RUN_BYTES
 }
 
+/// The runs; the row has them under a rotation.
 #[derive(Debug)]
-pub(crate) struct RotatedRuns {
-    rotation: Rotation,
-}
+pub(crate) struct Runs;
 
-impl RotatedRuns {
-    pub(crate) fn new(layer: Layer) -> Option<Self> {
-        let Layer { dim, seed, layer, .. } = layer;
-        Some(Self { rotation: Rotation::new(RotationKind::Hadamard, dim, seed, layer)? })
-    }
-}
-
-impl Format for RotatedRuns {
+impl Format for Runs {
     fn encode(&self, x: &[f64], block: &mut [u8]) -> Result<(), EncodeError> {
         let mut written = vec![0; block.len()];
-        for (run, bytes) in self.rotation.apply(x).chunks(RUN).zip(written.chunks_mut(RUN_BYTES)) {
+        for (run, bytes) in x.chunks(RUN).zip(written.chunks_mut(RUN_BYTES)) {
             let largest = run.iter().fold(0.0, |m: f64, &v| if v.abs() > m.abs() { v } else { m });
             let scale = largest / -ZERO;
             let (head, codes) = bytes.split_at_mut(SCALE.bytes());
@@ -58,6 +49,6 @@ impl Format for RotatedRuns {
             y.extend((0..RUN / 2).map(|i| value(2 * i)));
             y.extend((0..RUN / 2).map(|i| value(2 * i + 1)));
         }
-        Ok(self.rotation.invert(&y))
+        Ok(y)
     }
 }

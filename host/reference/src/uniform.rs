@@ -1,8 +1,9 @@
-//! `u3`, `u4`, `u8`, `f8` and `f8e5m2`: yardsticks without a rotation, as other caches store them.
+//! `u3`, `u4`, `u8` and their rotated variants, `int4h`, `f8`, `f8e5m2` and `fp8`, as other caches store them.
 
 use crate::bits;
 use crate::format::{Format, Norm};
 use half::f16;
+use std::sync::Arc;
 use tqkv_core::{DecodeError, EncodeError};
 
 const FIELD: Norm = Norm::F16;
@@ -42,6 +43,44 @@ impl Format for Uniform {
     }
 }
 
+/// Codes of 4 bits between the smallest value and the largest, with a zero point: a scale (f32), whose four lowest bits
+/// are the code of 0, and codes.
+#[derive(Debug)]
+pub(crate) struct ZeroPoint;
+
+impl ZeroPoint {
+    const SCALE: Norm = Norm::F32;
+    /// The bits of the scale that hold the zero point.
+    const MASK: u32 = 15;
+
+    pub(crate) const fn block_bytes(dim: usize) -> usize {
+        Self::SCALE.bytes() + dim / 2
+    }
+}
+
+impl Format for ZeroPoint {
+    fn encode(&self, x: &[f64], block: &mut [u8]) -> Result<(), EncodeError> {
+        let least = x.iter().copied().fold(f64::INFINITY, f64::min);
+        let largest = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let mut head = [0; Self::SCALE.bytes()];
+        let scale = Self::SCALE.store(f64::max((largest - least) / 15.0, 1e-6), &mut head)?;
+        let zero = libm::round(-least / scale).clamp(0.0, 15.0);
+        let stored = u32::from_le_bytes(head) & !Self::MASK | zero as u32;
+        let codes: Vec<u8> = x.iter().map(|x| libm::round(x / scale + zero).clamp(0.0, 15.0) as u8).collect();
+        block[..head.len()].copy_from_slice(&stored.to_le_bytes());
+        bits::pack(&codes, 4, &mut block[head.len()..]);
+        Ok(())
+    }
+
+    fn decode(&self, block: &[u8]) -> Result<Vec<f64>, DecodeError> {
+        let (head, codes) = block.split_at(Self::SCALE.bytes());
+        let stored = u32::from_le_bytes(head.try_into().map_err(|_| DecodeError::WrongLength)?);
+        let scale = Self::SCALE.load(&mut &(stored & !Self::MASK).to_le_bytes()[..])?;
+        let zero = f64::from(stored & Self::MASK);
+        Ok((0..2 * codes.len()).map(|i| (f64::from(bits::code(codes, 4, i)) - zero) * scale).collect())
+    }
+}
+
 /// Numbers of 8 bits with one scale (f16), which maps the largest magnitude to the largest number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Floats {
@@ -56,7 +95,7 @@ impl Floats {
         FIELD.bytes() + dim
     }
 
-    const fn largest(self) -> f64 {
+    pub(crate) const fn largest(self) -> f64 {
         match self {
             Self::E4m3 => 448.0,
             Self::E5m2 => 57344.0,
@@ -64,7 +103,7 @@ impl Floats {
     }
 
     /// Rounds to nearest, ties to even, never to infinity or NaN.
-    fn narrow(self, value: f64) -> u8 {
+    pub(crate) fn narrow(self, value: f64) -> u8 {
         let value = value.clamp(-self.largest(), self.largest());
         match self {
             Self::E4m3 => {
@@ -83,7 +122,7 @@ impl Floats {
     }
 
     /// The number of a byte, NaN or infinite for bytes that are no number.
-    fn wide(self, byte: u8) -> f64 {
+    pub(crate) fn wide(self, byte: u8) -> f64 {
         match self {
             Self::E4m3 if byte & 0x7f == 0x7f => f64::NAN,
             Self::E4m3 => {
@@ -111,11 +150,37 @@ impl Format for Floats {
 
     fn decode(&self, mut block: &[u8]) -> Result<Vec<f64>, DecodeError> {
         let scale = FIELD.load(&mut block)?;
-        // No encoder writes infinities or NaN. They give the same error as a bad scale.
-        let values =
-            block.iter().map(|&byte| Some(scale * self.wide(byte)).filter(|value| value.is_finite()));
-        values.collect::<Option<_>>().ok_or(DecodeError::NonFiniteScale)
+        finite(block.iter().map(|&byte| scale * self.wide(byte)))
     }
+}
+
+/// Numbers of e4m3 alone, which have the scale of their tensor. It is no part of a block.
+#[derive(Debug)]
+pub(crate) struct OfTensor {
+    pub(crate) scale: f64,
+}
+
+impl Format for OfTensor {
+    fn encode(&self, x: &[f64], block: &mut [u8]) -> Result<(), EncodeError> {
+        block.iter_mut().zip(x).for_each(|(byte, x)| *byte = Floats::E4m3.narrow(x / self.scale));
+        Ok(())
+    }
+
+    fn decode(&self, block: &[u8]) -> Result<Vec<f64>, DecodeError> {
+        finite(block.iter().map(|&byte| self.scale * Floats::E4m3.wide(byte)))
+    }
+
+    fn of_tensor(&self, largest: f64) -> Option<Arc<dyn Format>> {
+        let scale = largest / Floats::E4m3.largest();
+        (scale > 0.0).then(|| Arc::new(Self { scale }) as Arc<dyn Format>)
+    }
+}
+
+/// The values, if no byte stood for an infinity or NaN. No encoder writes these, and they give the same error as a bad
+/// scale.
+pub(crate) fn finite(values: impl Iterator<Item = f64>) -> Result<Vec<f64>, DecodeError> {
+    let finite = values.map(|value| Some(value).filter(|value| value.is_finite()));
+    finite.collect::<Option<_>>().ok_or(DecodeError::NonFiniteScale)
 }
 
 #[cfg(test)]

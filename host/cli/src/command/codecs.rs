@@ -41,9 +41,14 @@ const PRESETS_FOR: [(&str, &str); 8] = [
 ];
 
 /// Names of pairs of yardsticks in other programs, with their results.
-const PAIRS_FOR: [(&str, &str); 2] = [
+const PAIRS_FOR: [(&str, &str); 7] = [
     ("experimental-max", "larger than balanced, and 13 times its KL"),
     ("tq_k4v3", "keys with QJL, values without"),
+    ("turboquant_k8v4", "vLLM: fp8 keys"),
+    ("turboquant_4bit_nc", "vLLM, 4 bits"),
+    ("turboquant_k3v4_nc", "vLLM, 3 and 4 bits"),
+    ("turboquant_3bit_nc", "vLLM, 3 bits"),
+    ("int4_per_token_head", "vLLM, 4 bits"),
 ];
 
 /// The use of each codec: first those of [`COMMON`], then those of the laboratory.
@@ -72,7 +77,7 @@ const CODECS_FOR: [(&str, &str); 20] = [
 
 /// Each yardstick with its figures: relative squared errors of 100,000 random directions at D = 128, and dot
 /// errors (MEASURED.md, M7).
-const YARDSTICKS_FOR: [(&str, &str); 26] = [
+const YARDSTICKS_FOR: [(&str, &str); 35] = [
     ("p2", "1 bit and one of QJL: dot error .75, of s2 .36"),
     ("p3", "2 bits and one of QJL: dot error .43, of s3 .19"),
     ("p4", "3 bits and one of QJL: dot error .23, of s4 .09"),
@@ -87,10 +92,10 @@ const YARDSTICKS_FOR: [(&str, &str); 26] = [
     ("turbo2", "2 bits of a fork of llama.cpp: the error of s2"),
     ("turbo3", "3 bits of a fork of llama.cpp: the error of s3"),
     ("turbo4", "4 bits of a fork of llama.cpp: the error of s4"),
-    ("turbo3k", "p3 with norms of 32 bits: keys of a fork of vLLM"),
-    ("turbo4k", "p4 with norms of 32 bits: keys of a fork of vLLM"),
-    ("turbo3v", "tq3 without a dense rotation: values of that fork"),
-    ("turbo4v", "tq4 without a dense rotation: values of that fork"),
+    ("turbo3k", "p3 with 32-bit norms: keys of a fork of vLLM"),
+    ("turbo4k", "p4 with 32-bit norms: keys of a fork of vLLM"),
+    ("turbo3v", "tq3, Hadamard rotation: values of that fork"),
+    ("turbo4v", "tq4, Hadamard rotation: values of that fork"),
     ("c25", "2.5 bits of two widths: error .074, of t2h .039"),
     ("c35", "3.5 bits of two widths: error .021, of t3h .009"),
     ("u3", "3 bits by minimum and step: error .046, s3: .035"),
@@ -99,6 +104,15 @@ const YARDSTICKS_FOR: [(&str, &str); 26] = [
     ("f8", "8-bit floats (e4m3): error .0007, of i8 .00004"),
     ("f8e5m2", "8-bit floats (e5m2): error .003, of i8 .00004"),
     ("q4_0r", "q4_0 of rotated vectors: error .007"),
+    ("u3r", "u3 of rotated vectors: error .046"),
+    ("u4r", "u4 of rotated vectors: error .010"),
+    ("u8r", "u8 of rotated vectors: the error of i8"),
+    ("fp8", "8-bit floats, a scale per tensor: error .0007"),
+    ("nvfp4", "4-bit floats, a scale per 16: error .009"),
+    ("mxfp4", "4-bit floats, powers of two: error .013"),
+    ("int4h", "4 bits and a zero point, of vLLM: error .010"),
+    ("vtq3", "3 bits, keys of vLLM: the error of s3"),
+    ("vtq4", "4 bits, keys of vLLM: the error of s4"),
 ];
 
 #[derive(Serialize)]

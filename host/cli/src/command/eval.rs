@@ -7,7 +7,8 @@ use crate::policy::{Name, Policy};
 use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 use tqkv_model::eval::{
-    EvalResult, EvalSpec, HeadFigures, Marked, Progress, Recall, ScoreFigures, evaluate, evaluate_marked,
+    EvalResult, EvalSpec, HeadFigures, Marked, Progress, Prompt, Recall, ScoreFigures, evaluate,
+    evaluate_marked,
 };
 use tqkv_model::{Model, shipped};
 
@@ -31,6 +32,11 @@ use crate::preset::KvCodecs;
   tqkv eval --model DIR --text book.txt --context 4096 --kv i8,s3
 Example: codes that narrow with age beside one width for all, with the attention error
   tqkv eval --kv t4 --kv \"t4 hot=32 tier=256:t2\" --kv \"t2 hot=128\" --attention-error
+Example: formats of GPU engines, with every token coded and with the window of a cache
+  tqkv eval --kv nvfp4 --kv fp8 --kv \"s4 hot=0 sinks=0\" --kv \"nvfp4 hot=64 sinks=4\" --kv s4
+Example: what a hit of a prefix cache costs in an engine whose prompts read exact keys
+  tqkv eval --recall --kinds facts --prompt cold --kv t4,t2
+  tqkv eval --recall --kinds facts --prompt restored --kv t4,t2
 Example: the paper's code for dot products beside a scalar code of the same size
   tqkv eval --kv p3 --kv tq3
 Example: texts that ask for what stands far back, beside running text
@@ -109,6 +115,12 @@ pub struct Args {
     /// First position of a window that is scored; earlier tokens are input only.
     #[arg(long, value_name = "POSITION", default_value_t = 0)]
     from: usize,
+    /// What the tokens of a prompt read: codes, as in the caches here; or what they read in engines that compute the
+    /// attention of a prompt over exact keys and values. With restored the text before the first question was such a
+    /// prompt, and the questions read its codes, as after a hit of a prefix cache. With cold each question is part of the
+    /// prompt as well, and only the answers read codes.
+    #[arg(long, value_name = "codes|restored|cold", default_value = "codes")]
+    prompt: Prompt,
     /// Score only what stands between the marks BEGIN and END in the text, such as answers. The marks are taken out
     /// before the model reads it. Windows without any are left out, and all others count unless --windows says less.
     #[arg(long, num_args = 2, value_names = ["BEGIN", "END"], conflicts_with_all = ["from", "recall"])]
@@ -220,8 +232,14 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
 pub fn evaluate_subject(args: &Args, subject: &Subject, out: &mut Output) -> Result<(), CliError> {
     let Subject { model, text, marked, place, .. } = subject;
     let (context, windows) = (subject.context, subject.windows);
+    if args.prompt != Prompt::Codes && args.from == 0 && !args.recall && marked.is_none() {
+        return Err(CliError::bad_input(
+            "--prompt: nothing comes before what is scored: expected --recall, --marks or --from",
+        ));
+    }
     if args.recall {
-        let spec = EvalSpec { step: args.step, ..EvalSpec::new(context, Some(windows)) };
+        let (step, prompt) = (args.step, args.prompt);
+        let spec = EvalSpec { step, prompt, ..EvalSpec::new(context, Some(windows)) };
         let kinds = if args.kinds.is_empty() { &Recall::ALL[..] } else { &args.kinds };
         if args.markdown && out.is_json() {
             return Err(CliError::bad_input("--markdown and --json: expected one of them"));
@@ -232,6 +250,7 @@ pub fn evaluate_subject(args: &Args, subject: &Subject, out: &mut Output) -> Res
     let spec = EvalSpec {
         step: args.step,
         from: args.from,
+        prompt: args.prompt,
         layers: args.layers,
         attention: args.attention_error,
         scores: args.attention,

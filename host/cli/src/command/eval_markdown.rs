@@ -27,7 +27,7 @@ fn sizes_of(shape: &CacheShape, policy: &Policy) -> Result<Sizes, CliError> {
     for (size, tokens) in sizes.iter_mut().zip(LENGTHS) {
         let bytes = match &plan {
             Some(plan) => plan.bytes(tokens),
-            None if policy.is_reference() && !policy.name.is_program => {
+            None if policy.is_reference() && !policy.is_windowed_yardstick() => {
                 Foreign::reference(policy.name.kv).bytes(shape, tokens)
             }
             None => return Ok(None),

@@ -243,7 +243,7 @@ struct Planner<'a> {
 
 impl Planner<'_> {
     fn row(&self, policy: &Policy) -> Result<Row, CliError> {
-        if policy.name.is_program {
+        if policy.is_windowed_yardstick() {
             return Err(CliError::not_stored("plan", &policy.name));
         }
         if policy.is_reference() {

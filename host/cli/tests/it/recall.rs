@@ -98,6 +98,39 @@ fn eval_scores_what_stands_between_marks() {
     }
 }
 
+/// An answer of one token is predicted by the last token of the question, which a cold prompt has among exact keys.
+#[test]
+fn prompts_read_exact_keys_or_codes() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let text = &tqkv_model::shipped::HELDOUT_TEXT[..400];
+    std::fs::write(
+        at.join("marked.txt"),
+        [&text[..300], b"<<", &text[300..301], b">>", &text[301..]].concat(),
+    )
+    .unwrap();
+    let kl = |prompt: &str, text: &[&str]| {
+        let args =
+            ["eval", "--context", "384", "--windows", "1", "--kv", "s2 hot=0 sinks=0", "--prompt", prompt];
+        rows(&json(at, &[&args[..], text].concat()))[1]["kl_to_f16"].as_f64().unwrap()
+    };
+    let marked = ["--text", "marked.txt", "--marks", "<<", ">>"];
+    let [codes, restored, cold] = ["codes", "restored", "cold"].map(|prompt| kl(prompt, &marked));
+    assert!(cold < 1e-6 && restored > 1e-4 && codes > 1e-4 && codes != restored, "{codes} {restored} {cold}");
+    // Of 200 tokens, the first is that of a prompt.
+    let [restored, cold] = ["restored", "cold"].map(|prompt| kl(prompt, &["--from", "184"]));
+    assert!(cold < restored && cold > 0.5 * restored, "{restored} {cold}");
+    for (args, expected) in [
+        (&["eval", "--kv", "s2", "--prompt", "cold"][..], "--prompt: nothing comes before what is scored"),
+        (
+            &["eval", "--recall", "--prompt", "warm"],
+            "prompts do not read 'warm': expected codes, restored, cold",
+        ),
+    ] {
+        assert!(error(at, args, 2).contains(expected), "{args:?}");
+    }
+}
+
 /// Tables of a document: the figures of --json, the spread over the texts, and the bytes that plan counts.
 #[test]
 fn eval_prints_its_tables_in_markdown() {

@@ -100,7 +100,8 @@ impl Marked {
                     _ => scored.push(position..position + 1),
                 }
             }
-            Window { tokens: [&beginning, tokens].concat(), scored, depths: Vec::new() }
+            let prefix = scored.first().map_or(0, |scored| scored.start);
+            Window { tokens: [&beginning, tokens].concat(), scored, prefix, depths: Vec::new() }
         };
         let windows = tokens.chunks(fresh).zip(bytes.chunks(fresh)).map(window);
         Ok(windows.filter(|window| !window.scored.is_empty()).collect())

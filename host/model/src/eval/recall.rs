@@ -218,7 +218,7 @@ fn window(
     let between = context.checked_sub(taken).filter(|_| asked.iter().any(|part| part.is_scored));
     let between = between.ok_or_else(|| short(512))?;
     let tokens = [beginning, &told, &text[..between]].concat();
-    let mut window = Window { tokens, scored: Vec::new(), depths: Vec::new() };
+    let mut window = Window::before_questions(tokens);
     asked.into_iter().for_each(|part| window.ask(part));
     Ok(window)
 }
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn what_is_asked_for_was_told_far_back() {
         for kind in Recall::ALL {
-            for Window { tokens, scored, depths } in windows(kind, 2) {
+            for Window { tokens, scored, depths, .. } in windows(kind, 2) {
                 assert_eq!(tokens.len(), CONTEXT, "{kind:?}");
                 assert!(scored.windows(2).all(|pair| pair[0].end <= pair[1].start), "{kind:?}: {scored:?}");
                 assert!(scored.iter().all(|span| span.start < span.end), "{kind:?}: {scored:?}");
@@ -267,7 +267,7 @@ mod tests {
     fn tables_facts_json_and_chats_tell_at_every_depth() {
         for kind in [Recall::Table, Recall::Facts, Recall::Json, Recall::Chat] {
             let mut places = HashSet::new();
-            for Window { tokens, scored, depths } in windows(kind, 4) {
+            for Window { tokens, scored, depths, .. } in windows(kind, 4) {
                 assert_eq!((tokens.len(), scored.len()), (CONTEXT, depths.len()), "{kind:?}");
                 // An empty line comes before the first question.
                 let cue = tokens[..scored[0].start].windows(2).rposition(|two| two == [u32::from(b'\n'); 2]);

@@ -7,6 +7,8 @@ use std::ops::Range;
 pub(crate) struct Window {
     pub(crate) tokens: Vec<u32>,
     pub(crate) scored: Vec<Range<usize>>,
+    /// Tokens before the first question.
+    pub(super) prefix: usize,
     /// For each span of `scored` where the text told what it asks for. Empty if the text does not say.
     pub(super) depths: Vec<Depth>,
 }
@@ -27,7 +29,12 @@ impl Window {
     /// A window that is scored from position `from` on.
     pub(crate) fn scored_from(from: usize, tokens: Vec<u32>) -> Self {
         let scored = std::iter::once(from..tokens.len()).collect();
-        Self { tokens, scored, depths: Vec::new() }
+        Self { tokens, scored, prefix: from, depths: Vec::new() }
+    }
+
+    /// A window of what comes before the first question.
+    pub(super) fn before_questions(tokens: Vec<u32>) -> Self {
+        Self { prefix: tokens.len(), tokens, scored: Vec::new(), depths: Vec::new() }
     }
 
     /// Adds a part, whose tokens are scored if it says so.

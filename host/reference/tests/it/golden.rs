@@ -76,6 +76,15 @@ fn blocks_are_as_long_as_their_sources_say() {
         ("f8", 130),
         ("f8e5m2", 130),
         ("q4_0r", 72),
+        ("u3r", 52),
+        ("u4r", 68),
+        ("u8r", 132),
+        ("fp8", 128),
+        ("nvfp4", 72),
+        ("mxfp4", 68),
+        ("int4h", 68),
+        ("vtq3", 50),
+        ("vtq4", 66),
     ] {
         assert_eq!(Row::from_name(name).unwrap().block_bytes(128), Some(expected), "{name}");
     }

@@ -63,8 +63,8 @@ impl Items {
         random.shuffle(&mut asked);
         let questions = self.opening.len() + asked.iter().map(|(_, parts)| length(parts)).sum::<usize>();
         tokens.extend(running.take(context - tokens.len() - questions));
-        tokens.extend(self.opening);
-        let mut window = Window { tokens, scored: Vec::new(), depths: Vec::new() };
+        let mut window = Window::before_questions(tokens);
+        window.tokens.extend(self.opening);
         for (depth, parts) in asked {
             for part in parts {
                 if part.is_scored {
