@@ -98,6 +98,6 @@ fn essence(spec: &CacheSpec) -> CacheSpec {
         sliding_window: of_cache,
         key_map: if could_map { spec.key_map } else { KeyMap::Off },
         select: None,
-        ..elsewhere(spec, PathBuf::new())
+        ..elsewhere(spec, PathBuf::new)
     }
 }
