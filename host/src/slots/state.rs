@@ -184,7 +184,7 @@ impl Packer<'_> {
             let kind = self.kind(slot)?;
             let goes_on = |(first, run): &(usize, RowRun)| match (run.kind, kind) {
                 (RowKind::Waiting { phase, mean }, RowKind::Waiting { phase: now, mean: of_now }) => {
-                    mean == of_now && (usize::from(phase) + slot - first) % BATCH == now.into()
+                    mean == of_now && (usize::from(phase) + slot - first) % BATCH == usize::from(now)
                 }
                 (kind, now) => kind == now,
             };

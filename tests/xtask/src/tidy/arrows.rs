@@ -14,7 +14,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("tqkv", &["tqkv-core", "tqkv-gpu", "tqkv-simd"]),
     ("tqkv-capi", &["tqkv", "tqkv-core", "tqkv-gpu", "tqkv-session", "tqkv-simd"]),
     ("tqkv-storage", &["tqkv", "tqkv-core", "tqkv-simd"]),
-    ("tqkv-session", &["tqkv-core", "tqkv-simd", "tqkv-storage"]),
+    ("tqkv-session", &["tqkv", "tqkv-core", "tqkv-simd", "tqkv-storage"]),
     ("tqkv-reference", &["tqkv", "tqkv-core"]),
     ("tqkv-model", &["tqkv", "tqkv-core", "tqkv-simd", "tqkv-storage"]),
     (
