@@ -204,41 +204,35 @@ def _rows_of(plan: Tensor, rows: int) -> tuple[Any, Any]:
     return words[:rows], words[len(words) // 2 :][:rows]
 
 
-def _attend_main(
-    q: Tensor,
-    pages: Tensor,
-    table: Tensor,
-    plan: Tensor,
-    layout: str,
-    lse: Tensor | None,
-    exact: tuple[Tensor, Tensor, Tensor, int] | None = None,
-    sinks: Tensor | None = None,
-    scale: float | None = None,
-) -> Tensor:
-    of, rows = _layout(layout), q.shape[0]
-    given = _rows("q", q, pages, of.num_heads, of.head_dim)
-    _table(table, pages)
+def _step_main(table: Tensor, plan: Tensor, rows: int) -> tuple[Any, Any, Any]:
+    """What the layers of a step share in main memory: the blocks of each row, its length, and the first token that it sees."""
+    _table(table, plan)
     if rows and (not table.shape[0] or rows % table.shape[0]):
         raise TqkvError(f"{rows} query tokens of {table.shape[0]} sequences are not valid: expected the same number of each")
     if rows > table.shape[0]:
         table = table.repeat_interleave(rows // table.shape[0], 0)
-    lengths, starts = _rows_of(plan, rows)
+    return (_array("table", table, plan, torch.int32), *_rows_of(plan, rows))
+
+
+def _attend_main(
+    blocks: Any,
+    q: Tensor,
+    pool: tuple[Any, int],
+    step: tuple[Any, Any, Any],
+    lse: Tensor | None = None,
+    exact: tuple[Any, Any, Any, int] | None = None,
+    sinks: Any = None,
+    scale: float | None = None,
+) -> Tensor:
+    """Attention in main memory. `pool` is of `_pool`, `step` of `_step_main`."""
     out = torch.empty(q.shape, dtype=torch.float32)
     sums = torch.empty(q.shape[:2], dtype=torch.float32) if lse is None else lse
-    tables = _array("table", table, pages, torch.int32), lengths, starts
-    more: list[Any] = [None, None, scale]
-    if exact is not None:
-        keys, values, places, held = exact
-        arrays = (_array(name, x, pages, x.dtype) for name, x in (("exact keys", keys), ("exact values", values)))
-        more[0] = (*arrays, _array("exact places", places, pages, torch.int64), held)
-    if sinks is not None:
-        more[1] = _array("sinks", sinks.float(), pages, torch.float32)
-    _blocks_of(layout).attend(given, _pool(of, pages), *tables, *more, out.numpy(), _array("lse", sums, pages, torch.float32))
+    blocks.attend(_array("q", q, q, q.dtype), pool, *step, exact, sinks, scale, out.numpy(), _array("lse", sums, q, torch.float32))
     return out.to(q.dtype)
 
 
-@torch.library.custom_op("tqkv::paged_store", mutates_args=("pages", "refused"))
-def _store(k: Tensor, v: Tensor, places: Tensor, pages: Tensor, refused: Tensor, layout: str) -> None:
+def store_now(k: Tensor, v: Tensor, places: Tensor, pages: Tensor, refused: Tensor, layout: str) -> None:
+    """What the operator `store` does. Outside of a graph this call is shorter than its."""
     of = _layout(layout)
     if _is_main(pages.device):
         k_v = [_rows(name, x, pages, of.num_kv_heads, of.head_dim) for name, x in (("k", k), ("v", v))]
@@ -254,6 +248,11 @@ def _store(k: Tensor, v: Tensor, places: Tensor, pages: Tensor, refused: Tensor,
     work = _room(pages, kernels.store_room(at[1]))
     to = _numbers("refused", refused, pages, torch.int32)
     kernels.store(stream, *vectors, at, _blocks(of, pages), (_address(work), work.numel()), to)
+
+
+@torch.library.custom_op("tqkv::paged_store", mutates_args=("pages", "refused"))
+def _store(k: Tensor, v: Tensor, places: Tensor, pages: Tensor, refused: Tensor, layout: str) -> None:
+    store_now(k, v, places, pages, refused, layout)
 
 
 @torch.library.custom_op("tqkv::paged_plan", mutates_args=("plan",))
@@ -275,9 +274,11 @@ def _plan(lengths: Tensor, starts: Tensor | None, plan: Tensor, queries: int, ma
 
 def attend_now(q: Tensor, pages: Tensor, table: Tensor, plan: Tensor, layout: str, lse: Tensor | None = None) -> Tensor:
     """What the operators of attention do. Outside of a graph this call is shorter than theirs."""
+    of = _layout(layout)
     if _is_main(pages.device):
-        return _attend_main(q, pages, table, plan, layout, lse)
-    of, (device, stream) = _layout(layout), _device(pages)
+        _vectors("q", q, pages, of.num_heads, of.head_dim)
+        return _attend_main(_blocks_of(layout), q, _pool(of, pages), _step_main(table, plan, q.shape[0]), lse)
+    device, stream = _device(pages)
     kernels = _kernels(layout, device)
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     given, to = (_vectors(name, x, pages, of.num_heads, of.head_dim) for name, x in (("q", q), ("out", out)))

@@ -193,6 +193,10 @@ class TqkvMetadata(AttentionMetadata):
     plan: Tensor
     seen: Seen | None
     prompts: list[Prompts]
+    main: tuple[Any, Any, Any] | None
+    """The numbers of the decoded rows as arrays, in main memory. All layers read them."""
+    places: Any
+    """The places of exact tokens that these rows see, as an array in main memory."""
 
 
 class TqkvBuilder(AttentionMetadataBuilder[TqkvMetadata]):
@@ -237,7 +241,11 @@ class TqkvBuilder(AttentionMetadataBuilder[TqkvMetadata]):
             starts = (lengths[:rows] - self.window).clamp(min=0)
         if rows:
             paged.plan(self.layout, lengths[:rows], self.plan, max_tokens=table.shape[1] * BLOCK, starts=starts)
-        return TqkvMetadata(rows, table[:rows], self.plan, seen, self.prompts(step, requests) if prompts else [])
+        main = places = None
+        if rows and paged._is_main(self.plan.device):
+            main = paged._step_main(table[:rows], self.plan, rows)
+            places = None if seen is None else seen.places[:rows].numpy()
+        return TqkvMetadata(rows, table[:rows], self.plan, seen, self.prompts(step, requests) if prompts else [], main, places)
 
     def prompts(self, step: CommonAttentionMetadata, first: int) -> list[Prompts]:
         """Prompts from request `first` on, in groups whose keys have room together."""
@@ -325,9 +333,10 @@ class TqkvImpl(AttentionImpl[TqkvMetadata]):
         self.num_heads, self.head_size, self.scale, self.window = num_heads, head_size, float(scale), sliding_window
         self.num_kv_heads, self.kv_cache_dtype, self.sinks = num_kv_heads or num_heads, kv_cache_dtype, sinks
         self.layout, self.exact_window = _policy(num_heads, self.num_kv_heads, head_size)
-        self.text = paged._text(self.layout)
         # Says at once what has no kernels.
         self.layout.block_bytes(current_platform.device_type)
+        self.memory: tuple[int, Tensor, Any] | None = None
+        self.blocks = paged._blocks_of(paged._text(self.layout)) if paged._is_main(torch.device(current_platform.device_type)) else None
         # The kernels divide by the root of the head dim.
         self.factor = self.scale * head_size**0.5
         self.room = config.model_config.max_model_len
@@ -344,7 +353,11 @@ class TqkvImpl(AttentionImpl[TqkvMetadata]):
     def do_kv_cache_update(self, layer: Any, key: Tensor, value: Tensor, kv_cache: Tensor, slot_mapping: Tensor) -> None:
         """Encodes the tokens of a step; slots below 0 are padding."""
         tokens = slot_mapping.shape[0]
-        paged.store(self.layout, key[:tokens].contiguous(), value[:tokens].contiguous(), slot_mapping, _pages(kv_cache))
+        pages, pool = self._memory(kv_cache)
+        if pool is None:
+            return paged.store(self.layout, key[:tokens].contiguous(), value[:tokens].contiguous(), slot_mapping, pages)
+        rows = (paged._array(name, x[:tokens], x, x.dtype) for name, x in (("k", key), ("v", value)))
+        self.blocks.store(*rows, paged._array("places", slot_mapping, slot_mapping, torch.int64), pool)
 
     def forward(
         self,
@@ -364,12 +377,12 @@ class TqkvImpl(AttentionImpl[TqkvMetadata]):
             _ = [self._keys(query, self.room) for _ in range(2)]
             self._exact(key)
             return output.fill_(0)
-        pages, step = _pages(kv_cache), attn_metadata
+        (pages, pool), step = self._memory(kv_cache), attn_metadata
         out = output.view(-1, self.num_heads, self.head_size)
         if step.seen is not None:
             self._exact(key).keep(key, value, step.seen.kept)
         if step.decodes:
-            out[: step.decodes] = self._decode(query[: step.decodes].contiguous(), pages, step)
+            out[: step.decodes] = self._decode(query[: step.decodes].contiguous(), pages, pool, step)
         for prompts in step.prompts:
             of = prompts.tokens
             out[of] = self._prompts(query[of], key[of], value[of], pages, prompts)
@@ -380,10 +393,19 @@ class TqkvImpl(AttentionImpl[TqkvMetadata]):
             self.exact = ExactRows(self.units, key)
         return self.exact
 
-    def _decode(self, q: Tensor, pages: Tensor, step: TqkvMetadata) -> Tensor:
-        if paged._is_main(q.device):
-            exact = None if step.seen is None else self._exact(q).seen(step.seen, len(q))
-            return paged._attend_main(q, pages, step.table, step.plan, self.text, None, exact, self.sinks, self.scale)
+    def _memory(self, kv_cache: Tensor) -> tuple[Tensor, Any]:
+        """Blocks of a layer as runs of bytes, since vLLM's axes within a block are not ours, and in main memory as an array too. The memory
+        stays where it is, so both are made once."""
+        if self.memory is None or self.memory[0] != kv_cache.data_ptr():
+            pages = kv_cache.as_strided((kv_cache.shape[0], kv_cache[0].numel()), (kv_cache.stride(0), 1))
+            self.memory = kv_cache.data_ptr(), pages, None if self.blocks is None else paged._pool(self.layout, pages)
+        return self.memory[1:]
+
+    def _decode(self, q: Tensor, pages: Tensor, pool: Any, step: TqkvMetadata) -> Tensor:
+        if step.main is not None:
+            exact = None if step.seen is None else (*self._exact(q).arrays, step.places, self._exact(q).places)
+            sinks = None if self.sinks is None else paged._array("sinks", self.sinks.float(), q, torch.float32)
+            return paged._attend_main(self.blocks, q, pool, step.main, None, exact, sinks, self.scale)
         scaled = q if abs(self.factor - 1) <= 1e-6 else q * self.factor
         if step.seen is None and self.sinks is None:
             return paged.attend(self.layout, scaled, pages, step.table, step.plan)
@@ -432,11 +454,6 @@ class TqkvImpl(AttentionImpl[TqkvMetadata]):
             **self.flash,
         )
         return self._less_sinks(out, lse.transpose(0, 1))
-
-
-def _pages(kv_cache: Tensor) -> Tensor:
-    """Blocks of a layer as runs of bytes. vLLM's axes within a block are not ours."""
-    return kv_cache.as_strided((kv_cache.shape[0], kv_cache[0].numel()), (kv_cache.stride(0), 1))
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None, sinks: Tensor | None) -> Tensor:

@@ -9,12 +9,15 @@ them is attended as codes.
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from . import paged
 from ._native import TqkvError
 
 UNIT_BITS = 4
@@ -70,6 +73,8 @@ class ExactRows:
         _, heads, dim = like.shape
         shape = (heads, units * UNIT + 2, dim)
         self.rows = [torch.zeros(shape, dtype=like.dtype, device=like.device) for _ in range(2)]
+        self.places = units * UNIT
+        """Places that may hold a token."""
 
     def keep(self, key: Tensor, value: Tensor, places: Tensor) -> None:
         for rows, x in zip(self.rows, (key, value)):
@@ -80,9 +85,11 @@ class ExactRows:
         rows = self.rows[side]
         return rows.index_select(1, places.flatten()).view(len(rows), *places.shape, rows.shape[2])
 
-    def seen(self, seen: Seen, rows: int) -> tuple[Tensor, Tensor, Tensor, int]:
-        """Keys, values, the places that the first rows see, and the number of places that may hold a token."""
-        return (*self.rows, seen.places[:rows], self.rows[0].shape[1] - 2)
+    @functools.cached_property
+    def arrays(self) -> tuple[Any, Any]:
+        """Keys and values in main memory, as arrays over the same memory."""
+        keys, values = (paged._array("exact rows", rows, rows, rows.dtype) for rows in self.rows)
+        return keys, values
 
     def attend(self, query: Tensor, seen: Seen, scale: float, of_codes: Tensor, lse: Tensor, sinks: Tensor | None) -> Tensor:
         """One softmax over exact tokens and, as one more column, the codes, of which the kernel gives the logarithm of the sum. Learned sinks
