@@ -143,8 +143,11 @@ pub(super) fn take_means(
         }
         list.push(means);
     }
-    let is_known =
-        kind <= 2 && !numbers.is_empty() && numbers.iter().all(|basis| usize::from(*basis) < count);
+    let is_finite = list.iter().flatten().flat_map(|mean| mean.iter()).all(|x| x.is_finite());
+    let is_known = kind <= 2
+        && is_finite
+        && !numbers.is_empty()
+        && numbers.iter().all(|basis| usize::from(*basis) < count);
     match StreamMeans::of_parts(list, numbers, kind == 2).filter(|_| is_known) {
         Some(means) => Ok(means),
         None => refused("means that the cache cannot have"),
