@@ -173,7 +173,7 @@ fn bad_input_is_one_line_with_code_2_and_leaves_no_file() {
         (vec!["plan", "--layers", "8", "--kv-heads", "1", "--head-dim", "128", "--kv", "s9"], "safe-lowbit"),
         (
             vec!["plan", "--layers", "8", "--kv-heads", "1", "--head-dim", "128", "--kv", "p4 tier=9:s4"],
-            "'p4' is a yardstick, which no cache stores",
+            "'tier=9:s4' is not valid for the yardstick 'p4', which no cache stores",
         ),
         (
             vec!["plan", "--layers", "8", "--kv-heads", "1", "--head-dim", "100", "--kv", "tq3"],

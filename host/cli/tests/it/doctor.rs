@@ -145,7 +145,10 @@ fn the_library_of_a_checkout_is_found_and_one_that_is_named() {
         report(&run(&arguments))["context"].clone()
     };
     let (all, part) = (context(&[]), context(&["--tokens", "4096"]));
-    assert_eq!([&all["tokens"], &all["f16_bytes"]], [8192, 8192 * 4 * 2 * 2 * 128], "{all}");
+    let (tokens, least) = (8192, 8192 * 4 * 2 * 2 * 128);
+    // The pages of f16 have a structure too.
+    assert_eq!(all["tokens"], tokens, "{all}");
+    assert!((least..least + least / 100).contains(&all["f16_bytes"].as_u64().unwrap()), "{all}");
     let bytes = all["bytes"].as_u64().unwrap();
     assert!((8192 * 4 * 2 * 2 * 34..8192 * 4 * 2 * 2 * 38).contains(&bytes), "{all}");
     assert!(part["tokens"] == 4096 && part["bytes"].as_u64().unwrap() < bytes * 6 / 10, "{part}");

@@ -43,7 +43,10 @@ fn eval_and_generate_run_formats_of_the_reference() {
     assert_eq!((&rows(&report)[0]["kv"], &rows(&report)[0]["tokens"]), (&"tq3,tq3".into(), &8.into()));
     for (args, expected) in [
         (vec!["eval", "--kv", "tq9"], "'tq9' is neither a preset"),
-        (vec!["eval", "--kv", "tq3 tier=256:t2"], "'tq3' is a yardstick, which no cache stores"),
+        (
+            vec!["eval", "--kv", "tq3 tier=256:t2"],
+            "'tier=256:t2' is not valid for the yardstick 'tq3', which no cache stores",
+        ),
         (vec!["demo", "--kv", "p4"], "demo: no cache stores p4,p4"),
         (
             vec!["generate", "--prompt", "a", "--sequences", "2", "--kv", "p4"],
