@@ -7,7 +7,7 @@ use crate::errors::{Failure, refused};
 use crate::held::{Held, broken};
 use crate::pool;
 use crate::spec;
-use crate::storage::{RopeOf, rope};
+use crate::storage::{self, RopeOf};
 use half::f16;
 use numpy::{PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::prelude::*;
@@ -155,9 +155,9 @@ impl Slots {
         layer: usize,
         slots: &Bound<'_, PyAny>,
         positions: i32,
-        of: RopeOf,
+        rope: RopeOf,
     ) -> Result<(), Failure> {
-        let (slots, rope) = (indexes("slots", slots)?, rope(of)?);
+        let (slots, rope) = (indexes("slots", slots)?, storage::rope(rope)?);
         self.0.with_mut(py, |cache| Ok(cache.shift(layer, &slots, positions, &rope)?))
     }
 

@@ -19,6 +19,7 @@ __all__ = [
     "HOT",
     "Learner",
     "Paged",
+    "Plan",
     "SEED",
     "SINKS",
     "SlotMask",
