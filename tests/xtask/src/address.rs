@@ -71,7 +71,7 @@ fn places(address: &str) -> Option<Vec<Place>> {
                 format!("  \"bugs\": \"{address}/issues\","),
             ],
         ),
-        place("install.sh", "# Where releases are", &[format!("address={address}")]),
+        place(".ci/install.sh", "# Where releases are", &[format!("address={address}")]),
     ];
     let of_workspace = ["repository.workspace = true".to_owned(), "homepage.workspace = true".to_owned()];
     places

@@ -106,7 +106,7 @@ pub(super) fn version(tree: &Tree) -> Vec<String> {
     }
     for (path, key) in [
         ("host/npm/package.json", "  \"version\": "),
-        ("install.sh", "version="),
+        (".ci/install.sh", "version="),
         ("host/jvm/src/tqkv/Native.java", "    static final String VERSION"),
     ] {
         let other = quoted(path, key);
