@@ -73,10 +73,12 @@ struct Context {
 }
 
 impl Context {
-    /// The context of a file; none without one, or without a policy that is for every model.
+    /// The context of a file; none without one, without a known length, or with policies by model.
     fn of(args: &Args) -> Result<Option<Self>, CliError> {
-        let policy = args.kv.as_deref().unwrap_or("balanced").parse::<Policy>();
-        let (true, Ok(policy)) = (args.model.is_file(), policy) else { return Ok(None) };
+        let Some(policy) = policy(args.kv.as_deref())? else { return Ok(None) };
+        if !args.model.is_file() {
+            return Ok(None);
+        }
         let shape = PlanSource::read(&args.model)?.shape();
         let Some(tokens) = args.tokens.or(shape.context) else { return Ok(None) };
         let plan = shape.plan(&policy).map_err(CliError::bad_input)?;
@@ -94,11 +96,34 @@ impl Context {
     }
 }
 
+/// The policy of the library for a cache that is declared as f16.
+const LIBRARYS: &str = "balanced";
+
+/// The policy of every model, that of the library if none is named. What saved states hold changes no bytes of a cache.
+fn policy(kv: Option<&str>) -> Result<Option<Policy>, CliError> {
+    let words: Vec<_> =
+        kv.unwrap_or_default().split_whitespace().filter(|word| !word.starts_with("state=")).collect();
+    match words.join(" ") {
+        text if text.contains(';') => Ok(None),
+        text => {
+            let text = if text.is_empty() { LIBRARYS } else { &text };
+            text.parse().map(Some).map_err(|why| CliError::bad_input(format_args!("--kv: {why}")))
+        }
+    }
+}
+
 pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     let library = library(args.library.as_deref())?;
     let binary = args.llama.as_deref().map(binary).transpose()?;
     let environment = environment(&library, args.kv.clone());
     let devices = binary.as_deref().map(|binary| devices(binary, &environment)).transpose()?;
+    let context = Context::of(args)?;
+    if args.tokens.is_some() && context.is_none() {
+        return Err(CliError::bad_input(format_args!(
+            "--tokens: nothing is known of the context: expected a file as --model, not {}, and one policy for all models",
+            args.model.display()
+        )));
+    }
     let (device, others) = devices.unzip();
     let weights = others.and_then(|others| others.into_iter().next());
     let program = binary.map_or(BINARIES[0].to_owned(), |binary| binary.display().to_string());
@@ -113,7 +138,7 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     }
     let set = environment.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
     let words: Vec<_> = set.chain(arguments.iter().map(|word| quoted(word))).collect();
-    let (command, context) = (words.join(" "), Context::of(args)?);
+    let command = words.join(" ");
     let report = Report { command, environment, arguments, device, weights, fit: FIT, context };
     out.print(&report, human)
 }

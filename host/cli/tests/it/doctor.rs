@@ -153,6 +153,13 @@ fn the_library_of_a_checkout_is_found_and_one_that_is_named() {
     assert!((8192 * 4 * 2 * 2 * 34..8192 * 4 * 2 * 2 * 38).contains(&bytes), "{all}");
     assert!(part["tokens"] == 4096 && part["bytes"].as_u64().unwrap() < bytes * 6 / 10, "{part}");
     assert!(context(&["--kv", "t2"])["bytes"].as_u64().unwrap() < bytes * 6 / 10);
+    for (args, why) in [(["--kv", "s9"], "'s9' is neither a preset"), (["--tokens", "9"], "not model.gguf")] {
+        let refused = run(&[&["llama"], &args[..]].concat());
+        let said = String::from_utf8(refused.stderr).unwrap();
+        assert!(said.contains(why) && refused.status.code() == Some(2), "{said}");
+    }
+    let codes = ["--kv", "state=codes"];
+    assert_eq!((context(&codes), context(&["--kv", "s4 state=type"])), (all.clone(), all));
     assert!(
         report(&run(&["llama"]))["context"].is_null() && context(&["--kv", "s4; layers=2: t2"]).is_null()
     );
