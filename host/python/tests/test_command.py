@@ -61,12 +61,23 @@ def test_a_plan_in_python_is_that_of_the_command(tmp_path, kv):
         (CONFIG | {"num_hidden_layers": -1}, "s4", "config.json: num_hidden_layers is -1"),
         ({"model_type": "nonsense"}, "s4", "family nonsense"),
         (7, "s4", "expected a path, a config of Transformers or a dict"),
+        ({"a": object()}, "s4", "a dict that is no config.json"),
+        (CONFIG, 4, "kv"),
+        (CONFIG, "nvfp4", "nvfp4"),
     ],
 )
 def test_a_plan_that_cannot_be_made_says_why(model, kv, reason):
     with pytest.raises(tqkv.TqkvError, match=reason) as error:
         tqkv.Plan(model, kv)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("number", [-1, 0.5, "9", None, 1 << 65])
+def test_a_plan_takes_whole_numbers(number):
+    plan = tqkv.Plan(CONFIG, "s4")
+    for call, name in ((plan.bytes, "tokens"), (plan.longest, "memory")):
+        with pytest.raises(tqkv.TqkvError, match=name):
+            call(number)
 
 
 def test_a_plan_of_a_missing_model_names_it(tmp_path):

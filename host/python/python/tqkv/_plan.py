@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from . import _native
+from ._arrays import count, words
 
 
 class Plan:
@@ -32,7 +33,7 @@ class Plan:
                 config = file.read()
         else:
             config = None
-        self._plan = _native.Plan(config, path, kv)
+        self._plan = _native.Plan(config, path, words("kv", kv))
 
     @property
     def context(self) -> int | None:
@@ -46,12 +47,12 @@ class Plan:
 
     def bytes(self, tokens: int) -> int:
         """Bytes of all layers after so many tokens of one sequence."""
-        return self._plan.bytes(tokens)
+        return self._plan.bytes(count("tokens", tokens))
 
     def longest(self, memory: int) -> int | None:
         """Tokens of one sequence whose cache fits `memory` bytes, at most the context of the model. None if any number does, because all
         layers have windows and no context is known."""
-        return self._plan.longest(memory)
+        return self._plan.longest(count("memory", memory))
 
 
 def _json(config: Any) -> str:
@@ -59,5 +60,8 @@ def _json(config: Any) -> str:
     if hasattr(config, "to_json_string"):
         return config.to_json_string(use_diff=False)
     if isinstance(config, dict):
-        return json.dumps(config)
+        try:
+            return json.dumps(config)
+        except (TypeError, ValueError) as error:
+            raise _native.TqkvError(f"a dict that is no config.json is not valid: {error}") from None
     raise _native.TqkvError(f"a model of type {type(config).__name__} is not valid: expected a path, a config of Transformers or a dict")

@@ -231,8 +231,8 @@ def _attend_main(
     return out.to(q.dtype)
 
 
-def store_now(k: Tensor, v: Tensor, places: Tensor, pages: Tensor, refused: Tensor, layout: str) -> None:
-    """What the operator `store` does. Outside of a graph this call is shorter than its."""
+@torch.library.custom_op("tqkv::paged_store", mutates_args=("pages", "refused"))
+def _store(k: Tensor, v: Tensor, places: Tensor, pages: Tensor, refused: Tensor, layout: str) -> None:
     of = _layout(layout)
     if _is_main(pages.device):
         k_v = [_rows(name, x, pages, of.num_kv_heads, of.head_dim) for name, x in (("k", k), ("v", v))]
@@ -248,11 +248,6 @@ def store_now(k: Tensor, v: Tensor, places: Tensor, pages: Tensor, refused: Tens
     work = _room(pages, kernels.store_room(at[1]))
     to = _numbers("refused", refused, pages, torch.int32)
     kernels.store(stream, *vectors, at, _blocks(of, pages), (_address(work), work.numel()), to)
-
-
-@torch.library.custom_op("tqkv::paged_store", mutates_args=("pages", "refused"))
-def _store(k: Tensor, v: Tensor, places: Tensor, pages: Tensor, refused: Tensor, layout: str) -> None:
-    store_now(k, v, places, pages, refused, layout)
 
 
 @torch.library.custom_op("tqkv::paged_plan", mutates_args=("plan",))
