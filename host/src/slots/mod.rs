@@ -43,7 +43,7 @@
 //! the stream since the newest of them was written. Age is counted in tokens of the stream, so four sequences in one
 //! stream age four times as fast. A slot that is written again in an old run is warm by itself. Tokens in order change
 //! tiers as in a sequence. With sinks the runs begin elsewhere, so that up to 127 tokens change tiers earlier or later.
-//! A restored state begins in the first tier.
+//! Rows that are restored begin in the first tier, and codes in theirs.
 //!
 //! **Shifts of positions** ([`SlotCache::shift`]) touch no code. RoPE turns a key by an angle that is linear in its
 //! position, so a key that moves by n positions is `R(n) k`. Its code stays, the slot notes n, and a query meets it as the
