@@ -9,9 +9,9 @@
 //! a request that comes again has the means of before. Each slot knows its basis ([`super::page_numbers`]), and bases stay
 //! until the stream is cleared.
 //!
-//! A saved state of rows holds decoded vectors and no means ([`super::state`] is of codes). Means lie on a grid that is coarse beside the f16 rounding
-//! of decoded vectors, so that [`recover`] finds the same means again. With them, vectors become the same codes
-//! again.
+//! A saved state of rows holds decoded vectors and no means, while one of codes has both ([`super::state`]). Means lie on a
+//! grid that is coarse beside the f16 rounding of decoded vectors, so that [`recover`] finds the same means again. With
+//! them, vectors become the same codes again.
 
 use super::format::{SlotFormat, StoreSide};
 use super::maps::StreamMaps;
