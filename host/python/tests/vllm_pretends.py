@@ -54,9 +54,9 @@ def choose_as_cuda():
             return interface.DeviceCapability(9, 0)
 
     def choose(cls, selected_backend, attn_selector_config, num_heads=None):
-        # What CUDA leaves to FlashAttention, which is not there.
+        # What CUDA leaves to FlashAttention, which is not there. By its path, because the name is that of codes on a CPU.
         if selected_backend is None and attn_selector_config.kv_cache_dtype == "auto":
-            return AttentionBackendEnum.CPU_ATTN.get_path()
+            return AttentionBackendEnum.CPU_ATTN.value
         return cuda_choice(Card, selected_backend, attn_selector_config, num_heads)
 
     cpu.CpuPlatform.get_attn_backend_cls = classmethod(choose)
