@@ -210,6 +210,20 @@ def test_drafted_tokens_change_no_text(plugin, model, tmp_path, words, window):
     assert plain["counts"]["drafted rows"] == 0
 
 
+def test_a_second_engine_takes_blocks_and_writes_the_same_tokens(plugin, model, tmp_path):
+    """Blocks travel as they lie, through the files of vLLM's example of a connector."""
+    requests = [[prompt(tokens, tokens), GREEDY | {"max_tokens": 6}] for tokens in (70, 140)]
+    transfer = {"kv_connector": "ExampleConnector", "kv_role": "kv_both", "kv_connector_extra_config": {"shared_storage_path": str(tmp_path)}}
+    engine = {"max_num_seqs": 6, "max_num_batched_tokens": 512, "num_gpu_blocks_override": 24, "kv_transfer_config": transfer}
+    one, two = (generated(plugin, model, "s4,s3", requests, engine, replay=False) for _ in range(2))
+    assert (one["cached"], two["cached"]) == ([0, 0], [64, 128])
+    assert one["tokens"] == two["tokens"]
+    files = [path.stat().st_size for path in tmp_path.rglob("*.safetensors")]
+    blocks = sorted(size // layer_bytes(one) for size in files)
+    # Two layers of each prompt. A header takes less than a block.
+    assert blocks == [1, 1, 2, 2], files
+
+
 def test_ranks_divide_the_heads(plugin, model):
     """Workers in processes of their own, which load the plug-ins by themselves."""
     [one, two] = (
@@ -262,7 +276,7 @@ def test_vllm_refuses_what_the_back_end_does_not_serve(attention, given, reason)
 
 
 def test_a_layer_with_more_than_attention_is_refused_by_name(attention, monkeypatch):
-    config = SimpleNamespace(speculative_config=None)
+    config = SimpleNamespace(speculative_config=None, kv_transfer_config=None)
     monkeypatch.setattr(attention, "get_current_vllm_config", lambda: config)
     for given, reason in [
         ({"alibi_slopes": [1.0] * 4}, "ALiBi is not valid: expected causal attention of a decoder over its own tokens"),
@@ -273,6 +287,10 @@ def test_a_layer_with_more_than_attention_is_refused_by_name(attention, monkeypa
         with pytest.raises(tqkv.TqkvError) as refused:
             attention.TqkvImpl(4, 64, 0.125, 2, **given)
         assert reason in str(refused.value) and "\n" not in str(refused.value)
+    config.kv_transfer_config = SimpleNamespace(kv_connector="LMCacheConnectorV1")
+    with pytest.raises(tqkv.TqkvError, match="the KV connector LMCacheConnectorV1 is not valid: expected ExampleConnector, which copies blocks"):
+        attention.TqkvImpl(4, 64, 0.125, 2)
+    config.kv_transfer_config.kv_connector = "ExampleConnector"
     config.model_config = SimpleNamespace(max_model_len=64, dtype=torch.float32)
     config.scheduler_config = SimpleNamespace(max_num_seqs=2)
     config.parallel_config = SimpleNamespace(use_ubatching=True)

@@ -4,7 +4,7 @@ use crate::format::{Format, Layer, Rotated};
 use crate::product::{Product, Sketched};
 use crate::rotation::RotationKind;
 use crate::rows::{Row, RowKind};
-use crate::runs::Runs;
+use crate::runs::ScaledRuns;
 use crate::scalar::Scalar;
 use crate::split::{Channels, Split};
 use crate::turbo::Turbo;
@@ -101,7 +101,7 @@ impl Coder {
             RowKind::Floats(floats) => Some(other(floats)),
             RowKind::OfTensor => Some(other(OfTensor { scale: 1.0 })),
             RowKind::Fp4(form) => Some(other(form)),
-            RowKind::RotatedRuns => Rotated::new(Runs, layer).map(other),
+            RowKind::RotatedRuns => Rotated::new(ScaledRuns, layer).map(other),
         };
         let format = format.ok_or(if rotation.is_some() { bad_rotation } else { bad_dim })?;
         Ok(Self { row, dim, block_bytes, format })

@@ -19,9 +19,9 @@ pub(crate) const fn block_bytes(dim: usize) -> usize {
 
 /// The runs; the row has them under a rotation.
 #[derive(Debug)]
-pub(crate) struct Runs;
+pub(crate) struct ScaledRuns;
 
-impl Format for Runs {
+impl Format for ScaledRuns {
     fn encode(&self, x: &[f64], block: &mut [u8]) -> Result<(), EncodeError> {
         let mut written = vec![0; block.len()];
         for (run, bytes) in x.chunks(RUN).zip(written.chunks_mut(RUN_BYTES)) {

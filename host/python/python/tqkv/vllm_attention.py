@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Sequence
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from vllm.config import VllmConfig, get_current_vllm_config, get_layers_from_vllm_config
+from vllm.config import VllmConfig, get_current_vllm_config, get_current_vllm_config_or_none, get_layers_from_vllm_config
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.model_executor.layers.quantization.turboquant.config import TQ_PRESETS, TurboQuantConfig
 from vllm.platforms import current_platform
@@ -45,6 +45,9 @@ BLOCK = 64
 MOST_TOKENS = 65_535
 """Tokens of a call of `paged.store`."""
 
+CONNECTORS = ("ExampleConnector",)
+"""KV connectors that copy blocks as they lie, and so carry codes. Others take the bytes of a block for heads of a type."""
+
 
 def _policy(num_heads: int, num_kv_heads: int, head_dim: int) -> tuple[paged.Layout, Window]:
     """What the variable says of a layer."""
@@ -55,6 +58,12 @@ def _policy(num_heads: int, num_kv_heads: int, head_dim: int) -> tuple[paged.Lay
     [codecs] = spec.codecs()
     layout = paged.Layout(num_heads, num_kv_heads, head_dim, codecs, BLOCK, spec.seed, spec.scale_mode, spec.effort)
     return layout, Window.of(spec.sinks, spec.hot)
+
+
+def _connector(config: VllmConfig | None) -> str | None:
+    """The KV connector of an engine."""
+    transfer = None if config is None else config.kv_transfer_config
+    return None if transfer is None else transfer.kv_connector
 
 
 def _head_bytes(head_dim: int) -> int:
@@ -116,8 +125,7 @@ class TqkvBackend(AttentionBackend):
 
     @classmethod
     def supports_kv_connector(cls) -> bool:
-        """Connectors may take a block for heads and tokens of a dtype."""
-        return False
+        return _connector(get_current_vllm_config_or_none()) in CONNECTORS
 
     @classmethod
     def supports_device_cpu_query_lens_mismatch(cls) -> bool:
@@ -330,6 +338,9 @@ class TqkvImpl(AttentionImpl[TqkvMetadata]):
             if wrong:
                 raise TqkvError(f"{what} is not valid: expected causal attention of a decoder over its own tokens")
         refuse_arguments("vLLM's attention", more, (), "a model without it")
+        # A CPU platform does not ask the back end.
+        if (connector := _connector(config)) not in (None, *CONNECTORS):
+            raise TqkvError(f"the KV connector {connector} is not valid: expected {' or '.join(CONNECTORS)}, which copies blocks as they lie")
         self.num_heads, self.head_size, self.scale, self.window = num_heads, head_size, float(scale), sliding_window
         self.num_kv_heads, self.kv_cache_dtype, self.sinks = num_kv_heads or num_heads, kv_cache_dtype, sinks
         self.layout, self.exact_window = _policy(num_heads, self.num_kv_heads, head_size)
