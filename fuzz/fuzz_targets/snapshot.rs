@@ -4,6 +4,7 @@
 #![no_main]
 
 mod caches;
+mod edits;
 mod seeds;
 
 use caches::{SPECS, answers, snapshot, spec, tokens, values};
@@ -60,34 +61,14 @@ fn join(chunks: &[Vec<u8>]) -> Vec<u8> {
 /// Changes chunks by a program of five bytes per step.
 fn change(chunks: &mut [Vec<u8>], program: &[u8]) {
     let count = chunks.len();
-    for [op, chunk, low, high, value] in program.as_chunks::<5>().0.iter().take(32) {
+    for [op, chunk, place @ .., value] in program.as_chunks::<5>().0.iter().take(32) {
         // Most changes go to KV heads.
         let chunk = if chunk & 0x80 == 0 {
             2 + usize::from(*chunk) % (count - 2)
         } else {
             usize::from(*chunk) % count
         };
-        let chunk = &mut chunks[chunk];
-        let at = usize::from(u16::from_le_bytes([*low, *high])) % (chunk.len() + 1);
-        let end = (at + 8).min(chunk.len());
-        match op % 8 {
-            0 => chunk[at..].iter_mut().take(1).for_each(|byte| *byte = *value),
-            1 => chunk[at..].iter_mut().take(1).for_each(|byte| *byte = byte.wrapping_add(*value)),
-            // Changes a count.
-            2 => chunk[at..end]
-                .iter_mut()
-                .enumerate()
-                .for_each(|(i, byte)| *byte = if i == 0 { *value } else { 0 }),
-            3 => chunk[at..end].fill(*value),
-            // A power of two of any size.
-            4 => {
-                let power = 1_u64.checked_shl(u32::from(*value)).unwrap_or(u64::MAX).to_le_bytes();
-                chunk[at..end].copy_from_slice(&power[..end - at]);
-            }
-            5 => drop(chunk.splice(at..at, std::iter::repeat_n(*value, usize::from(*value)))),
-            6 => drop(chunk.drain(at..(at + usize::from(*value)).min(chunk.len()))),
-            _ => chunk.truncate(at),
-        }
+        edits::edit(&mut chunks[chunk], *op, u16::from_le_bytes(*place), *value);
     }
 }
 
