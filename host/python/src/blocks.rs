@@ -115,7 +115,7 @@ impl Blocks {
         starts: &Numbers<'_>,
         exact: Option<Exact<'_>>,
         sinks: Option<Bound<'_, PyArrayDyn<f32>>>,
-        scale: Option<f32>,
+        (scale, soft_cap): (Option<f32>, Option<f32>),
         out: &Bound<'_, PyArrayDyn<f32>>,
         lse: &Bound<'_, PyArrayDyn<f32>>,
     ) -> Result<(), Failure> {
@@ -142,7 +142,7 @@ impl Blocks {
         let sinks = sinks.as_ref().map_or(Ok(&[][..]), |sinks| slice("sinks", sinks))?;
         let (mut out, mut lse) = (writing(out)?, writing(lse)?);
         let (out, lse) = (slice_mut(&mut out)?, slice_mut(&mut lse)?);
-        let rule = Rule { exact: of_rows, sinks, scale, ..Rule::default() };
+        let rule = Rule { exact: of_rows, sinks, scale, soft_cap, ..Rule::default() };
         Ok(py.detach(|| self.0.attend(q, &pages, &step, &rule, out, Some(lse)))?)
     }
 

@@ -27,14 +27,17 @@ def model(tmp_path_factory):
     return llama(tmp_path_factory.mktemp("llama"), 2)
 
 
-def llama(folder, layers, window=None, kinds=None):
+def llama(folder, layers, window=None, kinds=None, soft_cap=None):
     """A folder with a tiny random Llama, or a Mistral, whose tokens see a window, or a Gemma, of which only some layers have one."""
-    from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, MistralConfig
+    from transformers import AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, LlamaConfig, MistralConfig
 
     torch.manual_seed(3)
     sizes = dict(vocab_size=211, hidden_size=96, intermediate_size=96, num_attention_heads=4, num_key_value_heads=2, head_dim=64)
     sizes |= dict(num_hidden_layers=layers, max_position_embeddings=512)
-    if kinds:
+    if soft_cap:
+        more = dict(attn_logit_softcapping=soft_cap, query_pre_attn_scalar=64)
+        config = Gemma2Config(**sizes, **more, sliding_window=window, layer_types=kinds)
+    elif kinds:
         config = Gemma3TextConfig(**sizes, sliding_window=window, layer_types=kinds, query_pre_attn_scalar=64)
     else:
         config = MistralConfig(**sizes, sliding_window=window) if window else LlamaConfig(**sizes)
@@ -164,6 +167,18 @@ def test_a_sliding_window_reads_no_token_behind_it(plugin, tmp_path, kinds):
     """Of a block half of which is behind the window the other half is read. Blocks behind it belong to others by then."""
     requests = [[prompt(tokens, tokens), GREEDY | {"max_tokens": 40}] for tokens in (20, 90, 130, 250)]
     got = generated(plugin, llama(tmp_path, 2, window=100, kinds=kinds), "s4", requests, FEW)
+    close(got)
+    written(got)
+    assert got["counts"]["codes"] > 1000 and got["counts"]["prompts after codes"] > 0
+
+
+def test_logits_are_capped_in_prompts_and_in_decoded_tokens(plugin, tmp_path):
+    if plugin is not None:
+        pytest.skip("the kernels of a GPU have no soft cap")
+    # So low that most logits feel it.
+    model = llama(tmp_path, 2, window=100, kinds=["sliding_attention", "full_attention"], soft_cap=0.5)
+    requests = [[prompt(tokens, tokens), GREEDY | {"max_tokens": 20}] for tokens in (20, 90, 130, 250)]
+    got = generated(plugin, model, "s4", requests, FEW)
     close(got)
     written(got)
     assert got["counts"]["codes"] > 1000 and got["counts"]["prompts after codes"] > 0

@@ -92,14 +92,17 @@ class Record:
         self.counts["steps with shared blocks"] += len(set(shared)) < len(shared)
 
 
-def exact(q, k, v, window=None, sinks=None):
+def exact(q, k, v, window=None, sinks=None, soft_cap=None):
     """Attention in f32 of the newest tokens of a sequence, `[tokens, heads, head_dim]`, to the newest `window` tokens. Returns also the
-    logarithms of the sums of exponentials, `[heads, tokens]`. `sinks` are one more logit of each head."""
+    logarithms of the sums of exponentials, `[heads, tokens]`. `sinks` are one more logit of each head, which no soft cap touches."""
     apart = len(k) - len(q) + torch.arange(len(q))[:, None] - torch.arange(len(k))
     sees = (apart >= 0) & (apart < (window or len(k)))
     q, k, v = (x.float().transpose(0, 1) for x in (q, k, v))
     k, v = (x.repeat_interleave(len(q) // len(x), 0) for x in (k, v))
-    logits = (q @ k.transpose(1, 2) / q.shape[-1] ** 0.5).masked_fill(~sees, -torch.inf)
+    logits = q @ k.transpose(1, 2) / q.shape[-1] ** 0.5
+    if soft_cap is not None:
+        logits = soft_cap * (logits / soft_cap).tanh()
+    logits = logits.masked_fill(~sees, -torch.inf)
     if sinks is not None:
         logits = torch.cat([logits, sinks.view(-1, 1, 1).expand(-1, len(sees), 1)], -1)
     return (logits.softmax(-1)[..., : len(k[0])] @ v).transpose(0, 1), logits.logsumexp(-1)
@@ -180,6 +183,7 @@ class Reference:
         exact_tokens.begin(step)
         kinds = getattr(module.config, "layer_types", None)
         window = getattr(module.config, "sliding_window", None) if not kinds or kinds[module.layer_idx] == "sliding_attention" else None
+        soft_cap = getattr(module.config, "attn_logit_softcapping", None)
         q, k, v = (x[0].transpose(0, 1) for x in (q, k, v))
         coded = [x.float().contiguous() for x in (k, v)]
         if module.layer_idx not in self.native:
@@ -203,7 +207,7 @@ class Reference:
             self.tokens["exact of a decoded token" if decodes else "exact of a prompt"] += count
             self.tokens["codes"] += len(held) - count
             keys, values = (torch.stack([*old, *new[start:own].float()]) for old, new in zip(zip(*held) if held else ((), ()), (k, v)))
-            of, _ = exact(q[start:end], keys, values, window, self.sinks)
+            of, _ = exact(q[start:end], keys, values, window, self.sinks, soft_cap)
             out[start:end] = of.to(q.dtype)
         return out.unsqueeze(0), None
 

@@ -179,7 +179,7 @@ class Blocks:
         starts: Any,
         exact: tuple[Any, Any, Any, int] | None,
         sinks: Any | None,
-        scale: float | None,
+        logits: tuple[float | None, float | None],
         out: Any,
         lse: Any,
     ) -> None: ...

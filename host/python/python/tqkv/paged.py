@@ -223,11 +223,12 @@ def _attend_main(
     exact: tuple[Any, Any, Any, int] | None = None,
     sinks: Any = None,
     scale: float | None = None,
+    soft_cap: float | None = None,
 ) -> Tensor:
     """Attention in main memory. `pool` is of `_pool`, `step` of `_step_main`."""
     out = torch.empty(q.shape, dtype=torch.float32)
     sums = torch.empty(q.shape[:2], dtype=torch.float32) if lse is None else lse
-    blocks.attend(_array("q", q, q, q.dtype), pool, *step, exact, sinks, scale, out.numpy(), _array("lse", sums, q, torch.float32))
+    blocks.attend(_array("q", q, q, q.dtype), pool, *step, exact, sinks, (scale, soft_cap), out.numpy(), _array("lse", sums, q, torch.float32))
     return out.to(q.dtype)
 
 

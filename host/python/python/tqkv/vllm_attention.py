@@ -328,9 +328,11 @@ class TqkvImpl(AttentionImpl[TqkvMetadata]):
         **more: Any,
     ) -> None:
         config = get_current_vllm_config()
+        is_main = paged._is_main(torch.device(current_platform.device_type))
         refused = {
             "ALiBi": alibi_slopes is not None,
-            f"a soft cap of {logits_soft_cap}": bool(logits_soft_cap),
+            # The kernels of a GPU have none.
+            f"a soft cap of {logits_soft_cap}": bool(logits_soft_cap) and not is_main,
             f"attention of the type {attn_type}": attn_type != AttentionType.DECODER,
             f"keys and values of the layer {kv_sharing_target_layer_name}": kv_sharing_target_layer_name is not None,
         }
@@ -343,11 +345,12 @@ class TqkvImpl(AttentionImpl[TqkvMetadata]):
             raise TqkvError(f"the KV connector {connector} is not valid: expected {' or '.join(CONNECTORS)}, which copies blocks as they lie")
         self.num_heads, self.head_size, self.scale, self.window = num_heads, head_size, float(scale), sliding_window
         self.num_kv_heads, self.kv_cache_dtype, self.sinks = num_kv_heads or num_heads, kv_cache_dtype, sinks
+        self.soft_cap = logits_soft_cap or None
         self.layout, self.exact_window = _policy(num_heads, self.num_kv_heads, head_size)
         # Says at once what has no kernels.
         self.layout.block_bytes(current_platform.device_type)
         self.memory: tuple[int, Tensor, Any] | None = None
-        self.blocks = paged._blocks_of(paged._text(self.layout)) if paged._is_main(torch.device(current_platform.device_type)) else None
+        self.blocks = paged._blocks_of(paged._text(self.layout)) if is_main else None
         # The kernels divide by the root of the head dim.
         self.factor = self.scale * head_size**0.5
         self.room = config.model_config.max_model_len
@@ -416,7 +419,7 @@ class TqkvImpl(AttentionImpl[TqkvMetadata]):
         if step.main is not None:
             exact = None if step.seen is None else (*self._exact(q).arrays, step.places, self._exact(q).places)
             sinks = None if self.sinks is None else paged._array("sinks", self.sinks.float(), q, torch.float32)
-            return paged._attend_main(self.blocks, q, pool, step.main, None, exact, sinks, self.scale)
+            return paged._attend_main(self.blocks, q, pool, step.main, None, exact, sinks, self.scale, self.soft_cap)
         scaled = q if abs(self.factor - 1) <= 1e-6 else q * self.factor
         if step.seen is None and self.sinks is None:
             return paged.attend(self.layout, scaled, pages, step.table, step.plan)
@@ -449,7 +452,7 @@ class TqkvImpl(AttentionImpl[TqkvMetadata]):
         k, v = self._whole(k, pages, of, False), self._whole(v, pages, of, True)
         if self.flash is None:
             parts = zip(q.split(of.queries), k.split(of.lengths), v.split(of.lengths))
-            return torch.cat([attention(*part, self.scale, self.window, self.sinks) for part in parts])
+            return torch.cat([attention(*part, self.scale, self.window, self.sinks, self.soft_cap) for part in parts])
         out, lse = fa_utils.flash_attn_varlen_func(
             q=q,
             k=k,
@@ -467,10 +470,12 @@ class TqkvImpl(AttentionImpl[TqkvMetadata]):
         return self._less_sinks(out, lse.transpose(0, 1))
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None, sinks: Tensor | None) -> Tensor:
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None, sinks: Tensor | None, soft_cap: float | None = None
+) -> Tensor:
     """Attention of the newest tokens of a sequence, `[tokens, heads, head_dim]`, each of which sees the tokens up to itself, or the newest
     `window` of them."""
-    count, is_plain = len(q), len(q) == len(k) and window is None and sinks is None
+    count, is_plain = len(q), len(q) == len(k) and window is None and sinks is None and soft_cap is None
     q, k, v = (x.transpose(0, 1) for x in (q, k, v))
     if is_plain:
         # The one mask that PyTorch has kernels for.
@@ -483,5 +488,21 @@ def attention(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None,
         # A key of zeros has the logit that the bias says.
         k, v = (F.pad(x, (0, 0, 1, 0)) for x in (k, v))
         bias = torch.cat([sinks.to(bias.dtype)[:, None, None].expand(-1, count, 1), bias.expand(len(sinks), -1, -1)], -1)
+    if soft_cap is not None:
+        return capped(q, k, v, bias, scale, soft_cap).transpose(0, 1)
     out = F.scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=bias[None], scale=scale, enable_gqa=True)
     return out.squeeze(0).transpose(0, 1)
+
+
+def capped(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float, soft_cap: float) -> Tensor:
+    """Attention, `[heads, tokens, head_dim]`, whose logits l become cap * tanh(l / cap), which PyTorch's has not. As many queries go together
+    as keep the logits of a head small."""
+    out, rows = torch.empty_like(q), max(1, (1 << 20) // k.shape[1])
+    for head, of in enumerate(out):
+        keys, values = (x[head * len(x) // len(q)] for x in (k, v))
+        for first in range(0, q.shape[1], rows):
+            part = slice(first, first + rows)
+            logits = (q[head, part] @ keys.T).float() * scale
+            logits = soft_cap * (logits / soft_cap).tanh() + bias[head % len(bias), part]
+            of[part] = logits.softmax(-1).to(values.dtype) @ values
+    return out
