@@ -315,6 +315,30 @@ def test_a_layer_with_more_than_attention_is_refused_by_name(attention, monkeypa
     assert attention.TqkvImpl(4, 64, 0.125, 2).units == 0
 
 
+def in_f64(q, k, v, scale, window, sinks, soft_cap):
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1).double() for x in (k, v))
+    logits = torch.einsum("qhd,khd->hqk", q.double(), k) * scale
+    if soft_cap:
+        logits = soft_cap * (logits / soft_cap).tanh()
+    apart = len(k) - len(q) + torch.arange(len(q))[:, None] - torch.arange(len(k))
+    logits = logits.masked_fill((apart < 0) | (apart >= (window or len(k))), -torch.inf)
+    if sinks is not None:
+        logits = torch.cat([logits, sinks.double()[:, None, None].expand(-1, len(q), 1)], -1)
+    return torch.einsum("hqk,khd->qhd", logits.softmax(-1)[..., : len(k)], v)
+
+
+@pytest.mark.parametrize("window", [None, 1, 16, 50, 1000])
+@pytest.mark.parametrize("has_sinks", [False, True])
+@pytest.mark.parametrize("soft_cap", [None, 0.7])
+def test_attention_of_prompts_is_that_of_f64(attention, window, has_sinks, soft_cap):
+    torch.manual_seed(5)
+    sinks = torch.randn(6) if has_sinks else None
+    for queries, older in [(1, 0), (1, 5), (7, 0), (40, 33), (64, 200), (130, 1)]:
+        q, k, v = (torch.randn(tokens, heads, 32) for tokens, heads in ((queries, 6), (queries + older, 2), (queries + older, 2)))
+        given = (q, k, v, 0.3, window, sinks, soft_cap)
+        assert (attention.attention(*given) - in_f64(*given)).abs().max() < 1e-5, (queries, older)
+
+
 @pytest.mark.parametrize("kv, dim, held", [("s4", 128, 132), ("t4,t2", 128, 100), ("i8,s4", 64, 100), ("s2", 256, 132)])
 def test_a_block_has_the_bytes_of_its_codes(attention, monkeypatch, kv, dim, held):
     from vllm.v1.kv_cache_interface import FullAttentionSpec, get_kv_quant_mode

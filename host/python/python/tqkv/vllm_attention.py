@@ -8,6 +8,7 @@ there is none.
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Sequence
@@ -425,14 +426,8 @@ class TqkvImpl(AttentionImpl[TqkvMetadata]):
             return paged.attend(self.layout, scaled, pages, step.table, step.plan)
         of_codes, lse = paged.attend_lse(self.layout, scaled, pages, step.table, step.plan)
         if step.seen is None:
-            return self._less_sinks(of_codes, lse)
+            return less_sinks(of_codes, lse, self.sinks)
         return self._exact(q).attend(q, step.seen, self.scale, of_codes, lse, self.sinks)
-
-    def _less_sinks(self, out: Tensor, lse: Tensor) -> Tensor:
-        """Takes the weight of learned sinks, logits without a value, from what attention gave without them."""
-        if self.sinks is None:
-            return out
-        return out * (lse - self.sinks.float()).sigmoid().to(out.dtype)[..., None]
 
     def _keys(self, like: Tensor, tokens: int) -> Tensor:
         return torch.empty(tokens, self.num_kv_heads, self.head_size, dtype=like.dtype, device=like.device)
@@ -467,7 +462,14 @@ class TqkvImpl(AttentionImpl[TqkvMetadata]):
             return_softmax_lse=True,
             **self.flash,
         )
-        return self._less_sinks(out, lse.transpose(0, 1))
+        return less_sinks(out, lse.transpose(0, 1), self.sinks)
+
+
+def less_sinks(out: Tensor, lse: Tensor, sinks: Tensor | None) -> Tensor:
+    """Takes the weight of learned sinks, logits without a value, from what attention gave without them."""
+    if sinks is None:
+        return out
+    return out * (lse - sinks.float()).sigmoid().to(out.dtype)[..., None]
 
 
 def attention(
@@ -475,13 +477,17 @@ def attention(
 ) -> Tensor:
     """Attention of the newest tokens of a sequence, `[tokens, heads, head_dim]`, each of which sees the tokens up to itself, or the newest
     `window` of them."""
-    count, is_plain = len(q), len(q) == len(k) and window is None and sinks is None and soft_cap is None
-    q, k, v = (x.transpose(0, 1) for x in (q, k, v))
-    if is_plain:
-        # The one mask that PyTorch has kernels for.
-        return F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True, scale=scale, enable_gqa=True).squeeze(0).transpose(0, 1)
-    sees = torch.ones(count, k.shape[1], dtype=torch.bool, device=q.device).tril(k.shape[1] - count)
+    count = len(q)
     if window is not None:
+        # No query sees further back.
+        k, v = (x[-(window + count - 1) :] for x in (k, v))
+    sees_all = window is None or len(k) <= window
+    q, k, v = (x.transpose(0, 1) for x in (q, k, v))
+    if q.is_cpu and sees_all and soft_cap is None:
+        out, lse = causal(q, k, v, scale)
+        return less_sinks(out.transpose(0, 1), lse.transpose(0, 1), sinks)
+    sees = torch.ones(count, k.shape[1], dtype=torch.bool, device=q.device).tril(k.shape[1] - count)
+    if not sees_all:
         sees = sees.triu(k.shape[1] - count - window + 1)
     bias = torch.zeros(count, k.shape[1], dtype=q.dtype, device=q.device).masked_fill_(~sees, -torch.inf)[None]
     if sinks is not None:
@@ -492,6 +498,20 @@ def attention(
         return capped(q, k, v, bias, scale, soft_cap).transpose(0, 1)
     out = F.scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=bias[None], scale=scale, enable_gqa=True)
     return out.squeeze(0).transpose(0, 1)
+
+
+def causal(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """Attention, `[heads, tokens, head_dim]`, in main memory, and the logarithms of the sums, `[heads, tokens]`. All queries see the older tokens,
+    so that those need no mask, and PyTorch's kernel has one for the others. A mask in memory takes half as long again."""
+    older = k.shape[1] - q.shape[1]
+    k, v = (x.repeat_interleave(len(q) // len(x), 0)[None] for x in (k, v))
+    kernel = functools.partial(torch.ops.aten._scaled_dot_product_flash_attention_for_cpu, q[None], scale=scale)
+    out, lse = kernel(k[:, :, older:], v[:, :, older:], is_causal=True)
+    if older:
+        of_older, of_lse = kernel(k[:, :, :older], v[:, :, :older])
+        weight = (lse - of_lse).sigmoid()[..., None]
+        out, lse = torch.lerp(of_older.float(), out.float(), weight).to(q.dtype), torch.logaddexp(lse, of_lse)
+    return out[0], lse[0]
 
 
 def capped(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float, soft_cap: float) -> Tensor:
