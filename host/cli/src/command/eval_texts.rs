@@ -5,6 +5,9 @@ use tqkv_model::eval::{DepthFigures, EvalResult, Recall};
 
 use crate::policy::Name;
 
+/// The answers of a model that has fewer of them right with f16 say nothing about a cache.
+const LEAST: f64 = 0.5;
+
 /// Figures of one setting.
 #[derive(Serialize)]
 pub(super) struct Row {
@@ -29,6 +32,9 @@ pub(super) struct Cell {
     top1_agreement: f64,
     /// Share of the scored tokens that are the likeliest ones.
     pub(super) right: f64,
+    /// Share of the answers that are right, for kinds that ask for some.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    answers: Option<f64>,
 }
 
 impl Cell {
@@ -49,9 +55,28 @@ impl Row {
             nll_delta: result.nll_delta,
             top1_agreement: result.top1_agreement,
             right: result.right,
+            answers: result.answers,
         };
         let bytes: f64 = results.iter().map(|result| result.cache_bytes_per_token).sum();
         let texts = kinds.iter().zip(results).map(cell).collect();
         Self { name, cache_bytes_per_token: bytes / results.len() as f64, texts }
     }
+}
+
+/// The table of right answers: a row for each kind that asks for some, with a column for each setting, f16 first.
+/// Empty without such kinds.
+pub(super) fn answers(rows: &[Row], name: &dyn Fn(&Row) -> String) -> (Vec<String>, Vec<Vec<String>>) {
+    let names = rows.iter().map(name);
+    let head = ["text".to_owned()].into_iter().chain(names).chain([String::new()]).collect();
+    let kinds = rows.first().map_or(0, |f16| f16.texts.len());
+    let lines = (0..kinds).filter_map(|kind| {
+        let scores: Option<Vec<_>> = rows.iter().map(|row| row.texts[kind].answers).collect();
+        let scores = scores?;
+        let said = if scores[0] < LEAST { "says nothing" } else { "" };
+        let cells = scores.iter().map(|score| format!("{:.0} %", 100.0 * score));
+        Some(
+            [rows[0].texts[kind].text.to_owned()].into_iter().chain(cells).chain([said.to_owned()]).collect(),
+        )
+    });
+    (head, lines.collect())
 }
