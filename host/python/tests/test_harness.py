@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -126,3 +129,51 @@ def test_what_no_cache_can_be_is_refused_before_a_task(model, tokenizer):
         lm_eval_model(model, tokenizer, "t9")
     with pytest.raises(tqkv.TqkvError, match="t9"):
         kvpress_pipeline(model, tokenizer, "t9")
+
+
+@pytest.fixture
+def dropping():
+    """examples/dropping.py."""
+    path = Path(__file__).parent.parent / "examples" / "dropping.py"
+    spec = importlib.util.spec_from_file_location("dropping", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["dropping"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def window(dropping, tokenizer):
+    ids = [tokenizer(text(seed, count), add_special_tokens=False).input_ids for seed, count in ((7, 140), (8, 6), (9, 20))]
+    return dropping.Window(*ids)
+
+
+def test_nothing_is_lost_where_nothing_is_dropped(model, tokenizer, dropping):
+    with torch.no_grad():
+        caches, sizes = dropping.answers(model, window(dropping, tokenizer), "f16,f16")
+    for name in ("asked", "unasked"):
+        assert dropping.kl(caches["f16"], caches[name]) < 1e-6
+        assert sizes[name] == sizes["f16"] == 2 * 2 * 2 * 64
+
+
+def test_tokens_are_dropped_by_the_rule_of_snapkv(model, tokenizer, dropping):
+    asks = window(dropping, tokenizer)
+    with torch.no_grad():
+        caches, sizes = dropping.answers(model, asks, KV)
+    for name in ("asked", "unasked"):
+        assert dropping.kl(caches["f16"], caches[name]) > 1e-3
+        assert 0.97 * sizes[KV] < sizes[name] <= sizes[KV] < 0.5 * sizes["f16"], "as many bytes"
+    ids, end, kept = torch.tensor([asks.text]), len(asks.text), dropping.DynamicCache()
+    press = dropping.Keeping(compression_ratio=0.6, ends=[end], kept=[kept])
+    full = dropping.DynamicCache()
+    model.set_attn_implementation("eager")
+    with torch.no_grad(), press(model):
+        weights = model(ids, past_key_values=full, output_attentions=True).attentions
+    for layer in range(2):
+        # The last 32 queries' attention to the tokens before them, averaged over them and over the two query heads.
+        given = weights[layer][0, :, -32:, :-32].mean(1)
+        pooled = torch.nn.functional.avg_pool1d(given, 7, padding=3, stride=1).mean(0)
+        count = int(0.4 * end)
+        expected = {*pooled.topk(count - 32).indices.tolist(), *range(end - 32, end)}
+        keys = full.layers[layer].keys[0, 0]
+        found = {int((keys - key).abs().sum(-1).argmin()) for key in kept.layers[layer].keys[0, 0]}
+        assert found == expected
