@@ -5,9 +5,6 @@ use tqkv_model::eval::{DepthFigures, EvalResult, Recall};
 
 use crate::policy::Name;
 
-/// The answers of a model that has fewer of them right with f16 say nothing about a cache.
-const LEAST: f64 = 0.5;
-
 /// Figures of one setting.
 #[derive(Serialize)]
 pub(super) struct Row {
@@ -72,11 +69,24 @@ pub(super) fn answers(rows: &[Row], name: &dyn Fn(&Row) -> String) -> (Vec<Strin
     let lines = (0..kinds).filter_map(|kind| {
         let scores: Option<Vec<_>> = rows.iter().map(|row| row.texts[kind].answers).collect();
         let scores = scores?;
-        let said = if scores[0] < LEAST { "says nothing" } else { "" };
+        let text = [rows[0].texts[kind].text.to_owned()];
         let cells = scores.iter().map(|score| format!("{:.0} %", 100.0 * score));
-        Some(
-            [rows[0].texts[kind].text.to_owned()].into_iter().chain(cells).chain([said.to_owned()]).collect(),
-        )
+        Some(text.into_iter().chain(cells).chain([remark(scores[0]).to_owned()]).collect())
     });
     (head, lines.collect())
+}
+
+/// The answers of a model that has fewer than half of them right with f16 say nothing about a cache.
+fn remark(f16: f64) -> &'static str {
+    if f16 < 0.5 { "says nothing" } else { "" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::remark;
+
+    #[test]
+    fn fewer_than_half_of_the_answers_say_nothing() {
+        assert_eq!([0.0, 0.49, 0.5, 1.0].map(remark), ["says nothing", "says nothing", "", ""]);
+    }
 }

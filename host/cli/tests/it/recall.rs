@@ -66,17 +66,14 @@ fn answers_are_shown(table: &str, results: &[Value]) {
     let asking: Vec<_> =
         KINDS.iter().enumerate().filter(|(_, kind)| !["prose", "copy", "change"].contains(*kind)).collect();
     assert_eq!(lines.len(), asking.len(), "{table}");
-    let mut says = [0, 0];
     for (line, (i, kind)) in lines.iter().zip(asking) {
         let scores = results.iter().map(|row| number(&row["texts"][i], "answers"));
         let scores: Vec<_> = scores.map(|score| format!("{:.0} %", 100.0 * score)).collect();
         let nothing = number(&results[0]["texts"][i], "answers") < 0.5;
-        says[usize::from(nothing)] += 1;
         assert!(line.starts_with(kind) && line.ends_with("says nothing") == nothing, "{line}");
         let shown: Vec<_> = line.split_whitespace().collect();
         assert!(shown.join(" ").starts_with(&format!("{kind} {}", scores.join(" "))), "{line}: {scores:?}");
     }
-    assert!(says.iter().all(|count| *count > 0), "some say something and some do not: {table}");
     assert!(results[0]["texts"][0].get("answers").is_none(), "prose asks for nothing");
 }
 
