@@ -260,8 +260,11 @@ fn run(
         hidden.extend_from_slice(&states);
         if let Some(answer) = window.answer().filter(|answer| answer.begin == end) {
             let last = &states[states.len() - model.config().hidden_size..];
-            let settings = (setting, beside);
-            tally.answers.push(answers::score(model, (window, answer), spec, settings, (&cache, last))?);
+            let mut copy = match cache.copied().transpose()? {
+                Some(copy) => copy,
+                None => having_read(model, window, end, spec, (setting, beside))?,
+            };
+            tally.answers.push(answers::score(model, (window, answer), &mut copy, last)?);
         }
     }
     let (bytes, heads) = (cache.allocated_bytes(), cache.head_stats());
@@ -270,6 +273,25 @@ fn run(
         tally.add_heads(&heads);
     }
     Ok(hidden)
+}
+
+/// Another cache that has read the first tokens of a window, where a cache has no copies.
+fn having_read(
+    model: &Model,
+    window: &Window,
+    tokens: usize,
+    spec: &EvalSpec,
+    settings: (&Setting<'_>, Option<&Setting<'_>>),
+) -> Result<Compared<'static>, ModelError> {
+    let mut cache = Compared::new(settings)?;
+    let passes = spec.prompt.passes(window, spec.step).into_iter();
+    for (range, reads_exact) in passes.take_while(|(range, _)| range.end <= tokens) {
+        let start = range.start;
+        cache.reads_exact = reads_exact;
+        model.hidden(&window.tokens[range], start, &mut cache, &mut |_, _, _| {})?;
+    }
+    cache.reads_exact = false;
+    Ok(cache)
 }
 
 /// A cache, and optionally another one that receives the same queries, keys and values.

@@ -75,8 +75,8 @@ def pressed(pipeline: Any, documents: list[dict[str, Any]]) -> float:
     right, asked = 0, 0
     for document in documents:
         pairs = re.findall(rf"The code of the (.*) is ({NUMBER})", document["text"])[:: max(1, document["text"].count("\n") // 3)][:3]
-        prefix = [f"\nThe code of the {name} is" for name, _ in pairs]
-        said = pipeline(document["text"], questions=prefix, max_new_tokens=8)["answers"]
+        questions = [f"\nWhat is the code of the {name}?" for name, _ in pairs]
+        said = pipeline(document["text"], questions=questions, answer_prefix="The code is", max_new_tokens=8)["answers"]
         right += sum(number in answer for answer, (_, number) in zip(said, pairs))
         asked += len(pairs)
     return right / asked

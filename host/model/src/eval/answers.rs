@@ -1,7 +1,6 @@
 //! Answers that a model generates.
 
 use super::window::{Answer, Window};
-use super::{Compared, EvalSpec, Setting};
 use crate::sampling::argmax;
 use crate::tokenizer::TextStream;
 use crate::{Model, ModelError};
@@ -16,38 +15,15 @@ impl Answer {
     }
 }
 
-/// The score of the greedy answer of a model that has read the question of a window. `cache` has read it too, and is left
-/// as it is; `last` is the hidden state of its last token.
+/// The score of the greedy answer of a model that has read the question of a window. `cache` has read it too, and `last`
+/// is the hidden state of its last token.
 pub(super) fn score(
     model: &Model,
     (window, answer): (&Window, &Answer),
-    spec: &EvalSpec,
-    settings: (&Setting<'_>, Option<&Setting<'_>>),
-    (cache, last): (&Compared<'_>, &[f32]),
+    cache: &mut dyn AttentionCache,
+    last: &[f32],
 ) -> Result<f64, ModelError> {
-    let mut cache = match cache.copied().transpose()? {
-        Some(cache) => cache,
-        None => having_read(model, (window, answer), spec, settings)?,
-    };
-    generated(model, (window, answer), &mut cache, last).map(|text| answer.score(&text))
-}
-
-/// Another cache that has read the question, where a cache has no copies.
-fn having_read(
-    model: &Model,
-    (window, answer): (&Window, &Answer),
-    spec: &EvalSpec,
-    settings: (&Setting<'_>, Option<&Setting<'_>>),
-) -> Result<Compared<'static>, ModelError> {
-    let mut cache = Compared::new(settings)?;
-    let passes = spec.prompt.passes(window, spec.step).into_iter();
-    for (range, reads_exact) in passes.take_while(|(range, _)| range.end <= answer.begin) {
-        let start = range.start;
-        cache.reads_exact = reads_exact;
-        model.hidden(&window.tokens[range], start, &mut cache, &mut |_, _, _| {})?;
-    }
-    cache.reads_exact = false;
-    Ok(cache)
+    generated(model, (window, answer), cache, last).map(|text| answer.score(&text))
 }
 
 /// The greedy answer, up to an end token.
@@ -74,7 +50,7 @@ fn generated(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::eval::{CacheFactory, Tally, run};
+    use crate::eval::{CacheFactory, EvalSpec, Setting, Tally, run};
     use crate::generate::{GenerateSpec, generate};
     use crate::shipped;
     use tqkv::KvShape;
