@@ -56,6 +56,11 @@ pub trait AttentionCache {
     /// A sliding window may have evicted tokens that the shorter sequence would see again.
     fn truncate(&mut self, len: usize) -> Result<(), CacheError>;
 
+    /// Another cache with the same tokens. Returns `None` if this kind of cache has no copies.
+    fn fork(&self) -> Option<Result<Box<dyn AttentionCache>, CacheError>> {
+        None
+    }
+
     /// Empties the cache.
     fn reset(&mut self);
 

@@ -266,6 +266,10 @@ impl AttentionCache for DenseCache {
         Ok(())
     }
 
+    fn fork(&self) -> Option<Result<Box<dyn AttentionCache>, CacheError>> {
+        Some(Ok(Box::new(self.clone())))
+    }
+
     fn reset(&mut self) {
         for head in &mut self.heads {
             head.keys.clear();

@@ -10,6 +10,7 @@
 //! One setting runs over all windows before the next begins, so its figures are known early. Memory holds the
 //! reference's last hidden states of all windows. It holds the states of every layer if layers are compared.
 
+mod answers;
 mod cosine;
 mod figures;
 mod marks;
@@ -244,19 +245,27 @@ fn run(
     tally: &mut Tally,
     observer: &mut dyn FnMut(usize, usize, &[f32]),
 ) -> Result<Vec<f32>, ModelError> {
-    let exact = beside.map(|beside| (beside.new_cache)()).transpose()?;
-    let errors = spec.attention.then_some(&mut tally.attention);
-    let scores = spec.scores.then(|| tally.scores.window());
-    let mut cache = Compared { cache: (setting.new_cache)()?, exact, errors, scores, reads_exact: false };
+    let mut cache = Compared::new((setting, beside))?;
+    cache.errors = spec.attention.then_some(&mut tally.attention);
+    cache.scores = spec.scores.then(|| tally.scores.window());
     let tokens = &window.tokens;
     let mut hidden = Vec::with_capacity(tokens.len() * model.config().hidden_size);
     for (range, reads_exact) in spec.prompt.passes(window, spec.step) {
         let start = range.start;
+        let end = range.end;
         cache.reads_exact = reads_exact;
         let states = model.hidden(&tokens[range], start, &mut cache, &mut |layer, offset, x| {
             observer(layer, start + offset, x);
         })?;
         hidden.extend_from_slice(&states);
+        if let Some(answer) = window.answer().filter(|answer| answer.begin == end) {
+            let last = &states[states.len() - model.config().hidden_size..];
+            let mut copy = match cache.copied().transpose()? {
+                Some(copy) => copy,
+                None => having_read(model, window, end, spec, (setting, beside))?,
+            };
+            tally.answers.push(answers::score(model, (window, answer), &mut copy, last)?);
+        }
     }
     let (bytes, heads) = (cache.allocated_bytes(), cache.head_stats());
     tally.cache_bytes += bytes;
@@ -264,6 +273,25 @@ fn run(
         tally.add_heads(&heads);
     }
     Ok(hidden)
+}
+
+/// Another cache that has read the first tokens of a window, where a cache has no copies.
+fn having_read(
+    model: &Model,
+    window: &Window,
+    tokens: usize,
+    spec: &EvalSpec,
+    settings: (&Setting<'_>, Option<&Setting<'_>>),
+) -> Result<Compared<'static>, ModelError> {
+    let mut cache = Compared::new(settings)?;
+    let passes = spec.prompt.passes(window, spec.step).into_iter();
+    for (range, reads_exact) in passes.take_while(|(range, _)| range.end <= tokens) {
+        let start = range.start;
+        cache.reads_exact = reads_exact;
+        model.hidden(&window.tokens[range], start, &mut cache, &mut |_, _, _| {})?;
+    }
+    cache.reads_exact = false;
+    Ok(cache)
 }
 
 /// A cache, and optionally another one that receives the same queries, keys and values.
@@ -275,6 +303,26 @@ struct Compared<'a> {
     scores: Option<Scores<'a>>,
     /// The model goes on with what the other cache gives.
     reads_exact: bool,
+}
+
+impl Compared<'_> {
+    /// Empty caches, of which nothing is compared yet.
+    fn new((setting, beside): (&Setting<'_>, Option<&Setting<'_>>)) -> Result<Self, CacheError> {
+        let exact = beside.map(|beside| (beside.new_cache)()).transpose()?;
+        Ok(Self { cache: (setting.new_cache)()?, exact, errors: None, scores: None, reads_exact: false })
+    }
+
+    /// Other caches with the same tokens, which go on with what their own gives. `None` if one has no copies.
+    fn copied(&self) -> Option<Result<Compared<'static>, CacheError>> {
+        let exact = match &self.exact {
+            Some(exact) => Some(exact.fork()?),
+            None => None,
+        };
+        let cache = self.cache.fork()?;
+        Some(exact.transpose().and_then(|exact| {
+            Ok(Compared { cache: cache?, exact, errors: None, scores: None, reads_exact: false })
+        }))
+    }
 }
 
 impl AttentionCache for Compared<'_> {

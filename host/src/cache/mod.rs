@@ -626,6 +626,10 @@ impl AttentionCache for KvCache {
         self.truncate(len)
     }
 
+    fn fork(&self) -> Option<Result<Box<dyn AttentionCache>, CacheError>> {
+        Some(self.fork().map(|fork| Box::new(fork) as _))
+    }
+
     fn reset(&mut self) {
         self.reset();
     }

@@ -42,6 +42,8 @@ Example: the paper's code for dot products beside a scalar code of the same size
 Example: texts that ask for what stands far back, beside running text
   tqkv eval --recall --model DIR --text book.txt --context 2048 --kv tiny --kv tiered --kv s4
   tqkv eval --recall --kinds table,facts --windows 2 --kv t4,t2
+Example: questions as RULER asks them, eight texts of each kind
+  tqkv eval --recall --kinds needles,variables,words,documents --windows 8 --kv t4,t2
 Example: answers in a text of your own, such as \"The code is <<48213>>.\"
   tqkv eval --text answers.txt --marks '<<' '>>' --kv tiny --kv s4
   tqkv eval --recall --model DIR --text book.txt --windows 3 --markdown
@@ -92,8 +94,18 @@ windows of 1024 tokens are long enough for them, and 512 for the others.
   calls        calls of tools whose arguments were listed
   sums         sums of two prices that were told
   change       running text after as many tokens of code and numbers
-A cell is the KL to f16 and how often the likeliest token is the right one. A model that fails at f16 says nothing about \
-a cache.
+  needles      four keys with numbers in running text, of which one is asked for
+  variables    all variables that a chain of assignments gives one value
+  words        the words that come most often in a list
+  documents    a question about one of several documents
+  tools        a call in JSON, of a tool whose schema was given
+  arithmetic   sums of two small numbers after unrelated text
+A cell is the KL to f16 and how often the likeliest token is the right one.
+
+Another table has the answers that are right, f16 first. Needles, variables, words and documents follow the rules of RULER \
+(needles: four keys, one asked): each text has one question, the setting generates the answer greedily, and its score is \
+the share of the wanted strings that it has. So does tools. In the other kinds an answer is right if each of its tokens is the \
+likeliest one. Where f16 has fewer than half, the model says nothing about a cache.
 
 The row of a setting appears as soon as it is measured.")]
 pub struct Args {

@@ -1,7 +1,7 @@
 //! The tables of `tqkv eval --recall --markdown`, for a document about a model.
 
 use super::eval_subject::Subject;
-use super::eval_texts::{Cell, Row};
+use super::eval_texts::{Cell, Row, answers};
 use crate::error::CliError;
 use crate::output::{counted, grouped};
 use crate::plan::{CacheShape, Foreign};
@@ -73,6 +73,11 @@ pub(super) fn tables(subject: &Subject, rows: &[Row], sizes: &[Sizes]) -> String
         "\nHow many scored tokens are the likeliest ones:\n\n{}",
         by_kind(&["policy"], 0, &|row| each(row, &|cell| format!("{:.0} %", 100.0 * cell.right)))
     );
+    let (head, lines) = answers(rows, &code);
+    if !lines.is_empty() {
+        let head: Vec<_> = head.iter().map(String::as_str).collect();
+        text += &format!("\nAnswers that are right:\n\n{}", table(&head, lines.into_iter()));
+    }
     let lengths = LENGTHS.map(|tokens| format!("{} tokens", grouped(tokens)));
     let head: Vec<&str> = std::iter::once("policy").chain(lengths.iter().map(String::as_str)).collect();
     let rows = rows.iter().zip(sizes).map(|(row, sizes)| {

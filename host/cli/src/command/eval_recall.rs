@@ -6,7 +6,7 @@ use tqkv_model::eval::{EvalSpec, Progress, Recall, evaluate_recall};
 
 use super::eval_markdown;
 use super::eval_subject::{Report, Subject, settings};
-use super::eval_texts::{Cell, Row};
+use super::eval_texts::{Cell, Row, answers};
 use crate::cache_args::CacheArgs;
 use crate::error::CliError;
 use crate::memory::Memory;
@@ -70,6 +70,11 @@ pub(super) fn run(
     }
     if let Some(depths) = depths(&rows) {
         out.write_text(&format!("\nKL by where it was told: first page, middle, end\n{depths}\n"))?;
+    }
+    let (head, lines) = answers(&rows, &|row| row.name.label());
+    if !lines.is_empty() {
+        let head: Vec<_> = head.iter().map(String::as_str).collect();
+        out.write_text(&format!("\nanswers that are right\n{}\n", table(&head, lines.into_iter())))?;
     }
     out.write_text(&format!("\n{seconds:.1} seconds{}\n", Memory::of(&subject.model).line()))?;
     Ok(())

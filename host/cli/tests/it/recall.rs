@@ -42,8 +42,9 @@ fn eval_asks_for_what_stands_far_back() {
         }
     }
     let table = String::from_utf8(tqkv(at, &args).stdout).unwrap();
-    assert!(table.lines().nth(1).unwrap().ends_with("bytes/token") && table.lines().count() == 14, "{table}");
+    assert!(table.lines().nth(1).unwrap().ends_with("bytes/token") && table.lines().count() == 32, "{table}");
     assert!(table.contains("first page, middle, end"), "{table}");
+    answers_are_shown(&table, results);
     let some = json(at, &[&args[..], &["--kinds", "turns,copy"]].concat());
     let names: Vec<_> = texts(&rows(&some)[0]).iter().map(|cell| cell["text"].clone()).collect();
     assert_eq!(names, ["turns", "copy"], "in the order of the option");
@@ -57,8 +58,45 @@ fn eval_asks_for_what_stands_far_back() {
     }
 }
 
-const KINDS: [&str; 12] =
-    ["prose", "copy", "list", "table", "facts", "json", "chat", "code", "turns", "calls", "sums", "change"];
+/// A row for each kind that asks for answers, with the figures of --json, f16 first. Rows where it has fewer than half say
+/// nothing.
+fn answers_are_shown(table: &str, results: &[Value]) {
+    let lines: Vec<_> = table.lines().skip_while(|line| *line != "answers that are right").skip(2).collect();
+    let lines = lines.split(|line| line.is_empty()).next().unwrap();
+    let asking: Vec<_> =
+        KINDS.iter().enumerate().filter(|(_, kind)| !["prose", "copy", "change"].contains(*kind)).collect();
+    assert_eq!(lines.len(), asking.len(), "{table}");
+    for (line, (i, kind)) in lines.iter().zip(asking) {
+        let scores = results.iter().map(|row| number(&row["texts"][i], "answers"));
+        let scores: Vec<_> = scores.map(|score| format!("{:.0} %", 100.0 * score)).collect();
+        let nothing = number(&results[0]["texts"][i], "answers") < 0.5;
+        assert!(line.starts_with(kind) && line.ends_with("says nothing") == nothing, "{line}");
+        let shown: Vec<_> = line.split_whitespace().collect();
+        assert!(shown.join(" ").starts_with(&format!("{kind} {}", scores.join(" "))), "{line}: {scores:?}");
+    }
+    assert!(results[0]["texts"][0].get("answers").is_none(), "prose asks for nothing");
+}
+
+const KINDS: [&str; 18] = [
+    "prose",
+    "copy",
+    "list",
+    "table",
+    "facts",
+    "json",
+    "chat",
+    "code",
+    "turns",
+    "calls",
+    "sums",
+    "change",
+    "needles",
+    "variables",
+    "words",
+    "documents",
+    "tools",
+    "arithmetic",
+];
 
 /// A text with marks has the figures of the tokens between them, and is otherwise the text without them.
 #[test]
@@ -147,10 +185,17 @@ fn eval_prints_its_tables_in_markdown() {
         .map(|table| table.lines().map(cells).collect())
         .collect();
     let sizes: Vec<_> = tables.iter().map(|table| [table.len(), table[0].len()]).collect();
-    assert_eq!(sizes, [[5, 4], [5, 3], [5, 2], [6, 3], [6, 4]], "{said}");
-    assert!(tables.iter().flatten().all(|row| !row.iter().any(String::is_empty)), "{said}");
-    let names: Vec<_> = tables[4][2..].iter().map(|row| &*row[0]).collect();
+    assert_eq!(sizes, [[5, 4], [5, 3], [5, 2], [6, 3], [3, 6], [6, 4]], "{said}");
+    assert!(
+        tables
+            .iter()
+            .enumerate()
+            .all(|(i, table)| i == 4 || table.iter().flatten().all(|cell| !cell.is_empty())),
+        "{said}"
+    );
+    let names: Vec<_> = tables[5][2..].iter().map(|row| &*row[0]).collect();
     assert_eq!(names, ["`f16,f16`", "`tiny`", "`q4_0,q4_0`", "`t4 hot=0 sinks=0`"]);
+    assert!(tables[4][0].starts_with(&["text".to_owned(), "`f16,f16`".to_owned()]), "{said}");
     let report = json(at, &args);
     let planned = json(
         at,
@@ -169,7 +214,7 @@ fn eval_prints_its_tables_in_markdown() {
         ],
     );
     let bytes = planned["rows"][0]["cache_bytes"].as_f64().unwrap() / 4096.0;
-    assert_eq!(tables[4][3][2], format!("{bytes:.0}"), "{said}");
+    assert_eq!(tables[5][3][2], format!("{bytes:.0}"), "{said}");
     for (row, shown) in rows(&report)[1..].iter().zip(&tables[0][2..]) {
         for (i, cell) in row["texts"].as_array().unwrap().iter().enumerate() {
             assert_eq!(shown[2 + i], format!("{:.4}", number(cell, "kl_to_f16")), "{said}");

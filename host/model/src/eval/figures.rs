@@ -75,6 +75,12 @@ pub struct EvalResult {
     pub top1_agreement: f64,
     /// Share of positions where the most likely token is the one that the text has.
     pub right: f64,
+    /// Share of the answers that are right, of those that a text asks for. `None` for texts that ask for none.
+    ///
+    /// Where a text has one question, the setting generates the answer greedily, and its score is the share of the wanted
+    /// strings that it has, as in RULER. Elsewhere an answer is right if each of its tokens is the likeliest one, which a
+    /// greedy answer would be too.
+    pub answers: Option<f64>,
     /// Bytes that the cache has allocated at the end of a window, per token. Mean over the windows.
     pub cache_bytes_per_token: f64,
     /// Mean cosine between the residual stream after each layer and the reference's. Empty unless requested.

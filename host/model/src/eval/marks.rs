@@ -101,7 +101,7 @@ impl Marked {
                 }
             }
             let prefix = scored.first().map_or(0, |scored| scored.start);
-            Window { tokens: [&beginning, tokens].concat(), scored, prefix, depths: Vec::new() }
+            Window { scored, ..Window::scored_from(prefix, [&beginning, tokens].concat()) }
         };
         let windows = tokens.chunks(fresh).zip(bytes.chunks(fresh)).map(window);
         Ok(windows.filter(|window| !window.scored.is_empty()).collect())

@@ -26,7 +26,7 @@ impl Prompt {
     /// The forward passes of a window, and whether their tokens read exact keys and values.
     ///
     /// Passes have `step` tokens, but what comes before the first scored token is one prompt, and so is each part that
-    /// reads exact keys.
+    /// reads exact keys. A question whose answer is generated is the end of a pass.
     pub(super) fn passes(self, window: &Window, step: Option<usize>) -> Vec<(Range<usize>, bool)> {
         let len = window.tokens.len();
         let first = window.scored.first().map_or(0, |scored| scored.start);
@@ -46,11 +46,18 @@ impl Prompt {
             }
         }
         part(len, self == Self::Cold);
-        let passes = parts.into_iter().filter(|(range, _)| !range.is_empty()).flat_map(|(range, exact)| {
-            let is_prompt = exact || range.end <= first;
-            let step = step.filter(|_| !is_prompt).unwrap_or(range.len()).max(1);
-            range.clone().step_by(step).map(move |start| (start..range.end.min(start + step), exact))
-        });
+        let question = window.answer().map_or(len, |answer| answer.begin);
+        let cut = |(range, exact): (Range<usize>, bool)| {
+            let at = question.clamp(range.start, range.end);
+            [(range.start..at, exact), (at..range.end, exact)]
+        };
+        let passes = parts.into_iter().flat_map(cut).filter(|(range, _)| !range.is_empty()).flat_map(
+            |(range, exact)| {
+                let is_prompt = exact || range.end <= first;
+                let step = step.filter(|_| !is_prompt).unwrap_or(range.len()).max(1);
+                range.clone().step_by(step).map(move |start| (start..range.end.min(start + step), exact))
+            },
+        );
         passes.collect()
     }
 }
@@ -83,6 +90,14 @@ mod tests {
         assert_eq!(passes(Prompt::Cold, None), cold);
         let by_one = passes(Prompt::Cold, Some(1));
         assert_eq!(by_one.iter().filter(|(range, exact)| !exact && range.len() == 1).count(), 4);
+        // A question whose answer is generated is the end of a pass.
+        let mut asking = Window::before_questions(vec![0; 6]);
+        asking.answer_with(vec![0; 3], Vec::new(), 6);
+        for prompt in [Prompt::Codes, Prompt::Restored] {
+            let exact = prompt == Prompt::Restored;
+            assert_eq!(prompt.passes(&asking, None), [(0..6, exact), (6..9, false)]);
+        }
+        assert_eq!(Prompt::Codes.passes(&asking, Some(4)), [(0..5, false), (5..6, false), (6..9, false)]);
         // Nothing comes before running text.
         let plain = Window::scored_from(0, vec![0; 5]);
         assert_eq!(Prompt::Restored.passes(&plain, None), [(0..5, false)]);

@@ -8,10 +8,15 @@
 //!
 //! [`DepthFigures`]: super::DepthFigures
 
+mod documents;
 mod material;
+mod question;
+mod ruler;
 mod scattered;
 mod spread;
+mod tools;
 
+use super::window::Asks;
 use super::{EvalResult, EvalSpec, Progress, Setting, Window, compare};
 use crate::{Model, ModelError};
 use fastrand::Rng;
@@ -47,11 +52,23 @@ pub enum Recall {
     Sums,
     /// Running text after as many tokens of code and numbers, which teach a cache little about it.
     Change,
+    /// Four keys with numbers in running text, of which one is asked for.
+    Needles,
+    /// Variables that were assigned in a chain, scattered in running text.
+    Variables,
+    /// The words that come most often in a list.
+    Words,
+    /// A question about one of several documents.
+    Documents,
+    /// A call in JSON, of a tool whose schema was given.
+    Tools,
+    /// Sums of two small numbers after running text that has nothing to do with them.
+    Arithmetic,
 }
 
 impl Recall {
     /// All kinds, in the order of reports.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 18] = [
         Self::Prose,
         Self::Copy,
         Self::List,
@@ -64,6 +81,12 @@ impl Recall {
         Self::Calls,
         Self::Sums,
         Self::Change,
+        Self::Needles,
+        Self::Variables,
+        Self::Words,
+        Self::Documents,
+        Self::Tools,
+        Self::Arithmetic,
     ];
 
     /// Name in reports.
@@ -82,6 +105,12 @@ impl Recall {
             Self::Calls => "calls",
             Self::Sums => "sums",
             Self::Change => "change",
+            Self::Needles => "needles",
+            Self::Variables => "variables",
+            Self::Words => "words",
+            Self::Documents => "documents",
+            Self::Tools => "tools",
+            Self::Arithmetic => "arithmetic",
         }
     }
 }
@@ -204,6 +233,17 @@ fn window(
     if let Some(items) = items {
         return items.lay((beginning, text), &mut material.random).ok_or_else(|| short(1024));
     }
+    let question = match kind {
+        Recall::Needles => Some(material.needles()?),
+        Recall::Variables => Some(material.variables()?),
+        Recall::Words => Some(material.common_words(text.len())?.ok_or_else(|| short(1024))?),
+        Recall::Documents => Some(material.documents(text.len(), text)?.ok_or_else(|| short(1024))?),
+        Recall::Tools => Some(material.tools()?),
+        _ => None,
+    };
+    if let Some(question) = question {
+        return question.lay((beginning, text), &mut material).ok_or_else(|| short(1024));
+    }
     let (told, asked) = match kind {
         Recall::Copy => material.copy(&text[text.len() / 2..])?,
         Recall::List => material.list()?,
@@ -212,6 +252,7 @@ fn window(
         Recall::Calls => material.calls()?,
         Recall::Sums => material.sums()?,
         Recall::Change => material.change(text, context / 2)?,
+        Recall::Arithmetic => material.arithmetic()?,
         _ => return Ok(Window::scored_from(0, [beginning, text].concat())),
     };
     let taken = begin + told.len() + asked.iter().map(|part| part.tokens.len()).sum::<usize>();
@@ -220,18 +261,24 @@ fn window(
     let tokens = [beginning, &told, &text[..between]].concat();
     let mut window = Window::before_questions(tokens);
     asked.into_iter().for_each(|part| window.ask(part));
+    if matches!(kind, Recall::Copy | Recall::Change) {
+        window.asks = Asks::Nothing;
+    }
     Ok(window)
 }
 
 #[cfg(test)]
+mod question_tests;
+
+#[cfg(test)]
 mod tests {
     use super::*;
-    use crate::eval::window::Depth;
+    use crate::eval::window::{Answer, Depth};
     use crate::shipped;
 
     const CONTEXT: usize = 1024;
 
-    fn windows(kind: Recall, samples: u64) -> Vec<Window> {
+    pub(super) fn windows(kind: Recall, samples: u64) -> Vec<Window> {
         let model = Model::shipped().unwrap();
         let spec = EvalSpec::new(CONTEXT, Some(samples as usize));
         let texts = model.windows(shipped::HELDOUT_TEXT, &spec).unwrap();
@@ -243,11 +290,18 @@ mod tests {
     #[test]
     fn what_is_asked_for_was_told_far_back() {
         for kind in Recall::ALL {
-            for Window { tokens, scored, depths, .. } in windows(kind, 2) {
+            for Window { tokens, scored, depths, asks, .. } in windows(kind, 2) {
+                if let Asks::Answer(Answer { begin, most, .. }) = asks {
+                    assert_eq!(begin + most, CONTEXT, "{kind:?}: a generated answer has room");
+                    assert_eq!(scored.first(), Some(&(begin - 1..tokens.len() - 1)), "{kind:?}");
+                    continue;
+                }
                 assert_eq!(tokens.len(), CONTEXT, "{kind:?}");
                 assert!(scored.windows(2).all(|pair| pair[0].end <= pair[1].start), "{kind:?}: {scored:?}");
                 assert!(scored.iter().all(|span| span.start < span.end), "{kind:?}: {scored:?}");
-                if matches!(kind, Recall::Prose | Recall::Change | Recall::Sums) || !depths.is_empty() {
+                if matches!(kind, Recall::Prose | Recall::Change | Recall::Sums | Recall::Arithmetic)
+                    || !depths.is_empty()
+                {
                     continue;
                 }
                 let told = &tokens[..CONTEXT / 4];

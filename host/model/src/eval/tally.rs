@@ -2,10 +2,9 @@
 
 use super::figures::{DepthFigures, EvalResult, HeadFigures};
 use super::scores;
-use super::window::{Depth, Window};
+use super::window::{Asks, Depth, Window};
 use crate::sampling::argmax;
 use crate::{Model, ModelError};
-use std::ops::Range;
 use tqkv::cache::HeadStats;
 
 /// Rows of logits that are held at once. This bounds memory for vocabularies of 100,000 tokens and more.
@@ -21,21 +20,23 @@ pub(crate) fn score(
     let (width, vocab) = (model.config().hidden_size, model.config().vocab_size);
     let before = tally.kl.len();
     tally.tokens += window.tokens.len();
-    let rows = |(i, scored): (usize, &Range<usize>)| {
-        let (end, depth) = (scored.end, window.depths.get(i).copied());
-        scored.clone().step_by(LOGIT_ROWS).map(move |first| (first..end.min(first + LOGIT_ROWS), depth))
-    };
-    for (rows, depth) in window.scored.iter().enumerate().flat_map(rows) {
-        let scored = tally.kl.len();
-        let first = rows.start;
-        let span = rows.start * width..rows.end * width;
-        let base = log_softmax(&model.logits(&base[span.clone()]), vocab, first)?;
-        let own = log_softmax(&model.logits(&hidden[span]), vocab, first)?;
-        for (position, (base, own)) in rows.zip(base.iter().zip(&own)) {
-            tally.add(base, own, window.tokens.get(position + 1).map(|t| *t as usize));
+    for (i, span) in window.scored.iter().enumerate() {
+        let (scored, right) = (tally.kl.len(), tally.right);
+        for first in span.clone().step_by(LOGIT_ROWS) {
+            let rows = first..span.end.min(first + LOGIT_ROWS);
+            let values = rows.start * width..rows.end * width;
+            let base = log_softmax(&model.logits(&base[values.clone()]), vocab, first)?;
+            let own = log_softmax(&model.logits(&hidden[values]), vocab, first)?;
+            for (position, (base, own)) in rows.zip(base.iter().zip(&own)) {
+                tally.add(base, own, window.tokens.get(position + 1).map(|t| *t as usize));
+            }
         }
-        if let Some(depth) = depth {
-            tally.kl_of_depths[depth as usize].extend_from_slice(&tally.kl[scored..]);
+        if let Some(depth) = window.depths.get(i) {
+            tally.kl_of_depths[*depth as usize].extend_from_slice(&tally.kl[scored..]);
+        }
+        if matches!(window.asks, Asks::Parts) {
+            let is_right = tally.right - right == span.len();
+            tally.answers.push(f64::from(u8::from(is_right)));
         }
     }
     tally.kl_of_windows.push(mean(&tally.kl[before..]));
@@ -75,6 +76,8 @@ pub(crate) struct Tally {
     agreed: usize,
     /// Positions whose likeliest token is the one that follows.
     right: usize,
+    /// The score of each answer.
+    pub(super) answers: Vec<f64>,
     pub(super) cache_bytes: usize,
     pub(super) cosine: Vec<f64>,
     heads: Vec<HeadFigures>,
@@ -143,6 +146,8 @@ impl Tally {
             kl_p999: exceeded_by(&mut self.kl, 1),
             top1_agreement: self.agreed as f64 / positions,
             right: self.right as f64 / self.scored as f64,
+            answers: (!self.answers.is_empty())
+                .then(|| self.answers.iter().sum::<f64>() / self.answers.len() as f64),
             cache_bytes_per_token: self.cache_bytes as f64 / tokens,
             layer_cosine: self.cosine.iter().map(|sum| sum / tokens).collect(),
             heads: self.heads,

@@ -104,15 +104,15 @@ def tqkv_attention(
     key: torch.Tensor,
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
     scaling: float | None = None,
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
-    dropout: float = 0.0,
     is_causal: bool | None = None,
     indices: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention on the codes of a `TqkvCache`. Other keys and values use "sdpa".
+    """Attention on the codes of a `TqkvCache`. Other keys and values use "sdpa", whose first arguments have the same order.
 
     `s_aux` are learned sinks (gpt-oss), a logit per query head. `indices` are the tokens that an indexer has chosen for each query (DeepSeek V3.2 and its kin), `[batch, tokens, count]`."""
     refuse_arguments("attention 'tqkv'", kwargs, HARMLESS | SDPA, OTHERS)

@@ -184,6 +184,21 @@ impl Material<'_> {
         Ok((told, asked))
     }
 
+    /// Sums of two small numbers. The first ones show the form, and nothing is told before.
+    pub(super) fn arithmetic(&mut self) -> Result<Told, ModelError> {
+        const SUMS: usize = 16;
+        const SHOWN: usize = 4;
+        let mut pairs: Vec<_> = (1..10).flat_map(|one| (1..10).map(move |other| (one, other))).collect();
+        self.random.shuffle(&mut pairs);
+        let mut asked = vec![self.part("\n\n", false)?];
+        for (i, (one, other)) in pairs.into_iter().take(SUMS).enumerate() {
+            asked.push(self.part(&format!("{one} + {other} ="), false)?);
+            asked.push(self.part(&format!(" {}", one + other), i >= SHOWN)?);
+            asked.push(self.part("\n", false)?);
+        }
+        Ok((Vec::new(), asked))
+    }
+
     /// `first` tokens of code and numbers, then running text up to the end.
     pub(super) fn change(&mut self, text: &[u32], first: usize) -> Result<Told, ModelError> {
         let mut told = Vec::new();
@@ -197,7 +212,7 @@ impl Material<'_> {
     }
 }
 
-fn capitalised(word: &str) -> String {
+pub(super) fn capitalised(word: &str) -> String {
     let mut letters = word.chars();
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }

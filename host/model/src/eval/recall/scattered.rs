@@ -96,8 +96,9 @@ impl Material<'_> {
     }
 }
 
-const NAMES: &[&str] = &["Bruno", "Clara", "Oscar", "Smokey", "Felix", "Nina", "Hugo", "Emma"];
-const CITIES: &[&str] = &["Lisbon", "Madrid", "Vienna", "Dublin", "Prague", "Athens", "Warsaw", "Oslo"];
+pub(super) const NAMES: &[&str] = &["Bruno", "Clara", "Oscar", "Smokey", "Felix", "Nina", "Hugo", "Emma"];
+pub(super) const CITIES: &[&str] =
+    &["Lisbon", "Madrid", "Vienna", "Dublin", "Prague", "Athens", "Warsaw", "Oslo"];
 const COLOURS: &[&str] = &["green", "yellow", "purple", "orange", "brown", "white"];
 const MONTHS: &[&str] = &["January", "March", "April", "July", "October", "December"];
 const DAYS: &[&str] = &["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Sunday"];
