@@ -112,7 +112,7 @@ def main() -> None:
     parser.add_argument("model", help="a folder of Transformers")
     parser.add_argument("--kv", action="append", default=[], help="a cache beside f16 (t4,t2 and tiny)")
     parser.add_argument("--samples", type=int, default=16)
-    parser.add_argument("--facts", type=int, default=60, help="facts of a context, about 14 tokens each")
+    parser.add_argument("--facts", type=int, default=12, help="facts of a context, about 14 tokens each")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32).eval()
