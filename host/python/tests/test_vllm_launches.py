@@ -47,12 +47,12 @@ def gpu(monkeypatch):
     return fake(monkeypatch, lambda tensor: tensor)
 
 
-def launched(gpu, call):
+def launched(gpu, call, *given):
     """What a call gives, and its launches: of kernels, and the names of operators."""
     before, after = Counts(), Counts()
     gpu.driver.tqkv_fake_counts(ctypes.byref(before))
     with Operators() as operators:
-        out = call()
+        out = call(*given)
     gpu.driver.tqkv_fake_counts(ctypes.byref(after))
     return out, after.launches - before.launches, operators.names
 
@@ -137,11 +137,11 @@ def test_a_decode_step_of_a_layer_takes_few_launches(gpu, monkeypatch, words, dt
     sinks, prompts, requests = None if sinks is None else torch.tensor(sinks, dtype=dtype), 75, 3
     engine = Engine(monkeypatch, words, dtype, sinks, requests)
     held = []
-    for step, tokens in enumerate([prompts, 1, 1]):
-        q, k, v = drawn(requests * tokens, step, dtype)
+    for seed, tokens in enumerate([prompts, 1, 1]):
+        q, k, v = drawn(requests * tokens, seed, dtype)
         step = engine.metadata(tokens)
-        built, of_begin, names_of_begin = launched(gpu, lambda: engine.builder.build(0, step))
-        out, kernels, names = launched(gpu, lambda: engine.forward(q, k, v, built))
+        built, of_begin, names_of_begin = launched(gpu, engine.builder.build, 0, step)
+        out, kernels, names = launched(gpu, engine.forward, q, k, v, built)
         held.append([x.unflatten(0, (requests, tokens)) for x in (k, v)])
     k, v = (torch.cat(parts, 1) for parts in zip(*held))
     length = prompts + 2
