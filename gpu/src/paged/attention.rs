@@ -196,7 +196,9 @@ impl Attention {
         head_dim: usize,
         formats: [u32; 2],
     ) -> Result<Self, GpuError> {
-        let [rotate, plan] = device.kernels([&format!("rotate_queries_d{head_dim}"), "plan_parts"])?;
+        let names =
+            [&format!("rotate_queries_d{head_dim}"), &format!("attend_merge_d{head_dim}"), "plan_parts"];
+        let [rotate, merge, plan] = device.kernels(names)?;
         let mut attend = Reader::new(device, (num_kv_heads, group), head_dim, formats)?;
         let blocks = attend.function.occupancy_max_active_blocks_per_multiprocessor(32 * WARPS, 0, None)?;
         let heads = num_kv_heads * group;
@@ -212,7 +214,7 @@ impl Attention {
             rotate,
             attend,
             exact: None,
-            merges: Merges::new(device, [num_kv_heads, heads], head_dim)?,
+            merges: Merges::new(merge, [num_kv_heads, heads]),
             plan,
             limits,
             num_kv_heads,

@@ -45,10 +45,9 @@ pub(super) struct Merges {
 }
 
 impl Merges {
-    pub(super) fn new(device: &Device, heads: [usize; 2], head_dim: usize) -> Result<Self, GpuError> {
-        let [plain] = device.kernels([&format!("attend_merge_d{head_dim}")])?;
+    pub(super) fn new(plain: CudaFunction, heads: [usize; 2]) -> Self {
         let [num_kv_heads, heads] = heads.map(|heads| heads as u32);
-        Ok(Self { plain, exact: None, num_kv_heads, heads })
+        Self { plain, exact: None, num_kv_heads, heads }
     }
 
     pub(super) fn with_rows(self, device: &Device, head_dim: usize) -> Result<Self, GpuError> {
