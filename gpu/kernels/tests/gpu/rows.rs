@@ -74,7 +74,7 @@ fn attended(dim: usize, kind: u32, pools: [&Buffer; 2], queries: &Buffer, factor
     let codec = AnyCodec::new(CodecId::S4, dim, Options::DEFAULT).unwrap();
     let (signs, out) = (signs(&codec), Buffer::garbage(2 * HEADS * dim * 4));
     let partials = Buffer::from_f32(&vec![0.0; 2 * HEADS * (PARTIAL_HEADER as usize + dim)]);
-    let seen = |row: usize, token: usize| if token % (row + 1) == 0 { place(token) } else { None };
+    let seen = |row: usize, token: usize| if token.is_multiple_of(row + 1) { place(token) } else { None };
     let places = places((0..2).flat_map(|row| (0..TOKENS).map(move |token| seen(row, token))));
     let (keys, values) = (pools[0].place(), pools[1].place());
     let first_part = Buffer::from_u32(&[0, 1, 2]);
@@ -117,7 +117,7 @@ fn check(dim: usize, kind: u32) {
     let got = attended(dim, kind, pools.each_ref(), &queries, factor);
     for (head, (got, query)) in got.chunks_exact(dim).zip(query_values.chunks_exact(dim)).enumerate() {
         let (row, kv_head) = (head / HEADS, head % HEADS * KV_HEADS / HEADS);
-        let tokens = || (0..TOKENS).filter(|token| token % (row + 1) == 0 && place(*token).is_some());
+        let tokens = || (0..TOKENS).filter(|token| token.is_multiple_of(row + 1) && place(*token).is_some());
         let rows = |side: usize| {
             let of = |token: usize| sides[side].1[token * stride + kv_head * dim..][..dim].to_vec();
             tokens().map(of).collect::<Vec<_>>()
