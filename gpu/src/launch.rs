@@ -115,6 +115,19 @@ memory! {
     f32: Floats FloatsOut,
 }
 
+/// Vectors on the device, and the kernels' number for their element type.
+pub type Vectors<'a> = (Memory<'a>, u32);
+
+/// Vectors of tokens on the device.
+pub struct TokenVectors<'a> {
+    /// The vectors. Those of a token have no gaps.
+    pub memory: Memory<'a>,
+    /// Elements from a token to the next.
+    pub stride: u32,
+    /// The kernels' number for the element type.
+    pub kind: u32,
+}
+
 /// Launches a kernel.
 ///
 /// # Errors

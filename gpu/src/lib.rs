@@ -29,7 +29,7 @@
 //! | [`paged`]: the same over pages that an engine owns | `paged` |
 //! | vectors of the host, of the device, of another library | `rows` |
 //! | [`WeightDecoder`], [`Qjl`]: encoded weights; 1-bit residuals | `weights`, `qjl` |
-//! | decode attention: three launches, parts, one kernel per format | `paged/attention`, `parts`, `formats` |
+//! | decode attention: three launches, parts, one kernel per format | `paged/{attention,merge}`, `parts`, `formats` |
 //! | named arguments of a launch; several kernels in one launch | `launch`, `pair` |
 //! | the work of `tqkv gpu-check`, with the feature `check` | `check` |
 //!

@@ -109,7 +109,7 @@ mod tests {
             let names: Vec<_> = codecs.iter().map(|codec| format!("encode_append_{codec}_d128")).collect();
             let pair = side_by_side(text, &names.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
             let (head, body) = pair.split_once(PAIR).unwrap().1.split_once("\n)\n").unwrap();
-            assert_eq!(head.matches(".param").count(), 14 * codecs.len());
+            assert_eq!(head.matches(".param").count(), 15 * codecs.len());
             let labels: Vec<&str> = body.lines().filter(|line| line.starts_with('$')).collect();
             let mut once = labels.clone();
             once.sort_unstable();

@@ -6,9 +6,11 @@
 
 /// One call of attention over pages, also over pages of f16.
 pub mod attention {
+    pub use crate::launch::{TokenVectors, Vectors};
     pub use crate::paged::attention::{
-        Attention, Plan, Pool, Resources, Scratch, Source, Table, Vectors, Words, Work, ahead,
+        Also, Attention, Plan, Pool, Resources, Scratch, Source, Table, Words, Work, ahead,
     };
+    pub use crate::paged::merge::SeenRows;
     pub use crate::parts::{Cut, Parts, parts};
     pub use tqkv_gpu_kernels::plan::Limits;
 }

@@ -45,6 +45,8 @@ macro_rules! with_arguments {
         $then! { $with EncodeAppend {
             /// `[tokens, num_kv_heads, 32 G]` of element type `kind`.
             rows: Memory,
+            /// Elements from a token of `rows` to the next.
+            token_stride: Word,
             /// An [`element`](crate::encode::element).
             kind: Word,
             /// Number of tokens of the launch.
@@ -73,6 +75,28 @@ macro_rules! with_arguments {
             outcome: Memory,
             /// One word; 1 is written if a vector is refused. Several warps may write it, all the same value.
             refused: Memory,
+        } }
+    };
+    (KeepRows => $then:ident! $with:tt) => {
+        $then! { $with KeepRows {
+            /// `[tokens, num_kv_heads, 32 G]` of element type `kind`.
+            rows: Memory,
+            /// Elements from a token of `rows` to the next.
+            token_stride: Word,
+            /// An [`element`](crate::encode::element).
+            kind: Word,
+            /// Number of tokens of the launch.
+            tokens: Word,
+            /// Number of KV heads.
+            num_kv_heads: Word,
+            /// `[tokens]` in i64, the place of each token in `pool`. A token of another place is skipped.
+            places: Memory,
+            /// `[num_kv_heads, head_places, 32 G]` of element type `kind`; written.
+            pool: Memory,
+            /// Places of each head.
+            head_places: Word,
+            /// Places of each head that may be written, the first ones.
+            held: Word,
         } }
     };
     (DecodePages => $then:ident! $with:tt) => {
@@ -154,8 +178,12 @@ macro_rules! with_arguments {
     };
     (RotateQueries => $then:ident! $with:tt) => {
         $then! { $with RotateQueries {
-            /// `[count, 32 G]` of element type `kind`.
+            /// `[count / heads, heads, 32 G]` of element type `kind`.
             queries: Memory,
+            /// Elements from a token of `queries` to the next.
+            token_stride: Word,
+            /// Query heads of a token.
+            heads: Word,
             /// An [`element`](crate::encode::element).
             kind: Word,
             /// Number of queries.
@@ -269,6 +297,55 @@ macro_rules! with_arguments {
             lse: Memory,
         } }
     };
+    (AttendMergeExact => $then:ident! $with:tt) => {
+        $then! { $with AttendMergeExact {
+            /// Query heads of all rows.
+            count: Word,
+            /// Query heads of a row.
+            heads: Word,
+            /// `[parts, heads, 4 + 32 G]` in f32, the output of `attend`.
+            partials: Memory,
+            /// `[rows + 1]`, the first part of each row, then the number of parts. A row has at least one.
+            first_part: Memory,
+            /// `[G]` words of sign bits.
+            signs: Memory,
+            /// `[count / heads, heads, 32 G]` of element type `query_kind`, as the model computed them.
+            queries: Memory,
+            /// Elements from a token of `queries` to the next.
+            token_stride: Word,
+            /// An [`element`](crate::encode::element).
+            query_kind: Word,
+            /// The factor that makes products logits in log2 units.
+            factor: Float,
+            /// Number of KV heads; divides `heads`.
+            num_kv_heads: Word,
+            /// `[num_kv_heads, head_places, 32 G]` of element type `exact_kind`, from a multiple of 16 bytes on.
+            keys: Memory,
+            /// The same of values.
+            values: Memory,
+            /// An [`element`](crate::encode::element).
+            exact_kind: Word,
+            /// Places of each head.
+            head_places: Word,
+            /// Places of each head that may hold a token, the first ones.
+            held: Word,
+            /// `[count / heads, columns]` in i64, the places of the exact tokens that each row sees. Another place
+            /// is no token.
+            places: Memory,
+            /// Places of each row.
+            columns: Word,
+            /// 1 if there are `sinks`.
+            has_sinks: Word,
+            /// `[heads]` of element type `sink_kind`: learned sinks, each a logit without a value.
+            sinks: Memory,
+            /// An [`element`](crate::encode::element).
+            sink_kind: Word,
+            /// `[count, 32 G]` of element type `kind`; written. Zeros for a row that sees no token.
+            out: Memory,
+            /// An [`element`](crate::encode::element).
+            kind: Word,
+        } }
+    };
     (ReadBytes => $then:ident! $with:tt) => {
         $then! { $with ReadBytes {
             /// `[runs, warps]` runs of 4096 bytes.
@@ -348,6 +425,7 @@ macro_rules! arguments {
 }
 
 with_arguments!(EncodeAppend => arguments! ["encode_append"]);
+with_arguments!(KeepRows => arguments! ["keep_rows"]);
 with_arguments!(DecodePages => arguments! ["decode_pages"]);
 with_arguments!(PlanParts => arguments! ["plan_parts"]);
 with_arguments!(WeightDecode => arguments! ["weight_decode"]);
@@ -355,6 +433,7 @@ with_arguments!(RotateQueries => arguments! ["rotate_queries"]);
 with_arguments!(Scores => arguments! ["scores"]);
 with_arguments!(Attend => arguments! ["attend"]);
 with_arguments!(AttendMerge => arguments! ["attend_merge"]);
+with_arguments!(AttendMergeExact => arguments! ["attend_merge_exact"]);
 with_arguments!(ReadBytes => arguments! ["read_bytes"]);
 with_arguments!(QjlSketch => arguments! ["qjl_sketch"]);
 with_arguments!(QjlCorrect => arguments! ["qjl_correct"]);

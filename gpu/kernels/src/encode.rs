@@ -51,6 +51,12 @@ mod mode {
 /// The kernel's matches on mode and effort have a last arm that stands for one value.
 const _: () = assert!(ScaleMode::ALL.len() == 4 && Effort::ALL.len() == 3, "a mode or effort without an arm");
 
+/// The rows of a token, if tokens are `stride` elements apart.
+#[inline(always)]
+pub(crate) fn rows_of<T: Threads>(rows: T::Memory, token: u32, stride: u32, kind: u32) -> T::Memory {
+    T::at(rows, u64::from(token) * u64::from(stride) * u64::from(element::bytes(kind)))
+}
+
 /// Loads row `row` of `32 * G` elements.
 #[inline(always)]
 pub(crate) fn load_row<T: Threads, const G: usize>(rows: T::Memory, row: u32, kind: u32) -> [Lane<T>; G] {
@@ -111,7 +117,7 @@ fn store_zero<T: Threads>(home: T::Memory, row: u32, row_bytes: u32, scale: Opti
 /// becomes zeros, and is reported.
 #[inline(always)]
 pub fn encode_append<T: Threads, F: Format<G>, const G: usize>(warp: u32, args: EncodeAppend<T::Memory>) {
-    let EncodeAppend { rows, kind, tokens, num_kv_heads, signs, .. } = args;
+    let EncodeAppend { token_stride, kind, tokens, num_kv_heads, signs, .. } = args;
     if warp >= tokens * num_kv_heads {
         return;
     }
@@ -138,7 +144,7 @@ pub fn encode_append<T: Threads, F: Format<G>, const G: usize>(warp: u32, args: 
         store_zero::<T>(home, row, row_bytes, scale_at);
         report(value);
     };
-    let mut y = load_row::<T, G>(rows, warp, kind);
+    let mut y = load_row::<T, G>(rows_of::<T>(args.rows, token, token_stride, kind), head, kind);
     let norm_squared = scalar::norm_squared(Warp::<T>::new(), &y);
     if !norm_squared.is_finite() {
         refuse(if zero_if_finite(&y) == 0.0 { status::OUT_OF_RANGE } else { status::NON_FINITE });

@@ -6,6 +6,7 @@ use crate::bandwidth::read_bytes;
 use crate::decode::{decode_pages, weight_decode};
 use crate::device::DeviceThread;
 use crate::encode::encode_append;
+use crate::exact::{attend_merge_exact, keep_rows};
 use crate::merge::attend_merge;
 use crate::plan::plan_parts;
 use crate::qjl::{qjl_correct, qjl_sketch};
@@ -102,6 +103,14 @@ macro_rules! entries {
         with_arguments!(AttendMerge => entry! [
             concat!("attend_merge_d", $dim),
             args => attend_merge::<DeviceThread, { $dim / 32 }>(warp(), args)
+        ]);
+        with_arguments!(KeepRows => entry! [
+            concat!("keep_rows_d", $dim),
+            args => keep_rows::<DeviceThread, { $dim / 32 }>(warp(), args)
+        ]);
+        with_arguments!(AttendMergeExact => entry! [
+            concat!("attend_merge_exact_d", $dim),
+            args => attend_merge_exact::<DeviceThread, { $dim / 32 }>(warp(), args)
         ]);
         with_arguments!(QjlSketch => entry! [
             concat!("qjl_sketch_d", $dim),

@@ -19,6 +19,7 @@
 //! | `rotate_queries`, `scores` | [`score`] |
 //! | `attend` | [`attend`] |
 //! | `attend_merge` | [`merge`] |
+//! | `keep_rows`, `attend_merge_exact`: exact tokens of an engine | [`exact`] |
 //! | codes and levels as attention reads them | `reader`, [`tables`], `planes` |
 //! | `attend` on tensor cores | [`tensor`] |
 //! | `qjl_sketch`, `qjl_correct` | [`qjl`] |
@@ -97,6 +98,7 @@ mod device;
 pub mod encode;
 #[cfg(target_arch = "nvptx64")]
 mod entry;
+pub mod exact;
 pub mod format;
 pub mod merge;
 pub mod page;

@@ -14,13 +14,29 @@ use crate::warp::Lane;
 
 /// The partial results of a query head: their start, their number, and the bytes from one to the next.
 #[derive(Clone, Copy)]
-struct Parts<T: Threads> {
+pub(crate) struct Parts<T: Threads> {
     home: T::Memory,
     count: u32,
     stride: u32,
 }
 
 impl<T: Threads> Parts<T> {
+    /// The parts of query head `warp`, of `heads` of each row.
+    #[inline(always)]
+    pub(crate) fn of<const G: usize>(
+        partials: T::Memory,
+        first_part: T::Memory,
+        heads: u32,
+        warp: u32,
+    ) -> Self {
+        let (row, head) = divide(warp, heads);
+        let first = T::read(first_part, 4 * row);
+        let count = T::read(first_part, 4 * row + 4) - first;
+        let bytes = 4 * (PARTIAL_HEADER + 32 * G as u32);
+        let index = u64::from(first) * u64::from(heads) + u64::from(head);
+        Self { home: T::at(partials, index * u64::from(bytes)), count, stride: heads * bytes }
+    }
+
     /// Maximum and sum of part `first` and the parts behind it, one per thread. A thread behind the last part
     /// gets an empty softmax.
     #[inline(always)]
@@ -33,34 +49,55 @@ impl<T: Threads> Parts<T> {
         })
     }
 
-    /// The accumulator of a part. Behind the last part it is the last part's. Each load takes [`wide`]
-    /// neighbours per thread.
+    /// The accumulator of a part. Behind the last part it is the last part's.
     #[inline(always)]
     fn accumulator<const G: usize>(self, part: u32) -> [T::Of<f32>; G] {
         let place = T::at(self.home, u64::from(u32::min(part, self.count - 1) * self.stride));
-        let mut words = [T::splat(0.0); G];
-        unroll32!(RUN => {
-            if RUN < G / wide(G) {
-                let first = PARTIAL_HEADER + (32 * wide(G) * RUN) as u32;
-                let offset = T::map(T::lane(), |lane| 4 * (first + wide(G) as u32 * lane));
-                let four = if wide(G) == 2 {
-                    T::map(T::load::<2>(place, offset), |[a, b]| [a, b, 0, 0])
-                } else {
-                    T::load::<4>(place, offset)
-                };
-                unroll32!(I => {
-                    if I < wide(G) {
-                        words[(wide(G) * RUN + I) % G] = T::map(four, |four| f32::from_bits(four[I % 4]));
-                    }
-                });
-            }
-        });
-        words
+        load_wide::<T, G>(place, PARTIAL_HEADER, element::F32)
+    }
+
+    /// The sum of the accumulators of all parts, relative to a maximum of logits. Each thread has neighbours, as
+    /// [`load_wide`] gives them.
+    #[inline(always)]
+    fn weighted<const G: usize>(self, max: f32) -> [Lane<T>; G] {
+        // Number of parts per round: up to 128 words per thread, and a factor per thread.
+        let run = usize::min(128 / G, 32);
+        let mut acc = [Lane::<T>(T::splat(0.0)); G];
+        let mut first = 0;
+        while first < self.count {
+            let factors = T::map(self.headers(first), |(part, _)| T::exp2(part - max));
+            let mut words = [[T::splat(0.0); G]; 32];
+            unroll32!(PART => {
+                if PART < run {
+                    words[PART] = self.accumulator::<G>(first + PART as u32);
+                }
+            });
+            unroll32!(PART => {
+                if PART < run {
+                    let factor = shuffle_f32::<T>(factors, T::splat(PART as u32));
+                    unroll32!(I => {
+                        if I < G {
+                            acc[I % G] = acc[I % G] + Lane(words[PART][I % G]) * Lane(factor);
+                        }
+                    });
+                }
+            });
+            first += run as u32;
+        }
+        acc
+    }
+
+    /// The same, rotated back but for the factor 1/dim. Thread t of word g has coordinate 32 g + t.
+    #[inline(always)]
+    pub(crate) fn unrotated<const G: usize>(self, signs: T::Memory, max: f32) -> [Lane<T>; G] {
+        let mut acc = in_order::<T, G>(self.weighted(max));
+        unrotate(signs, &mut acc);
+        acc
     }
 
     /// The maximum over all parts, and the sum of all parts relative to it.
     #[inline(always)]
-    fn softmax(self) -> (f32, f32) {
+    pub(crate) fn softmax(self) -> (f32, f32) {
         let mut all = T::splat((LOWEST, 0.0));
         let mut first = 0;
         while first < self.count {
@@ -84,9 +121,63 @@ const fn wide(groups: usize) -> usize {
     if groups < 4 { groups } else { 4 }
 }
 
+/// The coordinate of word `word` of a thread, if threads have neighbours.
+#[inline(always)]
+pub(crate) fn neighbour<const G: usize>(word: usize, lane: u32) -> u32 {
+    let wide = wide(G);
+    (32 * wide * (word / wide) + word % wide) as u32 + wide as u32 * lane
+}
+
+/// Loads a row of `32 G` elements from element `start` on. Each load takes [`wide`] neighbours per thread.
+#[inline(always)]
+pub(crate) fn load_wide<T: Threads, const G: usize>(
+    row: T::Memory,
+    start: u32,
+    kind: u32,
+) -> [T::Of<f32>; G] {
+    let mut words = [T::splat(0.0); G];
+    unroll32!(RUN => {
+        if RUN < G / wide(G) {
+            let offset = T::map(T::lane(), |lane| {
+                element::bytes(kind) * (start + neighbour::<G>(wide(G) * RUN, lane))
+            });
+            let four = load_neighbours::<T>(row, offset, kind, wide(G));
+            unroll32!(I => {
+                if I < wide(G) {
+                    words[(wide(G) * RUN + I) % G] = T::map(four, |four| four[I % 4]);
+                }
+            });
+        }
+    });
+    words
+}
+
+/// Loads `count` elements, two or four, from each thread's offset on.
+#[inline(always)]
+fn load_neighbours<T: Threads>(
+    row: T::Memory,
+    offset: T::Of<u32>,
+    kind: u32,
+    count: usize,
+) -> T::Of<[f32; 4]> {
+    let bits = match (kind, count) {
+        (element::F32, 2) => T::map(T::load::<2>(row, offset), |[a, b]| [a, b, 0, 0]),
+        (element::F32, _) => T::load::<4>(row, offset),
+        (_, 2) => T::map(T::load::<1>(row, offset), |[pair]| [pair & 0xffff, pair >> 16, 0, 0]),
+        _ => T::map(T::load::<2>(row, offset), |[a, b]| [a & 0xffff, a >> 16, b & 0xffff, b >> 16]),
+    };
+    T::map(bits, |bits| {
+        bits.map(|bits| match kind {
+            element::F32 => f32::from_bits(bits),
+            element::F16 => T::from_half(bits as u16),
+            _ => f32::from_bits(bits << 16),
+        })
+    })
+}
+
 /// Gives thread t of word g coordinate 32 g + t, as the rotation takes them.
 #[inline(always)]
-fn in_order<T: Threads, const G: usize>(words: [Lane<T>; G]) -> [Lane<T>; G] {
+pub(crate) fn in_order<T: Threads, const G: usize>(words: [Lane<T>; G]) -> [Lane<T>; G] {
     let wide = wide(G);
     let mut ordered = [Lane(T::splat(0.0)); G];
     unroll32!(I => {
@@ -118,44 +209,14 @@ pub fn attend_merge<T: Threads, const G: usize>(warp: u32, args: AttendMerge<T::
     if warp >= args.count {
         return;
     }
-    // Number of parts per round: up to 128 words per thread, and a factor per thread.
-    let run = usize::min(128 / G, 32);
-    let (row, head) = divide(warp, args.heads);
-    let first_part = T::read(args.first_part, 4 * row);
-    let count = T::read(args.first_part, 4 * row + 4) - first_part;
-    let bytes = 4 * (PARTIAL_HEADER + 32 * G as u32);
-    let index = u64::from(first_part) * u64::from(args.heads) + u64::from(head);
-    let home = T::at(args.partials, index * u64::from(bytes));
-    let parts = Parts::<T> { home, count, stride: args.heads * bytes };
+    let parts = Parts::<T>::of::<G>(args.partials, args.first_part, args.heads, warp);
     let (max, sum) = parts.softmax();
     if args.has_lse != 0 {
         let lse = (max + T::log2(sum)) * core::f32::consts::LN_2;
         let at = T::at(args.lse, 4 * u64::from(warp));
         T::store(at, T::splat(0), T::splat([lse.to_bits()]), first::<T>());
     }
-    let mut acc = [Lane::<T>(T::splat(0.0)); G];
-    let mut first = 0;
-    while first < count {
-        let factors = T::map(parts.headers(first), |(part, _)| T::exp2(part - max));
-        let mut words = [[T::splat(0.0); G]; 32];
-        unroll32!(PART => {
-            if PART < run {
-                words[PART] = parts.accumulator::<G>(first + PART as u32);
-            }
-        });
-        unroll32!(PART => {
-            if PART < run {
-                let factor = shuffle_f32::<T>(factors, T::splat(PART as u32));
-                unroll32!(I => {
-                    if I < G {
-                        acc[I % G] = acc[I % G] + Lane(words[PART][I % G]) * Lane(factor);
-                    }
-                });
-            }
-        });
-        first += run as u32;
-    }
-    let mut acc = in_order::<T, G>(acc);
+    let mut acc = in_order::<T, G>(parts.weighted(max));
     // The sum is 0 without tokens, and NaN for a query that is not finite.
     let mut factor = if sum > 0.0 { 1.0 / sum } else { 0.0 * sum };
     if args.rotated != 0 {

@@ -6,7 +6,7 @@
 use crate::args::PlanParts;
 use crate::attend::UNUSED;
 use crate::page::SLOTS;
-use crate::threads::{Threads, divide};
+use crate::threads::{Threads, divide, uniform};
 
 /// Warps per block of a launch.
 pub const WARPS: u32 = 4;
@@ -112,12 +112,6 @@ impl Limits {
         }
         best
     }
-}
-
-/// A value that is the same in all threads.
-#[inline(always)]
-fn uniform<T: Threads>(value: T::Of<u32>) -> u32 {
-    T::uniform(T::map(value, f32::from_bits)).to_bits()
 }
 
 /// Combines the values of all threads.

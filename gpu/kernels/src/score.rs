@@ -4,7 +4,7 @@
 
 use crate::args::{RotateQueries, Scores};
 use crate::decode;
-use crate::encode::{load_row, rotate, zero_if_finite};
+use crate::encode::{load_row, rotate, rows_of, zero_if_finite};
 use crate::format::Blocks;
 use crate::page;
 use crate::threads::{Threads, divide, first, kv_head_of, load_f32, store_f32};
@@ -19,7 +19,9 @@ pub fn rotate_queries<T: Threads, const G: usize>(warp: u32, args: RotateQueries
     if warp >= args.count {
         return;
     }
-    let mut y = load_row::<T, G>(args.queries, warp, args.kind);
+    let (token, head) = divide(warp, args.heads);
+    let rows = rows_of::<T>(args.queries, token, args.token_stride, args.kind);
+    let mut y = load_row::<T, G>(rows, head, args.kind);
     if args.rotated != 0 {
         rotate(args.signs, &mut y);
     }

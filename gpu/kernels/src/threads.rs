@@ -93,6 +93,12 @@ pub fn shuffle_f32<T: Threads>(value: T::Of<f32>, from: T::Of<u32>) -> T::Of<f32
     T::map(T::shuffle(T::map(value, f32::to_bits), from), f32::from_bits)
 }
 
+/// [`Threads::uniform`] of a word.
+#[inline(always)]
+pub fn uniform<T: Threads>(value: T::Of<u32>) -> u32 {
+    T::uniform(T::map(value, f32::from_bits)).to_bits()
+}
+
 /// One word at each thread's offset, as a float.
 #[inline(always)]
 pub fn load_f32<T: Threads>(memory: T::Memory, offset: T::Of<u32>) -> T::Of<f32> {

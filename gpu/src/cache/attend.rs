@@ -1,9 +1,9 @@
 //! Attention from all sequences, from some, and from the tokens of one chunk.
 
-use super::{GpuCache, Lists, Token, Use, table};
+use super::{GpuCache, Lists, Token, Use, table, vectors};
 use crate::GpuError;
 use crate::current::Current;
-use crate::paged::attention::{Attention, Plan, Source, Words};
+use crate::paged::attention::{Also, Attention, Plan, Source, Words};
 use crate::parts::Cut;
 use crate::rows::{Out, Rows, check_len};
 use crate::spec::MAX_CHUNK;
@@ -182,12 +182,12 @@ impl GpuCache {
         let plan = Plan { words: Words::View(&words), rows: count, entries };
         let attention = &self.paged.attention;
         let scratch = attention.scratch(&self.device, &mut buffers.work, count, entries)?;
-        let queries = (queries.memory(&self.scratch.rows[0], 0..values), queries.kind());
+        let queries = vectors(&queries, &self.scratch.rows[0], (values, count));
         let strides = self.paged.layout().page_bytes().map(|bytes| bytes as u32);
         let pools = self.paged.pools(self.layers[layer].pools.each_ref().map(Into::into), strides);
         let source = Source { pools, table: table(&self.table, &self.pages), plan };
         let exact_plan = lists.exact_plan(entries);
-        let exact = exact_plan.as_ref().map(|[words, numbers]| Source {
+        let pages = exact_plan.as_ref().map(|[words, numbers]| Source {
             pools: self.paged.exact_pools(
                 self.layers[layer].exact.each_ref().map(Into::into),
                 [self.spec.exact_page_bytes() as u32; 2],
@@ -196,6 +196,8 @@ impl GpuCache {
             plan: Plan { words: Words::View(words), ..plan },
         });
         // SAFETY: shapes were checked above, and the plans were sent for these rows and entries.
-        unsafe { attention.run(&self.device, scratch, queries, source, exact, out, None) }
+        unsafe {
+            attention.run(&self.device, scratch, queries, source, Also { pages, ..Also::default() }, out)
+        }
     }
 }

@@ -74,8 +74,8 @@ impl GpuCache {
         let [key_rows, value_rows] = rows;
         let store = StoreCall {
             rows: [
-                (key_rows.memory(of_key, 0..values), key_rows.kind()),
-                (value_rows.memory(of_value, 0..values), value_rows.kind()),
+                super::vectors(&key_rows, of_key, (values, tokens)),
+                super::vectors(&value_rows, of_value, (values, tokens)),
             ],
             codes: Target {
                 places: lists.places().into(),
@@ -93,6 +93,7 @@ impl GpuCache {
                 workspaces: [None, None],
                 outcomes: [exact_keys.into(), exact_values.into()],
             }),
+            kept: None,
             refused: refused.into(),
             tokens,
             together: self.spec.tokens_a_launch(),

@@ -12,9 +12,11 @@ mod tokens;
 use crate::GpuError;
 use crate::current::{Current, Restore};
 use crate::device::Device;
-use crate::paged::Paged;
+use crate::launch::TokenVectors;
 use crate::paged::attention::Table;
+use crate::paged::{Exact, Paged};
 use crate::pages::PageTable;
+use crate::rows::Rows;
 use crate::spec::GpuSpec;
 use crate::staging::Staging;
 use buffers::{Buffers, Use};
@@ -113,7 +115,8 @@ impl GpuCache {
         }
         let exact = spec.kept();
         let kept = ExactPages::new(exact, spec.num_sequences);
-        let paged = Paged::with_exact(device, spec.layout(), exact.parts())?;
+        let of_exact = if kept.is_empty() { Exact::None } else { Exact::Pages(exact.parts()) };
+        let paged = Paged::with_exact(device, spec.layout(), of_exact)?;
         let layer = || -> Result<Layer, GpuError> {
             let pools =
                 [device.zeros(spec.side_bytes(spec.key))?, device.zeros(spec.side_bytes(spec.value))?];
@@ -312,6 +315,16 @@ impl GpuCache {
             Err(GpuError::SequenceOutOfRange { sequence, num_sequences })
         }
     }
+}
+
+/// The first `values` values of rows, which are those of so many tokens. Rows of the host were copied to `copied`.
+fn vectors<'a>(
+    rows: &Rows<'a>,
+    copied: &'a CudaSlice<f32>,
+    (values, tokens): (usize, usize),
+) -> TokenVectors<'a> {
+    let stride = values.checked_div(tokens).unwrap_or(0) as u32;
+    TokenVectors { memory: rows.memory(copied, 0..values), stride, kind: rows.kind() }
 }
 
 /// The page table, for kernels.

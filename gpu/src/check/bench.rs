@@ -2,7 +2,9 @@
 
 use super::shape::{SLOTS, Shape};
 use crate::cudarc::driver::{CudaSlice, sys};
-use crate::unstable::attention::{Attention, Cut, Plan, Pool, Resources, Source, Table, Words, Work};
+use crate::unstable::attention::{
+    Also, Attention, Cut, Plan, Pool, Resources, Source, Table, TokenVectors, Words, Work,
+};
 use crate::unstable::launch::{Memory, launch, warps};
 use crate::{Device, GpuCache, GpuError, Rows};
 use tqkv_core::CodecId;
@@ -242,11 +244,14 @@ pub(crate) fn halves(device: &Device, shape: &Shape, seconds: f64) -> Result<Att
             attention.run(
                 device,
                 scratch,
-                ((&queries).into(), element::F32),
+                TokenVectors {
+                    memory: (&queries).into(),
+                    stride: (count / rows_of_step) as u32,
+                    kind: element::F32,
+                },
                 Source { pools, table, plan },
-                None,
+                Also::default(),
                 ((&mut out).into(), element::F32),
-                None,
             )
         }
     })?;

@@ -1,14 +1,15 @@
 //! One call of decode attention over pages: it rotates the queries, attends over parts of each sequence, and
 //! merges the parts. Where a cache has exact tokens, a second kernel writes their parts.
 
+use super::merge::{Merge, Merges, SeenRows};
 use crate::GpuError;
 use crate::device::Device;
-use crate::launch::{Memory, WARPS, launch, warps};
+use crate::launch::{Memory, TokenVectors, Vectors, WARPS, launch, warps};
 use crate::parts::{Cut, Parts, parts};
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaFunction, CudaSlice, CudaView, LaunchConfig, sys};
 use std::ops::Range;
-use tqkv_gpu_kernels::args::{Attend, AttendMerge, RotateQueries};
+use tqkv_gpu_kernels::args::{Attend, RotateQueries};
 use tqkv_gpu_kernels::attend::{PARTIAL_HEADER, kernel};
 use tqkv_gpu_kernels::plan::Limits;
 use tqkv_gpu_kernels::{encode::element, page};
@@ -105,8 +106,21 @@ impl Plan<'_> {
     }
 }
 
-/// Vectors on the device, and the kernels' number for their element type.
-pub type Vectors<'a> = (Memory<'a>, u32);
+/// What a call of attention does apart from attention to codes.
+#[derive(Default)]
+pub struct Also<'a> {
+    /// Pages of f16 rows, which are the other entries of the list.
+    pub pages: Option<Source<'a>>,
+    /// Exact tokens.
+    pub rows: Option<SeenRows<'a>>,
+    /// `[num_heads]`: learned sinks.
+    pub sinks: Option<Vectors<'a>>,
+    /// `[rows, num_heads]` in f32, written: the natural logarithms of the sums of the exponentials of the logits of
+    /// codes and pages. It is minus infinity for a row that sees none of them.
+    pub lse: Option<Memory<'a>>,
+    /// The factor of logits, if it is not 1/sqrt(head_dim).
+    pub scale: Option<f32>,
+}
 
 /// Memory of a call of attention: rotated queries, and partial results.
 pub struct Scratch<'a> {
@@ -159,7 +173,7 @@ pub struct Attention {
     attend: Reader,
     /// The kernel of exact tokens, and its entries for each row in the list of parts.
     exact: Option<(Reader, usize)>,
-    merge: CudaFunction,
+    merges: Merges,
     /// Makes a plan on the device.
     pub(super) plan: CudaFunction,
     limits: Limits,
@@ -200,7 +214,7 @@ impl Attention {
             rotate,
             attend,
             exact: None,
-            merge,
+            merges: Merges::new(merge, [num_kv_heads, heads]),
             plan,
             limits,
             num_kv_heads,
@@ -208,6 +222,12 @@ impl Attention {
             head_dim,
             cut: None,
         })
+    }
+
+    /// Loads the merge with exact rows and learned sinks too.
+    pub(crate) fn with_rows(mut self, device: &Device) -> Result<Self, GpuError> {
+        self.merges = self.merges.with_rows(device, self.head_dim)?;
+        Ok(self)
     }
 
     /// Loads the kernel of exact tokens too. Each row has `entries` entries of it in the list of parts.
@@ -234,24 +254,28 @@ impl Attention {
         let rotation = (signs, 1, factor);
         device.grow(&mut work.rotated, count * self.head_dim)?;
         let out = (&mut work.rotated).into();
+        let queries = TokenVectors { memory: queries, stride: 0, kind: element::F32 };
         // SAFETY: the caller upholds the same contract, and `rotated` was made large enough above.
-        unsafe { self.launch_rotation(device, out, (queries, element::F32), rotation, count) }?;
+        unsafe { self.launch_rotation(device, out, queries, rotation, (count, count)) }?;
         Ok(&work.rotated)
     }
 
     /// # Safety
-    /// The contract of [`Attention::rotate`]. `out` is as long as the queries, in f32.
+    /// The contract of [`Attention::rotate`], for queries of `heads` heads of each token. `out` has `count` vectors of
+    /// f32.
     unsafe fn launch_rotation(
         &self,
         device: &Device,
         out: Memory<'_>,
-        (queries, kind): Vectors<'_>,
+        queries: TokenVectors<'_>,
         (signs, is_rotated, factor): (&CudaSlice<u32>, u32, f32),
-        count: usize,
+        (count, heads): (usize, usize),
     ) -> Result<(), GpuError> {
         let arguments = RotateQueries {
-            queries,
-            kind,
+            queries: queries.memory,
+            token_stride: queries.stride,
+            heads: heads as u32,
+            kind: queries.kind,
             count: count as u32,
             signs: signs.into(),
             rotated: is_rotated,
@@ -333,57 +357,52 @@ impl Attention {
     }
 
     /// Attends with the query tokens of a plan. `queries` and `out` are `[rows, num_heads, head_dim]`. A row
-    /// that sees no token gets zeros. `lse`, `[rows, num_heads]` in f32, gets the natural logarithms of the sums
-    /// of the exponentials of the logits: minus infinity for such a row. `exact` has the other entries of the
-    /// list, if the kernels were made for exact tokens.
+    /// that sees no token gets zeros.
     ///
     /// # Errors
-    /// The errors of the driver.
+    /// [`GpuError::BadSpec`] if the kernels were not made for rows or sinks, or the errors of the driver.
     ///
     /// # Safety
     /// Every buffer is as large as its shape says, and the plan was made for these rows and entries.
-    #[expect(clippy::too_many_arguments, reason = "what a launch reads and writes")]
     pub unsafe fn run(
         &self,
         device: &Device,
         scratch: Scratch<'_>,
-        queries: Vectors<'_>,
+        mut queries: TokenVectors<'_>,
         source: Source<'_>,
-        exact: Option<Source<'_>>,
-        (out, kind): Vectors<'_>,
-        lse: Option<Memory<'_>>,
+        also: Also<'_>,
+        out: Vectors<'_>,
     ) -> Result<(), GpuError> {
         let Scratch { mut rotated, mut partials } = scratch;
-        let (dim, heads, plan, signs) =
-            (self.head_dim, self.heads(), source.plan, source.pools.each_ref().map(|pool| pool.signs));
+        let (heads, plan, signs) =
+            (self.heads(), source.plan, source.pools.each_ref().map(|pool| pool.signs));
         let count = plan.rows * heads;
-        let is_rotated = u32::from(source.pools[0].format != page::HALF_BITS);
-        let scale = if is_rotated == 0 { 1.0 } else { 1.0 / dim as f32 };
-        let factor = scale / (dim as f32).sqrt() * std::f32::consts::LOG2_E;
-        let rotation = (signs[0], is_rotated, factor);
+        let is_rotated = source.pools[0].format != page::HALF_BITS;
+        let factor = self.factor(also.scale);
+        let of_rotation = if is_rotated { factor / self.head_dim as f32 } else { factor };
+        let rotation = (signs[0], u32::from(is_rotated), of_rotation);
+        let again = TokenVectors { memory: queries.memory.again(), ..queries };
         // SAFETY: the caller upholds the contract of `run`, which covers the queries, the signs and `rotated`.
-        unsafe { self.launch_rotation(device, rotated.again(), queries, rotation, count) }?;
-        let exact = exact.zip(self.exact.as_ref()).map(|(source, (reader, _))| (source, reader));
-        for (source, reader) in [(source, &self.attend)].into_iter().chain(exact) {
+        unsafe { self.launch_rotation(device, rotated.again(), again, rotation, (count, heads)) }?;
+        let pages = also.pages.zip(self.exact.as_ref()).map(|(source, (reader, _))| (source, reader));
+        for (source, reader) in [(source, &self.attend)].into_iter().chain(pages) {
             // SAFETY: the caller upholds the contract of `run` for each source.
             unsafe { self.launch_reader(device, reader, source, rotated.again(), partials.again()) }?;
         }
+        let merge = Merge { partials, first_part: plan.first_parts(), signs: signs[1], count, out };
+        // SAFETY: the caller upholds the contract of `run`.
+        unsafe {
+            if also.rows.is_some() || also.sinks.is_some() {
+                self.merges.launch_exact(device, merge, (queries, factor), also.rows, also.sinks)
+            } else {
+                self.merges.launch(device, merge, is_rotated, also.lse)
+            }
+        }
+    }
 
-        let arguments = AttendMerge {
-            count: count as u32,
-            heads: heads as u32,
-            partials,
-            first_part: plan.first_parts(),
-            signs: signs[1].into(),
-            rotated: is_rotated,
-            out,
-            kind,
-            has_lse: u32::from(lse.is_some()),
-            // Without it this memory is not written.
-            lse: lse.unwrap_or_else(|| signs[1].into()),
-        };
-        // SAFETY: the caller upholds the contract.
-        unsafe { launch(device, &self.merge, arguments.list(), alone(count)) }
+    /// The factor of the products of queries and keys that makes them logits in log2 units.
+    fn factor(&self, scale: Option<f32>) -> f32 {
+        scale.unwrap_or_else(|| 1.0 / (self.head_dim as f32).sqrt()) * std::f32::consts::LOG2_E
     }
 
     /// Writes the partial results of the entries of a source.
@@ -452,12 +471,6 @@ impl Reader {
 pub fn ahead(resident: usize, [key, value]: [usize; 2], l2_bytes: usize) -> u32 {
     let fits = |next: usize| resident * (key + value + next) <= l2_bytes / 2;
     if fits(key + value) { 2 } else { u32::from(fits(key)) }
-}
-
-/// The grid of the merge. It has few warps, and they wait for memory. Each warp is a block, so that it can
-/// have a multiprocessor for itself.
-fn alone(count: usize) -> LaunchConfig {
-    LaunchConfig { grid_dim: (count as u32, 1, 1), block_dim: (32, 1, 1), shared_mem_bytes: 0 }
 }
 
 #[cfg(test)]

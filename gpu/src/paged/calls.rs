@@ -1,16 +1,18 @@
 //! What the launches of pages take, from memory of any owner.
 
-use super::attention::{Table, Vectors};
-use crate::launch::Memory;
+use super::attention::Table;
+use crate::launch::{Memory, TokenVectors, Vectors};
 
 /// A call that encodes keys and values.
 pub(crate) struct StoreCall<'a> {
     /// `[tokens, num_kv_heads, head_dim]` of keys and of values.
-    pub(crate) rows: [Vectors<'a>; 2],
+    pub(crate) rows: [TokenVectors<'a>; 2],
     /// Where the codes go.
     pub(crate) codes: Target<'a>,
     /// Where f16 rows go, if the encoders were made for them.
     pub(crate) exact: Option<Target<'a>>,
+    /// Where rows go as they are, if the encoders were made for that.
+    pub(crate) kept: Option<Kept<'a>>,
     pub(crate) refused: Memory<'a>,
     pub(crate) tokens: usize,
     /// Most tokens of a launch.
@@ -30,6 +32,17 @@ pub(crate) struct Target<'a> {
     pub(crate) workspaces: [Option<Memory<'a>>; 2],
     /// `[tokens, num_kv_heads]` of keys and of values.
     pub(crate) outcomes: [Memory<'a>; 2],
+}
+
+/// Rows of exact tokens that a call writes as they are.
+pub(crate) struct Kept<'a> {
+    /// `[tokens]` in i64.
+    pub(crate) places: Memory<'a>,
+    /// `[num_kv_heads, head_places, head_dim]` of keys and of values, in the type of the call's rows.
+    pub(crate) sides: [Memory<'a>; 2],
+    pub(crate) head_places: u32,
+    /// Places of a head that may be written, the first ones.
+    pub(crate) held: u32,
 }
 
 /// A call that decodes one side.

@@ -1,14 +1,15 @@
 //! The launches of [`Paged`], over memory of any owner: an engine's, by its address, or a cache's.
 
 use super::attention::{Pool, Table};
-use super::calls::{Gather, StoreCall, Target};
+use super::calls::{Gather, Kept, StoreCall, Target};
 use super::{BlockTable, Paged, Pages};
 use crate::GpuError;
 use crate::device::Device;
-use crate::launch::{Memory, launch, warps};
+use crate::launch::{Memory, TokenVectors, launch, warps};
 use cudarc::driver::LaunchConfig;
+use std::ops::Range;
 use tqkv_core::Effort;
-use tqkv_gpu_kernels::args::{DecodePages, EncodeAppend, PlanParts};
+use tqkv_gpu_kernels::args::{Argument, DecodePages, EncodeAppend, KeepRows, PlanParts};
 use tqkv_gpu_kernels::{encode::element, page};
 
 impl Pages {
@@ -24,6 +25,13 @@ impl Pages {
     }
 }
 
+impl TokenVectors<'_> {
+    /// The vectors of token `token` and those after it.
+    fn behind(&self, token: usize) -> Memory<'_> {
+        self.memory.shared(token * self.stride as usize, element::bytes(self.kind) as usize)
+    }
+}
+
 impl Paged {
     /// Keys and values in the form that attention takes.
     pub(crate) fn pools<'a>(&'a self, memory: [Memory<'a>; 2], strides: [u32; 2]) -> [Pool<'a>; 2] {
@@ -36,57 +44,95 @@ impl Paged {
         self.pools(memory, strides).map(|pool| Pool { format: page::HALF_BITS, ..pool })
     }
 
-    /// Encodes keys and values in one launch. Trellis encoders take several launches if the tokens do not fit
-    /// their workspace.
+    /// Encodes keys and values in one launch, and copies what is kept as it is. Trellis encoders take several launches
+    /// if the tokens do not fit their workspace.
     ///
     /// # Safety
     /// Every buffer is as large as its field says.
     pub(crate) unsafe fn launch_store(&self, device: &Device, of: StoreCall<'_>) -> Result<(), GpuError> {
-        let StoreCall { rows, codes, exact, refused, .. } = of;
-        let (heads, dim) = (self.layout.num_kv_heads, self.layout.head_dim);
+        let StoreCall { rows, codes, exact, mut kept, refused, .. } = of;
         let mut targets: Vec<Target<'_>> = [codes].into_iter().chain(exact).collect();
+        let sides = 2 * (targets.len() + usize::from(kept.is_some()));
         for first in (0..of.tokens).step_by(of.together) {
-            let count = of.together.min(of.tokens - first);
-            let sides = 2 * targets.len();
+            let tokens = first..of.tokens.min(first + of.together);
             let mut arguments = Vec::with_capacity(sides * EncodeAppend::<()>::PARAMETERS.len());
-            for Target { places, pools, strides, pages, workspaces, outcomes } in &mut targets {
-                let sides = pools.iter_mut().zip(workspaces).zip(outcomes).zip(&rows);
-                for (side, (((pool, workspace), outcomes), (rows, kind))) in sides.enumerate() {
-                    let coder = &self.coders[side];
-                    let options = coder.codec.options();
-                    let effort = Effort::ALL.iter().position(|&effort| effort == options.effort).unwrap_or(0);
-                    arguments.extend(
-                        EncodeAppend {
-                            rows: rows.shared(first * heads * dim, element::bytes(*kind) as usize),
-                            kind: *kind,
-                            tokens: count as u32,
-                            num_kv_heads: heads as u32,
-                            signs: (&coder.signs).into(),
-                            mode: u32::from(options.scale_mode.code()),
-                            effort: effort as u32,
-                            // A number of 64 bits is two words.
-                            slots: places.shared(2 * first, 4),
-                            pool: pool.again(),
-                            stride: strides[side],
-                            last_page: *pages as u32 - 1,
-                            // Without one this memory is not used.
-                            workspace: workspace
-                                .as_mut()
-                                .map_or_else(|| places.shared(0, 4), |workspace| workspace.again()),
-                            outcome: outcomes.behind(first * heads, 4),
-                            refused: refused.shared(0, 4),
-                        }
-                        .list(),
-                    );
-                }
+            for target in &mut targets {
+                self.encode(&rows, target, &refused, &tokens, &mut arguments);
             }
-            let mut config = warps(count * heads)?;
+            if let Some(kept) = &mut kept {
+                self.keep(&rows, kept, &tokens, &mut arguments);
+            }
+            let mut config = warps(tokens.len() * self.layout.num_kv_heads)?;
             config.grid_dim.1 = sides as u32;
             // SAFETY: the caller upholds the contract. Each side's workspace has room for the vectors of one
             // launch, and launches run in order.
             unsafe { launch(device, &self.encode, arguments, config) }?;
         }
         Ok(())
+    }
+
+    /// Adds the arguments that encode both sides of these tokens.
+    fn encode<'a>(
+        &'a self,
+        rows: &'a [TokenVectors<'_>; 2],
+        target: &'a mut Target<'_>,
+        refused: &'a Memory<'_>,
+        tokens: &Range<usize>,
+        arguments: &mut Vec<Argument<Memory<'a>>>,
+    ) {
+        let Target { places, pools, strides, pages, workspaces, outcomes } = target;
+        let heads = self.layout.num_kv_heads;
+        let sides = pools.iter_mut().zip(workspaces).zip(outcomes).zip(rows).zip(&self.coders);
+        for (((((pool, workspace), outcomes), rows), coder), stride) in sides.zip(*strides) {
+            let options = coder.codec.options();
+            let effort = Effort::ALL.iter().position(|&effort| effort == options.effort).unwrap_or(0);
+            let side = EncodeAppend {
+                rows: rows.behind(tokens.start),
+                token_stride: rows.stride,
+                kind: rows.kind,
+                tokens: tokens.len() as u32,
+                num_kv_heads: heads as u32,
+                signs: (&coder.signs).into(),
+                mode: u32::from(options.scale_mode.code()),
+                effort: effort as u32,
+                // A number of 64 bits is two words.
+                slots: places.shared(2 * tokens.start, 4),
+                pool: pool.again(),
+                stride,
+                last_page: *pages as u32 - 1,
+                // Without one this memory is not used.
+                workspace: workspace
+                    .as_mut()
+                    .map_or_else(|| places.shared(0, 4), |workspace| workspace.again()),
+                outcome: outcomes.behind(tokens.start * heads, 4),
+                refused: refused.shared(0, 4),
+            };
+            arguments.extend(side.list());
+        }
+    }
+
+    /// Adds the arguments that copy both sides of these tokens.
+    fn keep<'a>(
+        &self,
+        rows: &'a [TokenVectors<'_>; 2],
+        kept: &'a mut Kept<'_>,
+        tokens: &Range<usize>,
+        arguments: &mut Vec<Argument<Memory<'a>>>,
+    ) {
+        for (pool, rows) in kept.sides.iter_mut().zip(rows) {
+            let side = KeepRows {
+                rows: rows.behind(tokens.start),
+                token_stride: rows.stride,
+                kind: rows.kind,
+                tokens: tokens.len() as u32,
+                num_kv_heads: self.layout.num_kv_heads as u32,
+                places: kept.places.shared(2 * tokens.start, 4),
+                pool: pool.again(),
+                head_places: kept.head_places,
+                held: kept.held,
+            };
+            arguments.extend(side.list());
+        }
     }
 
     /// Makes the plan of `rows` query tokens, `queries` of each sequence.

@@ -2,9 +2,9 @@
 //!
 //! | function | what it does | launches |
 //! | --- | --- | --- |
-//! | [`Paged::store`] | encodes tokens to places of pages; skips negative places | 1 |
+//! | [`Paged::store`] | encodes tokens to places of pages, and keeps exact ones; skips negative places | 1 |
 //! | [`Paged::plan`] | divides the work of a step among warps, from lengths on the device | 1 |
-//! | [`Paged::attend`] | attends over pages by a block table | 3 |
+//! | [`Paged::attend`] | attends over pages by a block table, and to exact tokens | 3 |
 //! | [`Paged::gather`] | decodes tokens of sequences to f32, f16 or bf16 | 1 a side |
 //! | [`Paged::copy`] | copies blocks | copies |
 //!
@@ -16,6 +16,9 @@
 //! pages one behind the other, so the place of a token is the number of its block times the tokens of a block,
 //! plus its place there. That is what engines call a slot mapping.
 //!
+//! An engine may hold some tokens exactly too, as [`ExactRows`] in memory next to the pages. It says where they are, and
+//! attends to codes from and up to a token, so that it sees each token once.
+//!
 //! No number on the device can make a kernel read or write outside of the pool: places behind it are not
 //! written, and lengths and block numbers are cut to the table and the pool. What a wrong number gives is the
 //! attention over wrong tokens.
@@ -25,21 +28,25 @@ mod calls;
 pub(crate) mod coder;
 mod launches;
 mod layout;
+pub(crate) mod merge;
+mod rows;
 
 pub use layout::{BlockTable, Integers, Layout, Pages};
 pub(crate) use layout::{MOST_ENTRIES, MOST_PAGES};
+pub use rows::{ExactRows, TokenRows};
 
 use crate::GpuError;
 use crate::current::{Current, Restore};
 use crate::device::Device;
-use crate::launch::Memory;
+use crate::launch::{Memory, TokenVectors};
 use crate::rows::{Out, Raw, Rows, Side, check_len};
 use crate::spec::{MAX_CHUNK, TRELLIS_VECTORS};
-use attention::{Attention, Plan, Scratch, Source, Words};
-pub(crate) use calls::{Gather, StoreCall, Target};
+use attention::{Also, Attention, Plan, Scratch, Source, Words};
+pub(crate) use calls::{Gather, Kept, StoreCall, Target};
 use coder::Coder;
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaFunction, result};
+use merge::SeenRows;
 use std::sync::Arc;
 use tqkv_core::CodecId;
 use tqkv_gpu_kernels::viterbi::workspace_bytes;
@@ -54,6 +61,8 @@ pub struct Paged {
     /// Encodes keys and values in one kernel.
     encode: CudaFunction,
     pub(crate) attention: Attention,
+    /// True if the encoder copies rows too.
+    keeps_rows: bool,
     /// Decodes f16 rows, if the kernels were made for them.
     pub(crate) decode_exact: Option<CudaFunction>,
     /// The device on which the kernels were loaded.
@@ -65,6 +74,32 @@ impl Drop for Paged {
     fn drop(&mut self) {
         self.restore.settle(self.device.stream());
     }
+}
+
+/// What holds exact tokens next to the codes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Exact {
+    /// Nothing.
+    None,
+    /// Pages of f16 rows, of which attention takes so many entries for each row in the list of parts.
+    Pages(usize),
+    /// [`ExactRows`].
+    Rows,
+}
+
+/// What a call of attention does apart from attention to codes. The default is nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AttendOptions {
+    /// The factor of logits, if it is not 1/sqrt(head_dim).
+    pub scale: Option<f32>,
+    /// Exact tokens that the query tokens see too, `[rows, columns]`.
+    pub exact: Option<ExactRows>,
+    /// Learned sinks, `[num_heads]`: logits without a value.
+    pub sinks: Option<Raw>,
+    /// `[rows, num_heads]` in f32; written: the natural logarithm of the sum of the exponentials of the logits, by which
+    /// attention over other tokens can be merged with this one. It is minus infinity for a row that sees no token.
+    /// Not with exact tokens or sinks.
+    pub lse: Option<Raw>,
 }
 
 /// Memory that a call uses until the device has done its work.
@@ -107,12 +142,19 @@ impl Paged {
     /// # Errors
     /// [`GpuError::BadSpec`], or the driver's errors.
     pub fn new(device: &Device, layout: Layout) -> Result<Self, GpuError> {
-        Self::with_exact(device, layout, 0)
+        Self::with_exact(device, layout, Exact::None)
     }
 
-    /// The kernels of pages whose tokens have f16 rows too, if attention over these takes `entries` entries for
-    /// each row in the list of parts; none if it is 0.
-    pub(crate) fn with_exact(device: &Device, layout: Layout, entries: usize) -> Result<Self, GpuError> {
+    /// The kernels of pages whose engine has [`ExactRows`] too: a store keeps rows, and attention takes them, and
+    /// learned sinks.
+    ///
+    /// # Errors
+    /// The errors of [`Paged::new`].
+    pub fn with_rows(device: &Device, layout: Layout) -> Result<Self, GpuError> {
+        Self::with_exact(device, layout, Exact::Rows)
+    }
+
+    pub(crate) fn with_exact(device: &Device, layout: Layout, exact: Exact) -> Result<Self, GpuError> {
         let _current = Current::keep();
         layout.check()?;
         let key = Arc::new(Coder::new(device, &layout, layout.key)?);
@@ -121,23 +163,32 @@ impl Paged {
         } else {
             Arc::new(Coder::new(device, &layout, layout.value)?)
         };
-        let names = [layout.key, layout.value, CodecId::F16, CodecId::F16]
-            .map(|id| coder::name("encode_append", id, &layout));
-        let names = names.each_ref().map(String::as_str);
-        let encode = device.side_by_side(if entries > 0 { &names } else { &names[..2] })?;
+        let mut names =
+            [layout.key, layout.value].map(|id| coder::name("encode_append", id, &layout)).to_vec();
         let (heads, group, dim) = (layout.num_kv_heads, layout.group(), layout.head_dim);
         let mut attention = Attention::new(device, heads, group, dim, layout.formats())?;
         let mut decode_exact = None;
-        if entries > 0 {
-            attention = attention.with_exact(device, entries)?;
-            let [decode] = device.kernels([coder::name("decode_pages", CodecId::F16, &layout).as_str()])?;
-            decode_exact = Some(decode);
+        match exact {
+            Exact::None => {}
+            Exact::Pages(entries) => {
+                names.extend([(); 2].map(|()| coder::name("encode_append", CodecId::F16, &layout)));
+                attention = attention.with_exact(device, entries)?;
+                let [decode] =
+                    device.kernels([coder::name("decode_pages", CodecId::F16, &layout).as_str()])?;
+                decode_exact = Some(decode);
+            }
+            Exact::Rows => {
+                names.extend([(); 2].map(|()| format!("keep_rows_d{dim}")));
+                attention = attention.with_rows(device)?;
+            }
         }
+        let encode = device.side_by_side(&names.iter().map(String::as_str).collect::<Vec<_>>())?;
         Ok(Self {
             layout,
             coders: [key, value],
             encode,
             attention,
+            keeps_rows: matches!(exact, Exact::Rows),
             decode_exact,
             device: device.clone(),
             restore: Restore::default(),
@@ -175,16 +226,20 @@ impl Paged {
     /// finite or its scale does not fit f16, becomes zeros. Then, and for a place behind the pool, `refused`
     /// (i32) becomes 1; else it stays as it is.
     ///
+    /// With `exact` the rows are also copied as they are, to places of it. These are kernels of [`Paged::with_rows`],
+    /// which always do.
+    ///
     /// # Errors
     /// Wrong shapes, more tokens than [`MAX_CHUNK`], memory of another device, or the driver's errors.
     #[expect(clippy::too_many_arguments, reason = "each is a tensor of the engine")]
     pub fn store(
         &self,
         device: &Device,
-        keys: Raw,
-        values: Raw,
+        keys: impl Into<TokenRows>,
+        values: impl Into<TokenRows>,
         places: Integers,
         pages: Pages,
+        exact: Option<ExactRows>,
         room: Room,
         refused: Option<Integers>,
     ) -> Result<(), GpuError> {
@@ -192,9 +247,12 @@ impl Paged {
         let (tokens, heads) = (places.len, self.layout.num_kv_heads);
         places.check("places", 8, 0)?;
         check_chunk(tokens)?;
-        let expected = tokens * heads * self.layout.head_dim;
-        Rows::Raw(keys).check(device, "keys", expected)?;
-        Rows::Raw(values).check(device, "values", expected)?;
+        let row = heads * self.layout.head_dim;
+        let (keys, values) = (keys.into(), values.into());
+        Rows::Raw(keys.values).check(device, "keys", tokens * row)?;
+        Rows::Raw(values.values).check(device, "values", tokens * row)?;
+        let rows = [keys.vectors(row)?, values.vectors(row)?];
+        let kept = self.kept(exact, &rows, tokens)?;
         room.check(self.store_room(tokens))?;
         if let Some(refused) = refused {
             refused.check("refused", 4, 1)?;
@@ -203,7 +261,7 @@ impl Paged {
         let outcomes = key + value;
         let vectors = 4 * tokens * heads;
         let store = StoreCall {
-            rows: [keys, values].map(|rows| (Memory::Raw(rows.place(0)), Rows::Raw(rows).kind())),
+            rows,
             codes: Target {
                 places: Memory::Raw(places.address),
                 pools: pages.memory(),
@@ -213,12 +271,35 @@ impl Paged {
                 outcomes: [room.at(outcomes), room.at(outcomes + vectors)].map(Memory::Raw),
             },
             exact: None,
+            kept,
             refused: Memory::Raw(refused.map_or(room.at(outcomes + 2 * vectors), |refused| refused.address)),
             tokens,
             together: self.tokens_a_launch(),
         };
         // SAFETY: lengths were checked above, and who made the addresses vouches for their memory.
         unsafe { self.launch_store(device, store) }
+    }
+
+    /// Where a call keeps its rows.
+    fn kept<'a>(
+        &self,
+        exact: Option<ExactRows>,
+        rows: &[TokenVectors<'_>; 2],
+        tokens: usize,
+    ) -> Result<Option<Kept<'a>>, GpuError> {
+        if exact.is_some() != self.keeps_rows {
+            return Err(merge::without_rows());
+        }
+        let Some(exact) = exact else { return Ok(None) };
+        let [head_places, held] = exact.check(&self.layout)?;
+        exact.places.check("places of exact rows", 8, tokens)?;
+        if rows.iter().any(|rows| rows.kind != exact.kind()) {
+            return Err(GpuError::BadSpec(
+                "exact rows of another type than keys and values are not valid: expected the same".to_owned(),
+            ));
+        }
+        let places = Memory::Raw(exact.places.address);
+        Ok(Some(Kept { places, sides: exact.memory(), head_places, held }))
     }
 
     /// Most entries of the list of parts of `rows` query tokens. It depends on them alone.
@@ -287,31 +368,27 @@ impl Paged {
     /// `[rows, num_heads, head_dim]`. Logits are scaled by 1/sqrt(head_dim). A row that sees no token gets
     /// zeros, and a query that is not finite gives NaN.
     ///
-    /// `lse`, `[rows, num_heads]` in f32, gets the natural logarithm of the sum of the exponentials of the
-    /// logits, by which attention over other tokens can be merged with this one. It is minus infinity for a row
-    /// that sees no token.
-    ///
     /// # Errors
-    /// Wrong shapes, or the driver's errors.
+    /// Wrong shapes, exact tokens or sinks without the kernels of [`Paged::with_rows`], or the driver's errors.
     #[expect(clippy::too_many_arguments, reason = "each is a tensor of the engine")]
     pub fn attend(
         &self,
         device: &Device,
-        queries: Raw,
+        queries: impl Into<TokenRows>,
         pages: Pages,
         table: BlockTable,
         plan: Integers,
         room: Room,
         out: Raw,
-        lse: Option<Raw>,
+        options: AttendOptions,
     ) -> Result<(), GpuError> {
         let _current = Current::keep();
-        let row = self.layout.num_heads * self.layout.head_dim;
-        let rows = Rows::Raw(queries).len() / row;
+        let (row, queries) = (self.layout.num_heads * self.layout.head_dim, queries.into());
+        let rows = Rows::Raw(queries.values).len() / row;
         check_chunk(rows)?;
-        check_len("queries", Rows::Raw(queries).len(), rows * row)?;
-        let (out, kind) = Out::Raw(out).memory(device, rows * row)?;
-        let lse = lse.map(|lse| lse.floats("lse", rows * self.layout.num_heads)).transpose()?;
+        check_len("queries", Rows::Raw(queries.values).len(), rows * row)?;
+        let out = Out::Raw(out).memory(device, rows * row)?;
+        let also = self.also(options, rows)?;
         table.check()?;
         plan.check("the plan", 4, self.plan_words(rows))?;
         room.check(self.attend_room(rows))?;
@@ -323,13 +400,51 @@ impl Paged {
             rotated: Memory::Raw(room.at(0)),
             partials: Memory::Raw(room.at(whole(4 * rows * row))),
         };
-        let queries = (Memory::Raw(queries.place(0)), Rows::Raw(queries).kind());
-        let table = pages.table(&table);
+        let (queries, table) = (queries.vectors(row)?, pages.table(&table));
         // SAFETY: lengths were checked above, and who made the addresses vouches for their memory.
         unsafe {
             let source = Source { pools: self.pools(pages.memory(), pages.strides), table, plan };
-            self.attention.run(device, scratch, queries, source, None, (out, kind), lse.map(Memory::Raw))
+            self.attention.run(device, scratch, queries, source, also, out)
         }
+    }
+
+    /// The options of attention of `rows` query tokens, as launches take them.
+    fn also<'a>(&self, options: AttendOptions, rows: usize) -> Result<Also<'a>, GpuError> {
+        let AttendOptions { scale, exact, sinks, lse } = options;
+        let heads = self.layout.num_heads;
+        if lse.is_some() && (exact.is_some() || sinks.is_some()) {
+            return Err(GpuError::BadSpec(
+                "the sum of logits with exact tokens or sinks is not valid: expected that of codes alone"
+                    .to_owned(),
+            ));
+        }
+        if let Some(sinks) = sinks {
+            check_len("sinks", Rows::Raw(sinks).len(), heads)?;
+        }
+        let lse = lse.map(|lse| lse.floats("lse", rows * heads)).transpose()?;
+        Ok(Also {
+            pages: None,
+            rows: exact.map(|exact| self.seen(exact, rows)).transpose()?,
+            sinks: sinks.map(|sinks| (Memory::Raw(sinks.place(0)), Rows::Raw(sinks).kind())),
+            lse: lse.map(Memory::Raw),
+            scale,
+        })
+    }
+
+    /// The exact tokens that `rows` query tokens see.
+    fn seen<'a>(&self, exact: ExactRows, rows: usize) -> Result<SeenRows<'a>, GpuError> {
+        let [head_places, held] = exact.check(&self.layout)?;
+        let columns = exact.places.len.checked_div(rows).unwrap_or(0);
+        check_len("places of exact rows", exact.places.len, rows * columns)?;
+        let columns = u32::try_from(columns).ok().filter(|columns| *columns <= u32::MAX >> 3);
+        Ok(SeenRows {
+            sides: exact.memory(),
+            kind: exact.kind(),
+            head_places,
+            held,
+            places: Memory::Raw(exact.places.address),
+            columns: columns.ok_or_else(|| GpuError::BadSpec("too many places of exact rows".to_owned()))?,
+        })
     }
 
     /// Decodes the first tokens of sequences to `out`, `[rows, num_kv_heads, head_dim]`. Token t of sequence s

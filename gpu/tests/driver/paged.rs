@@ -1,7 +1,9 @@
 //! Pages that an engine owns: what is stored, attended and gathered there, and what numbers that lie do not do.
 
 use super::*;
-use tqkv_gpu::paged::{BlockTable, Integers, Layout, Paged, Pages, Room};
+use tqkv_gpu::paged::{
+    AttendOptions, BlockTable, ExactRows, Integers, Layout, Paged, Pages, Room, TokenRows,
+};
 use tqkv_gpu_kernels::page;
 
 /// Blocks of the engine's pool, and the bytes that it adds to each.
@@ -52,7 +54,7 @@ impl Engine {
             let places = Integers::i64(address(&there), places.len());
             let word = Integers::i32(address(&refused), 1);
             let room = Room::new(address(&room), room.len());
-            self.paged.store(&self.device, raw, raw, places, self.pages(), room, Some(word)).unwrap();
+            self.paged.store(&self.device, raw, raw, places, self.pages(), None, room, Some(word)).unwrap();
         }
         self.device.stream().clone_dtoh(&refused).unwrap() != [0]
     }
@@ -95,9 +97,9 @@ impl Engine {
             let [queries, out, sums] =
                 [&queries, &out, &sums].map(|x| Raw::new(address(x), x.len(), Element::F32));
             let room = Room::new(address(&room), room.len());
-            let lse = Some(sums);
+            let options = AttendOptions { lse: Some(sums), ..AttendOptions::default() };
             self.paged
-                .attend(&self.device, queries, self.pages(), table, numbers(&plan), room, out, lse)
+                .attend(&self.device, queries, self.pages(), table, numbers(&plan), room, out, options)
                 .unwrap();
         }
         let sums = self.device.stream().clone_dtoh(&sums).unwrap();
@@ -323,7 +325,8 @@ fn a_graph_of_a_plan_and_attention_follows_lengths_on_the_device() {
     unsafe {
         let [from, to] = [&there, &out].map(|x| Raw::new(address(x), x.len(), Element::F32));
         let room = Room::new(address(&room), room.len());
-        engine.paged.attend(device, from, engine.pages(), table, numbers(&plan), room, to, None).unwrap();
+        let options = AttendOptions::default();
+        engine.paged.attend(device, from, engine.pages(), table, numbers(&plan), room, to, options).unwrap();
     }
     let captured = since(before);
     assert_eq!((captured.allocations, captured.copies_in, captured.waits), (0, 0, 0), "launches only");
@@ -386,4 +389,289 @@ fn what_an_engine_cannot_have_is_refused() {
         message(engine.paged.plan(&engine.device, wide, None, 1, 64, numbers)),
         "lengths of i64 is not valid: expected i32"
     );
+}
+
+/// Exact tokens of an engine, next to its pages, and what it says of the rows of a call.
+struct Kept {
+    /// `[KV heads, PLACES, DIM]` of keys and of values.
+    sides: [CudaSlice<f32>; 2],
+}
+
+/// Places of a head, and the first ones, which may hold a token.
+const PLACES: usize = 50;
+const MOST_HELD: usize = 48;
+
+impl Kept {
+    fn new(device: &Device) -> Self {
+        Self { sides: [(); 2].map(|()| upload(device, &vec![f32::NAN; KV_HEADS * PLACES * DIM])) }
+    }
+
+    fn rows(&self, places: &CudaSlice<i64>) -> ExactRows {
+        // SAFETY: the buffers have these lengths, and tests keep them until the stream is done.
+        unsafe {
+            let sides = self.sides.each_ref().map(|side| Raw::new(address(side), side.len(), Element::F32));
+            ExactRows { sides, held: MOST_HELD, places: Integers::i64(address(places), places.len()) }
+        }
+    }
+
+    /// The row of a place of a head.
+    fn row(&self, side: usize, head: usize, place: usize) -> Vec<f32> {
+        let rows = self.sides[side].stream().clone_dtoh(&self.sides[side]).unwrap();
+        rows[(head * PLACES + place) * DIM..][..DIM].to_vec()
+    }
+}
+
+/// The products of a layer: queries, keys and values of a token one behind the other.
+const PRODUCT: usize = QUERY + 2 * ROW;
+
+impl Engine {
+    fn with_rows(layout: Layout) -> Self {
+        let plain = Self::new(layout, 64);
+        Self { paged: Paged::with_rows(&plain.device, layout).unwrap(), ..plain }
+    }
+
+    /// The parts of products, by the first value and the number of values of each token.
+    fn part(&self, products: &CudaSlice<f32>, first: usize, values: usize) -> TokenRows {
+        let tokens = products.len() / PRODUCT;
+        // SAFETY: the products are that long, and tests keep them until the stream is done.
+        unsafe {
+            let of = Raw::new(address(products) + 4 * first as u64, tokens * values, Element::F32);
+            TokenRows::apart(of, PRODUCT)
+        }
+    }
+
+    /// Stores the keys and values of products, and keeps them where `kept` says.
+    fn store_products(&self, products: &[f32], places: &[i64], kept: &Kept, kept_at: &[i64]) {
+        let products = upload(&self.device, products);
+        let [places, kept_at] = [places, kept_at].map(|places| upload(&self.device, places));
+        let room = upload(&self.device, &vec![0xff_u8; self.paged.store_room(places.len())]);
+        let [keys, values] = [QUERY, QUERY + ROW].map(|first| self.part(&products, first, ROW));
+        // SAFETY: the buffers have these lengths, and live until the stream has done its work, below.
+        unsafe {
+            let at = Integers::i64(address(&places), places.len());
+            let room = Room::new(address(&room), room.len());
+            let exact = Some(kept.rows(&kept_at));
+            self.paged.store(&self.device, keys, values, at, self.pages(), exact, room, None).unwrap();
+        }
+        // The one wait.
+        self.device.stream().clone_dtoh(&kept_at).unwrap();
+    }
+
+    /// Attends with the queries of the last products, a sequence each, to codes from `starts` up to `ends` and to
+    /// `seen` places.
+    fn attend_products(
+        &self,
+        products: &[f32],
+        table: &[i32],
+        [starts, ends]: [&[i32]; 2],
+        kept: &Kept,
+        seen: &[i64],
+        (scale, sinks): (f32, Option<&[f32]>),
+    ) -> Vec<f32> {
+        let rows = ends.len();
+        let products = upload(&self.device, products);
+        let out = upload(&self.device, &vec![f32::NAN; rows * QUERY]);
+        let [table, starts, ends] = [table, starts, ends].map(|numbers| upload(&self.device, numbers));
+        let seen = (!seen.is_empty()).then(|| upload(&self.device, seen));
+        let sinks = sinks.map(|sinks| upload(&self.device, sinks));
+        let plan = upload(&self.device, &vec![-1_i32; self.paged.plan_words(rows)]);
+        let room = upload(&self.device, &vec![0xff_u8; self.paged.attend_room(rows)]);
+        let numbers = |numbers| self.integers(numbers);
+        let max_blocks = table.len() / rows;
+        let most = max_blocks * self.block_tokens;
+        self.paged
+            .plan(&self.device, numbers(&ends), Some(numbers(&starts)), 1, most, numbers(&plan))
+            .unwrap();
+        let table = BlockTable { numbers: numbers(&table), max_blocks };
+        let before = counts();
+        // SAFETY: the buffers have these lengths, and live until the result is read below.
+        unsafe {
+            let floats = |x: &CudaSlice<f32>| Raw::new(address(x), x.len(), Element::F32);
+            let exact = seen.as_ref().map(|seen| kept.rows(seen));
+            let options =
+                AttendOptions { scale: Some(scale), exact, sinks: sinks.as_ref().map(floats), lse: None };
+            let room = Room::new(address(&room), room.len());
+            let queries = self.part(&products, 0, QUERY);
+            let to = floats(&out);
+            self.paged
+                .attend(&self.device, queries, self.pages(), table, numbers(&plan), room, to, options)
+                .unwrap();
+        }
+        assert!(!on_paper() || since(before).launches == 3);
+        self.device.stream().clone_dtoh(&out).unwrap()
+    }
+}
+
+/// Attention in f64 to keys and values of a KV head, with a learned sink.
+fn with_sink(query: &[f32], rows: &[[Vec<f32>; 2]], scale: f32, sink: Option<f32>) -> Vec<f64> {
+    let dot = |key: &[f32]| query.iter().zip(key).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum::<f64>();
+    let logits: Vec<f64> = rows.iter().map(|[key, _]| f64::from(scale) * dot(key)).collect();
+    let max = logits.iter().copied().chain(sink.map(f64::from)).fold(f64::MIN, f64::max);
+    let sum: f64 = logits.iter().copied().chain(sink.map(f64::from)).map(|logit| (logit - max).exp()).sum();
+    let mut out = vec![0.0; query.len()];
+    for (logit, [_, value]) in logits.iter().zip(rows) {
+        let weight = (logit - max).exp() / sum;
+        out.iter_mut().zip(value).for_each(|(out, v)| *out += weight * f64::from(*v));
+    }
+    out
+}
+
+/// Tokens of a test: those that are kept, and the places of them; others have places that are none.
+fn kept_at(tokens: usize, is_kept: impl Fn(usize) -> bool) -> Vec<i64> {
+    let none = [-1, MOST_HELD as i64, 1 << 40, i64::MIN];
+    let mut next = (0..MOST_HELD as i64).rev();
+    (0..tokens).map(|i| if is_kept(i) { next.next().unwrap() } else { none[i % 4] }).collect()
+}
+
+#[test]
+fn a_store_keeps_rows_and_attention_takes_them_in_the_launches_of_codes() {
+    let engine = Engine::with_rows(layout(CodecId::S4, CodecId::T3));
+    let kept = Kept::new(&engine.device);
+    let (tokens, codes) = (70, 16..48);
+    let products = noise(1, tokens * PRODUCT);
+    let at = kept_at(tokens, |i| !codes.contains(&i) && i < 60);
+    engine.store_products(&products, &places(&[3, 6], 64, tokens), &kept, &at);
+    let part = |token: usize, first: usize| &products[token * PRODUCT + first..][..DIM];
+    let mut is_written = [false; PLACES];
+    for (token, &place) in at.iter().enumerate().filter(|(_, at)| (0..MOST_HELD as i64).contains(*at)) {
+        is_written[place as usize] = true;
+        for head in 0..KV_HEADS {
+            assert!(kept.row(0, head, place as usize) == part(token, QUERY + head * DIM));
+            assert!(kept.row(1, head, place as usize) == part(token, QUERY + ROW + head * DIM));
+        }
+    }
+    for place in (0..PLACES).filter(|place| !is_written[*place]) {
+        assert!((0..KV_HEADS).all(|head| kept.row(0, head, place).iter().all(|v| v.is_nan())), "{place}");
+    }
+
+    let codecs =
+        [CodecId::S4, CodecId::T3].map(|id| AnyCodec::new(id, DIM, Options::DEFAULT.seed(5)).unwrap());
+    let decoded = |token: usize, head: usize| {
+        [0, 1].map(|side| {
+            let mut out = vec![0.0; DIM];
+            codecs[side]
+                .decode(&blocks(&codecs[side], part(token, QUERY + side * ROW + head * DIM)), &mut out)
+                .unwrap();
+            out
+        })
+    };
+    // A row that sees codes and exact tokens, one that sees exact tokens alone, and one that sees nothing.
+    let queries = noise(2, 3 * PRODUCT);
+    let none = vec![-1; tokens];
+    let seen = [at.clone(), at.clone(), none.clone()].concat();
+    for (scale, sinks) in [(0.125, None), (0.3, Some(&[-1.0, 0.5, 2.0, 6.0][..]))] {
+        let (starts, ends) = ([16, 48, 0], [48, 48, 0]);
+        let got = engine.attend_products(
+            &queries,
+            &[3, 6, 3, 6, -1, 9],
+            [&starts, &ends],
+            &kept,
+            &seen,
+            (scale, sinks),
+        );
+        for (row, got) in got.chunks_exact(QUERY).enumerate() {
+            for (head, got) in got.chunks_exact(DIM).enumerate() {
+                let kv_head = head * KV_HEADS / HEADS;
+                let is_seen = |token: &usize| row < 2 && (0..MOST_HELD as i64).contains(&at[*token]);
+                let exact = (0..tokens)
+                    .filter(is_seen)
+                    .map(|token| [0, 1].map(|side| part(token, QUERY + side * ROW + kv_head * DIM).to_vec()));
+                let coded = (starts[row]..ends[row]).map(|token| decoded(token as usize, kv_head));
+                let rows: Vec<_> = exact.chain(coded).collect();
+                let query = &queries[row * PRODUCT + head * DIM..][..DIM];
+                let want = with_sink(query, &rows, scale, sinks.map(|sinks| sinks[head]));
+                for (got, want) in got.iter().zip(want) {
+                    assert!((f64::from(*got) - want).abs() < 2e-4, "{row} {head}: {got} {want}");
+                }
+            }
+        }
+        // Sinks need no exact tokens, and neither do codes.
+        let (starts, ends) = ([16, 0, 0], [48, 0, 0]);
+        let alone = engine.attend_products(
+            &queries,
+            &[3, 6, 3, 6, -1, 9],
+            [&starts, &ends],
+            &kept,
+            &[],
+            (scale, sinks),
+        );
+        let want = engine.attend_products(
+            &queries,
+            &[3, 6, 3, 6, -1, 9],
+            [&starts, &ends],
+            &kept,
+            &none.repeat(3),
+            (scale, sinks),
+        );
+        assert!(alone == want && alone[QUERY..].iter().all(|&v| v == 0.0));
+    }
+}
+
+/// The fake driver stops at any access outside of a buffer.
+#[test]
+fn places_that_lie_reach_no_row_outside_of_those_that_are_held() {
+    let engine = Engine::with_rows(layout(CodecId::S4, CodecId::S4));
+    let kept = Kept::new(&engine.device);
+    let lies = [-1, i64::MIN, i64::MAX, MOST_HELD as i64, PLACES as i64, 1 << 32, -(1 << 32), i64::MAX - 5];
+    let products = noise(1, lies.len() * PRODUCT);
+    engine.store_products(&products, &places(&[1], 64, lies.len()), &kept, &lies);
+    let is_nan = |side: &CudaSlice<f32>| side.stream().clone_dtoh(side).unwrap().iter().all(|v| v.is_nan());
+    assert!(kept.sides.iter().all(is_nan));
+    let got = engine.attend_products(&products[..PRODUCT], &[1], [&[0], &[8]], &kept, &lies, (0.125, None));
+    let want = engine.attend_products(&products[..PRODUCT], &[1], [&[0], &[8]], &kept, &[], (0.125, None));
+    let apart = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(apart < 1e-6, "{apart}");
+    // Places are right, but what lies there is no number.
+    let got = engine.attend_products(&products[..PRODUCT], &[1], [&[0], &[8]], &kept, &[5], (0.125, None));
+    assert!(got.iter().all(|v| v.is_nan()));
+}
+
+#[test]
+fn rows_need_kernels_that_were_made_for_them() {
+    let (with, without) = (
+        Engine::with_rows(layout(CodecId::S4, CodecId::S4)),
+        Engine::new(layout(CodecId::S4, CodecId::S4), 64),
+    );
+    let (kept, none) = (Kept::new(&with.device), upload(&with.device, &[0_i64]));
+    let (floats, room) = (upload(&with.device, &noise(1, QUERY)), upload(&with.device, &vec![0_u8; 1 << 20]));
+    let numbers = upload(&with.device, &vec![0_i32; 1 << 12]);
+    let message = |engine: &Engine, exact: Option<ExactRows>| {
+        // SAFETY: the call is refused before anything is launched.
+        let (raw, at, room) = unsafe {
+            let room = Room::new(address(&room), room.len());
+            (Raw::new(address(&floats), ROW, Element::F32), Integers::i64(address(&none), 1), room)
+        };
+        engine
+            .paged
+            .store(&engine.device, raw, raw, at, engine.pages(), exact, room, None)
+            .unwrap_err()
+            .to_string()
+    };
+    let rows = kept.rows(&none);
+    for refused in [message(&with, None), message(&without, Some(rows))] {
+        assert!(refused.contains("expected kernels of Paged::with_rows"), "{refused}");
+    }
+    let odd = ExactRows { held: PLACES + 1, ..rows };
+    assert_eq!(message(&with, Some(odd)), "51 of 50 places of exact rows are not valid");
+    // SAFETY: as above.
+    let halves = rows.sides.map(|_| unsafe { Raw::new(address(&floats), ROW, Element::F16) });
+    assert!(message(&with, Some(ExactRows { sides: halves, held: 1, ..rows })).contains("another type"));
+    // SAFETY: as above.
+    let refused = unsafe {
+        let floats = Raw::new(address(&floats), QUERY, Element::F32);
+        let table = BlockTable { numbers: with.integers(&numbers), max_blocks: 1 };
+        let room = Room::new(address(&room), room.len());
+        let options = AttendOptions { exact: Some(rows), lse: Some(floats), ..AttendOptions::default() };
+        with.paged.attend(
+            &with.device,
+            floats,
+            with.pages(),
+            table,
+            with.integers(&numbers),
+            room,
+            floats,
+            options,
+        )
+    };
+    assert!(refused.unwrap_err().to_string().contains("expected that of codes alone"));
 }

@@ -73,6 +73,7 @@ fn encode(kernel: &Kernel, codec: &AnyCodec, rows: &[f32]) -> Encoded {
     let options = codec.options();
     let arguments = EncodeAppend {
         rows: 0,
+        token_stride: codec.dim() as u32,
         kind: element::F32,
         tokens,
         num_kv_heads: 1,
@@ -396,8 +397,17 @@ fn attend_by(
         vec![0xff; 4 * count as usize],
     ];
     let rotate = Kernel::new(text, &format!("rotate_queries_d{dim}"));
-    let arguments =
-        RotateQueries { queries: 0, kind: element::F32, count, signs: 1, rotated: 1, factor, out: 2 };
+    let arguments = RotateQueries {
+        queries: 0,
+        token_stride: 0,
+        heads: count,
+        kind: element::F32,
+        count,
+        signs: 1,
+        rotated: 1,
+        factor,
+        out: 2,
+    };
     rotate.launch((0..count).map(|warp| (warp, 0, 0)), &arguments.list(), &mut buffers);
     let (key_format, value_format) = (page::format(key.layout()), page::format(value.layout()));
     let name = format!("{name}_d{dim}_r{heads_a_warp}");
@@ -482,13 +492,17 @@ fn attend_by(
 
 #[test]
 fn arguments_are_as_many_and_as_wide_as_the_parameters() {
-    use tqkv_gpu_kernels::args::{PlanParts, QjlCorrect, QjlSketch, ReadBytes, Scores, WeightDecode};
-    let lists: [(&str, &[(&str, usize)]); 11] = [
+    use tqkv_gpu_kernels::args::{
+        AttendMergeExact, KeepRows, PlanParts, QjlCorrect, QjlSketch, ReadBytes, Scores, WeightDecode,
+    };
+    let lists: [(&str, &[(&str, usize)]); 13] = [
+        ("keep_rows_", &KeepRows::<()>::PARAMETERS),
         ("encode_append_", &EncodeAppend::<()>::PARAMETERS),
         ("decode_pages_", &DecodePages::<()>::PARAMETERS),
         ("weight_decode_", &WeightDecode::<()>::PARAMETERS),
         ("rotate_queries_", &RotateQueries::<()>::PARAMETERS),
         ("scores_", &Scores::<()>::PARAMETERS),
+        ("attend_merge_exact_", &AttendMergeExact::<()>::PARAMETERS),
         ("attend_merge_", &AttendMerge::<()>::PARAMETERS),
         ("attend_", &Attend::<()>::PARAMETERS),
         ("qjl_sketch_", &QjlSketch::<()>::PARAMETERS),
@@ -548,8 +562,8 @@ fn a_mutated_instruction_is_noticed() {
         (0, "xor.b32", "or.b32"),
         (0, "div.rn.f32", "mul.rn.f32"),
         (0, "setp.ge.f32", "setp.lt.f32"),
-        // The first one writes zeros for a vector that is not finite.
-        (1, "st.global.b16", "st.global.b32"),
+        // The first two write zeros for vectors that cannot be encoded.
+        (2, "st.global.b16", "st.global.b32"),
         (2, "shl.b32", "shr.u32"),
     ] {
         assert!(noticed(&text, &codec, &rows, change), "{change:?} went unnoticed");

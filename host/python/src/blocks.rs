@@ -103,7 +103,7 @@ impl Blocks {
     }
 
     /// Attends with the queries of each row, and to exact tokens and learned sinks if there are any; writes results and
-    /// logarithms of sums.
+    /// logarithms of sums. `logits` are their scale and their soft cap.
     #[expect(clippy::too_many_arguments, reason = "the tensors of a call")]
     fn attend(
         &self,
@@ -115,7 +115,7 @@ impl Blocks {
         starts: &Numbers<'_>,
         exact: Option<Exact<'_>>,
         sinks: Option<Bound<'_, PyArrayDyn<f32>>>,
-        (scale, soft_cap): (Option<f32>, Option<f32>),
+        logits: (Option<f32>, Option<f32>),
         out: &Bound<'_, PyArrayDyn<f32>>,
         lse: &Bound<'_, PyArrayDyn<f32>>,
     ) -> Result<(), Failure> {
@@ -142,6 +142,7 @@ impl Blocks {
         let sinks = sinks.as_ref().map_or(Ok(&[][..]), |sinks| slice("sinks", sinks))?;
         let (mut out, mut lse) = (writing(out)?, writing(lse)?);
         let (out, lse) = (slice_mut(&mut out)?, slice_mut(&mut lse)?);
+        let (scale, soft_cap) = logits;
         let rule = Rule { exact: of_rows, sinks, scale, soft_cap, ..Rule::default() };
         Ok(py.detach(|| self.0.attend(q, &pages, &step, &rule, out, Some(lse)))?)
     }

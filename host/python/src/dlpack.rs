@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyCapsule, PyCapsuleMethods};
 use std::ffi::c_void;
 use tqkv_gpu::cudarc::driver::sys::CUstream;
-use tqkv_gpu::paged::{Integers, Layout, Pages, Room};
+use tqkv_gpu::paged::{ExactRows, Integers, Layout, Pages, Room, TokenRows};
 use tqkv_gpu::{Device, Element, GpuCache, GpuError, Raw};
 
 /// `DLDeviceType` of CUDA memory, and of managed memory, which the driver moves.
@@ -61,6 +61,10 @@ pub(crate) fn on(device: &Device, stream: usize) -> Result<Device, GpuError> {
 
 /// Address, number of values, and type of a tensor of vectors.
 pub(crate) type Vectors = (u64, usize, String);
+/// Those of a tensor of the vectors of tokens, and the values from a token to the next.
+pub(crate) type Tokens = (u64, usize, usize, String);
+/// Keys and values of exact tokens, the places of each head that may hold one, and the places of a call.
+pub(crate) type Exact = (Vectors, Vectors, usize, Numbers);
 /// Address and number of values of a tensor of integers, or of bytes.
 pub(crate) type Numbers = (u64, usize);
 /// Address, number, distance in bytes, and tokens of the blocks of a layer.
@@ -81,6 +85,19 @@ pub(crate) fn raw(what: &str, (address, len, dtype): &Vectors) -> Result<Raw, Fa
     // SAFETY: `tqkv.paged` passes a contiguous tensor of the device, of this type and length, which it holds.
     // PyTorch frees and reuses its memory in the order of the stream.
     Ok(unsafe { Raw::new(*address, *len, element) })
+}
+
+/// A tensor of vectors whose tokens may be apart.
+pub(crate) fn tokens(what: &str, (address, len, stride, dtype): Tokens) -> Result<TokenRows, Failure> {
+    let values = raw(what, &(address, len, dtype))?;
+    // SAFETY: as for `raw`, of the vectors of each token.
+    Ok(unsafe { TokenRows::apart(values, stride) })
+}
+
+/// Exact tokens of a layer.
+pub(crate) fn exact((keys, values, held, places): Exact) -> Result<ExactRows, Failure> {
+    let sides = [raw("exact keys", &keys)?, raw("exact values", &values)?];
+    Ok(ExactRows { sides, held, places: i64s(places) })
 }
 
 /// A tensor of int32.

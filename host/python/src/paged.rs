@@ -5,11 +5,11 @@
 
 use crate::blocks::Spec;
 use crate::codec::options;
-use crate::dlpack::{self, Block, Numbers, Vectors};
+use crate::dlpack::{self, Block, Exact, Numbers, Tokens, Vectors};
 use crate::errors::Failure;
 use crate::spec::pair;
 use pyo3::prelude::*;
-use tqkv_gpu::paged::{self, BlockTable, Layout, Pages, Room};
+use tqkv_gpu::paged::{self, AttendOptions, BlockTable, Layout, Pages, Room};
 use tqkv_gpu::{Device, GpuError, Side};
 
 /// The kernels of a layout on a device.
@@ -65,12 +65,14 @@ fn room(numbers: Numbers) -> Room {
 
 #[pymethods]
 impl Paged {
+    /// With `rows` a store keeps rows of exact tokens, and attention takes them.
     #[new]
-    fn new(py: Python<'_>, spec: Spec, device: usize) -> Result<Self, Failure> {
+    fn new(py: Python<'_>, spec: Spec, device: usize, rows: bool) -> Result<Self, Failure> {
         let layout = spec.layout()?;
+        let made = if rows { paged::Paged::with_rows } else { paged::Paged::new };
         Ok(py.detach(|| {
             let device = dlpack::device(device, 0)?;
-            Ok::<_, GpuError>(Self { paged: paged::Paged::new(&device, layout)?, device })
+            Ok::<_, GpuError>(Self { paged: made(&device, layout)?, device })
         })?)
     }
 
@@ -91,17 +93,19 @@ impl Paged {
         &self,
         py: Python<'_>,
         stream: usize,
-        k: Vectors,
-        v: Vectors,
+        k: Tokens,
+        v: Tokens,
         places: Numbers,
         pages: Block,
+        exact: Option<Exact>,
         work: Numbers,
-        refused: Numbers,
+        refused: Option<Numbers>,
     ) -> Result<(), Failure> {
-        let (k, v) = (dlpack::raw("k", &k)?, dlpack::raw("v", &v)?);
-        let (places, refused) = (dlpack::i64s(places), dlpack::i32s(refused));
+        let (k, v) = (dlpack::tokens("k", k)?, dlpack::tokens("v", v)?);
+        let (places, refused) = (dlpack::i64s(places), refused.map(dlpack::i32s));
+        let exact = exact.map(dlpack::exact).transpose()?;
         self.on(py, stream, |paged, device| {
-            paged.store(device, k, v, places, self.pages(pages)?, room(work), Some(refused))
+            paged.store(device, k, v, places, self.pages(pages)?, exact, room(work), refused)
         })
     }
 
@@ -125,18 +129,24 @@ impl Paged {
         &self,
         py: Python<'_>,
         stream: usize,
-        q: Vectors,
+        q: Tokens,
         pages: Block,
         blocks: Table,
         plan: Numbers,
         work: Numbers,
         out: Vectors,
+        scale: Option<f32>,
+        exact: Option<Exact>,
+        sinks: Option<Vectors>,
         lse: Option<Vectors>,
     ) -> Result<(), Failure> {
-        let (q, out, plan) = (dlpack::raw("q", &q)?, dlpack::raw("out", &out)?, dlpack::i32s(plan));
+        let (q, out, plan) = (dlpack::tokens("q", q)?, dlpack::raw("out", &out)?, dlpack::i32s(plan));
+        let exact = exact.map(dlpack::exact).transpose()?;
+        let sinks = sinks.map(|sinks| dlpack::raw("sinks", &sinks)).transpose()?;
         let lse = lse.map(|lse| dlpack::raw("lse", &lse)).transpose()?;
+        let options = AttendOptions { scale, exact, sinks, lse };
         self.on(py, stream, |paged, device| {
-            paged.attend(device, q, self.pages(pages)?, table(blocks), plan, room(work), out, lse)
+            paged.attend(device, q, self.pages(pages)?, table(blocks), plan, room(work), out, options)
         })
     }
 

@@ -36,8 +36,9 @@ def gpu(monkeypatch):
     gpu = Gpu(PATH)
 
     def address(tensor):
-        bytes = (tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.element_size()) if tensor.numel() else 0
-        gpu.driver.tqkv_fake_map(gpu_int(tensor.data_ptr()), gpu_int(bytes))
+        # Tensors of a call may share a storage.
+        held = tensor.untyped_storage()
+        gpu.driver.tqkv_fake_map(gpu_int(held.data_ptr()), gpu_int(held.nbytes()))
         return tensor.data_ptr()
 
     monkeypatch.setattr(paged, "_is_main", lambda device: False)
@@ -125,6 +126,24 @@ def test_attention_and_gathers_are_those_of_the_codes(gpu, layout, dtype, tolera
     assert torch.equal(paged.attend(layout, q, pages, wide[:, :2], plan), out)
 
 
+def test_tokens_may_be_apart_and_results_go_where_the_caller_says(gpu, layout):
+    _, pages = new_pages(layout)
+    table, lengths = torch.tensor([[4], [2]], dtype=torch.int32), torch.tensor([1, 1], dtype=torch.int32)
+    products = rows(2, HEADS + 2 * KV_HEADS, 1, torch.float16)
+    q, k, v = products.split([HEADS, KV_HEADS, KV_HEADS], 1)
+    assert not k.is_contiguous()
+    paged.store(layout, k, v, table[:, 0].long() * 64, pages)
+    plan, out = paged.new_plan(layout, 2, DEVICE), torch.zeros(2, HEADS, DIM)
+    paged.plan(layout, lengths, plan, max_tokens=64)
+    assert paged.attend(layout, q, pages, table, plan, scale=0.3, out=out) is out
+    want = decoded("s3", v).repeat_interleave(HEADS // KV_HEADS, 1)
+    assert out.dtype == torch.float32 and (out - want).abs().max() < 2e-4
+    one = paged.attend(layout, q.contiguous(), pages, table, plan, scale=0.3)
+    assert torch.equal(one, out.half())
+    with pytest.raises(tqkv.TqkvError, match="q in this memory order is not valid"):
+        paged.attend(layout, rows(2, DIM, 1).transpose(1, 2)[:, :HEADS], pages, table, plan)
+
+
 def test_tokens_before_the_start_of_a_sequence_have_no_weight(gpu, layout):
     _, pages = new_pages(layout)
     table = torch.tensor([[4, 1, 2], [0, 3, 5]], dtype=torch.int32)
@@ -203,7 +222,9 @@ def test_a_compiled_step_is_the_step(gpu, layout):
         (paged._plan, (lengths, None, plan, 1, 128, of)),
         (paged._plan, (lengths, torch.zeros_like(lengths), plan, 1, 128, of)),
         (paged._store, (k, v, at, pages, torch.zeros(1, dtype=torch.int32), of)),
+        (paged._store, (k, v, at, pages, None, of)),
         (paged._attend, (q, pages, table, plan, of)),
+        (paged._attend_to, (q, pages, table, plan, torch.empty_like(q), of, 0.2)),
         (paged._attend_lse, (q, pages, table, plan, of)),
     ]:
         torch.library.opcheck(op, args, test_utils=("test_schema", "test_faketensor"))

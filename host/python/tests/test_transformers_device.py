@@ -68,8 +68,9 @@ def fake(monkeypatch, held):
 
     def address(tensor):
         tensor = held(tensor)
-        size = tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.element_size() if tensor.numel() else 0
-        gpu.driver.tqkv_fake_map(ctypes.c_size_t(tensor.data_ptr()), ctypes.c_size_t(size))
+        # Tensors of a call may share a storage.
+        memory = tensor.untyped_storage()
+        gpu.driver.tqkv_fake_map(ctypes.c_size_t(memory.data_ptr()), ctypes.c_size_t(memory.nbytes()))
         return tensor.data_ptr()
 
     monkeypatch.setattr(paged, "_is_main", lambda device: False)

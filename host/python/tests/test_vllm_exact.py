@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tqkv.vllm_exact import LOWEST, UNIT, ExactRows, Units, Window, requests
+from tqkv.vllm_exact import UNIT, Rows, Units, Window, requests
 
 BLOCK = 64
 USUAL = Window.of(16, 16)
@@ -18,7 +18,7 @@ class Engine:
 
     def __init__(self, seed, rows, window, exact=USUAL):
         self.random, self.window = random.Random(seed), window
-        self.units, self.rows = Units(exact, rows, 8, 600, BLOCK, torch.device("cpu")), ExactRows(rows, torch.zeros(1, 1, 1))
+        self.units, self.rows = Units(exact, rows, 8, 600, BLOCK, torch.device("cpu")), Rows(rows, torch.zeros(1, 1, 1))
         self.free, self.requests, self.gone, self.held = [], [], [], {}
         self.last = 0
 
@@ -108,8 +108,8 @@ def test_a_request_sees_its_own_tokens_exactly_and_all_others_as_codes(rows, win
             seen = engine.units.seen
             keys, values = (engine.rows.of(seen.places, side)[0, :, :, 0] for side in range(2))
             for row, (blocks, _, length, alone) in enumerate(now[:decodes]):
-                shown = seen.bias[row] == 0
-                assert bool((seen.bias[row] == LOWEST).logical_or(shown).all())
+                shown = seen.places[row] < engine.rows.places
+                assert bool((seen.places[row][~shown] == engine.units.zero).all())
                 assert bool((keys[row][~shown] == 0).all()), "what is not seen is zero, so it has no NaN"
                 codes = range(int(seen.starts[row]), int(seen.ends[row]))
                 oldest = max(length - (window or length), 0)
@@ -135,7 +135,7 @@ def test_a_request_sees_its_own_tokens_exactly_and_all_others_as_codes(rows, win
 def test_a_unit_of_several_requests_has_one_row():
     """Two requests of a step with the same first block, a step of one that wants all rows but one, and a third request with that block. The
     rows of the first step are as old as each other, so one of two rows for a unit would be left, and nothing was written there."""
-    units, rows = Units(USUAL, 9, 8, 600, BLOCK, torch.device("cpu")), ExactRows(9, torch.zeros(1, 1, 1))
+    units, rows = Units(USUAL, 9, 8, 600, BLOCK, torch.device("cpu")), Rows(9, torch.zeros(1, 1, 1))
 
     def begin(slots, *requests):
         table, lengths = zip(*requests)

@@ -228,6 +228,8 @@ fn kernels() -> Vec<String> {
             "decode_pages_f16",
             "rotate_queries",
             "attend_merge",
+            "attend_merge_exact",
+            "keep_rows",
             "qjl_sketch",
             "qjl_correct",
         ] {

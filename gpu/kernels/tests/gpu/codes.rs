@@ -204,6 +204,7 @@ fn f16_rows_are_the_rotated_vectors() {
         let before = pool.bytes();
         let args = EncodeAppend {
             rows: input.place(),
+            token_stride: dim as u32,
             kind: encode::element::F32,
             tokens: 70,
             num_kv_heads: 1,

@@ -26,5 +26,6 @@ mod codes;
 mod exact;
 mod plan;
 mod qjl;
+mod rows;
 mod scene;
 mod warp;

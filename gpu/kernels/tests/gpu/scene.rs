@@ -142,6 +142,7 @@ impl Scene {
         let Options { scale_mode, effort, .. } = codec.options();
         let args = EncodeAppend {
             rows: rows.place(),
+            token_stride: heads * codec.dim() as u32,
             kind,
             tokens,
             num_kv_heads: heads,
@@ -242,6 +243,8 @@ pub(crate) fn rotate(dim: usize, signs: &Buffer, queries: &[f32], rotated: bool,
     let count = (queries.len() / dim) as u32;
     let args = RotateQueries {
         queries: input.place(),
+        token_stride: 0,
+        heads: count,
         kind: encode::element::F32,
         count,
         signs: signs.place(),

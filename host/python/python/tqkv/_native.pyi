@@ -100,19 +100,20 @@ class CodedMatrix:
 # With the feature `cuda`. Tensors are the addresses and numbers of values that `tqkv.paged` reads from them.
 @final
 class Paged:
-    def __new__(cls, spec: dict[str, Any], device: int) -> Paged: ...
+    def __new__(cls, spec: dict[str, Any], device: int, rows: bool) -> Paged: ...
     def store_room(self, tokens: int) -> int: ...
     def attend_room(self, rows: int) -> int: ...
     def plan_words(self, rows: int) -> int: ...
     def store(
         self,
         stream: int,
-        k: tuple[int, int, str],
-        v: tuple[int, int, str],
+        k: tuple[int, int, int, str],
+        v: tuple[int, int, int, str],
         places: tuple[int, int],
         pages: tuple[int, int, int, int],
+        exact: tuple[tuple[int, int, str], tuple[int, int, str], int, tuple[int, int]] | None,
         work: tuple[int, int],
-        refused: tuple[int, int],
+        refused: tuple[int, int] | None,
     ) -> None: ...
     def plan(
         self,
@@ -126,12 +127,15 @@ class Paged:
     def attend(
         self,
         stream: int,
-        q: tuple[int, int, str],
+        q: tuple[int, int, int, str],
         pages: tuple[int, int, int, int],
         blocks: tuple[tuple[int, int], int],
         plan: tuple[int, int],
         work: tuple[int, int],
         out: tuple[int, int, str],
+        scale: float | None,
+        exact: tuple[tuple[int, int, str], tuple[int, int, str], int, tuple[int, int]] | None,
+        sinks: tuple[int, int, str] | None,
         lse: tuple[int, int, str] | None,
     ) -> None: ...
     def gather(

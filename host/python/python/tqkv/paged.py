@@ -105,11 +105,31 @@ def _blocks_of(text: str) -> Any:
 
 
 @functools.lru_cache(maxsize=None)
-def _kernels(text: str, device: int) -> Any:
-    """Compiled once for a layout and a device, which takes about a second."""
+def _kernels(text: str, device: int, rows: bool = False) -> Any:
+    """Compiled once for a layout and a device, which takes about a second. Those with `rows` keep rows of exact tokens and attend to them."""
     layout = _layout(text)
     layout.block_bytes("cuda")
-    return _native.Paged(_spec(layout), device)
+    return _native.Paged(_spec(layout), device, rows)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExactRows:
+    """Exact tokens of a layer, next to its pages on a GPU: keys and values as the model computed them."""
+
+    keys: Tensor
+    """`[num_kv_heads, places, head_dim]`."""
+    values: Tensor
+    held: int
+    """Places of a head that may hold a token, the first ones."""
+    places: Tensor
+    """int64: where the tokens of a call go, or `[rows, columns]`, what each query token sees. Any other number is no token."""
+
+    def _of(self, layout: Layout, like: Tensor) -> tuple[Any, Any, int, tuple[int, int]]:
+        sides = (("exact keys", self.keys), ("exact values", self.values))
+        for name, x in sides:
+            _has_shape(name, x.transpose(0, 1), layout.num_kv_heads, layout.head_dim)
+        keys, values = (_floats(name, x, like, x.is_contiguous()) for name, x in sides)
+        return keys, values, self.held, _numbers("places of exact rows", self.places, like, torch.int64)
 
 
 def _device(tensor: Tensor) -> tuple[int, int]:
@@ -143,13 +163,28 @@ def _numbers(name: str, tensor: Tensor, like: Tensor, dtype: torch.dtype) -> tup
     return _address(tensor), tensor.numel()
 
 
-def _vectors(name: str, tensor: Tensor, like: Tensor, heads: int, dim: int) -> tuple[int, int, str]:
+def _floats(name: str, tensor: Tensor, like: Tensor, in_order: bool) -> tuple[int, int, str]:
     _is(name, tensor, like, torch.float32, torch.float16, torch.bfloat16)
-    if tensor.dim() != 3 or tensor.shape[1:] != (heads, dim):
-        raise TqkvError(f"{name} of the shape {list(tensor.shape)} is not valid: expected [tokens, {heads}, {dim}]")
-    if not tensor.is_contiguous():
+    if not in_order:
         raise TqkvError(f"{name} in this memory order is not valid: expected C order, as .contiguous() makes it")
     return _address(tensor), tensor.numel(), str(tensor.dtype).replace("torch.", "")
+
+
+def _has_shape(name: str, tensor: Tensor, heads: int, dim: int) -> None:
+    if tensor.dim() != 3 or tensor.shape[1:] != (heads, dim):
+        raise TqkvError(f"{name} of the shape {list(tensor.shape)} is not valid: expected [tokens, {heads}, {dim}]")
+
+
+def _vectors(name: str, tensor: Tensor, like: Tensor, heads: int, dim: int) -> tuple[int, int, str]:
+    _has_shape(name, tensor, heads, dim)
+    return _floats(name, tensor, like, tensor.is_contiguous())
+
+
+def _tokens(name: str, tensor: Tensor, like: Tensor, heads: int, dim: int) -> tuple[int, int, int, str]:
+    """Vectors of tokens that may be apart, such as the keys among the results of one product."""
+    _has_shape(name, tensor, heads, dim)
+    address, values, dtype = _floats(name, tensor, like, tensor[:1].is_contiguous() and tensor.stride(0) >= 0)
+    return address, values, tensor.stride(0), dtype
 
 
 def _blocks(layout: Layout, pages: Tensor) -> tuple[int, int, int, int]:
@@ -183,8 +218,8 @@ def _array(name: str, tensor: Tensor, like: Tensor, *dtypes: torch.dtype) -> Any
 
 
 def _rows(name: str, tensor: Tensor, like: Tensor, heads: int, dim: int) -> Any:
-    _vectors(name, tensor, like, heads, dim)
-    return _array(name, tensor, like, tensor.dtype)
+    _has_shape(name, tensor, heads, dim)
+    return _array(name, tensor, like, torch.float32, torch.float16, torch.bfloat16)
 
 
 def _pool(layout: Layout, pages: Tensor) -> tuple[Any, int]:
@@ -232,23 +267,31 @@ def _attend_main(
     return out.to(q.dtype)
 
 
-@torch.library.custom_op("tqkv::paged_store", mutates_args=("pages", "refused"))
-def _store(k: Tensor, v: Tensor, places: Tensor, pages: Tensor, refused: Tensor, layout: str) -> None:
+def store_now(
+    k: Tensor, v: Tensor, places: Tensor, pages: Tensor, refused: Tensor | None, layout: str, exact: ExactRows | None = None
+) -> None:
+    """What the operator of storing does. On a GPU `exact` gets rows of the same call."""
     of = _layout(layout)
     if _is_main(pages.device):
         k_v = [_rows(name, x, pages, of.num_kv_heads, of.head_dim) for name, x in (("k", k), ("v", v))]
         at, there = _array("places", places, pages, torch.int64), pages.shape[0] * of.block_tokens
         wrong = _blocks_of(layout).store(*k_v, at, _pool(of, pages))
-        if wrong or (at >= there).any():
+        if refused is not None and (wrong or (at >= there).any()):
             refused.fill_(1)
         return
     device, stream = _device(pages)
-    kernels = _kernels(layout, device)
-    vectors = [_vectors(name, x, pages, of.num_kv_heads, of.head_dim) for name, x in (("k", k), ("v", v))]
+    kernels = _kernels(layout, device, exact is not None)
+    vectors = [_tokens(name, x, pages, of.num_kv_heads, of.head_dim) for name, x in (("k", k), ("v", v))]
     at = _numbers("places", places, pages, torch.int64)
     work = _room(pages, kernels.store_room(at[1]))
-    to = _numbers("refused", refused, pages, torch.int32)
-    kernels.store(stream, *vectors, at, _blocks(of, pages), (_address(work), work.numel()), to)
+    rows = None if exact is None else exact._of(of, pages)
+    to = None if refused is None else _numbers("refused", refused, pages, torch.int32)
+    kernels.store(stream, *vectors, at, _blocks(of, pages), rows, (_address(work), work.numel()), to)
+
+
+@torch.library.custom_op("tqkv::paged_store", mutates_args=("pages", "refused"))
+def _store(k: Tensor, v: Tensor, places: Tensor, pages: Tensor, refused: Tensor | None, layout: str) -> None:
+    store_now(k, v, places, pages, refused, layout)
 
 
 @torch.library.custom_op("tqkv::paged_plan", mutates_args=("plan",))
@@ -268,26 +311,48 @@ def _plan(lengths: Tensor, starts: Tensor | None, plan: Tensor, queries: int, ma
     _kernels(layout, device).plan(stream, at, first, queries, max_tokens, _numbers("plan", plan, plan, torch.int32))
 
 
-def attend_now(q: Tensor, pages: Tensor, table: Tensor, plan: Tensor, layout: str, lse: Tensor | None = None) -> Tensor:
-    """What the operators of attention do. Outside of a graph this call is shorter than theirs."""
+def attend_now(
+    q: Tensor,
+    pages: Tensor,
+    table: Tensor,
+    plan: Tensor,
+    layout: str,
+    lse: Tensor | None = None,
+    *,
+    out: Tensor | None = None,
+    scale: float | None = None,
+    exact: ExactRows | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """What the operators of attention do. Outside of a graph this call is shorter than theirs. On a GPU it also attends to `exact` rows and takes
+    the weight of learned `sinks`, `[num_heads]`."""
     of = _layout(layout)
+    if out is None:
+        out = torch.empty_like(q, memory_format=torch.contiguous_format)
     if _is_main(pages.device):
-        _vectors("q", q, pages, of.num_heads, of.head_dim)
-        return _attend_main(_blocks_of(layout), q, _pool(of, pages), _step_main(table, plan, q.shape[0]), lse)
+        _has_shape("q", q, of.num_heads, of.head_dim)
+        return out.copy_(_attend_main(_blocks_of(layout), q, _pool(of, pages), _step_main(table, plan, q.shape[0]), lse, scale=scale))
     device, stream = _device(pages)
-    kernels = _kernels(layout, device)
-    out = torch.empty_like(q, memory_format=torch.contiguous_format)
-    given, to = (_vectors(name, x, pages, of.num_heads, of.head_dim) for name, x in (("q", q), ("out", out)))
+    kernels = _kernels(layout, device, exact is not None or sinks is not None)
+    given, to = _tokens("q", q, pages, of.num_heads, of.head_dim), _vectors("out", out, pages, of.num_heads, of.head_dim)
     work = _room(pages, kernels.attend_room(q.shape[0]))
     at = _numbers("plan", plan, pages, torch.int32)
-    sums = None if lse is None else (*_numbers("lse", lse, pages, torch.float32), "float32")
-    kernels.attend(stream, given, _blocks(of, pages), _table(table, pages), at, (_address(work), work.numel()), to, sums)
+    sums = None if lse is None else _floats("lse", lse, pages, lse.is_contiguous())
+    rows = None if exact is None else exact._of(of, pages)
+    logits = None if sinks is None else _floats("sinks", sinks, pages, sinks.is_contiguous())
+    memory = _address(work), work.numel()
+    kernels.attend(stream, given, _blocks(of, pages), _table(table, pages), at, memory, to, scale, rows, logits, sums)
     return out
 
 
 @torch.library.custom_op("tqkv::paged_attend", mutates_args=())
-def _attend(q: Tensor, pages: Tensor, table: Tensor, plan: Tensor, layout: str) -> Tensor:
-    return attend_now(q, pages, table, plan, layout)
+def _attend(q: Tensor, pages: Tensor, table: Tensor, plan: Tensor, layout: str, scale: float | None = None) -> Tensor:
+    return attend_now(q, pages, table, plan, layout, scale=scale)
+
+
+@torch.library.custom_op("tqkv::paged_attend_to", mutates_args=("out",))
+def _attend_to(q: Tensor, pages: Tensor, table: Tensor, plan: Tensor, out: Tensor, layout: str, scale: float | None = None) -> None:
+    attend_now(q, pages, table, plan, layout, out=out, scale=scale)
 
 
 @torch.library.custom_op("tqkv::paged_attend_lse", mutates_args=())
@@ -315,8 +380,13 @@ def _gather(pages: Tensor, table: Tensor, offsets: Tensor, lengths: Tensor, out:
 
 
 @_attend.register_fake
-def _(q: Tensor, pages: Tensor, table: Tensor, plan: Tensor, layout: str) -> Tensor:
+def _(q: Tensor, pages: Tensor, table: Tensor, plan: Tensor, layout: str, scale: float | None = None) -> Tensor:
     return torch.empty_like(q, memory_format=torch.contiguous_format)
+
+
+@_attend_to.register_fake
+def _(q: Tensor, pages: Tensor, table: Tensor, plan: Tensor, out: Tensor, layout: str, scale: float | None = None) -> None:
+    return None
 
 
 @_attend_lse.register_fake
@@ -325,7 +395,7 @@ def _(q: Tensor, pages: Tensor, table: Tensor, plan: Tensor, layout: str) -> tup
 
 
 @_store.register_fake
-def _(k: Tensor, v: Tensor, places: Tensor, pages: Tensor, refused: Tensor, layout: str) -> None:
+def _(k: Tensor, v: Tensor, places: Tensor, pages: Tensor, refused: Tensor | None, layout: str) -> None:
     return None
 
 
@@ -340,12 +410,11 @@ def _(pages: Tensor, table: Tensor, offsets: Tensor, lengths: Tensor, out: Tenso
 
 
 def store(layout: Layout, k: Tensor, v: Tensor, places: Tensor, pages: Tensor, refused: Tensor | None = None) -> None:
-    """Encodes keys and values, `[tokens, num_kv_heads, head_dim]` with keys after RoPE, to `places` (int64) of `pages`.
+    """Encodes keys and values, `[tokens, num_kv_heads, head_dim]` with keys after RoPE, to `places` (int64) of `pages`. Those of a token are
+    contiguous. Tokens may be apart, which takes no copy on a GPU.
 
     A token of a negative place is skipped. A vector that is not finite, or whose scale does not fit float16, becomes zeros. Then, and
     for a place behind the pool, `refused` (int32, one number) becomes 1."""
-    if refused is None:
-        refused = torch.zeros(1, dtype=torch.int32, device=pages.device)
     _store(k, v, places, pages, refused, _text(layout))
 
 
@@ -370,11 +439,17 @@ def plan(layout: Layout, lengths: Tensor, plan: Tensor, max_tokens: int, queries
     _plan(lengths, starts, plan, queries, max_tokens, _text(layout))
 
 
-def attend(layout: Layout, q: Tensor, pages: Tensor, table: Tensor, plan: Tensor) -> Tensor:
+def attend(
+    layout: Layout, q: Tensor, pages: Tensor, table: Tensor, plan: Tensor, *, scale: float | None = None, out: Tensor | None = None
+) -> Tensor:
     """Attention of `q`, `[rows, num_heads, head_dim]`, in the order of the plan. `table` (int32, `[sequences, blocks]`) has the numbers
-    of each sequence's blocks. The result has the shape and the type of `q`. A sequence of no tokens gives zeros, and a query that is not
-    finite gives NaN."""
-    return _attend(q, pages, table, plan, _text(layout))
+    of each sequence's blocks. The result has the shape of `q`, and its type or that of `out`, which it is written to if it is given. A sequence
+    of no tokens gives zeros, and a query that is not finite gives NaN. `scale` is the factor of logits, 1/sqrt(head_dim) without it. The vectors of
+    a query token are contiguous. Tokens may be apart, which takes no copy on a GPU."""
+    if out is None:
+        return _attend(q, pages, table, plan, _text(layout), scale)
+    _attend_to(q, pages, table, plan, out, _text(layout), scale)
+    return out
 
 
 def attend_lse(layout: Layout, q: Tensor, pages: Tensor, table: Tensor, plan: Tensor) -> tuple[Tensor, Tensor]:

@@ -36,7 +36,7 @@ from vllm.v1.kv_cache_interface import AttentionSpec, KVCacheLayout
 from . import _native, paged
 from ._hosts import refuse_arguments
 from ._native import TqkvError
-from .vllm_exact import DEFAULTS, ExactRows, Seen, Units, Window, requests
+from .vllm_exact import DEFAULTS, Rows, Seen, Units, Window, requests
 from .vllm_exact import VARIABLE as EXACT
 from .vllm_plugin import VARIABLE
 
@@ -75,7 +75,8 @@ def _head_bytes(head_dim: int) -> int:
 class TqkvBackend(AttentionBackend):
     """`--attention-backend CUSTOM`: the codes of all layers, in blocks of exactly their bytes."""
 
-    forward_includes_kv_cache_update: bool = False
+    # Exact rows are kept with the codes, and only attention gets what a step says of them.
+    forward_includes_kv_cache_update: bool = True
     supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float16, torch.bfloat16, torch.float32]
     supported_kv_cache_dtypes: ClassVar[list[Any]] = ["auto"]
 
@@ -197,6 +198,8 @@ class TqkvMetadata(AttentionMetadata):
 
     decodes: int
     """Rows of decoded tokens. A request with drafted tokens has several."""
+    slots: Tensor
+    """Where the codes of each token of the step go. Padding is below 0."""
     table: Tensor
     """The blocks of each row."""
     plan: Tensor
@@ -228,6 +231,9 @@ class TqkvBuilder(AttentionMetadataBuilder[TqkvMetadata]):
         rows = max([scheduler.max_num_seqs, *(vllm_config.compilation_config.cudagraph_capture_sizes or [])]) * drafts
         # A graph holds its address.
         self.plan = paged.new_plan(self.layout, rows, device)
+        if not paged._is_main(device) and any(layer.impl.merges for layer in layers.values()):  # type: ignore[attr-defined]
+            # Nothing may be loaded while a graph is captured.
+            paged._kernels(paged._text(self.layout), paged._device(self.plan)[0], True)
         self.room = vllm_config.model_config.max_model_len
         self.units = None
         if count := units(exact, vllm_config):
@@ -254,7 +260,8 @@ class TqkvBuilder(AttentionMetadataBuilder[TqkvMetadata]):
         if rows and paged._is_main(self.plan.device):
             main = paged._step_main(table[:rows], self.plan, rows)
             places = None if seen is None else seen.places[:rows].numpy()
-        return TqkvMetadata(rows, table[:rows], self.plan, seen, self.prompts(step, requests) if prompts else [], main, places)
+        groups = self.prompts(step, requests) if prompts else []
+        return TqkvMetadata(rows, step.slot_mapping, table[:rows], self.plan, seen, groups, main, places)
 
     def prompts(self, step: CommonAttentionMetadata, first: int) -> list[Prompts]:
         """Prompts from request `first` on, in groups whose keys have room together."""
@@ -351,12 +358,13 @@ class TqkvImpl(AttentionImpl[TqkvMetadata]):
         # Says at once what has no kernels.
         self.layout.block_bytes(current_platform.device_type)
         self.memory: tuple[int, Tensor, Any] | None = None
-        self.blocks = paged._blocks_of(paged._text(self.layout)) if is_main else None
-        # The kernels divide by the root of the head dim.
-        self.factor = self.scale * head_size**0.5
+        self.text = paged._text(self.layout)
+        self.blocks = paged._blocks_of(self.text) if is_main else None
         self.room = config.model_config.max_model_len
         self.units = units(self.exact_window, config)
-        self.exact: ExactRows | None = None
+        self.exact: Rows | None = None
+        self.merges = self.units > 0 or sinks is not None
+        """True if attention takes more than codes."""
         if self.units and config.parallel_config.use_ubatching:
             # Each part of a batch has a builder, which would give the same rows away.
             raise TqkvError(f"a batch in parts (enable_dbo) is not valid with exact tokens: expected {EXACT}=0")
@@ -364,15 +372,6 @@ class TqkvImpl(AttentionImpl[TqkvMetadata]):
         if fa_utils.is_flash_attn_varlen_func_available() and config.model_config.dtype != torch.float32:
             version = fa_utils.get_flash_attn_version(head_size=head_size)
             self.flash = {} if version is None else {"fa_version": version}
-
-    def do_kv_cache_update(self, layer: Any, key: Tensor, value: Tensor, kv_cache: Tensor, slot_mapping: Tensor) -> None:
-        """Encodes the tokens of a step; slots below 0 are padding."""
-        tokens = slot_mapping.shape[0]
-        pages, pool = self._memory(kv_cache)
-        if pool is None:
-            return paged.store(self.layout, key[:tokens].contiguous(), value[:tokens].contiguous(), slot_mapping, pages)
-        rows = (paged._array(name, x[:tokens], x, x.dtype) for name, x in (("k", key), ("v", value)))
-        self.blocks.store(*rows, paged._array("places", slot_mapping, slot_mapping, torch.int64), pool)
 
     def forward(
         self,
@@ -394,19 +393,31 @@ class TqkvImpl(AttentionImpl[TqkvMetadata]):
             return output.fill_(0)
         (pages, pool), step = self._memory(kv_cache), attn_metadata
         out = output.view(-1, self.num_heads, self.head_size)
-        if step.seen is not None:
-            self._exact(key).keep(key, value, step.seen.kept)
+        self._store(key, value, pages, pool, step)
         if step.decodes:
-            out[: step.decodes] = self._decode(query[: step.decodes].contiguous(), pages, pool, step)
+            self._decode(query[: step.decodes], pages, pool, step, out[: step.decodes])
         for prompts in step.prompts:
             of = prompts.tokens
             out[of] = self._prompts(query[of], key[of], value[of], pages, prompts)
         return output
 
-    def _exact(self, key: Tensor) -> ExactRows:
+    def _exact(self, key: Tensor) -> Rows:
         if self.exact is None:
-            self.exact = ExactRows(self.units, key)
+            self.exact = Rows(self.units, key)
         return self.exact
+
+    def _store(self, key: Tensor, value: Tensor, pages: Tensor, pool: Any, step: TqkvMetadata) -> None:
+        """Encodes the tokens of a step, and keeps those that are exact."""
+        slots = step.slots[: len(key)]
+        key, value = key[: len(slots)], value[: len(slots)]
+        exact = None if step.seen is None else self._exact(key)
+        if pool is None:
+            kept = None if exact is None else exact.at(step.seen.kept[: len(slots)])  # type: ignore[union-attr]
+            return paged.store_now(key, value, slots, pages, None, self.text, kept)
+        rows = (paged._array(name, x, x, x.dtype) for name, x in (("k", key), ("v", value)))
+        self.blocks.store(*rows, paged._array("places", slots, slots, torch.int64), pool)
+        if exact is not None:
+            exact.keep(key, value, step.seen.kept)  # type: ignore[union-attr]
 
     def _memory(self, kv_cache: Tensor) -> tuple[Tensor, Any]:
         """Blocks of a layer as runs of bytes, since vLLM's axes within a block are not ours, and in main memory as an array too. The memory
@@ -416,18 +427,14 @@ class TqkvImpl(AttentionImpl[TqkvMetadata]):
             self.memory = kv_cache.data_ptr(), pages, None if self.blocks is None else paged._pool(self.layout, pages)
         return self.memory[1:]
 
-    def _decode(self, q: Tensor, pages: Tensor, pool: Any, step: TqkvMetadata) -> Tensor:
+    def _decode(self, q: Tensor, pages: Tensor, pool: Any, step: TqkvMetadata, out: Tensor) -> None:
         if step.main is not None:
             exact = None if step.seen is None else (*self._exact(q).arrays, step.places, self._exact(q).places)
             sinks = None if self.sinks is None else paged._array("sinks", self.sinks.float(), q, torch.float32)
-            return paged._attend_main(self.blocks, q, pool, step.main, None, exact, sinks, self.scale, self.soft_cap)
-        scaled = q if abs(self.factor - 1) <= 1e-6 else q * self.factor
-        if step.seen is None and self.sinks is None:
-            return paged.attend(self.layout, scaled, pages, step.table, step.plan)
-        of_codes, lse = paged.attend_lse(self.layout, scaled, pages, step.table, step.plan)
-        if step.seen is None:
-            return less_sinks(of_codes, lse, self.sinks)
-        return self._exact(q).attend(q, step.seen, self.scale, of_codes, lse, self.sinks)
+            out.copy_(paged._attend_main(self.blocks, q, pool, step.main, None, exact, sinks, self.scale, self.soft_cap))
+            return
+        seen = None if step.seen is None else self._exact(q).at(step.seen.places[: step.decodes])
+        paged.attend_now(q, pages, step.table, step.plan, self.text, out=out, scale=self.scale, exact=seen, sinks=self.sinks)
 
     def _keys(self, like: Tensor, tokens: int) -> Tensor:
         return torch.empty(tokens, self.num_kv_heads, self.head_size, dtype=like.dtype, device=like.device)

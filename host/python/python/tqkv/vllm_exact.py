@@ -51,9 +51,6 @@ class Window:
 
 VARIABLE = "TQKV_EXACT"
 
-LOWEST = -1e30
-"""A logit below all others. It is finite, so that a row of padding has no NaN."""
-
 
 def requests(max_num_seqs: int) -> int:
     """Requests for which a layer has rows."""
@@ -65,7 +62,7 @@ def requests(max_num_seqs: int) -> int:
     return min(max_num_seqs, int(said))
 
 
-class ExactRows:
+class Rows:
     """Keys and values of a layer's units, `[num_kv_heads, places, head_dim]`: first those of the units, then a place that stays zero, and one
     for tokens that no unit holds."""
 
@@ -75,6 +72,10 @@ class ExactRows:
         self.rows = [torch.zeros(shape, dtype=like.dtype, device=like.device) for _ in range(2)]
         self.places = units * UNIT
         """Places that may hold a token."""
+
+    def at(self, places: Tensor) -> paged.ExactRows:
+        """These rows, for a call that writes or reads them at places."""
+        return paged.ExactRows(self.rows[0], self.rows[1], self.places, places)
 
     def keep(self, key: Tensor, value: Tensor, places: Tensor) -> None:
         for rows, x in zip(self.rows, (key, value)):
@@ -91,32 +92,13 @@ class ExactRows:
         keys, values = (paged._array("exact rows", rows, rows, rows.dtype) for rows in self.rows)
         return keys, values
 
-    def attend(self, query: Tensor, seen: Seen, scale: float, of_codes: Tensor, lse: Tensor, sinks: Tensor | None) -> Tensor:
-        """One softmax over exact tokens and, as one more column, the codes, of which the kernel gives the logarithm of the sum. Learned sinks
-        are a column without a value."""
-        rows, heads, dim = query.shape
-        places, bias = seen.places[:rows], seen.bias[:rows]
-        keys, values = (self.of(places, side) for side in range(2))
-        # [num_kv_heads, rows, group, columns]
-        grouped = query.view(rows, len(keys), -1, dim).transpose(0, 1)
-        logits = torch.matmul(grouped, keys.transpose(2, 3)).float() * scale + bias[:, None]
-        others = [lse] if sinks is None else [lse, sinks.float().expand_as(lse)]
-        of_heads = torch.stack(others, -1).view(rows, len(keys), -1, len(others)).transpose(0, 1)
-        weights = torch.cat([logits, of_heads], -1).softmax(-1).to(query.dtype)
-        columns = places.shape[1]
-        exact = torch.matmul(weights[..., :columns], values)
-        of_codes = of_codes.view(rows, len(keys), -1, dim).transpose(0, 1)
-        return torch.addcmul(exact, weights[..., columns, None], of_codes).transpose(0, 1).reshape(query.shape)
-
 
 @dataclass
 class Seen:
     """Exact tokens of query tokens, as all layers find them, in memory that stays where it is. A graph holds its address."""
 
     places: Tensor
-    """`[rows, columns]`, places in a layer's rows."""
-    bias: Tensor
-    """`[rows, columns]`, what is added to the logits."""
+    """`[rows, columns]`, places in a layer's rows. Where no token is seen it is the place that stays zero."""
     starts: Tensor
     """`[rows]`, the first token that is attended as a code."""
     ends: Tensor
@@ -158,7 +140,6 @@ class Units:
         words = {"dtype": torch.int32, "device": device}
         self.seen = Seen(
             torch.full((requests, window.columns), self.zero, **long),  # type: ignore[call-overload]
-            torch.full((requests, window.columns), LOWEST, dtype=torch.float32, device=device),
             torch.zeros(requests, **words),  # type: ignore[call-overload]
             torch.zeros(requests, **words),  # type: ignore[call-overload]
             torch.full((tokens,), self.spare, **long),  # type: ignore[call-overload]
@@ -231,7 +212,6 @@ class Units:
         seen.ends[:count] = ends
         places = rows[..., None] * UNIT + self.inside
         seen.places[:count] = torch.where(held, places, self.zero).flatten(1)
-        seen.bias[:count] = torch.where(held, 0.0, LOWEST).flatten(1)
 
     def earlier(self, table: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Places of the exact ones among the first tokens of requests, and the numbers of these tokens, `[requests, columns]`. What has

@@ -101,8 +101,9 @@ def ours(kv, exact=False):
 
         def __init__(self, batch, tokens):
             super().__init__(batch, tokens)
-            self.units = Units(UNITS * batch, batch, batch, layout.block_tokens, self.slots.device)
-            self.rows = [ExactRows(UNITS * batch, new(1, KV_HEADS, DIM)) for _ in range(LAYERS)]
+            window = Window.of(16, 16)
+            self.units = Units(window, window.units * batch, batch, batch, layout.block_tokens, self.slots.device)
+            self.rows = [Rows(window.units * batch, new(1, KV_HEADS, DIM)) for _ in range(LAYERS)]
 
         def begin(self):
             self.units.begin(self.slots, self.table, self.lengths, len(self.slots))
@@ -111,15 +112,14 @@ def ours(kv, exact=False):
 
         def layer(self, layer, q, k, v):
             rows, seen = self.rows[layer], self.units.seen
-            paged.store(layout, k, v, self.slots, self.pages[layer])
-            rows.keep(k, v, seen.kept)
-            of_codes, lse = paged.attend_lse(layout, q, self.pages[layer], self.table, self.plan)
-            return rows.attend(q, seen, DIM**-0.5, of_codes, lse, None)
+            paged.store_now(k, v, self.slots, self.pages[layer], None, text, rows.at(seen.kept))
+            return paged.attend_now(q, self.pages[layer], self.table, self.plan, text, exact=rows.at(seen.places))
 
     from tqkv import paged
-    from tqkv.vllm_exact import UNITS, ExactRows, Units
+    from tqkv.vllm_exact import Rows, Units, Window
 
     layout = paged.Layout(HEADS, KV_HEADS, DIM, kv=kv)
+    text = paged._text(layout)
     Ours.token_bytes = layout.block_bytes() / layout.block_tokens
     return Exact if exact else Ours
 
