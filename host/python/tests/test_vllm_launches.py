@@ -74,7 +74,7 @@ class Engine:
     def __init__(self, monkeypatch, words, dtype, sinks, requests):
         monkeypatch.setenv("TQKV_VLLM", words)
         monkeypatch.setattr(vllm_attention.current_platform, "device_type", "cuda", raising=False)
-        config = SimpleNamespace(speculative_config=None)
+        config = SimpleNamespace(kv_transfer_config=None, speculative_config=None)
         config.model_config = SimpleNamespace(max_model_len=4 * BLOCK, dtype=dtype)
         config.scheduler_config = SimpleNamespace(max_num_seqs=requests, max_num_batched_tokens=512)
         config.parallel_config = SimpleNamespace(use_ubatching=False, decode_context_parallel_size=1)
