@@ -43,8 +43,8 @@ def llama(folder, layers, window=None, kinds=None, soft_cap=None):
         config = MistralConfig(**sizes, sliding_window=window) if window else LlamaConfig(**sizes)
     made = AutoModelForCausalLM.from_config(config)
     # Sharper than initial weights, so that attention matters.
-    for parameter in made.parameters():
-        parameter.data *= 2
+    for name, parameter in made.named_parameters():
+        parameter.data *= 10 if soft_cap and ("q_proj" in name or "k_proj" in name) else 2
     made.save_pretrained(folder)
     return folder
 
@@ -175,8 +175,8 @@ def test_a_sliding_window_reads_no_token_behind_it(plugin, tmp_path, kinds):
 def test_logits_are_capped_in_prompts_and_in_decoded_tokens(plugin, tmp_path):
     if plugin is not None:
         pytest.skip("the kernels of a GPU have no soft cap")
-    # So low that most logits feel it.
-    model = llama(tmp_path, 2, window=100, kinds=["sliding_attention", "full_attention"], soft_cap=0.5)
+    # Logits are a few units, so most feel it.
+    model = llama(tmp_path, 2, window=100, kinds=["sliding_attention", "full_attention"], soft_cap=1.0)
     requests = [[prompt(tokens, tokens), GREEDY | {"max_tokens": 20}] for tokens in (20, 90, 130, 250)]
     got = generated(plugin, model, "s4", requests, FEW)
     close(got)
