@@ -552,7 +552,7 @@ mod tests {
             assert_eq!(faults[0], format!("{name}: {fault} is not allowed here"));
         }
         assert!(audit_text(&with("attend_d64_r1", "ex2.approx.ftz.f32 %f1, %f2;"), root).is_empty());
-        assert_eq!(audit_text(&without, root).len(), 5, "the directives are missing");
+        assert_eq!(audit_text(&without, root).len(), 8, "the directives are missing");
         assert!(audit_text(&with("attend_d64_r1", "fma.rn.f32 %f1, %f2, %f3, %f4;"), root).is_empty());
         assert_eq!(audit_text(&good.replace("scores_s2_d64(", "x("), root), ["scores_s2_d64: missing"]);
         assert_eq!(audit_text(&(good + "\"/a/folder/x.rs\""), root), ["the text names /a/folder"]);
