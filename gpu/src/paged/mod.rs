@@ -90,7 +90,7 @@ pub(crate) enum Exact {
 /// What a call of attention does apart from attention to codes. The default is nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AttendOptions {
-    /// The factor of logits, if it is not 1/sqrt(head_dim).
+    /// The factor of logits, a finite number, if it is not 1/sqrt(head_dim).
     pub scale: Option<f32>,
     /// Exact tokens that the query tokens see too, `[rows, columns]`.
     pub exact: Option<ExactRows>,
@@ -369,7 +369,8 @@ impl Paged {
     /// zeros, and a query that is not finite gives NaN.
     ///
     /// # Errors
-    /// Wrong shapes, exact tokens or sinks without the kernels of [`Paged::with_rows`], or the driver's errors.
+    /// Wrong shapes, a scale that is not finite, exact tokens or sinks without the kernels of [`Paged::with_rows`], or the
+    /// driver's errors.
     #[expect(clippy::too_many_arguments, reason = "each is a tensor of the engine")]
     pub fn attend(
         &self,
@@ -417,6 +418,9 @@ impl Paged {
                 "the sum of logits with exact tokens or sinks is not valid: expected that of codes alone"
                     .to_owned(),
             ));
+        }
+        if let Some(scale) = scale.filter(|scale| !scale.is_finite()) {
+            return Err(GpuError::BadSpec(format!("scale {scale} is not valid: expected a finite number")));
         }
         if let Some(sinks) = sinks {
             check_len("sinks", Rows::Raw(sinks).len(), heads)?;

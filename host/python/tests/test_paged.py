@@ -274,6 +274,7 @@ def test_what_is_wrong_is_refused_in_one_line(gpu, layout, monkeypatch):
         (lambda: paged.store(layout, k, k, at, pages[:, :99]), "blocks of 99 bytes are not valid: expected at least"),
         (lambda: paged.attend(layout, q, pages, table[0], plan), "table of the shape [1] is not valid: expected [sequences, blocks]"),
         (lambda: paged.attend(layout, q, pages, table, plan[:5]), "the plan has 5 values, expected"),
+        (lambda: paged.attend(layout, q, pages, table, plan, scale=float("nan")), "scale NaN is not valid: expected a finite number"),
         (lambda: paged.Layout(HEADS, KV_HEADS, DIM, block_tokens=16).block_bytes(), "blocks of 16 tokens are not valid: expected 64, 128"),
         (lambda: paged.Layout(HEADS, KV_HEADS, DIM, "s4 hot=4").block_bytes(), "hot"),
         (lambda: paged.new_plan(paged.Layout(HEADS, KV_HEADS, DIM, "s4 t9"), 1, DEVICE), "t9"),
