@@ -4,6 +4,7 @@
 //! either side transposed.
 #![expect(unsafe_code, reason = "`gemm-f32` takes pointers")]
 
+use crate::threads;
 use gemm_common::Parallelism;
 use gemm_f32::gemm::f32::get_gemm_fn;
 use rayon::prelude::*;
@@ -80,18 +81,20 @@ pub enum Accumulate {
 /// Writes `scale * lhs * rhs` to `dst`, or adds it to `dst`.
 pub fn product(dst: &mut MatMut<'_>, lhs: Mat<'_>, rhs: Mat<'_>, scale: f32, store: Accumulate) {
     let (m, n, k) = (dst.rows, dst.cols, lhs.cols);
-    if m * n * k < PARALLEL_FROM {
+    if m * n * k < PARALLEL_FROM || !threads::several() {
         run(dst, lhs, rhs, scale, store, Parallelism::None);
     } else if m > 1 {
-        run(dst, lhs, rhs, scale, store, Parallelism::Rayon(0));
+        threads::share(|| run(dst, lhs, rhs, scale, store, Parallelism::Rayon(0)));
     } else {
         // For one row, as in decoding token by token, `gemm` would use one thread, and memory bandwidth is
         // the limit.
-        let span = n.div_ceil(rayon::current_num_threads());
-        dst.data[..n].par_chunks_mut(span).enumerate().for_each(|(i, part)| {
-            let count = part.len();
-            let rhs = rhs.columns(i * span, count);
-            run(&mut MatMut::new(part, 1, count, count), lhs, rhs, scale, store, Parallelism::None);
+        threads::share(|| {
+            let span = n.div_ceil(rayon::current_num_threads());
+            dst.data[..n].par_chunks_mut(span).enumerate().for_each(|(i, part)| {
+                let count = part.len();
+                let rhs = rhs.columns(i * span, count);
+                run(&mut MatMut::new(part, 1, count, count), lhs, rhs, scale, store, Parallelism::None);
+            });
         });
     }
 }

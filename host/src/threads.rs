@@ -4,6 +4,11 @@
 //! (`RAYON_NUM_THREADS=20000`, a limit on processes or memory). [`KvCache::new`](crate::cache::KvCache::new)
 //! starts the pool. A program that wants another number of threads starts it earlier.
 
+pub(crate) mod share;
+pub(crate) mod team;
+
+pub(crate) use share::{is_shared, several, share};
+
 use crate::error::CacheError;
 use std::error::Error;
 use std::sync::OnceLock;
@@ -16,7 +21,7 @@ const MOST: usize = 1024;
 /// # Errors
 /// [`CacheError::Threads`] if the system cannot provide the threads.
 pub fn start() -> Result<(), CacheError> {
-    if rayon::current_thread_index().is_some() { Ok(()) } else { start_pool(0) }
+    if is_shared() { Ok(()) } else { start_pool(0) }
 }
 
 /// Starts the global pool with `threads` threads; `RAYON_NUM_THREADS` has no effect then. With 1 every call
@@ -64,9 +69,4 @@ fn start_pool(threads: usize) -> Result<(), CacheError> {
         error.source().map(ToString::to_string)
     });
     refused.clone().map_or(Ok(()), |error| Err(CacheError::Threads(error)))
-}
-
-/// True if rayon has another thread to hand work to. A hand-over costs a wake of about 10 us.
-pub(crate) fn several() -> bool {
-    rayon::current_num_threads() > 1
 }

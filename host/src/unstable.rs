@@ -30,6 +30,14 @@ pub mod slots {
     pub use crate::slots::task::StreamSide;
 }
 
+/// Threads that share work.
+pub mod threads {
+    pub use crate::threads::share::{follow, several, share};
+    pub use crate::threads::team::Team;
+    #[cfg(target_os = "linux")]
+    pub use crate::threads::team::library;
+}
+
 /// Address space of the system.
 pub mod reserve {
     #[cfg(any(unix, windows))]

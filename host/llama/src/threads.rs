@@ -1,7 +1,9 @@
-//! Pools with the host's numbers of threads. They sleep while they have nothing to do.
+//! The threads of an operation: those of the host's OpenMP team, or pools with the host's numbers of threads, which sleep while
+//! they have nothing to do.
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use tqkv::unstable::threads::Team;
 
 /// Number of multiplications below which waking a thread costs more time than it saves.
 const WORTH: usize = 1 << 20;
@@ -21,16 +23,26 @@ impl Threads {
         self.pools.lock().unwrap_or_else(PoisonError::into_inner).0 = count;
     }
 
-    /// Runs work of about `products` multiplications: in a pool if that saves time, else in this thread.
+    /// Runs work of about `products` multiplications: in several threads if that saves time, else in this one.
     pub(crate) fn run<R: Send>(&self, products: usize, work: impl FnOnce() -> R + Send) -> R {
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
         let (count, pools) = &mut *pools;
-        let pool = if *count > 1 && products >= WORTH { pool_of(pools, *count) } else { None };
-        match pool {
-            Some(pool) => pool.install(work),
-            None => work(),
+        if *count < 2 || products < WORTH {
+            work()
+        } else if let Some(team) = team() {
+            team.run(*count, work)
+        } else if let Some(pool) = pool_of(pools, *count) {
+            pool.install(work)
+        } else {
+            work()
         }
     }
+}
+
+/// The team of the host's CPU back end; none if it was built without OpenMP.
+fn team() -> Option<Team> {
+    static TEAM: OnceLock<Option<Team>> = OnceLock::new();
+    *TEAM.get_or_init(|| Team::of(c"ggml-cpu"))
 }
 
 /// The pool of `count` threads, which becomes the last in the list. The first leaves if there are too many.

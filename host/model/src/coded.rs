@@ -9,6 +9,7 @@ use std::cell::Cell;
 
 use rayon::prelude::*;
 use tqkv::unstable::algebra::Accumulate;
+use tqkv::unstable::threads;
 use tqkv_core::AnyCodec;
 use tqkv_simd::page::{KeyPages, Line, MAX_HEADS, Queries};
 use tqkv_simd::{Level, codec};
@@ -250,7 +251,7 @@ impl CodedMatrix {
                 put(&mut y[at * ROWS..][..rows_of(at)], sums, store);
             }
         };
-        if n * outputs * inputs < PARALLEL_FROM || rayon::current_num_threads() == 1 {
+        if n * outputs * inputs < PARALLEL_FROM || !threads::several() {
             let mut room = vec![0.0; 2 * n * ROWS];
             for (at, pages) in self.pages.chunks(lines).enumerate() {
                 put_page(at, self.page_sums(pages, queries, n * rows_of(at), &mut room));
@@ -261,7 +262,8 @@ impl CodedMatrix {
                 let mut room = vec![0.0; 2 * n * ROWS];
                 self.page_sums(pages, queries, n * rows_of(at), &mut room).to_vec()
             };
-            let all: Vec<Vec<f32>> = self.pages.par_chunks(lines).enumerate().map(sums).collect();
+            let all: Vec<Vec<f32>> =
+                threads::share(|| self.pages.par_chunks(lines).enumerate().map(sums).collect());
             all.iter().enumerate().for_each(|(at, sums)| put_page(at, sums));
         }
     }

@@ -216,7 +216,7 @@ if __name__ == "__main__":
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--compile", action="store_true", help="pass the model through torch.compile")
     parser.add_argument("--weights", action="append", default=[], metavar="CODEC", help="such as t4 or i8; may be repeated")
-    parser.add_argument("--caches", action="append", metavar="ROW", help="rows in place of all: DynamicCache, which is needed, and others")
+    parser.add_argument("--caches", action="append", choices=list(CACHES), metavar="ROW", help="rows in place of all: DynamicCache, which is needed, and others")
     parser.add_argument("--step", help=argparse.SUPPRESS)
     parser.add_argument("--codec", default="", help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)

@@ -49,9 +49,11 @@ impl KvCache {
             let parts = caches.iter().zip(q.chunks_exact(queries)).zip(out.chunks_exact_mut(outs));
             parts.enumerate().try_for_each(|(index, ((cache, q), out))| each(index, cache, q, out))
         } else {
-            let parts =
-                caches.par_iter().zip(q.par_chunks_exact(queries)).zip(out.par_chunks_exact_mut(outs));
-            parts.enumerate().try_for_each(|(index, ((cache, q), out))| each(index, cache, q, out))
+            threads::share(|| {
+                let parts =
+                    caches.par_iter().zip(q.par_chunks_exact(queries)).zip(out.par_chunks_exact_mut(outs));
+                parts.enumerate().try_for_each(|(index, ((cache, q), out))| each(index, cache, q, out))
+            })
         }
     }
 

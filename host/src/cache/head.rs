@@ -221,7 +221,7 @@ impl Head {
         let groups = self.groups(chosen);
         let count = if groups.is_empty() { self.spans() } else { groups.len() };
         let HeadScratch { queries, spans, .. } = scratch;
-        let (spans_of, heads) = ((count, threads::several()), queries.heads());
+        let (spans_of, heads) = ((count, threads::is_shared()), queries.heads());
         let dim = self.values().codec().dim();
         spans.make_room(spans_of, heads, dim)?;
         let seen = spans.attend(spans_of, (heads, dim), |i, sums| {

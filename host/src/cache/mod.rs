@@ -329,8 +329,10 @@ impl KvCache {
             let heads = heads.iter().zip(q.chunks_exact(group)).zip(out.chunks_exact_mut(outs));
             heads.enumerate().try_for_each(work)
         } else {
-            let heads = heads.par_iter().zip(q.par_chunks_exact(group));
-            heads.zip(out.par_chunks_exact_mut(outs)).enumerate().try_for_each(work)
+            threads::share(|| {
+                let heads = heads.par_iter().zip(q.par_chunks_exact(group));
+                heads.zip(out.par_chunks_exact_mut(outs)).enumerate().try_for_each(work)
+            })
         }
     }
 

@@ -16,6 +16,7 @@ use crate::attend::{HeadQueries, Sums, add_products, tile};
 use crate::error::CacheError;
 use crate::matmul::Accumulate;
 use crate::memory;
+use crate::threads;
 use rayon::prelude::*;
 use std::ops::Range;
 use tqkv_core::MAX_HEAD_DIM;
@@ -221,11 +222,15 @@ fn attend(
     let keys = ChunkSide { of: &head.keys, plain: keys.0, boundary: keys.1 };
     let values = values.map(|(plain, boundary)| ChunkSide { of: &head.other, plain, boundary });
     let (queries, outs) = (QUERY_TILE * (q.len() / n), QUERY_TILE * (out.len() / n));
-    let tiles = q.par_chunks(queries).zip(out.par_chunks_mut(outs));
-    tiles.enumerate().try_for_each(|(i, (q, out))| {
-        let tile = (i * QUERY_TILE, ((i + 1) * QUERY_TILE).min(n));
-        TileWork { head, keys: &keys, values: values.as_ref(), first, tile, chosen: Chosen::All }.run(q, out)
-    })
+    let mut run = || {
+        let tiles = q.par_chunks(queries).zip(out.par_chunks_mut(outs));
+        tiles.enumerate().try_for_each(|(i, (q, out))| {
+            let tile = (i * QUERY_TILE, ((i + 1) * QUERY_TILE).min(n));
+            TileWork { head, keys: &keys, values: values.as_ref(), first, tile, chosen: Chosen::All }
+                .run(q, out)
+        })
+    };
+    if n > QUERY_TILE { threads::share(run) } else { run() }
 }
 
 impl Head {

@@ -101,8 +101,10 @@ fn in_each_head(
 ) -> Result<(), CacheError> {
     let is_dear = heads.iter().any(|head| head.keys.is_dear() || head.other.is_dear());
     if (is_dear || n * heads.len() >= PARALLEL_VECTORS) && threads::several() {
-        let heads = heads.par_iter_mut().enumerate();
-        heads.try_for_each(|head| scratch.with(|scratch| work(head, scratch)))
+        threads::share(|| {
+            let heads = heads.par_iter_mut().enumerate();
+            heads.try_for_each(|head| scratch.with(|scratch| work(head, scratch)))
+        })
     } else {
         scratch.with(|scratch| heads.iter_mut().enumerate().try_for_each(|head| work(head, scratch)))
     }

@@ -77,8 +77,12 @@ impl Paged {
         let places = rule.exact.map_or(0, |exact| exact.places.len());
         let work = (seen.iter().map(Range::len).sum::<usize>() + places) * kv_heads;
         if threads::several() && work >= SHARED {
-            let at_once = tasks.len() < 2 * rayon::current_num_threads();
-            tasks.par_iter_mut().for_each(|(task, queries, (out, lse))| task.run(queries, at_once, out, lse));
+            threads::share(|| {
+                let at_once = tasks.len() < 2 * rayon::current_num_threads();
+                tasks
+                    .par_iter_mut()
+                    .for_each(|(task, queries, (out, lse))| task.run(queries, at_once, out, lse));
+            });
         } else {
             tasks.iter_mut().for_each(|(task, queries, (out, lse))| task.run(queries, false, out, lse));
         }

@@ -52,7 +52,7 @@ impl Paged {
         Ok(
             if runs.len() > 1 && threads::several() && rows.len() * self.layout.num_kv_heads >= SHARED_VECTORS
             {
-                runs.par_iter().zip(blocks).map(write).sum()
+                threads::share(|| runs.par_iter().zip(blocks).map(write).sum())
             } else {
                 runs.iter().zip(blocks).map(write).sum()
             },
@@ -143,7 +143,9 @@ impl Paged {
             };
             let rows = &mut rows[..count * width];
             if threads::several() && count > tokens {
-                blocks.par_iter().zip(rows.par_chunks_mut(tokens * width)).for_each(decode);
+                threads::share(|| {
+                    blocks.par_iter().zip(rows.par_chunks_mut(tokens * width)).for_each(decode);
+                });
             } else {
                 blocks.iter().zip(rows.chunks_mut(tokens * width)).for_each(decode);
             }

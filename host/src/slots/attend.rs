@@ -10,6 +10,7 @@ use super::rule::{QueryMask, QueryRule};
 use super::task::{StreamSide, Task};
 use crate::attend::{HeadQueries, Spans, Sums};
 use crate::cache::life::PAGE_TOKENS;
+use crate::threads;
 use std::cell::RefCell;
 use std::ops::Range;
 use tqkv_simd::page::MAX_HEADS;
@@ -48,7 +49,7 @@ pub(super) fn with_scratch<R>(work: impl FnOnce(&mut TaskScratch) -> R) -> R {
 
 /// True if threads share the spans of a task with this many queries.
 pub(super) fn shares_spans(queries: usize) -> bool {
-    queries <= SHARED_QUERIES && rayon::current_thread_index().is_some()
+    queries <= SHARED_QUERIES && threads::is_shared()
 }
 
 /// Attends with any number of queries (`[n, head_dim]`, one of `asked` each); `out` is `[n, value_dim]`.

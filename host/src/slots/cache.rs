@@ -224,7 +224,7 @@ impl SlotCache {
         let products = mask.queries() * num_heads * mask.end() * (head_dim + value_dim);
         let mut run = || operation.run((keys, values), &mut *out, steps);
         let is_parallel = products >= PARALLEL_PRODUCTS && threads::several();
-        let done = if is_parallel { rayon::scope(|_| run()) } else { run() };
+        let done = if is_parallel { threads::share(run) } else { run() };
         // Never so, as all lengths were checked. But results that were not written must not look like results.
         let missing = KvError::Length { what: "out", got: out.len(), expected: mask.queries() * steps[0] };
         done.ok_or(missing.into())

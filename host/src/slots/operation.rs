@@ -6,6 +6,7 @@ use super::attend::attend;
 use super::rule::{QueryMask, QueryRule};
 use super::store::{self, SlotStore};
 use super::task::StreamSide;
+use crate::threads;
 use arrayvec::ArrayVec;
 use half::f16;
 use rayon::prelude::*;
@@ -137,7 +138,7 @@ impl Tasks {
             let results = &mut results[..task.queries().count() * dim];
             work(&task, results).map(|()| task)
         };
-        let at_once = if rayon::current_thread_index().is_some() { self.count } else { self.count.min(1) };
+        let at_once = if threads::is_shared() { self.count } else { self.count.min(1) };
         results.resize(results.len().max(at_once * most), 0.0);
         if at_once > 1 {
             let parts = results.par_chunks_mut(most).take(self.count).enumerate();

@@ -11,6 +11,7 @@ use super::pages::StreamPages;
 use super::rule::{QueryMask, QueryRule};
 use crate::cache::life::{BATCH, LEARN_TOKENS, MEAN_TOKENS, PAGE_TOKENS, PIECE, add, subtract};
 use crate::cache::map::{PairFactors, prepare, shares};
+use crate::threads;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
@@ -273,7 +274,7 @@ impl Stream {
         };
         let heads = 0..self.exact.heads();
         // In the host's threads, if this one is among them.
-        if slots.len() >= PIECE / 2 && rayon::current_thread_index().is_some() {
+        if slots.len() >= PIECE / 2 && threads::is_shared() {
             heads.into_par_iter().map(each).collect()
         } else {
             heads.map(each).collect()

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "functions of the system take addresses")]
 
-use std::ffi::{CStr, CString, c_void};
+use std::ffi::{CStr, c_void};
 use std::ptr::null_mut;
 
 /// Free memory of the machine, in bytes; all of its memory where the system does not say what is free.
@@ -23,48 +23,21 @@ fn available() -> Option<usize> {
 
 /// The loaded libggml-base, also where the program does not export its symbols. Null where it has no file of
 /// its own.
-pub(crate) fn ggml_base() -> *mut c_void {
-    let Some(path) = loaded() else { return null_mut() };
-    // SAFETY: the string ends in NUL; RTLD_NOLOAD loads nothing, so no code of the library runs.
-    unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }
-}
-
-/// Path of the loaded libggml-base.
 #[cfg(target_os = "linux")]
-fn loaded() -> Option<CString> {
-    unsafe extern "C" fn visit(
-        info: *mut libc::dl_phdr_info,
-        _: usize,
-        found: *mut c_void,
-    ) -> std::ffi::c_int {
-        // SAFETY: dl_iterate_phdr passes an entry that is valid during the call, and the pointer to `found`
-        // below.
-        unsafe {
-            let name = (*info).dlpi_name;
-            if !name.is_null() {
-                let name = CStr::from_ptr(name);
-                if name.to_bytes().windows(9).any(|part| part == b"ggml-base") {
-                    *found.cast::<Option<CString>>() = Some(name.to_owned());
-                    return 1;
-                }
-            }
-        }
-        0
-    }
-    let mut found: Option<CString> = None;
-    // SAFETY: `visit` takes the pointer for an `Option<CString>`, which outlives the call.
-    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut found).cast()) };
-    found
+pub(crate) fn ggml_base() -> *mut c_void {
+    tqkv::unstable::threads::library(c"ggml-base").map_or(null_mut(), |library| library.handle())
 }
 
 #[cfg(not(target_os = "linux"))]
-fn loaded() -> Option<CString> {
-    ["libggml-base.dylib", "@rpath/libggml-base.dylib"].into_iter().find_map(|name| {
-        let name = CString::new(name).ok()?;
-        // SAFETY: as in `ggml_base`.
-        let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-        (!library.is_null()).then_some(name)
-    })
+pub(crate) fn ggml_base() -> *mut c_void {
+    [c"libggml-base.dylib", c"@rpath/libggml-base.dylib"]
+        .into_iter()
+        .find_map(|name| {
+            // SAFETY: the string ends in NUL; RTLD_NOLOAD loads nothing, so no code of the library runs.
+            let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+            (!library.is_null()).then_some(library)
+        })
+        .unwrap_or(null_mut())
 }
 
 /// Address of a function in the library, or in any library whose symbols the program exports.

@@ -1,7 +1,7 @@
 //! Stock libraries of llama.cpp load the back end and run graphs and whole models, also on the CPU to
 //! compare.
 
-use crate::tools;
+use crate::tools::{self, Stock};
 use std::path::{Path, PathBuf};
 
 fn source(name: &str) -> PathBuf {
@@ -46,6 +46,29 @@ fn attention_and_shifts_are_those_of_the_cpu_on_what_the_cache_reads_back_as() {
     let done = tools::run(&graph, &arguments, &parameters);
     assert!(done.is_ok(), "{}", done.unwrap_err());
     assert!(tools::run(&graph, &arguments, &with(&library, "t2 hot=0")).is_err());
+}
+
+#[test]
+fn threads_and_the_team_of_openmp_change_no_bit() {
+    let Some(model) = tools::path("TQKV_LLAMA_MODEL") else { return };
+    let (model, library) = (model.display().to_string(), tools::library().display().to_string());
+    for stock in Stock::all() {
+        let (libraries, client) = (stock.libraries(), stock.program("client"));
+        let of = |threads: &str| {
+            let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("threads-{threads}"));
+            let (path, text) = (file.display().to_string(), TEXT.repeat(8));
+            let variables =
+                [&with(&library, "t4,t2")[..], &[("THREADS", threads), ("BATCH", "128")]].concat();
+            let arguments = [libraries.as_str(), &model, &text, "logits", &path];
+            stock.run(&client, &arguments, &variables).expect("it runs");
+            std::fs::read(&file).expect("logits")
+        };
+        let one = of("1");
+        assert!(!one.is_empty());
+        for threads in ["2", "5"] {
+            assert!(of(threads) == one, "{libraries}: {threads} threads");
+        }
+    }
 }
 
 pub(crate) const TEXT: &str = "Once upon a time there was a small village by the sea, and the people who lived there were fishermen. \

@@ -2,7 +2,7 @@
 
 An engine owns the pages, the block tables and the lengths. Each function is an operator of `torch.library`, so `torch.compile` passes
 with `fullgraph=True`, and a CUDA graph may hold it: nothing waits for the GPU or reads from it. There all work runs on PyTorch's current
-stream, and in main memory in the threads of rayon's pool (`RAYON_NUM_THREADS`).
+stream, and in main memory on PyTorch's threads (`torch.set_num_threads`).
 
     layout = paged.Layout(num_heads=32, num_kv_heads=8, head_dim=128, kv="s4")
     pages = torch.zeros(blocks, layout.block_bytes("cuda"), dtype=torch.uint8, device="cuda")  # of each layer
