@@ -306,12 +306,14 @@ pub(crate) fn help() -> String {
     });
     let end = [
         "",
-        "docs/options.md explains them. eval, generate and plan also take yardsticks (tqkv codecs --all):",
-        "these are simulated, so they save no memory, and their bytes are those of their blocks. They code every token, unless",
-        "eval or generate is asked for a window: --kv \"nvfp4 hot=64 sinks=4\".",
+        "docs/options.md explains them, and says which other caches have each.",
         "",
-        "--kv \"hot=64 program=python3 kivi.py\": in eval, the codec of another program, which is asked for what",
-        "its codes give back (host/python/README.md). Of the settings it has hot= and sinks=.",
+        "eval, generate and plan also take yardsticks (tqkv codecs --all). These are simulated, so they save",
+        "no memory, and their bytes are those of their blocks. They code every token, unless eval or generate",
+        "is asked for a window: --kv \"nvfp4 hot=64 sinks=4\".",
+        "",
+        "--kv \"hot=64 program=python3 kivi.py\": in eval, the codec of another program, which is asked for",
+        "what its codes give back (host/python/README.md). Of the settings it has hot= and sinks=.",
         "",
     ];
     let begin = EXAMPLES.into_iter().chain(["", "Settings:"]).map(str::to_owned);
