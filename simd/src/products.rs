@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! matrix  panel of 16 rows: line = 4 columns of each, so 16 sums fill 16 lanes
-//! group   tile of 8 tokens: dword = 4 coefficients of each, beside the line that they multiply
+//! group   tile of 8 tokens: dword = 4 coefficients of each, next to the line that they multiply
 //! ```
 
 use crate::level::{Kernel, Level};

@@ -123,8 +123,8 @@ fn words_of(KvCodecs { k, v }: KvCodecs) -> Words {
 impl FromStr for Policy {
     type Err = String;
 
-    /// Reads a preset, one codec for keys and values, `K,V`, a whole policy, the name of a yardstick, or the
-    /// command of one.
+    /// Reads a preset, one codec for keys and values, `K,V`, a complete policy, the name of a yardstick, or
+    /// the command of one.
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some((words, command)) = text.split_once(PROGRAM) {
             return program(words, command);
@@ -219,7 +219,7 @@ impl Policy {
         self.is_reference() && self.name.policy.is_some()
     }
 
-    /// Returns true if the tokens behind the window are not f16. A yardstick without a window is none of these.
+    /// Returns true if the tokens older than the window are not f16. A yardstick without a window is none of these.
     pub(crate) fn is_compressed(&self) -> bool {
         self.is_windowed_yardstick() || self.name.kv.own().is_some_and(|codecs| codecs != F16)
     }
@@ -268,7 +268,7 @@ impl Policy {
         self.settings().cold.iter().rev().find_map(tier).or(self.name.kv.own())
     }
 
-    /// Returns true if the pair alone decides how every token behind the window is stored.
+    /// Returns true if the pair alone decides how every token older than the window is stored.
     pub(crate) fn is_uniform(&self) -> bool {
         let settings = self.settings();
         settings.cold.is_empty() && settings.layers == LayerPolicy::Uniform

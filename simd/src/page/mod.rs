@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Scores multiply an int8 query with int8 levels in exact integer arithmetic. The logits are therefore equal
-//! to the bit on every level of the machine. Sums of values do the same with 8-bit weights (14 bits beside
+//! to the bit on every level of the machine. Sums of values do the same with 8-bit weights (14 bits for
 //! 8-bit codes). The cost in accuracy is under 1 % of a logit's spread. [`crate::codec`] has the exact levels
 //! in `f32`, on stored blocks.
 

@@ -92,7 +92,8 @@ impl ValuePages {
                 runs += n / RUN;
             }
         }
-        // Only as much memory as is needed: clearing it takes noticeable time beside a page of few bits.
+        // Only as much memory as is needed: clearing it takes noticeable time compared with a page of few
+        // bits.
         let accumulate = Accumulate { pages, parts: &mut given, turn: turn(first.unwrap_or(0)), acc };
         assert!(runs <= MAX_RUNS, "{TOO_MANY}");
         match runs * heads.min(TOGETHER) {
