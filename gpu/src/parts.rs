@@ -222,7 +222,7 @@ mod tests {
         ends.into_iter().map(|Reverse(end)| end).max().unwrap()
     }
 
-    /// MEASURED.md, M15, cites two of these figures.
+    /// DESIGN.md cites two of these figures, less the one page that stands for the rest of a part.
     #[test]
     fn the_last_warp_ends_soon_after_the_others() {
         let one_long = |tokens| [&[1024; 63][..], &[tokens]].concat();
