@@ -427,7 +427,7 @@ fn encode_rotated<I: Memory, F: Form, const G: usize>(
     )
 }
 
-/// Encodes whole batches of `N` vectors with a form that has [`Form::quantise_all`]. Returns the number of
+/// Encodes full batches of `N` vectors with a form that has [`Form::quantise_all`]. Returns the number of
 /// vectors in the batches before the first failure, and its reason.
 fn encode_batches<I: Memory, F: Form, const G: usize, const N: usize>(
     codec: &AnyCodec,

@@ -93,7 +93,7 @@ impl AtomicFile {
             temporary.as_file().set_permissions(old.permissions())?;
         }
         temporary.as_file().sync_all()?;
-        // Holds the lock, so that a signal finds either the whole file or none.
+        // Holds the lock, so that a signal finds either the complete file or none.
         let paths = list();
         let renamed = match existing {
             Existing::Refuse => temporary.persist_noclobber(&target),

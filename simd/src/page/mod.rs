@@ -7,7 +7,7 @@
 //! ```text
 //! keys    tile of 16 tokens: line = 4 code bytes of each, so 16 dot products fill 16 lanes
 //! values  lines of 4 tokens: line = one code byte of each for 16 positions
-//! scales  f16, at the head of the page, so that both are streams of whole lines
+//! scales  f16, at the head of the page, so that both are streams of full lines
 //! ```
 //!
 //! Scores multiply an int8 query with int8 levels in exact integer arithmetic. The logits are therefore equal

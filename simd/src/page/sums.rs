@@ -249,7 +249,7 @@ impl<const BITS: usize> Packed<BITS> {
         if const { Self::CODES > fields::<I, BITS>() } {
             return Self::columns::<I, POSITIONS, DWORDS, LINES, 0>(isa, &mut pass, 0..heads);
         }
-        // Several heads at a time if whole lines are summed, which is the case at common head dims.
+        // Several heads at a time if full lines are summed, which is the case at common head dims.
         let mut head = 0;
         macro_rules! together {
             ($h:literal) => {

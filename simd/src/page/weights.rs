@@ -87,7 +87,7 @@ pub(super) const fn are_bytes<I: Machine, const BITS: usize>() -> bool {
 /// The halves of tokens without weight.
 pub(super) const NO_HALVES: Halves = [[[0; 4]; RUN_LINES]; 2];
 
-/// Weights times scales of whole runs of tokens.
+/// Weights times scales of complete runs of tokens.
 #[derive(Clone, Copy)]
 pub(super) struct Products<'a> {
     pub(super) weights: &'a [[f32; RUN]],
