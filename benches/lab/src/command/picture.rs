@@ -84,13 +84,13 @@ pub(crate) fn run<P: Program>(args: &Args, out: &mut Output) -> Result<(), CliEr
 fn measure<P: Program>() -> Result<(Vec<Cost>, Vec<Memory>), CliError> {
     let source = Source::new::<P>(None, false);
     let demo = source.run("tqkv demo --tokens 1 --windows 1 --context 128")?;
-    let plan = |name: &str, format: String| {
+    let plan = |name: &str, format: String| -> Result<Memory, CliError> {
         let shape = "tqkv plan --layers 32 --kv-heads 8 --head-dim 128 --tokens 131072";
         let plan = source.run(&format!("{shape} {format}"))?;
         let bytes = plan.rows("rows").last().map_or(0, |row| row.count("cache_bytes"));
         Ok(Memory { name: name.to_owned(), bytes })
     };
-    let cost = |row: Row<'_>| {
+    let cost = |row: Row<'_>| -> Result<Cost, CliError> {
         let kv = row.text("kv");
         let milliseconds = Some(row.number("long_step_ms")).filter(|ms| ms.is_finite());
         Ok(Cost { memory: plan(kv, format!("--kv {kv}"))?, milliseconds })
@@ -110,10 +110,10 @@ fn panels(costs: &[Cost], types: &[Memory]) -> Result<[Panel; 2], CliError> {
     }
     let memory = |memory: &Memory, grey: bool| {
         let bytes = memory.bytes as f64;
-        let text = match f16.memory.bytes as f64 / bytes {
-            1.0 => format!("{:.1} GB", bytes / 1e9),
-            less => format!("{:.1} GB, {less:.1} times less", bytes / 1e9),
-        };
+        let mut text = format!("{:.1} GB", bytes / 1e9);
+        if memory.bytes != f16.memory.bytes {
+            text += &format!(", {:.1} times less", f16.memory.bytes as f64 / bytes);
+        }
         Bar { label: memory.name.clone(), value: bytes, text, grey }
     };
     let speed = |(i, cost): (usize, &Cost)| {
