@@ -43,7 +43,7 @@ pub enum Data {
     L2,
     /// In memory: pools that no cache holds.
     Dram,
-    /// A whole cache of this number of tokens (a multiple of 128), read again and again. It is wherever it
+    /// A complete cache of this number of tokens (a multiple of 128), read again and again. It is wherever it
     /// fits.
     Tokens(usize),
 }

@@ -1,13 +1,13 @@
-"""The storage tier beside other ways to store keys and values, on the same pages of a real model.
+"""The storage tier compared with other ways to store keys and values, on the same pages of a real model.
 
     python benches/storage/run.py --model model.gguf --learn LEARN --text TEXT
 
 The model is a GGUF file of an architecture that Transformers reads. A basis, and the tables of the recipes, are learned from LEARN,
-four windows of 2,048 tokens. A prefix of 2,048 tokens of TEXT is stored, and the model predicts the next 256 tokens behind what
+four windows of 2,048 tokens. A prefix of 2,048 tokens of TEXT is stored, and the model predicts the next 256 tokens after what
 was read back. Needs the packages tqkv (this repository's), torch, transformers, accelerate, gguf, zstandard and constriction. Prints
 a table in Markdown.
 
-Errors are squared errors of keys and of values over their squares, behind the first four tokens. KL is to the prefix
+Errors are squared errors of keys and of values over their squares, after the first four tokens. KL is to the prefix
 in bf16. GB/s are bytes of bf16 per second of processor time, one thread.
 """
 
@@ -107,7 +107,7 @@ class Model:
         return self.torch.stack(sides).bfloat16().float().numpy()
 
     def predict(self, kv: np.ndarray, ids: list[int]):
-        """Logarithms of the probabilities behind a prefix."""
+        """Logarithms of the probabilities after a prefix."""
         from transformers import DynamicCache
 
         cache = DynamicCache()

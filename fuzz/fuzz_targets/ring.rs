@@ -26,7 +26,7 @@ type Slot = (Vec<u8>, Vec<u8>);
 
 fn live<const D: usize, K: Code, V: Code>(room: usize, sinks: usize, program: &[u8]) {
     let (keys, values) = (FixedCodec::<D, K>::DEFAULT, FixedCodec::<D, V>::DEFAULT);
-    // Bytes beyond the last whole slot are never used.
+    // Bytes beyond the last complete slot are never used.
     let mut memory = vec![0x5a; RingCache::<D, K, V>::bytes_for(room) + 3];
     let mut ring = RingCache::new(&keys, &values, &mut memory, sinks);
     assert_eq!(ring.capacity(), room);

@@ -1,6 +1,7 @@
 //! Takes bytes as a chunk of the storage tier, as an archive and as a basis. They are unchanged bytes, and
 //! changes to good ones with corrected checksums. None causes a panic. An accepted chunk reports its
-//! contents. A cache takes a whole archive or nothing. An accepted basis is written exactly as it was read.
+//! contents. A cache takes a complete archive or nothing. An accepted basis is written exactly as it was
+//! read.
 #![no_main]
 
 mod seeds;
@@ -157,7 +158,7 @@ fn mend(bytes: &mut [u8], has_basis: bool) {
     }
 }
 
-/// Writes the CRC-32 of a range behind it, if both are inside.
+/// Writes the CRC-32 of a range after it, if both are inside.
 fn right(bytes: &mut [u8], start: usize, end: usize) -> bool {
     let Some(checked) = bytes.get(start..end) else { return false };
     let crc = crc32fast::hash(checked).to_le_bytes();

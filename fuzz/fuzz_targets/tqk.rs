@@ -51,7 +51,7 @@ fn mended(data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Writes the CRC-32 of a range behind it, if both are inside. Returns the end of the CRC.
+/// Writes the CRC-32 of a range after it, if both are inside. Returns the end of the CRC.
 fn right(bytes: &mut [u8], start: usize, end: usize) -> Option<usize> {
     let crc = crc32fast::hash(bytes.get(start..end)?).to_le_bytes();
     let behind = end.checked_add(4)?;

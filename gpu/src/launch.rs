@@ -47,7 +47,7 @@ macro_rules! memory {
                 self.behind(0, 0)
             }
 
-            /// The memory behind `values` values, which others may use in the same launch.
+            /// The memory after `values` values, which others may use in the same launch.
             pub(crate) fn shared(&self, values: usize, bytes: usize) -> Memory<'_> {
                 match self {
                     $(
@@ -58,7 +58,7 @@ macro_rules! memory {
                 }
             }
 
-            /// The memory behind `values` values of `bytes` bytes, which are those of a buffer with a type.
+            /// The memory after `values` values of `bytes` bytes, which are those of a buffer with a type.
             pub(crate) fn behind(&mut self, values: usize, bytes: usize) -> Memory<'_> {
                 match self {
                     $(

@@ -13,7 +13,7 @@ pub(crate) const SLOTS: usize = page::SLOTS as usize;
 /// Page numbers of all sequences, and the free pages.
 #[derive(Clone, Debug)]
 pub(crate) struct PageTable {
-    /// Page numbers, `[sequences, max_pages]`. Entries behind a sequence's last page are stale but in range.
+    /// Page numbers, `[sequences, max_pages]`. Entries after a sequence's last page are stale but in range.
     entries: Vec<u32>,
     max_pages: usize,
     taken: Vec<usize>,
@@ -51,7 +51,7 @@ impl PageTable {
         }
     }
 
-    /// Gives `sequence` a page of its own for `position`, which is at most one behind its last token. If
+    /// Gives `sequence` a page of its own for `position`, which is at most one after its last token. If
     /// other sequences share the page, `copy` copies the first page it is given to the second.
     pub(crate) fn own(
         &mut self,
@@ -92,7 +92,7 @@ impl PageTable {
         self.changed[to] = true;
     }
 
-    /// Frees the pages of `sequence` behind its first `tokens` tokens.
+    /// Frees the pages of `sequence` after its first `tokens` tokens.
     pub(crate) fn trim(&mut self, sequence: usize, tokens: usize) {
         while self.taken[sequence] > tokens.div_ceil(SLOTS) {
             self.taken[sequence] -= 1;

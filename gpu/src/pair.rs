@@ -3,7 +3,7 @@
 //!
 //! Keys and values are two tensors in two pools, often with two codecs. A kernel for each pair of codecs
 //! would make 64 kernels per head dim. Instead, the text for the driver holds the kernels of a cache as one
-//! entry, one behind the other. Blocks of row i of the grid run kernel i. The parameters of all follow in
+//! entry, one after the other. Blocks of row i of the grid run kernel i. The parameters of all follow in
 //! this order.
 
 /// The name of the entry that [`side_by_side`] writes.

@@ -39,9 +39,9 @@ impl Cut {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parts {
     /// Control words: the first part of each row, and the number of parts. Then three words of each entry of
-    /// the list: row, first token, and the page behind the last one.
+    /// the list: row, first token, and the page after the last one.
     pub words: Vec<u32>,
-    /// Entries of the list. Those behind the last part are not used.
+    /// Entries of the list. Those after the last part are not used.
     pub entries: usize,
 }
 
@@ -72,7 +72,7 @@ impl Parts {
         Self { words: [first, list].concat(), entries }
     }
 
-    /// The list of another kernel, whose parts are the `others` entries behind the parts of each row: these slots
+    /// The list of another kernel, whose parts are the `others` entries after the parts of each row: these slots
     /// of its pages. An entry that is left is a part without pages.
     pub(crate) fn of_others(&self, others: usize, rows: &[Vec<Range<usize>>]) -> Vec<u32> {
         let mut list = vec![UNUSED; 3 * self.entries];
@@ -94,7 +94,7 @@ fn pages_of(tokens: &Range<usize>) -> Range<u32> {
     if tokens.is_empty() { end..end } else { (tokens.start / SLOTS) as u32..end }
 }
 
-/// The parts of rows that see these tokens, with `others` entries of another kernel behind those of each row.
+/// The parts of rows that see these tokens, with `others` entries of another kernel after those of each row.
 /// With `is_fixed` the list is as long as for any other tokens.
 pub fn parts(
     limits: Limits,
@@ -222,7 +222,7 @@ mod tests {
         ends.into_iter().map(|Reverse(end)| end).max().unwrap()
     }
 
-    /// MEASURED.md, M15, cites two of these figures.
+    /// DESIGN.md cites two of these figures, less the one page that stands for the rest of a part.
     #[test]
     fn the_last_warp_ends_soon_after_the_others() {
         let one_long = |tokens| [&[1024; 63][..], &[tokens]].concat();

@@ -166,7 +166,7 @@ impl<'a> From<&'a [f32]> for Rows<'a> {
     }
 }
 
-/// Device memory for results, `[.., heads, head_dim]`. Memory behind the results stays as it is.
+/// Device memory for results, `[.., heads, head_dim]`. Memory after the results stays as it is.
 #[derive(Debug)]
 pub enum Out<'a> {
     /// f32 values.

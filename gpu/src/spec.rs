@@ -92,7 +92,7 @@ impl GpuSpec {
     }
 
     /// Sets the number of first tokens and of newest tokens of a sequence that attention reads as they were given,
-    /// rounded to f16 once they are rotated. Their rows take memory beside the pool, and attention a launch more.
+    /// rounded to f16 once they are rotated. Their rows take memory besides the pool, and attention one more launch.
     /// With `exact(0, 0)` there are only codes.
     #[must_use]
     pub fn exact(mut self, sinks: usize, hot: usize) -> Self {

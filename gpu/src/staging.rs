@@ -13,7 +13,7 @@ use std::ops::Range;
 #[derive(Debug)]
 pub(crate) struct Staging<T> {
     memory: Option<PinnedHostSlice<T>>,
-    /// An event behind the last copy from this memory, which may still run after [`Staging::send`] returned.
+    /// An event after the last copy from this memory, which may still run after [`Staging::send`] returned.
     sent: Option<CudaEvent>,
 }
 
@@ -89,7 +89,7 @@ impl<T: Copy + DeviceRepr + ValidAsZeroBits> Staging<T> {
         self.receive_parts(device, from, std::slice::from_ref(&(0..out.len())), out)
     }
 
-    /// Copies runs of values from the device, one behind the other, and waits for all of them once.
+    /// Copies runs of values from the device, one after the other, and waits for all of them once.
     pub(crate) fn receive_parts(
         &mut self,
         device: &Device,

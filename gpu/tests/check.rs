@@ -1,5 +1,5 @@
-//! Runs the whole check on the fake driver. Every row must be right, in order, and written as soon as it is
-//! known.
+//! Runs the complete check on the fake driver. Every row must be right, in order, and written as soon as it
+//! is known.
 #![cfg(target_os = "linux")]
 
 use clap::Parser;

@@ -148,7 +148,7 @@ fn attention_and_the_verbs_agree_with_f64() {
     }
 }
 
-/// Keys and values of a sequence behind the first 4 GiB of a pool. Only a GPU has the room.
+/// Keys and values of a sequence after the first 4 GiB of a pool. Only a GPU has the room.
 #[test]
 #[ignore = "needs a GPU with 16 GiB of free memory"]
 fn a_sequence_behind_4_gib_is_that_of_a_small_cache() {

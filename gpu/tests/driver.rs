@@ -299,7 +299,7 @@ fn refused_vectors_are_named_and_leave_the_cache_as_it_was() {
     );
     assert_eq!((cache.len(0), cache.len(1)), (0, 7), "its sequence went back in all layers, and no other");
     assert_eq!(cache.stats().pages_used, 1);
-    // The tokens behind a bad one of the same sequence go too.
+    // The tokens after a bad one of the same sequence go too.
     let mut bad = good.clone();
     bad[ROW] = f32::NAN;
     cache.begin_step(&[1, 1, 1]).unwrap();
@@ -527,7 +527,7 @@ fn a_cache_makes_no_calls_for_tracking_events_on_paper() {
     step();
     let before = counts();
     step();
-    // One event behind each list of tokens: the list of the append, and the list of all sequences.
+    // One event after each list of tokens: the list of the append, and the list of all sequences.
     assert_eq!(since(before).events, 2);
 }
 

@@ -61,7 +61,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (mut error, mut energy) = (0.0, 0.0);
     for step in 0..300 {
         if step % 70 == 69 {
-            // A sequence ends: the slots behind the prompt are free, and another one begins.
+            // A sequence ends: the slots after the prompt are free, and another one begins.
             let ended = running.remove(step % 3);
             cache.forget(&ended.slots[PROMPT..])?;
             free.extend(&ended.slots[PROMPT..]);

@@ -1,4 +1,4 @@
-//! A compressed cache beside exact attention: a prompt, generated tokens, a rollback.
+//! A compressed cache compared with exact attention: a prompt, generated tokens, a rollback.
 //!
 //! `cargo run --release -p tqkv --example cache` prints the size of the cache and the distance of its results
 //! from exact ones. Vectors are random here. Keys and queries of a model come from its projections, keys

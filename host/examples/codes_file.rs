@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("keys.tqk");
 
-    // Written beside the target and renamed by `commit`, so a program that stops leaves no half file.
+    // Written next to the target and renamed by `commit`, so a program that stops leaves no half file.
     let codec = AnyCodec::new(CodecId::T3, DIM, Options::default())?;
     let mut writer = Writer::create(&path, Header::new(&codec, None))?;
     let mut block = vec![0; codec.block_bytes()];

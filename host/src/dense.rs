@@ -46,7 +46,7 @@ pub struct DenseCache {
 impl DenseCache {
     /// Makes an empty cache that computes the attention of `spec`. It uses the shape, latent vectors, kinds
     /// of layers, scale and soft cap of the logits, and learned sinks. Settings of compression have no
-    /// effect, nor do the first tokens that a compressed cache keeps beside a window. No token is evicted.
+    /// effect, nor do the first tokens that a compressed cache keeps besides a window. No token is evicted.
     ///
     /// # Errors
     /// An attention that no cache computes, or layers of several shapes.

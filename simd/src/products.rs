@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! matrix  panel of 16 rows: line = 4 columns of each, so 16 sums fill 16 lanes
-//! group   tile of 8 tokens: dword = 4 coefficients of each, beside the line that they multiply
+//! group   tile of 8 tokens: dword = 4 coefficients of each, next to the line that they multiply
 //! ```
 
 use crate::level::{Kernel, Level};
@@ -17,9 +17,9 @@ use tqkv_core::unstable::machine::Lanes;
 pub const MAX_TOKENS: usize = 256;
 /// Maximum number of columns of a group. It keeps the sums exact in `f32` as well.
 pub const MAX_GROUP: usize = 128;
-/// Columns of a run. A group has whole runs.
+/// Columns of a run. A group has complete runs.
 pub const RUN: usize = 16;
-/// Tokens of a tile. Groups have whole tiles; the bytes of tokens that do not exist are not used.
+/// Tokens of a tile. Groups have complete tiles; the bytes of tokens that do not exist are not used.
 pub const TILE: usize = 8;
 
 /// Columns of a line.

@@ -5,7 +5,7 @@
 
 use crate::lines::Machine;
 
-/// The operations that decoders need of a token, beside those of [`Machine`].
+/// The operations that decoders need of a token, besides those of [`Machine`].
 pub(crate) trait Shorts: Machine {
     /// A line of four parts.
     fn quarters(self, parts: [&[u8; 16]; 4]) -> Self::Line;

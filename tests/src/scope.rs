@@ -2,7 +2,7 @@
 //! tests everything.
 //!
 //! `TQKV_EXHAUSTIVE=0.05` adds a twentieth of what the default leaves out: each head dim, codec and turn is
-//! drawn by itself, and each test that has a usual and a whole extent. `TQKV_EXHAUSTIVE_SEED` (a number) draws
+//! drawn by itself, and each test that has a usual and a full extent. `TQKV_EXHAUSTIVE_SEED` (a number) draws
 //! others. `TQKV_TEST_DIMS` (numbers separated by commas) sets the head dims, for emulators.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -35,7 +35,7 @@ fn is_sampled(case: impl Hash) -> bool {
     is_drawn(case, share(), &std::env::var("TQKV_EXHAUSTIVE_SEED").unwrap_or_default())
 }
 
-/// Returns true if the running test covers its whole extent. All of a test gets the same answer, because its
+/// Returns true if the running test covers its full extent. All of a test gets the same answer, because its
 /// thread has its name.
 pub fn is_exhaustive() -> bool {
     is_sampled(std::thread::current().name().unwrap_or_default())
@@ -46,7 +46,7 @@ fn is_more(case: impl Hash) -> bool {
     is_sampled(case) || is_exhaustive()
 }
 
-/// The usual extent of a test, or the whole one where [`is_exhaustive`].
+/// The usual extent of a test, or the full one where [`is_exhaustive`].
 pub fn extent<T>(usual: T, whole: T) -> T {
     if is_exhaustive() { whole } else { usual }
 }

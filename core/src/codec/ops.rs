@@ -21,7 +21,7 @@ use heapless::Vec;
 
 /// Groups of head dim 128.
 const COMMON_GROUPS: usize = 4;
-/// Vectors that are encoded side by side. Sums, roots and divisions of one wait beside the work of others.
+/// Vectors that are encoded side by side. While sums, roots and divisions of one wait, the others work.
 const TOGETHER: usize = 4;
 /// Groups that hold every head dim up to 256.
 const SMALL_GROUPS: usize = 8;
@@ -427,7 +427,7 @@ fn encode_rotated<I: Memory, F: Form, const G: usize>(
     )
 }
 
-/// Encodes whole batches of `N` vectors with a form that has [`Form::quantise_all`]. Returns the number of
+/// Encodes full batches of `N` vectors with a form that has [`Form::quantise_all`]. Returns the number of
 /// vectors in the batches before the first failure, and its reason.
 fn encode_batches<I: Memory, F: Form, const G: usize, const N: usize>(
     codec: &AnyCodec,

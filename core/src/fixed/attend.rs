@@ -1,8 +1,8 @@
 //! Softmax attention in integers, one token after the other.
 //!
 //! out = sum of 2^(s log2 e) v / sum of 2^(s log2 e). A cubic computes the fraction of the exponent, and a
-//! shift the whole part. A new maximum therefore only moves two running references and shifts the sums. There
-//! is no table, no second pass and no buffer of scores.
+//! shift the integer part. A new maximum therefore only moves two running references and shifts the sums.
+//! There is no table, no second pass and no buffer of scores.
 
 use super::codec::FixedCodec;
 use super::kernels::Kernels;

@@ -155,7 +155,7 @@ impl Shape {
         shape.checked()
     }
 
-    /// Reads the header of a whole file, which must have the length that follows from it. It does not read
+    /// Reads the header of a complete file, which must have the length that follows from it. It does not read
     /// the tensors.
     ///
     /// # Errors

@@ -87,7 +87,7 @@ pub(super) const fn high(a: u32, b: u32) -> u32 {
 /// Newton's iteration r' = r (3 - m r^2) / 2: three rounds in 16 bits, one in 32.
 pub(super) const fn reciprocal_root(m: u32) -> u32 {
     let top = m >> 16;
-    // Q15, within 10 % on the whole range.
+    // Q15, within 10 % on the full range.
     let mut r = 70_779 - ((top * 5) >> 3);
     let mut round = 0;
     while round < 3 {

@@ -126,7 +126,7 @@ pub trait Memory: Isa {
     /// True if encoding four vectors side by side is faster than one by one, and worth the machine code.
     const SIDE_BY_SIDE: bool = false;
 
-    /// Groups that registers hold beside those that are worked on.
+    /// Groups that registers hold besides those that are worked on.
     const GROUPS_IN_REGISTERS: usize = 0;
 
     /// Runs `work`, compiled as a separate function for this instruction set. It is never inlined, so code

@@ -158,7 +158,7 @@ macro_rules! with_arguments {
             /// Entries of the list: [`Limits::most_parts`](crate::plan::Limits::most_parts) of the rows.
             entries: Word,
             /// `[3 rows + 1 + 3 entries]`; written: the sequence of each row, the tokens that it sees, its
-            /// first part and behind them the number of parts, and the list of [`Attend`].
+            /// first part and after them the number of parts, and the list of [`Attend`].
             words: Memory,
         } }
     };
@@ -224,7 +224,7 @@ macro_rules! with_arguments {
         $then! { $with Attend {
             /// Entries of `list`.
             parts: Word,
-            /// `[parts, 3]`: row, first token and the page behind the last one of each part. A row of
+            /// `[parts, 3]`: row, first token and the page after the last one of each part. A row of
             /// [`UNUSED`](crate::attend::UNUSED) is an entry without work.
             list: Memory,
             /// `[rows, num_kv_heads * group, 32 G]` in f32, the output of `rotate_queries`. A row is a query

@@ -181,7 +181,7 @@ pub fn attend<T: Threads, W: StoredRows, const G: usize, const R: usize>(
         };
         let (key_home, value_home) = (home(&keys), home(&values));
         let left = u32::min(length - page * page::SLOTS, page::SLOTS);
-        // The first slot that is seen and the one behind the last one, in one register.
+        // The first slot that is seen and the one after the last one, in one register.
         let seen = skip | left << 16;
         skip = 0;
         let steps = left.div_ceil(32 / G as u32);

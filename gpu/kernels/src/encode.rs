@@ -35,7 +35,7 @@ pub mod status {
     pub const NON_FINITE: u32 = 1;
     /// The scale does not fit f16; zeros were written.
     pub const OUT_OF_RANGE: u32 = 2;
-    /// The place is behind the pool; nothing was written.
+    /// The place is beyond the pool; nothing was written.
     pub const NO_PLACE: u32 = 3;
 }
 

@@ -37,7 +37,7 @@ impl<T: Threads> Parts<T> {
         Self { home: T::at(partials, index * u64::from(bytes)), count, stride: heads * bytes }
     }
 
-    /// Maximum and sum of part `first` and the parts behind it, one per thread. A thread behind the last part
+    /// Maximum and sum of part `first` and the parts after it, one per thread. A thread after the last part
     /// gets an empty softmax.
     #[inline(always)]
     fn headers(self, first: u32) -> T::Of<(f32, f32)> {

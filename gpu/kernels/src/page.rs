@@ -1,7 +1,7 @@
 //! The layout of a page, shared by the kernels and the host that allocates pages.
 //!
 //! A page holds [`SLOTS`] consecutive tokens of one sequence for every KV head. Keys and values have separate
-//! pools, or one memory with a page of values behind each page of keys. For one head a page holds the code bytes of all slots, then their scales. The codes of a block are
+//! pools, or one memory with a page of values after each page of keys. For one head a page holds the code bytes of all slots, then their scales. The codes of a block are
 //! those of SPEC.md. Only the f16 scale is apart, so that rows start at multiples of 8 bytes and wide loads
 //! can read them.
 //!
@@ -88,7 +88,7 @@ pub(crate) struct TableView<T: Threads> {
     pub(crate) max_pages: u32,
     /// The index of the last entry.
     pub(crate) last_entry: u32,
-    /// A block has `1 << shift` pages, one behind the other.
+    /// A block has `1 << shift` pages, one after the other.
     pub(crate) shift: u32,
     /// The last page of the pool.
     pub(crate) last_page: u32,

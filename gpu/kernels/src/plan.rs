@@ -126,7 +126,7 @@ fn over_threads<T: Threads>(value: T::Of<u32>, f: impl Fn(u32, u32) -> u32) -> u
 struct RowSpans<T: Threads> {
     /// The sequence of each row.
     sequences: T::Memory,
-    /// The token behind the last one that each row sees.
+    /// The token after the last one that each row sees.
     lengths: T::Memory,
     /// The first token that the rows of each sequence see, if `has_starts`.
     starts: T::Memory,
@@ -135,7 +135,7 @@ struct RowSpans<T: Threads> {
 }
 
 impl<T: Threads> RowSpans<T> {
-    /// The first token that each row sees, and the page behind its last one. A row without tokens begins there.
+    /// The first token that each row sees, and the page after its last one. A row without tokens begins there.
     #[inline(always)]
     fn span(self, row: T::Of<u32>) -> T::Of<(u32, u32)> {
         let offset = T::map(row, |row| 4 * row);
@@ -152,7 +152,7 @@ impl<T: Threads> RowSpans<T> {
         })
     }
 
-    /// The pages of each thread's row, from row `first` on. A row behind the last one has none.
+    /// The pages of each thread's row, from row `first` on. A row after the last one has none.
     #[inline(always)]
     fn pages(self, first: u32) -> T::Of<u32> {
         let row = T::map(T::lane(), |lane| first + lane);

@@ -80,7 +80,7 @@ impl Planes {
     pub(crate) fn of_nibbles<T: Threads>(&self, planes: usize, words: &Words, unit: usize) -> Bytes {
         let (first, place) = (NIBBLE_WORDS * (unit / 4) % 16, unit % 4);
         let codes = words[first + place];
-        // Moves the bit of a coordinate in a plane beside the nibbles to the top bit of its nibble.
+        // Moves the bit of a coordinate in a plane next to the nibbles to the top bit of its nibble.
         let beside = |plane: usize| top_bits::<T>(words[(first + 4 + plane) % 16] << (3 - place));
         let mut levels = self.look_up_nibbles::<T>(0, codes);
         if planes > 2 {

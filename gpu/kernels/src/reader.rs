@@ -266,7 +266,7 @@ fn units<T: Threads, const BITS: usize, const UNITS: usize>(
         24 => wide::<T, 6>(home, offset),
         32 => wide::<T, 8>(home, offset),
         64 => wide::<T, 16>(home, offset),
-        // 3 or 6 bytes, which may start inside a word. The scales lie behind the codes, so the second word
+        // 3 or 6 bytes, which may start inside a word. The scales lie after the codes, so the second word
         // always exists.
         _ => {
             let word = |at: u32| T::load::<1>(home, T::map(offset, |offset| (offset & !3) + at));

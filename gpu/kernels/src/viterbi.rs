@@ -6,7 +6,7 @@
 //! bytes, and four shuffles of four bytes fetch them.
 //!
 //! Metric rows and decisions are in the warp's workspace in device memory. A thread has one word of decisions
-//! for four coordinates. The way back loads these words whole and finds the bit of its state by a shuffle, so
+//! for four coordinates. The way back loads complete words and finds the bit of its state by a shuffle, so
 //! no load waits for another.
 //!
 //! ```text

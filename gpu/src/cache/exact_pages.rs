@@ -89,7 +89,7 @@ impl ExactPages {
         runs.collect()
     }
 
-    /// The pages that a query token sees, with others behind them.
+    /// The pages that a query token sees, with others after them.
     pub(super) fn numbers(&self, (sequence, length): Token) -> Vec<u32> {
         let pages = self.pages.of(sequence);
         let seen = self.exact.seen(length, self.from[sequence]).pages;
@@ -99,7 +99,7 @@ impl ExactPages {
         numbers
     }
 
-    /// Control words of rows, beside the parts over codes: a plan, whose sequences are rows of the table behind it.
+    /// Control words of rows, next to the parts over codes: a plan, whose sequences are rows of the table after it.
     pub(super) fn words(&self, rows: &[Token], parts: &Parts) -> Vec<u32> {
         let seen: Vec<_> =
             rows.iter().map(|&(sequence, length)| self.exact.seen(length, self.from[sequence])).collect();

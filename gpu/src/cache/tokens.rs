@@ -24,7 +24,7 @@ impl WordBuffer {
         Ok(Self { sent: Vec::new(), memory: device.zeros(len)?, staging: Staging::new() })
     }
 
-    /// The words that were sent last, and perhaps others behind them.
+    /// The words that were sent last, and perhaps others after them.
     pub(super) fn memory(&self) -> &CudaSlice<u32> {
         &self.memory
     }
@@ -110,13 +110,13 @@ impl<'a> Lists<'a> {
         self.words.memory.slice(2 * self.count..4 * self.count)
     }
 
-    /// The words of the plan, and behind them other words.
+    /// The words of the plan, and after them other words.
     pub(super) fn plan(self) -> CudaView<'a, u32> {
         let places = if self.is_exact { 4 } else { 2 };
         self.words.memory.slice(places * self.count..)
     }
 
-    /// The plan of exact tokens, if there are any, beside a plan of `entries` entries, and the words of its table.
+    /// The plan of exact tokens, if there are any, next to a plan of `entries` entries, and the words of its table.
     pub(super) fn exact_plan(self, entries: usize) -> Option<[CudaView<'a, u32>; 2]> {
         let plan = Plan::len(self.count, entries);
         let start = 4 * self.count + plan;

@@ -1,4 +1,4 @@
-//! The kernels beside the cache, weights and 1-bit residuals: their results, and their times.
+//! The kernels that no cache uses, for weights and 1-bit residuals: their results, and their times.
 
 use super::args::CheckArgs;
 use super::bench::{self, Times};

@@ -45,7 +45,7 @@ pub(crate) fn gaussian(rng: &mut ChaCha8Rng, len: usize) -> Vec<f32> {
     StandardNormal.sample_iter(rng).take(len).collect()
 }
 
-/// Encodes `vectors` vectors, rounded up to whole tokens of eight heads.
+/// Encodes `vectors` vectors, rounded up to complete tokens of eight heads.
 pub(crate) fn codes(device: &Device, id: CodecId, dim: usize, vectors: usize) -> Result<CodesRow, GpuError> {
     let heads = 8;
     let tokens = vectors.div_ceil(heads).max(1);

@@ -132,7 +132,7 @@ pub(crate) struct SpeedRow {
     pub(crate) encoded_vectors_per_second: Option<f64>,
 }
 
-/// Times of a kernel beside the cache.
+/// Times of a kernel that no cache uses.
 #[derive(Serialize)]
 pub(crate) struct KernelRow {
     pub(crate) kernel: &'static str,

@@ -30,7 +30,7 @@ pub struct Pool<'a> {
 
 /// The pages of sequences.
 pub struct Table<'a> {
-    /// `[sequences, max_blocks]` in i32: numbers of blocks. A block is `1 << shift` pages, one behind the other.
+    /// `[sequences, max_blocks]` in i32: numbers of blocks. A block is `1 << shift` pages, one after the other.
     pub memory: Memory<'a>,
     /// Entries of the table per sequence.
     pub max_blocks: usize,
@@ -62,7 +62,7 @@ pub enum Words<'a> {
 }
 
 impl Words<'_> {
-    /// The words behind the first `start`.
+    /// The words after the first `start`.
     fn behind(&self, start: usize) -> Memory<'_> {
         match self {
             Self::View(view) => view.slice(start..).into(),

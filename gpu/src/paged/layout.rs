@@ -266,7 +266,7 @@ impl Integers {
     }
 }
 
-/// The blocks of sequences, `[sequences, max_blocks]` in i32. What is behind the last block of a sequence is not
+/// The blocks of sequences, `[sequences, max_blocks]` in i32. What is after the last block of a sequence is not
 /// read, and may be any number.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockTable {

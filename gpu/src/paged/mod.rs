@@ -13,13 +13,13 @@
 //! pages of its own.
 //!
 //! A place is 64 times the number of a page, plus the slot in it. If blocks have more tokens than 64, they are
-//! pages one behind the other, so the place of a token is the number of its block times the tokens of a block,
+//! pages one after the other, so the place of a token is the number of its block times the tokens of a block,
 //! plus its place there. That is what engines call a slot mapping.
 //!
 //! An engine may hold some tokens exactly too, as [`ExactRows`] in memory next to the pages. It says where they are, and
 //! attends to codes from and up to a token, so that it sees each token once.
 //!
-//! No number on the device can make a kernel read or write outside of the pool: places behind it are not
+//! No number on the device can make a kernel read or write outside of the pool: places beyond it are not
 //! written, and lengths and block numbers are cut to the table and the pool. What a wrong number gives is the
 //! attention over wrong tokens.
 
@@ -131,7 +131,7 @@ impl Room {
     }
 }
 
-/// Rounded up, so that what stands behind begins at a multiple of 256.
+/// Rounded up, so that what follows begins at a multiple of 256.
 fn whole(bytes: usize) -> usize {
     bytes.next_multiple_of(256)
 }
@@ -223,7 +223,7 @@ impl Paged {
 
     /// Encodes keys and values, `[tokens, num_kv_heads, head_dim]` with keys after RoPE, to `places` (i64, one of
     /// each token). A token of a negative place is skipped. A vector that cannot be encoded, because it is not
-    /// finite or its scale does not fit f16, becomes zeros. Then, and for a place behind the pool, `refused`
+    /// finite or its scale does not fit f16, becomes zeros. Then, and for a place beyond the pool, `refused`
     /// (i32) becomes 1; else it stays as it is.
     ///
     /// With `exact` the rows are also copied as they are, to places of it. These are kernels of [`Paged::with_rows`],

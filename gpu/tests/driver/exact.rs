@@ -118,7 +118,7 @@ impl Model {
     }
 }
 
-/// A cache and its model. Every window is of `hot` tokens behind `sinks`.
+/// A cache and its model. Every window is of `hot` tokens after `sinks`.
 pub(super) fn both(spec: GpuSpec) -> (GpuCache, Model) {
     let model = Model::new(&spec);
     (GpuCache::new(&device(0), spec).unwrap(), model)

@@ -421,7 +421,7 @@ impl Kept {
     }
 }
 
-/// The products of a layer: queries, keys and values of a token one behind the other.
+/// The products of a layer: queries, keys and values of a token one after the other.
 const PRODUCT: usize = QUERY + 2 * ROW;
 
 impl Engine {

@@ -281,7 +281,7 @@ impl Batch<'_> {
         (0..self.lengths.len() as u32).rev()
     }
 
-    /// Parts of up to `pages` pages, with entries without work behind them.
+    /// Parts of up to `pages` pages, with entries without work after them.
     fn parts(&self, pages: u32) -> Parts {
         let mut parts = Parts { first: vec![0], list: Vec::new() };
         for (row, length) in (0..).zip(self.lengths.iter().rev()) {

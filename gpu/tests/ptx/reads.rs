@@ -211,7 +211,7 @@ fn f16_attention(text: &str, dim: usize, heads: usize) {
         let rows: Vec<Vec<f32>> = (0..TOKENS)
             .map(|_| gaussian.vector(dim).iter().map(|&v| f16::from_f32(v).to_f32()).collect())
             .collect();
-        // The pages follow one another, and slots behind the end hold NaN.
+        // The pages follow one another, and slots after the end hold NaN.
         let mut pool: Vec<u8> = rows.iter().flatten().flat_map(|&v| f16::from_f32(v).to_le_bytes()).collect();
         pool.resize(2 * page::head_bytes(dim as u32, page::HALF_BITS) as usize, 0xff);
         (rows, pool)

@@ -202,7 +202,7 @@ typedef struct {
    */
   size_t cold;
   /**
-   * Values evicted behind the sliding window.
+   * Values evicted because they left the sliding window.
    */
   size_t evicted;
   /**
@@ -1173,8 +1173,8 @@ tqkv_status tqkv_session_inspect(const uint8_t *bytes, size_t len, tqkv_session_
 
 #if defined(TQKV_SESSION)
 /**
- * Codes the state in a file, as `tqkv_session_pack` does. The pack appears whole or not at all, and replaces
- * an existing file. Memory does not grow with the state.
+ * Codes the state in a file, as `tqkv_session_pack` does. The pack appears complete or not at all, and
+ * replaces an existing file. Memory does not grow with the state.
  *
  * # Safety
  * The paths are null or end with a zero; `codecs` as in `tqkv_session_pack`.
@@ -1184,8 +1184,8 @@ tqkv_status tqkv_session_pack_file(const char *state, const char *pack, const ch
 
 #if defined(TQKV_SESSION)
 /**
- * Codes the state in a file in a basis, as `tqkv_session_pack_basis` does. The pack appears whole or not at
- * all, and replaces an existing file. Memory does not grow with the state.
+ * Codes the state in a file in a basis, as `tqkv_session_pack_basis` does. The pack appears complete or not
+ * at all, and replaces an existing file. Memory does not grow with the state.
  *
  * # Safety
  * The paths are null or end with a zero. `basis` is null or a basis that is not freed.
@@ -1198,7 +1198,7 @@ tqkv_status tqkv_session_pack_basis_file(const char *state,
 
 #if defined(TQKV_SESSION)
 /**
- * Writes the state that a pack holds to a file, which appears whole or not at all. An existing file is
+ * Writes the state that a pack holds to a file, which appears complete or not at all. An existing file is
  * replaced. Memory does not grow with the state. `basis` is as in `tqkv_session_unpack`.
  *
  * # Safety
@@ -1444,7 +1444,7 @@ tqkv_status tqkv_snapshot(const tqkv_cache *cache, tqkv_write_fn write, void *us
 /**
  * Replaces the tokens of a cache with a snapshot, read through a function. The cache then continues with the
  * same bits as the original. Its spec must be that of the original, except for the spill folder. No byte
- * behind the snapshot is requested. If the call fails, the cache is unchanged. The function must not use the
+ * after the snapshot is requested. If the call fails, the cache is unchanged. The function must not use the
  * cache.
  *
  * # Safety
@@ -1454,7 +1454,7 @@ tqkv_status tqkv_snapshot(const tqkv_cache *cache, tqkv_write_fn write, void *us
 tqkv_status tqkv_restore(tqkv_cache *cache, tqkv_read_fn read, void *user);
 
 /**
- * Writes a snapshot to a file, which appears whole or not at all. An existing file is replaced.
+ * Writes a snapshot to a file, which appears complete or not at all. An existing file is replaced.
  *
  * # Safety
  * `cache` is null or a cache that is not freed. `path` is null or ends with a zero.

@@ -37,7 +37,7 @@ pub struct TqkvCacheStats {
     pub warm: usize,
     /// Values in cold tiers.
     pub cold: usize,
-    /// Values evicted behind the sliding window.
+    /// Values evicted because they left the sliding window.
     pub evicted: usize,
     /// KV heads, over all layers, whose keys are centred.
     pub centred_heads: usize,

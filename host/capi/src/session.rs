@@ -115,7 +115,7 @@ fn in_file(path: &str) -> impl Fn(io::Error) -> Failure {
     move |error| Failure::new(TqkvStatus::TqkvIo, format!("{path}: {error}"))
 }
 
-/// Writes a file that appears whole or not at all.
+/// Writes a file that appears complete or not at all.
 fn write_file(
     path: &str,
     write: impl FnOnce(&mut BufWriter<AtomicFile>) -> Result<(), Failure>,
@@ -268,8 +268,8 @@ pub unsafe extern "C" fn tqkv_session_inspect(
     })
 }
 
-/// Codes the state in a file, as `tqkv_session_pack` does. The pack appears whole or not at all, and replaces
-/// an existing file. Memory does not grow with the state.
+/// Codes the state in a file, as `tqkv_session_pack` does. The pack appears complete or not at all, and
+/// replaces an existing file. Memory does not grow with the state.
 ///
 /// # Safety
 /// The paths are null or end with a zero; `codecs` as in `tqkv_session_pack`.
@@ -287,8 +287,8 @@ pub unsafe extern "C" fn tqkv_session_pack_file(
     })
 }
 
-/// Codes the state in a file in a basis, as `tqkv_session_pack_basis` does. The pack appears whole or not at
-/// all, and replaces an existing file. Memory does not grow with the state.
+/// Codes the state in a file in a basis, as `tqkv_session_pack_basis` does. The pack appears complete or not
+/// at all, and replaces an existing file. Memory does not grow with the state.
 ///
 /// # Safety
 /// The paths are null or end with a zero. `basis` is null or a basis that is not freed.
@@ -306,7 +306,7 @@ pub unsafe extern "C" fn tqkv_session_pack_basis_file(
     })
 }
 
-/// Writes the state that a pack holds to a file, which appears whole or not at all. An existing file is
+/// Writes the state that a pack holds to a file, which appears complete or not at all. An existing file is
 /// replaced. Memory does not grow with the state. `basis` is as in `tqkv_session_unpack`.
 ///
 /// # Safety

@@ -120,7 +120,7 @@ pub unsafe extern "C" fn tqkv_snapshot(
 
 /// Replaces the tokens of a cache with a snapshot, read through a function. The cache then continues with the
 /// same bits as the original. Its spec must be that of the original, except for the spill folder. No byte
-/// behind the snapshot is requested. If the call fails, the cache is unchanged. The function must not use the
+/// after the snapshot is requested. If the call fails, the cache is unchanged. The function must not use the
 /// cache.
 ///
 /// # Safety
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn tqkv_restore(
     })
 }
 
-/// Writes a snapshot to a file, which appears whole or not at all. An existing file is replaced.
+/// Writes a snapshot to a file, which appears complete or not at all. An existing file is replaced.
 ///
 /// # Safety
 /// `cache` is null or a cache that is not freed. `path` is null or ends with a zero.

@@ -144,8 +144,8 @@ fn calls_leave_the_current_context_and_null_is_the_default_stream() {
         assert_eq!(ctx::get_current().unwrap(), before, "{call}");
     };
     let mut cache = null_mut();
-    // SAFETY: the spec is whole, null is the default stream, and the memory is allocated until the end of the
-    // test.
+    // SAFETY: the spec is initialised, null is the default stream, and the memory is allocated until the end
+    // of the test.
     unsafe {
         here(tqkv_gpu_create(SPEC.as_ptr(), 3, 0, 0, null_mut(), &raw mut cache), "create");
         here(tqkv_gpu_reserve(cache, 1), "reserve");

@@ -28,7 +28,7 @@ pub(crate) struct Args {
 pub(crate) fn run(name: &str, args: &Args, common: CommonArgs) -> Result<(), CliError> {
     let Some(lab) = find() else {
         return Err(CliError::bad_input(format_args!(
-            "{name} is a command of tqkv-lab, which is neither beside this program nor on PATH: {BUILD}"
+            "{name} is a command of tqkv-lab, which is neither next to this program nor on PATH: {BUILD}"
         )));
     };
     let mut command = process::Command::new(&lab);
@@ -42,7 +42,7 @@ pub(crate) fn run(name: &str, args: &Args, common: CommonArgs) -> Result<(), Cli
     Err(replace(command, &lab))
 }
 
-/// Finds `tqkv-lab` beside this program, or on `PATH`.
+/// Finds `tqkv-lab` next to this program, or on `PATH`.
 fn find() -> Option<PathBuf> {
     let name = format!("tqkv-lab{}", env::consts::EXE_SUFFIX);
     let beside = env::current_exe().ok().and_then(|own| Some(own.parent()?.to_owned()));

@@ -1,7 +1,7 @@
 //! Named inputs: a file, or `-` for standard input.
 //!
-//! Inputs that are read whole have a size limit, so that an endless device is an error. Arrays are mapped, or
-//! read up to the length in their header: [`crate::array`].
+//! Inputs that are read in full have a size limit, so that an endless device is an error. Arrays are mapped,
+//! or read up to the length in their header: [`crate::array`].
 
 use std::fs::{self, File};
 use std::io::{self, Read};

@@ -152,7 +152,7 @@ fn width(cell: &str) -> usize {
     cell.chars().count()
 }
 
-/// Splits the columns after the first into runs that fit beside it, with at least one column per run.
+/// Splits the columns after the first into runs that fit next to it, with at least one column per run.
 fn fold(widths: &[usize], within: usize) -> Vec<Range<usize>> {
     let first = widths.first().copied().unwrap_or(0);
     let mut runs: Vec<Range<usize>> = Vec::new();
@@ -186,7 +186,7 @@ pub(crate) fn name_program(name: &'static str) {
     let _ = PROGRAM.set(name);
 }
 
-/// Writes a line to stderr beside the result. A failed write is ignored.
+/// Writes a line to stderr next to the result. A failed write is ignored.
 pub(crate) fn note(text: impl fmt::Display) {
     let _ = writeln!(io::stderr(), "{}: {}", PROGRAM.get().unwrap_or(&"tqkv"), plain(&text.to_string()));
 }

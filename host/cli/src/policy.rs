@@ -123,8 +123,8 @@ fn words_of(KvCodecs { k, v }: KvCodecs) -> Words {
 impl FromStr for Policy {
     type Err = String;
 
-    /// Reads a preset, one codec for keys and values, `K,V`, a whole policy, the name of a yardstick, or the
-    /// command of one.
+    /// Reads a preset, one codec for keys and values, `K,V`, a complete policy, the name of a yardstick, or
+    /// the command of one.
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some((words, command)) = text.split_once(PROGRAM) {
             return program(words, command);
@@ -219,7 +219,7 @@ impl Policy {
         self.is_reference() && self.name.policy.is_some()
     }
 
-    /// Returns true if the tokens behind the window are not f16. A yardstick without a window is none of these.
+    /// Returns true if the tokens older than the window are not f16. A yardstick without a window is none of these.
     pub(crate) fn is_compressed(&self) -> bool {
         self.is_windowed_yardstick() || self.name.kv.own().is_some_and(|codecs| codecs != F16)
     }
@@ -268,7 +268,7 @@ impl Policy {
         self.settings().cold.iter().rev().find_map(tier).or(self.name.kv.own())
     }
 
-    /// Returns true if the pair alone decides how every token behind the window is stored.
+    /// Returns true if the pair alone decides how every token older than the window is stored.
     pub(crate) fn is_uniform(&self) -> bool {
         let settings = self.settings();
         settings.cold.is_empty() && settings.layers == LayerPolicy::Uniform
@@ -306,12 +306,14 @@ pub(crate) fn help() -> String {
     });
     let end = [
         "",
-        "docs/options.md explains them. eval, generate and plan also take yardsticks (tqkv codecs --all):",
-        "these are simulated, so they save no memory, and their bytes are those of their blocks. They code every token, unless",
-        "eval or generate is asked for a window: --kv \"nvfp4 hot=64 sinks=4\".",
+        "docs/options.md explains them, and says which other caches have each.",
         "",
-        "--kv \"hot=64 program=python3 kivi.py\": in eval, the codec of another program, which is asked for what",
-        "its codes give back (host/python/README.md). Of the settings it has hot= and sinks=.",
+        "eval, generate and plan also take yardsticks (tqkv codecs --all). These are simulated, so they save",
+        "no memory, and their bytes are those of their blocks. They code every token, unless eval or generate",
+        "is asked for a window: --kv \"nvfp4 hot=64 sinks=4\".",
+        "",
+        "--kv \"hot=64 program=python3 kivi.py\": in eval, the codec of another program, which is asked for",
+        "what its codes give back (host/python/README.md). Of the settings it has hot= and sinks=.",
         "",
     ];
     let begin = EXAMPLES.into_iter().chain(["", "Settings:"]).map(str::to_owned);

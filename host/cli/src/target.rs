@@ -17,7 +17,7 @@ pub(crate) fn is_stdout(path: &Path) -> bool {
     is_stdin(path)
 }
 
-/// The output of a command. It appears whole at the commit, or not at all.
+/// The output of a command. It appears complete at the commit, or not at all.
 #[derive(Debug)]
 pub enum Target {
     /// A file.

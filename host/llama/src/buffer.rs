@@ -531,7 +531,7 @@ unsafe extern "C" fn get(
     }
 }
 
-/// Copies a whole stream within one tensor of the cache, codes included. False for everything else, which
+/// Copies a complete stream within one tensor of the cache, codes included. False for everything else, which
 /// the host then copies by `get` and `set`.
 unsafe extern "C" fn copy(_: *mut Buffer, from: *const Tensor, to: *mut Tensor) -> bool {
     // SAFETY: both are tensors of the host in valid buffers.

@@ -2,7 +2,7 @@
 //!
 //! Stock builds of llama.cpp with loadable back ends load it by `GGML_BACKEND_PATH`. Its device takes the
 //! cache of every layer, holds it in codes and attends to the codes. Weights stay with the CPU. README.md
-//! beside this folder is the guide for users.
+//! next to this folder is the guide for users.
 
 pub mod abi;
 mod backend;

@@ -1,7 +1,7 @@
 //! The operations on a cache: checks, and the functions that run them.
 //!
-//! Each `can_*` checks an operation for the function beside it, and must refuse everything that this function
-//! cannot do. The CPU runs a refused operation on a copy of the cache in f16.
+//! Each `can_*` checks an operation for the function next to it, and must refuse everything that this
+//! function cannot do. The CPU runs a refused operation on a copy of the cache in f16.
 
 #![allow(unsafe_code, reason = "operands are tensors of the host's")]
 

@@ -23,7 +23,7 @@ pub(crate) struct Restored {
 }
 
 impl Restored {
-    /// Writes whole rows from row `first` on, packed or of the declared type.
+    /// Writes complete rows from row `first` on, packed or of the declared type.
     pub(crate) fn write(&mut self, store: &mut SlotStore, declared: &Declared, first: usize, bytes: &[u8]) {
         let row_bytes = declared.bytes(store.width()).unwrap_or(0).max(1);
         let row = |at: usize| &bytes[at * row_bytes..(at + 1) * row_bytes];

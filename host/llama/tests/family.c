@@ -172,7 +172,7 @@ int main(int count, char ** arguments) {
         int is_image = number("IMAGE", 0) && done == 2 * most;
         if (is_image) embed(model, &batch, &state);
         llama_set_causal_attn(context, !is_image);
-        // An encoder sees the first batch, and the decoder behind it attends to that.
+        // An encoder sees the first batch, and the decoder after it attends to that.
         int is_encoded = !memory || (done == 0 && llama_model_has_encoder(model));
         if (is_encoded && llama_encode(context, batch)) fail("cannot encode");
         if (memory && llama_decode(context, batch)) fail("cannot decode");

@@ -40,7 +40,7 @@ pub struct Compressed {
 /// The file of the weights.
 const WEIGHTS: &str = "model.safetensors";
 
-/// Files that are copied beside the weights if they exist.
+/// Files that are copied next to the weights if they exist.
 const BESIDE: [&str; 5] = [
     "config.json",
     "generation_config.json",
@@ -50,7 +50,7 @@ const BESIDE: [&str; 5] = [
 ];
 
 /// Codes the weights of the model at `from` into the folder `to`, which must not exist. The folder appears
-/// whole or not at all.
+/// complete or not at all.
 ///
 /// `on_tensor` receives the number of finished tensors and the number of all tensors. If it returns `Break`,
 /// the result is [`ModelError::Cancelled`], and nothing is left behind. Memory: a few times the largest
@@ -107,7 +107,7 @@ fn sort_header(path: &Path) -> io::Result<()> {
 /// A file and its name.
 type Named = (&'static str, Vec<u8>);
 
-/// Reads the files beside the weights, and opens the tensors.
+/// Reads the files next to the weights, and opens the tensors.
 fn open(from: &Path) -> Result<(Vec<Named>, Checkpoint), ModelError> {
     let from = match find::model(from)? {
         Found::Folder(dir) => dir,

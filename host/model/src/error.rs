@@ -165,10 +165,10 @@ pub enum ModelError {
     #[error("flat model: {0}")]
     Export(String),
     /// The caller ended the operation before it was complete.
-    #[error("ended before it was whole")]
+    #[error("ended before it was complete")]
     Cancelled,
     /// A variant changes weights in memory, but these are streamed.
-    #[error("weights that are streamed cannot be changed; load the model whole")]
+    #[error("weights that are streamed cannot be changed; load the model without streaming")]
     Streamed,
     /// The numbers of tokens, positions and caches of several sequences differ.
     #[error("{tokens} tokens, {positions} positions and {caches} caches: each sequence needs one of each")]

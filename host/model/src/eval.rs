@@ -53,7 +53,7 @@ pub type CacheFactory<'a> = dyn Fn() -> Result<Box<dyn AttentionCache>, CacheErr
 pub struct EvalSpec {
     /// Tokens per window, T.
     pub context: usize,
-    /// Windows from the start of the text. `None` means all whole windows.
+    /// Windows from the start of the text. `None` means all complete windows.
     pub windows: Option<usize>,
     /// Tokens per forward pass. `None` means a whole window. 1 attends like generation, one query at a time. What
     /// comes before the first scored token is a prompt then, which is one pass.
@@ -235,7 +235,7 @@ fn measure(
     Ok(tally)
 }
 
-/// Runs one window through a fresh cache. A cache of another setting runs beside it if attention is compared.
+/// Runs one window through a fresh cache. A cache of another setting runs with it if attention is compared.
 /// Returns the last hidden states.
 fn run(
     model: &Model,

@@ -150,7 +150,7 @@ fn snapshot(root: &Path) -> Result<PathBuf, ModelError> {
 }
 
 /// The name of a model for reports. It is the name of its file or folder. In a hub's cache it is the part of
-/// the folder's name behind the last `--`.
+/// the folder's name after the last `--`.
 pub(crate) fn name(given: &Path, found: &Found) -> String {
     let text = |path: &Path| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     match found {

@@ -83,7 +83,7 @@ fn rate(count: usize, seconds: f64) -> f64 {
 
 /// Continues `prompt` in `cache`, after a reset of the cache.
 ///
-/// `on_text` receives the new text piece by piece, in whole characters. It is called once per token. The
+/// `on_text` receives the new text piece by piece, in complete characters. It is called once per token. The
 /// piece is empty if the token does not complete a character. `Break` ends the generation and keeps the text
 /// so far.
 ///

@@ -114,7 +114,7 @@ impl Linear {
         }
     }
 
-    /// Each thread takes whole tiles. A tile takes little time with few tokens, so threads hardly wait for
+    /// Each thread takes complete tiles. A tile takes little time with few tokens, so threads hardly wait for
     /// each other.
     fn by_small_tiles(&self, weight: &StoredTensor, x: &[f32], y: &mut [f32], store: Accumulate) {
         let rows = self.tile_rows(SMALL_TILE);
@@ -161,8 +161,8 @@ impl Linear {
         (values / self.inputs).max(1)
     }
 
-    /// Multiplies whole rows of the weight. The outputs go to the start of `y` and to every `stride` values
-    /// after it.
+    /// Multiplies complete rows of the weight. The outputs go to the start of `y` and to every `stride`
+    /// values after it.
     fn multiply(&self, weight: &[f32], x: &[f32], y: &mut [f32], stride: usize, store: Accumulate) {
         let (n, rows) = (x.len() / self.inputs, weight.len() / self.inputs);
         product(

@@ -1,6 +1,6 @@
 //! RMSNorm.
 
-/// Normalises every run of `weight.len()` values: whole tokens, or their heads.
+/// Normalises every run of `weight.len()` values: complete tokens, or their heads.
 pub(crate) fn rms_norm(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
     let mut out = Vec::with_capacity(x.len());
     for row in x.chunks_exact(weight.len()) {

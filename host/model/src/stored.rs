@@ -244,7 +244,7 @@ pub struct StoredSpec {
     pub context: usize,
     /// Tokens of a window that are stored.
     pub prefix: usize,
-    /// Windows from the start of the text. `None` means all whole windows.
+    /// Windows from the start of the text. `None` means all complete windows.
     pub windows: Option<usize>,
 }
 

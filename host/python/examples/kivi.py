@@ -1,4 +1,4 @@
-"""KIVI's recipe in NumPy, to be put beside tqkv's codecs:
+"""KIVI's recipe in NumPy, to be compared with tqkv's codecs:
 
     tqkv eval --kv t2 --kv tiny --kv "program=python3 examples/kivi.py"
     tqkv eval --kv s4 --kv "program=python3 examples/kivi.py --bits 4"

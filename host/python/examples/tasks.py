@@ -110,7 +110,7 @@ def line(task: str, figures: list[float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a folder of Transformers")
-    parser.add_argument("--kv", action="append", default=[], help="a cache beside f16 (t4,t2 and tiny)")
+    parser.add_argument("--kv", action="append", default=[], help="a cache to compare with f16 (t4,t2 and tiny)")
     parser.add_argument("--samples", type=int, default=16)
     parser.add_argument("--facts", type=int, default=12, help="facts of a context, about 14 tokens each")
     parser.add_argument("--seed", type=int, default=0)

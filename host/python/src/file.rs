@@ -136,7 +136,7 @@ fn read_as<'py, T: Narrow>(
     Ok(out.into_any())
 }
 
-/// A file that is being written. It appears whole on commit, or not at all.
+/// A file that is being written. It appears complete on commit, or not at all.
 #[pyclass(frozen, module = "tqkv._native")]
 pub(crate) struct FileWriter {
     path: PathBuf,

@@ -113,7 +113,7 @@ fn halves_are_finite(bytes: &[u8]) -> bool {
     bytes.as_chunks().0.iter().all(|x| f16::from_le_bytes(*x).is_finite())
 }
 
-/// Decodes keys or values `[layers, tokens.., heads, dim]`. Returns true if all numbers behind the first
+/// Decodes keys or values `[layers, tokens.., heads, dim]`. Returns true if all numbers after the first
 /// tokens are finite.
 #[pyfunction]
 pub(crate) fn decode_side(

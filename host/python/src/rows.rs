@@ -1,7 +1,7 @@
 //! Keys or values of layers: between memory whose axes have any order, and blocks.
 //!
 //! A few tokens are converted at a time, so that their f32 stay in the first-level cache. Nothing as large as
-//! the tensor is made beside it.
+//! the tensor is made next to it.
 
 use crate::storage::StoredNumber;
 use half::f16;
@@ -123,7 +123,7 @@ pub(crate) fn encode<T: StoredNumber>(
     failed.find_map_first(|failed| failed).map_or(Ok(()), Err)
 }
 
-/// Encodes the tokens of a layer behind the first ones.
+/// Encodes the tokens of a layer after the first ones.
 fn encode_layer<T: StoredNumber>(
     SideCoding { level, codec, exact }: SideCoding<'_>,
     x: LayerView<'_, T>,
@@ -168,7 +168,7 @@ fn keep<T: StoredNumber>(x: LayerView<'_, T>, exact: usize, to: &mut [u8]) -> Re
     Ok(())
 }
 
-/// The means of the tokens of a layer behind the first ones, in the range of f16.
+/// The means of the tokens of a layer after the first ones, in the range of f16.
 ///
 /// The sum is a cascade: sixteen tokens make a sum of the first kind, sixteen of these one of the second, and
 /// so on. Its error grows slowly, and its bits are those of PyTorch's sum.
@@ -202,7 +202,7 @@ fn add(level: Level, sum: &mut [f32], x: &[f32]) {
     );
 }
 
-/// Decodes a side to `[layers, a, b, heads, dim]`. Returns true if all numbers behind the first tokens are
+/// Decodes a side to `[layers, a, b, heads, dim]`. Returns true if all numbers after the first tokens are
 /// finite.
 pub(crate) fn decode<T: StoredNumber>(
     coding: SideCoding<'_>,

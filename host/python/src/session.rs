@@ -102,7 +102,7 @@ pub(crate) fn unpack_session<'py>(
     Ok(out)
 }
 
-/// Writes a file that appears whole or not at all.
+/// Writes a file that appears complete or not at all.
 fn write_file(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<AtomicFile>) -> Result<(), Failure>,

@@ -375,7 +375,7 @@ def holds(condition, sample, layer):
 
 
 def counted(found, sample, layer):
-    """The weights of a layer, or beside the layers, by terms."""
+    """The weights of a layer, or outside the layers, by terms."""
     own = lambda value: value[layer] if isinstance(value, list) and layer is not None and layer < len(value) else value
     fields = {key: own(value) for key, value in sample.fields.items()} | {"global_head_dim": 512, "int": int, "ceil": math.ceil}
     return sum(eval(text, {}, fields) for text, condition in found if holds(condition, sample, layer))

@@ -37,7 +37,7 @@ class OnDevice(torch.Tensor):
         return bool(self.held)
 
     def as_subclass(self, cls):
-        """Only the shape counts: a handle of the cache has the tensor itself beside it."""
+        """Only the shape counts: a handle of the cache has the tensor itself next to it."""
         return torch.empty(self.shape, dtype=self.dtype).as_subclass(cls)
 
     @classmethod

@@ -93,7 +93,7 @@ def test_attention_and_gathers_are_those_of_the_codes(gpu, layout, dtype, tolera
     lengths, table = torch.tensor([70, 0, 5], dtype=torch.int32), torch.tensor([[4, 1], [-1, 99], [2, -7]], dtype=torch.int32)
     k, v = rows(75, KV_HEADS, 1, dtype), rows(75, KV_HEADS, 2, dtype)
     at = torch.cat([places(table[0], 70), places(table[2], 5)])
-    # Padding tokens behind the step's own.
+    # Padding tokens after the step's own.
     padded = [torch.cat([x, torch.full_like(x[:3], float("nan"))]) for x in (k, v)]
     refused = torch.zeros(1, dtype=torch.int32)
     paged.store(layout, *padded, torch.cat([at, torch.tensor([-1, -1, -1])]), pages, refused)

@@ -251,7 +251,7 @@ def test_what_is_not_finite_is_refused_whatever_the_crc_says(dtype):
     last = size - 4 - (DIM + 2)
     for at, bad in ((64, nan), (64 + kept, nan), (means, inf), (blocks, inf), (last, inf)):
         data = good.copy()
-        # The change is in the second part, and the first part is whole.
+        # The change is in the second part, and the first part is intact.
         data[size + at : size + at + len(bad)] = bad
         data[-4:] = np.frombuffer(struct.pack("<I", zlib.crc32(data[size:-4])), np.uint8)
         got = [blank(keys) for keys, _ in parts]

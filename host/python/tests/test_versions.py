@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(not STEPS.exists(), reason="this is not the tree
 
 
 def doors():
-    """Versions of each package that `long_engines` installs, by the test file beside which it does."""
+    """Versions of each package that `long_engines` installs, by the test file next to which it does."""
     (lines,) = re.findall(r"^doors=\(\n(.*?)^\)", STEPS.read_text(), re.M | re.S)
     found = {}
     for line in lines.splitlines():

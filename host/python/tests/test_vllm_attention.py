@@ -164,7 +164,7 @@ def test_what_has_no_row_is_attended_as_codes(plugin, model, requests):
 
 @pytest.mark.parametrize("kinds", [None, ["sliding_attention", "full_attention"]])
 def test_a_sliding_window_reads_no_token_behind_it(plugin, tmp_path, kinds):
-    """Of a block half of which is behind the window the other half is read. Blocks behind it belong to others by then."""
+    """Of a block half of which has left the window the other half is read. Blocks before it belong to others by then."""
     requests = [[prompt(tokens, tokens), GREEDY | {"max_tokens": 40}] for tokens in (20, 90, 130, 250)]
     got = generated(plugin, llama(tmp_path, 2, window=100, kinds=kinds), "s4", requests, FEW)
     close(got)

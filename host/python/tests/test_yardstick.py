@@ -1,4 +1,4 @@
-"""A codec of another program beside those of tqkv."""
+"""A codec of another program compared with those of tqkv."""
 
 from __future__ import annotations
 

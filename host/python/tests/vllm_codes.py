@@ -200,7 +200,7 @@ class Reference:
             own = start if decodes else end
             earlier = length - (own - start)
             kept = exact_tokens.of(table, earlier, decodes)
-            # The engine has given blocks behind the window away.
+            # The engine has given away blocks that left the window.
             first = max(length - (end - start) - window + 1, 0) if window else 0
             held = [slots[table[at // 64] * 64 + at % 64][at in kept] for at in range(first, earlier)]
             count = sum(at in kept for at in range(first, earlier))

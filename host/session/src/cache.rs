@@ -102,7 +102,7 @@ pub struct Cache {
     pub rows: Vec<StateRows>,
 }
 
-/// Reads one cache. Up to the type of the first keys another thing may stand here; behind that, every fault
+/// Reads one cache. Up to the type of the first keys another thing may stand here; after that, every fault
 /// is damage. With `has_values`, a field that cannot be the type of the first values is [`Miss::NoValues`].
 pub(crate) fn read_cache<R: Read + Seek>(
     source: &mut StateSource<'_, R>,

@@ -62,7 +62,7 @@ pub struct Layout {
     pub tokens: u32,
     /// The KV caches that were found.
     pub caches: Vec<Cache>,
-    /// Bytes behind the last cache: recurrent state, or something unknown, as in files of a newer version.
+    /// Bytes after the last cache: recurrent state, or something unknown, as in files of a newer version.
     pub unread_bytes: u64,
     /// Bytes of the state.
     pub bytes: u64,
@@ -189,7 +189,7 @@ fn codes_in<R: Read + Seek>(
 
 type Found = (Vec<Cache>, Option<(u64, String)>);
 
-/// All caches at this place, one after the other. Leaves the source behind the last.
+/// All caches at this place, one after the other. Leaves the source after the last.
 fn memory<R: Read + Seek>(
     source: &mut StateSource<'_, R>,
     mut variants: Vec<Variant>,
@@ -240,7 +240,7 @@ fn first_that_reads<R: Read + Seek>(
 }
 
 /// A cache with values, or one of MLA without them. The second is accepted where the first field of the
-/// values is none, or where the state ends or another cache begins behind the keys.
+/// values is none, or where the state ends or another cache begins after the keys.
 fn with_or_without_values<R: Read + Seek>(
     source: &mut StateSource<'_, R>,
     variant: Variant,

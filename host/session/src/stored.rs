@@ -138,7 +138,7 @@ impl<'a> BasisCoder<'a> {
                 bad(format!("it has {} caches", counts.len()))
             };
         };
-        // Layers with windows have a cache of their own, behind the other. Only their RoPE tells them.
+        // Layers with windows have a separate cache, after the other. Only their RoPE tells them.
         let (plain, other) = (of(&|kind| kind == 0), of(&|kind| kind != 0));
         match (plain.len(), other.len()) {
             found if first == second || found != (first, second) && found != (second, first) => bad(format!(
@@ -241,7 +241,7 @@ fn stored(error: StorageError) -> SessionError {
     SessionError::Basis(error.to_string())
 }
 
-/// Reads a set behind its plan, and writes its rows.
+/// Reads a set after its plan, and writes its rows.
 pub(crate) fn unpack<R: Read, W: Write + Seek>(
     pack: &mut R,
     state: &mut W,

@@ -229,7 +229,7 @@ fn unpack_rows(
     Ok(())
 }
 
-/// The checksum of an exact state, and nothing behind it.
+/// The checksum of an exact state, and nothing after it.
 fn end(pack: &mut impl Read, class: Class, crc: Option<crc32fast::Hasher>) -> Result<(), SessionError> {
     if class == Class::Exact {
         let stored: [u8; 4] = exactly(pack, "the checksum of the state")?;

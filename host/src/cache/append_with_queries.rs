@@ -22,7 +22,7 @@ impl KvCache {
     /// keys that are only appended never get one. Those past [`KvCache::wanted_queries`] have no effect.
     ///
     /// # Errors
-    /// Those of [`KvCache::append`]. The queries are not of whole tokens, are of more tokens than `k`, or are
+    /// Those of [`KvCache::append`]. The queries are not complete tokens, are of more tokens than `k`, or are
     /// not finite.
     pub fn append_with_queries<'q, 'a>(
         &mut self,

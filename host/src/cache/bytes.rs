@@ -195,7 +195,7 @@ impl HeadGroup {
         if let Some(ring) = self.ring {
             return ring;
         }
-        // Pages are evicted whole, and a rollback may need those before the window.
+        // Pages are evicted in full, and a rollback may need those before the window.
         let most = self.seen.saturating_add(ROLLBACK + PAGE_TOKENS - 2);
         let held = len.saturating_sub(self.sinks).min(most);
         let window = exact.min(self.seen).min(held);
@@ -218,7 +218,7 @@ impl HeadGroup {
         Bytes { exact: rows.saturating_mul(side.row), ..Bytes::default() }
     }
 
-    /// A side of a head with `len` tokens, of which `held` lie behind the sinks and the newest `exact` are exact.
+    /// A side of a head with `len` tokens, of which `held` lie after the sinks and the newest `exact` are exact.
     fn side(&self, side: &Side, (len, held, exact): (usize, usize, usize), smooth: bool) -> Bytes {
         // Tokens leave in fours, and as many rows may be spare.
         let late = if self.least < BATCH { 0 } else { BATCH - 1 };
@@ -257,7 +257,7 @@ struct Side {
     excess: u64,
     /// The tiers, warm first: the age of their tokens, and the bytes of a page.
     tiers: Vec<(usize, u64)>,
-    /// Bytes beside pages whatever their number.
+    /// Bytes that do not depend on the number of pages.
     fixed: u64,
     /// Tokens beyond the window that wait for their mean or their map.
     wait: usize,
@@ -304,7 +304,7 @@ impl Side {
         Ok([side(0), side(1)])
     }
 
-    /// The age of the tokens of each tier behind the warm one, and the bytes that a page saves there.
+    /// The age of the tokens of each tier after the warm one, and the bytes that a page saves there.
     fn savings(&self) -> impl Iterator<Item = (usize, u64)> {
         let mut last = self.page;
         self.tiers[1..].iter().map(move |&(after, page)| {
@@ -335,9 +335,9 @@ fn tiers(spec: &CacheSpec, layer: usize) -> Result<Vec<Tier>, CacheError> {
 /// What one side of a KV head of a ring takes when it is made.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Ring {
-    /// Tokens behind the sinks.
+    /// Tokens after the sinks.
     pub(super) tokens: usize,
-    /// Exact rows behind the sinks.
+    /// Exact rows after the sinks.
     pub(super) rows: usize,
     /// Pages of each tier.
     pub(super) pages: Vec<usize>,

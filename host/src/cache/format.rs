@@ -323,8 +323,8 @@ impl CacheSpec {
     /// Bytes of the blocks of a warm page of [`PAGE_TOKENS`] keys, and of a page of values, of one KV head of
     /// a layer.
     ///
-    /// All pages but the last are full. The last page is allocated whole once that takes less than its tokens
-    /// in f16. Uncompressed tokens take `2 * head_dim` bytes per token, for keys and for values.
+    /// All pages but the last are full. The last page is allocated in full once that takes less than its
+    /// tokens in f16. Uncompressed tokens take `2 * head_dim` bytes per token, for keys and for values.
     ///
     /// # Errors
     /// A head dim that a codec does not support.

@@ -242,7 +242,7 @@ impl Head {
         self.sink_logits.iter().skip(first).copied().map(Some)
     }
 
-    /// The range behind the sinks that the newest position sees, and the number of its first span.
+    /// The range after the sinks that the newest position sees, and the number of its first span.
     fn newest(&self) -> (Range, usize) {
         let [_, (start, end)] = self.seen(self.len().saturating_sub(1));
         let end = end.min(self.len());
@@ -269,7 +269,7 @@ impl Head {
             let from = sinks + (first + span) * SPAN;
             let tokens = chosen.within((if span == 0 { 0 } else { from }, from + SPAN)).count(SPAN);
             match groups.last_mut() {
-                // The first and the last span of a window are not whole.
+                // The first and the last span of a window are not full.
                 Some(last) if held + tokens <= SPAN && self.rule.window.is_none() => {
                     (last.end, held) = (span + 1, held + tokens);
                 }

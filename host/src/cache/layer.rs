@@ -96,7 +96,7 @@ pub enum LayerKind {
     #[default]
     Full,
     /// A window of this many newest tokens, as the model has it; older tokens are evicted. The layer keeps no
-    /// sinks, because the model does not see them. [`super::CacheSpec::sliding_window`] keeps sinks beside a
+    /// sinks, because the model does not see them. [`super::CacheSpec::sliding_window`] keeps sinks besides a
     /// window.
     Sliding(usize),
     /// The layer keeps no keys and values, for example a recurrent layer.

@@ -7,8 +7,8 @@ pub(crate) use tqkv_core::life::{
     centres_values, first_values, leaving,
 };
 
-/// Tokens behind a sliding window that are kept for a rollback. This is more than a page, because only whole
-/// pages are evicted.
+/// Tokens that have left a sliding window and are kept for a rollback. This is more than a page, because only
+/// complete pages are evicted.
 pub(crate) const ROLLBACK: usize = 2 * PAGE_TOKENS;
 
 /// Most rows that are taken up, or encoded, in one piece. It bounds the memory of the work.

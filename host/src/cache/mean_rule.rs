@@ -7,7 +7,7 @@
 //!
 //! Sums of keys are integers in fixed point, so that the order of keys changes no bit, and keys can be subtracted again.
 //!
-//! Means lie on a grid that is coarse beside the f16 rounding of decoded vectors. A state that was saved as decoded rows
+//! Means lie on a grid that is coarse compared with the f16 rounding of decoded vectors. A state that was saved as decoded rows
 //! can then be searched for its means ([`crate::slots`]), and rows become the same codes again. All means of a head lie
 //! on the grid of the first, which they all follow from.
 

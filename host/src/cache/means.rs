@@ -137,7 +137,7 @@ impl Means {
         self.list.iter().map(|mean| &*mean.values)
     }
 
-    /// The sums, which a snapshot stores beside the list.
+    /// The sums, which a snapshot stores next to the list.
     pub(super) fn sum(&self) -> &[i64] {
         &self.sum
     }

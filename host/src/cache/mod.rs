@@ -15,10 +15,10 @@
 //! see uncompressed are decoded, once each.
 //!
 //! **Centring.** Softmax ignores a constant added to all logits, so keys may be stored as k - mu. The logit
-//! of an encoded key becomes `dot + <q, mu>`, exact beside uncompressed ones. The first page takes the mean
-//! of the first 64 keys that leave the hot window; until then they wait, uncompressed. Whenever the pages
-//! have doubled, the next page takes the mean of all keys before it. Centring rescues models whose key bias
-//! dwarfs the signal.
+//! of an encoded key becomes `dot + <q, mu>`, exact next to those of uncompressed keys. The first page takes
+//! the mean of the first 64 keys that leave the hot window; until then they wait, uncompressed. Whenever the
+//! pages have doubled, the next page takes the mean of all keys before it. Centring rescues models whose key
+//! bias dwarfs the signal.
 //!
 //! Values have one mean, that of the first 64, if it holds 45 % of their energy. They do not wait for it: with
 //! the hot window as many are there when the first leave, or 16 at least. A result gets this mean times the
@@ -444,7 +444,7 @@ impl KvCache {
     ///
     /// # Errors
     /// * With a sliding window, tokens that the shorter sequence would see may be gone. The cache keeps up to
-    ///   256 tokens behind the window, counted from the greatest length.
+    ///   256 tokens before the window, counted from the greatest length.
     /// * A page cannot be read back from the spill file.
     /// * The budget has no room for a copy of rows shared with a fork, or for a cold page that becomes warm.
     ///

@@ -20,7 +20,7 @@ use tqkv_simd::page::{Line, SLOT_STEP, ask_for};
 /// The place of a page's lines.
 #[derive(Clone, Debug)]
 pub(super) enum PageMemory {
-    /// Blocks back to back. The page has so few tokens that whole lines would be larger than f16 rows.
+    /// Blocks back to back. The page has so few tokens that full lines would be larger than f16 rows.
     Loose(Box<[u8]>),
     Held(Box<[Line]>),
     Spilled(Spilled),
@@ -120,8 +120,8 @@ impl Shelf {
     }
 }
 
-/// Number of pages from which the last page is allocated whole. It is half empty on average, which is 3 % of
-/// the memory then. A growing page is rewritten every [`SLOT_STEP`] tokens if tokens come one by one.
+/// Number of pages from which the last page is allocated in full. It is half empty on average, which is 3 %
+/// of the memory then. A growing page is rewritten every [`SLOT_STEP`] tokens if tokens come one by one.
 pub(super) const MANY_PAGES: usize = 16;
 
 /// Memory of a page besides its blocks: the struct and its reference counts.
@@ -135,13 +135,13 @@ impl CacheSpec {
 /// All encoded tokens of one head's keys (or values), oldest first.
 ///
 /// Every page but the last is full, so token `i` is slot `i % PAGE_TOKENS` of page `i / PAGE_TOKENS`. Evicted
-/// pages leave a gap at the front. The last page grows in steps, and is allocated whole once that costs
+/// pages leave a gap at the front. The last page grows in steps, and is allocated in full once that costs
 /// little: see [`Pages::arrangement`].
 #[derive(Debug)]
 pub(super) struct Pages {
     tiers: Tiers,
     pages: VecDeque<Arc<Page>>,
-    /// For each tier behind the warm one: number of pages, evicted ones included, in this tier or a colder
+    /// For each tier after the warm one: number of pages, evicted ones included, in this tier or a colder
     /// one.
     cooled: Vec<usize>,
     /// Empty pages of each tier, which a ring takes its pages from.
@@ -318,8 +318,8 @@ impl Pages {
     }
 
     /// Arrangement of a last page of `needed` tokens, and true if it is kept in lines. Behind many pages
-    /// whose codes have saved enough, the page is allocated whole. Else it is as small as possible, so that a
-    /// cache is never larger than its f16 rows. If even that is larger, the blocks stay loose.
+    /// whose codes have saved enough, the page is allocated in full. Else it is as small as possible, so that
+    /// a cache is never larger than its f16 rows. If even that is larger, the blocks stay loose.
     fn arrangement(&self, needed: usize) -> (PageFormat, bool) {
         let warm = self.warm();
         let bytes = |format: &PageFormat| format.lines() * size_of::<Line>();
@@ -369,12 +369,12 @@ impl Pages {
         pages * page * self.tiers.len() + lists
     }
 
-    /// Bytes of a whole warm page. The last page may have this size even with few tokens.
+    /// Bytes of a full warm page. The last page may have this size even with few tokens.
     pub(super) fn page_bytes(&self) -> usize {
         self.tier_page_bytes(0)
     }
 
-    /// Bytes of a whole page of a tier in memory.
+    /// Bytes of a full page of a tier in memory.
     fn tier_page_bytes(&self, tier: usize) -> usize {
         self.tiers.format(tier).lines() * size_of::<Line>() + PAGE_OVERHEAD
     }
@@ -418,7 +418,7 @@ impl Pages {
             let page = Page::new(memory, self.list.budget());
             self.set(pages - 1, Arc::new(page));
         }
-        // Every page before the last one is allocated whole.
+        // Every page before the last one is allocated in full.
         if pages < self.pages.len() {
             self.last = *self.warm();
         }
@@ -469,7 +469,7 @@ impl Pages {
         Ok(())
     }
 
-    /// For each tier behind the warm one: number of pages, evicted ones included, in this tier or a colder
+    /// For each tier after the warm one: number of pages, evicted ones included, in this tier or a colder
     /// one.
     pub(super) fn cooled(&self) -> &[usize] {
         &self.cooled
@@ -528,12 +528,12 @@ impl Pages {
         Ok(())
     }
 
-    /// True if there are tiers behind the warm one.
+    /// True if there are tiers after the warm one.
     pub(super) fn has_cold_tiers(&self) -> bool {
         self.tiers.len() > 1
     }
 
-    /// For each tier behind the warm one: the number of tokens up to the end of the page that comes there next, and
+    /// For each tier after the warm one: the number of tokens up to the end of the page that comes there next, and
     /// the total number from which on that page has the age.
     pub(super) fn next_cooling(&self) -> impl Iterator<Item = (usize, usize)> {
         let end = |tier: usize| (self.cooled[tier - 1] + 1) * PAGE_TOKENS;
@@ -642,7 +642,7 @@ impl Pages {
         (0..self.tiers.len()).filter(|&tier| self.is_used(tier)).all(is_quick)
     }
 
-    /// Number of tokens in tiers behind the warm one, without evicted ones.
+    /// Number of tokens in tiers after the warm one, without evicted ones.
     pub(super) fn cold_len(&self) -> usize {
         self.cooled.first().map_or(0, |pages| pages.saturating_sub(self.evicted) * PAGE_TOKENS)
     }

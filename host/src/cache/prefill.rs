@@ -90,7 +90,7 @@ impl Boundary {
     }
 
     /// Number of positions in `from..to` that a query sees encoded. They are the first ones. The range lies
-    /// either within the sinks or behind them.
+    /// either within the sinks or after them.
     fn coded_of(&self, query: usize, from: usize, to: usize) -> usize {
         if from < self.sinks { 0 } else { self.ends[query].clamp(from, to) - from }
     }
@@ -279,7 +279,7 @@ impl TileWork<'_> {
         let (oldest, newest) = (head.seen(first + tile.0), head.seen(first + tile.1 - 1));
         let past = self.past();
         self.attend_past(&mut queries, q, past)?;
-        // Part 0 is the sinks. Part 1 is the rest of the range that some query of the tile sees, behind
+        // Part 0 is the sinks. Part 1 is the rest of the range that some query of the tile sees, after
         // `past`.
         let parts = [newest[0], (oldest[1].0.min(newest[1].0).max(past.1), newest[1].1)];
         for (part, (start, end)) in parts.into_iter().enumerate() {
@@ -308,7 +308,7 @@ impl TileWork<'_> {
         Ok(())
     }
 
-    /// The range behind the sinks that all queries see encoded, in pages in memory that have kernels.
+    /// The range after the sinks that all queries see encoded, in pages in memory that have kernels.
     fn past(&self) -> (usize, usize) {
         let start = self.keys.boundary.sinks;
         let quick = |side: &&ChunkSide<'_>| side.of.pages().are_quick() && self.head.rule.window.is_none();

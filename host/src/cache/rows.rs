@@ -131,7 +131,7 @@ impl HalfRows {
         Ok(values)
     }
 
-    /// The place of a row that is `row` rows behind the oldest.
+    /// The place of a row that is `row` rows after the oldest.
     fn place(&self, row: usize) -> usize {
         let place = self.start + row;
         if place < self.capacity() { place } else { place - self.capacity() }
@@ -156,7 +156,7 @@ impl HalfRows {
         size_of_val(self.values.as_slice())
     }
 
-    /// Rows `first..first + n` as bit patterns: up to the seam, and behind it.
+    /// Rows `first..first + n` as bit patterns: up to the seam, and after it.
     pub(super) fn runs(&self, first: usize, n: usize) -> [&[u16]; 2] {
         let place = self.place(first);
         let before = n.min(self.capacity() - place);

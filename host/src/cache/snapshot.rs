@@ -123,7 +123,7 @@ impl KvCache {
         self.hold()
     }
 
-    /// Writes a snapshot to a file, which appears whole or not at all. A new file is readable by its owner
+    /// Writes a snapshot to a file, which appears complete or not at all. A new file is readable by its owner
     /// only, because a snapshot reveals the text.
     ///
     /// # Errors

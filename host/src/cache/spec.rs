@@ -75,7 +75,7 @@ pub enum Cold {
 /// tokens are decoded to f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Arithmetic {
-    /// Queries and levels are signed bytes, and sums are exact integers. Weights have 8 bits, or 14 beside
+    /// Queries and levels are signed bytes, and sums are exact integers. Weights have 8 bits, or 14 for
     /// codes of 8 bits. This is several times faster than f32. Results have equal bits on every machine, and
     /// logits are within 1 % of their spread.
     #[default]
@@ -87,7 +87,7 @@ pub enum Arithmetic {
 /// The map that keys go through, learnt from the sequence.
 ///
 /// Keys go through the map before encoding and queries through its inverse, so that the error falls where
-/// queries look least. Each KV head learns it from the first 128 keys behind the sinks and from the
+/// queries look least. Each KV head learns it from the first 128 keys after the sinks and from the
 /// queries at 64 positions there. Until then keys wait uncompressed. A head that saw fewer than 16 of these
 /// queries has no map. Rotated codes alone use it ([`CodecId::is_rotated`]).
 ///
@@ -162,7 +162,7 @@ pub struct CacheSpec {
     /// Token limit of a layer, evicted tokens included. `None` allows more than any memory holds. A call that
     /// would exceed it is refused before anything changes ([`CacheError::TooLong`]).
     pub max_tokens: Option<usize>,
-    /// Tiers behind the warm one. Each has a number of tokens, counted from the newest, after which pages
+    /// Tiers after the warm one. Each has a number of tokens, counted from the newest, after which pages
     /// move there. These numbers must increase.
     pub cold: Vec<(usize, Cold)>,
     /// Scale of the logits; `None` is 1/sqrt(head_dim).
@@ -288,7 +288,7 @@ impl CacheSpec {
     }
 
     /// Makes the cache a ring: all its memory is taken when it is made, and new tokens overwrite the
-    /// oldest page behind the sinks.
+    /// oldest page after the sinks.
     ///
     /// A query sees the sinks and the newest `tokens` tokens, as with [`CacheSpec::sliding_window`], and
     /// results have the same bits. Layers whose own window is shorter hold that window. The positions of
@@ -328,7 +328,7 @@ impl CacheSpec {
         self
     }
 
-    /// Adds a tier behind the present ones. A page moves there when all its tokens are older than `after`.
+    /// Adds a tier after the present ones. A page moves there when all its tokens are older than `after`.
     #[must_use]
     pub fn cold(mut self, after: usize, cold: Cold) -> Self {
         self.cold.push((after, cold));

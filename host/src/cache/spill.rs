@@ -1,4 +1,4 @@
-//! The file of the cold tier. Pages are written once and read back whole, and free ranges are reused.
+//! The file of the cold tier. Pages are written once and read back in full, and free ranges are reused.
 //!
 //! Pages are copied, not mapped. If the disk is full, or another program changes the file, the result is an
 //! error and not a signal or a wrong value. The file has no name and vanishes with the last cache that uses

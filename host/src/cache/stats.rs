@@ -20,7 +20,7 @@ pub struct CacheStats {
     pub warm: usize,
     /// Values in cold pages.
     pub cold: usize,
-    /// Values evicted behind the sliding window.
+    /// Values evicted because they left the sliding window.
     pub evicted: usize,
     /// KV heads of all layers whose keys are centred.
     pub centred_heads: usize,

@@ -27,7 +27,7 @@ const CHUNK_PAGES: usize = 4;
 /// Number of means that lie together.
 const CHUNK: usize = CHUNK_PAGES * PAGE_GRAINS;
 
-/// Bytes of a page's share of what lies beside the means, rounded up.
+/// Bytes of a page's share of what lies next to the means, rounded up.
 pub(super) const CHUNK_HEADER: usize =
     (size_of::<MeanChunk>() + 3 * size_of::<usize>()).div_ceil(CHUNK_PAGES);
 

@@ -89,7 +89,7 @@ impl Tiers {
         if self.is_plain { &self.list[tier].plain } else { &self.list[tier].format }
     }
 
-    /// True if the codes of a tier behind the warm one are not those of the tier before it.
+    /// True if the codes of a tier after the warm one are not those of the tier before it.
     pub(super) fn is_recoded(&self, tier: usize) -> bool {
         self.format(tier).codec().id() != self.format(tier - 1).codec().id()
     }

@@ -1,4 +1,4 @@
-//! Files that appear whole or not at all.
+//! Files that appear complete or not at all.
 //!
 //! The bytes go to a temporary file in the folder of the target. [`AtomicFile::commit`] syncs it and renames
 //! it. A value that is dropped before that removes it. A signal drops nothing, so a program that handles one
@@ -24,7 +24,7 @@ pub enum Existing {
     Replace,
 }
 
-/// A file that is written beside its target.
+/// A file that is written next to its target.
 #[derive(Debug)]
 pub struct AtomicFile {
     // Dropped in this order: first the file is removed, then its entry in the list.
@@ -93,7 +93,7 @@ impl AtomicFile {
             temporary.as_file().set_permissions(old.permissions())?;
         }
         temporary.as_file().sync_all()?;
-        // Holds the lock, so that a signal finds either the whole file or none.
+        // Holds the lock, so that a signal finds either the complete file or none.
         let paths = list();
         let renamed = match existing {
             Existing::Refuse => temporary.persist_noclobber(&target),

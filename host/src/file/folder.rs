@@ -1,4 +1,4 @@
-//! Folders that appear whole or not at all.
+//! Folders that appear complete or not at all.
 
 use std::fs::{self, File};
 use std::io;
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::unfinished::{Unfinished, list, sync_folder_of};
 
-/// A folder of files that is written beside its target, like [`super::AtomicFile`]. Dropping it without a
+/// A folder of files that is written next to its target, like [`super::AtomicFile`]. Dropping it without a
 /// commit removes it. Folders within it are not supported.
 #[derive(Debug)]
 pub struct AtomicFolder {
@@ -22,7 +22,7 @@ impl AtomicFolder {
     /// Starts a folder that becomes `path` on commit.
     ///
     /// # Errors
-    /// `AlreadyExists` if the path exists, and errors of creating a folder beside it.
+    /// `AlreadyExists` if the path exists, and errors of creating a folder next to it.
     pub fn create(path: impl AsRef<Path>) -> io::Result<Self> {
         let path = path.as_ref();
         if path.symlink_metadata().is_ok() {
@@ -57,7 +57,7 @@ impl AtomicFolder {
         }
         // Syncs the names of the files.
         sync_folder_of(&temporary.path().join("file"))?;
-        // Holds the lock, so that a signal finds either the whole folder or none.
+        // Holds the lock, so that a signal finds either the complete folder or none.
         let paths = list();
         rename_new(temporary.path(), &target)?;
         // The temporary folder no longer has this name.

@@ -1,8 +1,8 @@
 //! `.tqk` files as objects of a store: S3 and the like, a folder, memory.
 //!
 //! [`TqkObject`] fetches by range the chunks that hold the requested blocks. [`put_object`] writes the result
-//! of a [`Writer`](super::Writer) in memory, or any other bytes, whole or not at all. The stores are those of
-//! the crate [`object_store`]. Its futures run on any executor, but those of network stores need tokio.
+//! of a [`Writer`](super::Writer) in memory, or any other bytes, complete or not at all. The stores are those
+//! of the crate [`object_store`]. Its futures run on any executor, but those of network stores need tokio.
 //! Caches use [`KvCache::save_object`](crate::cache::KvCache::save_object).
 //!
 //! Nothing is cached: a second call fetches again. For local files use [`TqkView`](super::TqkView), which
@@ -111,9 +111,9 @@ impl TqkObject {
     }
 }
 
-/// Writes an object, which appears whole or not at all and replaces an existing one. Up to 16 MiB go in one
-/// request, larger objects in parts of 16 MiB. If the future is dropped before the end, the store's rule for
-/// unfinished uploads cleans up.
+/// Writes an object, which appears complete or not at all and replaces an existing one. Up to 16 MiB go in
+/// one request, larger objects in parts of 16 MiB. If the future is dropped before the end, the store's rule
+/// for unfinished uploads cleans up.
 ///
 /// # Errors
 /// An error of the store. No part of the object stays then.

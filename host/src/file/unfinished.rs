@@ -1,4 +1,4 @@
-//! Temporary files beside their targets, and their removal when the process ends.
+//! Temporary files next to their targets, and their removal when the process ends.
 //!
 //! A temporary file or folder is named `.tqkv-HASH-SLOT.part`, with a hash of the target's name. So the next
 //! writer of that name finds the temporary of a killed process. A running process holds a lock on its
@@ -24,7 +24,7 @@ static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// Locks the list. Until it is unlocked, this process begins, commits and drops no temporary.
 pub(super) fn list() -> MutexGuard<'static, Vec<PathBuf>> {
-    // A list of paths is whole after every statement, so a panic elsewhere does not spoil it.
+    // A list of paths is complete after every statement, so a panic elsewhere does not spoil it.
     UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -25,7 +25,7 @@ pub struct Pages<M> {
 }
 
 impl<M: AsRef<[Line]>> Pages<M> {
-    /// Blocks in one memory, `stride` lines apart, which is at least [`Paged::block_lines`]. The values of a block are behind
+    /// Blocks in one memory, `stride` lines apart, which is at least [`Paged::block_lines`]. The values of a block are after
     /// its keys. There are as many blocks as have room.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use std::ops::Range;
 /// eight query heads of them.
 #[derive(Clone, Copy, Debug)]
 pub struct Step<'a> {
-    /// The blocks of each row, `[rows, entries]`. What is behind the last token of a row may be any number.
+    /// The blocks of each row, `[rows, entries]`. What is after the last token of a row may be any number.
     pub table: &'a [i32],
     /// Tokens of each row, its own included.
     pub lengths: &'a [i32],

@@ -97,7 +97,7 @@ impl SlotCache {
         self.streams
     }
 
-    /// Bytes that keys and values take, and all that is kept beside them. Address space that nothing was
+    /// Bytes that keys and values take, and all that is kept with them. Address space that nothing was
     /// written to does not count.
     pub fn allocated_bytes(&self) -> usize {
         self.layers.iter().map(|layer| layer.keys.held_bytes() + layer.values.held_bytes()).sum()

@@ -167,7 +167,7 @@ impl ExactRows {
     }
 
     /// How many of the rows that have waited longest leave if `extra` of them, some of all, are more than there should
-    /// be: as many as leave whole fours of the row that is then the oldest, and at least four. Only that row counts, so
+    /// be: as many as leave complete fours of the row that is then the oldest, and at least four. Only that row counts, so
     /// that it does not matter what was written before its sequence.
     pub(super) fn leaving(&self, extra: usize) -> usize {
         if extra < BATCH {

@@ -17,13 +17,13 @@ pub enum StoreSide {
     Values,
 }
 
-/// Steps of [`SLOT_STEP`] slots in a whole page.
+/// Steps of [`SLOT_STEP`] slots in a full page.
 pub(super) const STEPS: usize = PAGE_TOKENS / SLOT_STEP;
 
 /// A codec at a head dim, and its pages.
 #[derive(Clone, Copy, Debug)]
 struct TierFormat {
-    /// Pages with room for one, two and more steps of [`SLOT_STEP`] slots. The last is a whole page.
+    /// Pages with room for one, two and more steps of [`SLOT_STEP`] slots. The last is a full page.
     pages: [PageFormat; STEPS],
     /// A page whose codes are all of older writes than this is in a colder tier.
     after: usize,

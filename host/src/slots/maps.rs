@@ -27,7 +27,7 @@ pub struct RopeLayout {
 }
 
 impl Default for RopeLayout {
-    /// Value i beside value i + dim / 2, as in most models.
+    /// Value i and value i + dim / 2, as in most models.
     fn default() -> Self {
         Self { dims: 0, halves: true }
     }

@@ -10,7 +10,7 @@
 //! until the stream is cleared.
 //!
 //! A saved state of rows holds decoded vectors and no means, while one of codes has both ([`super::state`]). Means lie on a
-//! grid that is coarse beside the f16 rounding of decoded vectors, so that [`recover`] finds the same means again. With
+//! grid that is coarse compared with the f16 rounding of decoded vectors, so that [`recover`] finds the same means again. With
 //! them, vectors become the same codes again.
 
 use super::format::{SlotFormat, StoreSide};

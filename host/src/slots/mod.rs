@@ -31,7 +31,7 @@
 //! and is then as new.
 //!
 //! **Means** follow the keys as those of a sequence do, by the rule of `mean_rule.rs`. The position of a token says which
-//! mean it should have, because keys drift with the position in their sequence: the first 128 tokens behind the sinks have
+//! mean it should have, because keys drift with the position in their sequence: the first 128 tokens after the sinks have
 //! the first mean, the next 128 the second, then 256 the third, and so on. A mean is made once, when the first row that
 //! should have it leaves, of all keys that became codes in the stream until then. If these are fewer than it would be of
 //! in a sequence, the row gets the newest mean that there is. Each slot knows its mean, so any order of tokens is right.

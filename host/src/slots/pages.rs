@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use tqkv_simd::page::{Line, SLOT_STEP};
 
-/// Number of first pages that grow with their slots in a stream with a limit of bytes. Later ones are whole at once,
+/// Number of first pages that grow with their slots in a stream with a limit of bytes. Later ones have their full size at once,
 /// as half a page is then a small share.
 const GROWING: usize = 64;
 
@@ -21,7 +21,7 @@ const GROWING: usize = 64;
 struct TierPages {
     /// Lines of one head in pages with room for one, two and more steps of slots.
     lines: [usize; STEPS],
-    /// Codes: each page has memory for `[heads, lines]` of a whole page, and uses the first part of it that it
+    /// Codes: each page has memory for `[heads, lines]` of a full page, and uses the first part of it that it
     /// has room in. Zeros in pages where no slot is a code.
     memory: Table<Line>,
     /// Steps of slots that each page has room for; 0 for a page without codes.
@@ -37,7 +37,7 @@ impl TierPages {
         Self { lines, memory, room: Vec::new(), slots: Vec::new(), newest: Vec::new() }
     }
 
-    /// Lines of a whole page of one head.
+    /// Lines of a full page of one head.
     fn whole(&self) -> usize {
         self.lines[STEPS - 1]
     }
@@ -73,7 +73,8 @@ pub(super) struct StreamPages {
     heads: usize,
     /// Pages of the stream at most.
     most: usize,
-    /// Number of first pages that grow with their slots. The others are whole at once, which takes less time.
+    /// Number of first pages that grow with their slots. The others have their full size at once, which takes
+    /// less time.
     growing: usize,
     tiers: Vec<TierPages>,
     /// What the codes are differences to, whatever their tier.

@@ -20,7 +20,7 @@ use tqkv_simd::page::Line;
 const ROW_TABLES: usize = 32;
 const PAGE_TABLES: usize = 64;
 
-/// Most bytes of a page of the system. Codes take whole ones.
+/// Most bytes of a page of the system. Codes take full ones.
 const SYSTEM_PAGE: usize = 4096;
 
 /// What a store takes from a spec.

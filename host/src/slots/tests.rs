@@ -223,7 +223,7 @@ fn declared_bytes_are_a_limit() {
                         hot.push(keys.exact.waiting());
                     }
                 }
-                // The window is whole until the end of the context comes near.
+                // The window is full until the end of the context comes near.
                 let whole = hot.iter().filter(|hot| **hot >= 64).count();
                 assert!(2 * whole > hot.len() / 2, "{id:?}, {heads} x {dim}, {slots}: {hot:?}");
             }

@@ -1,7 +1,7 @@
 //! A cache is put away as a stream of chunks, and another process or machine takes it up again.
 //!
 //! An archive holds chunks of all layers, one after another, at consecutive positions from 0 on. Nothing
-//! stands between or behind the chunks. Writing and reading hold one chunk in memory. A snapshot of a cache
+//! stands between or after the chunks. Writing and reading hold one chunk in memory. A snapshot of a cache
 //! ([`KvCache::snapshot`]) keeps its codes bit for bit. An archive is a fraction of that size, and its tokens
 //! come back near the originals, not equal to them.
 

@@ -86,9 +86,9 @@ pub(crate) struct ChunkHeader {
     pub(crate) has_basis: bool,
     /// The digest of the basis, or of the shape where there is no basis.
     pub(crate) frame: [u8; 32],
-    /// The chunk has no streams of fewer bits. 1 in a whole chunk.
+    /// The chunk has no streams of fewer bits. 1 in a complete chunk.
     pub(crate) least: u8,
-    /// Bytes of a section in a whole chunk.
+    /// Bytes of a section in a complete chunk.
     pub(crate) section: usize,
 }
 
@@ -160,7 +160,7 @@ impl ChunkHeader {
         out.extend_from_slice(frame);
     }
 
-    /// Reads and checks the header of a chunk for keys and values of `shape`. Returns the bytes behind the
+    /// Reads and checks the header of a chunk for keys and values of `shape`. Returns the bytes after the
     /// exact tokens as well.
     pub(crate) fn read<'a>(bytes: &'a [u8], shape: &Shape) -> Result<(Self, &'a [u8]), StorageError> {
         let mut rest = ByteReader::new(bytes, "chunk");

@@ -38,7 +38,7 @@ impl Budget {
     }
 }
 
-/// The head of a section, and its streams with the zeros behind them.
+/// The head of a section, and its streams with the zeros after them.
 type Section<'a> = (SectionHead<'a>, &'a [u8]);
 
 /// Encodes and decodes chunks of one model's keys and values.
@@ -201,7 +201,7 @@ impl StorageCodec {
     /// The tokens and layers that a chunk holds.
     ///
     /// # Errors
-    /// The errors of [`StorageCodec::decode`], except damage behind the header.
+    /// The errors of [`StorageCodec::decode`], except damage after the header.
     pub fn span(&self, bytes: &[u8]) -> Result<Span, StorageError> {
         Ok(self.read_header(bytes)?.0.span)
     }
@@ -273,7 +273,7 @@ impl StorageCodec {
         Ok(bytes.len() - self.sections(&header, rest)?.2)
     }
 
-    /// Bytes of the whole chunk that begins with these fields of a header.
+    /// Bytes of the complete chunk that begins with these fields of a header.
     pub(crate) fn whole_bytes(&self, fields: &[u8]) -> Result<usize, StorageError> {
         let header = ChunkHeader::read_fields(&mut ByteReader::new(fields, "chunk"), &self.shape)?;
         let layout = self.layout(&header.span);
@@ -283,7 +283,7 @@ impl StorageCodec {
         Ok(header.bytes(&self.shape) + header.span.layers / layout.layers() * header.section)
     }
 
-    /// The head and the streams of each section, and the bytes behind them.
+    /// The head and the streams of each section, and the bytes after them.
     fn sections<'a>(
         &'a self,
         header: &ChunkHeader,
@@ -307,7 +307,7 @@ impl StorageCodec {
         Ok((layout, sections, rest.rest().len()))
     }
 
-    /// The result of [`StorageCodec::sections`]. Bytes behind the sections are an error.
+    /// The result of [`StorageCodec::sections`]. Bytes after the sections are an error.
     fn all_sections<'a>(
         &'a self,
         header: &ChunkHeader,

@@ -6,7 +6,7 @@ use tqkv_simd::products::RUN;
 use crate::bytes::TokenBytes;
 use crate::frame::Frame;
 
-/// Coefficients of this width and wider ones take two bytes. With one, the rounding would show beside the
+/// Coefficients of this width and wider ones take two bytes. With one, the rounding would show next to the
 /// error of their code.
 const FINE_FROM: u8 = 4;
 

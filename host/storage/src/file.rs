@@ -86,7 +86,7 @@ impl Basis {
         Self::from_bytes(&bytes)
     }
 
-    /// Writes the file, whole or not at all.
+    /// Writes the file, complete or not at all.
     ///
     /// # Errors
     /// Errors of writing.

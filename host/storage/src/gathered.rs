@@ -20,7 +20,7 @@ const MOST: u64 = 64 << 30;
 const DIGEST: usize = 32;
 
 impl Learner {
-    /// Writes the sums, whole or not at all. [`Learner::load`] and [`Learner::merge`] add them to others.
+    /// Writes the sums, complete or not at all. [`Learner::load`] and [`Learner::merge`] add them to others.
     ///
     /// Size: 8 bytes for each pair of values that share a basis, about four times the basis.
     ///

@@ -43,7 +43,7 @@ impl Generations {
         self.folder.join(format!("{id}.tqb"))
     }
 
-    /// Writes a basis, which is the newest then. Its file is whole before it is named.
+    /// Writes a basis, which is the newest then. Its file is complete before it is named.
     ///
     /// # Errors
     /// A basis of another model or shape, and errors of writing.

@@ -73,7 +73,7 @@ pub(crate) fn encode(
     Ok(())
 }
 
-/// Reads the coefficients of a stream, token after token, and the zeros behind them.
+/// Reads the coefficients of a stream, token after token, and the zeros after them.
 ///
 /// # Errors
 /// A damaged stream, as a message.

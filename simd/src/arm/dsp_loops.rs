@@ -24,7 +24,7 @@ pub(super) struct LoopTask {
 /// instructions for 8 coordinates.
 ///
 /// # Safety
-/// The processor has the DSP extension. Each pointer has `n` elements behind it, and `n` is a positive
+/// The processor has the DSP extension. Each pointer points to `n` elements, and `n` is a positive
 /// multiple of 8.
 #[inline(never)]
 pub(super) unsafe fn load(x: *const i16, signs: *const i8, y: *mut i32, n: usize) -> u64 {
@@ -100,7 +100,7 @@ pub(super) unsafe fn load(x: *const i16, signs: *const i8, y: *mut i32, n: usize
 /// takes 26 instructions for 8 coordinates.
 ///
 /// # Safety
-/// `y` has `order * count` values behind it; `order` is a multiple of 8.
+/// `y` points to `order * count` values; `order` is a multiple of 8.
 #[inline(never)]
 pub(super) unsafe fn pass_four(y: *mut i32, order: usize, count: usize) {
     // SAFETY: it only accesses the memory that the caller promises; all other registers are restored.

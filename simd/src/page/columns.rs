@@ -112,7 +112,7 @@ impl Out<'_> {
         }
     }
 
-    /// Adds a head's sums of a field that is stored beside the field of the next byte, not beside the other
+    /// Adds a head's sums of a field that is stored next to the field of the next byte, not next to the other
     /// fields.
     #[inline(always)]
     fn add_field<const POSITIONS: usize>(&mut self, head: usize, field: usize, sums: [i32; 16]) {

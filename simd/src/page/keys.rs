@@ -224,7 +224,7 @@ impl Scores<'_> {
         }
     }
 
-    /// [`Self::store`] for a tile that is not whole: drops lanes outside the range. It is a separate
+    /// [`Self::store`] for a tile that is not full: drops lanes outside the range. It is a separate
     /// function, because otherwise its inputs were computed for every tile.
     #[cold]
     #[inline(never)]

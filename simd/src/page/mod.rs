@@ -7,11 +7,11 @@
 //! ```text
 //! keys    tile of 16 tokens: line = 4 code bytes of each, so 16 dot products fill 16 lanes
 //! values  lines of 4 tokens: line = one code byte of each for 16 positions
-//! scales  f16, at the head of the page, so that both are streams of whole lines
+//! scales  f16, at the head of the page, so that both are streams of full lines
 //! ```
 //!
 //! Scores multiply an int8 query with int8 levels in exact integer arithmetic. The logits are therefore equal
-//! to the bit on every level of the machine. Sums of values do the same with 8-bit weights (14 bits beside
+//! to the bit on every level of the machine. Sums of values do the same with 8-bit weights (14 bits for
 //! 8-bit codes). The cost in accuracy is under 1 % of a logit's spread. [`crate::codec`] has the exact levels
 //! in `f32`, on stored blocks.
 

@@ -1,7 +1,7 @@
 //! f16 rows in memory of any alignment, summed in one order: the same bits on every level.
 //!
-//! They are for the few uncompressed tokens beside the coded ones of a cache, so that all of its attention is
-//! reproducible. [`super::HalfPages`] is faster, but its bits may differ between levels.
+//! They are for the few uncompressed tokens next to the coded ones of a cache, so that all of its attention
+//! is reproducible. [`super::HalfPages`] is faster, but its bits may differ between levels.
 
 use crate::level::{Kernel, Level};
 use crate::lines::Machine;

@@ -92,7 +92,8 @@ impl ValuePages {
                 runs += n / RUN;
             }
         }
-        // Only as much memory as is needed: clearing it takes noticeable time beside a page of few bits.
+        // Only as much memory as is needed: clearing it takes noticeable time compared with a page of few
+        // bits.
         let accumulate = Accumulate { pages, parts: &mut given, turn: turn(first.unwrap_or(0)), acc };
         assert!(runs <= MAX_RUNS, "{TOO_MANY}");
         match runs * heads.min(TOGETHER) {
@@ -248,7 +249,7 @@ impl<const BITS: usize> Packed<BITS> {
         if const { Self::CODES > fields::<I, BITS>() } {
             return Self::columns::<I, POSITIONS, DWORDS, LINES, 0>(isa, &mut pass, 0..heads);
         }
-        // Several heads at a time if whole lines are summed, which is the case at common head dims.
+        // Several heads at a time if full lines are summed, which is the case at common head dims.
         let mut head = 0;
         macro_rules! together {
             ($h:literal) => {

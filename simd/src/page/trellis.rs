@@ -4,7 +4,7 @@
 //! bit `a` coordinates back is a byte `a` places back. Each parity plane is therefore an XOR of a few shifted
 //! copies of the coded plane. At the beginning of a vector the ring closes: the bytes before it are the last
 //! bytes, rotated by one bit. Parity and plain planes are then transposed by swapping bits between registers,
-//! until every byte holds a whole index. A look-up gives the levels.
+//! until every byte holds a complete index. A look-up gives the levels.
 //!
 //! ```text
 //! coded line, the two before it -> 9 shifts -> 3 XORs of taps -> planes z0 z1 z2 | j0 j1 j2
@@ -30,7 +30,7 @@ use tqkv_core::unstable::trellis::{MAX_LEVELS, MAX_MEMORY, Plain, Quarters};
 /// Bit planes of a codec, known when the kernel is compiled. The codec is a trellis code, or has codes that
 /// are wide enough to be read as planes.
 pub(crate) trait Planes {
-    /// Index bits beside the three lowest bits, 0 to 3. In codes of quarters, the planes that hold them.
+    /// Index bits besides the three lowest bits, 0 to 3. In codes of quarters, the planes that hold them.
     const PLAIN: usize;
     /// Lines of the symbols of pairs: 3 or 5, or 0 if each coordinate has its own plain bits.
     const PAIRED: usize;
@@ -184,7 +184,7 @@ fn swap<I: Machine, const N: u32, const EVEN: u8>(isa: I, a: I::Line, b: I::Line
     [isa.merge::<EVEN>(a, isa.up::<N>(b)), isa.merge::<EVEN>(isa.down::<N>(a), b)]
 }
 
-/// Lines of the bits beside the first line, one plane each; lines that a code lacks are undefined.
+/// Lines of the bits after the first line, one plane each; lines that a code lacks are undefined.
 pub(super) type PlainLines<I> = [<I as Machine>::Line; 4];
 
 /// The lines of plain bits of a unit.

@@ -2,7 +2,7 @@
 //!
 //! Weights times scales are rounded against the largest of a sum. For codes of 8 bits they have 14 bits, as
 //! two halves of 7 bits. For all other codes they have 8 bits. There the rounding error of a token is carried
-//! to the token that is a run later. Many small weights beside a large one therefore keep their sum. The
+//! to the token that is a run later. Many small weights next to a large one therefore keep their sum. The
 //! error at the end of a sum differs from sum to sum, so that it does not add up over a long sequence.
 
 use super::{MAX_HEADS, SLOT_STEP};
@@ -69,8 +69,8 @@ impl<'a> TokenWeights<'a> {
 }
 
 /// The two halves of a head's weights in a run, as bytes, four tokens per dword. Weights of 14 bits have
-/// their high 7 bits, then the low ones. Weights of 8 bits are the sum of their halves. They are whole in the
-/// first half if the machine has [`Machine::BYTE_WEIGHTS`].
+/// their high 7 bits, then the low ones. Weights of 8 bits are the sum of their halves. They are complete in
+/// the first half if the machine has [`Machine::BYTE_WEIGHTS`].
 pub(super) type Halves = [[[u8; 4]; RUN_LINES]; 2];
 
 /// Returns true if the weights of levels of `BITS` bits (0 for bit planes) have 14 bits. Levels of 8 bits are
@@ -87,7 +87,7 @@ pub(super) const fn are_bytes<I: Machine, const BITS: usize>() -> bool {
 /// The halves of tokens without weight.
 pub(super) const NO_HALVES: Halves = [[[0; 4]; RUN_LINES]; 2];
 
-/// Weights times scales of whole runs of tokens.
+/// Weights times scales of complete runs of tokens.
 #[derive(Clone, Copy)]
 pub(super) struct Products<'a> {
     pub(super) weights: &'a [[f32; RUN]],
@@ -172,7 +172,7 @@ pub(super) fn first_sums<I: Machine>(isa: I, turn: i32) -> [I::Sum; 2] {
     [isa.add(isa.sums(&FIRST_SUMS[0]), turn), isa.add(isa.sums(&FIRST_SUMS[1]), turn)]
 }
 
-/// The sum of the bytes that were written, from the sums of [`Machine::write_bytes`] before and behind them.
+/// The sum of the bytes that were written, from the sums of [`Machine::write_bytes`] before and after them.
 #[inline(always)]
 pub(super) fn total<I: Machine>(isa: I, first: [I::Sum; 2], last: [I::Sum; 2]) -> i32 {
     let whole = |sums| isa.lanes(sums).iter().map(|sum| sum >> FRACTION).sum::<i32>();

@@ -279,7 +279,7 @@ impl Avx512 {
     avx512!(
         /// Packs 32 codes of 4 bits densely.
         fn nibbles(self, codes: [__m512i; 2]) -> [u8; 16] {
-            // Byte 0 of dword i is code i, byte 1 is code i + 16; those of the odd dword go beside them.
+            // Byte 0 of dword i is code i, byte 1 is code i + 16; those of the odd dword go next to them.
             // (a | b) & mask
             let (low, high) = (codes[0], _mm512_slli_epi32::<8>(codes[1]));
             let both = _mm512_ternarylogic_epi32::<0xa8>(low, high, _mm512_set1_epi32(0x0f0f));

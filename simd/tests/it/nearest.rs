@@ -1,4 +1,4 @@
-//! The codes and levels that an instruction set finds for values on the boundaries and beside them.
+//! The codes and levels that an instruction set finds for values on the boundaries and next to them.
 
 use crate::common::of_each_level;
 use tqkv_core::unstable::codebook::Codebook;
@@ -28,7 +28,7 @@ fn ties_have_the_portable_codes(level: Level) {
     }
 }
 
-/// Every boundary and edge of a bin with the numbers beside it, zeros, and the smallest and largest numbers.
+/// Every boundary and edge of a bin with the numbers next to it, zeros, and the smallest and largest numbers.
 fn values(book: &Codebook, norm: f32) -> Vec<f32> {
     let half = 1 << (book.bits() - 1);
     let largest = book.boundaries().last().copied().unwrap_or(0.0) * norm;

@@ -11,7 +11,7 @@ use tqkv_tests::scope;
 pub(crate) const SLOTS: usize = 64;
 pub(crate) const TILE: usize = 16;
 
-/// Ranges of slots: empty, one, around a tile, starting inside one, whole page.
+/// Ranges of slots: empty, one, around a tile, starting inside one, full page.
 pub(crate) const RANGES: [(usize, usize); 9] =
     [(0, 0), (0, 1), (0, TILE - 1), (0, TILE), (0, TILE + 1), (5, 6), (TILE - 1, 33), (17, 31), (0, SLOTS)];
 
@@ -196,7 +196,7 @@ fn two_pages_in_one_sum(level: Level, ids: &[CodecId]) {
                     );
                 }
             });
-            // Weights are rounded against the largest of both pages, to 14 bits beside codes of 8 bits.
+            // Weights are rounded against the largest of both pages, to 14 bits for codes of 8 bits.
             let steps = if codec.id().bits() == 8 { 1e-3 } else { 2e-2 };
             let error = relative_rms(&together, &apart);
             assert!(error < steps, "{what}: {error}");

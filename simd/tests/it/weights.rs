@@ -1,4 +1,4 @@
-//! Weights of values as bytes: small ones beside a large one are not lost, and errors do not add up.
+//! Weights of values as bytes: small ones next to a large one are not lost, and errors do not add up.
 
 use crate::common::{Random, levels};
 use crate::pages::{SLOTS, blocks, relative_rms, values};

@@ -102,7 +102,7 @@ pub(crate) struct Machine {
     pub(crate) memory: BTreeMap<u64, Allocation>,
     pub(crate) pinned: BTreeMap<usize, Vec<u64>>,
     pub(crate) streams: HashMap<usize, Stream>,
-    /// The stream and the item number behind which each event was recorded.
+    /// The stream and the item number after which each event was recorded.
     pub(crate) events: HashMap<usize, (usize, u64)>,
     pub(crate) modules: HashMap<usize, String>,
     pub(crate) functions: HashMap<usize, Function>,
@@ -184,7 +184,7 @@ impl Machine {
         if self.used(context) + len > MEMORY {
             return Err(OUT_OF_MEMORY);
         }
-        // There is a gap behind each allocation, so that a run over its end finds no other allocation.
+        // There is a gap after each allocation, so that a run over its end finds no other allocation.
         // Contents are garbage, as on a GPU.
         let at = 0x7000_0000_0000 + self.next;
         self.next += (len as u64).next_multiple_of(256) + 4096;
@@ -253,7 +253,7 @@ impl Machine {
         self.streams.get_mut(&stream).ok_or(INVALID_HANDLE)
     }
 
-    /// Records an event behind all work of a stream.
+    /// Records an event after all work of a stream.
     pub(crate) fn record(&mut self, event: usize, stream: usize) -> Result<(), Failure> {
         let asked = self.stream(stream)?.asked;
         self.events.insert(event, (stream, asked));

@@ -278,7 +278,7 @@ proptest! {
     }
 }
 
-/// Attention reads tokens in tiles from the start of the window. Here the last tile begins behind the encoded
+/// Attention reads tokens in tiles from the start of the window. Here the last tile begins after the encoded
 /// tokens, in the middle of a page.
 #[test]
 fn a_tile_may_begin_behind_the_encoded_tokens() {

@@ -71,7 +71,7 @@ fn rows_of_16_bits_are_taken_as_they_are() {
     cache.append(0, &k[..DIM], &long[..DIM]).unwrap();
 }
 
-/// The results of every call that takes queries, with 3 tokens of queries behind 300 tokens.
+/// The results of every call that takes queries, with 3 tokens of queries after 300 tokens.
 fn answers<'a, T>(q: &'a [T]) -> Vec<f32>
 where
     Floats<'a>: From<&'a [T]>,

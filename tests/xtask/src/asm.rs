@@ -208,7 +208,7 @@ fn check(lines: &[&str], marks: &[&str]) -> Vec<String> {
     faults
 }
 
-/// Returns true if control cannot continue behind this line.
+/// Returns true if control cannot continue after this line.
 fn ends(line: &str) -> bool {
     line.starts_with("jmp") || line.starts_with("ret") || line.starts_with("ud2")
 }

@@ -34,7 +34,7 @@ struct Row {
     target: String,
     executions: u64,
     seconds: u64,
-    /// Seeds and found inputs behind the run.
+    /// Seeds and found inputs after the run.
     corpus: usize,
     /// Files that make the target crash, hang or take too much memory.
     crashes: Vec<String>,

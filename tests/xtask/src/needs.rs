@@ -202,7 +202,7 @@ fn sysroot() -> PathBuf {
     output.map(|output| String::from_utf8_lossy(&output.stdout).trim().into()).unwrap_or_default()
 }
 
-/// The list that rustup keeps: one component per line, with the host or a target behind the name.
+/// The list that rustup keeps: one component per line, with the host or a target after the name.
 fn components() -> String {
     std::fs::read_to_string(sysroot().join("lib/rustlib/components")).unwrap_or_default()
 }

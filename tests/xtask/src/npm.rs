@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// What the package calls beside the C interface: memory for arguments, what runs before the first call, and
+/// What the package calls besides the C interface: memory for arguments, what runs before the first call, and
 /// a table into which it puts a function. The linker puts `__wasm_call_ctors` into each call unless it is
 /// exported.
 const EXPORTS: [&str; 5] =

@@ -228,12 +228,12 @@ fn encoding(line: &str) -> Option<u64> {
     u64::from_str_radix(digits.trim(), 16).ok()
 }
 
-/// The opcode behind the guard.
+/// The opcode after the guard.
 fn opcode(text: &str) -> &str {
     text.split_whitespace().find(|word| !word.starts_with('@')).unwrap_or_default()
 }
 
-/// Returns true if the instruction behind this one may run next.
+/// Returns true if the instruction after this one may run next.
 fn falls_through(text: &str) -> bool {
     let conditional = || {
         let operands = text.split_once(opcode(text)).map_or("", |(_, operands)| operands);

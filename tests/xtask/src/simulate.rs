@@ -17,7 +17,7 @@ const SLOTS: usize = page::SLOTS as usize;
 /// Registers of a multiprocessor, and threads of a block.
 const REGISTERS: u32 = 65_536;
 const THREADS: u32 = 128;
-/// Seconds of a layer beside its pages: three launches, rounding of queries, merge. MEASURED.md, M14, has
+/// Seconds of a layer outside its pages: three launches, rounding of queries, merge. MEASURED.md, M14, has
 /// 13.4 us for one sequence of 4k tokens over `s2`, and the model has the rest of them for its pages.
 const FIXED: f64 = 12e-6;
 

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 /// The arguments of the task.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A folder with wheels, beside those that a build leaves in the tree
+    /// A folder with wheels, besides those that a build leaves in the tree
     #[arg(long)]
     wheels: Option<PathBuf>,
 }

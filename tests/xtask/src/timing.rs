@@ -68,7 +68,7 @@ impl Machine {
     /// Refuses options that nothing reads, and a machine that never ends.
     pub(crate) fn check(&self, simulate: bool) -> Result<(), String> {
         if !simulate && *self != Self::default() {
-            return Err("options of a machine: expected --simulate beside them".into());
+            return Err("options of a machine: expected --simulate with them".into());
         }
         let rates = [self.clock, self.bandwidth, self.multiprocessors as f64];
         if rates.iter().any(|rate| !rate.is_finite() || *rate <= 0.0) {

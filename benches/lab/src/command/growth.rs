@@ -20,7 +20,7 @@ pub(super) const LENGTHS: [usize; 11] = {
     lengths
 };
 
-/// Plots nanoseconds per token against tokens, beside the time to read the bytes of f16.
+/// Plots nanoseconds per token against tokens, compared with the time to read the bytes of f16.
 pub(super) fn plot(report: &Report, path: &Path, mut file: Target) -> Result<(), CliError> {
     let chart = Chart {
         label: "Attention of one token over a cache: ns for each cached token".to_owned(),

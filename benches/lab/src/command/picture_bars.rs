@@ -8,14 +8,14 @@ use crate::report::escape;
 
 const WIDTH: usize = 860;
 const ROW: usize = 24;
-/// Space for the texts behind the bars.
+/// Space for the texts after the bars.
 const TEXT: usize = 180;
 /// Space for labels of any length up to 13 letters, and for each letter of longer ones.
 const LABELS: (usize, usize) = (120, 8);
 /// Bars of this ratio and less begin at zero. The marks of others have a logarithmic scale.
 const LINEAR: f64 = 50.0;
 
-/// A value with its label and the text beside it. Grey values are those of other programs.
+/// A value with its label and the text next to it. Grey values are those of other programs.
 #[derive(Debug, Serialize)]
 pub(super) struct Bar {
     pub(super) label: String,

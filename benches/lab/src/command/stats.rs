@@ -21,7 +21,7 @@ use crate::stats::{self, CodecStats, StatsError, Subject};
   tqkv-lab stats --codec s4 --codec i8 keys.safetensors:layers.0.k --queries q.npy
 Example: would differences between the layers of a model take fewer bits than the layers?
   tqkv-lab stats --delta
-Example: the paper's codes for dot products beside scalar codes of the same size
+Example: the paper's codes for dot products, and scalar codes of the same size
   tqkv-lab stats --codec p3,tq3,p4,tq4 --random 200000
 Example: a codec that is not here, by the array that it gave back
   tqkv-lab stats --codec s4,t4 --reconstructed mine.npy keys.npy
@@ -51,7 +51,8 @@ Columns of --delta, over pairs of consecutive layers:
   entropy            bits per number, in steps of a quarter of the deviation
   given last         the same if the number in the previous layer is known")]
 pub(crate) struct Args {
-    /// Codecs to measure; may be repeated [default: all that have the head dim].
+    /// Codecs to measure; may be repeated [default: none with --reconstructed, otherwise all that have the head
+    /// dim].
     #[arg(long = "codec", value_name = "CODEC", value_parser = names::choice, value_delimiter = ',')]
     codecs: Vec<Choice>,
     #[command(flatten)]
@@ -160,9 +161,10 @@ pub(crate) fn run(args: &Args, out: &mut Output) -> Result<(), CliError> {
     out.print(&report, human)
 }
 
-/// The given codecs. By default all that have the head dim; f16 if none has, so that its error is reported.
+/// The given codecs, which may be none next to arrays that another codec gave back. By default all that have the
+/// head dim; f16 if none has, so that its error is reported.
 fn choices(args: &Args, dim: usize) -> Vec<Choice> {
-    if !args.codecs.is_empty() {
+    if !args.codecs.is_empty() || !args.reconstructed.is_empty() {
         return args.codecs.clone();
     }
     let all: Vec<_> = Choice::all().filter(|choice| choice.block_bytes(dim).is_some()).collect();

@@ -26,7 +26,7 @@ pub(crate) struct StorageArgs {
     /// Basis from `tqkv basis` [default: none; each channel has its own width].
     #[arg(long, value_name = "FILE", requires = "storage")]
     basis: Option<PathBuf>,
-    /// Let the basis follow the text first: pass this many windows behind those to evaluate through a store
+    /// Let the basis follow the text first: pass this many windows after those to evaluate through a store
     /// at the first of --storage. The last basis that the store makes is the one that is measured.
     #[arg(long, value_name = "N", requires = "storage")]
     follow: Option<usize>,

@@ -107,7 +107,7 @@ pub(super) struct Strips<'a> {
     pub(super) label: String,
     /// Names and colours of the parts.
     pub(super) parts: &'a [(String, usize)],
-    /// Name of each strip, the shares of its parts in order, and the text behind it.
+    /// Name of each strip, the shares of its parts in order, and the text after it.
     pub(super) strips: &'a [(String, Vec<f64>, String)],
 }
 

@@ -26,7 +26,7 @@ pub(crate) fn render(page: &Page, sections: &[Section]) -> String {
          <meta name=\"generator\" content=\"tqkv {version}\">\n<link rel=\"icon\" href=\"data:,\">\n\
          <title>A compressed KV cache, measured</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
          <header>\n<h1>What a compressed KV cache does</h1>\n\
-         <p>When a transformer generates text, its key/value cache grows with every token and is read whole for every new one. \
+         <p>When a transformer generates text, its key/value cache grows with every token and is read in full for every new one. \
          tqkv keeps it in 1 to 8 bits per value. This page was measured on one machine in {seconds:.0} seconds; under every plot \
          stands the command that prints its data.</p>\n\
          <p class=\"soft\">Model: {model}. Machine: {machine}.</p>\n<nav aria-label=\"Sections\">\n",

@@ -9,7 +9,7 @@ use tqkv_cli::output::Output;
 use tqkv_cli::program::{self, Program};
 use tqkv_model::Model;
 
-/// Runs the words behind the name of a program.
+/// Runs the words after the name of a program.
 type Run = fn(&[&str], &mut Output) -> Result<(), CliError>;
 
 /// Runs commands on one model, fully or quickly.
@@ -33,7 +33,7 @@ pub(crate) struct Row<'a>(&'a Value);
 
 impl Source {
     /// A source for the model at a path, or for the shipped model. `quick` takes a fraction of the time, for
-    /// rough figures. `Lab` is the program beside `tqkv`.
+    /// rough figures. `Lab` is the program next to `tqkv`.
     pub(crate) fn new<Lab: Program>(model: Option<String>, quick: bool) -> Self {
         let programs: [(_, Run); 2] = [(Tqkv::NAME, run::<Tqkv>), (Lab::NAME, run::<Lab>)];
         Self { programs, model, quick }

@@ -20,7 +20,7 @@ fn rows(value: &Value) -> &Vec<Value> {
     value["results"].as_array().unwrap()
 }
 
-/// The figures of each layer's KV heads stand beside its hidden states.
+/// The figures of each layer's KV heads stand next to its hidden states.
 #[test]
 fn eval_shows_what_encoding_does_to_each_layer() {
     let folder = tempfile::tempdir().unwrap();

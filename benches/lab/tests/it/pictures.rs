@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use crate::support::{error, tqkv as lab};
 
-/// Lists of documents, commands and programs, which need no picture.
-const WITHOUT: [&str; 4] = ["README.md", "command.md", "llama-server.md", "token.md"];
+/// Lists of documents, commands and programs, and walks of a token and of a request, which need no picture.
+const WITHOUT: [&str; 5] = ["README.md", "command.md", "llama-server.md", "token.md", "request.md"];
 /// Wider pictures are scaled down on the pages of most readers.
 const WIDTH: usize = 900;
 

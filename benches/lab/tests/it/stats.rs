@@ -134,6 +134,8 @@ fn an_array_of_reconstructions_is_a_row() {
         assert!((own - given).abs() < 1e-6 * own.abs(), "{field}: {own} {given}");
     }
     assert!(String::from_utf8_lossy(&lab(at, &args).stdout).contains("back.npy"));
+    let alone = json(at, &["stats", "in.npy", "--reconstructed", "back.npy"]);
+    assert_eq!(alone["codecs"].as_array().unwrap().len(), 1, "no codec was asked for: {alone}");
     npy(&at.join("d16.npy"), "<f4", "(50, 16)", &[0; 3200]);
     npy(&at.join("few.npy"), "<f4", "(2, 32)", &[0; 256]);
     for (args, expected) in [

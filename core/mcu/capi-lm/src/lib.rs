@@ -123,8 +123,8 @@ pub unsafe extern "C" fn tqkv_lm_memory(
     })
 }
 
-/// Checks a whole model, with about 10 instructions per byte, and makes a handle in `memory`. The old content
-/// of `memory` does not matter.
+/// Checks a complete model, with about 10 instructions per byte, and makes a handle in `memory`. The old
+/// content of `memory` does not matter.
 ///
 /// `cache` selects the codecs, and `context` is the number of tokens that it keeps, 20 at least. The first
 /// TQKV_LM_SINKS and the newest TQKV_LM_NEWEST have 8 bits, others are coded. When it is full, it forgets the

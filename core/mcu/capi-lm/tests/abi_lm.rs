@@ -30,7 +30,7 @@ const SINKS: u32 = 6;
 /// Exact tokens of each ring.
 const EXACT: u32 = (TQKV_LM_SINKS + TQKV_LM_NEWEST) as u32;
 
-/// A whole file with weights that look random.
+/// A complete file with weights that look random.
 fn file() -> Vec<u8> {
     let (of, mut state) = (LayoutBytes(SHAPE.bits), 7_u32);
     let mut bytes = SHAPE.header().to_vec();

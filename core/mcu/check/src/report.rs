@@ -38,7 +38,7 @@ pub(super) struct Worst {
     pub(super) t2s8_worst_attend: u64,
 }
 
-/// Instructions from a tick of a timer to its handler and to a task, beside a task that uses a ring. The
+/// Instructions from a tick of a timer to its handler and to a task, next to a task that uses a ring. The
 /// fields have the names of the log lines.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Tasks {

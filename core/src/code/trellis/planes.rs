@@ -272,7 +272,7 @@ pub(super) fn look_up_quarters<I: Memory>(isa: I, quarters: &Quarters, indices: 
     let width = (indices.len() / QUARTERS).max(1);
     for (indices, quarter) in indices.chunks_mut(width).zip(quarters) {
         for indices in indices.chunks_mut(MAX_LEVELS) {
-            // Machines look up whole lines.
+            // Machines look up full lines.
             let mut line = [0; MAX_LEVELS];
             line[..indices.len()].copy_from_slice(indices);
             isa.look_up_levels(&mut line, &quarter.levels);

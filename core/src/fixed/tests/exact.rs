@@ -111,7 +111,7 @@ fn check<
         worst = worst.max(off / most);
     }
     std::println!("{:?} D={D} {S}+{N} of {} bits: {worst:.1e}", C::ID, X::BITS);
-    // The error of queries of 8 bits against coded keys; exact keys meet the whole query.
+    // The error of queries of 8 bits against coded keys; exact keys meet the exact query.
     assert!(worst < if SLOTS == 0 { 1e-3 } else { 2e-2 }, "{worst}");
 }
 

@@ -1,4 +1,4 @@
-//! The part of a trellis block behind the scale: the tables of a code, the levels of a body, and the search.
+//! The part of a trellis block after the scale: the tables of a code, the levels of a body, and the search.
 
 use crate::CodecId;
 use crate::code::Code;

@@ -20,7 +20,7 @@
 //! values take the weights of each set, and the levels are looked up once for both.
 //!
 //! If registers suffice, the tiles of a page are unrolled. Then nothing in a page is counted at run time, and
-//! tokens behind the end have no weight. The codes of a tile are loaded before the tile before it is
+//! tokens after the end have no weight. The codes of a tile are loaded before the tile before it is
 //! multiplied. The codes of the next page are prefetched if the host says so: [`Attend`]'s `ahead`.
 //!
 //! Queries as factors are in `queries`, the two passes of a page in `keys` and `values`, and the step between
@@ -144,7 +144,7 @@ pub fn attend<T: Threads, const G: usize, const TRELLIS: bool, const SLICE: usiz
             }
         });
         if tokens - skip < page::SLOTS {
-            // Memory behind the end may decode to NaN.
+            // Memory after the end may decode to NaN.
             unroll32!(K => {
                 if K < TOKENS {
                     let valid = T::map(row, |g| (g + 8 * K as u32).wrapping_sub(skip) < tokens - skip);

@@ -38,7 +38,7 @@ pub(super) struct PageSide<T: Threads> {
 }
 
 impl<T: Threads> PageSide<T> {
-    /// Reads `UNITS` units of a thread's row, `slots` rows behind its first.
+    /// Reads `UNITS` units of a thread's row, `slots` rows after its first.
     #[inline(always)]
     pub(super) fn fetch<C: Reader, const G: usize, const UNITS: usize>(&self, slots: u32) -> T::Of<Words> {
         let home = T::at(self.home, u64::from(slots * self.row_bytes));

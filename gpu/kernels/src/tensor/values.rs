@@ -34,7 +34,7 @@ fn step<T: Threads, C: Reader, const G: usize, const SLICE: usize>(
 }
 
 /// Weights times the values of a page, for one slice of the coordinates and at least the first `tokens`.
-/// `weights` are the integers of tokens 8 k + g, for the thread's head of each set. They are 0 behind the
+/// `weights` are the integers of tokens 8 k + g, for the thread's head of each set. They are 0 after the
 /// last token. Levels are looked up once for all sets. `early` is [`first`] of the
 /// slice, if it was loaded before.
 #[inline(always)]
@@ -123,7 +123,7 @@ fn weight_digits<T: Threads>(weights: [T::Of<u32>; 2]) -> [T::Of<Bytes>; 2] {
     };
     let four = T::zip(of(weights[0]), of(weights[1]), |a, b| (a, b));
     let digit = |digit: u32| {
-        // The bytes beside the digits are zeros: copies of the sign bit of a weight's top byte, which is 0.
+        // The bytes next to the digits are zeros: copies of the sign bit of a weight's top byte, which is 0.
         let choice =
             T::map(
                 row::<T>(),

@@ -1,4 +1,4 @@
-//! The C interface as a C program calls it, whole states of caches, and the headers.
+//! The C interface as a C program calls it, complete states of caches, and the headers.
 #![allow(missing_docs, reason = "a test crate")]
 
 mod abi;

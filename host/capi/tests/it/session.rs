@@ -23,7 +23,7 @@ fn pack(codecs: &str, head_dim: usize) -> Vec<u8> {
 
 fn inspect(bytes: &[u8]) -> Result<TqkvSessionInfo, TqkvStatus> {
     let mut info = MaybeUninit::<TqkvSessionInfo>::uninit();
-    // SAFETY: the bytes are there, and the struct can be written; it is whole after TQKV_OK.
+    // SAFETY: the bytes are there, and the struct can be written; it is filled after TQKV_OK.
     unsafe {
         match tqkv_session_inspect(bytes.as_ptr(), bytes.len(), info.as_mut_ptr()) {
             TqkvOk => Ok(info.assume_init()),
@@ -68,7 +68,7 @@ fn files_have_the_bytes_of_memory() {
     let (state, packed, back) = (text("state"), text("pack"), text("back"));
     let coded = pack("s4", 64);
     let mut info = MaybeUninit::<TqkvSessionInfo>::uninit();
-    // SAFETY: the texts end with zeros, and the struct can be written; it is whole after TQKV_OK.
+    // SAFETY: the texts end with zeros, and the struct can be written; it is filled after TQKV_OK.
     unsafe {
         let status = tqkv_session_pack_file(state.as_ptr(), packed.as_ptr(), c"s4".as_ptr(), 64);
         assert_eq!(status, TqkvOk, "{}", last_error());

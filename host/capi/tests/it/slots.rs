@@ -383,7 +383,7 @@ fn what_a_program_gets_wrong_is_refused_and_changes_nothing() {
     assert!(before == after && held == slots.read(&all) && bytes == slots.bytes());
 }
 
-/// Any slots, layers and lengths give a status, and what is accepted keeps the cache whole.
+/// Any slots, layers and lengths give a status, and what is accepted keeps the cache intact.
 #[test]
 fn random_calls_end_with_a_status() {
     let slots = Slots::new("t2 hot=4", 0);

@@ -193,7 +193,7 @@ impl Dictionary<'_> {
     }
 }
 
-/// Writes an f32 `.npy` file of shape `[.., dim]`. It appears whole at the commit, or not at all.
+/// Writes an f32 `.npy` file of shape `[.., dim]`. It appears complete at the commit, or not at all.
 #[derive(Debug)]
 pub(crate) struct NpyWriter {
     out: BufWriter<Target>,

@@ -1,4 +1,4 @@
-//! `tqkv bench`: the kernels on this machine, beside the f16 and `q4_0` kernels in the same run.
+//! `tqkv bench`: the kernels on this machine, compared with the f16 and `q4_0` kernels in the same run.
 
 use std::time::Duration;
 

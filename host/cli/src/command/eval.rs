@@ -30,16 +30,16 @@ use crate::preset::KvCodecs;
   tqkv eval --windows 48 --kv \"s4 hot=0 sinks=0\" --kv \"s2 hot=0 sinks=0\"
   tqkv eval --step 1 --kv \"balanced arithmetic=f32\"
   tqkv eval --model DIR --text book.txt --context 4096 --kv i8,s3
-Example: codes that narrow with age beside one width for all, with the attention error
+Example: codes that narrow with age, and one width for all, with the attention error
   tqkv eval --kv t4 --kv \"t4 hot=32 tier=256:t2\" --kv \"t2 hot=128\" --attention-error
 Example: formats of GPU engines, with every token coded and with the window of a cache
   tqkv eval --kv nvfp4 --kv fp8 --kv \"s4 hot=0 sinks=0\" --kv \"nvfp4 hot=64 sinks=4\" --kv s4
 Example: what a hit of a prefix cache costs in an engine whose prompts read exact keys
   tqkv eval --recall --kinds facts --prompt cold --kv t4,t2
   tqkv eval --recall --kinds facts --prompt restored --kv t4,t2
-Example: the paper's code for dot products beside a scalar code of the same size
+Example: the paper's code for dot products and a scalar code of the same size
   tqkv eval --kv p3 --kv tq3
-Example: texts that ask for what stands far back, beside running text
+Example: texts that ask for what stands far back, and running text
   tqkv eval --recall --model DIR --text book.txt --context 2048 --kv tiny --kv tiered --kv s4
   tqkv eval --recall --kinds table,facts --windows 2 --kv t4,t2
 Example: questions as RULER asks them, eight texts of each kind

@@ -105,7 +105,7 @@ fn depths(rows: &[Row]) -> String {
     )
 }
 
-/// The name of a row. A preset has its codecs beside it.
+/// The name of a row. A preset has its codecs next to it.
 fn code(row: &Row) -> String {
     let label = row.name.label();
     match label.split_once(' ') {

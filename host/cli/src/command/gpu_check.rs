@@ -3,7 +3,7 @@
 use crate::error::CliError;
 use crate::output::Output;
 
-/// Check the kernels on the GPU of this machine, and measure them beside f16 and its memory bandwidth.
+/// Check the kernels on the GPU of this machine, and compare their speed with f16 and its memory bandwidth.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: all checks as JSON, one object per line
   tqkv gpu-check --json > check.jsonl

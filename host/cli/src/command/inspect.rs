@@ -37,7 +37,7 @@ struct Inspected {
     header_bytes: usize,
     chunks: u64,
     mean: Option<Vec<f32>>,
-    /// `ok` or `damaged`. The header is always whole here, because a file with a damaged header has no
+    /// `ok` or `damaged`. The header is always intact here, because a file with a damaged header has no
     /// fields.
     crc: &'static str,
     damaged_chunks: Vec<u64>,

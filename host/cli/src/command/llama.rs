@@ -25,7 +25,7 @@ releases of llama.cpp are. If the binary has a GPU too, the arguments put the we
 pub(crate) struct Args {
     /// A folder with llama-server or llama-cli, or one of these two; without it, nothing is checked.
     llama: Option<PathBuf>,
-    /// The library of the back end, or its folder [default: the library beside this command, or that of the
+    /// The library of the back end, or its folder [default: the library next to this command, or that of the
     /// checkout that this command was built in].
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
@@ -184,7 +184,7 @@ pub(super) fn library(given: Option<&Path>) -> Result<PathBuf, CliError> {
     path.canonicalize().map_err(|error| CliError::io(&path, &error))
 }
 
-/// The library beside this command, or where a checkout around the command has it. The working folder is not
+/// The library next to this command, or where a checkout around the command has it. The working folder is not
 /// searched, because it may be anybody's.
 fn found(name: &str) -> Result<PathBuf, CliError> {
     let command = env::current_exe()?;

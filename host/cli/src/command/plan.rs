@@ -38,7 +38,7 @@ Example: the same model on four cards of 24 GB
   tqkv plan --model Llama-3.3-70B/config.json --weight-bits 4.5 --cards 4 --memory 24GB
 Example: read time of a decode step at 32k tokens, on a GPU with 2 TB/s and 16 GB of weights
   tqkv plan --layers 32 --kv-heads 32 --head-dim 128 --tokens 32768 --bandwidth 2TB/s --weight-bytes 16GB
-Example: stored tokens from a disk of 7 GB/s and a network of 3 GB/s, beside computing 5,000 tokens per second
+Example: stored tokens from a disk of 7 GB/s and a network of 3 GB/s, compared with computing 5,000 tokens per second
   tqkv plan --layers 32 --kv-heads 8 --head-dim 128 --tokens 32768 --storage 1.1 --bandwidth 7GB/s --bandwidth 3GB/s --prefill 5000 --cores 4
 Example: rows for formats of other programs, by name or by bytes per head vector
   tqkv plan --layers 80 --kv-heads 8 --head-dim 128 --memory 34GB --kv t3 --kv tq3 --other mine=72,68
@@ -97,7 +97,7 @@ pub(crate) struct Args {
     /// larger than that are streamed by layer.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<u64>,
-    /// Show the memory of the weights of --model as well, whole and streamed by layer.
+    /// Show the memory of the weights of --model as well, in full and streamed by layer.
     ///
     /// See generate --stream-weights. Activations of the prompt take extra memory, for 1024 tokens at a time.
     #[arg(long, requires = "model")]

@@ -1,4 +1,4 @@
-//! The part of a plan on stored tokens: loading them beside computing them anew.
+//! The part of a plan on stored tokens: loading them compared with computing them anew.
 
 use serde::Serialize;
 

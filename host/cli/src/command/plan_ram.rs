@@ -21,7 +21,7 @@ struct RamReport {
     /// Null where layers have several shapes.
     kv_heads: Option<usize>,
     head_dim: Option<usize>,
-    /// Bytes of a ring beside its slots, and of its exact tokens.
+    /// Bytes of a ring besides its slots, and of its exact tokens.
     #[serde(skip)]
     overhead: [u64; 2],
     #[serde(skip)]
@@ -53,7 +53,7 @@ pub(super) fn run(cache: &CacheArgs, shape: &CacheShape, ram: u64, out: &mut Out
     out.print(&report(pairs, shape, ram).map_err(CliError::bad_input)?, human)
 }
 
-/// The same beside a language model, given by its flat file.
+/// The same next to a language model, given by its flat file.
 pub(super) fn run_model(cache: &CacheArgs, path: &Path, ram: u64, out: &mut Output) -> Result<(), CliError> {
     let file = input::read(path)?;
     let of = flat::read(&file)
@@ -80,7 +80,7 @@ fn report(pairs: Option<Vec<KvCodecs>>, shape: &CacheShape, ram: u64) -> Result<
             tokens,
         })
     });
-    // Rings of the widest heads have the most beside their slots.
+    // Rings of the widest heads have the most besides their slots.
     let widest = shape.groups.iter().map(|(layer, _)| layer.head_dim).max().unwrap_or(0);
     Ok(RamReport {
         layers: shape.num_layers(),

@@ -176,7 +176,7 @@ pub(super) fn human(report: &Report) -> String {
     }
     if let Some(weights) = &report.weights {
         text.push_str(&format!(
-            "\n{} of weights, {} where layers are streamed: two of at most {}, {} beside them",
+            "\n{} of weights, {} where layers are streamed: two of at most {}, {} outside them",
             bytes(weights.all),
             sized(weights.streamed),
             sized(weights.largest_layer),

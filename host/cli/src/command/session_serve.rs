@@ -28,7 +28,7 @@ Send the calls of /slots to port 8081 then, and all others to llama-server as be
 
 A state that a call of port 8081 saved is packed at once as NAME.tqs, one that appears otherwise when it rests. The state \
 goes when its pack is on the disk. A restore through port 8081 unpacks the pack, lets llama-server read it and removes the \
-copy. Files that are no whole state stay as they are. Run it as the user that llama-server runs as. Ctrl-C or SIGTERM ends \
+copy. Files that are no complete state stay as they are. Run it as the user that llama-server runs as. Ctrl-C or SIGTERM ends \
 it; the next start goes on where it stopped, also after a kill.")]
 pub(super) struct Args {
     #[command(flatten)]

@@ -1,6 +1,6 @@
 //! Formats that are not codecs here: a name, and the bytes per head vector.
 //!
-//! They are rows of a table beside other programs. All their tokens count as encoded, as in those programs.
+//! They are rows to compare with. All their tokens count as encoded, as in those programs.
 
 use std::str::FromStr;
 
@@ -94,7 +94,7 @@ impl Foreign {
     /// # Errors
     /// Those of [`Foreign::per_token`].
     pub(crate) fn bytes(&self, shape: &CacheShape, tokens: u64) -> Result<u64, PlanError> {
-        // As in pages that leave a window whole, where one more stays for rollbacks.
+        // As in pages that leave a window in full, where one more stays for rollbacks.
         let beyond = 2 * PAGE_TOKENS as u64 - 1;
         let held = |layer: &LayerKv| layer.window.map_or(u64::MAX, |window| window as u64 + beyond);
         self.sum(shape, |layer| tokens.min(held(layer)))

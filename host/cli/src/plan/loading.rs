@@ -1,4 +1,4 @@
-//! Loading stored tokens beside computing them anew.
+//! Loading stored tokens compared with computing them anew.
 
 use tqkv_core::CodecId;
 use tqkv_storage::Budget;

@@ -254,7 +254,7 @@ fn kinds(whole: bool) -> Vec<Kind> {
     let few = ["f16", "i8", "s4", "t2", "q8_0"];
     let mut all = Vec::new();
     for dim in dims.filter(|dim| whole || [64, 128].contains(dim)) {
-        // Wide blocks make page headers small, so fewer tokens will do. Rows beside pages still have to be
+        // Wide blocks make page headers small, so fewer tokens will do. Rows outside pages still have to be
         // few.
         let tokens = if dim > 128 { 16 << 10 } else { 32 << 10 };
         let full = CacheShape::new(1, 1, dim);

@@ -35,7 +35,7 @@ impl Busy {
     }
 
     fn names(&self) -> MutexGuard<'_, HashSet<String>> {
-        // The set is whole after every statement.
+        // The set is complete after every statement.
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

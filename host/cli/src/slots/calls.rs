@@ -125,7 +125,7 @@ impl Calls {
     }
 }
 
-/// Works on files, beside the thread that answers. It goes to its end also if nobody waits for it.
+/// Works on files while another thread answers. It goes to its end also if nobody waits for it.
 async fn files<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> Result<T, SessionError> + Send + 'static,

@@ -118,6 +118,6 @@ impl Drop for ClientPlace {
 }
 
 fn lock(waiting: &Mutex<WaitingClients>) -> MutexGuard<'_, WaitingClients> {
-    // The map is whole after every statement.
+    // The map is complete after every statement.
     waiting.lock().unwrap_or_else(PoisonError::into_inner)
 }

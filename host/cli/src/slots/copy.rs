@@ -31,7 +31,7 @@ impl Drop for Copy {
 }
 
 impl Folder {
-    /// Returns true if a restore needs the pack: it is there, and no whole state is.
+    /// Returns true if a restore needs the pack: it is there, and no complete state is.
     pub(super) fn is_packed(&self, name: &str) -> Result<bool, SessionError> {
         if !fs::exists(self.at(name, PACK))? {
             return Ok(false);

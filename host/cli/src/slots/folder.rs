@@ -8,7 +8,7 @@
 //! | `NAME.tqkv-done` | a state that is packed, on its way out; a part of one, while a copy has its name |
 //! | `.tqkv-*` | files that are being written |
 //!
-//! A killed process leaves a state, its pack, or both. [`Folder::open`] cleans up behind it.
+//! A killed process leaves a state, its pack, or both. [`Folder::open`] cleans up after it.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -124,7 +124,7 @@ impl Folder {
     }
 
     fn saves(&self) -> MutexGuard<'_, HashSet<String>> {
-        // The set is whole after every statement.
+        // The set is complete after every statement.
         self.saved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -178,7 +178,7 @@ impl Folder {
         Ok(states)
     }
 
-    /// Returns whether a file is a whole state of a sequence, and whether all of it is understood.
+    /// Returns whether a file is a complete state of a sequence, and whether all of it is understood.
     pub(super) fn is_understood(&self, name: &str) -> Result<bool, SessionError> {
         let layout = Layout::read(&mut open_regular(&self.at(name, ""))?)?;
         Ok(layout.unread_bytes == 0 && !layout.caches.is_empty())

@@ -240,7 +240,7 @@ fn plan_shows_the_figures_of_a_70b_class_model() {
         ("s2", 43_520, 771_876),
     ] {
         assert_eq!(row(codec)["bytes_per_token"], bytes, "{codec}");
-        // Tokens behind the window lie in pages, whose headers take 480 bytes per token in all heads.
+        // Tokens older than the window lie in pages, whose headers take 480 bytes per token in all heads.
         let used = |tokens: u64| 132 * 327_680 + (tokens - 132) * (bytes + 480);
         assert!(used(tokens) <= 34_000_000_000 && used(tokens + 1) > 34_000_000_000, "{codec}");
         // Means and the room in last pages take the rest.

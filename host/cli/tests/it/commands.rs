@@ -79,7 +79,7 @@ fn documents(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Returns true if a code span is a whole command, and not the name of one with some of its options.
+/// Returns true if a code span is a complete command, and not the name of one with some of its options.
 fn is_whole(span: &str) -> bool {
     let words: Vec<_> = span.split_whitespace().skip(1).collect();
     let names = if words.first().is_some_and(|word| ["session", "weights"].contains(word)) { 2 } else { 1 };
@@ -142,7 +142,7 @@ fn helps(words: &[&str], found: &mut Vec<(String, String)>) {
     found.push((format!("{} {} --help", name(), words.join(" ")), help));
 }
 
-/// The words of a command. A quoted one stays whole, with its quotes.
+/// The words of a command. A quoted one stays in one piece, with its quotes.
 fn words(line: &str) -> Vec<String> {
     let mut found = vec![String::new()];
     let mut quote = None;

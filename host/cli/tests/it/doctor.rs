@@ -1,4 +1,4 @@
-//! `tqkv doctor` beside programs that say what Python and builds of llama.cpp say.
+//! `tqkv doctor` with programs that stand for Python and for builds of llama.cpp.
 
 use serde_json::Value;
 use std::fs;

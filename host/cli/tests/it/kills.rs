@@ -1,4 +1,4 @@
-//! Commands that are killed at any moment leave whole files or none.
+//! Commands that are killed at any moment leave complete files or none.
 
 use std::fs;
 

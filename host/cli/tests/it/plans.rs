@@ -92,7 +92,7 @@ fn a_gguf_file_is_a_model_to_plan_for() {
     assert!(error(at, &["plan", "--model", "none.gguf"], 2).contains("none.gguf"));
 }
 
-/// The counted weights are those of the config, without other files beside them.
+/// The counted weights are those of the config, without other files next to them.
 #[test]
 fn weights_beside_a_config_are_its_own() {
     let folder = tempfile::tempdir().unwrap();

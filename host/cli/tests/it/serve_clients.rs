@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::PROGRAM;
 use crate::serving::{Engine, Served, names, slots, unpacked, wait_for};
 
-/// Time in which an ordinary call is answered here, with other work beside it.
+/// Time in which an ordinary call is answered here, with other work on the machine.
 const SOON: Duration = Duration::from_secs(5);
 
 /// Calls as an ordinary client does. Returns the time that it took.

@@ -37,7 +37,7 @@ fn a_part_of_a_state_does_not_hide_its_pack() {
         assert_eq!(fs::read(folder.join("chat.bin")).unwrap(), part, "the part is back");
         assert_eq!(fs::read(folder.join("chat.bin.tqs")).unwrap(), pack);
     }
-    // A whole state is newer than its pack.
+    // A complete state is newer than its pack.
     fs::write(folder.join("chat.bin"), STATE).unwrap();
     assert_eq!(served.call("/slots/0?action=restore", Some("chat.bin")).0, 200);
     assert_eq!(engine.read.lock().unwrap().pop().unwrap(), STATE);

@@ -108,7 +108,7 @@ impl Served {
         Self { child, door, notes }
     }
 
-    /// Its notes when they hold a text, which may come a moment behind the answer.
+    /// Its notes when they hold a text, which may come a moment after the answer.
     pub(crate) fn notes_with(&self, text: &str) -> String {
         for _ in 0..400 {
             if self.notes().contains(text) {

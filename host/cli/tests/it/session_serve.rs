@@ -134,7 +134,7 @@ fn folders_and_addresses_that_are_not_valid_are_refused() {
     }
 }
 
-/// After each kill a state is whole, or its pack is.
+/// After each kill a state is complete, or its pack is.
 #[test]
 #[cfg(unix)]
 fn a_kill_at_any_moment_loses_no_state() {

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::PROGRAM;
 
-/// The program alone in a folder, so that the files beside the original are out of reach. It is a link where that is
+/// The program alone in a folder, so that the files next to the original are out of reach. It is a link where that is
 /// possible: a file that was just written cannot run while another test's child has it open.
 #[allow(dead_code, reason = "not every test crate needs it")]
 pub(crate) fn alone(folder: &Path) -> PathBuf {

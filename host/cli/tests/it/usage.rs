@@ -153,7 +153,7 @@ fn what_measuring_speaks_against_says_so_in_its_help() {
     }
     let help = text(&["help", "kv"]);
     let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(words.contains("these are simulated, so they save no memory"), "{words}");
+    assert!(words.contains("These are simulated, so they save no memory"), "{words}");
 }
 
 #[test]

@@ -200,7 +200,7 @@ public final class KvCache implements AutoCloseable {
         Stream.read(handle, from);
     }
 
-    /** Writes a snapshot to a file, which appears whole or not at all. */
+    /** Writes a snapshot to a file, which appears complete or not at all. */
     public void save(Path path) {
         try (Frame frame = new Frame()) {
             MemorySegment text = frame.path(path);

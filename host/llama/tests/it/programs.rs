@@ -1,4 +1,4 @@
-//! Stock libraries of llama.cpp load the back end and run graphs and whole models, also on the CPU to
+//! Stock libraries of llama.cpp load the back end and run graphs and complete models, also on the CPU to
 //! compare.
 
 use crate::tools::{self, Stock};
@@ -26,7 +26,7 @@ fn attention_and_shifts_are_those_of_the_cpu_on_what_the_cache_reads_back_as() {
     let Some((graph, libraries)) = program("graph") else { return };
     let library = tools::library().display().to_string();
     // Each encoding of a rotated key adds about the codec's error once more. Weights of values have 8 bits,
-    // but 14 beside `i8`.
+    // but 14 for `i8`.
     for (kv, tolerance, rotation) in [
         ("f16", "0.004", "0.001"),
         ("i8 hot=16", "0.012", "0.02"),

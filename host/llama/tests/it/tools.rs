@@ -79,7 +79,7 @@ pub(crate) fn path(variable: &str) -> Option<PathBuf> {
     paths(variable).into_iter().next()
 }
 
-/// The library under test, which cargo builds beside the test.
+/// The library under test, which cargo builds next to the test.
 pub(crate) fn library() -> PathBuf {
     let test = std::env::current_exe().expect("the test has a path");
     let name = format!("{}ggml_tqkv{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);

@@ -44,7 +44,7 @@ function wasi(args, line) {
       let total = 0;
       for (let i = 0; i < count; i++, vectors += 8) {
         const length = view().getUint32(vectors + 4, true);
-        // A line is whole when it is decoded: the program flushes after each.
+        // A line is complete when it is decoded: the program flushes after each.
         rest += decoder.decode(bytes(view().getUint32(vectors, true), length).slice(), { stream: true });
         total += length;
       }

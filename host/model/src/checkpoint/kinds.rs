@@ -114,7 +114,7 @@ fn blocks<const BYTES: usize, const VALUES: usize>(
 fn halves(bytes: &[u8], out: &mut [f32]) {
     static LEVEL: LazyLock<Level> = LazyLock::new(Level::fastest);
     match bytemuck::try_cast_slice(bytes) {
-        // The kernel needs whole registers.
+        // The kernel needs full registers.
         Ok(rows)
             if cfg!(target_endian = "little") && out.len().is_multiple_of(16) && rows.len() == out.len() =>
         {

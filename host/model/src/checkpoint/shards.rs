@@ -34,7 +34,7 @@ impl Checkpoint {
             let bad = |reason: String| ModelError::Weights { file: found.clone(), reason };
             let index: ShardIndex = serde_json::from_slice(&json).map_err(|e| bad(e.to_string()))?;
             names.extend(index.weight_map.into_values());
-            // A shard must lie beside its index. Otherwise a checkpoint could read files elsewhere.
+            // A shard must lie next to its index. Otherwise a checkpoint could read files elsewhere.
             if let Some(name) =
                 names.iter().find(|n| Path::new(n).file_name().is_none_or(|f| f != n.as_str()))
             {

@@ -28,7 +28,7 @@ impl Model {
         let shape = shape(config, bits)?;
         let mut file = shape.header().to_vec();
         for frequency in self.rope.frequencies() {
-            // Fractions of a turn. A whole turn becomes zero.
+            // Fractions of a turn. A full turn becomes zero.
             let turn = (frequency / TAU * 4_294_967_296.0).round() as u64;
             file.extend((turn as u32).to_le_bytes());
         }

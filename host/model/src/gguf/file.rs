@@ -145,7 +145,7 @@ impl<'a> File<'a> {
     }
 }
 
-/// A parser of the bytes behind `at`.
+/// A parser of the bytes from `at` on.
 struct Parser<'a> {
     bytes: &'a [u8],
     at: usize,

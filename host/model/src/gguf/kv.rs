@@ -30,7 +30,7 @@ enum LayerPattern {
     EveryOr(usize, usize),
     /// Every n-th layer has attention, by default; the others are recurrent.
     Recurrent(usize),
-    /// Attention beside a recurrent state in every layer.
+    /// Attention next to a recurrent state in every layer.
     Hybrid,
 }
 

@@ -136,8 +136,8 @@ impl<'a> TextStream<'a> {
     /// The text that this token completes. Empty while a character is incomplete.
     pub(crate) fn push(&mut self, token: u32) -> Result<String, ModelError> {
         self.tokens.push(token);
-        // In a byte-level vocabulary, four tokens always hold a whole UTF-8 character. More tokens than that
-        // are not UTF-8.
+        // In a byte-level vocabulary, four tokens always hold a complete UTF-8 character. More tokens than
+        // that are not UTF-8.
         let open = self.tokens.len() - self.emitted < 4;
         self.take(open)
     }

@@ -2,7 +2,7 @@
 //!
 //! A line of `golden/kv_cases.jsonl` has the keys of a `config.json` and the layers of the library's own
 //! cache. A layer is its window, its KV heads, and the coordinates of a key and of a value, or null where it
-//! keeps nothing. `host/python/tests/plan_families.py` writes the file. The test `test_plan.py` beside it
+//! keeps nothing. `host/python/tests/plan_families.py` writes the file. The test `test_plan.py` next to it
 //! compares all families anew.
 
 use serde_json::Value;

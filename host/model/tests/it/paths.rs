@@ -94,7 +94,7 @@ fn one_gguf_in_a_folder_is_the_model() {
     let bytes = gguf::tiny(&tiny());
     fs::write(dir.path().join("tiny-Q4_0.gguf"), &bytes).unwrap();
     assert_eq!(name(dir.path()), "tiny-Q4_0");
-    // A config beside it does not turn it into a checkpoint of safetensors.
+    // A config next to it does not turn it into a checkpoint of safetensors.
     tiny().write_config(dir.path());
     assert_eq!(name(dir.path()), "tiny-Q4_0");
 }

@@ -164,7 +164,7 @@ fn generation_goes_on_past_the_window() {
     assert_eq!(compressed.tokens[..8], exact.tokens[..8]);
 }
 
-/// Sinks beside a window would be tokens that the model does not see. A full layer sees them.
+/// Sinks besides a window would be tokens that the model does not see. A full layer sees them.
 #[test]
 fn full_layers_of_a_sliding_model_keep_their_sinks() {
     let spec =

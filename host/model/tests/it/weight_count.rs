@@ -2,7 +2,7 @@
 //!
 //! A line of `golden/weight_cases.jsonl` has the keys of a `config.json` and the counts of the library's own
 //! model: outside the layers, of the largest layer, and of all. `host/python/tests/plan_weights.py` writes the
-//! file. The test `test_plan.py` beside it counts anew.
+//! file. The test `test_plan.py` next to it counts anew.
 
 use serde_json::{Value, json};
 use tqkv_model::WeightBytes;

@@ -215,7 +215,7 @@ class KvCache:
         self._native.restore(octets("snapshot", snapshot))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a snapshot to a file, which appears whole or not at all."""
+        """Writes a snapshot to a file, which appears complete or not at all."""
         self._native.save(path)
 
     def restore_from(self, path: str | os.PathLike[str]) -> None:

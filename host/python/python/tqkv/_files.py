@@ -62,7 +62,7 @@ class TqkFile:
 
 
 class TqkWriter:
-    """Writes a .tqk file piece by piece. The file appears whole when the `with` block ends, and not at all if the block fails."""
+    """Writes a .tqk file piece by piece. The file is complete when the `with` block ends, and does not appear if the block fails."""
 
     def __init__(self, path: str | os.PathLike[str], codec: Codec, mean: Either | None = None) -> None:
         if not isinstance(codec, Codec):

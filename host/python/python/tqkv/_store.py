@@ -13,7 +13,7 @@ from ._native import TqkvError
 
 
 def write_whole(path: str | os.PathLike[str], data: Any) -> None:
-    """Writes a file, which appears whole or not at all, and is readable by its owner only."""
+    """Writes a file, which appears complete or not at all, and is readable by its owner only."""
     descriptor, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=Path(path).parent)
     try:
         with open(descriptor, "wb") as file:
@@ -25,7 +25,7 @@ def write_whole(path: str | os.PathLike[str], data: Any) -> None:
 
 
 class Folder:
-    """Files that appear whole or not at all. Files are never evicted and never synced. If a crash of the machine truncates one, its
+    """Files that appear complete or not at all. Files are never evicted and never synced. If a crash of the machine truncates one, its
     CRC refuses it."""
 
     def __init__(self, path: str) -> None:

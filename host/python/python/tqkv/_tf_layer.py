@@ -40,7 +40,7 @@ SHOWN_AGAIN = "the mask shows tokens that were padding in the prompt"
 UNFINISHED = "an earlier forward pass was not finished: reset the cache"
 
 STATE = ("is_initialized", "length", "shape", "pads", "sinks", "dtype", "device")
-"""What a saved layer has beside its rows."""
+"""What a saved layer has besides its rows."""
 
 
 class TqkvLayer(CacheLayerMixin):

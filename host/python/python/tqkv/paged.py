@@ -414,7 +414,7 @@ def store(layout: Layout, k: Tensor, v: Tensor, places: Tensor, pages: Tensor, r
     contiguous. Tokens may be apart, which takes no copy on a GPU.
 
     A token of a negative place is skipped. A vector that is not finite, or whose scale does not fit float16, becomes zeros. Then, and
-    for a place behind the pool, `refused` (int32, one number) becomes 1."""
+    for a place beyond the pool, `refused` (int32, one number) becomes 1."""
     _store(k, v, places, pages, refused, _text(layout))
 
 

@@ -244,7 +244,7 @@ def decode(data: Any, parts: Sequence[Part], name: str = "", basis: str | None =
     were encoded with.
 
     A payload that `Format.encode` did not write for such parts under this name is refused, and the views stay as they are. All parts
-    are therefore checked before any view is written. Parts of float16 are decoded beside them, which takes as much memory again.
+    are therefore checked before any view is written. Parts of float16 are decoded to separate memory, which takes as much memory again.
     """
     data = octet_array("payload", data)
     if data[: len(MAGIC)].tobytes() == _chunks.MAGIC:
@@ -339,7 +339,7 @@ def _decode(header: Header, part: np.ndarray, out: tuple[torch.Tensor, torch.Ten
 
 
 def _place(header: Header, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where to decode to: the views, which have been checked, or memory beside them. A sum of numbers and means may be too large
+    """Where to decode to: the views, which have been checked, or separate memory. A sum of numbers and means may be too large
     for f16, and more axes than two of tokens are not decoded to."""
     if header.dtype != torch.float16 and keys.dim() <= _MOST_AXES:
         return keys, values

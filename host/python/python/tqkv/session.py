@@ -63,14 +63,14 @@ def pack_file(
     basis: Storage | None = None,
     budget: float = 2.1,
 ) -> None:
-    """Packs a file, as `pack` does. The pack appears whole or not at all, and replaces an existing file. Memory does not grow with the state."""
+    """Packs a file, as `pack` does. The pack appears complete or not at all, and replaces an existing file. Memory does not grow with the state."""
     _native.pack_session_file(state, pack, *_options(kv, head_dim, basis, budget))
 
 
 def unpack_file(
     pack: str | os.PathLike[str], state: str | os.PathLike[str], basis: Storage | None = None
 ) -> None:
-    """Unpacks a file, which appears whole or not at all. An existing file is replaced."""
+    """Unpacks a file, which appears complete or not at all. An existing file is replaced."""
     _native.unpack_session_file(pack, state, _codec(basis))
 
 

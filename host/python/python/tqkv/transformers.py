@@ -121,7 +121,7 @@ class TqkvCache(DynamicCache):
         return f"<{type(self).__name__} {of}: {said['tokens']} tokens in {said['bytes']} bytes, ratio {said['ratio']:.2f}>"
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the options and the tokens of all layers to a file, which appears whole or not at all. It reveals the text, as a snapshot
+        """Writes the options and the tokens of all layers to a file, which appears complete or not at all. It reveals the text, as a snapshot
         does."""
         file = io.BytesIO()
         layers = [(type(layer).__name__, _state(layer)) for layer in self.layers]

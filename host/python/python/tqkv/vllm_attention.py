@@ -189,7 +189,7 @@ class Prompts:
     fresh: Tensor | None
     """Rows of this step's keys among all keys. None if all keys are of this step."""
     exact: tuple[Tensor, Tensor] | None
-    """Places of exact tokens of earlier steps, and their rows among all keys. A token without a place goes to the row behind these."""
+    """Places of exact tokens of earlier steps, and their rows among all keys. A token without a place goes to the row after these."""
 
 
 @dataclass

@@ -102,7 +102,7 @@ class Seen:
     starts: Tensor
     """`[rows]`, the first token that is attended as a code."""
     ends: Tensor
-    """`[rows]`, the token behind the last one of these."""
+    """`[rows]`, the token after the last one of these."""
     kept: Tensor
     """`[tokens]`, the place where each token of the step goes."""
 
@@ -197,7 +197,7 @@ class Units:
         count, seen = len(units), self.seen
         rows, found = self.find(units)
         first, newest = found.split([self.window.first, self.window.newest], 1)
-        # Codes are one run of tokens, so exact tokens before and behind them have no gap.
+        # Codes are one run of tokens, so exact tokens before and after them have no gap.
         first = first.cumprod(1).bool()
         newest = newest.flip(1).cumprod(1).flip(1).bool()
         starts, behind = first.sum(1) * UNIT, newest.sum(1) * UNIT

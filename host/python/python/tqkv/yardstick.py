@@ -1,4 +1,4 @@
-"""Puts a codec of your own beside those of tqkv, in `tqkv eval`.
+"""Compares a codec of your own with those of tqkv, in `tqkv eval`.
 
 Two functions say what the codec gives back: from an array `[tokens, head_dim]` of consecutive tokens of one KV head, the array
 after encoding and decoding, and the number of bytes that its codes would take. A program calls `serve` with them,
@@ -11,7 +11,7 @@ and the command runs it, over any model and text, in the table of the other cach
     tqkv eval --model model.gguf --kv s4 --kv "program=python3 codec.py"
     tqkv eval --model model.gguf --recall --kv tiny --kv "hot=64 sinks=4 program=python3 codec.py"
 
-The first `sinks` (4) and the newest `hot` (64) tokens stay exact, as in the caches beside it. The others come in groups of 32, and every
+The first `sinks` (4) and the newest `hot` (64) tokens stay exact, as in the caches that it is compared with. The others come in groups of 32, and every
 query sees them as the codec gives them back, so the functions are also asked for the first 1 to 31 tokens of the group that still grows:
 once with each token that joins it, for one query, which is once per token, KV head and kind of vector in all, and 16.5 tokens on average.
 The answer to a full group is final. A codec by channel has few tokens for its steps in a group that begins, so these come back nearly

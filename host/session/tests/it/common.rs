@@ -204,7 +204,7 @@ impl State {
         self.values(kind, width * cells);
     }
 
-    /// One cell of recurrent state, which a hybrid model writes behind its caches.
+    /// One cell of recurrent state, which a hybrid model writes after its caches.
     pub(crate) fn recurrent(&mut self) {
         [1, 149, 0, 0, 2].into_iter().for_each(|field| self.u32(field));
         for _ in 0..4 {

@@ -97,7 +97,7 @@ fn damaged_states_are_refused_or_come_back() {
     takes_little_memory();
 }
 
-/// Mends the CRCs of a pack as far as its fields say where they are, so that what is behind them is read.
+/// Mends the CRCs of a pack as far as its fields say where they are, so that what is after them is read.
 fn mend(pack: &mut [u8]) {
     let word =
         |pack: &[u8], at: usize| pack.get(at..at + 4).map(|w| u32::from_le_bytes(w.try_into().unwrap()));

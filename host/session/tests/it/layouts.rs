@@ -144,7 +144,7 @@ fn other_files_are_refused_by_name() {
     }
 }
 
-/// llama.cpp raises the version of its files when their fields change, so nothing behind it can be read.
+/// llama.cpp raises the version of its files when their fields change, so nothing after it can be read.
 #[test]
 fn a_file_of_an_unknown_version_is_told_by_name_and_kept_whole() {
     for (mut state, version, said) in [

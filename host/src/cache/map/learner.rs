@@ -6,8 +6,8 @@
 //! counts whatever their order ([`rank`]). So the map does not depend either on which of several threads came
 //! first. Sums are f64 in a fixed order, and the softmax is equal to the bit on every level.
 //!
-//! Queries wait in codes of four bits. They then take less than the values beside them have saved, so a cache
-//! that learns is not larger than in f16. One head per position lost 23 % of KL on a text.
+//! Queries wait in codes of four bits. They then take less than the values next to them have saved, so a
+//! cache that learns is not larger than in f16. One head per position lost 23 % of KL on a text.
 //!
 //! A program that appends the first page and never attends gives no queries. Its keys are then coded
 //! without a map.
@@ -284,7 +284,7 @@ impl Learner {
         PairFactors::of_energies(&query_energy, &key_energy, None, self.in_quarters)
     }
 
-    /// Number of keys behind the sinks that [`Learner::learn`] reads.
+    /// Number of keys after the sinks that [`Learner::learn`] reads.
     pub(in crate::cache) fn keys(&self) -> usize {
         LEARN_TOKENS + self.hot.min(SAMPLES)
     }

@@ -31,7 +31,7 @@ impl Order {
     /// Orders pairs by the products of the energies of queries and keys. Returns the order, and for each pair
     /// the root mean square of the mapped keys of its quarter.
     ///
-    /// `None` if a product is not a positive number, or if the pairs are no whole quarters.
+    /// `None` if a product is not a positive number, or if the number of pairs is no multiple of four.
     pub(super) fn new(products: &[f64], turn: Option<&[u16]>) -> Option<(Self, Vec<f64>)> {
         let is_whole = products.len().is_multiple_of(QUARTERS) && !products.is_empty();
         if !is_whole || !products.iter().all(|x| x.is_finite() && *x > 0.0) {

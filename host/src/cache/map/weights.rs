@@ -17,7 +17,7 @@ pub(in crate::cache) struct WeightRule {
 }
 
 impl WeightRule {
-    /// Weights of the first `count` keys behind the sinks, with a mean of 1. A weight is the sum of p (1 - p)
+    /// Weights of the first `count` keys after the sinks, with a mean of 1. A weight is the sum of p (1 - p)
     /// over queries with their positions, for the attention p that the key gets. `None` if none gets any.
     pub(super) fn weights<'a>(
         &self,

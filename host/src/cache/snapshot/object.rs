@@ -7,7 +7,7 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
 impl KvCache {
-    /// Writes a snapshot to an object, which appears whole or not at all. The snapshot is in memory
+    /// Writes a snapshot to an object, which appears complete or not at all. The snapshot is in memory
     /// meanwhile. See [`KvCache::snapshot`].
     ///
     /// # Errors

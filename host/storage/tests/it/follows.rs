@@ -88,7 +88,7 @@ fn short_chunks_and_parts_of_the_layers_do_not_mislead() {
     let source = source(7);
     let mut follower = follower(&source.shape, Some(basis(&source)));
     for seed in 0..40 {
-        // Exact tokens alone, a few tokens, and a whole chunk.
+        // Exact tokens alone, a few tokens, and a complete chunk.
         for (first, count) in [(0, 3), (0, 20), (4, MAX_TOKENS)] {
             let tokens = source.tokens(seed, first, count);
             let encoded =

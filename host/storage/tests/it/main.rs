@@ -1,4 +1,4 @@
-//! Stored chunks: their accuracy, their bytes, refused inputs and archives of whole caches.
+//! Stored chunks: their accuracy, their bytes, refused inputs and archives of complete caches.
 #![allow(missing_docs, reason = "a test crate")]
 
 mod archive;

@@ -1,4 +1,4 @@
-//! The cache of slots as an engine uses it, beside the cache of a sequence and attention in f64.
+//! The cache of slots as an engine uses it, compared with the cache of a sequence and attention in f64.
 
 use super::random::Random;
 use tqkv::cache::{CacheSpec, KvCache};

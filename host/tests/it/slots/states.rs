@@ -80,7 +80,7 @@ fn a_long_text_comes_back_to_the_bit_and_goes_on_as_before() {
             back.unpack(&rows, &bytes).unwrap();
             let (before, after) = (read(&saved, 0, TOKENS), read(&back, SLOTS + 128, TOKENS));
             assert!(before.iter().any(|x| *x != 0));
-            // The exact rows of a text of two heads fit beside codes of as many bits only if few are hot.
+            // The exact rows of a text of two heads fit next to codes of as many bits only if few are hot.
             let is_narrow =
                 words.starts_with("t4") && row_bytes == ROWS[2] || words == "i8" && row_bytes == ROWS[1];
             if !is_narrow || words.contains("hot=0") {

@@ -7,7 +7,7 @@ use tqkv::cache::{CacheSpec, CacheStats, Centring, Cold, KvCache, LayerKind, PAG
 use tqkv_core::{AnyCodec, CodecId};
 use tqkv_tests::oracle::energy;
 
-/// Tokens behind a window that stay for a rollback.
+/// Tokens that have left a window and stay for a rollback.
 const ROLLBACK: usize = 256;
 /// Keys that teach a map.
 const MEAN_TOKENS: usize = 64;
@@ -22,7 +22,7 @@ struct Side {
     hot: usize,
     /// The exact newest tokens of a layer at a length, if they depend on it.
     narrowing: Option<(CacheSpec, usize)>,
-    /// Tokens behind the hot window that wait for the mean or the map of keys.
+    /// Tokens that have left the hot window and wait for the mean or the map of keys.
     wait: usize,
     /// True if keys wait.
     learning: bool,
@@ -31,7 +31,7 @@ struct Side {
     errors: Vec<f64>,
     /// The codec of each tier, and its loss.
     tiers: Vec<(CodecId, f64)>,
-    /// Tokens after which a page enters each tier behind the first.
+    /// Tokens after which a page enters each tier after the first.
     after: Vec<usize>,
     /// Pages in each tier or in a colder one.
     cooled: Vec<usize>,
@@ -106,7 +106,7 @@ impl Side {
         self.len - self.sinks() - self.coded()
     }
 
-    /// The first token behind the sinks that is still in the cache.
+    /// The first token after the sinks that is still in the cache.
     fn first_live(&self) -> usize {
         self.sinks + (self.evicted * PAGE_TOKENS).min(self.coded())
     }

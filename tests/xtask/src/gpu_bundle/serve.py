@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, DIM, INNER, WORDS = 32, 4096, 32, 8, 128, 14336, 128256
-# Memory that a step needs beside weights and cache.
+# Memory that a step needs besides weights and cache.
 SPARE = 6e9
 # Tokens of a block where vLLM's kernels take blocks.
 BLOCK = 16

@@ -1,6 +1,6 @@
 //! The packages that the project was asked to use: those in the first column of the table "The card" in
-//! ARCHITECTURE.md. Each is a dependency, and the source beside its manifest names it. DECISIONS.md has those
-//! that nothing here links.
+//! ARCHITECTURE.md. Each is a dependency, and the source next to its manifest names it. DECISIONS.md has
+//! those that nothing here links.
 
 use super::tree::{Tree, read, root, spans, table};
 

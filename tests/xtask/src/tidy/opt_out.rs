@@ -1,4 +1,4 @@
-//! Exceptions from the reports, beside the line that they are about: a comment `tidy: RULE: reason`.
+//! Exceptions from the reports, next to the line that they are about: a comment `tidy: RULE: reason`.
 //!
 //! An exception from `long file` stands anywhere in its file. One from `prose` or `wide comment` stands in the
 //! line before the one that it is about.

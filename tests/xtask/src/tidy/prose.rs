@@ -187,7 +187,7 @@ impl Reader {
     }
 }
 
-/// True if a text is a whole sentence before the next word.
+/// True if a text is a complete sentence before the next word.
 fn is_whole(text: &str, next: &str) -> bool {
     let ended = text.trim_end_matches(['*', '_', ')', '"', '`']).ends_with(['.', '!', '?', ':']);
     let abbreviated = ["e.g.", "i.e.", "vs.", "cf."].iter().any(|short| text.ends_with(short));

@@ -43,8 +43,8 @@ pub(super) fn sections(_: &Wanted<'_>) -> Result<Vec<Section>, CliError> {
         .collect();
     let parts = PARTS.map(|(name, colour)| (name.to_owned(), colour));
     let figure = Strips {
-        label: "What the tokens of a sequence are kept as, from the first to the newest, at seven lengths; behind each the bits a \
-                value of the whole cache"
+        label: "What the tokens of a sequence are kept as, from the first to the newest, at seven lengths; after each its bits per \
+                value of the complete cache"
             .to_owned(),
         parts: &parts,
         strips: &strips,

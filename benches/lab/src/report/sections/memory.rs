@@ -108,7 +108,7 @@ fn contexts() -> Result<Result<Section, CliError>, PlanError> {
     }))
 }
 
-/// The published table of a 70B-class model from a community, beside the codecs of this project.
+/// The published table of a 70B-class model from a community, compared with the codecs of this project.
 fn seventy_b(wanted: &Wanted<'_>) -> Result<Section, CliError> {
     let codecs =
         ["f16", "q8_0", "s3", "s4", "t3", "t4"].map(|name| format!(" --kv {}", every_token(name))).concat();

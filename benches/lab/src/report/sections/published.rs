@@ -1,4 +1,4 @@
-//! Published figures of other projects, beside the figures of this machine.
+//! Published figures of other projects, next to the figures of this machine.
 
 use tqkv_cli::error::CliError;
 
@@ -25,7 +25,7 @@ pub(super) fn sections(wanted: &Wanted<'_>) -> Result<Vec<Section>, CliError> {
     let figures = [of_vectors(&errors), of_models(wanted), of_machines(&levels, &step)].concat();
     let bounds = ["bits", "no code is below", "here", "the paper's bound"];
     Ok(vec![Section {
-        title: "Published figures beside these",
+        title: "Published figures next to these",
         lead: vec![
             "Other implementations of the same paper reported these. Errors are of random directions at D = 128 with the norm as \
              scale, which is what they measured; the default of this program chooses its scale for unbiased dot products. Rows of other models \

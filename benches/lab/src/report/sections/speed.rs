@@ -1,4 +1,4 @@
-//! Attention against the length of the cache, beside the time to read the memory.
+//! Attention against the length of the cache, compared with the time to read the memory.
 
 use tqkv_cli::command::demo::withheld;
 use tqkv_cli::command::demo_speed::WIDEST_SPREAD;

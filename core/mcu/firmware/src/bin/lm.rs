@@ -44,7 +44,7 @@ fn run<C: Code>(name: &str, memory: &mut Memory<'_>) {
 
 #[firmware::entry]
 fn main() -> ! {
-    // Checks the whole file, once.
+    // Checks the complete file, once.
     if let Err(error) = Model::load(FILE) {
         defmt::error!("{}", error);
         firmware::exit(1)

@@ -1,4 +1,4 @@
-//! The cache of slots beside candle's caches, with a small random Llama.
+//! The cache of slots compared with candle's caches, with a small random Llama.
 
 use crate::attention::{CandleCaches, ModelAttention, Shape, Slots};
 use crate::llama::Llama;

@@ -10,9 +10,9 @@
 //!   a `use` without export, a type, an expression, or the tokens of a macro or an attribute. Paths are
 //!   followed through exports (`pub use`) to the file of the definition. So a file that takes an exported
 //!   name from a folder's `mod.rs` uses the child alone.
-//! * A `pub use` (of any visibility) uses nothing by itself; code beside it that says the exported name does.
-//!   So a `mod.rs` may export its children and hold what they share, or hold code over its children, but not
-//!   both.
+//! * A `pub use` (of any visibility) uses nothing by itself; code next to it that says the exported name
+//!   does. So a `mod.rs` may export its children and hold what they share, or hold code over its children,
+//!   but not both.
 //! * `mod child;` uses nothing, and neither does a path that ends at a module, as in `pub(in crate::a)`.
 //! * Code under `#[cfg(test)]` or `#[test]`, or in documentation, does not count. Other conditions do not
 //!   matter: both sides of them count.
