@@ -4,7 +4,7 @@
 use super::plan::Plan;
 use super::weights::{
     Halves, Products, RUN, RUN_LINES, TOGETHER, TokenWeights, are_bytes, bounds, first_sums, is_wide, step,
-    total,
+    total, vanishes,
 };
 use super::{Line, fetch_scales};
 use crate::lines::Machine;
@@ -295,8 +295,6 @@ impl<'p> Pass<'_, 'p> {
     /// Rounds the weights of some heads of the pass and passes them to `columns`, one run of scales and one
     /// sign at a time. Weights are unsigned on the machine. Negative ones (of the caller, or by scales of
     /// `q4_0`) are therefore summed separately.
-    ///
-    /// It is inlined into each kernel, because a call between the two costs 5 to 10 ns per page.
     #[inline(always)]
     pub(super) fn for_each_sign<I: Machine, const BITS: usize>(
         &mut self,
@@ -308,42 +306,76 @@ impl<'p> Pass<'_, 'p> {
             strip.next = fetch_scales(isa, strip.next, core::mem::take(scale_lines));
         }
         for r in 0..self.plan.runs {
-            // All heads before any is rounded: a bound waits for its lanes, but not for the next head.
-            let mut largest = [[0.0; 2]; TOGETHER];
-            for (h, largest) in heads.clone().zip(largest.get_mut(heads.clone()).unwrap_or_default()) {
-                *largest = bounds(isa, self.parts.iter().map(|part| part.products(self.first + h, r)));
-            }
-            for (side, sign) in [1.0, -1.0].into_iter().enumerate() {
-                let (factors, totals) = self.round::<I, BITS>(isa, r, &heads, (side, sign), &largest);
-                if factors.iter().all(|&factor| factor == 0.0) {
+            let mut rounded = Rounded::NONE;
+            for sign in [Sign::Positive, Sign::Negative] {
+                if !rounded.has[sign as usize] {
                     continue;
                 }
-                let out = Out { plan: self.plan, column: 0, accs: &mut *self.accs, factors: &factors };
+                if const { is_wide(BITS) } {
+                    self.round::<I, true>(isa, (r, sign), &heads, &mut rounded);
+                } else {
+                    self.round::<I, false>(isa, (r, sign), &heads, &mut rounded);
+                }
+                if !rounded.has[sign as usize] {
+                    continue;
+                }
+                let Rounded { factors, totals, .. } = &rounded;
+                let out = Out { plan: self.plan, column: 0, accs: &mut *self.accs, factors };
                 let range = r * self.run_columns..(r + 1) * self.run_columns;
-                let weights = TokenWeights { halves: &*self.room, heads: self.heads, totals: &totals };
+                let weights = TokenWeights { halves: &*self.room, heads: self.heads, totals };
                 columns(isa, &mut Job { parts: &mut *self.parts, columns: range, weights, out });
             }
         }
     }
 
-    /// Rounds each head's products of one sign against its largest, with the scales of run `r`. `side` is the
-    /// index of the largest product of that sign. Returns the value of one step of each head's weights, 0 if
-    /// the head has none. With a bias of levels, the sums of the weights are returned too.
+    /// Rounds each head's products of one sign against its largest, with the scales of run `r`. `WIDE`: to 14
+    /// bits. It is compiled once for all kernels of a machine: in each of them it was most of the code.
     #[inline(always)]
-    fn round<I: Machine, const BITS: usize>(
+    fn round<I: Machine, const WIDE: bool>(
         &mut self,
         isa: I,
-        r: usize,
+        (r, sign): (usize, Sign),
         heads: &Range<usize>,
-        (side, sign): (usize, f32),
-        largest: &[[f32; 2]; TOGETHER],
-    ) -> ([f32; TOGETHER], [i32; TOGETHER]) {
-        let (mut factors, mut totals) = ([0.0; TOGETHER], [0; TOGETHER]);
+        rounded: &mut Rounded,
+    ) {
+        isa.apart(
+            #[inline(always)]
+            |isa| {
+                if let Sign::Positive = sign {
+                    self.bound(isa, r, heads, rounded);
+                }
+                self.round_inlined::<I, WIDE>(isa, (r, sign), heads, rounded);
+            },
+        );
+    }
+
+    /// Finds the largest product of each head and sign, with the scales of run `r`.
+    #[inline(always)]
+    fn bound<I: Machine>(&self, isa: I, r: usize, heads: &Range<usize>, rounded: &mut Rounded) {
+        rounded.has = [false; 2];
+        // All heads before any is rounded: a bound waits for its lanes, but not for the next head.
+        let largest = rounded.largest.get_mut(heads.clone()).unwrap_or_default();
+        for (h, largest) in heads.clone().zip(largest) {
+            *largest = bounds(isa, self.parts.iter().map(|part| part.products(self.first + h, r)));
+            for (has, &largest) in rounded.has.iter_mut().zip(&*largest) {
+                *has |= !vanishes(largest);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn round_inlined<I: Machine, const WIDE: bool>(
+        &mut self,
+        isa: I,
+        (r, sign): (usize, Sign),
+        heads: &Range<usize>,
+        Rounded { largest, factors, totals, .. }: &mut Rounded,
+    ) {
         let own = factors.get_mut(heads.clone()).unwrap_or_default().iter_mut();
         let largest = largest.get(heads.clone()).unwrap_or_default();
         for (h, (factor, largest)) in heads.clone().zip(own.zip(largest)) {
-            let largest = largest[side];
-            let step = step::<BITS>(sign, largest);
+            let largest = largest[sign as usize];
+            let step = step::<WIDE>(sign.factor(), largest);
             *factor = step * self.plan.unit;
             if step == 0.0 {
                 continue;
@@ -353,17 +385,55 @@ impl<'p> Pass<'_, 'p> {
             for part in &*self.parts {
                 let products = part.products(self.first + h, r);
                 let (now, later) = room.split_at_mut((part.runs.len() * self.heads).min(room.len()));
-                products.round::<I, BITS>(isa, (sign, largest), &mut sums, (h, self.heads), now);
+                products.round::<I, WIDE>(isa, (sign.factor(), largest), &mut sums, (h, self.heads), now);
                 room = later;
             }
-            if const { I::VALUE_BIAS != 0 && !is_wide(BITS) }
+            if const { I::VALUE_BIAS != 0 && !WIDE }
                 && let Some(to) = totals.get_mut(h)
             {
                 *to = total(isa, first, sums);
             }
         }
-        (factors, totals)
     }
+}
+
+/// The sign of products that are summed together.
+#[derive(Clone, Copy)]
+enum Sign {
+    Positive,
+    Negative,
+}
+
+impl Sign {
+    #[inline(always)]
+    fn factor(self) -> f32 {
+        match self {
+            Self::Positive => 1.0,
+            Self::Negative => -1.0,
+        }
+    }
+}
+
+/// What is known of the rounded weights of some heads.
+struct Rounded {
+    /// True for each sign that any head has, as far as is known.
+    has: [bool; 2],
+    /// The largest product of each head and sign.
+    largest: [[f32; 2]; TOGETHER],
+    /// The value of one step of each head's weights of the sign; 0 if the head has none.
+    factors: [f32; TOGETHER],
+    /// With a bias of levels, the sums of the weights.
+    totals: [i32; TOGETHER],
+}
+
+impl Rounded {
+    /// Nothing is known.
+    const NONE: Self = Self {
+        has: [true; 2],
+        largest: [[0.0; 2]; TOGETHER],
+        factors: [0.0; TOGETHER],
+        totals: [0; TOGETHER],
+    };
 }
 
 /// Columns to sum over the tokens of their lines, with the weights of one run of scales and one sign.

@@ -101,10 +101,10 @@ impl Products<'_> {
         isa.load(weights) * isa.load_halves(scales)
     }
 
-    /// Rounds the products times `sign`, if positive, against `largest`. They are weights of head `head` of
-    /// `heads`. `sums` are those of [`Machine::write_bytes`], and [`first_sums`] at first.
+    /// Rounds the products times `sign`, if positive, against `largest`, to 14 bits if `WIDE`. They are weights
+    /// of head `head` of `heads`. `sums` are those of [`Machine::write_bytes`], and [`first_sums`] at first.
     #[inline(always)]
-    pub(super) fn round<I: Machine, const BITS: usize>(
+    pub(super) fn round<I: Machine, const WIDE: bool>(
         &self,
         isa: I,
         (sign, largest): (f32, f32),
@@ -112,12 +112,12 @@ impl Products<'_> {
         (head, heads): (usize, usize),
         room: &mut [Halves],
     ) {
-        let (zero, steps) = (isa.splat(0.0), isa.splat(sign * (largest_weight::<BITS>() / largest)));
+        let (zero, steps) = (isa.splat(0.0), isa.splat(sign * (largest_weight::<WIDE>() / largest)));
         let rooms = room.get_mut(head..).unwrap_or_default().iter_mut().step_by(heads);
         for ((weights, scales), halves) in self.weights.iter().zip(self.scales).zip(rooms) {
             let halves: &mut [[u8; RUN]; 2] = bytemuck::must_cast_mut(halves);
             let weights = isa.larger(Self::of_run(isa, weights, scales) * steps, zero);
-            if const { is_wide(BITS) } {
+            if const { WIDE } {
                 isa.write_halves(weights, halves);
                 continue;
             }
@@ -180,8 +180,8 @@ pub(super) fn total<I: Machine>(isa: I, first: [I::Sum; 2], last: [I::Sum; 2]) -
 }
 
 /// The number that stands for the largest weight.
-const fn largest_weight<const BITS: usize>() -> f32 {
-    if is_wide(BITS) { WIDE_STEPS } else { BYTE_STEPS * (1 << FRACTION) as f32 }
+const fn largest_weight<const WIDE: bool>() -> f32 {
+    if WIDE { WIDE_STEPS } else { BYTE_STEPS * (1 << FRACTION) as f32 }
 }
 
 /// The largest product of one head, and the largest of the negated products; at least 0.
@@ -199,9 +199,15 @@ pub(super) fn bounds<'a, I: Machine>(isa: I, parts: impl Iterator<Item = Product
     [largest.max(), least.max()]
 }
 
+/// Returns true if there is nothing to sum of products whose largest is this.
+#[inline(always)]
+pub(super) fn vanishes(largest: f32) -> bool {
+    largest < LEAST
+}
+
 /// The value of one step of weights that are rounded against `largest`; 0 if there is nothing to sum.
 #[inline(always)]
-pub(super) fn step<const BITS: usize>(sign: f32, largest: f32) -> f32 {
-    let steps = if const { is_wide(BITS) } { WIDE_STEPS } else { BYTE_STEPS };
-    if largest < LEAST { 0.0 } else { largest * (sign / steps) }
+pub(super) fn step<const WIDE: bool>(sign: f32, largest: f32) -> f32 {
+    let steps = if const { WIDE } { WIDE_STEPS } else { BYTE_STEPS };
+    if vanishes(largest) { 0.0 } else { largest * (sign / steps) }
 }
