@@ -228,10 +228,11 @@ const MAX_KEPT: usize = MAX_SLOTS / 4;
 
 impl<const BITS: usize> ValueCodes for Packed<BITS> {
     fn sum<I: Machine>(isa: I, pass: Pass<'_, '_>) {
+        // A head dim is a multiple of 16, so a row is one of 16 / CODES. The conditions are constants.
         match pass.positions {
-            2 => Self::heads::<I, 2, 8, 1>(isa, pass),
-            4 => Self::heads::<I, 4, 4, 2>(isa, pass),
-            8 => Self::heads::<I, 8, 2, 4>(isa, pass),
+            2 if const { Self::CODES >= 8 } => Self::heads::<I, 2, 8, 1>(isa, pass),
+            4 if const { Self::CODES >= 4 } => Self::heads::<I, 4, 4, 2>(isa, pass),
+            8 if const { Self::CODES >= 2 } => Self::heads::<I, 8, 2, 4>(isa, pass),
             _ => Self::heads::<I, 16, 1, 8>(isa, pass),
         }
     }
