@@ -43,8 +43,8 @@ pub(crate) trait Planes {
     const GENERATORS: Option<[u16; 3]>;
     /// The quarters of a code of several widths.
     const QUARTERS: Option<&'static Quarters>;
-    /// True for the codes for microcontrollers. Their kernels handle one head at a time, because few caches
-    /// here use them.
+    /// True for the codes for microcontrollers. Their keys are scored one head at a time, because few caches
+    /// here use them, and their values have no kernel for a single head.
     const IS_SMALL: bool;
 }
 

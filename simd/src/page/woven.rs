@@ -113,27 +113,38 @@ impl<C: Planes> Woven<C> {
                 }
             }
         }
-        let mut head = 0;
-        if const { are_bytes::<I, 0>() && I::SUMS >= 8 && I::HEADS > 1 && !C::IS_SMALL } {
-            while heads - head >= 2 {
-                sum_bits::<I, 0, 8, 2>(isa, &kept, job, head);
-                head += 2;
-            }
-        }
-        for head in head..heads {
-            if const { I::FIELDS >= 8 } {
-                sum_bits::<I, 0, 8, 1>(isa, &kept, job, head);
-            } else if const { are_bytes::<I, 0>() } {
-                sum_bits::<I, 0, 4, 1>(isa, &kept, job, head);
-                sum_bits::<I, 4, 4, 1>(isa, &kept, job, head);
-            } else {
-                sum_bits::<I, 0, 2, 1>(isa, &kept, job, head);
-                sum_bits::<I, 2, 2, 1>(isa, &kept, job, head);
-                sum_bits::<I, 4, 2, 1>(isa, &kept, job, head);
-                sum_bits::<I, 6, 2, 1>(isa, &kept, job, head);
-            }
-        }
+        sum_kept(isa, &kept, job, heads);
     }
+}
+
+/// Sums the levels of every byte for all heads. It is compiled once for all codecs.
+#[inline(always)]
+fn sum_kept<I: Machine>(isa: I, kept: &[[I::Line; 8]], job: &mut Job<'_, '_>, heads: usize) {
+    isa.apart(
+        #[inline(always)]
+        |isa| {
+            let mut head = 0;
+            if const { are_bytes::<I, 0>() && I::SUMS >= 8 && I::HEADS > 1 } {
+                while heads - head >= 2 {
+                    sum_bits::<I, 0, 8, 2>(isa, kept, job, head);
+                    head += 2;
+                }
+            }
+            for head in head..heads {
+                if const { I::FIELDS >= 8 } {
+                    sum_bits::<I, 0, 8, 1>(isa, kept, job, head);
+                } else if const { are_bytes::<I, 0>() } {
+                    sum_bits::<I, 0, 4, 1>(isa, kept, job, head);
+                    sum_bits::<I, 4, 4, 1>(isa, kept, job, head);
+                } else {
+                    sum_bits::<I, 0, 2, 1>(isa, kept, job, head);
+                    sum_bits::<I, 2, 2, 1>(isa, kept, job, head);
+                    sum_bits::<I, 4, 2, 1>(isa, kept, job, head);
+                    sum_bits::<I, 6, 2, 1>(isa, kept, job, head);
+                }
+            }
+        },
+    );
 }
 
 /// Sums the `N` levels of every byte from bit `FIRST` on, for `H` heads from `head` on.
@@ -144,15 +155,10 @@ fn sum_bits<I: Machine, const FIRST: usize, const N: usize, const H: usize>(
     job: &mut Job<'_, '_>,
     head: usize,
 ) {
-    isa.step(
-        #[inline(always)]
-        |isa| {
-            let sums = sum_levels::<I, 0, 8, FIRST, N, DWORDS, H>(isa, kept, job.weights, head);
-            for (head, sums) in (head..).zip(sums) {
-                close::<I, FIRST, N>(isa, head, sums, &mut job.out);
-            }
-        },
-    );
+    let sums = sum_levels::<I, 0, 8, FIRST, N, DWORDS, H>(isa, kept, job.weights, head);
+    for (head, sums) in (head..).zip(sums) {
+        close::<I, FIRST, N>(isa, head, sums, &mut job.out);
+    }
 }
 
 /// Adds a head's sums of a column, for bits from `FIRST` on: bit b of a byte belongs to the coordinate b D/8
