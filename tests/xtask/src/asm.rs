@@ -25,9 +25,10 @@ const OF_BLOCKS: &str = "codec::ops::";
 
 /// Kernels: a part of their names, and the instructions that distinguish the hot loops from the loops around
 /// them.
-const KERNELS: [(&str, &str, &[&str]); 6] = [
+const KERNELS: [(&str, &str, &[&str]); 7] = [
     ("scores", "page::keys::", &["vpmaddubsw", "vpdpbusd"]),
     ("accumulate", ">::columns", &["vpmaddubsw", "vpdpbusd"]),
+    ("kept", "page::woven::sum_kept", &["vpmaddubsw", "vpdpbusd"]),
     ("attend", "page::attend::", &["vmulps"]),
     ("f16 rows", "page::half_rows::", &["vcvtph2ps"]),
     ("encode", "codec::ops::encode_batches<", &["vpermps", "vpermd"]),
