@@ -19,11 +19,12 @@
 //                        shift, copy, save, restore; compares logits of samples with those of a fresh context
 // Environment with defaults: CTX (1024), THREADS (1), LAYERS (999), BATCH (512), UNIFIED (1), FA (1),
 // FROM (0), CLEAR (0), TYPE (f16; the type of keys and values, or K,V), KQV (1: the cache lies with the layers, as without -nkvo),
-// MEASURE (0; 1 first makes a context without memory, as -fit does)
+// MEASURE (0; 1 first makes a context without memory, as -fit does), TASKS (0; 1 prints the threads of the process at the end)
 // CHOICES names a file for the logits of each choice of a token, as f32 [choices, vocabulary]. GIVEN is a list of
 // tokens with spaces between, which `text` and `parallel` then take in place of the likeliest ones.
 #include "ggml-backend.h"
 #include "llama.h"
+#include <dirent.h>
 #include <malloc.h>
 #include <math.h>
 #include <stdio.h>
@@ -50,6 +51,13 @@ static double processor_seconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
     return now.tv_sec + 1e-9 * now.tv_nsec;
+}
+static int tasks(void) {
+    int count = 0;
+    DIR * folder = opendir("/proc/self/task");
+    for (struct dirent * entry; folder && (entry = readdir(folder));) count += entry->d_name[0] != '.';
+    if (folder) closedir(folder);
+    return count;
 }
 static void fail(const char * what) {
     fprintf(stderr, "client: %s\n", what);
@@ -388,6 +396,7 @@ int main(int count, char ** arguments) {
         fail("unknown command");
     }
     if (choices && fclose(choices)) fail("no choices");
+    if (number("TASKS", 0)) fprintf(stderr, "\ntasks %d\n", tasks());
     llama_free(context);
     llama_model_free(model);
     return 0;

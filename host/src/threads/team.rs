@@ -2,7 +2,7 @@
 //!
 //! llama.cpp and PyTorch compute a layer in turns with this crate: operations of their own, then attention, then their own again.
 //! After each turn the threads of their team spin for some milliseconds, because the next is near. A pool of threads that runs
-//! meanwhile shares the processors with them: an attention of 0.8 ms took 2 to 4 ms. So the work runs on the team itself, which is
+//! meanwhile shares the processors with them: a step of 0.4 ms took 0.94. So the work runs on the team itself, which is
 //! also bound to the processors that the program chose for it.
 //!
 //! The runtimes of GCC, LLVM and Intel on Linux have the function that is called here. Elsewhere there is no team, and the work runs in
@@ -18,16 +18,16 @@ pub use loaded::library;
 #[cfg(target_os = "linux")]
 pub(super) use loaded::loads;
 
+use rayon::{ThreadBuilder, ThreadPoolBuilder};
+use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+
 /// Number of libraries that the process has loaded so far, where that is known.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn loads() -> u64 {
     0
 }
-
-use rayon::{ThreadBuilder, ThreadPoolBuilder};
-use std::ffi::{CStr, c_int, c_uint, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// What each thread of a region calls.
 type Body = unsafe extern "C" fn(*mut c_void);

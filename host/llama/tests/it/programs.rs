@@ -57,16 +57,21 @@ fn threads_and_the_team_of_openmp_change_no_bit() {
         let of = |threads: &str| {
             let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("threads-{threads}"));
             let (path, text) = (file.display().to_string(), TEXT.repeat(8));
-            let variables =
-                [&with(&library, "t4,t2")[..], &[("THREADS", threads), ("BATCH", "128")]].concat();
+            let settings = [("THREADS", threads), ("BATCH", "128"), ("TASKS", "1")];
+            let variables = [&with(&library, "t4,t2")[..], &settings].concat();
             let arguments = [libraries.as_str(), &model, &text, "logits", &path];
-            stock.run(&client, &arguments, &variables).expect("it runs");
-            std::fs::read(&file).expect("logits")
+            let said = stock.run(&client, &arguments, &variables).expect("it runs");
+            let tasks = said.lines().find_map(|line| line.strip_prefix("tasks ")?.parse::<usize>().ok());
+            (std::fs::read(&file).expect("logits"), tasks.expect("the number of threads"))
         };
-        let one = of("1");
+        let (one, tasks_of_one) = of("1");
         assert!(!one.is_empty());
-        for threads in ["2", "5"] {
-            assert!(of(threads) == one, "{libraries}: {threads} threads");
+        for threads in [2, 5] {
+            let (logits, tasks) = of(&threads.to_string());
+            assert!(logits == one, "{libraries}: {threads} threads");
+            // A team is the caller and others that stay. A ggml without OpenMP lets its threads go, and a pool of ours stays.
+            let more = if stock.has_openmp() { threads - 1 } else { threads };
+            assert_eq!(tasks, tasks_of_one + more, "{libraries}: {threads} threads");
         }
     }
 }

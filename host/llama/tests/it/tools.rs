@@ -50,6 +50,11 @@ impl Stock {
         self.folder.display().to_string()
     }
 
+    /// True for a build with OpenMP, whose runtime lies in the folder.
+    pub(crate) fn has_openmp(&self) -> bool {
+        self.folder.join("libgomp.so.1").exists()
+    }
+
     /// Compiles a program of the tests.
     pub(crate) fn program(&self, name: &str) -> PathBuf {
         let version = self.folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
