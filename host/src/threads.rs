@@ -7,6 +7,7 @@
 pub(crate) mod share;
 pub(crate) mod team;
 
+pub use share::follow;
 pub(crate) use share::{is_shared, several, share};
 
 use crate::error::CacheError;
@@ -45,13 +46,14 @@ pub fn start_with(threads: usize) -> Result<(), CacheError> {
     Err(CacheError::Threads(format!("{threads} is not possible: {running} have started already")))
 }
 
-/// Number of threads that share the work of calls. Starts the pool if it has not started.
+/// Number of threads that share the work of calls: those of the team that the process [follows](follow), or of the pool, which starts if it
+/// has not started.
 ///
 /// # Errors
 /// The same as [`start`].
 pub fn running() -> Result<usize, CacheError> {
     start()?;
-    Ok(rayon::current_num_threads())
+    Ok(share::threads())
 }
 
 /// Starts the global pool with this many threads, or with rayon's default for 0. Does nothing if the pool has

@@ -75,4 +75,4 @@ pub use slots::{
 pub use snapshot::{
     TqkvRead, TqkvWrite, tqkv_load, tqkv_restore, tqkv_restore_from, tqkv_save, tqkv_snapshot,
 };
-pub use threads::{tqkv_set_threads, tqkv_threads};
+pub use threads::{tqkv_follow_openmp, tqkv_set_threads, tqkv_threads};

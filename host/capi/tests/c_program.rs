@@ -76,11 +76,14 @@ fn output(command: &mut Command) -> String {
 
 /// Compiles an example, with a sanitizer if one is named.
 fn compile(example: &str, program: &Path, sanitizer: Option<&str>) {
+    let sanitize = sanitizer.map(|sanitizer| format!("-fsanitize={sanitizer}"));
+    let flags = sanitize.iter().flat_map(|sanitize| [sanitize, "-fno-omit-frame-pointer"]);
+    compile_with(example, program, flags);
+}
+
+fn compile_with<'a>(example: &str, program: &Path, flags: impl IntoIterator<Item = &'a str>) {
     let mut cc = Command::new("cc");
-    cc.args(["-std=c11", "-O1", "-g"]).args(WARNINGS);
-    if let Some(sanitizer) = sanitizer {
-        cc.args([&format!("-fsanitize={sanitizer}"), "-fno-omit-frame-pointer"]);
-    }
+    cc.args(["-std=c11", "-O1", "-g"]).args(WARNINGS).args(flags);
     cc.arg("-I").arg(root().join("include")).arg(root().join("examples").join(example)).arg(library());
     cc.args(SYSTEM_LIBRARIES).arg("-o").arg(program);
     output(&mut cc);
@@ -115,6 +118,22 @@ fn continuous_batching_is_near_dense_attention_under_every_checker() {
     under_every_checker("batching.c", |printed| {
         assert!(printed.ends_with("every result is near\n"), "{printed}");
     });
+}
+
+/// The call after `tqkv_follow_openmp` starts the two other threads of a team of three. A pool would start none.
+#[test]
+#[cfg(target_os = "linux")]
+fn calls_run_on_the_threads_of_openmp() {
+    if !has("gcc", "the C example of OpenMP") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("openmp");
+    compile_with("openmp.c", &program, ["-fopenmp"]);
+    let printed = output(Command::new(&program).env_remove("OMP_NUM_THREADS").env_remove("OMP_THREAD_LIMIT"));
+    let [refused, rest @ ..] = &printed.lines().collect::<Vec<_>>()[..] else { panic!("nothing printed") };
+    assert!(refused.contains("'no-such-library'"), "{refused}");
+    assert_eq!(rest, ["a pool: 1 of 2 threads", "OpenMP: 3 of 4 threads", "results are equal"]);
 }
 
 /// Compiles an example and runs it, plainly and with each checker of this machine.

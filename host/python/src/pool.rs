@@ -5,7 +5,7 @@ use crate::errors::{Failure, refused};
 use std::error::Error;
 use std::process;
 use std::sync::OnceLock;
-use tqkv::unstable::threads;
+use tqkv::threads;
 
 /// Starts the pool at the first call, and looks for PyTorch. A process that is forked after that has none of its threads, and would
 /// wait for them forever.

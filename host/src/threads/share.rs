@@ -2,37 +2,49 @@
 
 use crate::threads::team::{self, Team};
 use std::ffi::CStr;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// The team on which the process runs shared work.
 static FOLLOWED: OnceLock<Team> = OnceLock::new();
 
-/// From now on, calls of this process share their work among the OpenMP threads of a loaded library, which [`Team::of`] finds,
-/// in place of rayon's global pool. The first team that is found stays.
+/// Lets calls of this process share their work among the OpenMP threads of a loaded library, in place of rayon's global pool. Returns
+/// whether they do; without such a library the pool stays.
+///
+/// `library` is a part of its file name, such as `ggml-cpu`, and empty for the program itself. The first library that is found stays. A
+/// program that computes in parallel regions of OpenMP calls this once, because the threads of its team spin for some milliseconds after
+/// each region, and keep the processors from a pool. `OMP_NUM_THREADS` and `omp_set_num_threads` set the number of threads then. The
+/// runtimes of GCC, LLVM and Intel on Linux are found.
 ///
 /// A program that may load the library later calls this before each work: until the process has loaded something more, a call without success
 /// takes less than a microsecond.
-pub fn follow(library: &CStr) {
-    static LOADS: AtomicU64 = AtomicU64::new(0);
+pub fn follow(library: &CStr) -> bool {
+    static SOUGHT: Mutex<(u64, Vec<u8>)> = Mutex::new((0, Vec::new()));
     if FOLLOWED.get().is_some() {
-        return;
+        return true;
     }
+    let mut sought = SOUGHT.lock().unwrap_or_else(PoisonError::into_inner);
+    // Where the number of loads is not known it stays 0, and there is no team.
     let loads = team::loads();
-    if LOADS.swap(loads, Ordering::Relaxed) != loads
-        && let Some(team) = Team::of(library)
-    {
-        FOLLOWED.get_or_init(|| team);
+    if sought.0 == loads && sought.1 == library.to_bytes() {
+        return false;
+    }
+    *sought = (loads, library.to_bytes().to_vec());
+    let Some(team) = Team::of(library) else { return false };
+    FOLLOWED.get_or_init(|| team);
+    true
+}
+
+/// Number of threads among which a call shares its work, once the pool has started.
+pub(super) fn threads() -> usize {
+    match FOLLOWED.get() {
+        Some(team) if !is_shared() => team.threads(),
+        _ => rayon::current_num_threads(),
     }
 }
 
 /// True if another thread can take a part of the work. A hand-over costs a wake of about 10 us.
 pub fn several() -> bool {
-    let threads = match FOLLOWED.get() {
-        Some(team) if !is_shared() => team.threads(),
-        _ => rayon::current_num_threads(),
-    };
-    threads > 1
+    threads() > 1
 }
 
 /// True in work that threads share.

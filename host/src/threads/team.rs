@@ -50,7 +50,8 @@ pub struct Team {
 }
 
 impl Team {
-    /// The runtime that the loaded library whose file name has this part uses; none if it uses no OpenMP.
+    /// The runtime that the loaded library whose file name has this part uses, or the program itself if the part is empty; none if it uses
+    /// no OpenMP.
     #[cfg_attr(
         not(target_os = "linux"),
         expect(unused_variables, reason = "there is no runtime with these functions")

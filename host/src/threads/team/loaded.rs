@@ -1,17 +1,18 @@
 //! Libraries that the process has loaded, and their functions.
 
 use std::ffi::{CStr, CString, c_int, c_void};
-use std::ptr::NonNull;
+use std::ptr::{NonNull, null};
 
 /// A loaded library.
 #[derive(Clone, Copy, Debug)]
 pub struct Library(NonNull<c_void>);
 
-/// The first loaded library whose file name has this part. The program itself has no file name.
+/// The first loaded library whose file name has this part; the program itself if the part is empty.
 pub fn library(part: &CStr) -> Option<Library> {
-    let path = path(part)?;
-    // SAFETY: the string ends in NUL; RTLD_NOLOAD loads nothing, so no code of the library runs.
-    NonNull::new(unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }).map(Library)
+    let path = if part.is_empty() { None } else { Some(path(part)?) };
+    let name = path.as_ref().map_or(null(), |path| path.as_ptr());
+    // SAFETY: the string ends in NUL, or is null for the program; RTLD_NOLOAD loads nothing, so no code of a library runs.
+    NonNull::new(unsafe { libc::dlopen(name, libc::RTLD_LAZY | libc::RTLD_NOLOAD) }).map(Library)
 }
 
 impl Library {
@@ -81,6 +82,8 @@ mod tests {
         assert!(c.function(c"malloc").is_some() && c.function(c"no_such_function").is_none());
         assert!(!c.handle().is_null());
         assert!(library(c"no-such-library").is_none());
+        let program = library(c"").expect("the program itself");
+        assert!(program.function(c"malloc").is_some() && program.function(c"no_such_function").is_none());
         assert!(loads() > 0);
     }
 }
