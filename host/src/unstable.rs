@@ -12,7 +12,7 @@ pub mod algebra {
 pub mod cache {
     pub use crate::cache::key_codecs::learnt_map;
     pub use crate::cache::spec::least_shares;
-    pub use crate::cache::text::{COMMON_CODECS, Door, OPTIONS, OptionPart, SpecOption, pair_of, read_bytes};
+    pub use crate::cache::text::{COMMON_CODECS, Door, OPTIONS, OptionPart, SpecOption, pair_of, read_bytes, rule_of};
 }
 
 /// A cache of slots by its parts: one side of one layer, and attention of one KV head.
@@ -32,7 +32,7 @@ pub mod slots {
 
 /// Threads that share work.
 pub mod threads {
-    pub use crate::threads::share::{follow, several, share};
+    pub use crate::threads::share::{several, share};
     pub use crate::threads::team::Team;
     #[cfg(target_os = "linux")]
     pub use crate::threads::team::library;

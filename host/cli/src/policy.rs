@@ -48,13 +48,13 @@ impl Name {
     }
 }
 
-/// A word of a policy, where a list of layers has each run of equal codecs once: `each:t2/t2/s4` as `each:2xt2/s4`.
+/// A word of a policy, where a list of layers has each run of equal codecs once: `each:t2/t2/s4` as `each:2*t2/s4`.
 fn counted_layers(word: &str) -> String {
     let Some((rule, layers)) = word.split_once("each:") else { return word.to_owned() };
     let layers: Vec<_> = layers.split('/').collect();
     let runs = layers.chunk_by(|a, b| a == b).map(|run| match run {
         [one] => (*one).to_owned(),
-        _ => format!("{}x{}", run.len(), run[0]),
+        _ => format!("{}*{}", run.len(), run[0]),
     });
     format!("{rule}each:{}", runs.collect::<Vec<_>>().join("/"))
 }

@@ -58,7 +58,7 @@ fn labels_count_layers() {
     let text = |layers: &[&str]| format!("m2,t2 hot=16 layer-kv=each:{}", layers.join("/"));
     let layers = [&["m2,t2"; 17][..], &["t4,t2"; 2], &["m2,t2"], &["t4,t2"; 10]].concat();
     let name = policy(&text(&layers)).name;
-    assert_eq!(name.label(), text(&["17xm2,t2", "2xt4,t2", "m2,t2", "10xt4,t2"]));
+    assert_eq!(name.label(), text(&["17*m2,t2", "2*t4,t2", "m2,t2", "10*t4,t2"]));
     assert_eq!(name.to_string(), text(&layers));
     assert_eq!(policy("t4 each:t4/t2").name.label(), "t4 each:t4/t2");
 }

@@ -3,6 +3,7 @@
 use crate::ModelError;
 use tqkv::cache::{CacheSize, CacheSpec, LayerKind, PRESETS};
 use tqkv::error::CacheError;
+use tqkv::unstable::cache::rule_of;
 use tqkv_core::CodecId;
 
 /// Newest tokens that stay f16 in every candidate. What more of them would take is worth more in keys.
@@ -187,15 +188,14 @@ impl Base {
 
 /// The policy of layers with these keys. The pair of most layers is said once for those that no rule names.
 fn text(keys: &[CodecId], value: CodecId) -> String {
-    let pair = |key: CodecId| format!("{},{}", key.name(), value.name());
     let count = |key: CodecId| keys.iter().filter(|one| **one == key).count();
     let most = keys.iter().copied().max_by_key(|&key| (count(key), std::cmp::Reverse(key.name())));
-    let most = pair(most.unwrap_or(CodecId::F16));
-    let each: Vec<_> = keys.iter().map(|&key| pair(key)).collect();
-    if each.iter().all(|pair| *pair == most) {
-        return format!("{most} hot={HOT}");
+    let most = most.unwrap_or(CodecId::F16);
+    let pair = format!("{},{}", most.name(), value.name());
+    if keys.iter().all(|&key| key == most) {
+        return format!("{pair} hot={HOT}");
     }
-    format!("{most} layer-kv=each:{} hot={HOT}", each.join("/"))
+    format!("{pair} layer-kv={} hot={HOT}", rule_of(keys.iter().map(|&key| (key, value)).collect()))
 }
 
 #[cfg(test)]
@@ -275,7 +275,7 @@ mod tests {
             "m2,t2 layer-kv=each:m2,t2/t4,t2/m2,t2 hot=16",
             "m2,t2 layer-kv=each:m2,t2/t4,t2/m3,t2 hot=16",
             "m3,t2 layer-kv=each:m3,t2/t4,t2/m3,t2 hot=16",
-            "t4,t2 layer-kv=each:m3,t2/t4,t2/t4,t2 hot=16",
+            "t4,t2 layer-kv=each:m3,t2/2*t4,t2 hot=16",
             "t4,t2 hot=16",
         ] {
             // All of them differ in their pairs of every layer, so a word in front may change.

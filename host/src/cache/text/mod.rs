@@ -14,7 +14,7 @@ pub use doors::Door;
 pub use options::{OPTIONS, OptionPart, SpecOption};
 pub use values::COMMON_CODECS;
 
-use super::layer::KvPair;
+use super::layer::{KvPair, LayerPolicy};
 use super::preset::Preset;
 use super::spec::{CacheSpec, KeyMap};
 use crate::error::CacheError;
@@ -62,6 +62,11 @@ impl Door {
 pub fn pair_of(text: &str) -> Result<KvPair, CacheError> {
     Policy::new([(options::CODECS, text)])?;
     values::codecs_of_some(text).map_err(CacheError::BadSpec)
+}
+
+/// The value of `layer-kv=` that gives each layer its codecs.
+pub fn rule_of(layers: Vec<KvPair>) -> String {
+    LayerPolicy::Custom(layers).write()
 }
 
 /// The spec of the same shape with the default of every option.

@@ -119,7 +119,7 @@ pub const OPTIONS: &[SpecOption] = &[
         |spec| (spec.key, spec.value).write(),
         |spec, (key, value): KvPair| (spec.key, spec.value) = (key, value)),
     row!(Policy, [Has, Refuses, Has, Refuses], LAYER_RULE, "RULE", "boundary:1:i8,s4",
-        "Codecs of some layers: last:K,V, tail:N:K,V, boundary:N:K,V, gradient:K,V/.. or each:K,V/..", layers),
+        "Codecs of some layers: last:K,V, tail:N:K,V, boundary:N:K,V, gradient:K,V/.. or each:N*K,V/..", layers),
     row!(Policy, ALL, "hot", "TOKENS", "32",
         "Newest tokens that stay f16.", hot),
     row!(Policy, SEQUENCE, "narrow-at", "SIZE", "8MiB",

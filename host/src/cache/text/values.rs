@@ -231,10 +231,10 @@ impl Value for LayerPolicy {
             ["tail", n, kv] => Self::Tail { layers: layers(n)?, codecs: codecs_of_some(kv)? },
             ["boundary", n, kv] => Self::Boundary { layers: layers(n)?, codecs: codecs_of_some(kv)? },
             ["gradient", steps] => Self::Gradient(pairs(steps)?),
-            ["each", all] => Self::Custom(pairs(all)?),
+            ["each", all] if all != UNIFORM => Self::Custom(layers_of(all, codecs_of_some)?),
             _ => {
                 let rules =
-                    "last:K,V, tail:N:K,V, boundary:N:K,V, gradient:K,V/K,V/.., each:K,V/K,V/.. and uniform";
+                    "last:K,V, tail:N:K,V, boundary:N:K,V, gradient:K,V/K,V/.., each:N*K,V/K,V/.. and uniform";
                 return Err(format!("rules are {rules}"));
             }
         })
@@ -247,7 +247,7 @@ impl Value for LayerPolicy {
             Self::Tail { layers, codecs } => format!("tail:{layers}:{}", codecs.write()),
             Self::Boundary { layers, codecs } => format!("boundary:{layers}:{}", codecs.write()),
             Self::Gradient(steps) => format!("gradient:{}", pairs(steps)),
-            Self::Custom(all) => format!("each:{}", pairs(all)),
+            Self::Custom(all) => format!("each:{}", runs(all, KvPair::write)),
         }
     }
 }
