@@ -47,23 +47,6 @@ fn store(number: usize) -> SlotStore {
     store
 }
 
-/// Rotations by positions alone.
-fn turns() -> Shift {
-    Shift {
-        head_dim: DIM,
-        first: 0,
-        dims: DIM,
-        halves: true,
-        base: 10_000.0,
-        scale: 1.0,
-        extrapolated: 0.0,
-        factor: 1.0,
-        ramp: [0.0, 1.0],
-        divisors: Vec::new(),
-        mixed: 0,
-    }
-}
-
 /// One coordinate of a head is much larger than the others, so that keys of few bits get factors by pair.
 fn row(seed: usize) -> Vec<f16> {
     let value = |i: usize| (seed * WIDTH + i).wrapping_mul(2_654_435_761) >> 7 & 0xff;
@@ -84,7 +67,7 @@ fn good(number: usize) -> Good {
     let is_keys = store.side() == StoreSide::Keys;
     if is_keys {
         // So that some codes have turns.
-        rotate(&mut store, &turns(), &[-8; SLOTS]);
+        rotate(&mut store, &Shift::plain(DIM), &[-8; SLOTS]);
     }
     fill(&mut store, 200, ROWS - 200, 1000);
     let packed = pack(&store).expect("there is room");
@@ -140,7 +123,7 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(read(&other)[..ROWS * WIDTH], held[..ROWS * WIDTH]);
     }
     if back.side() == StoreSide::Keys {
-        rotate(&mut back, &turns(), &[3; SLOTS]);
+        rotate(&mut back, &Shift::plain(DIM), &[3; SLOTS]);
     }
     fill(&mut back, 150, SLOTS - 150, 9000);
     let _ = (read(&back), pack(&back));

@@ -240,19 +240,7 @@ mod tests {
             store.write(row, &(0..PART.width()).map(|_| value()).collect::<Vec<_>>());
         }
         store.cool();
-        let shift = Shift {
-            head_dim: PART.head_dim,
-            first: PART.first,
-            dims: PART.dims,
-            halves: true,
-            base: 10_000.0,
-            scale: 1.0,
-            extrapolated: 0.0,
-            factor: 1.0,
-            ramp: [0.0, 1.0],
-            divisors: Vec::new(),
-            mixed: 64,
-        };
+        let shift = Shift { first: PART.first, dims: PART.dims, mixed: 64, ..Shift::plain(PART.head_dim) };
         for time in 0..10 {
             let (mut turner, mut wanted) = (Turner::new(&shift), rows(&store));
             let mut shifts: Vec<i32> = (0..PART.rows).map(|row| if row < 40 { 0 } else { -64 }).collect();

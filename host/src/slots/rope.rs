@@ -52,6 +52,23 @@ pub fn ramp(dims: usize, trained: usize, base: f32, [fast, slow]: [f32; 2]) -> [
 }
 
 impl Shift {
+    /// A rotation of complete heads by positions alone, NEOX, with the usual base.
+    pub fn plain(head_dim: usize) -> Self {
+        Self {
+            head_dim,
+            first: 0,
+            dims: head_dim,
+            halves: true,
+            base: 10_000.0,
+            scale: 1.0,
+            extrapolated: 0.0,
+            factor: 1.0,
+            ramp: [0.0, 1.0],
+            divisors: Vec::new(),
+            mixed: 0,
+        }
+    }
+
     /// True if the rotation keeps lengths, so that codes stay as they are.
     pub fn keeps_lengths(&self) -> bool {
         (self.length() - 1.0).abs() <= ROUNDING

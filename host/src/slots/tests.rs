@@ -233,19 +233,7 @@ fn declared_bytes_are_a_limit() {
 
 /// A RoPE of the first half of a head.
 fn half_turned() -> Shift {
-    Shift {
-        head_dim: DIM,
-        first: 0,
-        dims: DIM / 2,
-        halves: true,
-        base: 10_000.0,
-        scale: 1.0,
-        extrapolated: 0.0,
-        factor: 1.0,
-        ramp: [0.0, 1.0],
-        divisors: Vec::new(),
-        mixed: 0,
-    }
+    Shift { dims: DIM / 2, ..Shift::plain(DIM) }
 }
 
 #[test]

@@ -1,12 +1,11 @@
 //! What emptied and rewritten slots leave behind: no memory, and no bit of a later result.
 
 use super::cache::{HEADS, WIDTH, read, spec};
-use super::lives::unscaled;
 use super::random::Random;
 use half::f16;
 use tqkv::error::CacheError;
 use tqkv::slots::{Mask, SlotCache};
-use tqkv::unstable::slots::{Masks, Operation, QueryRule, SlotStore, StoreSide, Strided, rotate};
+use tqkv::unstable::slots::{Masks, Operation, QueryRule, Shift, SlotStore, StoreSide, Strided, rotate};
 
 const SLOTS: usize = 4096;
 
@@ -279,7 +278,7 @@ fn a_host_that_never_frees_slots_gets_equal_answers() {
                 host.request(tokens, 2);
                 if is_shifted {
                     let shifts: Vec<i32> = (0..SLOTS).map(|slot| if slot < 64 { 0 } else { -64 }).collect();
-                    rotate(&mut host.keys, &unscaled(Host::DIM), &shifts);
+                    rotate(&mut host.keys, &Shift::plain(Host::DIM), &shifts);
                 }
                 let what = format!("{text} after {tokens}, shifted {is_shifted}");
                 assert_same(&host.request(250, 1), &wanted, &what);

@@ -429,7 +429,7 @@ fn rope(choose: &mut impl Choose) -> Shift {
     let dims = [DIM, DIM / 2, DIM / 4 + 2][choose.below(3)];
     let first = [0, DIM - dims][choose.below(2)];
     let divisors = [vec![], (0..dims / 2).map(|i| 1.0 + (i % 3) as f32).collect()][choose.below(2)].clone();
-    Shift { first, dims, halves: choose.below(2) == 0, divisors, ..unscaled(DIM) }
+    Shift { first, dims, halves: choose.below(2) == 0, divisors, ..Shift::plain(DIM) }
 }
 
 /// Turns the keys of a row in f64. False if they are not finite.
@@ -446,21 +446,4 @@ fn turn(rope: &Shift, by: i32, row: &mut [f16]) -> bool {
         }
     }
     row.iter().all(|x| x.is_finite())
-}
-
-/// A RoPE without any scaling.
-pub(super) fn unscaled(head_dim: usize) -> Shift {
-    Shift {
-        head_dim,
-        first: 0,
-        dims: head_dim,
-        halves: true,
-        base: 10_000.0,
-        scale: 1.0,
-        extrapolated: 0.0,
-        factor: 1.0,
-        ramp: [0.0, 1.0],
-        divisors: Vec::new(),
-        mixed: 0,
-    }
 }

@@ -1,6 +1,5 @@
 //! The cache without a host: random writes, masks and queries against sums in f64.
 
-use super::lives::unscaled;
 use super::random::Random;
 use half::f16;
 use tqkv::CodecId;
@@ -345,7 +344,7 @@ fn shift_error(coded: SlotStore, shift: &Shift, shifts: usize) -> f32 {
 fn shifts_lose_nothing() {
     for id in [CodecId::I8, CodecId::S4, CodecId::T4, CodecId::T2] {
         for keys in [|id| store(StoreSide::Keys, id, 0), |id| mapped(id, 0)] {
-            let errors = [0, 1, 10, 100].map(|shifts| shift_error(keys(id), &unscaled(DIM), shifts));
+            let errors = [0, 1, 10, 100].map(|shifts| shift_error(keys(id), &Shift::plain(DIM), shifts));
             println!("{}: {errors:.5?}", id.name());
             assert!(errors.iter().all(|error| (error / errors[0] - 1.0).abs() < 0.01), "{id:?}: {errors:?}");
         }
@@ -355,7 +354,7 @@ fn shifts_lose_nothing() {
 /// Codes of keys that get longer with each shift are encoded again.
 #[test]
 fn shifts_that_change_lengths_lose_what_as_many_encodings_lose() {
-    let shift = Shift { factor: 1.01, ..unscaled(DIM) };
+    let shift = Shift { factor: 1.01, ..Shift::plain(DIM) };
     for id in [CodecId::I8, CodecId::S4, CodecId::T4, CodecId::T2] {
         let errors = [0, 1, 10].map(|shifts| shift_error(store(StoreSide::Keys, id, 0), &shift, shifts));
         println!("{}: {errors:.5?}", id.name());

@@ -1,10 +1,9 @@
 //! Packed rows of a saved state: codes as they were, in any slots, and nothing from bytes that are none.
 
-use super::lives::unscaled;
 use super::random::Random;
 use half::f16;
 use tqkv::cache::CacheSpec;
-use tqkv::unstable::slots::{SlotStore, StoreSide, packed_rows, rotate};
+use tqkv::unstable::slots::{Shift, SlotStore, StoreSide, packed_rows, rotate};
 
 const SLOTS: usize = 1500;
 const HEADS: usize = 2;
@@ -70,7 +69,7 @@ fn a_long_text_comes_back_to_the_bit_and_goes_on_as_before() {
             let (mut random, mut saved) = (Random(3), store(side, words));
             fill(&mut saved, &mut random, 0, TOKENS, 0.4);
             if side == StoreSide::Keys {
-                rotate(&mut saved, &unscaled(DIM), &[vec![0; 500], vec![-64; 2 * SLOTS - 500]].concat());
+                rotate(&mut saved, &Shift::plain(DIM), &[vec![0; 500], vec![-64; 2 * SLOTS - 500]].concat());
             }
             let bytes = packed(&saved, 0, TOKENS, row_bytes).unwrap_or_else(|| panic!("{words} {row_bytes}"));
             assert_eq!(packed_rows(&bytes), Some(TOKENS));
@@ -206,7 +205,7 @@ fn random_lives_of_two_stores_exchange_rows() {
                 0 | 1 => fill(&mut stores[which], &mut random, first, count, 0.3),
                 2 if side == StoreSide::Keys => {
                     let moved = Vec::from_iter((0..2 * SLOTS).map(|at| if at > first { -8 } else { 0 }));
-                    rotate(&mut stores[which], &unscaled(DIM), &moved);
+                    rotate(&mut stores[which], &Shift::plain(DIM), &moved);
                 }
                 _ => {
                     let (row_bytes, to) =
