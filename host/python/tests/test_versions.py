@@ -50,3 +50,10 @@ def test_the_oldest_transformers_and_pytorch_are_tested():
     text = (PACKAGE / "python" / "tqkv" / "transformers.py").read_text()
     (named,) = re.findall(r'^OLDEST = "(.*)"$', text, re.M)
     assert oldest["transformers"] == f"{named}.0"
+
+
+def test_the_plugin_of_vllm_knows_the_tested_versions():
+    text = (PACKAGE / "python" / "tqkv" / "vllm_plugin.py").read_text()
+    (named,) = re.findall(r'^TESTED = "(.*)"$', text, re.M)
+    [(_, versions)] = engines()["vllm"]
+    assert all(version.startswith(f"{named}.") for version in versions)

@@ -307,7 +307,8 @@ def test_a_layer_with_more_than_attention_is_refused_by_name(attention, monkeypa
     with pytest.raises(tqkv.TqkvError, match="the KV connector LMCacheConnectorV1 is not valid: expected ExampleConnector, which copies blocks"):
         attention.TqkvImpl(4, 64, 0.125, 2)
     config.kv_transfer_config.kv_connector = "ExampleConnector"
-    config.model_config = SimpleNamespace(max_model_len=64, dtype=torch.float32)
+    config.model_config = SimpleNamespace(max_model_len=64, dtype=torch.float32, get_num_layers=lambda parallel: 2)
+    config.cache_config = SimpleNamespace(kv_cache_memory_bytes=1 << 30)
     config.scheduler_config = SimpleNamespace(max_num_seqs=2)
     config.parallel_config = SimpleNamespace(use_ubatching=True)
     with pytest.raises(tqkv.TqkvError, match=r"a batch in parts \(enable_dbo\) is not valid with exact tokens: expected TQKV_EXACT=0"):
@@ -331,8 +332,12 @@ def in_f64(q, k, v, scale, window, sinks, soft_cap):
 @pytest.mark.parametrize("window", [None, 1, 16, 50, 1000])
 @pytest.mark.parametrize("has_sinks", [False, True])
 @pytest.mark.parametrize("soft_cap", [None, 0.7])
-def test_attention_of_prompts_is_that_of_f64(attention, window, has_sinks, soft_cap):
+@pytest.mark.parametrize("mask", [None, 300])
+def test_attention_of_prompts_is_that_of_f64(attention, monkeypatch, window, has_sinks, soft_cap, mask):
     torch.manual_seed(5)
+    if mask:
+        # Most prompts are divided then.
+        monkeypatch.setattr(attention, "MASK", mask)
     sinks = torch.randn(6) if has_sinks else None
     for queries, older in [(1, 0), (1, 5), (7, 0), (40, 33), (64, 200), (130, 1)]:
         q, k, v = (torch.randn(tokens, heads, 32) for tokens, heads in ((queries, 6), (queries + older, 2), (queries + older, 2)))
@@ -387,5 +392,8 @@ def test_without_its_variable_the_plugin_changes_nothing(monkeypatch):
     monkeypatch.setenv("TQKV_VLLM", "s4")
     entry.load()()
     assert [back_end.get_class().__name__ for back_end in back_ends] == ["TqkvBackend", "TurboQuantBackend", "TqkvBackend"]
+    monkeypatch.setattr("vllm.__version__", "0.99.1")
+    with pytest.warns(UserWarning, match="tested with vLLM 0.32, and this is 0.99.1"):
+        entry.load()()
     for back_end in back_ends:
         back_end.clear_override()

@@ -164,14 +164,17 @@ def test_units_of_short_requests():
 
 def test_requests_with_rows_come_from_the_environment(monkeypatch):
     monkeypatch.delenv("TQKV_EXACT", raising=False)
-    assert (requests(8), requests(1024)) == (8, 256)
+    # 6 MB for each request of a model of 8 billion parameters, on cards of 80 and 24 GB: 2 % of the memory, and less on the smaller one.
+    assert [requests(most, 6 << 20, 72 << 30) for most in (8, 1024)] == [8, 245]
+    assert [requests(most, 6 << 20, 21 << 30) for most in (8, 1024)] == [8, 71]
+    assert (requests(1024, 6 << 20, 1 << 40), requests(8, 6 << 20, 1 << 20), requests(8, 0, 1 << 30)) == (256, 0, 8)
     monkeypatch.setenv("TQKV_EXACT", "0")
-    assert requests(8) == 0
+    assert requests(8, 6 << 20, 72 << 30) == 0
     monkeypatch.setenv("TQKV_EXACT", "500")
-    assert requests(1024) == 500
+    assert requests(1024, 6 << 20, 1 << 20) == 500
     from tqkv import TqkvError
 
     for wrong in ("-1", "many", "1.5"):
         monkeypatch.setenv("TQKV_EXACT", wrong)
         with pytest.raises(TqkvError, match="expected a number of requests"):
-            requests(8)
+            requests(8, 6 << 20, 72 << 30)

@@ -46,6 +46,9 @@ BLOCK = 64
 MOST_TOKENS = 65_535
 """Tokens of a call of `paged.store`."""
 
+MASK = 1 << 22
+"""Most numbers in a mask of a head, where PyTorch's attention takes one."""
+
 CONNECTORS = ("ExampleConnector",)
 """KV connectors that copy blocks as they lie, and so carry codes. Others take the bytes of a block for heads of a type."""
 
@@ -236,7 +239,7 @@ class TqkvBuilder(AttentionMetadataBuilder[TqkvMetadata]):
             paged._kernels(paged._text(self.layout), paged._device(self.plan)[0], True)
         self.room = vllm_config.model_config.max_model_len
         self.units = None
-        if count := units(exact, vllm_config):
+        if count := units(exact, self.layout, vllm_config):
             self.units = Units(exact, count, rows, max(rows, scheduler.max_num_batched_tokens), BLOCK, device)
 
     def build(self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False) -> TqkvMetadata:
@@ -281,9 +284,18 @@ class TqkvBuilder(AttentionMetadataBuilder[TqkvMetadata]):
         return groups
 
 
-def units(exact: Window, config: VllmConfig) -> int:
+def cache_memory(config: VllmConfig) -> int:
+    """About how many bytes vLLM has for codes, since it has not yet measured what else takes memory."""
+    if config.cache_config.kv_cache_memory_bytes is not None:
+        return config.cache_config.kv_cache_memory_bytes
+    return int(current_platform.get_device_total_memory() * config.cache_config.gpu_memory_utilization)
+
+
+def units(exact: Window, layout: paged.Layout, config: VllmConfig) -> int:
     """Units of a layer. Drafted tokens may begin one more before the oldest of the newest is left."""
-    count = requests(config.scheduler_config.max_num_seqs)
+    layers = config.model_config.get_num_layers(config.parallel_config)
+    request_bytes = layers * exact.columns * 2 * layout.num_kv_heads * layout.head_dim * config.model_config.dtype.itemsize
+    count = requests(config.scheduler_config.max_num_seqs, request_bytes, cache_memory(config))
     return (exact.units + (exact.newest > 0 and config.speculative_config is not None)) * count
 
 
@@ -361,7 +373,7 @@ class TqkvImpl(AttentionImpl[TqkvMetadata]):
         self.text = paged._text(self.layout)
         self.blocks = paged._blocks_of(self.text) if is_main else None
         self.room = config.model_config.max_model_len
-        self.units = units(self.exact_window, config)
+        self.units = units(self.exact_window, self.layout, config)
         self.exact: Rows | None = None
         self.merges = self.units > 0 or sinks is not None
         """True if attention takes more than codes."""
@@ -493,9 +505,15 @@ def attention(
     if q.is_cpu and sees_all and soft_cap is None:
         out, lse = causal(q, k, v, scale)
         return less_sinks(out.transpose(0, 1), lse.transpose(0, 1), sinks)
-    sees = torch.ones(count, k.shape[1], dtype=torch.bool, device=q.device).tril(k.shape[1] - count)
+    older, rows = k.shape[1] - count, max(1, MASK // k.shape[1])
+    if count > rows:
+        # A mask of all queries would take more memory than vLLM leaves.
+        ends = [(first, min(first + rows, count)) for first in range(0, count, rows)]
+        of = [[x.transpose(0, 1) for x in (q[:, first:end], k[:, : older + end], v[:, : older + end])] for first, end in ends]
+        return torch.cat([attention(*part, scale, window, sinks, soft_cap) for part in of])
+    sees = torch.ones(count, k.shape[1], dtype=torch.bool, device=q.device).tril(older)
     if not sees_all:
-        sees = sees.triu(k.shape[1] - count - window + 1)
+        sees = sees.triu(older - window + 1)
     bias = torch.zeros(count, k.shape[1], dtype=q.dtype, device=q.device).masked_fill_(~sees, -torch.inf)[None]
     if sinks is not None:
         # A key of zeros has the logit that the bias says.

@@ -52,11 +52,15 @@ class Window:
 VARIABLE = "TQKV_EXACT"
 
 
-def requests(max_num_seqs: int) -> int:
-    """Requests for which a layer has rows."""
+SHARE = 0.02
+"""Of the memory for codes, what rows take by default. Some of the requests that a small card serves then attend to codes alone."""
+
+
+def requests(max_num_seqs: int, request_bytes: int, cache_bytes: int) -> int:
+    """Requests for which all layers have rows of `request_bytes`."""
     said = os.environ.get(VARIABLE, "")
     if not said:
-        return min(max_num_seqs, 256)
+        return min(max_num_seqs, 256, int(SHARE * cache_bytes) // max(1, request_bytes))
     if not said.isascii() or not said.isdigit():
         raise TqkvError(f"{VARIABLE}={said} is not valid: expected a number of requests")
     return min(max_num_seqs, int(said))

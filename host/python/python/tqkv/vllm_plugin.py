@@ -9,17 +9,24 @@
 from __future__ import annotations
 
 import os
+import warnings
 
 VARIABLE = "TQKV_VLLM"
+
+TESTED = "0.32"
+"""Versions of vLLM with which the tests run. Its classes for back ends change with every version."""
 
 
 def register() -> None:
     """vLLM calls this once in each of its processes, before it reads a model."""
     if not os.environ.get(VARIABLE):
         return
+    import vllm
     from vllm.platforms import current_platform
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
+    if not vllm.__version__.startswith(f"{TESTED}."):
+        warnings.warn(f"attention on codes was tested with vLLM {TESTED}, and this is {vllm.__version__}", stacklevel=2)
     if current_platform.is_cpu():
         # The one back end that this platform chooses.
         register_backend(AttentionBackendEnum.CPU_ATTN, "tqkv.vllm_attention.TqkvBackend")
