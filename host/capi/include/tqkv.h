@@ -1486,6 +1486,21 @@ tqkv_status tqkv_load(const char *path, tqkv_cache **cache);
 tqkv_status tqkv_set_threads(size_t threads);
 
 /**
+ * Lets calls share their work among the OpenMP threads of this process, in place of a pool. `library` is a part of the
+ * file name of a loaded library that uses OpenMP, such as "ggml-cpu", and null for the program itself.
+ *
+ * An engine that computes in parallel regions calls this once, because the threads of its team spin for some
+ * milliseconds after each region and keep the processors from a pool, so that attention takes up to twice as long.
+ * OMP_NUM_THREADS and omp_set_num_threads set the number of threads then. The first library that is found stays.
+ * TQKV_UNSUPPORTED says that the name is that of no loaded library with the runtime of GCC, LLVM or Intel, which are
+ * found on Linux alone; the pool stays then.
+ *
+ * # Safety
+ * `library` is null or ends in 0.
+ */
+tqkv_status tqkv_follow_openmp(const char *library);
+
+/**
  * Writes the number of threads, and starts them if no call has.
  *
  * # Safety
