@@ -32,8 +32,13 @@ pub unsafe extern "C" fn tqkv_follow_openmp(library: *const c_char) -> TqkvStatu
         if tqkv::threads::follow(&of) {
             return Ok(());
         }
-        let what = if name.is_empty() { "the program".to_owned() } else { format!("a library with '{name}' in its file name") };
-        let why = format!("{what} has not loaded OpenMP of GCC, LLVM or Intel, which is found on Linux alone");
+        let what = if name.is_empty() {
+            "the program".to_owned()
+        } else {
+            format!("a library with '{name}' in its file name")
+        };
+        let why =
+            format!("{what} has not loaded OpenMP of GCC, LLVM or Intel, which is found on Linux alone");
         Err(Failure::new(TqkvStatus::TqkvUnsupported, why))
     })
 }

@@ -23,8 +23,8 @@ pub struct ModelPolicy {
 const STATES: [(&str, bool); 2] = [("state=type", false), ("state=codes", true)];
 
 impl ModelPolicy {
-    /// Applies a policy text; settings that it does not name stay.
-    fn with(&self, text: &str) -> Result<Self, String> {
+    /// Applies a policy text for models of `layers` layers, or of any number; settings that it does not name stay.
+    fn with(&self, text: &str, layers: Option<usize>) -> Result<Self, String> {
         let (of_states, words): (Vec<&str>, Vec<&str>) =
             text.split_whitespace().partition(|word| word.starts_with("state="));
         let mut new = self.clone();
@@ -36,7 +36,7 @@ impl ModelPolicy {
         }
         // Without other words, the type that a cache is declared as goes on choosing codecs.
         if of_states.is_empty() || !words.is_empty() {
-            (new.spec, new.is_named) = (policy::read(&words.join(" "), &self.spec)?, true);
+            (new.spec, new.is_named) = (policy::read(&words.join(" "), &self.spec, layers)?, true);
         }
         Ok(new)
     }
@@ -101,12 +101,12 @@ impl Options {
     /// A line that says what is wrong and what is accepted.
     pub fn with(mut self, text: &str) -> Result<Self, String> {
         for (layers, text) in policy::parts(text)? {
-            match layers {
-                None => self.held = self.held.with(text)?,
-                Some(layers) => {
-                    let held = self.of_model(layers).with(text)?;
-                    self.of_models.insert(layers, held);
-                }
+            let old = layers.map_or(&self.held, |layers| self.of_model(layers));
+            let held = old.with(text, layers)?;
+            // Models of other numbers of layers have nothing of a policy that names each layer.
+            match layers.or(policy::each_layer(&held.spec)) {
+                None => self.held = held,
+                Some(layers) => _ = self.of_models.insert(layers, held),
             }
         }
         Ok(self)
@@ -188,6 +188,10 @@ mod tests {
             (held.spec.key, held.spec.value, held.spec.hot, held.is_named)
         };
         assert_eq!([of(30), of(16), of(2)], [(T4, T2, 8, true), (S4, S4, 8, true), (I8, I8, 0, true)]);
+        // A policy that names each layer is for models of as many.
+        let options = read("TQKV_KV", "s4 hot=8 layer-kv=each:t4/2*t2; layers=5: t4 hot=0").unwrap();
+        assert_eq!([0, 1, 2].map(|layer| policy::codecs(&options.of_model(3).spec, layer, 3).0), [T4, T2, T2]);
+        assert!(!options.of_model(30).is_named && options.of_model(5).spec.hot == 0);
         // Other models have what the host declares.
         let options = read("TQKV_KV", "layers=16: t2").unwrap();
         assert!(!options.of_model(30).is_named && options.of_model(16).is_named);
@@ -209,7 +213,7 @@ mod tests {
                 "ring=4096 is not valid in a cache of slots: expected kv=, layer-kv=, hot=",
             ),
             ("TQKV_KV", "s4 arithmetic=f32", "arithmetic=f32 is not valid in a cache of slots"),
-            ("TQKV_KV", "s4 layer-kv=each:t4/t2", "1024"),
+            ("TQKV_KV", "layers=3: s4 layer-kv=each:t4/t2", "2 pairs of codecs for 3 layers"),
             ("TQKV_KV", "s4 sinks=-1", "expected sinks=TOKENS"),
             ("TQKV_KV", "s4 effort=most", "effort=most is not valid"),
             ("TQKV_KV", "s4 spill=256:/tmp", "spill=256:/tmp is not valid in a cache of slots: expected kv="),

@@ -1,7 +1,8 @@
 //! The policy texts that say how caches are held: `t4,t2 hot=64 sinks=4 last:t4`. A text may have several
-//! policies, for models that are told apart by their number of layers: `t4,t2; layers=16: s4 hot=16`.
+//! policies, for models that are told apart by their number of layers: `t4,t2; layers=16: s4 hot=16`. One with
+//! `layer-kv=each:` tells its number of layers itself.
 
-use tqkv::cache::{CacheSpec, KeyMap, KvPair, Policy};
+use tqkv::cache::{CacheSpec, KeyMap, KvPair, LayerPolicy, Policy};
 use tqkv::error::CacheError;
 use tqkv::unstable::slots;
 
@@ -41,15 +42,25 @@ pub(crate) fn parts(text: &str) -> Result<Vec<(Option<usize>, &str)>, String> {
     Ok(parts)
 }
 
-/// Applies a policy text; settings that it does not name stay as in `old`.
+/// Applies a policy text for models of `layers` layers, or of any number; settings that it does not name stay as in `old`.
+/// A rule that names each layer is for models of as many.
 ///
 /// # Errors
 /// A line that says what is wrong and what is expected.
-pub(crate) fn read(text: &str, old: &CacheSpec) -> Result<CacheSpec, String> {
+pub(crate) fn read(text: &str, old: &CacheSpec, layers: Option<usize>) -> Result<CacheSpec, String> {
     let policy: Policy = text.parse().map_err(line)?;
-    let spec = policy.apply(old.clone());
+    let mut spec = policy.apply(old.clone());
+    spec.shape.num_layers = layers.or(each_layer(&spec)).unwrap_or(LAYERS);
     slots::check(&spec).map_err(line)?;
     Ok(spec)
+}
+
+/// The number of layers that the policy of a spec names one by one.
+pub(crate) fn each_layer(spec: &CacheSpec) -> Option<usize> {
+    match &spec.layers {
+        LayerPolicy::Custom(pairs) => Some(pairs.len()),
+        _ => None,
+    }
 }
 
 /// The line of an error. That of a spec needs no word that says so.

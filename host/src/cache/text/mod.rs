@@ -22,6 +22,7 @@ use doors::Support;
 use std::fmt;
 use std::str::FromStr;
 use tqkv_core::KvShape;
+use values::Value;
 
 /// Limit on the words of an option that may be repeated: more than there are widths of codecs.
 const MOST_TIERS: usize = 64;

@@ -63,7 +63,12 @@ fn words_without_a_name_are_codecs_and_rules_of_layers() {
             LayerPolicy::Gradient(vec![(CodecId::I8, CodecId::I8), (CodecId::S4, CodecId::S3)]),
         ),
         ("each:i8/small", LayerPolicy::Custom(vec![(CodecId::I8, CodecId::I8), (CodecId::M3, CodecId::T2)])),
-        ("each:2*i8/s4", LayerPolicy::Custom([[(CodecId::I8, CodecId::I8); 2].as_slice(), &[(CodecId::S4, CodecId::S4)]].concat())),
+        (
+            "each:2*i8/s4",
+            LayerPolicy::Custom(
+                [[(CodecId::I8, CodecId::I8); 2].as_slice(), &[(CodecId::S4, CodecId::S4)]].concat(),
+            ),
+        ),
         ("layer-kv=uniform", LayerPolicy::Uniform),
     ];
     for (rule, expected) in rules {

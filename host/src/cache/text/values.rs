@@ -233,8 +233,7 @@ impl Value for LayerPolicy {
             ["gradient", steps] => Self::Gradient(pairs(steps)?),
             ["each", all] if all != UNIFORM => Self::Custom(layers_of(all, codecs_of_some)?),
             _ => {
-                let rules =
-                    "last:K,V, tail:N:K,V, boundary:N:K,V, gradient:K,V/K,V/.., each:N*K,V/K,V/.. and uniform";
+                let rules = "last:K,V, tail:N:K,V, boundary:N:K,V, gradient:K,V/K,V/.., each:N*K,V/K,V/.. and uniform";
                 return Err(format!("rules are {rules}"));
             }
         })
