@@ -162,11 +162,16 @@ def test_what_has_no_row_is_attended_as_codes(plugin, model, requests):
     assert exact == 0 if requests == "0" else 0 < exact < codes, got["counts"]
 
 
-@pytest.mark.parametrize("kinds", [None, ["sliding_attention", "full_attention"]])
-def test_a_sliding_window_reads_no_token_behind_it(plugin, tmp_path, kinds):
-    """Of a block half of which has left the window the other half is read. Blocks before it belong to others by then."""
+BOTH = ["sliding_attention", "full_attention"]
+
+
+@pytest.mark.parametrize(("kinds", "shared"), [(None, False), (BOTH, False), (BOTH, True)])
+def test_a_sliding_window_reads_no_token_behind_it(plugin, tmp_path, kinds, shared):
+    """Of a block half of which has left the window the other half is read. Blocks before it belong to others by then. Layers of both kinds may
+    also share blocks."""
     requests = [[prompt(tokens, tokens), GREEDY | {"max_tokens": 40}] for tokens in (20, 90, 130, 250)]
-    got = generated(plugin, llama(tmp_path, 2, window=100, kinds=kinds), "s4", requests, FEW)
+    engine = FEW | {"disable_hybrid_kv_cache_manager": shared}
+    got = generated(plugin, llama(tmp_path, 2, window=100, kinds=kinds), "s4", requests, engine)
     close(got)
     written(got)
     assert got["counts"]["codes"] > 1000 and got["counts"]["prompts after codes"] > 0
@@ -176,7 +181,7 @@ def test_logits_are_capped_in_prompts_and_in_decoded_tokens(plugin, tmp_path):
     if plugin is not None:
         pytest.skip("the kernels of a GPU have no soft cap")
     # Logits are a few units, so most feel it.
-    model = llama(tmp_path, 2, window=100, kinds=["sliding_attention", "full_attention"], soft_cap=1.0)
+    model = llama(tmp_path, 2, window=100, kinds=BOTH, soft_cap=1.0)
     requests = [[prompt(tokens, tokens), GREEDY | {"max_tokens": 20}] for tokens in (20, 90, 130, 250)]
     got = generated(plugin, model, "s4", requests, FEW)
     close(got)

@@ -18,7 +18,7 @@ class Engine:
 
     def __init__(self, seed, rows, window, exact=USUAL):
         self.random, self.window = random.Random(seed), window
-        self.units, self.rows = Units(exact, rows, 8, 600, BLOCK, torch.device("cpu")), Rows(rows, torch.zeros(1, 1, 1))
+        self.units, self.rows = Units(exact, rows, 8, 600, BLOCK, torch.device("cpu"), (window, 7)), Rows(rows, torch.zeros(1, 1, 1))
         self.free, self.requests, self.gone, self.held = [], [], [], {}
         self.last = 0
 
@@ -81,9 +81,9 @@ class Engine:
             table[row, : len(blocks)] = torch.tensor(blocks)
         lengths = torch.tensor([length for _, _, length, _ in now], dtype=torch.int32)
         decodes = sum(length - computed == 1 for _, computed, length, _ in now)
-        self.units.begin(torch.tensor([*slots, -1, -1]), table, lengths, decodes, self.window)
+        self.units.begin(torch.tensor([*slots, -1, -1]), table, lengths, decodes)
         tokens = torch.tensor([float(self.held[slot]) for slot in slots] + [torch.nan] * 2).view(-1, 1, 1)
-        self.rows.keep(tokens, -tokens, self.units.seen.kept)
+        self.rows.keep(tokens, -tokens, self.units.kept)
         return now, table, decodes
 
     def number(self, table, at):
@@ -105,7 +105,7 @@ def test_a_request_sees_its_own_tokens_exactly_and_all_others_as_codes(rows, win
             if ran is None:
                 continue
             now, table, decodes = ran
-            seen = engine.units.seen
+            seen = engine.units.seen[window]
             keys, values = (engine.rows.of(seen.places, side)[0, :, :, 0] for side in range(2))
             for row, (blocks, _, length, alone) in enumerate(now[:decodes]):
                 shown = seen.places[row] < engine.rows.places
@@ -141,7 +141,7 @@ def test_a_unit_of_several_requests_has_one_row():
         table, lengths = zip(*requests)
         units.begin(torch.tensor(slots), torch.tensor(table, dtype=torch.int32), torch.tensor(lengths, dtype=torch.int32), 0)
         tokens = torch.tensor(slots, dtype=torch.float32).view(-1, 1, 1)
-        rows.keep(tokens, tokens, units.seen.kept)
+        rows.keep(tokens, tokens, units.kept)
 
     block = list(range(BLOCK, 2 * BLOCK))
     begin([*block, *range(128, 136), *range(192, 200)], ([1, 2], 72), ([1, 3], 72))

@@ -5,7 +5,9 @@
 The engine's steps are written down: tokens, positions, slots, block tables, lengths and logits. Then a Llama of Transformers computes each
 step again: keys and values go through `tqkv.Codec` into a table of slots, and PyTorch's attention sees them. OPTIONS are a JSON object:
 arguments of `LLM` in "engine", requests `[prompt, sampling parameters]` in "requests", whether to replay in "replay", in "flash" whether
-there is a function like FlashAttention's, layers without codes in "native", and learned sinks of all layers in "sinks". Prints what happened.
+there is a function like FlashAttention's, layers without codes in "native", and learned sinks of all layers in "sinks". Requests write their text
+of "answers" where it is not null. The logits of what they write go to the file "logits", `[of the engine, of the replay]` by request. Without
+`TQKV_VLLM` the engine has its own cache, and nothing is replayed. Prints what happened.
 """
 
 import collections
@@ -90,6 +92,42 @@ class Record:
         self.counts["mixed steps"] += 1 in queries and max(queries) > 1
         shared = self.now["block_table_tensor"][:, 0].tolist()[: len(requests)]
         self.counts["steps with shared blocks"] += len(set(shared)) < len(shared)
+
+
+class Answers:
+    """Lets requests write what they are told, and keeps the logits of the steps that choose tokens."""
+
+    def __init__(self, engine, answers):
+        self.runner = engine.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+        self.answers, self.logits = answers, collections.defaultdict(list)
+        execute, compute = self.runner.execute_model, self.runner.model.compute_logits
+
+        def executes(scheduled, *given, **named):
+            self.scheduled = scheduled.num_scheduled_tokens
+            return execute(scheduled, *given, **named)
+
+        def computes(hidden, *given, **named):
+            return self.instead(compute(hidden, *given, **named))
+
+        self.runner.execute_model, self.runner.model.compute_logits = executes, computes
+
+    def instead(self, logits):
+        batch = self.runner.input_batch
+        for row, name in enumerate(batch.req_ids[: len(logits)]):
+            request, state = number(name), self.runner.requests[name]
+            # Of a prompt that is cut only the last part chooses a token.
+            if batch.num_computed_tokens_cpu[row] + self.scheduled[name] < state.num_tokens:
+                continue
+            self.logits[request].append(logits[row].float().clone())
+            if self.answers[request] is not None:
+                logits[row] = -torch.inf
+                logits[row, self.answers[request][state.num_tokens - state.num_prompt_tokens]] = 0
+        return logits
+
+
+def number(name):
+    """The number of a request among those of OPTIONS, by the name that the engine gave it, or to one of its samples."""
+    return int(name.split("-")[0].split("_")[-1])
 
 
 def exact(q, k, v, window=None, sinks=None, soft_cap=None):
@@ -236,11 +274,13 @@ def main(folder, options):
         folder,
         **{"skip_tokenizer_init": True, "dtype": "float32", "max_model_len": 512, "enforce_eager": True, "seed": 1} | options["engine"],
     )
-    replay, record = options.get("replay", True), Record()
+    coded = bool(os.environ.get("TQKV_VLLM"))
+    replay, record = coded and options.get("replay", True), Record()
     if replay:
         record.watch(engine)
-    else:
+    elif coded:
         record.count()
+    answers = Answers(engine, options.get("answers", [None] * len(options["requests"]))) if "logits" in options else None
     prompts = [{"prompt_token_ids": prompt} for prompt, _ in options["requests"]]
     sampling = [SamplingParams(**{"ignore_eos": True, "detokenize": False} | given) for _, given in options["requests"]]
     outputs = engine.generate(prompts, sampling, use_tqdm=False)
@@ -255,12 +295,15 @@ def main(folder, options):
             apart += ((step["logits"] - want).abs().amax(1) / want.abs().max()).tolist()
             for name, length, known, row in zip(step["requests"], step["seq_lens"].tolist(), step["known"], want):
                 if length >= known:
-                    written[name.split("-")[0]].append(row.argmax().item())
+                    written[number(name)].append(row)
         result |= {"apart": sorted(apart), "counts": record.counts | reference.tokens}
-        result |= {"reference": [[written[output.request_id]] for output in outputs]}
+        result |= {"reference": [[[row.argmax().item() for row in written[request]]] for request in range(len(outputs))]}
         # Bytes from one block of the kernels to the next, of each layer, and tokens of a block of the scheduler.
         result |= {"strides": [cache.stride(0) * cache.element_size() for cache in record.runner.kv_caches]}
         result |= {"block": engine.llm_engine.vllm_config.cache_config.block_size}
+    if answers:
+        replayed = {request: torch.stack(written[request]) for request in answers.logits} if replay else {}
+        torch.save([{request: torch.stack(rows) for request, rows in answers.logits.items()}, replayed], options["logits"])
     print("RESULT", json.dumps(result), flush=True)
     engine.llm_engine.engine_core.shutdown()
 

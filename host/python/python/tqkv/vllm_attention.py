@@ -196,6 +196,18 @@ class Prompts:
 
 
 @dataclass
+class View:
+    """What the rows of decoded tokens see, in layers with one window."""
+
+    plan: Tensor
+    seen: Seen | None
+    main: tuple[Any, Any, Any] | None
+    """The numbers of the rows as arrays, in main memory. All these layers read them."""
+    places: Any
+    """The places of exact tokens that the rows see, as an array in main memory."""
+
+
+@dataclass
 class TqkvMetadata(AttentionMetadata):
     """A step: first decoded tokens, in the order of their rows, then prompts."""
 
@@ -205,13 +217,11 @@ class TqkvMetadata(AttentionMetadata):
     """Where the codes of each token of the step go. Padding is below 0."""
     table: Tensor
     """The blocks of each row."""
-    plan: Tensor
-    seen: Seen | None
+    kept: Tensor | None
+    """Where each token of the step goes in the rows of exact ones."""
+    views: dict[int | None, View]
+    """By the window of layers, which is None if they see all tokens."""
     prompts: list[Prompts]
-    main: tuple[Any, Any, Any] | None
-    """The numbers of the decoded rows as arrays, in main memory. All layers read them."""
-    places: Any
-    """The places of exact tokens that these rows see, as an array in main memory."""
 
 
 class TqkvBuilder(AttentionMetadataBuilder[TqkvMetadata]):
@@ -226,21 +236,23 @@ class TqkvBuilder(AttentionMetadataBuilder[TqkvMetadata]):
         if scheduler.max_num_batched_tokens > MOST_TOKENS:
             raise TqkvError(f"max_num_batched_tokens {scheduler.max_num_batched_tokens} is not valid: expected at most {MOST_TOKENS}")
         layers = get_layers_from_vllm_config(vllm_config, AttentionLayerBase, layer_names)  # type: ignore[type-abstract]
-        kinds = {(layer.impl.layout, layer.impl.exact_window, layer.impl.window) for layer in layers.values()}  # type: ignore[attr-defined]
+        kinds = {(layer.impl.layout, layer.impl.exact_window) for layer in layers.values()}  # type: ignore[attr-defined]
         if len(kinds) > 1:
             raise TqkvError("layers with unlike numbers of heads are not valid: expected a model whose layers have the same heads")
-        [(self.layout, exact, self.window)] = kinds
+        [(self.layout, exact)] = kinds
+        # Layers with a window share blocks with the others where vLLM frees no block that has left it.
+        windows = {layer.impl.window for layer in layers.values()}  # type: ignore[attr-defined]
         drafts = self.reorder_batch_threshold or 1
         rows = max([scheduler.max_num_seqs, *(vllm_config.compilation_config.cudagraph_capture_sizes or [])]) * drafts
-        # A graph holds its address.
-        self.plan = paged.new_plan(self.layout, rows, device)
+        # A graph holds their addresses.
+        self.plans = {window: paged.new_plan(self.layout, rows, device) for window in windows}
         if not paged._is_main(device) and any(layer.impl.merges for layer in layers.values()):  # type: ignore[attr-defined]
             # Nothing may be loaded while a graph is captured.
-            paged._kernels(paged._text(self.layout), paged._device(self.plan)[0], True)
+            paged._kernels(paged._text(self.layout), paged._device(next(iter(self.plans.values())))[0], True)
         self.room = vllm_config.model_config.max_model_len
         self.units = None
         if count := units(exact, self.layout, vllm_config):
-            self.units = Units(exact, count, rows, max(rows, scheduler.max_num_batched_tokens), BLOCK, device)
+            self.units = Units(exact, count, rows, max(rows, scheduler.max_num_batched_tokens), BLOCK, device, windows)
 
     def build(self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False) -> TqkvMetadata:
         step = common_attn_metadata
@@ -248,23 +260,30 @@ class TqkvBuilder(AttentionMetadataBuilder[TqkvMetadata]):
             raise TqkvError("attention that is not causal is not valid: expected a decoder")
         # The runner has put them first.
         requests, prompts, rows, _ = split_decodes_and_prefills(step, self.reorder_batch_threshold or 1)
-        table, lengths, starts, seen = step.block_table_tensor, step.seq_lens, None, None
+        table, lengths = step.block_table_tensor, step.seq_lens
         if rows != requests:
             table, lengths = by_row(step, requests, rows)
         if self.units is not None:
-            self.units.begin(step.slot_mapping, table, lengths, rows, self.window)
-            seen = self.units.seen
-            lengths, starts = seen.ends, seen.starts[:rows]
-        elif self.window is not None:
-            starts = (lengths[:rows] - self.window).clamp(min=0)
-        if rows:
-            paged.plan(self.layout, lengths[:rows], self.plan, max_tokens=table.shape[1] * BLOCK, starts=starts)
-        main = places = None
-        if rows and paged._is_main(self.plan.device):
-            main = paged._step_main(table[:rows], self.plan, rows)
-            places = None if seen is None else seen.places[:rows].numpy()
+            self.units.begin(step.slot_mapping, table, lengths, rows)
+        table, kept = table[:rows], None if self.units is None else self.units.kept
+        views = {window: self.view(window, table, lengths[:rows]) for window in self.plans if rows}
         groups = self.prompts(step, requests) if prompts else []
-        return TqkvMetadata(rows, step.slot_mapping, table[:rows], self.plan, seen, groups, main, places)
+        return TqkvMetadata(rows, step.slot_mapping, table, kept, views, groups)
+
+    def view(self, window: int | None, table: Tensor, lengths: Tensor) -> View:
+        """Plans rows of these blocks and lengths."""
+        rows, plan = len(table), self.plans[window]
+        starts = seen = main = places = None
+        if self.units is not None:
+            seen = self.units.seen[window]
+            lengths, starts = seen.ends[:rows], seen.starts[:rows]
+        elif window is not None:
+            starts = (lengths - window).clamp(min=0)
+        paged.plan(self.layout, lengths, plan, max_tokens=table.shape[1] * BLOCK, starts=starts)
+        if paged._is_main(plan.device):
+            main = paged._step_main(table, plan, rows)
+            places = None if seen is None else seen.places[:rows].numpy()
+        return View(plan, seen, main, places)
 
     def prompts(self, step: CommonAttentionMetadata, first: int) -> list[Prompts]:
         """Prompts from request `first` on, in groups whose keys have room together."""
@@ -407,7 +426,7 @@ class TqkvImpl(AttentionImpl[TqkvMetadata]):
         out = output.view(-1, self.num_heads, self.head_size)
         self._store(key, value, pages, pool, step)
         if step.decodes:
-            self._decode(query[: step.decodes], pages, pool, step, out[: step.decodes])
+            self._decode(query[: step.decodes], pages, pool, step.table, step.views[self.window], out[: step.decodes])
         for prompts in step.prompts:
             of = prompts.tokens
             out[of] = self._prompts(query[of], key[of], value[of], pages, prompts)
@@ -422,14 +441,14 @@ class TqkvImpl(AttentionImpl[TqkvMetadata]):
         """Encodes the tokens of a step, and keeps those that are exact."""
         slots = step.slots[: len(key)]
         key, value = key[: len(slots)], value[: len(slots)]
-        exact = None if step.seen is None else self._exact(key)
+        exact = None if step.kept is None else self._exact(key)
         if pool is None:
-            kept = None if exact is None else exact.at(step.seen.kept[: len(slots)])  # type: ignore[union-attr]
+            kept = None if exact is None else exact.at(step.kept[: len(slots)])  # type: ignore[index]
             return paged.store_now(key, value, slots, pages, None, self.text, kept)
         rows = (paged._array(name, x, x, x.dtype) for name, x in (("k", key), ("v", value)))
         self.blocks.store(*rows, paged._array("places", slots, slots, torch.int64), pool)
         if exact is not None:
-            exact.keep(key, value, step.seen.kept)  # type: ignore[union-attr]
+            exact.keep(key, value, step.kept)  # type: ignore[arg-type]
 
     def _memory(self, kv_cache: Tensor) -> tuple[Tensor, Any]:
         """Blocks of a layer as runs of bytes, since vLLM's axes within a block are not ours, and in main memory as an array too. The memory
@@ -439,14 +458,14 @@ class TqkvImpl(AttentionImpl[TqkvMetadata]):
             self.memory = kv_cache.data_ptr(), pages, None if self.blocks is None else paged._pool(self.layout, pages)
         return self.memory[1:]
 
-    def _decode(self, q: Tensor, pages: Tensor, pool: Any, step: TqkvMetadata, out: Tensor) -> None:
-        if step.main is not None:
-            exact = None if step.seen is None else (*self._exact(q).arrays, step.places, self._exact(q).places)
+    def _decode(self, q: Tensor, pages: Tensor, pool: Any, table: Tensor, view: View, out: Tensor) -> None:
+        if view.main is not None:
+            exact = None if view.seen is None else (*self._exact(q).arrays, view.places, self._exact(q).places)
             sinks = None if self.sinks is None else paged._array("sinks", self.sinks.float(), q, torch.float32)
-            out.copy_(paged._attend_main(self.blocks, q, pool, step.main, None, exact, sinks, self.scale, self.soft_cap))
+            out.copy_(paged._attend_main(self.blocks, q, pool, view.main, None, exact, sinks, self.scale, self.soft_cap))
             return
-        seen = None if step.seen is None else self._exact(q).at(step.seen.places[: step.decodes])
-        paged.attend_now(q, pages, step.table, step.plan, self.text, out=out, scale=self.scale, exact=seen, sinks=self.sinks)
+        seen = None if view.seen is None else self._exact(q).at(view.seen.places[: len(q)])
+        paged.attend_now(q, pages, table, view.plan, self.text, out=out, scale=self.scale, exact=seen, sinks=self.sinks)
 
     def _keys(self, like: Tensor, tokens: int) -> Tensor:
         return torch.empty(tokens, self.num_kv_heads, self.head_size, dtype=like.dtype, device=like.device)

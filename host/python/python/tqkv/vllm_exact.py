@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Iterable
 
 import torch
 from torch import Tensor
@@ -99,7 +99,7 @@ class Rows:
 
 @dataclass
 class Seen:
-    """Exact tokens of query tokens, as all layers find them, in memory that stays where it is. A graph holds its address."""
+    """Exact tokens of query tokens, as layers with one window find them, in memory that stays where it is. A graph holds its address."""
 
     places: Tensor
     """`[rows, columns]`, places in a layer's rows. Where no token is seen it is the place that stays zero."""
@@ -107,8 +107,6 @@ class Seen:
     """`[rows]`, the first token that is attended as a code."""
     ends: Tensor
     """`[rows]`, the token after the last one of these."""
-    kept: Tensor
-    """`[tokens]`, the place where each token of the step goes."""
 
 
 NONE, FREE = -2, -3
@@ -127,7 +125,9 @@ class Units:
     """Which unit is in which row. Everything is on the device, and nothing is read back from there. A step is about 75 small operations for
     all layers, so ranges and constants are made once."""
 
-    def __init__(self, window: Window, units: int, requests: int, tokens: int, block: int, device: torch.device) -> None:
+    def __init__(
+        self, window: Window, units: int, requests: int, tokens: int, block: int, device: torch.device, windows: Iterable[int | None] = (None,)
+    ) -> None:
         # One more row takes what is given to none.
         self.owner = torch.full((units + 1,), FREE, dtype=torch.int64, device=device)
         """The unit in each row."""
@@ -140,19 +140,21 @@ class Units:
         first, newest = range(window.first), range(window.newest)
         self.is_newest = torch.tensor([False for _ in first] + [True for _ in newest], device=device)
         self.apart = torch.tensor([UNIT * i for i in first] + [UNIT * (i + 1 - window.newest) for i in newest], device=device)
-        long = {"dtype": torch.int64, "device": device}
-        words = {"dtype": torch.int32, "device": device}
-        self.seen = Seen(
-            torch.full((requests, window.columns), self.zero, **long),  # type: ignore[call-overload]
-            torch.zeros(requests, **words),  # type: ignore[call-overload]
-            torch.zeros(requests, **words),  # type: ignore[call-overload]
-            torch.full((tokens,), self.spare, **long),  # type: ignore[call-overload]
-        )
+        self.kept = torch.full((tokens,), self.spare, dtype=torch.int64, device=device)
+        """The place where each token of the step goes."""
+        self.seen = {
+            of: Seen(
+                torch.full((requests, window.columns), self.zero, dtype=torch.int64, device=device),
+                torch.zeros(requests, dtype=torch.int32, device=device),
+                torch.zeros(requests, dtype=torch.int32, device=device),
+            )
+            for of in windows
+        }
+        """What a query token sees that sees the newest so many tokens, or all."""
 
-    def begin(self, slots: Tensor, table: Tensor, lengths: Tensor, decodes: int, window: int | None = None) -> None:
+    def begin(self, slots: Tensor, table: Tensor, lengths: Tensor, decodes: int) -> None:
         """A step: gives rows to units that begin in it and that a request will want, and finds those of all requests. `slots` has the
-        place of each new token, `table` and `lengths` are those of all requests, of which the first `decodes` have one new token. A query
-        token sees the newest `window` tokens, or all."""
+        place of each new token, `table` and `lengths` are those of all requests, of which the first `decodes` have one new token."""
         self.step += 1
         lengths = lengths.long()
         of_slots, inside = slots >> UNIT_BITS, slots % UNIT
@@ -164,10 +166,10 @@ class Units:
         begin = (units[..., None] == begins).any(-1) & ~found
         self.give(once(torch.where(begin, units, NONE).flatten()))
         rows, found = self.find(of_slots)
-        self.seen.kept.fill_(self.spare)
-        self.seen.kept[: len(slots)] = torch.where(found, rows * UNIT + inside, self.spare)
-        if decodes:
-            self.decode(units[:decodes], tokens[:decodes], lengths[:decodes], window)
+        self.kept.fill_(self.spare)
+        self.kept[: len(slots)] = torch.where(found, rows * UNIT + inside, self.spare)
+        for window, seen in self.seen.items() if decodes else ():
+            self.decode(units[:decodes], tokens[:decodes], lengths[:decodes], window, seen)
 
     def wanted(self, table: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """The units that requests of these lengths want, `[requests, units]`, and the first token of each. A unit that would be wanted twice
@@ -196,9 +198,9 @@ class Units:
         self.owner.scatter_(0, rows, units)
         self.used.index_fill_(0, rows, self.step)
 
-    def decode(self, units: Tensor, tokens: Tensor, lengths: Tensor, window: int | None) -> None:
+    def decode(self, units: Tensor, tokens: Tensor, lengths: Tensor, window: int | None, seen: Seen) -> None:
         """What requests of one new token see exactly, and from where to where they see codes."""
-        count, seen = len(units), self.seen
+        count = len(units)
         rows, found = self.find(units)
         first, newest = found.split([self.window.first, self.window.newest], 1)
         # Codes are one run of tokens, so exact tokens before and after them have no gap.
