@@ -168,7 +168,8 @@ def main():
     if tools is None and arguments.fetch:
         try:
             fetch()
-        except SystemExit as failure:
+        # Without a program of Debian there is no compiler either.
+        except (SystemExit, OSError) as failure:
             print(failure, file=sys.stderr)
         tools = jdk()
     if tools is None:
@@ -184,4 +185,5 @@ def main():
             test(java, compiler, jar, classes, library, Path(work))
 
 
-main()
+if __name__ == "__main__":
+    main()

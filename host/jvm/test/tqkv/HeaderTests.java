@@ -19,8 +19,9 @@ import java.util.stream.Collectors;
 /** The declarations of Native.java are those of tqkv.h. */
 final class HeaderTests {
     private static final Map<String, ValueLayout> TYPES = Map.of(
-        "size_t", ValueLayout.JAVA_LONG, "ptrdiff_t", ValueLayout.JAVA_LONG, "uint32_t", ValueLayout.JAVA_INT, "tqkv_status", ValueLayout.JAVA_INT,
-        "int", ValueLayout.JAVA_INT, "float", ValueLayout.JAVA_FLOAT, "tqkv_write_fn", ValueLayout.ADDRESS, "tqkv_read_fn", ValueLayout.ADDRESS);
+        "size_t", ValueLayout.JAVA_LONG, "ptrdiff_t", ValueLayout.JAVA_LONG, "int32_t", ValueLayout.JAVA_INT, "uint32_t", ValueLayout.JAVA_INT,
+        "tqkv_status", ValueLayout.JAVA_INT, "int", ValueLayout.JAVA_INT, "float", ValueLayout.JAVA_FLOAT,
+        "tqkv_write_fn", ValueLayout.ADDRESS, "tqkv_read_fn", ValueLayout.ADDRESS);
 
     private HeaderTests() {}
 
