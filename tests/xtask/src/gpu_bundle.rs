@@ -173,7 +173,7 @@ mod tests {
 
     /// Runs all steps with programs that a test makes up. Returns if all were well, the output and the
     /// summary.
-    fn run_all(name: &str, device: &str) -> (bool, String, String) {
+    fn run_all(name: &str, device: &str, arguments: &[&str]) -> (bool, String, String) {
         let folder = std::env::temp_dir().join(format!("tqkv-run-all-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         write_texts(&folder).unwrap();
@@ -184,7 +184,8 @@ mod tests {
         // This Python has no torch.
         fake(&folder, "python3", "exit 1");
         let path = format!("{}:/usr/bin:/bin", folder.display());
-        let output = Command::new("bash").arg("run-all.sh").current_dir(&folder).env("PATH", path).output();
+        let mut bash = Command::new("bash");
+        let output = bash.arg("run-all.sh").args(arguments).current_dir(&folder).env("PATH", path).output();
         let output = output.expect("bash");
         let said = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
         let summary = fs::read_to_string(folder.join("out/summary.txt")).unwrap();
@@ -199,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_step_that_fails_does_not_stop_the_others() {
-        let (is_well, said, summary) = run_all("later", "echo device $*");
+        let (is_well, said, summary) = run_all("later", "echo device $*", &[]);
         assert!(!is_well, "a step failed: {said}");
         let starts = |line: &str| summary.lines().any(|other| other.starts_with(line));
         for line in [
@@ -227,8 +228,53 @@ mod tests {
     }
 
     #[test]
+    fn a_short_visit_has_steps_of_its_own() {
+        let (is_well, said, summary) = run_all("short", "echo device $*", &["short"]);
+        assert!(!is_well, "a step failed: {said}");
+        let mut rest = &*summary;
+        for step in [
+            "first: done",
+            "card: not done",
+            "quick: done",
+            "tokens: not done",
+            "registers: done",
+            "codes: FAILED with status 7",
+            "memcheck: ",
+        ] {
+            let at = rest.find(&format!("\n{step}")).unwrap_or_else(|| panic!("{step} is not in {summary}"));
+            rest = &rest[at + 1..];
+        }
+        assert!(said.contains("== d256_r4 today") && said.contains("== d128_r4 128"), "{said}");
+    }
+
+    /// One kernel gets another limit, and nothing else changes.
+    #[test]
+    fn the_limit_of_one_kernel_is_changed() {
+        let script = TEXTS.iter().find(|(name, _)| *name == "run-all.sh").unwrap().1;
+        let head = "awk -v entry=\"$entry\" -v limit=\"$limit\" '";
+        let start = script.find(head).unwrap() + head.len();
+        let program = &script[start..start + script[start..].find('\'').unwrap()];
+        let ptx = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../gpu/ptx/sm_80.ptx");
+        let original = fs::read_to_string(&ptx).unwrap();
+        for (entry, limit) in [("d128_r4", "128"), ("d128_r8", "168"), ("d256_r4", "168")] {
+            let given = [format!("entry={entry}"), format!("limit={limit}")];
+            let mut awk = Command::new("awk");
+            let output =
+                awk.args(["-v", &given[0], "-v", &given[1], program]).arg(&ptx).output().expect("awk");
+            let variant = String::from_utf8(output.stdout).unwrap();
+            let is_limit = |line: &&str| {
+                ![".maxnreg", ".maxntid", ".minnctapersm"].iter().any(|directive| line.starts_with(directive))
+            };
+            assert!(variant.lines().filter(is_limit).eq(original.lines().filter(is_limit)), "{entry}");
+            let kernel = variant.find(&format!(".visible .entry attend_tensor_{entry}(")).unwrap();
+            let body = variant[kernel..].find("\n{").unwrap();
+            assert!(variant[kernel..][..body].ends_with(&format!("\n)\n.maxnreg {limit}")), "{entry}");
+        }
+    }
+
+    #[test]
     fn a_wrong_first_launch_stops_all() {
-        let (is_well, said, summary) = run_all("first", "echo wrong codes; exit 101");
+        let (is_well, said, summary) = run_all("first", "echo wrong codes; exit 101", &[]);
         assert!(!is_well, "{said}");
         assert!(summary.starts_with("commit "), "{summary}");
         assert!(summary.contains("\nfirst: FAILED with status 101: wrong codes"), "{summary}");

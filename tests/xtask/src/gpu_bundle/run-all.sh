@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs every step of the first visit to a GPU, in at most 45 minutes. `run-all.sh STEP` runs one step alone.
+# Runs every step of the first visit to a GPU, in at most 45 minutes. `run-all.sh short` runs what decides most, in ten minutes at most, and
+# `run-all.sh STEP` one step alone.
 # A step writes to the folder $OUT (default: out). A step that fails does not stop the others, except the first.
 set -uo pipefail
 cd "$(dirname "$0")" || exit 1
@@ -9,7 +10,7 @@ export LD_LIBRARY_PATH="/usr/local/nvidia/lib64:${LD_LIBRARY_PATH:-}"
 mkdir -p "$OUT" || exit 1
 
 # Most seconds of all steps together.
-TOTAL=${TOTAL:-2700}
+if [[ ${1-} == short ]]; then TOTAL=${TOTAL:-560}; else TOTAL=${TOTAL:-2700}; fi
 SHAPES=64x32768x8x1x128,64x32768x8x4x128,64x32768x8x8x128
 ONE=1x4096x8x4x128,1x8192x8x4x128,1x32768x8x4x128,1x131072x8x4x128,1x32768x8x8x128
 UNLIKE=63x1024+1x32768x8x4x128,63x1024+1x131072x8x4x128,16x1024+16x4096+16x8192+16x32768x8x4x128
@@ -127,12 +128,56 @@ tune() {
     done
 }
 
+# Kernels with another limit of registers, each next to that of today, so that more blocks are on a multiprocessor.
+registers() {
+    : > "$OUT/tune.jsonl"
+    local entry limit
+    for entry in d128_r4 d128_r8 d256_r4; do
+        limit=168
+        [[ $entry == d128_r4 ]] && limit=128
+        awk -v entry="$entry" -v limit="$limit" '
+            index($0, ".visible .entry attend_tensor_" entry "(") { inside = 1 }
+            inside && /^\.(maxnreg|maxntid|minnctapersm) / { next }
+            { print }
+            inside && /^\)/ { print ".maxnreg " limit }
+            inside && /^\{/ { inside = 0 }
+        ' sm_80.ptx > "$OUT/variant.ptx"
+        local shape=64x32768x8x${entry#*_r}x${entry%_r*}
+        shape=${shape/xd/x}
+        SHAPE=$shape variant "$entry" today
+        SHAPE=$shape variant "$entry" "$limit" --ptx "$OUT/variant.ptx"
+    done
+    rm -f "$OUT/variant.ptx"
+}
+
+# Pages, exact rows, graphs and streams of the Python package.
+card() {
+    needs python3
+    python3 -c "import torch, pytest, tqkv.paged" 2>/dev/null || { echo "torch, pytest and tqkv are not here: this step is not done"; exit 3; }
+    python3 -m pytest -q -x -p no:cacheprovider python/test_paged.py python/test_gpu_torch.py python/test_transformers_device.py
+}
+
+quick() { speed "$OUT/quick.jsonl" --seconds 0.1 --codec s4,s2,t4,i8 --shape 64x32768x8x4x128,64x32768x8x8x128,16x8192x8x4x128,1x32768x8x4x128; }
+
+tokens() {
+    needs python3
+    python3 -c "import torch, tqkv.paged" 2>/dev/null || { echo "torch and tqkv are not here: this step is not done"; exit 3; }
+    python3 serve.py --cache none cudnn s4 s4-exact t4 --batch 1x4096 1x32768 14x32768 fullx32768 | tee "$OUT/tokens.jsonl"
+}
+
+codes() { ./tqkv gpu-check --codes --attend; }
+
+memcheck() {
+    needs compute-sanitizer
+    compute-sanitizer --tool memcheck --error-exitcode 1 ./device --include-ignored --test-threads 1 attention_and 2>&1 | tee "$OUT/memcheck.txt"
+}
+
 # Times a variant, and writes its name into each row.
 variant() {
     local kind=$1 value=$2
     shift 2
     echo "== $kind $value"
-    ./tqkv gpu-check --speed --seconds 0.1 --json --shape "64x32768x8x4x128,64x32768x8x8x128,1x32768x8x4x128" \
+    ./tqkv gpu-check --speed --seconds 0.1 --json --shape "${SHAPE:-64x32768x8x4x128,64x32768x8x8x128,1x32768x8x4x128}" \
         --codec s4,s2 "$@" > "$OUT/variant.jsonl"
     times "$OUT/variant.jsonl"
     sed "s/^{/{\"$kind\":\"$value\",/" "$OUT/variant.jsonl" >> "$OUT/tune.jsonl"
@@ -140,11 +185,17 @@ variant() {
 }
 
 STEPS="first batch python baseline serve one unlike tests shapes profile sanitize tune"
+# In the order of what they decide.
+SHORT="first card quick tokens registers codes memcheck"
 
 # The most seconds of a step, then what is expected of it: what an H100 and an H200 showed (MEASURED.md, M14). "f16 read" is the
 # time of reading f16 rows. Memory of an H200 is half as fast again and its multiprocessors are the same, so the ratios are smaller.
 limit() {
     case $1 in
+        codes | memcheck) echo 40 ;;
+        quick) echo 55 ;;
+        card | registers) echo 95 ;;
+        tokens) echo 150 ;;
         first | batch | one | unlike) echo 180 ;;
         baseline | serve | python) echo 240 ;;
         tests | tune) echo 480 ;;
@@ -164,6 +215,12 @@ expected() {
         shapes) echo "t4: 1.7 (1.1) times f16 read with one head, 1.0 (0.7) with four; D = 256: s4 2.3 (2.6)" ;;
         profile) echo "attend: no spills, 3 blocks per multiprocessor at 4 heads, DRAM at 84 % (68); ncu and its permission are needed" ;;
         sanitize) echo "'ERROR SUMMARY: 0 errors' twice; compute-sanitizer is needed" ;;
+        card) echo "no test fails" ;;
+        quick) echo "the kernels of two digits take 0.77 (4 heads) and 0.88 (8) of the times of MEASURED.md, M14, in a model" ;;
+        tokens) echo "a row per cache and batch without an error; s4-exact less s4 is the price of exact tokens" ;;
+        registers) echo "no local memory; a fourth block with 4 heads at D = 128, a third one with the others" ;;
+        codes) echo "0 vectors differ; attention within 1e-5 of f64" ;;
+        memcheck) echo "'ERROR SUMMARY: 0 errors'; compute-sanitizer is needed" ;;
         tune) echo "168 registers and the cut that a cache picks are the best at 4 heads" ;;
     esac
 }
@@ -194,10 +251,12 @@ run() {
     return "$status"
 }
 
-if (($# > 0)); then
-    case " $STEPS " in
+if [[ ${1-} == short ]]; then
+    STEPS=$SHORT
+elif (($# > 0)); then
+    case " $STEPS $SHORT " in
         *" $1 "*) ;;
-        *) echo "no step $1: expected one of $STEPS" >&2; exit 2 ;;
+        *) echo "no step $1: expected short or one of $STEPS $SHORT" >&2; exit 2 ;;
     esac
     set -e
     "$1"
