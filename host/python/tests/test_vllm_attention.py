@@ -1,4 +1,4 @@
-"""vLLM's engine with attention on codes, on a CPU: with the kernels of main memory, as `vllm serve` runs there, and with those of a GPU on a
+"""vLLM's engine with attention on codes, on a CPU: with the kernels of main memory, as its server runs there, and with those of a GPU on a
 driver of paper. See `vllm_codes.py` and `vllm_pretends.py`."""
 
 import json

@@ -4,7 +4,15 @@ TQKV_HF_MODEL names a folder of Transformers with a Llama whose text is English:
 `tests/reference/hf_of_gguf.py`.
 """
 
+import json
 import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
 from itertools import chain
 from pathlib import Path
 
@@ -80,3 +88,39 @@ def test_a_real_model_diverges_as_its_codes_do(given, own, tmp_path, kv, most):
     assert max(got["cached"]) == 128
     for what in ("preempted", "prompts after codes", "parts of prompts", "mixed steps", "steps with shared blocks", "exact of a decoded token"):
         assert got["counts"].get(what, 0) > 0, got["counts"]
+
+
+def completion(port, prompt):
+    """The text that a server writes after a prompt. None while it does not listen yet."""
+    body = json.dumps({"model": "served", "prompt": prompt, "max_tokens": 8, "temperature": 0}).encode()
+    asked = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", body, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(asked, timeout=120) as answer:
+            return json.load(answer)["choices"][0]["text"]
+    except urllib.error.URLError as error:
+        if isinstance(error, urllib.error.HTTPError):
+            raise
+        return None
+
+
+def test_the_server_of_the_documents_answers_on_codes(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", MODEL, "--served-model-name", "served"]
+    command += ["--port", str(port), "--max-model-len", "2048", "--enforce-eager"]
+    env = os.environ | {"TQKV_VLLM": "s4,t4", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1"}
+    log = tmp_path / "log"
+    with log.open("w") as out, subprocess.Popen(command, env=env, stdout=out, stderr=subprocess.STDOUT) as server:
+        try:
+            text, until = None, time.monotonic() + 300
+            while text is None and server.poll() is None and time.monotonic() < until:
+                time.sleep(1)
+                text = completion(port, "The capital of France is")
+        finally:
+            server.terminate()
+    said = log.read_text()
+    assert text is not None and "Paris" in text, said
+    [tokens] = re.findall(r"KV cache size: ([\d,]+) tokens", said)
+    # A GiB has 46,603 tokens of this model in 16 bits.
+    assert int(tokens.replace(",", "")) > 3.7 * 46_603, tokens

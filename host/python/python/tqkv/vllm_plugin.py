@@ -1,7 +1,7 @@
 """The entry point of vLLM (`vllm.general_plugins`): attention on codes, without a fork.
 
-    TQKV_VLLM="s4,t4 hot=64" vllm serve MODEL --attention-backend CUSTOM    # on a GPU
-    TQKV_VLLM="s4,t4 hot=64" vllm serve MODEL                               # on a CPU
+    TQKV_VLLM="s4,t4 hot=64" vllm serve MODEL --attention-backend CUSTOM                         # on a GPU
+    TQKV_VLLM="s4,t4 hot=64" python -m vllm.entrypoints.openai.api_server --model MODEL          # on a CPU
 
 `TQKV_VLLM` is a policy in the words of a cache: codecs, `hot=` and `sinks=`. Without it nothing of vLLM changes.
 """
