@@ -57,7 +57,7 @@ def engine(kv, given, folder):
     """What an engine wrote, and the logarithms of the probabilities of tokens of the answers, of the engine and of the replay."""
     requests, answers = given
     sizes = {"max_num_seqs": 16, "max_num_batched_tokens": 256, "num_gpu_blocks_override": 44, "max_model_len": 1024}
-    got = generated(None, MODEL, kv, requests, sizes, answers=answers, logits=str(folder / "logits"))
+    got = generated(None, MODEL, kv, requests, sizes, exact="16", answers=answers, logits=str(folder / "logits"))
     return got, *(torch.cat([of[i] for i in range(COPIES)]).log_softmax(-1) if of else None for of in torch.load(folder / "logits"))
 
 

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from vllm.config import VllmConfig, get_current_vllm_config, get_current_vllm_config_or_none, get_layers_from_vllm_config
+from vllm.logger import init_logger
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.model_executor.layers.quantization.turboquant.config import TQ_PRESETS, TurboQuantConfig
 from vllm.platforms import current_platform
@@ -39,6 +40,8 @@ from ._native import TqkvError
 from .vllm_exact import DEFAULTS, Rows, Seen, Units, Window, requests
 from .vllm_exact import VARIABLE as EXACT
 from .vllm_plugin import VARIABLE
+
+logger = init_logger(__name__)
 
 BLOCK = 64
 """Tokens of a block as the kernels see it. vLLM splits larger blocks into these."""
@@ -236,10 +239,10 @@ class TqkvBuilder(AttentionMetadataBuilder[TqkvMetadata]):
         if scheduler.max_num_batched_tokens > MOST_TOKENS:
             raise TqkvError(f"max_num_batched_tokens {scheduler.max_num_batched_tokens} is not valid: expected at most {MOST_TOKENS}")
         layers = get_layers_from_vllm_config(vllm_config, AttentionLayerBase, layer_names)  # type: ignore[type-abstract]
-        kinds = {(layer.impl.layout, layer.impl.exact_window) for layer in layers.values()}  # type: ignore[attr-defined]
+        kinds = {(layer.impl.layout, layer.impl.exact_window, layer.impl.units) for layer in layers.values()}  # type: ignore[attr-defined]
         if len(kinds) > 1:
             raise TqkvError("layers with unlike numbers of heads are not valid: expected a model whose layers have the same heads")
-        [(self.layout, exact)] = kinds
+        [(self.layout, exact, count)] = kinds
         # Layers with a window share blocks with the others where vLLM frees no block that has left it.
         windows = {layer.impl.window for layer in layers.values()}  # type: ignore[attr-defined]
         drafts = self.reorder_batch_threshold or 1
@@ -251,7 +254,7 @@ class TqkvBuilder(AttentionMetadataBuilder[TqkvMetadata]):
             paged._kernels(paged._text(self.layout), paged._device(next(iter(self.plans.values())))[0], True)
         self.room = vllm_config.model_config.max_model_len
         self.units = None
-        if count := units(exact, self.layout, vllm_config):
+        if count:
             self.units = Units(exact, count, rows, max(rows, scheduler.max_num_batched_tokens), BLOCK, device, windows)
 
     def build(self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False) -> TqkvMetadata:
@@ -314,7 +317,10 @@ def units(exact: Window, layout: paged.Layout, config: VllmConfig) -> int:
     """Units of a layer. Drafted tokens may begin one more before the oldest of the newest is left."""
     layers = config.model_config.get_num_layers(config.parallel_config)
     request_bytes = layers * exact.columns * 2 * layout.num_kv_heads * layout.head_dim * config.model_config.dtype.itemsize
-    count = requests(config.scheduler_config.max_num_seqs, request_bytes, cache_memory(config))
+    most = config.scheduler_config.max_num_seqs
+    count = requests(most, request_bytes, cache_memory(config))
+    if exact.units and count < most:
+        logger.info_once(f"tqkv: {count} of {most} requests have exact tokens at a time, and others attend to codes alone; {EXACT} says how many")
     return (exact.units + (exact.newest > 0 and config.speculative_config is not None)) * count
 
 
