@@ -12,9 +12,7 @@ pub mod algebra {
 pub mod cache {
     pub use crate::cache::key_codecs::learnt_map;
     pub use crate::cache::spec::least_shares;
-    pub use crate::cache::text::{
-        COMMON_CODECS, Door, OPTIONS, OptionPart, SpecOption, pair_of, read_bytes, rule_of,
-    };
+    pub use crate::cache::text::{COMMON_CODECS, Door, OPTIONS, OptionPart, SpecOption, pair_of, read_bytes};
 }
 
 /// A cache of slots by its parts: one side of one layer, and attention of one KV head.

@@ -50,13 +50,9 @@ impl Name {
 
 /// A word of a policy, where a list of layers has each run of equal codecs once: `each:t2/t2/s4` as `each:2*t2/s4`.
 fn counted_layers(word: &str) -> String {
-    let Some((rule, layers)) = word.split_once("each:") else { return word.to_owned() };
-    let layers: Vec<_> = layers.split('/').collect();
-    let runs = layers.chunk_by(|a, b| a == b).map(|run| match run {
-        [one] => (*one).to_owned(),
-        _ => format!("{}*{}", run.len(), run[0]),
-    });
-    format!("{rule}each:{}", runs.collect::<Vec<_>>().join("/"))
+    let at = word.find("each:").unwrap_or(word.len());
+    let (name, rule) = word.split_at(at);
+    rule.parse::<LayerPolicy>().map_or_else(|_| word.to_owned(), |rule| format!("{name}{rule}"))
 }
 
 impl Name {

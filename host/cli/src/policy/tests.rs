@@ -60,7 +60,11 @@ fn labels_count_layers() {
     let name = policy(&text(&layers)).name;
     assert_eq!(name.label(), text(&["17*m2,t2", "2*t4,t2", "m2,t2", "10*t4,t2"]));
     assert_eq!(name.to_string(), text(&layers));
-    assert_eq!(policy("t4 each:t4/t2").name.label(), "t4 each:t4/t2");
+    for (given, label) in
+        [("each:t4/t2", "each:t4,t4/t2,t2"), ("each:2*t4/t4/2*t2/2*t2", "each:3*t4,t4/4*t2,t2")]
+    {
+        assert_eq!(policy(&format!("t4 {given}")).name.label(), format!("t4 {label}"));
+    }
 }
 
 #[test]

@@ -1,9 +1,8 @@
 //! Policies under a budget: which layers have wide keys, and what the others have.
 
 use crate::ModelError;
-use tqkv::cache::{CacheSize, CacheSpec, LayerKind, PRESETS};
+use tqkv::cache::{CacheSize, CacheSpec, LayerKind, LayerPolicy, PRESETS};
 use tqkv::error::CacheError;
-use tqkv::unstable::cache::rule_of;
 use tqkv_core::CodecId;
 
 /// Newest tokens that stay f16 in every candidate. What more of them would take is worth more in keys.
@@ -195,7 +194,8 @@ fn text(keys: &[CodecId], value: CodecId) -> String {
     if keys.iter().all(|&key| key == most) {
         return format!("{pair} hot={HOT}");
     }
-    format!("{pair} layer-kv={} hot={HOT}", rule_of(keys.iter().map(|&key| (key, value)).collect()))
+    let each = LayerPolicy::Custom(keys.iter().map(|&key| (key, value)).collect());
+    format!("{pair} layer-kv={each} hot={HOT}")
 }
 
 #[cfg(test)]

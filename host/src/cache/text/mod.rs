@@ -65,11 +65,6 @@ pub fn pair_of(text: &str) -> Result<KvPair, CacheError> {
     values::codecs_of_some(text).map_err(CacheError::BadSpec)
 }
 
-/// The value of `layer-kv=` that gives each layer its codecs.
-pub fn rule_of(layers: Vec<KvPair>) -> String {
-    LayerPolicy::Custom(layers).write()
-}
-
 /// The spec of the same shape with the default of every option.
 fn plain(spec: &CacheSpec) -> CacheSpec {
     let KvShape { num_layers, num_heads, head_dim, .. } = spec.shape;
@@ -249,6 +244,22 @@ impl CacheSpec {
     /// option. The text says what is accepted.
     pub fn with(self, text: &str) -> Result<Self, CacheError> {
         Ok(Policy::read(text, EVERY).map_err(CacheError::BadSpec)?.apply(self))
+    }
+}
+
+impl FromStr for LayerPolicy {
+    type Err = CacheError;
+
+    /// Reads the value of `layer-kv=`.
+    fn from_str(text: &str) -> Result<Self, CacheError> {
+        Self::read(text).map_err(CacheError::BadSpec)
+    }
+}
+
+impl fmt::Display for LayerPolicy {
+    /// Writes the value of `layer-kv=`, where each run of equal layers stands once.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.write())
     }
 }
 
