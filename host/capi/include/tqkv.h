@@ -1487,7 +1487,7 @@ tqkv_status tqkv_set_threads(size_t threads);
 
 /**
  * Lets calls share their work among the OpenMP threads of this process, in place of a pool. `library` is a part of the
- * file name of a loaded library that uses OpenMP, such as "ggml-cpu", and null for the program itself.
+ * file name of a loaded library that uses OpenMP, such as "ggml-cpu", and null or "" for the program itself.
  *
  * An engine that computes in parallel regions calls this once, because the threads of its team spin for some
  * milliseconds after each region and keep the processors from a pool, so that attention takes up to twice as long.
