@@ -190,7 +190,10 @@ mod tests {
         assert_eq!([of(30), of(16), of(2)], [(T4, T2, 8, true), (S4, S4, 8, true), (I8, I8, 0, true)]);
         // A policy that names each layer is for models of as many.
         let options = read("TQKV_KV", "s4 hot=8 layer-kv=each:t4/2*t2; layers=5: t4 hot=0").unwrap();
-        assert_eq!([0, 1, 2].map(|layer| policy::codecs(&options.of_model(3).spec, layer, 3).0), [T4, T2, T2]);
+        assert_eq!(
+            [0, 1, 2].map(|layer| policy::codecs(&options.of_model(3).spec, layer, 3).0),
+            [T4, T2, T2]
+        );
         assert!(!options.of_model(30).is_named && options.of_model(5).spec.hot == 0);
         // Other models have what the host declares.
         let options = read("TQKV_KV", "layers=16: t2").unwrap();
