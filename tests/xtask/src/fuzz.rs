@@ -22,9 +22,9 @@ pub(crate) struct Args {
     /// Afterwards, drop the inputs found so far that reach nothing beyond the others
     #[arg(long)]
     minimise: bool,
-    /// Run the target that has waited longest for so many minutes (with --jobs N so many targets), keep what it
-    /// finds, and print what each target has had (fuzz/turns.txt)
-    #[arg(long, value_name = "MINUTES", conflicts_with_all = ["targets", "seconds", "minimise"])]
+    /// Run the named targets, or else the one that has waited longest (with --jobs N so many), for so many minutes,
+    /// keep what they find, and print what each target has had (fuzz/turns.txt)
+    #[arg(long, value_name = "MINUTES", conflicts_with_all = ["seconds", "minimise"])]
     turn: Option<u64>,
 }
 
@@ -44,7 +44,7 @@ struct Row {
 
 pub(crate) fn run(args: &Args) -> ExitCode {
     let done = root().and_then(|root| match args.turn {
-        Some(minutes) => turn(&root, minutes, args.jobs),
+        Some(minutes) => turn(&root, minutes, args),
         None => {
             let targets = targets(&root, &args.targets)?;
             all(&root, targets, (args.seconds, args.jobs, args.minimise))
@@ -67,20 +67,23 @@ fn root() -> Result<PathBuf, String> {
     root.canonicalize().map_err(|error| format!("{}: {error}", root.display()))
 }
 
-/// Runs the targets that have waited longest, and writes the table of turns. A turn that failed does not count, so
-/// that its target is next again.
-fn turn(root: &Path, minutes: u64, jobs: usize) -> Result<Vec<Row>, String> {
+/// Runs the named targets or those that have waited longest, and writes the table of turns. A turn that failed does
+/// not count, so that its target is next again.
+fn turn(root: &Path, minutes: u64, args: &Args) -> Result<Vec<Row>, String> {
     let file = root.join(turns::FILE);
     let said = |error: std::io::Error| format!("{}: {error}", turns::FILE);
     let mut had = turns::read(&fs::read_to_string(&file).map_err(said)?)?;
     let targets = targets(root, &[])?;
-    let chosen = turns::next(&had, &targets, jobs.max(1));
+    let chosen = match &args.targets[..] {
+        [] => turns::next(&had, &targets, args.jobs.max(1)),
+        named => self::targets(root, named)?,
+    };
     for target in &chosen {
         let corpus = root.join("fuzz/corpus").join(target);
         turns::unpack(root, target, &corpus).map_err(|error| format!("{target}: {error}"))?;
     }
     let (date, commit) = turns::now(root)?;
-    let rows = all(root, chosen, (60 * minutes, jobs, true))?;
+    let rows = all(root, chosen, (60 * minutes, args.jobs, true))?;
     for row in rows.iter().filter(|row| !row.failed) {
         let corpus = root.join("fuzz/corpus").join(&row.target);
         let found: Vec<_> =
