@@ -37,6 +37,7 @@
 //! | the same in integers, for microcontrollers | [`fixed`] |
 //! | the shape of a cache, and tokens that fit it | [`KvShape`], [`Chunk`] |
 //! | when a token of a cache becomes a code | [`life`] |
+//! | which tokens an engine with blocks keeps exact | [`units`] |
 //! | the codec for a program | [`Codec`] (shape known at compile time), [`AnyCodec`] (run time) |
 //!
 //! The crate does not allocate and uses neither `unsafe` nor `std`. The cache itself, files and attention
@@ -58,6 +59,7 @@ mod kv;
 pub mod life;
 mod machine;
 mod rotation;
+pub mod units;
 #[doc(hidden)]
 pub mod unstable;
 mod view;

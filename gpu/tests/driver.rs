@@ -564,5 +564,5 @@ fn a_device_without_room_says_how_much_it_wants_on_paper() {
     let huge = GpuSpec::new(32, 8, 8, 128).sequences(64, 1 << 15);
     let bytes = huge.pool_bytes().unwrap() + huge.exact_bytes();
     assert_eq!(GpuCache::new(&device(0), huge).unwrap_err(), GpuError::OutOfMemory { bytes });
-    assert_eq!(Device::new(2).unwrap_err(), GpuError::NoDevice { ordinal: 2, found: 2 });
+    assert_eq!(Device::new(3).unwrap_err(), GpuError::NoDevice { ordinal: 3, found: 3 });
 }

@@ -9,3 +9,4 @@ mod golden;
 mod laws;
 mod reference;
 mod rotation;
+mod units;

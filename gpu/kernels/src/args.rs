@@ -162,6 +162,88 @@ macro_rules! with_arguments {
             words: Memory,
         } }
     };
+    (GiveUnits => $then:ident! $with:tt) => {
+        $then! { $with GiveUnits {
+            /// `[rows]`, the unit in each row or [`NONE`](tqkv_core::units::NONE); written.
+            owners: Memory,
+            /// Rows of units.
+            rows: Word,
+            /// `[rows]`, the step in which each was used last; written.
+            used: Memory,
+            /// The number of the step.
+            step: Word,
+            /// `[sequences, stride]` in i32, the blocks of each.
+            table: Memory,
+            /// Entries from the blocks of a sequence to those of the next.
+            stride: Word,
+            /// The index of the last entry of `table`.
+            last_entry: Word,
+            /// Units of a block.
+            a_block: Word,
+            /// `[sequences]` in i32, the tokens of each, those of this step included.
+            lengths: Memory,
+            /// `[sequences]` in i32, the new tokens of each, which are its last ones.
+            queries: Memory,
+            /// Number of sequences.
+            sequences: Word,
+            /// Units at the beginning of a sequence.
+            first: Word,
+            /// Units at its end.
+            newest: Word,
+        } }
+    };
+    (KeepUnits => $then:ident! $with:tt) => {
+        $then! { $with KeepUnits {
+            /// `[rows]`, the unit in each row or [`NONE`](tqkv_core::units::NONE).
+            owners: Memory,
+            /// Rows of units.
+            rows: Word,
+            /// `[slots_len]` in i64, the slot of each token of a step.
+            slots: Memory,
+            /// Number of slots.
+            slots_len: Word,
+            /// `[tokens]` in i64, the place of each token; written.
+            kept: Memory,
+            /// Most tokens of a step.
+            tokens: Word,
+        } }
+    };
+    (SeeUnits => $then:ident! $with:tt) => {
+        $then! { $with SeeUnits {
+            /// `[rows]`, the unit in each row or [`NONE`](tqkv_core::units::NONE).
+            owners: Memory,
+            /// Rows of units.
+            rows: Word,
+            /// `[sequences, stride]` in i32, the blocks of each.
+            table: Memory,
+            /// Entries from the blocks of a sequence to those of the next.
+            stride: Word,
+            /// The index of the last entry of `table`.
+            last_entry: Word,
+            /// Units of a block.
+            a_block: Word,
+            /// `[sequences]` in i32, the tokens of each, those of this step included.
+            lengths: Memory,
+            /// Number of sequences.
+            sequences: Word,
+            /// Units at the beginning of a sequence.
+            first: Word,
+            /// Units at its end.
+            newest: Word,
+            /// Tokens that a query token sees.
+            window: Word,
+            /// 1 for all exact tokens of a sequence and their numbers, without `starts` and `ends`.
+            all: Word,
+            /// `[sequences, first + newest, UNIT]` in i64, the places of exact tokens; written.
+            places: Memory,
+            /// Of the same shape, their numbers or -1; written with `all`.
+            numbers: Memory,
+            /// `[sequences]` in i32, the first token that is attended as a code; written without `all`.
+            starts: Memory,
+            /// `[sequences]` in i32, the token after the last one of these; written without `all`.
+            ends: Memory,
+        } }
+    };
     (WeightDecode => $then:ident! $with:tt) => {
         $then! { $with WeightDecode {
             /// Blocks of SPEC.md back to back, each with its scale first.
@@ -428,6 +510,9 @@ with_arguments!(EncodeAppend => arguments! ["encode_append"]);
 with_arguments!(KeepRows => arguments! ["keep_rows"]);
 with_arguments!(DecodePages => arguments! ["decode_pages"]);
 with_arguments!(PlanParts => arguments! ["plan_parts"]);
+with_arguments!(GiveUnits => arguments! ["give_units"]);
+with_arguments!(KeepUnits => arguments! ["keep_units"]);
+with_arguments!(SeeUnits => arguments! ["see_units"]);
 with_arguments!(WeightDecode => arguments! ["weight_decode"]);
 with_arguments!(RotateQueries => arguments! ["rotate_queries"]);
 with_arguments!(Scores => arguments! ["scores"]);

@@ -14,6 +14,7 @@ use crate::rows::{Codes, Halves};
 use crate::score::{rotate_queries, scores};
 use crate::tensor;
 use crate::threads::divide;
+use crate::units::{give_units, keep_units, see_units};
 use core::arch::nvptx;
 use tqkv_core::code::{F16, I8, S2, S3, S4, T2, T3, T4};
 
@@ -152,6 +153,9 @@ macro_rules! entries_of_eight {
 entries_of_eight!(64, 128);
 
 with_arguments!(PlanParts => entry! ["plan_parts", args => plan_parts::<DeviceThread>(warp(), args)]);
+with_arguments!(GiveUnits => entry! ["give_units", args => give_units::<DeviceThread>(warp(), args)]);
+with_arguments!(KeepUnits => entry! ["keep_units", args => keep_units::<DeviceThread>(warp(), args)]);
+with_arguments!(SeeUnits => entry! ["see_units", args => see_units::<DeviceThread>(warp(), args)]);
 with_arguments!(ReadBytes => entry! ["read_bytes", args => read_bytes::<DeviceThread>(warp(), args)]);
 
 #[panic_handler]

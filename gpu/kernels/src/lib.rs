@@ -20,14 +20,15 @@
 //! | `attend` | [`attend`] |
 //! | `attend_merge` | [`merge`] |
 //! | `keep_rows`, `attend_merge_exact`: exact tokens of an engine | [`exact`] |
+//! | `give_units`, `keep_units`, `see_units`: which exact tokens are in which rows | [`units`] |
 //! | codes and levels as attention reads them | `reader`, [`tables`], `planes` |
 //! | `attend` on tensor cores | [`tensor`] |
 //! | `qjl_sketch`, `qjl_correct` | [`qjl`] |
 //! | `read_bytes`, the memory bandwidth for comparison | [`bandwidth`] |
 //!
 //! Every warp works alone: no kernel uses shared memory, a barrier of the block or an atomic. So no race
-//! between warps is possible. Within a warp, only [`viterbi`] passes data through memory. This crate computes
-//! nothing on its own: `tqkv-gpu` loads and launches the PTX that is built from it.
+//! between warps is possible. Within a warp, only [`viterbi`], [`plan`] and [`units`] pass data through memory.
+//! This crate computes nothing on its own: `tqkv-gpu` loads and launches the PTX that is built from it.
 #![no_std]
 #![cfg_attr(target_arch = "nvptx64", allow(internal_features, reason = "the target's own intrinsics"))]
 #![cfg_attr(
@@ -115,6 +116,7 @@ pub mod tables;
 pub mod tensor;
 pub mod threads;
 mod trellis;
+pub mod units;
 pub mod viterbi;
 pub mod warp;
 

@@ -17,7 +17,8 @@
 //! plus its place there. That is what engines call a slot mapping.
 //!
 //! An engine may hold some tokens exactly too, as [`ExactRows`] in memory next to the pages. It says where they are, and
-//! attends to codes from and up to a token, so that it sees each token once.
+//! attends to codes from and up to a token, so that it sees each token once. [`Units`] knows this for the first and the
+//! newest tokens of each sequence, in three launches of a step.
 //!
 //! No number on the device can make a kernel read or write outside of the pool: places beyond it are not
 //! written, and lengths and block numbers are cut to the table and the pool. What a wrong number gives is the
@@ -30,10 +31,12 @@ mod launches;
 mod layout;
 pub(crate) mod merge;
 mod rows;
+mod units;
 
 pub use layout::{BlockTable, Integers, Layout, Pages};
 pub(crate) use layout::{MOST_ENTRIES, MOST_PAGES};
 pub use rows::{ExactRows, TokenRows};
+pub use units::{Seen, UnitRows, Units};
 
 use crate::GpuError;
 use crate::current::{Current, Restore};

@@ -107,6 +107,7 @@ pub(crate) fn operation(opcode: &str) -> Option<(usize, Operation)> {
         "not.b16" => (1, |a, _, _| !a & 0xffff),
         "not.b32" => (1, |a, _, _| u64::from(!(a as u32))),
         "neg.s32" => (1, |a, _, _| u64::from((a as u32).wrapping_neg())),
+        "popc.b32" => (1, |a, _, _| u64::from((a as u32).count_ones())),
         "not.b64" => (1, |a, _, _| !a),
         "not.pred" => (1, |a, _, _| a ^ 1),
         "shl.b16" => (2, |a, c, _| if c as u32 > 15 { 0 } else { a << c & 0xffff }),

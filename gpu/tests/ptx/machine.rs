@@ -1,9 +1,10 @@
 //! Runs a kernel of a PTX text, one warp at a time.
 //!
-//! Threads that branched apart run from the lowest instruction on until they meet, as in structured code. Any
+//! Threads that branched apart run from the lowest instruction on until they meet, as in structured code. At a
+//! shuffle, a vote, a product or a barrier they wait for the others, as on every GPU that the kernels are for. Any
 //! of these stops the test:
 //!
-//! * a shuffle or vote that not all threads reach together;
+//! * a shuffle or vote that some threads never reach;
 //! * an opcode that [`crate::alu`] does not know;
 //! * an access outside a buffer, or a misaligned one;
 //! * an access that is not ordered with another thread's access, or a byte that two warps write
@@ -49,9 +50,10 @@ impl Kernel {
             buffers,
             constants: &self.constants,
             races: Races::default(),
+            waits: [false; 32],
             writes,
         };
-        while let Some(at) = warp.at.into_iter().min().filter(|&at| at < end) {
+        while let Some(at) = warp.next(&self.instructions) {
             let here = warp.at.map(|lane| lane == at);
             let meeting = warp.at.into_iter().filter(|&lane| lane > at).min().unwrap_or(end);
             warp.advance(&self.instructions, at..meeting, here);
@@ -73,6 +75,8 @@ struct State<'a> {
     buffers: &'a mut [Vec<u8>],
     constants: &'a [Vec<u8>],
     races: Races,
+    /// Threads at an exchange that the others have not reached.
+    waits: [bool; 32],
     /// Writes of the launch's warps up to here.
     writes: &'a mut Writes,
 }
@@ -152,11 +156,29 @@ impl State<'_> {
         self.buffers[buffer - 1][offset..offset + bytes as usize].copy_from_slice(word);
     }
 
-    /// Runs the threads `here` from the start of `range` to its end or the first jump.
+    /// The instruction that runs next: the first at which a thread can go on. None if all threads are at the end.
+    fn next(&self, instructions: &[Instruction]) -> Option<usize> {
+        let free = (0..32).filter(|&lane| !self.waits[lane]).map(|lane| self.at[lane]).min();
+        if let Some(at) = free.filter(|&at| at < instructions.len()) {
+            return Some(at);
+        }
+        let at = self.at.into_iter().min().filter(|&at| at < instructions.len())?;
+        panic!("{}: not all threads are here", instructions[at].text)
+    }
+
+    /// Runs the threads `here` from the start of `range` to its end or the first jump. At an exchange they wait for
+    /// the others.
     fn advance(&mut self, instructions: &[Instruction], range: Range<usize>, here: [bool; 32]) {
         let meeting = range.end;
         for at in range {
             let instruction = &instructions[at];
+            if instruction.kind.is_exchange() {
+                let all = here == [true; 32];
+                lanes(&here).for_each(|lane| (self.at[lane], self.waits[lane]) = (at, !all));
+                if !all {
+                    return;
+                }
+            }
             let active = self.active(instruction, here);
             if matches!(instruction.kind, Kind::Branch | Kind::Table | Kind::Return) {
                 instruction

@@ -493,9 +493,10 @@ fn attend_by(
 #[test]
 fn arguments_are_as_many_and_as_wide_as_the_parameters() {
     use tqkv_gpu_kernels::args::{
-        AttendMergeExact, KeepRows, PlanParts, QjlCorrect, QjlSketch, ReadBytes, Scores, WeightDecode,
+        AttendMergeExact, GiveUnits, KeepRows, KeepUnits, PlanParts, QjlCorrect, QjlSketch, ReadBytes,
+        Scores, SeeUnits, WeightDecode,
     };
-    let lists: [(&str, &[(&str, usize)]); 13] = [
+    let lists: [(&str, &[(&str, usize)]); 16] = [
         ("keep_rows_", &KeepRows::<()>::PARAMETERS),
         ("encode_append_", &EncodeAppend::<()>::PARAMETERS),
         ("decode_pages_", &DecodePages::<()>::PARAMETERS),
@@ -508,6 +509,9 @@ fn arguments_are_as_many_and_as_wide_as_the_parameters() {
         ("qjl_sketch_", &QjlSketch::<()>::PARAMETERS),
         ("qjl_correct_", &QjlCorrect::<()>::PARAMETERS),
         ("plan_parts", &PlanParts::<()>::PARAMETERS),
+        ("give_units", &GiveUnits::<()>::PARAMETERS),
+        ("keep_units", &KeepUnits::<()>::PARAMETERS),
+        ("see_units", &SeeUnits::<()>::PARAMETERS),
         ("read_bytes", &ReadBytes::<()>::PARAMETERS),
     ];
     let text = text();

@@ -47,6 +47,13 @@ pub(crate) enum Kind {
     Return,
 }
 
+impl Kind {
+    /// True if all threads of a warp run it together.
+    pub(crate) fn is_exchange(self) -> bool {
+        matches!(self, Self::Butterfly | Self::Index | Self::Ballot | Self::Barrier | Self::Multiply(_))
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Instruction {
     pub(crate) guard: Option<(usize, bool)>,

@@ -7,9 +7,10 @@
 #![allow(unsafe_code, reason = "DLPack is a struct of C behind a pointer")]
 
 use crate::errors::{Failure, refused};
+use pyo3::exceptions::PyRuntimeWarning;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyCapsule, PyCapsuleMethods};
-use std::ffi::c_void;
+use std::ffi::{CString, c_void};
 use tqkv_gpu::cudarc::driver::sys::CUstream;
 use tqkv_gpu::paged::{ExactRows, Integers, Layout, Pages, Room, TokenRows};
 use tqkv_gpu::{Device, Element, GpuCache, GpuError, Raw};
@@ -43,6 +44,13 @@ pub(crate) fn device(ordinal: usize, stream: usize) -> Result<Device, GpuError> 
     let stream: CUstream = std::ptr::with_exposed_provenance_mut(stream);
     // SAFETY: the Python caller promises that the stream exists as long as the cache.
     unsafe { Device::from_raw(ordinal, stream) }
+}
+
+/// Warns of what a user of a device should know, if there is anything.
+pub(crate) fn warn(py: Python<'_>, device: &Device) -> Result<(), Failure> {
+    let Some(caution) = device.caution() else { return Ok(()) };
+    let text = CString::new(format!("tqkv: {caution}")).map_err(|_| refused(caution.to_owned()))?;
+    Ok(PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &text, 1)?)
 }
 
 /// Lets a cache go on on another stream, by its handle.

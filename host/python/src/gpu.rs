@@ -118,7 +118,12 @@ impl GpuCache {
             made = made.pool_tokens(tokens);
         }
         let (ordinal, stream) = (spec.device, spec.stream);
-        let cache = py.detach(|| tqkv_gpu::GpuCache::new(&dlpack::device(ordinal, stream)?, made.clone()))?;
+        let (device, cache) = py.detach(|| {
+            let device = dlpack::device(ordinal, stream)?;
+            let cache = tqkv_gpu::GpuCache::new(&device, made.clone())?;
+            Ok::<_, GpuError>((device, cache))
+        })?;
+        dlpack::warn(py, &device)?;
         Ok(Self { cache: Mutex::new(cache), spec: made, ordinal, stream: stream.into() })
     }
 

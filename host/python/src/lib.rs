@@ -29,6 +29,7 @@ mod session;
 mod slots;
 mod spec;
 mod storage;
+mod units;
 mod weights;
 
 #[pyo3::pymodule]
@@ -42,6 +43,8 @@ mod _native {
     const SEED: u64 = tqkv_core::Options::DEFAULT.seed;
     #[pymodule_export]
     const SINKS: usize = tqkv_core::life::SINKS;
+    #[pymodule_export]
+    const UNIT: u32 = tqkv_core::units::UNIT;
     #[pymodule_export]
     use super::blocks::Blocks;
     #[pymodule_export]
@@ -76,6 +79,11 @@ mod _native {
     use super::spec::Spec;
     #[pymodule_export]
     use super::storage::{Basis, Learner, Storage};
+    #[cfg(feature = "cuda")]
+    #[pymodule_export]
+    use super::units::GpuUnits;
+    #[pymodule_export]
+    use super::units::Units;
     #[pymodule_export]
     use super::weights::CodedMatrix;
 }

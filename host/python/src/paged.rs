@@ -70,10 +70,12 @@ impl Paged {
     fn new(py: Python<'_>, spec: Spec, device: usize, rows: bool) -> Result<Self, Failure> {
         let layout = spec.layout()?;
         let made = if rows { paged::Paged::with_rows } else { paged::Paged::new };
-        Ok(py.detach(|| {
+        let made = py.detach(|| {
             let device = dlpack::device(device, 0)?;
             Ok::<_, GpuError>(Self { paged: made(&device, layout)?, device })
-        })?)
+        })?;
+        dlpack::warn(py, &made.device)?;
+        Ok(made)
     }
 
     fn store_room(&self, tokens: usize) -> usize {

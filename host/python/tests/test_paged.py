@@ -87,6 +87,13 @@ def exact(q, k, v):
     return torch.einsum("ht,thd->hd", torch.softmax(logits, -1), v)
 
 
+def test_a_gpu_that_gains_little_says_so(gpu, layout):
+    if not PATH:
+        pytest.skip("the third GPU of the fake driver has slow integer products")
+    with pytest.warns(RuntimeWarning, match="tqkv: int8 tensor cores are slow here"):
+        _native.Paged(paged._spec(layout), 2, False)
+
+
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 2e-4), (torch.float16, 2e-3), (torch.bfloat16, 2e-2)])
 def test_attention_and_gathers_are_those_of_the_codes(gpu, layout, dtype, tolerance):
     held, pages = new_pages(layout)

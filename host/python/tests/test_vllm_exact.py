@@ -81,7 +81,8 @@ class Engine:
             table[row, : len(blocks)] = torch.tensor(blocks)
         lengths = torch.tensor([length for _, _, length, _ in now], dtype=torch.int32)
         decodes = sum(length - computed == 1 for _, computed, length, _ in now)
-        self.units.begin(torch.tensor([*slots, -1, -1]), table, lengths, decodes)
+        queries = torch.tensor([length - computed for _, computed, length, _ in now], dtype=torch.int32)
+        self.units.begin(torch.tensor([*slots, -1, -1]), queries, table, lengths, decodes)
         tokens = torch.tensor([float(self.held[slot]) for slot in slots] + [torch.nan] * 2).view(-1, 1, 1)
         self.rows.keep(tokens, -tokens, self.units.kept)
         return now, table, decodes
@@ -122,7 +123,7 @@ def test_a_request_sees_its_own_tokens_exactly_and_all_others_as_codes(rows, win
                 assert is_complete or not alone or not is_enough, "there is room for all, but for what others have computed"
                 exact, complete = exact + bool(rest), complete + is_complete
             # Prompts see what is left of earlier steps.
-            before = torch.tensor([computed for _, computed, _, _ in now[decodes:]], dtype=torch.long)
+            before = torch.tensor([computed for _, computed, _, _ in now[decodes:]], dtype=torch.int32)
             places, tokens = engine.units.earlier(table[decodes:], before)
             held = engine.rows.of(places, 0)[0, :, :, 0]
             for row, (blocks, computed, *_) in enumerate(now[decodes:]):
@@ -138,18 +139,18 @@ def test_a_unit_of_several_requests_has_one_row():
     units, rows = Units(USUAL, 9, 8, 600, BLOCK, torch.device("cpu")), Rows(9, torch.zeros(1, 1, 1))
 
     def begin(slots, *requests):
-        table, lengths = zip(*requests)
-        units.begin(torch.tensor(slots), torch.tensor(table, dtype=torch.int32), torch.tensor(lengths, dtype=torch.int32), 0)
+        table, lengths, queries = (torch.tensor(of, dtype=torch.int32) for of in zip(*requests))
+        units.begin(torch.tensor(slots), queries, table, lengths, 0)
         tokens = torch.tensor(slots, dtype=torch.float32).view(-1, 1, 1)
         rows.keep(tokens, tokens, units.kept)
 
     block = list(range(BLOCK, 2 * BLOCK))
-    begin([*block, *range(128, 136), *range(192, 200)], ([1, 2], 72), ([1, 3], 72))
-    owners = units.owner[:-1].tolist()
+    begin([*block, *range(128, 136), *range(192, 200)], ([1, 2], 72, 72), ([1, 3], 72, 8))
+    owners = units.owner.tolist()
     assert sorted(owner for owner in owners if owner >= 0) == [4, 7, 8, 12], owners
     for other in range(10, 16):
-        begin([other * BLOCK + i for i in range(40)], ([other, 0], 40))
-        places, tokens = units.earlier(torch.tensor([[1, 4]], dtype=torch.int32), torch.tensor([BLOCK]))
+        begin([other * BLOCK + i for i in range(40)], ([other, 0], 40, 40))
+        places, tokens = units.earlier(*(torch.tensor(of, dtype=torch.int32) for of in ([[1, 4]], [BLOCK])))
         for number, at in zip(rows.of(places, 0)[0, 0, :, 0].tolist(), tokens[0].tolist()):
             assert number == (block[at] if at >= 0 else 0), other
 
@@ -157,9 +158,10 @@ def test_a_unit_of_several_requests_has_one_row():
 def test_units_of_short_requests():
     table = torch.tensor([[5, 7]], dtype=torch.int32)
     for length, units in [(1, [20]), (16, [20]), (17, [20, 21]), (32, [20, 21]), (33, [20, 21, 22]), (80, [20, 23, 28])]:
-        got, tokens = Units(USUAL, 3, 1, 1, BLOCK, torch.device("cpu")).wanted(table, torch.tensor([length]))
-        assert [unit for unit in got[0].tolist() if unit >= 0] == units, length
-        assert tokens.shape == (1, 3) and USUAL.columns == 3 * UNIT
+        got, all_new = Units(USUAL, 4, 1, 1, BLOCK, torch.device("cpu")), torch.tensor([length], dtype=torch.int32)
+        got.begin(torch.tensor([-1]), all_new, table, all_new, 0)
+        assert [unit for unit in got.owner.tolist() if unit >= 0] == units, length
+    assert USUAL.columns == 3 * UNIT
 
 
 def test_requests_with_rows_come_from_the_environment(monkeypatch):

@@ -172,12 +172,19 @@ class Exact:
         runs = range(-(-length // 16))
         return [16 * run for run in runs if run < self.first or run >= len(runs) - self.newest]
 
+    def column(self, token, length):
+        """The first runs are counted from the beginning, and the newest from the end."""
+        run = token // 16
+        return run if run < self.first else self.first + self.newest + run - -(-length // 16)
+
     def begin(self, step):
-        """Rows are given to runs that begin in a step: first free ones, then those that were not used for the longest time."""
+        """Rows are given to runs that begin in a step: first free ones, then those that were not used for the longest time. The first runs
+        of all requests come before their newest."""
         self.step += 1
         begun = {slot // 16 for slot in step["slot_mapping"].tolist() if slot >= 0 and slot % 16 == 0}
         requests = list(zip(step["block_table_tensor"].tolist(), step["seq_lens"].tolist()))
-        wanted = [self.run(table, token) for table, length in requests for token in self.wanted(length)]
+        wanted = [(table, token, length) for table, length in requests for token in self.wanted(length)]
+        wanted = [self.run(table, token) for table, token, _ in sorted(wanted, key=lambda of: self.column(*of[1:]))]
         held = [run for _, run in self.rows]
         for run in set(wanted) & set(held):
             self.rows[held.index(run)] = self.step, run

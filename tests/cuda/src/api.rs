@@ -5,8 +5,9 @@ use crate::call::*;
 use crate::state::*;
 use std::ffi::c_char;
 
-/// GPUs of this fake machine: the first has compute capability 9.0, the second 8.0.
-const DEVICES: i32 = 2;
+/// The compute capabilities of the GPUs of this fake machine.
+const CAPABILITIES: [[i32; 2]; 3] = [[9, 0], [8, 0], [10, 3]];
+const DEVICES: i32 = CAPABILITIES.len() as i32;
 /// Attributes that `cudarc` asks for.
 const MULTIPROCESSORS: i32 = 16;
 const MAJOR: i32 = 75;
@@ -48,8 +49,8 @@ driver! {
     cuDeviceGetAttribute(value: *mut i32, attribute: i32, device: i32) {
         let number = match attribute {
             MULTIPROCESSORS => 2,
-            MAJOR => 9 - device,
-            MINOR => 0,
+            MAJOR => CAPABILITIES[device as usize][0],
+            MINOR => CAPABILITIES[device as usize][1],
             MEMORY_POOLS => 1,
             L2_CACHE => L2_BYTES,
             CLOCK | MEMORY_CLOCK => 1_000_000,

@@ -242,7 +242,7 @@ fn kernels() -> Vec<String> {
         }
     }
     names.extend([64, 128].map(|dim| format!("attend_tensor_d{dim}_r8")));
-    names.extend(["plan_parts", "read_bytes"].map(str::to_owned));
+    names.extend(["plan_parts", "give_units", "keep_units", "see_units", "read_bytes"].map(str::to_owned));
     names
 }
 

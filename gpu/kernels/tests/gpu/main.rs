@@ -28,4 +28,5 @@ mod plan;
 mod qjl;
 mod rows;
 mod scene;
+mod units;
 mod warp;

@@ -16,6 +16,7 @@ __all__ = [
     "Follower",
     "Generations",
     "GpuCache",
+    "GpuUnits",
     "HOT",
     "Learner",
     "Paged",
@@ -28,6 +29,8 @@ __all__ = [
     "Blocks",
     "Storage",
     "TqkvError",
+    "UNIT",
+    "Units",
     "__version__",
     "crc32",
     "decode_side",
@@ -46,6 +49,7 @@ __version__: str
 HOT: int
 SEED: int
 SINKS: int
+UNIT: int
 
 def run_command(words: list[str]) -> int: ...
 
@@ -167,6 +171,48 @@ class GpuCache:
     def fork(self, source: int, to: int, tokens: int) -> None: ...
     def truncate(self, sequence: int, tokens: int) -> None: ...
     def decode(self, layer: int, sequence: int, values: bool, out: Any) -> None: ...
+
+@final
+class Units:
+    def __new__(cls, first: int, newest: int, block_tokens: int) -> Units: ...
+    def give(self, rows: tuple[Any, Any], step: int, table: Any, lengths: Any, queries: Any) -> None: ...
+    def keep(self, rows: tuple[Any, Any], slots: Any, kept: Any) -> None: ...
+    def see(self, rows: tuple[Any, Any], table: Any, lengths: Any, window: int | None, places: Any, starts: Any, ends: Any) -> None: ...
+    def earlier(self, rows: tuple[Any, Any], table: Any, lengths: Any, places: Any, tokens: Any) -> None: ...
+
+@final
+class GpuUnits:
+    def __new__(cls, first: int, newest: int, block_tokens: int, device: int) -> GpuUnits: ...
+    def give(
+        self,
+        stream: int,
+        held: tuple[tuple[int, int], tuple[int, int]],
+        step: int,
+        blocks: tuple[tuple[int, int], int],
+        lengths: tuple[int, int],
+        queries: tuple[int, int],
+    ) -> None: ...
+    def keep(self, stream: int, held: tuple[tuple[int, int], tuple[int, int]], slots: tuple[int, int], kept: tuple[int, int]) -> None: ...
+    def see(
+        self,
+        stream: int,
+        held: tuple[tuple[int, int], tuple[int, int]],
+        blocks: tuple[tuple[int, int], int],
+        lengths: tuple[int, int],
+        window: int | None,
+        places: tuple[int, int],
+        starts: tuple[int, int],
+        ends: tuple[int, int],
+    ) -> None: ...
+    def earlier(
+        self,
+        stream: int,
+        held: tuple[tuple[int, int], tuple[int, int]],
+        blocks: tuple[tuple[int, int], int],
+        lengths: tuple[int, int],
+        places: tuple[int, int],
+        tokens: tuple[int, int],
+    ) -> None: ...
 
 @final
 class Blocks:

@@ -267,7 +267,7 @@ class TqkvBuilder(AttentionMetadataBuilder[TqkvMetadata]):
         if rows != requests:
             table, lengths = by_row(step, requests, rows)
         if self.units is not None:
-            self.units.begin(step.slot_mapping, table, lengths, rows)
+            self.units.begin(step.slot_mapping, new_tokens(step, requests, rows), table, lengths, rows)
         table, kept = table[:rows], None if self.units is None else self.units.kept
         views = {window: self.view(window, table, lengths[:rows]) for window in self.plans if rows}
         groups = self.prompts(step, requests) if prompts else []
@@ -335,6 +335,12 @@ def by_row(step: CommonAttentionMetadata, requests: int, rows: int) -> tuple[Ten
     return torch.cat([table[of_row], table[requests:]]), torch.cat([of_rows, lengths[requests:]])
 
 
+def new_tokens(step: CommonAttentionMetadata, requests: int, rows: int) -> Tensor:
+    """How many tokens of each row are new: one of each of the first rows, and those of the other requests."""
+    queries = step.query_start_loc.diff()
+    return queries if rows == requests else torch.cat([queries.new_ones(rows), queries[requests:]])
+
+
 def group(step: CommonAttentionMetadata, starts: Sequence[int], lengths: list[int], requests: slice, units: Units | None) -> Prompts:
     """Prompts of these requests, whose query tokens begin at `starts`, with one more for the end of the last."""
     queries = [end - start for start, end in zip(starts, starts[1:])]
@@ -349,7 +355,7 @@ def group(step: CommonAttentionMetadata, starts: Sequence[int], lengths: list[in
         behind = torch.repeat_interleave(key_starts[:-1] + cached - query_starts[:-1], query_starts.diff(), output_size=rows)
         fresh = behind.long() + torch.arange(rows, device=behind.device)
         if units is not None:
-            places, of_token = units.earlier(table, cached.long())
+            places, of_token = units.earlier(table, cached)
             exact = places, torch.where(of_token < 0, sum(lengths), of_token + key_starts[:-1, None])
     return Prompts(slice(starts[0], starts[-1]), queries, lengths, query_starts, key_starts, table, cached, fresh, exact)
 

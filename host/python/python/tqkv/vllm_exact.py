@@ -17,11 +17,10 @@ from typing import Any, Iterable
 import torch
 from torch import Tensor
 
-from . import paged
+from . import _native, paged
 from ._native import TqkvError
 
-UNIT_BITS = 4
-UNIT = 1 << UNIT_BITS
+UNIT: int = _native.UNIT
 """Tokens of a unit."""
 
 DEFAULTS = f"sinks={UNIT} hot={UNIT}"
@@ -109,122 +108,58 @@ class Seen:
     """`[rows]`, the token after the last one of these."""
 
 
-NONE, FREE = -2, -3
-"""No unit, and a row without one. Neither is the place of a slot, and they differ from each other."""
-
-
-def once(units: Tensor) -> Tensor:
-    """Each unit where it comes first, and `NONE` where it comes again, since requests with the same beginning want the same units."""
-    ordered, order = units.sort(stable=True)
-    again = torch.zeros_like(units, dtype=torch.bool)
-    again[1:] = ordered[1:] == ordered[:-1]
-    return units.masked_fill(again.scatter(0, order, again), NONE)
-
-
 class Units:
-    """Which unit is in which row. Everything is on the device, and nothing is read back from there. A step is about 75 small operations for
-    all layers, so ranges and constants are made once."""
+    """Which unit is in which row, by the rule of the library. Everything is on the device, and nothing is read back from there. A step is two
+    calls for all layers, and one for each window that layers have."""
 
     def __init__(
         self, window: Window, units: int, requests: int, tokens: int, block: int, device: torch.device, windows: Iterable[int | None] = (None,)
     ) -> None:
-        # One more row takes what is given to none.
-        self.owner = torch.full((units + 1,), FREE, dtype=torch.int64, device=device)
-        """The unit in each row."""
-        self.used = torch.zeros(units + 1, dtype=torch.int64, device=device)
-        """The step in which each row was used last, 0 for a row without a unit."""
-        self.step, self.count, self.block, self.window = 0, units, block, window
-        self.zero, self.spare = units * UNIT, units * UNIT + 1
-        self.inside = torch.arange(UNIT, device=device)
-        # The newest ones are known by how far they are before the last one.
-        first, newest = range(window.first), range(window.newest)
-        self.is_newest = torch.tensor([False for _ in first] + [True for _ in newest], device=device)
-        self.apart = torch.tensor([UNIT * i for i in first] + [UNIT * (i + 1 - window.newest) for i in newest], device=device)
-        self.kept = torch.full((tokens,), self.spare, dtype=torch.int64, device=device)
+        numbers = functools.partial(torch.full, device=device)
+        self.owner, self.used = numbers((units,), -1, dtype=torch.int32), numbers((units,), 0, dtype=torch.int32)
+        """The unit in each row or -1, and the step in which each row was used last."""
+        self.step, self.window, self.zero = 0, window, units * UNIT
+        self.kept = numbers((tokens,), self.zero + 1, dtype=torch.int64)
         """The place where each token of the step goes."""
         self.seen = {
             of: Seen(
-                torch.full((requests, window.columns), self.zero, dtype=torch.int64, device=device),
-                torch.zeros(requests, dtype=torch.int32, device=device),
-                torch.zeros(requests, dtype=torch.int32, device=device),
+                numbers((requests, window.columns), self.zero, dtype=torch.int64),
+                *(numbers((requests,), 0, dtype=torch.int32) for _ in range(2)),
             )
             for of in windows
         }
         """What a query token sees that sees the newest so many tokens, or all."""
+        rule = window.first, window.newest, block
+        self._is_main = paged._is_main(device)
+        self._rule = _native.Units(*rule) if self._is_main else _native.GpuUnits(*rule, paged._device(self.owner)[0])
 
-    def begin(self, slots: Tensor, table: Tensor, lengths: Tensor, decodes: int) -> None:
+    def begin(self, slots: Tensor, queries: Tensor, table: Tensor, lengths: Tensor, decodes: int) -> None:
         """A step: gives rows to units that begin in it and that a request will want, and finds those of all requests. `slots` has the
-        place of each new token, `table` and `lengths` are those of all requests, of which the first `decodes` have one new token."""
-        self.step += 1
-        lengths = lengths.long()
-        of_slots, inside = slots >> UNIT_BITS, slots % UNIT
-        units, tokens = self.wanted(table, lengths)
-        rows, found = self.find(units)
-        self.used.scatter_reduce_(0, rows.flatten(), (found * self.step).flatten(), "amax")
-        # A row has all tokens of its unit, since it is given when the first one comes.
-        begins = torch.where(inside == 0, of_slots, -1)
-        begin = (units[..., None] == begins).any(-1) & ~found
-        self.give(once(torch.where(begin, units, NONE).flatten()))
-        rows, found = self.find(of_slots)
-        self.kept.fill_(self.spare)
-        self.kept[: len(slots)] = torch.where(found, rows * UNIT + inside, self.spare)
+        place of each new token, `queries` their number in each request, `table` and `lengths` are those of all requests, of which the first
+        `decodes` have one new token."""
+        self.step = (self.step + 1) % (1 << 32)
+        self._call("give", self.step, table, lengths, queries)
+        self._call("keep", slots, self.kept)
         for window, seen in self.seen.items() if decodes else ():
-            self.decode(units[:decodes], tokens[:decodes], lengths[:decodes], window, seen)
-
-    def wanted(self, table: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """The units that requests of these lengths want, `[requests, units]`, and the first token of each. A unit that would be wanted twice
-        is one of the first."""
-        # -16 for a request without tokens.
-        newest = ((lengths - 1) & -UNIT)[:, None]
-        tokens = torch.where(self.is_newest, newest, 0) + self.apart
-        wants = torch.where(self.is_newest, tokens >= self.window.first * UNIT, tokens <= newest)
-        at = tokens.clamp(0, table.shape[1] * self.block - 1)
-        a_block = self.block // UNIT
-        units = table.gather(1, at // self.block) * a_block + (at >> UNIT_BITS) % a_block
-        return torch.where(wants, units, NONE), tokens
-
-    def find(self, units: Tensor) -> tuple[Tensor, Tensor]:
-        """The row of each unit, and whether it has one."""
-        found, rows = (units[..., None] == self.owner[:-1]).max(-1)
-        return rows, found
-
-    def give(self, units: Tensor) -> None:
-        """Gives a row to each of these units, which differ. Rows that this step uses are not taken."""
-        wants = units != NONE
-        order = wants.cumsum(0) - 1
-        rows = self.used[:-1].argsort(stable=True)[order.clamp(0, self.count - 1)]
-        wants &= (order < self.count) & (self.used[rows] < self.step)
-        rows = torch.where(wants, rows, self.count)
-        self.owner.scatter_(0, rows, units)
-        self.used.index_fill_(0, rows, self.step)
-
-    def decode(self, units: Tensor, tokens: Tensor, lengths: Tensor, window: int | None, seen: Seen) -> None:
-        """What requests of one new token see exactly, and from where to where they see codes."""
-        count = len(units)
-        rows, found = self.find(units)
-        first, newest = found.split([self.window.first, self.window.newest], 1)
-        # Codes are one run of tokens, so exact tokens before and after them have no gap.
-        first = first.cumprod(1).bool()
-        newest = newest.flip(1).cumprod(1).flip(1).bool()
-        starts, behind = first.sum(1) * UNIT, newest.sum(1) * UNIT
-        ends = torch.where(behind > 0, ((lengths - 1) & -UNIT) + UNIT - behind, lengths)
-        of_token = tokens[..., None] + self.inside
-        held = torch.cat([first, newest], 1)[..., None] & (of_token < lengths[:, None, None])
-        if window is not None:
-            oldest = lengths - window
-            starts = starts.maximum(oldest)
-            held &= of_token >= oldest[:, None, None]
-        seen.starts[:count] = starts
-        seen.ends[:count] = ends
-        places = rows[..., None] * UNIT + self.inside
-        seen.places[:count] = torch.where(held, places, self.zero).flatten(1)
+            of = seen.places, seen.starts, seen.ends
+            self._call("see", table[:decodes], lengths[:decodes], window, *(x[:decodes] for x in of))
 
     def earlier(self, table: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Places of the exact ones among the first tokens of requests, and the numbers of these tokens, `[requests, columns]`. What has
         no place has the number -1."""
-        units, tokens = self.wanted(table, lengths)
-        rows, found = self.find(units)
-        of_token = tokens[..., None] + self.inside
-        held = found[..., None] & (of_token < lengths[:, None, None])
-        places = torch.where(held, rows[..., None] * UNIT + self.inside, self.zero)
-        return places.flatten(1), torch.where(held, of_token, -1).flatten(1)
+        places, tokens = (self.kept.new_empty(len(table), self.window.columns) for _ in range(2))
+        self._call("earlier", table, lengths, places, tokens)
+        return places, tokens
+
+    def _call(self, name: str, *given: Any) -> None:
+        """Calls the rule with the lists of rows, and with tensors and numbers."""
+        if self._is_main:
+            rows = self.owner.numpy(), self.used.numpy()
+            getattr(self._rule, name)(rows, *(x.contiguous().numpy() if isinstance(x, Tensor) else x for x in given))
+            return
+        rows = tuple(self._numbers(x) for x in (self.owner, self.used))
+        getattr(self._rule, name)(paged._device(self.owner)[1], rows, *(self._numbers(x) if isinstance(x, Tensor) else x for x in given))
+
+    def _numbers(self, x: Tensor) -> tuple[Any, int]:
+        """A tensor as kernels take it. Those of two axes in int32 are tables of blocks."""
+        return paged._table(x, self.owner) if x.dim() == 2 and x.dtype == torch.int32 else paged._numbers("numbers", x, self.owner, x.dtype)
