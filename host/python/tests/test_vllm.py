@@ -1,5 +1,6 @@
 """The secondary tier of KV offloading, created by vLLM's own factory over vLLM's own region."""
 
+import functools
 import json
 import os
 import subprocess
@@ -223,6 +224,40 @@ def test_what_is_not_understood_is_refused_by_name(tmp_path, region, spec, why):
         tier(region, spec, folder=str(tmp_path))
     with pytest.raises(tqkv.TqkvError, match="expected one of them"):
         tier(region)
+
+
+def test_chunks_of_codes_come_back_as_they_lie(tmp_path, region, monkeypatch):
+    """With attention on codes. The dtype and the head dim of the model say nothing about them."""
+    monkeypatch.setenv("TQKV_VLLM", "s4 hot=32")
+    coded = functools.partial(SecondaryTierFactory.create_secondary_tier, primary_kv_view=region.create_kv_memoryview())
+    config = {"type": "TqkvTier", "module_path": "tqkv.vllm", "folder": str(tmp_path)}
+    made = coded(config, offloading_spec=offloading(groups=2, layout="LHBNC"))
+    used = 2 * BLOCKS * LAYERS * HEADS * TOKENS * 2 * DIM * 2
+    stored = run(made, made.submit_store, keys(2), [1, 2])
+    assert stored.success and stored.transfer_bytes == 2 * (used + 12)
+    before = region.base_tensor.clone().view(CHUNKS, -1)
+    assert run(made, made.submit_load, keys(2), [5, 6]).success
+    after = region.base_tensor.view(CHUNKS, -1)
+    assert torch.equal(after[[5, 6]], before[[1, 2]]) and torch.equal(after[[0, 1, 2, 3, 4, 7]], before[[0, 1, 2, 3, 4, 7]])
+    first, second = (tmp_path / made._name(key) for key in keys(2))
+    whole = first.read_bytes()
+    for bad in (whole[:-1], whole[:99] + bytes([whole[99] ^ 1]) + whole[100:], second.read_bytes(), b""):
+        first.write_bytes(bad)
+        assert not run(made, made.submit_load, keys(1), [3]).success and not first.exists()
+    assert torch.equal(region.base_tensor.view(CHUNKS, -1), after)
+    # Exact tokens are not in a block, and another codec is another block.
+    names = []
+    for policy in ("s4 hot=64", "s4", "t4", "s4 seed=7"):
+        monkeypatch.setenv("TQKV_VLLM", policy)
+        names.append(coded(config, offloading_spec=offloading(groups=2, layout="LHBNC"))._name(keys(1)[0]))
+    assert names[0] == names[1] == made._name(keys(1)[0]) and len(set(names)) == 3
+    for given, why in [({"codec": "t4"}, "options of a codec"), ({"head_dim": DIM}, "options of a codec"), ({}, "canonical_layout")]:
+        with pytest.raises(tqkv.TqkvError, match=why):
+            coded(config | given, offloading_spec=offloading(canonical=not given))
+    monkeypatch.delenv("TQKV_VLLM")
+    with pytest.raises(tqkv.TqkvError, match="head_dim None is not valid"):
+        coded(config, offloading_spec=offloading())
+    made.shutdown()
 
 
 @pytest.fixture(scope="module")

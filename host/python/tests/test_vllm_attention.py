@@ -63,7 +63,7 @@ def plugin(request, tmp_path_factory):
     return folder
 
 
-def generated(plugin, model, kv, requests, engine, exact="", **options):
+def generated(plugin, model, kv, requests, engine, exact="", env={}, **options):
     """What an engine in a process of its own generates."""
     chosen = {"attention_backend": "CUSTOM"} if plugin else {}
     options |= {"requests": requests, "engine": {"block_size": 64} | chosen | engine}
@@ -73,7 +73,7 @@ def generated(plugin, model, kv, requests, engine, exact="", **options):
         capture_output=True,
         text=True,
         timeout=1200,
-        env=os.environ | {"TQKV_VLLM": kv, "PYTHONPATH": paths} | ({"TQKV_EXACT": exact} if exact else {}),
+        env=os.environ | {"TQKV_VLLM": kv, "PYTHONPATH": paths} | ({"TQKV_EXACT": exact} if exact else {}) | env,
     )
     results = [line for line in ran.stdout.splitlines() if line.startswith("RESULT ")]
     assert ran.returncode == 0 and len(results) == 1, ran.stdout + ran.stderr
@@ -230,21 +230,6 @@ def test_drafted_tokens_change_no_text(plugin, model, tmp_path, words, window):
     assert plain["counts"]["drafted rows"] == 0
 
 
-def test_a_second_engine_takes_blocks_and_writes_the_same_tokens(plugin, model, tmp_path):
-    """Blocks travel as they lie, through the files of vLLM's example of a connector. The second engine answers as the first one does after a
-    hit of its own cache, which has no exact tokens that the other lacks here."""
-    requests = [[prompt(tokens, tokens), GREEDY | {"max_tokens": 6}] for tokens in (70, 140)]
-    transfer = {"kv_connector": "ExampleConnector", "kv_role": "kv_both", "kv_connector_extra_config": {"shared_storage_path": str(tmp_path)}}
-    engine = {"max_num_seqs": 1, "max_num_batched_tokens": 512, "num_gpu_blocks_override": 24, "kv_transfer_config": transfer}
-    one, two = (generated(plugin, model, "s4,s3 hot=0 sinks=0", of, engine, replay=False) for of in (requests * 2, requests))
-    assert (one["cached"], two["cached"]) == ([0, 0, 64, 128], [64, 128])
-    assert one["tokens"][2:] == two["tokens"]
-    files = [path.stat().st_size for path in tmp_path.rglob("*.safetensors")]
-    blocks = sorted(size // layer_bytes(one) for size in files)
-    # Two layers of each prompt. A header takes less than a block.
-    assert blocks == [1, 1, 2, 2], files
-
-
 def test_ranks_divide_the_heads(plugin, model):
     """Workers in processes of their own, which load the plug-ins by themselves."""
     [one, two] = (
@@ -284,7 +269,6 @@ def invalid(backend, **given):
         ({"attn_type": "encoder_decoder"}, "attention type encoder_decoder not supported"),
         ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype not supported"),
         ({"block_size": 32}, "block_size not supported"),
-        ({"use_kv_connector": True}, "KV connector not supported"),
         ({"use_dcp": True}, "DCP not supported"),
         ({"use_pcp": True}, "PCP not supported"),
         ({"use_non_causal": True}, "non-causal attention not supported"),
@@ -308,10 +292,6 @@ def test_a_layer_with_more_than_attention_is_refused_by_name(attention, monkeypa
         with pytest.raises(tqkv.TqkvError) as refused:
             attention.TqkvImpl(4, 64, 0.125, 2, **given)
         assert reason in str(refused.value) and "\n" not in str(refused.value)
-    config.kv_transfer_config = SimpleNamespace(kv_connector="LMCacheConnectorV1")
-    with pytest.raises(tqkv.TqkvError, match="the KV connector LMCacheConnectorV1 is not valid: expected ExampleConnector, which copies blocks"):
-        attention.TqkvImpl(4, 64, 0.125, 2)
-    config.kv_transfer_config.kv_connector = "ExampleConnector"
     config.model_config = SimpleNamespace(max_model_len=64, dtype=torch.float32, get_num_layers=lambda parallel: 2)
     config.cache_config = SimpleNamespace(kv_cache_memory_bytes=1 << 30)
     config.scheduler_config = SimpleNamespace(max_num_seqs=2)

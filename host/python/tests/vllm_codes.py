@@ -5,8 +5,9 @@
 The engine's steps are written down: tokens, positions, slots, block tables, lengths and logits. Then a Llama of Transformers computes each
 step again: keys and values go through `tqkv.Codec` into a table of slots, and PyTorch's attention sees them. OPTIONS are a JSON object:
 arguments of `LLM` in "engine", requests `[prompt, sampling parameters]` in "requests", whether to replay in "replay", in "flash" whether
-there is a function like FlashAttention's, layers without codes in "native", and learned sinks of all layers in "sinks". Requests write their text
-of "answers" where it is not null. The logits of what they write go to the file "logits", `[of the engine, of the replay]` by request. Without
+there is a function like FlashAttention's, layers without codes in "native", learned sinks of all layers in "sinks", and in "offloads" whether blocks
+may leave for main memory as from a GPU. Requests write their text
+of "answers" where it is not null. With "stays" the engine ends with its standard input. The logits of what they write go to the file "logits", `[of the engine, of the replay]` by request. Without
 `TQKV_VLLM` the engine has its own cache, and nothing is replayed. Prints what happened.
 """
 
@@ -41,6 +42,7 @@ class Record:
             prompts = sum(len(of.queries) for of in built.prompts)
             self.counts["drafted rows"] += built.decodes - min(step.num_reqs - prompts, built.decodes)
             self.counts["steps"] += 1
+            self.counts["tokens"] += step.num_actual_tokens
             return built
 
         TqkvBuilder.build = builds
@@ -277,6 +279,10 @@ def main(folder, options):
         fa_utils.is_flash_attn_varlen_func_available = lambda: True
         fa_utils.get_flash_attn_version = lambda **given: 2
         fa_utils.flash_attn_varlen_func = flash
+    if options.get("offloads"):
+        import vllm_engine
+
+        vllm_engine.pretend()
     engine = LLM(
         folder,
         **{"skip_tokenizer_init": True, "dtype": "float32", "max_model_len": 512, "enforce_eager": True, "seed": 1} | options["engine"],
@@ -293,6 +299,7 @@ def main(folder, options):
     outputs = engine.generate(prompts, sampling, use_tqdm=False)
     result = {"tokens": [[list(one.token_ids) for one in output.outputs] for output in outputs]}
     result |= {"cached": [output.num_cached_tokens for output in outputs], "counts": record.counts}
+    result |= {"transfer": [output.kv_transfer_params for output in outputs]}
     if replay:
         requests = min(int(os.environ.get("TQKV_EXACT", "256")), options["engine"]["max_num_seqs"])
         reference, apart = Reference(folder, os.environ["TQKV_VLLM"], getattr(torch, dtype), options.get("native", []), requests, sinks), []
@@ -312,6 +319,8 @@ def main(folder, options):
         replayed = {request: torch.stack(written[request]) for request in answers.logits} if replay else {}
         torch.save([{request: torch.stack(rows) for request, rows in answers.logits.items()}, replayed], options["logits"])
     print("RESULT", json.dumps(result), flush=True)
+    if options.get("stays"):
+        sys.stdin.read()
     engine.llm_engine.engine_core.shutdown()
 
 

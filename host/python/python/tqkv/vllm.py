@@ -1,4 +1,5 @@
-"""A secondary tier of vLLM's KV offloading. It keeps chunks as payloads of tqkv, in a folder or in memory.
+"""A secondary tier of vLLM's KV offloading. It keeps chunks as payloads of tqkv, in a folder or in memory. With attention on codes the chunks
+have codes already, and are kept as they lie.
 
 In `kv_connector_extra_config`:
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
@@ -22,10 +24,11 @@ from vllm.v1.kv_offload.base import Locality, LookupResult, Medium, OffloadKey, 
 from vllm.v1.kv_offload.tiering.async_lookup import AsyncLookupManager
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
-from . import payload
+from . import _native, payload
 from ._hosts import refuse_fields
-from ._native import SEED, TqkvError
+from ._native import SEED, TqkvError, __version__
 from ._store import open_store
+from .vllm_plugin import VARIABLE
 
 _log = logging.getLogger(__name__)
 
@@ -48,8 +51,10 @@ _GROUP = "tokens_per_block layer_names group_id".split()
 class Rows:
     """Keys and values of each worker in the rows of the primary tier, one row per chunk."""
 
-    def __init__(self, config: Any, view: memoryview, head_dim: int) -> None:
-        parallel = config.parallel
+    def __init__(self, config: Any, view: memoryview, head_dim: int | None, format: payload.Format) -> None:
+        if head_dim is None:
+            raise TqkvError("head_dim None is not valid: expected that of the model")
+        parallel, self.format = config.parallel, format
         for part, known in _FIELDS.items():
             refuse_fields("vLLM", getattr(config, part) if part else config, known.split())
         for group in config.groups:
@@ -93,10 +98,49 @@ class Rows:
             parts.append(tuple(side.permute(self.order) for side in cell.unbind(-2)))
         return parts
 
+    def pack(self, chunk: int, begins: bool, name: str) -> Any:
+        format = self.format if begins else replace(self.format, exact=0)
+        return format.encode(self[chunk], name=name)
 
-def _prefix(config: Any) -> str:
-    """The folder of a configuration: chunks with the same key are equal only within it."""
-    fields = config.model, config.cache, config.groups, config.parallel.world_size
+    def unpack(self, data: bytes, chunk: int, name: str) -> None:
+        payload.decode(data, self[chunk], name)
+
+
+class CodeRows:
+    """Rows of the primary tier that have codes, of all layers and workers. A chunk is packed as it lies, with its name's digest and a CRC."""
+
+    def __init__(self, config: Any, view: memoryview) -> None:
+        if config.canonical_layout:
+            raise TqkvError("canonical_layout with attention on codes is not valid: expected blocks as they lie")
+        self.bytes = np.asarray(view).view(np.uint8).reshape(len(view), -1)
+        self.tokens = 0
+        # Rows end with padding.
+        self.used = config.worker_kv_bytes_per_block * config.cache.blocks_per_chunk * config.parallel.world_size
+        if not 0 < self.used <= self.bytes.shape[1]:
+            raise TqkvError(f"chunks of {self.used} bytes are not valid: expected at most the {self.bytes.shape[1]} of a row")
+
+    def pack(self, chunk: int, begins: bool, name: str) -> bytes:
+        data = self._digest(name) + self.bytes[int(chunk), : self.used].tobytes()
+        return data + _native.crc32(np.frombuffer(data, np.uint8)).to_bytes(4, "little")
+
+    def unpack(self, data: bytes, chunk: int, name: str) -> None:
+        whole, check = np.frombuffer(data, np.uint8)[:-4], int.from_bytes(data[-4:], "little")
+        if len(whole) != 8 + self.used or data[:8] != self._digest(name) or _native.crc32(whole) != check:
+            raise TqkvError(f"chunk of {len(data)} bytes is not valid: expected {12 + self.used} of the chunk {name}, as they were stored")
+        self.bytes[int(chunk), : self.used] = whole[8:]
+
+    @staticmethod
+    def _digest(name: str) -> bytes:
+        return hashlib.sha256(name.encode()).digest()[:8]
+
+
+def _prefix(config: Any, codes: str) -> str:
+    """The folder of a configuration: chunks with the same key are equal only within it. `codes` is the policy of attention on codes."""
+    fields: tuple[Any, ...] = (config.model, config.cache, config.groups, config.parallel.world_size)
+    if codes:
+        # What lies in a block is as its kernels want it.
+        words = sorted(word for word in codes.split() if not word.startswith(("hot=", "sinks=")))
+        fields += (words, __version__, config.kv_cache_layout)
     return f"{config.model.name.replace('/', '-')}-{hashlib.sha256(repr(fields).encode()).hexdigest()[:12]}"
 
 
@@ -120,6 +164,8 @@ class TqkvTier(SecondaryTierManager):
     * `threads`
     * `locality` of the store, "LOCAL" or "REMOTE", which vLLM passes on to its listeners
 
+    With attention on codes (`TQKV_VLLM`) chunks stay as they are, and only `folder` or `max_bytes`, `threads` and `locality` are valid.
+
     A chunk that is missing, damaged or of another shape fails to load, and is a miss from then on."""
 
     medium: ClassVar[Medium] = Medium.STORAGE
@@ -131,7 +177,7 @@ class TqkvTier(SecondaryTierManager):
         tier_type: str,
         backpressure_detector: Any = None,
         *,
-        head_dim: int,
+        head_dim: int | None = None,
         codec: str = "t3",
         seed: int = SEED,
         centre: bool = True,
@@ -146,10 +192,17 @@ class TqkvTier(SecondaryTierManager):
         if locality not in (None, "LOCAL", "REMOTE"):
             raise TqkvError(f"locality {locality!r} is not valid: expected LOCAL or REMOTE")
         self.locality = None if locality is None else Locality(locality)
+        config, codes = offloading_spec.config, os.environ.get(VARIABLE, "")
         self.format = payload.Format(codec, seed, centre, exact, effort)
-        self.rows = Rows(offloading_spec.config, primary_kv_view, head_dim)
+        self.rows: Rows | CodeRows
+        if not codes:
+            self.rows = Rows(config, primary_kv_view, head_dim, self.format)
+        elif self.format == payload.Format("t3") and head_dim is None:
+            self.rows = CodeRows(config, primary_kv_view)
+        else:
+            raise TqkvError(f"options of a codec with {VARIABLE}={codes} are not valid: expected none, because chunks have its codes already")
         self.store = open_store(folder, max_bytes)
-        self._prefix = _prefix(offloading_spec.config)
+        self._prefix = _prefix(config, codes)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="tqkv")
         self._running: set[Future[None]] = set()
         self._finished: SimpleQueue[tuple[JobResult, list[OffloadKey]]] = SimpleQueue()
@@ -225,9 +278,7 @@ class TqkvTier(SecondaryTierManager):
         name, end = self._name(key), job.req_context.get_offload_key_position(key)
         if self.store.has(name):
             return 0
-        begins = end is None or end <= self.rows.tokens
-        format = self.format if begins else replace(self.format, exact=0)
-        data = format.encode(self.rows[chunk], name=name)
+        data = self.rows.pack(chunk, end is None or end <= self.rows.tokens, name)
         self.store.put(name, data)
         return len(data)
 
@@ -238,7 +289,7 @@ class TqkvTier(SecondaryTierManager):
         if data is None:
             raise TqkvError("a chunk that is not there is not valid: expected one that lookup found")
         try:
-            payload.decode(data, self.rows[chunk], name)
+            self.rows.unpack(data, chunk, name)
         except TqkvError:
             self.store.drop(name)
             raise

@@ -37,6 +37,7 @@ from vllm.v1.kv_cache_interface import AttentionSpec, KVCacheLayout
 from . import _native, paged
 from ._hosts import refuse_arguments
 from ._native import TqkvError
+from .vllm_connectors import CONNECTORS, refused_connector, watch_worker
 from .vllm_exact import DEFAULTS, Rows, Seen, Units, Window, requests
 from .vllm_exact import VARIABLE as EXACT
 from .vllm_plugin import VARIABLE
@@ -52,9 +53,6 @@ MOST_TOKENS = 65_535
 MASK = 1 << 22
 """Most numbers in a mask of a head, where PyTorch's attention takes one."""
 
-CONNECTORS = ("ExampleConnector",)
-"""KV connectors that copy blocks as they lie, and so carry codes. Others take the bytes of a block for heads of a type."""
-
 
 def _policy(num_heads: int, num_kv_heads: int, head_dim: int) -> tuple[paged.Layout, Window]:
     """What the variable says of a layer."""
@@ -65,12 +63,6 @@ def _policy(num_heads: int, num_kv_heads: int, head_dim: int) -> tuple[paged.Lay
     [codecs] = spec.codecs()
     layout = paged.Layout(num_heads, num_kv_heads, head_dim, codecs, BLOCK, spec.seed, spec.scale_mode, spec.effort)
     return layout, Window.of(spec.sinks, spec.hot)
-
-
-def _connector(config: VllmConfig | None) -> str | None:
-    """The KV connector of an engine."""
-    transfer = None if config is None else config.kv_transfer_config
-    return None if transfer is None else transfer.kv_connector
 
 
 def _head_bytes(head_dim: int) -> int:
@@ -133,7 +125,7 @@ class TqkvBackend(AttentionBackend):
 
     @classmethod
     def supports_kv_connector(cls) -> bool:
-        return _connector(get_current_vllm_config_or_none()) in CONNECTORS
+        return refused_connector(get_current_vllm_config_or_none()) is None
 
     @classmethod
     def supports_device_cpu_query_lens_mismatch(cls) -> bool:
@@ -256,6 +248,7 @@ class TqkvBuilder(AttentionMetadataBuilder[TqkvMetadata]):
         self.units = None
         if count:
             self.units = Units(exact, count, rows, max(rows, scheduler.max_num_batched_tokens), BLOCK, device, windows)
+            watch_worker(self)
 
     def build(self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False) -> TqkvMetadata:
         step = common_attn_metadata
@@ -392,8 +385,8 @@ class TqkvImpl(AttentionImpl[TqkvMetadata]):
                 raise TqkvError(f"{what} is not valid: expected causal attention of a decoder over its own tokens")
         refuse_arguments("vLLM's attention", more, (), "a model without it")
         # A CPU platform does not ask the back end.
-        if (connector := _connector(config)) not in (None, *CONNECTORS):
-            raise TqkvError(f"the KV connector {connector} is not valid: expected {' or '.join(CONNECTORS)}, which copies blocks as they lie")
+        if connector := refused_connector(config):
+            raise TqkvError(f"{connector} is not valid: expected blocks copied as they lie, by {', '.join(CONNECTORS)}")
         self.num_heads, self.head_size, self.scale, self.window = num_heads, head_size, float(scale), sliding_window
         self.num_kv_heads, self.kv_cache_dtype, self.sinks = num_kv_heads or num_heads, kv_cache_dtype, sinks
         self.soft_cap = logits_soft_cap or None

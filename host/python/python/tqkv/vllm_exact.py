@@ -108,6 +108,10 @@ class Seen:
     """`[rows]`, the token after the last one of these."""
 
 
+FREE = -1
+"""A row without a unit."""
+
+
 class Units:
     """Which unit is in which row, by the rule of the library. Everything is on the device, and nothing is read back from there. A step is two
     calls for all layers, and one for each window that layers have."""
@@ -116,8 +120,8 @@ class Units:
         self, window: Window, units: int, requests: int, tokens: int, block: int, device: torch.device, windows: Iterable[int | None] = (None,)
     ) -> None:
         numbers = functools.partial(torch.full, device=device)
-        self.owner, self.used = numbers((units,), -1, dtype=torch.int32), numbers((units,), 0, dtype=torch.int32)
-        """The unit in each row or -1, and the step in which each row was used last."""
+        self.owner, self.used = numbers((units,), FREE, dtype=torch.int32), numbers((units,), 0, dtype=torch.int32)
+        """The unit in each row, and the step in which each row was used last."""
         self.step, self.window, self.zero = 0, window, units * UNIT
         self.kept = numbers((tokens,), self.zero + 1, dtype=torch.int64)
         """The place where each token of the step goes."""

@@ -25,6 +25,8 @@ def register() -> None:
     from vllm.platforms import current_platform
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
+    from .vllm_connectors import watch_scheduler
+
     if not vllm.__version__.startswith(f"{TESTED}."):
         warnings.warn(f"attention on codes was tested with vLLM {TESTED}, and this is {vllm.__version__}", stacklevel=2)
     if current_platform.is_cpu():
@@ -33,3 +35,4 @@ def register() -> None:
     register_backend(AttentionBackendEnum.CUSTOM, "tqkv.vllm_attention.TqkvBackend")
     # Chosen by `--kv-cache-dtype turboquant_4bit_nc` and the other types of that name.
     register_backend(AttentionBackendEnum.TURBOQUANT, "tqkv.vllm_attention.TurboQuantBackend")
+    watch_scheduler()
