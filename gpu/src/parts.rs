@@ -5,7 +5,7 @@ use crate::GpuError;
 use crate::pages::SLOTS;
 use std::ops::Range;
 use tqkv_gpu_kernels::attend::UNUSED;
-use tqkv_gpu_kernels::plan::{Limits, WARPS};
+use tqkv_gpu_kernels::plan::{Limits, Rows, WARPS};
 
 /// The split of a launch of attention. A cache chooses it; measurements can set it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,14 +104,13 @@ pub fn parts(
     cut: Option<Cut>,
 ) -> Parts {
     let pages: Vec<u32> = rows.iter().map(|tokens| pages_of(tokens).len() as u32).collect();
-    let longest = pages.iter().copied().max().unwrap_or(0).max(1);
     let count = |size: u32| pages.iter().map(|pages| pages.div_ceil(size).max(1)).sum();
-    let count_of_rows = rows.len() as u32;
-    let most_entries = limits.most_parts(count_of_rows);
+    let all = Rows::of(pages.iter().copied());
+    let most_entries = limits.most_parts(all.count);
     let size = match cut {
-        Some(cut) if is_fixed => cut.pages.max(limits.pages_for(longest, most_entries, count)),
-        Some(cut) => cut.pages.max(limits.fewest_pages(longest)),
-        None => limits.pages_a_part(count_of_rows, longest, count),
+        Some(cut) if is_fixed => cut.pages.max(limits.pages_for(all, most_entries, count)),
+        Some(cut) => cut.pages.max(limits.fewest_pages(all.longest)),
+        None => limits.pages_a_part(all, count),
     };
     let least_entries = if is_fixed { most_entries as usize + others * rows.len() } else { 0 };
     Parts::new(rows, size, others, least_entries)

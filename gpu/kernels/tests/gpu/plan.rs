@@ -1,10 +1,11 @@
 //! The plan of a step: every page of a row is in one part, as the rule on the host has it.
 
 use crate::warp::{Buffer, Emulated};
+use std::cell::Cell;
 use tqkv_gpu_kernels::args::PlanParts;
 use tqkv_gpu_kernels::attend::UNUSED;
 use tqkv_gpu_kernels::page::SLOTS;
-use tqkv_gpu_kernels::plan::{Limits, plan_parts};
+use tqkv_gpu_kernels::plan::{Limits, Rows, plan_parts};
 
 /// Most tokens of a sequence.
 const MOST: u32 = 40_000;
@@ -58,13 +59,14 @@ fn plan(limits: Limits, lengths: &[i32], starts: Option<&[i32]>, queries: u32) -
 #[test]
 fn every_page_is_in_one_part_of_its_row_and_parts_have_the_pages_of_the_rule() {
     let many: Vec<i32> = (0..100).map(|i| i * 391 % 33_000).collect();
-    for lengths in [&[0][..], &[1], &[64], &[65, 0, 9_000, 1], &[0; 70], &[32_768; 9], &many] {
+    // More rows than the registers of a warp hold, and a list whose rows begin far apart and side by side.
+    let more: Vec<i32> = (0..1100).map(|i| if i % 200 == 7 { 39_999 } else { i % 300 }).collect();
+    for lengths in [&[0][..], &[1], &[64], &[65, 0, 9_000, 1], &[0; 70], &[32_768; 9], &many, &more] {
         for limits in LIMITS {
             let planned = plan(limits, lengths, None, 1);
             let pages: Vec<u32> = lengths.iter().map(|&length| (length as u32).div_ceil(SLOTS)).collect();
             let count = |size: u32| pages.iter().map(|pages| pages.div_ceil(size).max(1)).sum();
-            let longest = *pages.iter().max().unwrap();
-            let size = limits.pages_a_part(pages.len() as u32, longest.max(1), count);
+            let size = limits.pages_a_part(Rows::of(pages.iter().copied()), count);
             let mut expected = Vec::new();
             for (row, &end) in (0..).zip(&pages) {
                 assert_eq!(planned.first[row as usize] as usize, expected.len());
@@ -77,6 +79,36 @@ fn every_page_is_in_one_part_of_its_row_and_parts_have_the_pages_of_the_rule() {
             assert_eq!(planned.sequences, (0..pages.len() as u32).collect::<Vec<_>>());
         }
     }
+}
+
+/// Bounds of the search spare questions, and change no answer.
+#[test]
+fn the_bounds_of_a_search_hold_its_answer() {
+    let unlike: Vec<u32> = (0..300).map(|i| i * 7919 % 641).collect();
+    let lists = [&[0][..], &[1], &[512], &[7, 0, 0, 300], &[1; 64], &[512; 64], &[2048, 1, 1, 1, 1], &unlike];
+    for limits in LIMITS {
+        let (mut asked, mut before) = (0, 0);
+        for pages in lists {
+            let count = |size: u32| pages.iter().map(|pages| pages.div_ceil(size).max(1)).sum::<u32>();
+            let rows = Rows::of(pages.iter().copied());
+            assert_eq!([rows.count, rows.total], [pages.len() as u32, count(1)]);
+            for most in (1..700).chain([count(1) - 1, count(1), u32::MAX]) {
+                let asks = Cell::new(0);
+                let counted = |size| {
+                    asks.set(asks.get() + 1);
+                    count(size)
+                };
+                let got = limits.pages_for(rows, most, counted);
+                let fits = (1..rows.longest).find(|&size| count(size) <= most).unwrap_or(rows.longest);
+                assert_eq!(got, fits.max(limits.fewest_pages(rows.longest)), "{} rows, {most}", rows.count);
+                (asked, before) = (asked + asks.get(), before + rows.longest.ilog2());
+            }
+        }
+        assert!(asked < before / 3, "{asked} questions, where a search of all sizes has {before}");
+    }
+    let rows = Rows::of([u32::MAX / 2; 4].into_iter());
+    assert_eq!(rows.total, u32::MAX, "no sum wraps");
+    assert_eq!(LIMITS[2].pages_for(rows, 8, |size| 4 * rows.longest.div_ceil(size)), 1 << 30);
 }
 
 #[test]
