@@ -60,6 +60,9 @@ pub(crate) struct Args {
     /// Build nothing: run attention in a model of a GPU, an H200 by default, and print the expected times
     #[arg(long, conflicts_with_all = ["check", "registers", "counts"])]
     simulate: bool,
+    /// Architecture of the machine code for --counts and --simulate [default: sm_90]
+    #[arg(long, value_name = "SM", conflicts_with_all = ["check", "registers"])]
+    architecture: Option<String>,
     #[command(flatten)]
     machine: Machine,
 }
@@ -76,14 +79,18 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 
 fn build_all(args: &Args) -> Result<(), String> {
     args.machine.check(args.simulate)?;
+    if args.architecture.is_some() && !args.counts && !args.simulate {
+        return Err("--architecture: expected --counts or --simulate with it".into());
+    }
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).ok_or("no workspace root")?;
     let ptxas = ptxas(root)?;
+    let architecture = args.architecture.as_deref().unwrap_or(AUDITED[1]);
     if args.counts {
-        print!("{}", counts::tables(&Source::open(root, &ptxas, AUDITED[1])?)?);
+        print!("{}", counts::tables(&Source::open(root, &ptxas, architecture)?)?);
         return Ok(());
     }
     if args.simulate {
-        print!("{}", simulate::table(&Source::open(root, &ptxas, AUDITED[1])?, &args.machine)?);
+        print!("{}", simulate::table(&Source::open(root, &ptxas, architecture)?, &args.machine)?);
         return Ok(());
     }
     let text = normalise(&build(root)?);

@@ -45,7 +45,7 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Reads the upper 64 bits of an instruction of sm_80 or sm_90.
+    /// Reads the upper 64 bits of an instruction of sm_80 or a later one.
     fn of(upper: u64) -> Self {
         let bits = |from: u32, count: u32| ((upper >> from) & ((1 << count) - 1)) as u8;
         let scoreboard = |from| Some(bits(from, 3)).filter(|&number| number < 6);

@@ -96,7 +96,8 @@ impl Shape {
             warps: KV_HEADS as u32 * self.group.div_ceil(kernel.heads),
             stride: 4 * KV_HEADS as u32 * self.group * (PARTIAL_HEADER + self.dim as u32),
         };
-        let prefetched = match ahead(limits.resident() as usize, [self.head_bytes(); 2], machine.l2_bytes) {
+        let rule = ahead(limits.resident() as usize, [self.head_bytes(); 2], machine.l2_bytes);
+        let prefetched = match machine.ahead.unwrap_or(rule) {
             0 => 0.0,
             // On plain cores nothing is prefetched.
             _ if is_trellis(self.codec) && self.group == 1 => 0.0,

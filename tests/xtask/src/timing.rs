@@ -24,6 +24,9 @@ pub(crate) struct Machine {
     /// Bytes of the second-level cache; they decide about the prefetch
     #[arg(long, default_value_t = 50 << 20, value_name = "BYTES")]
     pub(crate) l2_bytes: usize,
+    /// What to prefetch one page ahead, instead of what the rule of the host says: 0 is nothing, 1 keys, 2 both
+    #[arg(long, value_name = "POOLS", value_parser = clap::value_parser!(u32).range(..=2))]
+    pub(crate) ahead: Option<u32>,
     /// Cycles of a load from the second-level cache
     #[arg(long, default_value_t = 400, value_name = "CYCLES")]
     pub(crate) l2_latency: u32,
