@@ -247,6 +247,11 @@ mod tests {
         assert!(said.contains("== d256_r4 today") && said.contains("== d128_r4 128"), "{said}");
     }
 
+    /// Returns true if a line is no directive of registers.
+    fn is_no_limit(line: &&str) -> bool {
+        ![".maxnreg", ".maxntid", ".minnctapersm"].iter().any(|directive| line.starts_with(directive))
+    }
+
     /// One kernel gets another limit, and nothing else changes.
     #[test]
     fn the_limit_of_one_kernel_is_changed() {
@@ -256,19 +261,21 @@ mod tests {
         let program = &script[start..start + script[start..].find('\'').unwrap()];
         let ptx = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../gpu/ptx/sm_80.ptx");
         let original = fs::read_to_string(&ptx).unwrap();
-        for (entry, limit) in [("d128_r4", "128"), ("d128_r8", "168"), ("d256_r4", "168")] {
+        for (entry, limit) in
+            [("d128_r4", "128"), ("d128_r8", "168"), ("d128_r8", "none"), ("d256_r4", "168")]
+        {
+            assert!(script.contains(&format!(" {entry}={limit}")), "{entry} {limit} is not timed");
             let given = [format!("entry={entry}"), format!("limit={limit}")];
             let mut awk = Command::new("awk");
             let output =
                 awk.args(["-v", &given[0], "-v", &given[1], program]).arg(&ptx).output().expect("awk");
             let variant = String::from_utf8(output.stdout).unwrap();
-            let is_limit = |line: &&str| {
-                ![".maxnreg", ".maxntid", ".minnctapersm"].iter().any(|directive| line.starts_with(directive))
-            };
-            assert!(variant.lines().filter(is_limit).eq(original.lines().filter(is_limit)), "{entry}");
+            assert!(variant.lines().filter(is_no_limit).eq(original.lines().filter(is_no_limit)), "{entry}");
             let kernel = variant.find(&format!(".visible .entry attend_tensor_{entry}(")).unwrap();
             let body = variant[kernel..].find("\n{").unwrap();
-            assert!(variant[kernel..][..body].ends_with(&format!("\n)\n.maxnreg {limit}")), "{entry}");
+            let expected = if limit == "none" { "\n)".into() } else { format!("\n)\n.maxnreg {limit}") };
+            assert!(variant[kernel..][..body].ends_with(&expected), "{entry} {limit}");
+            assert_ne!(variant, original, "{entry} {limit}: a time of today would be compared with itself");
         }
     }
 
@@ -295,10 +302,15 @@ mod tests {
             String::from_utf8(output.expect("awk").stdout).unwrap()
         };
         let original = fs::read_to_string(&ptx).unwrap();
-        let without = original.lines().filter(|line| !line.starts_with(".maxnreg")).collect::<Vec<_>>();
-        assert_eq!(variant("none").lines().collect::<Vec<_>>(), without);
-        let limited = variant("144");
-        assert_eq!(limited.matches("\n)\n.maxnreg 144\n{").count(), 3, "scalar and trellis codes");
-        assert_eq!(limited.lines().filter(|line| !line.starts_with(".maxnreg")).collect::<Vec<_>>(), without);
+        let counts =
+            |text: &str| [".maxnreg ", ".maxntid ", ".minnctapersm "].map(|of| text.matches(of).count());
+        let [limits, threads, blocks] = counts(&original);
+        for (limit, kernels) in [("none", 0), ("144", 3)] {
+            let limited = variant(limit);
+            assert!(limited.lines().filter(is_no_limit).eq(original.lines().filter(is_no_limit)), "{limit}");
+            assert_eq!(limited.matches("\n)\n.maxnreg 144\n{").count(), kernels, "scalar and trellis codes");
+            // Four heads have a limit of registers, and eight have one of blocks.
+            assert_eq!(counts(&limited), [limits - 1 + kernels, threads - 1, blocks - 1], "{limit}");
+        }
     }
 }
