@@ -2,7 +2,7 @@
 //!
 //! The engine holds rows for a number of units next to its codes. A unit is known by its place in the blocks, so
 //! sequences with a common prefix share its units, and nothing needs to know which sequence a block belongs to.
-//! [`Units`] says which unit is in which row. The kernels of GPUs use the same [`Window`] and [`Runs`], and give the
+//! [`Units`] says which unit is in which row. The kernels of GPUs use the same [`Window`] and [`Found`], and give the
 //! same numbers.
 //!
 //! A cache that owns its tokens follows [`crate::life`] instead.
@@ -53,12 +53,12 @@ pub fn unit_of(block: u32, a_block: u32, token: u32) -> u32 {
 /// Units of a sequence that have rows, and that leave one run of codes between them: the first ones up to the first
 /// that has none, and the newest ones after the last that has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Runs {
+pub struct Found {
     first: u32,
     newest: u32,
 }
 
-impl Runs {
+impl Found {
     /// These, and what the next column has. Columns come in their order.
     #[inline(always)]
     pub fn and(self, window: Window, column: u32, is_found: bool) -> Self {
@@ -202,8 +202,9 @@ impl Units<'_> {
             let oldest = window.map_or(0, |window| length.saturating_sub(window));
             let found = |column| self.wanted(of, sequence, column).and_then(|(_, unit)| self.row(unit));
             let columns = 0..self.window.columns();
-            let runs = columns
-                .fold(Runs::default(), |runs, column| runs.and(self.window, column, found(column).is_some()));
+            let runs = columns.fold(Found::default(), |runs, column| {
+                runs.and(self.window, column, found(column).is_some())
+            });
             [starts[sequence], ends[sequence]] = runs.codes(length, oldest).map(u32::cast_signed);
             let places = &mut places[sequence * width..][..width];
             self.place(of, sequence, places, |column, token| {

@@ -6,7 +6,7 @@
 
 use crate::args::{GiveUnits, KeepUnits, SeeUnits};
 use crate::threads::{Threads, divide, first, uniform};
-use tqkv_core::units::{NONE, Runs, UNIT, Window, unit_of};
+use tqkv_core::units::{Found, NONE, UNIT, Window, unit_of};
 
 /// The units in the rows.
 #[derive(Clone, Copy)]
@@ -256,7 +256,7 @@ pub fn see_units<T: Threads>(warp: u32, args: SeeUnits<T::Memory>) {
         let wanted = sequences.wanted(first, lengths, column);
         T::zip(wanted, owners.rows(T::map(wanted, |(_, unit)| unit)), |(token, _), row| (token, row))
     };
-    let mut runs = T::splat(Runs::default());
+    let mut runs = T::splat(Found::default());
     let mut column = 0;
     while column < window.columns() {
         runs = T::zip(runs, rows(column), |runs, (_, row)| runs.and(window, column, row != NONE));
@@ -268,7 +268,7 @@ pub fn see_units<T: Threads>(warp: u32, args: SeeUnits<T::Memory>) {
         let codes = T::zip(
             T::zip(lengths, runs, |length, runs| (length, runs)),
             oldest,
-            |(length, runs): (u32, Runs), oldest| runs.codes(length, oldest),
+            |(length, runs): (u32, Found), oldest| runs.codes(length, oldest),
         );
         let at = T::map(sequence, |sequence| 4 * sequence);
         T::store(args.starts, at, T::map(codes, |[start, _]| [start]), active);

@@ -202,7 +202,6 @@ mod on_gpu {
             })
         }
 
-        #[expect(clippy::too_many_arguments, reason = "the tensors of a call")]
         fn give(
             &self,
             stream: usize,
