@@ -112,6 +112,9 @@ impl Sequences<'_> {
 
 /// Which unit is in which row. The number of a row times [`UNIT`] is the place of its first token. After the places of
 /// all rows there is one that stays zero, and one for tokens that no row holds.
+///
+/// # Panics
+/// Calls panic if a slice is shorter than its documentation says. No number in one makes them panic.
 #[derive(Debug)]
 pub struct Units<'a> {
     /// The unit in each row, or [`NONE`].

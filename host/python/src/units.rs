@@ -20,8 +20,16 @@ pub(crate) struct Units {
     a_block: u32,
 }
 
+/// Most units of a sequence at either end. Their tokens are counted in 32 bits.
+const MOST: u32 = 1 << 24;
+
 /// The units of a policy, and those of a block.
 pub(crate) fn of_blocks(first: u32, newest: u32, block_tokens: u32) -> Result<(Window, u32), Failure> {
+    if first.max(newest) > MOST {
+        return Err(refused(format!(
+            "{first} first and {newest} newest units are not valid: expected at most {MOST}"
+        )));
+    }
     match block_tokens {
         tokens if tokens > 0 && tokens % UNIT == 0 => Ok((Window { first, newest }, tokens / UNIT)),
         tokens => {

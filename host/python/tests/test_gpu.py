@@ -238,7 +238,7 @@ def test_what_a_cache_cannot_be_is_refused(gpu):
     for options, reason in [
         (dict(kv="s4,f16"), "codec f16 has no kernels; expected s2, s3, s4, i8, t2, t3, t4"),
         (dict(num_heads=3), "3 query heads do not divide among 2 KV heads"),
-        (dict(device=7), "there is no CUDA device 7: the driver reports 2"),
+        (dict(device=7), "there is no CUDA device 7: the driver reports 3"),
         (dict(device=1), "stream belongs to another context"),
         (dict(max_tokens=1 << 20), "the device has no room for"),
     ]:

@@ -164,6 +164,21 @@ def test_units_of_short_requests():
     assert USUAL.columns == 3 * UNIT
 
 
+def test_calls_that_do_not_fit_are_refused():
+    from tqkv import TqkvError, _native
+
+    for wrong, why in [((1 << 25, 2, BLOCK), "first and 2 newest units"), ((1, 2, 24), "blocks of 24 tokens")]:
+        with pytest.raises(TqkvError, match=why):
+            _native.Units(*wrong)
+    units, of = Units(USUAL, 4, 2, 8, BLOCK, torch.device("cpu")), torch.ones(2, dtype=torch.int32)
+    slots, table = torch.zeros(2, dtype=torch.int64), torch.zeros(2, 3, dtype=torch.int32)
+    for given, why in [((slots, of[:1], table, of, 0), "1 queries"), ((slots, of, table.view(-1)[:5], of, 0), "a table of 5 entries")]:
+        with pytest.raises(TqkvError, match=why):
+            units.begin(*given)
+    with pytest.raises(TqkvError, match="144 places are not valid"):
+        units._call("see", table, of, None, slots.new_zeros(144), of.clone(), of.clone())
+
+
 def test_requests_with_rows_come_from_the_environment(monkeypatch):
     monkeypatch.delenv("TQKV_EXACT", raising=False)
     # 6 MB for each request of a model of 8 billion parameters, on cards of 80 and 24 GB: 2 % of the memory, and less on the smaller one.
