@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import tqkv
+import transformers
 from tqkv._tf_attention import tqkv_attention
 from tqkv.transformers import TqkvCache, TqkvLayer
 from transformers import (
@@ -402,6 +403,11 @@ def test_tokens_that_an_indexer_has_not_chosen_are_not_attended_to(chosen):
     config = CONFIG_MAPPING["deepseek_v32"](**sizes, **SPARSE, index_topk=chosen)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     ids = prompt(2, 140)["input_ids"]
+    if transformers.__version__.startswith("5.16."):
+        # This one leaves the choice to the function of attention.
+        with pytest.raises(tqkv.TqkvError, match="argument indices of attention 'tqkv' is not valid"):
+            logits(model, None, ids, "tqkv", use_cache=False)
+        return
     expected = logits(model, None, ids, "sdpa", use_cache=False)
     assert torch.equal(logits(model, None, ids, "tqkv", use_cache=False), expected)
     with warnings.catch_warnings():
