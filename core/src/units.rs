@@ -13,6 +13,9 @@ pub const UNIT: u32 = 16;
 /// No unit, or a row without one.
 pub const NONE: u32 = u32::MAX;
 
+/// Most units of a sequence at either end, so that 32 bits count their tokens.
+pub const MOST: u32 = 1 << 24;
+
 /// The units that a sequence wants, each in a column: its first ones, then its newest ones, oldest first. Of the last
 /// unit there may be only one token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +27,11 @@ pub struct Window {
 }
 
 impl Window {
+    /// True if there are at most [`MOST`] units at either end.
+    pub const fn is_valid(self) -> bool {
+        self.first <= MOST && self.newest <= MOST
+    }
+
     /// Units of a sequence.
     #[inline(always)]
     pub const fn columns(self) -> u32 {
@@ -41,6 +49,11 @@ impl Window {
         let unit = last.checked_sub(self.columns() - 1 - column)?;
         (unit >= self.first).then_some(UNIT * unit)
     }
+}
+
+/// The units of a block of so many tokens. None if they are no multiple of [`UNIT`].
+pub fn units_of_block(tokens: u32) -> Option<u32> {
+    (tokens > 0 && tokens.is_multiple_of(UNIT)).then_some(tokens / UNIT)
 }
 
 /// The number of the unit that holds a token of a block of `a_block` units.
@@ -121,9 +134,9 @@ pub struct Units<'a> {
     pub owner: &'a mut [u32],
     /// The step in which each row was used last. A step has a number that is one more than that of the step before.
     pub used: &'a mut [u32],
-    /// The units that each sequence wants.
+    /// The units that each sequence wants, which are [valid](Window::is_valid).
     pub window: Window,
-    /// Units of a block.
+    /// [Units of a block](units_of_block).
     pub a_block: u32,
 }
 

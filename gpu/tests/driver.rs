@@ -17,6 +17,8 @@ mod paged;
 mod queries;
 #[path = "driver/steps.rs"]
 mod steps;
+#[path = "driver/units.rs"]
+mod units;
 
 use std::sync::OnceLock;
 use tqkv_core::{AnyCodec, CodecId, Options};

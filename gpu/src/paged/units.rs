@@ -7,7 +7,7 @@ use crate::device::Device;
 use crate::launch::{Memory, launch, warps};
 use crate::rows::check_len;
 use cudarc::driver::{CudaFunction, LaunchConfig};
-use tqkv_core::units::{UNIT, Window};
+use tqkv_core::units::{MOST, UNIT, Window, units_of_block};
 use tqkv_gpu_kernels::args::{GiveUnits, KeepUnits, SeeUnits};
 
 /// The kernels that follow [`tqkv_core::units`] on a device. They hold nothing: the lists are the engine's.
@@ -72,12 +72,17 @@ impl Units {
     /// [`GpuError::BadSpec`], or the driver's errors.
     pub fn new(device: &Device, window: Window, block_tokens: usize) -> Result<Self, GpuError> {
         let _current = Current::keep();
-        let a_block = u32::try_from(block_tokens).ok().filter(|tokens| *tokens > 0 && tokens % UNIT == 0);
-        let a_block = a_block.ok_or_else(|| {
+        let Window { first, newest } = window;
+        if !window.is_valid() {
+            return Err(GpuError::BadSpec(format!(
+                "{first} first and {newest} newest units are not valid: expected at most {MOST}"
+            )));
+        }
+        let a_block = u32::try_from(block_tokens).ok().and_then(units_of_block).ok_or_else(|| {
             GpuError::BadSpec(format!(
                 "blocks of {block_tokens} tokens are not valid: expected a multiple of {UNIT}"
             ))
-        })? / UNIT;
+        })?;
         let [give, keep, see] = device.kernels(["give_units", "keep_units", "see_units"])?;
         Ok(Self { window, a_block, give, keep, see, device: device.clone(), restore: Restore::default() })
     }

@@ -5,7 +5,7 @@ use crate::arrays::{reading, slice, slice_mut, writing};
 use crate::errors::{Failure, refused};
 use numpy::{PyArrayDyn, PyReadonlyArrayDyn, PyReadwriteArrayDyn};
 use pyo3::prelude::*;
-use tqkv_core::units::{self, Sequences, UNIT, Window};
+use tqkv_core::units::{self, MOST, Sequences, UNIT, Window};
 
 type Numbers<'py> = Bound<'py, PyArrayDyn<i32>>;
 type Places<'py> = Bound<'py, PyArrayDyn<i64>>;
@@ -20,22 +20,18 @@ pub(crate) struct Units {
     a_block: u32,
 }
 
-/// Most units of a sequence at either end. Their tokens are counted in 32 bits.
-const MOST: u32 = 1 << 24;
-
 /// The units of a policy, and those of a block.
-pub(crate) fn of_blocks(first: u32, newest: u32, block_tokens: u32) -> Result<(Window, u32), Failure> {
-    if first.max(newest) > MOST {
+fn of_blocks(first: u32, newest: u32, block_tokens: u32) -> Result<(Window, u32), Failure> {
+    let window = Window { first, newest };
+    if !window.is_valid() {
         return Err(refused(format!(
             "{first} first and {newest} newest units are not valid: expected at most {MOST}"
         )));
     }
-    match block_tokens {
-        tokens if tokens > 0 && tokens % UNIT == 0 => Ok((Window { first, newest }, tokens / UNIT)),
-        tokens => {
-            Err(refused(format!("blocks of {tokens} tokens are not valid: expected a multiple of {UNIT}")))
-        }
-    }
+    let a_block = units::units_of_block(block_tokens).ok_or_else(|| {
+        refused(format!("blocks of {block_tokens} tokens are not valid: expected a multiple of {UNIT}"))
+    })?;
+    Ok((window, a_block))
 }
 
 /// Both lists of rows, locked.
@@ -171,10 +167,10 @@ impl Units {
 /// The same on a GPU: tensors are addresses and numbers of values, and a call works on a stream.
 #[cfg(feature = "cuda")]
 mod on_gpu {
-    use super::of_blocks;
     use crate::dlpack::{self, Numbers, i32s, i64s};
     use crate::errors::Failure;
     use pyo3::prelude::*;
+    use tqkv_core::units::Window;
     use tqkv_gpu::Device;
     use tqkv_gpu::paged::{BlockTable, Seen, UnitRows, Units};
 
@@ -200,13 +196,13 @@ mod on_gpu {
             py: Python<'_>,
             first: u32,
             newest: u32,
-            block_tokens: u32,
+            block_tokens: usize,
             device: usize,
         ) -> Result<Self, Failure> {
-            let (window, _) = of_blocks(first, newest, block_tokens)?;
+            let window = Window { first, newest };
             py.detach(|| {
                 let device = dlpack::device(device, 0)?;
-                Ok(Self { units: Units::new(&device, window, block_tokens as usize)?, device })
+                Ok(Self { units: Units::new(&device, window, block_tokens)?, device })
             })
         }
 

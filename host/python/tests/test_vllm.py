@@ -251,6 +251,9 @@ def test_chunks_of_codes_come_back_as_they_lie(tmp_path, region, monkeypatch):
         monkeypatch.setenv("TQKV_VLLM", policy)
         names.append(coded(config, offloading_spec=offloading(groups=2, layout="LHBNC"))._name(keys(1)[0]))
     assert names[0] == names[1] == made._name(keys(1)[0]) and len(set(names)) == 3
+    # An engine without the back end of codes has blocks of other bytes.
+    other = coded(config, offloading_spec=offloading(groups=2, layout="LHBNC", extra_bytes=-64))
+    assert other._name(keys(1)[0]) not in names
     for given, why in [({"codec": "t4"}, "options of a codec"), ({"head_dim": DIM}, "options of a codec"), ({}, "canonical_layout")]:
         with pytest.raises(tqkv.TqkvError, match=why):
             coded(config | given, offloading_spec=offloading(canonical=not given))

@@ -49,11 +49,8 @@ def llama(folder, layers, window=None, kinds=None, soft_cap=None):
     return folder
 
 
-@pytest.fixture(scope="module", params=["main memory", "GPU"])
-def plugin(request, tmp_path_factory):
-    """None for main memory, and a plug-in that pretends for a GPU."""
-    if request.param == "main memory":
-        return None
+def pretending(tmp_path_factory):
+    """A plug-in that pretends for a GPU."""
     if not hasattr(_native, "Paged"):
         pytest.skip("built without the feature cuda")
     if not os.environ.get("TQKV_FAKE_CUDA"):
@@ -61,6 +58,12 @@ def plugin(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("plugin")
     vllm_pretends.write(folder)
     return folder
+
+
+@pytest.fixture(scope="module", params=["main memory", "GPU"])
+def plugin(request, tmp_path_factory):
+    """None for main memory, and a plug-in that pretends for a GPU."""
+    return None if request.param == "main memory" else pretending(tmp_path_factory)
 
 
 def generated(plugin, model, kv, requests, engine, exact="", env={}, **options):

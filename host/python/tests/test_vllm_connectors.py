@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("vllm", reason="vllm is not installed")
 
 import tqkv
-from test_vllm_attention import GREEDY, HERE, generated, layer_bytes, llama, prompt
+from test_vllm_attention import GREEDY, HERE, generated, layer_bytes, llama, pretending, prompt
 
 
 @pytest.fixture(scope="module")
@@ -25,16 +25,7 @@ def model(tmp_path_factory):
 @pytest.fixture(scope="module")
 def card(tmp_path_factory):
     """A plug-in that pretends for a GPU."""
-    import vllm_pretends
-    from tqkv import _native
-
-    if not hasattr(_native, "Paged"):
-        pytest.skip("built without the feature cuda")
-    if not os.environ.get("TQKV_FAKE_CUDA"):
-        pytest.skip("TQKV_FAKE_CUDA names no driver of paper")
-    folder = tmp_path_factory.mktemp("plugin")
-    vllm_pretends.write(folder)
-    return folder
+    return pretending(tmp_path_factory)
 
 
 def engine(connector, **extra):

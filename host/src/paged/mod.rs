@@ -9,8 +9,8 @@
 //!
 //! This is `tqkv_gpu::paged` for main memory, with the same calls. A place is the number of a block times the tokens of a
 //! block, plus the place of the token there, which engines call a slot mapping. All tokens are codes as soon as they are
-//! stored. An engine may keep some of them exact as well ([`ExactTokens`]), and attend to others elsewhere, for which
-//! [`Paged::attend`] also gives the logarithm of the sum that it divided by.
+//! stored. An engine may keep some of them exact as well ([`ExactTokens`]), for which [`tqkv_core::units`] has a rule. It may
+//! attend to others elsewhere, and [`Paged::attend`] also gives the logarithm of the sum that it divided by.
 //!
 //! No number of the engine can make a call read or write outside of the memory that it was given: places and blocks that
 //! are not there are skipped, and lengths are cut to the table. What a wrong number gives is attention over wrong tokens.

@@ -138,9 +138,10 @@ def _prefix(config: Any, codes: str) -> str:
     """The folder of a configuration: chunks with the same key are equal only within it. `codes` is the policy of attention on codes."""
     fields: tuple[Any, ...] = (config.model, config.cache, config.groups, config.parallel.world_size)
     if codes:
-        # What lies in a block is as its kernels want it.
+        # What lies in a block is as its kernels want it. Its bytes tell it from a block without codes, which an engine has if it was not told to
+        # use the back end of codes.
         words = sorted(word for word in codes.split() if not word.startswith(("hot=", "sinks=")))
-        fields += (words, __version__, config.kv_cache_layout)
+        fields += (words, __version__, config.kv_cache_layout, config.worker_kv_bytes_per_block)
     return f"{config.model.name.replace('/', '-')}-{hashlib.sha256(repr(fields).encode()).hexdigest()[:12]}"
 
 
